@@ -1,0 +1,289 @@
+"""Reverse-mode differentiation: a graph in, a graph out, and a report that pairs each forward node with its adjoints.
+
+Formulas live with the ops (`@op.vjp`); here is only the bookkeeping of the reverse sweep (Linnainmaa, 1970; the cotangents
+of a node with several readers are added in reverse id order).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gdlab.errors import AutodiffError, ShapeError
+from gdlab.graph import Graph, Node, Value, reachable
+from gdlab.op import REGISTRY, Leaf, Op
+from gdlab.types import f32
+
+__all__ = ["AutodiffReport", "GradientStep", "differentiate"]
+
+
+@dataclass(frozen=True, slots=True)
+class GradientStep:
+    """What the sweep did at one forward op. Ids are of the differentiated graph.
+
+    `cotangents`: the terms that arrived, `accumulated`: the adds that joined them, `added`: the nodes that the gradient rule
+    of `rule` built, `residuals`: forward values they read (kept from the forward pass; parameters do not count),
+    `reason`: why no gradient flows on, or ``""``.
+    """
+
+    node: int
+    rule: str
+    cotangents: tuple[int, ...]
+    accumulated: tuple[int, ...]
+    added: tuple[int, ...]
+    residuals: tuple[int, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class AutodiffReport:
+    """How a derivative came about.
+
+    `adjoint_of[id]` is the forward node that a backward node belongs to; `residuals` maps each forward node that the
+    backward pass reads to its bytes; `accumulations` are the adds of fan-outs; `zero_gradients` the `wrt` entries that the
+    loss does not depend on, with the reason in `reasons`; `origin` maps every id to the forward ids it came from.
+    """
+
+    wrt: tuple[int, ...]
+    gradients: tuple[int, ...]
+    forward_nodes: int
+    adjoint_of: dict[int, int]
+    residuals: dict[int, int]
+    accumulations: tuple[int, ...]
+    zero_gradients: tuple[int, ...]
+    reasons: dict[int, str]
+    origin: dict[int, tuple[int, ...]]
+    steps: tuple[GradientStep, ...]
+
+    @property
+    def residual_bytes(self) -> int:
+        """Bytes of activations kept for the way back."""
+        return sum(self.residuals.values())
+
+    def __repr__(self) -> str:
+        return f"<AutodiffReport: {len(self.gradients)} gradients, {len(self.adjoint_of)} adjoint nodes>"
+
+    def __str__(self) -> str:
+        return (
+            f"differentiate: {self.forward_nodes} forward nodes, {len(self.adjoint_of)} adjoint nodes, "
+            f"{len(self.gradients)} gradients; {self.residual_bytes / 1e3:.1f} KB of activations saved"
+        )
+
+
+def differentiate(
+    graph: Graph, *, wrt: Iterable[Value] | None = None, seed: Value | None = None
+) -> tuple[Graph, AutodiffReport]:
+    """The graph with the gradient of output 0 appended: forward nodes keep their ids, one gradient per `wrt` entry follows
+    the user outputs. `wrt=None`: all parameters in node order. Output 0 must be f32[1] unless `seed` (of its shape) is given.
+
+    Raises `AutodiffError` for a loss of another shape, for a `wrt` entry that is no f32 value of this graph, and for an op
+    without gradient on a path from `wrt` to the loss.
+    """
+    loss = _loss(graph, seed)
+    targets = [n.id for n in graph.parameters] if wrt is None else [_target(graph, v) for v in wrt]
+    full = graph.copy()
+    with full, full.silent():
+        sweep = _Sweep(full, _needed(full, targets, loss))
+        start = REGISTRY["full"]((1,), 1.0) if seed is None else Value(full, seed.id)
+        if seed is None and sweep.needed[loss]:
+            sweep.adjoint_of[start.id] = loss
+        sweep.terms[loss].append(start)
+        sweep.run(range(loss, -1, -1))
+        gradients, missing = [], []
+        for id in targets:
+            gradient = sweep.total.get(id)
+            if gradient is None:
+                missing.append(id)
+                gradient = REGISTRY["full"](full.node(id).type.shape, 0.0)
+                sweep.adjoint_of[gradient.id] = id
+            gradients.append(gradient.id)
+    return _finish(graph, full, sweep, targets, gradients, missing)
+
+
+def _loss(graph: Graph, seed: Value | None) -> int:
+    loss = graph.output_at(0)
+    if seed is not None and graph.own(seed).type != loss.type:
+        raise AutodiffError("differentiate", "seed", seed.type, f"the type of output 0, {loss.type}")
+    if seed is None and (loss.shape != (1,) or loss.type.dtype is not f32):
+        where = graph.source(loss.id)
+        raise AutodiffError(
+            "differentiate", "loss", loss.type, "shape [1]", node=loss.id, source=where[0] if where else None
+        )
+    return loss.id
+
+
+def _target(graph: Graph, value: Value) -> int:
+    if graph.own(value).type.dtype is not f32:
+        raise AutodiffError("differentiate", "wrt", repr(value), "f32 values", node=value.id)
+    return value.id
+
+
+def _needed(graph: Graph, targets: Sequence[int], loss: int) -> bytearray:
+    """1 for nodes on a path from a target to the loss: only their cotangents are built."""
+    above, from_loss = bytearray(len(graph)), reachable(graph, [loss])
+    for id in targets:
+        above[id] = 1
+    for node in graph:
+        if not above[node.id] and any(above[i] for i in node.inputs):
+            above[node.id] = 1
+    return bytearray(a & b for a, b in zip(above, from_loss, strict=True))
+
+
+class _Sweep:
+    """The state of one reverse sweep."""
+
+    def __init__(self, graph: Graph, needed: bytearray) -> None:
+        self.graph, self.needed = graph, needed
+        self.terms: dict[int, list[Value]] = defaultdict(list)
+        self.total: dict[int, Value] = {}
+        self.adjoint_of: dict[int, int] = {}
+        self.accumulations: list[int] = []
+        self.steps: list[tuple[int, str, list[int], list[int], range, str]] = []
+
+    def run(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            terms = self.terms.pop(id, [])
+            if not terms or not self.needed[id]:
+                continue
+            start = len(self.graph)
+            g = terms[0]
+            for term in terms[1:]:
+                g = REGISTRY["add"](g, term)
+            joined = list(range(start, len(self.graph)))
+            self.accumulations += joined
+            self.total[id] = g
+            node = self.graph.node(id)
+            reason = self._pull(node, g)
+            for new in range(start, len(self.graph)):
+                self.adjoint_of[new] = id
+            if node.inputs:
+                made = range(start + len(joined), len(self.graph))
+                self.steps.append((id, node.op, [t.id for t in terms], joined, made, reason))
+
+    def _pull(self, node: Node, g: Value) -> str:
+        """Hand the cotangent of `node` on to its operands; the answer says why not, where it does not."""
+        op = REGISTRY[node.op]
+        if isinstance(op.kernel, Leaf) or not node.inputs:
+            return ""
+        wanted = [bool(self.needed[i]) for i in node.inputs]
+        if not any(wanted):
+            return "no parameter before it"
+        if op.no_grad == "ends":
+            return f"{op.name} is constant almost everywhere: its gradient is zero"
+        if op.no_grad == "refuses" or (op.gradient is None and op.body is None):
+            where = self.graph.source(node.id)
+            raise AutodiffError(
+                "differentiate", f"%{node.id} {op.name}", "no gradient", "an op with a gradient on the way to the loss",
+                node=node.id, source=where[0] if where else None,
+            )  # fmt: skip
+        inputs = [Value(self.graph, i) for i in node.inputs]
+        out = Value(self.graph, node.id)
+        for i, entry in zip(node.inputs, pull(op, g, out, inputs, dict(node.attrs), wanted), strict=True):
+            if entry is not None:
+                self.terms[i].append(entry)
+        return ""
+
+
+def pull(
+    op: Op, g: Value, out: Value, inputs: Sequence[Value], attrs: dict[str, Any], wanted: Sequence[bool]
+) -> list[Value | None]:
+    """The cotangents of the wanted inputs of one op, given the cotangent `g` of its result `out`."""
+    if op.gradient is None:
+        return _pull_body(op, g, inputs, attrs, wanted)
+    entries = op.gradient(g, out, *inputs, **attrs)
+    if len(entries) != len(inputs):
+        raise AutodiffError("differentiate", f"{op.name}.vjp", f"{len(entries)} entries", f"{len(inputs)}, one per input")
+    built = [(e() if callable(e) else e) if w else None for e, w in zip(entries, wanted, strict=True)]
+    for entry, value in zip(built, inputs, strict=True):
+        if entry is not None and entry.type != value.type:
+            raise ShapeError("differentiate", f"{op.name}.vjp", entry.type, f"the type of the operand, {value.type}")
+    return built
+
+
+def _pull_body(
+    op: Op, g: Value, inputs: Sequence[Value], attrs: dict[str, Any], wanted: Sequence[bool]
+) -> list[Value | None]:
+    """The default gradient of a fused op: differentiate its body. Depth of nesting, not of the graph, bounds the recursion."""
+    graph = g.graph
+    assert op.body is not None  # the caller looked
+    start = len(graph)
+    result = op.body(*inputs, **attrs)
+    above = {v.id for v, w in zip(inputs, wanted, strict=True) if w}
+    ids = range(start, len(graph))
+    for id in ids:
+        if any(i in above for i in graph.node(id).inputs):
+            above.add(id)
+    terms: dict[int, list[Value]] = defaultdict(list)
+    terms[result.id].append(g)
+    for id in [*reversed(ids), *(v.id for v in inputs)]:
+        arrived = terms.pop(id, [])
+        if not arrived or id not in above:
+            continue
+        total = arrived[0]
+        for term in arrived[1:]:
+            total = REGISTRY["add"](total, term)
+        terms[id] = [total]
+        node = graph.node(id)
+        inner = REGISTRY[node.op]
+        if id < start or not node.inputs or inner.no_grad == "ends":
+            continue
+        operands = [Value(graph, i) for i in node.inputs]
+        needs = [i in above for i in node.inputs]
+        for i, entry in zip(node.inputs, pull(inner, total, Value(graph, id), operands, dict(node.attrs), needs), strict=True):
+            if entry is not None:
+                terms[i].append(entry)
+    return [terms[v.id][0] if w and v.id in terms else None for v, w in zip(inputs, wanted, strict=True)]
+
+
+def _finish(
+    graph: Graph, full: Graph, sweep: _Sweep, targets: list[int], gradients: list[int], missing: list[int]
+) -> tuple[Graph, AutodiffReport]:
+    """Drop backward nodes that no gradient reaches, number the rest, and write the report."""
+    n = len(graph)
+    live = reachable(full, [*graph.output_ids[: graph.num_user_outputs], *gradients])
+    new = {id: id for id in range(n)}
+    result = graph.copy()
+    with result.silent():
+        for node in full.nodes[n:]:
+            if live[node.id]:
+                inputs = tuple(new[i] for i in node.inputs)
+                new[node.id] = result.append(node.op, inputs, node.attrs, node.type, node.name).id
+    user = list(zip(graph.output_ids, graph.output_names, strict=True))[: graph.num_user_outputs]
+    result.set_output_ids([*user, *((new[g], "") for g in gradients)], len(gradients))
+    result.zero_gradients = tuple(missing)
+    for id, gradient in zip(targets, gradients, strict=True):
+        value = result.value(new[gradient])
+        if value.id >= n and not value.name and result.node(id).name:
+            value.named(f"∂{result.node(id).name}")
+    adjoint_of = {new[a]: f for a, f in sweep.adjoint_of.items() if a in new and a >= n}
+    return result, _report(result, sweep, n, new, targets, [new[g] for g in gradients], missing, adjoint_of)
+
+
+def _report(
+    graph: Graph, sweep: _Sweep, n: int, new: dict[int, int], targets: list[int], gradients: list[int],
+    missing: list[int], adjoint_of: dict[int, int],
+) -> AutodiffReport:  # fmt: skip
+    def kept(ids: Iterable[int]) -> tuple[int, ...]:
+        return tuple(new[i] for i in ids if i in new)
+
+    steps = []
+    residuals: dict[int, int] = {}
+    for node, rule, terms, joined, made, reason in sweep.steps:
+        added = kept(made)
+        read = {i for a in added for i in graph.node(a).inputs if i < n and graph.node(i).op not in _NOT_SAVED}
+        residuals.update({i: graph.node(i).type.size_bytes for i in sorted(read)})
+        steps.append(GradientStep(node, rule, kept(terms), kept(joined), added, tuple(sorted(read)), reason))
+    origin: dict[int, tuple[int, ...]] = {i: (i,) for i in range(n)}
+    origin.update({a: (f,) for a, f in sorted(adjoint_of.items())})
+    reasons = {id: "the loss does not depend on it" for id in missing}
+    reasons |= {s.node: s.reason for s in steps if s.reason}
+    return AutodiffReport(
+        tuple(targets), tuple(gradients), n, dict(sorted(adjoint_of.items())), residuals, kept(sweep.accumulations),
+        tuple(missing), reasons, origin, tuple(steps),
+    )  # fmt: skip
+
+
+_NOT_SAVED = ("parameter", "constant", "full")
+

@@ -1,0 +1,183 @@
+"""What a device is: the interface of cpu and wgpu, and the owner thread that all of their work runs on."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gdlab.errors import SessionError
+from gdlab.plan.plan import ExecutionPlan, Target, Update
+
+T = TypeVar("T")
+Array = np.ndarray[Any, Any]
+Job = Generator[None, None, T]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """Kind, adapter and why it was chosen; `reason` is a sentence for people."""
+
+    kind: str
+    name: str
+    adapter_class: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.name}" + (f" ({self.adapter_class} adapter)" if self.kind == "wgpu" else "")
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Running totals of a program."""
+
+    steps: int = 0
+    dispatches: int = 0
+    submissions: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class Program(ABC):
+    """A plan made ready on a device: its buffers live here. All methods are called on the owner thread."""
+
+    plan: ExecutionPlan
+    update: Update
+    traffic: Traffic
+
+    @abstractmethod
+    def upload(self, buffer: int, data: Array) -> None:
+        """Write the whole logical extent of a buffer; a step already submitted keeps its data. `data` has the buffer's dtype."""
+
+    @abstractmethod
+    def download(self, buffer: int) -> Array:
+        """A copy of the logical extent, in the buffer's dtype and shape, after everything submitted so far."""
+
+    @abstractmethod
+    def configure(self, update: Update) -> None:
+        """Use these update dispatches from the next step on; state buffers that are new start at zero, others are kept."""
+
+    @abstractmethod
+    def step(self, scalars: Array | None) -> None:
+        """One step in one submission: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS` order)."""
+
+    @abstractmethod
+    def update_only(self, scalars: Array) -> None:
+        """The update's dispatches alone, with the gradients of the last step."""
+
+    @abstractmethod
+    def losses(self, wait: bool) -> list[tuple[int, float]]:
+        """(step, loss) pairs that became readable since the last call, in order, none missing; `wait`: all submitted ones."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return when nothing is in flight."""
+
+    @abstractmethod
+    def poison(self) -> None:
+        """Fill every intermediate slot with NaN: results must not change (for tests and debugging)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the buffers; idempotent."""
+
+
+class Device(ABC):
+    """Runs plans. `target` is what to compile for."""
+
+    info: DeviceInfo
+    target: Target
+
+    @abstractmethod
+    def load(self, plan: ExecutionPlan) -> Program:
+        """Validate the plan, allocate its buffers and make its kernels ready; raises `CompileError` before anything is left half built."""
+
+
+# the owner ------------------------------------------------------------------------------------------------------------
+class Owner(threading.Thread):
+    """The one thread that touches devices. Jobs are generators advanced one yield at a time, so that reads, Pause and Step
+    slip in between two steps of a run."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True, name="gdlab-device")
+        self.jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any]]] = queue.SimpleQueue()
+        self.open = True
+        self.pid = os.getpid()
+        self.start()
+        atexit.register(self.close)  # a daemon thread cut off inside a submission would print a Rust panic at exit
+
+    def run(self) -> None:
+        """Advance jobs in turn until closed."""
+        while self.open:
+            job, future = self.jobs.get()
+            try:
+                next(job)
+                self.jobs.put((job, future))
+            except StopIteration as end:
+                future.set_result(end.value)
+            except BaseException as error:
+                future.set_exception(error)
+        while not self.jobs.empty():
+            self.jobs.get()[1].set_exception(SessionError("device", "owner thread", "closed", "a live process"))
+
+    def post(self, job: Job[T]) -> Future[T]:
+        """Queue a generator; its return value is the future's result."""
+        if not self.open:
+            raise SessionError("device", "owner thread", "closed", "a live process")
+        future: Future[T] = Future()
+        self.jobs.put((job, future))
+        return future
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run `function` on the owner and wait (in slices, so that Ctrl-C works); on the owner itself run it at once."""
+        if threading.current_thread() is self:
+            return function()
+
+        def once() -> Job[T]:
+            return function()
+            yield  # makes this a generator
+
+        return wait_for(self.post(once()))
+
+    def close(self) -> None:
+        """Finish the job in hand and end the thread; idempotent."""
+        if self.open:
+            self.open = False
+            self.jobs.put((_nothing(), Future()))
+            self.join(10)
+
+
+def _nothing() -> Job[None]:
+    return
+    yield
+
+
+_owner: Owner | None = None
+_lock = threading.Lock()
+
+
+def owner() -> Owner:
+    """The device owner of this process (a new one after fork)."""
+    global _owner
+    with _lock:
+        if _owner is None or not _owner.open or _owner.pid != os.getpid():
+            _owner = Owner()
+        return _owner
+
+
+def wait_for(future: Future[T]) -> T:
+    """The result, waited for in slices of 50 ms so that an interrupt is delivered."""
+    while True:
+        try:
+            return future.result(0.05)
+        except TimeoutError:
+            if future.done():
+                return future.result()

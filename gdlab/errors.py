@@ -1,0 +1,111 @@
+"""Every error that gdlab raises: one tree, one text form, each also a matching built-in.
+
+    GdlabError
+    ├── ShapeError, GraphError, AutodiffError, OptimizeError, CompileError, LoadError   (ValueError)
+    ├── ArgumentError       any other bad argument                                       (ValueError)
+    ├── DTypeError          a dtype that the op does not take                            (TypeError)
+    ├── UnknownNameError    a name that nothing has; tells the nearest ones              (KeyError)
+    ├── OutputIndexError    an output that the graph does not have                       (IndexError)
+    └── SessionError        a session cannot do that now                                 (RuntimeError)
+        └── DeviceUnavailableError
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = [
+    "ArgumentError",
+    "AutodiffError",
+    "CompileError",
+    "DTypeError",
+    "DeviceUnavailableError",
+    "GdlabError",
+    "GraphError",
+    "LoadError",
+    "OptimizeError",
+    "OutputIndexError",
+    "SessionError",
+    "ShapeError",
+    "UnknownNameError",
+]
+
+
+class GdlabError(Exception):
+    """`{where}: {what}: given {given}, wanted {wanted}`, then the user's source line of the node, when there is one.
+
+    `node` is the id of the node the error is about (or None), `source` its innermost location (or None).
+    """
+
+    def __init__(
+        self, where: str, what: str, given: object, wanted: str, *, node: int | None = None, source: Any = None
+    ) -> None:
+        self.where, self.what, self.given, self.wanted = where, what, given, wanted
+        self.node, self.source = node, source
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        """The whole message."""
+        head = f"{self.where}: {self.what}: given {self.given}, wanted {self.wanted}"
+        return head if self.source is None else f"{head}\n  at {self.source}"
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+class ShapeError(GdlabError, ValueError):
+    """Extents or ranks that do not fit together."""
+
+
+class GraphError(GdlabError, ValueError):
+    """A graph, a name or an attribute that cannot be."""
+
+
+class AutodiffError(GdlabError, ValueError):
+    """A derivative that does not exist on the way from the loss to what was asked for."""
+
+
+class OptimizeError(GdlabError, ValueError):
+    """A rule or an option that the optimizer cannot use."""
+
+
+class CompileError(GdlabError, ValueError):
+    """A graph that has no valid plan on this device, or a plan that breaks a rule of plans."""
+
+
+class LoadError(GdlabError, ValueError):
+    """A file that cannot be read as what it should be."""
+
+
+class ArgumentError(GdlabError, ValueError):
+    """Any other bad argument."""
+
+
+class DTypeError(GdlabError, TypeError):
+    """A dtype that is not taken here."""
+
+
+class UnknownNameError(GdlabError, KeyError):
+    """A name that nothing has. Build it with `unknown_name`, which lists the known ones."""
+
+
+class OutputIndexError(GdlabError, IndexError):
+    """An output index outside 0 … n − 1."""
+
+
+class SessionError(GdlabError, RuntimeError):
+    """A session that cannot do what was asked now."""
+
+
+class DeviceUnavailableError(SessionError):
+    """No device of the wanted kind answers on this machine."""
+
+
+def unknown_name(where: str, what: str, given: str, known: Iterable[str]) -> UnknownNameError:
+    """The error for a name that is not among `known`; says which one is nearest."""
+    names = list(known)
+    near = difflib.get_close_matches(given, names, 1)
+    listed = ", ".join(names[:20]) + (f" … ({len(names)} in all)" if len(names) > 20 else "") or "none: there are none"
+    return UnknownNameError(where, what, given, f"one of {listed}" + (f"; nearest: {near[0]}" if near else ""))

@@ -1,0 +1,535 @@
+"""The graph: an append-only list of nodes in topological order, plus outputs; and where each node was written."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+from gdlab.errors import ArgumentError, GraphError, OutputIndexError
+from gdlab.types import DType, Shape, TensorType
+
+# Rooms further down hang what belongs to a Value or a Graph here, because imports only go up:
+# `ops` the methods and operators of a Value, `text` the printed forms.
+METHODS: dict[str, Callable[..., Value]] = {}
+OPERATORS: dict[str, Callable[..., Value]] = {}
+PRINTERS: dict[str, Callable[[Graph], str]] = {}
+
+_PACKAGE = __name__.partition(".")[0]
+_MAX_STACK = 8
+_ANY = TensorType((1,))  # the type of every node of a pattern; reading it raises
+_current: ContextVar[Graph | None] = ContextVar("gdlab_current_graph", default=None)
+
+
+@dataclass(frozen=True)
+class ConstantData:
+    """The elements of a constant: dtype, shape and raw bytes, compared by value (so −0.0 ≠ 0.0 and a NaN equals itself)."""
+
+    dtype: DType
+    shape: Shape
+    raw: bytes
+
+    @cached_property
+    def digest(self) -> str:
+        """12 hex digits over dtype, shape and bytes."""
+        return hashlib.sha256(repr((self.dtype, self.shape)).encode() + self.raw).hexdigest()[:12]
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The elements, read-only."""
+        return np.frombuffer(self.raw, self.dtype.numpy).reshape(self.shape)
+
+    def __repr__(self) -> str:
+        flat = self.array.ravel()
+        shown = ", ".join(_number(v) for v in flat[:8].tolist())
+        return f"[{shown}]" if flat.size <= 8 else f"[{shown}, … ({flat.size} values)]"
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else str(np.float32(value))
+
+
+@dataclass(frozen=True, slots=True)
+class AttrVar:
+    """An attribute of a pattern: stands for any value."""
+
+    name: str
+
+
+Attr = Any  # bool | int | float | str | tuple[int, ...] | ConstantData | AttrVar
+Attrs = tuple[tuple[str, Attr], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation: a pure record. `inputs` are ids of earlier nodes, `attrs` pairs sorted by name; one result per node."""
+
+    id: int
+    op: str
+    inputs: tuple[int, ...]
+    attrs: Attrs
+    type: TensorType
+    name: str = ""
+
+    def attr(self, name: str) -> Attr:
+        """The attribute `name`; `KeyError` where the op has none."""
+        return dict(self.attrs)[name]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for two nodes exactly when they compute the same: op, attributes bit by bit, inputs, type."""
+        return self.op, attrs_key(self.attrs), self.inputs, self.type
+
+
+def attrs_key(attrs: Attrs) -> Attrs:
+    """`attrs` with floats as their 8 bytes, so that equality is equality of bits."""
+    return tuple((k, struct.pack("<d", v) if isinstance(v, float) else v) for k, v in attrs)
+
+
+# where a node was written ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a file or cell: 1-based line, 0-based columns in characters (−1: unknown)."""
+
+    file: str
+    line: int
+    col: int
+    end_line: int
+    end_col: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function != "<module>" else "")
+
+
+Source = tuple[Location, ...]  # innermost user frame first
+_Frame = tuple[CodeType, int, int]  # resolved to a Location only when somebody asks
+
+
+def capture() -> tuple[_Frame, ...]:
+    """The user's frames that lead to this call, innermost first; frames of gdlab are left out."""
+    frames: list[_Frame] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(frames) < _MAX_STACK:
+        code = frame.f_code
+        if not frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+            frames.append((code, frame.f_lasti, frame.f_lineno))
+            if code.co_name == "<module>":
+                break
+        frame = frame.f_back
+    return tuple(frames)
+
+
+def _locate(frame: _Frame) -> Location:
+    code, lasti, lineno = frame
+    positions = list(code.co_positions())
+    line, end_line, col, end_col = positions[lasti // 2] if lasti // 2 < len(positions) else (None,) * 4
+    return Location(
+        code.co_filename,
+        line or lineno,
+        _characters(code.co_filename, line or lineno, col),
+        end_line or lineno,
+        _characters(code.co_filename, end_line or lineno, end_col),
+        code.co_name,
+    )
+
+
+def _characters(file: str, line: int, column: int | None) -> int:
+    """Python's columns count UTF-8 bytes; people count characters."""
+    if column is None:
+        return -1
+    import linecache
+
+    return len(linecache.getline(file, line).encode()[:column].decode(errors="ignore")) or column
+
+
+# values ---------------------------------------------------------------------------------------------------------------
+class Value:
+    """A node of a graph as an operand: what builders take and return. Every op is a method too: `x.relu()`, `x @ w`."""
+
+    __slots__ = ("graph", "id")
+    __array_ufunc__ = None  # NumPy arrays leave `array + value` to us, and we refuse it with a clear error
+
+    def __init__(self, graph: Graph, id: int) -> None:
+        self.graph, self.id = graph, id
+
+    @property
+    def node(self) -> Node:
+        """The record behind this value."""
+        return self.graph._nodes[self.id]
+
+    @property
+    def type(self) -> TensorType:
+        """Shape and dtype."""
+        if self.graph.pattern:
+            raise GraphError("pattern", "type", f"the type of %{self.id}", "a rule or body that reads no shapes")
+        return self.graph._nodes[self.id].type
+
+    @property
+    def shape(self) -> Shape:
+        """The extents."""
+        return self.type.shape
+
+    @property
+    def name(self) -> str:
+        """The name a person gave, or ``""``."""
+        return self.node.name
+
+    def named(self, name: str) -> Value:
+        """Name this node; returns it."""
+        return self.graph.named(self, name)
+
+    def __repr__(self) -> str:
+        node, label = self.node, f' "{self.name}"' if self.name else ""
+        return f"%{self.id}{label} = {node.op} : {'?' if self.graph.pattern else node.type}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and other.graph is self.graph and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash((id(self.graph), self.id))
+
+    def __bool__(self) -> bool:
+        raise GraphError("value", "truth", f"{self!r} in a condition", "where(condition, a, b): values exist when it runs")
+
+    def __iter__(self) -> Iterator[Value]:
+        raise GraphError("value", "iteration", repr(self), "slices such as x[0:1]")
+
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        method = METHODS.get(name)
+        if method is None:
+            raise AttributeError(f"Value has no method {name!r}; ops are listed by `python -m gdlab ops`")
+        return lambda *args, **kwargs: method(self, *args, **kwargs)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *METHODS]
+
+    @property
+    def T(self) -> Value:
+        """The last two axes swapped."""
+        return OPERATORS["T"](self)
+
+    def __add__(self, other: object) -> Value:
+        return OPERATORS["add"](self, other)
+
+    def __radd__(self, other: object) -> Value:
+        return OPERATORS["add"](other, self)
+
+    def __sub__(self, other: object) -> Value:
+        return OPERATORS["sub"](self, other)
+
+    def __rsub__(self, other: object) -> Value:
+        return OPERATORS["sub"](other, self)
+
+    def __mul__(self, other: object) -> Value:
+        return OPERATORS["mul"](self, other)
+
+    def __rmul__(self, other: object) -> Value:
+        return OPERATORS["mul"](other, self)
+
+    def __truediv__(self, other: object) -> Value:
+        return OPERATORS["div"](self, other)
+
+    def __rtruediv__(self, other: object) -> Value:
+        return OPERATORS["div"](other, self)
+
+    def __pow__(self, other: object) -> Value:
+        return OPERATORS["pow"](self, other)
+
+    def __matmul__(self, other: object) -> Value:
+        return OPERATORS["matmul"](self, other)
+
+    def __rmatmul__(self, other: object) -> Value:
+        return OPERATORS["matmul"](other, self)
+
+    def __neg__(self) -> Value:
+        return OPERATORS["neg"](self)
+
+    def __getitem__(self, index: object) -> Value:
+        return OPERATORS["getitem"](self, index)
+
+    def __gt__(self, other: object) -> Value:
+        return OPERATORS["gt"](self, other)
+
+    def __rshift__(self, other: Value) -> Any:
+        if not self.graph.pattern:
+            raise GraphError("rule", ">>", repr(self), "a rule's body: left >> right means something in @rule alone")
+        return OPERATORS["rewrite"](self, other)
+
+
+# graphs ---------------------------------------------------------------------------------------------------------------
+class Graph:
+    """A computation: `with Graph() as g:` makes it the current one, ops append to it, `g.set_outputs(...)` ends it.
+
+    With `pattern=True` nothing is checked: rules and fused bodies are traced into such graphs.
+    """
+
+    def __init__(self, *, pattern: bool = False) -> None:
+        self.pattern = pattern
+        self._nodes: list[Node] = []
+        self._frames: dict[int, tuple[_Frame, ...] | Source] = {}
+        self._outputs: list[tuple[int, str]] = []
+        self._leaves: dict[str, int] = {}
+        self._tokens: list[Token[Graph | None]] = []
+        self.num_param_grad_outputs = 0
+        self.zero_gradients: tuple[int, ...] = ()
+        self.records_sources = not pattern
+
+    @property
+    def value_type(self) -> TensorType:
+        """The type that every node of a pattern carries; nothing reads it."""
+        return _ANY
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Inside the block appended nodes get no source: what passes, gradients and bodies make is told by `origin`."""
+        before, self.records_sources = self.records_sources, False
+        try:
+            yield
+        finally:
+            self.records_sources = before
+
+    def __enter__(self) -> Graph:
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _current.reset(self._tokens.pop())
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._nodes)
+
+    def __repr__(self) -> str:
+        return f"<Graph: {len(self)} nodes, {len(self._outputs)} outputs>"
+
+    def __str__(self) -> str:
+        return PRINTERS["str"](self)
+
+    def text(self) -> str:
+        """The full text, which `gdlab.text.parse` reads back to an equal graph."""
+        return PRINTERS["text"](self)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes; every input id is smaller than its reader's."""
+        return tuple(self._nodes)
+
+    def node(self, id: int) -> Node:
+        """The node with this id."""
+        return self._nodes[self._check_id(id)]
+
+    def value(self, id: int) -> Value:
+        """The node with this id, as an operand."""
+        return Value(self, self._check_id(id))
+
+    def source(self, id: int) -> Source:
+        """Where node `id` was written, innermost user frame first; empty for a node that a pass made."""
+        found = tuple(f if isinstance(f, Location) else _locate(f) for f in self._frames.get(self._check_id(id), ()))
+        if found:
+            self._frames[id] = found
+        return found
+
+    # building
+    def append(
+        self,
+        op: str,
+        inputs: tuple[int, ...],
+        attrs: Attrs,
+        type: TensorType,
+        name: str = "",
+        source: tuple[_Frame, ...] | Source = (),
+    ) -> Value:
+        """Append a node as it is. For passes; people call ops, which check shapes first."""
+        id = len(self._nodes)
+        self._nodes.append(Node(id, op, inputs, attrs, type, name))
+        if source:
+            self._frames[id] = source
+        return Value(self, id)
+
+    def copy_node(self, node: Node, inputs: tuple[int, ...], source: Source = ()) -> Value:
+        """Append a copy of `node` of another graph that reads `inputs`; leaves keep their unique names."""
+        value = self.append(node.op, inputs, node.attrs, node.type, node.name, source)
+        if not inputs and node.name:
+            self._leaves[node.name] = value.id
+        return value
+
+    def cut(self, length: int) -> None:
+        """Forget all nodes from id `length` on: what a failed call had appended."""
+        for node in self._nodes[length:]:
+            self._frames.pop(node.id, None)
+            if not node.inputs and self._leaves.get(node.name) == node.id:
+                del self._leaves[node.name]
+        del self._nodes[length:]
+
+    def leaf(self, name: str) -> Node | None:
+        """The input or parameter of this name."""
+        id = self._leaves.get(name)
+        return None if id is None else self._nodes[id]
+
+    def register_leaf(self, value: Value) -> Value:
+        """Reserve the name of an input or parameter; returns it."""
+        self._leaves[value.name] = value.id
+        return value
+
+    def named(self, value: Value, name: str) -> Value:
+        """Name a node (names need not be unique, except those of inputs and parameters, which are fixed); returns it."""
+        node = self.own(value).node
+        if not isinstance(name, str):
+            raise GraphError("named", "name", repr(name), "a str")
+        if not node.inputs and node.name and name != node.name:
+            raise GraphError("named", "name", f"{name!r} for {node.op} {node.name!r}", "the name it was made with")
+        self._nodes[value.id] = replace(node, name=name)
+        return value
+
+    def node_name(self, value: Value) -> str:
+        """The name of a node, or ``""``."""
+        return self.own(value).name
+
+    def own(self, value: Value) -> Value:
+        """`value`, when it belongs to this graph; else `GraphError`."""
+        if not isinstance(value, Value):
+            raise GraphError("graph", "value", f"{type(value).__name__} {value!r}", "a value of this graph")
+        if value.graph is not self:
+            raise GraphError("graph", "value", f"{value!r} of another graph", "a value of this graph")
+        return value
+
+    # outputs
+    def set_outputs(self, outputs: Value | Sequence[Value] | Mapping[str, Value]) -> None:
+        """Replace the outputs by one value, several, or `{name: value}`. Output 0 is the loss for training."""
+        if isinstance(outputs, Value):
+            outputs = [outputs]
+        pairs = list(outputs.items()) if isinstance(outputs, Mapping) else [("", v) for v in outputs]
+        if not pairs:
+            raise GraphError("set_outputs", "outputs", "none", "at least one value")
+        self._outputs = [(self.own(v).id, n) for n, v in pairs]
+        self.num_param_grad_outputs = 0
+
+    def output(self, value: Value, name: str | None = None) -> Value:
+        """Append an output; names are unique. Returns the value."""
+        self.own(value)
+        if name and name in self.output_names:
+            raise GraphError("output", "name", repr(name), "a name that no other output has")
+        self._outputs.append((value.id, name or ""))
+        return value
+
+    def set_output_ids(self, outputs: Iterable[tuple[int, str]], gradients: int = 0) -> None:
+        """Replace the outputs by (id, name) pairs, the last `gradients` of which are parameter gradients. For passes."""
+        self._outputs = list(outputs)
+        self.num_param_grad_outputs = gradients
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """User outputs, then one gradient per parameter."""
+        return tuple(Value(self, id) for id, _ in self._outputs)
+
+    @property
+    def output_ids(self) -> tuple[int, ...]:
+        """Ids of `outputs`."""
+        return tuple(id for id, _ in self._outputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of `outputs` (``""`` where none was given)."""
+        return tuple(name for _, name in self._outputs)
+
+    @property
+    def num_user_outputs(self) -> int:
+        """Outputs that are not parameter gradients."""
+        return len(self._outputs) - self.num_param_grad_outputs
+
+    def is_output(self, value: Value) -> bool:
+        """Whether `value` is among the outputs."""
+        return self.own(value).id in self.output_ids
+
+    def output_at(self, index: int) -> Value:
+        """Output `index`, 0 … n − 1; `OutputIndexError` otherwise."""
+        if not 0 <= index < len(self._outputs):
+            raise OutputIndexError("output", "index", index, f"0 … {len(self._outputs) - 1}")
+        return Value(self, self._outputs[index][0])
+
+    # whole graphs
+    @property
+    def parameters(self) -> tuple[Node, ...]:
+        """All parameters, in node order."""
+        return tuple(n for n in self._nodes if n.op == "parameter")
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """All inputs, in node order."""
+        return tuple(n for n in self._nodes if n.op == "input")
+
+    def copy(self) -> Graph:
+        """A graph equal in every field that shares nothing with this one."""
+        other = Graph(pattern=self.pattern)
+        other._nodes, other._frames = list(self._nodes), dict(self._frames)
+        other._outputs, other._leaves = list(self._outputs), dict(self._leaves)
+        other.num_param_grad_outputs, other.zero_gradients = self.num_param_grad_outputs, self.zero_gradients
+        return other
+
+    def fingerprint(self) -> str:
+        """Hex digest of nodes, names and outputs; where it was written does not count."""
+        h = hashlib.sha256(b"gdlab graph 1")
+        for n in self._nodes:
+            attrs = tuple((k, v.digest if isinstance(v, ConstantData) else v) for k, v in attrs_key(n.attrs))
+            h.update(repr((n.op, attrs, n.inputs, str(n.type), n.name)).encode())
+        h.update(repr((self._outputs, self.num_param_grad_outputs)).encode())
+        return h.hexdigest()
+
+    def _check_id(self, id: int) -> int:
+        if not isinstance(id, int) or not 0 <= id < len(self._nodes):
+            raise ArgumentError("graph", "node id", id, f"0 … {len(self._nodes) - 1}")
+        return id
+
+
+def current_graph(where: str, graph: Graph | None = None) -> Graph:
+    """`graph`, else the current one; `GraphError` where there is none."""
+    found = graph if graph is not None else _current.get()
+    if found is None:
+        raise GraphError(where, "graph", "no current graph", "a `with Graph():` block, a %%graph cell, or graph=")
+    return found
+
+
+@contextmanager
+def scratch(*, pattern: bool = False) -> Iterator[Graph]:
+    """A graph of its own, current inside the block."""
+    with Graph(pattern=pattern) as graph:
+        yield graph
+
+
+# traversal, iterative because graphs are deep ---------------------------------------------------------------------------
+def reachable(graph: Graph, roots: Iterable[int]) -> bytearray:
+    """1 for every node that a root depends on (roots included), 0 for the rest."""
+    seen = bytearray(len(graph))
+    for id in roots:
+        seen[id] = 1
+    for node in reversed(graph._nodes):
+        if seen[node.id]:
+            for i in node.inputs:
+                seen[i] = 1
+    return seen
+
+
+def users(graph: Graph) -> list[list[tuple[int, int]]]:
+    """For every node the (reader, port) pairs that read it, in order."""
+    found: list[list[tuple[int, int]]] = [[] for _ in range(len(graph))]
+    for node in graph._nodes:
+        for port, i in enumerate(node.inputs):
+            found[i].append((node.id, port))
+    return found
+
+
+def same_structure(a: Graph, b: Graph) -> bool:
+    """Whether two graphs have the same nodes (names included) and outputs, wherever they were written."""
+    return a._nodes == b._nodes and a._outputs == b._outputs and a.num_param_grad_outputs == b.num_param_grad_outputs

@@ -1,0 +1,131 @@
+"""Every message between the page and the kernel, as frozen records; the TypeScript types are generated from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+PROTOCOL = 1
+
+State = Literal["none", "ready", "running", "paused", "failed", "closed"]
+CommandName = Literal["open", "step", "run", "pause", "resume", "stop", "select"]
+EventKind = Literal["nonfinite", "pause", "error", "note"]
+
+
+# front end -> kernel -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First word of a page: what it already draws (`have`: a document id) so that nothing is sent twice."""
+
+    version: int
+    host: str
+    views: int
+    have: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One wish of a person. `req` is chosen by the page and unique per model; exactly one `Reply` answers it."""
+
+    name: CommandName
+    args: dict[str, Any]
+    req: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The page has drawn metrics frame `frame` of revision `rev`."""
+
+    rev: int
+    frame: int
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """How many views of this study exist in the page, and whether any is on screen."""
+
+    views: int
+    shown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Asks for the front-end module, once per page; the reply carries it as a binary buffer."""
+
+    req: int
+
+
+# kernel -> front end -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """A whole document and its revision."""
+
+    rev: int
+    doc: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyError:
+    """Why a command was refused: class name, text, and the entity it is about."""
+
+    kind: str
+    message: str
+    about: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The one answer to a `Command` or `Core`."""
+
+    req: int
+    ok: bool
+    result: dict[str, Any] | None
+    error: ReplyError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals since the session was opened; bytes are of uploads and read-backs."""
+
+    steps: int
+    dispatches: int
+    dispatches_per_step: int
+    submissions: int
+    groups: int
+    bytes_up: int
+    bytes_down: int
+    steps_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Live figures. `loss` holds [step, loss] points since the last frame (merged to minimum, maximum and last when many);
+    `wanted` is the step count at which the present run ends. Every figure a panel shows is in here."""
+
+    frame: int
+    state: State
+    reason: str
+    step: int
+    wanted: int
+    loss: list[list[float]]
+    counters: Counters
+    memory: str
+    device: str
+    optimizer: str
+    watch: str
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at a step, for the event list."""
+
+    step: int
+    dispatch: int
+    kind: EventKind
+    about: str | None
+    text: str
+
+
+TO_KERNEL = (Hello, Command, Ack, Visible, Core)
+TO_PAGE = (Doc, Reply, Metrics, Event)

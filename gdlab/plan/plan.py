@@ -1,0 +1,353 @@
+"""The execution plan: frozen records of buffers, dispatches, barrier groups and memory, printable without a GPU.
+
+A dispatch says everything that a device needs: the cpu device executes its fields, the kernels room writes its WGSL from
+the same fields, and nobody looks at the graph again. Buffers are referred to by their index in `ExecutionPlan.buffers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from gdlab.graph import Attrs, Graph
+from gdlab.op import Axis
+from gdlab.types import DType, Shape, TensorType
+
+BufferKind = Literal["input", "parameter", "constant", "intermediate", "gradient", "output", "loss", "state"]
+DispatchPhase = Literal["forward", "backward", "update", "copy"]
+Access = Literal["full", "row", "column", "scalar"]
+KernelName = Literal["pointwise", "reduce", "rows", "matmul", "movement", "sgd", "adam"]
+HazardKind = Literal["raw", "war", "waw"]
+PlanMode = Literal["training", "inference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One tensor in memory: `nbytes` is its logical size, `nodes` the node ids whose value it holds (aliases included)."""
+
+    id: int
+    nbytes: int
+    dtype: DType
+    shape: Shape
+    kind: BufferKind
+    name: str
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A view of a buffer as a dispatch reads it. For element i of the result it reads element
+    i (full), i mod extent (row), i div extent (column) or 0 (scalar). `shape` is the viewed shape."""
+
+    buffer: int
+    shape: Shape
+    access: Access = "full"
+    extent: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """What a point op reads: operand k of the dispatch, point op k before it, the accumulator, or a literal."""
+
+    kind: Literal["operand", "op", "acc", "literal"]
+    index: int = 0
+    value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PointOp:
+    """One line of a pointwise chain: `expr` over `names` (bound to `args` in order) and over the attributes.
+
+    `node` is the node it computes: it gives the WGSL line its provenance.
+    """
+
+    op: str
+    expr: str
+    names: tuple[str, ...]
+    args: tuple[Arg, ...]
+    attrs: Attrs
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """A fold of [outer, length, inner] over `length`: out[o, i] = finish(combine over l of x[o, l, i]); `n` = length."""
+
+    combine: Literal["sum", "max", "min"]
+    finish: str
+    outer: int
+    length: int
+    inner: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """out[m, n] = Σ_k a·b; `a` is stored [m, k] or [k, m], `b` [k, n] or [n, k]. Operands 0 and 1 of the dispatch."""
+
+    m: int
+    n: int
+    k: int
+    a: Literal["mk", "km"]
+    b: Literal["kn", "nk"]
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowKernel:
+    """A kernel of its own over `rows` rows of `width` elements; `file` is its WGSL in `shaders/`."""
+
+    file: str
+    rows: int
+    width: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """An affine gather into `shape` (see `gdlab.op.Axis`): offset + Σ coordinate·stride, `fill` outside."""
+
+    shape: Shape
+    offset: int
+    axes: tuple[Axis, ...]
+    fill: float
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One kernel launch.
+
+    The core (`reduce`, `matmul`, `rows`, `gather`; none for `pointwise`) reads operand 0 (and 1 for a product), or the last
+    value of `prologue`, a chain evaluated per element read; `epilogue` is a chain on its result (`acc`), evaluated per
+    element written. A `pointwise` dispatch is its `epilogue` alone. `output` is written in full; `extra_outputs` and
+    `in_place` (buffers read and written through one binding) occur in updates. Bindings, in order: `bindings`.
+    """
+
+    index: int
+    kernel: KernelName
+    label: str
+    phase: DispatchPhase
+    operands: tuple[Operand, ...]
+    output: int
+    output_type: TensorType
+    in_place: tuple[int, ...] = ()
+    prologue: tuple[PointOp, ...] = ()
+    epilogue: tuple[PointOp, ...] = ()
+    reduce: Reduce | None = None
+    matmul: Matmul | None = None
+    rows: RowKernel | None = None
+    gather: Gather | None = None
+    scalars: tuple[str, ...] = ()
+    workgroups: tuple[int, int, int] = (1, 1, 1)
+    workgroup_size: tuple[int, int, int] = (64, 1, 1)
+    params: tuple[int, ...] = ()
+    variant: str = ""
+    variant_reason: str = ""
+    origin: tuple[int, ...] = ()
+    group: int = 0
+    flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    source_hash: str = ""
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Buffers it reads, each once, in binding order (those written in place included)."""
+        return tuple(dict.fromkeys([o.buffer for o in self.operands] + list(self.in_place)))
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """Buffers it writes."""
+        return tuple(dict.fromkeys((self.output, *self.in_place)))
+
+    @property
+    def bindings(self) -> tuple[tuple[int, Literal["r", "w"]], ...]:
+        """(buffer, access) in binding order: distinct buffers read, then those written, once each (`w` may be read too).
+
+        With `scalars` one more read-only binding follows: the per-step scalars, an array<f32> in `SCALARS` order.
+        """
+        read: list[tuple[int, Literal["r", "w"]]] = [(b, "r") for b in self.reads if b not in self.writes]
+        write: list[tuple[int, Literal["r", "w"]]] = [(b, "w") for b in self.writes]
+        return (*read, *write)
+
+
+# per-step scalars that update kernels read: element i of the scalar buffer
+SCALARS = ("lr", "beta1", "beta2", "epsilon", "correction1", "correction2")
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Why a group had to end: dispatch `after` conflicts with the earlier `before` on `buffer`."""
+
+    before: int
+    after: int
+    buffer: int
+    kind: HazardKind
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A barrier group: dispatches start … stop − 1 may run in any order; `because`: conflicts with the group before."""
+
+    start: int
+    stop: int
+    because: tuple[Hazard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One device buffer: its size (a multiple of 256) and its tenants in order of their lives."""
+
+    nbytes: int
+    tenants: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The life of a buffer in dispatch and group numbers (first = −1: written before the step), inclusive."""
+
+    first: int
+    last: int
+    first_group: int
+    last_group: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Where every buffer lies. `pinned[buffer]` says in words why it shares with nobody."""
+
+    slot_of: tuple[int, ...]
+    slots: tuple[Slot, ...]
+    intervals: tuple[Interval, ...]
+    pinned: tuple[tuple[int, str], ...]
+    logical_bytes: int
+    physical_bytes: int
+    peak_bytes: int
+    peak_group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A plan-level fusion that was not made: which node, into which, and why, in words."""
+
+    label: str
+    node: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """Switches of `compile`; none changes a value beyond rounding."""
+
+    fuse_dispatches: bool = True
+    alias: bool = True
+    serial: bool = False
+    pin: tuple[str, ...] = ()
+
+
+AdapterClass = Literal["hardware", "software", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What kernels and bindings must stay within; the defaults are WebGPU's portable ones."""
+
+    workgroups_per_axis: int = 65535
+    binding_bytes: int = 128 << 20
+    storage_buffers: int = 8
+    alignment: int = 256
+    workgroup_bytes: int = 16384
+    invocations: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a plan is compiled for: kind of device, class of adapter (decides schedules), limits."""
+
+    kind: Literal["wgpu", "cpu"]
+    adapter_class: AdapterClass
+    limits: Limits
+
+    @staticmethod
+    def portable() -> Target:
+        """Any WebGPU adapter."""
+        return Target("wgpu", "hardware", Limits())
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """Everything one step does, in order. Equality is structural."""
+
+    mode: PlanMode
+    buffers: tuple[Buffer, ...]
+    dispatches: tuple[Dispatch, ...]
+    groups: tuple[Group, ...]
+    memory: MemoryPlan
+    param_buffers: tuple[tuple[str, int], ...]
+    input_buffers: tuple[tuple[str, int], ...]
+    constant_buffers: tuple[tuple[int, bytes], ...]
+    param_grad_pairs: tuple[tuple[int, int], ...]
+    output_buffers: tuple[int, ...]
+    loss_buffer: int | None
+    node_buffers: tuple[tuple[int, int], ...]
+    fused_nodes: tuple[tuple[int, int, str], ...]  # (node, dispatch or −1, reason)
+    missed: tuple[Missed, ...]
+    graph: Graph
+    options: CompileOptions
+    target: Target
+    fingerprint: str
+    passes: int = 1
+    version: int = 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ExecutionPlan) and _fields(self) == _fields(other)
+
+    def __hash__(self) -> int:
+        return hash((self.fingerprint, len(self.dispatches)))
+
+    def __repr__(self) -> str:
+        return f"<ExecutionPlan: {len(self.dispatches)} dispatches, {len(self.groups)} groups, {len(self.buffers)} buffers>"
+
+    @property
+    def buffer_sizes(self) -> tuple[int, ...]:
+        """Logical bytes of every buffer."""
+        return tuple(b.nbytes for b in self.buffers)
+
+    @property
+    def param_types(self) -> dict[str, TensorType]:
+        """Logical types of the parameters by name."""
+        return {name: TensorType(self.buffers[b].shape, self.buffers[b].dtype) for name, b in self.param_buffers}
+
+    @property
+    def input_types(self) -> dict[str, TensorType]:
+        """Logical types of the inputs by name."""
+        return {name: TensorType(self.buffers[b].shape, self.buffers[b].dtype) for name, b in self.input_buffers}
+
+    def wgsl(self, index: int) -> tuple[str, LineMap]:
+        """The WGSL of dispatch `index` and its line map: (1-based line, node ids); lines without an entry are boilerplate."""
+        return JOINER[0](self.dispatches[index], self.target)
+
+
+LineMap = tuple[tuple[int, tuple[int, ...]], ...]
+JOINER: list[Callable[[Dispatch, Target], tuple[str, LineMap]]] = []  # `kernels.py`, further down, puts its joiner here
+
+
+def _fields(plan: ExecutionPlan) -> tuple[object, ...]:
+    values = [getattr(plan, name) for name in ExecutionPlan.__dataclass_fields__ if name != "graph"]
+    return (*values, plan.graph.fingerprint())
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The configured parameter update: its dispatches (phase `update`) and the state buffers they need.
+
+    State buffer ids continue after `ExecutionPlan.buffers`; `moments[parameter buffer] = (m, v)`.
+    """
+
+    rule: Literal["none", "sgd", "adam"]
+    dispatches: tuple[Dispatch, ...]
+    buffers: tuple[Buffer, ...]
+    moments: tuple[tuple[int, int, int], ...]
