@@ -1,0 +1,178 @@
+"""Run the body of a `%%graph` cell as a graph program: Python in, a Graph with outputs, names and source lines out."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import linecache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import CodeType, TracebackType
+from typing import Any
+
+import gdlab
+from gdlab.errors import GraphError
+from gdlab.graph import Graph, Value
+from gdlab.op import public_ops
+
+_LAST, _NAME = "__gdlab_last__", "__gdlab_name__"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a cell made: its graph, the file name that its source locations carry, its text, and notes for the person."""
+
+    graph: Graph
+    file: str
+    text: str
+    notes: tuple[str, ...]
+
+
+def op_names() -> dict[str, Any]:
+    """Every name that a cell knows without import: ops, leaves, and `Graph`."""
+    names = {op.name: op for op in public_ops()}
+    return names | {n: getattr(gdlab, n) for n in ("input_u32", "constant_u32", "scalar", "zeros", "Graph", "DType")}
+
+
+def run_cell(name: str, header: str, body: str, variables: Mapping[str, Any], number: int) -> Program:
+    """Run `body` (the text below the `%%graph` line `header`) with the notebook's `variables` in reach.
+
+    Raises what the body raises, and `GraphError` when it names no output. Nothing outside the new graph is changed.
+    """
+    file, text = f"<graph {name}, cell {number}>", f"{header}\n{body}"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    code, used = _compile(body, file)
+    with Graph() as graph:
+        ops = op_names()
+        scope: dict[str, Any] = {n: _falls_through(n, op) for n, op in ops.items()} | dict(variables)
+        extra: list[tuple[Value, str | None]] = []
+        scope |= {"graph": graph, "output": _collector(extra), _NAME: _namer(graph), "__name__": "__main__", "__file__": file}
+        exec(code, scope)
+    _set_outputs(name, graph, scope.get(_LAST), extra)
+    hidden = [n for n in sorted(used & ops.keys() & variables.keys()) if variables[n] is not getattr(gdlab, n, ops[n])]
+    notes = tuple(f"note: {n} is your notebook's {_kind(variables[n])}, not gdlab.{n}" for n in hidden)
+    return Program(graph, file, text, notes)
+
+
+def _compile(body: str, file: str) -> tuple[CodeType, set[str]]:
+    """The code (line 1 of it is the magic line) and the names that the body reads without assigning them."""
+    tree = ast.parse("\n" + body, file)
+    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    assigned = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    used = {n.id for n in names if isinstance(n.ctx, ast.Load)} - assigned
+    if tree.body and isinstance(last := tree.body[-1], ast.Expr):
+        tree.body[-1] = ast.copy_location(ast.Assign([ast.Name(_LAST, ast.Store())], last.value), last)
+    tree = _NameAssignments().visit(tree)
+    return compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True), used
+
+
+class _NameAssignments(ast.NodeTransformer):
+    """After `h = …` calls the namer with "h" and h; functions and classes are left alone."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return node
+
+    visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = visit_FunctionDef  # type: ignore[assignment]
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        if len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name) or node.targets[0].id == _LAST:
+            return node
+        name = node.targets[0].id
+        call = ast.Call(ast.Name(_NAME, ast.Load()), [ast.Constant(name), ast.Name(name, ast.Load())], [])
+        return [node, ast.copy_location(ast.Expr(call), node)]
+
+
+def _namer(graph: Graph) -> Callable[[str, Any], None]:
+    def name_it(name: str, value: Any) -> None:
+        if isinstance(value, Value) and value.graph is graph and not value.name:
+            value.named(name)
+
+    return name_it
+
+
+def _collector(extra: list[tuple[Value, str | None]]) -> Callable[..., Value]:
+    def output(value: Value, name: str | None = None) -> Value:
+        """Declare an output of this cell's graph; returns the value."""
+        if not isinstance(value, Value):
+            raise GraphError("output", "value", type(value).__name__, "a node")
+        extra.append((value, name))
+        return value
+
+    return output
+
+
+def _falls_through(name: str, op: Any) -> Any:
+    """An op that hides a builtin (`max`, `sum` …) hands calls without any Value on to the builtin."""
+    builtin = getattr(builtins, name, None)
+    if builtin is None or name == "input":
+        return op
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return op(*args, **kwargs) if any(isinstance(a, Value) for a in (*args, *kwargs.values())) else builtin(*args, **kwargs)
+
+    either.__name__, either.__doc__ = name, op.__doc__
+    return either
+
+
+def _set_outputs(name: str, graph: Graph, last: Any, extra: list[tuple[Value, str | None]]) -> None:
+    where = f"graph {name}"
+    named: list[tuple[Value, str | None]]
+    if isinstance(last, Mapping):
+        named = [(v, str(k)) for k, v in last.items()]
+    elif isinstance(last, (list, tuple)):
+        named = [(v, None) for v in last]
+    else:
+        named = [] if last is None else [(last, None)]
+    if any(not isinstance(v, Value) for v, _ in named):
+        if extra and not isinstance(last, (Mapping, list, tuple)):
+            named = []  # a cell that says output(...) may end in any expression
+        else:
+            raise GraphError(where, "output", _described(last), "a node or nodes")
+    if isinstance(last, Value) and any(v == last for v, _ in extra):
+        named = []  # the last line is an output(...) call itself
+    if not named and not extra:
+        raise GraphError(where, "output", "none", "a last expression or output(...)")
+    for value, label in [*named, *extra]:
+        graph.output(value, label)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, (list, tuple)) and value:
+        return f"{type(value).__name__} of {type(value[0]).__name__}"
+    return type(value).__name__
+
+
+def _kind(value: Any) -> str:
+    return "function" if callable(value) else type(value).__name__
+
+
+# errors in a cell -------------------------------------------------------------------------------------------------------
+def render_error(error: BaseException, file: str) -> list[str]:
+    """The error as people see it: its text, then the cell's line with a caret under the call. No frame of gdlab."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return [f"SyntaxError: {error.msg}", *_caret(file, error.lineno or 1, (error.offset or 1) - 1, (error.end_offset or 0) - 1)]
+    kind = "" if isinstance(error, gdlab.GdlabError) else f"{type(error).__name__}: "
+    head = f"{kind}{error}".split("\n  at ")[0]
+    place = _innermost(error.__traceback__, file)
+    return [head, *(_caret(file, *place) if place else [])]
+
+
+def _innermost(trace: TracebackType | None, file: str) -> tuple[int, int, int] | None:
+    found = None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            positions = list(trace.tb_frame.f_code.co_positions())[trace.tb_lasti // 2]
+            line, end_line, col, end = positions
+            same = line == end_line and col is not None and end is not None
+            found = (trace.tb_lineno, (col or 0) if same else 0, (end or 0) if same else 0)
+        trace = trace.tb_next
+    return found
+
+
+def _caret(file: str, line: int, start: int, end: int) -> list[str]:
+    text = linecache.getline(file, line).rstrip("\n")
+    raw = text.encode()
+    first, last = len(raw[:start].decode(errors="ignore")), len(raw[:end].decode(errors="ignore"))
+    label = f"line {line}: "
+    return [f"{label}{text}", " " * (len(label) + first) + "^" * max(1, last - first)]
+

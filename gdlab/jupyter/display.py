@@ -1,0 +1,80 @@
+"""What a cell puts on the page: one MIME bundle with the document, the live widget, a static picture and text."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from IPython.display import display
+
+from gdlab.errors import ArgumentError
+from gdlab.graph import Graph
+from gdlab.jupyter.widget import panel_of
+from gdlab.study import Study
+from gdlab.view.doc import Document
+from gdlab.view.picture import picture
+from gdlab.view.text import twin
+
+MIME = "application/vnd.gdlab.graph.v1+json"
+_MAX_TEXT_LINES = 200
+_MAX_PACKED_BYTES = 1_000_000
+_outputs = itertools.count(1)
+
+
+def show_study(study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None) -> None:
+    """Display a study with these views open; live unless `static`."""
+    document = study.doc
+    data, metadata = bundle(document, show, height)
+    if not static:
+        panel = panel_of(study)
+        panel.show(document)
+        panel.refresh()
+        live = panel.widget._repr_mimebundle_()
+        live_data, live_metadata = live if isinstance(live, tuple) else (live or {}, {})
+        data = {**{k: v for k, v in live_data.items() if k != "text/plain"}, **data}
+        metadata = {**live_metadata, **metadata}
+    display(data, metadata=metadata, raw=True)
+
+
+def show_thing(thing: Any, show: Sequence[str], *, static: bool = False, height: int | None = None) -> None:
+    """Display a study, a graph or a document."""
+    if isinstance(thing, Graph):
+        thing = Study(thing)
+    if isinstance(thing, Study):
+        show_study(thing, show, static=static, height=height)
+    elif isinstance(thing, Document):
+        show_document(thing, show, height=height)
+    else:
+        raise ArgumentError("show", "thing", type(thing).__name__, "a Study, a Graph or a document")
+
+
+def show_document(document: Document, show: Sequence[str], *, height: int | None = None) -> None:
+    """Display a document that has no live study."""
+    data, metadata = bundle(document, show, height)
+    display(data, metadata=metadata, raw=True)
+
+
+def bundle(document: Document, show: Sequence[str], height: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The static part of the bundle: document (gzip, at most 1 MB), SVG and text; and the metadata for our renderer."""
+    view = {**(document.data.get("view") or {}), "show": list(show), "height": height}
+    packed = pack(document.with_view(view))
+    study = document.data.get("study") or ""
+    data: dict[str, Any] = {"image/svg+xml": picture(document, show[0]), "text/plain": _text(document, show)}
+    if len(packed) <= _MAX_PACKED_BYTES:
+        data[MIME] = {"format": document.data["format"], "study": study, "gz": packed}
+    return data, {MIME: {"study": study}}
+
+
+def pack(document: Document) -> str:
+    """The canonical JSON, gzipped without a time stamp, as base64 text: notebooks write JSON one number a line."""
+    return base64.b64encode(gzip.compress(document.json(), 6, mtime=0)).decode("ascii")
+
+
+def _text(document: Document, show: Sequence[str]) -> str:
+    lines = twin(document, show[0]).splitlines()
+    rest = len(lines) - _MAX_TEXT_LINES
+    kept = lines[:_MAX_TEXT_LINES] + ([f"… {rest} more lines"] if rest > 0 else [])
+    return "\n".join([document.data["summary"], *kept])

@@ -1,0 +1,322 @@
+"""The magics: `%%graph` and `%graph*`, thin words over `Study`. `%load_ext gdlab` registers them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, needs_local_scope, no_var_expand
+from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments, parse_argstring
+
+from gdlab.errors import GdlabError, OptimizeError
+from gdlab.graph import Graph
+from gdlab.jupyter.cell import Program, render_error, run_cell
+from gdlab.jupyter.complete import make_matcher
+from gdlab.jupyter.display import show_document, show_study, show_thing
+from gdlab.jupyter.widget import close_panel, wake
+from gdlab.study import Study
+from gdlab.view.doc import Document, load_doc
+
+SHOW = ("opt", "rewrites", "grad", "plan", "arena", "kernels", "session", "text")
+_PYTHON_NAME = re.compile(r"[^\W\d]\w*")
+
+
+def _number(kind: Callable[[str], Any], low: float, high: float, what: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        value = kind(text)
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    read.__name__ = what  # argparse names it in its message
+    return read
+
+
+_rate = _number(float, 1e-30, 1e30, "rate > 0")
+_steps = _number(int, 0, 10**9, "steps")
+_pixels = _number(int, 120, 4000, "height in 120 … 4000")
+
+
+def _run_options(function: Any) -> Any:
+    """--feed, --sgd, --adam and --init: what a run needs."""
+    for add in (
+        argument("--feed", metavar="F", help="sets the inputs before each step: a dict, a callable step -> dict, random[:SEED]"),
+        argument("--sgd", metavar="LR", type=_rate, help="update rule SGD with this learning rate"),
+        argument("--adam", metavar="LR", type=_rate, help="update rule Adam with this learning rate"),
+        argument("--init", metavar="SEED", type=_steps, help="initialize parameters that have no value"),
+    ):
+        function = add(function)
+    return function
+
+
+def _view_options(function: Any) -> Any:
+    """Options of everything that displays."""
+    for add in (
+        argument("--height", metavar="PX", type=_pixels, help="height of the output in pixels"),
+        argument("--save", metavar="FILE", help="also write the document (suffix decides the format)"),
+        argument("--static", action="store_true", help="no live widget"),
+        argument("--quiet", action="store_true", help="bind, show nothing"),
+    ):
+        function = add(function)
+    return function
+
+
+@magics_class
+class GraphMagics(Magics):
+    """The magics of one shell, and the studies that they bound."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell=shell)
+        self.cells = 0
+
+    # -- %%graph ---------------------------------------------------------------------------------------------------------
+    @magic_arguments()
+    @argument("name", nargs="?", default="_graph", help="the notebook variable that the study is bound to")
+    @argument("-b", dest="show_optimized", action="store_true", help="same as --show opt")
+    @argument("--show", metavar="V", action="append", choices=SHOW, help=f"views open at first: {' '.join(SHOW)}")
+    @argument("--train", action="store_true", help="output 0 is the loss: show and compile the training pipeline")
+    @argument("--run", metavar="N", type=_steps, help="open a session and run N steps")
+    @argument("--no", metavar="RULE", action="append", help="leave a rule out (id or label), repeatable")
+    @argument("--only", metavar="RULE", action="append", help="use only these rules, repeatable")
+    @argument("--device", choices=("auto", "wgpu", "cpu"), default="auto", help="device of plan and session")
+    @_run_options
+    @_view_options
+    @no_var_expand
+    @line_cell_magic
+    def graph(self, line: str, cell: str | None = None) -> None:
+        """Run the cell as a graph program, bind NAME to its study and show it; `%graph NAME` shows an existing thing."""
+        args = parse_argstring(self.graph, line)
+        if cell is None:
+            self._show_existing(args)
+            return
+        name = args.name
+        if not _PYTHON_NAME.fullmatch(name):
+            raise UsageError(f"%%graph: name: given {name}, wanted a Python name")
+        feed = self._feed(args.feed)
+        study = self._guard(lambda: self._study(name, line, cell, args), name)
+        self._bind(name, study)
+        if args.run is not None:
+            self._call(lambda: study.run(args.run, feed=feed, sgd=args.sgd, adam=args.adam, init=args.init))
+        elif feed is not None or args.sgd or args.adam or args.init is not None:
+            self._call(lambda: study.prepare(feed=feed, sgd=args.sgd, adam=args.adam, init=args.init))
+        self._display(study, args.show or (["session"] if args.run is not None else ["opt"]), args)
+
+    def _study(self, name: str, line: str, cell: str, args: Any) -> Study:
+        self.cells += 1
+        number = getattr(self.shell, "execution_count", self.cells)
+        self._file = f"<graph {name}, cell {number}>"
+        program: Program = run_cell(name, f"%%graph {line}".rstrip(), cell, self.shell.user_ns, number)
+        for note in program.notes:
+            print(note)
+        study = Study(
+            program.graph, train=args.train, device=args.device, name=name,
+            disable=tuple(args.no or ()), only=tuple(args.only or ()), source={program.file: program.text},
+        )  # fmt: skip
+        _ = study.plan  # everything that can be wrong is found before NAME is bound
+        return study
+
+    def _bind(self, name: str, study: Study) -> None:
+        old = self.shell.user_ns.get(name)
+        self.shell.user_ns[name] = study
+        if isinstance(old, Study):
+            old.close()
+            close_panel(old)
+
+    def _show_existing(self, args: Any) -> None:
+        name = args.name
+        thing = self.shell.user_ns.get(name)
+        show = args.show or ["opt"]
+        if thing is None and name.endswith((".gdlab.json", ".gdlab.json.gz")):
+            self._call(lambda: show_document(load_doc(name), show, height=args.height))
+        elif isinstance(thing, Document):
+            show_document(thing, show, height=args.height)
+        elif isinstance(thing, Graph):
+            self._display(self._guard(lambda: Study(thing, name=name), name), show, args)
+        else:
+            self._display(self._named(name), show, args)
+
+    # -- views of a study ------------------------------------------------------------------------------------------------
+    @magic_arguments()
+    @argument("name", help="a study")
+    @_view_options
+    @no_var_expand
+    @line_magic
+    def graph_grad(self, line: str) -> None:
+        """Differentiate the graph as written: lanes, each adjoint on the row of its op, and the autodiff stepper."""
+        args = parse_argstring(self.graph_grad, line)
+        study = self._named(args.name)
+        self._call(lambda: study.written_derivative)
+        self._display(study, ["grad"], args)
+
+    @magic_arguments()
+    @argument("name", help="a study")
+    @_view_options
+    @no_var_expand
+    @line_magic
+    def graph_plan(self, line: str) -> None:
+        """Compile: dispatch table in barrier groups, arena over time, WGSL of the selected dispatch."""
+        args = parse_argstring(self.graph_plan, line)
+        study = self._named(args.name)
+        self._call(lambda: study.plan)
+        self._display(study, ["plan"], args)
+
+    # -- running -----------------------------------------------------------------------------------------------------------
+    @magic_arguments()
+    @argument("name", help="a study")
+    @argument("steps", nargs="?", type=_steps, default=1, help="how many steps")
+    @_run_options
+    @_view_options
+    @no_var_expand
+    @line_magic
+    def graph_run(self, line: str) -> None:
+        """Run steps on the session panel; returns when done, paused or interrupted."""
+        args = parse_argstring(self.graph_run, line)
+        study, feed = self._named(args.name), self._feed(args.feed)
+        self._call(lambda: study.prepare(feed=feed, sgd=args.sgd, adam=args.adam, init=args.init))
+        self._call(study.check_ready)
+        self._display(study, ["session"], args)
+        wake()
+        self._call(lambda: study.runner.run(args.steps))
+        wake()
+        print(_outcome(study))
+
+    @magic_arguments()
+    @argument("name", help="a study")
+    @argument("steps", nargs="?", type=_steps, default=1, help="how many steps")
+    @no_var_expand
+    @line_magic
+    def graph_step(self, line: str) -> None:
+        """Make a few steps: the Step button, for front ends without widgets."""
+        args = parse_argstring(self.graph_step, line)
+        study = self._named(args.name)
+        self._call(lambda: study.step(args.steps))
+        wake()
+        print(_outcome(study))
+
+    @magic_arguments()
+    @argument("name", help="a study")
+    @no_var_expand
+    @line_magic
+    def graph_pause(self, line: str) -> None:
+        """Stop a run before its next step: the Pause button."""
+        study = self._named(parse_argstring(self.graph_pause, line).name)
+        study.pause()
+        wake()
+
+    @magic_arguments()
+    @argument("name", help="a study")
+    @no_var_expand
+    @line_magic
+    def graph_resume(self, line: str) -> None:
+        """Finish a paused run: the Resume button."""
+        study = self._named(parse_argstring(self.graph_resume, line).name)
+        self._call(study.resume)
+        wake()
+        print(_outcome(study))
+
+    @magic_arguments()
+    @argument("name", help="a study")
+    @argument("file", help="where to; the suffix decides the format")
+    @no_var_expand
+    @line_magic
+    def graph_save(self, line: str) -> None:
+        """Save the document: .gdlab.json, .gdlab.json.gz, .html, .svg, .md or .txt."""
+        args = parse_argstring(self.graph_save, line)
+        study = self._named(args.name)
+        print(f"wrote {self._call(lambda: study.save(_unquoted(args.file)))}")
+
+    @line_magic
+    def graph_doctor(self, line: str) -> None:
+        """One table: versions, adapters, device chosen and why, extension, threads; each bad row says what to do."""
+        from gdlab.__main__ import doctor_text
+
+        print(doctor_text())
+
+    # -- inside ------------------------------------------------------------------------------------------------------------
+    def _named(self, name: str) -> Study:
+        thing = self.shell.user_ns.get(name)
+        if isinstance(thing, Study):
+            return thing
+        if thing is None:
+            known = ", ".join(n for n, v in self.shell.user_ns.items() if isinstance(v, Study) and not n.startswith("_"))
+            raise UsageError(f"graph {name}: given no such variable, wanted one of {known or 'none: there are no graphs yet'}")
+        kinds = "a graph, report, plan, session, document or file"
+        raise UsageError(f"graph {name}: given {type(thing).__name__}, wanted {kinds}")
+
+    def _feed(self, text: str | None) -> Any:
+        """The feed that the option names: a variable of the notebook, or `random[:SEED]`."""
+        if text is None or text.partition(":")[0] == "random":
+            return text
+        if text not in self.shell.user_ns:
+            raise UsageError(f"--feed: given {text}, wanted a variable of the notebook or random[:SEED]")
+        return self.shell.user_ns[text]
+
+    def _display(self, study: Study, show: list[str], args: Any) -> None:
+        if args.save:
+            self._call(lambda: study.save(_unquoted(args.save)))
+        if not args.quiet:
+            self._call(lambda: show_study(study, show, static=args.static, height=args.height))
+
+    def _call(self, work: Callable[[], Any]) -> Any:
+        """Run `work`; an error of gdlab becomes one red line."""
+        try:
+            return work()
+        except GdlabError as error:
+            raise UsageError(str(error)) from error
+
+    def _guard(self, work: Callable[[], Study], name: str) -> Study:
+        """Run a cell's program; any error shows one line and the caret, and leaves NAME as it was."""
+        try:
+            return work()
+        except OptimizeError as error:
+            raise UsageError(str(error)) from error
+        except Exception as error:
+            lines = render_error(error, getattr(self, "_file", ""))
+            error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython shows these lines instead of frames
+            raise
+
+
+def _outcome(study: Study) -> str:
+    runner, session = study.runner, study.session
+    loss = "" if runner.last_loss is None else f", loss {runner.last_loss:.4g}"
+    more = f" ({runner.reason})" if runner.reason else ""
+    return f"{study.name}: step {session.step_count} of {runner.wanted}{loss}; {runner.state}{more}; {session.optimizer}"
+
+
+def _unquoted(text: str) -> str:
+    return shlex.split(text)[0] if text[:1] in "\"'" else text
+
+
+def option_names() -> dict[str, list[str]]:
+    """The options of every magic, for completion."""
+    found = {}
+    for name in dir(GraphMagics):
+        parser = getattr(getattr(GraphMagics, name), "parser", None)
+        if isinstance(parser, MagicArgumentParser):
+            found[name] = [o for a in parser._actions for o in a.option_strings if o.startswith("--")]
+    return found
+
+
+def load(shell: Any) -> None:
+    """Register magics and completion; doing it again changes nothing."""
+    unload(shell)
+    magics = GraphMagics(shell)
+    shell.register_magics(magics)
+    graph = shell.magics_manager.magics["cell"]["graph"]
+    graph.__func__.__doc__ = (graph.__doc__ or "").replace("%graph [", "%%graph [", 1)
+    if shell.Completer is not None:
+        shell.Completer.custom_matchers.append(make_matcher(shell, option_names()))
+
+
+def unload(shell: Any) -> None:
+    """Remove what `load` registered."""
+    if shell.Completer is not None:
+        matchers = shell.Completer.custom_matchers
+        matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != "gdlab"]
+    for kind in ("line", "cell"):
+        table = shell.magics_manager.magics[kind]
+        for name in [n for n, f in table.items() if isinstance(getattr(f, "__self__", None), GraphMagics)]:
+            del table[name]

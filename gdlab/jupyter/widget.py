@@ -1,0 +1,326 @@
+"""The live end of a study in a page: one anywidget model per study, its panel, and the reporter thread that feeds it.
+
+Handlers run on the main thread or on a subshell's, two at a time: they validate, hand work to the owner thread and return.
+Frames go out from the reporter, never through the main event loop, so that they arrive while a cell runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Any
+
+import anywidget
+import traitlets
+
+from gdlab.device.base import Job, owner
+from gdlab.errors import ArgumentError, GdlabError
+from gdlab.jupyter.messages import PROTOCOL, Counters, Doc, Event, Metrics, Reply, ReplyError
+from gdlab.study import Study
+
+_FRAME_SECONDS = 0.05
+_RESEND_SECONDS = 0.5
+_MAX_UNACKED = 2
+_MAX_POINTS = 400  # loss points of one frame; more are merged to minimum, maximum and last
+_MAX_STEPS = 10**9
+
+
+@functools.cache
+def static_text(name: str) -> str:
+    """A built file of the front end; the error says how to build it."""
+    path = files("gdlab") / "static" / name
+    if not path.is_file():
+        raise ArgumentError("widget", "front end", f"no {name}", "a built front end: pip install -e . (or make demo)")
+    return path.read_text(encoding="utf-8")
+
+
+class GraphWidget(anywidget.AnyWidget):
+    """The model of one study in the page; everything but small scalars goes as messages."""
+
+    _esm = traitlets.Unicode().tag(sync=True)
+    study = traitlets.Unicode().tag(sync=True)
+    rev = traitlets.Int(0).tag(sync=True)
+    state = traitlets.Unicode("none").tag(sync=True)
+    step = traitlets.Int(0).tag(sync=True)
+
+
+class Panel:
+    """What the page asks of one study, and what it is told."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.widget = GraphWidget(_esm=static_text("loader.js"), study=study.key)
+        self.lock = threading.Lock()
+        self.shown, self.views = True, 0
+        self.frame = self.acked = 0
+        self.sent_at = 0.0
+        self.sent_step, self.sent_events, self.told = 0, 0, ""
+        self.want_full = True
+        self.closed = False
+        self.document: Any = None
+        _keep_subshell(self.widget)
+        self.widget.on_msg(lambda _widget, content, _buffers: self.receive(content))
+        _reporter.add(self)
+
+    # -- page -> kernel ------------------------------------------------------------------------------------------------
+    def receive(self, content: Any) -> None:
+        """One message from the page; what is no message of ours is ignored."""
+        if not isinstance(content, dict):
+            return
+        handler = self._handlers().get(content.get("type"))
+        if handler is not None:
+            handler(content)
+
+    def _handlers(self) -> dict[Any, Callable[[dict[str, Any]], None]]:
+        return {"hello": self._hello, "command": self._command, "ack": self._ack, "visible": self._visible, "core": self._core}
+
+    def _hello(self, message: dict[str, Any]) -> None:
+        with self.lock:
+            self.want_full, self.acked = True, self.frame
+        if self.document is not None and message.get("have") != self.document.data["id"]:
+            self.send_doc()
+        _reporter.wake()
+
+    def _ack(self, message: dict[str, Any]) -> None:
+        frame = message.get("frame")
+        if isinstance(frame, int):
+            with self.lock:
+                self.acked = max(self.acked, min(frame, self.frame))
+
+    def _visible(self, message: dict[str, Any]) -> None:
+        with self.lock:
+            shown = bool(message.get("shown"))
+            self.want_full |= shown and not self.shown
+            self.shown = shown
+        _reporter.wake()
+
+    def _core(self, message: dict[str, Any]) -> None:
+        text = static_text("gdlab.js")
+        self._reply(message.get("req"), {"version": PROTOCOL}, buffers=[text.encode()])
+
+    def _command(self, message: dict[str, Any]) -> None:
+        req, name, args = message.get("req"), message.get("name"), message.get("args")
+        command = COMMANDS.get(name) if isinstance(name, str) else None
+        if command is None or not isinstance(req, int) or not isinstance(args, dict):
+            self._refuse(req, ArgumentError("command", "name", repr(name), f"one of {', '.join(COMMANDS)}"))
+            return
+
+        def job() -> Job[None]:
+            try:
+                command(self.study, args)
+                self._reply(req, {})
+            except Exception as error:  # whatever went wrong is the page's answer; the kernel goes on
+                self._refuse(req, error)
+            self.refresh()
+            return
+            yield
+
+        owner().post(job())
+
+    def _refuse(self, req: Any, error: Exception) -> None:
+        self._send(Reply(req if isinstance(req, int) else -1, False, None, ReplyError(type(error).__name__, str(error), None)))
+
+    def _reply(self, req: Any, result: dict[str, Any], buffers: list[bytes] | None = None) -> None:
+        self._send(Reply(req if isinstance(req, int) else -1, True, result, None), buffers)
+
+    # -- kernel -> page ------------------------------------------------------------------------------------------------
+    def _send(self, message: Any, buffers: list[bytes] | None = None) -> None:
+        if not self.closed:
+            self.widget.send({"type": type(message).__name__.lower(), **asdict(message)}, buffers)
+
+    def show(self, document: Any) -> None:
+        """Make `document` the one this study's views draw."""
+        self.document = document
+
+    def refresh(self) -> None:
+        """Build the document anew where the study has moved on (a session was opened), and tell the page."""
+        if self.document is not None and self.document.data.get("rev") != self.study.rev:
+            self.document = self.study.doc
+            self.send_doc()
+        _reporter.wake()
+
+    def send_doc(self) -> None:
+        """The whole document."""
+        self._send(Doc(self.study.rev, self.document.data))
+
+    def report(self, now: float) -> None:
+        """Send what is new, within the limits of back-pressure; called by the reporter every 50 ms."""
+        with self.lock:
+            late = now - self.sent_at > _RESEND_SECONDS
+            if self.closed or not self.shown or (self.frame - self.acked >= _MAX_UNACKED and not late):
+                return
+            metrics = self._metrics()
+            digest = f"{metrics.state}{metrics.step}{metrics.wanted}{metrics.optimizer}{len(metrics.loss)}"
+            if digest == self.told and not self.want_full:
+                return
+            self.told, self.want_full, self.sent_at = digest, False, now
+        self._send(metrics)
+        self._send_events()
+        with self.widget.hold_sync():
+            self.widget.state, self.widget.step = metrics.state, metrics.step
+
+    def _metrics(self) -> Metrics:
+        study, full = self.study, self.want_full
+        self.frame += 1
+        if not study.has_session:
+            closed = study._runner is not None
+            state = "closed" if closed else "none"
+            return Metrics(self.frame, state, "", 0, 0, [], _NO_COUNTERS, "", str(study.device.info), "", "", full)  # type: ignore[arg-type]
+        session, runner = study.session, study.runner
+        since = 0 if full else self.sent_step
+        points = runner.losses[since:]
+        self.sent_step = since + len(points)
+        traffic = session.traffic
+        counters = Counters(
+            session.step_count, traffic.dispatches, len(session.plan().dispatches) + len(session.update_dispatches()),
+            traffic.submissions, session.num_groups(), traffic.bytes_up, traffic.bytes_down, runner.steps_per_second,
+        )  # fmt: skip
+        loss = [[float(s), v] for s, v in merge_points(points) if math.isfinite(v)]
+        watch = "loss watched every step" if all(math.isfinite(v) for _, v in points) else "non-finite loss"
+        return Metrics(
+            self.frame, runner.state, runner.reason, session.step_count, runner.wanted, loss, counters,
+            str(session.memory_summary()), str(session.device), str(session.optimizer), watch, full,
+        )  # fmt: skip
+
+    def _send_events(self) -> None:
+        if self.study._runner is None:
+            return
+        events = self.study._runner.events
+        for e in events[self.sent_events :]:
+            self._send(Event(e.step, -1, e.kind, None, e.text))
+        self.sent_events = len(events)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing can change without a command."""
+        return self.closed or self.study._runner is None or self.study._runner.state != "running"
+
+    def close(self) -> None:
+        """Tell the page the last state and close the model; idempotent."""
+        if not self.closed:
+            with self.lock:
+                self.want_full, self.shown = True, True
+            self.report(time.monotonic() + _RESEND_SECONDS)
+            self.closed = True
+            self.widget.close()
+
+
+_NO_COUNTERS = Counters(0, 0, 0, 0, 0, 0, 0, 0.0)
+
+
+def merge_points(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most `_MAX_POINTS` points: of each bucket the minimum, the maximum and the last, in order of steps."""
+    if len(points) <= _MAX_POINTS:
+        return points
+    size = -(-len(points) // (_MAX_POINTS // 3))
+    kept: list[tuple[int, float]] = []
+    for start in range(0, len(points), size):
+        bucket = points[start : start + size]
+        low, high = min(bucket, key=lambda p: p[1]), max(bucket, key=lambda p: p[1])
+        kept += sorted({low, high, bucket[-1]})
+    return kept
+
+
+def _keep_subshell(widget: GraphWidget) -> None:
+    """ipykernel 7.4 sends a page's message to the shell that last published on the comm, which is the busy one: keep the
+    page's own choice, so that Pause works while a cell runs. A private name, so it is looked for first."""
+    comm = widget.comm
+    if comm is not None and hasattr(comm, "_reply_subshell_for"):
+        comm._reply_subshell_for = lambda data, default: default
+
+
+# commands, on the owner thread --------------------------------------------------------------------------------------------
+def _steps(args: dict[str, Any]) -> int:
+    steps = args.get("steps", 1)
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= _MAX_STEPS:
+        raise ArgumentError("run", "steps", repr(steps), f"an int in 1 … {_MAX_STEPS}")
+    return steps
+
+
+def _open(study: Study, args: dict[str, Any]) -> None:
+    _ = study.session
+
+
+def _step(study: Study, args: dict[str, Any]) -> None:
+    study.check_ready()
+    study.runner.step(_steps(args))
+
+
+def _run(study: Study, args: dict[str, Any]) -> None:
+    study.check_ready()
+    study.runner.start(_steps(args))
+
+
+COMMANDS: dict[str, Callable[[Study, dict[str, Any]], None]] = {
+    "open": _open,
+    "step": _step,
+    "run": _run,
+    "pause": lambda study, args: study.runner.pause(),
+    "resume": lambda study, args: study.runner.resume() and None,
+    "stop": lambda study, args: study.runner.stop(),
+}
+
+
+# the reporter -------------------------------------------------------------------------------------------------------------
+class Reporter:
+    """One thread that sends new figures of every open panel at most 20 times a second; it sleeps while all are idle."""
+
+    def __init__(self) -> None:
+        self.panels: weakref.WeakSet[Panel] = weakref.WeakSet()
+        self.bell = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def add(self, panel: Panel) -> None:
+        """Report `panel` from now on."""
+        self.panels.add(panel)
+        if self.thread is None or not self.thread.is_alive():
+            self.thread = threading.Thread(target=self._loop, name="gdlab-reporter", daemon=True)
+            self.thread.start()
+
+    def wake(self) -> None:
+        """Something may have changed."""
+        self.bell.set()
+
+    def _loop(self) -> None:
+        while True:
+            live = [p for p in list(self.panels) if not p.closed]
+            for panel in live:
+                try:
+                    panel.report(time.monotonic())
+                except (GdlabError, RuntimeError):  # a session closed under us: the next frame says so
+                    panel.want_full = True
+            del live
+            busy = any(not p.idle for p in list(self.panels))
+            self.bell.wait(_FRAME_SECONDS if busy else 1.0)
+            self.bell.clear()
+            time.sleep(_FRAME_SECONDS if busy else 0.01)
+
+
+_reporter = Reporter()
+_panels: weakref.WeakKeyDictionary[Study, Panel] = weakref.WeakKeyDictionary()
+
+
+def panel_of(study: Study) -> Panel:
+    """The panel of a study, made at first use; all outputs of the study share it."""
+    panel = _panels.get(study)
+    if panel is None or panel.closed:
+        panel = _panels[study] = Panel(study)
+    return panel
+
+
+def close_panel(study: Study) -> None:
+    """Close the study's model in the page, where there is one."""
+    panel = _panels.pop(study, None)
+    if panel is not None:
+        panel.close()
+
+
+def wake() -> None:
+    """Let the reporter look at once."""
+    _reporter.wake()

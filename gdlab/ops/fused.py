@@ -1,0 +1,139 @@
+"""Fused ops: each is its decomposition, and the optimizer makes it from that: gates, and products with an addend."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gdlab.graph import Value
+from gdlab.op import Bad, Elementwise, Grads, Sample, fused, want
+from gdlab.ops.contract import matmul, matmul_at, matmul_bt
+from gdlab.ops.elementwise import FAR, NOT_F32, UNARY, bias_add, sigmoid
+from gdlab.ops.loss import equal_shapes
+
+Addend = Literal["full", "row"]
+GATES = (Sample((3, 5), (3, 5)), Sample((70,), (70,), low=-20, high=20), Sample((1, 1), (1, 1)))
+UNEQUAL = (Bad(("f32[3, 5]", "f32[5]"), "given f32[3, 5] and f32[5], wanted equal shapes"),)
+
+
+# gates ----------------------------------------------------------------------------------------------------------------
+@fused(
+    label="Mul+Sigmoid→Silu",
+    kernel=Elementwise("x * sigmoid_stable(x)"),
+    samples=(*UNARY, FAR),
+    bad=NOT_F32,
+)
+def silu(x: Value) -> Value:
+    """x · sigmoid(x), elementwise: f32[...] -> f32[...]."""
+    return x * sigmoid(x)
+
+
+@silu.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    return (silu_grad(x, g),)
+
+
+@fused(
+    label="",
+    private=True,
+    kernel=Elementwise("g * (sigmoid_stable(x) * (1.0 + x * (1.0 - sigmoid_stable(x))))"),
+    samples=GATES,
+    check=equal_shapes,
+)
+def silu_grad(x: Value, g: Value) -> Value:
+    """g · (s + x · s · (1 − s)) with s = sigmoid(x): f32[...], f32[...] -> f32[...]."""
+    s = sigmoid(x)
+    return g * (s * (1 + x * (1 - s)))
+
+
+@fused(
+    label="Silu+Mul→SwiGLU",
+    kernel=Elementwise("gate * sigmoid_stable(gate) * up"),
+    samples=GATES,
+    bad=UNEQUAL,
+    check=equal_shapes,
+)
+def swiglu(gate: Value, up: Value) -> Value:
+    """silu(gate) · up, elementwise: f32[...], f32[...] -> f32[...] of equal shapes."""
+    return silu(gate) * up
+
+
+@swiglu.vjp
+def _(g: Value, out: Value, gate: Value, up: Value) -> Grads:
+    return lambda: swiglu_grad_gate(gate, up, g), lambda: swiglu(gate, g)
+
+
+@fused(
+    label="",
+    private=True,
+    kernel=Elementwise("g * up * (sigmoid_stable(gate) * (1.0 + gate * (1.0 - sigmoid_stable(gate))))"),
+    samples=tuple(Sample(*s.shapes, s.shapes[0], low=s.low, high=s.high) for s in GATES),
+    check=equal_shapes,
+)
+def swiglu_grad_gate(gate: Value, up: Value, g: Value) -> Value:
+    """g · up · silu′(gate): three f32[...] -> f32[...]."""
+    return silu_grad(gate, g * up)
+
+
+# a product and an addend ----------------------------------------------------------------------------------------------
+def _addend_fits(product: tuple[int, ...], c: Value, addend: Addend) -> None:
+    rows, columns = product
+    fits = c.shape == product if addend == "full" else c.shape in ((columns,), (1, columns))
+    wanted = f"c[{rows}, {columns}] with addend='full'" if addend == "full" else f"c[{columns}] with addend='row'"
+    want(fits, wanted, str(c.type), "addend")
+
+
+def _add(product: Value, c: Value, addend: Addend) -> Value:
+    return bias_add(product, c) if addend == "row" else product + c
+
+
+def _samples(*layouts: tuple[int, ...]) -> tuple[Sample, ...]:
+    """a, b and c of m × k × n = 3 × 4 × 5, 17 × 33 × 2 and 1 × 1 × 1, full and by row; layouts index (m, k, n)."""
+    sizes = ((3, 4, 5), (17, 33, 2), (1, 1, 1))
+    full = [Sample(*(tuple(s[i] for i in axes) for axes in layouts), (s[0], s[2])) for s in sizes]
+    row = [Sample(*(tuple(s[i] for i in axes) for axes in layouts), (s[2],), attrs={"addend": "row"}) for s in sizes]
+    return (*full, *row, Sample(*row[0].shapes[:2], (1, 5), attrs={"addend": "row"}))
+
+
+def _bad(a: str, b: str) -> tuple[Bad, ...]:
+    return (
+        Bad((a, b, "f32[5]"), "addend: given f32[5], wanted c[3, 5] with addend='full'"),
+        Bad((a, b, "f32[3, 5]"), "addend: given f32[3, 5], wanted c[5] with addend='row'", {"addend": "row"}),
+        Bad((a, b, "f32[3, 5]"), "addend: given 'column', wanted one of full, row", {"addend": "column"}),
+        Bad((a, "f32[7, 7]", "f32[3, 5]"), "differ"),
+    )
+
+
+@fused(
+    label={"full": "MatMul+Add→FusedMatMulAdd", "row": "MatMul+BiasAdd→FusedMatMulAdd"},
+    family="contraction",
+    samples=_samples((0, 1), (1, 2)),
+    bad=_bad("f32[3, 4]", "f32[4, 5]"),
+    check=lambda a, b, c, addend: _addend_fits(matmul.rule(a, b).shape, c, addend),
+)
+def fused_matmul_add(a: Value, b: Value, c: Value, addend: Literal["full", "row"] = "full") -> Value:
+    """a · b + c: f32[m, k], f32[k, n], f32[m, n] (full) or f32[n] (row) -> f32[m, n]."""
+    return _add(matmul(a, b), c, addend)
+
+
+@fused(
+    label={"full": "MatMulAT+Add→FusedMatMulATAdd", "row": "MatMulAT+BiasAdd→FusedMatMulATAdd"},
+    family="contraction",
+    samples=_samples((1, 0), (1, 2)),
+    bad=_bad("f32[4, 3]", "f32[4, 5]"),
+    check=lambda a, b, c, addend: _addend_fits(matmul_at.rule(a, b).shape, c, addend),
+)
+def fused_matmul_at_add(a: Value, b: Value, c: Value, addend: Literal["full", "row"] = "full") -> Value:
+    """aᵀ · b + c: f32[k, m], f32[k, n], f32[m, n] (full) or f32[n] (row) -> f32[m, n]."""
+    return _add(matmul_at(a, b), c, addend)
+
+
+@fused(
+    label={"full": "MatMulBT+Add→FusedMatMulBTAdd", "row": "MatMulBT+BiasAdd→FusedMatMulBTAdd"},
+    family="contraction",
+    samples=_samples((0, 1), (2, 1)),
+    bad=_bad("f32[3, 4]", "f32[5, 4]"),
+    check=lambda a, b, c, addend: _addend_fits(matmul_bt.rule(a, b).shape, c, addend),
+)
+def fused_matmul_bt_add(a: Value, b: Value, c: Value, addend: Literal["full", "row"] = "full") -> Value:
+    """a · bᵀ + c: f32[m, k], f32[n, k], f32[m, n] (full) or f32[n] (row) -> f32[m, n]."""
+    return _add(matmul_bt(a, b), c, addend)

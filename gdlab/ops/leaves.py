@@ -1,0 +1,91 @@
+"""Where data enters a graph: `input`, `input_u32`, `parameter`, `constant`, `scalar`, `full`, `zeros`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdlab.errors import GraphError, ShapeError
+from gdlab.graph import ConstantData, Graph, Value, capture, current_graph
+from gdlab.op import Bad, Fill, Sample, leaf, op
+from gdlab.types import DType, TensorType, check_shape, f32, u32
+
+
+@leaf
+def input(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
+    """A per-step data slot: f32[shape]. The name is unique in the graph."""
+    return _slot("input", name, shape, f32, graph)
+
+
+def input_u32(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
+    """A per-step slot for indices: u32[shape]. The name is unique in the graph."""
+    return _slot("input", name, shape, u32, graph)
+
+
+@leaf
+def parameter(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
+    """A trainable weight: f32[shape]. The same name with the same type is the same node: weight sharing."""
+    return _slot("parameter", name, shape, f32, graph)
+
+
+@leaf
+def constant(data: Any, shape: tuple[int, ...] | None = None, *, graph: Graph | None = None) -> Value:
+    """Fixed f32 elements, part of the graph. `shape` must hold as many elements as `data`."""
+    return _constant("constant", data, shape, f32, graph)
+
+
+def constant_u32(data: Any, shape: tuple[int, ...] | None = None, *, graph: Graph | None = None) -> Value:
+    """Fixed u32 elements, part of the graph."""
+    return _constant("constant_u32", data, shape, u32, graph)
+
+
+def scalar(value: float, *, graph: Graph | None = None) -> Value:
+    """One f32 element: f32[1]."""
+    return constant([value], (1,), graph=graph)
+
+
+@op(
+    numpy=lambda shape, value: np.full(shape, np.float64(value)),
+    kernel=Fill("value"),
+    samples=(Sample(attrs={"shape": (3, 5), "value": 2.5}), Sample(attrs={"shape": (1,), "value": -0.0}),
+             Sample(attrs={"shape": (70,), "value": 1e-3})),
+    bad=(Bad((), "ints ≥ 1", {"shape": (0,), "value": 1.0}), Bad((), "a finite number", {"shape": (2,), "value": "x"})),
+    no_grad="ends",
+)  # fmt: skip
+def full(shape: tuple[int, ...], value: float) -> TensorType:
+    """Every element `value`: f32[shape]; no data is stored in graph or plan."""
+    return TensorType(check_shape(shape, "full"))
+
+
+def zeros(shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
+    """Every element 0: f32[shape]; no data is stored."""
+    return full(shape, 0.0, graph=graph)
+
+
+def _slot(kind: str, name: str, shape: Any, dtype: DType, graph: Graph | None) -> Value:
+    home = current_graph(kind, graph)
+    if not isinstance(name, str) or not name:
+        raise GraphError(kind, "name", repr(name), "a non-empty str")
+    type = TensorType(check_shape(shape, kind), dtype)
+    old = home.leaf(name)
+    if old is None:
+        source = capture() if home.records_sources else ()
+        return home.register_leaf(home.append(kind, (), (("name", name),), type, name, source))
+    if kind == old.op == "parameter" and old.type == type:
+        return Value(home, old.id)
+    raise GraphError(kind, "name", f"{name!r} again, as {type}", f"a new name: {name!r} is the {old.op} {old.type}")
+
+
+def _constant(where: str, data: Any, shape: Any, dtype: DType, graph: Graph | None) -> Value:
+    home = current_graph(where, graph)
+    try:
+        array = np.ascontiguousarray(np.asarray(data), dtype=dtype.numpy)
+    except (TypeError, ValueError):
+        raise GraphError(where, "data", f"{type(data).__name__}", f"numbers that {dtype} holds") from None
+    extents = check_shape(array.shape or (1,) if shape is None else shape, where)
+    result = TensorType(extents, dtype)
+    if result.num_elements != array.size:
+        raise ShapeError(where, "data", f"{array.size} values", f"{result.num_elements} ({result})")
+    held = ConstantData(dtype, extents, array.tobytes())
+    return home.append("constant", (), (("data", held),), result, source=capture() if home.records_sources else ())

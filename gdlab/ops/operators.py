@@ -1,0 +1,116 @@
+"""What `x + 1`, `2 / x`, `x @ w`, `x.T`, `x[:, 1:3]`, `x > 0` mean: operators of a Value, in terms of ops."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+from gdlab.errors import GraphError, ShapeError
+from gdlab.graph import OPERATORS, Value
+from gdlab.op import is_number
+from gdlab.ops import contract, elementwise, movement, select
+
+POWERS: dict[float, Callable[[Value], Value]] = {
+    2.0: elementwise.square,
+    0.5: elementwise.sqrt,
+    -0.5: elementwise.rsqrt,
+    -1.0: elementwise.recip,
+}
+
+
+def add(a: Any, b: Any) -> Value:
+    """a + b; a number on either side makes `add_scalar`."""
+    if is_number(b):
+        return elementwise.add_scalar(a, b)
+    return elementwise.add_scalar(b, a) if is_number(a) else elementwise.add(a, b)
+
+
+def sub(a: Any, b: Any) -> Value:
+    """a − b; a number on either side makes `add_scalar`."""
+    if is_number(b):
+        return elementwise.add_scalar(a, -b)
+    return elementwise.add_scalar(-b, a) if is_number(a) else elementwise.sub(a, b)
+
+
+def mul(a: Any, b: Any) -> Value:
+    """a · b; a number on either side makes `scale`."""
+    if is_number(b):
+        return elementwise.scale(a, b)
+    return elementwise.scale(b, a) if is_number(a) else elementwise.mul(a, b)
+
+
+def div(a: Any, b: Any) -> Value:
+    """a / b; x / 2 makes `scale`, 1 / x `recip`."""
+    if is_number(b):
+        if b == 0:
+            raise GraphError("div", "divisor", b, "a number other than 0")
+        return elementwise.scale(a, 1 / b)
+    if not is_number(a):
+        return elementwise.div(a, b)
+    inverse = elementwise.recip(b)
+    return inverse if a == 1 else elementwise.scale(inverse, a)
+
+
+def power(a: Value, exponent: Any) -> Value:
+    """x ** 2 makes `square`, 0.5 `sqrt`, −0.5 `rsqrt`, −1 `recip`, another number `pow_scalar`."""
+    if not is_number(exponent):
+        raise GraphError("pow", "exponent", f"{exponent!r:.60}", "a number")
+    named = POWERS.get(float(exponent))
+    return named(a) if named is not None else elementwise.pow_scalar(a, exponent)
+
+
+def getitem(x: Value, index: Any) -> Value:
+    """x[1], x[:, 1:3], x[..., ::2]: an int drops its axis (of the last one [1] stays)."""
+    given = list(index) if isinstance(index, tuple) else [index]
+    if Ellipsis in given:
+        at = given.index(Ellipsis)
+        given[at : at + 1] = [builtins.slice(None)] * (x.type.rank - len(given) + 1)
+    given += [builtins.slice(None)] * (x.type.rank - len(given))
+    if len(given) > x.type.rank:
+        raise ShapeError("getitem", "index", f"{len(given)} entries", f"at most {x.type.rank} for {x.type}")
+    cuts = [_cut(entry, axis, n) for axis, (entry, n) in enumerate(zip(given, x.shape, strict=True))]
+    starts, stops, steps = zip(*cuts, strict=True)
+    whole = all(cut == (0, n, 1) for cut, n in zip(cuts, x.shape, strict=True))
+    taken = x if whole else movement.slice(x, starts, stops, steps)
+    if not any(isinstance(entry, int) for entry in given):
+        return taken
+    left = tuple(n for n, entry in zip(taken.shape, given, strict=True) if not isinstance(entry, int))
+    return movement.reshape(taken, left or (1,))
+
+
+def _cut(entry: Any, axis: int, extent: int) -> tuple[int, int, int]:
+    """(start, stop, step) of an int or a slice along one axis."""
+    if isinstance(entry, int) and not isinstance(entry, bool):
+        if not -extent <= entry < extent:
+            raise ShapeError("getitem", f"axis {axis}", entry, f"an index in {-extent} … {extent - 1}")
+        return entry % extent, entry % extent + 1, 1
+    if not isinstance(entry, builtins.slice):
+        raise ShapeError("getitem", f"axis {axis}", f"{entry!r:.60}", "an int, a slice or ...")
+    start, stop, step = entry.indices(extent)
+    if step < 1 or start >= stop:
+        wanted = f"a step ≥ 1 and at least one of {extent} elements"
+        raise ShapeError("getitem", f"axis {axis}", _spelled(entry), wanted)
+    return start, stop, step
+
+
+def _spelled(entry: builtins.slice) -> str:
+    parts = [entry.start, entry.stop, entry.step]
+    return ":".join("" if part is None else str(part) for part in parts)
+
+
+OPERATORS |= {
+    "T": movement.transpose,
+    "add": add,
+    "sub": sub,
+    "mul": mul,
+    "div": div,
+    "pow": power,
+    "matmul": contract.matmul,
+    "neg": elementwise.neg,
+    "getitem": getitem,
+    "gt": select.greater,
+    "ge": select.greater_equal,
+    "lt": select.less,
+    "le": select.less_equal,
+}

@@ -1,0 +1,238 @@
+"""A written graph and everything made from it, each at first use: what a `%%graph` cell binds.
+
+    study = Study(graph, train=True, name="mlp")
+    print(study.summary()); print(study.report)
+    study.run(100, feed=batches, adam=1e-3, init=0)
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gdlab.autodiff import AutodiffReport, differentiate
+from gdlab.errors import AutodiffError, GraphError, SessionError
+from gdlab.graph import Graph, Value
+from gdlab.plan import compile
+from gdlab.plan.plan import ExecutionPlan, Missed
+from gdlab.rewrite import OptimizeReport, optimize
+from gdlab.runner import Runner, make_feed
+from gdlab.session import DeviceLike, Session, lanes_of, open_session, resolve_device
+
+# `view/` lies further down the list of rooms and hangs its document builder and file writer here
+VIEWS: dict[str, Callable[..., Any]] = {}
+
+
+class Study:
+    """One written graph: `.graph .optimized .report .derivative .final .plan .session .runner .doc`, each made once.
+
+    `train=True`: output 0 is the loss and the training pipeline is used; else the study is for inference. `disable` and
+    `only` choose the rules of `optimize`. The study owns its session and closes it in `close`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        train: bool = False,
+        device: DeviceLike = "auto",
+        name: str = "graph",
+        disable: tuple[str, ...] = (),
+        only: tuple[str, ...] = (),
+        source: Mapping[str, str] | None = None,
+    ) -> None:
+        if not graph.outputs:
+            raise GraphError(f"graph {name}", "output", "none", "a last expression or output(...)")
+        if train and (graph.outputs[0].shape != (1,)):
+            raise GraphError(f"graph {name}", "loss", graph.outputs[0].type, "shape [1]")
+        self.graph, self.train, self.name = graph.copy(), train, name
+        self.options: dict[str, Any] = {"disable": tuple(disable), "only": tuple(only)}
+        self.source = dict(source or {})  # file name of the cell -> its text
+        self.key = secrets.token_hex(8)
+        self.rev = 0
+        self._device = device
+        self._session: Session | None = None
+        self._runner: Runner | None = None
+
+    # -- stages ----------------------------------------------------------------------------------------------------------
+    @cached_property
+    def _forward(self) -> tuple[Graph, OptimizeReport]:
+        return optimize(self.graph, phase="forward" if self.train else "inference", **self.options)
+
+    @cached_property
+    def _derivative(self) -> tuple[Graph, AutodiffReport]:
+        self._need_training("derivative")
+        return differentiate(self.optimized)
+
+    @cached_property
+    def _final(self) -> tuple[Graph, OptimizeReport]:
+        return optimize(self.derivative, phase="full", **self.options)
+
+    @property
+    def optimized(self) -> Graph:
+        """The graph after equality saturation, before differentiation."""
+        return self._forward[0]
+
+    @property
+    def report(self) -> OptimizeReport:
+        """What the optimizer did to the written graph."""
+        return self._forward[1]
+
+    @property
+    def derivative(self) -> Graph:
+        """The optimized graph with its gradients appended (training only)."""
+        return self._derivative[0]
+
+    @property
+    def autodiff(self) -> AutodiffReport:
+        """How `derivative` came about."""
+        return self._derivative[1]
+
+    @cached_property
+    def written_derivative(self) -> tuple[Graph, AutodiffReport]:
+        """The graph *as written* with its gradients appended: for teaching."""
+        self._need_training("derivative")
+        return differentiate(self.graph)
+
+    def differentiate_wrt(self, names: tuple[str, ...]) -> tuple[Graph, AutodiffReport]:
+        """The graph as written, differentiated with respect to the named nodes."""
+        values = []
+        for name in names:
+            found = [n.id for n in self.graph if n.name == name]
+            if not found:
+                known = ", ".join(dict.fromkeys(n.name for n in self.graph if n.name))
+                raise GraphError(f"graph {self.name}", "wrt", repr(name), f"one of {known}")
+            values.append(Value(self.graph, found[-1]))
+        return differentiate(self.graph, wrt=values)
+
+    @property
+    def final(self) -> Graph:
+        """The graph that is compiled."""
+        return self._final[0] if self.train else self.optimized
+
+    @property
+    def final_report(self) -> OptimizeReport:
+        """What the optimizer did to the graph that is compiled (for inference: `report`)."""
+        return self._final[1] if self.train else self.report
+
+    @cached_property
+    def plan(self) -> ExecutionPlan:
+        """The execution plan on this study's device."""
+        target = self.device.target
+        if not self.train:
+            return compile(self.final, mode="inference", target=target)
+        return compile(self.final, mode="training", lanes=lanes_of(self.final, self.autodiff, self.final_report), target=target)
+
+    @property
+    def missed(self) -> tuple[Missed, ...]:
+        """Plan-level fusions that were not made, with reasons."""
+        return self.plan.missed
+
+    @cached_property
+    def device(self) -> Any:
+        """The device of plan and session."""
+        return resolve_device(self._device)
+
+    # -- running ---------------------------------------------------------------------------------------------------------
+    @property
+    def session(self) -> Session:
+        """The session, opened at first use."""
+        if self._session is None or self._session.closed:
+            self._session = open_session(self.plan, self.device)
+            self._runner = Runner(self._session)
+            self.rev += 1
+        return self._session
+
+    @property
+    def runner(self) -> Runner:
+        """What steps the session."""
+        _ = self.session
+        assert self._runner is not None  # made together
+        return self._runner
+
+    @property
+    def has_session(self) -> bool:
+        """Whether a session is open."""
+        return self._session is not None and not self._session.closed
+
+    def prepare(
+        self, *, feed: Any = None, sgd: float | None = None, adam: float | None = None, init: int | None = None
+    ) -> None:
+        """Set feed, update rule and initial parameters, those that are given, on the session."""
+        if feed is not None:
+            self.runner.feed = make_feed(feed, self.graph)
+        if init is not None:
+            self.session.initialize(init)
+        if sgd is not None:
+            self.session.set_learning_rate(sgd)
+        if adam is not None:
+            self.session.set_adam(adam)
+
+    def run(self, steps: int = 1, **settings: Any) -> None:
+        """Make exactly `steps` steps (settings as in `prepare`); returns when done or paused. Ctrl-C pauses and raises."""
+        self.prepare(**settings)
+        self.check_ready()
+        self.runner.run(steps)
+
+    def step(self, steps: int = 1) -> None:
+        """Make a few steps now."""
+        self.check_ready()
+        self.runner.wait(self.runner.step(steps))
+
+    def pause(self) -> None:
+        """Stop the run before its next step."""
+        self.runner.pause()
+
+    def resume(self) -> None:
+        """Finish a paused run; returns when done or paused again."""
+        self.runner.wait(self.runner.resume())
+
+    def close(self) -> None:
+        """Close the session; the study's graphs, reports and plan stay readable."""
+        if self._runner is not None:
+            self._runner.close()
+
+    # -- telling ---------------------------------------------------------------------------------------------------------
+    def summary(self) -> str:
+        """One line: nodes, parameters, outputs; what training adds; the plan."""
+        parameters = self.graph.parameters
+        values = sum(p.type.num_elements for p in parameters)
+        outputs = len(self.graph.outputs)
+        text = f"graph {self.name}: {len(self.graph)} nodes, {len(parameters)} parameters ({values:,} values), "
+        text += f"{outputs} output{'s' * (outputs != 1)}"
+        before, rewrites = len(self.graph), sum(n for _, n in self.report.rules_fired)
+        if self.train:
+            before, rewrites = len(self.derivative), rewrites + sum(n for _, n in self.final_report.rules_fired)
+        text += f"; {'train' if self.train else 'inference'}: {before} nodes -> {len(self.final)}, {rewrites} rewrites"
+        megabytes = self.plan.memory.physical_bytes / 1e6
+        return text + f"; plan: {len(self.plan.dispatches)} dispatches, {len(self.plan.groups)} groups, {megabytes:.1f} MB"
+
+    @property
+    def doc(self) -> Any:
+        """The GraphDoc of everything made so far: what every view draws."""
+        return VIEWS["doc"](self)
+
+    def save(self, path: str | Path, timeless: bool = False) -> Path:
+        """Write the document by suffix: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt."""
+        return VIEWS["save"](self.doc, Path(path), timeless)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        state = f"session {self._runner.state}" if self._runner is not None else "no session"
+        return f"<Study {self.name}: {len(self.graph)} nodes, {'training' if self.train else 'inference'}, {state}>"
+
+    def __str__(self) -> str:
+        return f"{self.summary()}\n{self.graph}"
+
+    def check_ready(self) -> None:
+        """Raise `SessionError` unless a run could start: a feed or a value for every input, and one for every parameter."""
+        missing = [] if self.runner.feed is not None else self.session.unset_inputs
+        if missing:
+            raise SessionError(f"graph {self.name}", "run", f"no value for {', '.join(missing)}", "--feed or set_input")
+        self.session.check_ready("run", inputs=False)
+
+    def _need_training(self, what: str) -> None:
+        if not self.train:
+            raise AutodiffError(f"graph {self.name}", what, "a study for inference", "train=True (%%graph NAME --train)")

@@ -1,0 +1,253 @@
+"""Place boxes that already have a row: their order in it, their x, dummies for long edges, tracks for rails.
+
+The core of both layouts. Integers only, floor division, stable sorts: another language gives the same numbers.
+Every list runs over *units*: the boxes first, then the dummies, one per row that a long edge crosses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GX = 16  # gap across
+LONG = 6  # rows: a longer edge is a rail
+TRACKS = 32  # rail tracks per gutter; the last one is shared
+QUIET = 1 << 16  # added to the depth of a quiet box: right of all others
+NEAR = 24  # an anchor this close to its only neighbour above is moved exactly below it
+DUMMY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the boxes of one column stand: `x` of each, and for each edge its way."""
+
+    x: list[int]
+    order: list[list[int]]  # boxes of each row from left to right
+    ways: list[list[int] | None]  # per edge: x of its dummies' middles from the top; None: a rail
+    rails: list[tuple[int, int]]  # (edge, track)
+    width: int
+
+
+@dataclass(slots=True)
+class _Units:
+    """The boxes and dummies of one column while they are being placed."""
+
+    width: list[int]
+    anchor: list[int]
+    row: list[int]
+    depth: list[int]
+    above: list[list[int]]  # neighbours one row up; `below` leaves quiet ones out where there are others
+    below: list[list[int]]
+    rows: list[list[int]]
+    x: list[int]
+
+
+def tracks(spans: Sequence[tuple[int, int]], limit: int) -> list[int]:
+    """The track of each (top row, bottom row): the first that is free again; when all but one are busy, the last."""
+    order = sorted(range(len(spans)), key=lambda i: (spans[i][0], spans[i][1], i))
+    ends: list[int] = []
+    result = [0] * len(spans)
+    for i in order:
+        top, bottom = spans[i]
+        track = next((t for t, end in enumerate(ends[: limit - 1]) if end < top), min(len(ends), limit - 1))
+        if track == len(ends):
+            ends.append(bottom)
+        ends[track] = max(ends[track], bottom)
+        result[i] = track
+    return result
+
+
+def place(
+    widths: Sequence[int],
+    anchors: Sequence[int],
+    rows: Sequence[int],
+    edges: Sequence[tuple[int, int]],
+    quiet: Sequence[bool],
+) -> Placed:
+    """x for boxes of these widths on these rows; `anchors` are the offsets at which edges meet them."""
+    units, ways, rails = _units(widths, anchors, rows, edges, quiet)
+    _order(units)
+    _spread(units)
+    _straighten(units)
+    return _placed(units, len(widths), ways, rails, rows, edges)
+
+
+def _units(
+    widths: Sequence[int],
+    anchors: Sequence[int],
+    rows: Sequence[int],
+    edges: Sequence[tuple[int, int]],
+    quiet: Sequence[bool],
+) -> tuple[_Units, list[list[int] | None], list[int]]:
+    count = len(widths)
+    above: list[list[int]] = [[] for _ in widths]
+    below: list[list[int]] = [[] for _ in widths]
+    stand: list[list[int]] = [[] for _ in range(max(rows, default=-1) + 1)]
+    depth = _depths(rows, edges, quiet)
+    units = _Units(list(widths), list(anchors), list(rows), depth, above, below, stand, [])
+    for box, row in enumerate(rows):
+        units.rows[row].append(box)
+    ways: list[list[int] | None] = []
+    rails: list[int] = []
+    for e, (a, b) in enumerate(edges):
+        span = rows[b] - rows[a]
+        if span < 0 or span > LONG:
+            rails.append(e)
+            ways.append(None)
+        elif span == 0:
+            ways.append([])
+        else:
+            ways.append(_dummies(units, a, b))
+    for neighbours in units.below[:count]:
+        loud = [u for u in neighbours if u >= count or not quiet[u]]
+        if loud:
+            neighbours[:] = loud
+    for boxes in units.rows:
+        boxes.sort(key=units.depth.__getitem__)
+    return units, ways, rails
+
+
+def _depths(rows: Sequence[int], edges: Sequence[tuple[int, int]], quiet: Sequence[bool]) -> list[int]:
+    """The longest chain of edges inside its row that ends in each box; boxes come in topological order."""
+    depth = [0] * len(rows)
+    for a, b in edges:  # in the order of b, so a is final
+        if rows[a] == rows[b]:
+            depth[b] = max(depth[b], depth[a] + 1)
+    return [d + QUIET if q else d for d, q in zip(depth, quiet, strict=True)]
+
+
+def _dummies(units: _Units, a: int, b: int) -> list[int]:
+    """Join a with b, through one dummy per row between them; the dummies."""
+    made = []
+    last = a
+    for row in range(units.row[a] + 1, units.row[b]):
+        dummy = len(units.width)
+        units.width.append(DUMMY)
+        units.anchor.append(DUMMY // 2)
+        units.row.append(row)
+        units.depth.append(0)
+        units.above.append([last])
+        units.below.append([])
+        units.rows[row].append(dummy)
+        units.below[last].append(dummy)
+        made.append(dummy)
+        last = dummy
+    units.below[last].append(b)
+    units.above[b].append(last)
+    return made
+
+
+def _order(units: _Units) -> None:
+    """Four sweeps, down, up, down, up: each row sorted by depth, then by the middle of its neighbours."""
+    at = [0] * len(units.width)
+    for row in units.rows:
+        for i, u in enumerate(row):
+            at[u] = i
+    for sweep in range(4):
+        up = sweep % 2 == 1
+        near = units.below if up else units.above
+        for row in reversed(units.rows) if up else units.rows:
+            row.sort(key=lambda u: (units.depth[u], _middle([at[v] for v in near[u]]) if near[u] else 2 * at[u]))
+            for i, u in enumerate(row):
+                at[u] = i
+
+
+def _middle(values: list[int]) -> int:
+    """The sum of the two middle values; of an odd number, twice the middle one."""
+    count = len(values)
+    if count == 1:
+        return 2 * values[0]
+    values.sort()
+    return values[(count - 1) // 2] + values[count // 2]
+
+
+def _spread(units: _Units) -> None:
+    """Four passes, down, up, down, up: each box towards its neighbours, as far as its row has room."""
+    units.x = [0] * len(units.width)
+    for row in units.rows:
+        left = -(sum(units.width[u] + GX for u in row) // 2)
+        for u in row:
+            units.x[u] = left
+            left += units.width[u] + GX
+    for sweep in range(4):
+        up = sweep % 2 == 1
+        near = units.below if up else units.above
+        for row in reversed(units.rows) if up else units.rows:
+            _settle(units, row, _wants(units, row, near))
+
+
+def _wants(units: _Units, row: list[int], near: list[list[int]]) -> list[int] | None:
+    """Where each box of a row wants to stand; None when none of them has a neighbour."""
+    x, anchor, width = units.x, units.anchor, units.width
+    wants: list[int] = []
+    first = next((i for i, u in enumerate(row) if near[u]), -1)
+    if first < 0:
+        return None
+    for u in row[first:]:
+        if near[u]:
+            middle = _middle([2 * (x[v] + anchor[v]) for v in near[u]])
+            # 15/16 pulls to the axis: without it deep graphs drift sideways.
+            wants.append((15 * middle // 16 - 4 * anchor[u]) // 4)
+            last = u
+        else:
+            wants.append(wants[-1] + width[last] + GX)
+            last = u
+    right = wants[0]
+    for u in reversed(row[:first]):
+        right -= width[u] + GX
+        wants.insert(0, right)
+    return wants
+
+
+def _settle(units: _Units, row: list[int], wants: list[int] | None) -> None:
+    """The middle between packing from the left and packing from the right: neither overlaps, so it does not."""
+    if wants is None:
+        return
+    x, width = units.x, units.width
+    low = []
+    free = wants[0]
+    for u, want in zip(row, wants, strict=True):
+        free = max(want, free)
+        low.append(free)
+        free += width[u] + GX
+    limit = wants[-1] + width[row[-1]] + GX
+    for i in range(len(row) - 1, -1, -1):
+        limit = min(wants[i], limit - GX - width[row[i]])
+        x[row[i]] = (low[i] + limit) // 2
+
+
+def _straighten(units: _Units) -> None:
+    """Downwards: what has one neighbour above, nearly straight, goes exactly below it where there is room."""
+    x, anchor, width = units.x, units.anchor, units.width
+    for row in units.rows:
+        for i, u in enumerate(row):
+            if len(units.above[u]) != 1:
+                continue
+            over = units.above[u][0]
+            left = x[over] + anchor[over] - anchor[u]
+            if abs(left - x[u]) > NEAR:
+                continue
+            fits_left = i == 0 or x[row[i - 1]] + width[row[i - 1]] + GX <= left
+            if fits_left and (i + 1 == len(row) or left + width[u] + GX <= x[row[i + 1]]):
+                x[u] = left
+
+
+def _placed(
+    units: _Units,
+    count: int,
+    ways: list[list[int] | None],
+    rails: list[int],
+    rows: Sequence[int],
+    edges: Sequence[tuple[int, int]],
+) -> Placed:
+    shift = min(units.x, default=0)
+    x = [left - shift for left in units.x]
+    middles = [left + a for left, a in zip(x, units.anchor, strict=True)]
+    spans = [(min(rows[edges[e][0]], rows[edges[e][1]]), max(rows[edges[e][0]], rows[edges[e][1]])) for e in rails]
+    return Placed(
+        x[:count],
+        [[u for u in row if u < count] for row in units.rows],
+        [None if way is None else [middles[u] for u in way] for way in ways],
+        list(zip(rails, tracks(spans, TRACKS), strict=True)),
+        max((left + w for left, w in zip(x, units.width, strict=True)), default=0),
+    )

@@ -1,0 +1,171 @@
+"""Types, graphs, names, sources and errors: what every room stands on."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gdlab import ops
+from gdlab.errors import (
+    ArgumentError,
+    AutodiffError,
+    CompileError,
+    DTypeError,
+    GdlabError,
+    GraphError,
+    LoadError,
+    OptimizeError,
+    OutputIndexError,
+    SessionError,
+    ShapeError,
+    UnknownNameError,
+    unknown_name,
+)
+from gdlab.graph import Graph, reachable, same_structure, users
+from gdlab.types import TensorType, broadcast_shapes, u32
+
+
+def test_type_text_is_read_back():
+    for text in ("f32[4, 784]", "u32[1]", "f32[1, 2, 3, 4, 5, 6]"):
+        assert str(TensorType.parse(text)) == text
+    assert TensorType((3, 4)).num_elements == 12 and TensorType((3, 4)).size_bytes == 48
+
+
+@pytest.mark.parametrize("shape", [(), (3, 0), (-1,), (1,) * 7, "x", (2.5,)])
+def test_shapes_that_cannot_be(shape):
+    with pytest.raises(ShapeError, match="given"):
+        TensorType(shape)
+
+
+def test_broadcasting_is_numpys():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        shapes = [tuple(rng.choice([1, 2, 3], rng.integers(1, 4))) for _ in range(2)]
+        try:
+            wanted = np.broadcast_shapes(*shapes)
+        except ValueError:
+            wanted = None
+        assert broadcast_shapes(shapes) == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [(ShapeError, ValueError), (GraphError, ValueError), (AutodiffError, ValueError), (OptimizeError, ValueError),
+     (CompileError, ValueError), (LoadError, ValueError), (ArgumentError, ValueError), (DTypeError, TypeError),
+     (UnknownNameError, KeyError), (OutputIndexError, IndexError), (SessionError, RuntimeError)],
+)  # fmt: skip
+def test_every_error_is_a_builtin_with_one_text(kind, builtin):
+    error = kind("matmul", "operands", "a", "b")
+    assert isinstance(error, GdlabError) and isinstance(error, builtin)
+    assert str(error) == "matmul: operands: given a, wanted b"
+    assert (error.where, error.given, error.wanted, error.node) == ("matmul", "a", "b", None)
+
+
+def test_unknown_name_lists_and_suggests():
+    text = str(unknown_name("set_input", "name", "imput", ["input", "labels"]))
+    assert text == "set_input: name: given imput, wanted one of input, labels; nearest: input"
+
+
+def test_broadcasts_are_visible_nodes_and_failures_leave_nothing():
+    with Graph() as g:
+        a, b = ops.input("a", (4, 3)), ops.input("b", (3,))
+        ops.add(a, b)
+        assert [n.op for n in g] == ["input", "input", "broadcast_to", "add"]
+        with pytest.raises(ShapeError, match=r"add: operands: given f32\[4, 3\] and f32\[4\]"):
+            ops.add(a, ops.input("c", (4,)))
+        before = g.fingerprint()
+        for wrong in (lambda: a @ b, lambda: a + ops.input("a", (2,)), lambda: a + "x", lambda: ops.tanh(a, a)):
+            with pytest.raises(GdlabError):
+                wrong()
+        assert g.fingerprint() == before
+
+
+def test_leaf_names_are_unique_and_parameters_shared():
+    with Graph() as g:
+        w = ops.parameter("w", (2, 3))
+        assert ops.parameter("w", (2, 3)) == w and len(g) == 1
+        for wrong in (lambda: ops.parameter("w", (3, 2)), lambda: ops.input("w", (2, 3)), lambda: ops.input("", (1,))):
+            with pytest.raises(GraphError):
+                wrong()
+    with pytest.raises(GraphError, match="no current graph"):
+        ops.input("x", (1,))
+
+
+def test_values_of_another_graph_are_refused():
+    with Graph():
+        a = ops.input("a", (2,))
+    with Graph():
+        b = ops.input("b", (2,))
+        with pytest.raises(GraphError, match="another graph"):
+            ops.add(b, a)
+
+
+def test_a_value_in_a_condition_says_what_to_do():
+    with Graph():
+        a = ops.input("a", (2,))
+        with pytest.raises(GraphError, match="where"):
+            bool(a > a)
+        with pytest.raises(GraphError, match="slices"):
+            list(a)
+
+
+def test_equality_key_is_of_bits():
+    with Graph():
+        keys = [ops.full((2,), v).node.key for v in (0.0, -0.0, 1.0)]
+        assert len(set(keys)) == 3
+        assert ops.full((2,), 1).node.key == keys[2]
+
+
+def test_sources_name_line_columns_and_callers():
+    def helper(v):
+        return v.relu()  # line A
+
+    with Graph() as g:
+        x = ops.input("ü", (2,))
+        y = helper(x)
+    inner, outer = g.source(y.id)[:2]
+    assert inner.function == "helper" and outer.function.startswith("test_sources")
+    line = Path(__file__).read_text(encoding="utf-8").splitlines()[inner.line - 1]
+    assert line[inner.col : inner.end_col] == "v.relu()"
+    assert outer.line > inner.line and "errors" not in inner.file
+
+
+def test_outputs_and_copies():
+    with Graph() as g:
+        a = ops.input("a", (2,))
+        b = a.relu().named("b")
+        g.set_outputs({"first": b, "again": b})
+    assert g.output_names == ("first", "again") and g.is_output(b) and not g.is_output(a)
+    with pytest.raises(OutputIndexError):
+        g.output_at(2)
+    with pytest.raises(GraphError):
+        g.set_outputs([])
+    copy = g.copy()
+    assert same_structure(copy, g) and copy.fingerprint() == g.fingerprint()
+    copy.output(copy.value(0))
+    assert len(g.outputs) == 2 and copy.fingerprint() != g.fingerprint()
+    assert list(reachable(g, [0])) == [1, 0] and users(g)[0] == [(1, 0)]
+
+
+def test_u32_is_never_relabelled():
+    with Graph():
+        i = ops.input_u32("i", (4, 2))
+        assert ops.reshape(i, (8,)).type.dtype is u32
+        with pytest.raises(DTypeError):
+            ops.relu(i)
+
+
+def test_building_is_linear_and_quick():
+    import time
+
+    def seconds(n):
+        with Graph():
+            v = ops.input("x", (2, 2))
+            start = time.perf_counter()
+            for _ in range(n):
+                v = ops.relu(v)
+            return time.perf_counter() - start
+
+    seconds(200)
+    few, many = min(seconds(500) for _ in range(5)), min(seconds(5000) for _ in range(3))
+    assert many / few < 25

@@ -1,0 +1,63 @@
+"""The text form: goldens, and printing and parsing as inverses."""
+
+import pytest
+
+from gdlab import ops
+from gdlab.autodiff import differentiate
+from gdlab.errors import LoadError
+from gdlab.graph import Graph, same_structure
+from gdlab.text import parse
+
+
+def small() -> Graph:
+    with Graph() as g:
+        x = ops.input("x", (2, 3))
+        w = ops.parameter('w "q" %1', (3, 2))
+        h = ops.relu(x @ w).named("h")
+        c = ops.constant([1.0, -0.0, float("nan"), 1e-5], (2, 2))
+        g.output(ops.mean_all(ops.scale(h * c, 1e-5)), "loss")
+    return g
+
+
+def test_golden():
+    assert str(small()) == (
+        '%0 = input("x") : f32[2, 3]\n'
+        '%1 = parameter("w \\"q\\" %1") : f32[3, 2]\n'
+        "%2 = matmul(%0, %1) : f32[2, 2]\n"
+        '%3 "h" = relu(%2) : f32[2, 2]\n'
+        "%4 = constant(data=[1.0, -0.0, nan, 1e-05]) : f32[2, 2]\n"
+        "%5 = mul(%3, %4) : f32[2, 2]\n"
+        "%6 = scale(%5, factor=1e-05) : f32[2, 2]\n"
+        "%7 = mean_all(%6) : f32[1]\n"
+        'outputs: %7 "loss"\n'
+    )
+
+
+def test_round_trip_of_a_differentiated_graph():
+    full, _ = differentiate(small())
+    again = parse(full.text())
+    assert same_structure(again, full) and again.text() == full.text() and again.fingerprint() == full.fingerprint()
+    assert again.num_param_grad_outputs == 1
+
+
+def test_long_constants_are_cut_for_people_only():
+    with Graph() as g:
+        g.output(ops.constant(range(100)))
+    assert "… (100 values)" in str(g) and "…" not in g.text()
+    assert same_structure(parse(g.text()), g)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["%1 = relu(%0) : f32[2]", "%0 = nothing() : f32[2]", "hello", "%0 = input(x) : f32[2]", "outputs: %3",
+     '%0 = input("x") : f32[0]', "%0 = __import__('os') : f32[2]"],
+)  # fmt: skip
+def test_what_is_no_text_names_its_line(line):
+    with pytest.raises(LoadError, match="line 1"):
+        parse(line)
+
+
+def test_wrong_types_are_noticed():
+    text = small().text().replace("matmul(%0, %1) : f32[2, 2]", "matmul(%0, %1) : f32[2, 3]")
+    with pytest.raises(LoadError, match="line 3"):
+        parse(text)
