@@ -1,7 +1,7 @@
 """Reverse-mode differentiation: a graph in, a graph out, and a report that pairs each forward node with its adjoints.
 
-Formulas live with the ops (`@op.vjp`); here is only the bookkeeping of the reverse sweep (Linnainmaa, 1970; the cotangents
-of a node with several readers are added in reverse id order).
+Formulas live with the ops (`@op.vjp`); here is only the bookkeeping of the reverse sweep (Linnainmaa, 1970; the
+cotangents of a node with several readers are added in reverse id order).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = ["AutodiffReport", "GradientStep", "differentiate"]
 class GradientStep:
     """What the sweep did at one forward op. Ids are of the differentiated graph.
 
-    `cotangents`: the terms that arrived, `accumulated`: the adds that joined them, `added`: the nodes that the gradient rule
+    `cotangents`: the terms that arrived, `accumulated`: the adds that joined them, `added`: the nodes that the
+    gradient rule
     of `rule` built, `residuals`: forward values they read (kept from the forward pass; parameters do not count),
     `reason`: why no gradient flows on, or ``""``.
     """
@@ -42,7 +43,8 @@ class AutodiffReport:
     """How a derivative came about.
 
     `adjoint_of[id]` is the forward node that a backward node belongs to; `residuals` maps each forward node that the
-    backward pass reads to its bytes; `accumulations` are the adds of fan-outs; `zero_gradients` the `wrt` entries that the
+    backward pass reads to its bytes; `accumulations` are the adds of fan-outs; `zero_gradients` the `wrt` entries
+    that the
     loss does not depend on, with the reason in `reasons`; `origin` maps every id to the forward ids it came from.
     """
 
@@ -75,11 +77,13 @@ class AutodiffReport:
 def differentiate(
     graph: Graph, *, wrt: Iterable[Value] | None = None, seed: Value | None = None
 ) -> tuple[Graph, AutodiffReport]:
-    """The graph with the gradient of output 0 appended: forward nodes keep their ids, one gradient per `wrt` entry follows
-    the user outputs. `wrt=None`: all parameters in node order. Output 0 must be f32[1] unless `seed` (of its shape) is given.
+    """The graph with the gradient of output 0 appended: forward nodes keep their ids, one gradient per `wrt` entry
+    follows
+    the user outputs. `wrt=None`: all parameters in node order. Output 0 must be f32[1] unless `seed` (of its shape)
+    is given.
 
-    Raises `AutodiffError` for a loss of another shape, for a `wrt` entry that is no f32 value of this graph, and for an op
-    without gradient on a path from `wrt` to the loss.
+    Raises `AutodiffError` for a loss of another shape, for a `wrt` entry that is no f32 value of this graph, and
+    for an op without gradient on a path from `wrt` to the loss.
     """
     loss = _loss(graph, seed)
     targets = [n.id for n in graph.parameters] if wrt is None else [_target(graph, v) for v in wrt]
@@ -194,7 +198,8 @@ def pull(
         return _pull_body(op, g, inputs, attrs, wanted)
     entries = op.gradient(g, out, *inputs, **attrs)
     if len(entries) != len(inputs):
-        raise AutodiffError("differentiate", f"{op.name}.vjp", f"{len(entries)} entries", f"{len(inputs)}, one per input")
+        wanted_count = f"{len(inputs)}, one per input"
+        raise AutodiffError("differentiate", f"{op.name}.vjp", f"{len(entries)} entries", wanted_count)
     built = [(e() if callable(e) else e) if w else None for e, w in zip(entries, wanted, strict=True)]
     for entry, value in zip(built, inputs, strict=True):
         if entry is not None and entry.type != value.type:
@@ -205,7 +210,8 @@ def pull(
 def _pull_body(
     op: Op, g: Value, inputs: Sequence[Value], attrs: dict[str, Any], wanted: Sequence[bool]
 ) -> list[Value | None]:
-    """The default gradient of a fused op: differentiate its body. Depth of nesting, not of the graph, bounds the recursion."""
+    """The default gradient of a fused op: differentiate its body. Depth of nesting, not of the graph, bounds the
+    recursion."""
     graph = g.graph
     assert op.body is not None  # the caller looked
     start = len(graph)
@@ -231,7 +237,8 @@ def _pull_body(
             continue
         operands = [Value(graph, i) for i in node.inputs]
         needs = [i in above for i in node.inputs]
-        for i, entry in zip(node.inputs, pull(inner, total, Value(graph, id), operands, dict(node.attrs), needs), strict=True):
+        entries = pull(inner, total, Value(graph, id), operands, dict(node.attrs), needs)
+        for i, entry in zip(node.inputs, entries, strict=True):
             if entry is not None:
                 terms[i].append(entry)
     return [terms[v.id][0] if w and v.id in terms else None for v, w in zip(inputs, wanted, strict=True)]
@@ -277,7 +284,7 @@ def _report(
         steps.append(GradientStep(node, rule, kept(terms), kept(joined), added, tuple(sorted(read)), reason))
     origin: dict[int, tuple[int, ...]] = {i: (i,) for i in range(n)}
     origin.update({a: (f,) for a, f in sorted(adjoint_of.items())})
-    reasons = {id: "the loss does not depend on it" for id in missing}
+    reasons = dict.fromkeys(missing, "the loss does not depend on it")
     reasons |= {s.node: s.reason for s in steps if s.reason}
     return AutodiffReport(
         tuple(targets), tuple(gradients), n, dict(sorted(adjoint_of.items())), residuals, kept(sweep.accumulations),

@@ -32,7 +32,8 @@ _current: ContextVar[Graph | None] = ContextVar("gdlab_current_graph", default=N
 
 @dataclass(frozen=True)
 class ConstantData:
-    """The elements of a constant: dtype, shape and raw bytes, compared by value (so −0.0 ≠ 0.0 and a NaN equals itself)."""
+    """The elements of a constant: dtype, shape and raw bytes, compared by value (so −0.0 ≠ 0.0 and a NaN equals
+    itself)."""
 
     dtype: DType
     shape: Shape
@@ -71,7 +72,8 @@ Attrs = tuple[tuple[str, Attr], ...]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation: a pure record. `inputs` are ids of earlier nodes, `attrs` pairs sorted by name; one result per node."""
+    """One operation: a pure record. `inputs` are ids of earlier nodes, `attrs` pairs sorted by name; one result per
+    node."""
 
     id: int
     op: str
@@ -199,7 +201,8 @@ class Value:
         return hash((id(self.graph), self.id))
 
     def __bool__(self) -> bool:
-        raise GraphError("value", "truth", f"{self!r} in a condition", "where(condition, a, b): values exist when it runs")
+        wanted = "where(condition, a, b): values exist when it runs"
+        raise GraphError("value", "truth", f"{self!r} in a condition", wanted)
 
     def __iter__(self) -> Iterator[Value]:
         raise GraphError("value", "iteration", repr(self), "slices such as x[0:1]")
@@ -384,7 +387,8 @@ class Graph:
         return value
 
     def named(self, value: Value, name: str) -> Value:
-        """Name a node (names need not be unique, except those of inputs and parameters, which are fixed); returns it."""
+        """Name a node (names need not be unique, except those of inputs and parameters, which are fixed); returns
+        it."""
         node = self.own(value).node
         if not isinstance(name, str):
             raise GraphError("named", "name", repr(name), "a str")
@@ -425,7 +429,8 @@ class Graph:
         return value
 
     def set_output_ids(self, outputs: Iterable[tuple[int, str]], gradients: int = 0) -> None:
-        """Replace the outputs by (id, name) pairs, the last `gradients` of which are parameter gradients. For passes."""
+        """Replace the outputs by (id, name) pairs, the last `gradients` of which are parameter gradients. For
+        passes."""
         self._outputs = list(outputs)
         self.num_param_grad_outputs = gradients
 
@@ -508,7 +513,7 @@ def scratch(*, pattern: bool = False) -> Iterator[Graph]:
         yield graph
 
 
-# traversal, iterative because graphs are deep ---------------------------------------------------------------------------
+# traversal, iterative because graphs are deep -------------------------------------------------------------------------
 def reachable(graph: Graph, roots: Iterable[int]) -> bytearray:
     """1 for every node that a root depends on (roots included), 0 for the rest."""
     seen = bytearray(len(graph))

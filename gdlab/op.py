@@ -1,13 +1,12 @@
-"""An op is one record: `@op` and `@fused` make builder, shape rule, reference, gradient, kernel and samples of one function.
+"""An op is one record: `@op`, `@fused` make builder, shape rule, reference, gradient, kernel, samples of one function.
 
-The registry here is what everything else is derived from: methods of a `Value`, shape inference, the reference, autodiff,
-the e-graph, WGSL, the docs table, completion and the tests.
+The registry here is what everything else is derived from: methods of a `Value`, shape inference, the reference,
+autodiff, the e-graph, WGSL, the docs table, completion and the tests.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 
 from gdlab.errors import ArgumentError, DTypeError, GdlabError, GraphError, ShapeError
-from gdlab.graph import METHODS, AttrVar, Attrs, ConstantData, Graph, Value, capture, current_graph, scratch
+from gdlab.graph import METHODS, Attrs, AttrVar, ConstantData, Graph, Value, capture, current_graph, scratch
 from gdlab.types import Shape, TensorType, broadcast_shapes, f32
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +31,7 @@ Phase = Literal["forward", "full", "inference"]
 ALL_PHASES: tuple[Phase, ...] = ("forward", "full", "inference")
 
 
-# kernels: what lowering needs to know of an op ---------------------------------------------------------------------------
+# kernels: what lowering needs to know of an op ------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Leaf:
     """An input, parameter or constant: a buffer that no dispatch writes."""
@@ -64,7 +63,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Rows:
-    """A kernel of its own over the rows of the last axis: a file in `shaders/`, and the NumPy form that the cpu device runs."""
+    """A kernel of its own over the rows of the last axis: a file in `shaders/`, and a NumPy form in the cpu device."""
 
     file: str
 
@@ -79,8 +78,8 @@ class Contraction:
 
 @dataclass(frozen=True)
 class Axis:
-    """Along one axis of the result: element i comes from coordinate (i − lo) / step of the operand, where that is a whole
-    number in 0 … extent − 1, and steps `stride` elements per coordinate; elsewhere the result is the fill value."""
+    """Along one axis of the result: element i comes from coordinate (i − lo) / step of the operand, where that is a
+    whole number in 0 … extent − 1, and steps `stride` elements per coordinate; elsewhere it is the fill value."""
 
     stride: int
     lo: int = 0
@@ -90,7 +89,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Movement:
-    """An affine gather: `map(operand type, result type, attrs)` gives (offset, one Axis per result axis, fill value)."""
+    """An affine gather: `map(operand type, result type, attrs)` gives (offset, one Axis per result axis, fill)."""
 
     map: Callable[[TensorType, TensorType, Mapping[str, Any]], tuple[int, tuple[Axis, ...], float]]
 
@@ -115,14 +114,14 @@ _FAMILY: dict[type, Family] = {
 }
 
 
-# samples: what the tests feed --------------------------------------------------------------------------------------------
+# samples: what the tests feed -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Sample:
     """Operands for the tests: `Sample((3, 5), (5,), attrs={"axis": 0}, low=-2, high=2)`.
 
     Elements are uniform in low … high, or `values` (one entry per operand, None: random). `kink` marks points where the
-    derivative jumps: there a central difference means nothing, and `grads`, when given, holds the gradient of the sum of
-    the result by convention (one entry per operand, None: no gradient). Shapes of a leaf are its attributes.
+    derivative jumps: there a central difference means nothing, and `grads`, when given, holds the gradient of the sum
+    of the result by convention (one entry per operand, None: no gradient). Shapes of a leaf are its attributes.
     """
 
     shapes: tuple[Shape, ...]
@@ -185,7 +184,7 @@ def want(condition: bool, wanted: str, given: object = None, what: str = "operan
         raise Refused(wanted, given, what, ShapeError if what in ("operands", "shape", "axes", "axis") else GraphError)
 
 
-# the record --------------------------------------------------------------------------------------------------------------
+# the record -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter of a builder: an operand (`Value`), or an attribute with its annotation and default."""
@@ -221,7 +220,7 @@ class Op:
     label: str = ""
     safety: Safety = "rounding"
     phases: tuple[Phase, ...] = ALL_PHASES
-    labels: Mapping[str, str] = field(default_factory=dict)  # label by value of the Literal attribute, where they differ
+    labels: Mapping[str, str] = field(default_factory=dict)  # by value of the Literal attribute, where they differ
     check: Callable[..., None] | None = None  # of a fused op: refuses operands that its body would let pass
     canonical: Callable[..., dict[str, Any]] | None = None  # (*operands, **attrs) -> attrs as the node stores them
 
@@ -340,6 +339,8 @@ class Op:
             if not isinstance(v, Value) and not (self.broadcasts and is_number(v)):
                 raise ArgumentError(self.name, "operand", f"{type(v).__name__} {v!r:.60}", "a value of a graph")
         values = [home.own(v) for v in given if isinstance(v, Value)]
+        if given and not values:
+            raise ArgumentError(self.name, "operands", "numbers alone", "a value of a graph")
         if not self.broadcasts:
             return values
         fill, spread = REGISTRY["full"], REGISTRY["broadcast_to"]
@@ -382,7 +383,7 @@ def op(
 ) -> Callable[[Callable[..., Any]], Op]:
     """Decorator: the function is the shape rule (result: TensorType or shape) and becomes the builder of a new op.
 
-    `canonical(*operands, **attrs)` gives the attributes as the node stores them (negative axes counted from the front, …),
+    `canonical(*operands, **attrs)` gives the attributes as the node stores them (negative axes counted from the front),
     so that equal calls make equal nodes; the shape rule sees only these.
     """
 
@@ -415,11 +416,12 @@ def fused(
     phases: tuple[Phase, ...] = ALL_PHASES,
     check: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Value]], Op]:
-    """Decorator: the function is the decomposition of a new op, and gives its reference, shape, default gradient and rule.
+    """Decorator: the function decomposes a new op; from it follow reference, shape, default gradient and rule.
 
-    `label` names the rewrite body → op in reports (a mapping: by the value of the op's Literal attribute); an empty label
-    makes no rule. `check(*operands, **attrs)` refuses what the body would let pass, such as shapes that broadcast. The body reads no shapes and does not
-    broadcast, because it is traced as a pattern too. Without a `kernel` the op is lowered as its body.
+    `label` names the rewrite body → op in reports (a mapping: by the value of the op's Literal attribute); an empty
+    label makes no rule. The body of an op with a rule reads no shapes and does not broadcast, because it is traced as
+    a pattern too. `check(*operands, **attrs)` refuses what the body would let pass, such as shapes that broadcast.
+    Without a `kernel` the op is lowered as its body.
     """
 
     def register(body: Callable[..., Value]) -> Op:
@@ -474,7 +476,7 @@ def _coerce(where: str, parameter: Parameter, value: Any) -> Any:
         return value
     try:
         if kind is float:
-            return float(np.float32(value)) if is_number(value) and math.isfinite(value) else _finite(where, name, value)
+            return _finite(where, name, value)
         if kind is int:
             return operator.index(value)
         if kind is bool and isinstance(value, (bool, np.bool_)):
@@ -487,13 +489,20 @@ def _coerce(where: str, parameter: Parameter, value: Any) -> Any:
             return value
         if kind is ConstantData and isinstance(value, ConstantData):
             return value
-    except TypeError:
+    except (TypeError, OverflowError):
         pass
     raise GraphError(where, name, f"{value!r:.80}", _wanted(kind))
 
 
+_F32_LIMIT = 2.0**128 - 2.0**103  # from here on float32 rounds to infinity
+
+
 def _finite(where: str, name: str, value: Any) -> float:
-    raise GraphError(where, name, repr(value), "a finite number")
+    """`value` as float32 holds it."""
+    plain = float(value) if is_number(value) else float("nan")
+    if not -_F32_LIMIT < plain < _F32_LIMIT:
+        raise GraphError(where, name, repr(value), "a finite number")
+    return float(np.float32(plain))
 
 
 def _wanted(kind: Any) -> str:

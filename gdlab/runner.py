@@ -1,4 +1,4 @@
-"""Drive one session: run n steps, pause, resume, stop, with a feed; shared by magics, panel, scripts and command line."""
+"""Drive one session: run n steps, pause, resume, stop, with a feed; for magics, panel, scripts and command line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,8 +37,8 @@ class Event:
 class Runner:
     """Steps one session on the device owner's thread.
 
-    `run(n)` makes exactly n steps. Pause takes effect before the next step; Resume finishes the rest, and steps taken while
-    paused count. The session stays usable after an interrupt, a pause, and an error of the feed.
+    `run(n)` makes exactly n steps. Pause takes effect before the next step; Resume finishes the rest, and steps taken
+    while paused count. The session stays usable after an interrupt, a pause, and an error of the feed.
     """
 
     def __init__(self, session: Session) -> None:
@@ -52,13 +53,11 @@ class Runner:
         self._lock = threading.Lock()
         self._ticks: deque[tuple[float, int]] = deque(maxlen=4096)
 
-    # -- commands, from any thread ---------------------------------------------------------------------------------------
+    # -- commands, from any thread -------------------------------------------------------------------------------------
     def start(self, steps: int, feed: Feed | None = None) -> Future[None]:
         """Begin a run of `steps` steps; the future ends with the run, at its pause, or with its error."""
-        if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 0:
-            raise ArgumentError("run", "steps", repr(steps), "an int ≥ 0")
         with self._lock:
-            self._refuse_while_running(f"{steps} steps")
+            self.check_start(steps)
             self.feed = feed or self.feed
             self.wanted = self.session.step_count + int(steps)
             self.first_wanted = self.session.step_count
@@ -71,14 +70,16 @@ class Runner:
     def step(self, steps: int = 1) -> Future[None]:
         """Make a few steps now. While paused they count towards the run that Resume finishes."""
         with self._lock:
-            self._refuse_while_running(f"{steps} more steps")
-            until = self.session.step_count + steps
+            self.check_start(steps)
+            until = self.session.step_count + int(steps)
+            if self.state != "paused":
+                self.first_wanted = self.session.step_count
             self.wanted = max(self.wanted, until)
             return self._begin(until)
 
     def pause(self, reason: str = "by you") -> None:
         """Stop before the next step."""
-        if self.state == "running":
+        if self.state == "running" and self._pause != "stopped":  # what Stop drops stays dropped
             self._pause = reason
 
     def resume(self) -> Future[None]:
@@ -98,13 +99,13 @@ class Runner:
         """End the run and the session; idempotent."""
         self.pause("closed")
         self.state = "closed"
-        self.session.close()
+        owner().call(self.session.close)  # there it falls between two steps of a run
 
     def wait(self, future: Future[None]) -> None:
         """Wait for a run that was started; Ctrl-C pauses it."""
         self._wait(future)
 
-    # -- figures -----------------------------------------------------------------------------------------------------------
+    # -- figures -------------------------------------------------------------------------------------------------------
     @property
     def steps_per_second(self) -> float:
         """Rate over the last second of running; 0 before the first two steps."""
@@ -118,7 +119,7 @@ class Runner:
         """The newest loss known, or None."""
         return self.losses[-1][1] if self.losses else None
 
-    # -- the job, on the owner's thread --------------------------------------------------------------------------------------
+    # -- the job, on the owner's thread --------------------------------------------------------------------------------
     def _begin(self, until: int) -> Future[None]:
         self._pause, self.state, self.reason = None, "running", ""
         self._ticks.clear()
@@ -129,11 +130,13 @@ class Runner:
             while self.session.step_count < until and self._pause is None:
                 self._one()
                 yield
-            self._collect(self.session.take_losses(True))
+            if not self.session.closed:
+                self._collect(self.session.take_losses(True))
         except BaseException as error:
-            self._collect_quietly()
-            self._settle("failed" if self.session.closed else "paused", str(error))
             self.events.append(Event(self.session.step_count, "error", str(error)))
+            self._settle("failed" if self.session.closed else "paused", str(error))
+            with suppress(SessionError):  # closed, or a lost device
+                self.losses += self.session.take_losses(True)
             raise
         self._settle("paused" if self.session.step_count < self.wanted else "ready", self._pause or "")
 
@@ -165,17 +168,21 @@ class Runner:
                 self._pause = f"non-finite loss {loss} at step {step}"
                 self.events.append(Event(step, "nonfinite", f"loss is {loss} at step {step}"))
 
-    def _collect_quietly(self) -> None:
-        if not self.session.closed:
-            self.losses += self.session.take_losses(True)
+    # -- waiting -------------------------------------------------------------------------------------------------------
+    def check_start(self, steps: int) -> None:
+        """Raise unless `steps` steps could begin now."""
+        if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 0:
+            raise ArgumentError("run", "steps", repr(steps), "an int ≥ 0")
+        self.refuse_while_running(f"{steps} steps")
 
-    # -- waiting -------------------------------------------------------------------------------------------------------------
-    def _refuse_while_running(self, given: str) -> None:
+    def refuse_while_running(self, given: str) -> None:
+        """Raise `SessionError` if the session is running or closed; `given` is what was asked for."""
         if self.state == "closed":
             raise SessionError("run", "session", "closed", "an open session")
         if self.state == "running":
             done, wanted = self.session.step_count - self.first_wanted, self.wanted - self.first_wanted
-            raise SessionError("run", "session", f"{given} while {done} of {wanted} are done", "a ready or paused session")
+            given = f"{given} while {done} of {wanted} are done"
+            raise SessionError("run", "session", given, "a ready or paused session")
 
     def _wait(self, future: Future[None]) -> None:
         try:
@@ -188,8 +195,8 @@ class Runner:
 
 # feeds ----------------------------------------------------------------------------------------------------------------
 def make_feed(given: Any, graph: Graph) -> Feed:
-    """A feed from what people hand over: a dict of arrays, a callable `step -> dict`, an iterable of dicts (its end ends the
-    run with an error), or `"random[:SEED]"`."""
+    """A feed from what people hand over: a dict of arrays, a callable `step -> dict`, an iterable of dicts (its end
+    ends the run with an error), or `"random[:SEED]"`."""
     if isinstance(given, str) and given.partition(":")[0] == "random":
         seed = given.partition(":")[2] or "0"
         if not seed.isdigit():
@@ -203,7 +210,8 @@ def make_feed(given: Any, graph: Graph) -> Feed:
     if hasattr(given, "__iter__") and not isinstance(given, (str, bytes, np.ndarray)):
         batches: Iterator[Any] = iter(given)
         return lambda step: _checked(_next(batches, step))
-    raise ArgumentError("feed", "kind", type(given).__name__, "a dict of arrays, a callable step -> dict, or random[:SEED]")
+    wanted = "a dict of arrays, a callable step -> dict, an iterable of dicts, or random[:SEED]"
+    raise ArgumentError("feed", "kind", type(given).__name__, wanted)
 
 
 def _checked(batch: Any) -> Mapping[str, Any]:
@@ -220,7 +228,7 @@ def _next(batches: Iterator[Any], step: int) -> Any:
 
 
 def random_batch(graph: Graph, seed: int) -> dict[str, np.ndarray[Any, Any]]:
-    """One batch: normal(0, 1), one-hot rows for the labels of a cross entropy, small integers for u32 inputs."""
+    """One batch: normal(0, 1), one-hot rows for the labels of a cross entropy, zeros for u32 inputs."""
     rng = np.random.default_rng(seed)
     labels = {n.inputs[1] for n in graph if n.op == "cross_entropy_loss"}
     batch: dict[str, np.ndarray[Any, Any]] = {}

@@ -23,8 +23,8 @@ from gdlab.device import device as choose_device
 from gdlab.device.base import Device, DeviceInfo, Program, owner
 from gdlab.errors import ArgumentError, DTypeError, GraphError, OutputIndexError, SessionError, ShapeError, unknown_name
 from gdlab.graph import Graph
-from gdlab.plan import Lane, compile
-from gdlab.plan.plan import SCALARS, Dispatch, ExecutionPlan, Update
+from gdlab.plan import compile
+from gdlab.plan.plan import SCALARS, Dispatch, ExecutionPlan, Lane, Update
 from gdlab.plan.update import adam_update, no_update, sgd_update
 from gdlab.rewrite import OptimizeReport, optimize
 from gdlab.types import TensorType, f32
@@ -79,7 +79,7 @@ class Session:
 
     # -- data ----------------------------------------------------------------------------------------------------------
     def set_input(self, name: str, data: Any) -> None:
-        """Copy `data` (declared shape, or flat) into input `name`; it stays until replaced. A submitted step keeps its data."""
+        """Copy `data` (declared shape, or flat) into input `name`, until replaced; a submitted step keeps its data."""
         self._write("set_input", name, data, self._inputs)
         self._unset_inputs.discard(name)
 
@@ -107,10 +107,12 @@ class Session:
 
     def param_names(self) -> list[str]:
         """The parameters' names, in node order."""
+        self._alive("param_names")
         return list(self._parameters)
 
     def input_names(self) -> list[str]:
         """The inputs' names, in node order."""
+        self._alive("input_names")
         return list(self._inputs)
 
     def param_size(self, name: str) -> int:
@@ -119,29 +121,32 @@ class Session:
 
     def has_parameter(self, name: str) -> bool:
         """Whether the graph has this parameter."""
+        self._alive("has_parameter")
         return name in self._parameters
 
     def has_input(self, name: str) -> bool:
         """Whether the graph has this input."""
+        self._alive("has_input")
         return name in self._inputs
 
     def has_param_grad(self, name: str) -> bool:
         """Whether a gradient of this parameter is computed."""
+        self._alive("has_param_grad")
         return self._parameters.get(name, -1) in self._gradients
 
     def initialize(self, seed: int = 0, zeros: bool = False) -> None:
-        """Fill every parameter that has no value: uniform ±1/√fan-in for rank ≥ 2 (fan-in: the last extent but one), zeros for
-        rank 1. The same seed gives the same values on every device and machine (Philox, keyed by seed and name)."""
+        """Fill every parameter that has no value: uniform ±1/√fan-in for rank ≥ 2 (fan-in: the last extent but one),
+        zeros for rank 1. The same seed gives the same values on every device (Philox, keyed by seed and name)."""
+        self._alive("initialize")
         if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
             raise ArgumentError("initialize", "seed", repr(seed), "an int in 0 … 2^64 − 1")
-        self._alive("initialize")
         for name in self.unset_parameters:
             shape = self._plan.param_types[name].shape
             self.set_parameter(name, np.zeros(shape, np.float32) if zeros else initial_values(name, shape, int(seed)))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
     def step(self) -> None:
-        """One submission: forward, backward (training), then the configured update. Returns at once where the device allows."""
+        """One submission: forward, backward (training), the configured update. Returns at once where the device can."""
         self.check_ready("step")
         owner().call(self.step_now)
 
@@ -167,8 +172,9 @@ class Session:
 
     def step_now(self) -> None:
         """`step` without checks, for the owner thread (the runner)."""
-        self._program.step(self._next_scalars())
-        self._steps += 1
+        adam_steps = self._adam_steps + (self._optimizer.rule == "adam")
+        self._program.step(self._scalars(adam_steps))
+        self._steps, self._adam_steps = self._steps + 1, adam_steps  # after: a step that failed does not count
 
     def wait(self) -> None:
         """Return when nothing is in flight."""
@@ -190,10 +196,10 @@ class Session:
 
     def read_output_by_index(self, index: int, out: Array | None = None) -> Array:
         """User output `index` after the last step, in its shape; gradients are not counted."""
+        self._alive("read_output")
         count = len(self._plan.output_buffers)
         if not isinstance(index, (int, np.integer)) or not 0 <= index < count:
             raise OutputIndexError("read_output", "index", index, f"0 … {count - 1}: {count} outputs")
-        self._alive("read_output")
         if self._steps == 0:
             raise SessionError("read_output", f"output {index}", "no step yet", "a step before it")
         return _into("read_output", f"output {index}", out, self._download(self._plan.output_buffers[index]))
@@ -206,9 +212,10 @@ class Session:
 
     def num_outputs(self) -> int:
         """Number of user outputs."""
+        self._alive("num_outputs")
         return len(self._plan.output_buffers)
 
-    # -- update rule -----------------------------------------------------------------------------------------------------
+    # -- update rule ---------------------------------------------------------------------------------------------------
     def set_learning_rate(self, lr: float) -> None:
         """SGD from the next step on, until changed: p ← p − lr·g."""
         self._configure("set_learning_rate", Optimizer("sgd", *_positive("set_learning_rate", lr=lr)))
@@ -235,15 +242,18 @@ class Session:
 
     def adam_step_count(self) -> int:
         """Number of Adam updates made so far."""
+        self._alive("adam_step_count")
         return self._adam_steps
 
-    # -- inspection --------------------------------------------------------------------------------------------------------
+    # -- inspection ----------------------------------------------------------------------------------------------------
     def plan(self) -> ExecutionPlan:
         """The plan that really runs."""
+        self._alive("plan")
         return self._plan
 
     def update_dispatches(self) -> tuple[Dispatch, ...]:
         """The dispatches of the configured update, which follow the plan's in every step."""
+        self._alive("update_dispatches")
         return self._update.dispatches
 
     @property
@@ -253,6 +263,7 @@ class Session:
 
     def num_groups(self) -> int:
         """Barrier groups per step, the update's included."""
+        self._alive("num_groups")
         return len(self._plan.groups) + (1 if self._update.dispatches else 0)
 
     @property
@@ -277,17 +288,19 @@ class Session:
 
     def device_information(self) -> str:
         """The device in one line."""
+        self._alive("device_information")
         return f"{self._device.info}: {self._device.info.reason}"
 
     def memory_summary(self) -> MemorySummary:
         """What is allocated now."""
+        self._alive("memory_summary")
         slots = [s.nbytes for s in self._plan.memory.slots]
         state = [_aligned(b.nbytes) for b in self._update_buffers]
         sizes = slots + state
         logical = sum(self._plan.buffer_sizes) + sum(b.nbytes for b in self._update_buffers)
         return MemorySummary(sum(sizes), sum(state), len(sizes), max(sizes, default=0), logical)
 
-    # -- life ----------------------------------------------------------------------------------------------------------------
+    # -- life ----------------------------------------------------------------------------------------------------------
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
@@ -302,7 +315,9 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -313,14 +328,14 @@ class Session:
         hint = "; use step() and wait()" if name == "run" else ""
         raise AttributeError(f"Session has no attribute {name!r}{hint}")
 
-    # -- inside ----------------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------------------
     def _alive(self, where: str) -> None:
         if self._closed:
             raise SessionError(where, "session", "closed", "an open session")
 
     def _lookup(self, where: str, name: str, known: dict[str, int]) -> int:
         self._alive(where)
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise unknown_name(where, "name", str(name), known)
         return known[name]
 
@@ -339,19 +354,19 @@ class Session:
         self._alive(where)
         if self._plan.mode != "training":
             raise SessionError(where, "session", "an inference session", "a training session")
-        make = {"none": no_update, "sgd": sgd_update, "adam": adam_update}[optimizer.rule]
-        update = make(self._plan)
-        if optimizer.rule != self._optimizer.rule:
-            owner().call(lambda: self._program.configure(update))
-        self._optimizer, self._update = optimizer, update
-        self._update_buffers = update.buffers or self._update_buffers
+        owner().call(lambda: self._use(optimizer))  # there no step of a run falls between the update and its scalars
 
-    def _next_scalars(self) -> Array | None:
-        o = self._optimizer
+    def _use(self, optimizer: Optimizer) -> None:
+        if optimizer.rule != self._optimizer.rule:
+            update = {"none": no_update, "sgd": sgd_update, "adam": adam_update}[optimizer.rule](self._plan)
+            self._program.configure(update)
+            self._update, self._update_buffers = update, update.buffers or self._update_buffers
+        self._optimizer = optimizer
+
+    def _scalars(self, adam_steps: int) -> Array | None:
+        o, t = self._optimizer, max(adam_steps, 1)
         if o.rule == "none":
             return None
-        self._adam_steps += o.rule == "adam"
-        t = max(self._adam_steps, 1)
         values = {
             "lr": o.lr, "beta1": o.beta1, "beta2": o.beta2, "epsilon": o.epsilon,
             "correction1": 1 / (1 - o.beta1**t), "correction2": 1 / (1 - o.beta2**t),
@@ -406,8 +421,8 @@ def lanes_of(final: Graph, autodiff: AutodiffReport, report: OptimizeReport) -> 
     for node in final:
         origins = report.origin.get(node.id, ())
         forward = [o for o in origins if o < autodiff.forward_nodes]
-        owner_of = forward[0] if forward else next((autodiff.adjoint_of[o] for o in origins if o in autodiff.adjoint_of), -1)
-        lanes.append(Lane("forward" if forward else "backward", owner_of))
+        adjoint = [autodiff.adjoint_of[o] for o in origins if o in autodiff.adjoint_of]
+        lanes.append(Lane("forward" if forward else "backward", (forward or adjoint or [-1])[0]))
     return lanes
 
 
@@ -424,7 +439,7 @@ def _checked(graph: Graph) -> Graph:
     return graph.copy()
 
 
-# values -----------------------------------------------------------------------------------------------------------------
+# values ---------------------------------------------------------------------------------------------------------------
 def as_array(where: str, name: str, data: Any, type: TensorType) -> Array:
     """`data` as a fresh contiguous array of `type`; accepted shapes are the declared one and flat."""
     try:
@@ -438,8 +453,9 @@ def as_array(where: str, name: str, data: Any, type: TensorType) -> Array:
         given = f"{array.size} values" if array.size != type.num_elements else f"shape {list(array.shape)}"
         product = f"{sizes} = {type.num_elements}" if type.rank > 1 else sizes
         raise ShapeError(where, repr(name), given, f"{product} ({type})")
-    if type.dtype is not f32 and (array.dtype.kind == "f" or (array.size and int(array.min()) < 0)):
-        raise DTypeError(where, repr(name), f"{array.dtype} data", "integers ≥ 0")
+    if type.dtype is not f32 and (array.dtype.kind == "f" or not 0 <= int(array.min()) <= int(array.max()) < 2**32):
+        given = f"{array.dtype} data" if array.dtype.kind == "f" else f"values {array.min()} … {array.max()}"
+        raise DTypeError(where, repr(name), given, "integers in 0 … 2^32 − 1")
     with np.errstate(over="ignore"):
         return np.array(array, type.dtype.numpy, order="C").reshape(type.shape)
 

@@ -57,7 +57,7 @@ class Study:
         self._session: Session | None = None
         self._runner: Runner | None = None
 
-    # -- stages ----------------------------------------------------------------------------------------------------------
+    # -- stages --------------------------------------------------------------------------------------------------------
     @cached_property
     def _forward(self) -> tuple[Graph, OptimizeReport]:
         return optimize(self.graph, phase="forward" if self.train else "inference", **self.options)
@@ -124,7 +124,8 @@ class Study:
         target = self.device.target
         if not self.train:
             return compile(self.final, mode="inference", target=target)
-        return compile(self.final, mode="training", lanes=lanes_of(self.final, self.autodiff, self.final_report), target=target)
+        lanes = lanes_of(self.final, self.autodiff, self.final_report)
+        return compile(self.final, mode="training", lanes=lanes, target=target)
 
     @property
     def missed(self) -> tuple[Missed, ...]:
@@ -136,7 +137,7 @@ class Study:
         """The device of plan and session."""
         return resolve_device(self._device)
 
-    # -- running ---------------------------------------------------------------------------------------------------------
+    # -- running -------------------------------------------------------------------------------------------------------
     @property
     def session(self) -> Session:
         """The session, opened at first use."""
@@ -161,18 +162,22 @@ class Study:
     def prepare(
         self, *, feed: Any = None, sgd: float | None = None, adam: float | None = None, init: int | None = None
     ) -> None:
-        """Set feed, update rule and initial parameters, those that are given, on the session."""
-        if feed is not None:
-            self.runner.feed = make_feed(feed, self.graph)
-        if init is not None:
-            self.session.initialize(init)
+        """Set feed, update rule and initial parameters, those that are given, on the session; not while it runs."""
+        if feed is None and sgd is None and adam is None and init is None:
+            return
+        batches = self.runner.feed if feed is None else make_feed(feed, self.graph)
+        self.runner.refuse_while_running("new settings")
         if sgd is not None:
             self.session.set_learning_rate(sgd)
         if adam is not None:
             self.session.set_adam(adam)
+        if init is not None:
+            self.session.initialize(init)
+        self.runner.feed = batches  # last: the rest may refuse
 
     def run(self, steps: int = 1, **settings: Any) -> None:
-        """Make exactly `steps` steps (settings as in `prepare`); returns when done or paused. Ctrl-C pauses and raises."""
+        """Make exactly `steps` steps (settings as in `prepare`); returns when done or paused. Ctrl-C pauses, raises."""
+        self.runner.check_start(steps)
         self.prepare(**settings)
         self.check_ready()
         self.runner.run(steps)
@@ -195,7 +200,7 @@ class Study:
         if self._runner is not None:
             self._runner.close()
 
-    # -- telling ---------------------------------------------------------------------------------------------------------
+    # -- telling -------------------------------------------------------------------------------------------------------
     def summary(self) -> str:
         """One line: nodes, parameters, outputs; what training adds; the plan."""
         parameters = self.graph.parameters
@@ -207,8 +212,8 @@ class Study:
         if self.train:
             before, rewrites = len(self.derivative), rewrites + sum(n for _, n in self.final_report.rules_fired)
         text += f"; {'train' if self.train else 'inference'}: {before} nodes -> {len(self.final)}, {rewrites} rewrites"
-        megabytes = self.plan.memory.physical_bytes / 1e6
-        return text + f"; plan: {len(self.plan.dispatches)} dispatches, {len(self.plan.groups)} groups, {megabytes:.1f} MB"
+        plan, megabytes = self.plan, self.plan.memory.physical_bytes / 1e6
+        return text + f"; plan: {len(plan.dispatches)} dispatches, {len(plan.groups)} groups, {megabytes:.1f} MB"
 
     @property
     def doc(self) -> Any:
@@ -227,7 +232,7 @@ class Study:
         return f"{self.summary()}\n{self.graph}"
 
     def check_ready(self) -> None:
-        """Raise `SessionError` unless a run could start: a feed or a value for every input, and one for every parameter."""
+        """Raise `SessionError` unless a run could start: a feed, or a value of every input; one of every parameter."""
         missing = [] if self.runner.feed is not None else self.session.unset_inputs
         if missing:
             raise SessionError(f"graph {self.name}", "run", f"no value for {', '.join(missing)}", "--feed or set_input")
@@ -235,4 +240,5 @@ class Study:
 
     def _need_training(self, what: str) -> None:
         if not self.train:
-            raise AutodiffError(f"graph {self.name}", what, "a study for inference", "train=True (%%graph NAME --train)")
+            wanted = "train=True (%%graph NAME --train)"
+            raise AutodiffError(f"graph {self.name}", what, "a study for inference", wanted)

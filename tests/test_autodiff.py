@@ -25,7 +25,8 @@ def check_by_differences(graph, names, seed=0):
     """Every gradient of output 0 against a central difference along a random direction, in float64."""
     full, _ = differentiate(graph)
     feeds = feeds_of(graph, seed)
-    gradients = dict(zip([p.name for p in graph.parameters], values(full, feeds)[graph.num_user_outputs :], strict=True))
+    found = values(full, feeds)[graph.num_user_outputs :]
+    gradients = dict(zip([p.name for p in graph.parameters], found, strict=True))
     rng = np.random.default_rng(seed + 1)
     for name in names:
         # a step that float32 feeds hold exactly

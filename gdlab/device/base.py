@@ -55,7 +55,8 @@ class Program(ABC):
 
     @abstractmethod
     def upload(self, buffer: int, data: Array) -> None:
-        """Write the whole logical extent of a buffer; a step already submitted keeps its data. `data` has the buffer's dtype."""
+        """Write the whole logical extent of a buffer; a step already submitted keeps its data. `data` has the
+        buffer's dtype."""
 
     @abstractmethod
     def download(self, buffer: int) -> Array:
@@ -63,11 +64,13 @@ class Program(ABC):
 
     @abstractmethod
     def configure(self, update: Update) -> None:
-        """Use these update dispatches from the next step on; state buffers that are new start at zero, others are kept."""
+        """Use these update dispatches from the next step on; state buffers that are new start at zero, others are
+        kept."""
 
     @abstractmethod
     def step(self, scalars: Array | None) -> None:
-        """One step in one submission: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS` order)."""
+        """One step in one submission: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS`
+        order)."""
 
     @abstractmethod
     def update_only(self, scalars: Array) -> None:
@@ -75,7 +78,8 @@ class Program(ABC):
 
     @abstractmethod
     def losses(self, wait: bool) -> list[tuple[int, float]]:
-        """(step, loss) pairs that became readable since the last call, in order, none missing; `wait`: all submitted ones."""
+        """(step, loss) pairs that became readable since the last call, in order, none missing; `wait`: all submitted
+        ones."""
 
     @abstractmethod
     def wait(self) -> None:
@@ -98,13 +102,14 @@ class Device(ABC):
 
     @abstractmethod
     def load(self, plan: ExecutionPlan) -> Program:
-        """Validate the plan, allocate its buffers and make its kernels ready; raises `CompileError` before anything is left half built."""
+        """Validate the plan, allocate its buffers and make its kernels ready; raises `CompileError` before anything
+        is left half built."""
 
 
 # the owner ------------------------------------------------------------------------------------------------------------
 class Owner(threading.Thread):
-    """The one thread that touches devices. Jobs are generators advanced one yield at a time, so that reads, Pause and Step
-    slip in between two steps of a run."""
+    """The one thread that touches devices. Jobs are generators advanced one yield at a time, so that reads, Pause
+    and Step slip in between two steps of a run."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="gdlab-device")
@@ -137,7 +142,8 @@ class Owner(threading.Thread):
         return future
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run `function` on the owner and wait (in slices, so that Ctrl-C works); on the owner itself run it at once."""
+        """Run `function` on the owner and wait (in slices, so that Ctrl-C works); on the owner itself run it at
+        once."""
         if threading.current_thread() is self:
             return function()
 

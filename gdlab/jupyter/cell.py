@@ -20,7 +20,8 @@ _LAST, _NAME = "__gdlab_last__", "__gdlab_name__"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a cell made: its graph, the file name that its source locations carry, its text, and notes for the person."""
+    """What a cell made: its graph, the file name that its source locations carry, its text, and notes for the
+    person."""
 
     graph: Graph
     file: str
@@ -46,7 +47,7 @@ def run_cell(name: str, header: str, body: str, variables: Mapping[str, Any], nu
         ops = op_names()
         scope: dict[str, Any] = {n: _falls_through(n, op) for n, op in ops.items()} | dict(variables)
         extra: list[tuple[Value, str | None]] = []
-        scope |= {"graph": graph, "output": _collector(extra), _NAME: _namer(graph), "__name__": "__main__", "__file__": file}
+        scope |= {"graph": graph, "output": _collector(extra), _NAME: _namer(graph), "__name__": "__main__"}
         exec(code, scope)
     _set_outputs(name, graph, scope.get(_LAST), extra)
     hidden = [n for n in sorted(used & ops.keys() & variables.keys()) if variables[n] is not getattr(gdlab, n, ops[n])]
@@ -108,7 +109,8 @@ def _falls_through(name: str, op: Any) -> Any:
         return op
 
     def either(*args: Any, **kwargs: Any) -> Any:
-        return op(*args, **kwargs) if any(isinstance(a, Value) for a in (*args, *kwargs.values())) else builtin(*args, **kwargs)
+        ours = any(isinstance(a, Value) for a in (*args, *kwargs.values()))
+        return (op if ours else builtin)(*args, **kwargs)
 
     either.__name__, either.__doc__ = name, op.__doc__
     return either
@@ -146,11 +148,12 @@ def _kind(value: Any) -> str:
     return "function" if callable(value) else type(value).__name__
 
 
-# errors in a cell -------------------------------------------------------------------------------------------------------
+# errors in a cell -----------------------------------------------------------------------------------------------------
 def render_error(error: BaseException, file: str) -> list[str]:
     """The error as people see it: its text, then the cell's line with a caret under the call. No frame of gdlab."""
     if isinstance(error, SyntaxError) and error.filename == file:
-        return [f"SyntaxError: {error.msg}", *_caret(file, error.lineno or 1, (error.offset or 1) - 1, (error.end_offset or 0) - 1)]
+        start, end = (error.offset or 1) - 1, (error.end_offset or 0) - 1
+        return [f"SyntaxError: {error.msg}", *_caret(file, error.lineno or 1, start, end)]
     kind = "" if isinstance(error, gdlab.GdlabError) else f"{type(error).__name__}: "
     head = f"{kind}{error}".split("\n  at ")[0]
     place = _innermost(error.__traceback__, file)

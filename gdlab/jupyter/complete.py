@@ -20,7 +20,9 @@ _SHOW = ("opt", "grad", "plan", "arena", "kernels", "session", "rewrites", "text
 _VALUES: Mapping[str, tuple[str, ...]] = {"--show": _SHOW, "-b": (), "--device": ("auto", "wgpu", "cpu")}
 
 
-def candidates(text: str, cursor_line: int, before: str, variables: Mapping[str, Any], options: Mapping[str, Iterable[str]]) -> list[str]:
+def candidates(
+    text: str, cursor_line: int, before: str, variables: Mapping[str, Any], options: Mapping[str, Iterable[str]]
+) -> list[str]:
     """What fits at the cursor: `text` is the whole cell, `before` its line up to the cursor, `options` per magic name.
 
     Empty where the cell is none of ours.
@@ -48,7 +50,9 @@ def _assigned(text: str) -> list[str]:
     return re.findall(r"^\s*(\w+)\s*=[^=]", text, re.MULTILINE)
 
 
-def _option_candidates(magic: str, before: str, variables: Mapping[str, Any], options: Mapping[str, Iterable[str]]) -> list[str]:
+def _option_candidates(
+    magic: str, before: str, variables: Mapping[str, Any], options: Mapping[str, Iterable[str]]
+) -> list[str]:
     words = before.split()
     last = "" if before.endswith(" ") else words[-1]
     previous = words[-1] if before.endswith(" ") else words[-2] if len(words) > 1 else ""
@@ -68,7 +72,8 @@ def make_matcher(shell: Any, options: Mapping[str, Iterable[str]]) -> Any:
 
     @context_matcher(identifier="gdlab")
     def gdlab_matcher(context: CompletionContext) -> SimpleMatcherResult:
-        before = context.full_text.splitlines()[context.cursor_line][: context.cursor_position] if context.full_text else ""
+        lines = context.full_text.split("\n")
+        before = lines[context.cursor_line][: context.cursor_position]
         found = candidates(context.full_text, context.cursor_line, before, shell.user_ns, options)
         kept = [SimpleCompletion(text, type="gdlab") for text in found]
         return {"completions": kept, "suppress": bool(kept)}

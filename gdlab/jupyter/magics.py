@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, needs_local_scope, no_var_expand
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments, parse_argstring
 
 from gdlab.errors import GdlabError, OptimizeError
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import Program, render_error, run_cell
 from gdlab.jupyter.complete import make_matcher
-from gdlab.jupyter.display import show_document, show_study, show_thing
+from gdlab.jupyter.display import show_document, show_study
 from gdlab.jupyter.widget import close_panel, wake
 from gdlab.study import Study
 from gdlab.view.doc import Document, load_doc
@@ -43,7 +43,7 @@ _pixels = _number(int, 120, 4000, "height in 120 … 4000")
 def _run_options(function: Any) -> Any:
     """--feed, --sgd, --adam and --init: what a run needs."""
     for add in (
-        argument("--feed", metavar="F", help="sets the inputs before each step: a dict, a callable step -> dict, random[:SEED]"),
+        argument("--feed", metavar="F", help="the inputs of each step: a dict, a callable step -> dict, random[:SEED]"),
         argument("--sgd", metavar="LR", type=_rate, help="update rule SGD with this learning rate"),
         argument("--adam", metavar="LR", type=_rate, help="update rule Adam with this learning rate"),
         argument("--init", metavar="SEED", type=_steps, help="initialize parameters that have no value"),
@@ -72,7 +72,7 @@ class GraphMagics(Magics):
         super().__init__(shell=shell)
         self.cells = 0
 
-    # -- %%graph ---------------------------------------------------------------------------------------------------------
+    # -- %%graph -------------------------------------------------------------------------------------------------------
     @magic_arguments()
     @argument("name", nargs="?", default="_graph", help="the notebook variable that the study is bound to")
     @argument("-b", dest="show_optimized", action="store_true", help="same as --show opt")
@@ -87,7 +87,8 @@ class GraphMagics(Magics):
     @no_var_expand
     @line_cell_magic
     def graph(self, line: str, cell: str | None = None) -> None:
-        """Run the cell as a graph program, bind NAME to its study and show it; `%graph NAME` shows an existing thing."""
+        """Run the cell as a graph program, bind NAME to its study and show it; `%graph NAME` shows an existing
+        thing."""
         args = parse_argstring(self.graph, line)
         if cell is None:
             self._show_existing(args)
@@ -138,7 +139,7 @@ class GraphMagics(Magics):
         else:
             self._display(self._named(name), show, args)
 
-    # -- views of a study ------------------------------------------------------------------------------------------------
+    # -- views of a study ----------------------------------------------------------------------------------------------
     @magic_arguments()
     @argument("name", help="a study")
     @_view_options
@@ -163,7 +164,7 @@ class GraphMagics(Magics):
         self._call(lambda: study.plan)
         self._display(study, ["plan"], args)
 
-    # -- running -----------------------------------------------------------------------------------------------------------
+    # -- running -------------------------------------------------------------------------------------------------------
     @magic_arguments()
     @argument("name", help="a study")
     @argument("steps", nargs="?", type=_steps, default=1, help="how many steps")
@@ -235,14 +236,15 @@ class GraphMagics(Magics):
 
         print(doctor_text())
 
-    # -- inside ------------------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------------------
     def _named(self, name: str) -> Study:
         thing = self.shell.user_ns.get(name)
         if isinstance(thing, Study):
             return thing
         if thing is None:
-            known = ", ".join(n for n, v in self.shell.user_ns.items() if isinstance(v, Study) and not n.startswith("_"))
-            raise UsageError(f"graph {name}: given no such variable, wanted one of {known or 'none: there are no graphs yet'}")
+            studies = [n for n, v in self.shell.user_ns.items() if isinstance(v, Study) and not n.startswith("_")]
+            wanted = f"one of {', '.join(studies)}" if studies else "a %%graph cell first: there are no graphs yet"
+            raise UsageError(f"graph {name}: given no such variable, wanted {wanted}")
         kinds = "a graph, report, plan, session, document or file"
         raise UsageError(f"graph {name}: given {type(thing).__name__}, wanted {kinds}")
 
@@ -283,7 +285,8 @@ def _outcome(study: Study) -> str:
     runner, session = study.runner, study.session
     loss = "" if runner.last_loss is None else f", loss {runner.last_loss:.4g}"
     more = f" ({runner.reason})" if runner.reason else ""
-    return f"{study.name}: step {session.step_count} of {runner.wanted}{loss}; {runner.state}{more}; {session.optimizer}"
+    where = f"{study.name}: step {session.step_count} of {runner.wanted}"
+    return f"{where}{loss}; {runner.state}{more}; {session.optimizer}"
 
 
 def _unquoted(text: str) -> str:

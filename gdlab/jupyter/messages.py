@@ -99,8 +99,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Live figures. `loss` holds [step, loss] points since the last frame (merged to minimum, maximum and last when many);
-    `wanted` is the step count at which the present run ends. Every figure a panel shows is in here."""
+    """Live figures. `loss` holds [step, loss] points since the last frame (merged to minimum, maximum and last when
+    many); `wanted` is the step count at which the present run ends. Every figure a panel shows is in here."""
 
     frame: int
     state: State

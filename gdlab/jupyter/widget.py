@@ -1,6 +1,6 @@
 """The live end of a study in a page: one anywidget model per study, its panel, and the reporter thread that feeds it.
 
-Handlers run on the main thread or on a subshell's, two at a time: they validate, hand work to the owner thread and return.
+Handlers run on the main thread or on a subshell's, two at a time: they validate, hand work to the owner and return.
 Frames go out from the reporter, never through the main event loop, so that they arrive while a cell runs.
 """
 
@@ -73,12 +73,17 @@ class Panel:
         """One message from the page; what is no message of ours is ignored."""
         if not isinstance(content, dict):
             return
-        handler = self._handlers().get(content.get("type"))
-        if handler is not None:
-            handler(content)
-
-    def _handlers(self) -> dict[Any, Callable[[dict[str, Any]], None]]:
-        return {"hello": self._hello, "command": self._command, "ack": self._ack, "visible": self._visible, "core": self._core}
+        match content.get("type"):
+            case "hello":
+                self._hello(content)
+            case "command":
+                self._command(content)
+            case "ack":
+                self._ack(content)
+            case "visible":
+                self._visible(content)
+            case "core":
+                self._core(content)
 
     def _hello(self, message: dict[str, Any]) -> None:
         with self.lock:
@@ -124,7 +129,8 @@ class Panel:
         owner().post(job())
 
     def _refuse(self, req: Any, error: Exception) -> None:
-        self._send(Reply(req if isinstance(req, int) else -1, False, None, ReplyError(type(error).__name__, str(error), None)))
+        told = ReplyError(type(error).__name__, str(error), None)
+        self._send(Reply(req if isinstance(req, int) else -1, False, None, told))
 
     def _reply(self, req: Any, result: dict[str, Any], buffers: list[bytes] | None = None) -> None:
         self._send(Reply(req if isinstance(req, int) else -1, True, result, None), buffers)
@@ -228,14 +234,14 @@ def merge_points(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _keep_subshell(widget: GraphWidget) -> None:
-    """ipykernel 7.4 sends a page's message to the shell that last published on the comm, which is the busy one: keep the
-    page's own choice, so that Pause works while a cell runs. A private name, so it is looked for first."""
+    """ipykernel 7.4 sends a page's message to the shell that last published on the comm, which is the busy one:
+    keep the page's own choice, so that Pause works while a cell runs. A private name, so it is looked for first."""
     comm = widget.comm
     if comm is not None and hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, default: default
 
 
-# commands, on the owner thread --------------------------------------------------------------------------------------------
+# commands, on the owner thread ----------------------------------------------------------------------------------------
 def _steps(args: dict[str, Any]) -> int:
     steps = args.get("steps", 1)
     if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= _MAX_STEPS:
@@ -267,7 +273,7 @@ COMMANDS: dict[str, Callable[[Study, dict[str, Any]], None]] = {
 }
 
 
-# the reporter -------------------------------------------------------------------------------------------------------------
+# the reporter ---------------------------------------------------------------------------------------------------------
 class Reporter:
     """One thread that sends new figures of every open panel at most 20 times a second; it sleeps while all are idle."""
 

@@ -8,13 +8,15 @@ from gdlab.graph import Value
 from gdlab.op import Bad, Contraction, Grads, Sample, op, want
 from gdlab.types import TensorType
 
+SIZES = (  # m, k, n
+    (2, 3, 4), (1, 1, 1), (17, 33, 3), (1, 65, 2), (65, 2, 1), (33, 129, 17), (129, 3, 65), (3, 17, 129), (2, 1, 33),
+)  # fmt: skip
+
 
 @op(
     numpy=np.matmul,
     kernel=Contraction("mk", "kn"),
-    samples=tuple(
-        Sample((m, k), (k, n)) for m, k, n in ((2, 3, 4), (1, 1, 1), (17, 33, 3), (1, 65, 2), (65, 2, 1), (33, 129, 17))
-    ),
+    samples=tuple(Sample((m, k), (k, n)) for m, k, n in SIZES),
     bad=(
         Bad(("f32[3, 5]", "f32[3, 5]"), "given f32[3, 5] and f32[3, 5], wanted a[m, k] and b[k, n]: 5 and 3 differ"),
         Bad(("f32[5]", "f32[5, 2]"), "wanted a[m, k] and b[k, n]: reshape other ranks first"),
@@ -35,9 +37,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
 @op(
     numpy=lambda a, b: a.T @ b,
     kernel=Contraction("km", "kn"),
-    samples=tuple(
-        Sample((k, m), (k, n)) for m, k, n in ((2, 3, 4), (1, 1, 1), (17, 33, 3), (1, 65, 2), (65, 2, 1), (33, 129, 17))
-    ),
+    samples=tuple(Sample((k, m), (k, n)) for m, k, n in SIZES),
     bad=(
         Bad(("f32[3, 5]", "f32[5, 3]"), "given f32[3, 5] and f32[5, 3], wanted a[k, m] and b[k, n]: 3 and 5 differ"),
         Bad(("f32[2, 3, 5]", "f32[3, 2]"), "wanted a[k, m] and b[k, n]: reshape other ranks first"),
@@ -57,9 +57,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
 @op(
     numpy=lambda a, b: a @ b.T,
     kernel=Contraction("mk", "nk"),
-    samples=tuple(
-        Sample((m, k), (n, k)) for m, k, n in ((2, 3, 4), (1, 1, 1), (17, 33, 3), (1, 65, 2), (65, 2, 1), (33, 129, 17))
-    ),
+    samples=tuple(Sample((m, k), (n, k)) for m, k, n in SIZES),
     bad=(
         Bad(("f32[3, 5]", "f32[5, 3]"), "given f32[3, 5] and f32[5, 3], wanted a[m, k] and b[n, k]: 5 and 3 differ"),
         Bad(("f32[3, 5]", "f32[5]"), "wanted a[m, k] and b[n, k]: reshape other ranks first"),

@@ -31,12 +31,12 @@ def parameter(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) 
 
 @leaf
 def constant(data: Any, shape: tuple[int, ...] | None = None, *, graph: Graph | None = None) -> Value:
-    """Fixed f32 elements, part of the graph. `shape` must hold as many elements as `data`."""
+    """Fixed elements, part of the graph: f32[shape]. `shape` must hold as many elements as `data`."""
     return _constant("constant", data, shape, f32, graph)
 
 
 def constant_u32(data: Any, shape: tuple[int, ...] | None = None, *, graph: Graph | None = None) -> Value:
-    """Fixed u32 elements, part of the graph."""
+    """Fixed elements, part of the graph: u32[shape]."""
     return _constant("constant_u32", data, shape, u32, graph)
 
 

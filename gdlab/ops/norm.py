@@ -8,7 +8,7 @@ from gdlab.graph import Value
 from gdlab.op import Array, Bad, Grads, Rows, Sample, op
 from gdlab.types import TensorType
 
-WIDTHS = tuple(Sample((3, n), low=-4, high=4) for n in (1, 2, 3, 5, 64, 257))
+WIDTHS = tuple(Sample((3, n), low=-4, high=4) for n in (1, 2, 3, 5, 64, 257, 50257))
 ROWS = (*WIDTHS, Sample((2, 2, 5)), Sample((7,)), Sample((2, 3), values=([[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]],)))
 LOST = Sample((2, 3), values=([[-np.inf, -np.inf, -np.inf], [0.0, -np.inf, 1.0]],), kink=True)
 NOT_F32 = (Bad(("u32[3, 5]",), "given u32[3, 5], wanted f32 operands"),)

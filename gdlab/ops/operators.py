@@ -95,7 +95,7 @@ def _cut(entry: Any, axis: int, extent: int) -> tuple[int, int, int]:
 
 
 def _spelled(entry: builtins.slice) -> str:
-    parts = [entry.start, entry.stop, entry.step]
+    parts = [entry.start, entry.stop] + [entry.step] * (entry.step is not None)
     return ":".join("" if part is None else str(part) for part in parts)
 
 

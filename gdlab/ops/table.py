@@ -27,7 +27,7 @@ PRIVATE = "private"  # the section of ops that only gradients build
 HEAD = """# Ops
 
 Written by `python -m gdlab.ops.table`; do not edit. Every op is a function of `gdlab.ops` and, when it has operands, a
-method of a value. Operators: `+ - * / ** @`, unary `-`, `> >= < <=`, `x.T`, `x[:, 1:3]`; a number on either side makes
+method of a value. Operators: `+ - * / ** @`, unary `-`, `>`, `x.T`, `x[:, 1:3]`; a number on either side makes
 `add_scalar`, `scale`, `recip`, `square`, `pow_scalar`.
 """
 

@@ -72,13 +72,17 @@ class PointOp:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A fold of [outer, length, inner] over `length`: out[o, i] = finish(combine over l of x[o, l, i]); `n` = length."""
+    """A fold of [outer, length, inner] over `length`: out[o, i] = finish(combine over l of x[o, l, i]).
+
+    `n` of the finish expression is `count`: the length, or of a fold in several stages the product of their lengths.
+    """
 
     combine: Literal["sum", "max", "min"]
     finish: str
     outer: int
     length: int
     inner: int
+    count: int
     node: int
 
 
@@ -236,6 +240,14 @@ class Missed:
     node: int
     reason: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What `compile` is told of a node: its phase, and the forward node it belongs to (its own id in the forward lane)."""
+
+    phase: Literal["forward", "backward"]
+    forward: int
 
 
 @dataclass(frozen=True, slots=True)

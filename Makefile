@@ -1,0 +1,75 @@
+# One command each; `make help` lists them. Everything is installed into .venv/; stamps in it say what is done, so that
+# a second run starts at once. A changed pyproject.toml installs again, a changed front-end source builds again.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+PYTHON := .venv/bin/python
+PIP := $(PYTHON) -m pip install --quiet --disable-pip-version-check --prefer-binary
+FRONT := gdlab/labextension/package.json
+FRONT_SOURCES := $(shell find labextension/src labextension/build.mjs labextension/package.json labextension/package-lock.json -type f)
+ROOT := $(filter 0,$(shell id -u))
+
+# What this machine must have: as root with apt everything can be installed, so nothing may be missing (tests/conftest.py).
+GDLAB_EXPECT ?= $(if $(and $(ROOT),$(shell command -v apt-get)),lavapipe$(comma)chromium)
+comma := ,
+export GDLAB_EXPECT
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: .venv/.demo ## set everything up and run the tour, end to end, on the best device there is
+	@.ci/setup vulkan || echo "going on with device cpu"
+	@$(PYTHON) notebooks/run_demo.py
+
+.PHONY: lab
+lab: .venv/.demo ## open JupyterLab on the tour
+	@$(PYTHON) -m jupyterlab $(if $(ROOT),--allow-root) notebooks/tour.ipynb
+
+.PHONY: test
+test: lint types front pytest ## install what the tests need and run all of them
+
+.PHONY: lint
+lint: .venv/.test ## ruff
+	@$(PYTHON) -m ruff check .
+
+.PHONY: types
+types: .venv/.test ## mypy --strict
+	@$(PYTHON) -m mypy --strict gdlab
+
+.PHONY: front
+front: .venv/.test ## tsc --strict, and the front-end tests that run in Node
+	@$(PYTHON) labextension/frontend.py check
+
+.PHONY: pytest
+pytest: .venv/.test .venv/.machine ## the Python tests, those in a real browser among them
+	@$(PYTHON) -m pytest
+
+.PHONY: bench
+bench: .venv/.test ## print the benchmark table
+	@$(PYTHON) -m benchmarks
+
+.PHONY: fix
+fix: .venv/.test ## format, and mend what ruff can mend
+	@$(PYTHON) -m ruff format .
+	@$(PYTHON) -m ruff check --fix .
+
+.venv/.made:
+	@.ci/setup venv
+	@touch $@
+
+$(FRONT): $(FRONT_SOURCES) | .venv/.made
+	@echo "building the front end"
+	@$(PYTHON) labextension/frontend.py
+
+.venv/.demo .venv/.test: .venv/.%: .venv/.made pyproject.toml hatch_build.py | $(FRONT)
+	@echo "installing gdlab and what it needs into .venv (the first time this takes a minute or two)"
+	@$(PIP) -e '.[$*]'
+	@touch $@
+
+# Nothing is stamped while something is missing, so that it is said each time.
+.venv/.machine: .venv/.test
+	@.ci/setup tests && touch $@ || echo "going on: tests that need what is missing are skipped, or fail if GDLAB_EXPECT names it"

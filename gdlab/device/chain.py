@@ -1,0 +1,364 @@
+"""Compile pointwise chains to NumPy: the kernel's expression becomes ufunc calls with preallocated results."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gdlab.errors import CompileError
+from gdlab.plan.expr import parse
+from gdlab.plan.plan import Operand, PointOp
+from gdlab.types import Shape
+
+Array = np.ndarray[Any, Any]
+Step = tuple[Callable[..., Any], tuple[Any, ...]]  # called with these arguments, once per run
+_F32, _BOOL, _BITS = np.dtype(np.float32), np.dtype(np.bool_), np.dtype(np.uint32)
+
+
+class Scratch:
+    """Temporaries that dispatches share, because they run one after the other; claimed inside one dispatch only."""
+
+    def __init__(self) -> None:
+        self.pool: dict[tuple[Shape, np.dtype[Any]], list[Array]] = {}
+
+    def claim(self, shape: Shape, dtype: np.dtype[Any], taken: set[int]) -> Array:
+        """An array that is not among `taken` (ids), which it joins."""
+        pool = self.pool.setdefault((shape, dtype), [])
+        found = next((a for a in pool if id(a) not in taken), None)
+        if found is None:
+            found = np.zeros(shape, dtype)
+            pool.append(found)
+        taken.add(id(found))
+        return found
+
+
+# values of an expression --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Number:
+    """A literal: float32 or bool."""
+
+    value: Any
+
+
+@dataclass(eq=False)
+class Node:
+    """An array: one that exists (`array`), or the result of `ufunc` over `args`."""
+
+    shape: Shape
+    dtype: np.dtype[Any]
+    array: Array | None = None
+    ufunc: Callable[..., Any] | None = None
+    args: tuple[Node | Number, ...] = ()
+    flag: Node | None = None  # this float is 1 where `flag` holds, else 0
+    uses: int = field(default=0)
+
+
+Value = Node | Number
+_ONE, _ZERO, _FALSE = Number(np.float32(1)), Number(np.float32(0)), Number(np.bool_(False))
+
+
+def _make(ufunc: Callable[..., Any], *args: Value, dtype: np.dtype[Any] = _F32) -> Value:
+    if all(isinstance(a, Number) for a in args):
+        with np.errstate(all="ignore"):
+            return Number(dtype.type(ufunc(*(a.value for a in args if isinstance(a, Number)))))
+    shape = np.broadcast_shapes(*(a.shape for a in args if isinstance(a, Node)))
+    return Node(shape, dtype, ufunc=ufunc, args=args)
+
+
+def _select(if_false: Value, if_true: Value, condition: Value) -> Value:
+    """Selection by bits, never by arithmetic: what is not taken may be infinite or NaN."""
+    if isinstance(condition, Number):
+        return if_true if condition.value else if_false
+    if _is(if_false, 0.0) and _is(if_true, 1.0):
+        made = Node(condition.shape, _F32, ufunc=np.positive, args=(condition,), flag=condition)
+        return made
+    if _is(if_false, 0.0):
+        return _masked(if_true, condition)
+    opposite = _make(np.logical_not, condition, dtype=_BOOL)
+    if _is(if_true, 0.0):
+        return _masked(if_false, opposite)
+    return _make(_bits_or, _masked(if_true, condition), _masked(if_false, opposite))
+
+
+def _is(value: Value, number: float) -> bool:
+    """Whether it is this literal (+0.0, not −0.0)."""
+    return isinstance(value, Number) and value.value == number and not math.copysign(1, float(value.value)) < 0
+
+
+def _masked(value: Value, condition: Value) -> Value:
+    return _make(_bits_times, value, condition)
+
+
+def _bits_times(value: Any, condition: Any, out: Array) -> None:
+    """value where condition, else +0.0."""
+    np.multiply(_bits(value), condition, out.view(_BITS))
+
+
+def _bits_or(a: Any, b: Any, out: Array) -> None:
+    np.bitwise_or(_bits(a), _bits(b), out.view(_BITS))
+
+
+def _bits(value: Any) -> Any:
+    return value.view(_BITS)
+
+
+def _not_equal(a: Value, b: Value) -> Value:
+    if isinstance(a, Node) and a.flag is not None and _is(b, 0.0):
+        return a.flag
+    return _make(np.not_equal, a, b, dtype=_BOOL)
+
+
+def _is_nan(x: Value) -> Value:
+    return _FALSE if isinstance(x, Node) and x.flag is not None else _make(np.isnan, x, dtype=_BOOL)
+
+
+def _logical(ufunc: Callable[..., Any], absorbing: bool) -> Callable[[Value, Value], Value]:
+    def make(a: Value, b: Value) -> Value:
+        for one, other in ((a, b), (b, a)):
+            if isinstance(one, Number):
+                return one if bool(one.value) == absorbing else other
+        return _make(ufunc, a, b, dtype=_BOOL)
+
+    return make
+
+
+def _sigmoid(x: Value) -> Value:
+    """Half of tanh(x / 2) + 1: it cannot overflow."""
+    half = Number(np.float32(0.5))
+    return _make(np.add, _make(np.multiply, _make(np.tanh, _make(np.multiply, x, half)), half), half)
+
+
+def _plain(ufunc: Callable[..., Any]) -> Callable[..., Value]:
+    return lambda *args: _make(ufunc, *args)
+
+
+def _compare(ufunc: Callable[..., Any]) -> Callable[..., Value]:
+    return lambda a, b: _make(ufunc, a, b, dtype=_BOOL)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Value]] = {
+    "exp": _plain(np.exp),
+    "log": _plain(np.log),
+    "sqrt": _plain(np.sqrt),
+    "inverseSqrt": lambda x: _make(np.divide, _ONE, _make(np.sqrt, x)),
+    "tanh": _plain(np.tanh),
+    "abs": _plain(np.abs),
+    "sign": _plain(np.sign),
+    "select": _select,
+    "max_nan": _plain(np.maximum),
+    "min_nan": _plain(np.minimum),
+    "relu_nan": lambda x: _make(np.maximum, x, _ZERO),
+    "sigmoid_stable": _sigmoid,
+    "pow_abs": lambda x, exponent: _make(np.power, _make(np.abs, x), exponent),
+    "is_nan": _is_nan,
+}
+_BINARY: Mapping[type, Callable[..., Value]] = {
+    ast.Add: _plain(np.add),
+    ast.Sub: _plain(np.subtract),
+    ast.Mult: _plain(np.multiply),
+    ast.Div: _plain(np.divide),
+    ast.Mod: _plain(np.fmod),  # WGSL's remainder has the sign of the dividend
+    ast.BitOr: _logical(np.logical_or, absorbing=True),
+    ast.BitAnd: _logical(np.logical_and, absorbing=False),
+}
+_COMPARE: Mapping[type, Callable[..., Value]] = {
+    ast.Gt: _compare(np.greater),
+    ast.Lt: _compare(np.less),
+    ast.GtE: _compare(np.greater_equal),
+    ast.LtE: _compare(np.less_equal),
+    ast.Eq: _compare(np.equal),
+    ast.NotEq: _not_equal,
+}
+
+
+def build(text: str, scope: Mapping[str, Value]) -> Value:
+    """The value of an expression over named values."""
+    return _walk(parse(text), text, scope)
+
+
+def _walk(tree: ast.expr, text: str, scope: Mapping[str, Value]) -> Value:
+    match tree:
+        case ast.Name(id=name) if name in scope:
+            return scope[name]
+        case ast.Constant(value=float() | int() as value):
+            return Number(np.float32(value))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return _BINARY[type(op)](_walk(left, text, scope), _walk(right, text, scope))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _make(np.negative, _walk(operand, text, scope))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
+            return _COMPARE[type(op)](_walk(left, text, scope), _walk(right, text, scope))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](*(_walk(a, text, scope) for a in args))
+    raise CompileError("kernel", "expression", repr(text), f"operands and {', '.join(_FUNCTIONS)}")
+
+
+# from values to calls -----------------------------------------------------------------------------------------------------
+def emit(result: Value, out: Array, scratch: Scratch, taken: set[int]) -> list[Step]:
+    """The calls that leave `result` in `out`, in order; temporaries are reused as soon as nobody reads them."""
+    if isinstance(result, Number):
+        return [(np.copyto, (out, result.value))]
+    order = _order(result)
+    if result.array is not None:
+        return [(np.copyto, (out, np.broadcast_to(result.array, out.shape)))]
+    places: dict[int, Array] = {}
+    owned: dict[int, Array] = {}
+    steps: list[Step] = []
+    for node in order:
+        if node.array is not None:
+            places[id(node)] = node.array
+            continue
+        args = tuple(_argument(a, places) for a in node.args)
+        for arg in _distinct(node):
+            arg.uses -= 1
+            if arg.uses == 0 and id(arg) in owned:  # a ufunc may write where it reads
+                taken.discard(id(owned.pop(id(arg))))
+        target = out if node is result else scratch.claim(node.shape, node.dtype, taken)
+        steps.append(_step(node, args, target))
+        places[id(node)] = target
+        if node is not result:
+            owned[id(node)] = target
+    return steps
+
+
+def _distinct(node: Node) -> list[Node]:
+    return list({id(a): a for a in node.args if isinstance(a, Node)}.values())
+
+
+def _step(node: Node, args: tuple[Any, ...], target: Array) -> Step:
+    """One call; selections get their views of bits now instead of at every run."""
+    assert node.ufunc is not None  # a node without an array is computed
+    if node.ufunc is np.positive:
+        return np.copyto, (target, args[0])
+    if node.ufunc is _bits_times:
+        return np.multiply, (_bits(args[0]), args[1], target.view(_BITS))
+    if node.ufunc is _bits_or:
+        return np.bitwise_or, (_bits(args[0]), _bits(args[1]), target.view(_BITS))
+    return node.ufunc, (*args, target)
+
+
+def _argument(value: Value, places: dict[int, Array]) -> Any:
+    return value.value if isinstance(value, Number) else places[id(value)]
+
+
+def _order(result: Node) -> list[Node]:
+    """Nodes in the order of evaluation, equal ones once; counts the readers of each."""
+    order: list[Node] = []
+    state: dict[int, int] = {}
+    stack: list[Node] = [result]
+    while stack:
+        node = stack[-1]
+        if state.get(id(node)) == 2:
+            stack.pop()
+            continue
+        if state.get(id(node)) == 1:
+            state[id(node)] = 2
+            order.append(stack.pop())
+            continue
+        state[id(node)] = 1
+        node.uses = 0
+        stack.extend(a for a in reversed(node.args) if isinstance(a, Node) and state.get(id(a)) is None)
+    kept = _merged(order)
+    for node in kept:
+        for arg in _distinct(node):
+            arg.uses += 1
+    return kept
+
+
+def _merged(order: list[Node]) -> list[Node]:
+    """Every computation once: an expression may say `sigmoid_stable(x)` twice."""
+    first: dict[tuple[object, ...], Node] = {}
+    stands_for: dict[int, Node] = {}
+    kept: list[Node] = []
+    for node in order:
+        node.args = tuple(stands_for[id(a)] if isinstance(a, Node) else a for a in node.args)
+        key = (node.ufunc, *(id(a) if isinstance(a, Node) else a.value.tobytes() for a in node.args))
+        found = node if node.array is not None else first.setdefault(key, node)
+        stands_for[id(node)] = found
+        if found is node:
+            kept.append(node)
+    return kept
+
+
+# operands -----------------------------------------------------------------------------------------------------------------
+def domain(size: int, operands: Sequence[Operand]) -> Shape:
+    """The axes over which every row and column operand broadcasts by NumPy's rule, or (size,) where there are none such."""
+    extents = sorted({o.extent for o in operands if o.access in ("row", "column")} - {1, size})
+    axes, inner = [], 1
+    for extent in extents:
+        if extent % inner:
+            return (size,)
+        axes.append(extent // inner)
+        inner *= extent // inner
+    return tuple(reversed([*axes, size // inner]))
+
+
+def viewed(data: Array, operand: Operand, size: int, shape: Shape) -> tuple[Array, list[Step]]:
+    """`data` as an array that broadcasts over `shape`, and the calls that prepare it (none where a view does)."""
+    flat = data.reshape(-1)
+    match operand.access:
+        case "full":
+            return flat[:size].reshape(shape), []
+        case "scalar":
+            return flat[:1].reshape((1,) * len(shape)), []
+        case "row" | "column" as access:
+            count = operand.extent if access == "row" else size // operand.extent
+            lined = _lined_up(flat[:count], operand.extent, size, shape, access)
+            if lined is not None:
+                return lined, []
+            at = np.arange(size, dtype=np.intp)
+            at = at % operand.extent if access == "row" else at // operand.extent
+            whole = np.zeros(shape, data.dtype)
+            return whole, [(np.take, (flat, at.reshape(shape), 0, whole))]
+    raise CompileError("kernel", "access", operand.access, "full, row, column or scalar")
+
+
+def _lined_up(flat: Array, extent: int, size: int, shape: Shape, access: str) -> Array | None:
+    """The axes of `shape` whose product is `extent` (row) or the rest (column) bear the elements, the others 1."""
+    inner, axis = 1, len(shape)
+    while inner < extent and axis > 0:
+        axis -= 1
+        inner *= shape[axis]
+    if inner != extent and extent != size:
+        return None
+    if access == "row":
+        return flat.reshape((1,) * axis + shape[axis:])
+    return flat.reshape(shape[:axis] + (1,) * (len(shape) - axis))
+
+
+def array(data: Array) -> Node:
+    """An array as a value."""
+    return Node(data.shape, data.dtype, array=data)
+
+
+def chain(lines: Sequence[PointOp], operands: Mapping[int, Array], acc: Value | None) -> Value:
+    """The value of the last line of a chain (without lines: of `acc`); operands already broadcast over its domain."""
+    leaves = {index: array(data) for index, data in operands.items()}
+    values: list[Value] = []
+    for line in lines:
+        scope: dict[str, Value] = {
+            name: Number(np.float32(value)) for name, value in line.attrs if isinstance(value, (int, float))
+        }
+        for name, arg in zip(line.names, line.args, strict=True):
+            match arg.kind:
+                case "operand":
+                    scope[name] = leaves[arg.index]
+                case "op":
+                    scope[name] = values[arg.index]
+                case "acc":
+                    assert acc is not None  # the plan was verified
+                    scope[name] = acc
+                case "literal":
+                    scope[name] = Number(np.float32(arg.value))
+        values.append(build(line.expr, scope))
+    if values:
+        return values[-1]
+    assert acc is not None  # only a chain on a core may be empty
+    return acc
+
+

@@ -1,0 +1,74 @@
+"""Whether a plan fits an adapter, found before anything is made; and where its tensors lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from gdlab.errors import CompileError
+from gdlab.plan.plan import Buffer, ExecutionPlan, Limits, Update
+from gdlab.plan.verify import verify, verify_update
+
+ALIGN = 256  # bytes; portable, whatever the adapter asks for
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What an adapter allows: `limits` per dispatch, `buffer_bytes` per allocation."""
+
+    limits: Limits
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lies: in the device buffer `home` of `nbytes` bytes, from its beginning."""
+
+    buffer: Buffer
+    home: tuple[str, int]
+    nbytes: int
+
+    @property
+    def bound(self) -> int:
+        """Bytes that a binding of the tensor spans: rounded up, so that vector loads of its tail stay inside."""
+        return min(round_up(self.buffer.nbytes), self.nbytes)
+
+
+def round_up(nbytes: int) -> int:
+    """The next multiple of `ALIGN`, at least one."""
+    return max(1, -(-nbytes // ALIGN)) * ALIGN
+
+
+def plan_places(plan: ExecutionPlan) -> dict[int, Place]:
+    """Where the tensors of a plan lie, by buffer id: one device buffer per memory slot."""
+    slots = plan.memory.slots
+    tenants = zip(plan.buffers, plan.memory.slot_of, strict=True)
+    return {buffer.id: Place(buffer, ("slot", slot), round_up(slots[slot].nbytes)) for buffer, slot in tenants}
+
+
+def state_places(buffers: Iterable[Buffer]) -> dict[int, Place]:
+    """Where the state buffers of an update lie: each alone."""
+    return {b.id: Place(b, ("state", b.id), round_up(b.nbytes)) for b in buffers}
+
+
+def check_plan(plan: ExecutionPlan, bounds: Bounds) -> None:
+    """Refuse a plan that is invalid, or asks for more than the adapter allows (it may be compiled for another one)."""
+    verify(_for_adapter(plan, bounds))
+    _check_allocations(plan_places(plan).values(), bounds)
+
+
+def check_update(plan: ExecutionPlan, update: Update, bounds: Bounds) -> None:
+    """The same for an update."""
+    verify_update(_for_adapter(plan, bounds), update)
+    _check_allocations(state_places(update.buffers).values(), bounds)
+
+
+def _for_adapter(plan: ExecutionPlan, bounds: Bounds) -> ExecutionPlan:
+    return replace(plan, target=replace(plan.target, limits=bounds.limits))
+
+
+def _check_allocations(places: Iterable[Place], bounds: Bounds) -> None:
+    for place in places:
+        if place.nbytes > bounds.buffer_bytes:
+            what, wanted = f"max-buffer-size (tensor {place.buffer.name})", f"at most {bounds.buffer_bytes} bytes"
+            raise CompileError("device", what, f"{place.nbytes} bytes", wanted)

@@ -1,0 +1,317 @@
+"""Replay a plan on an open adapter: one command buffer per step, at most two in flight, losses through a ring.
+
+Knows wgpu only through the `Gpu` it is given. Everything here runs on the owner thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gdlab.device.base import Array, Program, Traffic
+from gdlab.device.fit import Place, check_plan, check_update, plan_places, state_places
+from gdlab.errors import ArgumentError, CompileError, SessionError
+from gdlab.plan.plan import JOINER, SCALARS, Buffer, Dispatch, ExecutionPlan, LineMap, Target, Update
+
+if TYPE_CHECKING:
+    from gdlab.device.wgpu import Gpu, Pipeline
+
+IN_FLIGHT = 2
+SPIN_SECONDS = 300e-6  # a blocking poll doubles a short step (H200: 26 µs spun, 70 µs blocked)
+READ_BYTES = 16 << 20  # the kept staging buffer of reads grows up to this
+Row = tuple[Any, Any, int, int, int]  # raw pipeline, raw bind group, workgroups
+NO_UPDATE = Update("none", (), (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A dispatch made ready. `group` and `pipeline` own the raw handles of `row`."""
+
+    key: tuple[str, str]
+    pipeline: Pipeline
+    group: Any
+    sizes: tuple[int, ...]
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A submission under way. `loss_of`: the step whose loss its staging buffer receives."""
+
+    where: str
+    loss_of: int | None
+    staging: Staging
+    submission: int
+
+
+class Staging:
+    """A buffer to read results through; `status` is 0 until the map that was asked for has ended."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, gpu: Gpu, nbytes: int) -> None:
+        self.gpu, self.nbytes, self.status = gpu, nbytes, 0
+        self.owner = gpu.buffer(nbytes, mapped=True)
+        self.handle = self.owner._internal
+        self.number = next(self.numbers)
+        gpu.staging[self.number] = self
+        fields = {"mode": gpu.lib.WGPUCallbackMode_AllowProcessEvents, "callback": gpu.callback}
+        self.info = gpu.ffi.new("WGPUBufferMapCallbackInfo *", fields)
+        self.info.userdata1 = gpu.ffi.cast("void *", self.number)
+
+    def request(self, where: str, nbytes: int) -> None:
+        """Ask for the first bytes; call it after the submission that fills them."""
+        self.status = 0
+        with self.gpu.checked(where):
+            self.gpu.raw.BufferMapAsync(self.handle, self.gpu.lib.WGPUMapMode_Read, 0, nbytes, self.info[0])
+
+    def take(self, where: str, submission: int, into: memoryview) -> None:
+        """Wait for the submission and copy what it wrote: spin first, then sleep."""
+        gpu, deadline = self.gpu, time.perf_counter() + SPIN_SECONDS
+        gpu.alive(where)  # the mapped range of a lost device ends the process
+        while not self.status and time.perf_counter() < deadline:
+            gpu.poll()
+        if not self.status:
+            gpu.poll(submission)
+        while not self.status:
+            gpu.poll()
+        if self.status != gpu.lib.WGPUMapAsyncStatus_Success:
+            raise SessionError(where, "reading back", f"map status {self.status}", "a device that is alive")
+        mapped = gpu.raw.BufferGetConstMappedRange(self.handle, 0, len(into))
+        into[:] = gpu.ffi.buffer(mapped, len(into))
+        gpu.raw.BufferUnmap(self.handle)
+
+
+def _joiner() -> Callable[[Dispatch, Target], tuple[str, LineMap]]:
+    if not JOINER:
+        importlib.import_module("gdlab.kernels")  # puts its joiner there
+    return JOINER[0]
+
+
+class WgpuProgram(Program):
+    """A plan on an adapter. `rows` and `update_rows` are what a step walks; `places` says where every tensor lies."""
+
+    def __init__(self, gpu: Gpu, plan: ExecutionPlan, checked: bool = True) -> None:
+        self.gpu, self.plan, self.checked, self.open = gpu, plan, checked, True
+        self.update, self.traffic = NO_UPDATE, Traffic()
+        if checked:
+            check_plan(plan, gpu.bounds)
+        self.places = plan_places(plan)
+        self.memory = {("slot", i): gpu.buffer(slot.nbytes) for i, slot in enumerate(plan.memory.slots)}
+        self.scalars = gpu.buffer(4 * len(SCALARS))
+        self.launches = self._launches("dispatch", plan.dispatches, self.places, self.memory)
+        self.update_launches: list[Launch] = []
+        self.rows: list[Row] = [launch.row for launch in self.launches]
+        self.update_rows: list[Row] = []
+        self.marker = self.scalars if plan.loss_buffer is None else self._memory_of(plan.loss_buffer)
+        self.ring = tuple(Staging(gpu, 4) for _ in range(IN_FLIGHT + 1))
+        self.reader: Staging | None = None
+        self.flying: deque[Flight] = deque()
+        self.readable: list[tuple[int, float]] = []
+        self._warm_up()
+        for ref, data in plan.constant_buffers:
+            gpu.write("load", self._memory_of(ref), data)
+
+    # the plan made ready ----------------------------------------------------------------------------------------------
+    def _launches(
+        self, what: str, dispatches: Iterable[Dispatch], places: dict[int, Place], memory: dict[tuple[str, int], Any]
+    ) -> list[Launch]:
+        return [self._launch(f"{what} {n} ({d.label})", d, places, memory) for n, d in enumerate(dispatches)]
+
+    def _launch(
+        self, where: str, dispatch: Dispatch, places: dict[int, Place], memory: dict[tuple[str, int], Any]
+    ) -> Launch:
+        text, _ = _joiner()(dispatch, self.plan.target)
+        access = "".join(a for _, a in dispatch.bindings) + "r" * bool(dispatch.scalars)
+        key, pipeline = self.gpu.pipeline(where, text, access)
+        bound = [(memory[places[b].home], places[b].bound) for b, _ in dispatch.bindings]
+        if dispatch.scalars:
+            bound.append((self.scalars, self.scalars.size))
+        group = self.gpu.group(where, pipeline, bound)
+        sizes = tuple(size for _, size in bound)
+        return Launch(key, pipeline, group, sizes, (pipeline.raw, group._internal, *dispatch.workgroups))
+
+    def _warm_up(self) -> None:
+        """Run one workgroup of every new kernel (drivers compile at first use), then zero (so touch) every buffer."""
+        self._run_cold(self.launches, lambda launch: launch.group)
+        buffers = list(self.memory.values())
+        self._submit_and_wait("warm-up", partial(self._clear, buffers))
+
+    def _run_cold(self, launches: Iterable[Launch], group_of: Callable[[Launch], Any]) -> None:
+        for launch in launches:
+            if launch.key not in self.gpu.warm:
+                group = group_of(launch)
+                rows = [(launch.pipeline.raw, group._internal, 1, 1, 1)]
+                self._submit_and_wait("warm-up", partial(self._pass, rows))
+                self.gpu.warm.add(launch.key)
+
+    def _scratch_group(self, launch: Launch) -> Any:
+        """The kernel's bindings on memory of nobody: an update must not run on the parameters before its time."""
+        bound = [(self.gpu.buffer(size), size) for size in launch.sizes]
+        return self.gpu.group("warm-up", launch.pipeline, bound)
+
+    def configure(self, update: Update) -> None:
+        self._alive("configure")
+        kept = {b: p for b, p in self.places.items() if p.home[0] == "state"}
+        changed = [b for b in update.buffers if b.id in kept and kept[b.id].buffer.nbytes != b.nbytes]
+        if changed:
+            wanted = f"{kept[changed[0].id].buffer.nbytes} bytes, as before"
+            raise CompileError("update", f"state buffer {changed[0].name}", f"{changed[0].nbytes} bytes", wanted)
+        if self.checked:
+            check_update(self.plan, update, self.gpu.bounds)
+        places = {**self.places, **state_places(b for b in update.buffers if b.id not in kept)}
+        new = {p.home: self.gpu.buffer(p.nbytes) for p in places.values() if p.home not in self.memory}
+        memory = {**self.memory, **new}
+        launches = self._launches("update", update.dispatches, places, memory)
+        self._run_cold(launches, self._scratch_group)
+        if new:
+            self._submit_and_wait("configure", partial(self._clear, list(new.values())))
+        self.update, self.places, self.memory = update, places, memory
+        self.update_launches, self.update_rows = launches, [launch.row for launch in launches]
+
+    # recording --------------------------------------------------------------------------------------------------------
+    def _pass(self, rows: Sequence[Row], encoder: Any) -> None:
+        """One compute pass over all rows: nothing but raw calls."""
+        raw, null = self.gpu.raw, self.gpu.null
+        set_pipeline, set_group = raw.ComputePassEncoderSetPipeline, raw.ComputePassEncoderSetBindGroup
+        dispatch = raw.ComputePassEncoderDispatchWorkgroups
+        one_pass, last = raw.CommandEncoderBeginComputePass(encoder, null), None
+        for pipeline, group, x, y, z in rows:
+            if pipeline is not last:
+                set_pipeline(one_pass, pipeline)
+                last = pipeline
+            set_group(one_pass, 0, group, 0, null)
+            dispatch(one_pass, x, y, z)
+        raw.ComputePassEncoderEnd(one_pass)
+        raw.ComputePassEncoderRelease(one_pass)
+
+    def record(self, where: str, rows: Sequence[Row], staging: Staging) -> Any:
+        """A finished command buffer: the rows in one pass, then four bytes of the loss (of anything, if none)."""
+
+        def encode(encoder: Any) -> None:
+            self._pass(rows, encoder)
+            self.gpu.raw.CommandEncoderCopyBufferToBuffer(encoder, self.marker._internal, 0, staging.handle, 0, 4)
+
+        return self.gpu.record(where, encode)
+
+    def _clear(self, buffers: Iterable[Any], encoder: Any) -> None:
+        for buffer in buffers:
+            self.gpu.raw.CommandEncoderClearBuffer(encoder, buffer._internal, 0, buffer.size)
+
+    def _submit_and_wait(self, where: str, encode: Callable[[Any], None]) -> None:
+        self.gpu.poll(self.gpu.submit(self.gpu.record(where, encode)))
+
+    # running ----------------------------------------------------------------------------------------------------------
+    def step(self, scalars: Array | None) -> None:
+        number = self.traffic.steps + 1
+        loss_of = None if self.plan.loss_buffer is None else number
+        self._fly(f"step {number}", self.rows + self.update_rows, scalars, loss_of)
+        self.traffic.steps = number
+
+    def update_only(self, scalars: Array) -> None:
+        self._fly(f"update after step {self.traffic.steps}", self.update_rows, scalars, None)
+
+    def _fly(self, where: str, rows: Sequence[Row], scalars: Array | None, loss_of: int | None) -> None:
+        self._alive(where)
+        self._harvest(IN_FLIGHT - 1)
+        if scalars is not None:
+            self.gpu.write(where, self.scalars, np.ascontiguousarray(scalars, np.float32))
+        staging = self.ring[self.traffic.submissions % len(self.ring)]
+        submission = self.gpu.submit(self.record(where, rows, staging))
+        self.traffic.submissions += 1
+        self.traffic.dispatches += len(rows)
+        staging.request(where, 4)
+        self.flying.append(Flight(where, loss_of, staging, submission))
+        self.gpu.poll()
+
+    def _harvest(self, depth: int) -> None:
+        """Take what has ended; wait for the oldest until at most `depth` submissions are in flight."""
+        while self.flying and (len(self.flying) > depth or self.flying[0].staging.status):
+            flight, data = self.flying.popleft(), np.zeros(1, np.float32)
+            flight.staging.take(flight.where, flight.submission, data.data.cast("B"))
+            if flight.loss_of is not None:
+                self.readable.append((flight.loss_of, float(data[0])))
+
+    def losses(self, wait: bool) -> list[tuple[int, float]]:
+        self._alive("losses")
+        self.gpu.poll()
+        self._harvest(0 if wait else IN_FLIGHT)
+        out, self.readable = self.readable, []
+        return out
+
+    def wait(self) -> None:
+        self._alive("wait")
+        self._harvest(0)
+
+    # data -------------------------------------------------------------------------------------------------------------
+    def _memory_of(self, buffer: int) -> Any:
+        return self.memory[self.places[buffer].home]
+
+    def _logical(self, where: str, buffer: int) -> Buffer:
+        self._alive(where)
+        if buffer not in self.places:
+            raise ArgumentError(where, "buffer", buffer, f"one of the {len(self.places)} buffers of this program")
+        return self.places[buffer].buffer
+
+    def upload(self, buffer: int, data: Array) -> None:
+        logical, given = self._logical("upload", buffer), np.ascontiguousarray(data)
+        if given.dtype != logical.dtype.numpy or given.nbytes != logical.nbytes:
+            wanted = f"{logical.dtype}, {logical.nbytes} bytes"
+            raise ArgumentError("upload", f"data of {logical.name}", f"{given.dtype}, {given.nbytes} bytes", wanted)
+        self.gpu.write("upload", self._memory_of(buffer), given)
+        self.traffic.bytes_up += given.nbytes
+
+    def download(self, buffer: int) -> Array:
+        logical = self._logical("download", buffer)
+        out = np.empty(logical.shape, logical.dtype.numpy)
+        whole, source = out.data.cast("B"), self._memory_of(buffer)._internal
+        staging = self._staging(logical.nbytes)
+        for start in range(0, len(whole), staging.nbytes):
+            part = whole[start : start + staging.nbytes]
+            self._read("download", source, start, staging, part)
+        self.traffic.bytes_down += logical.nbytes
+        return out
+
+    def _read(self, where: str, source: Any, start: int, staging: Staging, into: memoryview) -> None:
+        copy, nbytes = self.gpu.raw.CommandEncoderCopyBufferToBuffer, len(into)
+        commands = self.gpu.record(where, lambda encoder: copy(encoder, source, start, staging.handle, 0, nbytes))
+        submission = self.gpu.submit(commands)
+        staging.request(where, nbytes)
+        staging.take(where, submission, into)
+
+    def _staging(self, nbytes: int) -> Staging:
+        wanted = min(max(4096, 1 << (nbytes - 1).bit_length()), READ_BYTES)
+        if self.reader is None or self.reader.nbytes < wanted:
+            self.reader = Staging(self.gpu, wanted)
+        return self.reader
+
+    def poison(self) -> None:
+        self._alive("poison")
+        intervals, places = self.plan.memory.intervals, self.places
+        keep = {places[b.id].home for b in self.plan.buffers if b.kind != "intermediate" or intervals[b.id].first < 0}
+        for home, buffer in self.memory.items():
+            if home[0] == "slot" and home not in keep:
+                self.gpu.write("poison", buffer, np.full(buffer.size // 4, np.nan, np.float32))
+
+    # the end ----------------------------------------------------------------------------------------------------------
+    def _alive(self, where: str) -> None:
+        if not self.open:
+            raise SessionError(where, "program", "closed", "an open one")
+
+    def close(self) -> None:
+        if not self.open:
+            return
+        if not self.gpu.lost:
+            self._harvest(0)  # a map under way keeps its buffer
+        self.open = False
+        self.memory, self.places, self.ring, self.reader = {}, {}, (), None
+        self.launches, self.rows, self.update_launches, self.update_rows = [], [], [], []
+        self.scalars = self.marker = None

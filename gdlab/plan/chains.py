@@ -1,0 +1,167 @@
+"""Which terms share a dispatch: pointwise chains, prologues of reductions, epilogues of products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gdlab.op import Contraction, Elementwise, Leaf, Movement, Reduction, Rows
+from gdlab.plan.plan import CompileOptions, Limits, Missed
+from gdlab.plan.terms import Term, Terms
+
+Side = Literal["epilogue", "prologue"]
+_CORES = (Contraction, Movement, Reduction, Rows)
+MAX_CHAIN = 64  # lines of one kernel: beyond, drivers take seconds to compile it
+
+
+@dataclass(slots=True)
+class Cluster:
+    """The terms of one dispatch: at most one core, a chain before it and one after it; `root` is what it writes."""
+
+    root: int
+    size: int
+    core: int = -1
+    prologue: list[int] = field(default_factory=list)
+    epilogue: list[int] = field(default_factory=list)
+    reads: dict[int, None] = field(default_factory=dict)  # terms with buffers of their own
+
+    @property
+    def members(self) -> list[int]:
+        """All of its terms."""
+        return [*self.prologue, *([self.core] if self.core >= 0 else []), *self.epilogue]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`reader` reads a stored term; `whole`: element i for its element i; `chain`: as an operand of a pointwise op or as
+    the elements of a reduction."""
+
+    reader: int
+    whole: bool
+    chain: bool
+
+
+@dataclass(slots=True)
+class Needs:
+    """What has to be computed or held: `needed` terms, who reads them, and which must stay readable."""
+
+    needed: bytearray
+    edges: list[list[Edge]]
+    protected: bytearray
+
+
+def operand_terms(term: Term, terms: Terms) -> list[tuple[int, bool, bool]]:
+    """The stored terms it reads: (term, whole, chain)."""
+    kernel = term.op.kernel
+    if isinstance(kernel, (Elementwise, Reduction)):
+        return [(v.term, v.access == "full", True) for v in terms.reads[term.id] if not v.is_literal]
+    if isinstance(kernel, (Contraction, Rows, Movement)):
+        return [(terms.base[i], True, False) for i in term.inputs]
+    return []
+
+
+def needs_of(terms: Terms, outputs: tuple[int, ...]) -> Needs:
+    """Walk back from the output terms."""
+    count = len(terms.terms)
+    needs = Needs(bytearray(count), [[] for _ in range(count)], bytearray(count))
+    for t in outputs:
+        needs.needed[terms.base[t]] = needs.protected[terms.base[t]] = 1
+    for term in reversed(terms.terms):
+        if needs.needed[term.id]:
+            for other, whole, chain in operand_terms(term, terms):
+                needs.needed[other] = 1
+                needs.edges[other].append(Edge(term.id, whole, chain))
+    return needs
+
+
+class Clusters:
+    """Assigns needed terms to clusters, last to first, and notes what it could not join."""
+
+    def __init__(self, terms: Terms, needs: Needs, options: CompileOptions, limits: Limits) -> None:
+        self.terms, self.needs, self.options, self.limits = terms, needs, options, limits
+        self.of: list[Cluster | None] = [None] * len(terms.terms)
+        self.side: list[Side] = ["epilogue"] * len(terms.terms)
+        self.missed: list[Missed] = []
+        self.all: list[Cluster] = []
+
+    def assign(self) -> list[Cluster]:
+        """The clusters, in the order of what they write."""
+        for term in reversed(self.terms.terms):
+            if self.needs.needed[term.id] and not is_leaf(term):
+                self._place(term)
+        self.all.reverse()
+        for cluster in self.all:
+            cluster.prologue.reverse()
+            cluster.epilogue.reverse()
+        self.missed.reverse()
+        return self.all
+
+    def _place(self, term: Term) -> None:
+        readers = self.needs.edges[term.id]
+        host, side, refusal = self._host(term, readers)
+        if refusal is not None:
+            if any(e.chain for e in readers) and self.options.fuse_dispatches and isinstance(
+                term.op.kernel, (Elementwise, Contraction)
+            ):
+                self.missed.append(self._missed(term, readers, *refusal))
+            host = Cluster(term.id, term.type.num_elements)
+            self.all.append(host)
+        assert host is not None  # either joined or made above
+        self.of[term.id], self.side[term.id] = host, side
+        if isinstance(term.op.kernel, _CORES):
+            host.core = term.id
+        else:
+            (host.prologue if side == "prologue" else host.epilogue).append(term.id)
+        host.reads.pop(term.id, None)
+        for other, _, _ in operand_terms(term, self.terms):
+            host.reads[other] = None
+
+    def _host(self, term: Term, readers: list[Edge]) -> tuple[Cluster | None, Side, tuple[str, str] | None]:
+        """The cluster that can take the term, and on which side of its core; else the reason in words."""
+        if not self.options.fuse_dispatches or not readers:
+            return None, "epilogue", ("disabled", "fuse_dispatches is off")
+        if self.needs.protected[term.id]:
+            return None, "epilogue", ("is_output", "it is an output, so its value stays readable")
+        first = readers[0].reader
+        host, side = self.of[first], self._side_of(first)
+        assert host is not None  # readers come first in this order
+        for edge in readers:
+            if self.of[edge.reader] is not host or self._side_of(edge.reader) != side:
+                return None, "epilogue", ("multi_use", f"%{self._node(edge.reader)} reads it in another dispatch")
+            if not edge.chain:
+                return None, "epilogue", ("kernel", f"{self._op(edge.reader)} reads it from memory")
+            if not edge.whole:
+                return None, "epilogue", ("shape", f"{self._op(edge.reader)} reads an element more than once")
+        reason = self._misfit(term, host, side)
+        return (host, side, None) if reason is None else (None, "epilogue", reason)
+
+    def _side_of(self, reader: int) -> Side:
+        core = isinstance(self.terms.terms[reader].op.kernel, _CORES)
+        return "prologue" if core else self.side[reader]
+
+    def _misfit(self, term: Term, host: Cluster, side: Side) -> tuple[str, str] | None:
+        if isinstance(term.op.kernel, _CORES) and (host.core >= 0 or side == "prologue"):
+            return "kernel", f"its reader's dispatch has a core already: {self._op(host.core)}"
+        if not isinstance(term.op.kernel, (*_CORES, Elementwise)):
+            return "kernel", "it is filled once"
+        if len(host.prologue) + len(host.epilogue) >= MAX_CHAIN:
+            return "length", f"the chain has {MAX_CHAIN} ops already"
+        reads = {*host.reads, *(t for t, _, _ in operand_terms(term, self.terms))} - {term.id}
+        if len(reads) + 1 > self.limits.storage_buffers:
+            return "bindings", f"{len(reads) + 1} buffers in one dispatch, wanted at most {self.limits.storage_buffers}"
+        return None
+
+    def _missed(self, term: Term, readers: list[Edge], reason: str, detail: str) -> Missed:
+        reader = next(e.reader for e in readers if e.chain)
+        return Missed(f"{self._op(term.id)}+{self._op(reader)}", term.node, reason, detail)
+
+    def _op(self, term: int) -> str:
+        return self.terms.terms[term].op.name
+
+    def _node(self, term: int) -> int:
+        return self.terms.terms[term].node
+
+
+def is_leaf(term: Term) -> bool:
+    """Whether its buffer is written by nobody in the step."""
+    return isinstance(term.op.kernel, Leaf)

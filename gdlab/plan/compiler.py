@@ -1,0 +1,189 @@
+"""`compile`: a graph in, an execution plan out; needs no device."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from gdlab.errors import CompileError, GraphError
+from gdlab.graph import Graph, reachable
+from gdlab.op import Alias, Elementwise, Fill, Leaf, Movement
+from gdlab.plan.chains import Clusters, needs_of
+from gdlab.plan.lower import Lowered, Lowering
+from gdlab.plan.memory import memory_plan
+from gdlab.plan.plan import CompileOptions, Dispatch, ExecutionPlan, Lane, PlanMode, Target
+from gdlab.plan.schedule import groups_of, numbered, scheduled
+from gdlab.plan.terms import Terms, terms_of
+from gdlab.plan.verify import verify
+from gdlab.types import TensorType
+
+_PORTABLE = Target.portable()
+_DEFAULT = CompileOptions()
+VERSION = 1
+
+
+def compile(
+    graph: Graph,
+    *,
+    mode: PlanMode,
+    lanes: Sequence[Lane] | None = None,
+    options: CompileOptions = _DEFAULT,
+    target: Target = _PORTABLE,
+) -> ExecutionPlan:
+    """The plan of one step. `lanes` tells the phase of every node; without it nodes that only gradients need are backward.
+
+    Raises `CompileError` where no valid plan exists: a tensor beyond the binding limit, an op without kernel and body.
+    """
+    _check_arguments(graph, mode, lanes)
+    backward = _backward(graph, mode, lanes)
+    terms = terms_of(graph, backward)
+    needs = needs_of(terms, tuple(terms.term_of[i] for i in graph.output_ids))
+    _check_sizes(terms, needs.needed, target)
+    clusters = Clusters(terms, needs, options, target.limits)
+    lowered = Lowering(graph, terms, mode, target).run(clusters.assign(), needs.needed)
+    order, groups = scheduled(lowered.dispatches, options.serial)
+    dispatches = numbered(lowered.dispatches, order, groups)
+    place = {old: new for new, old in enumerate(order)}
+    outputs = tuple(_buffer_of(terms, lowered, i) for i in graph.output_ids)
+    users = graph.num_user_outputs
+    loss = outputs[0] if graph.nodes[graph.output_ids[0]].type == TensorType((1,)) else None
+    leaf_buffers = [(n, lowered.buffer_of[terms.term_of[n.id]]) for n in graph if n.op in ("input", "parameter")]
+    parameters = tuple((n.name, b) for n, b in leaf_buffers if n.op == "parameter")
+    node_buffers = _node_buffers(graph, terms, lowered)
+    return verify(
+        ExecutionPlan(
+            mode=mode,
+            buffers=tuple(lowered.buffers),
+            dispatches=dispatches,
+            groups=groups_of(dispatches),
+            memory=memory_plan(lowered.buffers, dispatches, options, target.limits.alignment),
+            param_buffers=parameters,
+            input_buffers=tuple((n.name, b) for n, b in leaf_buffers if n.op == "input"),
+            constant_buffers=_constants(terms, lowered),
+            param_grad_pairs=tuple((p, g) for (_, p), g in zip(parameters, outputs[users:], strict=False)),
+            output_buffers=outputs[:users],
+            loss_buffer=loss,
+            node_buffers=tuple(node_buffers.items()),
+            fused_nodes=_fates(graph, terms, lowered, dispatches, place, node_buffers),
+            missed=tuple(clusters.missed),
+            graph=graph,
+            options=options,
+            target=target,
+            fingerprint=_fingerprint(graph, mode, options, target),
+            version=VERSION,
+        )
+    )
+
+
+def _check_arguments(graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None) -> None:
+    if not graph.output_ids:
+        raise GraphError("compile", "outputs", "none", "a graph with outputs: call set_outputs")
+    if mode not in ("training", "inference"):
+        raise CompileError("compile", "mode", repr(mode), "training or inference")
+    if lanes is not None and len(lanes) != len(graph):
+        raise CompileError("compile", "lanes", f"{len(lanes)} lanes", f"{len(graph)}, one per node")
+    gradients = graph.num_param_grad_outputs
+    if gradients not in (0, len(graph.parameters)):
+        raise CompileError("compile", "gradients", gradients, f"{len(graph.parameters)}, one per parameter, or none")
+
+
+def _check_sizes(terms: Terms, needed: bytearray, target: Target) -> None:
+    """A tensor that no binding can hold is refused by name."""
+    most = target.limits.binding_bytes
+    for term in terms.terms:
+        if needed[term.id] and term.type.size_bytes > most:
+            raise CompileError(
+                "compile", "tensor", f"{term.type} of {term.op.name}, {term.type.size_bytes} bytes",
+                f"at most {most} bytes, the binding limit of this device", node=term.node,
+            )  # fmt: skip
+
+
+def _backward(graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None) -> list[bool]:
+    if lanes is not None:
+        return [lane.phase == "backward" for lane in lanes]
+    if mode == "inference":
+        return [False] * len(graph)
+    forward = reachable(graph, graph.output_ids[: graph.num_user_outputs])
+    return [not seen for seen in forward]
+
+
+def _buffer_of(terms: Terms, lowered: Lowered, output: int) -> int:
+    term = terms.base[terms.term_of[output]]
+    return lowered.copies.get(term, lowered.buffer_of[term])
+
+
+def _constants(terms: Terms, lowered: Lowered) -> tuple[tuple[int, bytes], ...]:
+    return tuple(
+        (b, dict(terms.terms[term].attrs)["data"].raw)
+        for term, b in lowered.buffer_of.items()
+        if terms.terms[term].op.name == "constant"
+    )
+
+
+def _node_buffers(graph: Graph, terms: Terms, lowered: Lowered) -> dict[int, int]:
+    """The buffer that holds each node's value; an output that is only an alias of a leaf lies in its copy."""
+    found: dict[int, int] = {}
+    outputs = set(graph.output_ids)
+    for node, term in enumerate(terms.term_of):
+        base = terms.base[term] if term >= 0 else -1
+        if base in lowered.buffer_of:
+            copied = node in outputs and base != term and base in lowered.copies
+            found[node] = lowered.copies[base] if copied else lowered.buffer_of[base]
+    return found
+
+
+# what became of the other nodes --------------------------------------------------------------------------------------------
+def _fates(
+    graph: Graph,
+    terms: Terms,
+    lowered: Lowered,
+    dispatches: Sequence[Dispatch],
+    place: dict[int, int],
+    node_buffers: dict[int, int],
+) -> tuple[tuple[int, int, str], ...]:
+    """(node, dispatch or −1, reason) of every node without a buffer of its own."""
+    first: dict[int, int] = {}
+    for d in dispatches:
+        for node in d.origin:
+            first.setdefault(node, d.index)
+    found = []
+    for node, term in enumerate(terms.term_of):
+        reason = _fate(graph, terms, node, term, node in node_buffers)
+        if reason is None:
+            continue
+        in_chain = lowered.dispatch_of.get(term, -1) if term >= 0 else -1
+        dispatch = place[in_chain] if in_chain >= 0 else first.get(node, -1)
+        found.append((node, dispatch, reason if dispatch < 0 else f"{reason}, in dispatch {dispatch}"))
+    return tuple(found)
+
+
+def _fate(graph: Graph, terms: Terms, node: int, term: int, held: bool) -> str | None:
+    if term < 0:
+        return "dead: no output needs it"
+    record, view = terms.terms[term], terms.views[term]
+    kernel = record.op.kernel
+    if held and terms.base[term] != term:
+        return f"aliased: the elements of %{terms.terms[terms.base[term]].node}, in its buffer"
+    if held:
+        return None if record.node == node or graph.nodes[node].op != record.op.name else f"merged: equal to %{record.node}"
+    if view.is_literal and isinstance(kernel, (Fill, Leaf, Movement, Alias, Elementwise)):
+        return f"folded: the literal {view.value:g}"
+    if isinstance(kernel, Leaf):
+        return "dead: no output needs it"
+    if isinstance(kernel, (Movement, Alias)) and view.term != term:
+        how = "aliased: whole" if view.access == "full" else f"operand view: by {view.access}"
+        return f"{how}, reads %{terms.terms[view.term].node}"
+    return "fused"
+
+
+def _fingerprint(graph: Graph, mode: PlanMode, options: CompileOptions, target: Target) -> str:
+    h = hashlib.sha256(f"gdlab plan {VERSION}".encode())
+    h.update(graph.fingerprint().encode())
+    h.update(repr((mode, _values(options), target.kind, target.adapter_class, _values(target.limits))).encode())
+    return h.hexdigest()
+
+
+def _values(record: Any) -> tuple[Any, ...]:
+    return tuple(getattr(record, f.name) for f in fields(record))

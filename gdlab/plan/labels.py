@@ -1,0 +1,64 @@
+"""What a dispatch is called in tables, profiles and timelines: `FusedMatMulAdd[32x128x784] + relu`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gdlab.plan.plan import Arg, Matmul, PointOp, Reduce
+
+_WORDS = {"matmul": "MatMul", "at": "AT", "bt": "BT", "swiglu": "SwiGLU", "u32": "U32"}
+_SHOWN = 5  # names in a label; the rest is counted
+
+
+def display(op: str) -> str:
+    """`fused_matmul_at_add` → `FusedMatMulATAdd`."""
+    return "".join(_WORDS.get(word, word.capitalize()) for word in op.split("_"))
+
+
+def names(ops: Sequence[str], separator: str) -> str:
+    """The first few names, and how many more there are."""
+    more = len(ops) - _SHOWN
+    return separator.join(ops[:_SHOWN]) + (f"{separator}{more} more" if more > 0 else "")
+
+
+def pointwise(chain: Sequence[PointOp], size: int) -> str:
+    """`Pointwise(mul,sigmoid)[4096]`."""
+    return f"Pointwise({names([p.op for p in chain], ',')})[{size}]"
+
+
+def matmul(p: Matmul, via: str) -> str:
+    """`MatMulAT[784x128x32]`; a product that came from a fused op bears its name."""
+    plain = "MatMul" + ("AT" if p.a == "km" else "") + ("BT" if p.b == "nk" else "")
+    return f"{display(via) if 'matmul' in via else plain}[{p.m}x{p.n}x{p.k}]"
+
+
+def reduce(r: Reduce, chain: Sequence[PointOp]) -> str:
+    """`SumRows[64x128]` folds rows, `SumInner[64x10]` the last axis, `SumAll(mul)[640]` everything."""
+    name = "Mean" if r.combine == "sum" and r.finish != "acc" else r.combine.capitalize()
+    inside = f"({names([p.op for p in chain], ',')})" if chain else ""
+    if r.outer == r.inner == 1:
+        return f"{name}All{inside}[{r.length}]"
+    if r.outer == 1:
+        return f"{name}Rows{inside}[{r.length}x{r.inner}]"
+    if r.inner == 1:
+        return f"{name}Inner{inside}[{r.outer}x{r.length}]"
+    return f"{name}{inside}[{r.outer}x{r.length}x{r.inner}]"
+
+
+def suffix(chain: Sequence[PointOp], skip: Sequence[str] = ()) -> str:
+    """` + relu`: the ops after the core that its result runs through, without those that `skip` names."""
+    touched: set[int] = set()
+    found = []
+    left = list(skip)
+    for i, p in enumerate(chain):
+        if any(_is_acc(a) or (a.kind == "op" and a.index in touched) for a in p.args):
+            touched.add(i)
+            if p.op in left:
+                left.remove(p.op)
+            else:
+                found.append(p.op)
+    return "".join(f" + {name}" for name in found[:_SHOWN]) + (" + …" if len(found) > _SHOWN else "")
+
+
+def _is_acc(arg: Arg) -> bool:
+    return arg.kind == "acc"

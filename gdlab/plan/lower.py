@@ -1,0 +1,330 @@
+"""From terms to dispatches and buffers: what is launched, what it reads and writes, and what became of every node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gdlab.graph import Graph
+from gdlab.op import Contraction, Elementwise, Fill, Reduction, Rows
+from gdlab.plan import labels, variants
+from gdlab.plan.chains import Cluster, is_leaf
+from gdlab.plan.plan import (
+    Arg,
+    Buffer,
+    BufferKind,
+    Dispatch,
+    DispatchPhase,
+    Gather,
+    Matmul,
+    Operand,
+    PlanMode,
+    PointOp,
+    Reduce,
+    RowKernel,
+    Target,
+)
+from gdlab.plan.terms import Term, Terms, View, fill_value, movement_of
+from gdlab.plan.variants import Schedule
+from gdlab.types import Shape, TensorType
+
+COPY = "copy"
+
+
+@dataclass(slots=True)
+class Lowered:
+    """Buffers and dispatches in program order (indices and groups still 0), and where things lie."""
+
+    buffers: list[Buffer] = field(default_factory=list)
+    dispatches: list[Dispatch] = field(default_factory=list)
+    buffer_of: dict[int, int] = field(default_factory=dict)  # term → buffer
+    copies: dict[int, int] = field(default_factory=dict)  # leaf term → buffer of the copy that an output reads
+    dispatch_of: dict[int, int] = field(default_factory=dict)  # term → dispatch that computes it
+
+
+class Lowering:
+    """Writes one dispatch per cluster (a fold over separated axes: one per run of axes)."""
+
+    def __init__(self, graph: Graph, terms: Terms, mode: PlanMode, target: Target) -> None:
+        self.graph, self.terms, self.mode, self.target = graph, terms, mode, target
+        self.out = Lowered()
+        self.holders: dict[int, list[int]] = {}
+        for node, term in enumerate(terms.term_of):
+            if term >= 0:
+                self.holders.setdefault(terms.base[term], []).append(node)
+        self.kinds = self._output_kinds()
+
+    def run(self, clusters: Iterable[Cluster], needed: bytearray) -> Lowered:
+        """All buffers, leaves first, then all dispatches."""
+        for term in self.terms.terms:
+            if is_leaf(term) and (needed[term.id] or term.op.name != "constant"):
+                self._leaf(term)
+        for cluster in clusters:
+            self._cluster(cluster)
+        for node in self.graph.output_ids:
+            term = self.terms.base[self.terms.term_of[node]]
+            if is_leaf(self.terms.terms[term]) and term not in self.out.copies:
+                self._copy(self.terms.terms[term])
+        return self.out
+
+    # buffers
+    def _output_kinds(self) -> dict[int, tuple[BufferKind, str]]:
+        """Kind and name of the buffers that outputs lie in; an earlier output's claim wins."""
+        kinds: dict[int, tuple[BufferKind, str]] = {}
+        ids, users = self.graph.output_ids, self.graph.num_user_outputs
+        parameters = self.graph.parameters if len(ids) > users else ()
+        for i, node in enumerate(ids):
+            term = self.terms.base[self.terms.term_of[node]]
+            scalar = self.graph.nodes[node].type == TensorType((1,))
+            name = self.graph.output_names[i] or self.graph.nodes[node].name
+            if i < users:
+                kinds.setdefault(term, ("loss" if i == 0 and scalar else "output", name))
+            else:
+                kinds.setdefault(term, ("gradient", f"∂{parameters[i - users].name}"))
+        return kinds
+
+    def _leaf(self, term: Term) -> None:
+        kind: BufferKind = {"input": "input", "parameter": "parameter"}.get(term.op.name, "constant")  # type: ignore[assignment]
+        self._buffer(term.type, kind, self.graph.nodes[term.node].name, self.holders.get(term.id, term.nodes), term.id)
+
+    def _buffer(self, type: TensorType, kind: BufferKind, name: str, nodes: Iterable[int], term: int = -1) -> int:
+        id = len(self.out.buffers)
+        self.out.buffers.append(Buffer(id, type.size_bytes, type.dtype, type.shape, kind, name, tuple(nodes)))
+        if term >= 0:
+            self.out.buffer_of[term] = id
+        return id
+
+    def _result(self, term: Term) -> int:
+        kind, name = self.kinds.get(term.id, ("intermediate", ""))
+        nodes = self.holders.get(term.id, [])
+        name = next((self.graph.nodes[n].name for n in nodes if self.graph.nodes[n].name), name)
+        return self._buffer(term.type, kind, name if kind != "gradient" else self.kinds[term.id][1], nodes, term.id)
+
+    # dispatches
+    def _cluster(self, cluster: Cluster) -> None:
+        root = self.terms.terms[cluster.root]
+        core = self.terms.terms[cluster.core] if cluster.core >= 0 else None
+        kernel = None if core is None else core.op.kernel
+        parts = _Parts(self, cluster, core)
+        if core is None:
+            self._emit_pointwise(root, parts)
+        elif isinstance(kernel, Contraction):
+            self._emit_matmul(root, core, kernel, parts)
+        elif isinstance(kernel, Reduction):
+            self._emit_reduce(root, core, kernel, parts)
+        elif isinstance(kernel, Rows):
+            self._emit_rows(root, core, kernel, parts)
+        else:
+            self._emit_gather(root, core, parts)
+        for member in cluster.members:
+            self.out.dispatch_of[member] = len(self.out.dispatches) - 1
+
+    def _emit_pointwise(self, root: Term, parts: _Parts) -> None:
+        chain = parts.epilogue()
+        size = root.type.num_elements
+        operands = tuple(parts.operands)
+        self._emit(
+            "pointwise", root, parts, labels.pointwise(chain, size), variants.pointwise(size, operands, self.target),
+            epilogue=chain, flops=size * len(chain),
+        )  # fmt: skip
+
+    def _emit_matmul(self, root: Term, core: Term, kernel: Contraction, parts: _Parts) -> None:
+        a, b = (self.terms.terms[i].type.shape for i in core.inputs)
+        m, n = core.type.shape
+        product = Matmul(m, n, a[1] if kernel.a == "mk" else a[0], kernel.a, kernel.b, core.node)
+        parts.read_whole(core.inputs)
+        chain = parts.epilogue()
+        via = core.via if "matmul" in core.via else ""
+        after = [self.terms.terms[t] for t in parts.cluster.epilogue]
+        label = labels.matmul(product, via) + labels.suffix(chain, [t.op.name for t in after if via and t.via == via])
+        self._emit(
+            "matmul", root, parts, label, variants.matmul(product, self.target), epilogue=chain, matmul=product,
+            flops=2 * m * n * product.k + m * n * len(chain),
+        )  # fmt: skip
+
+    def _emit_reduce(self, root: Term, core: Term, kernel: Reduction, parts: _Parts) -> None:
+        operand = self.terms.terms[core.inputs[0]].type
+        stages = fold_stages(operand.shape, kernel.axes(operand, dict(core.attrs)))
+        count = math.prod(length for _, length, _ in stages)
+        chain = parts.prologue(core)
+        for i, (outer, length, inner) in enumerate(stages):
+            last = i == len(stages) - 1
+            fold = Reduce(kernel.combine, kernel.finish if last else "acc", outer, length, inner, count, core.node)
+            after = parts.epilogue() if last else ()
+            schedule = variants.reduce(fold, self.target)
+            label = labels.reduce(fold, chain) + labels.suffix(after)
+            flops = outer * length * inner * (1 + len(chain)) + outer * inner * len(after)
+            if last:
+                self._emit(
+                    "reduce", root, parts, label, schedule, prologue=chain, epilogue=after, reduce=fold, flops=flops
+                )
+                return
+            partial = TensorType((outer, inner))
+            buffer = self._buffer(partial, "intermediate", "", ())
+            self._append("reduce", root, parts, label, schedule, buffer, partial, prologue=chain, reduce=fold, flops=flops)
+            parts.operands, chain = [Operand(buffer, partial.shape)], ()
+
+    def _emit_rows(self, root: Term, core: Term, kernel: Rows, parts: _Parts) -> None:
+        width = core.type.shape[-1]
+        rows = core.type.num_elements // width
+        parts.read_whole(core.inputs)
+        chain = parts.epilogue()
+        label = f"{labels.display(core.op.name)}[{rows}x{width}]" + labels.suffix(chain)
+        self._emit(
+            "rows", root, parts, label, variants.rows(rows, width, self.target), epilogue=chain,
+            rows=RowKernel(kernel.file, rows, width, core.node), flops=rows * width * (5 + len(chain)),
+        )  # fmt: skip
+
+    def _emit_gather(self, root: Term, core: Term, parts: _Parts) -> None:
+        offset, axes, fill = movement_of(core, self.terms.terms[core.inputs[0]].type)
+        parts.read_whole(core.inputs)
+        chain = parts.epilogue()
+        size = root.type.num_elements
+        self._emit(
+            "movement", root, parts, f"{labels.display(core.op.name)}[{size}]" + labels.suffix(chain),
+            variants.gather(size, self.target), epilogue=chain, flops=size * len(chain),
+            gather=Gather(core.type.shape, offset, axes, float(fill), core.node),
+        )  # fmt: skip
+
+    def _copy(self, leaf: Term) -> None:
+        """An output that is a leaf: its value before the step's update, in a buffer of its own."""
+        kind, name = self.kinds[leaf.id]
+        nodes = [n for n in dict.fromkeys(self.graph.output_ids) if self.terms.base[self.terms.term_of[n]] == leaf.id]
+        buffer = self.out.copies[leaf.id] = self._buffer(leaf.type, kind, name, nodes)
+        parts = _Parts(self, Cluster(leaf.id, leaf.type.num_elements), None)
+        parts.operand(leaf.id, "full", 1, leaf.type.shape)
+        line = PointOp(COPY, "x", ("x",), (Arg("operand", 0),), (), nodes[0])
+        size = leaf.type.num_elements
+        schedule = variants.pointwise(size, tuple(parts.operands), self.target)
+        self._append(
+            "pointwise", leaf, parts, f"Copy[{size}]", schedule, buffer, leaf.type, phase="copy", epilogue=(line,),
+            nodes=nodes,
+        )  # fmt: skip
+
+    def _emit(self, kernel: str, root: Term, parts: _Parts, label: str, schedule: Schedule, **fields: object) -> None:
+        self._append(kernel, root, parts, label, schedule, self._result(root), root.type, **fields)
+
+    def _append(
+        self,
+        kernel: str,
+        root: Term,
+        parts: _Parts,
+        label: str,
+        schedule: Schedule,
+        output: int,
+        type: TensorType,
+        phase: DispatchPhase | None = None,
+        nodes: Iterable[int] | None = None,
+        **fields: object,
+    ) -> None:
+        operands = tuple(parts.operands)
+        read = sum(self.out.buffers[b].nbytes for b in dict.fromkeys(o.buffer for o in operands))
+        self.out.dispatches.append(
+            Dispatch(
+                0, kernel, label, phase or ("backward" if root.backward else "forward"), operands, output, type,  # type: ignore[arg-type]
+                workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size, params=schedule.params,
+                variant=schedule.variant, variant_reason=schedule.reason,
+                origin=tuple(nodes) if nodes is not None else self._origin(parts.cluster),
+                bytes_read=read, bytes_written=type.size_bytes, **fields,  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+
+    def _origin(self, cluster: Cluster) -> tuple[int, ...]:
+        """The nodes that a cluster computes, and those that it reads as literals, aliases or by broadcast access."""
+        terms, found = self.terms, dict.fromkeys(self.holders.get(cluster.root, ()))
+        for member in cluster.members:
+            found.update(dict.fromkeys(terms.terms[member].nodes))
+        stack = [i for n in found for i in self.graph.nodes[n].inputs]
+        while stack:
+            node = stack.pop()
+            term = terms.term_of[node]
+            if node not in found and not terms.is_stored(term):
+                found[node] = None
+                stack.extend(self.graph.nodes[node].inputs)
+        return tuple(sorted(found))
+
+
+class _Parts:
+    """Operands and chains of one dispatch while it is written."""
+
+    def __init__(self, lowering: Lowering, cluster: Cluster, core: Term | None) -> None:
+        self.lowering, self.cluster, self.core = lowering, cluster, core
+        self.operands: list[Operand] = []
+        self.index: dict[tuple[int, str, int], int] = {}
+
+    def operand(self, term: int, access: str, extent: int, shape: Shape) -> int:
+        """The number of this view among the operands."""
+        buffer = self.lowering.out.buffer_of[term]
+        key = buffer, access, extent
+        if key not in self.index:
+            self.index[key] = len(self.operands)
+            self.operands.append(Operand(buffer, shape, access, extent))  # type: ignore[arg-type]
+        return self.index[key]
+
+    def read_whole(self, inputs: Iterable[int]) -> None:
+        """The operands of a core that reads memory as it lies, one each even where they are equal."""
+        terms = self.lowering.terms
+        for i in inputs:
+            base = terms.base[i]
+            self.operands.append(Operand(self.lowering.out.buffer_of[base], terms.terms[i].type.shape))
+
+    def prologue(self, core: Term) -> tuple[PointOp, ...]:
+        """The chain whose last value a reduction folds; without one the reduction reads operand 0."""
+        if self.cluster.prologue:
+            return self._chain(self.cluster.prologue)
+        (view,) = self.lowering.terms.reads[core.id]
+        if view.is_literal:
+            return (_literal(view.value, core.node),)
+        self.operand(view.term, view.access, view.extent, self.lowering.terms.terms[view.term].type.shape)
+        return ()
+
+    def epilogue(self) -> tuple[PointOp, ...]:
+        """The chain on the core's result; of a fill its one literal."""
+        root = self.lowering.terms.terms[self.cluster.root]
+        if isinstance(root.op.kernel, Fill):
+            return (_literal(fill_value(root), root.node),)
+        return self._chain(self.cluster.epilogue)
+
+    def _chain(self, members: list[int]) -> tuple[PointOp, ...]:
+        terms, place, lines = self.lowering.terms, dict[int, int](), list[PointOp]()
+        for member in members:
+            term = terms.terms[member]
+            kernel = term.op.kernel
+            assert isinstance(kernel, Elementwise)  # chains hold nothing else
+            args = tuple(self._arg(view, place) for view in terms.reads[member])
+            place[member] = len(lines)
+            lines.append(PointOp(term.op.name, kernel.expr, term.op.operands, args, term.attrs, term.node))
+        return tuple(lines)
+
+    def _arg(self, view: View, place: dict[int, int]) -> Arg:
+        if view.is_literal:
+            return Arg("literal", value=view.value)
+        if view.term in place:
+            return Arg("op", place[view.term])
+        if self.core is not None and view.term == self.core.id:
+            return Arg("acc")
+        shape = self.lowering.terms.terms[view.term].type.shape
+        return Arg("operand", self.operand(view.term, view.access, view.extent, shape))
+
+
+def _literal(value: float, node: int) -> PointOp:
+    return PointOp("full", "x", ("x",), (Arg("literal", value=value),), (), node)
+
+
+def fold_stages(shape: Shape, axes: Iterable[int]) -> list[tuple[int, int, int]]:
+    """(outer, length, inner) of every run of neighbouring folded axes, the last run first; at least one."""
+    folded = {a % len(shape) for a in axes}
+    wide = [(n, i in folded) for i, n in enumerate(shape) if n > 1]
+    runs: list[tuple[int, bool]] = []
+    for n, inside in wide:
+        if runs and runs[-1][1] == inside:
+            runs[-1] = (runs[-1][0] * n, inside)
+        else:
+            runs.append((n, inside))
+    stages = []
+    for i in reversed(range(len(runs))):
+        if runs[i][1]:
+            kept = [n for n, inside in runs[i + 1 :] if not inside]
+            stages.append((math.prod(n for n, _ in runs[:i]), runs[i][0], math.prod(kept)))
+    return stages or [(math.prod(shape), 1, 1)]

@@ -1,0 +1,82 @@
+"""In which order dispatches run: conflicts, levels, and barrier groups with the reason that each begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gdlab.plan.plan import Dispatch, DispatchPhase, Group, Hazard, HazardKind
+
+PHASES: tuple[DispatchPhase, ...] = ("forward", "backward", "copy", "update")
+
+
+def scheduled(dispatches: Sequence[Dispatch], serial: bool) -> tuple[list[int], list[int]]:
+    """(order, group of each in that order): stably sorted by (phase, level); levels restart in every phase."""
+    levels = _levels(dispatches)
+    rank = {phase: i for i, phase in enumerate(PHASES)}
+    order = sorted(range(len(dispatches)), key=lambda i: (rank[dispatches[i].phase], levels[i]))
+    if serial:
+        return order, list(range(len(order)))
+    groups: list[int] = []
+    for before, i in zip([-1, *order], order, strict=False):
+        begins = before < 0 or (dispatches[before].phase, levels[before]) != (dispatches[i].phase, levels[i])
+        groups.append(len(groups) and groups[-1] + begins)
+    return order, groups
+
+
+def _levels(dispatches: Sequence[Dispatch]) -> list[int]:
+    """1 + the highest level among earlier dispatches of the same phase that conflict."""
+    written: dict[tuple[str, int], int] = {}  # (phase, buffer) → highest level of a writer
+    read: dict[tuple[str, int], int] = {}
+    levels = []
+    for d in dispatches:
+        level = 0
+        for b in d.reads:
+            level = max(level, written.get((d.phase, b), 0))
+        for b in d.writes:
+            level = max(level, written.get((d.phase, b), 0), read.get((d.phase, b), 0))
+        level += 1
+        levels.append(level)
+        for b in d.reads:
+            read[d.phase, b] = max(level, read.get((d.phase, b), 0))
+        for b in d.writes:
+            written[d.phase, b] = max(level, written.get((d.phase, b), 0))
+    return levels
+
+
+def numbered(dispatches: Sequence[Dispatch], order: Sequence[int], groups: Sequence[int]) -> tuple[Dispatch, ...]:
+    """The dispatches in order, with their index and group."""
+    return tuple(
+        replace(dispatches[i], index=index, group=group) for index, (i, group) in enumerate(zip(order, groups, strict=True))
+    )
+
+
+def groups_of(dispatches: Sequence[Dispatch]) -> tuple[Group, ...]:
+    """The barrier groups of numbered dispatches, each with its conflicts with the group before it."""
+    starts = [i for i, d in enumerate(dispatches) if i == 0 or d.group != dispatches[i - 1].group]
+    found: list[Group] = []
+    for start, stop in zip(starts, [*starts[1:], len(dispatches)], strict=True):
+        before = dispatches[found[-1].start : start] if found else ()
+        found.append(Group(start, stop, tuple(hazards(before, dispatches[start:stop]))))
+    return tuple(found)
+
+
+def hazards(before: Sequence[Dispatch], after: Sequence[Dispatch]) -> list[Hazard]:
+    """Every conflict of a later dispatch with an earlier one: read after write, write after read, write after write."""
+    writers: dict[int, list[int]] = {}
+    readers: dict[int, list[int]] = {}
+    for d in before:
+        for b in d.writes:
+            writers.setdefault(b, []).append(d.index)
+        for b in d.reads:
+            readers.setdefault(b, []).append(d.index)
+    found: list[Hazard] = []
+    for d in after:
+        kinds: tuple[tuple[HazardKind, tuple[int, ...], dict[int, list[int]]], ...] = (
+            ("raw", d.reads, writers),
+            ("war", d.writes, readers),
+            ("waw", d.writes, writers),
+        )
+        for kind, buffers, earlier in kinds:
+            found.extend(Hazard(other, d.index, b, kind) for b in buffers for other in earlier.get(b, ()))
+    return found

@@ -1,0 +1,281 @@
+"""What a graph computes, ready to be lowered: composites expanded, equal work merged, operands followed to their storage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+from gdlab.errors import CompileError
+from gdlab.graph import Attrs, Graph, Node, attrs_key, reachable
+from gdlab.op import REGISTRY, Alias, Axis, Contraction, Elementwise, Fill, Leaf, Movement, Op, Reduction, Rows
+from gdlab.plan.expr import evaluate
+from gdlab.plan.plan import Access
+from gdlab.types import Shape, TensorType, f32
+
+
+@dataclass(slots=True)
+class Term:
+    """One thing to compute. `nodes` are the graph's nodes it works for, the composites that were expanded included;
+    `via` is the first such composite, or empty."""
+
+    id: int
+    op: Op
+    inputs: tuple[int, ...]
+    attrs: Attrs
+    type: TensorType
+    nodes: list[int]
+    backward: bool
+    via: str
+
+    @property
+    def node(self) -> int:
+        """The first node it works for."""
+        return self.nodes[0]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a term is read: element i is element `access(i)` of the term `term`, or the literal `value` (then `term` is −1)."""
+
+    term: int
+    access: Access = "full"
+    extent: int = 1
+    value: float = 0.0
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether it needs no storage."""
+        return self.term < 0
+
+
+@dataclass(slots=True)
+class Terms:
+    """All terms in topological order; of every node its term (−1: dead); of every term how it is read, its `base` (the
+    term whose buffer it shares, aliases followed), and how it reads its inputs element by element."""
+
+    terms: list[Term]
+    term_of: list[int]
+    views: list[View]
+    base: list[int]
+    reads: list[tuple[View, ...]]
+
+    def is_stored(self, term: int) -> bool:
+        """Whether whoever reads the term reads its own elements: it is no alias, literal or broadcast access."""
+        return self.views[term].term == term
+
+
+def terms_of(graph: Graph, backward: Sequence[bool]) -> Terms:
+    """Expand, merge and resolve `graph`; `backward[node]` tells the phase of every node."""
+    builder = _Builder()
+    live = reachable(graph, graph.output_ids)
+    term_of = [-1] * len(graph)
+    for node in graph:
+        if live[node.id] or node.op in ("input", "parameter"):
+            inputs = tuple(term_of[i] for i in node.inputs)
+            term_of[node.id] = builder.add(_op_of(node), inputs, node.attrs, node.type, node.id, backward[node.id], "")
+    views: list[View] = []
+    base: list[int] = []
+    for term in builder.terms:
+        views.append(_view(term, builder.terms, views))
+        aliased = isinstance(term.op.kernel, Alias) or (
+            isinstance(term.op.kernel, Movement) and views[-1].access == "full" and views[-1].term not in (term.id, -1)
+        )
+        base.append(base[term.inputs[0]] if aliased else term.id)
+    reads = [_reads(term, builder.terms, views, base) for term in builder.terms]
+    return Terms(builder.terms, term_of, views, base, reads)
+
+
+def _op_of(node: Node) -> Op:
+    op = REGISTRY.get(node.op)
+    if op is None:
+        raise CompileError("compile", "op", node.op, "an op of the registry", node=node.id)
+    return op
+
+
+class _Builder:
+    """Appends terms; equal ones (op, attributes bit by bit, inputs, type) are one."""
+
+    def __init__(self) -> None:
+        self.terms: list[Term] = []
+        self.known: dict[tuple[object, ...], int] = {}
+
+    def add(
+        self, op: Op, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, node: int, backward: bool, via: str
+    ) -> int:
+        """The term of this work, a new one or the one that does it already."""
+        if op.kernel is None:
+            return self.expand(op, inputs, attrs, node, backward, via)
+        key = (op.name, attrs_key(attrs), inputs, str(type))
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = len(self.terms)
+            self.terms.append(Term(found, op, inputs, attrs, type, [node], backward, via))
+            return found
+        term = self.terms[found]
+        if term.nodes[-1] != node:
+            term.nodes.append(node)
+        term.backward = term.backward and backward
+        return found
+
+    def expand(self, op: Op, inputs: tuple[int, ...], attrs: Attrs, node: int, backward: bool, via: str) -> int:
+        """The body of a composite that has no kernel of its own."""
+        if op.body is None:
+            raise CompileError("compile", "op", op.name, "an op with a kernel or a body", node=node)
+        body = op.trace(tuple(self.terms[i].type for i in inputs), attrs)
+        wanted = reachable(body, body.output_ids)
+        made = list(inputs)
+        for inner in body.nodes[len(inputs) :]:
+            operands = tuple(made[i] for i in inner.inputs)
+            made.append(
+                self.add(_op_of(inner), operands, inner.attrs, inner.type, node, backward, via or op.name)
+                if wanted[inner.id]
+                else -1
+            )
+        return made[body.output_ids[0]]
+
+
+# views: what is read instead of computed ---------------------------------------------------------------------------------
+def _view(term: Term, terms: list[Term], views: list[View]) -> View:
+    return _VIEWS[type(term.op.kernel)](term, terms, views)
+
+
+def _stored(term: Term, terms: list[Term], views: list[View]) -> View:
+    return View(term.id)
+
+
+def _leaf(term: Term, terms: list[Term], views: list[View]) -> View:
+    """A constant of one element is a literal (WGSL has no literal for a NaN or an infinity)."""
+    if term.op.name == "constant" and term.type == TensorType((1,), f32):
+        value = float(dict(term.attrs)["data"].array[0])
+        if math.isfinite(value):
+            return View(-1, value=value)
+    return View(term.id)
+
+
+def _fill(term: Term, terms: list[Term], views: list[View]) -> View:
+    return View(-1, value=fill_value(term))
+
+
+def fill_value(term: Term) -> float:
+    """The value of every element of a fill."""
+    kernel = term.op.kernel
+    assert isinstance(kernel, Fill)  # the table sends only fills here
+    return float(eval(kernel.expr, {"__builtins__": {}}, dict(term.attrs)))
+
+
+def _elementwise(term: Term, terms: list[Term], views: list[View]) -> View:
+    """An op on literals alone is a literal, as long as its value is finite."""
+    kernel = term.op.kernel
+    inputs = [views[i] for i in term.inputs]
+    if not inputs or not all(v.is_literal for v in inputs):
+        return View(term.id)
+    assert isinstance(kernel, Elementwise)  # the table sends only these here
+    numbers = {name: value for name, value in term.attrs if isinstance(value, (int, float))}
+    value = evaluate(kernel.expr, numbers | {n: v.value for n, v in zip(term.op.operands, inputs, strict=True)})
+    return View(-1, value=value) if math.isfinite(value) else View(term.id)
+
+
+def _alias(term: Term, terms: list[Term], views: list[View]) -> View:
+    return views[term.inputs[0]]
+
+
+def _movement(term: Term, terms: list[Term], views: list[View]) -> View:
+    source = terms[term.inputs[0]]
+    offset, axes, fill = movement_of(term, source.type)
+    inner = views[source.id]
+    flat = flat_access(offset, axes, term.type.shape, source.type.num_elements)
+    if inner.is_literal and (flat is not None or fill == inner.value):
+        return inner
+    composed = None if flat is None else _compose(*flat, inner)
+    return View(term.id) if composed is None else composed
+
+
+def movement_of(term: Term, operand: TensorType) -> tuple[int, tuple[Axis, ...], float]:
+    """Offset, axes and fill value of a movement of `operand`."""
+    kernel = term.op.kernel
+    assert isinstance(kernel, Movement)  # the table sends only movements here
+    return kernel.map(operand, term.type, dict(term.attrs))
+
+
+_VIEWS: dict[type, Callable[[Term, list[Term], list[View]], View]] = {
+    Leaf: _leaf,
+    Alias: _alias,
+    Fill: _fill,
+    Movement: _movement,
+    Elementwise: _elementwise,
+    Reduction: _stored,
+    Rows: _stored,
+    Contraction: _stored,
+}
+
+
+def _reads(term: Term, terms: list[Term], views: list[View], base: list[int]) -> tuple[View, ...]:
+    """How a pointwise op or a reduction reads its inputs: a smaller operand (a bias) is repeated by NumPy's rule."""
+    if isinstance(term.op.kernel, Reduction):
+        return (views[term.inputs[0]],)
+    if not isinstance(term.op.kernel, Elementwise):
+        return ()
+    size = term.type.num_elements
+    return tuple(
+        views[i] if terms[i].type.num_elements == size else _repeated(term, terms[i], views[i], base[i])
+        for i in term.inputs
+    )
+
+
+def _repeated(term: Term, operand: Term, view: View, base: int) -> View:
+    shape = (1,) * (term.type.rank - operand.type.rank) + operand.type.shape
+    axes = tuple(Axis(0 if n == 1 else math.prod(shape[i + 1 :])) for i, n in enumerate(shape))
+    flat = flat_access(0, axes, term.type.shape, operand.type.num_elements)
+    if flat is None:
+        given = f"{operand.type} for {term.type}"
+        raise CompileError("compile", f"operand of {term.op.name}", given, "a row, a column or a scalar", node=term.node)
+    composed = view if view.is_literal else _compose(*flat, view)
+    return View(base, *flat) if composed is None else composed
+
+
+def flat_access(offset: int, axes: tuple[Axis, ...], shape: Shape, count: int) -> tuple[Access, int] | None:
+    """The access by flat index that a gather of `count` operand elements amounts to, or None where it has none."""
+    if offset or any(a.lo or a.step != 1 or (a.extent is not None and a.extent < n) for a, n in zip(axes, shape)):
+        return None
+    wide = [(n, a.stride) for n, a in zip(shape, axes) if n > 1]
+    total = math.prod(shape)
+    if all(stride == 0 for _, stride in wide):
+        return ("full", 1) if total == count == 1 else ("scalar", 1)
+    if _contiguous(wide):
+        return ("full", 1) if count == total else None
+    lead = next((i for i, (_, stride) in enumerate(wide) if (stride == 0) != (wide[0][1] == 0)), len(wide))
+    head, tail = wide[:lead], wide[lead:]
+    extent = math.prod(n for n, _ in tail)
+    if not tail:
+        return None
+    if wide[0][1] == 0 and _contiguous(tail):
+        return "row", extent
+    if all(stride == 0 for _, stride in tail) and _contiguous(head):
+        return "column", extent
+    return None
+
+
+def _contiguous(wide: list[tuple[int, int]]) -> bool:
+    expected = 1
+    for n, stride in reversed(wide):
+        if stride != expected:
+            return False
+        expected *= n
+    return True
+
+
+def _compose(access: Access, extent: int, inner: View) -> View | None:
+    """Read `inner` through one more access; None where two accesses are not one."""
+    if access == "full" or inner.access == "scalar":
+        return inner
+    if access == "scalar":
+        return View(inner.term, "scalar")
+    if inner.access == "full":
+        return View(inner.term, access, extent)
+    if inner.access != access:
+        return None
+    return View(inner.term, access, inner.extent if access == "row" else inner.extent * extent)
+
+

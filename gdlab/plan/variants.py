@@ -1,0 +1,146 @@
+"""How a kernel is spread over workgroups: one schedule for hardware adapters, one for software adapters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gdlab.plan.plan import Limits, Matmul, Operand, Reduce, Target
+
+GROUP = 64  # invocations of a group that works element by element
+ROW_GROUP = 256  # of a group that works on one long row, on hardware
+SIMD = 8  # lanes of a software adapter's vector: one group is one vector
+MAX_TRIPS = 60000  # a software adapter stops silently after 65535 loop trips of one invocation (Mesa 22.3.6)
+_BUSY = 128  # groups that keep hardware busy
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A variant by name, why it was chosen, its grid, and its numbers (`Dispatch.params`)."""
+
+    variant: str
+    reason: str
+    workgroup_size: tuple[int, int, int]
+    workgroups: tuple[int, int, int]
+    params: tuple[int, ...] = ()
+
+
+def is_software(target: Target) -> bool:
+    """Whether kernels run lane by lane on a CPU."""
+    return target.adapter_class == "software"
+
+
+def grid(groups: int, limits: Limits) -> tuple[int, int, int]:
+    """So many workgroups, folded into y and z where one axis cannot hold them; kernels rebuild the flat number."""
+    most = limits.workgroups_per_axis
+    if groups <= most:
+        return groups, 1, 1
+    y = min(-(-groups // most), most)
+    x = min(-(-groups // y), most)
+    return x, y, -(-groups // (x * y))
+
+
+@lru_cache(maxsize=4096)
+def pointwise(size: int, operands: tuple[Operand, ...], target: Target) -> Schedule:
+    """One element per invocation, or four where every operand allows it."""
+    blocked = [o for o in operands if o.access in ("row", "column") and o.extent % 4]
+    width, reason = (1, f"operand of extent {blocked[0].extent} is no multiple of 4") if blocked else (4, "4 per invocation")
+    groups = -(-size // (GROUP * width))
+    return Schedule("vec4" if width == 4 else "scalar", reason, (GROUP, 1, 1), grid(groups, target.limits))
+
+
+def gather(size: int, target: Target) -> Schedule:
+    """One element per invocation."""
+    return Schedule("scalar", "one element per invocation", (GROUP, 1, 1), grid(-(-size // GROUP), target.limits))
+
+
+@lru_cache(maxsize=4096)
+def reduce(r: Reduce, target: Target) -> Schedule:
+    """`params` = results per group, lanes that share one result."""
+    results = r.outer * r.inner
+    across, lanes = _reduce_lanes(results, r.length, r.inner, target)
+    reason = "one invocation per result" if lanes == 1 else f"{lanes} invocations share a fold of {r.length}"
+    groups = grid(-(-results // across), target.limits)
+    return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), groups, (across, lanes))
+
+
+def _reduce_lanes(results: int, length: int, inner: int, target: Target) -> tuple[int, int]:
+    software = is_software(target)
+    most = min(target.limits.invocations, 64 if software else 256)
+    if software:
+        needed = -(-length // MAX_TRIPS)
+        wanted = 1 if results >= 16 or length < 64 else SIMD
+        lanes = _power(max(needed, wanted), most)
+        return max(1, min(SIMD, most) // lanes), lanes
+    lanes = _power(min(length, max(1, _BUSY * ROW_GROUP // results)), most)
+    if inner > 1:  # neighbouring results lie side by side in memory: keep 16 of them in a group
+        lanes = min(lanes, max(1, most // 16))
+    return max(1, min(most, GROUP if lanes == 1 else most) // lanes), lanes
+
+
+def _power(n: int, most: int) -> int:
+    """The largest power of two ≤ min(n, most), the next one above n where n is no power."""
+    p = 1
+    while p < n and p * 2 <= most:
+        p *= 2
+    return p
+
+
+@lru_cache(maxsize=4096)
+def rows(count: int, width: int, target: Target) -> Schedule:
+    """`params` = rows per group, lanes per row."""
+    if is_software(target):
+        lanes = _power(max(-(-width // MAX_TRIPS), 1 if width < 64 else SIMD), 64)
+        across = max(1, SIMD // lanes)
+    else:
+        lanes = _power(min(-(-width // 4), ROW_GROUP), target.limits.invocations)
+        across = max(1, GROUP // lanes)
+    reason = f"{lanes} invocations per row of {width}, {across} rows per group"
+    return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), grid(-(-count // across), target.limits), (across, lanes))
+
+
+# products ----------------------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=4096)
+def matmul(p: Matmul, target: Target) -> Schedule:
+    """Register tiles on software adapters, shared-memory tiles or K-parallel groups on hardware."""
+    if is_software(target):
+        return _register_tiles(p, target.limits)
+    for tile, block in ((128, 8), (64, 4)):
+        groups = -(-p.m // tile) * -(-p.n // tile)
+        if groups >= _BUSY or (tile == 64 and groups * 4 >= _BUSY and p.k < 256):
+            return _shared_tiles(p, tile, block, groups, target.limits)
+    if p.k >= 32 and target.limits.workgroup_bytes >= 16384:
+        return _k_groups(p, target.limits)
+    return _shared_tiles(p, 32, 2, -(-p.m // 32) * -(-p.n // 32), target.limits)
+
+
+def _shared_tiles(p: Matmul, tile: int, block: int, groups: int, limits: Limits) -> Schedule:
+    reason = f"{groups} tiles of {tile}x{tile} keep the adapter busy" if tile > 32 else f"K = {p.k} is short"
+    return Schedule(f"tile {tile}x{tile}x16", reason, (256, 1, 1), grid(groups, limits), (tile, tile, 16, block))
+
+
+def _k_groups(p: Matmul, limits: Limits) -> Schedule:
+    groups = -(-p.m // 16) * -(-p.n // 16)
+    reason = f"{groups} tiles of 16x16 alone would idle: 16 parts of K = {p.k} side by side"
+    return Schedule("k-parallel 16x16", reason, (256, 1, 1), grid(groups, limits), (16, 16, 16))
+
+
+def _register_tiles(p: Matmul, limits: Limits) -> Schedule:
+    best = min(itertools.product((16, 8, 4, 2, 1), (16, 12, 8, 4)), key=lambda t: _tile_cost(p, *t))
+    tiles = -(-p.m // best[0]) * -(-p.n // best[1])
+    reason = f"software adapter: one {best[0]}x{best[1]} tile in registers per invocation, {tiles} tiles"
+    return Schedule(f"registers {best[0]}x{best[1]}", reason, (SIMD, 1, 1), grid(-(-tiles // SIMD), limits), best)
+
+
+def _tile_cost(p: Matmul, rows: int, columns: int) -> float:
+    """Instructions per k over all vectors, by the measured weight of a load (10 per 4 bytes, 30 per 16, against 1 per
+    product); 4 vectors side by side cost as much as one."""
+    vectors = -(-(-(-p.m // rows) * -(-p.n // columns)) // SIMD)
+    return -(-vectors // 4) * (rows * columns + 8 * rows + 8 * columns)
+
+
+def flat(workgroups: Sequence[int]) -> int:
+    """How many workgroups a grid has."""
+    return workgroups[0] * workgroups[1] * workgroups[2]

@@ -1,0 +1,270 @@
+"""Refuse an invalid plan: an independent check of order, memory, bindings and limits, run on every plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from gdlab.errors import CompileError
+from gdlab.plan.plan import Arg, Buffer, Dispatch, ExecutionPlan, Limits, MemoryPlan, Operand, PointOp, Update
+
+_HELD = ("input", "parameter", "constant", "state")  # kinds of buffers that hold something before the first dispatch
+
+
+def verify(plan: ExecutionPlan) -> ExecutionPlan:
+    """The plan itself, when it is valid; else `CompileError` naming dispatch and binding."""
+    _check_references(plan)
+    limits = plan.target.limits
+    for d in plan.dispatches:
+        _check_dispatch(d, plan.buffers, plan.memory.slot_of, limits)
+    _check_groups(plan)
+    _check_written_before_read(plan)
+    _check_memory(plan.buffers, plan.dispatches, plan.memory, limits)
+    return plan
+
+
+def verify_update(plan: ExecutionPlan, update: Update) -> Update:
+    """The same for the dispatches of an update, which follow the plan's."""
+    buffers = (*plan.buffers, *update.buffers)
+    slots = len(plan.memory.slots)
+    slot_of = (*plan.memory.slot_of, *range(slots, slots + len(update.buffers)))
+    for d in update.dispatches:
+        _check_dispatch(d, buffers, slot_of, plan.target.limits)
+    return update
+
+
+# one dispatch ------------------------------------------------------------------------------------------------------------
+def _check_dispatch(d: Dispatch, buffers: Sequence[Buffer], slot_of: Sequence[int], limits: Limits) -> None:
+    where = f"dispatch {d.index}"
+    for b in (*d.reads, *d.writes):
+        if not 0 <= b < len(buffers):
+            raise CompileError(where, "buffer", b, f"0 … {len(buffers) - 1}")
+    _check_bindings(where, d, buffers, slot_of, limits)
+    _check_grid(where, d, limits)
+    _check_fields(where, d, buffers)
+
+
+def _check_bindings(
+    where: str, d: Dispatch, buffers: Sequence[Buffer], slot_of: Sequence[int], limits: Limits
+) -> None:
+    bindings = d.bindings
+    count = len(bindings) + bool(d.scalars)
+    if count > limits.storage_buffers:
+        raise CompileError(where, "bindings", count, f"at most {limits.storage_buffers} storage buffers")
+    written = {slot_of[b] for b, access in bindings if access == "w"}
+    slots = [slot_of[b] for b, _ in bindings]
+    for number, (b, access) in enumerate(bindings):
+        if slots[number] in written and slots.count(slots[number]) > 1:
+            times = slots.count(slots[number])
+            raise CompileError(where, f"binding {number}", f"a written buffer bound {times} times", "once")
+        nbytes = buffers[b].nbytes
+        if not 0 < nbytes <= limits.binding_bytes or nbytes % 4:
+            name = buffers[b].name or f"buffer {b}"
+            raise CompileError(
+                where, f"binding {number}", f"size {nbytes} ({name}, {access})", f"4, 8, … {limits.binding_bytes}"
+            )
+
+
+def _check_grid(where: str, d: Dispatch, limits: Limits) -> None:
+    if min(d.workgroups) < 1 or max(d.workgroups) > limits.workgroups_per_axis:
+        raise CompileError(where, "workgroups", list(d.workgroups), f"1 … {limits.workgroups_per_axis} per axis")
+    if not 1 <= math.prod(d.workgroup_size) <= limits.invocations:
+        raise CompileError(where, "workgroup size", list(d.workgroup_size), f"1 … {limits.invocations} invocations")
+
+
+def _check_fields(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
+    if d.output_type.size_bytes != buffers[d.output].nbytes:
+        raise CompileError(where, "output", str(d.output_type), f"{buffers[d.output].nbytes} bytes")
+    if d.kernel in _DOMAINS:
+        core, inner, outer = _DOMAINS[d.kernel](d)
+        for number, (operand, need) in enumerate(zip(d.operands, core, strict=False)):
+            _check_operand(where, number, operand, need, buffers)
+        _check_chain(where, d, d.prologue, inner, buffers, has_acc=False)
+        _check_chain(where, d, d.epilogue, outer, buffers, has_acc=bool(core) or bool(d.prologue))
+        if outer != d.output_type.num_elements:
+            raise CompileError(where, "elements", outer, f"{d.output_type.num_elements} ({d.output_type})")
+
+
+def _check_operand(where: str, number: int, operand: Operand, domain: int, buffers: Sequence[Buffer]) -> None:
+    """Every element that the access reaches lies inside the buffer."""
+    extent = operand.extent
+    if operand.access in ("row", "column") and (extent < 1 or domain % extent):
+        raise CompileError(where, f"operand {number}", f"extent {extent}", f"a divisor of {domain}")
+    need = {"full": domain, "row": extent, "column": domain // extent, "scalar": 1}[operand.access]
+    held = buffers[operand.buffer].nbytes // 4
+    if need > held:
+        raise CompileError(where, f"operand {number}", f"{held} elements", f"{need} ({operand.access})")
+
+
+def _check_chain(
+    where: str, d: Dispatch, chain: Sequence[PointOp], domain: int, buffers: Sequence[Buffer], has_acc: bool
+) -> None:
+    for line, op in enumerate(chain):
+        if len(op.names) != len(op.args):
+            raise CompileError(where, f"{op.op}", f"{len(op.args)} arguments", f"{len(op.names)}")
+        for arg in op.args:
+            if not _fits(arg, line, len(d.operands), has_acc):
+                raise CompileError(where, f"{op.op}", f"{arg.kind} {arg.index}", "an earlier line or an operand")
+            if arg.kind == "operand":
+                _check_operand(where, arg.index, d.operands[arg.index], domain, buffers)
+
+
+def _fits(arg: Arg, line: int, operands: int, has_acc: bool) -> bool:
+    match arg.kind:
+        case "operand":
+            return 0 <= arg.index < operands
+        case "op":
+            return 0 <= arg.index < line
+        case "acc":
+            return has_acc
+        case "literal":
+            return math.isfinite(arg.value)
+
+
+# (elements that the core reads of its operands, elements of the prologue, elements of the epilogue) by kernel
+Domains = tuple[tuple[int, ...], int, int]
+
+
+def _matmul_domains(d: Dispatch) -> Domains:
+    assert d.matmul is not None  # the table asks by kernel
+    return (d.matmul.m * d.matmul.k, d.matmul.k * d.matmul.n), 0, d.matmul.m * d.matmul.n
+
+
+def _reduce_domains(d: Dispatch) -> Domains:
+    assert d.reduce is not None  # the table asks by kernel
+    results = d.reduce.outer * d.reduce.inner
+    return () if d.prologue else (results * d.reduce.length,), results * d.reduce.length, results
+
+
+def _rows_domains(d: Dispatch) -> Domains:
+    assert d.rows is not None  # the table asks by kernel
+    return (d.rows.rows * d.rows.width,), 0, d.rows.rows * d.rows.width
+
+
+def _gather_domains(d: Dispatch) -> Domains:
+    assert d.gather is not None  # the table asks by kernel
+    return (1,), 0, math.prod(d.gather.shape)
+
+
+_DOMAINS: dict[str, Callable[[Dispatch], Domains]] = {
+    "pointwise": lambda d: ((), 0, d.output_type.num_elements),
+    "matmul": _matmul_domains,
+    "reduce": _reduce_domains,
+    "rows": _rows_domains,
+    "movement": _gather_domains,
+}
+
+
+# the whole ---------------------------------------------------------------------------------------------------------------
+def _check_references(plan: ExecutionPlan) -> None:
+    count = len(plan.buffers)
+    for i, b in enumerate(plan.buffers):
+        if b.id != i:
+            raise CompileError("plan", "buffer id", b.id, str(i))
+    for i, d in enumerate(plan.dispatches):
+        if d.index != i:
+            raise CompileError("plan", "dispatch index", d.index, str(i))
+    for what, ids in _references(plan):
+        for b in ids:
+            if not 0 <= b < count:
+                raise CompileError("plan", what, b, f"0 … {count - 1}")
+    for b, data in plan.constant_buffers:
+        if len(data) != plan.buffers[b].nbytes:
+            raise CompileError("plan", f"constant of buffer {b}", f"{len(data)} bytes", f"{plan.buffers[b].nbytes}")
+    for p, g in plan.param_grad_pairs:
+        if plan.buffers[p].nbytes != plan.buffers[g].nbytes:
+            given = f"{plan.buffers[g].nbytes} bytes"
+            raise CompileError("plan", f"gradient of {plan.buffers[p].name}", given, f"{plan.buffers[p].nbytes}")
+
+
+def _references(plan: ExecutionPlan) -> Iterable[tuple[str, Iterable[int]]]:
+    yield "parameter buffer", (b for _, b in plan.param_buffers)
+    yield "input buffer", (b for _, b in plan.input_buffers)
+    yield "constant buffer", (b for b, _ in plan.constant_buffers)
+    yield "output buffer", plan.output_buffers
+    yield "gradient buffer", (b for pair in plan.param_grad_pairs for b in pair)
+    yield "node buffer", (b for _, b in plan.node_buffers)
+    yield "loss buffer", () if plan.loss_buffer is None else (plan.loss_buffer,)
+
+
+def _check_groups(plan: ExecutionPlan) -> None:
+    """Groups partition the dispatches, and no two dispatches of one group conflict."""
+    at = 0
+    for number, group in enumerate(plan.groups):
+        if group.start != at or group.stop <= group.start:
+            raise CompileError(f"group {number}", "dispatches", f"{group.start} … {group.stop}", f"{at} … more")
+        at = group.stop
+        writer: dict[int, int] = {}
+        for d in plan.dispatches[group.start : group.stop]:
+            if d.group != number:
+                raise CompileError(f"dispatch {d.index}", "group", d.group, str(number))
+            for b in d.writes:
+                if b in writer:
+                    raise _conflict(d.index, writer[b], b, "both write")
+                writer[b] = d.index
+        for d in plan.dispatches[group.start : group.stop]:
+            for b in d.reads:
+                if writer.get(b, d.index) != d.index:
+                    raise _conflict(d.index, writer[b], b, "one reads and one writes")
+    if at != len(plan.dispatches):
+        raise CompileError("plan", "groups", f"{at} dispatches", str(len(plan.dispatches)))
+
+
+def _conflict(one: int, other: int, buffer: int, how: str) -> CompileError:
+    first, second = sorted((one, other))
+    given = f"dispatches {first} and {second} in one group: {how} buffer {buffer}"
+    return CompileError(f"dispatch {second}", "group", given, "no conflict inside a group")
+
+
+def _check_written_before_read(plan: ExecutionPlan) -> None:
+    written = [b.kind in _HELD for b in plan.buffers]
+    for d in plan.dispatches:
+        for number, (b, _) in enumerate(d.bindings):
+            if b in d.reads and not written[b]:
+                name = plan.buffers[b].name or f"buffer {b}"
+                raise CompileError(f"dispatch {d.index}", f"binding {number}", f"{name}, unwritten", "a written buffer")
+        for b in d.writes:
+            if plan.buffers[b].kind in ("input", "constant"):
+                raise CompileError(f"dispatch {d.index}", "output", f"{plan.buffers[b].kind} buffer {b}", "another")
+            written[b] = True
+    for b in (*plan.output_buffers, *(g for _, g in plan.param_grad_pairs)):
+        if not written[b]:
+            raise CompileError("plan", "output", f"buffer {b}, unwritten", "a written buffer")
+
+
+def _check_memory(
+    buffers: Sequence[Buffer], dispatches: Sequence[Dispatch], memory: MemoryPlan, limits: Limits
+) -> None:
+    """Slots hold their tenants, pinned ones hold one, and the lives of two tenants lie strictly apart in groups."""
+    if len(memory.slot_of) != len(buffers):
+        raise CompileError("memory", "slots", f"{len(memory.slot_of)} places", str(len(buffers)))
+    first, last = _lives(buffers, dispatches)
+    tenants: list[list[int]] = [[] for _ in memory.slots]
+    for b, slot in enumerate(memory.slot_of):
+        if not 0 <= slot < len(memory.slots):
+            raise CompileError("memory", f"slot of buffer {b}", slot, f"0 … {len(memory.slots) - 1}")
+        tenants[slot].append(b)
+    pinned = {b for b, _ in memory.pinned} | {b.id for b in buffers if b.kind not in ("intermediate",)}
+    for number, slot in enumerate(memory.slots):
+        held = sorted(tenants[number], key=lambda b: first[b])
+        if sorted(slot.tenants) != sorted(held):
+            raise CompileError(f"slot {number}", "tenants", list(slot.tenants), str(sorted(held)))
+        if slot.nbytes % limits.alignment or any(buffers[b].nbytes > slot.nbytes for b in held):
+            need = max(buffers[b].nbytes for b in held)
+            raise CompileError(f"slot {number}", "size", slot.nbytes, f"≥ {need}, a multiple of {limits.alignment}")
+        if len(held) > 1 and any(b in pinned for b in held):
+            raise CompileError(f"slot {number}", "tenants", held, "a pinned buffer alone")
+        for b, after in zip(held, held[1:], strict=False):
+            if last[b] >= first[after]:
+                given = f"buffer {b} until group {last[b]}, buffer {after} from group {first[after]}"
+                raise CompileError(f"slot {number}", "lives", given, "strictly one after the other")
+
+
+def _lives(buffers: Sequence[Buffer], dispatches: Sequence[Dispatch]) -> tuple[list[int], list[int]]:
+    """First and last group in which each buffer is touched."""
+    first, last = [-1] * len(buffers), [-1] * len(buffers)
+    for d in dispatches:
+        for b in {**dict.fromkeys(d.reads), **dict.fromkeys(d.writes)}:
+            first[b] = d.group if first[b] < 0 else first[b]
+            last[b] = max(last[b], d.group)
+    return first, last

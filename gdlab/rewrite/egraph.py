@@ -1,0 +1,440 @@
+"""Saturate a graph under rules with egglog: rows in, rows out, on the one thread that owns every e-graph.
+
+The compiled bindings are used alone (the Python layer of egglog takes seconds on graphs of this size), its extractor never.
+A graph is loaded as rows of relations, one iteration is one call, growth is predicted before the next.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.machinery
+import importlib.util
+import os
+import queue
+import tempfile
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from gdlab.graph import AttrVar, Node
+from gdlab.op import REGISTRY, Leaf
+from gdlab.rewrite.pattern import COMMUTATIVE, Rule, interned
+
+__all__ = ["Budget", "EngineFailure", "Facts", "Program", "Rows", "Saturation", "program_of", "saturate", "stop_engine"]
+
+FACTS = {"f_shape": 1, "f_row": 1, "f_rank": 1, "f_dtype": 1, "f_fill": 1, "f_param": 0, "f_single": 0, "f_inner": 0}
+ENGINES_KEPT = 4
+SLICE_SECONDS = 0.05  # how long Ctrl-C waits at most
+Stop = Literal["saturated", "iterations", "enodes", "time"]
+
+
+class EngineFailure(Exception):
+    """egglog is missing, or it failed; the text says how. Everything it held is dropped."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When saturation stops: after so many iterations, e-nodes (None: max(20000, 10·n)) or seconds (None: no limit)."""
+
+    iterations: int = 20
+    enodes: int | None = None
+    seconds: float | None = None
+
+    def cap(self, nodes: int) -> int:
+        """The e-node limit for a graph of `nodes` nodes."""
+        return max(20_000, 10 * nodes) if self.enodes is None else self.enodes
+
+
+# the program: schema and rules as text --------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Signature:
+    """Columns of an op: operands, then attributes by name."""
+
+    op: str
+    inputs: int
+    attrs: tuple[str, ...]
+
+    @property
+    def egg(self) -> str:
+        """Its constructor; plain names would collide with egglog's own."""
+        return "o_" + self.op.encode("ascii", "backslashreplace").decode().replace("\\", "_")
+
+
+class Interner:
+    """Attribute values as numbers: equal numbers exactly where values are equal bit by bit."""
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        self.values: list[Any] = []
+        self._ids: dict[Any, int] = {}
+        for value in values:
+            self(value)
+
+    def __call__(self, value: Any) -> int:
+        id = self._ids.setdefault(interned(value), len(self.values))
+        if id == len(self.values):
+            self.values.append(value)
+        return id
+
+    def copy(self) -> Interner:
+        """One that knows the same values and grows apart."""
+        other = Interner()
+        other.values, other._ids = list(self.values), dict(self._ids)
+        return other
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Schema and rules for egglog; `rules[j]` leaves its firings in relation `F_j`."""
+
+    text: str
+    signatures: Mapping[str, Signature]
+    rules: tuple[Rule, ...]
+    literals: Interner
+    relations: frozenset[str]  # the facts that the rules ask for
+
+
+@lru_cache(maxsize=16)
+def _program(rules: tuple[Rule, ...], signatures: tuple[Signature, ...]) -> Program:
+    table, literals = {s.op: s for s in signatures}, Interner()
+    lines = ["(sort T)", "(ruleset ingest)", "(ruleset opt)", "(constructor N (i64) T :unextractable)"]
+    lines += ["(constructor Leaf (i64) T)", "(relation in_Leaf (i64 i64))"]
+    lines += ["(rule ((in_Leaf o x)) ((union (N o) (Leaf x))) :ruleset ingest)"]
+    for s in signatures:
+        lines += _constructor(s)
+    lines += ["(relation f_compose (i64 i64 i64))"]
+    for name, columns in FACTS.items():
+        lines += _fact(name, columns)
+    texts = [_rule(j, rule, table, literals) for j, rule in enumerate(rules)]
+    for op in sorted(COMMUTATIVE & table.keys()):
+        egg = table[op].egg
+        lines.append(f'(rewrite ({egg} a b) ({egg} b a) :ruleset opt :name "comm_{op}")')
+    text = "\n".join([*lines, *texts]) + "\n"
+    used = {name for name in (*FACTS, "f_compose") if any(f"({name} " in t for t in texts)}
+    return Program(text, table, rules, literals, frozenset(used))
+
+
+def program_of(rules: Sequence[Rule]) -> Program:
+    """The program for these rules over every op of the registry."""
+    signatures = tuple(
+        Signature(op.name, len(op.operands), tuple(sorted(p.name for p in op.attributes)))
+        for op in REGISTRY.values()
+        if not isinstance(op.kernel, Leaf)
+    )
+    return _program(tuple(r for r in rules if r.left >= 0), signatures)
+
+
+def _constructor(s: Signature) -> list[str]:
+    columns = ["T"] * s.inputs + ["i64"] * len(s.attrs)
+    names = [f"x{i}" for i in range(len(columns))]
+    values = [f"(N {x})" if sort == "T" else x for x, sort in zip(names, columns, strict=True)]
+    row, term = " ".join(["o", *names]), " ".join([s.egg, *values])
+    return [
+        f"(constructor {s.egg} ({' '.join(columns)}) T)",
+        f"(relation in_{s.egg} ({' '.join(['i64'] * (len(columns) + 1))}))",
+        f"(rule ((in_{s.egg} {row})) ((union (N o) ({term}))) :ruleset ingest)",
+    ]
+
+
+def _fact(name: str, columns: int) -> list[str]:
+    extra = ["i64"] * columns
+    x = " x" * columns
+    return [
+        f"(relation {name} ({' '.join(['T', *extra])}))",
+        f"(relation in_{name} ({' '.join(['i64', *extra])}))",
+        f"(rule ((in_{name} o{x})) (({name} (N o){x})) :ruleset ingest)",
+    ]
+
+
+def _rule(j: int, rule: Rule, table: Mapping[str, Signature], literals: Interner) -> str:
+    names = {n.id: f"v_{n.attr('name')}" for n in rule.pattern if n.op == "var"}
+    names |= {n.id: f"t{n.id}" for n in rule.left_nodes}
+
+    def egg(name: str) -> str:
+        return names[rule.names[name]] if name in rule.names else f"a_{name}"
+
+    def term(node: Node) -> str:
+        attrs = [f"a_{v.name}" if isinstance(v, AttrVar) else str(literals(v)) for _, v in node.attrs]
+        return f"({' '.join([table[node.op].egg, *(names[i] for i in node.inputs), *attrs])})"
+
+    premises = [f"(= {names[n.id]} {term(n)})" for n in rule.left_nodes]
+    premises += [fact for c in rule.where for fact in c.facts(egg, literals)]
+    actions = []
+    for node in rule.right_nodes:
+        if node.id not in names:
+            names[node.id] = f"t{node.id}"
+            actions.append(f"(let {names[node.id]} {term(node)})")
+    row = [f"v_{v}" for v in rule.variables] + [f"a_{v}" for v in rule.attr_variables] + [names[rule.left]]
+    columns = ["T"] * len(rule.variables) + ["i64"] * len(rule.attr_variables) + ["T"]
+    actions += [f"(union {names[rule.left]} {names[rule.right]})", f"(F_{j} {' '.join(row)})"]
+    return (
+        f"(relation F_{j} ({' '.join(columns)}))\n"
+        f'(rule ({" ".join(premises)}) ({" ".join(actions)}) :ruleset opt :name "r_{j}")'
+    )
+
+
+# what goes in and comes out -------------------------------------------------------------------------------------------
+Facts = dict[str, list[tuple[int, ...]]]
+
+
+@dataclass
+class Rows:
+    """A graph as rows: per op (id, operand ids, attribute numbers), leaves, and facts about ids."""
+
+    ops: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
+    leaves: list[int] = field(default_factory=list)
+    facts: Facts = field(default_factory=dict)
+    count: int = 0
+
+    def tables(self, program: Program) -> dict[str, list[str]]:
+        """Lines by relation."""
+        found = {f"in_{program.signatures[op].egg}": _lines(rows) for op, rows in self.ops.items()}
+        found |= {f"in_{name}" if name in FACTS else name: _lines(rows) for name, rows in self.facts.items() if rows}
+        if self.leaves:
+            found["in_Leaf"] = [f"{i}\t{i}" for i in self.leaves]
+        return found
+
+
+def _lines(rows: Iterable[tuple[int, ...]]) -> list[str]:
+    return ["\t".join(map(str, row)) for row in rows]
+
+
+@dataclass
+class Saturation:
+    """What egglog found, with classes as numbers of no meaning: `class_of[node]`, e-nodes as (op, operand classes,
+    attribute numbers, class), and per rule its firings (classes of variables, attribute numbers, class of the root)."""
+
+    class_of: dict[int, int] = field(default_factory=dict)
+    enodes: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = field(default_factory=list)
+    fired: list[list[tuple[tuple[int, ...], tuple[int, ...], int]]] = field(default_factory=list)
+    first_seen: list[int | None] = field(default_factory=list)  # per rule: the iteration of all its firings, if one
+    matched: list[int] = field(default_factory=list)
+    rule_seconds: list[float] = field(default_factory=list)
+    iterations: list[tuple[int, int, int, float]] = field(default_factory=list)  # e-nodes, e-classes, matches, seconds
+    stop: Stop = "saturated"
+    detail: str = ""
+
+
+# the owner thread -----------------------------------------------------------------------------------------------------
+class _Job:
+    """A closure for the owner, and the way back. What it raises comes back as text: a traceback would carry e-graphs."""
+
+    def __init__(self, work: Callable[[OrderedDict[Program, Any], threading.Event], Saturation]) -> None:
+        self.work, self.cancelled, self.done = work, threading.Event(), threading.Event()
+        self.result: Saturation | None = None
+        self.failure = ""
+
+    def run(self, engines: OrderedDict[Program, Any]) -> None:
+        try:
+            self.result = self.work(engines, self.cancelled)
+        except BaseException as e:  # a Rust panic is no Exception
+            self.failure = f"{type(e).__name__}: {e}".strip().partition("\n")[0]
+            engines.clear()
+        self.done.set()
+
+    def wait(self) -> Saturation:
+        try:
+            while not self.done.wait(SLICE_SECONDS):
+                pass
+        except BaseException:
+            self.cancelled.set()
+            raise
+        if self.result is None:
+            raise EngineFailure(self.failure)
+        return self.result
+
+
+class _Owner:
+    """The thread that makes, uses and drops every e-graph: egglog's objects are bound to their thread."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._work, name="gdlab-egglog", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        engines: OrderedDict[Program, Any] = OrderedDict()
+        while (job := self.jobs.get()) is not None:
+            job.run(engines)
+            del job
+        engines.clear()
+
+    def stop(self) -> None:
+        if self.pid == os.getpid():
+            self.jobs.put(None)
+            self.thread.join(10)
+
+
+_owner: _Owner | None = None
+_lock = threading.Lock()
+
+
+def saturate(program: Program, rows: Rows, budget: Budget) -> Saturation:
+    """Load `rows`, saturate, decode. Raises `EngineFailure`; Ctrl-C stops it at the next iteration."""
+    global _owner
+    with _lock:
+        if _owner is None or _owner.pid != os.getpid() or not _owner.thread.is_alive():
+            if _owner is None:
+                atexit.register(stop_engine)
+            _owner = _Owner()
+        job = _Job(lambda engines, cancelled: _engine(engines, program).run(rows, budget, cancelled))
+        _owner.jobs.put(job)
+    return job.wait()
+
+
+def stop_engine() -> None:
+    """End the owner thread, which drops every e-graph; the next call of `saturate` starts another."""
+    if _owner is not None:
+        _owner.stop()
+
+
+def _engine(engines: OrderedDict[Program, Any], program: Program) -> _Engine:
+    engine = engines.pop(program, None) or _Engine(program)
+    engines[program] = engine
+    while len(engines) > ENGINES_KEPT:
+        engines.popitem(last=False)
+    return engine
+
+
+# the engine, on the owner's thread only -------------------------------------------------------------------------------
+def _bindings() -> Any:
+    """egglog's compiled module alone: importing the package takes a second."""
+    found = importlib.util.find_spec("egglog")
+    if found is None or not found.submodule_search_locations:
+        raise EngineFailure("egglog is not installed")
+    folder = Path(next(iter(found.submodule_search_locations)))
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        for path in sorted(folder.glob(f"bindings*{suffix}")):
+            spec = importlib.util.spec_from_file_location("egglog.bindings", path)
+            if spec is not None and spec.loader is not None:
+                module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+                return module
+    raise EngineFailure(f"egglog has no compiled module in {folder.name}")
+
+
+class _Engine:
+    """One e-graph with schema and rules; every graph is loaded between a push and a pop."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.egg = program, _bindings()
+        self.at, self.graph = self.egg.RustSpan("", 0, 0), self.egg.EGraph()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "program.egg")
+            path.write_text(program.text, encoding="utf-8")
+            self.graph.run_program(self.egg.Include(self.at, str(path)))
+
+    def run(self, rows: Rows, budget: Budget, cancelled: threading.Event) -> Saturation:
+        self.graph.run_program(self.egg.Push(1))
+        try:
+            self._load(rows)
+            found = self._iterate(rows.count, budget, cancelled)
+            self._decode(found)
+            return found
+        finally:
+            self.graph.run_program(self.egg.Pop(self.at, 1))
+
+    def _load(self, rows: Rows) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            commands = []
+            for name, lines in rows.tables(self.program).items():
+                path = Path(folder, f"{len(commands)}.tsv")
+                path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+                commands.append(self.egg.Input(self.at, name, str(path)))
+            self.graph.run_program(*commands)
+        self._step("ingest")
+
+    def _step(self, rules: str) -> Any:
+        run = self.egg.Run(self.at, self.egg.RunConfig(rules, None))
+        return self.graph.run_program(self.egg.RunSchedule(run))[0].report
+
+    def _iterate(self, nodes: int, budget: Budget, cancelled: threading.Event) -> Saturation:
+        rules = range(len(self.program.rules))
+        found = Saturation(matched=[0 for _ in rules], rule_seconds=[0.0 for _ in rules], stop="iterations")
+        sizes: list[list[int]] = []
+        size, grown, cap, begin = max(nodes, 1), 1.0, budget.cap(nodes), time.perf_counter()
+        found.detail = f"stopped after {budget.iterations} iterations"
+        for k in range(budget.iterations):
+            start = time.perf_counter()
+            report = self._step("opt")
+            seconds = time.perf_counter() - start
+            self._count(found, report, seconds)
+            counts = dict(self.graph.run_program(self.egg.PrintSize(self.at, None))[0].sizes)
+            sizes.append([counts.get(f"F_{j}", 0) for j in rules])
+            now = sum(counts.get(s.egg, 0) for s in self.program.signatures.values()) + counts.get("Leaf", 0)
+            ratio = now / size
+            guess = now * ratio * max(1.0, ratio / grown) ** 2
+            matches = sum(report.num_matches_per_rule.values())
+            found.iterations.append((now, self._classes(), matches, seconds))
+            size, grown = now, ratio
+            if cancelled.is_set():
+                raise EngineFailure("cancelled")
+            if not report.updated:
+                found.stop, found.detail = "saturated", ""
+            elif now > cap:
+                found.stop, found.detail = "enodes", f"{now} e-nodes, {cap} allowed"
+            elif k >= 1 and ratio > 1.3 and guess > cap:
+                found.stop = "enodes"
+                found.detail = f"{now} e-nodes, growing {ratio:.1f} times: about {guess:.0f} next, {cap} allowed"
+            elif budget.seconds is not None and time.perf_counter() - begin > budget.seconds:
+                found.stop, found.detail = "time", f"{time.perf_counter() - begin:.2f} s, {budget.seconds} allowed"
+            else:
+                continue
+            break
+        found.first_seen = [_one_iteration([row[j] for row in sizes]) for j in rules]
+        return found
+
+    def _count(self, found: Saturation, report: Any, seconds: float) -> None:
+        """Matches and time per rule. egglog 13 reports times a thousand times too small, so only their shares count."""
+        shares = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
+        whole = sum(shares.values()) or 1.0
+        for j in range(len(self.program.rules)):
+            found.matched[j] += report.num_matches_per_rule.get(f"r_{j}", 0)
+            found.rule_seconds[j] += seconds * shares.get(f"r_{j}", 0.0) / whole
+
+    def _classes(self) -> int:
+        tables = self.graph.freeze().functions
+        names = ["Leaf", *(s.egg for s in self.program.signatures.values())]
+        return len({row.output for name in names for row in tables[name].rows})
+
+    def _decode(self, found: Saturation) -> None:
+        tables = self.graph.freeze().functions
+        classes: dict[Any, int] = {}
+        numbers: dict[Any, int] = {}
+        decode = self.graph.value_to_i64
+
+        def number(value: Any) -> int:
+            if value not in numbers:
+                numbers[value] = decode(value)
+            return numbers[value]
+
+        def class_of(value: Any) -> int:
+            return classes.setdefault(value, len(classes))
+
+        for row in tables["N"].rows:
+            found.class_of[number(row.inputs[0])] = class_of(row.output)
+        for op, s in self.program.signatures.items():
+            for row in tables[s.egg].rows:
+                inputs = row.inputs
+                operands = tuple([class_of(v) for v in inputs[: s.inputs]])
+                attrs = tuple([number(v) for v in inputs[s.inputs :]])
+                found.enodes.append((op, operands, attrs, class_of(row.output)))
+        for j, rule in enumerate(self.program.rules):
+            n = len(rule.variables)
+            found.fired.append(
+                [
+                    (tuple(map(class_of, r.inputs[:n])), tuple(map(number, r.inputs[n:-1])), class_of(r.inputs[-1]))
+                    for r in tables[f"F_{j}"].rows
+                ]
+            )
+
+
+def _one_iteration(sizes: Sequence[int]) -> int | None:
+    """The iteration (from 1) in which a count went from 0 to where it stayed; None where it took several."""
+    grown = [k for k, (a, b) in enumerate(zip([0, *sizes], sizes, strict=False), 1) if a != b]
+    return grown[0] if len(grown) == 1 else None

@@ -1,0 +1,287 @@
+"""Choose one e-node per class so that the graph costs least, each shared value paid once: local search from the input.
+
+Costs are integers, so every move is exact. No move may raise the flops of products, and no choice may close a cycle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Choice", "Problem", "cyclic_classes", "extract"]
+
+PASSES = 6
+WALK = 16  # classes that *adopt* looks at above one candidate
+Plan = list[tuple[int, int]]  # (class, e-node) re-points, in order
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Classes 0 … n − 1 with their e-nodes: `of_class[c]` lists e-nodes, best known first; the first one of every class
+    makes an acyclic whole (the start). Per e-node: `children` (distinct classes), `cost`, `heavy` (flops of products)."""
+
+    of_class: Sequence[Sequence[int]]
+    children: Sequence[tuple[int, ...]]
+    cost: Sequence[int]
+    heavy: Sequence[int]
+    roots: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The e-node of every class, the live classes (children first), and costs of start and result."""
+
+    enode: Sequence[int]
+    live: tuple[int, ...]
+    cost_before: int
+    cost_after: int
+    failures: int
+    late: bool
+
+
+def extract(problem: Problem, component: Sequence[int], seconds: float | None = None) -> Choice:
+    """The cheapest choice that local search finds; never worse than the start. `component`: see `cyclic_classes`."""
+    search = _Search(problem, component, seconds)
+    before = search.total
+    for _ in range(PASSES):
+        at = search.total
+        search.switch()
+        search.eliminate()
+        search.adopt()
+        if search.total == at or search.late:
+            break
+    start = [enodes[0] if enodes else -1 for enodes in problem.of_class]
+    order = live_order(problem, search.choice)
+    cost = sum(problem.cost[search.choice[c]] for c in order or ())
+    if order is None or cost > before:
+        order = live_order(problem, start) or ()
+        return Choice(start, order, before, before, 1, search.late)
+    return Choice(search.choice, order, before, cost, 0, search.late)
+
+
+def live_order(problem: Problem, choice: Sequence[int]) -> tuple[int, ...] | None:
+    """The classes that the roots reach, children first, in a fixed order; None when the choice has a cycle."""
+    order: list[int] = []
+    state = bytearray(len(choice))  # 1: open, 2: done
+    stack = [(root, False) for root in reversed(problem.roots)]
+    while stack:
+        c, leaving = stack.pop()
+        if leaving:
+            state[c] = 2
+            order.append(c)
+        elif state[c] == 1:
+            return None
+        elif state[c] == 0:
+            state[c] = 1
+            stack.append((c, True))
+            stack += [(k, False) for k in reversed(problem.children[choice[c]]) if state[k] != 2]
+    return tuple(order)
+
+
+class _Search:
+    """One choice under change: who is alive, how often it is read, what all of it costs."""
+
+    def __init__(self, problem: Problem, component: Sequence[int], seconds: float | None) -> None:
+        self.of_class, self.children = problem.of_class, problem.children
+        self.cost, self.heavy, self.component = problem.cost, problem.heavy, component
+        self.choice = [enodes[0] if enodes else -1 for enodes in self.of_class]
+        self.ref = [0] * len(self.of_class)
+        self.users: list[list[int]] = [[] for _ in self.of_class]  # classes with an e-node that reads it
+        for c, enodes in enumerate(self.of_class):
+            for k in dict.fromkeys(k for e in enodes for k in self.children[e]):
+                self.users[k].append(c)
+        self.open = [c for c, enodes in enumerate(self.of_class) if len(enodes) > 1]
+        self.deadline = None if seconds is None else time.perf_counter() + seconds
+        self.late, self.attempts, self.gained_heavy = False, 0, 0
+        self.total = self._count(list(dict.fromkeys(problem.roots)), 1)
+
+    def _count(self, stack: list[int], sign: int) -> int:
+        """Add (or drop) one reference each; the answer is the change of the live cost."""
+        ref, choice, delta = self.ref, self.choice, 0
+        edge = 1 if sign > 0 else 0
+        while stack:
+            c = stack.pop()
+            ref[c] += sign
+            if ref[c] == edge:
+                e = choice[c]
+                delta += sign * self.cost[e]
+                self.gained_heavy += sign * self.heavy[e]
+                stack += self.children[e]
+        return delta
+
+    def _point(self, c: int, e: int) -> int:
+        old = self.choice[c]
+        self.choice[c] = e
+        if not self.ref[c]:
+            return 0
+        self.gained_heavy += self.heavy[e] - self.heavy[old]
+        # first add, then drop: shared cones are not torn down and built again
+        return self.cost[e] - self.cost[old] + self._count([*self.children[e]], 1) + self._count([*self.children[old]], -1)
+
+    def _closes_cycle(self, c: int, e: int) -> bool:
+        """Whether class c is reached from e's children: only possible inside one strongly connected component."""
+        home = self.component[c]
+        if home < 0:
+            return False
+        stack, seen = [k for k in self.children[e] if self.component[k] == home], set()
+        while stack:
+            k = stack.pop()
+            if k == c:
+                return True
+            if k not in seen:
+                seen.add(k)
+                stack += [j for j in self.children[self.choice[k]] if self.component[j] == home]
+        return False
+
+    def attempt(self, plan: Plan, *, keep: bool) -> int | None:
+        """The change of cost when the plan is carried out; None when it may not be. Undone unless `keep` and it pays."""
+        self.attempts += 1
+        if self.deadline is not None and self.attempts % 256 == 0:
+            self.late = self.late or time.perf_counter() > self.deadline
+        done: Plan = []
+        self.gained_heavy = gain = 0
+        allowed = True
+        for c, e in plan:
+            if self._closes_cycle(c, e):
+                allowed = False
+                break
+            done.append((c, self.choice[c]))
+            gain += self._point(c, e)
+        allowed = allowed and self.gained_heavy <= 0
+        if keep and allowed and gain < 0:
+            self.total += gain
+            return gain
+        for c, e in reversed(done):
+            self._point(c, e)
+        return gain if allowed else None
+
+    def _best(self, c: int, enodes: Iterable[int]) -> tuple[int, int] | None:
+        """(gain, e-node) of the best single re-point of class c among `enodes`; ties: the first."""
+        best: tuple[int, int] | None = None
+        for e in enodes:
+            gain = 0 if e == self.choice[c] else self.attempt([(c, e)], keep=False)
+            if gain is not None and (best is None or gain < best[0]):
+                best = gain, e
+        return best
+
+    def switch(self) -> None:
+        """Give every live class the e-node that pays best alone."""
+        for c in self.open:
+            if self.late:
+                return
+            if self.ref[c]:
+                best = self._best(c, self.of_class[c])
+                if best is not None and best[0] < 0:
+                    self.attempt([(c, best[1])], keep=True)
+
+    def eliminate(self) -> None:
+        """Free a class of all its readers at once, where each has another e-node."""
+        for d in range(len(self.of_class)):
+            if self.late:
+                return
+            if self.ref[d] < 2:
+                continue
+            readers = [c for c in self.users[d] if self.ref[c] and d in self.children[self.choice[c]]]
+            plan = self._without(d, readers)
+            if plan:
+                self.attempt(plan, keep=True)
+
+    def _without(self, d: int, readers: list[int]) -> Plan | None:
+        """For each reader the alternative of least cost that does not read d, given the ones before; undone."""
+        if any(all(d in self.children[e] for e in self.of_class[c]) for c in readers):
+            return None
+        plan: Plan = []
+        undo: Plan = []
+        for c in readers:
+            best = self._best(c, [e for e in self.of_class[c] if d not in self.children[e]])
+            if best is None:
+                break
+            undo.append((c, self.choice[c]))
+            self._point(c, best[1])
+            plan.append((c, best[1]))
+        for c, e in reversed(undo):
+            self._point(c, e)
+        return plan if len(plan) == len(readers) else None
+
+    def adopt(self) -> None:
+        """Bring a dormant class to life for several readers at once: what no single reader can pay for."""
+        for d in range(len(self.of_class)):
+            if self.late:
+                return
+            if self.ref[d] or len(self.users[d]) < 2:
+                continue
+            links, targets = self._above(d)
+            if len(targets) >= 2:
+                self.attempt(links + targets, keep=True)
+
+    def _above(self, d: int) -> tuple[Plan, Plan]:
+        """Dormant classes that lead to d, each re-pointed towards it, and the live classes that could read those."""
+        links: Plan = []
+        targets: Plan = []
+        seen, front = {d}, [d]
+        while front and len(seen) < WALK:
+            k = front.pop(0)
+            for c in self.users[k]:
+                if c in seen:
+                    continue
+                seen.add(c)
+                e = next(e for e in self.of_class[c] if k in self.children[e])
+                if self.ref[c]:
+                    if e != self.choice[c]:
+                        targets.append((c, e))
+                else:
+                    links.append((c, e))
+                    front.append(c)
+        return links, targets
+
+
+def cyclic_classes(of_class: Sequence[Sequence[int]], children: Sequence[tuple[int, ...]]) -> list[int]:
+    """Per class the number of its strongly connected component, all e-nodes as edges; −1 where it is in no cycle.
+
+    (R. Tarjan, Depth-first search and linear graph algorithms, 1972; iterative.)
+    """
+    below = [tuple(dict.fromkeys(k for e in enodes for k in children[e])) for enodes in of_class]
+    index, low, component = [-1] * len(below), [0] * len(below), [-1] * len(below)
+    path: list[int] = []
+    on_path = bytearray(len(below))
+    counter = groups = 0
+    for root in range(len(below)):
+        if index[root] >= 0:
+            continue
+        work = [(root, 0)]
+        while work:
+            c, at = work.pop()
+            if at == 0:
+                index[c] = low[c] = counter
+                counter += 1
+                path.append(c)
+                on_path[c] = 1
+            elif on_path[below[c][at - 1]]:
+                low[c] = min(low[c], low[below[c][at - 1]])
+            while at < len(below[c]) and index[below[c][at]] >= 0:
+                if on_path[below[c][at]]:
+                    low[c] = min(low[c], index[below[c][at]])
+                at += 1
+            if at < len(below[c]):
+                work += [(c, at + 1), (below[c][at], 0)]
+            elif low[c] == index[c]:
+                groups += _pop_component(c, path, on_path, component, groups, below)
+    return component
+
+
+def _pop_component(
+    c: int, path: list[int], on_path: bytearray, component: list[int], group: int, below: Sequence[tuple[int, ...]]
+) -> int:
+    """Take the component of c off the path; number it if it holds a cycle. The answer is 1 if it does."""
+    start = len(path) - 1
+    while path[start] != c:
+        start -= 1
+    members = path[start:]
+    del path[start:]
+    cyclic = len(members) > 1 or c in below[c]
+    for k in members:
+        on_path[k] = 0
+        if cyclic:
+            component[k] = group
+    return int(cyclic)

@@ -1,0 +1,118 @@
+"""Tables in columns: pack lists into the forms of docs/graphdoc.md, and read any of the forms back as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+Json = dict[str, Any]
+
+# Every table of a document: its columns, each with what an absent value means.
+TABLES: dict[str, Json] = {
+    "types": {"text": "", "shape": [], "dtype": "", "nbytes": 0},
+    "lines": {"source": -1, "line": 0, "col": -1, "end_line": -1, "end_col": -1, "stack": []},
+    "nodes": {
+        "key": "", "hash": "", "op": "", "family": "", "name": "", "type": -1, "inputs": [], "after": [], "attrs": None,
+        "lane": "forward", "twin": -1, "group": -1, "flags": [], "fate": None, "flops": 0, "bytes_moved": 0,
+        "cost_seconds": 0,
+    },
+    "outputs": {"node": -1, "name": "", "kind": "user", "of": ""},
+    "node_groups": {"key": "", "parent": -1, "label": "", "kind": "", "repeat": 1},
+    "rewrites": {
+        "rule": "", "label": "", "at": [], "bindings": None, "removed": [], "added": None, "rewired": None,
+        "cost_before": 0, "cost_after": 0, "iteration": None, "order": None,
+    },
+    "gradients": {
+        "node": -1, "line": -1, "rule": "", "cotangents": [], "added": [], "accumulated": [], "residuals": None,
+        "reason": "",
+    },
+    "kernels": {
+        "key": "", "entry": "", "family": "", "wgsl": "", "workgroup_size": [], "constants": None, "bindings": None,
+        "variant": "", "variant_reason": "", "boilerplate": None,
+    },
+    "dispatches": {
+        "label": "", "phase": "", "kernel": -1, "workgroups": [], "reads": [], "writes": [], "group": -1, "flops": 0,
+        "bytes_read": 0, "bytes_written": 0, "family": "",
+    },
+    "barriers": {"start": 0, "stop": 0, "because": None},
+    "intervals": {
+        "name": "", "node": -1, "kind": "", "slot": -1, "offset": 0, "nbytes": 0, "padded": 0, "first": -1, "last": -1,
+        "first_group": -1, "last_group": -1, "pinned": None, "alias_of": -1, "family": "",
+    },
+    "slots": {"nbytes": 0, "tenants": []},
+}  # fmt: skip
+
+
+# packing ----------------------------------------------------------------------------------------------------------------
+def words(texts: Sequence[str]) -> Json:
+    """A text column that repeats."""
+    known = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    return {"words": list(known), "index": [known[text] for text in texts]}
+
+
+def ragged(lists: Sequence[Sequence[int]]) -> Json:
+    """A column of int lists."""
+    start, ids = [0], []
+    for each in lists:
+        ids.extend(each)
+        start.append(len(ids))
+    return {"start": start, "ids": ids}
+
+
+def ragged_words(lists: Sequence[Sequence[str]]) -> Json:
+    """A column of text lists."""
+    known = {text: i for i, text in enumerate(dict.fromkeys(text for each in lists for text in each))}
+    return {**ragged([[known[text] for text in each] for each in lists]), "words": list(known)}
+
+
+def sparse(values: Sequence[Any], absent: Any = None) -> Json:
+    """A mostly empty column: only the values that differ from `absent`."""
+    return {str(i): value for i, value in enumerate(values) if value != absent}
+
+
+# reading ----------------------------------------------------------------------------------------------------------------
+def column(raw: Any, count: int, absent: Any) -> list[Any]:
+    """Any form of a column as the plain list of its values."""
+    if raw is None:
+        return [absent] * count
+    if isinstance(raw, list):
+        return raw
+    if "start" in raw and "ids" in raw:
+        start, ids, known = raw["start"], raw["ids"], raw.get("words")
+        parts = [ids[start[i] : start[i + 1]] for i in range(count)]
+        return parts if known is None else [[known[k] for k in part] for part in parts]
+    if "words" in raw and "index" in raw:
+        return [raw["words"][k] for k in raw["index"]]
+    return [raw.get(str(i), absent) for i in range(count)]
+
+
+class Table:
+    """A columnar table as a sequence of records: `table[i]` is a dict, `table.column(name)` a list."""
+
+    def __init__(self, raw: Mapping[str, Any] | None, kind: str) -> None:
+        self._raw = raw or {}
+        self._absent = TABLES[kind]
+        self._columns: dict[str, list[Any]] = {}
+        self.count = int(self._raw.get("count", 0))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Json:
+        if not -self.count <= index < self.count:
+            raise IndexError(f"row {index} of {self.count}")
+        return {name: values[index] for name, values in self._all.items()}
+
+    def __iter__(self) -> Iterator[Json]:
+        return (self[i] for i in range(self.count))
+
+    def column(self, name: str) -> list[Any]:
+        """All values of one column."""
+        if name not in self._columns:
+            self._columns[name] = column(self._raw.get(name), self.count, self._absent[name])
+        return self._columns[name]
+
+    @cached_property
+    def _all(self) -> dict[str, list[Any]]:
+        return {name: self.column(name) for name in self._absent}

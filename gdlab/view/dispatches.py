@@ -1,0 +1,296 @@
+"""The plan section of a document: kernels with their WGSL, dispatches, barrier groups, intervals, slots, and their links."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gdlab.graph import Graph
+from gdlab.plan.plan import JOINER, Buffer, Dispatch, ExecutionPlan, Group, Hazard, LineMap, Update
+from gdlab.plan.schedule import groups_of, hazards
+from gdlab.view.columns import Json, ragged, sparse, words
+from gdlab.view.links import link
+from gdlab.view.stages import Fates, family
+
+_ENTRY = re.compile(r"\bfn\s+(\w+)\s*\(")
+_COMPUTE = re.compile(r"@compute\b")
+_FATES = {"dead": "dead", "aliased": "aliased", "merged": "folded", "folded": "literal", "operand view": "operand"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """One text of WGSL, and for each of its lines the nodes it computes, over all dispatches that run it."""
+
+    dispatch: Dispatch  # the first that runs it
+    text: str
+    nodes: dict[int, set[int]]  # 1-based line → nodes
+
+    @property
+    def lines(self) -> int:
+        return self.text.count("\n") + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSection:
+    """The `plan` of a document, its links, and where each kernel's lines begin among all WGSL lines."""
+
+    plan: Json
+    links: list[Json]
+    wgsl_base: list[int]
+    fates: Fates
+
+
+def plan_section(plan: ExecutionPlan, update: Update | None, stage: int, optimizer: str | None) -> PlanSection:
+    """The section of a plan that was compiled from stage `stage`, with the dispatches of the configured update behind."""
+    extra = update if update is not None and update.dispatches else None
+    dispatches = [*plan.dispatches, *(extra.dispatches if extra else ())]
+    buffers = [*plan.buffers, *(extra.buffers if extra else ())]
+    groups = [*plan.groups, *(_update_groups(plan, extra) if extra else ())]
+    group_of = [g for g, group in enumerate(groups) for _ in range(group.start, group.stop)]
+    kernels, kernel_of = _kernels(plan, dispatches)
+    base = [0]
+    for kernel in kernels:
+        base.append(base[-1] + kernel.lines)
+    intervals = _intervals(plan, buffers, dispatches, group_of)
+    section = {
+        "stage": stage,
+        "updates": len(dispatches) - len(plan.dispatches),
+        "optimizer": optimizer,
+        "kernels": _kernel_table(kernels),
+        "dispatches": _dispatch_table(plan.graph, dispatches, kernel_of, group_of),
+        "groups": _group_table(groups),
+        "intervals": intervals,
+        "slots": _slots(plan, buffers),
+        "memory": _memory(plan, buffers, intervals),
+    }
+    links = _links(plan, stage, dispatches, len(buffers), kernels, kernel_of, base)
+    return PlanSection(section, links, base[:-1], _fates(plan))
+
+
+def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[Group]:
+    """The groups of the update, and its conflicts with everything before it."""
+    for i, group in enumerate(groups_of(update.dispatches)):
+        because: tuple[Hazard, ...] = group.because
+        if i == 0:
+            because = tuple(hazards(plan.dispatches, update.dispatches[group.start : group.stop]))
+        count = len(plan.dispatches)
+        yield Group(group.start + count, group.stop + count, because)
+
+
+# kernels ------------------------------------------------------------------------------------------------------------------
+def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[_Kernel], list[int]]:
+    """The different kernels, and for each dispatch the one it runs."""
+    known: dict[tuple[str, tuple[int, int, int]], int] = {}
+    kernels: list[_Kernel] = []
+    kernel_of = []
+    for d in dispatches:
+        text, line_map = JOINER[0](d, plan.target)
+        key = text, d.workgroup_size
+        if key not in known:
+            known[key] = len(kernels)
+            kernels.append(_Kernel(d, text, {}))
+        _add_lines(kernels[known[key]], line_map)
+        kernel_of.append(known[key])
+    return kernels, kernel_of
+
+
+def _add_lines(kernel: _Kernel, line_map: LineMap) -> None:
+    for line, nodes in line_map:
+        if nodes:
+            kernel.nodes.setdefault(line, set()).update(nodes)
+
+
+def _kernel_table(kernels: Sequence[_Kernel]) -> Json:
+    first = [k.dispatch for k in kernels]
+    return {
+        "count": len(kernels),
+        "key": [hashlib.sha256(f"{k.dispatch.workgroup_size}{k.text}".encode()).hexdigest()[:12] for k in kernels],
+        "entry": words([_entry(k) for k in kernels]),
+        "family": words([_FAMILY[d.kernel] for d in first]),
+        "wgsl": [k.text for k in kernels],
+        "workgroup_size": ragged([d.workgroup_size for d in first]),
+        "constants": [{"params": list(d.params)} if d.params else {} for d in first],
+        "bindings": [_bindings(d) for d in first],
+        "variant": words([d.variant for d in first]),
+        "variant_reason": words([d.variant_reason for d in first]),
+        "boilerplate": [_runs([n for n in range(1, k.lines + 1) if n not in k.nodes]) for k in kernels],
+    }
+
+
+_FAMILY = {
+    "pointwise": "elementwise", "reduce": "reduction", "rows": "reduction", "matmul": "contraction",
+    "movement": "movement", "sgd": "update", "adam": "update",
+}  # fmt: skip
+
+
+def _entry(kernel: _Kernel) -> str:
+    """The name of the entry point, as the text has it."""
+    compute = _COMPUTE.search(kernel.text)
+    found = _ENTRY.search(kernel.text, compute.start() if compute else 0)
+    return f"{kernel.dispatch.kernel} {found[1]}" if found else kernel.dispatch.kernel
+
+
+def _bindings(d: Dispatch) -> list[Json]:
+    found: list[Json] = []
+    for index, (buffer, access) in enumerate(d.bindings):
+        operands = [k for k, o in enumerate(d.operands) if o.buffer == buffer]
+        role = "result" if buffer == d.output else "in place" if buffer in d.in_place else ""
+        role = role or f"operand {', '.join(map(str, operands))}"
+        found.append({"index": index, "access": "read" if access == "r" else "read_write", "role": role})
+    if d.scalars:
+        found.append({"index": len(found), "access": "read", "role": f"scalars {', '.join(d.scalars)}"})
+    return found
+
+
+def _runs(lines: Sequence[int]) -> list[list[int]]:
+    """[first, last] of every run of consecutive lines."""
+    runs: list[list[int]] = []
+    for line in lines:
+        if runs and runs[-1][1] == line - 1:
+            runs[-1][1] = line
+        else:
+            runs.append([line, line])
+    return runs
+
+
+# dispatches and groups ------------------------------------------------------------------------------------------------------
+def _dispatch_table(
+    graph: Graph, dispatches: Sequence[Dispatch], kernel_of: Sequence[int], group_of: Sequence[int]
+) -> Json:
+    return {
+        "count": len(dispatches),
+        "label": [d.label for d in dispatches],
+        "phase": words([d.phase for d in dispatches]),
+        "kernel": list(kernel_of),
+        "workgroups": ragged([d.workgroups for d in dispatches]),
+        "reads": ragged([d.reads for d in dispatches]),
+        "writes": ragged([d.writes for d in dispatches]),
+        "group": list(group_of),
+        "flops": [d.flops for d in dispatches],
+        "bytes_read": [d.bytes_read for d in dispatches],
+        "bytes_written": [d.bytes_written for d in dispatches],
+        "family": words([_dispatch_family(graph, d) for d in dispatches]),
+    }
+
+
+def _dispatch_family(graph: Graph, d: Dispatch) -> str:
+    """The family of its core; a chain that holds a loss counts as one."""
+    if d.kernel == "pointwise" and any(family(graph.node(i).op) == "loss" for i in d.origin):
+        return "loss"
+    return _FAMILY[d.kernel]
+
+
+def _group_table(groups: Sequence[Group]) -> Json:
+    return {
+        "count": len(groups),
+        "start": [g.start for g in groups],
+        "stop": [g.stop for g in groups],
+        "because": [
+            [{"from": h.before, "to": h.after, "interval": h.buffer, "hazard": h.kind} for h in g.because] for g in groups
+        ],
+    }
+
+
+# memory ---------------------------------------------------------------------------------------------------------------------
+def _intervals(
+    plan: ExecutionPlan, buffers: Sequence[Buffer], dispatches: Sequence[Dispatch], group_of: Sequence[int]
+) -> Json:
+    """One row per buffer; the update's dispatches lengthen the lives of what they touch."""
+    memory, count = plan.memory, len(plan.buffers)
+    first = [i.first for i in memory.intervals] + [-1] * (len(buffers) - count)
+    last = [i.last for i in memory.intervals] + [-1] * (len(buffers) - count)
+    writer = {b: d for d in dispatches for b in d.writes if b < count and memory.intervals[b].first == d.index}
+    for k in range(len(plan.dispatches), len(dispatches)):
+        for b in (*dispatches[k].reads, *dispatches[k].writes):
+            last[b] = k
+    pinned = dict(memory.pinned) | {b: "kept from step to step" for b in range(count, len(buffers))}
+    slot = [*memory.slot_of, *range(len(memory.slots), len(memory.slots) + len(buffers) - count)]
+    return {
+        "count": len(buffers),
+        "name": sparse([b.name for b in buffers], ""),
+        "node": [b.nodes[0] if b.nodes else -1 for b in buffers],
+        "kind": words([b.kind for b in buffers]),
+        "slot": slot,
+        "offset": [0] * len(buffers),
+        "nbytes": [b.nbytes for b in buffers],
+        "padded": [_padded(b.nbytes, plan.target.limits.alignment) for b in buffers],
+        "first": first,
+        "last": last,
+        "first_group": [group_of[k] if k >= 0 else -1 for k in first],
+        "last_group": [group_of[k] if k >= 0 else -1 for k in last],
+        "pinned": {str(b): reason for b, reason in sorted(pinned.items())},
+        "alias_of": {},
+        "family": words([_interval_family(plan.graph, b, writer) for b in buffers]),
+    }
+
+
+def _interval_family(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch]) -> str:
+    if buffer.kind == "state":
+        return "update"
+    return _dispatch_family(graph, writer[buffer.id]) if buffer.id in writer else "leaf"
+
+
+def _slots(plan: ExecutionPlan, buffers: Sequence[Buffer]) -> Json:
+    state = buffers[len(plan.buffers) :]
+    sizes = [_padded(b.nbytes, plan.target.limits.alignment) for b in state]
+    return {
+        "count": len(plan.memory.slots) + len(state),
+        "nbytes": [s.nbytes for s in plan.memory.slots] + sizes,
+        "tenants": ragged([*(s.tenants for s in plan.memory.slots), *((b.id,) for b in state)]),
+    }
+
+
+def _memory(plan: ExecutionPlan, buffers: Sequence[Buffer], intervals: Json) -> Json:
+    """The figures of the plan; state of the optimizer is counted apart, in `state_bytes`."""
+    count = len(plan.buffers)
+    return {
+        "logical_bytes": plan.memory.logical_bytes,
+        "physical_bytes": plan.memory.physical_bytes,
+        "peak_bytes": plan.memory.peak_bytes,
+        "peak_group": plan.memory.peak_group,
+        "padding_bytes": sum(intervals["padded"][:count]) - plan.memory.logical_bytes,
+        "parameter_bytes": sum(b.nbytes for b in plan.buffers if b.kind == "parameter"),
+        "state_bytes": sum(_padded(b.nbytes, plan.target.limits.alignment) for b in buffers[count:]),
+    }
+
+
+def _padded(nbytes: int, alignment: int) -> int:
+    return -(-nbytes // alignment) * alignment
+
+
+# provenance -----------------------------------------------------------------------------------------------------------------
+def _links(
+    plan: ExecutionPlan,
+    stage: int,
+    dispatches: Sequence[Dispatch],
+    buffers: int,
+    kernels: Sequence[_Kernel],
+    kernel_of: Sequence[int],
+    base: Sequence[int],
+) -> list[Json]:
+    node, nodes, lines = f"node:{stage}", len(plan.graph), base[-1]
+    leaves = [(i, b) for i, b in plan.node_buffers if plan.memory.intervals[b].first < 0]
+    own = [(k, base[k] + line) for k, kernel in enumerate(kernels) for line in range(kernel.lines)]
+    computed = [
+        (i, base[k] + line - 1) for k, kernel in enumerate(kernels) for line, found in kernel.nodes.items() for i in found
+    ]
+    return [
+        link(node, "dispatch", ((i, k) for k, d in enumerate(dispatches) for i in d.origin), nodes, len(dispatches)),
+        link("dispatch", "interval", ((k, b) for k, d in enumerate(dispatches) for b in d.writes), len(dispatches), buffers),
+        link(node, "interval", leaves, nodes, buffers),
+        link("dispatch", "kernel", enumerate(kernel_of), len(dispatches), len(kernels)),
+        link("kernel", "wgsl", own, len(kernels), lines),
+        link(node, "wgsl", computed, nodes, lines),
+    ]
+
+
+def _fates(plan: ExecutionPlan) -> Fates:
+    """What became of the nodes that have no buffer of their own."""
+    fates: Fates = {}
+    for node, dispatch, reason in plan.fused_nodes:
+        kind = _FATES.get(reason.partition(":")[0], "fused")
+        into = f"dispatch:{dispatch}" if dispatch >= 0 else None
+        fates[node] = {"kind": kind, "into": into, "reason": reason}
+    return fates

@@ -1,0 +1,199 @@
+"""The GraphDoc as an object: `doc.data` is plain JSON, `doc.nodes(stage)[i]` a record, `doc.select("line:3")` what lights up."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gdlab.errors import LoadError, unknown_name
+from gdlab.view.closure import problems
+from gdlab.view.columns import Json, Table
+from gdlab.view.links import Provenance
+
+FORMAT = "gdlab.graph.v1"
+_HASHED = ("types", "sources", "lines", "stages", "passes", "plan", "links")
+_TIMES = ("seconds", "_time", "ms")
+_STEPS = {"optimize": "rewrites", "differentiate": "gradients", "compile": "gradients"}
+
+
+class Document:
+    """A document; made by `study_doc`, `graph_doc` and `load_doc`. `data` is read, never changed."""
+
+    def __init__(self, data: Json) -> None:
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"<Document {self.data['title']}: {len(self.data['stages'])} stages, id {self.data['id']}>"
+
+    def __str__(self) -> str:
+        return str(self.data["summary"])
+
+    def json(self) -> bytes:
+        """The canonical bytes: UTF-8, sorted keys, no spaces."""
+        return canonical(self.data)
+
+    @property
+    def id(self) -> str:
+        """16 hex digits over everything but layouts, measured times and the state of views."""
+        return str(self.data["id"])
+
+    # records
+    def stage(self, stage: int | str) -> Json:
+        """A stage by index or key."""
+        stages = self.data["stages"]
+        if isinstance(stage, int) and 0 <= stage < len(stages):
+            return stages[stage]  # type: ignore[no-any-return]
+        for each in stages:
+            if each["key"] == stage:
+                return each  # type: ignore[no-any-return]
+        raise unknown_name("document", "stage", str(stage), [each["key"] for each in stages])
+
+    def nodes(self, stage: int | str = 0) -> Table:
+        """The nodes of a stage: `doc.nodes("final")[3]["op"]`."""
+        return Table(self.stage(stage)["nodes"], "nodes")
+
+    def outputs(self, stage: int | str = 0) -> Table:
+        """The outputs of a stage."""
+        return Table(self.stage(stage)["outputs"], "outputs")
+
+    def steps(self, number: int) -> Table:
+        """The steps of a pass."""
+        one = self.data["passes"][number]
+        return Table(one["steps"], _STEPS[one["role"]])
+
+    def plan(self, table: str) -> Table:
+        """A table of the plan: kernels, dispatches, groups, intervals or slots; empty without a plan."""
+        return Table((self.data.get("plan") or {}).get(table), "barriers" if table == "groups" else table)
+
+    @cached_property
+    def types(self) -> Table:
+        """The tensor types."""
+        return Table(self.data["types"], "types")
+
+    @cached_property
+    def lines(self) -> Table:
+        """The source lines, one row per call."""
+        return Table(self.data["lines"], "lines")
+
+    # provenance
+    @cached_property
+    def provenance(self) -> Provenance:
+        """The links, ready to be followed."""
+        return Provenance(self.data)
+
+    def select(self, entity: str) -> frozenset[str]:
+        """All entities that light up with this one, itself included."""
+        return self.provenance.select(entity)
+
+    def check(self) -> tuple[str, ...]:
+        """What breaks the closure rules, each beginning with its entity; empty for a sound document."""
+        return problems(self.data)
+
+    # copies
+    def with_view(self, view: Mapping[str, Any] | None) -> Document:
+        """The same document with another state of its views."""
+        return Document({**self.data, "view": None if view is None else dict(view)})
+
+    def with_notes(self, *texts: str) -> Document:
+        """The same document with more warnings."""
+        notes = [{"level": "warning", "text": text, "about": None} for text in texts]
+        return Document({**self.data, "notes": [*self.data["notes"], *notes]})
+
+    def portable(self, timeless: bool = False) -> Document:
+        """The document as a file holds it: no tie to a live study; `timeless`: measured times are 0."""
+        data = {k: v for k, v in self.data.items() if k not in ("study", "rev")}
+        return Document(_without_times(data, drop=False) if timeless else data)
+
+    def save(self, path: str | Path, timeless: bool = False) -> Path:
+        """Write it by suffix: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt."""
+        from gdlab.view.files import save  # it writes documents, and so comes after them
+
+        return save(self, Path(path), timeless)
+
+
+# canonical form -------------------------------------------------------------------------------------------------------------
+def canonical(value: Any) -> bytes:
+    """JSON in canonical form; non-finite floats become the words nan, inf, -inf."""
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "replace")  # a lone surrogate in a name has no UTF-8
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return "nan" if value != value else "inf" if value > 0 else "-inf"
+    return value
+
+
+def document_id(data: Mapping[str, Any]) -> str:
+    """The `id` of a document."""
+    hashed = {key: data[key] for key in _HASHED}
+    hashed["stages"] = [{k: v for k, v in stage.items() if k != "layouts"} for stage in data["stages"]]
+    return hashlib.sha256(canonical(_without_times(hashed, drop=True))).hexdigest()[:16]
+
+
+def _without_times(value: Any, drop: bool) -> Any:
+    """`value` with measured times dropped, or set to 0; what a cost model says is no measurement."""
+    if isinstance(value, list):
+        return [_without_times(v, drop) for v in value] if value and isinstance(value[0], (dict, list)) else value
+    if not isinstance(value, dict):
+        return value
+    found = {}
+    for key, each in value.items():
+        if not isinstance(key, str) or not key.endswith(_TIMES) or key == "cost_seconds":
+            found[key] = _without_times(each, drop)
+        elif not drop:
+            found[key] = _zero(each)
+    return found
+
+
+def _zero(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_zero(v) for v in value]
+    return 0 if isinstance(value, (int, float)) else value
+
+
+# reading --------------------------------------------------------------------------------------------------------------------
+def load_doc(path: str | Path) -> Document:
+    """The document in a `.gdlab.json` or `.gdlab.json.gz` file; `LoadError` says what is wrong with it."""
+    path = Path(path)
+    where = f"document {path.name}"
+    try:
+        raw = path.read_bytes()
+        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        data = json.loads(text)
+    except OSError as error:
+        raise LoadError(where, "file", error.strerror or str(error), "a file that can be read") from None
+    except (ValueError, EOFError, zlib.error) as error:
+        raise LoadError(where, "content", str(error), "JSON, or JSON in gzip") from None
+    return read_doc(data, where)
+
+
+def read_doc(data: Any, where: str = "document") -> Document:
+    """A document from parsed JSON: the document itself, or the envelope `{format, study, gz}` of an output."""
+    given = data.get("format") if isinstance(data, dict) else None
+    if given != FORMAT:
+        raise LoadError(where, "format", json.dumps(given), json.dumps(FORMAT))
+    if "gz" in data and "stages" not in data:
+        try:
+            return read_doc(json.loads(gzip.decompress(base64.b64decode(data["gz"]))), where)
+        except (ValueError, EOFError, OSError, zlib.error, binascii.Error) as error:
+            raise LoadError(where, "gz", str(error), "base64 of gzip") from None
+    missing = [key for key in ("title", "summary", "stages", "passes", "links", "notes", *_HASHED) if key not in data]
+    if missing:
+        raise LoadError(where, "fields", f"no {missing[0]}", "a whole document")
+    return Document(data)

@@ -1,0 +1,76 @@
+"""Save a document by suffix: replay file, standalone page, picture, DOT, Markdown or text."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from gdlab.errors import ArgumentError
+from gdlab.view import html, text
+from gdlab.view.document import Document
+from gdlab.view.dot import dot
+from gdlab.view.picture import picture
+
+Writer = Callable[[Document], bytes]
+
+
+class SuffixError(ArgumentError):
+    """A file name that ends in nothing that can be written."""
+
+    def text(self) -> str:
+        """One line, without saying that a file is a file."""
+        return f"{self.where}: given {self.given}, wanted {self.wanted}"
+
+
+def _svg(document: Document) -> bytes:
+    return picture(document, opened(document)).encode()
+
+
+def _dot(document: Document) -> bytes:
+    return dot(document, len(document.data["stages"]) > 1).encode()
+
+
+# Longest suffix first where one ends in another.
+WRITERS: dict[str, Writer] = {
+    ".gdlab.json": Document.json,
+    ".gdlab.json.gz": lambda document: gzip.compress(document.json(), 6, mtime=0),
+    ".html": lambda document: html.page(document).encode(),
+    ".svg": _svg,
+    ".dot": _dot,
+    ".md": lambda document: text.markdown(document).encode(),
+    ".txt": lambda document: text.everything(document).encode(),
+}
+
+
+def save(document: Document, path: Path, timeless: bool = False) -> Path:
+    """Write the document to `path`, all of it or nothing; the path. `timeless`: measured times are 0."""
+    path = Path(path)
+    suffix = next((s for s in WRITERS if path.name.endswith(s)), None)
+    if suffix is None:
+        listed = list(WRITERS)
+        raise SuffixError("save", "file", path.name, f"{', '.join(listed[:-1])} or {listed[-1]}")
+    content = WRITERS[suffix](document.portable(timeless))
+    try:
+        _write(path, content)
+    except OSError as error:
+        raise ArgumentError("save", "file", f"{path.name}: {error.strerror}", "a folder that can be written") from None
+    return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A temporary file beside it, then a rename: a reader sees the old file or the whole new one."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def opened(document: Document) -> str:
+    """The view that the document opens with."""
+    shown = (document.data.get("view") or {}).get("show") or ["opt"]
+    return str(shown[0])

@@ -1,0 +1,71 @@
+"""One HTML file with the front end and a document inside: works from disk and from an e-mail, without a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+from importlib.resources import files
+
+from gdlab.errors import LoadError
+from gdlab.view.document import Document
+
+_EXPORTS = re.compile(r"\bexport\s*\{([^}]*)\}\s*;?\s*$")
+_ROOT = "gdlab-root"
+_DATA = "gdlab-document"
+_SAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_UNSAFE = re.compile("[<>&\u2028\u2029]")
+
+
+def page(document: Document, module: str | None = None) -> str:
+    """The whole file. `module`: the text of the front-end module, else the one that is built."""
+    script = _script(front_end() if module is None else module)
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{allowed}'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    title, summary = html.escape(str(document.data["title"])), html.escape(str(document.data["summary"]))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
+        f'<style>body{{margin:12px;background:Canvas;color:CanvasText;font-family:system-ui,sans-serif}}</style>\n'
+        f'</head>\n<body>\n<div id="{_ROOT}"></div>\n<noscript><p>{summary}</p></noscript>\n'
+        f'<script type="application/json" id="{_DATA}">{json_text(document)}</script>\n'
+        f'<script type="module">{script}</script>\n</body>\n</html>\n'
+    )
+
+
+def front_end() -> str:
+    """The built front-end module; `LoadError` says how to build it."""
+    built = files("gdlab") / "static" / "gdlab.js"
+    if not built.is_file():
+        raise LoadError(
+            "save", "front end", "no gdlab/static/gdlab.js", "a built one: python labextension/frontend.py builds it"
+        )
+    return built.read_text(encoding="utf-8")
+
+
+def json_text(document: Document) -> str:
+    """The document as JSON that no label in it can end: it holds no letter that means something to HTML."""
+    return _UNSAFE.sub(lambda found: _SAFE[found[0]], document.json().decode("utf-8"))
+
+
+def _script(module: str) -> str:
+    """The module, then a call of its `mount`: inline, because a page on disk may not import."""
+    found = _EXPORTS.search(module)
+    names = dict(reversed(_pair(part)) for part in found[1].split(",") if part.strip()) if found else {}
+    if found is None or "mount" not in names:
+        raise LoadError("save", "front end", "a module without mount", "a built gdlab/static/gdlab.js")
+    call = f'{names["mount"]}(document.getElementById("{_ROOT}"),JSON.parse(document.getElementById("{_DATA}").textContent),null);'
+    text = module[: found.start()] + "\n" + call + "\n"
+    # Inside JavaScript these letters occur in strings and patterns only, where a backslash changes nothing.
+    return re.sub(r"</(script)", r"<\\/\1", text, flags=re.IGNORECASE).replace("<!--", "<\\!--")
+
+
+def _pair(part: str) -> tuple[str, str]:
+    """(local name, exported name) of one part of an export list."""
+    local, _, exported = part.strip().partition(" as ")
+    return local.strip(), (exported or local).strip()

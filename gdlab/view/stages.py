@@ -1,0 +1,231 @@
+"""One stage of a document: a graph as the table of its nodes, with lanes, fates, costs and the layout of its picture."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from gdlab import cost
+from gdlab.graph import AttrVar, ConstantData, Graph, Node
+from gdlab.op import REGISTRY
+from gdlab.types import TensorType
+from gdlab.view.boxes import Drawn, Layout
+from gdlab.view.columns import Json, ragged, ragged_words, sparse, words
+from gdlab.view.layered import auto
+
+Role = Literal["written", "optimized", "derivative", "final"]
+_NOT_SAVED = ("parameter", "constant", "full")
+Fates = dict[int, Json]
+
+
+@dataclass(slots=True)
+class Stage:
+    """A graph on its way through the passes. `lane` and `twin` run over its nodes; `loss`: output 0 is the loss."""
+
+    key: str
+    role: Role
+    title: str
+    parent: int
+    graph: Graph
+    keys: list[str]
+    lane: list[str]
+    twin: list[int]
+    loss: bool
+    fates: Fates = field(default_factory=dict)
+
+    @staticmethod
+    def forward(key: str, role: Role, title: str, parent: int, graph: Graph, keys: list[str], loss: bool) -> Stage:
+        """A stage that holds no derivative."""
+        return Stage(key, role, title, parent, graph, keys, ["forward"] * len(graph), [-1] * len(graph), loss)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all stages of a document have in common: the rows of `types`, and what each key costs."""
+
+    types: dict[TensorType, int] = field(default_factory=dict)
+    work: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+
+    def type(self, type: TensorType) -> int:
+        """The row of a type."""
+        return self.types.setdefault(type, len(self.types))
+
+    def costs(self, key: str, node: Node, graph: Graph) -> tuple[int, int, float]:
+        """(flops, bytes moved, seconds) of a node; equal keys cost the same in every stage."""
+        known = self.work.get(key)
+        if known is None:
+            known = cost.flops(node, graph), cost.bytes_moved(node, graph), cost.seconds(node, graph)
+            self.work[key] = known
+        return known
+
+    def table(self) -> Json:
+        """The table of types."""
+        listed = list(self.types)
+        return {
+            "count": len(listed),
+            "text": [str(t) for t in listed],
+            "shape": ragged([t.shape for t in listed]),
+            "dtype": words([str(t.dtype) for t in listed]),
+            "nbytes": [t.size_bytes for t in listed],
+        }
+
+
+def stage_json(stage: Stage, shared: Shared, draw: Callable[[Sequence[Drawn]], Layout] = auto) -> Json:
+    """The stage as a document holds it."""
+    graph = stage.graph
+    return {
+        "key": stage.key,
+        "role": stage.role,
+        "title": stage.title,
+        "parent": stage.parent,
+        "nodes": _nodes(stage, shared),
+        "outputs": _outputs(graph),
+        "groups": {"count": 0},
+        "layouts": {"auto": draw(drawn(stage)).to_json()},
+    }
+
+
+def drawn(stage: Stage) -> list[Drawn]:
+    """What the layout is given."""
+    names = display_names(stage.graph)
+    return [
+        Drawn(node.op, names[i], str(node.type), node.inputs, not node.inputs, stage.lane[i], stage.twin[i])
+        for i, node in enumerate(stage.graph)
+    ]
+
+
+def display_names(graph: Graph) -> list[str]:
+    """Names as views show them: a second `h` is `h#2`."""
+    seen: Counter[str] = Counter()
+    names = []
+    for node in graph:
+        seen[node.name] += 1
+        again = node.name and seen[node.name] > 1
+        names.append(f"{node.name}#{seen[node.name]}" if again else node.name)
+    return names
+
+
+def _nodes(stage: Stage, shared: Shared) -> Json:
+    graph = stage.graph
+    work = [shared.costs(key, node, graph) for key, node in zip(stage.keys, graph, strict=True)]
+    return {
+        "count": len(graph),
+        "key": list(stage.keys),
+        "hash": hashes(graph),
+        "op": words([node.op for node in graph]),
+        "family": words([family(node.op) for node in graph]),
+        "name": sparse(display_names(graph), ""),
+        "type": [shared.type(node.type) for node in graph],
+        "inputs": ragged([node.inputs for node in graph]),
+        "after": {},
+        "attrs": {str(node.id): {k: attr_json(v) for k, v in node.attrs} for node in graph if node.attrs},
+        "lane": words(stage.lane),
+        "twin": sparse(stage.twin, -1),
+        "group": {},
+        "flags": ragged_words(flags(stage)),
+        "fate": {str(i): fate for i, fate in sorted(stage.fates.items())},
+        "flops": [f for f, _, _ in work],
+        "bytes_moved": [b for _, b, _ in work],
+        "cost_seconds": [s for _, _, s in work],
+    }
+
+
+def family(op: str) -> str:
+    """The family of an op; of one that is not registered (any more), the plainest."""
+    record = REGISTRY.get(op)
+    return record.family if record is not None else "elementwise"
+
+
+def flags(stage: Stage) -> list[list[str]]:
+    """The words that say what is special about each node."""
+    graph = stage.graph
+    found: list[list[str]] = [[] for _ in graph]
+    saved = bytearray(len(graph))
+    for node in graph:
+        if stage.lane[node.id].startswith("adjoint"):
+            for i in node.inputs:
+                saved[i] = stage.lane[i].startswith("forward")
+    outputs = set(graph.output_ids[: graph.num_user_outputs])
+    gradients = set(graph.output_ids[graph.num_user_outputs :])
+    loss = graph.output_ids[0] if stage.loss and graph.output_ids else -1
+    for node, mine in zip(graph, found, strict=True):
+        record = REGISTRY.get(node.op)
+        says = (
+            ("output", node.id in outputs),
+            ("loss", node.id == loss),
+            ("gradient", node.id in gradients),
+            ("saved", bool(saved[node.id]) and node.op not in _NOT_SAVED),
+            ("leaf", not node.inputs),
+            ("fused", record is not None and bool(record.label)),
+            ("parameter", node.op == "parameter"),
+        )
+        mine.extend(word for word, true in says if true)
+    return found
+
+
+def _outputs(graph: Graph) -> Json:
+    ids, users, parameters = graph.output_ids, graph.num_user_outputs, graph.parameters
+    gradients = len(ids) - users
+    of = [p.name for p in parameters] if gradients == len(parameters) else [""] * gradients
+    return {
+        "count": len(ids),
+        "node": list(ids),
+        "name": list(graph.output_names),
+        "kind": words(["user"] * users + ["gradient"] * gradients),
+        "of": [""] * users + of,
+    }
+
+
+# attributes and hashes ----------------------------------------------------------------------------------------------------
+def attr_json(value: Any) -> Any:
+    """One attribute as canonical JSON; a float in the fewest digits that give the same f32."""
+    match value:
+        case ConstantData():
+            return {"constant": value.digest, "text": repr(value)}
+        case AttrVar():
+            return f"${value.name}"
+        case bool() | int() | str() | None:
+            return value
+        case float():
+            return float(str(np.float32(value)))
+        case _:
+            return [attr_json(v) for v in value]
+
+
+def hashes(graph: Graph) -> list[str]:
+    """Equal for nodes of two documents that compute the same: op, attributes, type, hashes of the inputs, leaf name."""
+    found: list[str] = []
+    for node in graph:
+        attrs = [(k, v.digest if isinstance(v, ConstantData) else v) for k, v in node.attrs]
+        text = repr((node.op, attrs, node.type, [found[i] for i in node.inputs], "" if node.inputs else node.name))
+        found.append(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).hexdigest())
+    return found
+
+
+# lanes of what passes made ------------------------------------------------------------------------------------------------
+def derivative_lanes(nodes: int, forward: int, adjoint_of: Mapping[int, int]) -> tuple[list[str], list[int]]:
+    """Lane and twin of every node of a differentiated graph whose first `forward` nodes are the forward pass."""
+    lane = ["forward"] * forward + ["adjoint"] * (nodes - forward)
+    return lane, [-1] * forward + [adjoint_of.get(i, -1) for i in range(forward, nodes)]
+
+
+def carried_lanes(before: Stage, origin: Mapping[int, Sequence[int]], nodes: int) -> tuple[list[str], list[int]]:
+    """Lane and twin after a rewrite: forward if one of the origins is; the twin is where the old twin went."""
+    image: dict[int, int] = {}
+    for new in range(nodes):
+        for old in origin.get(new, ()):
+            image.setdefault(old, new)
+    lane, twin = [], []
+    for new in range(nodes):
+        old_lanes = [(before.lane[old], old) for old in origin.get(new, ())]
+        adjoints = [old for word, old in old_lanes if word != "forward"]
+        forward = not old_lanes or len(adjoints) < len(old_lanes)
+        lane.append("forward" if forward else before.lane[adjoints[0]])
+        twins = [] if forward else [image.get(before.twin[old], -1) for old in adjoints]
+        twin.append(next((t for t in twins if t >= 0), -1))
+    return lane, twin

@@ -1,0 +1,125 @@
+// Build the front end: `node build.mjs` writes what the package ships, `node build.mjs --tests` runs test/*.test.ts.
+//
+//   src/index.ts   -> gdlab/static/gdlab.js       the one ES module (its CSS is a string inside)
+//   src/loader.ts  -> gdlab/static/loader.js      the few bytes that a widget syncs
+//   src/plugin.ts  -> gdlab/labextension/         the JupyterLab extension; what it imports lazily becomes chunks
+//
+// esbuild erases the types, so nothing of JupyterLab is installed to build: its packages are taken from the page.
+
+import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { build } from 'esbuild';
+
+const here = dirname(fileURLToPath(import.meta.url));
+const out = join(here, '..', 'gdlab');
+const common = {
+  absWorkingDir: here, bundle: true, format: 'esm', target: 'es2022', charset: 'utf8', legalComments: 'inline',
+  loader: { '.css': 'text' }, logLevel: 'warning',
+};
+
+/** Imports of packages that the page shares become a look-up in what the container (below) fetched; `names` collects them. */
+const sharedPackages = names => ({
+  name: 'shared-packages',
+  setup(builder) {
+    builder.onResolve({ filter: /^@(jupyterlab|jupyter-widgets|jupyter|lumino|codemirror|lezer)\// }, ({ path }) => {
+      names.add(path);
+      return { path, namespace: 'shared' };
+    });
+    builder.onLoad({ filter: /.*/, namespace: 'shared' }, ({ path }) => ({
+      contents: `module.exports = globalThis.__gdlab_shared(${JSON.stringify(path)});`,
+    }));
+  },
+});
+
+/**
+ * The federation container that JupyterLab loads as a classic script: `window._JUPYTERLAB.gdlab = {init, get}`.
+ * This function is not called here, its text is written out; it sees nothing of this file.
+ */
+function container(entry, names) {
+  const base = new URL('.', document.currentScript.src).href;
+  const packages = {};
+  let scope;
+  globalThis.__gdlab_shared = name => {
+    if (packages[name] === undefined) throw new Error(`gdlab: this page shares no ${name}`);
+    return packages[name];
+  };
+  const newestFirst = (a, b) => b.localeCompare(a, 'en', { numeric: true });
+  const fetchPackage = async name => {
+    const versions = scope[name];
+    if (versions === undefined) return console.warn(`gdlab: this page shares no ${name}; what needs it is left out`);
+    const order = Object.keys(versions).sort(newestFirst);
+    const version = order.find(key => versions[key].loaded) ?? order[0];
+    packages[name] = (await versions[version].get())();
+  };
+  (window._JUPYTERLAB ??= {}).gdlab = {
+    init(shareScope) { scope = shareScope; },
+    async get(module) {
+      if (module !== './extension') throw new Error(`gdlab: no module ${module}`);
+      await Promise.all(names.map(fetchPackage));
+      // A copy: JupyterLab writes a field on what it gets, and a module namespace is frozen.
+      const plugin = { __esModule: true, ...(await import(base + entry)) };
+      return () => plugin;
+    },
+  };
+}
+
+const write = (path, content) => {
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, content);
+};
+
+async function buildModules() {
+  const entryPoints = { gdlab: 'src/index.ts', loader: 'src/loader.ts' };
+  await build({ ...common, entryPoints, outdir: join(out, 'static') });
+}
+
+async function buildExtension() {
+  const names = new Set();
+  const outdir = join(out, 'labextension', 'static');
+  const { outputFiles, metafile } = await build({
+    ...common, entryPoints: ['src/plugin.ts'], outdir, splitting: true, write: false, metafile: true,
+    entryNames: '[name].[hash]', chunkNames: 'chunk.[hash]', plugins: [sharedPackages(names)],
+  });
+  const [entry] = Object.entries(metafile.outputs).find(([, made]) => made.entryPoint === 'src/plugin.ts');
+  const text = `(${container})(${JSON.stringify(basename(entry))}, ${JSON.stringify([...names].sort())});\n`;
+  const remote = `remoteEntry.${createHash('sha256').update(text).digest('hex').slice(0, 16)}.js`;
+  const manifest = JSON.parse(readFileSync(join(here, 'package.json'), 'utf8'));
+  manifest.jupyterlab._build = { load: `static/${remote}`, extension: './extension' };
+  for (const key of ['scripts', 'dependencies', 'devDependencies']) delete manifest[key];
+  // Names carry hashes, so the old files go; only now, when the new ones are there.
+  rmSync(join(out, 'labextension'), { recursive: true, force: true });
+  for (const file of outputFiles) write(file.path, file.contents);
+  write(join(outdir, remote), text);
+  // Written last: its presence and time stand for the whole build (frontend.py).
+  write(join(out, 'labextension', 'package.json'), `${JSON.stringify(manifest, null, 2)}\n`);
+}
+
+/** Bundle test/*.test.ts and run them with Node's own runner; its exit status. */
+async function runTests() {
+  const folder = join(here, 'test');
+  const tests = existsSync(folder) ? readdirSync(folder).filter(name => name.endsWith('.test.ts')).sort() : [];
+  if (tests.length === 0) return 0;
+  const outdir = join(here, '..', 'build', 'labextension-test');
+  rmSync(outdir, { recursive: true, force: true });
+  await build({
+    ...common, entryPoints: tests.map(name => `test/${name}`), outdir, platform: 'node', sourcemap: 'inline', outExtension: { '.js': '.mjs' },
+  });
+  const files = readdirSync(outdir).map(name => join(outdir, name));
+  return spawnSync(process.execPath, ['--test', '--enable-source-maps', ...files], { stdio: 'inherit', cwd: here }).status ?? 1;
+}
+
+try {
+  if (process.argv.includes('--tests')) {
+    process.exitCode = await runTests();
+  } else {
+    await buildModules();
+    await buildExtension();
+  }
+} catch (error) {
+  // esbuild has shown its own errors.
+  if (error.errors === undefined) console.error(error);
+  process.exitCode = 1;
+}

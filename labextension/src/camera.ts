@@ -1,0 +1,116 @@
+// Pan and zoom of a picture: a scroller, and a wrapper under a CSS transform. Cameras of one group share their scale.
+
+import { h } from "./dom.ts";
+
+const CLOSEST = 3, FARTHEST = 0.2, FIT_AT_LEAST = 0.8, TALLEST = 524;
+const STEP = 1.25;
+
+export class CameraGroup {
+  zoom = 1;
+  private fitting = true;
+  private readonly cameras = new Set<Camera>();
+
+  add(camera: Camera): void { this.cameras.add(camera); this.refit(); }
+  remove(camera: Camera): void { this.cameras.delete(camera); }
+
+  /** As large as fits, never above 1 and never below .8: then the panes scroll. */
+  fit(): void { this.fitting = true; this.refit(); }
+
+  refit(): void {
+    if (!this.fitting) return;
+    const shown = [...this.cameras].filter(camera => camera.el.clientWidth > 0);
+    const fits = shown.map(camera => Math.min(camera.el.clientWidth / camera.width, TALLEST / camera.height, 1));
+    this.set(Math.max(FIT_AT_LEAST, fits.reduce((a, b) => Math.min(a, b), 1)));
+  }
+
+  zoomBy(factor: number, at?: { camera: Camera; x: number; y: number }): void {
+    this.fitting = false;
+    const before = this.zoom, zoom = Math.min(CLOSEST, Math.max(FARTHEST, before * factor));
+    this.set(zoom);
+    at?.camera.keep(at.x, at.y, zoom / before);
+  }
+
+  private set(zoom: number): void {
+    this.zoom = zoom;
+    this.cameras.forEach(camera => camera.apply(zoom));
+  }
+}
+
+export class Camera {
+  readonly el: HTMLDivElement;
+  private readonly world: HTMLDivElement;
+  private readonly sizer: HTMLDivElement;
+  private readonly observer: ResizeObserver;
+  private gesture: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(readonly group: CameraGroup, picture: SVGSVGElement, readonly width: number, readonly height: number, private readonly many: boolean) {
+    this.world = h("div", { class: "gd-world" }, picture);
+    this.sizer = h("div", { class: "gd-sizer" }, this.world);
+    this.el = h("div", { class: "gd-camera gd-scroll" }, this.sizer);
+    this.el.addEventListener("wheel", event => this.onWheel(event), { passive: false });
+    this.el.addEventListener("pointerdown", event => this.onDown(event));
+    this.observer = new ResizeObserver(() => group.refit());
+    this.observer.observe(this.el);
+    group.add(this);
+  }
+
+  destroy(): void {
+    this.observer.disconnect();
+    this.group.remove(this);
+    clearTimeout(this.gesture);
+  }
+
+  apply(zoom: number): void {
+    this.world.style.transform = zoom === 1 ? "" : `scale(${zoom})`;
+    this.sizer.style.width = `${this.width * zoom}px`;
+    this.sizer.style.height = `${this.height * zoom}px`;
+    // Above 60 boxes small scales drop text; below, everything is always drawn.
+    this.el.dataset.detail = !this.many || zoom >= 0.6 ? "full" : zoom >= 0.25 ? "op" : "shape";
+  }
+
+  /** Keep the point (x, y) of the frame where it is while the scale changes by `factor`. */
+  keep(x: number, y: number, factor: number): void {
+    this.el.scrollLeft = (this.el.scrollLeft + x) * factor - x;
+    this.el.scrollTop = (this.el.scrollTop + y) * factor - y;
+  }
+
+  private onWheel(event: WheelEvent): void {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const frame = this.el.getBoundingClientRect();
+    // A layer of its own during the gesture only: text is drawn sharp again at rest.
+    this.world.style.willChange = "transform";
+    clearTimeout(this.gesture);
+    this.gesture = setTimeout(() => { this.world.style.willChange = ""; }, 200);
+    this.group.zoomBy(Math.exp(-event.deltaY / 300), { camera: this, x: event.clientX - frame.left, y: event.clientY - frame.top });
+  }
+
+  private onDown(event: PointerEvent): void {
+    if (event.button !== 0) return;
+    const { scrollLeft, scrollTop } = this.el, { clientX, clientY } = event;
+    let dragging = false;
+    const move = (to: PointerEvent) => {
+      const dx = to.clientX - clientX, dy = to.clientY - clientY;
+      if (!dragging && Math.hypot(dx, dy) < 4) return;
+      dragging = true;
+      this.el.dataset.dragging = "";
+      this.el.scrollTo(scrollLeft - dx, scrollTop - dy);
+    };
+    const up = () => {
+      removeEventListener("pointermove", move);
+      removeEventListener("pointerup", up);
+      removeEventListener("pointercancel", up);
+      delete this.el.dataset.dragging;
+      // The click that ends a drag selects nothing.
+      if (dragging) addEventListener("click", stop, { capture: true, once: true });
+      setTimeout(() => removeEventListener("click", stop, { capture: true }));
+    };
+    const stop = (click: MouseEvent) => { click.stopPropagation(); click.preventDefault(); };
+    addEventListener("pointermove", move);
+    addEventListener("pointerup", up);
+    addEventListener("pointercancel", up);
+  }
+
+  static step(group: CameraGroup, way: 1 | -1): void { group.zoomBy(way > 0 ? STEP : 1 / STEP); }
+}

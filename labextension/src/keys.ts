@@ -1,0 +1,115 @@
+// Keys: what each one does while the focus is inside the view. Handled keys go no further.
+
+import { Camera, type CameraGroup } from "./camera.ts";
+import type { GraphDoc } from "./doc.ts";
+import { neighbour } from "./graph.ts";
+import type { Marks } from "./marks.ts";
+import { parseEntity } from "./select.ts";
+import type { Action, Ui } from "./state.ts";
+
+/** What keys may do to a view. */
+export interface Keyed {
+  doc: GraphDoc;
+  ui(): Ui;
+  lit(): ReadonlySet<string>;
+  act(action: Action): void;
+  cameras(): CameraGroup;
+  marksAt(element: Element): Marks | null;
+  press(name: "step" | "pause"): void;
+  blur(): void;
+}
+
+const isTyping = (element: Element): boolean => element.matches("input, select, textarea, [contenteditable]");
+
+/** Remembers the last step along an edge, so that a dead end goes on to the next input or user of where it came from. */
+export class Keys {
+  private last: { from: number; to: number; key: string; turn: number } | null = null;
+
+  constructor(private readonly view: Keyed) {}
+
+  /** Runs the key; true when it was one of ours. */
+  handle(event: KeyboardEvent): boolean {
+    const target = event.target as Element;
+    if (event.ctrlKey || event.metaKey) return false;
+    if (isTyping(target)) return false;
+    const { view } = this;
+    if (event.altKey) {
+      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return false;
+      view.act({ do: event.key === "ArrowLeft" ? "back" : "forward" });
+      return true;
+    }
+    if (event.key.startsWith("Arrow")) return this.arrow(target, event.key);
+    const act = this.table(target)[event.key];
+    if (!act) return false;
+    return act() !== false;
+  }
+
+  private table(target: Element): Record<string, (() => void | boolean) | undefined> {
+    const { view } = this, entity = target.getAttribute("data-entity");
+    const onButton = target.matches("button, summary, a") && !entity;
+    const open = entity === null || onButton ? undefined : () => this.open(entity);
+    return {
+      Escape: () => this.escape(), Enter: open, " ": open,
+      "0": () => view.cameras().fit(), "+": () => Camera.step(view.cameras(), 1), "=": () => Camera.step(view.cameras(), 1), "-": () => Camera.step(view.cameras(), -1),
+      n: () => view.press("step"), p: () => view.press("pause"), t: () => view.act({ do: "tab", tab: "text" }),
+      "[": () => view.act({ do: "back" }), "]": () => view.act({ do: "forward" }), ",": () => this.rewrite(-1), ".": () => this.rewrite(1),
+      "?": () => view.act({ do: "help", on: !view.ui().help }),
+    };
+  }
+
+  private escape(): void {
+    const { view } = this;
+    if (view.ui().help) view.act({ do: "help", on: false });
+    else if (view.ui().selected.length > 0) view.act({ do: "clear" });
+    else view.blur();
+  }
+
+  /** Enter selects; on what is selected already it opens the kernel that runs it. */
+  private open(entity: string): void {
+    const { view } = this;
+    if (!view.ui().selected.includes(entity)) return view.act({ do: "select", entities: [entity] });
+    if ([...view.lit()].some(each => each.startsWith("wgsl:") || each.startsWith("kernel:"))) view.act({ do: "tab", tab: "kernels" });
+  }
+
+  private rewrite(by: 1 | -1): void {
+    const { view } = this;
+    const steps = view.doc.passes.filter(pass => pass.role === "optimize").flatMap(pass => pass.rewrites.map((_, i) => `step:${pass.index}.${i}`));
+    const at = steps.findIndex(step => view.ui().selected.includes(step));
+    const next = steps[at < 0 ? (by > 0 ? 0 : steps.length - 1) : at + by];
+    if (next) view.act({ do: "select", entities: [next] });
+  }
+
+  private arrow(target: Element, key: string): boolean {
+    const { view } = this, marks = view.marksAt(target);
+    if (!marks) return false;
+    const camera = target.closest<HTMLElement>(".gd-camera");
+    if (camera) return this.walkGraph(marks, target, Number(camera.dataset.stage), key);
+    const entity = target.closest("[data-entity]");
+    if (!entity) return false;
+    const all = marks.walkable(), at = all.indexOf(entity);
+    return this.go(marks, all[at + (key === "ArrowUp" || key === "ArrowLeft" ? -1 : 1)] ?? null);
+  }
+
+  private walkGraph(marks: Marks, target: Element, stageIndex: number, key: string): boolean {
+    const { view } = this, stage = view.doc.stages[stageIndex]!;
+    const entity = parseEntity(target.closest("[data-entity]")?.getAttribute("data-entity") ?? "");
+    const from = entity?.kind === "node" ? entity.at[1]! : 0;
+    let step = { from, key, turn: 0 }, to = neighbour(stage, from, key, 0);
+    if (to === null && this.last?.to === from && this.last.key === key) {
+      step = { from: this.last.from, key, turn: this.last.turn + 1 };
+      to = neighbour(stage, step.from, key, step.turn);
+    }
+    if (to === null) return true;
+    this.last = { ...step, to };
+    const elements = marks.of(`node:${stageIndex}.${to}`);
+    return this.go(marks, elements.find(each => !each.hasAttribute("data-echo")) ?? null);
+  }
+
+  private go(marks: Marks, element: Element | null): boolean {
+    if (!element) return true;
+    marks.tabStop(element);
+    (element as HTMLElement | SVGElement).focus({ preventScroll: true });
+    this.view.act({ do: "select", entities: [element.getAttribute("data-entity")!] });
+    return true;
+  }
+}

@@ -1,0 +1,98 @@
+// Every message between the page and the kernel: generated from gdlab/jupyter/messages.py by messages_ts.py.
+
+export const PROTOCOL = 1;
+
+export type State = "none" | "ready" | "running" | "paused" | "failed" | "closed";
+export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop" | "select";
+export type EventKind = "nonfinite" | "pause" | "error" | "note";
+
+export interface Hello {
+  type: "hello";
+  version: number;
+  host: string;
+  views: number;
+  have: string | null;
+}
+
+export interface Command {
+  type: "command";
+  name: CommandName;
+  args: Record<string, unknown>;
+  req: number;
+}
+
+export interface Ack {
+  type: "ack";
+  rev: number;
+  frame: number;
+}
+
+export interface Visible {
+  type: "visible";
+  views: number;
+  shown: boolean;
+}
+
+export interface Core {
+  type: "core";
+  req: number;
+}
+
+export interface Doc {
+  type: "doc";
+  rev: number;
+  doc: Record<string, unknown>;
+}
+
+export interface ReplyError {
+  kind: string;
+  message: string;
+  about: string | null;
+}
+
+export interface Reply {
+  type: "reply";
+  req: number;
+  ok: boolean;
+  result: Record<string, unknown> | null;
+  error: ReplyError | null;
+}
+
+export interface Counters {
+  steps: number;
+  dispatches: number;
+  dispatches_per_step: number;
+  submissions: number;
+  groups: number;
+  bytes_up: number;
+  bytes_down: number;
+  steps_per_second: number;
+}
+
+export interface Metrics {
+  type: "metrics";
+  frame: number;
+  state: State;
+  reason: string;
+  step: number;
+  wanted: number;
+  loss: number[][];
+  counters: Counters;
+  memory: string;
+  device: string;
+  optimizer: string;
+  watch: string;
+  full: boolean;
+}
+
+export interface Event {
+  type: "event";
+  step: number;
+  dispatch: number;
+  kind: EventKind;
+  about: string | null;
+  text: string;
+}
+
+export type ToKernel = Hello | Command | Ack | Visible | Core;
+export type ToPage = Doc | Reply | Metrics | Event;

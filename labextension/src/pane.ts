@@ -1,0 +1,97 @@
+// What a pane is, what it may ask of the view, and the small parts that panes are made of.
+
+import type { GraphDoc, RuleSource } from "./doc.ts";
+import { append, h, replace, type Child, type Props } from "./dom.ts";
+import type { CameraGroup } from "./camera.ts";
+import type { Host } from "./host.ts";
+import type { Live } from "./live.ts";
+import type { CommandName } from "./messages.ts";
+import type { Action, PaneKey, Ui } from "./state.ts";
+
+/** What panes know of the view that holds them. */
+export interface Context {
+  readonly doc: GraphDoc;
+  readonly cameras: { graph: CameraGroup; lanes: CameraGroup };
+  ui(): Ui;
+  live(): Live;
+  host(): Host | null;
+  lit(): ReadonlySet<string>;
+  act(action: Action): void;
+  /** Sends a command to the kernel; what it answers appears in the session panel. */
+  send(name: CommandName, args?: Record<string, unknown>): void;
+  /** A pane drew other elements: they are to be lit as well. */
+  redrawn(key: PaneKey): void;
+}
+
+export interface Pane {
+  readonly el: HTMLElement;
+  /** The selection moved, nothing is marked yet: show the kernel, step, … that is lit. True when other elements were drawn. */
+  choose?(lit: ReadonlySet<string>): boolean;
+  /** After elements are marked. */
+  lit?(lit: ReadonlySet<string>): void;
+  live?(live: Live, host: Host | null): void;
+  destroy?(): void;
+}
+
+export type MakePane = (context: Context) => Pane;
+
+/** A pane's frame: a header with its name and a muted fact, then the body. */
+export function frame(key: PaneKey, title: string, fact: string, body: Child[], controls: Child[] = []): HTMLElement {
+  return h("section", { class: `gd-pane gd-pane-${key}`, "data-pane": key, "aria-label": title },
+    h("header", { class: "gd-head" },
+      h("h3", null, title), h("span", { class: "gd-fact", title: fact || null }, fact), h("span", { class: "gd-controls" }, ...controls)),
+    ...body);
+}
+
+/** The scrolling body of a pane. Its entities are one tab stop: arrows walk, Enter selects. */
+export const body = (props: Props | null, ...children: Child[]): HTMLDivElement =>
+  h("div", { ...props, class: `gd-body gd-scroll ${(props?.class as string | undefined) ?? ""}` }, ...children);
+
+export const button = (label: string, props: Props, ...children: Child[]): HTMLButtonElement =>
+  h("button", { type: "button", class: "gd-button", "aria-label": label, title: label, ...props }, ...(children.length > 0 ? children : [label]));
+
+/** A row of buttons of which one is pressed; nothing for a single choice. */
+export function choice<T>(label: string, options: { value: T; text: string; title?: string }[], chosen: T, pick: (value: T) => void): HTMLElement | null {
+  if (options.length < 2) return null;
+  return h("span", { class: "gd-choice", role: "group", "aria-label": label }, ...options.map(({ value, text, title }) =>
+    h("button", { type: "button", "aria-pressed": value === chosen ? "true" : "false", title: title ?? null, on: { click: () => pick(value) } }, text)));
+}
+
+export const big = (value: Child, unit: Child): HTMLElement =>
+  h("div", { class: "gd-big" }, h("div", { class: "gd-number" }, value), h("div", { class: "gd-unit" }, unit));
+
+export const swatch = (familyClass: string): HTMLElement => h("span", { class: `gd-swatch ${familyClass}`, "aria-hidden": "true" });
+
+export const dot = (kind: string): HTMLElement => h("span", { class: "gd-dot", "data-kind": kind, "aria-hidden": "true" });
+
+export const empty = (...children: Child[]): HTMLElement => h("p", { class: "gd-empty" }, ...children);
+
+const PYTHON = /(#.*$)|("""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(@[\w.]+|\b(?:def|return|lambda|if|else|elif|for|in|not|and|or|is|None|True|False|import|from|class|with|as)\b)|(\b\d[\w.]*)/gm;
+const WGSL = /(\/\/.*$)|("[^"\n]*")|(@\w+|\b(?:fn|let|var|const|struct|for|if|else|while|loop|return|break|continue|override|enable|storage|read_write|read|uniform|workgroup|function|private)\b)|(\b(?:0x[\da-fA-F]+|\d[\d.]*(?:e[+-]?\d+)?[fuih]?)\b)/gm;
+const KINDS = ["", "comment", "string", "keyword", "digit"];
+
+/** Code with its comments, strings, keywords and numbers as spans: text nodes throughout. */
+export function highlighted(text: string, language: "python" | "wgsl"): Child[] {
+  const parts: Child[] = [];
+  let at = 0;
+  for (const match of text.matchAll(language === "python" ? PYTHON : WGSL)) {
+    const kind = KINDS[match.slice(1).findIndex(each => each !== undefined) + 1];
+    parts.push(text.slice(at, match.index), h("span", { class: `gd-code-${kind}` }, match[0]));
+    at = match.index + match[0].length;
+  }
+  return [...parts, text.slice(at)];
+}
+
+/** The Python source of a rule as it stands in its file, with the place below. */
+export function ruleSource(source: RuleSource | undefined): Child[] {
+  if (!source) return [];
+  return [
+    h("pre", { class: "gd-code", tabindex: 0, "aria-label": `source of the rule, ${source.name} line ${source.line}` }, ...highlighted(source.text.trimEnd(), "python")),
+    h("div", { class: "gd-muted gd-place" }, `${source.name}:${source.line}`),
+  ];
+}
+
+export const facts = (rows: [string, Child][]): HTMLElement =>
+  h("dl", { class: "gd-facts" }, ...rows.flatMap(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
+
+export { append, h, replace };

@@ -1,0 +1,179 @@
+// The live session: buttons, state, four big numbers, the loss, and the facts. It draws `Live` and sends commands.
+
+import { number } from "../doc.ts";
+import { drawChart } from "../chart.ts";
+import { h, replace, setFlag, write } from "../dom.ts";
+import { bytes, sig, whole } from "../format.ts";
+import type { Host } from "../host.ts";
+import { noSession, primary, refusal, type Live } from "../live.ts";
+import type { CommandName } from "../messages.ts";
+import { body, empty, frame, type Context, type MakePane } from "../pane.ts";
+
+const LABELS: Record<string, string> = { run: "Run", step: "Step", pause: "Pause", resume: "Resume", stop: "Stop" };
+const ICONS: Record<string, string> = { run: "▶", pause: "❚❚", resume: "▶", stop: "■", step: "" };
+const QUEUED = "queued: kernel is busy";
+
+/** The last run that the document holds, for a study whose session is gone. */
+function recorded(context: Context): Live {
+  const run = context.doc.runs.at(-1);
+  if (!run) return noSession;
+  const { counters } = run;
+  return {
+    ...noSession, state: "closed", reason: "recorded", step: counters.steps ?? run.loss.length, wanted: counters.steps ?? run.loss.length,
+    points: run.loss.map((loss, i) => (Array.isArray(loss) ? [number(loss[0]), number(loss[1])] as const : [i + 1, number(loss)] as const)),
+    counters: { ...noSession.counters, ...counters, dispatches_per_step: counters.steps ? Math.round((counters.dispatches ?? 0) / counters.steps) : 0 },
+    device: [run.device, run.adapter].filter(Boolean).join(", "), memory: run.memory?.text ?? "", optimizer: context.doc.plan?.optimizer ?? "",
+  };
+}
+
+class SessionPanel {
+  private readonly steps = h("input", { class: "gd-steps-field", type: "number", min: 1, step: 1, value: 100, "aria-label": "number of steps to run", "data-command": "steps" });
+  private readonly buttons = new Map<CommandName, HTMLButtonElement>();
+  private readonly words = new Map<CommandName, HTMLElement>();
+  private readonly state = h("span", { class: "gd-state", "data-value": "state", role: "status" });
+  private readonly values = new Map<string, HTMLElement>();
+  private readonly units = new Map<string, HTMLElement>();
+  private readonly chart = h("div", { class: "gd-chartbox" });
+  private readonly facts = h("dl", { class: "gd-facts" });
+  private readonly message = h("p", { class: "gd-note", "data-level": "error", role: "alert", hidden: true });
+  private readonly hint = empty("No session yet. ", h("code"), ", or press Run.");
+  private readonly events = h("ol", { class: "gd-events", "aria-label": "events" });
+  private readonly observer: ResizeObserver;
+  private readonly shown: HTMLElement;
+  private width = 0;
+  private drawn: Live | null = null;
+  readonly el: HTMLElement;
+
+  constructor(private readonly context: Context) {
+    const runGroup = h("span", { class: "gd-rungroup" }, this.button("run"), this.steps);
+    const top = h("div", { class: "gd-buttons" }, runGroup, this.button("step"), this.button("pause"), this.button("resume"), this.button("stop"), this.state);
+    const numbers = h("div", { class: "gd-bigs gd-four" },
+      this.big("step", "step"), this.big("loss", "loss"), this.big("rate", "steps per second"), this.big("dispatches_per_step", "dispatches per step"));
+    this.hint.querySelector("code")!.textContent = `%graph_run ${context.doc.title || "NAME"} 100`;
+    this.shown = h("div", { class: "gd-shown" }, h("div", { class: "gd-figures" }, numbers, this.chart), h("div", { class: "gd-side" }, this.facts, this.events));
+    this.el = frame("session", "Session", "", [body({ class: "gd-session" }, top, this.message, this.hint, this.shown)]);
+    this.observer = new ResizeObserver(([entry]) => {
+      const width = Math.floor(entry!.contentRect.width);
+      if (Math.abs(width - this.width) > 1) { this.width = width; this.curve(); }
+    });
+    this.observer.observe(this.chart);
+    this.steps.addEventListener("keydown", event => { if (event.key === "Enter") { event.preventDefault(); this.press("run"); } });
+  }
+
+  destroy(): void { this.observer.disconnect(); }
+
+  private button(name: CommandName): HTMLButtonElement {
+    const icon = ICONS[name], word = h("span", null, LABELS[name]!);
+    const made = h("button", { type: "button", class: "gd-button", "data-command": name, on: { click: () => this.press(name) } },
+      icon && h("span", { class: "gd-icon", "aria-hidden": "true" }, icon), word);
+    this.buttons.set(name, made);
+    this.words.set(name, word);
+    return made;
+  }
+
+  private big(name: string, unit: string): HTMLElement {
+    const value = h("span", { "data-value": name }, "–"), more = h("span", { class: "gd-of" });
+    this.values.set(name, value);
+    this.values.set(`${name}+`, more);
+    const below = h("div", { class: "gd-unit" }, unit);
+    this.units.set(name, below);
+    return h("div", { class: "gd-big" }, h("div", { class: "gd-number" }, value, more), below);
+  }
+
+  private press(name: CommandName): void {
+    const { context } = this;
+    if (refusal(context.live().state, Boolean(context.host()), name)) return;
+    const wanted = Math.max(1, Math.floor(Number(this.steps.value)) || 1);
+    context.send(name, name === "run" ? { steps: wanted } : {});
+  }
+
+  show(live: Live, host: Host | null): void {
+    const shown = live.state === "none" && !host ? recorded(this.context) : live.state === "none" && this.context.doc.runs.length > 0 ? { ...recorded(this.context), state: "none" as const } : live;
+    this.controls(live, host);
+    this.numbers(shown);
+    const started = shown.state !== "none" || shown.points.length > 0;
+    this.hint.hidden = started;
+    this.shown.hidden = !started;
+    this.message.hidden = !live.error && live.state !== "failed";
+    write(this.message, live.error || (live.state === "failed" ? live.reason : ""));
+    write(this.el.querySelector(".gd-fact")!, shown.optimizer || (started ? "no update rule" : ""));
+    if (this.drawn?.points !== shown.points || this.drawn?.wanted !== shown.wanted) { this.drawn = shown; this.curve(); }
+    this.drawn = shown;
+    this.writeFacts(shown);
+    this.writeEvents(shown);
+  }
+
+  private controls(live: Live, host: Host | null): void {
+    const connected = Boolean(host) && !host!.dead, queued = new Set(host?.pending.filter(each => each.queued).map(each => each.name));
+    const main = primary(live.state);
+    for (const [name, element] of this.buttons) {
+      const why = refusal(live.state, connected, name), waits = queued.has(name);
+      element.disabled = why !== null;
+      element.title = why ?? (waits ? QUEUED : "");
+      element.setAttribute("aria-label", waits ? `${LABELS[name]}, ${QUEUED}` : name === "run" ? "Run that many steps" : LABELS[name]!);
+      setFlag(element, "data-primary", name === main);
+      setFlag(element, "data-queued", waits);
+      write(this.words.get(name)!, waits ? QUEUED : LABELS[name]!);
+    }
+    // One place for both: Pause while running, Resume while paused.
+    const resumes = live.state === "paused";
+    this.buttons.get("resume")!.hidden = !resumes;
+    this.buttons.get("pause")!.hidden = resumes;
+    this.steps.disabled = refusal(live.state, connected, "run") !== null;
+    const word = host?.dead ? "kernel is gone" : !host ? "no live session" : live.state === "none" ? "no session yet" : live.state;
+    this.state.dataset.state = connected ? live.state : "none";
+    write(this.state, live.state === "paused" && live.reason ? `paused: ${live.reason}` : word);
+  }
+
+  private set(name: string, value: number, text: string): void {
+    const element = this.values.get(name)!;
+    write(element, text);
+    element.dataset.number = String(value);
+  }
+
+  private numbers({ step, wanted, points, counters }: Live): void {
+    this.set("step", step, whole(step));
+    write(this.values.get("step+")!, wanted > 0 ? ` / ${whole(wanted)}` : "");
+    const loss = points.at(-1)?.[1] ?? NaN;
+    this.set("loss", loss, points.length > 0 ? sig(loss) : "–");
+    const rate = counters.steps_per_second;
+    this.set("rate", rate, rate > 0 ? sig(rate) : "–");
+    this.set("dispatches_per_step", counters.dispatches_per_step, counters.dispatches_per_step > 0 ? whole(counters.dispatches_per_step) : "–");
+    const all = h("span", { "data-value": "dispatches", "data-number": counters.dispatches }, whole(counters.dispatches));
+    const unit = this.units.get("dispatches_per_step")!;
+    if (unit.querySelector("span")?.textContent !== all.textContent) replace(unit, "dispatches per step, ", all, " in all");
+  }
+
+  private curve(): void {
+    if (this.width < 50 || !this.drawn) return;
+    const { points, wanted } = this.drawn;
+    this.chart.replaceChildren(drawChart(points, wanted, this.width, 200));
+  }
+
+  private writeFacts({ device, memory, optimizer, watch, counters, state }: Live): void {
+    const rows: [string, string][] = [
+      ["device", device], ["memory", memory],
+      ["update", optimizer || "no update rule: parameters do not change"],
+      ["watched", watch],
+      ["sent", counters.submissions > 0 ? `${whole(counters.submissions)} submissions, ${bytes(counters.bytes_up)} up, ${bytes(counters.bytes_down)} down` : ""],
+      ["groups", counters.groups > 0 ? `${whole(counters.groups)} barrier groups per step` : ""],
+    ];
+    const wanted = rows.filter(([name, value]) => value && (name !== "update" || state !== "none"));
+    if (wanted.map(row => row.join()).join() === this.facts.dataset.shown) return;
+    this.facts.dataset.shown = wanted.map(row => row.join()).join();
+    replace(this.facts, ...wanted.flatMap(([name, value]) => [h("dt", null, name), h("dd", { "data-value": name, "data-warn": name === "update" && !optimizer }, value)]));
+  }
+
+  private writeEvents({ events }: Live): void {
+    if (this.events.childElementCount === events.length) return;
+    replace(this.events, ...events.map(({ step, kind, text, about }) =>
+      h("li", { "data-kind": kind, "data-entity": about, tabindex: about ? -1 : null }, h("span", { class: "gd-muted" }, `step ${whole(step)} `), text)));
+    this.context.redrawn("session");
+  }
+}
+
+export const sessionPane: MakePane = context => {
+  const panel = new SessionPanel(context);
+  panel.show(context.live(), context.host());
+  return { el: panel.el, live: (live, host) => panel.show(live, host), destroy: () => panel.destroy() };
+};

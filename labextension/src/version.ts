@@ -1,0 +1,2 @@
+/** The release of this page code; a test holds it equal to package.json. */
+export const VERSION = "0.1.0";

@@ -1,0 +1,161 @@
+"""The notebook in real JupyterLab: what a person sees, clicks, reloads and reopens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from browser import (
+    Server,
+    cell,
+    command,
+    open_notebook,
+    run_all,
+    run_cell,
+    save,
+    shot,
+    start_cell,
+    theme,
+    visit,
+    wait_idle,
+    wait_restored,
+)
+from playwright.sync_api import Page
+
+TOUR = Path(__file__).parent.parent / "notebooks" / "tour.ipynb"
+NET = """%%graph mlp --train --device cpu
+x = input("x", (64, 64))
+y = input("y", (64, 10))
+h = relu(x @ parameter("w1", (64, 128)) + parameter("b1", (128,)))
+z = h @ parameter("w2", (128, 10)) + parameter("b2", (10,))
+cross_entropy_loss(z, y)"""
+SLOW_FEED = """import time, numpy as np
+def slow(step):
+    time.sleep(0.02)
+    rng = np.random.default_rng(step)
+    return {"x": rng.normal(size=(64, 64)), "y": np.eye(10)[rng.integers(0, 10, 64)]}"""
+
+
+def value(page: Page, index: int, name: str) -> str:
+    return cell(page, index).locator(f'[data-value="{name}"]').first.inner_text()
+
+
+def number(text: str) -> int:
+    return int("".join(c for c in text.split("/")[0] if c.isdigit()) or "0")
+
+
+def steps(page: Page, index: int) -> int:
+    return number(value(page, index, "step"))
+
+
+def press(page: Page, index: int, name: str) -> None:
+    cell(page, index).locator(f'[data-command="{name}"]').first.click()
+
+
+def wait_steps(page: Page, index: int, at_least: int) -> None:
+    page.wait_for_function(
+        """([index, wanted]) => {
+          const cell = document.querySelectorAll('.jp-Notebook .jp-Cell')[index];
+          const shown = cell && cell.querySelector('[data-value="step"]');
+          const digits = shown ? shown.innerText.split('/')[0].replace(/[^0-9]/g, '') : '';
+          return digits !== '' && Number(digits) >= wanted; }""",
+        arg=[index, at_least],
+    )
+
+
+def state(page: Page) -> dict[str, object]:
+    """What the kernel itself says of the study, asked beside the busy cell's own answer."""
+    return json.loads(cell(page, -1).locator(".jp-OutputArea-output").last.inner_text())
+
+
+def test_the_tour(lab: Server, page: Page) -> None:
+    path = open_notebook(page, lab, TOUR, "tour.ipynb")
+    sources = [c.source for c in nbformat.read(path, as_version=4).cells]
+    run_all(page)
+    page.locator("text=gdlab-summary").first.wait_for(timeout=240_000)
+    wait_idle(page)
+    magic = [i for i, s in enumerate(sources) if s.startswith(("%%graph", "%graph_grad", "%graph_plan", "%graph_run"))]
+    for i in magic:
+        picture = cell(page, i).locator(".gdlab").first
+        picture.scroll_into_view_if_needed()
+        assert picture.locator("[data-entity]").count() > 5, sources[i]
+    assert page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+    text = page.locator("text=gdlab-summary").first.inner_text()
+    summary = json.loads(text.split("gdlab-summary", 1)[1])
+    assert summary["accuracy"] >= 0.95 and summary["loss_last"] < 0.3 < summary["loss_first"]
+    for name in ("light", "dark"):
+        theme(page, name)
+        for i in magic[:4]:
+            cell(page, i).scroll_into_view_if_needed()
+            shot(page, f"tour-{name}-{i}")
+    theme(page, "light")
+    save(page)
+    reopened_without_kernel(lab, page, magic)
+
+
+def reopened_without_kernel(lab: Server, page: Page, magic: list[int]) -> None:
+    """The saved notebook without its kernel: the picture is interactive, the buttons say that there is no session."""
+    command(page, "kernelmenu:shutdown")
+    page.wait_for_timeout(500)
+    visit(page, lab, "tour.ipynb")
+    for i in magic[:2]:
+        cell(page, i).scroll_into_view_if_needed()
+        node = cell(page, i).locator('.gdlab [data-entity^="node:"]').first
+        node.wait_for()
+        node.click()
+        assert cell(page, i).locator("[data-lit]").count() >= 2
+    assert page.locator("text=model not found").count() == 0
+
+
+def test_buttons_while_a_cell_runs(lab: Server, page: Page) -> None:
+    """Step and Pause act at once though the cell is busy and the reporter publishes all the time."""
+    run = "%graph_run mlp 400 --feed slow --sgd 0.1 --init 0"
+    tell = "import json; print(json.dumps([mlp.session.step_count, mlp.runner.state]))"
+    open_notebook(page, lab, ["%load_ext gdlab", NET, SLOW_FEED, run, tell], "buttons.ipynb")
+    for i in range(3):
+        run_cell(page, i)
+    start_cell(page, 3)
+    wait_steps(page, 3, 3)
+    press(page, 3, "pause")
+    page.wait_for_function("() => !document.querySelector('.jp-Notebook .jp-Cell:nth-of-type(4) .jp-mod-running')")
+    wait_idle(page)  # a paused run ends its cell
+    run_cell(page, 4)
+    paused, kind = state(page)  # type: ignore[misc]
+    assert kind == "paused" and 3 <= int(paused) < 300
+    press(page, 3, "step")
+    wait_steps(page, 3, int(paused) + 1)
+    assert steps(page, 3) == int(paused) + 1
+    page.reload()
+    wait_restored(page)
+    cell(page, 3).locator('[data-command="step"]').first.wait_for()
+    cell(page, 3).scroll_into_view_if_needed()
+    wait_steps(page, 3, int(paused) + 1)
+    press(page, 3, "step")
+    wait_steps(page, 3, int(paused) + 2)
+    press(page, 3, "resume")
+    wait_steps(page, 3, 400)
+    run_cell(page, 4)
+    assert state(page) == [400, "ready"]
+
+
+@pytest.mark.parametrize("entity", ["line", "node", "step", "dispatch", "interval", "wgsl"])
+def test_one_selection_lights_what_the_links_say(lab: Server, page: Page, entity: str) -> None:
+    """Clicking any kind of thing lights in the page what `Document.select` computes in Python."""
+    ask = "import json; print(json.dumps(sorted(mlp.doc.select(ENTITY))))"
+    open_notebook(page, lab, ["%load_ext gdlab", NET, ask], f"select-{entity}.ipynb")
+    run_cell(page, 0)
+    run_cell(page, 1)
+    tab = {"step": "rewrites", "dispatch": "plan", "interval": "arena", "wgsl": "kernels"}.get(entity, "opt")
+    cell(page, 1).locator(f'[data-view="{tab}"]').first.click()
+    thing = cell(page, 1).locator(f'[data-entity^="{entity}:"]:visible').nth(1)
+    name = thing.get_attribute("data-entity")
+    thing.click()
+    lit = cell(page, 1).locator("[data-lit]").evaluate_all("all => all.map(e => e.dataset.entity)")
+    cell(page, 2).locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(ask.replace("ENTITY", repr(name)))
+    run_cell(page, 2)
+    wanted = set(state(page))
+    assert name in lit and set(lit) <= wanted and len(wanted) > 1, (set(lit) - wanted, name)
