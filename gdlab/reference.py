@@ -75,9 +75,10 @@ def magnitudes(graph: Graph, values: Values) -> Values:
     or moves what its operands had. Where a value is not finite m is 0.
     """
     scales: Values = {}
-    for node in graph:
-        arrays, ms = [values[i] for i in node.inputs], [scales[i] for i in node.inputs]
-        scales[node.id] = _finite(_scale(REGISTRY.get(node.op), arrays, ms, node.attrs, values[node.id]))
+    with np.errstate(all="ignore"):  # differences of infinities
+        for node in graph:
+            arrays, ms = [values[i] for i in node.inputs], [scales[i] for i in node.inputs]
+            scales[node.id] = _finite(_scale(REGISTRY.get(node.op), arrays, ms, node.attrs, values[node.id]))
     return scales
 
 
@@ -131,9 +132,8 @@ def _secant(op: Op, arrays: Sequence[Array], attrs: Attrs, index: int, h: float)
     x = arrays[index]
     step = h * np.maximum(1.0, np.abs(x))
     moved = [*arrays[:index], x + step, *arrays[index + 1 :]]
-    with np.errstate(all="ignore"):
-        rise = np.abs(op.reference(moved, dict(attrs)) - op.reference(arrays, dict(attrs)))
-        return np.asarray(rise / np.abs(step))
+    rise = np.abs(op.reference(moved, dict(attrs)) - op.reference(arrays, dict(attrs)))
+    return np.asarray(rise / np.abs(step))
 
 
 def _scale_of_rows(op: Op, arrays: Sequence[Array], ms: Sequence[Array], attrs: Attrs, size: Array) -> Array:
@@ -142,8 +142,7 @@ def _scale_of_rows(op: Op, arrays: Sequence[Array], ms: Sequence[Array], attrs: 
     for period in (1, 2, 4):
         signs = np.where(np.arange(size.shape[-1]) // period % 2 == 0, 1.0, -1.0)
         moved = [x + H * signs * m for x, m in zip(arrays, ms, strict=True)]
-        with np.errstate(all="ignore"):
-            rise = np.abs(op.reference(moved, dict(attrs)) - plain) / H
+        rise = np.abs(op.reference(moved, dict(attrs)) - plain) / H
         worst = np.maximum(worst, size + _finite(rise))
     return worst
 

@@ -25,7 +25,7 @@ from gdlab.errors import ArgumentError, DTypeError, GraphError, OutputIndexError
 from gdlab.graph import Graph
 from gdlab.plan import compile
 from gdlab.plan.plan import SCALARS, Dispatch, ExecutionPlan, Lane, Update
-from gdlab.plan.update import adam_update, no_update, sgd_update
+from gdlab.plan.update import Rule, update_of
 from gdlab.rewrite import OptimizeReport, optimize
 from gdlab.types import TensorType, f32
 
@@ -54,7 +54,7 @@ class MemorySummary:
 class Optimizer:
     """The configured update rule; `none` leaves parameters as they are."""
 
-    rule: str = "none"
+    rule: Rule = "none"
     lr: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999
@@ -103,7 +103,7 @@ class Session:
             raise SessionError("read_param_grad", repr(name), "an inference session", "a training session")
         if self._steps == 0:
             raise SessionError("read_param_grad", repr(name), "no step yet", "a step before it")
-        return _into("read_param_grad", name, out, self._download(grad))
+        return _into("read_param_grad", name, out, self._download(grad).reshape(self._type(buffer).shape))
 
     def param_names(self) -> list[str]:
         """The parameters' names, in node order."""
@@ -202,7 +202,8 @@ class Session:
             raise OutputIndexError("read_output", "index", index, f"0 … {count - 1}: {count} outputs")
         if self._steps == 0:
             raise SessionError("read_output", f"output {index}", "no step yet", "a step before it")
-        return _into("read_output", f"output {index}", out, self._download(self._plan.output_buffers[index]))
+        shape = self._plan.graph.outputs[index].shape  # the buffer may be another view of the same elements
+        return _into("read_output", f"output {index}", out, self._download(self._plan.output_buffers[index]).reshape(shape))
 
     def read_output(self) -> Array:
         """User output 0."""
@@ -358,7 +359,7 @@ class Session:
 
     def _use(self, optimizer: Optimizer) -> None:
         if optimizer.rule != self._optimizer.rule:
-            update = {"none": no_update, "sgd": sgd_update, "adam": adam_update}[optimizer.rule](self._plan)
+            update = update_of(self._plan, optimizer.rule)
             self._program.configure(update)
             self._update, self._update_buffers = update, update.buffers or self._update_buffers
         self._optimizer = optimizer
@@ -383,7 +384,7 @@ def open_session(plan: ExecutionPlan, device: Device) -> Session:
     session._parameters, session._inputs = dict(plan.param_buffers), dict(plan.input_buffers)
     session._gradients = dict(plan.param_grad_pairs)
     session._unset_inputs, session._unset_parameters = set(session._inputs), set(session._parameters)
-    session._optimizer, session._update, session._update_buffers = Optimizer(), no_update(plan), ()
+    session._optimizer, session._update, session._update_buffers = Optimizer(), update_of(plan, "none"), ()
     session._steps = session._adam_steps = 0
     session._closed = False
     return session

@@ -44,6 +44,8 @@ class Study:
         only: tuple[str, ...] = (),
         source: Mapping[str, str] | None = None,
     ) -> None:
+        if not isinstance(graph, Graph):
+            raise GraphError(f"graph {name}", "graph", type(graph).__name__, "a Graph")
         if not graph.outputs:
             raise GraphError(f"graph {name}", "output", "none", "a last expression or output(...)")
         if train and (graph.outputs[0].shape != (1,)):

@@ -108,7 +108,7 @@ async function runTests() {
     ...common, entryPoints: tests.map(name => `test/${name}`), outdir, platform: 'node', sourcemap: 'inline', outExtension: { '.js': '.mjs' },
   });
   const files = readdirSync(outdir).map(name => join(outdir, name));
-  return spawnSync(process.execPath, ['--test', '--enable-source-maps', ...files], { stdio: 'inherit', cwd: here }).status ?? 1;
+  return spawnSync(process.execPath, ['--test', '--test-reporter=spec', '--enable-source-maps', ...files], { stdio: 'inherit', cwd: here }).status ?? 1;
 }
 
 try {

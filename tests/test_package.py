@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -28,6 +29,14 @@ def test_wheel_ships_every_shader_inside_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
         shipped = {Path(name).name: files.read(name) for name in files.namelist() if name.startswith("gdlab/shaders/")}
     assert shaders and shipped == shaders
+
+
+def test_the_wheel_reads_its_own_shaders(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    code = "from gdlab.kernels.pieces import *; print(shader_folder(), shader('functions.wgsl')[:2])"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.stdout.split() == [str(tmp_path / "gdlab" / "shaders"), "//"], done.stderr
 
 
 def test_wheel_ships_the_front_end_once(wheel: Path) -> None:

@@ -15,8 +15,9 @@ import pytest
 from gdlab import ops
 from gdlab.errors import ArgumentError, DTypeError, GdlabError, GraphError, ShapeError
 from gdlab.graph import METHODS, Graph, Value, scratch
-from gdlab.op import REGISTRY, Leaf, Op, public_ops, unregister
+from gdlab.op import REGISTRY, Elementwise, Fill, Leaf, Op, Reduction, public_ops, unregister
 from gdlab.ops import table
+from gdlab.plan.expr import FUNCTIONS, names
 
 DOCS = Path(__file__).parent.parent / "docs" / "ops.md"
 
@@ -32,6 +33,16 @@ def test_a_record_is_whole(op: Op) -> None:
     assert op.no_grad is None or op.gradient is None, "either a gradient or a reason why there is none"
     assert op.kernel is not None or op.body is not None, "no way to lower it"
     assert len(op.samples) >= 3
+
+
+@pytest.mark.parametrize("op", REGISTRY.values(), ids=list(REGISTRY))
+def test_a_kernel_names_only_operands_attributes_and_known_functions(op: Op) -> None:
+    own = {p.name for p in op.parameters}
+    match op.kernel:
+        case Elementwise(expr) | Fill(expr):
+            assert names(expr) <= own | FUNCTIONS.keys()
+        case Reduction(finish=expr):
+            assert names(expr) <= {"acc", "n"} | FUNCTIONS.keys()
 
 
 def test_every_public_op_is_a_function_of_ops_and_a_method() -> None:

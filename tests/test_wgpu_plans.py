@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import needs
-from wgpu_plans import Load, changed, counting, dispatch, doubling, loading, make_plan, on_owner, tensor
+from wgpu_plans import (
+    KERNELS,
+    Load,
+    changed,
+    counting,
+    dispatch,
+    doubling,
+    kernel,
+    loading,
+    make_plan,
+    on_owner,
+    tensor,
+)
 
 from gdlab.device import wgpu as room
 from gdlab.device.wgpu import WgpuProgram
@@ -48,7 +61,6 @@ OFF = Update("none", (), (), ())
 def test_an_update_runs_in_the_step_or_alone(load: Load) -> None:
     program = training(load)
     on_owner(program.configure, SGD)
-    np.testing.assert_array_equal(on_owner(program.download, 1), np.full(64, 100))  # compiling it ran it elsewhere
     on_owner(program.step, RATE)
     np.testing.assert_array_equal(on_owner(program.download, 1), 100 - 0.5 * GRADIENT)
     on_owner(program.update_only, 2 * RATE)
@@ -71,6 +83,23 @@ def test_state_starts_at_zero_and_outlives_other_updates(load: Load) -> None:
     on_owner(program.step, RATE)
     np.testing.assert_array_equal(on_owner(program.download, 2), 2 * GRADIENT)
     np.testing.assert_array_equal(on_owner(program.download, 1), 100 - 1.5 * GRADIENT)
+
+
+def test_configuring_runs_nothing_on_the_parameters(load: Load) -> None:
+    program = training(load)
+    KERNELS["fresh"] = kernel(">p", f"if (i < 64) {{ p[i] = p[i] + {time.time() % 1000:.6f}; }}")
+    on_owner(program.configure, Update("sgd", (dispatch(0, "fresh", "", 1, "1"),), (), ()))
+    assert on_owner(program.download, 1).tolist() == [100.0] * 64
+    on_owner(program.update_only, RATE)
+    assert min(on_owner(program.download, 1)) > 100
+
+
+def test_an_update_without_its_scalars_is_refused(load: Load) -> None:
+    program = training(load)
+    on_owner(program.configure, SGD)
+    with pytest.raises(SessionError, match="step 1: scalars: given none, wanted 6 numbers: lr, beta1"):
+        on_owner(program.step, None)
+    assert program.traffic.steps == 0
 
 
 def test_a_refused_update_leaves_the_old_one(load: Load) -> None:

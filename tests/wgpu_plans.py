@@ -95,7 +95,8 @@ def make_plan(
     slots = tuple(Slot(-(-b.nbytes // 256) * 256, (b.id,)) for b in buffers)
     written = [b.kind in ("intermediate", "output", "loss") for b in buffers]
     life = tuple(Interval(0 if w else -1, len(dispatches), 0, 0) for w in written)
-    memory = MemoryPlan(tuple(range(len(buffers))), slots, life, (), 0, 0, 0, 0)
+    pinned = tuple((b.id, b.kind) for b in buffers if b.kind != "intermediate")
+    memory = MemoryPlan(tuple(range(len(buffers))), slots, life, pinned, 0, 0, 0, 0)
     fields: dict[str, Any] = {
         "mode": "training", "buffers": tuple(buffers), "memory": memory, "loss_buffer": loss,
         "dispatches": tuple(replace(d, output_type=TensorType(buffers[d.output].shape)) for d in dispatches),

@@ -6,6 +6,7 @@ import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class Scratch:
         return found
 
 
-# values of an expression --------------------------------------------------------------------------------------------------
+# values of an expression ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Number:
     """A literal: float32 or bool."""
@@ -128,9 +129,8 @@ def _logical(ufunc: Callable[..., Any], absorbing: bool) -> Callable[[Value, Val
 
 
 def _sigmoid(x: Value) -> Value:
-    """Half of tanh(x / 2) + 1: it cannot overflow."""
-    half = Number(np.float32(0.5))
-    return _make(np.add, _make(np.multiply, _make(np.tanh, _make(np.multiply, x, half)), half), half)
+    """1 / (1 + e^−x): where the power is infinite the result is 0, which is right."""
+    return _make(np.divide, _ONE, _make(np.add, _ONE, _make(np.exp, _make(np.negative, x))))
 
 
 def _plain(ufunc: Callable[..., Any]) -> Callable[..., Value]:
@@ -198,7 +198,7 @@ def _walk(tree: ast.expr, text: str, scope: Mapping[str, Value]) -> Value:
     raise CompileError("kernel", "expression", repr(text), f"operands and {', '.join(_FUNCTIONS)}")
 
 
-# from values to calls -----------------------------------------------------------------------------------------------------
+# from values to calls -------------------------------------------------------------------------------------------------
 def emit(result: Value, out: Array, scratch: Scratch, taken: set[int]) -> list[Step]:
     """The calls that leave `result` in `out`, in order; temporaries are reused as soon as nobody reads them."""
     if isinstance(result, Number):
@@ -239,6 +239,8 @@ def _step(node: Node, args: tuple[Any, ...], target: Array) -> Step:
         return np.multiply, (_bits(args[0]), args[1], target.view(_BITS))
     if node.ufunc is _bits_or:
         return np.bitwise_or, (_bits(args[0]), _bits(args[1]), target.view(_BITS))
+    if node.ufunc in (np.maximum, np.minimum):  # these refuse a third positional argument
+        return partial(node.ufunc, out=target), args
     return node.ufunc, (*args, target)
 
 
@@ -285,9 +287,9 @@ def _merged(order: list[Node]) -> list[Node]:
     return kept
 
 
-# operands -----------------------------------------------------------------------------------------------------------------
+# operands -------------------------------------------------------------------------------------------------------------
 def domain(size: int, operands: Sequence[Operand]) -> Shape:
-    """The axes over which every row and column operand broadcasts by NumPy's rule, or (size,) where there are none such."""
+    """The axes over which every row and column operand broadcasts by NumPy's rule; (size,) where there are none."""
     extents = sorted({o.extent for o in operands if o.access in ("row", "column")} - {1, size})
     axes, inner = [], 1
     for extent in extents:

@@ -160,14 +160,13 @@ class WgpuProgram(Program):
 
     def configure(self, update: Update) -> None:
         self._alive("configure")
-        kept = {b: p for b, p in self.places.items() if p.home[0] == "state"}
-        changed = [b for b in update.buffers if b.id in kept and kept[b.id].buffer.nbytes != b.nbytes]
-        if changed:
-            wanted = f"{kept[changed[0].id].buffer.nbytes} bytes, as before"
-            raise CompileError("update", f"state buffer {changed[0].name}", f"{changed[0].nbytes} bytes", wanted)
         if self.checked:
             check_update(self.plan, update, self.gpu.bounds)
-        places = {**self.places, **state_places(b for b in update.buffers if b.id not in kept)}
+        for b in update.buffers:
+            if b.id in self.places and self.places[b.id].buffer.nbytes != b.nbytes:
+                wanted = f"{self.places[b.id].buffer.nbytes} bytes, as before"
+                raise CompileError("update", f"state buffer {b.name}", f"{b.nbytes} bytes", wanted)
+        places = {**self.places, **state_places(update.buffers)}
         new = {p.home: self.gpu.buffer(p.nbytes) for p in places.values() if p.home not in self.memory}
         memory = {**self.memory, **new}
         launches = self._launches("update", update.dispatches, places, memory)
@@ -221,6 +220,8 @@ class WgpuProgram(Program):
 
     def _fly(self, where: str, rows: Sequence[Row], scalars: Array | None, loss_of: int | None) -> None:
         self._alive(where)
+        if scalars is None and self.update_rows:
+            raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
         self._harvest(IN_FLIGHT - 1)
         if scalars is not None:
             self.gpu.write(where, self.scalars, np.ascontiguousarray(scalars, np.float32))
@@ -295,10 +296,9 @@ class WgpuProgram(Program):
 
     def poison(self) -> None:
         self._alive("poison")
-        intervals, places = self.plan.memory.intervals, self.places
-        keep = {places[b.id].home for b in self.plan.buffers if b.kind != "intermediate" or intervals[b.id].first < 0}
+        pinned = {self.places[b].home for b, _ in self.plan.memory.pinned}
         for home, buffer in self.memory.items():
-            if home[0] == "slot" and home not in keep:
+            if home[0] == "slot" and home not in pinned:
                 self.gpu.write("poison", buffer, np.full(buffer.size // 4, np.nan, np.float32))
 
     # the end ----------------------------------------------------------------------------------------------------------

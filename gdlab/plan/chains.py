@@ -33,8 +33,8 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`reader` reads a stored term; `whole`: element i for its element i; `chain`: as an operand of a pointwise op or as
-    the elements of a reduction."""
+    """`reader` reads a stored term; `whole`: element i for its element i; `chain`: as an operand of a pointwise op or
+    as the elements of a reduction."""
 
     reader: int
     whole: bool

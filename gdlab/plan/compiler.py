@@ -32,7 +32,7 @@ def compile(
     options: CompileOptions = _DEFAULT,
     target: Target = _PORTABLE,
 ) -> ExecutionPlan:
-    """The plan of one step. `lanes` tells the phase of every node; without it nodes that only gradients need are backward.
+    """The plan of one step. `lanes` gives every node's phase; without it nodes that only gradients need are backward.
 
     Raises `CompileError` where no valid plan exists: a tensor beyond the binding limit, an op without kernel and body.
     """
@@ -134,7 +134,7 @@ def _node_buffers(graph: Graph, terms: Terms, lowered: Lowered) -> dict[int, int
     return found
 
 
-# what became of the other nodes --------------------------------------------------------------------------------------------
+# what became of the other nodes ---------------------------------------------------------------------------------------
 def _fates(
     graph: Graph,
     terms: Terms,
@@ -167,7 +167,8 @@ def _fate(graph: Graph, terms: Terms, node: int, term: int, held: bool) -> str |
     if held and terms.base[term] != term:
         return f"aliased: the elements of %{terms.terms[terms.base[term]].node}, in its buffer"
     if held:
-        return None if record.node == node or graph.nodes[node].op != record.op.name else f"merged: equal to %{record.node}"
+        merged = record.node != node and graph.nodes[node].op == record.op.name
+        return f"merged: equal to %{record.node}" if merged else None
     if view.is_literal and isinstance(kernel, (Fill, Leaf, Movement, Alias, Elementwise)):
         return f"folded: the literal {view.value:g}"
     if isinstance(kernel, Leaf):

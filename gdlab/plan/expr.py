@@ -1,7 +1,7 @@
 """Read a kernel's expression, the one text that is both WGSL and Python: its syntax tree, its names, its value.
 
-Functions as in WGSL: `exp log sqrt inverseSqrt tanh abs sign select(if_false, if_true, condition)`; ours, exact about NaN
-and overflow: `max_nan min_nan relu_nan sigmoid_stable pow_abs is_nan`.
+Functions as in WGSL: `exp log sqrt inverseSqrt tanh abs sign select(if_false, if_true, condition)`; ours, exact about
+NaN and overflow: `max_nan min_nan relu_nan sigmoid_stable pow_abs is_nan`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from gdlab.graph import Graph
 from gdlab.op import Contraction, Elementwise, Fill, Reduction, Rows
@@ -63,9 +64,9 @@ class Lowering:
         for cluster in clusters:
             self._cluster(cluster)
         for node in self.graph.output_ids:
-            term = self.terms.base[self.terms.term_of[node]]
-            if is_leaf(self.terms.terms[term]) and term not in self.out.copies:
-                self._copy(self.terms.terms[term])
+            base = self.terms.terms[self.terms.base[self.terms.term_of[node]]]
+            if is_leaf(base) and base.id not in self.out.copies:
+                self._copy(base)
         return self.out
 
     # buffers
@@ -162,7 +163,9 @@ class Lowering:
                 return
             partial = TensorType((outer, inner))
             buffer = self._buffer(partial, "intermediate", "", ())
-            self._append("reduce", root, parts, label, schedule, buffer, partial, prologue=chain, reduce=fold, flops=flops)
+            self._append(
+                "reduce", root, parts, label, schedule, buffer, partial, prologue=chain, reduce=fold, flops=flops
+            )
             parts.operands, chain = [Operand(buffer, partial.shape)], ()
 
     def _emit_rows(self, root: Term, core: Term, kernel: Rows, parts: _Parts) -> None:
@@ -202,7 +205,7 @@ class Lowering:
             nodes=nodes,
         )  # fmt: skip
 
-    def _emit(self, kernel: str, root: Term, parts: _Parts, label: str, schedule: Schedule, **fields: object) -> None:
+    def _emit(self, kernel: str, root: Term, parts: _Parts, label: str, schedule: Schedule, **fields: Any) -> None:
         self._append(kernel, root, parts, label, schedule, self._result(root), root.type, **fields)
 
     def _append(
@@ -216,7 +219,7 @@ class Lowering:
         type: TensorType,
         phase: DispatchPhase | None = None,
         nodes: Iterable[int] | None = None,
-        **fields: object,
+        **fields: Any,
     ) -> None:
         operands = tuple(parts.operands)
         read = sum(self.out.buffers[b].nbytes for b in dict.fromkeys(o.buffer for o in operands))
@@ -226,7 +229,7 @@ class Lowering:
                 workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size, params=schedule.params,
                 variant=schedule.variant, variant_reason=schedule.reason,
                 origin=tuple(nodes) if nodes is not None else self._origin(parts.cluster),
-                bytes_read=read, bytes_written=type.size_bytes, **fields,  # type: ignore[arg-type]
+                bytes_read=read, bytes_written=type.size_bytes, **fields,
             )
         )  # fmt: skip
 

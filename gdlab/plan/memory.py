@@ -21,7 +21,7 @@ _PINNED = {
 def memory_plan(
     buffers: Sequence[Buffer], dispatches: Sequence[Dispatch], options: CompileOptions, alignment: int
 ) -> MemoryPlan:
-    """Greedy best fit in order of first write, larger first: the smallest free slot that fits, else the largest grows."""
+    """Greedy best fit by first write, larger first: the smallest free slot that fits, else the largest one grows."""
     intervals = intervals_of(buffers, dispatches)
     pinned = _pins(buffers, intervals, options)
     slot_of, sizes, tenants = [-1] * len(buffers), list[int](), list[list[int]]()

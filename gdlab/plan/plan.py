@@ -1,7 +1,7 @@
 """The execution plan: frozen records of buffers, dispatches, barrier groups and memory, printable without a GPU.
 
-A dispatch says everything that a device needs: the cpu device executes its fields, the kernels room writes its WGSL from
-the same fields, and nobody looks at the graph again. Buffers are referred to by their index in `ExecutionPlan.buffers`.
+A dispatch says everything that a device needs: the cpu device executes its fields, the kernels room writes its WGSL
+from the same fields, and nobody looks at the graph again. Buffers are referred to by their index in `buffers`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PlanMode = Literal["training", "inference"]
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """One tensor in memory: `nbytes` is its logical size, `nodes` the node ids whose value it holds (aliases included)."""
+    """One tensor in memory: `nbytes` is its logical size, `nodes` whose value it holds (aliases included)."""
 
     id: int
     nbytes: int
@@ -123,10 +123,11 @@ class Gather:
 class Dispatch:
     """One kernel launch.
 
-    The core (`reduce`, `matmul`, `rows`, `gather`; none for `pointwise`) reads operand 0 (and 1 for a product), or the last
-    value of `prologue`, a chain evaluated per element read; `epilogue` is a chain on its result (`acc`), evaluated per
-    element written. A `pointwise` dispatch is its `epilogue` alone. `output` is written in full; `extra_outputs` and
-    `in_place` (buffers read and written through one binding) occur in updates. Bindings, in order: `bindings`.
+    The core (`reduce`, `matmul`, `rows`, `gather`; none for `pointwise`) reads operand 0 (and 1 for a product), or the
+    last value of `prologue`, a chain evaluated per element read; `epilogue` is a chain on its result (`acc`), evaluated
+    per element written. A `pointwise` dispatch is its `epilogue` alone. `output` is written in full; `in_place` (read
+    and written through one binding) occurs in updates. `params` are the numbers of the variant: rows and columns of a
+    tile, results and lanes of a group, or an update's learning rate multiplier (bits of an f32).
     """
 
     index: int
@@ -168,7 +169,7 @@ class Dispatch:
 
     @property
     def bindings(self) -> tuple[tuple[int, Literal["r", "w"]], ...]:
-        """(buffer, access) in binding order: distinct buffers read, then those written, once each (`w` may be read too).
+        """(buffer, access) in binding order: distinct buffers read, then those written, once each (`w` may be read).
 
         With `scalars` one more read-only binding follows: the per-step scalars, an array<f32> in `SCALARS` order.
         """
@@ -244,7 +245,7 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What `compile` is told of a node: its phase, and the forward node it belongs to (its own id in the forward lane)."""
+    """What `compile` is told of a node: its phase, and the forward node it belongs to (there its own id)."""
 
     phase: Literal["forward", "backward"]
     forward: int
@@ -321,7 +322,8 @@ class ExecutionPlan:
         return hash((self.fingerprint, len(self.dispatches)))
 
     def __repr__(self) -> str:
-        return f"<ExecutionPlan: {len(self.dispatches)} dispatches, {len(self.groups)} groups, {len(self.buffers)} buffers>"
+        dispatches, groups, buffers = len(self.dispatches), len(self.groups), len(self.buffers)
+        return f"<ExecutionPlan: {dispatches} dispatches, {groups} groups, {buffers} buffers>"
 
     @property
     def buffer_sizes(self) -> tuple[int, ...]:
@@ -339,7 +341,7 @@ class ExecutionPlan:
         return {name: TensorType(self.buffers[b].shape, self.buffers[b].dtype) for name, b in self.input_buffers}
 
     def wgsl(self, index: int) -> tuple[str, LineMap]:
-        """The WGSL of dispatch `index` and its line map: (1-based line, node ids); lines without an entry are boilerplate."""
+        """The WGSL of dispatch `index`, and (1-based line, node ids) of the lines that compute a node."""
         return JOINER[0](self.dispatches[index], self.target)
 
 

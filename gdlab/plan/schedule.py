@@ -46,9 +46,8 @@ def _levels(dispatches: Sequence[Dispatch]) -> list[int]:
 
 def numbered(dispatches: Sequence[Dispatch], order: Sequence[int], groups: Sequence[int]) -> tuple[Dispatch, ...]:
     """The dispatches in order, with their index and group."""
-    return tuple(
-        replace(dispatches[i], index=index, group=group) for index, (i, group) in enumerate(zip(order, groups, strict=True))
-    )
+    places = enumerate(zip(order, groups, strict=True))
+    return tuple(replace(dispatches[i], index=index, group=group) for index, (i, group) in places)
 
 
 def groups_of(dispatches: Sequence[Dispatch]) -> tuple[Group, ...]:

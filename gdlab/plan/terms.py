@@ -1,11 +1,10 @@
-"""What a graph computes, ready to be lowered: composites expanded, equal work merged, operands followed to their storage."""
+"""What a graph computes, ready to lower: composites expanded, equal work merged, operands followed to their storage."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
 
 from gdlab.errors import CompileError
 from gdlab.graph import Attrs, Graph, Node, attrs_key, reachable
@@ -37,7 +36,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a term is read: element i is element `access(i)` of the term `term`, or the literal `value` (then `term` is −1)."""
+    """How a term is read: element i is element `access(i)` of the term `term`, or `value` (then `term` is −1)."""
 
     term: int
     access: Access = "full"
@@ -136,7 +135,7 @@ class _Builder:
         return made[body.output_ids[0]]
 
 
-# views: what is read instead of computed ---------------------------------------------------------------------------------
+# views: what is read instead of computed ------------------------------------------------------------------------------
 def _view(term: Term, terms: list[Term], views: list[View]) -> View:
     return _VIEWS[type(term.op.kernel)](term, terms, views)
 
@@ -230,16 +229,18 @@ def _repeated(term: Term, operand: Term, view: View, base: int) -> View:
     flat = flat_access(0, axes, term.type.shape, operand.type.num_elements)
     if flat is None:
         given = f"{operand.type} for {term.type}"
-        raise CompileError("compile", f"operand of {term.op.name}", given, "a row, a column or a scalar", node=term.node)
+        wanted = "a row, a column or a scalar"
+        raise CompileError("compile", f"operand of {term.op.name}", given, wanted, node=term.node)
     composed = view if view.is_literal else _compose(*flat, view)
     return View(base, *flat) if composed is None else composed
 
 
 def flat_access(offset: int, axes: tuple[Axis, ...], shape: Shape, count: int) -> tuple[Access, int] | None:
     """The access by flat index that a gather of `count` operand elements amounts to, or None where it has none."""
-    if offset or any(a.lo or a.step != 1 or (a.extent is not None and a.extent < n) for a, n in zip(axes, shape)):
+    pairs = list(zip(shape, axes, strict=True))
+    if offset or any(a.lo or a.step != 1 or (a.extent is not None and a.extent < n) for n, a in pairs):
         return None
-    wide = [(n, a.stride) for n, a in zip(shape, axes) if n > 1]
+    wide = [(n, a.stride) for n, a in pairs if n > 1]
     total = math.prod(shape)
     if all(stride == 0 for _, stride in wide):
         return ("full", 1) if total == count == 1 else ("scalar", 1)

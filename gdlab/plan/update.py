@@ -33,10 +33,10 @@ def update_of(plan: ExecutionPlan, rule: Rule, multipliers: Mapping[str, float] 
     for parameter, gradient in plan.param_grad_pairs:
         in_place: tuple[int, ...] = (parameter,)
         if rule == "adam":
-            state = [_moment(plan, len(buffers) + i, parameter, names[parameter], which) for i, which in enumerate("mv")]
-            buffers += state
-            moments.append((parameter, state[0].id, state[1].id))
-            in_place = (parameter, state[0].id, state[1].id)
+            first, second = (_moment(plan, len(buffers) + i, parameter, names[parameter], "mv"[i]) for i in (0, 1))
+            buffers += [first, second]
+            moments.append((parameter, first.id, second.id))
+            in_place = (parameter, first.id, second.id)
         index = len(plan.dispatches) + len(dispatches)
         factor = float(multipliers.get(names[parameter], 1.0))
         dispatches.append(_dispatch(plan, rule, index, parameter, gradient, in_place, factor))
@@ -49,7 +49,13 @@ def _moment(plan: ExecutionPlan, number: int, parameter: int, name: str, which: 
 
 
 def _dispatch(
-    plan: ExecutionPlan, rule: KernelName, index: int, parameter: int, gradient: int, in_place: tuple[int, ...], k: float
+    plan: ExecutionPlan,
+    rule: KernelName,
+    index: int,
+    parameter: int,
+    gradient: int,
+    in_place: tuple[int, ...],
+    factor: float,
 ) -> Dispatch:
     b = plan.buffers[parameter]
     size, operand = math.prod(b.shape), Operand(gradient, plan.buffers[gradient].shape)
@@ -59,7 +65,7 @@ def _dispatch(
         in_place=in_place,
         scalars=("lr",) if rule == "sgd" else SCALARS,
         workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size,
-        params=(int(np.float32(k).view(np.uint32)),),
+        params=(int(np.float32(factor).view(np.uint32)),),
         variant=schedule.variant, variant_reason=schedule.reason,
         origin=b.nodes[:1], group=len(plan.groups),
         flops=_FLOPS[rule] * size, bytes_read=b.nbytes * (len(in_place) + 1), bytes_written=b.nbytes * len(in_place),

@@ -46,9 +46,11 @@ def grid(groups: int, limits: Limits) -> tuple[int, int, int]:
 def pointwise(size: int, operands: tuple[Operand, ...], target: Target) -> Schedule:
     """One element per invocation, or four where every operand allows it."""
     blocked = [o for o in operands if o.access in ("row", "column") and o.extent % 4]
-    width, reason = (1, f"operand of extent {blocked[0].extent} is no multiple of 4") if blocked else (4, "4 per invocation")
-    groups = -(-size // (GROUP * width))
-    return Schedule("vec4" if width == 4 else "scalar", reason, (GROUP, 1, 1), grid(groups, target.limits))
+    if blocked:
+        reason = f"an operand repeats every {blocked[0].extent} elements, no multiple of 4"
+        return Schedule("scalar", reason, (GROUP, 1, 1), grid(-(-size // GROUP), target.limits))
+    groups = -(-size // (GROUP * 4))
+    return Schedule("vec4", "four neighbours per invocation", (GROUP, 1, 1), grid(groups, target.limits))
 
 
 def gather(size: int, target: Target) -> Schedule:
@@ -98,10 +100,11 @@ def rows(count: int, width: int, target: Target) -> Schedule:
         lanes = _power(min(-(-width // 4), ROW_GROUP), target.limits.invocations)
         across = max(1, GROUP // lanes)
     reason = f"{lanes} invocations per row of {width}, {across} rows per group"
-    return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), grid(-(-count // across), target.limits), (across, lanes))
+    groups = grid(-(-count // across), target.limits)
+    return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), groups, (across, lanes))
 
 
-# products ----------------------------------------------------------------------------------------------------------------
+# products -------------------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
 def matmul(p: Matmul, target: Target) -> Schedule:
     """Register tiles on software adapters, shared-memory tiles or K-parallel groups on hardware."""

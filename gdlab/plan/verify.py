@@ -33,7 +33,7 @@ def verify_update(plan: ExecutionPlan, update: Update) -> Update:
     return update
 
 
-# one dispatch ------------------------------------------------------------------------------------------------------------
+# one dispatch ---------------------------------------------------------------------------------------------------------
 def _check_dispatch(d: Dispatch, buffers: Sequence[Buffer], slot_of: Sequence[int], limits: Limits) -> None:
     where = f"dispatch {d.index}"
     for b in (*d.reads, *d.writes):
@@ -155,7 +155,7 @@ _DOMAINS: dict[str, Callable[[Dispatch], Domains]] = {
 }
 
 
-# the whole ---------------------------------------------------------------------------------------------------------------
+# the whole ------------------------------------------------------------------------------------------------------------
 def _check_references(plan: ExecutionPlan) -> None:
     count = len(plan.buffers)
     for i, b in enumerate(plan.buffers):
@@ -165,16 +165,16 @@ def _check_references(plan: ExecutionPlan) -> None:
         if d.index != i:
             raise CompileError("plan", "dispatch index", d.index, str(i))
     for what, ids in _references(plan):
-        for b in ids:
-            if not 0 <= b < count:
-                raise CompileError("plan", what, b, f"0 … {count - 1}")
-    for b, data in plan.constant_buffers:
-        if len(data) != plan.buffers[b].nbytes:
-            raise CompileError("plan", f"constant of buffer {b}", f"{len(data)} bytes", f"{plan.buffers[b].nbytes}")
+        for ref in ids:
+            if not 0 <= ref < count:
+                raise CompileError("plan", what, ref, f"0 … {count - 1}")
+    for ref, data in plan.constant_buffers:
+        if len(data) != plan.buffers[ref].nbytes:
+            raise CompileError("plan", f"constant {ref}", f"{len(data)} bytes", f"{plan.buffers[ref].nbytes}")
     for p, g in plan.param_grad_pairs:
-        if plan.buffers[p].nbytes != plan.buffers[g].nbytes:
-            given = f"{plan.buffers[g].nbytes} bytes"
-            raise CompileError("plan", f"gradient of {plan.buffers[p].name}", given, f"{plan.buffers[p].nbytes}")
+        have, need = plan.buffers[g].nbytes, plan.buffers[p].nbytes
+        if have != need:
+            raise CompileError("plan", f"gradient of {plan.buffers[p].name}", f"{have} bytes", str(need))
 
 
 def _references(plan: ExecutionPlan) -> Iterable[tuple[str, Iterable[int]]]:
@@ -240,10 +240,10 @@ def _check_memory(
         raise CompileError("memory", "slots", f"{len(memory.slot_of)} places", str(len(buffers)))
     first, last = _lives(buffers, dispatches)
     tenants: list[list[int]] = [[] for _ in memory.slots]
-    for b, slot in enumerate(memory.slot_of):
-        if not 0 <= slot < len(memory.slots):
-            raise CompileError("memory", f"slot of buffer {b}", slot, f"0 … {len(memory.slots) - 1}")
-        tenants[slot].append(b)
+    for b, place in enumerate(memory.slot_of):
+        if not 0 <= place < len(memory.slots):
+            raise CompileError("memory", f"slot of buffer {b}", place, f"0 … {len(memory.slots) - 1}")
+        tenants[place].append(b)
     pinned = {b for b, _ in memory.pinned} | {b.id for b in buffers if b.kind not in ("intermediate",)}
     for number, slot in enumerate(memory.slots):
         held = sorted(tenants[number], key=lambda b: first[b])

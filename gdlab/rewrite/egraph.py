@@ -25,7 +25,8 @@ from gdlab.graph import AttrVar, Node
 from gdlab.op import REGISTRY, Leaf
 from gdlab.rewrite.pattern import COMMUTATIVE, Rule, interned
 
-__all__ = ["Budget", "EngineFailure", "Facts", "Program", "Rows", "Saturation", "program_of", "saturate", "stop_engine"]
+__all__ = ["Budget", "EngineFailure", "Facts", "Program", "Rows", "Saturation", "program_of",
+    "program_text", "saturate", "stop_engine"]
 
 FACTS = {"f_shape": 1, "f_row": 1, "f_rank": 1, "f_dtype": 1, "f_fill": 1, "f_param": 0, "f_single": 0, "f_inner": 0}
 ENGINES_KEPT = 4
@@ -217,6 +218,12 @@ class Saturation:
     iterations: list[tuple[int, int, int, float]] = field(default_factory=list)  # e-nodes, e-classes, matches, seconds
     stop: Stop = "saturated"
     detail: str = ""
+
+
+def program_text(program: Program, rows: Rows, iterations: int) -> str:
+    """Schema, rules, graph and schedule as one text that egglog runs alone."""
+    facts = [f"({name} {' '.join(line.split())})" for name, lines in rows.tables(program).items() for line in lines]
+    return "\n".join([program.text, *facts, "(run ingest 1)", f"(run opt {iterations})"]) + "\n"
 
 
 # the owner thread -----------------------------------------------------------------------------------------------------

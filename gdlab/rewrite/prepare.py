@@ -60,7 +60,7 @@ def fold_constant(prepared: Prepared) -> dict[int, float]:
     fills: dict[int, float] = {}
     folded: dict[int, float] = {}
     for id in prepared.kept:
-        node = prepared.graph.node(id)
+        node = prepared.graph._nodes[id]
         if node.op == "full":
             fills[id] = node.attr("value")
             continue

@@ -1,4 +1,4 @@
-"""Every rewrite, stated once in op notation; `@rule` adds one. Those that follow from fused ops are made from their bodies.
+"""Every rewrite, stated once in op notation; `@rule` adds one, and those of fused ops are made from their bodies.
 
 A rule's id is its function's name. It must hold for every operand that fits its left side and its conditions.
 """

@@ -11,9 +11,12 @@ from gdlab.view.links import Levels, reach
 Data = Mapping[str, Any]
 
 
-def problems(data: Data) -> tuple[str, ...]:
-    """Every breach, each beginning with its entity (or level); the first rule that fails hides the later ones."""
-    for rule in (_links, _dispatches, _nodes, _intervals, _kernels, _tenants):
+def problems(data: Data, own_links: bool = False) -> tuple[str, ...]:
+    """Every breach, each beginning with its entity (or level); the first rule that fails hides the later ones.
+
+    `own_links`: the links were made by `link` just now, and are sound.
+    """
+    for rule in _RULES[own_links:]:
         found = tuple(rule(data))
         if found:
             return found
@@ -108,15 +111,19 @@ def _kernels(data: Data) -> Iterator[str]:
     plan = data.get("plan")
     if not plan:
         return
-    linked = [x["back"]["start"] for x in data["links"] if x["b"] == "wgsl" and x["a"].startswith("node:")]
+    linked = {row for x in data["links"] if x["b"] == "wgsl" and x["a"].startswith("node:") for row in _filled(x["back"])}
     table = Table(plan["kernels"], "kernels")
     for k, (text, spans) in enumerate(zip(table.column("wgsl"), table.column("boilerplate"), strict=True)):
         plain = {line for first, last in spans or () for line in range(first, last + 1)}
         base = data["wgsl_base"][k] - 1
         for line in range(1, text.count("\n") + 2):
-            row = base + line
-            if line not in plain and not any(start[row] < start[row + 1] for start in linked):
+            if line not in plain and base + line not in linked:
                 yield f"wgsl:{k}.{line}: has no node and is no boilerplate"
+
+
+def _filled(rows: Data) -> Iterator[int]:
+    start = rows["start"]
+    return (i for i in range(len(start) - 1) if start[i] < start[i + 1])
 
 
 def _tenants(data: Data) -> Iterator[str]:
@@ -127,7 +134,11 @@ def _tenants(data: Data) -> Iterator[str]:
     intervals = Table(plan["intervals"], "intervals")
     first, last, alias = (intervals.column(name) for name in ("first_group", "last_group", "alias_of"))
     for s, tenants in enumerate(Table(plan["slots"], "slots").column("tenants")):
-        order = sorted(tenants, key=lambda i: first[i])
-        for a, b in zip(order, order[1:], strict=False):
-            if last[a] >= first[b] and b != alias[a] and a != alias[b]:
-                yield f"interval:{b}: shares slot {s} with interval:{a} while both live"
+        before = -1  # the tenant that lives longest so far
+        for i in sorted(tenants, key=first.__getitem__):
+            if before >= 0 and last[before] >= first[i] and i != alias[before] and before != alias[i]:
+                yield f"interval:{i}: shares slot {s} with interval:{before} while both live"
+            before = i if before < 0 or last[i] > last[before] else before
+
+
+_RULES = (_links, _dispatches, _nodes, _intervals, _kernels, _tenants)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from gdlab.graph import Graph
-from gdlab.plan.plan import JOINER, Buffer, Dispatch, ExecutionPlan, Group, Hazard, LineMap, Update
+from gdlab.kernels import wgsl
+from gdlab.plan.plan import Buffer, Dispatch, ExecutionPlan, Group, Hazard, LineMap, Target, Update
 from gdlab.plan.schedule import groups_of, hazards
 from gdlab.view.columns import Json, ragged, sparse, words
 from gdlab.view.links import link
@@ -83,10 +84,11 @@ def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[Group]:
 def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[_Kernel], list[int]]:
     """The different kernels, and for each dispatch the one it runs."""
     known: dict[tuple[str, tuple[int, int, int]], int] = {}
+    joined: dict[Hashable, tuple[str, LineMap, tuple[int, ...]]] = {}
     kernels: list[_Kernel] = []
     kernel_of = []
     for d in dispatches:
-        text, line_map = JOINER[0](d, plan.target)
+        text, line_map = _text_of(d, plan.target, joined)
         key = text, d.workgroup_size
         if key not in known:
             known[key] = len(kernels)
@@ -94,6 +96,44 @@ def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[
         _add_lines(kernels[known[key]], line_map)
         kernel_of.append(known[key])
     return kernels, kernel_of
+
+
+def _text_of(
+    d: Dispatch, target: Target, joined: dict[Hashable, tuple[str, LineMap, tuple[int, ...]]]
+) -> tuple[str, LineMap]:
+    """The WGSL and its line map. Layers that are alike differ in buffers and nodes alone: their text is joined once."""
+    nodes = _nodes_of(d)
+    shape = _shape_of(d, nodes)
+    if shape not in joined:
+        text, line_map = wgsl(d, target)
+        joined[shape] = text.removesuffix("\n"), line_map, nodes
+        return joined[shape][0], line_map
+    text, line_map, first = joined[shape]
+    node = dict(zip(first, nodes, strict=True))
+    return text, tuple((line, tuple(node[i] for i in found)) for line, found in line_map)
+
+
+def _nodes_of(d: Dispatch) -> tuple[int, ...]:
+    """Every node that a line of its text may stand for, by place."""
+    cores = (d.reduce, d.matmul, d.rows, d.gather)
+    return (*(p.node for p in d.prologue), *(p.node for p in d.epilogue), *(c.node for c in cores if c is not None), *d.origin)
+
+
+def _shape_of(d: Dispatch, nodes: Sequence[int]) -> Hashable:
+    """What the text depends on; buffers and nodes count only by which of them are the same."""
+    buffers = [o.buffer for o in d.operands] + [d.output, *d.in_place]
+    return (
+        d.kernel, d.label, d.output_type, d.scalars, d.workgroups, d.workgroup_size, d.params, d.variant,
+        _ordinals(buffers), _ordinals(nodes), len(d.prologue),
+        tuple((o.shape, o.access, o.extent) for o in d.operands),
+        tuple((p.op, p.expr, p.names, p.args, p.attrs) for p in (*d.prologue, *d.epilogue)),
+        tuple(None if core is None else replace(core, node=0) for core in (d.reduce, d.matmul, d.rows, d.gather)),
+    )  # fmt: skip
+
+
+def _ordinals(ids: Sequence[int]) -> tuple[int, ...]:
+    place: dict[int, int] = {}
+    return tuple(place.setdefault(i, len(place)) for i in ids)
 
 
 def _add_lines(kernel: _Kernel, line_map: LineMap) -> None:
@@ -209,7 +249,7 @@ def _intervals(
     slot = [*memory.slot_of, *range(len(memory.slots), len(memory.slots) + len(buffers) - count)]
     return {
         "count": len(buffers),
-        "name": sparse([b.name for b in buffers], ""),
+        "name": sparse([_name(plan.graph, b) for b in buffers], ""),
         "node": [b.nodes[0] if b.nodes else -1 for b in buffers],
         "kind": words([b.kind for b in buffers]),
         "slot": slot,
@@ -224,6 +264,13 @@ def _intervals(
         "alias_of": {},
         "family": words([_interval_family(plan.graph, b, writer) for b in buffers]),
     }
+
+
+def _name(graph: Graph, buffer: Buffer) -> str:
+    """Its name, or what it holds: the loss, or the result of an op."""
+    if buffer.name or buffer.kind == "loss":
+        return buffer.name or "loss"
+    return graph.node(buffer.nodes[0]).op if buffer.nodes else ""
 
 
 def _interval_family(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch]) -> str:

@@ -12,12 +12,13 @@ from typing import Any
 from gdlab.autodiff import AutodiffReport
 from gdlab.errors import GdlabError
 from gdlab.graph import Graph, reachable
-from gdlab.plan.update import adam_update, sgd_update
+from gdlab.plan.update import update_of
 from gdlab.rewrite import OptimizeReport
 from gdlab.runner import Runner
 from gdlab.session import Session
 from gdlab.study import VIEWS, Study
 from gdlab.view import passes
+from gdlab.view.closure import problems
 from gdlab.view.columns import Json
 from gdlab.view.dispatches import PlanSection, plan_section
 from gdlab.view.document import FORMAT, Document, document_id, load_doc, read_doc
@@ -30,7 +31,6 @@ from gdlab.view.stages import Role, Shared, Stage, carried_lanes, derivative_lan
 __all__ = ["FORMAT", "Document", "graph_doc", "load_doc", "read_doc", "study_doc"]
 
 _MOST_LOSSES = 20_000
-_UPDATES = {"sgd": sgd_update, "adam": adam_update}
 
 
 def study_doc(study: Study) -> Document:
@@ -43,7 +43,7 @@ def study_doc(study: Study) -> Document:
     summary = study.summary() if draft.plan is not None else graph_summary(study.graph, study.name)
     live = {"study": study.key, "rev": study.rev}
     document = draft.document(summary, runs=_runs(study), extra=live, device=_device(study))
-    failed = document.check()
+    failed = problems(document.data, own_links=True)
     return document.with_notes(f"this document breaks a rule of documents: {failed[0]}") if failed else document
 
 
@@ -120,9 +120,9 @@ class Draft:
         steps = passes.optimize_steps(report, number, before.keys)
         self._pass(f"optimize:{report.phase}", "optimize", parent, len(self.stages), {
             "options": passes.clean({"phase": report.phase, **options}),
-            "report": passes.optimize_report(report, trace, len(self.stages)),
+            "report": passes.optimize_report(report, len(self.stages)),
             "steps": steps,
-            "sources": passes.rule_sources(),
+            "sources": passes.rule_sources(report),
             "seconds": report.egglog_time + report.extract_time,
         })  # fmt: skip
         self._stage(Stage(key, key, title, parent, graph, trace.keys, lane, twin, self.loss), trace, steps["count"])
@@ -186,7 +186,7 @@ class Draft:
 
     def _update_lines(self, rule: str, plan: Json) -> None:
         """What the optimizer runs reaches the Python function that made it."""
-        found = function_source(_UPDATES[rule]) or {"name": f"{rule} update", "text": f"{rule} update", "line": 1}
+        found = function_source(update_of) or {"name": f"{rule} update", "text": f"{rule} update", "line": 1}
         source = self.sources.add("generated", found["name"], found["text"], found["line"])
         row = self.sources.line(source, found["line"])
         count, updates = plan["dispatches"]["count"], plan["updates"]

@@ -110,7 +110,7 @@ class Document:
     def portable(self, timeless: bool = False) -> Document:
         """The document as a file holds it: no tie to a live study; `timeless`: measured times are 0."""
         data = {k: v for k, v in self.data.items() if k not in ("study", "rev")}
-        return Document(_without_times(data, drop=False) if timeless else data)
+        return Document(_timeless(data) if timeless else data)
 
     def save(self, path: str | Path, timeless: bool = False) -> Path:
         """Write it by suffix: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt."""
@@ -142,19 +142,35 @@ def _finite(value: Any) -> Any:
 def document_id(data: Mapping[str, Any]) -> str:
     """The `id` of a document."""
     hashed = {key: data[key] for key in _HASHED}
-    hashed["stages"] = [{k: v for k, v in stage.items() if k != "layouts"} for stage in data["stages"]]
-    return hashlib.sha256(canonical(_without_times(hashed, drop=True))).hexdigest()[:16]
+    hashed["stages"] = [
+        {**{k: v for k, v in stage.items() if k != "layouts"}, "nodes": {**stage["nodes"], "cost_seconds": None}}
+        for stage in data["stages"]
+    ]
+    hashed["passes"] = [
+        {**one, "seconds": None, "report": _without_times(one["report"], drop=True)} for one in data["passes"]
+    ]
+    return hashlib.sha256(canonical(hashed)).hexdigest()[:16]
+
+
+def _timeless(data: Json) -> Json:
+    """A document without measurements: what passes, layouts and runs took is 0."""
+    stages = [
+        {**stage, "layouts": {key: {**layout, "seconds": 0} for key, layout in stage["layouts"].items()}}
+        for stage in data["stages"]
+    ]
+    passes = [_without_times({**one, "steps": None}, drop=False) | {"steps": one["steps"]} for one in data["passes"]]
+    return {**data, "stages": stages, "passes": passes, "runs": _without_times(data["runs"], drop=False)}
 
 
 def _without_times(value: Any, drop: bool) -> Any:
-    """`value` with measured times dropped, or set to 0; what a cost model says is no measurement."""
+    """`value` with measured times dropped, or set to 0."""
     if isinstance(value, list):
-        return [_without_times(v, drop) for v in value] if value and isinstance(value[0], (dict, list)) else value
+        return [_without_times(v, drop) for v in value]
     if not isinstance(value, dict):
         return value
     found = {}
     for key, each in value.items():
-        if not isinstance(key, str) or not key.endswith(_TIMES) or key == "cost_seconds":
+        if not key.endswith(_TIMES):
             found[key] = _without_times(each, drop)
         elif not drop:
             found[key] = _zero(each)

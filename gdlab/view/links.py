@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gdlab.errors import ArgumentError
-from gdlab.view.columns import Json, Table
+from gdlab.view.columns import Json, Table, ragged
 
 _PARTS = {"line": 1, "node": 2, "edge": 3, "step": 2, "rule": 2, "kernel": 1, "dispatch": 1, "interval": 1, "wgsl": 2}
 _ENTITY = re.compile(r"(\w+):(\d+(?:\.\d+)*)")
@@ -19,17 +19,16 @@ Way = tuple[str, list[int], list[int]]  # to which level, start, ids
 
 def link(a: str, b: str, pairs: Iterable[tuple[int, int]], count_a: int, count_b: int) -> Json:
     """The link between levels a and b with these (a-entity, b-entity) pairs."""
-    forward = sorted(set(pairs))
-    return {"a": a, "b": b, "out": _rows(forward, count_a), "back": _rows(sorted((y, x) for x, y in forward), count_b)}
-
-
-def _rows(pairs: list[tuple[int, int]], count: int) -> Json:
-    start = [0] * (count + 1)
-    for x, _ in pairs:
-        start[x + 1] += 1
-    for i in range(count):
-        start[i + 1] += start[i]
-    return {"start": start, "ids": [y for _, y in pairs]}
+    out: list[list[int]] = [[] for _ in range(count_a)]
+    back: list[list[int]] = [[] for _ in range(count_b)]
+    for x, y in pairs:
+        out[x].append(y)
+    for x, row in enumerate(out):
+        if len(row) > 1:
+            row[:] = sorted(set(row))
+        for y in row:
+            back[y].append(x)  # ascending, because x is
+    return {"a": a, "b": b, "out": ragged(out), "back": ragged(back)}
 
 
 # entities ---------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gdlab.autodiff import AutodiffReport
@@ -103,6 +103,33 @@ def optimize_steps(report: OptimizeReport, number: int, keys: Sequence[str]) -> 
         "iteration": [step.iteration for step in steps],
         "order": {str(s): [key[i] for i in step.order] for s, step in enumerate(steps) if step.order},
     }
+
+
+def optimize_report(report: OptimizeReport, stage: int) -> Json:
+    """The report as a document holds it; stage `stage` is the result. Steps, origins and program are told elsewhere."""
+    found: Json = {name: getattr(report, name) for name in _PLAIN}
+    return found | {
+        "rules": [_fields(rule) for rule in report.rules],
+        "rules_fired": [list(pair) for pair in report.rules_fired],
+        "fusions_applied": [list(pair) for pair in report.fusions_applied],
+        "iterations": [_fields(i) for i in report.iterations],
+        "missed": [{**_fields(m), "about": f"node:{stage}.{m.node}"} for m in report.missed],
+    }
+
+
+_PLAIN = (
+    "phase", "engine", "cost_model", "stop_reason", "stop_detail", "nodes_before", "nodes_after", "dead_nodes_removed",
+    "cost_before", "cost_after", "num_eclasses", "num_enodes", "egglog_time", "extract_time",
+)  # fmt: skip
+
+
+def _fields(record: Any) -> Json:
+    return {f.name: clean(getattr(record, f.name)) for f in fields(record)}
+
+
+def rule_sources(report: OptimizeReport) -> Json:
+    """The Python source of every rule, by id."""
+    return {rule: {"name": name, "line": line, "text": text} for rule, (name, line, text) in report.sources.items()}
 
 
 def _record(node: Node, key: Mapping[int, str]) -> Json:

@@ -30,7 +30,7 @@ export interface Layout {
 }
 export interface Stage {
   index: number; key: string; role: string; title: string; parent: number;
-  nodes: NodeRecord[]; outputs: OutputRecord[]; users: number[][]; layout: Layout | null;
+  nodes: NodeRecord[]; outputs: OutputRecord[]; gradients: ReadonlyMap<number, string>; users: number[][]; layout: Layout | null;
 }
 export interface SourceRecord { id: string; kind: string; name: string; language: string; text: string; first_line: number }
 export interface RuleSource { name: string; line: number; text: string }
@@ -84,7 +84,7 @@ export interface NoteRecord { level: string; text: string; about: string | null 
 export interface ViewState { show?: string[]; select?: string | null; height?: number | null }
 
 export interface GraphDoc {
-  id: string; study: string | null; title: string; summary: string; producer: Json;
+  id: string; study: string | null; rev: number; title: string; summary: string; producer: Json;
   types: TypeRecord[]; sources: SourceRecord[]; lines: LineRecord[]; stages: Stage[]; passes: Pass[]; plan: Plan | null;
   links: RawLink[]; wgslBase: number[]; runs: RunRecord[]; notes: NoteRecord[]; view: ViewState | null;
 }
@@ -166,9 +166,9 @@ function usersOf(nodes: NodeRecord[]): number[][] {
 
 function readStage(raw: Json, index: number): Stage {
   const nodes = records(table(raw.nodes), NODE);
+  const outputs = records(table(raw.outputs), { node: -1, name: "", kind: "user", of: "" });
   return {
-    index, key: text(raw.key), role: text(raw.role), title: text(raw.title), parent: Number(raw.parent ?? -1), nodes, users: usersOf(nodes),
-    outputs: records(table(raw.outputs), { node: -1, name: "", kind: "user", of: "" }),
+    outputs, gradients: new Map(outputs.filter(each => each.kind === "gradient").map(each => [each.node, each.of])), index, key: text(raw.key), role: text(raw.role), title: text(raw.title), parent: Number(raw.parent ?? -1), nodes, users: usersOf(nodes),
     layout: readLayout((raw.layouts as Record<string, Json> | undefined)?.auto, nodes.length),
   };
 }
@@ -198,7 +198,7 @@ function readPlan(raw: Json | null | undefined): Plan | null {
 export function readDoc(raw: Json): GraphDoc {
   if (raw.format !== FORMAT) throw new Error(`document: format: given ${JSON.stringify(raw.format)}, wanted "${FORMAT}"`);
   return {
-    id: text(raw.id), study: raw.study ? text(raw.study) : null, title: text(raw.title), summary: text(raw.summary),
+    id: text(raw.id), study: raw.study ? text(raw.study) : null, rev: Number(raw.rev ?? -1), title: text(raw.title), summary: text(raw.summary),
     producer: (raw.producer ?? {}) as Json,
     types: records(table(raw.types), { text: "", shape: [] as number[], dtype: "", nbytes: 0 }),
     sources: list(raw.sources).map(each => ({ language: "python", first_line: 1, text: "", ...each }) as unknown as SourceRecord),

@@ -17,7 +17,8 @@ export function sig(value: number): string {
 const exponent = (value: number): string => value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e").replaceAll("-", MINUS);
 
 /** 1914 -> "1,914". */
-export const whole = (value: number): string => Math.round(value).toLocaleString("en-US").replace("-", MINUS);
+export const whole = (value: number): string => // not toLocaleString: it costs 60 µs a call
+  String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ",").replace("-", MINUS);
 
 /** In tables: .08, never 0.080000. */
 export const tight = (value: number): string => sig(value).replace(/^(\u2212?)0\./, "$1.");

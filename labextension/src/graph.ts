@@ -26,10 +26,9 @@ export const familyClass = (family: string): string => `gd-f-${family in LETTERS
 const cut = (text: string, most: number): string => (Array.from(text).length <= most ? text : `${Array.from(text).slice(0, most - 1).join("")}…`);
 
 /** The name at the right of a box: a person's, or ∂w for the gradient of w. */
-function titleOf(stage: Stage, index: number): string {
-  const node = stage.nodes[index]!;
-  const gradient = stage.outputs.find(output => output.node === index && output.kind === "gradient");
-  return gradient && !node.name.startsWith("∂") ? `∂${gradient.of}` : node.name;
+function titleOf({ nodes, gradients }: Stage, index: number): string {
+  const { name } = nodes[index]!, of = gradients.get(index);
+  return of && !name.startsWith("∂") ? `∂${of}` : name;
 }
 
 export function spokenName(doc: GraphDoc, stage: Stage, index: number): string {

@@ -67,7 +67,7 @@ export class Host {
   attach(id: string | null): Handle {
     const view = {};
     this.views.set(view, true);
-    if (this.have === undefined || (id !== null && this.have !== id && this.doc === null)) {
+    if (this.have === undefined || (this.have !== id && this.doc === null)) {
       this.have = id;
       this.send({ type: "hello", version: PROTOCOL, host: hostName(), views: this.views.size, have: id });
     } else {

@@ -65,6 +65,7 @@ declare module "node:assert/strict" {
     (value: unknown, message?: string): void;
     equal(actual: unknown, expected: unknown, message?: string): void;
     deepEqual(actual: unknown, expected: unknown, message?: string): void;
+    match(text: string, pattern: RegExp): void;
     throws(body: () => unknown, expected?: RegExp): void;
     rejects(body: Promise<unknown>, expected?: RegExp): Promise<void>;
     ok(value: unknown, message?: string): void;

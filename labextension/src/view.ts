@@ -115,8 +115,7 @@ class Scene implements Context {
       marks.reveal();
     }
     this.showLive();
-    // A pane that drew itself anew may have held the focus: keys go on from the view.
-    if (focused && !focused.isConnected) this.chrome.root.focus({ preventScroll: true });
+    if (focused) this.keepFocus(focused, current);
     if (moved) this.chrome.say(this.state.selected.length === 0 ? "nothing selected" : chain(this.doc, this.litNow).map(part => part.text).join(", ") || this.state.selected.join(", "));
   }
 
@@ -127,6 +126,16 @@ class Scene implements Context {
     this.selection.listeners.delete(this.mirror);
     for (const { pane } of this.marks.values()) pane.destroy?.();
     this.chrome.destroy();
+  }
+
+  /** What held the focus may have been drawn anew or hidden with its tab: keys go on from what is lit now, else from the view. */
+  private keepFocus(focused: Element, current: PaneKey): void {
+    const inPane = focused.isConnected ? focused.closest<HTMLElement>(".gd-pane") : null;
+    if (focused.isConnected && !inPane?.hidden) return;
+    if (focused.isConnected && !this.chrome.root.contains(focused)) return;
+    const pane = this.marks.get(current)?.pane.el;
+    const next = pane?.querySelector<HTMLElement>(".gd-line[data-lit]") ?? pane?.querySelector<HTMLElement>("[data-lit]") ?? this.chrome.root;
+    next.focus({ preventScroll: true });
   }
 
   private make(key: PaneKey): void {
@@ -167,6 +176,9 @@ class Scene implements Context {
     const entityAt = (event: Event) => (event.target as Element).closest?.("[data-entity]")?.getAttribute("data-entity") ?? null;
     root.addEventListener("click", event => {
       const entity = entityAt(event);
+      // A notebook takes the focus when its output is pressed: without it no key would come here.
+      const target = (event.target as Element).closest<HTMLElement>("[tabindex]") ?? root;
+      if (!root.contains(document.activeElement)) target.focus({ preventScroll: true });
       if (entity === null || !(getSelection()?.isCollapsed ?? true)) return;
       this.act({ do: "select", entities: [entity], add: event.shiftKey });
     });
@@ -178,6 +190,8 @@ class Scene implements Context {
       event.stopPropagation();
     });
     root.addEventListener("focusin", event => {
+      // JupyterLab sees keys before anybody and its selectors match the focused element: the mark must be on that one.
+      (event.target as Element).setAttribute("data-lm-suppress-shortcuts", "true");
       const element = (event.target as Element).closest("[data-entity]");
       const key = element?.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey | undefined;
       if (element && key) this.marks.get(key)?.tabStop(element);
@@ -257,7 +271,7 @@ export class View implements Mounted {
 
   private hostChanged(): void {
     const { host } = this;
-    if (host?.doc && host.doc.rev > this.rev) {
+    if (host?.doc && host.doc.rev > Math.max(this.rev, this.scene?.doc.rev ?? -1)) {
       this.rev = host.doc.rev;
       this.update(host.doc.payload);
     }

@@ -17,7 +17,7 @@ function stopReason(report: OptimizeReport): string {
 
 const numbers = (report: OptimizeReport): HTMLElement => h("div", { class: "gd-bigs" },
   big(`${whole(report.nodes_before)} → ${whole(report.nodes_after)}`, "nodes"),
-  big(change(report.cost_before, report.cost_after), `cost in µs: ${sig(report.cost_before)}→${sig(report.cost_after)}`),
+  big(change(report.cost_before, report.cost_after), `cost ${sig(report.cost_before)}→${sig(report.cost_after)} µs`),
   big(seconds(report.egglog_time + report.extract_time), h("span", { title: report.stop_detail || null }, stopReason(report))));
 
 function ruleRow(pass: Pass, rule: RuleStat, index: number, slowest: number): HTMLTableRowElement {

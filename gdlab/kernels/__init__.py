@@ -1,0 +1,9 @@
+"""The WGSL of a dispatch: shader files joined with declared pieces, and matrix products from a small generator."""
+
+from gdlab.kernels.join import wgsl
+from gdlab.kernels.pieces import shader_folder
+from gdlab.plan.plan import JOINER
+
+JOINER[:] = [wgsl]  # so that `plan.wgsl(i)` finds it: imports only go up
+
+__all__ = ["shader_folder", "wgsl"]

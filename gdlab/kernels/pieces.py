@@ -1,0 +1,198 @@
+"""The pieces that a kernel is joined from: bindings, operand accesses, chains with one `let` per op, helpers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from gdlab.errors import CompileError
+from gdlab.plan.expr import names
+from gdlab.plan.plan import Arg, Dispatch, LineMap, Operand, PointOp
+from gdlab.types import DType
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+# builtins that a driver may compute as if there were no NaN; ours test the bits
+_RENAMED = {"abs": "abs_nan", "sign": "sign_nan"}
+LANES = "xyzw"
+
+
+# shader files ---------------------------------------------------------------------------------------------------------
+def shader_folder() -> Path:
+    """Where the `.wgsl` files lie: inside the package (wheel), else beside it (checkout)."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "shaders", package.parent / "shaders"):
+        if (folder / "functions.wgsl").is_file():
+            return folder
+    raise CompileError("kernels", "shader files", f"none beside {package.name}", "a complete installation of gdlab")
+
+
+@lru_cache(maxsize=64)
+def shader(file: str) -> str:
+    """The text of one file in `shaders/`."""
+    path = shader_folder() / file
+    if not path.is_file():
+        raise CompileError("kernels", "shader file", file, "a file of shaders/")
+    return path.read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def _functions() -> dict[str, str]:
+    """The helper functions of `functions.wgsl`, each with its comment, by name."""
+    found = {}
+    for block in shader("functions.wgsl").split("\n\n"):
+        match = re.search(r"^fn (\w+)", block, re.MULTILINE)
+        if match:
+            found[match[1]] = block.strip()
+    return found
+
+
+def helpers(wanted: Iterable[str]) -> list[str]:
+    """The texts of the helper functions among `wanted`, and of those that they call, in the file's order."""
+    known, needed = _functions(), set[str]()
+    stack = [name for name in wanted if name in known]
+    while stack:
+        name = stack.pop()
+        if name not in needed:
+            needed.add(name)
+            stack.extend(n for n in _NAME.findall(known[name]) if n in known)
+    return [text for name, text in known.items() if name in needed]
+
+
+# text with provenance -------------------------------------------------------------------------------------------------
+class Text:
+    """Lines of WGSL, and the nodes behind those that have any."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.map: list[tuple[int, tuple[int, ...]]] = []
+
+    def add(self, text: str, *nodes: int) -> None:
+        """Append lines that stand for `nodes`."""
+        for line in text.split("\n"):
+            self.lines.append(line)
+            if nodes and line.strip():
+                self.map.append((len(self.lines), nodes))
+
+    def done(self) -> tuple[str, LineMap]:
+        """The text, ending in a newline, and its line map."""
+        return "\n".join(self.lines) + "\n", tuple(self.map)
+
+
+def number(value: float, dtype: DType = DType.f32) -> str:
+    """A literal; negative ones in parentheses."""
+    if dtype is DType.u32:
+        return f"{int(value)}u"
+    text = repr(float(np.float32(value)))
+    text = text if "." in text or "e" in text else f"{text}.0"
+    return f"({text})" if text.startswith("-") else text
+
+
+# operands -------------------------------------------------------------------------------------------------------------
+class Bindings:
+    """The buffers of a dispatch as WGSL variables `in0`, `in1`, … and `out`; `wide` ones hold vec4<f32>."""
+
+    def __init__(self, d: Dispatch, wide: Iterable[int]) -> None:
+        self.d, self.wide = d, set(wide)
+        self.variable = {}
+        for i, (buffer, access) in enumerate(d.bindings):
+            self.variable[buffer] = f"in{i}" if access == "r" else "out"
+        self.type = d.output_type.dtype.value
+
+    def declare(self, text: Text) -> None:
+        """One line per binding, then the per-step scalars."""
+        for i, (buffer, access) in enumerate(self.d.bindings):
+            element = "vec4<f32>" if buffer in self.wide else self.type
+            mode = "read" if access == "r" else "read_write"
+            text.add(f"@group(0) @binding({i}) var<storage, {mode}> {self.variable[buffer]}: array<{element}>;")
+        if self.d.scalars:
+            text.add(f"@group(0) @binding({len(self.d.bindings)}) var<storage, read> scalars: array<f32>;")
+
+    def at(self, operand: Operand, index: str = "i") -> str:
+        """Element `index` of an operand."""
+        name = self.variable[operand.buffer]
+        match operand.access:
+            case "full":
+                return f"{name}[{index}]"
+            case "row":
+                return f"{name}[({index}) % {operand.extent}u]"
+            case "column":
+                return f"{name}[({index}) / {operand.extent}u]"
+            case "scalar":
+                return f"{name}[0]"
+
+    def four(self, operand: Operand, index: str = "i") -> str:
+        """Elements `index` … `index` + 3, where `index` is a multiple of 4."""
+        name, extent = self.variable[operand.buffer], operand.extent
+        if operand.buffer in self.wide:
+            return f"{name}[{index} / 4u]" if operand.access == "full" else f"{name}[({index} % {extent}u) / 4u]"
+        if operand.access == "scalar" or (operand.access == "column" and extent % 4 == 0):
+            return f"vec4<f32>({self.at(operand, index)})"
+        return "vec4<f32>(" + ", ".join(self.at(operand, f"{index} + {q}u") for q in range(4)) + ")"
+
+
+def may_be_wide(operand: Operand) -> bool:
+    """Whether four neighbours of the result read four neighbours of the operand, aligned."""
+    return operand.access == "full" or (operand.access == "row" and operand.extent % 4 == 0)
+
+
+def widened(uses: Iterable[tuple[int, bool]]) -> set[int]:
+    """Buffers whose every use is by four."""
+    wide: dict[int, bool] = {}
+    for buffer, by_four in uses:
+        wide[buffer] = wide.get(buffer, True) and by_four
+    return {buffer for buffer, by_four in wide.items() if by_four}
+
+
+def chain_operands(chain: Sequence[PointOp]) -> list[int]:
+    """Which operands a chain reads, in order of first use."""
+    return list(dict.fromkeys(a.index for line in chain for a in line.args if a.kind == "operand"))
+
+
+# chains ---------------------------------------------------------------------------------------------------------------
+def chain_function(text: Text, name: str, chain: Sequence[PointOp], first: str, type: str) -> None:
+    """`fn name(…) -> f32` with one `let` per op; `first` is its first parameter (`acc: f32`) or empty."""
+    parameters = [*([first] if first else []), *(f"x{k}: {type}" for k in chain_operands(chain))]
+    text.add(f"fn {name}({', '.join(parameters)}) -> {type} {{")
+    for i, line in enumerate(chain):
+        text.add(f"    let v{i}: {type} = {expression(line)};  // {line.op}", line.node)
+    text.add(f"    return v{len(chain) - 1};\n}}\n")
+
+
+def called(chain: Sequence[PointOp]) -> set[str]:
+    """Functions that the lines of a chain call."""
+    found = {_RENAMED.get(n, n) for line in chain for n in names(line.expr)}
+    return found | ({"at_run_time"} if any(_only_literals(line) for line in chain) else set())
+
+
+def expression(line: PointOp) -> str:
+    """The expression of a chain's line, its names replaced by what they stand for."""
+    values = {name: number(float(v)) for name, v in line.attrs if isinstance(v, (int, float))}
+    constant = _only_literals(line)
+    for name, arg in zip(line.names, line.args, strict=True):
+        values[name] = _argument(arg, constant)
+    return _NAME.sub(lambda m: values.get(m[0], _RENAMED.get(m[0], m[0])), line.expr)
+
+
+def _only_literals(line: PointOp) -> bool:
+    return all(a.kind == "literal" for a in line.args)
+
+
+def _argument(arg: Arg, constant: bool) -> str:
+    match arg.kind:
+        case "operand":
+            return f"x{arg.index}"
+        case "op":
+            return f"v{arg.index}"
+        case "acc":
+            return "acc"
+        case "literal":  # a constant 1.0 / 0.0 is an error in WGSL, one that is computed is not
+            return f"at_run_time({number(arg.value)})" if constant else number(arg.value)
+
+
+def call(name: str, chain: Sequence[PointOp], first: str, operands: Sequence[str]) -> str:
+    """A call of a chain function."""
+    return f"{name}({', '.join([*([first] if first else []), *operands])})"

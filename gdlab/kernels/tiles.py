@@ -1,0 +1,330 @@
+"""WGSL of matrix products: register tiles, tiles in workgroup memory, and parts of K side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gdlab.kernels.pieces import LANES, Text
+from gdlab.plan.plan import Matmul
+
+_FLAT = "(group.z * groups.y + group.y) * groups.x + group.x"
+_MAIN = """fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {"""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product and its variables: `a` and `b` name bindings, which hold vec4 where `wide_a`, `wide_b`, `wide_out`."""
+
+    p: Matmul
+    a: str
+    b: str
+    wide_a: bool
+    wide_b: bool
+    wide_out: bool
+
+    @property
+    def node(self) -> int:
+        """The node that the product computes."""
+        return self.p.node
+
+
+def aligned(p: Matmul) -> tuple[bool, bool, bool]:
+    """Whether a, b and the result can be read and written four neighbours at a time."""
+    return (p.k if p.a == "mk" else p.m) % 4 == 0, (p.n if p.b == "kn" else p.k) % 4 == 0, p.n % 4 == 0
+
+
+# one tile in registers ------------------------------------------------------------------------------------------------
+class Tile:
+    """Writes the body that adds four steps of K to a tile of `rows` x 4·`quads` sums `c{row}_{quad}`.
+
+    The tile begins at variables `row` and `column`; elements beyond the edge repeat the last one, and are not stored.
+    With `guard` steps beyond K add nothing.
+    """
+
+    def __init__(self, product: Product, rows: int, quads: int, guard: bool) -> None:
+        self.product, self.p, self.rows, self.quads, self.guard = product, product.p, rows, quads, guard
+
+    def sums(self, text: Text) -> None:
+        """Declare the sums."""
+        for r in range(self.rows):
+            text.add("    " + " ".join(f"var c{r}_{j} = vec4<f32>();" for j in range(self.quads)), self.product.node)
+
+    def origins(self, text: Text) -> None:
+        """Where the rows of a and the columns of b lie."""
+        p, node = self.p, self.product.node
+        if p.a == "mk":
+            for r in range(self.rows):
+                text.add(f"    let a{r}_at = {self._row(r, p.m - 1)} * {p.k}u;", node)
+        elif self._quad_rows():
+            for q in range(self.rows // 4):
+                text.add(f"    let a{q}_at = {self._row(4 * q, p.m - 4)};", node)
+        else:
+            for r in range(self.rows):
+                text.add(f"    let a{r}_at = {self._row(r, p.m - 1)};", node)
+        for j in range(self.quads):
+            if p.b == "kn" and self.product.wide_b:
+                text.add(f"    let b{j}_at = {self._column(4 * j, p.n - 4)};", node)
+                continue
+            for c in range(4 * j, 4 * j + 4):
+                scaled = f" * {p.k}u" if p.b == "nk" else ""
+                text.add(f"    let b{c}_at = {self._column(c, p.n - 1)}{scaled};", node)
+
+    def _row(self, r: int, last: int) -> str:
+        return f"min(row + {r}u, {last}u)" if self.p.m % self.rows or self.guard else f"(row + {r}u)"
+
+    def _column(self, c: int, last: int) -> str:
+        return f"min(column + {c}u, {last}u)" if self.p.n % (4 * self.quads) or self.guard else f"(column + {c}u)"
+
+    def _quad_rows(self) -> bool:
+        """Whether a, stored by columns, is read four rows at a time."""
+        return self.product.wide_a and self.rows % 4 == 0
+
+    def steps(self, text: Text, indent: str, count: int = 4) -> None:
+        """Load what `count` steps from `k` on need, and multiply."""
+        for line in [*self._load_a(count), *self._load_b(count)]:
+            text.add(indent + line, self.product.node)
+        for kk in range(count):
+            for r in range(self.rows):
+                terms = (f"c{r}_{j} += {self._a(r, kk)} * b{kk}_{j};" for j in range(self.quads))
+                text.add(indent + " ".join(terms), self.product.node)
+
+    def _a(self, r: int, kk: int) -> str:
+        if self.p.a == "mk" and self.product.wide_a:
+            return f"a{r}.{LANES[kk]}"
+        if self.p.a == "km" and self._quad_rows():
+            return f"a{kk}_{r // 4}.{LANES[r % 4]}"
+        return f"a{r}_{kk}"
+
+    def _load_a(self, count: int) -> list[str]:
+        p, a = self.p, self.product.a
+        if p.a == "mk":
+            if self.product.wide_a:
+                return [f"let a{r} = {a}[(a{r}_at + k) / 4u];" for r in range(self.rows)]
+            return [
+                f"let a{r}_{kk} = {self._safe(f'{a}[a{r}_at + {self._k(kk)}]', kk)};"
+                for r in range(self.rows)
+                for kk in range(count)
+            ]
+        if self._quad_rows():
+            return [
+                f"let a{kk}_{q} = {self._safe(f'{a}[({self._k(kk)} * {p.m}u + a{q}_at) / 4u]', kk, 'vec4<f32>()')};"
+                for kk in range(count)
+                for q in range(self.rows // 4)
+            ]
+        return [
+            f"let a{r}_{kk} = {self._safe(self._element(a, f'{self._k(kk)} * {p.m}u + a{r}_at'), kk)};"
+            for r in range(self.rows)
+            for kk in range(count)
+        ]
+
+    def _element(self, variable: str, index: str) -> str:
+        """One element of a, whether or not it is bound as vec4."""
+        return f"{variable}[({index}) / 4u][({index}) % 4u]" if self.product.wide_a else f"{variable}[{index}]"
+
+    def _load_b(self, count: int) -> list[str]:
+        p, b = self.p, self.product.b
+        if p.b == "kn" and self.product.wide_b:
+            return [
+                f"let b{kk}_{j} = {b}[({self._k(kk)} * {p.n}u + b{j}_at) / 4u];"
+                for kk in range(count)
+                for j in range(self.quads)
+            ]
+        if p.b == "kn":
+            at = "{b}[{k} * {n}u + b{c}_at]"
+        elif not self.product.wide_b:
+            at = "{b}[b{c}_at + {k}]"
+        else:  # four steps of one column lie side by side: turn four columns into four steps
+            lines = [f"let q{c} = {b}[(b{c}_at + {self._k(0)}) / 4u];" for c in range(4 * self.quads)]
+            return lines + [
+                f"let b{kk}_{j} = vec4<f32>({', '.join(f'q{4 * j + q}.{LANES[kk]}' for q in range(4))});"
+                for kk in range(count)
+                for j in range(self.quads)
+            ]
+        return [
+            f"let b{kk}_{j} = vec4<f32>("
+            + ", ".join(at.format(b=b, k=self._k(kk), n=p.n, c=4 * j + q) for q in range(4))
+            + ");"
+            for kk in range(count)
+            for j in range(self.quads)
+        ]
+
+    def _k(self, kk: int) -> str:
+        """Step kk; beyond the last one the last one, where that may be."""
+        plain = f"(k + {kk}u)" if kk else "k"
+        return f"min({plain}, {self.p.k - 1}u)" if self.guard and self.p.k % 4 else plain
+
+    def _safe(self, value: str, kk: int, zero: str = "0.0") -> str:
+        """The value, or zero beyond K: one factor is enough, but the other must then be finite, so it is clamped."""
+        if not self.guard or self.p.k % 4 == 0:
+            return value
+        return f"select({zero}, {value}, k + {kk}u < {self.p.k}u)"
+
+    def store(self, text: Text) -> None:
+        """Store what lies inside the result."""
+        p, node = self.p, self.product.node
+        for r in range(self.rows):
+            rows_end = p.m % self.rows != 0
+            indent = "        " if rows_end else "    "
+            if rows_end:
+                text.add(f"    if (row + {r}u < {p.m}u) {{", node)
+            text.add("\n".join(indent + line for line in self._stores(r)), node)
+            if rows_end:
+                text.add("    }", node)
+
+    def _stores(self, r: int) -> list[str]:
+        p, columns_end = self.p, self.p.n % (4 * self.quads) != 0
+        lines = []
+        for j in range(self.quads):
+            at = f"(row + {r}u) * {p.n}u + column + {4 * j}u"
+            if self.product.wide_out:
+                one = f"store4({at}, c{r}_{j});"
+                lines.append(f"if (column + {4 * j}u < {p.n}u) {{ {one} }}" if columns_end else one)
+                continue
+            for q in range(4):
+                one = f"store({at} + {q}u, c{r}_{j}.{LANES[q]});"
+                lines.append(f"if (column + {4 * j + q}u < {p.n}u) {{ {one} }}" if columns_end else one)
+        return lines
+
+
+def register_tiles(text: Text, product: Product, params: tuple[int, ...]) -> None:
+    """A tile per invocation, straight from memory: the form for software adapters."""
+    rows, columns = params
+    p, node = product.p, product.node
+    across = -(-p.n // columns)
+    tile = Tile(product, rows, columns // 4, guard=False)
+    text.add(
+        f"// One invocation computes a {rows} x {columns} tile of the {p.m} x {p.n} result in registers: for each four\n"
+        f"// of the {p.k} steps it reads {rows} x 4 elements of a and 4 x {columns} of b, straight from memory."
+    )
+    text.add(f"@compute @workgroup_size(8)\n{_MAIN}")
+    text.add(f"    let tile = ({_FLAT}) * 8u + lane;", node)
+    text.add(f"    if (tile >= {-(-p.m // rows) * across}u) {{\n        return;\n    }}", node)
+    text.add(f"    let row = tile / {across}u * {rows}u;\n    let column = tile % {across}u * {columns}u;", node)
+    tile.origins(text)
+    tile.sums(text)
+    if p.k >= 4:
+        text.add(f"    for (var k = 0u; k < {p.k // 4 * 4}u; k += 4u) {{", node)
+        tile.steps(text, "        ")
+        text.add("    }", node)
+    if p.k % 4:
+        text.add(f"    {{\n        let k = {p.k // 4 * 4}u;", node)
+        tile.steps(text, "        ", p.k % 4)
+        text.add("    }", node)
+    tile.store(text)
+    text.add("}")
+
+
+def k_groups(text: Text, product: Product, params: tuple[int, ...]) -> None:
+    """A 16 x 16 tile per group, whose 16 parts of K are added in workgroup memory: for small results on hardware."""
+    p, node = product.p, product.node
+    across = -(-p.n // 16)
+    tile = Tile(product, 4, 1, guard=True)
+    text.add(
+        f"// A group computes a 16 x 16 tile of the {p.m} x {p.n} result: 16 parts of 16 invocations walk every 16th\n"
+        f"// four of the {p.k} steps, each invocation 4 x 4 sums straight from memory; workgroup memory adds the parts."
+    )
+    text.add(f"var<workgroup> parts: array<vec4<f32>, 1024>;\n\n@compute @workgroup_size(256)\n{_MAIN}")
+    text.add(f"    let tile = {_FLAT};\n    let part = lane / 16u;\n    let cell = lane % 16u;", node)
+    text.add(f"    let row = tile / {across}u * 16u + cell / 4u * 4u;", node)
+    text.add(f"    let column = tile % {across}u * 16u + cell % 4u * 4u;", node)
+    tile.origins(text)
+    tile.sums(text)
+    text.add(f"    for (var k = part * 4u; k < {p.k}u; k += 64u) {{", node)
+    tile.steps(text, "        ")
+    text.add("    }", node)
+    for r in range(4):
+        text.add(f"    parts[part * 64u + cell * 4u + {r}u] = c{r}_0;", node)
+    text.add("    workgroupBarrier();", node)
+    text.add(
+        "    if (lane >= 64u || tile >= TILES) {\n        return;\n    }\n"
+        "    var sum = vec4<f32>();\n"
+        "    for (var other = 0u; other < 16u; other++) {\n        sum += parts[other * 64u + lane];\n    }\n"
+        f"    let m = tile / {across}u * 16u + lane / 16u * 4u + lane % 4u;\n"
+        f"    let n = tile % {across}u * 16u + lane / 4u % 4u * 4u;".replace(
+            "TILES", f"{-(-p.m // 16) * across}u"
+        ),
+        node,
+    )
+    text.add(f"    if (m < {p.m}u) {{", node)
+    _store_row(text, product, "sum")
+    text.add("    }\n}", node)
+
+
+def _store_row(text: Text, product: Product, value: str, indent: str = "        ") -> None:
+    """Four neighbouring sums at row m from column n on, as far as they lie inside."""
+    p = product.p
+    if product.wide_out:
+        text.add(f"{indent}if (n < {p.n}u) {{ store4(m * {p.n}u + n, {value}); }}", product.node)
+        return
+    for q in range(4):
+        text.add(
+            f"{indent}if (n + {q}u < {p.n}u) {{ store(m * {p.n}u + n + {q}u, {value}.{LANES[q]}); }}", product.node
+        )
+
+
+# tiles in workgroup memory --------------------------------------------------------------------------------------------
+def shared_tiles(text: Text, product: Product, params: tuple[int, ...]) -> None:
+    """Tiles of a and b meet in workgroup memory, each invocation adds a block of sums: for large results."""
+    size, _, depth, block = params
+    p, node = product.p, product.node
+    across = -(-p.n // size)
+    text.add(
+        f"// A group of 256 computes a {size} x {size} tile of the {p.m} x {p.n} result, {block} x {block} each:\n"
+        f"// it copies {depth} of the {p.k} steps of a and b to workgroup memory, multiplies them there, and goes on."
+    )
+    for side in "ab":
+        text.add(f"var<workgroup> tile_{side}: array<f32, {depth * size}>;")
+    text.add("")
+    _element_function(text, product, "a", p.m, p.a == "mk", "m")
+    _element_function(text, product, "b", p.n, p.b == "nk", "n")
+    text.add(f"@compute @workgroup_size(256)\n{_MAIN}")
+    text.add(f"    let tile = {_FLAT};", node)
+    text.add(f"    let row = tile / {across}u * {size}u;\n    let column = tile % {across}u * {size}u;", node)
+    text.add(f"    let down = lane / 16u * {block}u;\n    let right = lane % 16u * {block}u;", node)
+    for r in range(block):
+        text.add("    " + " ".join(f"var c{r}_{j} = 0.0;" for j in range(block)), node)
+    text.add(f"    for (var k = 0u; k < {p.k}u; k += {depth}u) {{", node)
+    _copy_tile(text, product, "a", size, depth, p.a == "mk", "row")
+    _copy_tile(text, product, "b", size, depth, p.b == "nk", "column")
+    text.add(f"        workgroupBarrier();\n        for (var kk = 0u; kk < {depth * size}u; kk += {size}u) {{", node)
+    for side, at in (("a", "down"), ("b", "right")):
+        for i in range(block):
+            text.add(f"            let {side}{i} = tile_{side}[kk + {at} + {i}u];", node)
+    for r in range(block):
+        text.add("            " + " ".join(f"c{r}_{j} += a{r} * b{j};" for j in range(block)), node)
+    text.add("        }\n        workgroupBarrier();\n    }", node)
+    for r in range(block):
+        text.add(f"    if (row + down + {r}u < {p.m}u) {{", node)
+        for j in range(block):
+            at = f"(row + down + {r}u) * {p.n}u + column + right + {j}u"
+            text.add(f"        if (column + right + {j}u < {p.n}u) {{ store({at}, c{r}_{j}); }}", node)
+        text.add("    }", node)
+    text.add("}")
+
+
+def _element_function(text: Text, product: Product, side: str, extent: int, k_last: bool, letter: str) -> None:
+    """`element_a(m, k)`: an element, or 0 outside."""
+    p = product.p
+    variable = product.a if side == "a" else product.b
+    index = f"{letter} * {p.k}u + k" if k_last else f"k * {extent}u + {letter}"
+    text.add(f"fn element_{side}({letter}: u32, k: u32) -> f32 {{", p.node)
+    text.add(f"    if ({letter} >= {extent}u || k >= {p.k}u) {{\n        return 0.0;\n    }}", p.node)
+    text.add(f"    return {variable}[{index}];\n}}\n", p.node)
+
+
+def _copy_tile(text: Text, product: Product, side: str, size: int, depth: int, k_last: bool, start: str) -> None:
+    """Copy [depth, size] elements; neighbouring invocations read neighbours in memory."""
+    node = product.node
+    text.add(f"        for (var e = lane; e < {depth * size}u; e += 256u) {{", node)
+    if k_last:
+        text.add(f"            let i = e / {depth}u;\n            let kk = e % {depth}u;", node)
+    else:
+        text.add(f"            let kk = e / {size}u;\n            let i = e % {size}u;", node)
+    text.add(f"            tile_{side}[kk * {size}u + i] = element_{side}({start} + i, k + kk);\n        }}", node)
+
+
+WRITERS = {"registers": register_tiles, "k-parallel": k_groups, "tile": shared_tiles}

@@ -1,0 +1,45 @@
+"""`optimize`: equality saturation of a graph under the rules of `RULES`, and extraction of the cheapest equal one."""
+
+from gdlab.rewrite.egraph import Budget
+from gdlab.rewrite.pattern import (
+    Matrix,
+    Rewrite,
+    Rule,
+    attr_compose,
+    attr_eq,
+    const_eq,
+    dtype,
+    is_param,
+    not_output,
+    rank,
+    shape_eq,
+    single_use,
+)
+from gdlab.rewrite.pipeline import optimize
+from gdlab.rewrite.report import Derivation, Iteration, Missed, OptimizeReport, RuleStat
+from gdlab.rewrite.rules import RULES, RuleTable, rule
+
+__all__ = [
+    "Budget",
+    "Derivation",
+    "Iteration",
+    "Matrix",
+    "Missed",
+    "OptimizeReport",
+    "RULES",
+    "Rewrite",
+    "Rule",
+    "RuleStat",
+    "RuleTable",
+    "attr_compose",
+    "attr_eq",
+    "const_eq",
+    "dtype",
+    "is_param",
+    "not_output",
+    "optimize",
+    "rank",
+    "rule",
+    "shape_eq",
+    "single_use",
+]

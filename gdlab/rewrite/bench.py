@@ -1,0 +1,201 @@
+"""A graph on the bench: nodes are added and readers rewired, and the cost of what is alive is known at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gdlab.cost import CostModel
+from gdlab.graph import Graph, Node
+from gdlab.rewrite.load import UNITS
+from gdlab.steps import Rewired, Step
+
+__all__ = ["Bench", "Draft", "finish"]
+
+OUTPUT = -1  # the reader of an output; its port is −1 − i
+
+
+@dataclass
+class Draft:
+    """A step before it is known what it removes."""
+
+    rule: str
+    label: str
+    at: tuple[int, ...]
+    bindings: Mapping[str, int]
+    added: tuple[Node, ...]
+    rewired: list[Rewired]
+    before: int
+    after: int
+    iteration: int | None
+
+
+class Bench:
+    """Nodes by stable id, who reads them, and which of them the outputs reach."""
+
+    def __init__(self, graph: Graph, model: CostModel) -> None:
+        self.graph, self.model = graph, model
+        self._prices: dict[int, int] = {}
+        self._known: dict[Any, int] = {}
+        self.nodes: dict[int, Node] = {node.id: node for node in graph}
+        self.inputs: dict[int, list[int]] = {node.id: list(node.inputs) for node in graph}
+        self.readers: dict[int, dict[tuple[int, int], None]] = {node.id: {} for node in graph}
+        for node in graph:
+            for port, i in enumerate(node.inputs):
+                self.readers[i][node.id, port] = None
+        self.outputs = list(graph.output_ids)
+        self.reads = dict.fromkeys(self.nodes, 0)  # readers that are alive, and outputs
+        self.cost = 0
+        self.drafts: list[Draft] = []
+        self._silent: list[Rewired] = []
+        for i, id in enumerate(self.outputs):
+            self.readers[id][OUTPUT, -1 - i] = None
+            self._hold(id)
+
+    def price(self, id: int) -> int:
+        """The price of a node in units, worked out once per op, attributes and types."""
+        if id not in self._prices:
+            node = self.nodes[id]
+            operands = tuple([self.nodes[i].type for i in node.inputs])
+            key = node.op, node.attrs, str(node.type), tuple(map(str, operands))  # strings keep their hash
+            if key not in self._known:
+                self._known[key] = round(self.model.price(node.op, node.attrs, node.type, operands) * UNITS)
+            self._prices[id] = self._known[key]
+        return self._prices[id]
+
+    def alive(self, id: int) -> bool:
+        """Whether an output depends on this node."""
+        return self.reads[id] > 0
+
+    def add(self, node: Node) -> None:
+        """Put a node on the bench; nothing reads it yet."""
+        self.nodes[node.id] = node
+        self.inputs[node.id] = list(node.inputs)
+        self.readers[node.id] = {}
+        self.reads[node.id] = 0
+        for port, i in enumerate(node.inputs):
+            self.readers[i][node.id, port] = None
+
+    def redirect(
+        self, moved: Sequence[int], to: int, rule: str, label: str, bindings: Mapping[str, int],
+        added: Sequence[Node] = (), iteration: int | None = None, *, at: Sequence[int],
+    ) -> bool:  # fmt: skip
+        """Let `to` be read wherever one of `moved` is, and write a step down. Where nothing was added and nobody alive
+        notices, the change goes with the next step, and the answer is False."""
+        before = self.cost
+        noticed = bool(added) or any(self.alive(id) for id in moved if id != to)
+        rewired = [change for id in moved if id != to for change in self._rewire(id, to)]
+        if not noticed:
+            self._silent += rewired
+            return False
+        done = [*self._silent, *rewired]
+        self._silent = []
+        self.drafts.append(Draft(rule, label, tuple(at), bindings, tuple(added), done, before, self.cost, iteration))
+        return True
+
+    def _rewire(self, old: int, new: int) -> list[Rewired]:
+        changes = []
+        for reader, port in self.readers[old]:
+            self.readers[new][reader, port] = None
+            if reader == OUTPUT:
+                self.outputs[-1 - port] = new
+            else:
+                self.inputs[reader][port] = new
+            if reader == OUTPUT or self.alive(reader):
+                self._hold(new)
+                self._drop(old)
+            changes.append((old if reader == OUTPUT else reader, port, new))
+        self.readers[old] = {}
+        return changes
+
+    def _hold(self, id: int) -> None:
+        stack = [id]
+        while stack:
+            id = stack.pop()
+            self.reads[id] += 1
+            if self.reads[id] == 1:
+                self.cost += self.price(id)
+                stack += self.inputs[id]
+
+    def _drop(self, id: int) -> None:
+        stack = [id]
+        while stack:
+            id = stack.pop()
+            self.reads[id] -= 1
+            if self.reads[id] == 0:
+                self.cost -= self.price(id)
+                stack += self.inputs[id]
+
+    def final(self, id: int) -> Node:
+        """The node as it is wired now."""
+        return replace(self.nodes[id], inputs=tuple(self.inputs[id]))
+
+    def leftover(self) -> list[Rewired]:
+        """Changes that no step has written down yet."""
+        return self._silent
+
+
+def finish(bench: Bench, order: Sequence[int], stays: Callable[[Node], bool], sweep: tuple[str, str]) -> tuple[Step, ...]:
+    """The drafts as steps. A node is removed by the step after which nobody reads or names it; the sweep takes the rest."""
+    drafts = bench.drafts
+    named: dict[int, int] = {}  # id -> last step that speaks of it
+    for k, draft in enumerate(drafts):
+        for id in (*draft.at, *draft.bindings.values(), *(i for n in draft.added for i in (n.id, *n.inputs))):
+            named[id] = k
+        for _, _, new in draft.rewired:
+            named[new] = k
+    inputs = {node.id: list(node.inputs) for node in bench.graph}
+    reads = dict.fromkeys(bench.nodes, 0)
+    for operands in inputs.values():
+        for i in operands:
+            reads[i] += 1
+    outputs = list(bench.graph.output_ids)
+    for id in outputs:
+        reads[id] += 1
+    idle = {id for id, count in reads.items() if not count and id in inputs}  # dead from the beginning: for the sweep
+    due: dict[int, list[int]] = {}
+    for id, k in named.items():
+        due.setdefault(k, []).append(id)
+    gone: set[int] = set()
+    steps = []
+    for k, draft in enumerate(drafts):
+        touched = set(due.get(k, ()))
+        for node in draft.added:
+            inputs[node.id] = list(node.inputs)
+            for i in node.inputs:
+                reads[i] += 1
+        rewired = []
+        for reader, port, new in draft.rewired:
+            if port >= 0 and reader in gone:
+                continue
+            old = outputs[-1 - port] if port < 0 else inputs[reader][port]
+            if port < 0:
+                outputs[-1 - port] = new
+            else:
+                inputs[reader][port] = new
+            reads[new] += 1
+            reads[old] -= 1
+            touched.add(old)
+            rewired.append((reader, port, new))
+        removed = []
+        stack = sorted(touched, reverse=True)
+        while stack:
+            id = stack.pop()
+            if reads[id] or id in gone or id in idle or named.get(id, -1) > k or stays(bench.nodes[id]):
+                continue
+            gone.add(id)
+            removed.append(id)
+            for i in inputs[id]:
+                reads[i] -= 1
+            stack += sorted(set(inputs[id]), reverse=True)
+        steps.append(
+            Step(draft.rule, draft.label, draft.at, draft.bindings, tuple(sorted(removed)), draft.added, tuple(rewired),
+                 draft.before / UNITS, draft.after / UNITS, draft.iteration)
+        )  # fmt: skip
+    kept = set(order)
+    left = tuple(id for id in inputs if id not in kept and id not in gone)
+    rest = tuple(change for change in bench.leftover() if change[1] < 0 or change[0] in kept)
+    cost = bench.cost / UNITS
+    steps.append(Step(*sweep, (), {}, left, (), rest, cost, cost, None, tuple(order)))
+    return tuple(steps)

@@ -1,0 +1,98 @@
+"""Who became what: old node → new node, new node → the old ones it stands for, and the counts per rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from gdlab.graph import Graph, Node
+from gdlab.rewrite.explain import Explained
+from gdlab.rewrite.load import EClasses
+from gdlab.rewrite.pattern import Rule
+from gdlab.rewrite.prepare import Prepared
+from gdlab.rewrite.report import Derivation, RuleStat
+from gdlab.steps import Step
+
+__all__ = ["derivations", "node_map", "origin", "rule_table", "rules_fired", "stays"]
+
+
+def stays(node: Node) -> bool:
+    """Whether a node is kept even when nothing reads it: inputs and parameters are the graph's interface."""
+    return node.op in ("input", "parameter")
+
+
+def node_map(
+    graph: Graph, prepared: Prepared, classes: EClasses | None, done: Explained, order: Sequence[int]
+) -> dict[int, int | None]:
+    """Where the value of every node lies in the result; None where it was fused away or dead."""
+    new = {id: i for i, id in enumerate(order)}
+    found: dict[int, int | None] = {}
+    for id, kept in enumerate(prepared.same):
+        if kept < 0:
+            found[id] = new.get(id)
+        elif classes is None:
+            found[id] = new.get(kept)
+        else:
+            found[id] = new.get(done.rep.get(classes.class_of[kept], kept))
+    return found
+
+
+def origin(
+    graph: Graph, prepared: Prepared, done: Explained, order: Sequence[int], moved: Mapping[int, int | None]
+) -> dict[int, tuple[int, ...]]:
+    """For every new node the old ones it stands for: first the one it has name and source of, then the others by id.
+
+    A node that lives on by itself belongs to nobody else.
+    """
+    others: dict[int, set[int]] = {i: set() for i in range(len(order))}
+    for old, to in moved.items():
+        if to is not None:
+            others[to].add(old)
+    for i, id in enumerate(order):
+        others[i] |= {old for old in done.consumed.get(id, ()) if moved[old] is None}
+    for duplicate, kept in prepared.merged:
+        for found in others.values() if moved[duplicate] is None else ():
+            if kept in found:
+                found.add(duplicate)
+    result = {}
+    for i, id in enumerate(order):
+        first = id if id < len(graph) else done.root_of.get(id, -1)
+        rest = sorted(others[i] - {first})
+        result[i] = (first, *rest) if first >= 0 else tuple(rest)
+    return result
+
+
+def derivations(done: Explained, order: Sequence[int]) -> tuple[Derivation, ...]:
+    """One for each used rewrite that led to a node of the result."""
+    new = {id: i for i, id in enumerate(order)}
+    return tuple(
+        Derivation(new[use.to], use.root, tuple(sorted(set(use.consumed))), use.chain) for use in done.used if use.to in new
+    )
+
+
+def rules_fired(steps: Sequence[Step]) -> tuple[tuple[str, int], ...]:
+    """The labels of the steps, counted, in order of first use; the sweep is no rewrite."""
+    return tuple(Counter(s.label for s in steps[:-1]).items())
+
+
+def rule_table(
+    table: Sequence[Rule], off: Mapping[str, object], program: Sequence[Rule], classes: EClasses | None,
+    matched: Mapping[str, int], fired: Mapping[str, int], seconds: Mapping[str, float], steps: Sequence[Step],
+    done: Explained,
+) -> tuple[RuleStat, ...]:  # fmt: skip
+    """A row per rule, those without a match included."""
+    firings = () if classes is None else classes.firings
+    own = set() if classes is None else set(classes.key_of.values())
+    made = Counter(f.rule for f in firings if not f.right or any(k not in own for k in f.right))
+    names = [r.name for r in program]
+    created = {names[j] if j >= 0 else "fold_constant": n for j, n in made.items()}
+    used = Counter(names[f.rule] if f.rule >= 0 else "fold_constant" for f in {use.firing for use in done.used})
+    same = sum(1 for s in steps if s.rule == "cse")
+    rows = []
+    for rule in table:
+        counts = [d.get(rule.name, 0) for d in (matched, fired, created, used)]
+        if rule.name == "cse":
+            counts = [same] * 4
+        rows.append(RuleStat(rule.name, rule.label, rule.safety, rule.phases, rule.doc, *counts,
+                             seconds=seconds.get(rule.name, 0.0), enabled=rule.name not in off))  # fmt: skip
+    return tuple(rows)

@@ -1,0 +1,54 @@
+"""Why not more: rules matched on the result without their conditions, each with the first reason against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gdlab.graph import Graph, users
+from gdlab.rewrite.pattern import Match, Refusal, Rule, matches
+from gdlab.rewrite.report import Missed
+
+__all__ = ["near_misses"]
+
+
+def near_misses(graph: Graph, rules: Sequence[Rule], off: Mapping[str, Refusal], budget: Refusal | None) -> tuple[Missed, ...]:
+    """Every match of a rule in `rules` on the result; `off` says by id why a rule took no part, `budget` why the search
+    ended early. One entry per rule and root."""
+    readers = users(graph)
+    outputs = frozenset(graph.output_ids)
+    uses = [len(r) for r in readers]
+    for id in graph.output_ids:
+        uses[id] += 1
+    by_op: dict[str, list[Rule]] = {}
+    for rule in rules:
+        by_op.setdefault(rule.pattern.node(rule.left).op, []).append(rule)
+    found = []
+    for node in graph:
+        for rule in by_op.get(node.op, ()):
+            match = next(matches(rule, graph, node.id, uses, outputs), None)
+            if match is not None:
+                found.append(_missed(rule, match, off.get(rule.name), budget, readers))
+    return tuple(found)
+
+
+def _missed(
+    rule: Rule, match: Match, off: Refusal | None, budget: Refusal | None, readers: list[list[tuple[int, int]]]
+) -> Missed:
+    root = match.inner[0]
+    refused = (condition.check(match) for condition in rule.where)
+    refusal = next((r for r in refused if r is not None), None) or off or _shared(match, readers) or budget
+    reason, detail = refusal or ("cost", "the graph costs no less with it")
+    about = next((id for id in match.inner[1:] if f"%{id} " in detail), None)
+    return Missed(rule.label, root, reason, detail, f"{rule.label} was not used at %{root}: {detail}.", about)
+
+
+def _shared(match: Match, readers: list[list[tuple[int, int]]]) -> Refusal | None:
+    """An inner node of the left side that something else needs too: fusing it would compute it twice."""
+    inner = set(match.inner)
+    for id in match.inner[1:]:
+        other = next((reader for reader, _ in readers[id] if reader not in inner), None)
+        if other is not None:
+            return "multi_use", f"%{id} is read by %{other} too"
+        if id in match.outputs:
+            return "is_output", f"%{id} is an output of the graph"
+    return None

@@ -1,0 +1,50 @@
+// The accessor: every form of a column, defaults, other formats refused, the compressed output form.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { gzipSync } from "node:zlib";
+import { column, number, openDoc, readDoc, records } from "../src/doc.ts";
+import { smallDoc } from "./fixture.ts";
+
+test("a column reads the same in each of its five forms", () => {
+  const read = (raw: unknown) => [0, 1, 2].map(column({ count: 3, c: raw }, "c", "none"));
+  assert.deepEqual(read(["a", "b", "a"]), ["a", "b", "a"]);
+  assert.deepEqual(read({ words: ["a", "b"], index: [0, 1, 0] }), ["a", "b", "a"]);
+  assert.deepEqual(read({ start: [0, 2, 2, 3], ids: [7, 8, 9] }), [[7, 8], [], [9]]);
+  assert.deepEqual(read({ start: [0, 1, 3, 3], ids: [1, 0, 1], words: ["a", "b"] }), [["b"], ["a", "b"], []]);
+  assert.deepEqual(read({ 1: "b" }), ["none", "b", "none"]);
+  assert.deepEqual(read(undefined), ["none", "none", "none"]);
+});
+
+test("numbers come as numbers or as one of three words", () => {
+  assert.deepEqual([number(2), number("inf"), number("-inf")], [2, Infinity, -Infinity]);
+  assert(Number.isNaN(number("nan")) && Number.isNaN(number(null)));
+  assert.deepEqual(records({ count: 2, n: ["inf", 3] }, { n: 0, absent: -1 }), [{ n: Infinity, absent: -1 }, { n: 3, absent: -1 }]);
+});
+
+test("a document becomes records with defaults; unknown fields are passed over", () => {
+  const doc = readDoc(smallDoc());
+  const [written, optimized] = doc.stages;
+  assert.deepEqual(written!.nodes.map(node => [node.key, node.op, node.name, node.family, node.flags.join()]), [
+    ["n0", "input", "x", "leaf", "leaf"], ["n1", "parameter", "w", "leaf", "leaf"], ["n2", "matmul", "", "contraction", ""], ["n3", "relu", "h", "elementwise", "output"]]);
+  assert.deepEqual(written!.users, [[2], [2], [3], []]);
+  assert.equal(written!.nodes[2]!.twin, -1);
+  assert.equal(written!.nodes[2]!.cost_seconds, Infinity);
+  assert.equal(written!.layout, null);
+  assert.deepEqual(optimized!.layout!.boxes[2], { x: 0, y: 0, w: 96, row: 0 });
+  assert.deepEqual(doc.passes[0]!.rewrites.map(step => [step.label, step.at.join(), step.iteration]), [["Fuse", "n3", 1], ["sweep", "", null]]);
+  assert.deepEqual(doc.plan!.intervals.map(each => [each.name, each.first, each.pinned, each.alias_of]), [["x", -1, "input", -1], ["h", 0, null, -1]]);
+  assert.deepEqual(doc.types[0]!.shape, [2, 3]);
+});
+
+test("another format is refused with what was wanted", async () => {
+  assert.throws(() => readDoc({ ...smallDoc(), format: "gdlab.graph.v2" }), /given "gdlab.graph.v2", wanted "gdlab.graph.v1"/);
+  await assert.rejects(openDoc({ format: "other", gz: "" }), /wanted "gdlab.graph.v1"/);
+});
+
+test("the output form is unpacked, and the study of the envelope wins", async () => {
+  const gz = gzipSync(JSON.stringify({ ...smallDoc(), title: "µ→λ" })).toString("base64");
+  const doc = await openDoc({ format: "gdlab.graph.v1", study: "other", gz });
+  assert.deepEqual([doc.title, doc.study, doc.stages.length], ["µ→λ", "other", 2]);
+  assert.equal((await openDoc(smallDoc())).study, "s1");
+});

@@ -1,0 +1,29 @@
+// The session as data: the table of buttons, and curves of many points.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { merged, primary, refusal, thinned, type Point } from "../src/live.ts";
+import type { CommandName, State } from "../src/messages.ts";
+
+test("buttons act as the table says", () => {
+  const acts = (state: State) => (["step", "run", "pause", "resume", "stop"] as CommandName[]).filter(name => refusal(state, true, name) === null).join(" ");
+  const table: Record<State, string> = { none: "step run", ready: "step run", running: "pause stop", paused: "step run resume stop", failed: "", closed: "" };
+  for (const [state, wanted] of Object.entries(table)) assert.equal(acts(state as State), wanted, state);
+  assert.match(refusal("ready", false, "step")!, /no live session/);
+  assert.deepEqual((["none", "ready", "running", "paused"] as State[]).map(primary), ["run", "run", "pause", "resume"]);
+});
+
+test("thinning keeps the spike, the order and the last point", () => {
+  const points = Array.from({ length: 9000 }, (_, i): Point => [i, i === 4567 ? 100 : Math.sin(i)]);
+  const kept = thinned(points);
+  assert(kept.length <= 8000 && kept.length > 2000);
+  assert(kept.some(point => point[1] === 100));
+  assert.deepEqual(kept.at(-1), points.at(-1));
+  assert(kept.every((point, i) => i === 0 || point[0] > kept[i - 1]![0]));
+});
+
+test("merging the same points twice changes nothing", () => {
+  const points: Point[] = [[1, 3], [2, 2], [5, 1]];
+  assert.deepEqual(merged(points, points), points);
+  assert.deepEqual(merged(points, [[3, 9]]), [[1, 3], [2, 2], [3, 9], [5, 1]]);
+});
