@@ -1,10 +1,10 @@
 """`python -m gdlab`: doctor, explain, run, ops: what the views show, as text.
 
-    python -m gdlab doctor                                   what this machine has and lacks
-    python -m gdlab explain mlp.gdlab.json --view plan       a view of a saved document
-    python -m gdlab explain mlp.gdlab.json --view links --at dispatch:14
-    python -m gdlab run mlp.py --steps 100 --feed random:0 --adam 1e-3 --init 0
-    python -m gdlab ops matmul
+python -m gdlab doctor                                   what this machine has and lacks
+python -m gdlab explain mlp.gdlab.json --view plan       a view of a saved document
+python -m gdlab explain mlp.gdlab.json --view links --at dispatch:14
+python -m gdlab run mlp.py --steps 100 --feed random:0 --adam 1e-3 --init 0
+python -m gdlab ops matmul
 """
 
 from __future__ import annotations
@@ -62,15 +62,21 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser("run", help="run a Python file that makes a Study or a Graph, and train it")
     one.add_argument("file", metavar="FILE.py")
     one.add_argument("--name", help="the variable to take; else the last Study, or the last Graph with outputs")
-    one.add_argument("--train", action="store_true", help="output 0 of a Graph is the loss (a Study knows it by itself)")
+    one.add_argument(
+        "--train", action="store_true", help="output 0 of a Graph is the loss (a Study knows it by itself)"
+    )
     one.add_argument("--steps", metavar="N", type=int, default=1, help="steps to make (1)")
-    one.add_argument("--feed", metavar="F", help="random[:SEED], or a variable of the file: a dict of arrays or a callable")
+    one.add_argument(
+        "--feed", metavar="F", help="random[:SEED], or a variable of the file: a dict of arrays or a callable"
+    )
     rules = one.add_mutually_exclusive_group()
     rules.add_argument("--sgd", metavar="LR", type=float)
     rules.add_argument("--adam", metavar="LR", type=float)
     one.add_argument("--init", metavar="SEED", type=int, help="initialize the parameters that have no value")
     one.add_argument("--device", choices=("auto", "wgpu", "cpu"), default="auto")
-    one.add_argument("--save", metavar="OUT", help="write the document: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt")
+    one.add_argument(
+        "--save", metavar="OUT", help="write the document: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt"
+    )
     one.add_argument("--view", metavar="V", choices=list(text.VIEWS), help="print this view afterwards")
     one.set_defaults(command=run)
 
@@ -80,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-# commands -------------------------------------------------------------------------------------------------------------------
+# commands ------------------------------------------------------------------------------------------------------------
 def doctor(options: argparse.Namespace) -> int:
     """Print the table; 1 when a row is bad."""
     print(doctor_text())
@@ -127,7 +133,9 @@ def run(options: argparse.Namespace) -> int:
 def _tell(study: Study) -> None:
     session, losses = study.session, study.runner.losses
     traffic = session.traffic
-    print(f"{whole(session.step_count)} steps, {whole(traffic.dispatches)} dispatches, {whole(traffic.submissions)} submissions")
+    print(
+        f"{whole(session.step_count)} steps, {whole(traffic.dispatches)} dispatches, {whole(traffic.submissions)} submissions"
+    )
     print(f"memory: {session.memory_summary()}")
     if session.mode == "training":
         print(f"update: {session.optimizer}")
@@ -159,7 +167,9 @@ def _study(made: dict[str, Any], options: argparse.Namespace) -> Study:
         return studies[-1]  # type: ignore[no-any-return]
     graphs = [n for n in names if isinstance(made[n], Graph) and made[n].outputs]
     if not graphs:
-        raise GraphError("run", Path(options.file).name, "no Study, and no Graph with outputs", "one of them as a variable")
+        raise GraphError(
+            "run", Path(options.file).name, "no Study, and no Graph with outputs", "one of them as a variable"
+        )
     return Study(made[graphs[-1]], train=options.train, device=options.device, name=graphs[-1])
 
 
@@ -173,9 +183,9 @@ def ops(options: argparse.Namespace) -> int:
         raise unknown_name("ops", "name", options.name, [op.name for op in public_ops()])
     op = REGISTRY[options.name]
     print(f"{_signature(op)}\n  {inspect.getdoc(op.rule) or ''}")
-    rows = [("family", op.family), ("kind", op.kind), ("kernel", str(op.kernel or "its body's")),
+    facts: list[tuple[str, str]] = [("family", op.family), ("kind", op.kind), ("kernel", str(op.kernel or "its body's")),
             ("gradient", _gradient(op)), ("fusion", op.label or "–")]  # fmt: skip
-    print("\n".join(grid(("", ""), rows)))
+    print("\n".join(grid(("", ""), facts)))
     return OK
 
 
@@ -196,7 +206,9 @@ def _gradient(op: Op) -> str:
         return "its own"
     if op.body is not None:
         return "of its body"
-    return {"ends": "none: it is constant almost everywhere, or a leaf", "refuses": "none"}.get(op.no_grad or "refuses", "none")
+    return {"ends": "none: it is constant almost everywhere, or a leaf", "refuses": "none"}.get(
+        op.no_grad or "refuses", "none"
+    )
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ import pytest
 from gdlab import ops
 from gdlab.errors import ArgumentError, DTypeError, GdlabError, GraphError, ShapeError
 from gdlab.graph import METHODS, Graph, Value, scratch
+from gdlab.jupyter.complete import candidates
 from gdlab.op import REGISTRY, Elementwise, Fill, Leaf, Op, Reduction, public_ops, unregister
 from gdlab.ops import table
 from gdlab.plan.expr import FUNCTIONS, names
+from gdlab.rewrite import optimize
 
 DOCS = Path(__file__).parent.parent / "docs" / "ops.md"
 
@@ -108,7 +110,11 @@ def _(g: Value, out: Value, x: Value, slope: float) -> Grads:
     return ((x > 0).where(g, g * slope),)
 
 
-@fused(label="Bent+Mul→BentGate", samples=(Sample((3,), (3,)), Sample((2, 2), (2, 2)), Sample((1,), (1,))))
+@fused(
+    label="Bent+Mul→BentGate",
+    kernel=Elementwise("select(0.25 * x, x, x > 0.0) * y"),
+    samples=(Sample((3,), (3,)), Sample((2, 2), (2, 2)), Sample((1,), (1,))),
+)
 def bent_gate(x: Value, y: Value) -> Value:
     """bent(x, 0.25) · y: f32[...], f32[...] -> f32[...]."""
     return bent(x, 0.25) * y
@@ -132,7 +138,17 @@ def test_an_added_op_is_found_everywhere(added: ModuleType) -> None:
         x = ops.input("x", (2, 3))
         assert {"bent", "bent_gate"} <= set(dir(x))
         assert repr(x.bent(slope=0.5)) == "%1 = bent : f32[2, 3]"
-    assert REGISTRY["bent_gate"].variants() == (({}, "Bent+Mul→BentGate"),)
+    assert candidates("%%graph net\ny = be", 1, "y = be", {}, {}) == ["bent", "bent_gate"]
+    assert candidates("%%graph net\nx.be", 1, "x.be", {}, {}) == ["bent", "bent_gate"]
+
+
+def test_an_added_fused_op_makes_its_rule(added: ModuleType) -> None:
+    with Graph() as g:
+        x, y = ops.input("x", (2, 3)), ops.input("y", (2, 3))
+        g.set_outputs([added.bent(x, 0.25) * y, added.bent(x, 0.5) * y])
+    better, report = optimize(g, phase="inference")
+    assert [better.node(id).op for id in better.output_ids] == ["bent_gate", "mul"]
+    assert report.rules_fired == (("Bent+Mul→BentGate", 1),)
 
 
 def test_an_added_op_is_checked_like_every_other(added: ModuleType) -> None:

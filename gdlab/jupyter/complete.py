@@ -57,7 +57,7 @@ def _option_candidates(
     last = "" if before.endswith(" ") else words[-1]
     previous = words[-1] if before.endswith(" ") else words[-2] if len(words) > 1 else ""
     if previous in ("--no", "--only"):
-        found = [r.id for r in rules]
+        found = [r.name for r in rules]
     elif previous in _VALUES and _VALUES[previous]:
         found = list(_VALUES[previous])
     elif last.startswith("-"):

@@ -71,6 +71,7 @@ class GraphMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell=shell)
         self.cells = 0
+        self._file = ""
 
     # -- %%graph -------------------------------------------------------------------------------------------------------
     @magic_arguments()
@@ -275,8 +276,10 @@ class GraphMagics(Magics):
             return work()
         except OptimizeError as error:
             raise UsageError(str(error)) from error
+        except SyntaxError as error:  # IPython shows these in its own way, with frames
+            raise UsageError("\n".join(render_error(error, self._file))) from error
         except Exception as error:
-            lines = render_error(error, getattr(self, "_file", ""))
+            lines = render_error(error, self._file)
             error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython shows these lines instead of frames
             raise
 

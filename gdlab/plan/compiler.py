@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from gdlab.errors import CompileError, GraphError
-from gdlab.graph import Graph, reachable
+from gdlab.graph import Graph, Node, reachable
 from gdlab.op import Alias, Elementwise, Fill, Leaf, Movement
 from gdlab.plan.chains import Clusters, needs_of
 from gdlab.plan.lower import Lowered, Lowering
@@ -42,13 +42,13 @@ def compile(
     needs = needs_of(terms, tuple(terms.term_of[i] for i in graph.output_ids))
     _check_sizes(terms, needs.needed, target)
     clusters = Clusters(terms, needs, options, target.limits)
-    lowered = Lowering(graph, terms, mode, target).run(clusters.assign(), needs.needed)
+    lowered = Lowering(graph, terms, target).run(clusters.assign(), needs.needed)
     order, groups = scheduled(lowered.dispatches, options.serial)
     dispatches = numbered(lowered.dispatches, order, groups)
     place = {old: new for new, old in enumerate(order)}
     outputs = tuple(_buffer_of(terms, lowered, i) for i in graph.output_ids)
     users = graph.num_user_outputs
-    loss = outputs[0] if graph.nodes[graph.output_ids[0]].type == TensorType((1,)) else None
+    loss = outputs[0] if graph.outputs[0].type == TensorType((1,)) else None
     leaf_buffers = [(n, lowered.buffer_of[terms.term_of[n.id]]) for n in graph if n.op in ("input", "parameter")]
     parameters = tuple((n.name, b) for n, b in leaf_buffers if n.op == "parameter")
     node_buffers = _node_buffers(graph, terms, lowered)
@@ -148,9 +148,9 @@ def _fates(
     for d in dispatches:
         for node in d.origin:
             first.setdefault(node, d.index)
-    found = []
+    nodes, found = graph.nodes, []
     for node, term in enumerate(terms.term_of):
-        reason = _fate(graph, terms, node, term, node in node_buffers)
+        reason = _fate(nodes, terms, node, term, node in node_buffers)
         if reason is None:
             continue
         in_chain = lowered.dispatch_of.get(term, -1) if term >= 0 else -1
@@ -159,7 +159,7 @@ def _fates(
     return tuple(found)
 
 
-def _fate(graph: Graph, terms: Terms, node: int, term: int, held: bool) -> str | None:
+def _fate(nodes: Sequence[Node], terms: Terms, node: int, term: int, held: bool) -> str | None:
     if term < 0:
         return "dead: no output needs it"
     record, view = terms.terms[term], terms.views[term]
@@ -167,7 +167,7 @@ def _fate(graph: Graph, terms: Terms, node: int, term: int, held: bool) -> str |
     if held and terms.base[term] != term:
         return f"aliased: the elements of %{terms.terms[terms.base[term]].node}, in its buffer"
     if held:
-        merged = record.node != node and graph.nodes[node].op == record.op.name
+        merged = record.node != node and nodes[node].op == record.op.name
         return f"merged: equal to %{record.node}" if merged else None
     if view.is_literal and isinstance(kernel, (Fill, Leaf, Movement, Alias, Elementwise)):
         return f"folded: the literal {view.value:g}"

@@ -20,7 +20,6 @@ from gdlab.plan.plan import (
     Gather,
     Matmul,
     Operand,
-    PlanMode,
     PointOp,
     Reduce,
     RowKernel,
@@ -47,8 +46,9 @@ class Lowered:
 class Lowering:
     """Writes one dispatch per cluster (a fold over separated axes: one per run of axes)."""
 
-    def __init__(self, graph: Graph, terms: Terms, mode: PlanMode, target: Target) -> None:
-        self.graph, self.terms, self.mode, self.target = graph, terms, mode, target
+    def __init__(self, graph: Graph, terms: Terms, target: Target) -> None:
+        self.graph, self.terms, self.target = graph, terms, target
+        self.nodes = graph.nodes  # once: the property copies
         self.out = Lowered()
         self.holders: dict[int, list[int]] = {}
         for node, term in enumerate(terms.term_of):
@@ -73,12 +73,12 @@ class Lowering:
     def _output_kinds(self) -> dict[int, tuple[BufferKind, str]]:
         """Kind and name of the buffers that outputs lie in; an earlier output's claim wins."""
         kinds: dict[int, tuple[BufferKind, str]] = {}
-        ids, users = self.graph.output_ids, self.graph.num_user_outputs
+        ids, names, users = self.graph.output_ids, self.graph.output_names, self.graph.num_user_outputs
         parameters = self.graph.parameters if len(ids) > users else ()
         for i, node in enumerate(ids):
             term = self.terms.base[self.terms.term_of[node]]
-            scalar = self.graph.nodes[node].type == TensorType((1,))
-            name = self.graph.output_names[i] or self.graph.nodes[node].name
+            scalar = self.nodes[node].type == TensorType((1,))
+            name = names[i] or self.nodes[node].name
             if i < users:
                 kinds.setdefault(term, ("loss" if i == 0 and scalar else "output", name))
             else:
@@ -87,7 +87,7 @@ class Lowering:
 
     def _leaf(self, term: Term) -> None:
         kind: BufferKind = {"input": "input", "parameter": "parameter"}.get(term.op.name, "constant")  # type: ignore[assignment]
-        self._buffer(term.type, kind, self.graph.nodes[term.node].name, self.holders.get(term.id, term.nodes), term.id)
+        self._buffer(term.type, kind, self.nodes[term.node].name, self.holders.get(term.id, term.nodes), term.id)
 
     def _buffer(self, type: TensorType, kind: BufferKind, name: str, nodes: Iterable[int], term: int = -1) -> int:
         id = len(self.out.buffers)
@@ -99,7 +99,7 @@ class Lowering:
     def _result(self, term: Term) -> int:
         kind, name = self.kinds.get(term.id, ("intermediate", ""))
         nodes = self.holders.get(term.id, [])
-        name = next((self.graph.nodes[n].name for n in nodes if self.graph.nodes[n].name), name)
+        name = next((self.nodes[n].name for n in nodes if self.nodes[n].name), name)
         return self._buffer(term.type, kind, name if kind != "gradient" else self.kinds[term.id][1], nodes, term.id)
 
     # dispatches
@@ -193,7 +193,8 @@ class Lowering:
     def _copy(self, leaf: Term) -> None:
         """An output that is a leaf: its value before the step's update, in a buffer of its own."""
         kind, name = self.kinds[leaf.id]
-        nodes = [n for n in dict.fromkeys(self.graph.output_ids) if self.terms.base[self.terms.term_of[n]] == leaf.id]
+        outputs = dict.fromkeys(self.graph.output_ids)
+        nodes = [n for n in outputs if self.terms.base[self.terms.term_of[n]] == leaf.id]
         buffer = self.out.copies[leaf.id] = self._buffer(leaf.type, kind, name, nodes)
         parts = _Parts(self, Cluster(leaf.id, leaf.type.num_elements), None)
         parts.operand(leaf.id, "full", 1, leaf.type.shape)
@@ -228,7 +229,7 @@ class Lowering:
                 0, kernel, label, phase or ("backward" if root.backward else "forward"), operands, output, type,  # type: ignore[arg-type]
                 workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size, params=schedule.params,
                 variant=schedule.variant, variant_reason=schedule.reason,
-                origin=tuple(nodes) if nodes is not None else self._origin(parts.cluster),
+                origin=self._origin(parts.cluster) if nodes is None else tuple(nodes),
                 bytes_read=read, bytes_written=type.size_bytes, **fields,
             )
         )  # fmt: skip
@@ -238,13 +239,13 @@ class Lowering:
         terms, found = self.terms, dict.fromkeys(self.holders.get(cluster.root, ()))
         for member in cluster.members:
             found.update(dict.fromkeys(terms.terms[member].nodes))
-        stack = [i for n in found for i in self.graph.nodes[n].inputs]
+        stack = [i for n in found for i in self.nodes[n].inputs]
         while stack:
             node = stack.pop()
             term = terms.term_of[node]
             if node not in found and not terms.is_stored(term):
                 found[node] = None
-                stack.extend(self.graph.nodes[node].inputs)
+                stack.extend(self.nodes[node].inputs)
         return tuple(sorted(found))
 
 

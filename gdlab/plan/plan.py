@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from gdlab.graph import Attrs, Graph
@@ -119,7 +120,7 @@ class Gather:
     node: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dispatch:
     """One kernel launch.
 
@@ -157,17 +158,17 @@ class Dispatch:
     bytes_written: int = 0
     source_hash: str = ""
 
-    @property
+    @cached_property
     def reads(self) -> tuple[int, ...]:
         """Buffers it reads, each once, in binding order (those written in place included)."""
         return tuple(dict.fromkeys([o.buffer for o in self.operands] + list(self.in_place)))
 
-    @property
+    @cached_property
     def writes(self) -> tuple[int, ...]:
         """Buffers it writes."""
         return tuple(dict.fromkeys((self.output, *self.in_place)))
 
-    @property
+    @cached_property
     def bindings(self) -> tuple[tuple[int, Literal["r", "w"]], ...]:
         """(buffer, access) in binding order: distinct buffers read, then those written, once each (`w` may be read).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
@@ -20,27 +20,51 @@ _FLOPS = {"sgd": 2, "adam": 13}
 
 
 def update_of(plan: ExecutionPlan, rule: Rule, multipliers: Mapping[str, float] = _NONE) -> Update:
-    """One dispatch per parameter: p ← p − lr·k·g, or Adam; `multipliers` gives k by parameter name (default 1).
+    """The update by rule. `multipliers` gives a factor of the learning rate by parameter name (default 1).
 
     State buffers have the same ids in every update of a plan, so that moments outlive a switch to SGD and back.
     """
-    if rule == "none":
-        return Update("none", (), (), ())
+    return RULES[rule](plan, multipliers)
+
+
+def no_update(plan: ExecutionPlan, multipliers: Mapping[str, float] = _NONE) -> Update:
+    """Nothing: parameters keep their values."""
+    return Update("none", (), (), ())
+
+
+def sgd_update(plan: ExecutionPlan, multipliers: Mapping[str, float] = _NONE) -> Update:
+    """p ← p − lr · factor · g, one dispatch per parameter."""
+    return Update("sgd", _dispatches(plan, "sgd", multipliers, [(p,) for p, _ in plan.param_grad_pairs]), (), ())
+
+
+def adam_update(plan: ExecutionPlan, multipliers: Mapping[str, float] = _NONE) -> Update:
+    """m ← β₁m + (1−β₁)g; v ← β₂v + (1−β₂)g²; p ← p − lr · factor · (m·c₁) / (√(v·c₂) + ε), one dispatch per parameter."""
     names = {b: name for name, b in plan.param_buffers}
     buffers: list[Buffer] = []
-    moments: list[tuple[int, int, int]] = []
-    dispatches: list[Dispatch] = []
-    for parameter, gradient in plan.param_grad_pairs:
-        in_place: tuple[int, ...] = (parameter,)
-        if rule == "adam":
-            first, second = (_moment(plan, len(buffers) + i, parameter, names[parameter], "mv"[i]) for i in (0, 1))
-            buffers += [first, second]
-            moments.append((parameter, first.id, second.id))
-            in_place = (parameter, first.id, second.id)
-        index = len(plan.dispatches) + len(dispatches)
+    for parameter, _ in plan.param_grad_pairs:
+        for which in "mv":
+            buffers.append(_moment(plan, len(buffers), parameter, names[parameter], which))
+    pairs = zip(buffers[::2], buffers[1::2], strict=True)
+    moments = [(p, m.id, v.id) for (p, _), (m, v) in zip(plan.param_grad_pairs, pairs, strict=True)]
+    return Update("adam", _dispatches(plan, "adam", multipliers, moments), tuple(buffers), tuple(moments))
+
+
+RULES: Mapping[Rule, Callable[[ExecutionPlan, Mapping[str, float]], Update]] = {
+    "none": no_update,
+    "sgd": sgd_update,
+    "adam": adam_update,
+}
+
+
+def _dispatches(
+    plan: ExecutionPlan, rule: KernelName, multipliers: Mapping[str, float], in_place: Sequence[tuple[int, ...]]
+) -> tuple[Dispatch, ...]:
+    names = {b: name for name, b in plan.param_buffers}
+    found = []
+    for (parameter, gradient), touched in zip(plan.param_grad_pairs, in_place, strict=True):
         factor = float(multipliers.get(names[parameter], 1.0))
-        dispatches.append(_dispatch(plan, rule, index, parameter, gradient, in_place, factor))
-    return Update(rule, tuple(dispatches), tuple(buffers), tuple(moments))
+        found.append(_dispatch(plan, rule, len(plan.dispatches) + len(found), parameter, gradient, touched, factor))
+    return tuple(found)
 
 
 def _moment(plan: ExecutionPlan, number: int, parameter: int, name: str, which: str) -> Buffer:

@@ -19,6 +19,8 @@ from gdlab.rewrite.pipeline import optimize
 from gdlab.rewrite.report import Derivation, Iteration, Missed, OptimizeReport, RuleStat
 from gdlab.rewrite.rules import RULES, RuleTable, rule
 
+rules = RULES  # the table, as gdlab.rules; the module of this name is reached by `from gdlab.rewrite.rules import …`
+
 __all__ = [
     "Budget",
     "Derivation",
@@ -40,6 +42,7 @@ __all__ = [
     "optimize",
     "rank",
     "rule",
+    "rules",
     "shape_eq",
     "single_use",
 ]

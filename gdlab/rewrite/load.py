@@ -63,9 +63,17 @@ def _facts(
     graph = prepared.graph
     outputs = {prepared.same[id] for id in graph.output_ids}
     reads = _uses(prepared)
+    known: dict[str, tuple[int, int]] = {}
+
+    def shapes(node: Node) -> tuple[int, int]:
+        found = known.get(str(node.type))
+        if found is None:
+            found = known[str(node.type)] = numbers(node.type.shape), numbers(node.type.shape[-1:])
+        return found
+
     tables: dict[str, Callable[[Node], tuple[int, ...] | None]] = {
-        "f_shape": lambda n: (numbers(n.type.shape),),
-        "f_row": lambda n: (numbers(n.type.shape[-1:]),),
+        "f_shape": lambda n: shapes(n)[:1],
+        "f_row": lambda n: shapes(n)[1:],
         "f_rank": lambda n: (n.type.rank,),
         "f_dtype": lambda n: (numbers(str(n.type.dtype)),),
         "f_fill": lambda n: (numbers(n.attr("value")),) if n.op == "full" else None,

@@ -6,13 +6,14 @@ A condition is stated once: as facts for the e-graph, and as a check in Python w
 from __future__ import annotations
 
 import inspect
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
 from gdlab.errors import OptimizeError
-from gdlab.graph import OPERATORS, AttrVar, Graph, Node, Value, attrs_key
+from gdlab.graph import OPERATORS, AttrVar, Graph, Node, Value
 from gdlab.op import ALL_PHASES, REGISTRY, Phase, Safety, Sample
 from gdlab.types import DType
 
@@ -187,7 +188,7 @@ def attr_compose(a: str, b: str, c: str) -> Condition:
 
 def interned(value: Any) -> tuple[Any, ...]:
     """A hashable stand-in for an attribute value: equal exactly where the values are the same kind and bits."""
-    return type(value), attrs_key((("", value),))[0][1]
+    return (float, struct.pack("<d", value)) if isinstance(value, float) else (type(value), value)
 
 
 # the record -------------------------------------------------------------------------------------------------------------

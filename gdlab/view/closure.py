@@ -1,4 +1,4 @@
-"""The closure rules of a document: whatever is in it can be followed from the source to the buffers, or says why not."""
+"""The closure rules of a document: all of it can be followed from the source to the buffers, or says why not."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ def _kernels(data: Data) -> Iterator[str]:
     plan = data.get("plan")
     if not plan:
         return
-    linked = {row for x in data["links"] if x["b"] == "wgsl" and x["a"].startswith("node:") for row in _filled(x["back"])}
+    linked = {
+        row for x in data["links"] if x["b"] == "wgsl" and x["a"].startswith("node:") for row in _filled(x["back"])
+    }
     table = Table(plan["kernels"], "kernels")
     for k, (text, spans) in enumerate(zip(table.column("wgsl"), table.column("boilerplate"), strict=True)):
         plain = {line for first, last in spans or () for line in range(first, last + 1)}

@@ -44,7 +44,7 @@ TABLES: dict[str, Json] = {
 }  # fmt: skip
 
 
-# packing ----------------------------------------------------------------------------------------------------------------
+# packing -------------------------------------------------------------------------------------------------------------
 def words(texts: Sequence[str]) -> Json:
     """A text column that repeats."""
     known = {text: i for i, text in enumerate(dict.fromkeys(texts))}
@@ -53,7 +53,8 @@ def words(texts: Sequence[str]) -> Json:
 
 def ragged(lists: Sequence[Sequence[int]]) -> Json:
     """A column of int lists."""
-    start, ids = [0], []
+    start: list[int] = [0]
+    ids: list[int] = []
     for each in lists:
         ids.extend(each)
         start.append(len(ids))
@@ -71,7 +72,7 @@ def sparse(values: Sequence[Any], absent: Any = None) -> Json:
     return {str(i): value for i, value in enumerate(values) if value != absent}
 
 
-# reading ----------------------------------------------------------------------------------------------------------------
+# reading -------------------------------------------------------------------------------------------------------------
 def column(raw: Any, count: int, absent: Any) -> list[Any]:
     """Any form of a column as the plain list of its values."""
     if raw is None:

@@ -1,4 +1,4 @@
-"""The plan section of a document: kernels with their WGSL, dispatches, barrier groups, intervals, slots, and their links."""
+"""The plan section of a document: kernels with their WGSL, dispatches, barrier groups, buffers, and their links."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[Group]:
         yield Group(group.start + count, group.stop + count, because)
 
 
-# kernels ------------------------------------------------------------------------------------------------------------------
+# kernels -------------------------------------------------------------------------------------------------------------
 def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[_Kernel], list[int]]:
     """The different kernels, and for each dispatch the one it runs."""
     known: dict[tuple[str, tuple[int, int, int]], int] = {}
@@ -116,7 +116,12 @@ def _text_of(
 def _nodes_of(d: Dispatch) -> tuple[int, ...]:
     """Every node that a line of its text may stand for, by place."""
     cores = (d.reduce, d.matmul, d.rows, d.gather)
-    return (*(p.node for p in d.prologue), *(p.node for p in d.epilogue), *(c.node for c in cores if c is not None), *d.origin)
+    return (
+        *(p.node for p in d.prologue),
+        *(p.node for p in d.epilogue),
+        *(c.node for c in cores if c is not None),
+        *d.origin,
+    )
 
 
 def _shape_of(d: Dispatch, nodes: Sequence[int]) -> Hashable:
@@ -195,7 +200,7 @@ def _runs(lines: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-# dispatches and groups ------------------------------------------------------------------------------------------------------
+# dispatches and groups -----------------------------------------------------------------------------------------------
 def _dispatch_table(
     graph: Graph, dispatches: Sequence[Dispatch], kernel_of: Sequence[int], group_of: Sequence[int]
 ) -> Json:
@@ -228,12 +233,13 @@ def _group_table(groups: Sequence[Group]) -> Json:
         "start": [g.start for g in groups],
         "stop": [g.stop for g in groups],
         "because": [
-            [{"from": h.before, "to": h.after, "interval": h.buffer, "hazard": h.kind} for h in g.because] for g in groups
+            [{"from": h.before, "to": h.after, "interval": h.buffer, "hazard": h.kind} for h in g.because]
+            for g in groups
         ],
     }
 
 
-# memory ---------------------------------------------------------------------------------------------------------------------
+# memory --------------------------------------------------------------------------------------------------------------
 def _intervals(
     plan: ExecutionPlan, buffers: Sequence[Buffer], dispatches: Sequence[Dispatch], group_of: Sequence[int]
 ) -> Json:
@@ -245,7 +251,7 @@ def _intervals(
     for k in range(len(plan.dispatches), len(dispatches)):
         for b in (*dispatches[k].reads, *dispatches[k].writes):
             last[b] = k
-    pinned = dict(memory.pinned) | {b: "kept from step to step" for b in range(count, len(buffers))}
+    pinned = dict(memory.pinned) | dict.fromkeys(range(count, len(buffers)), "kept from step to step")
     slot = [*memory.slot_of, *range(len(memory.slots), len(memory.slots) + len(buffers) - count)]
     return {
         "count": len(buffers),
@@ -307,7 +313,7 @@ def _padded(nbytes: int, alignment: int) -> int:
     return -(-nbytes // alignment) * alignment
 
 
-# provenance -----------------------------------------------------------------------------------------------------------------
+# provenance ----------------------------------------------------------------------------------------------------------
 def _links(
     plan: ExecutionPlan,
     stage: int,
@@ -321,11 +327,20 @@ def _links(
     leaves = [(i, b) for i, b in plan.node_buffers if plan.memory.intervals[b].first < 0]
     own = [(k, base[k] + line) for k, kernel in enumerate(kernels) for line in range(kernel.lines)]
     computed = [
-        (i, base[k] + line - 1) for k, kernel in enumerate(kernels) for line, found in kernel.nodes.items() for i in found
+        (i, base[k] + line - 1)
+        for k, kernel in enumerate(kernels)
+        for line, found in kernel.nodes.items()
+        for i in found
     ]
     return [
         link(node, "dispatch", ((i, k) for k, d in enumerate(dispatches) for i in d.origin), nodes, len(dispatches)),
-        link("dispatch", "interval", ((k, b) for k, d in enumerate(dispatches) for b in d.writes), len(dispatches), buffers),
+        link(
+            "dispatch",
+            "interval",
+            ((k, b) for k, d in enumerate(dispatches) for b in d.writes),
+            len(dispatches),
+            buffers,
+        ),
         link(node, "interval", leaves, nodes, buffers),
         link("dispatch", "kernel", enumerate(kernel_of), len(dispatches), len(kernels)),
         link("kernel", "wgsl", own, len(kernels), lines),

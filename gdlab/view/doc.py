@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gdlab.autodiff import AutodiffReport
 from gdlab.errors import GdlabError
@@ -31,11 +32,12 @@ from gdlab.view.stages import Role, Shared, Stage, carried_lanes, derivative_lan
 __all__ = ["FORMAT", "Document", "graph_doc", "load_doc", "read_doc", "study_doc"]
 
 _MOST_LOSSES = 20_000
+_layouts: WeakKeyDictionary[Study, dict[str, Json]] = WeakKeyDictionary()  # a study's graphs do not change
 
 
 def study_doc(study: Study) -> Document:
     """The document of a study: every stage, the plan on its device, and the runs so far."""
-    draft = Draft(study.graph, study.name, study.train, study.source)
+    draft = Draft(study.graph, study.name, study.train, study.source, layouts=_layouts.setdefault(study, {}))
     try:
         _pipeline(draft, study)
     except GdlabError as error:  # what exists is shown, and what is missing is said
@@ -92,6 +94,7 @@ class Draft:
     plan: PlanSection | None = None
     sources: Sources = field(default_factory=Sources)
     shared: Shared = field(default_factory=Shared)
+    layouts: dict[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -206,7 +209,7 @@ class Draft:
             "title": self.name,
             "summary": summary,
             "producer": {**_versions(), "device": device},
-            "stages": [stage_json(stage, self.shared) for stage in self.stages],
+            "stages": [stage_json(stage, self.shared, self.layouts) for stage in self.stages],
             "types": self.shared.table(),
             "sources": self.sources.listed,
             "lines": self.sources.lines(),
@@ -223,7 +226,7 @@ class Draft:
         return Document(data)
 
 
-# facts around it --------------------------------------------------------------------------------------------------------------
+# facts around it -----------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=1)
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}

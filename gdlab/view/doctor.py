@@ -111,7 +111,9 @@ def _front_end() -> Iterator[Row]:
     if folder.exists():
         yield Row("JupyterLab extension", "installed")
     else:
-        advice = "pip install gdlab again, then reload the page: without it a notebook without a kernel shows still pictures"
+        advice = (
+            "pip install gdlab again, then reload the page: without it a notebook without a kernel shows still pictures"
+        )
         yield Row("JupyterLab extension", "not installed", "note", advice)
 
 

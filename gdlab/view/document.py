@@ -1,4 +1,4 @@
-"""The GraphDoc as an object: `doc.data` is plain JSON, `doc.nodes(stage)[i]` a record, `doc.select("line:3")` what lights up."""
+"""The GraphDoc as an object: `doc.data` is plain JSON, `doc.nodes(stage)[i]` a record, `doc.select("line:3")` the lit set."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Document:
         return save(self, Path(path), timeless)
 
 
-# canonical form -------------------------------------------------------------------------------------------------------------
+# canonical form ------------------------------------------------------------------------------------------------------
 def canonical(value: Any) -> bytes:
     """JSON in canonical form; non-finite floats become the words nan, inf, -inf."""
     try:
@@ -183,7 +183,7 @@ def _zero(value: Any) -> Any:
     return 0 if isinstance(value, (int, float)) else value
 
 
-# reading --------------------------------------------------------------------------------------------------------------------
+# reading -------------------------------------------------------------------------------------------------------------
 def load_doc(path: str | Path) -> Document:
     """The document in a `.gdlab.json` or `.gdlab.json.gz` file; `LoadError` says what is wrong with it."""
     path = Path(path)

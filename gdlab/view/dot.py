@@ -15,7 +15,9 @@ def dot(document: Document, stage: int | str = 0) -> str:
     for record in records:
         ink = family_ink(record["family"], "light")
         label = "\n".join((f"{record['op']}  {record['name']}".rstrip(), types[record["type"]]))
-        lines.append(f'  {_quoted(record["key"])} [label={_quoted(label)}, fillcolor="{ink.fill}", color="{ink.border}"];')
+        lines.append(
+            f'  {_quoted(record["key"])} [label={_quoted(label)}, fillcolor="{ink.fill}", color="{ink.border}"];'
+        )
     for record in records:
         for i in record["inputs"]:
             style = " [style=dotted]" if "leaf" in records[i]["flags"] else ""
@@ -26,4 +28,3 @@ def dot(document: Document, stage: int | str = 0) -> str:
 def _quoted(text: str) -> str:
     """A DOT string: a backslash stands for itself, a line break for itself."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-

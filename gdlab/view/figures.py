@@ -52,8 +52,10 @@ def plural(count: int, word: str) -> str:
     return f"{whole(count)} {word}{ending}"
 
 
-# tables of text -----------------------------------------------------------------------------------------------------------
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = (), indent: str = "  ") -> list[str]:
+# tables of text ------------------------------------------------------------------------------------------------------
+def grid(
+    head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = (), indent: str = "  "
+) -> list[str]:
     """Aligned columns; those in `right` end in line. Line breaks inside a cell are shown as spaces."""
     table = [[_flat(cell) for cell in row] for row in ([head] if any(head) else []) + [list(row) for row in rows]]
     widths = [max((columns(row[i]) for row in table), default=0) for i in range(len(head))]

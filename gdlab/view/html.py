@@ -31,7 +31,7 @@ def page(document: Document, module: str | None = None) -> str:
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
-        f'<style>body{{margin:12px;background:Canvas;color:CanvasText;font-family:system-ui,sans-serif}}</style>\n'
+        f"<style>body{{margin:12px;background:Canvas;color:CanvasText;font-family:system-ui,sans-serif}}</style>\n"
         f'</head>\n<body>\n<div id="{_ROOT}"></div>\n<noscript><p>{summary}</p></noscript>\n'
         f'<script type="application/json" id="{_DATA}">{json_text(document)}</script>\n'
         f'<script type="module">{script}</script>\n</body>\n</html>\n'
@@ -56,16 +56,17 @@ def json_text(document: Document) -> str:
 def _script(module: str) -> str:
     """The module, then a call of its `mount`: inline, because a page on disk may not import."""
     found = _EXPORTS.search(module)
-    names = dict(reversed(_pair(part)) for part in found[1].split(",") if part.strip()) if found else {}
+    names = dict(_pair(part) for part in found[1].split(",") if part.strip()) if found else {}
     if found is None or "mount" not in names:
         raise LoadError("save", "front end", "a module without mount", "a built gdlab/static/gdlab.js")
-    call = f'{names["mount"]}(document.getElementById("{_ROOT}"),JSON.parse(document.getElementById("{_DATA}").textContent),null);'
+    root, data = f'document.getElementById("{_ROOT}")', f'document.getElementById("{_DATA}").textContent'
+    call = f"{names['mount']}({root}, JSON.parse({data}), null);"
     text = module[: found.start()] + "\n" + call + "\n"
     # Inside JavaScript these letters occur in strings and patterns only, where a backslash changes nothing.
     return re.sub(r"</(script)", r"<\\/\1", text, flags=re.IGNORECASE).replace("<!--", "<\\!--")
 
 
 def _pair(part: str) -> tuple[str, str]:
-    """(local name, exported name) of one part of an export list."""
+    """(exported name, local name) of one part of an export list."""
     local, _, exported = part.strip().partition(" as ")
-    return local.strip(), (exported or local).strip()
+    return (exported or local).strip(), local.strip()

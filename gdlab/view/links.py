@@ -31,7 +31,7 @@ def link(a: str, b: str, pairs: Iterable[tuple[int, int]], count_a: int, count_b
     return {"a": a, "b": b, "out": ragged(out), "back": ragged(back)}
 
 
-# entities ---------------------------------------------------------------------------------------------------------------
+# entities ------------------------------------------------------------------------------------------------------------
 def parse_entity(text: str) -> tuple[str, tuple[int, ...]]:
     """`"node:2.31"` as ("node", (2, 31))."""
     match = _ENTITY.fullmatch(text)
@@ -72,7 +72,7 @@ class Levels:
 _PLAN_LEVELS = (("kernel", "kernels"), ("dispatch", "dispatches"), ("interval", "intervals"))
 
 
-# selecting --------------------------------------------------------------------------------------------------------------
+# selecting -----------------------------------------------------------------------------------------------------------
 class Provenance:
     """The links of one document, ready to be followed."""
 
@@ -102,7 +102,9 @@ class Provenance:
 
     def behind(self, level: str, to: str, row: int) -> list[int]:
         """The entities of level `to` that row `row` of `level` came from, one link up."""
-        return [i for name, start, ids in self.up.get(level, ()) if name == to for i in ids[start[row] : start[row + 1]]]
+        return [
+            i for name, start, ids in self.up.get(level, ()) if name == to for i in ids[start[row] : start[row + 1]]
+        ]
 
     def _place(self, kind: str, at: tuple[int, ...]) -> tuple[str, int]:
         if kind == "wgsl":

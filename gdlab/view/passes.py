@@ -10,7 +10,7 @@ from gdlab.autodiff import AutodiffReport
 from gdlab.graph import Graph, Node
 from gdlab.op import REGISTRY
 from gdlab.rewrite import OptimizeReport
-from gdlab.steps import SWEEP, Step
+from gdlab.steps import SWEEP
 from gdlab.view.columns import Json, ragged, ragged_words, sparse, words
 from gdlab.view.sources import function_source
 from gdlab.view.stages import Fates, attr_json
@@ -28,7 +28,7 @@ class Trace:
     images: Pairs
 
 
-# optimize -----------------------------------------------------------------------------------------------------------------
+# optimize ------------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Ids:
     """Stable ids of a replay: the key of each, the original nodes behind it, and the steps that led to it."""
@@ -143,7 +143,7 @@ def _record(node: Node, key: Mapping[int, str]) -> Json:
     }
 
 
-# differentiate ------------------------------------------------------------------------------------------------------------
+# differentiate -------------------------------------------------------------------------------------------------------
 def differentiate_trace(number: int, keys: Sequence[str], report: AutodiffReport, after: Graph) -> Trace:
     """Keys and links of a derivative: forward nodes keep their keys, an adjoint node is named by the step that made it."""
     made: dict[int, str] = {}

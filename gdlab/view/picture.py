@@ -63,7 +63,7 @@ def styles(document: Document, stage: int) -> list[NodeStyle]:
     ]
 
 
-# a layout, read back ----------------------------------------------------------------------------------------------------------
+# a layout, read back -------------------------------------------------------------------------------------------------
 def layout_of(raw: Json, nodes: int) -> Layout:
     """The record that `Layout.to_json` wrote."""
 

@@ -12,7 +12,7 @@ from gdlab.view.document import Document
 from gdlab.view.draw import CODE_FONT, UI_FONT, plain, text
 from gdlab.view.figures import nbytes, plural, sig, whole
 from gdlab.view.palette import INK, Theme, family_ink
-from gdlab.view.text import plan_counts
+from gdlab.view.textplan import plan_counts
 
 WIDTH = 1070
 MARGIN, HEADER, ROW = 14, 36, 26
@@ -66,7 +66,7 @@ def _header(title: str, fact: str, top: int, theme: Theme) -> str:
     )
 
 
-# the table ------------------------------------------------------------------------------------------------------------------
+# the table -----------------------------------------------------------------------------------------------------------
 def _table(document: Document, theme: Theme) -> Iterator[str]:
     ink, plan = INK[theme], document.data["plan"]
     yield _header("Plan", plan_counts(plan), 0, theme)
@@ -109,7 +109,7 @@ def _cell(value: str, at: int, right: bool, y: int) -> str:
     return f'<text x="{at}" y="{y}"{anchor}>{plain(value)}</text>'
 
 
-# the arena ------------------------------------------------------------------------------------------------------------------
+# the arena -----------------------------------------------------------------------------------------------------------
 def rows_of(document: Document) -> tuple[list[Row], float]:
     """Rows from top to bottom: pinned strips by kind, then slots, largest first; and the height of a byte."""
     intervals, slots = list(document.plan("intervals")), list(document.plan("slots"))
@@ -177,7 +177,9 @@ def _row(document: Document, row: Row, y: int, unit: float, theme: Theme) -> lis
     if row.folded:
         total = sum(intervals[i]["nbytes"] for i in row.intervals)
         label = f"{plural(len(row.intervals), 'buffer')}, {nbytes(total)}"
-        parts.append(f'<text x="{LEFT + 8}" y="{y + 12}" font-size="10.5" font-family="{CODE_FONT}">{plain(label)}</text>')
+        parts.append(
+            f'<text x="{LEFT + 8}" y="{y + 12}" font-size="10.5" font-family="{CODE_FONT}">{plain(label)}</text>'
+        )
     return parts
 
 
@@ -226,10 +228,9 @@ def _peak(document: Document, top: int, bottom: int, theme: Theme) -> list[str]:
     return [
         f'<path d="M{x:g} {top}V{bottom}" stroke="{colour}" stroke-dasharray="4 3"/>',
         f'<text x="{x + (-5 if end else 5):g}" y="{top + 6}" font-size="10.5" fill="{colour}"'
-        f'{_anchor(end)}>peak {nbytes(memory["peak_bytes"])}</text>',
+        f"{_anchor(end)}>peak {nbytes(memory['peak_bytes'])}</text>",
     ]
 
 
 def _anchor(end: bool) -> str:
     return ' text-anchor="end"' if end else ""
-

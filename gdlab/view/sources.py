@@ -31,7 +31,14 @@ class Sources:
         """Append a source; its index."""
         index = len(self.listed)
         self.listed.append(
-            {"id": f"{kind}{index}", "kind": kind, "name": name, "language": language, "text": text, "first_line": first_line}
+            {
+                "id": f"{kind}{index}",
+                "kind": kind,
+                "name": name,
+                "language": language,
+                "text": text,
+                "first_line": first_line,
+            }
         )
         return index
 
@@ -123,7 +130,7 @@ def cell_name(file: str) -> str:
     return f"Cell {match[1]}" if match else "Cell"
 
 
-# Python source of rules ---------------------------------------------------------------------------------------------------
+# Python source of rules ----------------------------------------------------------------------------------------------
 @lru_cache(maxsize=1024)
 def function_source(function: Callable[..., Any]) -> Json | None:
     """`{name, line, text}` of a function as it stands in its file, decorators included; None where there is no file.

@@ -1,10 +1,10 @@
-"""One stage of a document: a graph as the table of its nodes, with lanes, fates, costs and the layout of its picture."""
+"""One stage of a document: a graph as the table of its nodes, with lanes, fates, costs and a layout."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from gdlab import cost
 from gdlab.graph import AttrVar, ConstantData, Graph, Node
 from gdlab.op import REGISTRY
 from gdlab.types import TensorType
-from gdlab.view.boxes import Drawn, Layout
+from gdlab.view.boxes import Drawn
 from gdlab.view.columns import Json, ragged, ragged_words, sparse, words
 from gdlab.view.layered import auto
 
@@ -75,9 +75,11 @@ class Shared:
         }
 
 
-def stage_json(stage: Stage, shared: Shared, draw: Callable[[Sequence[Drawn]], Layout] = auto) -> Json:
-    """The stage as a document holds it."""
+def stage_json(stage: Stage, shared: Shared, layouts: dict[str, Json]) -> Json:
+    """The stage as a document holds it; `layouts` keeps the layout by stage key, for the next document of the study."""
     graph = stage.graph
+    if stage.key not in layouts:
+        layouts[stage.key] = auto(drawn(stage)).to_json()
     return {
         "key": stage.key,
         "role": stage.role,
@@ -86,7 +88,7 @@ def stage_json(stage: Stage, shared: Shared, draw: Callable[[Sequence[Drawn]], L
         "nodes": _nodes(stage, shared),
         "outputs": _outputs(graph),
         "groups": {"count": 0},
-        "layouts": {"auto": draw(drawn(stage)).to_json()},
+        "layouts": {"auto": layouts[stage.key]},
     }
 
 
@@ -181,7 +183,7 @@ def _outputs(graph: Graph) -> Json:
     }
 
 
-# attributes and hashes ----------------------------------------------------------------------------------------------------
+# attributes and hashes -----------------------------------------------------------------------------------------------
 def attr_json(value: Any) -> Any:
     """One attribute as canonical JSON; a float in the fewest digits that give the same f32."""
     match value:
@@ -207,7 +209,7 @@ def hashes(graph: Graph) -> list[str]:
     return found
 
 
-# lanes of what passes made ------------------------------------------------------------------------------------------------
+# lanes of what passes made -------------------------------------------------------------------------------------------
 def derivative_lanes(nodes: int, forward: int, adjoint_of: Mapping[int, int]) -> tuple[list[str], list[int]]:
     """Lane and twin of every node of a differentiated graph whose first `forward` nodes are the forward pass."""
     lane = ["forward"] * forward + ["adjoint"] * (nodes - forward)

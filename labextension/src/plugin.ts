@@ -16,6 +16,7 @@ class GraphRenderer extends Widget implements Renderer {
   async renderModel(model: MimeModel): Promise<void> {
     const doc = model.data[MIME] as Payload;
     if (this.view) return this.view.update(doc);
+    this.node.style.overflow = "auto";
     const view = core.mount(this.node, doc, null);
     this.view = view;
     const study = (model.metadata[MIME] as { study?: string } | undefined)?.study ?? doc.study;
