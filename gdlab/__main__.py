@@ -26,7 +26,7 @@ from gdlab.study import Study
 from gdlab.view import text
 from gdlab.view.doc import load_doc
 from gdlab.view.doctor import doctor_rows, doctor_text
-from gdlab.view.figures import grid, sig, whole
+from gdlab.view.figures import grid, plural, sig
 from gdlab.view.slices import view_slice
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -134,7 +134,8 @@ def _tell(study: Study) -> None:
     session, losses = study.session, study.runner.losses
     traffic = session.traffic
     print(
-        f"{whole(session.step_count)} steps, {whole(traffic.dispatches)} dispatches, {whole(traffic.submissions)} submissions"
+        f"{plural(session.step_count, 'step')}, {plural(traffic.dispatches, 'dispatch')}, "
+        f"{plural(traffic.submissions, 'submission')}"
     )
     print(f"memory: {session.memory_summary()}")
     if session.mode == "training":
@@ -183,8 +184,10 @@ def ops(options: argparse.Namespace) -> int:
         raise unknown_name("ops", "name", options.name, [op.name for op in public_ops()])
     op = REGISTRY[options.name]
     print(f"{_signature(op)}\n  {inspect.getdoc(op.rule) or ''}")
-    facts: list[tuple[str, str]] = [("family", op.family), ("kind", op.kind), ("kernel", str(op.kernel or "its body's")),
-            ("gradient", _gradient(op)), ("fusion", op.label or "–")]  # fmt: skip
+    facts: list[tuple[str, str]] = [
+        ("family", op.family), ("kind", op.kind), ("kernel", str(op.kernel or "its body's")),
+        ("gradient", _gradient(op)), ("fusion", op.label or "–"),
+    ]  # fmt: skip
     print("\n".join(grid(("", ""), facts)))
     return OK
 

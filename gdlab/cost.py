@@ -1,7 +1,7 @@
 """What a node costs: floating point operations, bytes moved, and seconds on a nominal machine (a roofline).
 
-The roofline is equal on every machine: 3 µs per launch + max(bytes / 1e12 per s, flops / 2e13 per s). It ranks rewrites;
-it does not predict kernel times.
+The roofline is equal on every machine: 3 µs per launch + max(bytes / 1e12 per s, flops / 2e13 per s). It ranks
+rewrites; it does not predict kernel times.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def contraction_flops(op: str, attrs: Attrs, type: TensorType, operands: Types) 
 
 
 def roofline(op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
-    """µs on the nominal machine. An op without a kernel costs what its body costs, a product with an epilogue one launch."""
+    """µs on the nominal machine. An op without a kernel costs what its body costs; a product with an epilogue is one
+    launch."""
     record = REGISTRY.get(op)
     if record is None or isinstance(record.kernel, (Leaf, Alias, Fill)):
         return 0.0

@@ -263,6 +263,15 @@ class Value:
     def __gt__(self, other: object) -> Value:
         return OPERATORS["gt"](self, other)
 
+    def __ge__(self, other: object) -> Value:
+        return OPERATORS["ge"](self, other)
+
+    def __lt__(self, other: object) -> Value:
+        return OPERATORS["lt"](self, other)
+
+    def __le__(self, other: object) -> Value:
+        return OPERATORS["le"](self, other)
+
     def __rshift__(self, other: Value) -> Any:
         if not self.graph.pattern:
             raise GraphError("rule", ">>", repr(self), "a rule's body: left >> right means something in @rule alone")

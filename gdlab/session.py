@@ -21,16 +21,17 @@ import numpy as np
 from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.device import device as choose_device
 from gdlab.device.base import Device, DeviceInfo, Program, owner
+from gdlab.device.choose import Kind
 from gdlab.errors import ArgumentError, DTypeError, GraphError, OutputIndexError, SessionError, ShapeError, unknown_name
 from gdlab.graph import Graph
 from gdlab.plan import compile
-from gdlab.plan.plan import SCALARS, Dispatch, ExecutionPlan, Lane, Update
+from gdlab.plan.plan import SCALARS, Buffer, Dispatch, ExecutionPlan, Lane, Update
 from gdlab.plan.update import Rule, update_of
 from gdlab.rewrite import OptimizeReport, optimize
 from gdlab.types import TensorType, f32
 
 Array = np.ndarray[Any, Any]
-DeviceLike = str | Device | None
+DeviceLike = Kind | Device | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,17 @@ class Session:
     _plan: ExecutionPlan
     _device: Device
     _program: Program
+    _parameters: dict[str, int]
+    _inputs: dict[str, int]
+    _gradients: dict[int, int]
+    _unset_inputs: set[str]
+    _unset_parameters: set[str]
+    _optimizer: Optimizer
+    _update: Update
+    _update_buffers: tuple[Buffer, ...]
+    _steps: int
+    _adam_steps: int
+    _closed: bool
 
     # -- data ----------------------------------------------------------------------------------------------------------
     def set_input(self, name: str, data: Any) -> None:
@@ -202,8 +214,9 @@ class Session:
             raise OutputIndexError("read_output", "index", index, f"0 … {count - 1}: {count} outputs")
         if self._steps == 0:
             raise SessionError("read_output", f"output {index}", "no step yet", "a step before it")
+        data = self._download(self._plan.output_buffers[index])
         shape = self._plan.graph.outputs[index].shape  # the buffer may be another view of the same elements
-        return _into("read_output", f"output {index}", out, self._download(self._plan.output_buffers[index]).reshape(shape))
+        return _into("read_output", f"output {index}", out, data.reshape(shape))
 
     def read_output(self) -> Array:
         """User output 0."""
@@ -442,7 +455,7 @@ def _checked(graph: Graph) -> Graph:
 
 # values ---------------------------------------------------------------------------------------------------------------
 def as_array(where: str, name: str, data: Any, type: TensorType) -> Array:
-    """`data` as a fresh contiguous array of `type`; accepted shapes are the declared one and flat."""
+    """`data` as a contiguous array of `type`, itself where it is one; accepted shapes are the declared one and flat."""
     try:
         array = np.asarray(data)
     except ValueError:
@@ -457,8 +470,10 @@ def as_array(where: str, name: str, data: Any, type: TensorType) -> Array:
     if type.dtype is not f32 and (array.dtype.kind == "f" or not 0 <= int(array.min()) <= int(array.max()) < 2**32):
         given = f"{array.dtype} data" if array.dtype.kind == "f" else f"values {array.min()} … {array.max()}"
         raise DTypeError(where, repr(name), given, "integers in 0 … 2^32 − 1")
+    if array.dtype == type.dtype.numpy:
+        return np.ascontiguousarray(array).reshape(type.shape)
     with np.errstate(over="ignore"):
-        return np.array(array, type.dtype.numpy, order="C").reshape(type.shape)
+        return array.astype(type.dtype.numpy, order="C").reshape(type.shape)
 
 
 def initial_values(name: str, shape: Sequence[int], seed: int) -> Array:

@@ -1,8 +1,8 @@
 """The replay of a pass: one `Step` is one change to a graph, and `replay(graph, steps, k)` applies the first k of them.
 
-Ids are stable through a replay: nodes of the input graph keep theirs, added nodes have ids from `len(graph)` on. The order
-of nodes is computed (inputs first, then lowest id) until the last step, `sweep`, gives the final one. So every prefix is a
-valid graph, and all steps give the result of the pass exactly.
+Ids are stable through a replay: nodes of the input graph keep theirs, added nodes have ids from `len(graph)` on. The
+order of nodes is computed (inputs first, then lowest id) until the last step, `sweep`, gives the final one. So every
+prefix is a valid graph, and all steps give the result of the pass exactly.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Rewired = tuple[int, int, int]  # (reader, port, new id); port −1 − i is out
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change: which rule, where (`at`: the nodes it replaced, the one that gave name and source first), and what it did.
+    """One change: by which rule, where (`at`: the nodes it replaced, first the one that named the new), and what.
 
-    `bindings` says which node stood for each variable of the rule. Costs are of the whole live graph, in µs. `iteration`
+    `bindings` says which node stood for each variable of the rule. Costs are of the whole live graph, in µs. Iteration
     is the round of saturation that found it, or None. `order` is set in the last step alone: all ids, as they stay.
     """
 

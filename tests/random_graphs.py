@@ -1,7 +1,7 @@
 """Seeded random graphs over whatever the registry holds: `random_graph(seed)`, `random_feeds(graph, seed)`.
 
-Nodes are drawn from the ops' own samples and shape rules; no op is named but the few that the optimizer's rules speak of
-and that chance would seldom bring together: chains, collapses, congruences, products with addends, gates, fills.
+Nodes are drawn from the ops' own samples and shape rules; no op is named but the few that the optimizer's rules speak
+of and that chance would seldom bring together: chains, collapses, congruences, products with addends, gates, fills.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def random_feeds(graph: Graph, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng([seed, 1])
     feeds: dict[str, Any] = {}
     for node in (*graph.inputs, *graph.parameters):
-        draw = rng.uniform(-1.5, 1.5, node.type.shape) if node.type.dtype is f32 else rng.integers(0, 2, node.type.shape)
-        feeds[node.name] = draw.astype(node.type.dtype.numpy)
+        feeds[node.name] = rng.uniform(-1.5, 1.5, node.type.shape).astype(node.type.dtype.numpy)
     return feeds
 
 

@@ -1,12 +1,38 @@
-"""Everything of a session that a failed call must leave alone, as one value to compare."""
+"""A small session for the tests, and all of its state as one value to compare before and after."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import Any
 
+import numpy as np
+
+from gdlab import ops
 from gdlab.device.base import owner
+from gdlab.graph import Graph
 from gdlab.session import Session
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+W = np.array([[0.5, -1], [0.25, 2], [-0.75, 1]], np.float32)
+Y = np.linspace(0, 1, 8, dtype=np.float32).reshape(4, 2)
+
+
+def line() -> Graph:
+    """mse(x @ w + b, y): inputs x[4, 3], y[4, 2], parameters w[3, 2], b[2]; a second output, the prediction."""
+    with Graph() as g:
+        x, y = ops.input("x", (4, 3)), ops.input("y", (4, 2))
+        z = x @ ops.parameter("w", (3, 2)) + ops.parameter("b", (2,))
+        g.set_outputs([ops.mse_loss(z, y), z])
+    return g
+
+
+def fitted(session: Session) -> Session:
+    """With values for everything."""
+    for name, data in (("x", X), ("y", Y)):
+        session.set_input(name, data)
+    for name, data in (("w", W), ("b", np.zeros(2))):
+        session.set_parameter(name, data)
+    return session
 
 
 def download(session: Session, buffer: int) -> Any:

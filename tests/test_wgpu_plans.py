@@ -175,7 +175,7 @@ BAD: dict[str, tuple[Callable[[], ExecutionPlan], str]] = {
         r"max-buffer-size \(tensor x\): given \d+ bytes, wanted at most",
     ),
     "no slot": (lambda: slotted(0, 5), "slot of buffer 1: given 5, wanted 0 … 1"),
-    "short constant": (lambda: constant(8), "constant of buffer 0: given 8 bytes, wanted 256"),
+    "short constant": (lambda: constant(8), "constant 0: given 8 bytes, wanted 256"),
     "loss nowhere": (lambda: replace(doubling(), loss_buffer=3), "loss buffer: given 3, wanted 0 … 1"),
     "broken kernel": (lambda: bad(label="broken"), r"dispatch 0 \(broken\): WGSL: given .*no definition in scope"),
     "kernel of more bindings": (lambda: bad(label="add"), r"dispatch 0 \(add\): WGSL: given .*wanted a kernel"),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gdlab.device import wgpu as room
-from gdlab.device.base import owner
+from gdlab.device.base import Array, owner
 from gdlab.device.replay import Row, Staging
 from gdlab.device.wgpu import WgpuProgram
 from gdlab.graph import Graph
@@ -128,7 +128,7 @@ def on_owner(function: Callable[..., Any], *given: Any) -> Any:
     return owner().call(lambda: function(*given))
 
 
-def encode_cost(program: WgpuProgram, steps: int) -> float:
+def encode_cost(program: WgpuProgram, steps: int, scalars: Array | None = None) -> float:
     """CPU seconds per dispatch of recording a step (with checks, without submission): the median of `steps`."""
     record, costs = program.record, list[float]()
 
@@ -141,7 +141,7 @@ def encode_cost(program: WgpuProgram, steps: int) -> float:
     # within real steps: a command buffer that is never submitted costs some 60 µs to drop
     program.record = timed  # type: ignore[method-assign]
     for _ in range(steps):
-        program.step(None)
+        program.step(scalars)
     program.wait()
     del program.record
     return statistics.median(costs)

@@ -197,8 +197,8 @@ def register_tiles(text: Text, product: Product, params: tuple[int, ...]) -> Non
     across = -(-p.n // columns)
     tile = Tile(product, rows, columns // 4, guard=False)
     text.add(
-        f"// One invocation computes a {rows} x {columns} tile of the {p.m} x {p.n} result in registers. For four of the\n"
-        f"// {p.k} steps at a time it reads {rows} x 4 elements of a and 4 x {columns} of b, straight from memory."
+        f"// One invocation computes a {rows} x {columns} tile of the {p.m} x {p.n} result in registers: of four\n"
+        f"// steps at a time (of {p.k}) it reads {rows} x 4 elements of a and 4 x {columns} of b, straight from memory."
     )
     text.add(f"@compute @workgroup_size(8)\n{_MAIN}")
     text.add(f"    let tile = ({_FLAT}) * 8u + lane;", node)

@@ -122,9 +122,10 @@ def _(g: Value, out: Value, x: Value, value: float) -> Grads:
 
 @op(
     numpy=lambda x, exponent: np.power(x, exponent),
-    # x < 0: even and odd exponents have a value, for all others √x makes the NaN
+    # at 0 a driver's power of a negative exponent may be 0; below 0 even and odd exponents have a value, else √x is NaN
     kernel=Elementwise(
-        "select(pow_abs(x, exponent), select(select(sqrt(x), pow_abs(x, exponent), abs(exponent) % 2.0 == 0.0), "
+        "select(select(pow_abs(x, exponent), 1.0 / abs(x), (x == 0.0) & (exponent < 0.0)), "
+        "select(select(sqrt(x), pow_abs(x, exponent), abs(exponent) % 2.0 == 0.0), "
         "-pow_abs(x, exponent), abs(exponent) % 2.0 == 1.0), x < 0.0)"
     ),
     samples=(

@@ -1,4 +1,4 @@
-"""Plans as JSON and back: `to_json(plan)`, `from_json(text)` give an equal plan; every record goes through one codec."""
+"""Plans as JSON and back: `from_json(to_json(plan)) == plan`; every record goes through one codec."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def from_json(text: str) -> ExecutionPlan:
     return verify(plan)
 
 
-# encoding -----------------------------------------------------------------------------------------------------------------
+# encoding -------------------------------------------------------------------------------------------------------------
 def encode(value: Any) -> Json:
     """Any record as plain JSON."""
     if isinstance(value, (bool, int, str)) or value is None:
@@ -58,7 +58,7 @@ def encode(value: Any) -> Json:
     if is_dataclass(value):
         return {
             name: _encode_attrs(getattr(value, name)) if name == "attrs" else encode(getattr(value, name))
-            for name in _hints(type(value))
+            for name in _hints(value.__class__)
         }
     raise TypeError(f"no JSON form of {type(value).__name__}")
 
@@ -85,7 +85,7 @@ def _encode_attr(value: Any) -> tuple[str, Json]:
     return {bool: "b", int: "i", float: "f", str: "s"}[type(value)], encode(value)
 
 
-# decoding -----------------------------------------------------------------------------------------------------------------
+# decoding -------------------------------------------------------------------------------------------------------------
 def decode(data: Json, kind: Any) -> Any:
     """The value of type `kind` that `data` holds."""
     return _decoder(kind)(data)

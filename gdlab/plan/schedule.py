@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gdlab.plan.plan import Dispatch, DispatchPhase, Group, Hazard, HazardKind
+from gdlab.plan.source import source_hash
 
 PHASES: tuple[DispatchPhase, ...] = ("forward", "backward", "copy", "update")
 
@@ -45,9 +46,12 @@ def _levels(dispatches: Sequence[Dispatch]) -> list[int]:
 
 
 def numbered(dispatches: Sequence[Dispatch], order: Sequence[int], groups: Sequence[int]) -> tuple[Dispatch, ...]:
-    """The dispatches in order, with their index and group."""
+    """The dispatches in order, with their index, group and digest of their source."""
     places = enumerate(zip(order, groups, strict=True))
-    return tuple(replace(dispatches[i], index=index, group=group) for index, (i, group) in places)
+    return tuple(
+        replace(dispatches[i], index=index, group=group, source_hash=source_hash(dispatches[i]))
+        for index, (i, group) in places
+    )
 
 
 def groups_of(dispatches: Sequence[Dispatch]) -> tuple[Group, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 from gdlab.plan import variants
 from gdlab.plan.labels import display
 from gdlab.plan.plan import SCALARS, Buffer, Dispatch, ExecutionPlan, KernelName, Operand, Update
+from gdlab.plan.source import source_hash
 from gdlab.types import TensorType
 
 Rule = Literal["none", "sgd", "adam"]
@@ -38,7 +40,7 @@ def sgd_update(plan: ExecutionPlan, multipliers: Mapping[str, float] = _NONE) ->
 
 
 def adam_update(plan: ExecutionPlan, multipliers: Mapping[str, float] = _NONE) -> Update:
-    """m ← β₁m + (1−β₁)g; v ← β₂v + (1−β₂)g²; p ← p − lr · factor · (m·c₁) / (√(v·c₂) + ε), one dispatch per parameter."""
+    """m ← β₁m + (1−β₁)g; v ← β₂v + (1−β₂)g²; p ← p − lr · factor · m·c₁ / (√(v·c₂) + ε): one dispatch each."""
     names = {b: name for name, b in plan.param_buffers}
     buffers: list[Buffer] = []
     for parameter, _ in plan.param_grad_pairs:
@@ -60,7 +62,7 @@ def _dispatches(
     plan: ExecutionPlan, rule: KernelName, multipliers: Mapping[str, float], in_place: Sequence[tuple[int, ...]]
 ) -> tuple[Dispatch, ...]:
     names = {b: name for name, b in plan.param_buffers}
-    found = []
+    found: list[Dispatch] = []
     for (parameter, gradient), touched in zip(plan.param_grad_pairs, in_place, strict=True):
         factor = float(multipliers.get(names[parameter], 1.0))
         found.append(_dispatch(plan, rule, len(plan.dispatches) + len(found), parameter, gradient, touched, factor))
@@ -84,7 +86,7 @@ def _dispatch(
     b = plan.buffers[parameter]
     size, operand = math.prod(b.shape), Operand(gradient, plan.buffers[gradient].shape)
     schedule = variants.pointwise(size, (operand,), plan.target)
-    return Dispatch(
+    made = Dispatch(
         index, rule, f"{display(rule)}[{size}]", "update", (operand,), parameter, TensorType(b.shape, b.dtype),
         in_place=in_place,
         scalars=("lr",) if rule == "sgd" else SCALARS,
@@ -94,3 +96,4 @@ def _dispatch(
         origin=b.nodes[:1], group=len(plan.groups),
         flops=_FLOPS[rule] * size, bytes_read=b.nbytes * (len(in_place) + 1), bytes_written=b.nbytes * len(in_place),
     )  # fmt: skip
+    return replace(made, source_hash=source_hash(made))

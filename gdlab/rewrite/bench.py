@@ -136,8 +136,10 @@ class Bench:
         return self._silent
 
 
-def finish(bench: Bench, order: Sequence[int], stays: Callable[[Node], bool], sweep: tuple[str, str]) -> tuple[Step, ...]:
-    """The drafts as steps. A node is removed by the step after which nobody reads or names it; the sweep takes the rest."""
+def finish(
+    bench: Bench, order: Sequence[int], stays: Callable[[Node], bool], sweep: tuple[str, str]
+) -> tuple[Step, ...]:
+    """The drafts as steps. The step after which nobody reads or names a node removes it; the sweep takes the rest."""
     drafts = bench.drafts
     named: dict[int, int] = {}  # id -> last step that speaks of it
     for k, draft in enumerate(drafts):

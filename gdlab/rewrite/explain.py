@@ -1,4 +1,4 @@
-"""From a choice of e-nodes to steps: the final choice is walked children first, and every change names the rule behind it.
+"""From a choice of e-nodes to steps: the choice is walked children first, and every change names the rule behind it.
 
 A class keeps one node. A node that was made by rules comes about by the shortest derivation of its e-node, one step for
 each firing; the other nodes of its class hand their readers over to it.
@@ -22,7 +22,7 @@ Firings = Mapping[Key, Firing]
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A firing behind a step: the node it led to, the root it replaced, the nodes it stands on, the labels on the way."""
+    """A firing behind a step: the node it led to, the root it replaced, the nodes it stands on, the labels so far."""
 
     firing: Firing
     to: int
@@ -33,7 +33,7 @@ class Use:
 
 @dataclass
 class Explained:
-    """What the walk found out: the node of every live class, the firings behind the steps, the root node of added ones."""
+    """What the walk found out: the node of every live class, the firings behind the steps, the root of added nodes."""
 
     rep: dict[int, int] = field(default_factory=dict)
     used: list[Use] = field(default_factory=list)

@@ -18,8 +18,8 @@ Plan = list[tuple[int, int]]  # (class, e-node) re-points, in order
 
 @dataclass(frozen=True)
 class Problem:
-    """Classes 0 … n − 1 with their e-nodes: `of_class[c]` lists e-nodes, best known first; the first one of every class
-    makes an acyclic whole (the start). Per e-node: `children` (distinct classes), `cost`, `heavy` (flops of products)."""
+    """Classes 0 … n − 1 with their e-nodes: `of_class[c]` lists e-nodes, and the first of every class together are
+    acyclic (the start). Per e-node: `children` (distinct classes), `cost`, `heavy` (flops of products)."""
 
     of_class: Sequence[Sequence[int]]
     children: Sequence[tuple[int, ...]]
@@ -117,7 +117,8 @@ class _Search:
             return 0
         self.gained_heavy += self.heavy[e] - self.heavy[old]
         # first add, then drop: shared cones are not torn down and built again
-        return self.cost[e] - self.cost[old] + self._count([*self.children[e]], 1) + self._count([*self.children[old]], -1)
+        gain = self._count([*self.children[e]], 1) + self._count([*self.children[old]], -1)
+        return self.cost[e] - self.cost[old] + gain
 
     def _closes_cycle(self, c: int, e: int) -> bool:
         """Whether class c is reached from e's children: only possible inside one strongly connected component."""
@@ -135,7 +136,7 @@ class _Search:
         return False
 
     def attempt(self, plan: Plan, *, keep: bool) -> int | None:
-        """The change of cost when the plan is carried out; None when it may not be. Undone unless `keep` and it pays."""
+        """The change of cost when the plan is carried out; None where it may not be. Undone unless it pays and `keep`."""
         self.attempts += 1
         if self.deadline is not None and self.attempts % 256 == 0:
             self.late = self.late or time.perf_counter() > self.deadline

@@ -8,12 +8,13 @@ from typing import Any
 
 from gdlab.cost import CostModel, contraction_flops
 from gdlab.errors import GdlabError, OptimizeError
-from gdlab.graph import AttrVar, Attrs, Graph, Node, Value
-from gdlab.op import REGISTRY
-from gdlab.rewrite.egraph import FACTS, Interner, Program, Rows, Saturation, Signature
+from gdlab.graph import Attrs, AttrVar, Graph, Node, Value
+from gdlab.op import REGISTRY, Op
+from gdlab.rewrite.egraph import Saturation
 from gdlab.rewrite.extract import Problem, cyclic_classes
 from gdlab.rewrite.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.prepare import Prepared
+from gdlab.rewrite.program import FACTS, Interner, Program, Rows, Signature
 from gdlab.types import TensorType
 
 __all__ = ["UNITS", "EClasses", "Firing", "Key", "Prices", "encode", "name_classes"]
@@ -137,7 +138,7 @@ class Firing:
 class EClasses:
     """The e-graph with classes numbered: first those that hold nodes of the graph, by lowest id, then the others.
 
-    `nodes[c]` are the graph's nodes in class c, `enodes[c]` its e-nodes (those of the graph first), `types[c]` its type.
+    `nodes[c]` are the graph's nodes in class c, `enodes[c]` its e-nodes (the graph's own first), `types[c]` its type.
     """
 
     class_of: dict[int, int]
@@ -186,12 +187,17 @@ class Prices:
         """The type by the op's shape rule; −1 where it refuses."""
         key = op, operands, numbers
         if key not in self._results:
-            try:
-                type = REGISTRY[op].infer([self._values[t] for t in operands], dict(self.attrs(op, numbers)))
-                self._results[key] = self.number(type)
-            except GdlabError:
-                self._results[key] = -1
+            self._results[key] = self._infer(REGISTRY[op], operands, dict(self.attrs(op, numbers)))
         return self._results[key]
+
+    def _infer(self, op: Op, operands: tuple[int, ...], attrs: dict[str, Any]) -> int:
+        values = [self._values[t] for t in operands]
+        if op.broadcasts and len({v.shape for v in values}) > 1:  # the builder would insert a broadcast
+            return -1
+        try:
+            return self.number(op.infer(values, attrs))
+        except GdlabError:
+            return -1
 
     def price(self, op: str, numbers: tuple[int, ...], type: int, operands: tuple[int, ...]) -> tuple[int, int]:
         """(cost in units, flops of products) of an e-node."""
@@ -224,7 +230,7 @@ def name_classes(
     nodes += [[] for _ in range(len(types) - len(nodes))]
     made: dict[Key, int] = {}
     for op, operands, attrs, raw in found.enodes:
-        if raw in number and all([k in number for k in operands]):
+        if raw in number and all(k in number for k in operands):
             key = op, ordered(op, tuple([number[k] for k in operands])), attrs
             if key not in home:
                 made[key] = number[raw]
@@ -301,7 +307,8 @@ def _slots(rule: Rule, numbers: Interner) -> tuple[Slots, Slots]:
     """Both sides as (op, places of the operands, attributes); a place counts variables, then the nodes made so far; an
     attribute is (is a variable, its place or number)."""
     place = {rule.names[name]: i for i, name in enumerate(rule.variables)}
-    sides = []
+    sides: list[Slots] = []
+    made = len(place)
     for nodes in (rule.left_nodes, rule.right_nodes):
         slots = []
         for node in nodes:
@@ -310,7 +317,7 @@ def _slots(rule: Rule, numbers: Interner) -> tuple[Slots, Slots]:
                 for _, v in node.attrs
             )
             slots.append((node.op, tuple([place[i] for i in node.inputs]), given))
-            place[node.id] = len(rule.variables) + sum(map(len, sides)) + len(slots) - 1
+            place[node.id], made = made, made + 1
         sides.append(tuple(slots))
     return sides[0], sides[1]
 
@@ -322,7 +329,7 @@ def _firings(
     for j, (rule, rows) in enumerate(zip(rules, found.fired, strict=True)):
         sides = _slots(rule, numbers) if rows else ((), ())
         for env, attrs, root in rows:
-            if root in number and all([k in number for k in env]):
+            if root in number and all(k in number for k in env):
                 named = tuple([number[k] for k in env])
                 keys = _instantiate(sides, named, attrs, classes.home)
                 if keys is not None:
@@ -338,7 +345,8 @@ def _instantiate(
     classes, keys = list(env), []
     for slots in sides:
         for op, operands, given in slots:
-            key = op, ordered(op, tuple([classes[i] for i in operands])), tuple([attrs[v] if b else v for b, v in given])
+            numbers = tuple([attrs[v] if is_variable else v for is_variable, v in given])
+            key = op, ordered(op, tuple([classes[i] for i in operands])), numbers
             c = home.get(key)
             if c is None:
                 return None

@@ -11,6 +11,7 @@ from gdlab.rewrite.load import EClasses
 from gdlab.rewrite.pattern import Rule
 from gdlab.rewrite.prepare import Prepared
 from gdlab.rewrite.report import Derivation, RuleStat
+from gdlab.rewrite.rules import CSE, FOLD
 from gdlab.steps import Step
 
 __all__ = ["derivations", "node_map", "origin", "rule_table", "rules_fired", "stays"]
@@ -66,7 +67,9 @@ def derivations(done: Explained, order: Sequence[int]) -> tuple[Derivation, ...]
     """One for each used rewrite that led to a node of the result."""
     new = {id: i for i, id in enumerate(order)}
     return tuple(
-        Derivation(new[use.to], use.root, tuple(sorted(set(use.consumed))), use.chain) for use in done.used if use.to in new
+        Derivation(new[use.to], use.root, tuple(sorted(set(use.consumed))), use.chain)
+        for use in done.used
+        if use.to in new
     )
 
 
@@ -85,14 +88,13 @@ def rule_table(
     own = set() if classes is None else set(classes.key_of.values())
     made = Counter(f.rule for f in firings if not f.right or any(k not in own for k in f.right))
     names = [r.name for r in program]
-    created = {names[j] if j >= 0 else "fold_constant": n for j, n in made.items()}
-    used = Counter(names[f.rule] if f.rule >= 0 else "fold_constant" for f in {use.firing for use in done.used})
-    same = sum(1 for s in steps if s.rule == "cse")
+    created = {names[j] if j >= 0 else FOLD: n for j, n in made.items()}
+    used = Counter(names[f.rule] if f.rule >= 0 else FOLD for f in {use.firing for use in done.used})
+    same = sum(1 for s in steps if s.rule == CSE)
     rows = []
     for rule in table:
-        counts = [d.get(rule.name, 0) for d in (matched, fired, created, used)]
-        if rule.name == "cse":
-            counts = [same] * 4
-        rows.append(RuleStat(rule.name, rule.label, rule.safety, rule.phases, rule.doc, *counts,
-                             seconds=seconds.get(rule.name, 0.0), enabled=rule.name not in off))  # fmt: skip
+        counts = [same if rule.name == CSE else d.get(rule.name, 0) for d in (matched, fired, created, used)]
+        who = rule.name, rule.label, rule.safety, rule.phases, rule.doc
+        m, f, c, u = counts
+        rows.append(RuleStat(*who, m, f, c, u, seconds.get(rule.name, 0.0), rule.name not in off))
     return tuple(rows)

@@ -11,7 +11,9 @@ from gdlab.rewrite.report import Missed
 __all__ = ["near_misses"]
 
 
-def near_misses(graph: Graph, rules: Sequence[Rule], off: Mapping[str, Refusal], budget: Refusal | None) -> tuple[Missed, ...]:
+def near_misses(
+    graph: Graph, rules: Sequence[Rule], off: Mapping[str, Refusal], budget: Refusal | None
+) -> tuple[Missed, ...]:
     """Every match of a rule in `rules` on the result; `off` says by id why a rule took no part, `budget` why the search
     ended early. One entry per rule and root."""
     readers = users(graph)
@@ -19,15 +21,18 @@ def near_misses(graph: Graph, rules: Sequence[Rule], off: Mapping[str, Refusal],
     uses = [len(r) for r in readers]
     for id in graph.output_ids:
         uses[id] += 1
-    by_op: dict[str, list[Rule]] = {}
+    by_op: dict[str, list[tuple[set[str], Rule]]] = {}
     for rule in rules:
-        by_op.setdefault(rule.pattern.node(rule.left).op, []).append(rule)
+        root = rule.pattern.node(rule.left)
+        by_op.setdefault(root.op, []).append(({rule.pattern.node(i).op for i in root.inputs} - {"var"}, rule))
     found = []
     for node in graph:
-        for rule in by_op.get(node.op, ()):
-            match = next(matches(rule, graph, node.id, uses, outputs), None)
-            if match is not None:
-                found.append(_missed(rule, match, off.get(rule.name), budget, readers))
+        below = {graph._nodes[i].op for i in node.inputs} if node.op in by_op else set()
+        for wanted, rule in by_op.get(node.op, ()):
+            if wanted <= below:
+                match = next(matches(rule, graph, node.id, uses, outputs), None)
+                if match is not None:
+                    found.append(_missed(rule, match, off.get(rule.name), budget, readers))
     return tuple(found)
 
 

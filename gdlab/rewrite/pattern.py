@@ -1,4 +1,4 @@
-"""What a rule says: a left and a right side as a pattern graph, and conditions from a closed set, each with its refusal.
+"""What a rule says: left and right side as a pattern graph, and conditions from a closed set, each with its refusal.
 
 A condition is stated once: as facts for the e-graph, and as a check in Python whose refusal is shown to people.
 """
@@ -44,7 +44,7 @@ class Rewrite:
 OPERATORS["rewrite"] = cast(Callable[..., Value], Rewrite)
 
 
-# a match in a graph -----------------------------------------------------------------------------------------------------
+# a match in a graph ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Match:
     """A rule's left side found in a graph: `nodes` by variable (or by the name of an inner node), `attrs` by variable.
@@ -64,7 +64,7 @@ class Match:
         return self.graph.node(self.nodes[name])
 
 
-# conditions: facts of the e-graph and a check in Python -------------------------------------------------------------------
+# conditions: facts of the e-graph and a check in Python ---------------------------------------------------------------
 Egg = Callable[[str], str]  # the e-graph's variable for a name of the rule
 Intern = Callable[[Any], int]  # the number that stands for an attribute value
 
@@ -191,7 +191,7 @@ def interned(value: Any) -> tuple[Any, ...]:
     return (float, struct.pack("<d", value)) if isinstance(value, float) else (type(value), value)
 
 
-# the record -------------------------------------------------------------------------------------------------------------
+# the record -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Rule:
     """One rewrite: `left` and `right` are node ids of `pattern`, a graph whose leaves are `var`s.
@@ -284,7 +284,7 @@ class Rule:
 
 
 def check_shape_of(rule: Rule) -> None:
-    """Raise `OptimizeError` unless the sides can be used: an op on the left, nothing on the right that the left leaves open."""
+    """Raise `OptimizeError` unless there is an op on the left, and nothing on the right that the left leaves open."""
     where = f"rule {rule.name}"
     if not rule.left_nodes:
         raise OptimizeError(where, "left side", "a variable", "at least one op")
@@ -299,10 +299,11 @@ def check_shape_of(rule: Rule) -> None:
     for condition in rule.where:
         lost = [n for n in condition.names if n not in rule.names and n not in rule.attr_variables]
         if lost:
-            raise OptimizeError(where, str(condition), lost[0], f"one of {', '.join([*rule.names, *rule.attr_variables])}")
+            known = ", ".join([*rule.names, *rule.attr_variables])
+            raise OptimizeError(where, str(condition), lost[0], f"one of {known}")
 
 
-# matching in Python -----------------------------------------------------------------------------------------------------
+# matching in Python ---------------------------------------------------------------------------------------------------
 def matches(rule: Rule, graph: Graph, root: int, uses: list[int], outputs: frozenset[int]) -> Iterator[Match]:
     """Every way in which the left side stands at `root`, without conditions; both orders of commutative ops."""
     pattern, nodes = rule.pattern, graph._nodes

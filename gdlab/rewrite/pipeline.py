@@ -15,7 +15,7 @@ from gdlab.errors import OptimizeError, unknown_name
 from gdlab.graph import Graph
 from gdlab.op import ALL_PHASES, Phase, Safety
 from gdlab.rewrite.bench import Bench, finish
-from gdlab.rewrite.egraph import Budget, EngineFailure, Program, Saturation, program_of, program_text, saturate
+from gdlab.rewrite.egraph import Budget, EngineFailure, Saturation, saturate
 from gdlab.rewrite.explain import Explained, explain
 from gdlab.rewrite.extract import Choice, extract
 from gdlab.rewrite.load import UNITS, EClasses, Encoded, Firing, Key, Prices, encode, name_classes, problem_of
@@ -23,6 +23,7 @@ from gdlab.rewrite.maps import derivations, node_map, origin, rule_table, rules_
 from gdlab.rewrite.missed import near_misses
 from gdlab.rewrite.pattern import Refusal, Rule
 from gdlab.rewrite.prepare import Prepared, fold_constant, hash_cons
+from gdlab.rewrite.program import Program, program_of, program_text
 from gdlab.rewrite.report import Iteration, OptimizeReport
 from gdlab.rewrite.rules import CSE, FOLD, RULES
 from gdlab.steps import SWEEP, Step, assemble, topological
@@ -54,8 +55,8 @@ def optimize(
 ) -> tuple[Graph, OptimizeReport]:
     """The cheapest graph that the rules find, equal to `graph` in every output, and the report.
 
-    `allow` is the boldest tag of rules used: exact < rounding < reassoc < approx. `disable`, `enable` (for rules that are
-    off by default) and `only` take ids or labels of rules. `cost` names a model of `gdlab.cost` or is a function
+    `allow` is the boldest tag of rules used: exact < rounding < reassoc < approx. `disable`, `enable` (for rules that
+    are off by default) and `only` take ids or labels of rules. `cost` names a model of `gdlab.cost` or is a function
     (op, attributes, type, operand types) -> µs. The input graph is not changed; equal inputs give equal results.
     """
     if phase not in ALL_PHASES:

@@ -21,8 +21,8 @@ MAX_ELEMENTS = 16_384  # 64 KiB: larger results are folded only where one elemen
 
 @dataclass(frozen=True)
 class Prepared:
-    """A graph without duplicates: `kept` ids in order, their `inputs` among the kept, and `same[id]`, the kept node equal
-    to id (−1: dead). `merged` holds the (duplicate, kept) pairs."""
+    """A graph without duplicates: `kept` ids in order, their `inputs` among the kept, and `same[id]`, the kept node
+    that is equal to id (−1: dead). `merged` holds the (duplicate, kept) pairs."""
 
     graph: Graph
     kept: tuple[int, ...]

@@ -12,15 +12,15 @@ from gdlab.steps import Step
 
 __all__ = ["Derivation", "Iteration", "Missed", "OptimizeReport", "RuleStat"]
 
-StopReason = Literal["saturated", "iterations", "enodes", "time", "off", "cache-hit", "engine-unavailable"]
+StopReason = Literal["saturated", "iterations", "enodes", "time", "cache-hit", "engine-unavailable"]
 
 
 @dataclass(frozen=True, slots=True)
 class RuleStat:
     """One rule of the table, those that found nothing included.
 
-    `matched`: matches of the engine, found again ones too (an effort); `fired`: distinct firings; `created`: those whose
-    result the graph did not hold; `used`: those behind a step. `seconds`: its share of the engine's time.
+    `matched`: matches of the engine, also those found again (an effort); `fired`: distinct firings; `created`: those
+    whose result the graph did not hold; `used`: those behind a step. `seconds`: its share of the engine's time.
     """
 
     id: str
@@ -73,8 +73,8 @@ class OptimizeReport:
     """What one call of `optimize` did. Costs are µs of `cost_model`, times seconds; ids are of input and result graph.
 
     `origin[new]` are the nodes a new node stands for: first the one that gave its name and source (itself, when it was
-    kept), then what was merged or fused into it. `node_map[old]` is where a value lies now, None where it was fused away
-    or dead. `steps` replay the whole (`gdlab.steps.replay`).
+    kept), then what was merged or fused into it. `node_map[old]` is where a value lies now, None where it was fused
+    away or dead. `steps` replay the whole (`gdlab.steps.replay`).
     """
 
     phase: str = ""
@@ -221,5 +221,6 @@ def plain_attrs(attrs: Attrs) -> dict[str, Any]:
     """Attributes as JSON values: tuples as lists, constants by their digest."""
     plain: dict[str, Any] = {}
     for name, value in attrs:
-        plain[name] = value.digest if isinstance(value, ConstantData) else list(value) if isinstance(value, tuple) else value
+        held = value.digest if isinstance(value, ConstantData) else value
+        plain[name] = list(held) if isinstance(held, tuple) else held
     return plain

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gdlab.view.document import Document
-from gdlab.view.figures import nbytes, plural
+from gdlab.view.figures import flat, nbytes, plural, whole
 from gdlab.view.links import parse_entity
 
 Lines = Iterator[str]
 
 
-def links(document: Document, at: str | None) -> Lines:
-    if at is None:
-        for each in document.data["links"]:
-            count = len(each["out"]["ids"])
-            yield f"{each['a']} – {each['b']}: {plural(count, 'pair')}"
-        return
-    yield from chain(document, at)
+def links(document: Document) -> Lines:
+    """How many pairs each link holds."""
+    for each in document.data["links"]:
+        yield f"{each['a']} – {each['b']}: {plural(len(each['out']['ids']), 'pair')}"
 
 
 def chain(document: Document, at: str) -> Lines:
     """What lights up with an entity, from the source to the WGSL, level by level."""
     lit = document.select(at)
-    order = ["line", *(f"node:{s}" for s in range(len(document.data["stages"]))),
-             *(f"step:{p}" for p in range(len(document.data["passes"]))), "dispatch", "interval", "kernel", "wgsl"]  # fmt: skip
-    yield f"{at}: {plural(len(lit), 'entity').replace('entitys', 'entities')}"
+    yield f"{at} lights {whole(len(lit))} of this document:"
+    by_level: dict[str, list[str]] = {}
+    for entity in sorted(lit, key=lambda e: parse_entity(e)[1]):
+        by_level.setdefault(_level(entity), []).append(entity)
+    stages, passes = len(document.data["stages"]), len(document.data["passes"])
+    order = ["line", *(f"node:{s}" for s in range(stages)), "edge", *(f"step:{p}" for p in range(passes)), "rule",
+             "dispatch", "interval", "kernel", "wgsl"]  # fmt: skip
     for level in order:
-        listed = sorted((e for e in lit if _level(e) == level), key=lambda e: parse_entity(e)[1])
-        yield from (f"  {entity}  {_told(document, entity)}".rstrip() for entity in listed)
+        for entity in by_level.get(level, ()):
+            kind, numbers = parse_entity(entity)
+            yield f"  {entity}  {flat(_TOLD[kind](document, *numbers))}".rstrip()
 
 
 def _level(entity: str) -> str:
@@ -36,30 +38,57 @@ def _level(entity: str) -> str:
     return f"{kind}:{at[0]}" if kind in ("node", "step") else kind
 
 
-def _told(document: Document, entity: str) -> str:
-    """One entity in words."""
-    kind, at = parse_entity(entity)
-    match kind:
-        case "line":
-            line = document.lines[at[0]]
-            source = document.data["sources"][line["source"]]
-            text = source["text"].split("\n")
-            row = line["line"] - source["first_line"]
-            return f"{source['name']}, line {line['line']}: {text[row].strip() if 0 <= row < len(text) else ''}"
-        case "node":
-            node = document.nodes(at[0])[at[1]]
-            return f"{node['op']} {node['name']} : {document.types[node['type']]['text']}".replace("  ", " ")
-        case "step":
-            step = document.steps(at[0])[at[1]]
-            return str(step.get("label") or f"gradient of {step['rule']}")
-        case "dispatch":
-            return str(document.plan("dispatches")[at[0]]["label"])
-        case "interval":
-            row = document.plan("intervals")[at[0]]
-            return f"{row['name'] or 'buffer'}, {row['kind']}, {nbytes(row['nbytes'])}"
-        case "kernel":
-            return str(document.plan("kernels")[at[0]]["entry"])
-        case "wgsl":
-            return str(document.plan("kernels")[at[0]]["wgsl"].split("\n")[at[1] - 1])
-        case _:
-            return ""
+def _line(document: Document, row: int) -> str:
+    line = document.lines[row]
+    source = document.data["sources"][line["source"]]
+    text, at = source["text"].split("\n"), line["line"] - source["first_line"]
+    return f"{source['name']}, line {line['line']}: {text[at].strip() if 0 <= at < len(text) else ''}"
+
+
+def _node(document: Document, stage: int, index: int) -> str:
+    node = document.nodes(stage)[index]
+    type = document.types.column("text")[node["type"]]
+    return f"{node['op']} {node['name']} : {type}" if node["name"] else f"{node['op']} : {type}"
+
+
+def _edge(document: Document, stage: int, reader: int, port: int) -> str:
+    return f"operand {port} of {_node(document, stage, reader)}"
+
+
+def _step(document: Document, number: int, index: int) -> str:
+    step = document.steps(number)[index]
+    return str(step.get("label") or f"gradient of {step['rule']}")
+
+
+def _rule(document: Document, number: int, index: int) -> str:
+    return str(document.data["passes"][number]["report"]["rules"][index]["label"])
+
+
+def _dispatch(document: Document, index: int) -> str:
+    return str(document.plan("dispatches")[index]["label"])
+
+
+def _interval(document: Document, index: int) -> str:
+    row = document.plan("intervals")[index]
+    return f"{row['name'] or 'buffer'}, {row['kind']}, {nbytes(row['nbytes'])}"
+
+
+def _kernel(document: Document, index: int) -> str:
+    return str(document.plan("kernels")[index]["entry"])
+
+
+def _wgsl(document: Document, kernel: int, line: int) -> str:
+    return str(document.plan("kernels")[kernel]["wgsl"].split("\n")[line - 1])
+
+
+_TOLD: dict[str, Callable[..., str]] = {
+    "line": _line,
+    "node": _node,
+    "edge": _edge,
+    "step": _step,
+    "rule": _rule,
+    "dispatch": _dispatch,
+    "interval": _interval,
+    "kernel": _kernel,
+    "wgsl": _wgsl,
+}

@@ -44,7 +44,7 @@ class PlanSection:
 
 
 def plan_section(plan: ExecutionPlan, update: Update | None, stage: int, optimizer: str | None) -> PlanSection:
-    """The section of a plan that was compiled from stage `stage`, with the dispatches of the configured update behind."""
+    """The section of a plan that was compiled from a stage, with the dispatches of the configured update behind."""
     extra = update if update is not None and update.dispatches else None
     dispatches = [*plan.dispatches, *(extra.dispatches if extra else ())]
     buffers = [*plan.buffers, *(extra.buffers if extra else ())]
@@ -255,7 +255,7 @@ def _intervals(
     slot = [*memory.slot_of, *range(len(memory.slots), len(memory.slots) + len(buffers) - count)]
     return {
         "count": len(buffers),
-        "name": sparse([_name(plan.graph, b) for b in buffers], ""),
+        "name": sparse([_name(plan.graph, b, writer) for b in buffers], ""),
         "node": [b.nodes[0] if b.nodes else -1 for b in buffers],
         "kind": words([b.kind for b in buffers]),
         "slot": slot,
@@ -272,11 +272,13 @@ def _intervals(
     }
 
 
-def _name(graph: Graph, buffer: Buffer) -> str:
-    """Its name, or what it holds: the loss, or the result of an op."""
+def _name(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch]) -> str:
+    """Its name, or what it holds: the loss, the result of an op, or that of a dispatch inside an op."""
     if buffer.name or buffer.kind == "loss":
         return buffer.name or "loss"
-    return graph.node(buffer.nodes[0]).op if buffer.nodes else ""
+    if buffer.nodes:
+        return graph.node(buffer.nodes[0]).op
+    return writer[buffer.id].label.partition("[")[0] if buffer.id in writer else ""
 
 
 def _interval_family(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch]) -> str:

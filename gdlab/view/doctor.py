@@ -54,12 +54,16 @@ def doctor_rows() -> list[Row]:
 def doctor_text() -> str:
     """The table; each bad row says what to do."""
     marks = {"ok": "ok", "note": "–", "bad": "BAD"}
-    rows = [(marks[row.level], row.name, row.found, row.advice) for row in doctor_rows()]
-    return "\n".join(grid(("", "what", "found", "what to do"), rows, indent=""))
+    rows = doctor_rows()
+    table = grid(("", "", ""), [(marks[row.level], row.name, row.found) for row in rows], indent="")
+    return "\n".join(
+        line for row, shown in zip(rows, table, strict=True) for line in (shown, f"       → {row.advice}")[: 1 + bool(row.advice)]
+    )
 
 
 def _python() -> Iterator[Row]:
-    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {plural(os.cpu_count() or 1, 'core')}"
+    cores = plural(os.cpu_count() or 1, "core")
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {cores}"
     old = sys.version_info < (3, 11)
     yield Row("Python", found, "bad" if old else "ok", "use Python 3.11 or newer" if old else "")
 

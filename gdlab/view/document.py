@@ -1,4 +1,4 @@
-"""The GraphDoc as an object: `doc.data` is plain JSON, `doc.nodes(stage)[i]` a record, `doc.select("line:3")` the lit set."""
+"""The GraphDoc as an object: `doc.data` is JSON, `doc.nodes(stage)[i]` a record, `doc.select(entity)` the lit set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ class Document:
 
     def __init__(self, data: Json) -> None:
         self.data = data
+        self._tables: dict[tuple[str, int | str], Table] = {}
 
     def __repr__(self) -> str:
         return f"<Document {self.data['title']}: {len(self.data['stages'])} stages, id {self.data['id']}>"
@@ -58,7 +59,7 @@ class Document:
 
     def nodes(self, stage: int | str = 0) -> Table:
         """The nodes of a stage: `doc.nodes("final")[3]["op"]`."""
-        return Table(self.stage(stage)["nodes"], "nodes")
+        return self._table("nodes", stage, lambda: Table(self.stage(stage)["nodes"], "nodes"))
 
     def outputs(self, stage: int | str = 0) -> Table:
         """The outputs of a stage."""
@@ -67,11 +68,17 @@ class Document:
     def steps(self, number: int) -> Table:
         """The steps of a pass."""
         one = self.data["passes"][number]
-        return Table(one["steps"], _STEPS[one["role"]])
+        return self._table("steps", number, lambda: Table(one["steps"], _STEPS[one["role"]]))
 
     def plan(self, table: str) -> Table:
         """A table of the plan: kernels, dispatches, groups, intervals or slots; empty without a plan."""
-        return Table((self.data.get("plan") or {}).get(table), "barriers" if table == "groups" else table)
+        kind = "barriers" if table == "groups" else table
+        return self._table("plan", table, lambda: Table((self.data.get("plan") or {}).get(table), kind))
+
+    def _table(self, part: str, which: int | str, make: Callable[[], Table]) -> Table:
+        if (part, which) not in self._tables:
+            self._tables[part, which] = make()
+        return self._tables[part, which]
 
     @cached_property
     def types(self) -> Table:

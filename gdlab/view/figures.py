@@ -24,6 +24,13 @@ def sig(value: float) -> str:
     return f"{float(f'{value:.3g}'):g}".replace("-", MINUS)
 
 
+def cell(value: float) -> str:
+    """In a column that says its unit: 1.05, .08, and <.01 where more digits would say nothing."""
+    if 0 < value < 0.005:
+        return "<.01"
+    return sig(round(value, 2) if value < 1 else value).removeprefix("0") or "0"
+
+
 def whole(value: float) -> str:
     """1914 → `1,914`."""
     return f"{round(value):,}".replace("-", MINUS)
@@ -57,10 +64,10 @@ def grid(
     head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = (), indent: str = "  "
 ) -> list[str]:
     """Aligned columns; those in `right` end in line. Line breaks inside a cell are shown as spaces."""
-    table = [[_flat(cell) for cell in row] for row in ([head] if any(head) else []) + [list(row) for row in rows]]
+    table = [[flat(cell) for cell in row] for row in ([head] if any(head) else []) + [list(row) for row in rows]]
     widths = [max((columns(row[i]) for row in table), default=0) for i in range(len(head))]
-    return [indent + "  ".join(_fit(cell, w, i in right) for i, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-            for row in table]  # fmt: skip
+    aligned = [[_fit(row[i], width, i in right) for i, width in enumerate(widths)] for row in table]
+    return [indent + "  ".join(row).rstrip() for row in aligned]
 
 
 def columns(text: str) -> int:
@@ -68,7 +75,7 @@ def columns(text: str) -> int:
     return len(text) if text.isascii() else sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _flat(cell: str) -> str:
+def flat(cell: str) -> str:
     """The cell on one line, with control characters made visible, so that no name can steer a terminal."""
     return cell if cell.isprintable() else "".join(_visible(c) for c in cell)
 

@@ -114,7 +114,7 @@ class Provenance:
     def _check(self, entity: str, kind: str, at: tuple[int, ...]) -> None:
         count, last = self._extent(kind, at)
         if not 0 <= last < count:
-            raise ArgumentError("select", "entity", repr(entity), f"an entity of this document: {count} here")
+            raise ArgumentError("select", "entity", repr(entity), f"an entity of this document; {_range(count)}")
 
     def _extent(self, kind: str, at: tuple[int, ...]) -> tuple[int, int]:
         """How many entities stand where this one says it stands, and its place among them."""
@@ -133,6 +133,10 @@ class Provenance:
     def _nodes(self, stage: int) -> Table:
         stages = self.data["stages"]
         return Table(stages[stage]["nodes"] if stage < len(stages) else None, "nodes")
+
+
+def _range(count: int) -> str:
+    return f"the last number may be 0 … {count - 1}" if count else "it has none of that kind"
 
 
 def reach(ways: Mapping[str, list[Way]], seeds: Iterable[tuple[str, int]], closed: str = "") -> dict[str, set[int]]:

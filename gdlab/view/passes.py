@@ -20,7 +20,7 @@ Pairs = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a pass did, by index: keys of the result, and pairs (node before, step), (step, node after), (before, after)."""
+    """What a pass did: keys of the result; index pairs (node before, step), (step, node after), (before, after)."""
 
     keys: list[str]
     consumed: Pairs
@@ -145,7 +145,7 @@ def _record(node: Node, key: Mapping[int, str]) -> Json:
 
 # differentiate -------------------------------------------------------------------------------------------------------
 def differentiate_trace(number: int, keys: Sequence[str], report: AutodiffReport, after: Graph) -> Trace:
-    """Keys and links of a derivative: forward nodes keep their keys, an adjoint node is named by the step that made it."""
+    """Keys and links of a derivative: forward nodes keep their keys, adjoints are named by the step that made them."""
     made: dict[int, str] = {}
     consumed: Pairs = []
     produced: Pairs = []

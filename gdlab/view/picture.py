@@ -32,7 +32,11 @@ def picture(document: Document, show: str = "opt", theme: Theme = "light") -> st
     wanted = [next((key for key in choice if key in keys), None) for choice in _PANES.get(show, _PANES["opt"])]
     panes = [pane(document, keys.index(key)) for key in wanted if key is not None]
     return svg_panes(
-        panes, title=document.data["title"], desc=document.data["summary"], prefix=f"gd-{document.id}", theme=theme
+        panes,
+        title=document.data["title"],
+        desc=document.data["summary"],
+        prefix=f"gd-{document.id}-{show}",
+        theme=theme,
     )
 
 

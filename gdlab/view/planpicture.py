@@ -10,7 +10,7 @@ from gdlab.view.boxes import cut
 from gdlab.view.columns import Json
 from gdlab.view.document import Document
 from gdlab.view.draw import CODE_FONT, UI_FONT, plain, text
-from gdlab.view.figures import nbytes, plural, sig, whole
+from gdlab.view.figures import cell, nbytes, plural, sig, whole
 from gdlab.view.palette import INK, Theme, family_ink
 from gdlab.view.textplan import plan_counts
 
@@ -60,8 +60,9 @@ def plan_picture(document: Document, theme: Theme = "light") -> str:
 def _header(title: str, fact: str, top: int, theme: Theme) -> str:
     ink = INK[theme]
     return (
-        f'<path d="M0 {top + HEADER - 0.5}h{WIDTH}" stroke="{ink.line}"/><text x="{MARGIN}" y="{top + 23}" font-size="12.5" '
-        f'fill="{ink.muted}"><tspan font-weight="600" fill="{ink.text}">{plain(title)}</tspan>'
+        f'<path d="M0 {top + HEADER - 0.5}h{WIDTH}" stroke="{ink.line}"/>'
+        f'<text x="{MARGIN}" y="{top + 23}" font-size="12.5" fill="{ink.muted}">'
+        f'<tspan font-weight="600" fill="{ink.text}">{plain(title)}</tspan>'
         f'<tspan dx="8" font-size="11.5">{plain(cut(fact, 120))}</tspan></text>'
     )
 
@@ -93,13 +94,14 @@ def _table(document: Document, theme: Theme) -> Iterator[str]:
 
 def _dispatch(k: int, d: Json, top: int, theme: Theme) -> Iterator[str]:
     values = (
-        str(k), "", d["phase"], whole(d["group"]), sig(d["flops"] / 1e6), nbytes(d["bytes_read"] + d["bytes_written"]),
+        str(k), "", d["phase"], whole(d["group"]), cell(d["flops"] / 1e6), nbytes(d["bytes_read"] + d["bytes_written"]),
         " × ".join(map(str, d["workgroups"])),
     )  # fmt: skip
-    yield f'<g data-entity="dispatch:{k}"><title>{plain(cut(d["label"], 200))}, {plain(d["phase"])}, group {d["group"]}</title>'
-    yield f'<rect x="{_COLUMNS[1][1]}" y="{top + 9}" width="8" height="8" rx="2" fill="{family_ink(d["family"], theme).full}"/>'
+    told, at = f"{cut(d['label'], 200)}, {d['phase']}, group {d['group']}", _COLUMNS[1][1]
+    yield f'<g data-entity="dispatch:{k}"><title>{plain(told)}</title>'
+    yield _rect(at, top + 9, 8, 8, f'rx="2" fill="{family_ink(d["family"], theme).full}"')
     label = cut(d["label"], 64)
-    yield text(label, f'x="{_COLUMNS[1][1] + 16}" y="{top + 17}"', 7.25 * len(label), f' font-family="{CODE_FONT}"')
+    yield text(label, f'x="{at + 16}" y="{top + 17}"', 7.25 * len(label), f' font-family="{CODE_FONT}"')
     yield from (_cell(v, at, right, top + 17) for v, (_, at, right) in zip(values, _COLUMNS, strict=True) if v)
     yield "</g>"
 
@@ -125,7 +127,9 @@ def rows_of(document: Document) -> tuple[list[Row], float]:
     shared = [(s, slot["nbytes"], tuple(i for i in slot["tenants"] if i not in kept)) for s, slot in enumerate(slots)]
     shared = sorted((x for x in shared if x[2]), key=lambda x: -x[1])
     unit = TALLEST / max((size for _, size, _ in shared), default=1)
-    heights = [(f"slot {s}", max(THINNEST, round(size * unit)), tenants) for s, size, tenants in shared]
+    heights = [
+        (f"slot {s} · {nbytes(size)}", max(THINNEST, round(size * unit)), tenants) for s, size, tenants in shared
+    ]
     return strips + [Row(label, height, tenants, True, False) for label, height, tenants in heights], unit
 
 
@@ -160,10 +164,10 @@ def _x(document: Document, dispatch: float) -> float:
 def _row(document: Document, row: Row, y: int, unit: float, theme: Theme) -> list[str]:
     ink, intervals = INK[theme], document.plan("intervals")
     count = document.plan("dispatches").count
-    parts = [
-        f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - MARGIN}" height="{row.height - 2}" rx="3" fill="{ink.bg2}"/>' if row.slot else "",
-        f'<text x="{LEFT - 8}" y="{y + min(row.height, 60) // 2 + 3}" text-anchor="end" font-size="10.5" fill="{ink.muted}">{plain(row.label)}</text>',
-    ]  # fmt: skip
+    middle = y + min(row.height, 60) // 2 + 3
+    parts = [f'<g font-size="10.5" fill="{ink.muted}">{_cell(row.label, LEFT - 8, True, middle)}</g>']
+    if row.slot:
+        parts.append(_rect(LEFT, y, WIDTH - LEFT - MARGIN, row.height - 2, f'rx="3" fill="{ink.bg2}"'))
     for n, i in enumerate(row.intervals):
         each = intervals[i]
         if row.folded:
@@ -190,12 +194,15 @@ def _interval(i: int, each: Json, box: tuple[float, float, int, int], row: Row, 
     label = name if row.slot else f"{name} {nbytes(each['nbytes'])}"
     label = "" if row.folded or 6.4 * len(label) + 14 > width else label
     life = f"dispatches {each['first']} … {each['last']}" if each["first"] >= 0 else "kept from step to step"
-    return (
-        f'<g data-entity="interval:{i}"><title>{plain(cut(name, 200))}: {nbytes(each["nbytes"])}, {plain(each["kind"])}, {life}</title>'
-        f'<rect x="{left:g}" y="{y}" width="{width:g}" height="{height}" rx="3" fill="{family.fill}" stroke="{family.border}"/>'
-        + (text(label, f'x="{left + 8:g}" y="{y + height // 2 + 4}"', 6.4 * len(label), f' font-size="10.5" font-family="{CODE_FONT}"') if label else "")
-        + "</g>"
-    )  # fmt: skip
+    told = f"{cut(name, 200)}: {nbytes(each['nbytes'])}, {each['kind']}, {life}"
+    shape = _rect(left, y, width, height, f'rx="3" fill="{family.fill}" stroke="{family.border}"')
+    font = f' font-size="10.5" font-family="{CODE_FONT}"'
+    name = text(label, f'x="{left + 8:g}" y="{y + height // 2 + 4}"', 6.4 * len(label), font) if label else ""
+    return f'<g data-entity="interval:{i}"><title>{plain(told)}</title>{shape}{name}</g>'
+
+
+def _rect(x: float, y: float, width: float, height: float, attributes: str) -> str:
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" {attributes}/>'
 
 
 def _bands(plan: Json, document: Document, top: int, bottom: int, theme: Theme) -> list[str]:
@@ -204,17 +211,16 @@ def _bands(plan: Json, document: Document, top: int, bottom: int, theme: Theme) 
     for g, group in enumerate(document.plan("groups")):
         if g % 2:
             left, right = _x(document, group["start"]), _x(document, group["stop"])
-            parts.append(
-                f'<rect x="{left:g}" y="{top}" width="{right - left:g}" height="{bottom - top}" fill="{INK[theme].bg3}" fill-opacity=".6"/>'
-            )
+            ground = f'fill="{INK[theme].bg3}" fill-opacity=".6"'
+            parts.append(_rect(left, top, round(right - left, 1), bottom - top, ground))
     return parts
 
 
 def _axis(document: Document, y: int, theme: Theme) -> list[str]:
     count = document.plan("dispatches").count
     every = max(1, -(-count * 30 // (WIDTH - LEFT - MARGIN)))
-    return [f'<g font-size="10.5" fill="{INK[theme].muted}" text-anchor="middle">',
-            *(f'<text x="{_x(document, k + 0.5):g}" y="{y + 15}">{k}</text>' for k in range(0, count, every)), "</g>"]  # fmt: skip
+    marks = [f'<text x="{_x(document, k + 0.5):g}" y="{y + 15}">{k}</text>' for k in range(0, count, every)]
+    return [f'<g font-size="10.5" fill="{INK[theme].muted}" text-anchor="middle">', *marks, "</g>"]
 
 
 def _peak(document: Document, top: int, bottom: int, theme: Theme) -> list[str]:

@@ -55,7 +55,7 @@ class Sources:
 
 
 def sources_of(graph: Graph, cells: Mapping[str, str]) -> Sources:
-    """The sources of a written graph; a node that was not written by a call reaches its line of the graph's own text."""
+    """The sources of a written graph; a node that no call wrote reaches its line of the graph's own text."""
     found = Sources()
     calls = [graph.source(node.id) for node in graph]
     place = _places(found, calls, cells)

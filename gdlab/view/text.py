@@ -17,9 +17,9 @@ def twin(document: Document, view: str = "opt", at: str | None = None) -> str:
     """The text of a view. `at`: an entity; the view says only what concerns it."""
     if view not in VIEWS:
         raise unknown_name("explain", "view", view, VIEWS)
+    if view == "links" and at is not None:
+        return "\n".join(chain(document, at)) + "\n"
     lit = None if at is None else document.select(at)
-    if view == "links":
-        return "\n".join(links(document, at)) + "\n"
     lines = [line for line in VIEWS[view](document) if lit is None or _concerns(line, lit)]
     return "\n".join(lines) + "\n"
 
@@ -77,5 +77,5 @@ VIEWS: dict[str, Callable[[Document], Lines]] = {
     "arena": arena,
     "kernels": kernels,
     "session": session,
-    "links": lambda document: links(document, None),
+    "links": links,
 }

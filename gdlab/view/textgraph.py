@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import Any
 
 from gdlab.view.columns import Json
@@ -20,20 +21,25 @@ def node_rows(document: Document, stage: int) -> list[Json]:
     for i, node in enumerate(nodes):
         attrs = ", ".join(f"{k}={_attr(v)}" for k, v in sorted((node["attrs"] or {}).items()))
         reads = [f"%{k}" for k in node["inputs"]]
-        fate = node["fate"]
         rows.append({
             "entity": f"node:{stage}.{i}", "op": node["op"], "name": node["name"], "type": types[node["type"]],
             "reads": reads, "flags": node["flags"], "lane": node["lane"],
             "call": f"{node['op']}({', '.join([*reads, attrs] if attrs else reads)})",
-            "fate": f"{fate['kind']}: {fate['reason']}" + (f" ({fate['into']})" if fate["into"] else "") if fate else "",
+            "fate": _fate(node["fate"]),
         })  # fmt: skip
     return rows
+
+
+def _fate(fate: Json | None) -> str:
+    if fate is None:
+        return ""
+    return f"{fate['kind']}: {fate['reason']}" + (f" ({fate['into']})" if fate["into"] else "")
 
 
 def _attr(value: Any) -> str:
     if isinstance(value, dict):
         return str(value.get("text", value))
-    return f'"{value}"' if isinstance(value, str) else str(value).replace("[", "(").replace("]", ")")
+    return f'"{value}"' if isinstance(value, str) else str(tuple(value) if isinstance(value, list) else value)
 
 
 def _graph(document: Document, stage: int, lanes: bool = False) -> Lines:
@@ -100,17 +106,22 @@ def _reports(document: Document) -> Lines:
 def _report(number: int, report: Json) -> Lines:
     yield f"pass {number}: optimize, phase {report['phase']}, {report['engine']}, {report['cost_model']}"
     time = duration(report["egglog_time"] + report["extract_time"])
-    yield f"  {whole(report['nodes_before'])} → {whole(report['nodes_after'])} nodes; cost {sig(report['cost_before'])} → {sig(report['cost_after'])} µs"
+    cost = f"cost {sig(report['cost_before'])} → {sig(report['cost_after'])} µs"
+    yield f"  {whole(report['nodes_before'])} → {whole(report['nodes_after'])} nodes; {cost}"
     detail = f": {report['stop_detail']}" if report.get("stop_detail") else ""
     rounds = plural(len(report["iterations"]), "iteration")
     sizes = f"{whole(report['num_eclasses'])} e-classes, {whole(report['num_enodes'])} e-nodes"
     yield f"  stopped: {report['stop_reason']}{detail}, {rounds}, {sizes}, {time}"
+    rules = [(f"rule:{number}.{i}", r) for i, r in enumerate(report["rules"])]
     rows = [
-        (f"rule:{number}.{i}", r["label"], r["tag"], whole(r["matched"]), whole(r["created"]), whole(r["used"]),
+        (entity, r["label"], r["tag"], whole(r["matched"]), whole(r["created"]), whole(r["used"]),
          duration(r["seconds"]), "" if r["enabled"] else "off")
-        for i, r in enumerate(report["rules"])
+        for entity, r in rules if r["matched"] or r["used"]
     ]  # fmt: skip
     yield from grid(("entity", "rule", "safety", "matched", "created", "used", "time", ""), rows, right={3, 4, 5, 6})
+    idle = [f"{entity} {r['label']}" for entity, r in rules if not (r["matched"] or r["used"])]
+    told = f"{plural(len(idle), 'rule')} without a match{': ' if idle else ''}{', '.join(idle)}"
+    yield from wrap(told, 116, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     yield "  not fused:" if report["missed"] else "  not fused: nothing; every near match was used"
     for missed in report["missed"]:
         about = f"{missed['about']}  " if missed.get("about") else ""

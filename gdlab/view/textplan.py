@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gdlab.view.columns import Json, Table
 from gdlab.view.document import Document
-from gdlab.view.figures import grid, nbytes, plural, sig, whole
+from gdlab.view.figures import cell, grid, nbytes, plural, sig, whole
 from gdlab.view.links import parse_entity
 from gdlab.view.textgraph import notes
 
@@ -34,8 +34,9 @@ def dispatch_rows(document: Document) -> list[tuple[str, ...]]:
     names = _interval_names(document)
     return [
         (f"dispatch:{k}", whole(d["group"]), d["phase"], d["label"], f"kernel:{d['kernel']}",
-         "×".join(map(str, d["workgroups"])), ", ".join(names[i] for i in d["reads"]), ", ".join(names[i] for i in d["writes"]),
-         sig(d["flops"] / 1e6), nbytes(d["bytes_read"] + d["bytes_written"]))
+         "×".join(map(str, d["workgroups"])), ", ".join(names[i] for i in d["reads"]),
+         ", ".join(names[i] for i in d["writes"]),
+         cell(d["flops"] / 1e6), nbytes(d["bytes_read"] + d["bytes_written"]))
         for k, d in enumerate(document.plan("dispatches"))
     ]  # fmt: skip
 
@@ -76,7 +77,7 @@ def _totals(dispatches: Table) -> Lines:
     sums["all"] = sums.pop("all", [0, 0, 0])
     yield from grid(
         ("total", "dispatches", "MFLOP", "moved"),
-        [(key, whole(n), sig(f / 1e6), nbytes(b)) for key, (n, f, b) in sums.items()],
+        [(key, whole(n), cell(f / 1e6), nbytes(b)) for key, (n, f, b) in sums.items()],
         right={1, 2, 3},
     )
 
@@ -87,10 +88,10 @@ def arena(document: Document) -> Lines:
         yield "no plan"
         return
     memory = plan["memory"]
-    sizes = [
+    parts = [
         f"{name.removesuffix('_bytes')} {nbytes(memory[name])}" for name in sorted(memory) if name.endswith("_bytes")
     ]
-    yield f"arena {document.data['title']}: {', '.join(sizes)}; peak in group {memory['peak_group']}"
+    yield f"arena {document.data['title']}: {', '.join(parts)}; peak in group {memory['peak_group']}"
     intervals = list(document.plan("intervals"))
     rows = []
     for s, slot in enumerate(document.plan("slots")):
@@ -98,8 +99,8 @@ def arena(document: Document) -> Lines:
             row = intervals[i]
             life = f"{row['first']} … {row['last']}" if row["first"] >= 0 else f"kept … {row['last']}"
             node = f"node:{plan['stage']}.{row['node']}" if row["node"] >= 0 else ""
-            rows.append((f"interval:{i}", whole(s), nbytes(slot["nbytes"]), row["name"], row["kind"], nbytes(row["nbytes"]),
-                         life, node, row["pinned"] or ""))  # fmt: skip
+            sizes = nbytes(slot["nbytes"]), row["name"], row["kind"], nbytes(row["nbytes"])
+            rows.append((f"interval:{i}", whole(s), *sizes, life, node, row["pinned"] or ""))
     yield from grid(
         ("entity", "slot", "slot size", "name", "kind", "size", "dispatches", "node", "pinned"), rows, right={1, 2, 5}
     )
@@ -116,7 +117,8 @@ def kernels(document: Document) -> Lines:
     for k, kernel in enumerate(document.plan("kernels")):
         size = "×".join(map(str, kernel["workgroup_size"]))
         runs = ", ".join(map(str, used.get(k, ())))
-        yield f"kernel:{k} {kernel['entry']}, workgroup {size}, dispatches {runs}; {kernel['variant']}: {kernel['variant_reason']}"
+        why = f"{kernel['variant']}: {kernel['variant_reason']}"
+        yield f"kernel:{k} {kernel['entry']}, workgroup {size}, dispatches {runs}; {why}"
         for binding in kernel["bindings"] or ():
             yield f"  binding {binding['index']}: {binding['access']}, {binding['role']}"
         rows = [

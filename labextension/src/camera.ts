@@ -21,6 +21,7 @@ export class CameraGroup {
     const shown = [...this.cameras].filter(camera => camera.el.clientWidth > 0);
     const fits = shown.map(camera => Math.min(camera.el.clientWidth / camera.width, TALLEST / camera.height, 1));
     this.set(Math.max(FIT_AT_LEAST, fits.reduce((a, b) => Math.min(a, b), 1)));
+    shown.forEach(camera => camera.center());
   }
 
   zoomBy(factor: number, at?: { camera: Camera; x: number; y: number }): void {
@@ -43,7 +44,7 @@ export class Camera {
   private readonly observer: ResizeObserver;
   private gesture: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(readonly group: CameraGroup, picture: SVGSVGElement, readonly width: number, readonly height: number, private readonly many: boolean) {
+  constructor(readonly group: CameraGroup, picture: SVGSVGElement, readonly width: number, readonly height: number, private readonly many: boolean, private readonly axis: number) {
     this.world = h("div", { class: "gd-world" }, picture);
     this.sizer = h("div", { class: "gd-sizer" }, this.world);
     this.el = h("div", { class: "gd-camera gd-scroll" }, this.sizer);
@@ -66,6 +67,11 @@ export class Camera {
     this.sizer.style.height = `${this.height * zoom}px`;
     // Above 60 boxes small scales drop text; below, everything is always drawn.
     this.el.dataset.detail = !this.many || zoom >= 0.6 ? "full" : zoom >= 0.25 ? "op" : "shape";
+  }
+
+  /** A picture that is wider than its pane starts with its axis in the middle. */
+  center(): void {
+    if (this.width * this.group.zoom > this.el.clientWidth) this.el.scrollLeft = this.axis * this.group.zoom - this.el.clientWidth / 2;
   }
 
   /** Keep the point (x, y) of the frame where it is while the scale changes by `factor`. */

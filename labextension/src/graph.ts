@@ -9,6 +9,8 @@ export interface Picture {
   width: number;
   height: number;
   boxes: number;
+  /** x of the middle of its boxes; 0 for lanes, which are read from the left. */
+  axis: number;
   /** Marks the edges between two lit nodes; the nodes themselves are marked by the view. */
   join(lit: ReadonlySet<string>): void;
 }
@@ -190,7 +192,9 @@ class StagePicture {
     const width = right - left, height = layout.height + top + bottom;
     const svg = s("svg", { class: "gd-picture", width, height, viewBox: `${left} ${-top} ${width} ${height}`, "data-many": boxes.length > MANY },
       ...this.lanes(layout.height), s("g", null, ...edges), s("g", null, ...pills), s("g", null, ...boxes));
-    return { svg, width, height, boxes: boxes.length, join: lit => this.join(lit) };
+    const centers = layout.boxes.filter(box => box.row >= 0).map(box => box.x + box.w / 2 - left);
+    const axis = first ? 0 : centers.reduce((sum, x) => sum + x, 0) / Math.max(1, centers.length);
+    return { svg, width, height, boxes: boxes.length, axis, join: lit => this.join(lit) };
   }
 
   private join(lit: ReadonlySet<string>): void {

@@ -95,7 +95,7 @@ export class Host {
   close(): void {
     if (this.dead) return;
     this.dead = true;
-    this.live = { ...this.live, state: this.live.state === "none" ? "none" : "closed", reason: "the kernel is gone" };
+    this.live = { ...this.live, state: this.live.state === "none" ? "none" : "closed", reason: "replaced by a newer run, or the kernel is gone" };
     for (const req of [...this.waiting.keys()]) this.settle(req, GONE);
     this.undo.forEach(each => each());
     this.changed();

@@ -21,7 +21,9 @@ export class Marks {
       const known = this.elements.get(entity);
       if (known) known.push(element); else this.elements.set(entity, [element]);
     }
-    this.lit = []; this.selected = []; this.preview = [];
+    // Elements that stayed keep their marks until the next `mark` takes them away.
+    const marked = (name: string) => [...this.pane.el.querySelectorAll(`[${name}]`)];
+    this.lit = marked("data-lit"); this.selected = marked("data-selected"); this.preview = marked("data-preview");
     this.tabStop(this.walkable()[0] ?? null);
   }
 

@@ -19,7 +19,7 @@ function zoomButtons(group: CameraGroup): HTMLElement {
     button("zoom in", { "data-command": "zoom-in", class: "gd-mini", on: { click: () => Camera.step(group, 1) } }, "+"));
 }
 
-function picturePane(context: Context, key: PaneKey, group: CameraGroup, title: (stage: Stage) => string, fact: (stage: Stage) => string, choices: Choice[], zoom: boolean): Pane {
+function picturePane(context: Context, key: PaneKey, group: CameraGroup, title: (stage: Stage) => string, fact: (stage: Stage) => string, choices: Choice[], zoom: boolean, missing = "This document holds no picture of the graph. The Text tab lists its nodes."): Pane {
   let at = 0, camera: Camera | null = null, picture: Picture | null = null;
   const el = frame(key, "", "", []);
   const draw = () => {
@@ -28,22 +28,32 @@ function picturePane(context: Context, key: PaneKey, group: CameraGroup, title: 
     const options = choices.map(({ text }, value) => ({ value, text }));
     const pick = (value: number) => { at = value; draw(); context.redrawn(key); };
     const controls = [choice("stage", options, at, pick), zoom && stage?.layout ? zoomButtons(group) : null];
-    const made = frame(key, stage ? title(stage) : "", stage ? fact(stage) : "", [], controls);
+    const made = frame(key, stage ? title(stage) : key === "lanes" ? "Derivative" : key, stage ? fact(stage) : "", [], controls);
     if (stage?.layout) {
       picture = drawStage(context.doc, stage);
-      camera = new Camera(group, picture.svg, picture.width, picture.height, picture.boxes > MANY);
+      camera = new Camera(group, picture.svg, picture.width, picture.height, picture.boxes > MANY, picture.axis);
       const roles = { role: "application", "aria-roledescription": "computation graph", "aria-label": `${title(stage)}, ${plural(stage.nodes.length, "node")}. ${HELP}` };
       Object.entries(roles).forEach(([name, value]) => camera!.el.setAttribute(name, value));
       camera.el.dataset.stage = String(stage.index);
       made.append(camera.el);
     } else {
-      made.append(empty("This document holds no picture of the graph. The Text tab lists its nodes."));
+      made.append(empty(missing));
     }
     el.setAttribute("aria-label", stage ? title(stage) : key);
     el.replaceChildren(...made.childNodes);
   };
+  /** Nodes of this stage that are the same as lit ones of the stage it was made from: drawn with the accent, but not lit. */
+  const showPartners = (lit: ReadonlySet<string>): ReadonlySet<string> => {
+    const stage = choices[at]?.stage, parent = stage && context.doc.stages[stage.parent];
+    el.querySelectorAll("[data-partner]").forEach(each => each.removeAttribute("data-partner"));
+    if (!stage || !parent || key !== "lanes") return lit;
+    const keys = new Set(parent.nodes.flatMap((node, i) => (lit.has(`node:${parent.index}.${i}`) ? [node.key] : [])));
+    const partners = stage.nodes.flatMap((node, i) => (keys.has(node.key) ? [`node:${stage.index}.${i}`] : [])).filter(entity => !lit.has(entity));
+    for (const entity of partners) el.querySelectorAll(`[data-entity="${entity}"]`).forEach(each => each.setAttribute("data-partner", ""));
+    return partners.length > 0 ? new Set([...lit, ...partners]) : lit;
+  };
   draw();
-  return { el, lit: lit => picture?.join(lit), destroy: () => camera?.destroy() };
+  return { el, lit: lit => picture?.join(showPartners(lit)), destroy: () => camera?.destroy() };
 }
 
 const nodesFact = (stage: Stage): string => plural(stage.nodes.length, "node");
@@ -71,5 +81,6 @@ export function laneStages(stages: readonly Stage[]): Choice[] {
 export const lanesPane: MakePane = context => {
   const choices = laneStages(context.doc.stages);
   const fact = (stage: Stage) => `${nodesFact(stage)}; dashed = kept for the way back`;
-  return picturePane(context, "lanes", context.cameras.lanes, () => "Derivative", fact, choices, true);
+  return picturePane(context, "lanes", context.cameras.lanes, () => "Derivative", fact, choices, true,
+    `No derivative in this document: a graph has one when it is for training, as in %%graph ${context.doc.title || "NAME"} --train.`);
 };

@@ -7,16 +7,23 @@ import { familyClass } from "../graph.ts";
 import { body, empty, facts, frame, highlighted, swatch, type MakePane } from "../pane.ts";
 import { parseEntity } from "../select.ts";
 
+/** "matmul ×5, relu": names once, with how often. */
+function counted(names: string[]): string {
+  const times = new Map<string, number>();
+  for (const name of names) times.set(name, (times.get(name) ?? 0) + 1);
+  return [...times].map(([name, n]) => (n > 1 ? `${name} ×${n}` : name)).join(", ");
+}
+
 /** The nodes that a WGSL row came from, by the node-wgsl links. */
 function nodesOfLines(doc: GraphDoc): (kernel: number, line: number) => string {
   const links = doc.links.filter(({ a, b }) => b === "wgsl" && a.startsWith("node:"));
-  return (kernel, line) => links.flatMap(({ a, back }) => {
+  return (kernel, line) => counted(links.flatMap(({ a, back }) => {
     const row = (doc.wgslBase[kernel] ?? 0) + line - 1, stage = doc.stages[Number(a.slice(5))];
     return back.ids.slice(back.start[row], back.start[row + 1]).map(index => {
       const node = stage?.nodes[index];
       return node ? node.name || node.op : String(index);
     });
-  }).join(" ");
+  }));
 }
 
 function codeLines(doc: GraphDoc, kernel: KernelRecord, index: number): HTMLElement {
@@ -57,10 +64,12 @@ export const kernelsPane: MakePane = context => {
   const { doc } = context, { plan } = doc;
   if (!plan || plan.kernels.length === 0) return { el: frame("kernels", "Kernels", "", [body(null, empty("No plan, so no kernels yet."))]) };
   const uses = plan.kernels.map((_, index) => plan.dispatches.filter(dispatch => dispatch.kernel === index).length);
+  // Entry points repeat ("main"); what a kernel does is told by the first dispatch that runs it.
+  const labels = plan.kernels.map((kernel, index) => plan.dispatches.find(dispatch => dispatch.kernel === index)?.label ?? kernel.entry);
   const lines = plan.kernels.map(kernel => kernel.wgsl.replace(/\n$/, "").split("\n").length);
   const listed = h("div", { class: "gd-kernellist gd-scroll", role: "group", "aria-label": "kernels" }, ...plan.kernels.map((kernel, index) =>
-    h("div", { class: "gd-kernel", "data-entity": `kernel:${index}`, tabindex: -1, role: "button", "aria-label": `kernel ${index}, ${kernel.entry}, ${lines[index]} lines`, title: kernel.variant_reason || null },
-      swatch(familyClass(kernel.family)), h("span", { class: "gd-mono gd-ellipsis" }, kernel.entry), h("span", { class: "gd-muted gd-end" }, uses[index]! > 1 ? `×${whole(uses[index]!)}` : ""))));
+    h("div", { class: "gd-kernel", "data-entity": `kernel:${index}`, tabindex: -1, role: "button", "aria-label": `kernel ${index}, ${labels[index]}, ${lines[index]} lines`, title: `${labels[index]}\n${kernel.entry}, ${kernel.variant_reason}` },
+      swatch(familyClass(kernel.family)), h("span", { class: "gd-ellipsis" }, labels[index]!), h("span", { class: "gd-muted gd-end" }, uses[index]! > 1 ? `×${whole(uses[index]!)}` : ""))));
   const code = body({ class: "gd-codebody" });
   const el = frame("kernels", "Kernels", "", [h("div", { class: "gd-kernelsplit" }, listed, code)]);
   const fact = el.querySelector(".gd-fact")!, title = el.querySelector("h3")!;
@@ -70,7 +79,7 @@ export const kernelsPane: MakePane = context => {
     at = index;
     const kernel = plan.kernels[index]!;
     title.textContent = "WGSL";
-    fact.textContent = `kernel ${index} of ${plan.kernels.length}: ${kernel.entry}, ${plural(lines[index]!, "line")}`;
+    fact.textContent = `kernel ${index} of ${plan.kernels.length}: ${labels[index]}, ${plural(lines[index]!, "line")}`;
     replace(code, kernelFacts(plan, kernel, index), codeLines(doc, kernel, index));
     code.scrollTop = 0;
     listed.querySelectorAll(".gd-kernel").forEach((each, i) => each.toggleAttribute("data-shown", i === index));

@@ -88,7 +88,7 @@ export const planPane: MakePane = context => {
   const detail = h("div", { class: "gd-detail gd-dispatch", "aria-live": "off" });
   const table = dispatchTable(plan);
   const scroller = body(null, table);
-  const el = frame("plan", "Plan", `${planFact(plan)} dispatches, ${plural(plan.groups.length, "group")}, one submission`, [strip(plan), scroller, detail]);
+  const el = frame("plan", "Plan", `${planFact(plan)} ${plan.dispatches.length === 1 ? "dispatch" : "dispatches"}, ${plural(plan.groups.length, "group")}, one submission`, [strip(plan), scroller, detail]);
   return {
     el,
     choose(lit) {

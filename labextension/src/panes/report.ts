@@ -50,7 +50,7 @@ function rulesTable(pass: Pass, report: OptimizeReport): HTMLElement {
 }
 
 function missedList(report: OptimizeReport): Child[] {
-  if (report.missed.length === 0) return [h("h4", null, "Not fused"), h("p", { class: "gd-muted" }, "Nothing was left: every near match was used.")];
+  if (report.missed.length === 0) return [h("h4", null, "Not fused"), h("p", { class: "gd-muted" }, "No near match was left unused.")];
   return [h("h4", null, "Not fused"), ...report.missed.map(({ label, text, about, reason, detail }) => {
     const entity = about && /^(node|edge|rule|step|dispatch|interval):/.test(about) ? about : null;
     return h("div", { class: "gd-missed", "data-entity": entity, tabindex: entity ? -1 : null, role: entity ? "button" : null, "aria-label": entity ? `${label}: ${text}` : null },

@@ -120,7 +120,7 @@ class SessionPanel {
     this.buttons.get("resume")!.hidden = !resumes;
     this.buttons.get("pause")!.hidden = resumes;
     this.steps.disabled = refusal(live.state, connected, "run") !== null;
-    const word = host?.dead ? "kernel is gone" : !host ? "no live session" : live.state === "none" ? "no session yet" : live.state;
+    const word = host?.dead ? "closed: replaced by a newer run, or the kernel is gone" : !host ? "no live session" : live.state === "none" ? "no session yet" : live.state;
     this.state.dataset.state = connected ? live.state : "none";
     write(this.state, live.state === "paused" && live.reason ? `paused: ${live.reason}` : word);
   }

@@ -61,7 +61,7 @@ export const stepperPane: MakePane = context => {
   const holder = body({ class: "gd-stepper" });
   const el = frame("stepper", "Step", "autodiff", [holder]);
   if (!pass || pass.diffs.length === 0) {
-    holder.append(empty("No derivative here yet. ", h("code", null, `%graph_grad ${context.doc.title || "NAME"}`), " makes it."));
+    holder.append(empty("Nothing to step through."));
     return { el };
   }
   const slider = h("input", { type: "range", min: 0, step: 1, "aria-label": "forward op, backwards from the loss", "data-command": "autodiff" });

@@ -9,8 +9,9 @@ const attribute = ([name, value]: [string, unknown]): string => `${name}=${JSON.
 
 export function nodeText(doc: GraphDoc, stage: Stage, index: number): string {
   const node = stage.nodes[index]!;
-  const words = [...node.inputs.map(a => `%${a}`), ...Object.entries(node.attrs ?? {}).map(attribute)];
-  return `%${index}${node.name ? ` "${node.name}"` : ""} = ${node.op}(${words.join(", ")}) : ${typeText(doc, node)}`;
+  const attrs = Object.entries(node.attrs ?? {}), isLeaf = node.inputs.length === 0 && attrs.some(([key]) => key === "name");
+  const words = [...node.inputs.map(a => `%${a}`), ...attrs.map(([key, value]) => (isLeaf && key === "name" ? JSON.stringify(value) : attribute([key, value])))];
+  return `%${index}${node.name && !isLeaf ? ` "${node.name}"` : ""} = ${node.op}(${words.join(", ")}) : ${typeText(doc, node)}`;
 }
 
 function stageLines(doc: GraphDoc, stage: Stage): Child[] {

@@ -1,0 +1,65 @@
+"""Print the benchmark table as Markdown; with `--readme`, put it between the two comments in README.md as well."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+# One thread of a software driver: a small dispatch costs a tenth. Before anything asks for an adapter.
+os.environ.setdefault("LP_NUM_THREADS", "0")
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --readme` -->", "<!-- end of benchmarks -->"
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--readme", action="store_true", help="rewrite the table in README.md")
+    options = parser.parse_args()
+    start = time.perf_counter()
+    text = table()
+    print(text)
+    print(f"\nin {time.perf_counter() - start:.0f} s", file=sys.stderr)
+    if options.readme:
+        README.write_text(with_table(README.read_text("utf-8"), text), "utf-8")
+    return 0
+
+
+def table() -> str:
+    """Every row, measured now."""
+    from benchmarks import passes, steps
+    from benchmarks.measure import Row, machine
+
+    parts: tuple[Callable[[], Iterable[Row]], ...] = (
+        lambda: [passes.import_row()],
+        passes.pass_rows,
+        steps.build_rows,
+        steps.step_rows,
+        steps.encode_rows,
+        passes.layout_rows,
+        passes.picture_rows,
+    )
+    lines = ["| what | median (least – most) | |", "|---|---|---|"]
+    for part in parts:
+        for row in part():
+            print(f"{row.what}: {row.figure}", file=sys.stderr)
+            lines.append(f"| {row.what} | {row.figure} | {row.beside} |")
+    return "\n".join([machine(), "", *lines])
+
+
+def with_table(readme: str, text: str) -> str:
+    """The README with the text between its two comments; they are added at the end if missing."""
+    block = f"{BEGIN}\n{text}\n{END}"
+    if BEGIN not in readme or END not in readme:
+        return f"{readme.rstrip()}\n\n## Figures\n\n{block}\n"
+    return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: block, readme, count=1, flags=re.S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""What happens before the first step: import, the passes, the layouts, and a cell on its way to a picture."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import ROUNDS, Row, seconds_of, spread
+from gdlab.autodiff import AutodiffReport, differentiate
+from gdlab.graph import Graph
+from gdlab.plan import compile
+from gdlab.rewrite import optimize
+from gdlab.view.boxes import Drawn
+from gdlab.view.lanes import lanes
+from gdlab.view.layered import layered
+from gdlab.view.stages import derivative_lanes
+from tests import networks
+
+TOUR = Path(__file__).parents[1] / "notebooks" / "tour.ipynb"
+SMALL, LARGE, DRAWN = 298, 2300, 1236
+
+
+@cache
+def differentiated(nodes: int) -> tuple[Graph, AutodiffReport]:
+    """A transformer in primitives with its derivative, `nodes` nodes or a few less."""
+    return differentiate(networks.written_with(nodes, lambda graph: len(differentiate(graph)[0])))
+
+
+def drawn(nodes: int) -> list[Drawn]:
+    """The same as the layouts see it."""
+    graph, report = differentiated(nodes)
+    lane, twin = derivative_lanes(len(graph), report.forward_nodes, report.adjoint_of)
+    return [Drawn(n.op, n.name, str(n.type), n.inputs, not n.inputs, lane[n.id], twin[n.id]) for n in graph]
+
+
+def pass_rows() -> Iterator[Row]:
+    """optimize and compile on a small and a large training graph."""
+    for nodes in (SMALL, LARGE):
+        graph, _ = differentiated(nodes)
+        taken = seconds_of(lambda graph=graph: optimize(graph, phase="full"))
+        final, report = optimize(graph, phase="full")
+        what = f"to {len(final):,}, {sum(n for _, n in report.rules_fired)} rewrites"
+        yield Row(f"optimize, {len(graph):,} nodes", spread(taken, "ms", 1e3), what)
+    for nodes in (SMALL, LARGE):
+        graph, _ = differentiated(nodes)
+        taken = seconds_of(lambda graph=graph: compile(graph, mode="training"))
+        plan = compile(graph, mode="training")
+        bar = "; bar 150 ms at 2,000 nodes" if nodes == LARGE else ""
+        what = f"to {len(plan.dispatches):,} dispatches in {len(plan.groups)} groups{bar}"
+        yield Row(f"compile, {len(graph):,} nodes", spread(taken, "ms", 1e3), what)
+
+
+def layout_rows() -> Iterator[Row]:
+    """Both layouts at the size of a small language model."""
+    nodes = drawn(DRAWN)
+    for name, engine in (("lanes", lanes), ("layered", layered)):
+        taken = seconds_of(lambda engine=engine: engine(nodes))
+        yield Row(f"layout ({name}), {len(nodes):,} nodes", spread(taken, "ms", 1e3), "bar 60 ms")
+
+
+def import_row() -> Row:
+    """`import gdlab` in a fresh process, and NumPy's share."""
+    code = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+    found: dict[str, list[float]] = {"gdlab": [], "numpy": []}
+    for _ in range(ROUNDS):
+        for name, taken in found.items():
+            taken.append(float(_child(code.format(name))))
+    numpy_alone = statistics.median(found["numpy"]) * 1e3
+    return Row("import gdlab", spread(found["gdlab"], "ms", 1e3), f"NumPy alone {numpy_alone:.0f} ms")
+
+
+def picture_rows() -> Iterator[Row]:
+    """The kernel's side of a `%%graph` cell of the tour: run, study, plan, document, bundle of text, SVG and data."""
+    code = "from benchmarks.passes import tour_cells, picture_seconds; print(picture_seconds(*tour_cells()[0]))"
+    first = [float(_child(code)) for _ in range(ROUNDS)]
+    yield Row("cell to picture, first, `mlp`", spread(first, "ms", 1e3), "bar 500 ms to the page")
+    for name, header, body in tour_cells():
+        taken = seconds_of(lambda cell=(name, header, body): picture_seconds(*cell))
+        yield Row(f"cell to picture, warm, `{name}`", spread(taken, "ms", 1e3), "bar 150 ms to the page")
+
+
+def tour_cells() -> list[tuple[str, str, str]]:
+    """Name, magic line and body of the tour's `%%graph … --train` cells."""
+    cells = ["".join(cell["source"]) for cell in json.loads(TOUR.read_text("utf-8"))["cells"]]
+    found = [cell.partition("\n") for cell in cells if cell.startswith("%%graph")]
+    return [(head.split()[1], head, body) for head, _, body in found if "--train" in head]
+
+
+def picture_seconds(name: str, header: str, body: str) -> float:
+    """Seconds from the text of a cell to its MIME bundle."""
+    from gdlab.jupyter.cell import run_cell
+    from gdlab.jupyter.display import bundle
+    from gdlab.study import Study
+
+    start = time.perf_counter()
+    program = run_cell(name, header, body, {"np": np}, 1)
+    study = Study(program.graph, train=True, device="cpu", name=name, source={program.file: program.text})
+    data: dict[str, Any] = bundle(study.doc, ["opt"])[0]
+    taken = time.perf_counter() - start
+    if "image/svg+xml" not in data:
+        raise RuntimeError(f"{name}: no picture came of it")
+    return taken
+
+
+def _child(code: str) -> str:
+    """The last line that a fresh Python prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=TOUR.parents[1])
+    return done.stdout.splitlines()[-1]

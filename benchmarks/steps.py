@@ -1,0 +1,96 @@
+"""Steps per second of the tour's network, beside a plain NumPy loop in the same run; and what encoding a step costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import ROUNDS, Row, rates_of, seconds_of, spread
+from gdlab.device.base import owner
+from gdlab.device.wgpu import WgpuProgram, adapters
+from gdlab.runner import Runner
+from gdlab.session import Session, build_session, initial_values
+from tests import networks, numpy_training
+from tests.wgpu_plans import encode_cost
+
+SHAPES = {"w1": (64, 128), "b1": (128,), "w2": (128, 10), "b2": (10,)}
+STEPS = {"NumPy": 400, "cpu": 400, "wgpu": 60}
+Contestant = Callable[[int], object]
+
+
+def batches() -> list[dict[str, np.ndarray[Any, Any]]]:
+    """One epoch of the tour's batches."""
+    images, labels, _ = networks.digits()
+    return [{"x": images[rows], "y": labels[rows]} for rows in islice(networks.batch_rows(), 22)]
+
+
+def by_hand(rule: str) -> Contestant:
+    """The loop that people write: NumPy in float32, the loss of every step kept."""
+    epoch = batches()
+
+    def run(steps: int) -> list[float]:
+        weights = {name: initial_values(name, shape, 0) for name, shape in SHAPES.items()}
+        adam, losses = numpy_training.Adam(2e-3), []
+        for step in range(steps):
+            batch = epoch[step % 22]
+            loss, gradients = numpy_training.loss_and_gradients(weights, batch["x"], batch["y"])
+            losses.append(loss)
+            adam.update(weights, gradients) if rule == "Adam" else numpy_training.sgd(weights, gradients, 0.1)
+        return losses
+
+    return run
+
+
+def by_session(session: Session, rule: str) -> Contestant:
+    """The same through a runner: fed, stepped, the loss of every step kept."""
+    epoch, runner = batches(), Runner(session)
+
+    def run(steps: int) -> None:
+        for name, shape in SHAPES.items():
+            session.set_parameter(name, initial_values(name, shape, 0))
+        session.set_adam(2e-3) if rule == "Adam" else session.set_learning_rate(0.1)
+        runner.run(steps, lambda step: epoch[step % 22])
+
+    return run
+
+
+def step_rows() -> Iterator[Row]:
+    """Steps per second, each device's ratio to NumPy taken round by round."""
+    devices = ["cpu", "wgpu"] if adapters() else ["cpu"]
+    sessions = {device: build_session(networks.mlp(), device) for device in devices}
+    for rule in ("SGD", "Adam"):
+        contestants = {"NumPy": (by_hand(rule), STEPS["NumPy"])}
+        contestants |= {d: (by_session(s, rule), STEPS[d]) for d, s in sessions.items()}
+        rates = rates_of(contestants)
+        for name, found in rates.items():
+            ratio = statistics.median(a / b for a, b in zip(found, rates["NumPy"], strict=True))
+            beside = f"{ratio:.2f} × NumPy" if name in sessions else "a plain loop, float32"
+            yield Row(f"steps per second, {rule}, {name}", spread(found, "/s"), beside)
+    for session in sessions.values():
+        session.close()
+
+
+def build_rows() -> Iterator[Row]:
+    """From a graph to a session that can step, warm."""
+    for device in ["cpu", "wgpu"] if adapters() else ["cpu"]:
+        taken = seconds_of(lambda device=device: build_session(networks.mlp(), device).close())
+        yield Row(f"build_session, tour's network, {device}", spread(taken, "ms", 1e3))
+
+
+def encode_rows() -> Iterator[Row]:
+    """CPU time of recording a step on wgpu, on the thread that does it."""
+    if not adapters():
+        return
+    with build_session(networks.transformer(2), "wgpu") as session:
+        session.initialize(0)
+        for name, size in (("x", 32 * 64), ("target", 32 * 64)):
+            session.set_input(name, np.random.default_rng(0).standard_normal(size))
+        program = session._program
+        assert isinstance(program, WgpuProgram)
+        taken = [owner().call(lambda: encode_cost(program, 20)) for _ in range(ROUNDS)]
+        count = len(session.plan().dispatches)
+        yield Row("encoding, thread CPU time per dispatch", spread(taken, "µs", 1e6), f"{count} dispatches in one pass")

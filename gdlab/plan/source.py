@@ -1,0 +1,39 @@
+"""Which kernel text a dispatch has, told without writing it: equal digests, equal WGSL."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+from gdlab.graph import attrs_key
+from gdlab.plan.plan import Dispatch, PointOp
+
+
+def source_hash(d: Dispatch) -> str:
+    """16 hex digits over everything that the text is written from; buffers and nodes do not count."""
+    place = {buffer: i for i, (buffer, _) in enumerate(d.bindings)}
+    operands = tuple((place[o.buffer], o.access, o.extent) for o in d.operands)
+    r, m, w, g = d.reduce, d.matmul, d.rows, d.gather
+    core = (
+        r and (r.combine, r.finish, r.outer, r.length, r.inner, r.count),
+        m and (m.m, m.n, m.k, m.a, m.b),
+        w and (w.file, w.rows, w.width),
+        g and (g.shape, g.offset, g.axes, repr(g.fill)),
+    )
+    written = tuple(place[b] for b in d.writes)
+    schedule = d.variant, d.params, d.workgroup_size
+    chains = _lines(d.prologue), _lines(d.epilogue)
+    return _digest((d.kernel, d.label, str(d.output_type), operands, written, core, chains, schedule, d.scalars))
+
+
+def _lines(chain: Sequence[PointOp]) -> tuple[object, ...]:
+    return tuple(
+        (p.op, p.expr, p.names, attrs_key(p.attrs), tuple((a.kind, a.index, repr(a.value)) for a in p.args))
+        for p in chain
+    )
+
+
+@lru_cache(maxsize=4096)
+def _digest(key: tuple[object, ...]) -> str:
+    return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
