@@ -176,6 +176,7 @@ class Study:
         if init is not None:
             self.session.initialize(init)
         self.runner.feed = batches  # last: the rest may refuse
+        self.rev += 1
 
     def run(self, steps: int = 1, **settings: Any) -> None:
         """Make exactly `steps` steps (settings as in `prepare`); returns when done or paused. Ctrl-C pauses, raises."""

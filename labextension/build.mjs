@@ -11,13 +11,26 @@ import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { build } from 'esbuild';
+import { build, transform } from 'esbuild';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const out = join(here, '..', 'gdlab');
+
+/** A stylesheet becomes a string without its white space and comments. */
+const styles = {
+  name: 'styles',
+  setup(builder) {
+    builder.onLoad({ filter: /\.css$/ }, async ({ path }) => {
+      const { code } = await transform(readFileSync(path, 'utf8'), { loader: 'css', minifyWhitespace: true });
+      return { contents: code, loader: 'text' };
+    });
+  },
+};
+
 const common = {
   absWorkingDir: here, bundle: true, format: 'esm', target: 'es2022', charset: 'utf8', legalComments: 'inline',
-  loader: { '.css': 'text' }, logLevel: 'warning',
+  logLevel: 'warning',
+  plugins: [styles],
 };
 
 /** Imports of packages that the page shares become a look-up in what the container (below) fetched; `names` collects them. */
@@ -81,7 +94,7 @@ async function buildExtension() {
   const outdir = join(out, 'labextension', 'static');
   const { outputFiles, metafile } = await build({
     ...common, entryPoints: ['src/plugin.ts'], outdir, splitting: true, write: false, metafile: true,
-    entryNames: '[name].[hash]', chunkNames: 'chunk.[hash]', plugins: [sharedPackages(names)],
+    entryNames: '[name].[hash]', chunkNames: 'chunk.[hash]', plugins: [styles, sharedPackages(names)],
   });
   const [entry] = Object.entries(metafile.outputs).find(([, made]) => made.entryPoint === 'src/plugin.ts');
   const text = `(${container})(${JSON.stringify(basename(entry))}, ${JSON.stringify([...names].sort())});\n`;

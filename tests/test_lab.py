@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import nbformat
-import pytest
 from browser import (
     Server,
     cell,
@@ -142,22 +141,39 @@ def test_buttons_while_a_cell_runs(lab: Server, page: Page) -> None:
     assert state(page) == [400, "ready"]
 
 
-@pytest.mark.parametrize("entity", ["line", "node", "step", "dispatch", "interval", "wgsl"])
-def test_one_selection_lights_what_the_links_say(lab: Server, page: Page, entity: str) -> None:
-    """Clicking any kind of thing lights in the page what `Document.select` computes in Python."""
-    ask = "import json; print(json.dumps(sorted(mlp.doc.select(ENTITY))))"
-    open_notebook(page, lab, ["%load_ext gdlab", NET, ask], f"select-{entity}.ipynb")
+TAB_OF = {"line": "opt", "node": "opt", "step": "rewrites", "dispatch": "plan", "interval": "arena", "wgsl": "kernels"}
+
+
+def test_one_selection_lights_what_the_links_say(lab: Server, page: Page) -> None:
+    """Clicking any kind of thing lights in every pane shown what `Document.select` computes in Python."""
+    ask = (
+        "import json; d = mlp.doc\n"
+        "print(json.dumps([d.data['lines']['line'], *[sorted(d.select(e)) for e in ENTITIES]]))"
+    )
+    open_notebook(page, lab, ["%load_ext gdlab", NET, ask], "select.ipynb")
     run_cell(page, 0)
     run_cell(page, 1)
-    tab = {"step": "rewrites", "dispatch": "plan", "interval": "arena", "wgsl": "kernels"}.get(entity, "opt")
-    cell(page, 1).locator(f'[data-view="{tab}"]').first.click()
-    thing = cell(page, 1).locator(f'[data-entity^="{entity}:"]:visible').nth(1)
-    name = thing.get_attribute("data-entity")
-    thing.click()
-    lit = cell(page, 1).locator("[data-lit]").evaluate_all("all => all.map(e => e.dataset.entity)")
+    view = cell(page, 1).locator(".gdlab")
+    view.locator('[data-command="source"]').click()
+    names, lit = [], []
+    for kind, tab in TAB_OF.items():
+        view.locator(f'[role="tab"][data-tab="{tab}"]').click()
+        entities = f'[data-entity^="{kind}:"]:visible'
+        thing = view.locator(f"{entities}[title^=from]" if kind == "wgsl" else entities).nth(1)
+        thing.click()
+        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        names.append(thing.get_attribute("data-entity"))
+        lit.append(set(view.locator("[data-lit]:visible").evaluate_all("all => all.map(e => e.dataset.entity)")))
     cell(page, 2).locator(".cm-content").click()
     page.keyboard.press("Control+A")
-    page.keyboard.insert_text(ask.replace("ENTITY", repr(name)))
+    page.keyboard.insert_text(ask.replace("ENTITIES", repr(names)))
     run_cell(page, 2)
-    wanted = set(state(page))
-    assert name in lit and set(lit) <= wanted and len(wanted) > 1, (set(lit) - wanted, name)
+    rows, *sets = state(page)  # type: ignore[misc]
+
+    def by_row(entities: set[str]) -> set[str]:
+        """A row of the source pane stands for all calls that were written in it."""
+        return {f"row:{rows[int(e[5:])]}" if e.startswith("line:") else e for e in entities}
+
+    for name, shown, wanted in zip(names, lit, map(set, sets), strict=True):
+        assert name in shown and by_row(shown) <= by_row(wanted) and len(wanted) > 2, (name, shown - wanted)
+    assert sum(map(len, lit)) > 20

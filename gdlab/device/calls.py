@@ -109,28 +109,27 @@ def _reduce(bench: Bench) -> None:
         x = bench.operand(0, cube)
     size = r.outer * r.inner
     shape = bench.shape_of(bench.d.epilogue, size)
-    bench.steps.append(_fold(r.combine, x, bench.out((r.outer, r.inner))))
+    bench.steps += _fold(bench, r.combine, x, bench.out((r.outer, r.inner)))
     if r.finish == "acc" and not bench.d.epilogue:
         return
     acc = build(r.finish, {"acc": array(bench.out(shape)), "n": Number(np.float32(r.count))})
     bench.chain(bench.d.epilogue, size, acc, bench.out(shape))
 
 
-def _fold(combine: str, x: Array, out: Array) -> Step:
-    """One call that folds the middle axis."""
+def _fold(bench: Bench, combine: str, x: Array, out: Array) -> list[Step]:
+    """The calls that fold the middle axis."""
     outer, length, inner = x.shape
     if combine != "sum":
         ufunc = np.maximum if combine == "max" else np.minimum
-        return ufunc.reduce, (x, 1, None, out)
-    if outer == inner == 1:
-        return np.add.reduce, (x, 1, _F64, out)
-    if length > LONG:
-        return np.add.reduce, (x, 1, _F64, out)
+        return [(ufunc.reduce, (x, 1, None, out))]
+    if outer == inner == 1 or length > LONG:  # with a float32 result NumPy would round after every 8192 elements
+        total = bench.temporary(out.shape, _F64)
+        return [(np.add.reduce, (x, 1, _F64, total)), (np.copyto, (out, total))]
     if inner == 1:  # along memory NumPy sums in pairs
-        return np.add.reduce, (x.reshape(outer, length), 1, None, out.reshape(outer))
+        return [(np.add.reduce, (x.reshape(outer, length), 1, None, out.reshape(outer)))]
     if outer == 1:
-        return np.matmul, (np.ones(length, _F32), x.reshape(length, inner), out.reshape(inner))
-    return np.add.reduce, (x, 1, None, out)
+        return [(np.matmul, (np.ones(length, _F32), x.reshape(length, inner), out.reshape(inner)))]
+    return [(np.add.reduce, (x, 1, None, out))]
 
 
 # rows: the NumPy form of each file in shaders/ ------------------------------------------------------------------------

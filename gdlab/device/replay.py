@@ -5,6 +5,7 @@ Knows wgpu only through the `Gpu` it is given. Everything here runs on the owner
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import time
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 IN_FLIGHT = 2
 SPIN_SECONDS = 300e-6  # a blocking poll doubles a short step (H200: 26 µs spun, 70 µs blocked)
+PATIENCE_SECONDS = 5.0  # between the end of a submission and the news of it
 READ_BYTES = 16 << 20  # the kept staging buffer of reads grows up to this
 Row = tuple[Any, Any, int, int, int]  # raw pipeline, raw bind group, workgroups
 NO_UPDATE = Update("none", (), (), ())
@@ -81,7 +83,8 @@ class Staging:
             gpu.poll()
         if not self.status:
             gpu.poll(submission)
-        while not self.status:
+        deadline = time.perf_counter() + PATIENCE_SECONDS
+        while not self.status and time.perf_counter() < deadline:
             gpu.poll()
         if self.status != gpu.lib.WGPUMapAsyncStatus_Success:
             raise SessionError(where, "reading back", f"map status {self.status}", "a device that is alive")
@@ -309,8 +312,8 @@ class WgpuProgram(Program):
     def close(self) -> None:
         if not self.open:
             return
-        if not self.gpu.lost:
-            self._harvest(0)  # a map under way keeps its buffer
+        with contextlib.suppress(SessionError):  # of a lost device there is nothing to wait for
+            self._harvest(0)
         self.open = False
         self.memory, self.places, self.ring, self.reader = {}, {}, (), None
         self.launches, self.rows, self.update_launches, self.update_rows = [], [], [], []

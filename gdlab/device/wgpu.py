@@ -161,9 +161,7 @@ class Gpu:
         self.raw = SimpleNamespace(**{name: getattr(lib, f"wgpu{name}") for name in RAW})
         self.usage, self.map_usage = _usages(wgpu.BufferUsage)
         self.refused: type[Exception] = wgpu.GPUError
-        self.adapter = adapter
-        with _driver_environment():
-            self.device = adapter.request_device_sync()
+        self.adapter, self.device = adapter, _opened_device(adapter)
         self.d, self.q, self.null = self.device._internal, self.device.queue._internal, ffi.NULL
         self.bounds = _bounds(self.device.limits)
         self.lost, self.pending = False, 0
@@ -285,6 +283,16 @@ class Gpu:
             if self.pending >= FLUSH_BYTES:  # unsubmitted writes pile up staging memory
                 self.submit(self.record(where, lambda encoder: None))
                 self.poll()
+
+
+def _opened_device(adapter: Any) -> Any:
+    """A device with the adapter's own limits and no features."""
+    try:
+        with _driver_environment():
+            return adapter.request_device_sync()
+    except RuntimeError as error:
+        given = f"{adapter.info['device']}, which does not open ({_told(error)})"
+        raise DeviceUnavailableError("device", "wgpu", given, 'a working driver or device="cpu"') from error
 
 
 def _told(error: object) -> str:

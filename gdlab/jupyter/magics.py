@@ -19,6 +19,7 @@ from gdlab.jupyter.display import show_document, show_study
 from gdlab.jupyter.widget import close_panel, wake
 from gdlab.study import Study
 from gdlab.view.doc import Document, load_doc
+from gdlab.view.doctor import doctor_text
 
 SHOW = ("opt", "rewrites", "grad", "plan", "arena", "kernels", "session", "text")
 _PYTHON_NAME = re.compile(r"[^\W\d]\w*")
@@ -233,8 +234,6 @@ class GraphMagics(Magics):
     @line_magic
     def graph_doctor(self, line: str) -> None:
         """One table: versions, adapters, device chosen and why, extension, threads; each bad row says what to do."""
-        from gdlab.__main__ import doctor_text
-
         print(doctor_text())
 
     # -- inside --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any, Literal
 PROTOCOL = 1
 
 State = Literal["none", "ready", "running", "paused", "failed", "closed"]
-CommandName = Literal["open", "step", "run", "pause", "resume", "stop", "select"]
+CommandName = Literal["open", "step", "run", "pause", "resume", "stop"]
 EventKind = Literal["nonfinite", "pause", "error", "note"]
 
 
@@ -118,10 +118,9 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at a step, for the event list."""
+    """Something that happened at a step, for the event list; `about` is an entity of the document, or null."""
 
     step: int
-    dispatch: int
     kind: EventKind
     about: str | None
     text: str

@@ -141,8 +141,10 @@ class Panel:
             self.widget.send({"type": type(message).__name__.lower(), **asdict(message)}, buffers)
 
     def show(self, document: Any) -> None:
-        """Make `document` the one this study's views draw."""
-        self.document = document
+        """Make `document` the one this study's views draw; those that are on the page already get it too."""
+        older, self.document = self.document, document
+        if older is not None and older.data["id"] != document.data["id"]:
+            self.send_doc()
 
     def refresh(self) -> None:
         """Build the document anew where the study has moved on (a session was opened), and tell the page."""
@@ -199,7 +201,8 @@ class Panel:
             return
         events = self.study._runner.events
         for e in events[self.sent_events :]:
-            self._send(Event(e.step, -1, e.kind, None, e.text))
+            loss = f"node:0.{self.study.graph.output_ids[0]}"  # stage 0 is the graph as written, its rows are node ids
+            self._send(Event(e.step, e.kind, loss if e.kind == "nonfinite" else None, e.text))
         self.sent_events = len(events)
 
     @property
@@ -294,6 +297,7 @@ class Reporter:
         self.bell.set()
 
     def _loop(self) -> None:
+        was_busy = False
         while True:
             live = [p for p in list(self.panels) if not p.closed]
             for panel in live:
@@ -303,9 +307,12 @@ class Reporter:
                     panel.want_full = True
             del live
             busy = any(not p.idle for p in list(self.panels))
-            self.bell.wait(_FRAME_SECONDS if busy else 1.0)
+            if busy or was_busy:  # one more round after the last step: its state is news
+                time.sleep(_FRAME_SECONDS)
+            else:
+                self.bell.wait(1.0)
             self.bell.clear()
-            time.sleep(_FRAME_SECONDS if busy else 0.01)
+            was_busy = busy
 
 
 _reporter = Reporter()

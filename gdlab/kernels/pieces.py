@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from gdlab.errors import CompileError
-from gdlab.plan.expr import names
 from gdlab.plan.plan import Arg, Dispatch, LineMap, Operand, PointOp
 from gdlab.types import DType
 
@@ -21,9 +20,11 @@ LANES = "xyzw"
 
 
 # shader files ---------------------------------------------------------------------------------------------------------
-def shader_folder() -> Path:
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def shader_folder(package: Path = _PACKAGE) -> Path:
     """Where the `.wgsl` files lie: inside the package (wheel), else beside it (checkout)."""
-    package = Path(__file__).resolve().parent.parent
     for folder in (package / "shaders", package.parent / "shaders"):
         if (folder / "functions.wgsl").is_file():
             return folder
@@ -162,18 +163,12 @@ def chain_function(text: Text, name: str, chain: Sequence[PointOp], first: str, 
     text.add(f"    return v{len(chain) - 1};\n}}\n")
 
 
-def called(chain: Sequence[PointOp]) -> set[str]:
-    """Functions that the lines of a chain call."""
-    found = {_RENAMED.get(n, n) for line in chain for n in names(line.expr)}
-    return found | ({"at_run_time"} if any(_only_literals(line) for line in chain) else set())
-
-
 def expression(line: PointOp) -> str:
     """The expression of a chain's line, its names replaced by what they stand for."""
     values = {name: number(float(v)) for name, v in line.attrs if isinstance(v, (int, float))}
     constant = _only_literals(line)
     for name, arg in zip(line.names, line.args, strict=True):
-        values[name] = _argument(arg, constant)
+        values[name] = _argument(arg, constant or f"/ {name}" in line.expr)
     return _NAME.sub(lambda m: values.get(m[0], _RENAMED.get(m[0], m[0])), line.expr)
 
 
@@ -181,7 +176,7 @@ def _only_literals(line: PointOp) -> bool:
     return all(a.kind == "literal" for a in line.args)
 
 
-def _argument(arg: Arg, constant: bool) -> str:
+def _argument(arg: Arg, opaque: bool) -> str:
     match arg.kind:
         case "operand":
             return f"x{arg.index}"
@@ -189,8 +184,8 @@ def _argument(arg: Arg, constant: bool) -> str:
             return f"v{arg.index}"
         case "acc":
             return "acc"
-        case "literal":  # a constant 1.0 / 0.0 is an error in WGSL, one that is computed is not
-            return f"at_run_time({number(arg.value)})" if constant else number(arg.value)
+        case "literal":
+            return f"at_run_time({number(arg.value)})" if opaque else number(arg.value)
 
 
 def call(name: str, chain: Sequence[PointOp], first: str, operands: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gdlab.op import Contraction, Elementwise, Leaf, Movement, Reduction, Rows
+from gdlab.plan.labels import display
 from gdlab.plan.plan import CompileOptions, Limits, Missed
 from gdlab.plan.terms import Term, Terms
 
@@ -152,8 +153,8 @@ class Clusters:
         return None
 
     def _missed(self, term: Term, readers: list[Edge], reason: str, detail: str) -> Missed:
-        reader = next(e.reader for e in readers if e.chain)
-        return Missed(f"{self._op(term.id)}+{self._op(reader)}", term.node, reason, detail)
+        reader = next(e.reader for e in reversed(readers) if e.chain)
+        return Missed(f"{display(self._op(term.id))}+{display(self._op(reader))}", term.node, reason, detail)
 
     def _op(self, term: int) -> str:
         return self.terms.terms[term].op.name

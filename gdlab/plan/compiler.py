@@ -40,7 +40,7 @@ def compile(
     backward = _backward(graph, mode, lanes)
     terms = terms_of(graph, backward)
     needs = needs_of(terms, tuple(terms.term_of[i] for i in graph.output_ids))
-    _check_sizes(terms, needs.needed, target)
+    _check_sizes(graph, terms, needs.needed, target)
     clusters = Clusters(terms, needs, options, target.limits)
     lowered = Lowering(graph, terms, target).run(clusters.assign(), needs.needed)
     order, groups = scheduled(lowered.dispatches, options.serial)
@@ -89,15 +89,15 @@ def _check_arguments(graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None)
         raise CompileError("compile", "gradients", gradients, f"{len(graph.parameters)}, one per parameter, or none")
 
 
-def _check_sizes(terms: Terms, needed: bytearray, target: Target) -> None:
+def _check_sizes(graph: Graph, terms: Terms, needed: bytearray, target: Target) -> None:
     """A tensor that no binding can hold is refused by name."""
     most = target.limits.binding_bytes
     for term in terms.terms:
         if needed[term.id] and term.type.size_bytes > most:
-            raise CompileError(
-                "compile", "tensor", f"{term.type} of {term.op.name}, {term.type.size_bytes} bytes",
-                f"at most {most} bytes, the binding limit of this device", node=term.node,
-            )  # fmt: skip
+            name = graph.nodes[term.node].name or f"%{term.node}, {term.op.name}"
+            given = f"{term.type.size_bytes} bytes"
+            wanted = f"at most {most}, the largest binding of this device"
+            raise CompileError("compile", f"tensor {name} {term.type}", given, wanted, node=term.node)
 
 
 def _backward(graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None) -> list[bool]:

@@ -170,14 +170,13 @@ class Lowering:
 
     def _emit_rows(self, root: Term, core: Term, kernel: Rows, parts: _Parts) -> None:
         width = core.type.shape[-1]
-        rows = core.type.num_elements // width
+        rows = RowKernel(kernel.file, core.type.num_elements // width, width, core.node)
         parts.read_whole(core.inputs)
         chain = parts.epilogue()
-        label = f"{labels.display(core.op.name)}[{rows}x{width}]" + labels.suffix(chain)
-        self._emit(
-            "rows", root, parts, label, variants.rows(rows, width, self.target), epilogue=chain,
-            rows=RowKernel(kernel.file, rows, width, core.node), flops=rows * width * (5 + len(chain)),
-        )  # fmt: skip
+        label = f"{labels.display(core.op.name)}[{rows.rows}x{width}]" + labels.suffix(chain)
+        flops = core.type.num_elements * (5 + len(chain))
+        schedule = variants.rows(rows, self.target)
+        self._emit("rows", root, parts, label, schedule, epilogue=chain, rows=rows, flops=flops)
 
     def _emit_gather(self, root: Term, core: Term, parts: _Parts) -> None:
         offset, axes, fill = movement_of(core, self.terms.terms[core.inputs[0]].type)

@@ -28,8 +28,13 @@ def verify_update(plan: ExecutionPlan, update: Update) -> Update:
     buffers = (*plan.buffers, *update.buffers)
     slots = len(plan.memory.slots)
     slot_of = (*plan.memory.slot_of, *range(slots, slots + len(update.buffers)))
+    written: dict[int, int] = {}
     for d in update.dispatches:
         _check_dispatch(d, buffers, slot_of, plan.target.limits)
+        for b in d.writes:
+            if b in written:
+                raise _conflict(d.index, written[b], b, "both write")
+            written[b] = d.index
     return update
 
 
@@ -164,6 +169,8 @@ def _check_references(plan: ExecutionPlan) -> None:
     for i, d in enumerate(plan.dispatches):
         if d.index != i:
             raise CompileError("plan", "dispatch index", d.index, str(i))
+    if len(plan.memory.slot_of) != count:
+        raise CompileError("memory", "slots", f"{len(plan.memory.slot_of)} places", str(count))
     for what, ids in _references(plan):
         for ref in ids:
             if not 0 <= ref < count:
@@ -236,8 +243,6 @@ def _check_memory(
     buffers: Sequence[Buffer], dispatches: Sequence[Dispatch], memory: MemoryPlan, limits: Limits
 ) -> None:
     """Slots hold their tenants, pinned ones hold one, and the lives of two tenants lie strictly apart in groups."""
-    if len(memory.slot_of) != len(buffers):
-        raise CompileError("memory", "slots", f"{len(memory.slot_of)} places", str(len(buffers)))
     first, last = _lives(buffers, dispatches)
     tenants: list[list[int]] = [[] for _ in memory.slots]
     for b, place in enumerate(memory.slot_of):

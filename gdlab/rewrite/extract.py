@@ -46,6 +46,7 @@ def extract(problem: Problem, component: Sequence[int], seconds: float | None = 
     before = search.total
     for _ in range(PASSES):
         at = search.total
+        search.prepare()
         search.switch()
         search.eliminate()
         search.adopt()
@@ -136,7 +137,7 @@ class _Search:
         return False
 
     def attempt(self, plan: Plan, *, keep: bool) -> int | None:
-        """The change of cost when the plan is carried out; None where it may not be. Undone unless it pays and `keep`."""
+        """The change of cost if the plan is carried out; None where it may not be. Undone unless `keep` and it pays."""
         self.attempts += 1
         if self.deadline is not None and self.attempts % 256 == 0:
             self.late = self.late or time.perf_counter() > self.deadline
@@ -165,6 +166,18 @@ class _Search:
             if gain is not None and (best is None or gain < best[0]):
                 best = gain, e
         return best
+
+    def prepare(self) -> None:
+        """Give every dormant class the e-node that would be best if it were read now."""
+        for c in self.open:
+            if self.late:
+                return
+            if not self.ref[c]:
+                self._count([c], 1)
+                best = self._best(c, self.of_class[c])
+                if best is not None and best[0] < 0:
+                    self._point(c, best[1])
+                self._count([c], -1)
 
     def switch(self) -> None:
         """Give every live class the e-node that pays best alone."""

@@ -195,6 +195,8 @@ class Prices:
         if op.broadcasts and len({v.shape for v in values}) > 1:  # the builder would insert a broadcast
             return -1
         try:
+            if op.canonical is not None and op._asking(op.canonical, values, attrs) != attrs:
+                return -1
             return self.number(op.infer(values, attrs))
         except GdlabError:
             return -1

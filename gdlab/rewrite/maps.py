@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gdlab.graph import Graph, Node
 from gdlab.rewrite.explain import Explained
-from gdlab.rewrite.load import EClasses
+from gdlab.rewrite.load import EClasses, Firing, Key
 from gdlab.rewrite.pattern import Rule
 from gdlab.rewrite.prepare import Prepared
 from gdlab.rewrite.report import Derivation, RuleStat
@@ -43,7 +43,8 @@ def origin(
 ) -> dict[int, tuple[int, ...]]:
     """For every new node the old ones it stands for: first the one it has name and source of, then the others by id.
 
-    A node that lives on by itself belongs to nobody else.
+    A node that lives on by itself belongs to nobody else; one that vanished without a rule of its own (only vanished
+    nodes read it) belongs where its readers do. So every live node of the graph is found again.
     """
     others: dict[int, set[int]] = {i: set() for i in range(len(order))}
     for old, to in moved.items():
@@ -55,12 +56,28 @@ def origin(
         for found in others.values() if moved[duplicate] is None else ():
             if kept in found:
                 found.add(duplicate)
+    _adopt_orphans(graph, prepared, others)
     result = {}
     for i, id in enumerate(order):
         first = id if id < len(graph) else done.root_of.get(id, -1)
         rest = sorted(others[i] - {first})
         result[i] = (first, *rest) if first >= 0 else tuple(rest)
     return result
+
+
+def _adopt_orphans(graph: Graph, prepared: Prepared, others: Mapping[int, set[int]]) -> None:
+    owners: list[set[int]] = [set() for _ in range(len(graph))]
+    for new, olds in others.items():
+        for old in olds:
+            owners[old].add(new)
+    orphan = [not found for found in owners]
+    for node in reversed(graph.nodes):
+        for i in node.inputs:
+            if orphan[i] and prepared.same[node.id] >= 0:
+                owners[i] |= owners[node.id]
+    for old, found in enumerate(owners):
+        for new in found if orphan[old] else ():
+            others[new].add(old)
 
 
 def derivations(done: Explained, order: Sequence[int]) -> tuple[Derivation, ...]:
@@ -78,6 +95,11 @@ def rules_fired(steps: Sequence[Step]) -> tuple[tuple[str, int], ...]:
     return tuple(Counter(s.label for s in steps[:-1]).items())
 
 
+def _says_something_new(f: Firing, own: set[Key]) -> bool:
+    """Whether the graph held neither the result nor, as two different nodes, both sides."""
+    return not f.right or any(k not in own for k in f.right) or f.left[-1] in own
+
+
 def rule_table(
     table: Sequence[Rule], off: Mapping[str, object], program: Sequence[Rule], classes: EClasses | None,
     matched: Mapping[str, int], fired: Mapping[str, int], seconds: Mapping[str, float], steps: Sequence[Step],
@@ -85,11 +107,11 @@ def rule_table(
 ) -> tuple[RuleStat, ...]:  # fmt: skip
     """A row per rule, those without a match included."""
     firings = () if classes is None else classes.firings
-    own = set() if classes is None else set(classes.key_of.values())
-    made = Counter(f.rule for f in firings if not f.right or any(k not in own for k in f.right))
-    names = [r.name for r in program]
-    created = {names[j] if j >= 0 else FOLD: n for j, n in made.items()}
-    used = Counter(names[f.rule] if f.rule >= 0 else FOLD for f in {use.firing for use in done.used})
+    own: set[Key] = set() if classes is None else set(classes.key_of.values())
+    names = {-1: FOLD} | {j: r.name for j, r in enumerate(program)}
+    behind = {use.firing for use in done.used}
+    used = Counter(names[f.rule] for f in behind)
+    created = Counter(names[f.rule] for f in firings if f in behind or _says_something_new(f, own))
     same = sum(1 for s in steps if s.rule == CSE)
     rows = []
     for rule in table:

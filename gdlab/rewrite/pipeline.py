@@ -135,7 +135,7 @@ def _optimize(
         searched = _search(prepared, program, model, selection, budget)
     except EngineFailure as e:
         failure = str(e)
-        warnings.warn(f"optimize: egglog: {failure}; only equal nodes were merged", RuntimeWarning, stacklevel=5)
+        warnings.warn(f"optimize: egglog: {failure}; only equal nodes were merged", RuntimeWarning, stacklevel=3)
     begin = time.perf_counter()
     done = Explained()
     if searched is not None:

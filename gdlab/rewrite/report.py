@@ -20,7 +20,8 @@ class RuleStat:
     """One rule of the table, those that found nothing included.
 
     `matched`: matches of the engine, also those found again (an effort); `fired`: distinct firings; `created`: those
-    whose result the graph did not hold; `used`: those behind a step. `seconds`: its share of the engine's time.
+    that brought a new e-node or made different nodes equal; `used`: those behind a step.
+    `seconds`: its share of the engine's time.
     """
 
     id: str

@@ -103,11 +103,14 @@ def build(
 
 
 def _append(graph: Graph, node: Node, operands: Sequence[Value], attrs: Mapping[str, Any]) -> Value:
-    given = tuple((k, attrs[v.name] if isinstance(v, AttrVar) else v) for k, v in node.attrs)
+    given = {k: attrs[v.name] if isinstance(v, AttrVar) else v for k, v in node.attrs}
     op = REGISTRY[node.op]
     if op.broadcasts and len({v.shape for v in operands}) > 1:  # the builder would insert a broadcast
         raise ShapeError(op.name, "operands", " and ".join(str(v.type) for v in operands), "equal shapes")
-    return graph.append(op.name, tuple(v.id for v in operands), given, op.infer(operands, dict(given)), node.name)
+    if op.canonical is not None:
+        given = op._asking(op.canonical, operands, given)
+    type = op.infer(operands, given)
+    return graph.append(op.name, tuple(v.id for v in operands), tuple(sorted(given.items())), type, node.name)
 
 
 def value_of(graph: Graph, root: int, operands: Mapping[str, Array]) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,8 +14,6 @@ from gdlab.view.columns import Json, ragged, sparse, words
 from gdlab.view.links import link
 from gdlab.view.stages import Fates, family
 
-_ENTRY = re.compile(r"\bfn\s+(\w+)\s*\(")
-_COMPUTE = re.compile(r"@compute\b")
 _FATES = {"dead": "dead", "aliased": "aliased", "merged": "folded", "folded": "literal", "operand view": "operand"}
 
 
@@ -152,7 +149,7 @@ def _kernel_table(kernels: Sequence[_Kernel]) -> Json:
     return {
         "count": len(kernels),
         "key": [hashlib.sha256(f"{k.dispatch.workgroup_size}{k.text}".encode()).hexdigest()[:12] for k in kernels],
-        "entry": words([_entry(k) for k in kernels]),
+        "entry": words([d.kernel for d in first]),
         "family": words([_FAMILY[d.kernel] for d in first]),
         "wgsl": [k.text for k in kernels],
         "workgroup_size": ragged([d.workgroup_size for d in first]),
@@ -168,13 +165,6 @@ _FAMILY = {
     "pointwise": "elementwise", "reduce": "reduction", "rows": "reduction", "matmul": "contraction",
     "movement": "movement", "sgd": "update", "adam": "update",
 }  # fmt: skip
-
-
-def _entry(kernel: _Kernel) -> str:
-    """The name of the entry point, as the text has it."""
-    compute = _COMPUTE.search(kernel.text)
-    found = _ENTRY.search(kernel.text, compute.start() if compute else 0)
-    return f"{kernel.dispatch.kernel} {found[1]}" if found else kernel.dispatch.kernel
 
 
 def _bindings(d: Dispatch) -> list[Json]:

@@ -129,7 +129,7 @@ class Draft:
             "seconds": report.egglog_time + report.extract_time,
         })  # fmt: skip
         self._stage(Stage(key, key, title, parent, graph, trace.keys, lane, twin, self.loss), trace, steps["count"])
-        before.fates |= passes.optimize_fates(len(self.stages) - 1, before.graph, report, trace)
+        before.fates |= passes.optimize_fates(before.graph, trace)
 
     def differentiate(self, key: str, title: str, parent: int, report: AutodiffReport, graph: Graph) -> None:
         """Add a derivative and its pass."""

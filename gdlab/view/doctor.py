@@ -57,7 +57,9 @@ def doctor_text() -> str:
     rows = doctor_rows()
     table = grid(("", "", ""), [(marks[row.level], row.name, row.found) for row in rows], indent="")
     return "\n".join(
-        line for row, shown in zip(rows, table, strict=True) for line in (shown, f"       → {row.advice}")[: 1 + bool(row.advice)]
+        line
+        for row, shown in zip(rows, table, strict=True)
+        for line in (shown, f"       → {row.advice}")[: 1 + bool(row.advice)]
     )
 
 

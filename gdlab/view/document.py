@@ -16,6 +16,7 @@ from typing import Any
 from gdlab.errors import LoadError, unknown_name
 from gdlab.view.closure import problems
 from gdlab.view.columns import Json, Table
+from gdlab.view.figures import flat
 from gdlab.view.links import Provenance
 
 FORMAT = "gdlab.graph.v1"
@@ -35,7 +36,7 @@ class Document:
         return f"<Document {self.data['title']}: {len(self.data['stages'])} stages, id {self.data['id']}>"
 
     def __str__(self) -> str:
-        return str(self.data["summary"])
+        return flat(str(self.data["summary"]))
 
     def json(self) -> bytes:
         """The canonical bytes: UTF-8, sorted keys, no spaces."""

@@ -61,26 +61,11 @@ def optimize_trace(number: int, keys: Sequence[str], report: OptimizeReport, aft
     return Trace([ids.key[id] for id in order], consumed, produced, images)
 
 
-def optimize_fates(stage: int, before: Graph, report: OptimizeReport, trace: Trace) -> Fates:
-    """Why a node has no image after the pass: what replaced it, or that nothing read it."""
+def optimize_fates(before: Graph, trace: Trace) -> Fates:
+    """Why a node has no image after the pass: whatever is merged or fused has one, so nothing needed it."""
     with_image = {old for old, _ in trace.images}
-    last_step: dict[int, int] = {}
-    for old, s in trace.consumed:
-        last_step[old] = s
-    went: dict[int, int] = {}
-    for s, new in trace.produced:
-        went.setdefault(s, new)
-    fates: Fates = {}
-    for node in before:
-        if node.id in with_image:
-            continue
-        found = last_step.get(node.id)
-        if found is None:
-            fates[node.id] = {"kind": "dead", "into": None, "reason": "no output depends on it"}
-            continue
-        into = f"node:{stage}.{went[found]}" if found in went else None
-        fates[node.id] = {"kind": "folded", "into": into, "reason": report.steps[found].label}
-    return fates
+    dead: Json = {"kind": "dead", "into": None, "reason": "no output depends on it"}
+    return {node.id: dead for node in before if node.id not in with_image}
 
 
 def optimize_steps(report: OptimizeReport, number: int, keys: Sequence[str]) -> Json:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from gdlab.errors import unknown_name
 from gdlab.view.chain import chain, links
 from gdlab.view.document import Document
+from gdlab.view.figures import flat
 from gdlab.view.textgraph import before_after, derivative, node_rows, rewrites, written
 from gdlab.view.textplan import DISPATCH_HEAD, arena, dispatch_rows, kernels, plan_table, session
 
@@ -20,13 +21,13 @@ def twin(document: Document, view: str = "opt", at: str | None = None) -> str:
     if view == "links" and at is not None:
         return "\n".join(chain(document, at)) + "\n"
     lit = None if at is None else document.select(at)
-    lines = [line for line in VIEWS[view](document) if lit is None or _concerns(line, lit)]
+    lines = [flat(line) for line in VIEWS[view](document) if lit is None or _concerns(line, lit)]
     return "\n".join(lines) + "\n"
 
 
 def everything(document: Document) -> str:
     """All views, one after the other."""
-    parts = [str(document.data["summary"]), ""]
+    parts = [str(document), ""]
     for view in ("graph", "opt", "rewrites", "grad", "plan", "arena", "kernels", "session"):
         parts += [f"== {view} ==", twin(document, view)]
     return "\n".join(parts)

@@ -2,7 +2,10 @@
 
 import { h } from "./dom.ts";
 
-const CLOSEST = 3, FARTHEST = 0.2, FIT_AT_LEAST = 0.8, TALLEST = 524;
+const CLOSEST = 3,
+  FARTHEST = 0.2,
+  FIT_AT_LEAST = 0.8,
+  TALLEST = 524;
 const STEP = 1.25;
 
 export class CameraGroup {
@@ -10,23 +13,37 @@ export class CameraGroup {
   private fitting = true;
   private readonly cameras = new Set<Camera>();
 
-  add(camera: Camera): void { this.cameras.add(camera); this.refit(); }
-  remove(camera: Camera): void { this.cameras.delete(camera); }
+  add(camera: Camera): void {
+    this.cameras.add(camera);
+    this.refit();
+  }
+  remove(camera: Camera): void {
+    this.cameras.delete(camera);
+  }
 
   /** As large as fits, never above 1 and never below .8: then the panes scroll. */
-  fit(): void { this.fitting = true; this.refit(); }
+  fit(): void {
+    this.fitting = true;
+    this.refit();
+  }
 
   refit(): void {
     if (!this.fitting) return;
     const shown = [...this.cameras].filter(camera => camera.el.clientWidth > 0);
     const fits = shown.map(camera => Math.min(camera.el.clientWidth / camera.width, TALLEST / camera.height, 1));
-    this.set(Math.max(FIT_AT_LEAST, fits.reduce((a, b) => Math.min(a, b), 1)));
+    this.set(
+      Math.max(
+        FIT_AT_LEAST,
+        fits.reduce((a, b) => Math.min(a, b), 1),
+      ),
+    );
     shown.forEach(camera => camera.center());
   }
 
   zoomBy(factor: number, at?: { camera: Camera; x: number; y: number }): void {
     this.fitting = false;
-    const before = this.zoom, zoom = Math.min(CLOSEST, Math.max(FARTHEST, before * factor));
+    const before = this.zoom,
+      zoom = Math.min(CLOSEST, Math.max(FARTHEST, before * factor));
     this.set(zoom);
     at?.camera.keep(at.x, at.y, zoom / before);
   }
@@ -44,13 +61,25 @@ export class Camera {
   private readonly observer: ResizeObserver;
   private gesture: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(readonly group: CameraGroup, picture: SVGSVGElement, readonly width: number, readonly height: number, private readonly many: boolean, private readonly axis: number) {
+  constructor(
+    readonly group: CameraGroup,
+    picture: SVGSVGElement,
+    readonly width: number,
+    readonly height: number,
+    private readonly many: boolean,
+    private readonly axis: number,
+    private readonly look: (top: number, bottom: number) => void,
+  ) {
     this.world = h("div", { class: "gd-world" }, picture);
     this.sizer = h("div", { class: "gd-sizer" }, this.world);
     this.el = h("div", { class: "gd-camera gd-scroll" }, this.sizer);
     this.el.addEventListener("wheel", event => this.onWheel(event), { passive: false });
     this.el.addEventListener("pointerdown", event => this.onDown(event));
-    this.observer = new ResizeObserver(() => group.refit());
+    this.el.addEventListener("scroll", () => this.seen(), { passive: true });
+    this.observer = new ResizeObserver(() => {
+      group.refit();
+      this.seen();
+    });
     this.observer.observe(this.el);
     group.add(this);
   }
@@ -66,7 +95,26 @@ export class Camera {
     this.sizer.style.width = `${this.width * zoom}px`;
     this.sizer.style.height = `${this.height * zoom}px`;
     // Above 60 boxes small scales drop text; below, everything is always drawn.
+    this.seen();
     this.el.dataset.detail = !this.many || zoom >= 0.6 ? "full" : zoom >= 0.25 ? "op" : "shape";
+  }
+
+  /** Tells what part of the picture is in sight. */
+  seen(): void {
+    const { zoom } = this.group,
+      top = this.el.scrollTop / zoom;
+    this.look(top, top + (this.el.clientHeight || TALLEST) / zoom);
+  }
+
+  inSight(y: number): boolean {
+    const { zoom } = this.group,
+      top = this.el.scrollTop / zoom;
+    return y >= top && y <= top + this.el.clientHeight / zoom - 40;
+  }
+
+  bring(y: number): void {
+    this.el.scrollTop = y * this.group.zoom - this.el.clientHeight / 3;
+    this.seen();
   }
 
   /** A picture that is wider than its pane starts with its axis in the middle. */
@@ -88,16 +136,20 @@ export class Camera {
     // A layer of its own during the gesture only: text is drawn sharp again at rest.
     this.world.style.willChange = "transform";
     clearTimeout(this.gesture);
-    this.gesture = setTimeout(() => { this.world.style.willChange = ""; }, 200);
+    this.gesture = setTimeout(() => {
+      this.world.style.willChange = "";
+    }, 200);
     this.group.zoomBy(Math.exp(-event.deltaY / 300), { camera: this, x: event.clientX - frame.left, y: event.clientY - frame.top });
   }
 
   private onDown(event: PointerEvent): void {
     if (event.button !== 0) return;
-    const { scrollLeft, scrollTop } = this.el, { clientX, clientY } = event;
+    const { scrollLeft, scrollTop } = this.el,
+      { clientX, clientY } = event;
     let dragging = false;
     const move = (to: PointerEvent) => {
-      const dx = to.clientX - clientX, dy = to.clientY - clientY;
+      const dx = to.clientX - clientX,
+        dy = to.clientY - clientY;
       if (!dragging && Math.hypot(dx, dy) < 4) return;
       dragging = true;
       this.el.dataset.dragging = "";
@@ -112,11 +164,16 @@ export class Camera {
       if (dragging) addEventListener("click", stop, { capture: true, once: true });
       setTimeout(() => removeEventListener("click", stop, { capture: true }));
     };
-    const stop = (click: MouseEvent) => { click.stopPropagation(); click.preventDefault(); };
+    const stop = (click: MouseEvent) => {
+      click.stopPropagation();
+      click.preventDefault();
+    };
     addEventListener("pointermove", move);
     addEventListener("pointerup", up);
     addEventListener("pointercancel", up);
   }
 
-  static step(group: CameraGroup, way: 1 | -1): void { group.zoomBy(way > 0 ? STEP : 1 / STEP); }
+  static step(group: CameraGroup, way: 1 | -1): void {
+    group.zoomBy(way > 0 ? STEP : 1 / STEP);
+  }
 }

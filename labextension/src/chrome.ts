@@ -9,27 +9,58 @@ import { chain } from "./select.ts";
 import { ARRANGEMENT, faceOf, TABS, type Action, type PaneKey, type Tab, type Ui } from "./state.ts";
 
 const NAMES: Record<Tab, string> = {
-  opt: "Graph", rewrites: "Rewrites", grad: "Derivative", plan: "Plan", arena: "Arena", kernels: "Kernels", session: "Session", text: "Text",
+  opt: "Graph",
+  rewrites: "Rewrites",
+  grad: "Derivative",
+  plan: "Plan",
+  arena: "Arena",
+  kernels: "Kernels",
+  session: "Session",
+  text: "Text",
 };
-const FACES: Partial<Record<PaneKey, string>> = { source: "Source", before: "As written", after: "Optimized", rewrites: "Steps", plan: "Dispatches", kernels: "WGSL" };
+const FACES: Partial<Record<PaneKey, string>> = {
+  source: "Source",
+  before: "As written",
+  after: "Optimized",
+  rewrites: "Steps",
+  plan: "Dispatches",
+  kernels: "WGSL",
+};
 
 /** The count beside a tab's name; empty where there is nothing to count. */
 function counts(doc: GraphDoc): Record<Tab, string> {
   const sizes = (role: string) => doc.stages.filter(stage => stage.role === role).map(stage => stage.nodes.length);
-  const written = sizes("written")[0], optimized = sizes("optimized")[0];
+  const written = sizes("written")[0],
+    optimized = sizes("optimized")[0];
   const steps = doc.passes.reduce((sum, pass) => sum + rewritesOf(pass).length, 0);
-  const { plan } = doc, physical = plan?.memory.physical_bytes;
+  const { plan } = doc,
+    physical = plan?.memory.physical_bytes;
   return {
     opt: written === undefined ? "" : optimized === undefined ? `${written}` : `${written}→${optimized}`,
-    rewrites: doc.passes.some(pass => pass.role === "optimize") ? `${steps}` : "", grad: "",
-    plan: plan ? planFact(plan) : "", arena: physical ? bytes(physical) : "", kernels: plan ? `${plan.kernels.length}` : "", session: "", text: "",
+    rewrites: doc.passes.some(pass => pass.role === "optimize") ? `${steps}` : "",
+    grad: "",
+    plan: plan ? planFact(plan) : "",
+    arena: physical ? bytes(physical) : "",
+    kernels: plan ? `${plan.kernels.length}` : "",
+    session: "",
+    text: "",
   };
 }
 
 const KEYS: [string, string][] = [
-  ["← →", "to an input, to a user"], ["↑ ↓", "previous, next"], ["Enter", "open the kernel of what is selected"], ["Esc", "clear the selection"],
-  ["Shift + click", "add to the selection"], ["Alt + ← →, [ ]", "selection before, after"], [", .", "previous, next rewrite"], ["+ \u2212 0", "zoom in, out, fit"],
-  ["Ctrl + wheel", "zoom"], ["n", "step the session"], ["p", "pause or resume"], ["t", "text"], ["?", "this help"],
+  ["← →", "to an input, to a user"],
+  ["↑ ↓", "previous, next"],
+  ["Enter", "open the kernel of what is selected"],
+  ["Esc", "clear the selection"],
+  ["Shift + click", "add to the selection"],
+  ["Alt + ← →, [ ]", "selection before, after"],
+  [", .", "previous, next rewrite"],
+  ["+ \u2212 0", "zoom in, out, fit"],
+  ["Ctrl + wheel", "zoom"],
+  ["n", "step the session"],
+  ["p", "pause or resume"],
+  ["t", "text"],
+  ["?", "this help"],
 ];
 
 export class Chrome {
@@ -46,25 +77,80 @@ export class Chrome {
   private spoken = 0;
   private saying: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(doc: GraphDoc, private readonly act: (action: Action) => void) {
+  constructor(
+    doc: GraphDoc,
+    private readonly act: (action: Action) => void,
+  ) {
     const count = counts(doc);
     const tab = (key: Tab) => {
-      const made = h("button", { type: "button", role: "tab", class: "gd-tab", "data-tab": key, on: { click: () => act({ do: "tab", tab: key }), keydown: (event: KeyboardEvent) => this.walk(event, key) } },
-        NAMES[key], count[key] && h("span", { class: "gd-count" }, count[key]));
+      const made = h(
+        "button",
+        {
+          type: "button",
+          role: "tab",
+          class: "gd-tab",
+          "data-tab": key,
+          on: { click: () => act({ do: "tab", tab: key }), keydown: (event: KeyboardEvent) => this.walk(event, key) },
+        },
+        NAMES[key],
+        count[key] && h("span", { class: "gd-count" }, count[key]),
+      );
       this.tabs.set(key, made);
       return made;
     };
-    this.source = h("button", { type: "button", class: "gd-button gd-sourceswitch", "data-command": "source", on: { click: () => act({ do: "source" }) } }, "Source");
-    this.helpButton = h("button", { type: "button", class: "gd-button gd-helpbutton", "data-command": "help", "aria-label": "keys", title: "keys (?)", on: { click: () => act({ do: "help", on: this.help.hidden === true }) } }, "?");
-    this.help = h("div", { class: "gd-help", role: "dialog", "aria-label": "keys", hidden: true }, h("h3", null, "Keys"),
-      h("dl", null, ...KEYS.flatMap(([key, does]) => [h("dt", null, key), h("dd", null, does)])));
+    this.source = h(
+      "button",
+      { type: "button", class: "gd-button gd-sourceswitch", "data-command": "source", on: { click: () => act({ do: "source" }) } },
+      "Source",
+    );
+    this.helpButton = h(
+      "button",
+      {
+        type: "button",
+        class: "gd-button gd-helpbutton",
+        "data-command": "help",
+        "aria-label": "keys",
+        title: "keys (?)",
+        on: { click: () => act({ do: "help", on: this.help.hidden === true }) },
+      },
+      "?",
+    );
+    this.help = h(
+      "div",
+      { class: "gd-help", role: "dialog", "aria-label": "keys", hidden: true },
+      h("h3", null, "Keys"),
+      h("dl", null, ...KEYS.flatMap(([key, does]) => [h("dt", null, key), h("dd", null, does)])),
+    );
     this.summary.textContent = doc.summary;
     this.summary.title = doc.summary;
-    this.root = h("div", { class: "gdlab", "data-lm-suppress-shortcuts": "true", tabindex: -1, role: "region", "aria-label": `gdlab ${doc.title}`, "data-doc": doc.id },
-      h("div", { class: "gd-frame" },
-        h("div", { class: "gd-bar" }, h("strong", { class: "gd-title", title: doc.title }, doc.title || "graph"),
-          h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, ...TABS.map(tab)), this.source, this.helpButton),
-        this.faces, this.panes, h("div", { class: "gd-status" }, this.summary, this.chain), this.help, this.voice));
+    this.root = h(
+      "div",
+      {
+        class: "gdlab",
+        "data-lm-suppress-shortcuts": "true",
+        tabindex: -1,
+        role: "region",
+        "aria-label": `gdlab ${doc.title}`,
+        "data-doc": doc.id,
+      },
+      h(
+        "div",
+        { class: "gd-frame" },
+        h(
+          "div",
+          { class: "gd-bar" },
+          h("strong", { class: "gd-title", title: doc.title }, doc.title || "graph"),
+          h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, ...TABS.map(tab)),
+          this.source,
+          this.helpButton,
+        ),
+        this.faces,
+        this.panes,
+        h("div", { class: "gd-status" }, this.summary, this.chain),
+        this.help,
+        this.voice,
+      ),
+    );
   }
 
   show(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
@@ -86,7 +172,10 @@ export class Chrome {
   say(text: string): void {
     clearTimeout(this.saying);
     const wait = Math.max(0, this.spoken + 1000 - Date.now());
-    this.saying = setTimeout(() => { this.spoken = Date.now(); this.voice.textContent = text; }, wait);
+    this.saying = setTimeout(() => {
+      this.spoken = Date.now();
+      this.voice.textContent = text;
+    }, wait);
   }
 
   destroy(): void {
@@ -95,18 +184,51 @@ export class Chrome {
   }
 
   private showFaces(ui: Ui): void {
-    const { faces } = ARRANGEMENT[ui.tab], current = faceOf(ui);
+    const { faces } = ARRANGEMENT[ui.tab],
+      current = faceOf(ui);
     this.faces.hidden = faces.length < 2;
-    replace(this.faces, ...faces.map((face): Child => h("button", { type: "button", "aria-pressed": String(face === current), "data-face": face, on: { click: () => this.act({ do: "face", face }) } }, FACES[face] ?? face)));
+    replace(
+      this.faces,
+      ...faces.map((face): Child =>
+        h(
+          "button",
+          {
+            type: "button",
+            "aria-pressed": String(face === current),
+            "data-face": face,
+            on: { click: () => this.act({ do: "face", face }) },
+          },
+          FACES[face] ?? face,
+        ),
+      ),
+    );
   }
 
   private showChain(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
     const parts = ui.selected.length > 0 ? chain(doc, lit) : [];
-    const link = (part: (typeof parts)[number]) => h("button", { type: "button", class: "gd-link", title: part.title, on: { click: (event: MouseEvent) => {
-      event.stopPropagation();
-      this.act({ do: "select", entities: part.entities });
-    } } }, part.text);
-    replace(this.chain, ...parts.flatMap((part, i): Child[] => [i > 0 && h("span", { class: "gd-sep", "aria-hidden": "true" }, i === 1 && parts[0]!.title === "line" ? " · " : " → "), link(part)]));
+    const link = (part: (typeof parts)[number]) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: "gd-link",
+          title: part.title,
+          on: {
+            click: (event: MouseEvent) => {
+              event.stopPropagation();
+              this.act({ do: "select", entities: part.entities });
+            },
+          },
+        },
+        part.text,
+      );
+    replace(
+      this.chain,
+      ...parts.flatMap((part, i): Child[] => [
+        i > 0 && h("span", { class: "gd-sep", "aria-hidden": "true" }, i === 1 && parts[0]!.title === "line" ? " · " : " → "),
+        link(part),
+      ]),
+    );
   }
 
   private walk(event: KeyboardEvent, from: Tab): void {

@@ -5,7 +5,8 @@ import parts from "./parts.css";
 import { VERSION } from "./version.ts";
 
 export function insertStyle(el: HTMLElement): void {
-  const root = el.getRootNode(), into = root instanceof ShadowRoot ? root : document.head;
+  const root = el.getRootNode(),
+    into = root instanceof ShadowRoot ? root : document.head;
   if (into.querySelector(`style[data-gdlab="${VERSION}"]`)) return;
   const style = document.createElement("style");
   style.dataset.gdlab = VERSION;

@@ -1,99 +1,39 @@
 // Read a GraphDoc (docs/graphdoc.md): `await openDoc(payload)` gives typed records out of the columnar tables.
 
+import type {
+  Json,
+  RawTable,
+  Payload,
+  NodeRecord,
+  Layout,
+  Stage,
+  SourceRecord,
+  RuleSource,
+  OptimizeReport,
+  RewriteStep,
+  DiffStep,
+  Pass,
+  KernelRecord,
+  DispatchRecord,
+  Hazard,
+  IntervalRecord,
+  Plan,
+  RunRecord,
+  RawLink,
+  NoteRecord,
+  ViewState,
+  GraphDoc,
+} from "./records.ts";
+
+export type * from "./records.ts";
+
 export const FORMAT = "gdlab.graph.v1";
 export const MIME = "application/vnd.gdlab.graph.v1+json";
-
-type Json = Record<string, unknown>;
-export type RawTable = { count?: number } & Json;
-
-/** What an output holds: the document, or its gzip (base64) with the study's key beside it. */
-export type Payload = Json;
-
-export interface TypeRecord { text: string; shape: number[]; dtype: string; nbytes: number }
-export interface LineRecord { source: number; line: number; col: number; end_line: number; end_col: number; stack: number[] }
-export interface Fate { kind: string; into: string | null; reason: string }
-export interface NodeRecord {
-  key: string; op: string; family: string; name: string; type: number; inputs: number[]; after: number[];
-  attrs: Json | null; lane: string; twin: number; flags: string[]; fate: Fate | null;
-  flops: number; bytes_moved: number; cost_seconds: number;
-}
-export interface OutputRecord { node: number; name: string; kind: string; of: string }
-export interface PillRecord { leaf: number; reader: number; x: number; y: number; w: number; echo: number }
-export interface EdgeRecord { a: number; b: number; kind: string; bends: number[] }
-export interface RailRecord { a: number; b: number; track: number; x: number; y0: number; y1: number }
-export interface WireRecord { a: number; b: number; points: number[] }
-export interface LaneRecord { index: number; title: string; x: number; width: number }
-export interface BoxRecord { x: number; y: number; w: number; row: number }
-export interface Layout {
-  engine: string; boxes: BoxRecord[]; pills: PillRecord[]; edges: EdgeRecord[]; rails: RailRecord[]; wires: WireRecord[];
-  lanes: LaneRecord[]; width: number; height: number;
-}
-export interface Stage {
-  index: number; key: string; role: string; title: string; parent: number;
-  nodes: NodeRecord[]; outputs: OutputRecord[]; gradients: ReadonlyMap<number, string>; users: number[][]; layout: Layout | null;
-}
-export interface SourceRecord { id: string; kind: string; name: string; language: string; text: string; first_line: number }
-export interface RuleSource { name: string; line: number; text: string }
-export interface RuleStat {
-  id: string; label: string; tag: string; doc: string; matched: number; fired: number; created: number; used: number;
-  seconds: number; enabled: boolean;
-}
-export interface Missed { label: string; node: string | number; reason: string; detail: string; text: string; about: string | null }
-export interface OptimizeReport {
-  phase: string; engine: string; cost_model: string; stop_reason: string; stop_detail: string;
-  nodes_before: number; nodes_after: number; cost_before: number; cost_after: number;
-  egglog_time: number; extract_time: number; rules: RuleStat[]; missed: Missed[]; iterations: unknown[];
-}
-export interface DiffReport { wrt: string[]; residual_bytes: number; zero_gradients: unknown }
-export interface RewriteStep {
-  rule: string; label: string; at: string[]; bindings: Json | null; removed: string[]; added: Json[] | null;
-  rewired: unknown[] | null; cost_before: number; cost_after: number; iteration: number | null;
-}
-export interface DiffStep {
-  node: number; line: number; rule: string; cotangents: number[]; added: number[]; accumulated: number[];
-  residuals: { node: number; nbytes: number }[] | null; reason: string;
-}
-export interface Pass {
-  index: number; key: string; role: string; from: number; to: number; report: Json; seconds: number;
-  sources: Record<string, RuleSource>; rewrites: RewriteStep[]; diffs: DiffStep[];
-}
-export interface KernelRecord {
-  key: string; entry: string; family: string; wgsl: string; workgroup_size: number[]; constants: Json | null;
-  bindings: { index: number; access: string; role: string }[] | null; variant: string; variant_reason: string;
-}
-export interface DispatchRecord {
-  label: string; phase: string; kernel: number; workgroups: number[]; reads: number[]; writes: number[]; group: number;
-  flops: number; bytes_read: number; bytes_written: number; family: string;
-}
-export interface Hazard { from: number; to: number; interval: number; hazard: string }
-export interface GroupRecord { start: number; stop: number; because: Hazard[] | null }
-export interface IntervalRecord {
-  name: string; node: number; kind: string; slot: number; offset: number; nbytes: number; padded: number;
-  first: number; last: number; first_group: number; last_group: number; pinned: string | null; alias_of: number; family: string;
-}
-export interface SlotRecord { nbytes: number; tenants: number[] }
-export interface Plan {
-  kernels: KernelRecord[]; dispatches: DispatchRecord[]; groups: GroupRecord[]; intervals: IntervalRecord[]; slots: SlotRecord[];
-  memory: Record<string, number>; updates: number; stage: number; optimizer: string | null;
-}
-export interface RunRecord {
-  key: string; device: string; adapter: string; seed: unknown; loss: unknown[]; counters: Record<string, number>; memory: { text?: string };
-}
-export interface RawLink { a: string; b: string; out: { start: number[]; ids: number[] }; back: { start: number[]; ids: number[] } }
-export interface NoteRecord { level: string; text: string; about: string | null }
-export interface ViewState { show?: string[]; select?: string | null; height?: number | null }
-
-export interface GraphDoc {
-  id: string; study: string | null; rev: number; title: string; summary: string; producer: Json;
-  types: TypeRecord[]; sources: SourceRecord[]; lines: LineRecord[]; stages: Stage[]; passes: Pass[]; plan: Plan | null;
-  links: RawLink[]; wgslBase: number[]; runs: RunRecord[]; notes: NoteRecord[]; view: ViewState | null;
-}
 
 const NUMBERS: Record<string, number> = { nan: NaN, inf: Infinity, "-inf": -Infinity };
 
 /** A JSON number, or one of the three words that stand for a non-finite one. */
-export const number = (value: unknown): number =>
-  typeof value === "number" ? value : (NUMBERS[String(value)] ?? NaN);
+export const number = (value: unknown): number => (typeof value === "number" ? value : (NUMBERS[String(value)] ?? NaN));
 
 /** Row -> value for any of the five forms that a column takes. */
 export function column(table: RawTable | undefined, name: string, missing: unknown): (row: number) => unknown {
@@ -117,28 +57,82 @@ export function records<T extends object>(table: RawTable | undefined, missing: 
   const readers = names.map(name => column(table, name, missing[name]));
   return Array.from({ length: count }, (_, row) => {
     const record = {} as Record<string, unknown>;
-    names.forEach((name, i) => { record[name] = coerce(readers[i]!(row), missing[name]); });
+    names.forEach((name, i) => {
+      record[name] = coerce(readers[i]!(row), missing[name]);
+    });
     return record as T;
   });
 }
 
 const NODE: NodeRecord = {
-  key: "", op: "", family: "", name: "", type: -1, inputs: [], after: [], attrs: null, lane: "forward", twin: -1, flags: [],
-  fate: null, flops: 0, bytes_moved: 0, cost_seconds: 0,
+  key: "",
+  op: "",
+  family: "",
+  name: "",
+  type: -1,
+  inputs: [],
+  after: [],
+  attrs: null,
+  lane: "forward",
+  twin: -1,
+  flags: [],
+  fate: null,
+  flops: 0,
+  bytes_moved: 0,
+  cost_seconds: 0,
 };
 const REWRITE: RewriteStep = {
-  rule: "", label: "", at: [], bindings: null, removed: [], added: null, rewired: null, cost_before: NaN, cost_after: NaN, iteration: null,
+  rule: "",
+  label: "",
+  at: [],
+  bindings: null,
+  removed: [],
+  added: null,
+  rewired: null,
+  cost_before: NaN,
+  cost_after: NaN,
+  iteration: null,
 };
 const DIFF: DiffStep = { node: -1, line: -1, rule: "", cotangents: [], added: [], accumulated: [], residuals: null, reason: "" };
 const KERNEL: KernelRecord = {
-  key: "", entry: "", family: "", wgsl: "", workgroup_size: [], constants: null, bindings: null, variant: "", variant_reason: "",
+  key: "",
+  entry: "",
+  family: "",
+  wgsl: "",
+  workgroup_size: [],
+  constants: null,
+  bindings: null,
+  variant: "",
+  variant_reason: "",
 };
 const DISPATCH: DispatchRecord = {
-  label: "", phase: "", kernel: -1, workgroups: [], reads: [], writes: [], group: -1, flops: 0, bytes_read: 0, bytes_written: 0, family: "",
+  label: "",
+  phase: "",
+  kernel: -1,
+  workgroups: [],
+  reads: [],
+  writes: [],
+  group: -1,
+  flops: 0,
+  bytes_read: 0,
+  bytes_written: 0,
+  family: "",
 };
 const INTERVAL: IntervalRecord = {
-  name: "", node: -1, kind: "", slot: -1, offset: 0, nbytes: 0, padded: 0, first: -1, last: -1, first_group: -1, last_group: -1,
-  pinned: null, alias_of: -1, family: "",
+  name: "",
+  node: -1,
+  kind: "",
+  slot: -1,
+  offset: 0,
+  nbytes: 0,
+  padded: 0,
+  first: -1,
+  last: -1,
+  first_group: -1,
+  last_group: -1,
+  pinned: null,
+  alias_of: -1,
+  family: "",
 };
 
 const table = (value: unknown): RawTable => (value ?? {}) as RawTable;
@@ -148,7 +142,9 @@ const text = (value: unknown): string => (value === undefined || value === null 
 function readLayout(raw: Json | undefined, count: number): Layout | null {
   if (!raw) return null;
   return {
-    engine: text(raw.engine), width: number(raw.width), height: number(raw.height),
+    engine: text(raw.engine),
+    width: number(raw.width),
+    height: number(raw.height),
     boxes: records(raw as RawTable, { x: -1, y: -1, w: -1, row: -1 }, count),
     pills: records(table(raw.pills), { leaf: -1, reader: -1, x: 0, y: 0, w: 0, echo: 0 }),
     edges: records(table(raw.edges), { a: -1, b: -1, kind: "data", bends: [] as number[] }),
@@ -160,7 +156,11 @@ function readLayout(raw: Json | undefined, count: number): Layout | null {
 
 function usersOf(nodes: NodeRecord[]): number[][] {
   const users: number[][] = nodes.map(() => []);
-  nodes.forEach((node, b) => node.inputs.forEach(a => { if (users[a]?.at(-1) !== b) users[a]?.push(b); }));
+  nodes.forEach((node, b) =>
+    node.inputs.forEach(a => {
+      if (users[a]?.at(-1) !== b) users[a]?.push(b);
+    }),
+  );
   return users;
 }
 
@@ -168,7 +168,15 @@ function readStage(raw: Json, index: number): Stage {
   const nodes = records(table(raw.nodes), NODE);
   const outputs = records(table(raw.outputs), { node: -1, name: "", kind: "user", of: "" });
   return {
-    outputs, gradients: new Map(outputs.filter(each => each.kind === "gradient").map(each => [each.node, each.of])), index, key: text(raw.key), role: text(raw.role), title: text(raw.title), parent: Number(raw.parent ?? -1), nodes, users: usersOf(nodes),
+    outputs,
+    gradients: new Map(outputs.filter(each => each.kind === "gradient").map(each => [each.node, each.of])),
+    index,
+    key: text(raw.key),
+    role: text(raw.role),
+    title: text(raw.title),
+    parent: Number(raw.parent ?? -1),
+    nodes,
+    users: usersOf(nodes),
     layout: readLayout((raw.layouts as Record<string, Json> | undefined)?.auto, nodes.length),
   };
 }
@@ -176,8 +184,14 @@ function readStage(raw: Json, index: number): Stage {
 function readPass(raw: Json, index: number): Pass {
   const role = text(raw.role);
   return {
-    index, key: text(raw.key), role, from: Number(raw.from ?? -1), to: Number(raw.to ?? -1), report: (raw.report ?? {}) as Json,
-    seconds: number(raw.seconds), sources: (raw.sources ?? {}) as Record<string, RuleSource>,
+    index,
+    key: text(raw.key),
+    role,
+    from: Number(raw.from ?? -1),
+    to: Number(raw.to ?? -1),
+    report: (raw.report ?? {}) as Json,
+    seconds: number(raw.seconds),
+    sources: (raw.sources ?? {}) as Record<string, RuleSource>,
     rewrites: role === "optimize" ? records(table(raw.steps), REWRITE) : [],
     diffs: role === "differentiate" ? records(table(raw.steps), DIFF) : [],
   };
@@ -186,10 +200,14 @@ function readPass(raw: Json, index: number): Pass {
 function readPlan(raw: Json | null | undefined): Plan | null {
   if (!raw) return null;
   return {
-    kernels: records(table(raw.kernels), KERNEL), dispatches: records(table(raw.dispatches), DISPATCH),
+    kernels: records(table(raw.kernels), KERNEL),
+    dispatches: records(table(raw.dispatches), DISPATCH),
     groups: records(table(raw.groups), { start: 0, stop: 0, because: null as Hazard[] | null }),
-    intervals: records(table(raw.intervals), INTERVAL), slots: records(table(raw.slots), { nbytes: 0, tenants: [] as number[] }),
-    memory: (raw.memory ?? {}) as Record<string, number>, updates: Number(raw.updates ?? 0), stage: Number(raw.stage ?? -1),
+    intervals: records(table(raw.intervals), INTERVAL),
+    slots: records(table(raw.slots), { nbytes: 0, tenants: [] as number[] }),
+    memory: (raw.memory ?? {}) as Record<string, number>,
+    updates: Number(raw.updates ?? 0),
+    stage: Number(raw.stage ?? -1),
     optimizer: (raw.optimizer ?? null) as string | null,
   };
 }
@@ -198,14 +216,23 @@ function readPlan(raw: Json | null | undefined): Plan | null {
 export function readDoc(raw: Json): GraphDoc {
   if (raw.format !== FORMAT) throw new Error(`document: format: given ${JSON.stringify(raw.format)}, wanted "${FORMAT}"`);
   return {
-    id: text(raw.id), study: raw.study ? text(raw.study) : null, rev: Number(raw.rev ?? -1), title: text(raw.title), summary: text(raw.summary),
+    id: text(raw.id),
+    study: raw.study ? text(raw.study) : null,
+    rev: Number(raw.rev ?? -1),
+    title: text(raw.title),
+    summary: text(raw.summary),
     producer: (raw.producer ?? {}) as Json,
     types: records(table(raw.types), { text: "", shape: [] as number[], dtype: "", nbytes: 0 }),
     sources: list(raw.sources).map(each => ({ language: "python", first_line: 1, text: "", ...each }) as unknown as SourceRecord),
     lines: records(table(raw.lines), { source: -1, line: 0, col: -1, end_line: -1, end_col: -1, stack: [] as number[] }),
-    stages: list(raw.stages).map(readStage), passes: list(raw.passes).map(readPass), plan: readPlan(raw.plan as Json | null),
-    links: list(raw.links) as unknown as RawLink[], wgslBase: list(raw.wgsl_base).map(Number),
-    runs: list(raw.runs) as unknown as RunRecord[], notes: list(raw.notes) as unknown as NoteRecord[], view: (raw.view ?? null) as ViewState | null,
+    stages: list(raw.stages).map(readStage),
+    passes: list(raw.passes).map(readPass),
+    plan: readPlan(raw.plan as Json | null),
+    links: list(raw.links) as unknown as RawLink[],
+    wgslBase: list(raw.wgsl_base).map(Number),
+    runs: list(raw.runs) as unknown as RunRecord[],
+    notes: list(raw.notes) as unknown as NoteRecord[],
+    view: (raw.view ?? null) as ViewState | null,
   };
 }
 

@@ -2,14 +2,18 @@
 
 export type Child = Node | string | number | null | undefined | false | Child[];
 type Listener = (event: never) => void;
-export interface Props { on?: Record<string, Listener>; [attribute: string]: unknown }
+export interface Props {
+  on?: Record<string, Listener>;
+  [attribute: string]: unknown;
+}
 
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(element: Element, props: Props | null, children: Child[]): void {
   for (const [name, value] of Object.entries(props ?? {})) {
     if (name === "on") {
-      for (const [event, listener] of Object.entries(value as Record<string, Listener>)) element.addEventListener(event, listener as EventListener);
+      for (const [event, listener] of Object.entries(value as Record<string, Listener>))
+        element.addEventListener(event, listener as EventListener);
     } else if (value !== null && value !== undefined && value !== false) {
       element.setAttribute(name, value === true ? "" : String(value));
     }
@@ -51,7 +55,8 @@ export const setFlag = (element: Element, name: string, on: boolean): void => {
 };
 
 /** Wholly between top and bottom, and partly between left and right: long lines of code never fit. */
-const inSight = (a: DOMRect, b: DOMRect): boolean => a.top >= b.top - 1 && a.bottom <= b.bottom + 1 && a.left < b.right - 8 && a.right > b.left + 8;
+const inSight = (a: DOMRect, b: DOMRect): boolean =>
+  a.top >= b.top - 1 && a.bottom <= b.bottom + 1 && a.left < b.right - 8 && a.right > b.left + 8;
 
 /** Scroll `element` into its own scroller, and nothing else: the notebook stays where it is. */
 export function reveal(scroller: HTMLElement, elements: Element[]): void {
@@ -60,6 +65,8 @@ export function reveal(scroller: HTMLElement, elements: Element[]): void {
   const boxes = elements.map(element => element.getBoundingClientRect()).filter(box => box.width + box.height > 0);
   const [first] = boxes;
   if (!first || boxes.some(box => inSight(box, frame))) return;
-  if (first.top < frame.top || first.bottom > frame.bottom) scroller.scrollTop += first.top - frame.top - Math.max(8, (frame.height - first.height) / 3);
-  if (first.left > frame.right - 8 || first.right < frame.left + 8) scroller.scrollLeft += first.left - frame.left - Math.max(8, (frame.width - first.width) / 2);
+  if (first.top < frame.top || first.bottom > frame.bottom)
+    scroller.scrollTop += first.top - frame.top - Math.max(8, (frame.height - first.height) / 3);
+  if (first.left > frame.right - 8 || first.right < frame.left + 8)
+    scroller.scrollLeft += first.left - frame.left - Math.max(8, (frame.width - first.width) / 2);
 }

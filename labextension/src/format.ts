@@ -14,11 +14,19 @@ export function sig(value: number): string {
 }
 
 /** 3.1e−5 as 3.1·10⁻⁵ would read; plain `e` keeps it in one font. */
-const exponent = (value: number): string => value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e").replaceAll("-", MINUS);
+const exponent = (value: number): string =>
+  value
+    .toExponential(2)
+    .replace(/\.?0+e/, "e")
+    .replace("e+", "e")
+    .replaceAll("-", MINUS);
 
 /** 1914 -> "1,914". */
-export const whole = (value: number): string => // not toLocaleString: it costs 60 µs a call
-  String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ",").replace("-", MINUS);
+export const whole = (value: number): string =>
+  // not toLocaleString: it costs 60 µs a call
+  String(Math.round(value))
+    .replace(/\B(?=(\d{3})+$)/g, ",")
+    .replace("-", MINUS);
 
 /** In tables: .08, never 0.080000. */
 export const tight = (value: number): string => sig(value).replace(/^(\u2212?)0\./, "$1.");
@@ -29,7 +37,10 @@ export const cell = (value: number): string =>
 
 const scaled = (value: number, units: string[]): string => {
   let unit = 0;
-  while (unit + 1 < units.length && value >= 999.5) { value /= 1000; unit++; }
+  while (unit + 1 < units.length && value >= 999.5) {
+    value /= 1000;
+    unit++;
+  }
   return `${unit === 0 ? whole(value) : sig(value)} ${units[unit]}`;
 };
 
@@ -46,7 +57,7 @@ export function seconds(value: number): string {
 /** before -> after in percent, with its sign; "0 %" where nothing changed. */
 export function change(before: number, after: number): string {
   if (!(before > 0) || !Number.isFinite(after)) return "–";
-  const percent = Math.round(100 * (after - before) / before);
+  const percent = Math.round((100 * (after - before)) / before);
   return `${percent > 0 ? "+" : percent < 0 ? MINUS : ""}${Math.abs(percent)} %`;
 }
 

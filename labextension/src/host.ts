@@ -11,10 +11,25 @@ export interface Model {
   send(content: unknown, callbacks?: unknown, buffers?: ArrayBuffer[]): void;
 }
 
-export interface Answer { ok: boolean; result: Record<string, unknown> | null; error: Reply["error"] }
-export interface Pending { req: number; name: CommandName; since: number; queued: boolean }
-interface Waiting extends Pending { resolve: (answer: Answer) => void; timer: ReturnType<typeof setTimeout> }
-export interface Handle { show(shown: boolean): void; detach(): void }
+export interface Answer {
+  ok: boolean;
+  result: Record<string, unknown> | null;
+  error: Reply["error"];
+}
+export interface Pending {
+  req: number;
+  name: CommandName;
+  since: number;
+  queued: boolean;
+}
+interface Waiting extends Pending {
+  resolve: (answer: Answer) => void;
+  timer: ReturnType<typeof setTimeout>;
+}
+export interface Handle {
+  show(shown: boolean): void;
+  detach(): void;
+}
 
 export const QUEUED_AFTER = 300;
 /** An answer that a later command overtook by this much is not coming: its subshell died with a page. */
@@ -29,7 +44,12 @@ const hostName = (): string =>
 function afterPaint(then: () => void): void {
   // A hidden page paints no frame: the timer keeps the kernel from waiting for ever.
   let done = false;
-  const once = () => { if (!done) { done = true; then(); } };
+  const once = () => {
+    if (!done) {
+      done = true;
+      then();
+    }
+  };
   globalThis.requestAnimationFrame?.(() => setTimeout(once));
   setTimeout(once, 200);
 }
@@ -45,7 +65,10 @@ export class Host {
   private readonly views = new Map<object, boolean>();
   private readonly undo: (() => void)[] = [];
 
-  constructor(private readonly model: Model, private readonly now: () => number = () => Date.now()) {
+  constructor(
+    private readonly model: Model,
+    private readonly now: () => number = () => Date.now(),
+  ) {
     this.listenTo("msg:custom", (content: ToPage) => this.receive(content));
     this.listenTo("change:state", () => this.fromTraits());
     this.listenTo("change:step", () => this.fromTraits());
@@ -53,9 +76,13 @@ export class Host {
     this.fromTraits();
   }
 
-  get study(): string { return String(this.model.get("study") ?? ""); }
+  get study(): string {
+    return String(this.model.get("study") ?? "");
+  }
 
-  get pending(): Pending[] { return [...this.waiting.values()]; }
+  get pending(): Pending[] {
+    return [...this.waiting.values()];
+  }
 
   /** Calls back after every change; returns the function that ends it. */
   listen(callback: () => void): () => void {
@@ -73,10 +100,17 @@ export class Host {
     } else {
       this.sayVisible();
     }
-    const change = (act: () => void) => { act(); this.sayVisible(); };
+    const change = (act: () => void) => {
+      act();
+      this.sayVisible();
+    };
     return {
-      show: shown => { if (this.views.has(view) && this.views.get(view) !== shown) change(() => this.views.set(view, shown)); },
-      detach: () => { if (this.views.has(view)) change(() => this.views.delete(view)); },
+      show: shown => {
+        if (this.views.has(view) && this.views.get(view) !== shown) change(() => this.views.set(view, shown));
+      },
+      detach: () => {
+        if (this.views.has(view)) change(() => this.views.delete(view));
+      },
     };
   }
 
@@ -95,7 +129,11 @@ export class Host {
   close(): void {
     if (this.dead) return;
     this.dead = true;
-    this.live = { ...this.live, state: this.live.state === "none" ? "none" : "closed", reason: "replaced by a newer run, or the kernel is gone" };
+    this.live = {
+      ...this.live,
+      state: this.live.state === "none" ? "none" : "closed",
+      reason: "replaced by a newer run, or the kernel is gone",
+    };
     for (const req of [...this.waiting.keys()]) this.settle(req, GONE);
     this.undo.forEach(each => each());
     this.changed();
@@ -106,13 +144,17 @@ export class Host {
     this.undo.push(() => this.model.off(event, callback));
   }
 
-  private send(message: ToKernel): void { if (!this.dead) this.model.send(message); }
+  private send(message: ToKernel): void {
+    if (!this.dead) this.model.send(message);
+  }
 
   private sayVisible(): void {
     this.send({ type: "visible", views: this.views.size, shown: [...this.views.values()].includes(true) });
   }
 
-  private changed(): void { [...this.listeners].forEach(callback => callback()); }
+  private changed(): void {
+    [...this.listeners].forEach(callback => callback());
+  }
 
   private markQueued(req: number): void {
     const waiting = this.waiting.get(req);
@@ -131,20 +173,25 @@ export class Host {
 
   private receive(message: ToPage): void {
     switch (message?.type) {
-      case "reply": this.takeReply(message); break;
+      case "reply":
+        this.takeReply(message);
+        break;
       case "metrics": {
         this.live = { ...withMetrics(this.live, message), error: this.live.error };
         const rev = Number(this.model.get("rev") ?? 0);
         afterPaint(() => this.send({ type: "ack", rev, frame: message.frame }));
         break;
       }
-      case "event": this.live = withEvent(this.live, message); break;
+      case "event":
+        this.live = withEvent(this.live, message);
+        break;
       case "doc": {
         if (this.doc && message.rev < this.doc.rev) return;
         this.doc = { rev: message.rev, payload: message.doc };
         break;
       }
-      default: return console.info("gdlab: unknown message", message);
+      default:
+        return console.info("gdlab: unknown message", message);
     }
     this.changed();
   }

@@ -45,14 +45,25 @@ export class Keys {
   }
 
   private table(target: Element): Record<string, (() => void | boolean) | undefined> {
-    const { view } = this, entity = target.getAttribute("data-entity");
+    const { view } = this,
+      entity = target.getAttribute("data-entity");
     const onButton = target.matches("button, summary, a") && !entity;
     const open = entity === null || onButton ? undefined : () => this.open(entity);
     return {
-      Escape: () => this.escape(), Enter: open, " ": open,
-      "0": () => view.cameras().fit(), "+": () => Camera.step(view.cameras(), 1), "=": () => Camera.step(view.cameras(), 1), "-": () => Camera.step(view.cameras(), -1),
-      n: () => view.press("step"), p: () => view.press("pause"), t: () => view.act({ do: "tab", tab: "text" }),
-      "[": () => view.act({ do: "back" }), "]": () => view.act({ do: "forward" }), ",": () => this.rewrite(-1), ".": () => this.rewrite(1),
+      Escape: () => this.escape(),
+      Enter: open,
+      " ": open,
+      "0": () => view.cameras().fit(),
+      "+": () => Camera.step(view.cameras(), 1),
+      "=": () => Camera.step(view.cameras(), 1),
+      "-": () => Camera.step(view.cameras(), -1),
+      n: () => view.press("step"),
+      p: () => view.press("pause"),
+      t: () => view.act({ do: "tab", tab: "text" }),
+      "[": () => view.act({ do: "back" }),
+      "]": () => view.act({ do: "forward" }),
+      ",": () => this.rewrite(-1),
+      ".": () => this.rewrite(1),
       "?": () => view.act({ do: "help", on: !view.ui().help }),
     };
   }
@@ -73,34 +84,42 @@ export class Keys {
 
   private rewrite(by: 1 | -1): void {
     const { view } = this;
-    const steps = view.doc.passes.filter(pass => pass.role === "optimize").flatMap(pass => pass.rewrites.map((_, i) => `step:${pass.index}.${i}`));
+    const steps = view.doc.passes
+      .filter(pass => pass.role === "optimize")
+      .flatMap(pass => pass.rewrites.map((_, i) => `step:${pass.index}.${i}`));
     const at = steps.findIndex(step => view.ui().selected.includes(step));
     const next = steps[at < 0 ? (by > 0 ? 0 : steps.length - 1) : at + by];
     if (next) view.act({ do: "select", entities: [next] });
   }
 
   private arrow(target: Element, key: string): boolean {
-    const { view } = this, marks = view.marksAt(target);
+    const { view } = this,
+      marks = view.marksAt(target);
     if (!marks) return false;
     const camera = target.closest<HTMLElement>(".gd-camera");
     if (camera) return this.walkGraph(marks, target, Number(camera.dataset.stage), key);
     const entity = target.closest("[data-entity]");
     if (!entity) return false;
-    const all = marks.walkable(), at = all.indexOf(entity);
+    const all = marks.walkable(),
+      at = all.indexOf(entity);
     return this.go(marks, all[at + (key === "ArrowUp" || key === "ArrowLeft" ? -1 : 1)] ?? null);
   }
 
   private walkGraph(marks: Marks, target: Element, stageIndex: number, key: string): boolean {
-    const { view } = this, stage = view.doc.stages[stageIndex]!;
+    const { view } = this,
+      stage = view.doc.stages[stageIndex]!;
     const entity = parseEntity(target.closest("[data-entity]")?.getAttribute("data-entity") ?? "");
     const from = entity?.kind === "node" ? entity.at[1]! : 0;
-    let step = { from, key, turn: 0 }, to = neighbour(stage, from, key, 0);
+    let step = { from, key, turn: 0 },
+      to = neighbour(stage, from, key, 0);
     if (to === null && this.last?.to === from && this.last.key === key) {
       step = { from: this.last.from, key, turn: this.last.turn + 1 };
       to = neighbour(stage, step.from, key, step.turn);
     }
     if (to === null) return true;
     this.last = { ...step, to };
+    // Selected first: in a large picture that is what draws it.
+    view.act({ do: "select", entities: [`node:${stageIndex}.${to}`] });
     const elements = marks.of(`node:${stageIndex}.${to}`);
     return this.go(marks, elements.find(each => !each.hasAttribute("data-echo")) ?? null);
   }

@@ -6,20 +6,50 @@ import type { CommandName, Counters, Event, Metrics, State } from "./messages.ts
 export type Point = readonly [step: number, loss: number];
 
 export interface Live {
-  state: State; reason: string; step: number; wanted: number; frame: number; points: readonly Point[]; counters: Counters;
-  memory: string; device: string; optimizer: string; watch: string; events: readonly Event[]; error: string;
+  state: State;
+  reason: string;
+  step: number;
+  wanted: number;
+  frame: number;
+  points: readonly Point[];
+  counters: Counters;
+  memory: string;
+  device: string;
+  optimizer: string;
+  watch: string;
+  events: readonly Event[];
+  error: string;
 }
 
 const NO_COUNTERS: Counters = {
-  steps: 0, dispatches: 0, dispatches_per_step: 0, submissions: 0, groups: 0, bytes_up: 0, bytes_down: 0, steps_per_second: 0,
+  steps: 0,
+  dispatches: 0,
+  dispatches_per_step: 0,
+  submissions: 0,
+  groups: 0,
+  bytes_up: 0,
+  bytes_down: 0,
+  steps_per_second: 0,
 };
 
 export const noSession: Live = {
-  state: "none", reason: "", step: 0, wanted: 0, frame: -1, points: [], counters: NO_COUNTERS,
-  memory: "", device: "", optimizer: "", watch: "", events: [], error: "",
+  state: "none",
+  reason: "",
+  step: 0,
+  wanted: 0,
+  frame: -1,
+  points: [],
+  counters: NO_COUNTERS,
+  memory: "",
+  device: "",
+  optimizer: "",
+  watch: "",
+  events: [],
+  error: "",
 };
 
-const MOST_POINTS = 8000, MOST_EVENTS = 50;
+const MOST_POINTS = 8000,
+  MOST_EVENTS = 50;
 
 /** Every bucket of four keeps its lowest and highest point, the last one stays: the curve looks the same. */
 export function thinned(points: readonly Point[]): readonly Point[] {
@@ -44,7 +74,10 @@ export function merged(old: readonly Point[], fresh: readonly Point[]): readonly
 }
 
 const readPoints = (loss: unknown[]): Point[] =>
-  loss.map(each => { const [step, value] = each as [unknown, unknown]; return [number(step), number(value)] as const; });
+  loss.map(each => {
+    const [step, value] = each as [unknown, unknown];
+    return [number(step), number(value)] as const;
+  });
 
 /** A frame that was overtaken gives its points only: its other figures are older than what is shown. */
 export function withMetrics(live: Live, metrics: Metrics): Live {
@@ -52,7 +85,20 @@ export function withMetrics(live: Live, metrics: Metrics): Live {
   if (!metrics.full && metrics.frame <= live.frame) return { ...live, points: merged(live.points, fresh) };
   const { state, reason, step, wanted, frame, memory, device, optimizer, watch } = metrics;
   const points = metrics.full ? merged([], fresh) : merged(live.points, fresh);
-  return { ...live, state, reason, step, wanted, frame, memory, device, optimizer, watch, points, counters: { ...NO_COUNTERS, ...metrics.counters } };
+  return {
+    ...live,
+    state,
+    reason,
+    step,
+    wanted,
+    frame,
+    memory,
+    device,
+    optimizer,
+    watch,
+    points,
+    counters: { ...NO_COUNTERS, ...metrics.counters },
+  };
 }
 
 export const withEvent = (live: Live, event: Event): Live => ({ ...live, events: [...live.events, event].slice(-MOST_EVENTS) });
@@ -68,8 +114,12 @@ const ENABLED: Record<State, readonly CommandName[]> = {
 };
 
 const WHY: Record<State, string> = {
-  none: "no session yet", ready: "nothing is running", running: "the session is running", paused: "the session is paused",
-  failed: "the session has failed", closed: "the session is closed",
+  none: "no session yet",
+  ready: "nothing is running",
+  running: "the session is running",
+  paused: "the session is paused",
+  failed: "the session has failed",
+  closed: "the session is closed",
 };
 
 /** null when the command acts now, else the reason in words. */

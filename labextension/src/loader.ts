@@ -34,7 +34,10 @@ function ask(model: Model): Promise<CoreModule> {
 
 function core(model: Model): Promise<CoreModule> {
   const cores = page().core;
-  return (cores[VERSION] ??= ask(model).catch(error => { delete cores[VERSION]; throw error; }));
+  return (cores[VERSION] ??= ask(model).catch(error => {
+    delete cores[VERSION];
+    throw error;
+  }));
 }
 
 export default {
@@ -42,13 +45,22 @@ export default {
     const study = String(model.get("study"));
     let end = () => {};
     let ended = false;
-    core(model).then(({ connect }) => {
-      if (ended) return;
-      const host = connect(model);
-      page().add(study, host);
-      end = () => { page().remove(study, host); host.close(); };
-    }, () => {});
-    return () => { ended = true; end(); };
+    core(model).then(
+      ({ connect }) => {
+        if (ended) return;
+        const host = connect(model);
+        page().add(study, host);
+        end = () => {
+          page().remove(study, host);
+          host.close();
+        };
+      },
+      () => {},
+    );
+    return () => {
+      ended = true;
+      end();
+    };
   },
 
   async render({ model, el }: { model: Model; el: HTMLElement }) {
@@ -56,7 +68,10 @@ export default {
       const { mount } = await core(model);
       const view = mount(el, null, null);
       const stop = page().when(String(model.get("study")), host => view.goLive(host));
-      return () => { stop(); view.destroy(); };
+      return () => {
+        stop();
+        view.destroy();
+      };
     } catch (error) {
       el.textContent = `gdlab: this host cannot load the interactive view (${(error as Error).message}); the saved output holds the picture.`;
       return undefined;

@@ -11,7 +11,9 @@ export class Marks {
   private preview: Element[] = [];
   private stop: Element | null = null;
 
-  constructor(readonly pane: Pane) { this.index(); }
+  constructor(readonly pane: Pane) {
+    this.index();
+  }
 
   /** Look again: the pane drew other elements. */
   index(): void {
@@ -19,12 +21,15 @@ export class Marks {
     for (const element of this.pane.el.querySelectorAll("[data-entity]")) {
       const entity = element.getAttribute("data-entity")!;
       const known = this.elements.get(entity);
-      if (known) known.push(element); else this.elements.set(entity, [element]);
+      if (known) known.push(element);
+      else this.elements.set(entity, [element]);
     }
     // Elements that stayed keep their marks until the next `mark` takes them away.
     const marked = (name: string) => [...this.pane.el.querySelectorAll(`[${name}]`)];
-    this.lit = marked("data-lit"); this.selected = marked("data-selected"); this.preview = marked("data-preview");
-    this.tabStop(this.walkable()[0] ?? null);
+    this.lit = marked("data-lit");
+    this.selected = marked("data-selected");
+    this.preview = marked("data-preview");
+    if (!this.stop?.isConnected || !this.pane.el.contains(this.stop)) this.tabStop(this.walkable()[0] ?? null);
   }
 
   mark(lit: ReadonlySet<string>, selected: ReadonlySet<string>): void {
@@ -33,7 +38,9 @@ export class Marks {
     this.pane.lit?.(lit);
   }
 
-  hover(preview: ReadonlySet<string>): void { this.preview = this.swap(this.preview, "data-preview", preview); }
+  hover(preview: ReadonlySet<string>): void {
+    this.preview = this.swap(this.preview, "data-preview", preview);
+  }
 
   /** Scroll something lit into the pane's own scroller, unless something lit is in sight. */
   reveal(): void {
@@ -43,7 +50,8 @@ export class Marks {
       const scroller = element.closest<HTMLElement>(".gd-scroll");
       if (!scroller || element.classList.contains("gd-edge")) continue;
       const known = byScroller.get(scroller);
-      if (known) known.push(element); else byScroller.set(scroller, [element]);
+      if (known) known.push(element);
+      else byScroller.set(scroller, [element]);
     }
     byScroller.forEach((elements, scroller) => reveal(scroller, elements.slice(0, 200)));
   }
@@ -54,7 +62,9 @@ export class Marks {
     element?.setAttribute("tabindex", "0");
   }
 
-  of(entity: string): Element[] { return this.elements.get(entity) ?? []; }
+  of(entity: string): Element[] {
+    return this.elements.get(entity) ?? [];
+  }
 
   /** What arrows walk in a list: everything that can take the focus and is shown, in order. */
   walkable(): Element[] {
@@ -65,7 +75,10 @@ export class Marks {
     const fresh: Element[] = [];
     // Walk the smaller side: a selection may light thousands, a pane may hold thousands.
     if (entities.size < this.elements.size) entities.forEach(entity => fresh.push(...(this.elements.get(entity) ?? [])));
-    else this.elements.forEach((elements, entity) => { if (entities.has(entity)) fresh.push(...elements); });
+    else
+      this.elements.forEach((elements, entity) => {
+        if (entities.has(entity)) fresh.push(...elements);
+      });
     const keep = new Set(fresh);
     for (const element of old) if (!keep.has(element)) element.removeAttribute(name);
     for (const element of fresh) if (!element.hasAttribute(name)) element.setAttribute(name, "");

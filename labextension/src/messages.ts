@@ -3,7 +3,7 @@
 export const PROTOCOL = 1;
 
 export type State = "none" | "ready" | "running" | "paused" | "failed" | "closed";
-export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop" | "select";
+export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop";
 export type EventKind = "nonfinite" | "pause" | "error" | "note";
 
 export interface Hello {
@@ -88,7 +88,6 @@ export interface Metrics {
 export interface Event {
   type: "event";
   step: number;
-  dispatch: number;
   kind: EventKind;
   about: string | null;
   text: string;

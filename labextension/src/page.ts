@@ -3,7 +3,11 @@
 import type { Host, Model } from "./host.ts";
 import type { Payload } from "./doc.ts";
 
-export interface Mounted { goLive(host: Host): void; update(doc: Payload): void; destroy(): void }
+export interface Mounted {
+  goLive(host: Host): void;
+  update(doc: Payload): void;
+  destroy(): void;
+}
 export interface CoreModule {
   mount(el: HTMLElement, doc: Payload | null, host: Host | null): Mounted;
   connect(model: Model): Host;
@@ -11,7 +15,10 @@ export interface CoreModule {
 type Callback = (host: Host) => void;
 
 /** The selection of one study, by names that hold in every document of it. */
-export interface Selection { value: readonly string[]; listeners: Set<(value: readonly string[]) => void> }
+export interface Selection {
+  value: readonly string[];
+  listeners: Set<(value: readonly string[]) => void>;
+}
 
 export interface Page {
   /** The front-end module by version: the extension's, or asked from a kernel once. */
@@ -26,7 +33,8 @@ export interface Page {
 }
 
 function make(): Page {
-  const waiting = new Map<string, Set<Callback>>(), all = new Map<string, Host[]>();
+  const waiting = new Map<string, Set<Callback>>(),
+    all = new Map<string, Host[]>();
   const set = (study: string, hosts: Host[]) => {
     const newest = hosts.at(-1);
     all.set(study, hosts);
@@ -36,7 +44,9 @@ function make(): Page {
     [...(waiting.get(study) ?? [])].forEach(callback => callback(newest));
   };
   const made: Page = {
-    core: {}, hosts: new Map(), selections: new Map(),
+    core: {},
+    hosts: new Map(),
+    selections: new Map(),
     when(study, callback) {
       const callbacks = waiting.get(study) ?? new Set();
       waiting.set(study, callbacks.add(callback));
@@ -45,7 +55,11 @@ function make(): Page {
       return () => callbacks.delete(callback);
     },
     add: (study, host) => set(study, [...(all.get(study) ?? []), host]),
-    remove: (study, host) => set(study, (all.get(study) ?? []).filter(each => each !== host)),
+    remove: (study, host) =>
+      set(
+        study,
+        (all.get(study) ?? []).filter(each => each !== host),
+      ),
   };
   return made;
 }

@@ -37,10 +37,18 @@ export type MakePane = (context: Context) => Pane;
 
 /** A pane's frame: a header with its name and a muted fact, then the body. */
 export function frame(key: PaneKey, title: string, fact: string, body: Child[], controls: Child[] = []): HTMLElement {
-  return h("section", { class: `gd-pane gd-pane-${key}`, "data-pane": key, "aria-label": title },
-    h("header", { class: "gd-head" },
-      h("h3", null, title), h("span", { class: "gd-fact", title: fact || null }, fact), h("span", { class: "gd-controls" }, ...controls)),
-    ...body);
+  return h(
+    "section",
+    { class: `gd-pane gd-pane-${key}`, "data-pane": key, "aria-label": title },
+    h(
+      "header",
+      { class: "gd-head" },
+      h("h3", null, title),
+      h("span", { class: "gd-fact", title: fact || null }, fact),
+      h("span", { class: "gd-controls" }, ...controls),
+    ),
+    ...body,
+  );
 }
 
 /** The scrolling body of a pane. Its entities are one tab stop: arrows walk, Enter selects. */
@@ -48,13 +56,31 @@ export const body = (props: Props | null, ...children: Child[]): HTMLDivElement 
   h("div", { ...props, class: `gd-body gd-scroll ${(props?.class as string | undefined) ?? ""}` }, ...children);
 
 export const button = (label: string, props: Props, ...children: Child[]): HTMLButtonElement =>
-  h("button", { type: "button", class: "gd-button", "aria-label": label, title: label, ...props }, ...(children.length > 0 ? children : [label]));
+  h(
+    "button",
+    { type: "button", class: "gd-button", "aria-label": label, title: label, ...props },
+    ...(children.length > 0 ? children : [label]),
+  );
 
 /** A row of buttons of which one is pressed; nothing for a single choice. */
-export function choice<T>(label: string, options: { value: T; text: string; title?: string }[], chosen: T, pick: (value: T) => void): HTMLElement | null {
+export function choice<T>(
+  label: string,
+  options: { value: T; text: string; title?: string }[],
+  chosen: T,
+  pick: (value: T) => void,
+): HTMLElement | null {
   if (options.length < 2) return null;
-  return h("span", { class: "gd-choice", role: "group", "aria-label": label }, ...options.map(({ value, text, title }) =>
-    h("button", { type: "button", "aria-pressed": value === chosen ? "true" : "false", title: title ?? null, on: { click: () => pick(value) } }, text)));
+  return h(
+    "span",
+    { class: "gd-choice", role: "group", "aria-label": label },
+    ...options.map(({ value, text, title }) =>
+      h(
+        "button",
+        { type: "button", "aria-pressed": value === chosen ? "true" : "false", title: title ?? null, on: { click: () => pick(value) } },
+        text,
+      ),
+    ),
+  );
 }
 
 export const big = (value: Child, unit: Child): HTMLElement =>
@@ -66,8 +92,10 @@ export const dot = (kind: string): HTMLElement => h("span", { class: "gd-dot", "
 
 export const empty = (...children: Child[]): HTMLElement => h("p", { class: "gd-empty" }, ...children);
 
-const PYTHON = /(#.*$)|("""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(@[\w.]+|\b(?:def|return|lambda|if|else|elif|for|in|not|and|or|is|None|True|False|import|from|class|with|as)\b)|(\b\d[\w.]*)/gm;
-const WGSL = /(\/\/.*$)|("[^"\n]*")|(@\w+|\b(?:fn|let|var|const|struct|for|if|else|while|loop|return|break|continue|override|enable|storage|read_write|read|uniform|workgroup|function|private)\b)|(\b(?:0x[\da-fA-F]+|\d[\d.]*(?:e[+-]?\d+)?[fuih]?)\b)/gm;
+const PYTHON =
+  /(#.*$)|("""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(@[\w.]+|\b(?:def|return|lambda|if|else|elif|for|in|not|and|or|is|None|True|False|import|from|class|with|as)\b)|(\b\d[\w.]*)/gm;
+const WGSL =
+  /(\/\/.*$)|("[^"\n]*")|(@\w+|\b(?:fn|let|var|const|struct|for|if|else|while|loop|return|break|continue|override|enable|storage|read_write|read|uniform|workgroup|function|private)\b)|(\b(?:0x[\da-fA-F]+|\d[\d.]*(?:e[+-]?\d+)?[fuih]?)\b)/gm;
 const KINDS = ["", "comment", "string", "keyword", "digit"];
 
 /** Code with its comments, strings, keywords and numbers as spans: text nodes throughout. */
@@ -86,7 +114,11 @@ export function highlighted(text: string, language: "python" | "wgsl"): Child[] 
 export function ruleSource(source: RuleSource | undefined): Child[] {
   if (!source) return [];
   return [
-    h("pre", { class: "gd-code", tabindex: 0, "aria-label": `source of the rule, ${source.name} line ${source.line}` }, ...highlighted(source.text.trimEnd(), "python")),
+    h(
+      "pre",
+      { class: "gd-code", tabindex: 0, "aria-label": `source of the rule, ${source.name} line ${source.line}` },
+      ...highlighted(source.text.trimEnd(), "python"),
+    ),
     h("div", { class: "gd-muted gd-place" }, `${source.name}:${source.line}`),
   ];
 }

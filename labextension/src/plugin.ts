@@ -41,12 +41,25 @@ const plugin: JupyterFrontEndPlugin = {
     // -20 comes before the widget renderer's -10; safe: it builds elements and runs nothing of the document.
     rendermime.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new GraphRenderer() }, -20);
     app.docRegistry.addFileType({
-      name: "gdlab", displayName: "gdlab graph", extensions: [".gdlab.json"], mimeTypes: [MIME], contentType: "file", fileFormat: "text",
+      name: "gdlab",
+      displayName: "gdlab graph",
+      extensions: [".gdlab.json"],
+      mimeTypes: [MIME],
+      contentType: "file",
+      fileFormat: "text",
     });
-    app.docRegistry.addWidgetFactory(new MimeDocumentFactory({
-      name: "gdlab graph", primaryFileType: app.docRegistry.getFileType("gdlab"), fileTypes: ["gdlab"], defaultFor: ["gdlab"],
-      readOnly: true, dataType: "json", modelName: "text", rendermime,
-    }));
+    app.docRegistry.addWidgetFactory(
+      new MimeDocumentFactory({
+        name: "gdlab graph",
+        primaryFileType: app.docRegistry.getFileType("gdlab"),
+        fileTypes: ["gdlab"],
+        defaultFor: ["gdlab"],
+        readOnly: true,
+        dataType: "json",
+        modelName: "text",
+        rendermime,
+      }),
+    );
   },
 };
 

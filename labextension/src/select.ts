@@ -2,7 +2,10 @@
 
 import type { GraphDoc, OptimizeReport } from "./doc.ts";
 
-export interface Entity { kind: string; at: number[] }
+export interface Entity {
+  kind: string;
+  at: number[];
+}
 
 /** "node:2.31" -> {kind: "node", at: [2, 31]}; null for anything else. */
 export function parseEntity(text: string): Entity | null {
@@ -10,7 +13,11 @@ export function parseEntity(text: string): Entity | null {
   return match ? { kind: match[1]!, at: match[2]!.split(".").map(Number) } : null;
 }
 
-interface Way { level: string; start: number[]; ids: number[] }
+interface Way {
+  level: string;
+  start: number[];
+  ids: number[];
+}
 type Ways = Map<string, Way[]>;
 type Reached = Map<string, Set<number>>;
 
@@ -22,8 +29,11 @@ export interface Provenance {
 }
 
 function waysOf(doc: GraphDoc): { down: Ways; up: Ways } {
-  const down: Ways = new Map(), up: Ways = new Map();
-  const add = (ways: Ways, from: string, way: Way) => { ways.set(from, [...(ways.get(from) ?? []), way]); };
+  const down: Ways = new Map(),
+    up: Ways = new Map();
+  const add = (ways: Ways, from: string, way: Way) => {
+    ways.set(from, [...(ways.get(from) ?? []), way]);
+  };
   for (const { a, b, out, back } of doc.links) {
     add(down, a, { level: b, ...out });
     add(up, b, { level: a, ...back });
@@ -151,7 +161,11 @@ export function local(doc: GraphDoc, text: string): string | null {
   return index < 0 ? null : `${kind}:${index}.${rest}`;
 }
 
-export interface ChainPart { text: string; title: string; entities: string[] }
+export interface ChainPart {
+  text: string;
+  title: string;
+  entities: string[];
+}
 
 const count = (n: number, word: string) => `${n} ${word}${n === 1 ? "" : word === "dispatch" ? "es" : "s"}`;
 
@@ -174,10 +188,12 @@ export function chain(doc: GraphDoc, lit: ReadonlySet<string>): ChainPart[] {
   const nodes = doc.stages.filter(stage => stage.role !== "derivative" || !doc.stages.some(each => each.role === "final"));
   return [
     ...part("line", "line", row => `line ${doc.lines[row]?.line ?? row}`),
-    ...nodes.flatMap(stage => part(`node:${stage.index}`, "node", row => {
-      const node = stage.nodes[row]!;
-      return node.name ? `${node.op} ${node.name}` : node.op;
-    }).map(each => ({ ...each, title: `${stage.title || stage.key}: ${each.entities.length} lit` }))),
+    ...nodes.flatMap(stage =>
+      part(`node:${stage.index}`, "node", row => {
+        const node = stage.nodes[row]!;
+        return node.name ? `${node.op} ${node.name}` : node.op;
+      }).map(each => ({ ...each, title: `${stage.title || stage.key}: ${each.entities.length} lit` })),
+    ),
     ...part("dispatch", "dispatch", row => `dispatch ${row}`),
     ...part("kernel", "kernel", row => `kernel ${row}`),
     ...part("interval", "buffer", row => `buffer ${doc.plan?.intervals[row]?.name || row}`),

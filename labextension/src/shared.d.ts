@@ -1,6 +1,9 @@
 // The few shapes of JupyterLab, Lumino and Node that are used; the real type packages weigh 332 MB.
 
-declare module "*.css" { const text: string; export default text; }
+declare module "*.css" {
+  const text: string;
+  export default text;
+}
 
 declare module "@lumino/widgets" {
   export class Widget {
@@ -19,24 +22,40 @@ declare module "@jupyterlab/rendermime" {
     readonly data: Record<string, unknown>;
     readonly metadata: Record<string, unknown>;
   }
-  export interface Renderer extends Widget { renderModel(model: MimeModel): Promise<void> }
+  export interface Renderer extends Widget {
+    renderModel(model: MimeModel): Promise<void>;
+  }
   export interface RendererFactory {
     readonly safe: boolean;
     readonly mimeTypes: readonly string[];
     createRenderer(options: { mimeType: string }): Renderer;
   }
-  export interface IRenderMimeRegistry { addFactory(factory: RendererFactory, rank?: number): void }
+  export interface IRenderMimeRegistry {
+    addFactory(factory: RendererFactory, rank?: number): void;
+  }
   export const IRenderMimeRegistry: unique symbol;
 }
 
 declare module "@jupyterlab/docregistry" {
   import type { IRenderMimeRegistry } from "@jupyterlab/rendermime";
   export interface MimeDocumentOptions {
-    name: string; label?: string; primaryFileType: FileType | undefined; fileTypes: readonly string[]; defaultFor: readonly string[];
-    readOnly?: boolean; dataType?: "string" | "json"; modelName: string; rendermime: IRenderMimeRegistry; renderTimeout?: number;
+    name: string;
+    label?: string;
+    primaryFileType: FileType | undefined;
+    fileTypes: readonly string[];
+    defaultFor: readonly string[];
+    readOnly?: boolean;
+    dataType?: "string" | "json";
+    modelName: string;
+    rendermime: IRenderMimeRegistry;
+    renderTimeout?: number;
   }
-  export interface FileType { readonly name: string }
-  export class MimeDocumentFactory { constructor(options: MimeDocumentOptions); }
+  export interface FileType {
+    readonly name: string;
+  }
+  export class MimeDocumentFactory {
+    constructor(options: MimeDocumentOptions);
+  }
 }
 
 declare module "@jupyterlab/application" {
@@ -44,14 +63,22 @@ declare module "@jupyterlab/application" {
   export interface JupyterFrontEnd {
     readonly docRegistry: {
       addFileType(type: {
-        name: string; displayName: string; extensions: readonly string[]; mimeTypes: readonly string[]; contentType: "file"; fileFormat: "text";
+        name: string;
+        displayName: string;
+        extensions: readonly string[];
+        mimeTypes: readonly string[];
+        contentType: "file";
+        fileFormat: "text";
       }): void;
       getFileType(name: string): FileType | undefined;
       addWidgetFactory(factory: MimeDocumentFactory): void;
     };
   }
   export interface JupyterFrontEndPlugin {
-    id: string; description: string; autoStart: boolean; requires: readonly unknown[];
+    id: string;
+    description: string;
+    autoStart: boolean;
+    requires: readonly unknown[];
     activate(app: JupyterFrontEnd, ...services: never[]): void;
   }
 }
@@ -73,6 +100,12 @@ declare module "node:assert/strict" {
   export default assert;
 }
 
-declare module "node:fs" { export function readFileSync(path: string | URL, encoding: "utf8"): string; }
-declare module "node:zlib" { export function gzipSync(text: string): { toString(encoding: "base64"): string }; }
-declare module "node:process" { export function cwd(): string; }
+declare module "node:fs" {
+  export function readFileSync(path: string | URL, encoding: "utf8"): string;
+}
+declare module "node:zlib" {
+  export function gzipSync(text: string): { toString(encoding: "base64"): string };
+}
+declare module "node:process" {
+  export function cwd(): string;
+}

@@ -33,13 +33,23 @@ export type Action =
   | { do: "face"; face: PaneKey }
   | { do: "select"; entities: readonly string[]; add?: boolean }
   | { do: "hover"; entity: string | null }
-  | { do: "clear" } | { do: "back" } | { do: "forward" }
-  | { do: "source" } | { do: "help"; on: boolean };
+  | { do: "clear" }
+  | { do: "back" }
+  | { do: "forward" }
+  | { do: "source" }
+  | { do: "help"; on: boolean };
 
 const KEPT = 100;
 
 export const initialUi = (tab: Tab = "opt", selected: readonly string[] = []): Ui => ({
-  tab, faces: {}, selected, hover: null, past: [], future: [], source: false, help: false,
+  tab,
+  faces: {},
+  selected,
+  hover: null,
+  past: [],
+  future: [],
+  source: false,
+  help: false,
 });
 
 export const faceOf = (ui: Ui): PaneKey => {
@@ -64,11 +74,16 @@ function toggled(selected: readonly string[], entities: readonly string[]): stri
 
 export function reduce(ui: Ui, action: Action): Ui {
   switch (action.do) {
-    case "tab": return ui.tab === action.tab ? ui : { ...ui, tab: action.tab, hover: null };
-    case "face": return { ...ui, faces: { ...ui.faces, [ui.tab]: action.face }, hover: null };
-    case "select": return select(ui, action.add ? toggled(ui.selected, action.entities) : action.entities);
-    case "hover": return ui.hover === action.entity ? ui : { ...ui, hover: action.entity };
-    case "clear": return select(ui, []);
+    case "tab":
+      return ui.tab === action.tab ? ui : { ...ui, tab: action.tab, hover: null };
+    case "face":
+      return { ...ui, faces: { ...ui.faces, [ui.tab]: action.face }, hover: null };
+    case "select":
+      return select(ui, action.add ? toggled(ui.selected, action.entities) : action.entities);
+    case "hover":
+      return ui.hover === action.entity ? ui : { ...ui, hover: action.entity };
+    case "clear":
+      return select(ui, []);
     case "back": {
       const selected = ui.past.at(-1);
       return selected ? { ...ui, selected, past: ui.past.slice(0, -1), future: [ui.selected, ...ui.future] } : ui;
@@ -77,7 +92,9 @@ export function reduce(ui: Ui, action: Action): Ui {
       const [selected, ...future] = ui.future;
       return selected ? { ...ui, selected, past: [...ui.past, ui.selected], future } : ui;
     }
-    case "source": return { ...ui, source: !ui.source };
-    case "help": return ui.help === action.on ? ui : { ...ui, help: action.on };
+    case "source":
+      return { ...ui, source: !ui.source };
+    case "help":
+      return ui.help === action.on ? ui : { ...ui, help: action.on };
   }
 }

@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { decimated, robustRange, smoothed, ticks } from "../src/chart.ts";
 import { bytes, cell, change, plural, seconds, sig, spokenType, tight, whole } from "../src/format.ts";
-import { orthogonal, smooth } from "../src/graph.ts";
+import { orthogonal, smooth } from "../src/paths.ts";
 import type { Point } from "../src/live.ts";
 import { VERSION } from "../src/version.ts";
 
@@ -18,8 +18,15 @@ test("ticks are round numbers inside the range", () => {
   assert.deepEqual(ticks(1e-7, 1.1e-7, 4), [1e-7, 1.025e-7, 1.05e-7, 1.075e-7, 1.1e-7]);
   assert.deepEqual([ticks(3, 3), ticks(0, Infinity)], [[3], [0]]);
   for (let i = 1; i < 200; i++) {
-    const low = Math.sin(i) * 10 ** (i % 7 - 3), high = low + (i % 13 + 1) * 10 ** (i % 5 - 2), found = ticks(low, high, 5);
-    assert(found.length >= 1 && found.length <= 7 && found.every(tick => tick >= low - 1e-9 * Math.abs(low) && tick <= high + 1e-9 * Math.abs(high)), `${low} ${high} ${found}`);
+    const low = Math.sin(i) * 10 ** ((i % 7) - 3),
+      high = low + ((i % 13) + 1) * 10 ** ((i % 5) - 2),
+      found = ticks(low, high, 5);
+    assert(
+      found.length >= 1 &&
+        found.length <= 7 &&
+        found.every(tick => tick >= low - 1e-9 * Math.abs(low) && tick <= high + 1e-9 * Math.abs(high)),
+      `${low} ${high} ${found}`,
+    );
   }
 });
 
@@ -39,7 +46,14 @@ test("smoothing keeps a straight line straight in its middle and passes over wha
   const line = Array.from({ length: 200 }, (_, i): Point => [i, 5 - 0.01 * i]);
   const [, middle] = smoothed(line, 10)[100]!;
   assert(Math.abs(middle - 4) < 1e-5, String(middle));
-  assert.equal(smoothed([[0, 1], [1, NaN], [2, 1]]).length, 2);
+  assert.equal(
+    smoothed([
+      [0, 1],
+      [1, NaN],
+      [2, 1],
+    ]).length,
+    2,
+  );
 });
 
 test("decimation keeps extremes and the end", () => {
@@ -51,12 +65,21 @@ test("decimation keeps extremes and the end", () => {
 });
 
 test("figures: three digits, units in words, a true minus", () => {
-  assert.deepEqual([sig(0.14812), sig(12.345), sig(1914.2), sig(0), sig(-0.5), sig(NaN), sig(-Infinity), sig(3.1e-7)], ["0.148", "12.3", "1,914", "0", "−0.5", "NaN", "−∞", "3.1e−7"]);
-  assert.deepEqual([tight(0.08), tight(-0.5), cell(0.0006), cell(0.0846), cell(1.049), cell(0)], [".08", "−.5", "<.01", ".08", "1.05", "0"]);
+  assert.deepEqual(
+    [sig(0.14812), sig(12.345), sig(1914.2), sig(0), sig(-0.5), sig(NaN), sig(-Infinity), sig(3.1e-7)],
+    ["0.148", "12.3", "1,914", "0", "−0.5", "NaN", "−∞", "3.1e−7"],
+  );
+  assert.deepEqual(
+    [tight(0.08), tight(-0.5), cell(0.0006), cell(0.0846), cell(1.049), cell(0)],
+    [".08", "−.5", "<.01", ".08", "1.05", "0"],
+  );
   assert.deepEqual([bytes(512), bytes(401408), bytes(2.1e6), bytes(999_900), bytes(0)], ["512 B", "401 KB", "2.1 MB", "1 MB", "0 B"]);
   assert.deepEqual([seconds(0.0031), seconds(2), seconds(25e-6), seconds(NaN)], ["3.1 ms", "2 s", "25 µs", "–"]);
   assert.deepEqual([change(25.1, 17.4), change(1, 1), change(1, 2), change(0, 1)], ["−31 %", "0 %", "+100 %", "–"]);
-  assert.deepEqual([plural(1, "node"), plural(2, "dispatch"), plural(1200, "line"), whole(1e6), spokenType("f32[32, 128]")], ["1 node", "2 dispatches", "1,200 lines", "1,000,000", "f32 32 by 128"]);
+  assert.deepEqual(
+    [plural(1, "node"), plural(2, "dispatch"), plural(1200, "line"), whole(1e6), spokenType("f32[32, 128]")],
+    ["1 node", "2 dispatches", "1,200 lines", "1,000,000", "f32 32 by 128"],
+  );
 });
 
 test("edges leave and arrive vertically; wires have round corners that never overshoot", () => {

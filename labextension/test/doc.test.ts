@@ -19,21 +19,43 @@ test("a column reads the same in each of its five forms", () => {
 test("numbers come as numbers or as one of three words", () => {
   assert.deepEqual([number(2), number("inf"), number("-inf")], [2, Infinity, -Infinity]);
   assert(Number.isNaN(number("nan")) && Number.isNaN(number(null)));
-  assert.deepEqual(records({ count: 2, n: ["inf", 3] }, { n: 0, absent: -1 }), [{ n: Infinity, absent: -1 }, { n: 3, absent: -1 }]);
+  assert.deepEqual(records({ count: 2, n: ["inf", 3] }, { n: 0, absent: -1 }), [
+    { n: Infinity, absent: -1 },
+    { n: 3, absent: -1 },
+  ]);
 });
 
 test("a document becomes records with defaults; unknown fields are passed over", () => {
   const doc = readDoc(smallDoc());
   const [written, optimized] = doc.stages;
-  assert.deepEqual(written!.nodes.map(node => [node.key, node.op, node.name, node.family, node.flags.join()]), [
-    ["n0", "input", "x", "leaf", "leaf"], ["n1", "parameter", "w", "leaf", "leaf"], ["n2", "matmul", "", "contraction", ""], ["n3", "relu", "h", "elementwise", "output"]]);
+  assert.deepEqual(
+    written!.nodes.map(node => [node.key, node.op, node.name, node.family, node.flags.join()]),
+    [
+      ["n0", "input", "x", "leaf", "leaf"],
+      ["n1", "parameter", "w", "leaf", "leaf"],
+      ["n2", "matmul", "", "contraction", ""],
+      ["n3", "relu", "h", "elementwise", "output"],
+    ],
+  );
   assert.deepEqual(written!.users, [[2], [2], [3], []]);
   assert.equal(written!.nodes[2]!.twin, -1);
   assert.equal(written!.nodes[2]!.cost_seconds, Infinity);
   assert.equal(written!.layout, null);
   assert.deepEqual(optimized!.layout!.boxes[2], { x: 0, y: 0, w: 96, row: 0 });
-  assert.deepEqual(doc.passes[0]!.rewrites.map(step => [step.label, step.at.join(), step.iteration]), [["Fuse", "n3", 1], ["sweep", "", null]]);
-  assert.deepEqual(doc.plan!.intervals.map(each => [each.name, each.first, each.pinned, each.alias_of]), [["x", -1, "input", -1], ["h", 0, null, -1]]);
+  assert.deepEqual(
+    doc.passes[0]!.rewrites.map(step => [step.label, step.at.join(), step.iteration]),
+    [
+      ["Fuse", "n3", 1],
+      ["sweep", "", null],
+    ],
+  );
+  assert.deepEqual(
+    doc.plan!.intervals.map(each => [each.name, each.first, each.pinned, each.alias_of]),
+    [
+      ["x", -1, "input", -1],
+      ["h", 0, null, -1],
+    ],
+  );
   assert.deepEqual(doc.types[0]!.shape, [2, 3]);
 });
 

@@ -11,26 +11,71 @@ class FakeModel implements Model {
   readonly sent: Sent[] = [];
   readonly traits: Record<string, unknown> = { study: "s", rev: 3, state: "none", step: 0 };
   private readonly callbacks = new Map<string, Set<(...args: never[]) => void>>();
-  get(name: string): unknown { return this.traits[name]; }
-  on(event: string, callback: (...args: never[]) => void): void { this.callbacks.set(event, (this.callbacks.get(event) ?? new Set()).add(callback)); }
-  off(event: string, callback: (...args: never[]) => void): void { this.callbacks.get(event)?.delete(callback); }
-  send(content: unknown): void { this.sent.push(content as Sent); }
-  emit(event: string, ...args: unknown[]): void { for (const callback of [...(this.callbacks.get(event) ?? [])]) callback(...(args as never[])); }
-  message(content: unknown): void { this.emit("msg:custom", content); }
-  get listening(): number { return [...this.callbacks.values()].reduce((sum, set) => sum + set.size, 0); }
-  of(type: string): Sent[] { return this.sent.filter(each => each.type === type); }
+  get(name: string): unknown {
+    return this.traits[name];
+  }
+  on(event: string, callback: (...args: never[]) => void): void {
+    this.callbacks.set(event, (this.callbacks.get(event) ?? new Set()).add(callback));
+  }
+  off(event: string, callback: (...args: never[]) => void): void {
+    this.callbacks.get(event)?.delete(callback);
+  }
+  send(content: unknown): void {
+    this.sent.push(content as Sent);
+  }
+  emit(event: string, ...args: unknown[]): void {
+    for (const callback of [...(this.callbacks.get(event) ?? [])]) callback(...(args as never[]));
+  }
+  message(content: unknown): void {
+    this.emit("msg:custom", content);
+  }
+  get listening(): number {
+    return [...this.callbacks.values()].reduce((sum, set) => sum + set.size, 0);
+  }
+  of(type: string): Sent[] {
+    return this.sent.filter(each => each.type === type);
+  }
 }
 
 const sleep = (ms: number) => new Promise(resolve => setTimeout(resolve, ms));
-const reply = (req: number, ok = true) => ({ type: "reply", req, ok, result: ok ? { n: req } : null, error: ok ? null : { kind: "ArgumentError", message: "no", about: null } });
-const COUNTERS = { steps: 0, dispatches: 0, dispatches_per_step: 13, submissions: 0, groups: 6, bytes_up: 0, bytes_down: 0, steps_per_second: 100 };
+const reply = (req: number, ok = true) => ({
+  type: "reply",
+  req,
+  ok,
+  result: ok ? { n: req } : null,
+  error: ok ? null : { kind: "ArgumentError", message: "no", about: null },
+});
+const COUNTERS = {
+  steps: 0,
+  dispatches: 0,
+  dispatches_per_step: 13,
+  submissions: 0,
+  groups: 6,
+  bytes_up: 0,
+  bytes_down: 0,
+  steps_per_second: 100,
+};
 const metrics = (frame: number, step: number, loss: [number, number][], full = false): Metrics & { type: string } => ({
-  type: "metrics", frame, state: "running", reason: "", step, wanted: 100, loss, counters: COUNTERS, memory: "", device: "", optimizer: "", watch: "", full,
+  type: "metrics",
+  frame,
+  state: "running",
+  reason: "",
+  step,
+  wanted: 100,
+  loss,
+  counters: COUNTERS,
+  memory: "",
+  device: "",
+  optimizer: "",
+  watch: "",
+  full,
 });
 
 test("replies in another order find their commands; a doubled one is nothing", async () => {
-  const model = new FakeModel(), host = new Host(model);
-  const first = host.command("step"), second = host.command("run", { steps: 5 });
+  const model = new FakeModel(),
+    host = new Host(model);
+  const first = host.command("step"),
+    second = host.command("run", { steps: 5 });
   const [a, b] = model.of("command");
   assert.deepEqual([a!.name, b!.name, b!.args], ["step", "run", { steps: 5 }]);
   assert(a!.req !== b!.req && Number.isInteger(a!.req));
@@ -43,9 +88,12 @@ test("replies in another order find their commands; a doubled one is nothing", a
 });
 
 test("no reply within 300 ms: queued; the reply ends it", async () => {
-  const model = new FakeModel(), host = new Host(model);
+  const model = new FakeModel(),
+    host = new Host(model);
   let changes = 0;
-  host.listen(() => { changes++; });
+  host.listen(() => {
+    changes++;
+  });
   void host.command("pause");
   assert.equal(host.pending[0]!.queued, false);
   const before = changes;
@@ -57,10 +105,12 @@ test("no reply within 300 ms: queued; the reply ends it", async () => {
 
 test("a reply that a later one overtook by seconds is lost, a fresh one is waited for", async () => {
   let now = 0;
-  const model = new FakeModel(), host = new Host(model, () => now);
+  const model = new FakeModel(),
+    host = new Host(model, () => now);
   const lost = host.command("step");
   now = LOST_AFTER + 1;
-  const fresh = host.command("pause"), last = host.command("resume");
+  const fresh = host.command("pause"),
+    last = host.command("resume");
   model.message(reply(3));
   assert.deepEqual([(await lost).error!.kind, (await last).ok, host.pending.map(each => each.name)], ["Lost", true, ["pause"]]);
   model.message(reply(1));
@@ -69,18 +119,40 @@ test("a reply that a later one overtook by seconds is lost, a fresh one is waite
 });
 
 test("frames out of order lose no point, and old figures do not come back", () => {
-  const model = new FakeModel(), host = new Host(model);
-  model.message(metrics(1, 2, [[1, 5], [2, 4]]));
-  model.message(metrics(3, 6, [[5, 1], [6, 0.5]]));
-  model.message(metrics(2, 4, [[3, 3], [4, 2]]));
-  model.message(metrics(3, 6, [[5, 1], [6, 0.5]]));
+  const model = new FakeModel(),
+    host = new Host(model);
+  model.message(
+    metrics(1, 2, [
+      [1, 5],
+      [2, 4],
+    ]),
+  );
+  model.message(
+    metrics(3, 6, [
+      [5, 1],
+      [6, 0.5],
+    ]),
+  );
+  model.message(
+    metrics(2, 4, [
+      [3, 3],
+      [4, 2],
+    ]),
+  );
+  model.message(
+    metrics(3, 6, [
+      [5, 1],
+      [6, 0.5],
+    ]),
+  );
   assert.deepEqual([host.live.step, host.live.frame, host.live.points.map(point => point[0])], [6, 3, [1, 2, 3, 4, 5, 6]]);
   model.message(metrics(4, 7, [[7, 0.1]], true));
   assert.deepEqual(host.live.points, [[7, 0.1]]);
 });
 
 test("every frame is acknowledged after it was drawn, with the model's revision", async () => {
-  const model = new FakeModel(), host = new Host(model);
+  const model = new FakeModel(),
+    host = new Host(model);
   model.message(metrics(7, 1, []));
   assert.equal(model.of("ack").length, 0);
   await sleep(250);
@@ -89,33 +161,52 @@ test("every frame is acknowledged after it was drawn, with the model's revision"
 });
 
 test("hello once with what is drawn, again only for a document that the host has not seen", () => {
-  const model = new FakeModel(), host = new Host(model);
+  const model = new FakeModel(),
+    host = new Host(model);
   assert.equal(model.sent.length, 0);
-  const first = host.attach("d1"), second = host.attach("d1");
-  assert.deepEqual(model.of("hello").map(each => [each.have, each.version]), [["d1", 1]]);
+  const first = host.attach("d1"),
+    second = host.attach("d1");
+  assert.deepEqual(
+    model.of("hello").map(each => [each.have, each.version]),
+    [["d1", 1]],
+  );
   second.show(false);
   first.show(false);
   first.detach();
   first.detach();
   second.detach();
-  assert.deepEqual(model.of("visible").map(({ views, shown }) => [views, shown]), [[2, true], [2, true], [2, false], [1, false], [0, false]]);
+  assert.deepEqual(
+    model.of("visible").map(({ views, shown }) => [views, shown]),
+    [
+      [2, true],
+      [2, true],
+      [2, false],
+      [1, false],
+      [0, false],
+    ],
+  );
   host.attach("d2");
   host.attach(null);
-  assert.deepEqual(model.of("hello").map(each => each.have), ["d1", "d2", null]);
+  assert.deepEqual(
+    model.of("hello").map(each => each.have),
+    ["d1", "d2", null],
+  );
   model.message({ type: "doc", rev: 4, doc: {} });
   host.attach("d3");
   assert.equal(model.of("hello").length, 3);
 });
 
 test("an older document does not replace a newer one", () => {
-  const model = new FakeModel(), host = new Host(model);
+  const model = new FakeModel(),
+    host = new Host(model);
   model.message({ type: "doc", rev: 4, doc: { id: "new" } });
   model.message({ type: "doc", rev: 3, doc: { id: "old" } });
   assert.deepEqual(host.doc, { rev: 4, payload: { id: "new" } });
 });
 
 test("when the model closes, waiting commands end, later ones fail at once, nothing listens", async () => {
-  const model = new FakeModel(), host = new Host(model);
+  const model = new FakeModel(),
+    host = new Host(model);
   model.message(metrics(1, 1, []));
   const waiting = host.command("step");
   model.emit("comm:close");

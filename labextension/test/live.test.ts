@@ -6,8 +6,16 @@ import { merged, primary, refusal, thinned, type Point } from "../src/live.ts";
 import type { CommandName, State } from "../src/messages.ts";
 
 test("buttons act as the table says", () => {
-  const acts = (state: State) => (["step", "run", "pause", "resume", "stop"] as CommandName[]).filter(name => refusal(state, true, name) === null).join(" ");
-  const table: Record<State, string> = { none: "step run", ready: "step run", running: "pause stop", paused: "step run resume stop", failed: "", closed: "" };
+  const acts = (state: State) =>
+    (["step", "run", "pause", "resume", "stop"] as CommandName[]).filter(name => refusal(state, true, name) === null).join(" ");
+  const table: Record<State, string> = {
+    none: "step run",
+    ready: "step run",
+    running: "pause stop",
+    paused: "step run resume stop",
+    failed: "",
+    closed: "",
+  };
   for (const [state, wanted] of Object.entries(table)) assert.equal(acts(state as State), wanted, state);
   assert.match(refusal("ready", false, "step")!, /no live session/);
   assert.deepEqual((["none", "ready", "running", "paused"] as State[]).map(primary), ["run", "run", "pause", "resume"]);
@@ -23,7 +31,16 @@ test("thinning keeps the spike, the order and the last point", () => {
 });
 
 test("merging the same points twice changes nothing", () => {
-  const points: Point[] = [[1, 3], [2, 2], [5, 1]];
+  const points: Point[] = [
+    [1, 3],
+    [2, 2],
+    [5, 1],
+  ];
   assert.deepEqual(merged(points, points), points);
-  assert.deepEqual(merged(points, [[3, 9]]), [[1, 3], [2, 2], [3, 9], [5, 1]]);
+  assert.deepEqual(merged(points, [[3, 9]]), [
+    [1, 3],
+    [2, 2],
+    [3, 9],
+    [5, 1],
+  ]);
 });

@@ -1,8 +1,8 @@
 // What the tests use of Node, so that its type package, which would also type the browser's code, stays away.
-declare module 'node:test' {
+declare module "node:test" {
   export default function test(name: string, body: () => void | Promise<void>): void;
 }
-declare module 'node:assert/strict' {
+declare module "node:assert/strict" {
   const assert: {
     (value: unknown, message?: string): asserts value;
     ok(value: unknown, message?: string): asserts value;
@@ -15,7 +15,7 @@ declare module 'node:assert/strict' {
   };
   export default assert;
 }
-declare module 'node:fs' {
-  export function readFileSync(path: string | URL, encoding: 'utf8'): string;
+declare module "node:fs" {
+  export function readFileSync(path: string | URL, encoding: "utf8"): string;
   export function readdirSync(path: string | URL): string[];
 }

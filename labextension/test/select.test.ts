@@ -18,35 +18,71 @@ function bruteForce(pairs: [string, string][], steps: string[][], entity: string
     }
     return reached;
   };
-  const own = (each: string): Set<string> => new Set([
-    ...grow(each, 0, (a, b) => !each.startsWith("dispatch") && a.startsWith("kernel") && b.startsWith("wgsl")), ...grow(each, 1, () => false)]);
+  const own = (each: string): Set<string> =>
+    new Set([
+      ...grow(each, 0, (a, b) => !each.startsWith("dispatch") && a.startsWith("kernel") && b.startsWith("wgsl")),
+      ...grow(each, 1, () => false),
+    ]);
   const kind = entity.split(":")[0];
   const of = (wanted: string) => pairs.filter(([a, b]) => b === entity && a.startsWith(wanted)).map(([a]) => a);
   const rule = entity.match(/^rule:(\d)\.(\d)$/);
-  const stands = kind === "kernel" ? of("dispatch") : kind === "wgsl" ? of("node") : rule ? steps[Number(rule[1])]!.flatMap((id, i) => (id === `r${rule[2]}` ? [`step:${rule[1]}.${i}`] : [])) : null;
+  const stands =
+    kind === "kernel"
+      ? of("dispatch")
+      : kind === "wgsl"
+        ? of("node")
+        : rule
+          ? steps[Number(rule[1])]!.flatMap((id, i) => (id === `r${rule[2]}` ? [`step:${rule[1]}.${i}`] : []))
+          : null;
   return stands ? new Set([entity, ...stands.flatMap(each => [...own(each)])]) : own(entity);
 }
 
 test("the closure equals a brute force, for every entity of 60 random documents", () => {
   for (let seed = 1; seed <= 60; seed++) {
-    const { doc: raw, sizes, pairs } = randomDoc(seed), doc = readDoc(raw), { closure } = provenance(doc);
+    const { doc: raw, sizes, pairs } = randomDoc(seed),
+      doc = readDoc(raw),
+      { closure } = provenance(doc);
     const steps = doc.passes.map(pass => pass.rewrites.map(step => step.rule));
-    const plain = [...sizes].filter(([level]) => level !== "wgsl").flatMap(([level, size]) => Array.from({ length: size }, (_, i) => (level.includes(":") ? `${level}.${i}` : `${level}:${i}`)));
-    const wgsl = doc.wgslBase.flatMap((base, k) => Array.from({ length: (doc.wgslBase[k + 1] ?? sizes.get("wgsl")!) - base }, (_, i) => `wgsl:${k}.${i + 1}`));
+    const plain = [...sizes]
+      .filter(([level]) => level !== "wgsl")
+      .flatMap(([level, size]) => Array.from({ length: size }, (_, i) => (level.includes(":") ? `${level}.${i}` : `${level}:${i}`)));
+    const wgsl = doc.wgslBase.flatMap((base, k) =>
+      Array.from({ length: (doc.wgslBase[k + 1] ?? sizes.get("wgsl")!) - base }, (_, i) => `wgsl:${k}.${i + 1}`),
+    );
     const rules = doc.passes.flatMap((pass, p) => (pass.report as unknown as OptimizeReport).rules.map((_, r) => `rule:${p}.${r}`));
-    for (const entity of [...plain, ...wgsl, ...rules]) assert.deepEqual(sorted(closure(entity)), sorted(bruteForce(pairs, steps, entity)), `seed ${seed}, ${entity}`);
+    for (const entity of [...plain, ...wgsl, ...rules])
+      assert.deepEqual(sorted(closure(entity)), sorted(bruteForce(pairs, steps, entity)), `seed ${seed}, ${entity}`);
   }
 });
 
 test("two calls of one line do not light each other; a node lights its own WGSL line only", () => {
   const { closure } = provenance(readDoc(smallDoc()));
-  assert.deepEqual(sorted(closure("node:0.2")), sorted(["node:0.2", "line:0", "step:0.0", "node:1.2", "dispatch:0", "interval:1", "kernel:0", "wgsl:0.2"]));
+  assert.deepEqual(
+    sorted(closure("node:0.2")),
+    sorted(["node:0.2", "line:0", "step:0.0", "node:1.2", "dispatch:0", "interval:1", "kernel:0", "wgsl:0.2"]),
+  );
   assert(!closure("node:0.2").has("node:0.3") && !closure("node:0.2").has("line:1"));
 });
 
 test("a dispatch lights its whole kernel, and both calls that it came from", () => {
   const { closure } = provenance(readDoc(smallDoc()));
-  assert.deepEqual(sorted(closure("dispatch:0")), sorted(["dispatch:0", "kernel:0", "wgsl:0.1", "wgsl:0.2", "wgsl:0.3", "interval:1", "node:1.2", "step:0.0", "node:0.2", "node:0.3", "line:0", "line:1"]));
+  assert.deepEqual(
+    sorted(closure("dispatch:0")),
+    sorted([
+      "dispatch:0",
+      "kernel:0",
+      "wgsl:0.1",
+      "wgsl:0.2",
+      "wgsl:0.3",
+      "interval:1",
+      "node:1.2",
+      "step:0.0",
+      "node:0.2",
+      "node:0.3",
+      "line:0",
+      "line:1",
+    ]),
+  );
   assert.deepEqual(sorted(closure("kernel:0")), sorted(closure("dispatch:0")));
 });
 
@@ -66,7 +102,8 @@ test("nonsense lights itself alone", () => {
 });
 
 test("a selection is found again where stages moved, and dropped where they are gone", () => {
-  const doc = readDoc(smallDoc()), moved = readDoc({ ...smallDoc(), stages: [...(smallDoc().stages as object[])].reverse() });
+  const doc = readDoc(smallDoc()),
+    moved = readDoc({ ...smallDoc(), stages: [...(smallDoc().stages as object[])].reverse() });
   assert.equal(local(moved, portable(doc, "node:1.2")), "node:0.2");
   assert.equal(local(moved, portable(doc, "edge:0.3.0")), "edge:1.3.0");
   assert.equal(local(moved, portable(doc, "dispatch:4")), "dispatch:4");
@@ -75,7 +112,14 @@ test("a selection is found again where stages moved, and dropped where they are 
 });
 
 test("the chain names one of a kind and counts several", () => {
-  const doc = readDoc(smallDoc()), { closure } = provenance(doc);
-  assert.deepEqual(chain(doc, closure("dispatch:0")).map(part => part.text), ["2 lines", "2 nodes", "matmul_relu", "dispatch 0", "kernel 0", "buffer h"]);
-  assert.deepEqual(chain(doc, closure("node:0.3")).map(part => part.text), ["line 2", "relu h", "matmul_relu", "dispatch 0", "kernel 0", "buffer h"]);
+  const doc = readDoc(smallDoc()),
+    { closure } = provenance(doc);
+  assert.deepEqual(
+    chain(doc, closure("dispatch:0")).map(part => part.text),
+    ["2 lines", "2 nodes", "matmul_relu", "dispatch 0", "kernel 0", "buffer h"],
+  );
+  assert.deepEqual(
+    chain(doc, closure("node:0.3")).map(part => part.text),
+    ["line 2", "relu h", "matmul_relu", "dispatch 0", "kernel 0", "buffer h"],
+  );
 });

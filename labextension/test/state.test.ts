@@ -30,11 +30,15 @@ test("selecting the same again is no step of history, and history is bounded", (
 
 test("a tab remembers its face; changing tabs ends the hover", () => {
   const ui = after({ do: "hover", entity: "x" }, { do: "face", face: "after" }, { do: "tab", tab: "plan" });
-  assert.deepEqual([ui.hover, faceOf(ui), faceOf(reduce(ui, { do: "tab", tab: "opt" })), faceOf(initialUi("opt"))], [null, "plan", "after", "before"]);
+  assert.deepEqual(
+    [ui.hover, faceOf(ui), faceOf(reduce(ui, { do: "tab", tab: "opt" })), faceOf(initialUi("opt"))],
+    [null, "plan", "after", "before"],
+  );
   assert.equal(faceOf(after({ do: "face", face: "kernels" })), "before");
 });
 
 test("what changes nothing gives the same state", () => {
   const ui = initialUi("plan");
-  for (const action of [{ do: "tab", tab: "plan" }, { do: "hover", entity: null }, { do: "clear" }, { do: "help", on: false }] as Action[]) assert.equal(reduce(ui, action), ui);
+  for (const action of [{ do: "tab", tab: "plan" }, { do: "hover", entity: null }, { do: "clear" }, { do: "help", on: false }] as Action[])
+    assert.equal(reduce(ui, action), ui);
 });

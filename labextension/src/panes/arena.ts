@@ -5,129 +5,219 @@ import { reveal, s } from "../dom.ts";
 import { bytes, plural } from "../format.ts";
 import { familyClass } from "../graph.ts";
 import { body, choice, empty, frame, type Context, type MakePane } from "../pane.ts";
+import { arrange, isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../slots.ts";
 
-const LEFT = 118, RIGHT = 16, TOP = 20, STRIP = 18, GAP = 4, AXIS = 24, TALLEST = 72, THINNEST = 14, FOLD_ABOVE = 2;
-const KINDS: Record<string, string> = { state: "optimizer state", parameter: "parameters", input: "inputs", gradient: "gradients", constant: "constants", derived: "derived" };
-
-/** One line of the drawing: a slot to scale, one pinned buffer, or pinned buffers of a kind folded into one strip. */
-export interface Row { label: string; height: number; intervals: number[]; unit: number; folded: boolean; kind: string }
-
-export interface Arrangement { rows: Row[]; unit: number }
-
-const isPinned = (interval: IntervalRecord): boolean => interval.pinned !== null || interval.first < 0;
-
-/** Rows from top to bottom: pinned strips by kind, then slots, largest first. `toScale` gives pinned ones their true height. */
-export function arrange(plan: Plan, toScale: boolean, open: ReadonlySet<string>): Arrangement {
-  const pinned = plan.intervals.map((interval, index) => ({ interval, index })).filter(({ interval }) => isPinned(interval));
-  const reused = plan.slots.map((slot, index) => ({ slot, index, tenants: slot.tenants.filter(i => !isPinned(plan.intervals[i]!)) })).filter(each => each.tenants.length > 0);
-  const sizes = [...reused.map(({ slot }) => slot.nbytes), ...(toScale ? pinned.map(({ interval }) => interval.nbytes) : [])];
-  const unit = TALLEST / sizes.reduce((a, b) => Math.max(a, b), 1);
-  const tall = (nbytes: number) => Math.max(THINNEST, Math.round(nbytes * unit));
-  const byKind = new Map<string, number[]>();
-  for (const { interval, index } of pinned) byKind.set(interval.kind, [...(byKind.get(interval.kind) ?? []), index]);
-  const strips = [...byKind].flatMap(([kind, indexes]): Row[] => {
-    if (indexes.length > FOLD_ABOVE && !open.has(kind)) return [{ label: KINDS[kind] ?? kind, height: STRIP, intervals: indexes, unit: 0, folded: true, kind }];
-    return indexes.map(index => ({ label: kind, height: toScale ? Math.max(STRIP, tall(plan.intervals[index]!.nbytes)) : STRIP, intervals: [index], unit: 0, folded: false, kind }));
-  });
-  const slots = [...reused].sort((a, b) => b.slot.nbytes - a.slot.nbytes).map(({ slot, index, tenants }): Row =>
-    ({ label: `slot ${index} · ${bytes(slot.nbytes)}`, height: tall(slot.nbytes), intervals: tenants, unit, folded: false, kind: "" }));
-  return { rows: [...strips, ...slots], unit };
-}
+const LEFT = 118,
+  RIGHT = 16,
+  TOP = 20,
+  GAP = 4,
+  AXIS = 24;
 
 class ArenaPicture {
   private readonly count: number;
-  constructor(private readonly plan: Plan, private readonly width: number, private readonly toggle: (kind: string) => void) { this.count = Math.max(1, plan.dispatches.length); }
+  constructor(
+    private readonly plan: Plan,
+    private readonly width: number,
+    private readonly toggle: (kind: string) => void,
+  ) {
+    this.count = Math.max(1, plan.dispatches.length);
+  }
 
-  x(dispatch: number): number { return LEFT + (this.width - LEFT - RIGHT) * dispatch / this.count; }
+  x(dispatch: number): number {
+    return LEFT + ((this.width - LEFT - RIGHT) * dispatch) / this.count;
+  }
 
   private interval(index: number, top: number, row: Row): SVGGElement {
-    const interval = this.plan.intervals[index]!, pinned = isPinned(interval);
-    const from = this.x(pinned ? 0 : interval.first), to = this.x(pinned && interval.first < 0 ? this.count : Math.min(this.count, interval.last + 1));
+    const interval = this.plan.intervals[index]!,
+      pinned = isPinned(interval);
+    const from = this.x(pinned ? 0 : interval.first),
+      to = this.x(pinned && interval.first < 0 ? this.count : Math.min(this.count, interval.last + 1));
     const width = Math.max(3, to - from - 1);
     const height = pinned ? row.height - 2 : Math.max(THINNEST - 2, Math.round(interval.nbytes * row.unit) - 2);
     const y = pinned ? top : top + Math.round(interval.offset * row.unit);
-    const name = interval.name || `buffer ${index}`, label = pinned ? `${name} ${bytes(interval.nbytes)}` : name;
+    const name = interval.name || `buffer ${index}`,
+      label = pinned ? `${name} ${bytes(interval.nbytes)}` : name;
     const alias = interval.alias_of >= 0 ? `\nin the place of ${this.plan.intervals[interval.alias_of]?.name ?? interval.alias_of}` : "";
-    const life = pinned ? "kept from the first dispatch to the last" : `written by dispatch ${interval.first}, last read by ${interval.last}`;
+    const life = pinned
+      ? "kept from the first dispatch to the last"
+      : `written by dispatch ${interval.first}, last read by ${interval.last}`;
     const fits = (text: string) => text.length * 6.6 + 14 <= width;
     const padding = interval.padded > interval.nbytes && !pinned ? Math.round((interval.padded - interval.nbytes) * row.unit) : 0;
-    return s("g", { class: `gd-interval ${familyClass(interval.family)}`, "data-entity": `interval:${index}`, tabindex: -1, role: "button", "aria-label": `buffer ${name}, ${bytes(interval.nbytes)}, ${life}`, "data-alias": interval.alias_of >= 0 },
-      s("title", null, `${name}: ${bytes(interval.nbytes)} (${interval.kind})\n${life}${interval.pinned ? `\npinned: ${interval.pinned}` : ""}${alias}`),
+    return s(
+      "g",
+      {
+        class: `gd-interval ${familyClass(interval.family)}`,
+        "data-entity": `interval:${index}`,
+        tabindex: -1,
+        role: "button",
+        "aria-label": `buffer ${name}, ${bytes(interval.nbytes)}, ${life}`,
+        "data-alias": interval.alias_of >= 0,
+      },
+      s(
+        "title",
+        null,
+        `${name}: ${bytes(interval.nbytes)} (${interval.kind})\n${life}${interval.pinned ? `\npinned: ${interval.pinned}` : ""}${alias}`,
+      ),
       s("rect", { class: "gd-shape", x: from, y, width, height: Math.min(height, row.height - 2), rx: 3 }),
       padding > 1 && s("rect", { class: "gd-padding", x: from, y: y + height, width, height: padding }),
       fits(label) && s("text", { x: from + 8, y: y + Math.min(height, row.height - 2) / 2 + 4 }, label),
-      pinned && s("circle", { class: "gd-pin", cx: from + width - 9, cy: y + (row.height - 2) / 2, r: 3 }));
+      pinned && s("circle", { class: "gd-pin", cx: from + width - 9, cy: y + (row.height - 2) / 2, r: 3 }),
+    );
   }
 
   /** Several pinned buffers of one kind share a strip in equal parts; its label gives each a strip of its own. */
   private folded(row: Row, top: number): SVGElement[] {
     const total = row.intervals.reduce((sum, index) => sum + this.plan.intervals[index]!.nbytes, 0);
-    const step = (this.x(this.count) - LEFT) / row.intervals.length, height = row.height - 2;
+    const step = (this.x(this.count) - LEFT) / row.intervals.length,
+      height = row.height - 2;
     const label = (interval: IntervalRecord) => `${interval.name} ${bytes(interval.nbytes)}`;
     const fit = row.intervals.every(index => label(this.plan.intervals[index]!).length * 6.6 + 14 <= step);
     const parts = row.intervals.map((index, i) => {
       const interval = this.plan.intervals[index]!;
-      return s("g", { class: `gd-interval ${familyClass(interval.family)}`, "data-entity": `interval:${index}`, tabindex: -1, role: "button", "aria-label": `buffer ${interval.name}, ${bytes(interval.nbytes)}` },
-        s("title", null, `${interval.name}: ${bytes(interval.nbytes)} (${interval.kind})${interval.pinned ? `\npinned: ${interval.pinned}` : ""}`),
+      return s(
+        "g",
+        {
+          class: `gd-interval ${familyClass(interval.family)}`,
+          "data-entity": `interval:${index}`,
+          tabindex: -1,
+          role: "button",
+          "aria-label": `buffer ${interval.name}, ${bytes(interval.nbytes)}`,
+        },
+        s(
+          "title",
+          null,
+          `${interval.name}: ${bytes(interval.nbytes)} (${interval.kind})${interval.pinned ? `\npinned: ${interval.pinned}` : ""}`,
+        ),
         s("rect", { class: "gd-shape", x: LEFT + i * step, y: top, width: Math.max(2, step - 1), height, rx: 3 }),
-        fit && s("text", { x: LEFT + i * step + 8, y: top + height / 2 + 4 }, label(interval)));
+        fit && s("text", { x: LEFT + i * step + 8, y: top + height / 2 + 4 }, label(interval)),
+      );
     });
-    return fit ? parts : [...parts, s("text", { class: "gd-over", x: LEFT + 8, y: top + height / 2 + 4 }, `${plural(row.intervals.length, "buffer")}, ${bytes(total)}`)];
+    return fit
+      ? parts
+      : [
+          ...parts,
+          s(
+            "text",
+            { class: "gd-over", x: LEFT + 8, y: top + height / 2 + 4 },
+            `${plural(row.intervals.length, "buffer")}, ${bytes(total)}`,
+          ),
+        ];
   }
 
   private label(row: Row, top: number, first: boolean): SVGElement {
     const y = top + Math.min(row.height, 60) / 2 + 3;
-    if (!row.folded && !(row.kind && first && row.intervals.length === 1 && this.many(row.kind))) return s("text", { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" }, first || !row.kind ? row.label : "");
+    if (!row.folded && !(row.kind && first && row.intervals.length === 1 && shares(this.plan, row.kind)))
+      return s("text", { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" }, first || !row.kind ? row.label : "");
     const act = () => this.toggle(row.kind);
-    return s("g", { class: "gd-opener", tabindex: 0, role: "button", "aria-expanded": row.folded ? "false" : "true", "aria-label": `${row.folded ? "show" : "fold"} ${row.label}`, on: {
-      click: (event: Event) => { event.stopPropagation(); act(); },
-      keydown: (event: KeyboardEvent) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); event.stopPropagation(); act(); } },
-    } }, s("rect", { class: "gd-hit", x: 0, y: top - 3, width: LEFT - 4, height: 24 }), s("text", { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" }, `${row.folded ? "▸" : "▾"} ${KINDS[row.kind] ?? row.kind}`));
+    return s(
+      "g",
+      {
+        class: "gd-opener",
+        tabindex: 0,
+        role: "button",
+        "aria-expanded": row.folded ? "false" : "true",
+        "aria-label": `${row.folded ? "show" : "fold"} ${row.label}`,
+        on: {
+          click: (event: Event) => {
+            event.stopPropagation();
+            act();
+          },
+          keydown: (event: KeyboardEvent) => {
+            if (event.key === "Enter" || event.key === " ") {
+              event.preventDefault();
+              event.stopPropagation();
+              act();
+            }
+          },
+        },
+      },
+      s("rect", { class: "gd-hit", x: 0, y: top - 3, width: LEFT - 4, height: 24 }),
+      s("text", { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" }, `${row.folded ? "▸" : "▾"} ${KINDS[row.kind] ?? row.kind}`),
+    );
   }
 
-  private many(kind: string): boolean { return this.plan.intervals.filter(each => isPinned(each) && each.kind === kind).length > FOLD_ABOVE; }
-
   draw(arrangement: Arrangement): SVGSVGElement {
-    const grounds: SVGElement[] = [], parts: SVGElement[] = [];
-    let top = TOP, before = "";
+    const grounds: SVGElement[] = [],
+      parts: SVGElement[] = [];
+    let top = TOP,
+      before = "";
     for (const row of arrangement.rows) {
       grounds.push(s("rect", { class: "gd-slotrow", x: LEFT, y: top, width: this.x(this.count) - LEFT, height: row.height - 2, rx: 3 }));
-      parts.push(this.label(row, top, row.kind !== before || !row.kind), ...(row.folded ? this.folded(row, top) : row.intervals.map(index => this.interval(index, top, row))));
+      parts.push(
+        this.label(row, top, row.kind !== before || !row.kind),
+        ...(row.folded ? this.folded(row, top) : row.intervals.map(index => this.interval(index, top, row))),
+      );
       before = row.kind;
       top += row.height + (row.kind ? 2 : GAP);
     }
-    return s("svg", { class: "gd-arena", width: this.width, height: top + AXIS, viewBox: `0 0 ${this.width} ${top + AXIS}` },
-      ...grounds, ...this.bands(top), ...parts, ...this.axis(top), ...this.peak(top), s("g", { class: "gd-playhead" }));
+    return s(
+      "svg",
+      { class: "gd-arena", width: this.width, height: top + AXIS, viewBox: `0 0 ${this.width} ${top + AXIS}` },
+      ...grounds,
+      ...this.bands(top),
+      ...parts,
+      ...this.axis(top),
+      ...this.peak(top),
+      s("g", { class: "gd-playhead" }),
+    );
   }
 
   private bands(bottom: number): SVGElement[] {
-    return this.plan.groups.filter((_, g) => g % 2 === 1).map(({ start, stop }) => s("rect", { class: "gd-groupband", x: this.x(start), y: TOP - 6, width: this.x(stop) - this.x(start), height: bottom - TOP + 6 }));
+    return this.plan.groups
+      .filter((_, g) => g % 2 === 1)
+      .map(({ start, stop }) =>
+        s("rect", { class: "gd-groupband", x: this.x(start), y: TOP - 6, width: this.x(stop) - this.x(start), height: bottom - TOP + 6 }),
+      );
   }
 
   private axis(bottom: number): SVGElement[] {
-    const every = Math.max(1, Math.ceil(this.count * 26 / (this.width - LEFT - RIGHT)));
-    return this.plan.dispatches.flatMap((dispatch, k) => (k % every > 0 ? [] : [
-      s("g", { class: "gd-axisdispatch", "data-entity": `dispatch:${k}`, tabindex: -1, role: "button", "aria-label": `dispatch ${k}, ${dispatch.label}` },
-        s("title", null, `${k} ${dispatch.label}`), s("rect", { class: "gd-hit", x: this.x(k), y: bottom, width: this.x(k + 1) - this.x(k), height: AXIS }),
-        s("text", { class: "gd-axis", x: (this.x(k) + this.x(k + 1)) / 2, y: bottom + 15, "text-anchor": "middle" }, k)),
-    ]));
+    const every = Math.max(1, Math.ceil((this.count * 26) / (this.width - LEFT - RIGHT)));
+    return this.plan.dispatches.flatMap((dispatch, k) =>
+      k % every > 0
+        ? []
+        : [
+            s(
+              "g",
+              {
+                class: "gd-axisdispatch",
+                "data-entity": `dispatch:${k}`,
+                tabindex: -1,
+                role: "button",
+                "aria-label": `dispatch ${k}, ${dispatch.label}`,
+              },
+              s("title", null, `${k} ${dispatch.label}`),
+              s("rect", { class: "gd-hit", x: this.x(k), y: bottom, width: this.x(k + 1) - this.x(k), height: AXIS }),
+              s("text", { class: "gd-axis", x: (this.x(k) + this.x(k + 1)) / 2, y: bottom + 15, "text-anchor": "middle" }, k),
+            ),
+          ],
+    );
   }
 
   private peak(bottom: number): SVGElement[] {
     const { peak_group: group, peak_bytes: nbytes } = this.plan.memory;
     const at = this.plan.groups[group ?? -1];
     if (!at || !nbytes) return [];
-    const x = (this.x(at.start) + this.x(at.stop)) / 2, left = x > this.width - 110;
-    return [s("g", { class: "gd-peak" }, s("line", { x1: x, x2: x, y1: 4, y2: bottom }), s("text", { x: x + (left ? -5 : 5), y: 12, "text-anchor": left ? "end" : "start" }, `peak ${bytes(nbytes)}`))];
+    const x = (this.x(at.start) + this.x(at.stop)) / 2,
+      left = x > this.width - 110;
+    return [
+      s(
+        "g",
+        { class: "gd-peak" },
+        s("line", { x1: x, x2: x, y1: 4, y2: bottom }),
+        s("text", { x: x + (left ? -5 : 5), y: 12, "text-anchor": left ? "end" : "start" }, `peak ${bytes(nbytes)}`),
+      ),
+    ];
   }
 
   playhead(svg: SVGSVGElement, lit: ReadonlySet<string>): void {
     const ks = this.plan.dispatches.flatMap((_, k) => (lit.has(`dispatch:${k}`) ? [k] : []));
     const height = Number(svg.getAttribute("height")) - AXIS;
-    svg.querySelector(".gd-playhead")!.replaceChildren(...ks.slice(0, 40).flatMap(k => {
-      const x = (this.x(k) + this.x(k + 1)) / 2;
-      return [s("line", { x1: x, x2: x, y1: 8, y2: height }), s("path", { d: `M${x - 5} 2H${x + 5}L${x} 9Z` })];
-    }));
+    svg.querySelector(".gd-playhead")!.replaceChildren(
+      ...ks.slice(0, 40).flatMap(k => {
+        const x = (this.x(k) + this.x(k + 1)) / 2;
+        return [s("line", { x1: x, x2: x, y1: 8, y2: height }), s("path", { d: `M${x - 5} 2H${x + 5}L${x} 9Z` })];
+      }),
+    );
   }
 }
 
@@ -139,10 +229,29 @@ export const arenaPane: MakePane = (context: Context) => {
   const { physical_bytes: physical = 0, logical_bytes: logical = 0 } = plan.memory;
   const fact = `${bytes(physical)} in device memory for ${bytes(logical)} of values; slots to scale, x = dispatch`;
   const el = frame("arena", "Arena", fact, [holder]);
-  let toScale = false, width = 0, picture: ArenaPicture | null = null, svg: SVGSVGElement | null = null;
+  let toScale = false,
+    width = 0,
+    picture: ArenaPicture | null = null,
+    svg: SVGSVGElement | null = null;
   const draw = () => {
-    const options = [{ value: false, text: "pinned as strips" }, { value: true, text: "all to scale" }];
-    el.firstElementChild!.replaceWith(frame("arena", "Arena", fact, [], [choice("scale", options, toScale, value => { toScale = value; draw(); })]).firstElementChild!);
+    const options = [
+      { value: false, text: "pinned as strips" },
+      { value: true, text: "all to scale" },
+    ];
+    el.firstElementChild!.replaceWith(
+      frame(
+        "arena",
+        "Arena",
+        fact,
+        [],
+        [
+          choice("scale", options, toScale, value => {
+            toScale = value;
+            draw();
+          }),
+        ],
+      ).firstElementChild!,
+    );
     if (width === 0) return;
     const toggle = (kind: string) => {
       if (!open.delete(kind)) open.add(kind);
@@ -157,9 +266,18 @@ export const arenaPane: MakePane = (context: Context) => {
   };
   const observer = new ResizeObserver(([entry]) => {
     const wanted = Math.max(360, Math.floor(entry!.contentRect.width));
-    if (Math.abs(wanted - width) > 1) { width = wanted; draw(); }
+    if (Math.abs(wanted - width) > 1) {
+      width = wanted;
+      draw();
+    }
   });
   observer.observe(holder);
   draw();
-  return { el, lit: lit => { if (picture && svg) picture.playhead(svg, lit); }, destroy: () => observer.disconnect() };
+  return {
+    el,
+    lit: lit => {
+      if (picture && svg) picture.playhead(svg, lit);
+    },
+    destroy: () => observer.disconnect(),
+  };
 };

@@ -17,31 +17,66 @@ function counted(names: string[]): string {
 /** The nodes that a WGSL row came from, by the node-wgsl links. */
 function nodesOfLines(doc: GraphDoc): (kernel: number, line: number) => string {
   const links = doc.links.filter(({ a, b }) => b === "wgsl" && a.startsWith("node:"));
-  return (kernel, line) => counted(links.flatMap(({ a, back }) => {
-    const row = (doc.wgslBase[kernel] ?? 0) + line - 1, stage = doc.stages[Number(a.slice(5))];
-    return back.ids.slice(back.start[row], back.start[row + 1]).map(index => {
-      const node = stage?.nodes[index];
-      return node ? node.name || node.op : String(index);
-    });
-  }));
+  return (kernel, line) =>
+    counted(
+      links.flatMap(({ a, back }) => {
+        const row = (doc.wgslBase[kernel] ?? 0) + line - 1,
+          stage = doc.stages[Number(a.slice(5))];
+        return back.ids.slice(back.start[row], back.start[row + 1]).map(index => {
+          const node = stage?.nodes[index];
+          return node ? node.name || node.op : String(index);
+        });
+      }),
+    );
 }
 
 function codeLines(doc: GraphDoc, kernel: KernelRecord, index: number): HTMLElement {
   const nodes = nodesOfLines(doc);
-  return h("div", { class: "gd-code gd-wgsl" }, ...kernel.wgsl.replace(/\n$/, "").split("\n").map((text, i) => {
-    const from = nodes(index, i + 1);
-    return h("div", { class: "gd-line", "data-entity": `wgsl:${index}.${i + 1}`, tabindex: -1, role: "button", "aria-label": `WGSL line ${i + 1}: ${text.trim() || "empty"}${from ? `, from ${from}` : ""}`, title: from ? `from ${from}` : null },
-      h("span", { class: "gd-lineno" }, i + 1), h("span", { class: "gd-linetext" }, ...highlighted(text, "wgsl")), h("span", { class: "gd-from" }, from));
-  }));
+  return h(
+    "div",
+    { class: "gd-code gd-wgsl" },
+    ...kernel.wgsl
+      .replace(/\n$/, "")
+      .split("\n")
+      .map((text, i) => {
+        const from = nodes(index, i + 1);
+        return h(
+          "div",
+          {
+            class: "gd-line",
+            "data-entity": `wgsl:${index}.${i + 1}`,
+            tabindex: -1,
+            role: "button",
+            "aria-label": `WGSL line ${i + 1}: ${text.trim() || "empty"}${from ? `, from ${from}` : ""}`,
+            title: from ? `from ${from}` : null,
+          },
+          h("span", { class: "gd-lineno" }, i + 1),
+          h("span", { class: "gd-linetext" }, ...highlighted(text, "wgsl")),
+          h("span", { class: "gd-from" }, from),
+        );
+      }),
+  );
 }
 
 function kernelFacts(plan: Plan, kernel: KernelRecord, index: number): HTMLElement {
-  const constants = Object.entries(kernel.constants ?? {}).map(([name, value]) => `${name} = ${String(value)}`).join(", ");
+  const constants = Object.entries(kernel.constants ?? {})
+    .map(([name, value]) => `${name} = ${String(value)}`)
+    .join(", ");
   const used = plan.dispatches.flatMap((dispatch, k) => (dispatch.kernel === index ? [k] : []));
   const bindings = (kernel.bindings ?? []).map(({ index: at, access, role }) => `${at} ${role} (${access.replace("_", " ")})`).join(", ");
-  const chips = used.slice(0, 12).map(k => h("button", { type: "button", class: "gd-chip", "data-entity": `dispatch:${k}`, tabindex: -1, "aria-label": `dispatch ${k}` }, k));
+  const chips = used
+    .slice(0, 12)
+    .map(k =>
+      h("button", { type: "button", class: "gd-chip", "data-entity": `dispatch:${k}`, tabindex: -1, "aria-label": `dispatch ${k}` }, k),
+    );
   const rows: [string, Child][] = [
-    ["variant", [h("span", { class: "gd-mono" }, kernel.variant || "–"), kernel.variant_reason && h("span", { class: "gd-muted" }, ` ${kernel.variant_reason}`)]],
+    [
+      "variant",
+      [
+        h("span", { class: "gd-mono" }, kernel.variant || "–"),
+        kernel.variant_reason && h("span", { class: "gd-muted" }, ` ${kernel.variant_reason}`),
+      ],
+    ],
     ["workgroup", h("span", { class: "gd-mono" }, kernel.workgroup_size.join(" × "))],
     ...(constants ? [["constants", h("span", { class: "gd-mono" }, constants)] as [string, Child]] : []),
     ...(bindings ? [["bindings", h("span", { class: "gd-mono" }, bindings)] as [string, Child]] : []),
@@ -61,18 +96,38 @@ function litKernel(lit: ReadonlySet<string>): number | null {
 }
 
 export const kernelsPane: MakePane = context => {
-  const { doc } = context, { plan } = doc;
-  if (!plan || plan.kernels.length === 0) return { el: frame("kernels", "Kernels", "", [body(null, empty("No plan, so no kernels yet."))]) };
+  const { doc } = context,
+    { plan } = doc;
+  if (!plan || plan.kernels.length === 0)
+    return { el: frame("kernels", "Kernels", "", [body(null, empty("No plan, so no kernels yet."))]) };
   const uses = plan.kernels.map((_, index) => plan.dispatches.filter(dispatch => dispatch.kernel === index).length);
   // Entry points repeat ("main"); what a kernel does is told by the first dispatch that runs it.
   const labels = plan.kernels.map((kernel, index) => plan.dispatches.find(dispatch => dispatch.kernel === index)?.label ?? kernel.entry);
   const lines = plan.kernels.map(kernel => kernel.wgsl.replace(/\n$/, "").split("\n").length);
-  const listed = h("div", { class: "gd-kernellist gd-scroll", role: "group", "aria-label": "kernels" }, ...plan.kernels.map((kernel, index) =>
-    h("div", { class: "gd-kernel", "data-entity": `kernel:${index}`, tabindex: -1, role: "button", "aria-label": `kernel ${index}, ${labels[index]}, ${lines[index]} lines`, title: `${labels[index]}\n${kernel.entry}, ${kernel.variant_reason}` },
-      swatch(familyClass(kernel.family)), h("span", { class: "gd-ellipsis" }, labels[index]!), h("span", { class: "gd-muted gd-end" }, uses[index]! > 1 ? `×${whole(uses[index]!)}` : ""))));
+  const listed = h(
+    "div",
+    { class: "gd-kernellist gd-scroll", role: "group", "aria-label": "kernels" },
+    ...plan.kernels.map((kernel, index) =>
+      h(
+        "div",
+        {
+          class: "gd-kernel",
+          "data-entity": `kernel:${index}`,
+          tabindex: -1,
+          role: "button",
+          "aria-label": `kernel ${index}, ${labels[index]}, ${lines[index]} lines`,
+          title: `${labels[index]}\n${kernel.entry}, ${kernel.variant_reason}`,
+        },
+        swatch(familyClass(kernel.family)),
+        h("span", { class: "gd-ellipsis" }, labels[index]!),
+        h("span", { class: "gd-muted gd-end" }, uses[index]! > 1 ? `×${whole(uses[index]!)}` : ""),
+      ),
+    ),
+  );
   const code = body({ class: "gd-codebody" });
   const el = frame("kernels", "Kernels", "", [h("div", { class: "gd-kernelsplit" }, listed, code)]);
-  const fact = el.querySelector(".gd-fact")!, title = el.querySelector("h3")!;
+  const fact = el.querySelector(".gd-fact")!,
+    title = el.querySelector("h3")!;
   let at = -1;
   const show = (index: number): boolean => {
     if (index === at) return false;

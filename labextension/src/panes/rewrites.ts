@@ -15,18 +15,35 @@ function about(context: Context, pass: Pass, step: RewriteStep): string {
   const byKey = new Map(nodes.map(node => [node.key, node]));
   const made = new Map(pass.rewrites.flatMap(each => (each.added ?? []).map(node => [String(node.key), String(node.op)] as const)));
   const called = (op: unknown, name: unknown) => [op, name].filter(Boolean).join(" ");
-  const names = step.at.map(key => { const node = byKey.get(key); return node ? called(node.op, node.name) : (made.get(key) ?? key); });
+  const names = step.at.map(key => {
+    const node = byKey.get(key);
+    return node ? called(node.op, node.name) : (made.get(key) ?? key);
+  });
   const added = (step.added ?? []).map(node => called(node.op, node.name));
   const left = names.join(", ");
   return added.length > 0 ? `${left} → ${added.join(", ")}` : left || plural(step.removed.length, "node");
 }
 
 function stepRow(context: Context, pass: Pass, step: RewriteStep, index: number, place: number): HTMLElement {
-  const nodes = about(context, pass, step), cost = `${sig(step.cost_before)} → ${sig(step.cost_after)}`;
-  return h("tr", { "data-entity": `step:${pass.index}.${index}`, tabindex: -1, title: `${step.label}\n${nodes}`, "aria-label": `step ${place}, ${step.label}, ${nodes}, cost ${cost} microseconds` },
+  const nodes = about(context, pass, step),
+    cost = `${sig(step.cost_before)} → ${sig(step.cost_after)}`;
+  return h(
+    "tr",
+    {
+      "data-entity": `step:${pass.index}.${index}`,
+      tabindex: -1,
+      title: `${step.label}\n${nodes}`,
+      "aria-label": `step ${place}, ${step.label}, ${nodes}, cost ${cost} microseconds`,
+    },
     h("td", { class: "gd-num gd-muted" }, place),
-    h("td", { class: "gd-rule" }, h("div", { class: "gd-ellipsis" }, step.label), h("div", { class: "gd-ellipsis gd-muted gd-mono" }, nodes)),
-    h("td", { class: "gd-num gd-nowrap" }, cost));
+    h(
+      "td",
+      { class: "gd-rule" },
+      h("div", { class: "gd-ellipsis" }, step.label),
+      h("div", { class: "gd-ellipsis gd-muted gd-mono" }, nodes),
+    ),
+    h("td", { class: "gd-num gd-nowrap" }, cost),
+  );
 }
 
 export const rewritesPane: MakePane = context => {
@@ -34,21 +51,47 @@ export const rewritesPane: MakePane = context => {
   const total = passes.reduce((sum, pass) => sum + rewritesOf(pass).length, 0);
   const detail = h("div", { class: "gd-detail" });
   const table = (pass: Pass): Child => {
-    const rows = rewritesOf(pass), stages = context.doc.stages;
+    const rows = rewritesOf(pass),
+      stages = context.doc.stages;
     const title = `${stages[pass.from]?.title || stages[pass.from]?.key} → ${stages[pass.to]?.title || stages[pass.to]?.key}`;
     const sweep = pass.rewrites.at(-1);
-    const swept = sweep?.label === "sweep" && sweep.removed.length > 0 ? h("p", { class: "gd-muted gd-indent" }, `then ${plural(sweep.removed.length, "node")} that nobody reads ${sweep.removed.length === 1 ? "is" : "are"} swept away`) : null;
-    return [passes.length > 1 && h("h4", { class: "gd-indent" }, title),
-      rows.length === 0 ? h("p", { class: "gd-muted gd-indent" }, "No rule was used.") : h("table", { class: "gd-table gd-steps" },
-        h("thead", null, h("tr", null, h("th", { class: "gd-num" }, "#"), h("th", null, "rule and nodes"), h("th", { class: "gd-num" }, "cost, µs"))),
-        h("tbody", null, ...rows.map(({ step, index }, i) => stepRow(context, pass, step, index, i + 1)))),
-      swept];
+    const swept =
+      sweep?.label === "sweep" && sweep.removed.length > 0
+        ? h(
+            "p",
+            { class: "gd-muted gd-indent" },
+            `then ${plural(sweep.removed.length, "node")} that nobody reads ${sweep.removed.length === 1 ? "is" : "are"} swept away`,
+          )
+        : null;
+    return [
+      passes.length > 1 && h("h4", { class: "gd-indent" }, title),
+      rows.length === 0
+        ? h("p", { class: "gd-muted gd-indent" }, "No rule was used.")
+        : h(
+            "table",
+            { class: "gd-table gd-steps" },
+            h(
+              "thead",
+              null,
+              h("tr", null, h("th", { class: "gd-num" }, "#"), h("th", null, "rule and nodes"), h("th", { class: "gd-num" }, "cost, µs")),
+            ),
+            h("tbody", null, ...rows.map(({ step, index }, i) => stepRow(context, pass, step, index, i + 1))),
+          ),
+      swept,
+    ];
   };
   const listed = body(null, ...(passes.length > 0 ? passes.map(table) : [empty("This graph has not been optimized.")]), detail);
   const el = frame("rewrites", "Rewrites", plural(total, "step"), [listed]);
   const showRule = (lit: ReadonlySet<string>): boolean => {
-    const found = passes.flatMap(pass => rewritesOf(pass).map(row => ({ pass, ...row }))).find(({ pass, index }) => lit.has(`step:${pass.index}.${index}`));
-    if (found) replace(detail, h("h4", null, `Rule ${found.step.label}`), ...ruleSource(found.pass.sources[found.step.rule] ?? found.pass.sources[found.step.label]));
+    const found = passes
+      .flatMap(pass => rewritesOf(pass).map(row => ({ pass, ...row })))
+      .find(({ pass, index }) => lit.has(`step:${pass.index}.${index}`));
+    if (found)
+      replace(
+        detail,
+        h("h4", null, `Rule ${found.step.label}`),
+        ...ruleSource(found.pass.sources[found.step.rule] ?? found.pass.sources[found.step.label]),
+      );
     else replace(detail, total > 0 && h("p", { class: "gd-muted" }, "Select a step to see its rule."));
     return false;
   };

@@ -19,15 +19,35 @@ function recorded(context: Context): Live {
   if (!run) return noSession;
   const { counters } = run;
   return {
-    ...noSession, state: "closed", reason: "recorded", step: counters.steps ?? run.loss.length, wanted: counters.steps ?? run.loss.length,
-    points: run.loss.map((loss, i) => (Array.isArray(loss) ? [number(loss[0]), number(loss[1])] as const : [i + 1, number(loss)] as const)),
-    counters: { ...noSession.counters, ...counters, dispatches_per_step: counters.steps ? Math.round((counters.dispatches ?? 0) / counters.steps) : 0 },
-    device: [run.device, run.adapter].filter(Boolean).join(", "), memory: run.memory?.text ?? "", optimizer: context.doc.plan?.optimizer ?? "",
+    ...noSession,
+    state: "closed",
+    reason: "recorded",
+    step: counters.steps ?? run.loss.length,
+    wanted: counters.steps ?? run.loss.length,
+    points: run.loss.map((loss, i) =>
+      Array.isArray(loss) ? ([number(loss[0]), number(loss[1])] as const) : ([i + 1, number(loss)] as const),
+    ),
+    counters: {
+      ...noSession.counters,
+      ...counters,
+      dispatches_per_step: counters.steps ? Math.round((counters.dispatches ?? 0) / counters.steps) : 0,
+    },
+    device: [run.device, run.adapter].filter(Boolean).join(", "),
+    memory: run.memory?.text ?? "",
+    optimizer: context.doc.plan?.optimizer ?? "",
   };
 }
 
 class SessionPanel {
-  private readonly steps = h("input", { class: "gd-steps-field", type: "number", min: 1, step: 1, value: 100, "aria-label": "number of steps to run", "data-command": "steps" });
+  private readonly steps = h("input", {
+    class: "gd-steps-field",
+    type: "number",
+    min: 1,
+    step: 1,
+    value: 100,
+    "aria-label": "number of steps to run",
+    "data-command": "steps",
+  });
   private readonly buttons = new Map<CommandName, HTMLButtonElement>();
   private readonly words = new Map<CommandName, HTMLElement>();
   private readonly state = h("span", { class: "gd-state", "data-value": "state", role: "status" });
@@ -46,33 +66,69 @@ class SessionPanel {
 
   constructor(private readonly context: Context) {
     const runGroup = h("span", { class: "gd-rungroup" }, this.button("run"), this.steps);
-    const top = h("div", { class: "gd-buttons" }, runGroup, this.button("step"), this.button("pause"), this.button("resume"), this.button("stop"), this.state);
-    const numbers = h("div", { class: "gd-bigs gd-four" },
-      this.big("step", "step"), this.big("loss", "loss"), this.big("rate", "steps per second"), this.big("dispatches_per_step", "dispatches per step"));
+    const top = h(
+      "div",
+      { class: "gd-buttons" },
+      runGroup,
+      this.button("step"),
+      this.button("pause"),
+      this.button("resume"),
+      this.button("stop"),
+      this.state,
+    );
+    const numbers = h(
+      "div",
+      { class: "gd-bigs gd-four" },
+      this.big("step", "step"),
+      this.big("loss", "loss"),
+      this.big("rate", "steps per second"),
+      this.big("dispatches_per_step", "dispatches per step"),
+    );
     this.hint.querySelector("code")!.textContent = `%graph_run ${context.doc.title || "NAME"} 100`;
-    this.shown = h("div", { class: "gd-shown" }, h("div", { class: "gd-figures" }, numbers, this.chart), h("div", { class: "gd-side" }, this.facts, this.events));
+    this.shown = h(
+      "div",
+      { class: "gd-shown" },
+      h("div", { class: "gd-figures" }, numbers, this.chart),
+      h("div", { class: "gd-side" }, this.facts, this.events),
+    );
     this.el = frame("session", "Session", "", [body({ class: "gd-session" }, top, this.message, this.hint, this.shown)]);
     this.observer = new ResizeObserver(([entry]) => {
       const width = Math.floor(entry!.contentRect.width);
-      if (Math.abs(width - this.width) > 1) { this.width = width; this.curve(); }
+      if (Math.abs(width - this.width) > 1) {
+        this.width = width;
+        this.curve();
+      }
     });
     this.observer.observe(this.chart);
-    this.steps.addEventListener("keydown", event => { if (event.key === "Enter") { event.preventDefault(); this.press("run"); } });
+    this.steps.addEventListener("keydown", event => {
+      if (event.key === "Enter") {
+        event.preventDefault();
+        this.press("run");
+      }
+    });
   }
 
-  destroy(): void { this.observer.disconnect(); }
+  destroy(): void {
+    this.observer.disconnect();
+  }
 
   private button(name: CommandName): HTMLButtonElement {
-    const icon = ICONS[name], word = h("span", null, LABELS[name]!);
-    const made = h("button", { type: "button", class: "gd-button", "data-command": name, on: { click: () => this.press(name) } },
-      icon && h("span", { class: "gd-icon", "aria-hidden": "true" }, icon), word);
+    const icon = ICONS[name],
+      word = h("span", null, LABELS[name]!);
+    const made = h(
+      "button",
+      { type: "button", class: "gd-button", "data-command": name, on: { click: () => this.press(name) } },
+      icon && h("span", { class: "gd-icon", "aria-hidden": "true" }, icon),
+      word,
+    );
     this.buttons.set(name, made);
     this.words.set(name, word);
     return made;
   }
 
   private big(name: string, unit: string): HTMLElement {
-    const value = h("span", { "data-value": name }, "–"), more = h("span", { class: "gd-of" });
+    const value = h("span", { "data-value": name }, "–"),
+      more = h("span", { class: "gd-of" });
     this.values.set(name, value);
     this.values.set(`${name}+`, more);
     const below = h("div", { class: "gd-unit" }, unit);
@@ -88,7 +144,12 @@ class SessionPanel {
   }
 
   show(live: Live, host: Host | null): void {
-    const shown = live.state === "none" && !host ? recorded(this.context) : live.state === "none" && this.context.doc.runs.length > 0 ? { ...recorded(this.context), state: "none" as const } : live;
+    const shown =
+      live.state === "none" && !host
+        ? recorded(this.context)
+        : live.state === "none" && this.context.doc.runs.length > 0
+          ? { ...recorded(this.context), state: "none" as const }
+          : live;
     this.controls(live, host);
     this.numbers(shown);
     const started = shown.state !== "none" || shown.points.length > 0;
@@ -97,17 +158,22 @@ class SessionPanel {
     this.message.hidden = !live.error && live.state !== "failed";
     write(this.message, live.error || (live.state === "failed" ? live.reason : ""));
     write(this.el.querySelector(".gd-fact")!, shown.optimizer || (started ? "no update rule" : ""));
-    if (this.drawn?.points !== shown.points || this.drawn?.wanted !== shown.wanted) { this.drawn = shown; this.curve(); }
+    if (this.drawn?.points !== shown.points || this.drawn?.wanted !== shown.wanted) {
+      this.drawn = shown;
+      this.curve();
+    }
     this.drawn = shown;
     this.writeFacts(shown);
     this.writeEvents(shown);
   }
 
   private controls(live: Live, host: Host | null): void {
-    const connected = Boolean(host) && !host!.dead, queued = new Set(host?.pending.filter(each => each.queued).map(each => each.name));
+    const connected = Boolean(host) && !host!.dead,
+      queued = new Set(host?.pending.filter(each => each.queued).map(each => each.name));
     const main = primary(live.state);
     for (const [name, element] of this.buttons) {
-      const why = refusal(live.state, connected, name), waits = queued.has(name);
+      const why = refusal(live.state, connected, name),
+        waits = queued.has(name);
       element.disabled = why !== null;
       element.title = why ?? (waits ? QUEUED : "");
       element.setAttribute("aria-label", waits ? `${LABELS[name]}, ${QUEUED}` : name === "run" ? "Run that many steps" : LABELS[name]!);
@@ -120,7 +186,13 @@ class SessionPanel {
     this.buttons.get("resume")!.hidden = !resumes;
     this.buttons.get("pause")!.hidden = resumes;
     this.steps.disabled = refusal(live.state, connected, "run") !== null;
-    const word = host?.dead ? "closed: replaced by a newer run, or the kernel is gone" : !host ? "no live session" : live.state === "none" ? "no session yet" : live.state;
+    const word = host?.dead
+      ? "closed: replaced by a newer run, or the kernel is gone"
+      : !host
+        ? "no live session"
+        : live.state === "none"
+          ? "no session yet"
+          : live.state;
     this.state.dataset.state = connected ? live.state : "none";
     write(this.state, live.state === "paused" && live.reason ? `paused: ${live.reason}` : word);
   }
@@ -138,7 +210,11 @@ class SessionPanel {
     this.set("loss", loss, points.length > 0 ? sig(loss) : "–");
     const rate = counters.steps_per_second;
     this.set("rate", rate, rate > 0 ? sig(rate) : "–");
-    this.set("dispatches_per_step", counters.dispatches_per_step, counters.dispatches_per_step > 0 ? whole(counters.dispatches_per_step) : "–");
+    this.set(
+      "dispatches_per_step",
+      counters.dispatches_per_step,
+      counters.dispatches_per_step > 0 ? whole(counters.dispatches_per_step) : "–",
+    );
     const all = h("span", { "data-value": "dispatches", "data-number": counters.dispatches }, whole(counters.dispatches));
     const unit = this.units.get("dispatches_per_step")!;
     if (unit.querySelector("span")?.textContent !== all.textContent) replace(unit, "dispatches per step, ", all, " in all");
@@ -152,22 +228,43 @@ class SessionPanel {
 
   private writeFacts({ device, memory, optimizer, watch, counters, state }: Live): void {
     const rows: [string, string][] = [
-      ["device", device], ["memory", memory],
+      ["device", device],
+      ["memory", memory],
       ["update", optimizer || "no update rule: parameters do not change"],
       ["watched", watch],
-      ["sent", counters.submissions > 0 ? `${whole(counters.submissions)} submissions, ${bytes(counters.bytes_up)} up, ${bytes(counters.bytes_down)} down` : ""],
+      [
+        "sent",
+        counters.submissions > 0
+          ? `${whole(counters.submissions)} submissions, ${bytes(counters.bytes_up)} up, ${bytes(counters.bytes_down)} down`
+          : "",
+      ],
       ["groups", counters.groups > 0 ? `${whole(counters.groups)} barrier groups per step` : ""],
     ];
     const wanted = rows.filter(([name, value]) => value && (name !== "update" || state !== "none"));
     if (wanted.map(row => row.join()).join() === this.facts.dataset.shown) return;
     this.facts.dataset.shown = wanted.map(row => row.join()).join();
-    replace(this.facts, ...wanted.flatMap(([name, value]) => [h("dt", null, name), h("dd", { "data-value": name, "data-warn": name === "update" && !optimizer }, value)]));
+    replace(
+      this.facts,
+      ...wanted.flatMap(([name, value]) => [
+        h("dt", null, name),
+        h("dd", { "data-value": name, "data-warn": name === "update" && !optimizer }, value),
+      ]),
+    );
   }
 
   private writeEvents({ events }: Live): void {
     if (this.events.childElementCount === events.length) return;
-    replace(this.events, ...events.map(({ step, kind, text, about }) =>
-      h("li", { "data-kind": kind, "data-entity": about, tabindex: about ? -1 : null }, h("span", { class: "gd-muted" }, `step ${whole(step)} `), text)));
+    replace(
+      this.events,
+      ...events.map(({ step, kind, text, about }) =>
+        h(
+          "li",
+          { "data-kind": kind, "data-entity": about, tabindex: about ? -1 : null },
+          h("span", { class: "gd-muted" }, `step ${whole(step)} `),
+          text,
+        ),
+      ),
+    );
     this.context.redrawn("session");
   }
 }

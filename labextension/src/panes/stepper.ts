@@ -12,8 +12,22 @@ const keptBy = (step: DiffStep): number => (step.residuals ?? []).reduce((sum, e
 function nodeList(doc: GraphDoc, stage: Stage, label: string, nodes: readonly number[]): Child {
   return nodes.map((index, i) => {
     const node = stage.nodes[index];
-    return node && h("div", { class: "gd-row", "data-entity": `node:${stage.index}.${index}`, tabindex: -1, role: "button", "aria-label": `${label} ${node.op} ${node.name}` },
-      h("span", { class: "gd-muted" }, i === 0 ? label : ""), h("span", { class: "gd-mono gd-ellipsis" }, node.op, node.name && h("em", null, ` ${node.name}`)), h("span", { class: "gd-mono gd-end" }, typeText(doc, node)));
+    return (
+      node &&
+      h(
+        "div",
+        {
+          class: "gd-row",
+          "data-entity": `node:${stage.index}.${index}`,
+          tabindex: -1,
+          role: "button",
+          "aria-label": `${label} ${node.op} ${node.name}`,
+        },
+        h("span", { class: "gd-muted" }, i === 0 ? label : ""),
+        h("span", { class: "gd-mono gd-ellipsis" }, node.op, node.name && h("em", null, ` ${node.name}`)),
+        h("span", { class: "gd-mono gd-end" }, typeText(doc, node)),
+      )
+    );
   });
 }
 
@@ -22,49 +36,99 @@ function sourceLine(doc: GraphDoc, line: number): Child {
   const source = record && doc.sources[record.source];
   if (!record || !source) return null;
   const text = source.text.split("\n")[record.line - source.first_line] ?? "";
-  return h("div", { class: "gd-line", "data-entity": `line:${line}`, tabindex: -1, role: "button", "aria-label": `line ${record.line}`, title: text.trim() },
-    h("span", { class: "gd-lineno" }, record.line), h("span", { class: "gd-linetext" }, ...highlighted(text, "python")));
+  return h(
+    "div",
+    {
+      class: "gd-line",
+      "data-entity": `line:${line}`,
+      tabindex: -1,
+      role: "button",
+      "aria-label": `line ${record.line}`,
+      title: text.trim(),
+    },
+    h("span", { class: "gd-lineno" }, record.line),
+    h("span", { class: "gd-linetext" }, ...highlighted(text, "python")),
+  );
 }
 
 function saved(doc: GraphDoc, pass: Pass, at: number, to: Stage): Child[] {
-  const step = pass.diffs[at]!, residuals = step.residuals ?? [];
+  const step = pass.diffs[at]!,
+    residuals = step.residuals ?? [];
   const all = (pass.report as unknown as DiffReport).residual_bytes || pass.diffs.reduce((sum, each) => sum + keptBy(each), 0);
   // A value that two steps keep is kept once.
   const seen = new Set<number>();
-  const sofar = pass.diffs.slice(0, at + 1).flatMap(each => each.residuals ?? []).reduce((sum, { node, nbytes }) => (seen.has(node) ? sum : (seen.add(node), sum + nbytes)), 0);
+  const sofar = pass.diffs
+    .slice(0, at + 1)
+    .flatMap(each => each.residuals ?? [])
+    .reduce((sum, { node, nbytes }) => (seen.has(node) ? sum : (seen.add(node), sum + nbytes)), 0);
   const rows = residuals.map(({ node, nbytes }) => {
     const record = to.nodes[node];
-    return h("div", { class: "gd-row", "data-entity": `node:${to.index}.${node}`, tabindex: -1, role: "button", "aria-label": `saved ${record ? nodeName(record) : node}` },
-      h("span", null), h("span", { class: "gd-mono gd-ellipsis" }, record ? nodeName(record) : String(node)), h("span", { class: "gd-end" }, bytes(nbytes)));
+    return h(
+      "div",
+      {
+        class: "gd-row",
+        "data-entity": `node:${to.index}.${node}`,
+        tabindex: -1,
+        role: "button",
+        "aria-label": `saved ${record ? nodeName(record) : node}`,
+      },
+      h("span", null),
+      h("span", { class: "gd-mono gd-ellipsis" }, record ? nodeName(record) : String(node)),
+      h("span", { class: "gd-end" }, bytes(nbytes)),
+    );
   });
-  const meter = h("div", { class: "gd-meter", role: "img", "aria-label": `${bytes(sofar)} of ${bytes(all)} saved` }, h("span", { style: `width:${all > 0 ? Math.min(100, 100 * sofar / all) : 0}%` }));
-  return [h("h4", null, "Saved for this step"), ...(rows.length > 0 ? rows : [h("p", { class: "gd-muted" }, "nothing")]), meter,
-    h("div", { class: "gd-muted" }, `${bytes(sofar)} saved so far, ${bytes(all)} in all`)];
+  const meter = h(
+    "div",
+    { class: "gd-meter", role: "img", "aria-label": `${bytes(sofar)} of ${bytes(all)} saved` },
+    h("span", { style: `width:${all > 0 ? Math.min(100, (100 * sofar) / all) : 0}%` }),
+  );
+  return [
+    h("h4", null, "Saved for this step"),
+    ...(rows.length > 0 ? rows : [h("p", { class: "gd-muted" }, "nothing")]),
+    meter,
+    h("div", { class: "gd-muted" }, `${bytes(sofar)} saved so far, ${bytes(all)} in all`),
+  ];
 }
 
 function details(context: Context, pass: Pass, at: number): Child[] {
-  const { doc } = context, step = pass.diffs[at]!, from = doc.stages[pass.from]!, to = doc.stages[pass.to]!;
+  const { doc } = context,
+    step = pass.diffs[at]!,
+    from = doc.stages[pass.from]!,
+    to = doc.stages[pass.to]!;
   const op = from.nodes[step.node];
   return [
-    h("h4", { class: "gd-mono gd-strong", "data-value": "op" }, op ? [op.op, op.name && h("em", null, ` ${op.name}`)] : "–"), sourceLine(doc, step.line),
+    h("h4", { class: "gd-mono gd-strong", "data-value": "op" }, op ? [op.op, op.name && h("em", null, ` ${op.name}`)] : "–"),
+    sourceLine(doc, step.line),
     step.reason && h("p", { class: "gd-note" }, step.reason),
     ...(pass.sources[step.rule] ? [h("h4", null, "Gradient rule"), ...ruleSource(pass.sources[step.rule])] : []),
-    h("h4", null, "Cotangents"), nodeList(doc, to, "in", step.cotangents), nodeList(doc, to, "added", step.added), nodeList(doc, to, "summed", step.accumulated),
+    h("h4", null, "Cotangents"),
+    nodeList(doc, to, "in", step.cotangents),
+    nodeList(doc, to, "added", step.added),
+    nodeList(doc, to, "summed", step.accumulated),
     step.cotangents.length + step.added.length === 0 && h("p", { class: "gd-muted" }, "no gradient flows through here"),
     ...saved(doc, pass, at, to),
   ];
 }
 
 export const stepperPane: MakePane = context => {
-  const passes = laneStages(context.doc.stages).flatMap(({ stage }) => context.doc.passes.filter(pass => pass.role === "differentiate" && pass.to === stage.index));
-  let pass = passes[0], at = 0;
+  const passes = laneStages(context.doc.stages).flatMap(({ stage }) =>
+    context.doc.passes.filter(pass => pass.role === "differentiate" && pass.to === stage.index),
+  );
+  let pass = passes[0],
+    at = 0;
   const holder = body({ class: "gd-stepper" });
   const el = frame("stepper", "Step", "autodiff", [holder]);
   if (!pass || pass.diffs.length === 0) {
     holder.append(empty("Nothing to step through."));
     return { el };
   }
-  const slider = h("input", { type: "range", min: 0, step: 1, "aria-label": "forward op, backwards from the loss", "data-command": "autodiff" });
+  const slider = h("input", {
+    type: "range",
+    min: 0,
+    step: 1,
+    "aria-label": "forward op, backwards from the loss",
+    "data-command": "autodiff",
+  });
   const place = h("span", { class: "gd-muted" });
   const previous = button("previous op", { class: "gd-mini", "data-command": "autodiff-previous" }, "‹");
   const next = button("next op", { class: "gd-mini", "data-command": "autodiff-next" }, "›");
@@ -98,7 +162,9 @@ export const stepperPane: MakePane = context => {
       // "To this op": what is lit elsewhere moves the stepper, unless it stands there already.
       if (lit.has(`step:${pass!.index}.${at}`)) return false;
       const steps = passes.flatMap(each => each.diffs.map((step, i) => ({ each, step, i })));
-      const found = steps.find(({ each, i }) => lit.has(`step:${each.index}.${i}`)) ?? steps.find(({ each, step }) => lit.has(`node:${each.from}.${step.node}`));
+      const found =
+        steps.find(({ each, i }) => lit.has(`step:${each.index}.${i}`)) ??
+        steps.find(({ each, step }) => lit.has(`node:${each.from}.${step.node}`));
       if (!found) return false;
       pass = found.each;
       at = found.i;
@@ -107,4 +173,3 @@ export const stepperPane: MakePane = context => {
     },
   };
 };
-

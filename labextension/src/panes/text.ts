@@ -9,17 +9,28 @@ const attribute = ([name, value]: [string, unknown]): string => `${name}=${JSON.
 
 export function nodeText(doc: GraphDoc, stage: Stage, index: number): string {
   const node = stage.nodes[index]!;
-  const attrs = Object.entries(node.attrs ?? {}), isLeaf = node.inputs.length === 0 && attrs.some(([key]) => key === "name");
-  const words = [...node.inputs.map(a => `%${a}`), ...attrs.map(([key, value]) => (isLeaf && key === "name" ? JSON.stringify(value) : attribute([key, value])))];
+  const attrs = Object.entries(node.attrs ?? {}),
+    isLeaf = node.inputs.length === 0 && attrs.some(([key]) => key === "name");
+  const words = [
+    ...node.inputs.map(a => `%${a}`),
+    ...attrs.map(([key, value]) => (isLeaf && key === "name" ? JSON.stringify(value) : attribute([key, value]))),
+  ];
   return `%${index}${node.name && !isLeaf ? ` "${node.name}"` : ""} = ${node.op}(${words.join(", ")}) : ${typeText(doc, node)}`;
 }
 
 function stageLines(doc: GraphDoc, stage: Stage): Child[] {
   const outputs = stage.outputs.map(({ node, name, of }) => `%${node}${name || of ? ` "${name || `∂${of}`}"` : ""}`).join(", ");
-  return [...stage.nodes.map((_, i) => {
-    const text = nodeText(doc, stage, i);
-    return h("div", { class: "gd-line", "data-entity": `node:${stage.index}.${i}`, tabindex: -1, role: "button", "aria-label": text }, h("span", { class: "gd-linetext" }, text));
-  }), h("div", { class: "gd-line" }, h("span", { class: "gd-linetext" }, `outputs: ${outputs}`))];
+  return [
+    ...stage.nodes.map((_, i) => {
+      const text = nodeText(doc, stage, i);
+      return h(
+        "div",
+        { class: "gd-line", "data-entity": `node:${stage.index}.${i}`, tabindex: -1, role: "button", "aria-label": text },
+        h("span", { class: "gd-linetext" }, text),
+      );
+    }),
+    h("div", { class: "gd-line" }, h("span", { class: "gd-linetext" }, `outputs: ${outputs}`)),
+  ];
 }
 
 function planLines(doc: GraphDoc): Child[] {
@@ -27,7 +38,11 @@ function planLines(doc: GraphDoc): Child[] {
   return plan.dispatches.map((dispatch, k) => {
     const names = (indexes: number[]) => indexes.map(index => plan.intervals[index]?.name || `#${index}`).join(", ");
     const text = `${String(k).padStart(3)}  ${dispatch.phase.padEnd(9)} ${dispatch.label}  (${names(dispatch.reads)}) → ${names(dispatch.writes)}  ${cell(dispatch.flops / 1e6)} MFLOP, ${bytes(dispatch.bytes_read + dispatch.bytes_written)}`;
-    return h("div", { class: "gd-line", "data-entity": `dispatch:${k}`, tabindex: -1, role: "button", "aria-label": text }, h("span", { class: "gd-linetext" }, text));
+    return h(
+      "div",
+      { class: "gd-line", "data-entity": `dispatch:${k}`, tabindex: -1, role: "button", "aria-label": text },
+      h("span", { class: "gd-linetext" }, text),
+    );
   });
 }
 
@@ -37,9 +52,16 @@ export const textPane: MakePane = context => {
   const el = frame("text", "Text", "", [holder]);
   let at = 0;
   const draw = () => {
-    const options = [...doc.stages.map((stage, value) => ({ value, text: stage.key })), ...(doc.plan ? [{ value: doc.stages.length, text: "plan" }] : [])];
+    const options = [
+      ...doc.stages.map((stage, value) => ({ value, text: stage.key })),
+      ...(doc.plan ? [{ value: doc.stages.length, text: "plan" }] : []),
+    ];
     const stage = doc.stages[at];
-    const controls = choice("stage", options, at, value => { at = value; draw(); context.redrawn("text"); });
+    const controls = choice("stage", options, at, value => {
+      at = value;
+      draw();
+      context.redrawn("text");
+    });
     const fact = stage ? plural(stage.nodes.length, "node") : `${plural(doc.plan?.dispatches.length ?? 0, "dispatch")}`;
     el.replaceChildren(frame("text", stage ? stage.title || stage.key : "Plan", fact, [], [controls]).firstElementChild!, holder);
     holder.replaceChildren(h("p", { class: "gd-summary" }, doc.summary));

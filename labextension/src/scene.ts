@@ -1,0 +1,266 @@
+// The drawing of one document: its panes, what is open and selected in them, and what is lit.
+
+import { CameraGroup } from "./camera.ts";
+import { Chrome } from "./chrome.ts";
+import { type GraphDoc } from "./doc.ts";
+import type { Host } from "./host.ts";
+import { Keys } from "./keys.ts";
+import { noSession, refusal, type Live } from "./live.ts";
+import { Marks } from "./marks.ts";
+import type { CommandName } from "./messages.ts";
+import { page, type Selection } from "./page.ts";
+import type { Context, MakePane } from "./pane.ts";
+import { arenaPane } from "./panes/arena.ts";
+import { afterPane, beforePane, lanesPane } from "./panes/graphs.ts";
+import { kernelsPane } from "./panes/kernels.ts";
+import { planPane } from "./panes/plan.ts";
+import { reportPane } from "./panes/report.ts";
+import { rewritesPane } from "./panes/rewrites.ts";
+import { sessionPane } from "./panes/session.ts";
+import { sourcePane } from "./panes/source.ts";
+import { stepperPane } from "./panes/stepper.ts";
+import { textPane } from "./panes/text.ts";
+import { chain, local, portable, provenance, type Provenance } from "./select.ts";
+import { ARRANGEMENT, faceOf, initialUi, reduce, TABS, type Action, type PaneKey, type Tab, type Ui } from "./state.ts";
+
+/** In the order in which panes stand, whichever tab shows them. */
+const PANES: Record<PaneKey, MakePane> = {
+  source: sourcePane,
+  rewrites: rewritesPane,
+  before: beforePane,
+  after: afterPane,
+  report: reportPane,
+  lanes: lanesPane,
+  stepper: stepperPane,
+  plan: planPane,
+  kernels: kernelsPane,
+  session: sessionPane,
+  arena: arenaPane,
+  text: textPane,
+};
+const NOTHING: ReadonlySet<string> = new Set();
+
+function openedTab(doc: GraphDoc): Tab {
+  const asked = (doc.view?.show ?? []).map(name => (name === "graph" || name === "diff" ? "opt" : name));
+  return TABS.find(tab => tab === asked[0]) ?? "opt";
+}
+
+/** The drawing of one document; a new document gets a new one. */
+export class Scene implements Context {
+  readonly cameras = { graph: new CameraGroup(), lanes: new CameraGroup() };
+  readonly chrome: Chrome;
+  private readonly provenance: Provenance;
+  private readonly marks = new Map<PaneKey, Marks>();
+  private readonly keys: Keys;
+  private readonly selection: Selection;
+  private readonly mirror = (value: readonly string[]) => this.mirrored(value);
+  private state: Ui;
+  private litNow: ReadonlySet<string> = NOTHING;
+  private frame = 0;
+
+  constructor(
+    readonly doc: GraphDoc,
+    private readonly current: () => Host | null,
+    before: Ui | null,
+  ) {
+    this.provenance = provenance(doc);
+    this.selection = selectionOf(doc);
+    const shared = this.selection.value.flatMap(each => local(doc, each) ?? []);
+    const first = shared.length > 0 ? shared : doc.view?.select ? [doc.view.select] : [];
+    this.state = before ? { ...before, selected: shared, hover: null } : initialUi(openedTab(doc), first);
+    this.chrome = new Chrome(doc, action => this.act(action));
+    this.keys = new Keys({
+      doc,
+      ui: () => this.state,
+      lit: () => this.litNow,
+      act: action => this.act(action),
+      blur: () => (document.activeElement as HTMLElement | null)?.blur(),
+      cameras: () => (this.state.tab === "grad" ? this.cameras.lanes : this.cameras.graph),
+      press: name => this.press(name),
+      marksAt: element => this.marks.get(element.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey) ?? null,
+    });
+    this.selection.listeners.add(this.mirror);
+    this.listen(this.chrome.root);
+    this.litNow = this.provenance.lit(this.state.selected);
+    if (doc.view?.height) this.chrome.root.style.setProperty("--gd-height", `${doc.view.height}px`);
+  }
+
+  ui(): Ui {
+    return this.state;
+  }
+  live(): Live {
+    return this.host()?.live ?? noSession;
+  }
+  host(): Host | null {
+    return this.current();
+  }
+  lit(): ReadonlySet<string> {
+    return this.litNow;
+  }
+  get snapshot(): Ui {
+    return this.state;
+  }
+
+  send(name: CommandName, args: Record<string, unknown> = {}): void {
+    void this.host()
+      ?.command(name, args)
+      .then(answer => {
+        if (!answer.ok) this.chrome.say(`${name}: ${answer.error?.message ?? "refused"}`);
+      });
+  }
+
+  act(action: Action): void {
+    const before = this.state;
+    this.state = reduce(before, action);
+    if (this.state === before) return;
+    if (this.state.hover !== before.hover) this.showHover();
+    const moved = this.state.selected !== before.selected;
+    if (moved) this.publish();
+    if (
+      moved ||
+      this.state.tab !== before.tab ||
+      this.state.faces !== before.faces ||
+      this.state.source !== before.source ||
+      this.state.help !== before.help
+    )
+      this.show(moved);
+  }
+
+  redrawn(key: PaneKey): void {
+    const marks = this.marks.get(key);
+    if (!marks) return;
+    marks.index();
+    marks.mark(this.litNow, new Set(this.state.selected));
+  }
+
+  /** Panes of the open tab exist, the others are hidden; everything that is lit is marked. */
+  show(moved: boolean): void {
+    this.litNow = this.provenance.lit(this.state.selected);
+    this.chrome.show(this.doc, this.state, this.litNow);
+    const { faces, below } = ARRANGEMENT[this.state.tab],
+      wanted = [...faces, ...below],
+      current = faceOf(this.state);
+    const fresh = wanted.filter(key => !this.marks.has(key));
+    for (const key of fresh) this.make(key);
+    for (const [key, { pane }] of this.marks) {
+      pane.el.hidden = !wanted.includes(key);
+      pane.el.dataset.place = faces.includes(key) ? "face" : "below";
+      pane.el.toggleAttribute("data-current", key === current);
+    }
+    const selected = new Set(this.state.selected),
+      focused = document.activeElement;
+    for (const [key, marks] of this.marks) {
+      if (!wanted.includes(key)) continue;
+      if (marks.pane.choose?.(this.litNow)) marks.index();
+      marks.mark(this.litNow, selected);
+      marks.reveal();
+    }
+    this.showLive();
+    if (focused) this.keepFocus(focused, current);
+    if (moved)
+      this.chrome.say(
+        this.state.selected.length === 0
+          ? "nothing selected"
+          : chain(this.doc, this.litNow)
+              .map(part => part.text)
+              .join(", ") || this.state.selected.join(", "),
+      );
+  }
+
+  showLive(): void {
+    for (const { pane } of this.marks.values()) if (!pane.el.hidden) pane.live?.(this.live(), this.host());
+  }
+
+  destroy(): void {
+    cancelAnimationFrame(this.frame);
+    this.selection.listeners.delete(this.mirror);
+    for (const { pane } of this.marks.values()) pane.destroy?.();
+    this.chrome.destroy();
+  }
+
+  /** What held the focus may have been drawn anew or hidden with its tab: keys go on from what is lit now, else from the view. */
+  private keepFocus(focused: Element, current: PaneKey): void {
+    const inPane = focused.isConnected ? focused.closest<HTMLElement>(".gd-pane") : null;
+    if (focused.isConnected && !inPane?.hidden) return;
+    if (focused.isConnected && !this.chrome.root.contains(focused)) return;
+    const pane = this.marks.get(current)?.pane.el;
+    const next =
+      pane?.querySelector<HTMLElement>(".gd-line[data-lit]") ?? pane?.querySelector<HTMLElement>("[data-lit]") ?? this.chrome.root;
+    next.focus({ preventScroll: true });
+  }
+
+  private make(key: PaneKey): void {
+    const pane = PANES[key](this);
+    this.marks.set(key, new Marks(pane));
+    const order = Object.keys(PANES);
+    const next = [...this.chrome.panes.children].find(each => order.indexOf((each as HTMLElement).dataset.pane!) > order.indexOf(key));
+    this.chrome.panes.insertBefore(pane.el, next ?? null);
+  }
+
+  private showHover(): void {
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(() => {
+      const preview = this.state.hover ? this.provenance.closure(this.state.hover) : NOTHING;
+      for (const marks of this.marks.values()) if (!marks.pane.el.hidden) marks.hover(preview);
+    });
+  }
+
+  private publish(): void {
+    const { selected } = this.state;
+    this.selection.value = selected.map(each => portable(this.doc, each));
+    for (const listener of this.selection.listeners) if (listener !== this.mirror) listener(this.selection.value);
+  }
+
+  private mirrored(value: readonly string[]): void {
+    const before = this.state;
+    this.state = reduce(before, { do: "select", entities: value.flatMap(each => local(this.doc, each) ?? []) });
+    if (this.state !== before) this.show(true);
+  }
+
+  private press(name: "step" | "pause"): void {
+    const live = this.live(),
+      command: CommandName = name === "pause" && live.state === "paused" ? "resume" : name;
+    const why = refusal(live.state, Boolean(this.host()), command);
+    if (why) this.chrome.say(why);
+    else this.send(command);
+  }
+
+  private listen(root: HTMLElement): void {
+    const entityAt = (event: Event) => (event.target as Element).closest?.("[data-entity]")?.getAttribute("data-entity") ?? null;
+    root.addEventListener("click", event => {
+      const entity = entityAt(event);
+      // A notebook takes the focus when its output is pressed: without it no key would come here.
+      const target = (event.target as Element).closest<HTMLElement>("[tabindex]") ?? root;
+      if (!root.contains(document.activeElement)) target.focus({ preventScroll: true });
+      if (entity === null || !(getSelection()?.isCollapsed ?? true)) return;
+      this.act({ do: "select", entities: [entity], add: event.shiftKey });
+    });
+    root.addEventListener("pointerover", event => {
+      if (event.pointerType !== "touch" && event.buttons === 0) this.act({ do: "hover", entity: entityAt(event) });
+    });
+    root.addEventListener("pointerleave", () => this.act({ do: "hover", entity: null }));
+    root.addEventListener("keydown", event => {
+      if (!this.keys.handle(event)) return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    root.addEventListener("focusin", event => {
+      // JupyterLab sees keys before anybody and its selectors match the focused element: the mark must be on that one.
+      (event.target as Element).setAttribute("data-lm-suppress-shortcuts", "true");
+      const element = (event.target as Element).closest("[data-entity]");
+      const key = element?.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey | undefined;
+      if (element && key) this.marks.get(key)?.tabStop(element);
+    });
+  }
+}
+
+/** One selection per study in a page; a document alone has its own. */
+function selectionOf(doc: GraphDoc): Selection {
+  const { selections } = page(),
+    key = doc.study ?? doc.id;
+  const known = selections.get(key);
+  if (known) return known;
+  const made: Selection = { value: doc.view?.select ? [portable(doc, doc.view.select)] : [], listeners: new Set() };
+  selections.set(key, made);
+  return made;
+}

@@ -1,0 +1,190 @@
+"""`python -m gdlab`: what it prints, and with which exit status it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import networks
+import pytest
+
+import gdlab.view.doctor as doctor_module
+from gdlab.__main__ import main
+from gdlab.errors import DeviceUnavailableError
+from gdlab.op import public_ops
+from gdlab.study import Study
+from gdlab.view.doc import load_doc
+from gdlab.view.slices import VIEWS
+from gdlab.view.text import twin
+
+PROGRAM = """
+import gdlab as gd
+with gd.Graph() as net:
+    x, y = gd.input("x", (8, 6)), gd.input("y", (8, 3))
+    h = gd.relu(x @ gd.parameter("w1", (6, 5)))
+    net.output(gd.cross_entropy_loss(h @ gd.parameter("w2", (5, 3)), y))
+batch = {"x": [[1.0] * 6] * 8, "y": [[1.0, 0.0, 0.0]] * 8}
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    study.run(2, feed="random:0", adam=1e-3, init=0)
+    path = study.save(tmp_path_factory.mktemp("cli") / "mlp.gdlab.json.gz")
+    study.close()
+    return path
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "net.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+# explain -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("view", VIEWS)
+def test_explain_prints_the_twin(saved: Path, capsys: pytest.CaptureFixture[str], view: str) -> None:
+    assert main(["explain", str(saved), "--view", view]) == 0
+    document = load_doc(saved)
+    assert capsys.readouterr().out == f"{document}\n{twin(document, view)}"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_explain_json_is_a_slice_of_the_document(saved: Path, capsys: pytest.CaptureFixture[str], view: str) -> None:
+    assert main(["explain", str(saved), "--view", view, "--json"]) == 0
+    part, data = json.loads(capsys.readouterr().out), load_doc(saved).data
+    stages, passes, plan = part.pop("stages", []), part.pop("passes", []), part.pop("plan", {})
+    assert all(stage in data["stages"] for stage in stages) and all(one in data["passes"] for one in passes)
+    assert plan == {name: data["plan"][name] for name in plan}
+    assert part == {name: data[name] for name in part} and {"format", "title", "summary"} <= set(part)
+    assert stages or plan or view in ("session", "links")
+
+
+def test_explain_a_chain_and_its_json(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(saved), "--view", "links", "--at", "dispatch:12"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("dispatch:12 lights ") and "gdlab/plan/update.py" in text and "  wgsl:12.1  " in text
+    assert main(["explain", str(saved), "--view", "plan", "--at", "dispatch:12", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["selected"] == sorted(load_doc(saved).select("dispatch:12"))
+
+
+def test_a_document_that_breaks_its_rules_ends_with_1(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = load_doc(saved).data
+    data["plan"]["kernels"]["boilerplate"] = {}
+    path = tmp_path / "bad.gdlab.json"
+    path.write_text(json.dumps(data))
+    assert main(["explain", str(path)]) == 1
+    assert capsys.readouterr().err.startswith("document bad.gdlab.json: wgsl:0.1: has no node and is no boilerplate\n")
+
+
+def test_bad_usage_ends_with_2(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "g.json").write_text('{"format": "gdlab.graph.v2"}')
+    assert main(["explain", str(tmp_path / "g.json")]) == 2
+    assert capsys.readouterr().err == 'document g.json: format: given "gdlab.graph.v2", wanted "gdlab.graph.v1"\n'
+    assert main(["explain", str(saved), "--at", "dispatch:99"]) == 2
+    assert (
+        "select: entity: given 'dispatch:99', wanted an entity of this document; the last number"
+        in capsys.readouterr().err
+    )
+    for words in (["explain", str(saved), "--view", "plam"], ["explain"], [], ["nope"]):
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        assert left.value.code == 2
+    assert "invalid choice: 'plam' (choose from" in capsys.readouterr().err
+
+
+# run -----------------------------------------------------------------------------------------------------------------
+def test_run_trains_a_graph_of_a_file(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.gdlab.json"
+    words = "--train --steps 20 --feed batch --sgd 0.5 --init 0 --device cpu --view session".split()
+    assert main(["run", str(program), *words, "--save", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("graph net: 8 nodes") and "20 steps, " in text and "SGD, lr 0.5" in text
+    (run,) = load_doc(out).data["runs"]
+    losses = [loss for _, loss in run["loss"]]
+    assert len(losses) == 20 and losses[-1] < 0.5 * losses[0] and f"saved: {out}" in text
+    assert {s["name"] for s in load_doc(out).data["sources"]} == {"net.py", "gdlab/plan/update.py"}
+
+
+def test_run_takes_a_study_and_closes_it(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program.write_text(PROGRAM + 'mine = gd.Study(net, train=True, device="cpu", name="mine")\n')
+    assert main(["run", str(program), "--feed", "random:1", "--init", "0"]) == 0
+    text = capsys.readouterr().out
+    assert "graph mine: " in text and "1 step, " in text and "update: no update rule" in text
+
+
+def test_run_refuses_what_it_cannot_use(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        assert main(["run", *words]) == 2
+        return capsys.readouterr().err
+
+    assert said(str(tmp_path / "none.py")).startswith("run: file: given ")
+    assert "wanted random[:SEED], or a variable of the file" in said(
+        str(program), "--device", "cpu", "--feed", "batches"
+    )
+    assert "run: name: given nett, wanted one of net; nearest: net" in said(str(program), "--name", "nett")
+    assert "no value for x, y" in said(str(program), "--device", "cpu", "--init", "0")
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    assert said(str(tmp_path / "empty.py")).startswith(
+        "run: empty.py: given no Study, and no Graph with outputs, wanted "
+    )
+
+
+# ops and doctor ------------------------------------------------------------------------------------------------------
+def test_ops_lists_every_op(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows[1:]] == [op.name for op in public_ops()]
+    assert main(["ops", "swiglu"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("swiglu(gate, up)\n") and "Silu+Mul→SwiGLU" in text and "its own" in text
+    assert main(["ops", "swigglu"]) == 2 and "nearest: swiglu" in capsys.readouterr().err
+
+
+def test_doctor_tells_versions_and_the_device(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["doctor"])
+    text = capsys.readouterr().out
+    names = [row.name for row in doctor_module.doctor_rows()]
+    assert all(name in text for name in names) and {"Python", "egglog", "device", "dot", "front end", "threads"} <= set(
+        names
+    )
+    assert status == (1 if "BAD" in text else 0)
+
+
+def test_doctor_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(name: str) -> None:
+        raise DeviceUnavailableError("device", name, "no adapter", "a driver")
+
+    monkeypatch.setattr(doctor_module, "device", none)
+    monkeypatch.setattr(doctor_module, "adapters", list)
+    monkeypatch.setattr(doctor_module, "files", lambda package: tmp_path)
+    monkeypatch.setattr(doctor_module, "_PACKAGES", (("no-such-package", False, ""), ("ipykernel", True, "")))
+    monkeypatch.setattr(
+        doctor_module, "version", lambda name: {"ipykernel": "6.29.5"}[name] if name == "ipykernel" else missing()
+    )
+    assert main(["doctor"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    bad = [line.split()[1] for line in lines if line.startswith("BAD")]
+    assert bad == ["no-such-package", "device", "front"]
+    advice = [line.strip() for line in lines if line.strip().startswith("→")]
+    assert advice[0] == "→ pip install no-such-package" and "pip install 'ipykernel>=7'" in advice[1]
+    assert "mesa-vulkan-drivers" in advice[2] and "labextension/frontend.py" in advice[4]
+
+
+def missing() -> str:
+    raise doctor_module.PackageNotFoundError("no-such-package")
+
+
+def test_as_a_module_in_its_own_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "gdlab", "ops", "relu"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("relu(x)\n")

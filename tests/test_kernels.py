@@ -1,0 +1,272 @@
+"""The WGSL of every kind of dispatch: it compiles, computes what the reference says in both schedules, and tells where
+each of its lines comes from."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import networks
+import numpy as np
+import plans
+import pytest
+from conftest import needs
+
+from gdlab import kernels, ops, reference
+from gdlab.autodiff import differentiate
+from gdlab.device import device
+from gdlab.device.base import Device
+from gdlab.errors import CompileError
+from gdlab.graph import Graph, Value
+from gdlab.op import REGISTRY, Rows
+from gdlab.plan import compile
+from gdlab.plan.plan import SCALARS, Dispatch, ExecutionPlan, Target
+from gdlab.plan.update import adam_update, sgd_update
+
+SCHEDULES = ("software", "hardware")
+SHADERS = Path(__file__).parent.parent / "shaders"
+
+
+@pytest.fixture(params=SCHEDULES)
+def adapter(request: pytest.FixtureRequest) -> Iterator[tuple[Device, Target]]:
+    """Any adapter, and a target whose schedules are those of each class in turn."""
+    needs("wgpu")
+    found = device("wgpu")
+    yield found, replace(found.target, adapter_class=request.param)
+
+
+def graph_of(build: Callable[[], Value | list[Value]]) -> Graph:
+    with Graph() as g:
+        g.set_outputs(build())
+    return g
+
+
+def check(adapter: tuple[Device, Target], graph: Graph, feeds: dict[str, Any] | None = None) -> ExecutionPlan:
+    """Compile for the target, run twice with poisoned slots, compare every output with the reference."""
+    found, target = adapter
+    feeds = plans.feeds_of(graph) if feeds is None else feeds
+    plan = compile(graph, mode="inference", target=target)
+    program = plans.load(found, plan, feeds)
+    program.step(None)
+    program.poison()
+    program.step(None)
+    with np.errstate(all="ignore"):
+        want = reference.evaluate(graph, feeds)
+        scale = reference.magnitudes(graph, want)
+    for got, id in zip(plans.outputs(program), graph.output_ids, strict=True):
+        assert reference.compare(got, want[id], scale[id], 2e-4) is None, (plan.dispatches[-1].label, target)
+    program.close()
+    return plan
+
+
+# values in both schedules ---------------------------------------------------------------------------------------------
+EXTENTS = [
+    (1, 1, 1), (1, 129, 33), (129, 1, 17), (2, 3, 65), (17, 33, 2), (33, 65, 129), (65, 17, 1), (16, 16, 64),
+    (3, 130, 5), (64, 10, 128), (40, 132, 36), (4, 4, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["matmul", "matmul_at", "matmul_bt"])
+def test_products_with_an_epilogue(adapter: tuple[Device, Target], name: str) -> None:
+    def product(m: int, n: int, k: int) -> Value:
+        a = ops.input("a", (k, m) if name == "matmul_at" else (m, k))
+        b = ops.input("b", (n, k) if name == "matmul_bt" else (k, n))
+        return ops.tanh(ops.bias_add(getattr(ops, name)(a, b), ops.input("c", (n,)))) * ops.input("d", (m, n))
+
+    for m, n, k in EXTENTS:
+        plan = check(adapter, graph_of(lambda m=m, n=n, k=k: product(m, n, k)))  # type: ignore[misc]
+        assert len(plan.dispatches) == 1
+
+
+def test_shared_tiles_of_every_size(adapter: tuple[Device, Target]) -> None:
+    """Results large enough for the tiles of 64 and 128, with tails."""
+    seen = set()
+    for m, n, k in ((1540, 1413, 5), (509, 513, 20), (70, 66, 8)):
+        plan = check(adapter, graph_of(lambda m=m, n=n, k=k: mm(m, n, k)))  # type: ignore[misc]
+        seen.add(plan.dispatches[0].variant)
+    if adapter[1].adapter_class == "hardware":
+        assert seen == {"tile 128x128x16", "tile 64x64x16", "tile 32x32x16"}
+
+
+def mm(m: int, n: int, k: int) -> Value:
+    return ops.input("a", (m, k)) @ ops.input("b", (k, n))
+
+
+def test_products_with_themselves(adapter: tuple[Device, Target]) -> None:
+    for n in (4, 7):
+        check(adapter, graph_of(lambda n=n: ops.matmul_bt(x := ops.input("x", (n, n)), x) + x))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("shape, axes", [
+    ((200_000,), (0,)), ((3, 5000), (1,)), ((5000, 3), (0,)), ((7, 33, 5), (1,)), ((300, 2), (1,)), ((2, 300), (0,)),
+    ((1, 1), (0,)), ((4, 3, 2, 5), (0, 2)),
+])  # fmt: skip
+def test_folds(adapter: tuple[Device, Target], shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    for fold in ("sum", "max"):
+        check(adapter, graph_of(lambda f=fold: getattr(ops, f)(ops.square(ops.input("x", shape)), axes) * 0.5))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_rows(adapter: tuple[Device, Target], name: str) -> None:
+    for shape in ((3, 1), (5, 3), (65, 10), (2, 257), (9, 64), (1, 50257)):
+        check(adapter, graph_of(lambda shape=shape: getattr(ops, name)(ops.input("x", shape)).scale(2.0)))  # type: ignore[misc]
+
+
+def test_cross_entropy_over_50257_classes(adapter: tuple[Device, Target]) -> None:
+    """More than the 65535 loop trips after which lavapipe stops silently, were they one invocation's."""
+    check(adapter, graph_of(lambda: ops.cross_entropy_loss(ops.input("z", (2, 50257)), ops.input("y", (2, 50257)))))
+
+
+def test_pointwise_of_every_access_and_tail(adapter: tuple[Device, Target]) -> None:
+    def chain(rows: int, columns: int) -> Value:
+        x, r = ops.input("x", (rows, columns)), ops.input("r", (columns,))
+        c, s = ops.input("c", (rows, 1)), ops.input("s", (1,))
+        return ops.sigmoid(x * r) + c * s
+
+    for rows, columns in ((3, 4), (8, 8), (3, 5), (1, 1), (7, 64), (65, 33)):
+        check(adapter, graph_of(lambda r=rows, c=columns: chain(r, c)))  # type: ignore[misc]
+
+
+def test_grids_that_fold_into_y(adapter: tuple[Device, Target]) -> None:
+    found, target = adapter
+    small = replace(target, limits=replace(target.limits, workgroups_per_axis=12))
+    builds: list[Callable[[], Value]] = [
+        lambda: ops.tanh(ops.input("x", (4001,))),
+        lambda: ops.sum_inner(ops.input("x", (3000, 3))),
+        lambda: ops.softmax(ops.input("x", (3000, 3))),
+        lambda: ops.transpose(ops.input("x", (30, 31))),
+        lambda: mm(200, 200, 40),
+    ]
+    for build in builds:
+        plan = check((found, small), graph_of(build))
+        assert plan.dispatches[0].workgroups[1] > 1
+
+
+def test_copies_of_u32(adapter: tuple[Device, Target]) -> None:
+    data = np.array([[0, 1, 2], [7, 2**31, 2**32 - 1]], np.uint32)
+    g = graph_of(lambda: [ops.input_u32("x", (2, 3)), ops.reshape(ops.input_u32("y", (2, 3)), (3, 2))])
+    plan = compile(g, mode="inference", target=adapter[1])
+    program = plans.load(adapter[0], plan, {"x": data, "y": data})
+    program.step(None)
+    same, other = plans.outputs(program)
+    assert same.tolist() == data.tolist() and other.tolist() == data.reshape(3, 2).tolist()
+
+
+def test_values_that_no_literal_has(adapter: tuple[Device, Target]) -> None:
+    """1 / 0 between constants is an error in WGSL; computed, it is infinite."""
+    zero = lambda: ops.full((5,), 0.0)  # noqa: E731
+    check(adapter, graph_of(lambda: [1.0 / zero(), ops.log(zero()), ops.input("x", (5,)) / zero()]))
+
+
+@pytest.mark.parametrize("rule", [sgd_update, adam_update])
+def test_updates(adapter: tuple[Device, Target], rule: Any) -> None:
+    """Ten updates on the adapter and on cpu from the same gradients, sizes with and without a tail."""
+    with Graph() as g:
+        ws = [ops.parameter("w", (5, 3)), ops.parameter("v", (8, 8))]
+        xs = [ops.input("x", (5, 3)), ops.input("y", (8, 8))]
+        g.set_outputs([ops.sum_all(ws[0] * xs[0]), *xs])
+        g.set_output_ids(zip(g.output_ids, g.output_names, strict=True), gradients=2)
+    feeds = plans.feeds_of(g)
+    results = []
+    for found, target in (adapter, (device("cpu"), device("cpu").target)):
+        plan = compile(g, mode="training", target=target)
+        program = plans.load(found, plan, feeds)
+        program.configure(rule(plan, {"w": 0.5}))
+        for t in range(1, 11):
+            values = dict(lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-8)  # noqa: C408
+            values |= {"correction1": 1 / (1 - 0.9**t), "correction2": 1 / (1 - 0.999**t)}
+            program.step(np.array([values[name] for name in SCALARS], np.float32))
+        results.append([program.download(b) for _, b in plan.param_buffers])
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+# the text -------------------------------------------------------------------------------------------------------------
+def every_plan() -> Iterator[ExecutionPlan]:
+    for graph in (differentiate(networks.mlp())[0], differentiate(networks.transformer())[0]):
+        for name in SCHEDULES:
+            target = replace(Target.portable(), adapter_class=name)  # type: ignore[arg-type]
+            yield compile(graph, mode="training", target=target)
+
+
+def test_every_op_of_a_chain_has_its_line() -> None:
+    kinds = set()
+    for plan in every_plan():
+        for d in plan.dispatches:
+            kinds.add(d.kernel)
+            text, line_map = plan.wgsl(d.index)
+            lines, nodes = text.split("\n"), dict(line_map)
+            assert text.startswith(f"// {d.label}\n") and text.endswith("}\n")
+            for op in (*d.prologue, *d.epilogue):
+                at = [i for i, line in enumerate(lines, 1) if line.endswith(f"// {op.op}")]
+                assert any(op.node in nodes.get(i, ()) for i in at), (d.label, op.op)
+            assert {n for some in nodes.values() for n in some} <= set(d.origin)
+            assert all(1 <= i <= len(lines) and lines[i - 1].strip() for i in nodes)
+            assert max(map(len, lines)) <= 160
+    assert kinds == {"pointwise", "matmul", "reduce", "rows", "movement"}
+
+
+def test_the_text_of_an_update_names_what_it_moves() -> None:
+    plan = compile(plans.regression(), mode="training")
+    for update in (sgd_update(plan), adam_update(plan)):
+        text, line_map = kernels.wgsl(update.dispatches[0], plan.target)
+        assert "weight[i] -= lr() * MULTIPLIER" in text and {n for _, some in line_map for n in some} == {2}
+
+
+def test_kernels_declare_exactly_their_bindings() -> None:
+    for plan in every_plan():
+        for d in plan.dispatches:
+            declared = re.findall(r"@binding\((\d+)\) var<storage, (read|read_write)>", plan.wgsl(d.index)[0])
+            modes = {"r": "read", "w": "read_write"}
+            assert declared == [(str(i), modes[access]) for i, (_, access) in enumerate(d.bindings)]
+
+
+def test_a_kernel_stays_within_workgroup_memory() -> None:
+    limits = Target.portable().limits
+    for plan in every_plan():
+        for d in plan.dispatches:
+            text = plan.wgsl(d.index)[0]
+            sizes = [int(n) * (4 if "vec4" in kind else 1) for kind, n in re.findall(r"array<(\S+), (\d+)>", text)]
+            assert 4 * sum(sizes) <= limits.workgroup_bytes
+
+
+def test_unknown_kernels_and_files_are_refused() -> None:
+    d: Dispatch = compile(plans.regression(), mode="training").dispatches[0]
+    with pytest.raises(CompileError, match="dispatch 0: kernel: given frob, wanted one of pointwise, matmul"):
+        kernels.wgsl(replace(d, kernel="frob"), Target.portable())  # type: ignore[arg-type]
+    with pytest.raises(CompileError, match="kernels: shader file: given none.wgsl, wanted a file of shaders/"):
+        from gdlab.kernels.pieces import shader
+
+        shader("none.wgsl")
+
+
+def test_shaders_are_found_in_a_wheel_and_in_a_checkout(tmp_path: Path) -> None:
+    assert kernels.shader_folder() == SHADERS
+    package = tmp_path / "gdlab"
+    shutil.copytree(SHADERS, package / "shaders")
+    assert kernels.shader_folder(package) == package / "shaders"
+    with pytest.raises(CompileError, match="kernels: shader files: given none beside elsewhere"):
+        kernels.shader_folder(tmp_path / "elsewhere")
+
+
+def test_every_shader_file_begins_with_what_it_computes() -> None:
+    for path in sorted(SHADERS.glob("*.wgsl")):
+        assert path.read_text(encoding="utf-8").startswith("// "), path.name
+
+
+def test_every_row_op_has_its_file() -> None:
+    for op in REGISTRY.values():
+        if isinstance(op.kernel, Rows):
+            assert (SHADERS / op.kernel.file).is_file()
+
+
+def test_texts_use_plain_ascii_code() -> None:
+    """Browsers and drivers disagree on anything else."""
+    for plan in every_plan():
+        for d in plan.dispatches:
+            code = [line.split("//")[0] for line in plan.wgsl(d.index)[0].split("\n")]
+            assert all(line.isascii() for line in code)

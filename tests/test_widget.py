@@ -1,0 +1,155 @@
+"""The live end of a study: one reply per request, frames within limits, hostile messages, generated types."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from networks import mlp
+
+from gdlab.jupyter import widget
+from gdlab.jupyter.messages import PROTOCOL
+from gdlab.jupyter.widget import Panel, merge_points
+from gdlab.study import Study
+
+REPO = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def panel(monkeypatch):
+    """A panel whose messages to the page are kept in `sent`."""
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(widget.GraphWidget, "send", lambda self, content, buffers=None: sent.append(content))
+    study = Study(mlp(), train=True, device="cpu", name="mlp")
+    panel = Panel(study)
+    panel.sent = sent
+    panel.show(study.doc)
+    yield panel
+    panel.close()
+    study.close()
+
+
+def until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def of(panel, kind):
+    return [m for m in panel.sent if m["type"] == kind]
+
+
+def ask(panel, req, name, **args):
+    panel.receive({"type": "command", "name": name, "args": args, "req": req})
+    until(lambda: any(m["req"] == req for m in of(panel, "reply")))
+    (reply,) = [m for m in of(panel, "reply") if m["req"] == req]
+    return reply
+
+
+def test_types_are_generated():
+    made = subprocess.run(
+        [sys.executable, "labextension/messages_ts.py"], cwd=REPO, capture_output=True, text=True, check=True
+    ).stdout
+    assert made == (REPO / "labextension/src/messages.ts").read_text(encoding="utf-8")
+
+
+def test_hello_sends_the_document_unless_the_page_has_it(panel):
+    panel.receive({"type": "hello", "version": PROTOCOL, "host": "test", "views": 1, "have": panel.document.data["id"]})
+    assert of(panel, "doc") == []
+    panel.receive({"type": "hello", "version": PROTOCOL, "host": "test", "views": 1, "have": None})
+    assert [m["doc"]["id"] for m in of(panel, "doc")] == [panel.document.data["id"]]
+
+
+def test_every_command_has_exactly_one_reply(panel):
+    reply = ask(panel, 1, "step")
+    assert not reply["ok"] and "no value for x, y" in reply["error"]["message"]
+    panel.study.prepare(feed="random:0", sgd=0.1, init=0)
+    assert ask(panel, 2, "step")["ok"]
+    until(lambda: panel.study.session.step_count == 1)
+    assert ask(panel, 3, "run", steps=50)["ok"]
+    until(lambda: panel.study.session.step_count == 51)
+    assert not ask(panel, 4, "resume")["ok"]
+    assert not ask(panel, 5, "run", steps=-1)["ok"] and not ask(panel, 6, "explode")["ok"]
+    assert not ask(panel, 7, "run", steps="__import__('os')")["ok"]
+    assert len(of(panel, "reply")) == 7
+
+
+@pytest.mark.parametrize("message", [None, 3, "x", [], {}, {"type": 4}, {"type": "nothing"}, {"type": "ack", "frame": "a"}])
+def test_what_is_no_message_is_ignored(panel, message):
+    before = len(panel.sent)
+    panel.receive(message)
+    assert len(panel.sent) == before
+
+
+def test_the_last_point_is_the_last_step_and_frames_are_few(panel):
+    panel.study.prepare(feed="random:0", sgd=0.1, init=0)
+    start = time.monotonic()
+    ask(panel, 1, "run", steps=3000)
+    stop = threading.Event()
+
+    def acknowledge():
+        while not stop.is_set():
+            panel.receive({"type": "ack", "rev": 0, "frame": panel.frame})
+            time.sleep(0.005)
+
+    page = threading.Thread(target=acknowledge)
+    page.start()
+    until(lambda: of(panel, "metrics") and of(panel, "metrics")[-1]["step"] == 3000, 60)
+    seconds = time.monotonic() - start
+    stop.set()
+    page.join()
+    until(lambda: of(panel, "metrics")[-1]["state"] == "ready")
+    frames = of(panel, "metrics")
+    assert len(frames) <= 20 * seconds + 3
+    assert frames[-1]["loss"][-1][0] == 3000 or frames[-2]["loss"][-1][0] == 3000
+    steps = [p[0] for f in frames for p in f["loss"] if not f["full"]]
+    assert steps == sorted(steps)
+
+
+def test_without_acknowledgement_few_frames_go_out(panel):
+    panel.study.prepare(feed="random:0", sgd=0.1, init=0)
+    ask(panel, 1, "run", steps=20_000)
+    time.sleep(1.0)
+    assert len(of(panel, "metrics")) <= 6
+    ask(panel, 2, "stop")
+    until(lambda: panel.study.runner.state == "ready")
+
+
+def test_no_frames_while_nothing_is_shown(panel):
+    panel.receive({"type": "visible", "views": 1, "shown": False})
+    panel.study.prepare(feed="random:0", sgd=0.1, init=0)
+    before = len(of(panel, "metrics"))
+    ask(panel, 1, "run", steps=200)
+    until(lambda: panel.study.session.step_count == 200)
+    time.sleep(0.2)
+    assert len(of(panel, "metrics")) == before
+    panel.receive({"type": "visible", "views": 1, "shown": True})
+    until(lambda: len(of(panel, "metrics")) > before)
+    assert of(panel, "metrics")[-1]["full"] and of(panel, "metrics")[-1]["step"] == 200
+
+
+def test_merged_points_keep_the_extremes_and_the_last():
+    points = [(i, float((i * 7919) % 1000)) for i in range(1, 5001)]
+    points[1234] = (1235, 1e9)
+    merged = merge_points(points)
+    assert len(merged) <= 400 and merged == sorted(merged)
+    assert (1235, 1e9) in merged and merged[-1] == points[-1] and min(p[1] for p in merged) == 0.0
+
+
+def test_a_non_finite_loss_is_an_event_with_a_place(panel):
+    study = panel.study
+    study.prepare(sgd=0.1, init=0)
+    batch = {"x": [[float("nan")] * 64] * 64, "y": [[0.1] * 10] * 64}
+    study.runner.feed = lambda step: batch
+    ask(panel, 1, "run", steps=10)
+    until(lambda: of(panel, "event"))
+    event = of(panel, "event")[0]
+    assert event["kind"] == "nonfinite" and event["about"] == f"node:0.{study.graph.output_ids[0]}"
+    until(lambda: of(panel, "metrics")[-1]["state"] == "paused")
+    assert "non-finite loss" in of(panel, "metrics")[-1]["reason"]
