@@ -52,6 +52,10 @@ pytest: .venv/.test .venv/.machine ## the Python tests, those in a real browser 
 bench: .venv/.test ## print the benchmark table
 	@$(PYTHON) -m benchmarks
 
+.PHONY: pictures
+pictures: .venv/.test .venv/.machine ## make the pictures of docs/pictures again
+	@$(PYTHON) docs/pictures.py
+
 .PHONY: fix
 fix: .venv/.test ## format, and mend what ruff can mend
 	@$(PYTHON) -m ruff format .

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,13 @@ def pass_rows() -> Iterator[Row]:
     """optimize and compile on a small and a large training graph."""
     for nodes in (SMALL, LARGE):
         graph, _ = differentiated(nodes)
-        taken = seconds_of(lambda graph=graph: optimize(graph, phase="full"))
+        taken = seconds_of(partial(optimize, graph, phase="full"))
         final, report = optimize(graph, phase="full")
         what = f"to {len(final):,}, {sum(n for _, n in report.rules_fired)} rewrites"
         yield Row(f"optimize, {len(graph):,} nodes", spread(taken, "ms", 1e3), what)
     for nodes in (SMALL, LARGE):
         graph, _ = differentiated(nodes)
-        taken = seconds_of(lambda graph=graph: compile(graph, mode="training"))
+        taken = seconds_of(partial(compile, graph, mode="training"))
         plan = compile(graph, mode="training")
         bar = "; bar 150 ms at 2,000 nodes" if nodes == LARGE else ""
         what = f"to {len(plan.dispatches):,} dispatches in {len(plan.groups)} groups{bar}"
@@ -63,7 +63,7 @@ def layout_rows() -> Iterator[Row]:
     """Both layouts at the size of a small language model."""
     nodes = drawn(DRAWN)
     for name, engine in (("lanes", lanes), ("layered", layered)):
-        taken = seconds_of(lambda engine=engine: engine(nodes))
+        taken = seconds_of(partial(engine, nodes))
         yield Row(f"layout ({name}), {len(nodes):,} nodes", spread(taken, "ms", 1e3), "bar 60 ms")
 
 
@@ -84,7 +84,7 @@ def picture_rows() -> Iterator[Row]:
     first = [float(_child(code)) for _ in range(ROUNDS)]
     yield Row("cell to picture, first, `mlp`", spread(first, "ms", 1e3), "bar 500 ms to the page")
     for name, header, body in tour_cells():
-        taken = seconds_of(lambda cell=(name, header, body): picture_seconds(*cell))
+        taken = seconds_of(partial(picture_seconds, name, header, body))
         yield Row(f"cell to picture, warm, `{name}`", spread(taken, "ms", 1e3), "bar 150 ms to the page")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from benchmarks.measure import ROUNDS, Row, rates_of, seconds_of, spread
 from gdlab.device.base import owner
+from gdlab.device.choose import Kind
 from gdlab.device.wgpu import WgpuProgram, adapters
 from gdlab.runner import Runner
 from gdlab.session import Session, build_session, initial_values
@@ -28,7 +30,7 @@ def batches() -> list[dict[str, np.ndarray[Any, Any]]]:
     return [{"x": images[rows], "y": labels[rows]} for rows in islice(networks.batch_rows(), 22)]
 
 
-def by_hand(rule: str) -> Contestant:
+def by_hand(rule: str) -> Callable[[int], list[float]]:
     """The loop that people write: NumPy in float32, the loss of every step kept."""
     epoch = batches()
 
@@ -45,8 +47,8 @@ def by_hand(rule: str) -> Contestant:
     return run
 
 
-def by_session(session: Session, rule: str) -> Contestant:
-    """The same through a runner: fed, stepped, the loss of every step kept."""
+def by_session(session: Session, rule: str) -> tuple[Contestant, Runner]:
+    """The same through a runner: fed, stepped, the loss of every step kept in the runner."""
     epoch, runner = batches(), Runner(session)
 
     def run(steps: int) -> None:
@@ -55,16 +57,15 @@ def by_session(session: Session, rule: str) -> Contestant:
         session.set_adam(2e-3) if rule == "Adam" else session.set_learning_rate(0.1)
         runner.run(steps, lambda step: epoch[step % 22])
 
-    return run
+    return run, runner
 
 
 def step_rows() -> Iterator[Row]:
     """Steps per second, each device's ratio to NumPy taken round by round."""
-    devices = ["cpu", "wgpu"] if adapters() else ["cpu"]
-    sessions = {device: build_session(networks.mlp(), device) for device in devices}
+    sessions: dict[str, Session] = {device: build_session(networks.mlp(), device) for device in devices()}
     for rule in ("SGD", "Adam"):
-        contestants = {"NumPy": (by_hand(rule), STEPS["NumPy"])}
-        contestants |= {d: (by_session(s, rule), STEPS[d]) for d, s in sessions.items()}
+        contestants: dict[str, tuple[Contestant, int]] = {"NumPy": (by_hand(rule), STEPS["NumPy"])}
+        contestants |= {device: (by_session(s, rule)[0], STEPS[device]) for device, s in sessions.items()}
         rates = rates_of(contestants)
         for name, found in rates.items():
             ratio = statistics.median(a / b for a, b in zip(found, rates["NumPy"], strict=True))
@@ -74,10 +75,20 @@ def step_rows() -> Iterator[Row]:
         session.close()
 
 
+def open_and_close(device: Kind) -> None:
+    """A whole session of the tour's network."""
+    build_session(networks.mlp(), device).close()
+
+
+def devices() -> list[Kind]:
+    """The devices of this machine."""
+    return ["cpu", "wgpu"] if adapters() else ["cpu"]
+
+
 def build_rows() -> Iterator[Row]:
     """From a graph to a session that can step, warm."""
-    for device in ["cpu", "wgpu"] if adapters() else ["cpu"]:
-        taken = seconds_of(lambda device=device: build_session(networks.mlp(), device).close())
+    for device in devices():
+        taken = seconds_of(partial(open_and_close, device))
         yield Row(f"build_session, tour's network, {device}", spread(taken, "ms", 1e3))
 
 

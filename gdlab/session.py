@@ -79,6 +79,7 @@ class Session:
     _program: Program
     _parameters: dict[str, int]
     _inputs: dict[str, int]
+    _types: dict[int, TensorType]  # of parameters and inputs, by buffer
     _gradients: dict[int, int]
     _unset_inputs: set[str]
     _unset_parameters: set[str]
@@ -115,7 +116,7 @@ class Session:
             raise SessionError("read_param_grad", repr(name), "an inference session", "a training session")
         if self._steps == 0:
             raise SessionError("read_param_grad", repr(name), "no step yet", "a step before it")
-        return _into("read_param_grad", name, out, self._download(grad).reshape(self._type(buffer).shape))
+        return _into("read_param_grad", name, out, self._download(grad).reshape(self._types[buffer].shape))
 
     def param_names(self) -> list[str]:
         """The parameters' names, in node order."""
@@ -129,7 +130,7 @@ class Session:
 
     def param_size(self, name: str) -> int:
         """Number of elements of parameter `name`."""
-        return self._type(self._lookup("param_size", name, self._parameters)).num_elements
+        return self._types[self._lookup("param_size", name, self._parameters)].num_elements
 
     def has_parameter(self, name: str) -> bool:
         """Whether the graph has this parameter."""
@@ -353,12 +354,9 @@ class Session:
             raise unknown_name(where, "name", str(name), known)
         return known[name]
 
-    def _type(self, buffer: int) -> TensorType:
-        return TensorType(self._plan.buffers[buffer].shape, self._plan.buffers[buffer].dtype)
-
     def _write(self, where: str, name: str, data: Any, known: dict[str, int]) -> None:
         buffer = self._lookup(where, name, known)
-        array = as_array(where, name, data, self._type(buffer))
+        array = as_array(where, name, data, self._types[buffer])
         owner().call(lambda: self._program.upload(buffer, array))
 
     def _download(self, buffer: int) -> Array:
@@ -381,9 +379,10 @@ class Session:
         o, t = self._optimizer, max(adam_steps, 1)
         if o.rule == "none":
             return None
+        beta1, beta2 = float(np.float32(o.beta1)), float(np.float32(o.beta2))  # as kernels have them: 40 times closer
         values = {
-            "lr": o.lr, "beta1": o.beta1, "beta2": o.beta2, "epsilon": o.epsilon,
-            "correction1": 1 / (1 - o.beta1**t), "correction2": 1 / (1 - o.beta2**t),
+            "lr": o.lr, "beta1": beta1, "beta2": beta2, "epsilon": o.epsilon,
+            "correction1": 1 / (1 - beta1**t), "correction2": 1 / (1 - beta2**t),
         }  # fmt: skip
         return np.array([values[name] for name in SCALARS], np.float32)
 
@@ -395,6 +394,8 @@ def open_session(plan: ExecutionPlan, device: Device) -> Session:
     session._plan, session._device = plan, device
     session._program = owner().call(lambda: device.load(plan))
     session._parameters, session._inputs = dict(plan.param_buffers), dict(plan.input_buffers)
+    leaves = [plan.buffers[b] for _, b in (*plan.param_buffers, *plan.input_buffers)]
+    session._types = {b.id: TensorType(b.shape, b.dtype) for b in leaves}
     session._gradients = dict(plan.param_grad_pairs)
     session._unset_inputs, session._unset_parameters = set(session._inputs), set(session._parameters)
     session._optimizer, session._update, session._update_buffers = Optimizer(), update_of(plan, "none"), ()

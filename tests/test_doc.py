@@ -200,6 +200,19 @@ def test_steps_replay_from_the_document_alone(mlp: Document) -> None:
     assert mlp.steps(0)[-1]["label"] == "sweep"
 
 
+def test_a_chain_of_rewrites_lights_every_step_that_led_to_it() -> None:
+    with Graph() as g:
+        gate, up = ops.input("gate", (4, 4)), ops.input("up", (4, 4))
+        g.set_outputs(gate * ops.sigmoid(gate) * up)
+    document = doc_of(Study(g, device="cpu"))
+    labels = {f"step:0.{i}": step["label"] for i, step in enumerate(document.steps(0))}
+    chain = {entity for entity, label in labels.items() if label in ("Mul+Sigmoid→Silu", "Silu+Mul→SwiGLU")}
+    swiglu = f"node:1.{node(document, 'optimized', op='swiglu')}"
+    sigmoid = f"node:0.{node(document, 'written', op='sigmoid')}"
+    assert len(chain) == 2 and chain <= document.select(swiglu) and chain <= document.select(sigmoid)
+    assert swiglu in document.select(sigmoid) and "dispatch:0" in document.select(sigmoid)
+
+
 def test_the_report_is_told_unchanged(trained: Study, mlp: Document) -> None:
     report, told = trained.report, mlp.data["passes"][0]["report"]
     assert (told["nodes_before"], told["nodes_after"]) == (report.nodes_before, report.nodes_after)
@@ -273,6 +286,17 @@ def test_the_plan_is_told_with_the_update_behind_it(trained: Study, mlp: Documen
     assert [names[i] for i in last["reads"]] == ["∂b2", "b2", "adam_m.b2", "adam_v.b2"]
     assert plan["memory"]["state_bytes"] == trained.session.memory_summary().adam_state_bytes
     assert plan["memory"]["physical_bytes"] == trained.plan.memory.physical_bytes
+
+
+def test_an_update_lengthens_lives_and_says_what_it_waits_for(trained: Study, mlp: Document) -> None:
+    count = mlp.plan("dispatches").count
+    lives = {row["name"]: (row["first"], row["last"], row["last_group"]) for row in mlp.plan("intervals")}
+    last = mlp.plan("groups").count - 1
+    assert lives["b2"] == (-1, count - 1, last) and lives["adam_v.b2"] == (-1, count - 1, last)
+    assert lives["∂b2"][1] == count - 1 and lives["relu"][1] < len(trained.plan.dispatches)
+    names = mlp.plan("intervals").column("name")
+    raw = {(names[h["interval"]], h["to"]) for h in mlp.plan("groups")[last]["because"] if h["hazard"] == "raw"}
+    assert raw == {(f"∂{name}", count - 4 + i) for i, name in enumerate(("w1", "b1", "w2", "b2"))}
 
 
 def test_an_update_reaches_the_python_that_made_it(mlp: Document) -> None:

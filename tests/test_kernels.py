@@ -84,12 +84,16 @@ def test_products_with_an_epilogue(adapter: tuple[Device, Target], name: str) ->
 
 def test_shared_tiles_of_every_size(adapter: tuple[Device, Target]) -> None:
     """Results large enough for the tiles of 64 and 128, with tails."""
+    found, target = adapter
     seen = set()
-    for m, n, k in ((1540, 1413, 5), (509, 513, 20), (70, 66, 8)):
-        plan = check(adapter, graph_of(lambda m=m, n=n, k=k: mm(m, n, k)))  # type: ignore[misc]
-        seen.add(plan.dispatches[0].variant)
-    if adapter[1].adapter_class == "hardware":
-        assert seen == {"tile 128x128x16", "tile 64x64x16", "tile 32x32x16"}
+    for nbytes in (16384, 32768):  # of workgroup memory: one buffer or two
+        narrow = replace(target, limits=replace(target.limits, workgroup_bytes=nbytes))
+        for m, n, k in ((1540, 1413, 5), (509, 513, 20), (512, 512, 64), (70, 66, 8)):
+            plan = check((found, narrow), graph_of(lambda m=m, n=n, k=k: mm(m, n, k)))  # type: ignore[misc]
+            seen.add((plan.dispatches[0].variant, plan.dispatches[0].params[-1]))
+    if target.adapter_class == "hardware":
+        sizes = {f"tile {n}x{n}x16" for n in (128, 64, 32)}
+        assert seen == {("tile 128x128x16", 1)} | {(size, 2) for size in sizes}
 
 
 def mm(m: int, n: int, k: int) -> Value:

@@ -92,7 +92,7 @@ def test_the_rules_that_are_owed_are_there_with_their_labels() -> None:
 
 def test_a_rule_knows_the_text_that_states_it() -> None:
     file, line, text = RULES["neg_neg"].source
-    assert file.endswith("rules.py") and line > 1
+    assert file == "gdlab/rewrite/rules.py" and line > 1
     assert "def neg_neg" in text and ">> x" in text
     assert "def silu" in RULES["fuse_silu"].source[2]
     assert RULES["neg_neg"].doc == "−(−x) is x."

@@ -111,6 +111,18 @@ def test_gradients_are_those_of_the_last_step(session: Session) -> None:
     np.testing.assert_allclose(session.read_param_grad("w"), 0, atol=1e-6)
 
 
+def test_a_gradient_has_the_shape_of_its_parameter(device: str) -> None:
+    with Graph() as g:
+        z = ops.input("x", (4, 3)) @ ops.parameter("w", (6,)).reshape((3, 2))
+        g.output(ops.sum_all(z))
+    with build_session(g, device) as session:
+        session.set_parameter("w", W.ravel())
+        session.set_input("x", X)
+        session.step()
+        assert session.read_param("w").shape == (6,)
+        np.testing.assert_allclose(session.read_param_grad("w"), X.sum(0).repeat(2), rtol=1e-5, atol=1e-6)
+
+
 def test_integer_inputs_stay_integers(device: str) -> None:
     with Graph() as g:
         i = ops.input_u32("i", (2, 3))
@@ -153,6 +165,8 @@ def test_initial_values_have_the_bounds_of_their_fan_in() -> None:
     assert not initial_values("b1", (128,), 0).any()
     assert not np.array_equal(values, initial_values("w2", (64, 128), 0)), "each name has a stream of its own"
     assert not np.array_equal(values, initial_values("w1", (64, 128), 1))
+    golden = [[0.6264982, -0.622023, 0.54557488], [0.47271562, 0.3140454, -0.37608972]]  # the same on every machine
+    np.testing.assert_allclose(initial_values("w", (2, 3), 0), golden, rtol=1e-6)
 
 
 def test_initialize_fills_what_has_no_value(device: str) -> None:
@@ -261,11 +275,10 @@ def test_an_update_rule_holds_until_it_is_changed(session: Session) -> None:
     assert session.optimizer == Optimizer() and str(session.optimizer) == "no update rule"
     session.step()
     assert np.array_equal(session.read_param("w"), W), "without a rule a step leaves the parameters alone"
-    for rate in (0.1, 0.1, 0.02):
-        if session.optimizer.lr != rate:
-            session.set_adam(0.5)  # the last call wins
-            session.set_learning_rate(rate)
-        for _ in range(3):
+    session.set_adam(0.5)  # the last call wins
+    for rate in (0.1, 0.02):
+        session.set_learning_rate(rate)
+        for _ in range(4):
             session.step()
             gw, gb = line_gradients(w, b)
             w, b = w - rate * gw, b - rate * gb
@@ -309,11 +322,11 @@ def test_ten_steps_of_sgd_are_those_of_float64(device: str) -> None:
 
 
 def test_ten_steps_of_adam_are_those_of_float64(device: str) -> None:
-    assert against_float64(device, ["adam"] * 10) < 1e-5
+    assert against_float64(device, ["adam"] * 10) < 1e-6, "with corrections of β before it was rounded: 7e-6"
 
 
 def test_moments_are_kept_while_another_rule_is_at_work(device: str) -> None:
-    assert against_float64(device, ["adam"] * 3 + ["sgd"] * 3 + ["adam"] * 3 + ["sgd"]) < 1e-5
+    assert against_float64(device, ["adam"] * 3 + ["sgd"] * 3 + ["adam"] * 3 + ["sgd"]) < 1e-6
 
 
 def test_writing_a_parameter_leaves_its_moments(session: Session) -> None:

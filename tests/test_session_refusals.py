@@ -193,5 +193,3 @@ def test_builders_refuse_what_cannot_be_a_session() -> None:
         build_session(vector, "cpu")
     with pytest.raises(GdlabError, match="cuda"):
         build_session(line(), "cuda")
-
-

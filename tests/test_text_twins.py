@@ -188,6 +188,7 @@ def test_a_large_plan_says_what_it_leaves_out() -> None:
     document = doc_of(Study(networks.transformer(layers=6), train=True, device="cpu"), schema=False)
     svg, count = picture(document, "plan"), document.plan("dispatches").count
     assert f"showing 60 of {count} dispatches" in svg and len(svg.encode()) <= 300_000
+    assert svg.count('data-entity="dispatch:') == 60 < count
 
 
 # figures -------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from gdlab.kernels.pieces import (
     shader,
     widened,
 )
-from gdlab.kernels.tiles import WRITERS, Product, aligned
+from gdlab.kernels.product import Product, aligned
+from gdlab.kernels.tiles import WRITERS
 from gdlab.plan.plan import SCALARS, Dispatch, LineMap, PointOp, Target
 from gdlab.types import DType
 
@@ -115,7 +116,8 @@ def _pointwise(text: Text, d: Dispatch) -> None:
     wide = widened([*((d.operands[k].buffer, four and may_be_wide(d.operands[k])) for k in used), (d.output, four)])
     bindings = Bindings(d, wide)
     bindings.declare(text)
-    constants(text, SIZE=size, WIDTH=4 if d.variant == "vec4" else 1, GROUP=d.workgroup_size[0])
+    width, each = 4 if d.variant == "vec4" else 1, (*d.params, 1)[0]
+    constants(text, SIZE=size, WIDTH=width, EACH=each, GROUP=d.workgroup_size[0])
     chain_function(text, "chain", d.epilogue, "", bindings.type)
     text.add("fn point(i: u32) {")
     if four:
@@ -135,8 +137,7 @@ def _matmul(text: Text, d: Dispatch) -> None:
     p = d.matmul
     assert p is not None  # the table asks by kernel
     kind = d.variant.split()[0]
-    narrow = kind == "tile"  # that form reads elements one by one
-    wide_a, wide_b, wide_out = (ok and not narrow for ok in aligned(p))
+    wide_a, wide_b, wide_out = aligned(p)
     a, b = d.operands[0].buffer, d.operands[1].buffer
     used = [d.operands[k] for k in chain_operands(d.epilogue)]
     uses = [(a, wide_a), (b, wide_b), (d.output, wide_out)]

@@ -1,40 +1,10 @@
-"""WGSL of matrix products: register tiles, tiles in workgroup memory, and parts of K side by side."""
+"""WGSL of matrix products: tiles in registers (software adapters) and parts of K side by side (small results)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gdlab.kernels.pieces import LANES, Text
-from gdlab.plan.plan import Matmul
-
-_FLAT = "(group.z * groups.y + group.y) * groups.x + group.x"
-_MAIN = """fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {"""
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A product and its variables: `a` and `b` name bindings, which hold vec4 where `wide_a`, `wide_b`, `wide_out`."""
-
-    p: Matmul
-    a: str
-    b: str
-    wide_a: bool
-    wide_b: bool
-    wide_out: bool
-
-    @property
-    def node(self) -> int:
-        """The node that the product computes."""
-        return self.p.node
-
-
-def aligned(p: Matmul) -> tuple[bool, bool, bool]:
-    """Whether a, b and the result can be read and written four neighbours at a time."""
-    return (p.k if p.a == "mk" else p.m) % 4 == 0, (p.n if p.b == "kn" else p.k) % 4 == 0, p.n % 4 == 0
+from gdlab.kernels.product import FLAT, MAIN, Product
+from gdlab.kernels.shared import shared_tiles
 
 
 # one tile in registers ------------------------------------------------------------------------------------------------
@@ -200,8 +170,8 @@ def register_tiles(text: Text, product: Product, params: tuple[int, ...]) -> Non
         f"// One invocation computes a {rows} x {columns} tile of the {p.m} x {p.n} result in registers: of four\n"
         f"// steps at a time (of {p.k}) it reads {rows} x 4 elements of a and 4 x {columns} of b, straight from memory."
     )
-    text.add(f"@compute @workgroup_size(8)\n{_MAIN}")
-    text.add(f"    let tile = ({_FLAT}) * 8u + lane;", node)
+    text.add(f"@compute @workgroup_size(8)\n{MAIN}")
+    text.add(f"    let tile = ({FLAT}) * 8u + lane;", node)
     text.add(f"    if (tile >= {-(-p.m // rows) * across}u) {{\n        return;\n    }}", node)
     text.add(f"    let row = tile / {across}u * {rows}u;\n    let column = tile % {across}u * {columns}u;", node)
     tile.origins(text)
@@ -227,8 +197,8 @@ def k_groups(text: Text, product: Product, params: tuple[int, ...]) -> None:
         f"// A group computes a 16 x 16 tile of the {p.m} x {p.n} result: 16 parts of 16 invocations walk every 16th\n"
         f"// four of the {p.k} steps, each invocation 4 x 4 sums straight from memory; workgroup memory adds the parts."
     )
-    text.add(f"var<workgroup> parts: array<vec4<f32>, 1024>;\n\n@compute @workgroup_size(256)\n{_MAIN}")
-    text.add(f"    let tile = {_FLAT};\n    let part = lane / 16u;\n    let cell = lane % 16u;", node)
+    text.add(f"var<workgroup> parts: array<vec4<f32>, 1024>;\n\n@compute @workgroup_size(256)\n{MAIN}")
+    text.add(f"    let tile = {FLAT};\n    let part = lane / 16u;\n    let cell = lane % 16u;", node)
     text.add(f"    let row = tile / {across}u * 16u + cell / 4u * 4u;", node)
     text.add(f"    let column = tile % {across}u * 16u + cell % 4u * 4u;", node)
     tile.origins(text)
@@ -264,67 +234,6 @@ def _store_row(text: Text, product: Product, value: str, indent: str = "        
         text.add(
             f"{indent}if (n + {q}u < {p.n}u) {{ store(m * {p.n}u + n + {q}u, {value}.{LANES[q]}); }}", product.node
         )
-
-
-# tiles in workgroup memory --------------------------------------------------------------------------------------------
-def shared_tiles(text: Text, product: Product, params: tuple[int, ...]) -> None:
-    """Tiles of a and b meet in workgroup memory, each invocation adds a block of sums: for large results."""
-    size, _, depth, block = params
-    p, node = product.p, product.node
-    across = -(-p.n // size)
-    text.add(
-        f"// A group of 256 computes a {size} x {size} tile of the {p.m} x {p.n} result, {block} x {block} each:\n"
-        f"// it copies {depth} of the {p.k} steps of a and b to workgroup memory, multiplies them there, and goes on."
-    )
-    for side in "ab":
-        text.add(f"var<workgroup> tile_{side}: array<f32, {depth * size}>;")
-    text.add("")
-    _element_function(text, product, "a", p.m, p.a == "mk", "m")
-    _element_function(text, product, "b", p.n, p.b == "nk", "n")
-    text.add(f"@compute @workgroup_size(256)\n{_MAIN}")
-    text.add(f"    let tile = {_FLAT};", node)
-    text.add(f"    let row = tile / {across}u * {size}u;\n    let column = tile % {across}u * {size}u;", node)
-    text.add(f"    let down = lane / 16u * {block}u;\n    let right = lane % 16u * {block}u;", node)
-    for r in range(block):
-        text.add("    " + " ".join(f"var c{r}_{j} = 0.0;" for j in range(block)), node)
-    text.add(f"    for (var k = 0u; k < {p.k}u; k += {depth}u) {{", node)
-    _copy_tile(text, product, "a", size, depth, p.a == "mk", "row")
-    _copy_tile(text, product, "b", size, depth, p.b == "nk", "column")
-    text.add(f"        workgroupBarrier();\n        for (var kk = 0u; kk < {depth * size}u; kk += {size}u) {{", node)
-    for side, at in (("a", "down"), ("b", "right")):
-        for i in range(block):
-            text.add(f"            let {side}{i} = tile_{side}[kk + {at} + {i}u];", node)
-    for r in range(block):
-        text.add("            " + " ".join(f"c{r}_{j} += a{r} * b{j};" for j in range(block)), node)
-    text.add("        }\n        workgroupBarrier();\n    }", node)
-    for r in range(block):
-        text.add(f"    if (row + down + {r}u < {p.m}u) {{", node)
-        for j in range(block):
-            at = f"(row + down + {r}u) * {p.n}u + column + right + {j}u"
-            text.add(f"        if (column + right + {j}u < {p.n}u) {{ store({at}, c{r}_{j}); }}", node)
-        text.add("    }", node)
-    text.add("}")
-
-
-def _element_function(text: Text, product: Product, side: str, extent: int, k_last: bool, letter: str) -> None:
-    """`element_a(m, k)`: an element, or 0 outside."""
-    p = product.p
-    variable = product.a if side == "a" else product.b
-    index = f"{letter} * {p.k}u + k" if k_last else f"k * {extent}u + {letter}"
-    text.add(f"fn element_{side}({letter}: u32, k: u32) -> f32 {{", p.node)
-    text.add(f"    if ({letter} >= {extent}u || k >= {p.k}u) {{\n        return 0.0;\n    }}", p.node)
-    text.add(f"    return {variable}[{index}];\n}}\n", p.node)
-
-
-def _copy_tile(text: Text, product: Product, side: str, size: int, depth: int, k_last: bool, start: str) -> None:
-    """Copy [depth, size] elements; neighbouring invocations read neighbours in memory."""
-    node = product.node
-    text.add(f"        for (var e = lane; e < {depth * size}u; e += 256u) {{", node)
-    if k_last:
-        text.add(f"            let i = e / {depth}u;\n            let kk = e % {depth}u;", node)
-    else:
-        text.add(f"            let kk = e / {size}u;\n            let i = e % {size}u;", node)
-    text.add(f"            tile_{side}[kk * {size}u + i] = element_{side}({start} + i, k + kk);\n        }}", node)
 
 
 WRITERS = {"registers": register_tiles, "k-parallel": k_groups, "tile": shared_tiles}

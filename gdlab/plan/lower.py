@@ -146,8 +146,9 @@ class Lowering:
 
     def _emit_reduce(self, root: Term, core: Term, kernel: Reduction, parts: _Parts) -> None:
         operand = self.terms.terms[core.inputs[0]].type
-        stages = fold_stages(operand.shape, kernel.axes(operand, dict(core.attrs)))
-        count = math.prod(length for _, length, _ in stages)
+        runs = fold_stages(operand.shape, kernel.axes(operand, dict(core.attrs)))
+        stages = [stage for run in runs for stage in variants.split_fold(*run, self.target)]
+        count = math.prod(length for _, length, _ in stages)  # what `n` means
         chain = parts.prologue(core)
         for i, (outer, length, inner) in enumerate(stages):
             last = i == len(stages) - 1

@@ -85,7 +85,7 @@ def _dispatch(
 ) -> Dispatch:
     b = plan.buffers[parameter]
     size, operand = math.prod(b.shape), Operand(gradient, plan.buffers[gradient].shape)
-    schedule = variants.pointwise(size, (operand,), plan.target)
+    schedule = variants.update(size, plan.target)
     made = Dispatch(
         index, rule, f"{display(rule)}[{size}]", "update", (operand,), parameter, TensorType(b.shape, b.dtype),
         in_place=in_place,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,8 @@ ROW_GROUP = 256  # of a group that works on one long row, on hardware
 SIMD = 8  # lanes of a software adapter's vector: one group is one vector
 MAX_TRIPS = 60000  # a software adapter stops silently after 65535 loop trips of one invocation (Mesa 22.3.6)
 _BUSY = 128  # groups that keep hardware busy
+_INVOCATIONS = 1 << 18  # invocations that keep its memory busy
+_STREAM = 1 << 20  # elements from which memory traffic is all that counts
 _LARGE = 1 << 26  # multiply-adds from which a product is worth a longer compilation
 
 
@@ -46,13 +49,22 @@ def grid(groups: int, limits: Limits) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=4096)
 def pointwise(size: int, operands: tuple[Operand, ...], target: Target) -> Schedule:
-    """One element per invocation, or four where every operand allows it."""
+    """One element per invocation, or four where every operand allows it; `params` = how often."""
     blocked = [o for o in operands if o.access in ("row", "column") and o.extent % 4]
     if blocked:
         reason = f"an operand repeats every {blocked[0].extent} elements, no multiple of 4"
         return Schedule("scalar", reason, (GROUP, 1, 1), grid(-(-size // GROUP), target.limits))
-    groups = -(-size // (GROUP * 4))
-    return Schedule("vec4", "four neighbours per invocation", (GROUP, 1, 1), grid(groups, target.limits))
+    each = 4 if size >= _STREAM and not is_software(target) else 1  # so that loads of the next four are under way
+    lanes = min(256, target.limits.invocations) if each > 1 else GROUP
+    groups = grid(-(-size // (lanes * 4 * each)), target.limits)
+    reason = "four neighbours per invocation" + (f", {each} times: a stream of {size} elements" if each > 1 else "")
+    return Schedule("vec4", reason, (lanes, 1, 1), groups, (each,))
+
+
+def update(size: int, target: Target) -> Schedule:
+    """Four neighbours per invocation."""
+    groups = grid(-(-size // (GROUP * 4)), target.limits)
+    return Schedule("vec4", "four neighbours per invocation", (GROUP, 1, 1), groups)
 
 
 def gather(size: int, target: Target) -> Schedule:
@@ -71,6 +83,16 @@ def reduce(r: Reduce, target: Target) -> Schedule:
     return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), groups, (across, lanes))
 
 
+def split_fold(outer: int, length: int, inner: int, target: Target) -> list[tuple[int, int, int]]:
+    """A long fold to few results as two folds, (outer, length, inner) each, when its length has a divisor that helps."""
+    few = outer * inner * ROW_GROUP < 1 << 16
+    if target.kind == "cpu" or length < 1 << 14 or not few:
+        return [(outer, length, inner)]
+    root = math.isqrt(length)
+    part = next((d for d in range(root, 15, -1) if length % d == 0), 1)
+    return [(outer * part, length // part, inner), (outer, part, inner)] if part > 1 else [(outer, length, inner)]
+
+
 def _check_trips(what: str, trips: int, node: int, target: Target) -> None:
     if is_software(target) and trips > MAX_TRIPS:
         wanted = f"at most {MAX_TRIPS} on a software adapter: fold in two steps"
@@ -85,7 +107,7 @@ def _reduce_lanes(results: int, length: int, inner: int, target: Target) -> tupl
         wanted = 1 if results >= 16 or length < 64 else SIMD
         lanes = _power(max(needed, wanted), most)
         return max(1, min(SIMD, most) // lanes), lanes
-    lanes = _power(min(length, max(1, _BUSY * ROW_GROUP // results)), most)
+    lanes = _power(min(length, max(1, _INVOCATIONS // results)), most)
     if inner > 1:  # neighbouring results lie side by side in memory: keep 16 of them in a group
         lanes = min(lanes, max(1, most // 16))
     return max(1, min(most, GROUP if lanes == 1 else most) // lanes), lanes
@@ -128,12 +150,15 @@ def matmul(p: Matmul, target: Target) -> Schedule:
             return _shared_tiles(p, tile, block, groups, target.limits)
     if p.k >= 32 and target.limits.workgroup_bytes >= 16384:
         return _k_groups(p, target.limits)
-    return _shared_tiles(p, 32, 2, -(-p.m // 32) * -(-p.n // 32), target.limits)
+    return _shared_tiles(p, 32, 4, -(-p.m // 32) * -(-p.n // 32), target.limits)
 
 
 def _shared_tiles(p: Matmul, tile: int, block: int, groups: int, limits: Limits) -> Schedule:
     reason = f"{groups} tiles of {tile}x{tile} keep the adapter busy" if tile > 32 else f"K = {p.k} is short"
-    return Schedule(f"tile {tile}x{tile}x16", reason, (256, 1, 1), grid(groups, limits), (tile, tile, 16, block))
+    buffers = 2 if 2 * 2 * tile * 16 * 4 <= limits.workgroup_bytes else 1  # of a and of b, 16 steps of 4 bytes
+    invocations = (tile // block) ** 2
+    params = (tile, 16, block, buffers)
+    return Schedule(f"tile {tile}x{tile}x16", reason, (invocations, 1, 1), grid(groups, limits), params)
 
 
 def _k_groups(p: Matmul, limits: Limits) -> Schedule:

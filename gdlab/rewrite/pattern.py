@@ -227,13 +227,17 @@ class Rule:
 
     @cached_property
     def source(self) -> tuple[str, int, str]:
-        """(file, first line, text) of the Python that states it; the text is empty where nobody kept it."""
-        code = self.function.__code__
+        """(file, first line, text) of the Python that states it; the text is empty where nobody kept it.
+
+        A file of gdlab is named from the package on, so that a saved document names no folder of this machine.
+        """
+        code, module = self.function.__code__, self.function.__module__
+        file = f"{module.replace('.', '/')}.py" if module.startswith("gdlab.") else code.co_filename
         try:
             lines, first = inspect.getsourcelines(self.function)
         except (OSError, TypeError):
-            return code.co_filename, code.co_firstlineno, ""
-        return code.co_filename, first, "".join(lines)
+            return file, code.co_firstlineno, ""
+        return file, first, "".join(lines)
 
     @property
     def fusion(self) -> bool:

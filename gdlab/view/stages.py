@@ -229,5 +229,5 @@ def carried_lanes(before: Stage, origin: Mapping[int, Sequence[int]], nodes: int
         forward = not old_lanes or len(adjoints) < len(old_lanes)
         lane.append("forward" if forward else before.lane[adjoints[0]])
         twins = [] if forward else [image.get(before.twin[old], -1) for old in adjoints]
-        twin.append(-1)
+        twin.append(next((t for t in twins if t >= 0), -1))
     return lane, twin

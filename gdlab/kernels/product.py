@@ -1,0 +1,36 @@
+"""What every kernel of a matrix product begins with: its variables, and the entry point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gdlab.plan.plan import Matmul
+
+FLAT = "(group.z * groups.y + group.y) * groups.x + group.x"
+MAIN = """fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {"""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product and its variables: `a` and `b` name bindings, which hold vec4 where `wide_a`, `wide_b`, `wide_out`."""
+
+    p: Matmul
+    a: str
+    b: str
+    wide_a: bool
+    wide_b: bool
+    wide_out: bool
+
+    @property
+    def node(self) -> int:
+        """The node that the product computes."""
+        return self.p.node
+
+
+def aligned(p: Matmul) -> tuple[bool, bool, bool]:
+    """Whether a, b and the result can be read and written four neighbours at a time."""
+    return (p.k if p.a == "mk" else p.m) % 4 == 0, (p.n if p.b == "kn" else p.k) % 4 == 0, p.n % 4 == 0
