@@ -11,7 +11,13 @@ fn main(
     }
     let first = result / INNER * LENGTH * INNER + result % INNER;
     var acc = start(first);
-    for (var l = 0u; l < LENGTH; l++) {
+    var l = 0u;
+    for (; l + 3u < LENGTH; l += 4u) {
+        let i = first + l * INNER;
+        let pair = combine(element(i), element(i + INNER));
+        acc = combine(acc, combine(pair, combine(element(i + 2u * INNER), element(i + 3u * INNER))));
+    }
+    for (; l < LENGTH; l++) {
         acc = combine(acc, element(first + l * INNER));
     }
     store(result, finish(acc));

@@ -13,7 +13,13 @@ fn main(
     let result = min(wanted, RESULTS - 1u);
     let first = result / INNER * LENGTH * INNER + result % INNER;
     var acc = start(first);
-    for (var l = part; l < LENGTH; l += LANES) {
+    var l = part;
+    for (; l + 3u * LANES < LENGTH; l += 4u * LANES) {
+        let i = first + l * INNER;
+        let pair = combine(element(i), element(i + LANES * INNER));
+        acc = combine(acc, combine(pair, combine(element(i + 2u * LANES * INNER), element(i + 3u * LANES * INNER))));
+    }
+    for (; l < LENGTH; l += LANES) {
         acc = combine(acc, element(first + l * INNER));
     }
     folds[lane] = acc;

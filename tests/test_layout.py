@@ -286,7 +286,15 @@ def test_who_is_a_box() -> None:
     assert layered(only_leaves).row == (-1, 0, 1, 2), "the first input becomes the box"
     assert [(p.leaf, p.reader, p.echo) for p in layered(only_leaves).pills] == [(0, 2, False), (0, 3, True)]
     parameters = [w, w, Drawn("mul", "", "f32[2]", (1, 0), False)]
-    assert layered(parameters).row == (-1, 0, 1), "without an input the first leaf of the op"
+    assert layered(parameters).row == (-1, -1, 0), "an op of parameters alone starts a branch by itself"
+
+
+def test_a_branch_of_parameters_stands_beside_its_reader():
+    x, w = Drawn("input", "x", "f32[2]", (), True), Drawn("parameter", "w", "f32[2]", (), True)
+    chain = [x, w, *(Drawn("relu", "", "f32[2]", (i and i + 1,), False) for i in range(4))]
+    chain += [Drawn("broadcast_to", "", "f32[2]", (1,), False), Drawn("add", "", "f32[2]", (5, 6), False)]
+    for layout in (layered(chain), lanes(chain)):
+        assert layout.row == (0, -1, 1, 2, 3, 4, 4, 5)
     late = [x, Drawn("relu", "", "f32[2]", (0,), False), Drawn("adam", "", "f32[2]", (0,), False, "adjoint")]
     assert lanes(late).row == (0, 1, 0), "a leaf that is a box is read by wire"
     assert [(wire.a, wire.b) for wire in lanes(late).wires] == [(0, 2)]

@@ -456,13 +456,22 @@ def test_oversize_grids_fold_into_y() -> None:
 
 def test_long_folds_stay_under_the_trip_limit_of_software_adapters() -> None:
     software = Target("wgpu", "software", Limits())
-    for shape, axes in (((200_000,), (0,)), ((2, 200_000), (1,)), ((200_000, 2), (0,))):
+    for shape, axes in (((200_003,), (0,)), ((2, 200_000), (1,)), ((200_003, 2), (0,)), ((2000, 2000), (0, 1))):
         g = graph_of(lambda shape=shape, axes=axes: ops.sum(ops.input("x", shape), axes))  # type: ignore[misc]
-        (d,) = compile(g, mode="inference", target=software).dispatches
-        assert d.reduce is not None and -(-d.reduce.length // d.params[1]) < 60_000
-    g = graph_of(lambda: ops.sum_all(ops.input("x", (2000, 2000))))
-    with pytest.raises(CompileError, match="trips"):
+        for d in compile(g, mode="inference", target=software).dispatches:
+            assert d.reduce is not None and d.reduce.length // (4 * d.params[1]) + 3 < 60_000
+    prime = 16000057
+    g = graph_of(lambda: ops.sum_all(ops.input("x", (prime,))))
+    with pytest.raises(CompileError, match=f"fold of {prime} elements: given 62503 loop trips, wanted at most"):
         compile(g, mode="inference", target=software)
+
+
+def test_long_folds_to_few_results_go_in_two_steps_but_not_on_cpu() -> None:
+    g = graph_of(lambda: ops.mean_all(ops.input("x", (2000, 2000))))
+    assert labels(g) == ["SumInner[2000x2000]", "MeanAll[2000]"]
+    assert [d.label for d in compile(g, mode="inference", target=CPU.target).dispatches] == ["MeanAll[4000000]"]
+    last = compile(g, mode="inference").dispatches[1].reduce
+    assert last is not None and (last.length, last.count, last.finish) == (2000, 4_000_000, "acc / n")
 
 
 def test_what_compile_refuses() -> None:

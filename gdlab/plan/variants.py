@@ -77,14 +77,15 @@ def reduce(r: Reduce, target: Target) -> Schedule:
     """`params` = results per group, lanes that share one result."""
     results = r.outer * r.inner
     across, lanes = _reduce_lanes(results, r.length, r.inner, target)
-    _check_trips(f"fold of {r.length} elements", -(-r.length // lanes), r.node, target)
+    trips = r.length // (4 * lanes) + 3  # the loop takes four elements a turn, then the rest
+    _check_trips(f"fold of {r.length} elements", trips, r.node, target)
     reason = "one invocation per result" if lanes == 1 else f"{lanes} invocations share a fold of {r.length}"
     groups = grid(-(-results // across), target.limits)
     return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), groups, (across, lanes))
 
 
 def split_fold(outer: int, length: int, inner: int, target: Target) -> list[tuple[int, int, int]]:
-    """A long fold to few results as two folds, (outer, length, inner) each, when its length has a divisor that helps."""
+    """A long fold to few results as two folds, (outer, length, inner) each, where its length has a divisor."""
     few = outer * inner * ROW_GROUP < 1 << 16
     if target.kind == "cpu" or length < 1 << 14 or not few:
         return [(outer, length, inner)]
@@ -103,7 +104,7 @@ def _reduce_lanes(results: int, length: int, inner: int, target: Target) -> tupl
     software = is_software(target)
     most = min(target.limits.invocations, 64 if software else 256)
     if software:
-        needed = -(-length // MAX_TRIPS)
+        needed = -(-length // (4 * MAX_TRIPS))
         wanted = 1 if results >= 16 or length < 64 else SIMD
         lanes = _power(max(needed, wanted), most)
         return max(1, min(SIMD, most) // lanes), lanes

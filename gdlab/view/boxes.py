@@ -212,15 +212,19 @@ class Cast:
 
 
 def cast(nodes: Sequence[Drawn], first_lane: Sequence[bool]) -> Cast:
-    """Leaves become pills, but where an op of the first lane has nothing else to stand under one becomes a box."""
+    """Leaves become pills, but where an op of the first lane has nothing else to stand under an `input` becomes a box.
+
+    An op of parameters and constants alone starts a branch by itself: it stands beside its reader, not at the top.
+    """
     box = [not node.leaf for node in nodes]
     readers: list[list[int]] = [[] for _ in nodes]
     for b, node in enumerate(nodes):
         _check(nodes, b)
         for a in dict.fromkeys(node.inputs):
             readers[a].append(b)
-        if not node.leaf and node.inputs and first_lane[b] and all(nodes[a].leaf for a in node.inputs):
-            box[next((a for a in node.inputs if nodes[a].op == "input"), node.inputs[0])] = True
+        if not node.leaf and first_lane[b] and all(nodes[a].leaf for a in node.inputs):
+            for a in [a for a in node.inputs if nodes[a].op == "input"][:1]:
+                box[a] = True
     box = [known or not readers[i] for i, known in enumerate(box)]
     seen: set[int] = set()
     pills = []

@@ -99,9 +99,9 @@ def _rows(who: Cast, number: Sequence[int]) -> dict[int, int]:
     for u in boxes:
         if number[u] == 1:
             row[u] = max((row[a] + 1 for a in who.inputs[u] if number[a] == 1), default=0)
-    for u in boxes:
-        if who.nodes[u].leaf:
-            row[u] = max(0, min((row[b] for b in who.readers[u] if number[b] == 1), default=0) - 1)
+    for u in reversed(boxes):
+        if who.nodes[u].leaf or (number[u] == 1 and not who.inputs[u]):
+            row[u] = max(0, min((row[b] for b in who.readers[u] if number[b] == 1), default=row.get(u, 0) + 1) - 1)
     for lane in sorted({number[u] for u in boxes} - {1}):
         for u in boxes:
             if number[u] == lane:

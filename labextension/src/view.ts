@@ -77,7 +77,9 @@ export class View implements Mounted {
 
   private hostChanged(): void {
     const { host } = this;
-    if (host?.doc && host.doc.rev > Math.max(this.rev, this.scene?.doc.rev ?? -1)) {
+    // The document of the output itself comes first: it says which view is open.
+    const opening = this.asked > 0 && !this.scene;
+    if (host?.doc && !opening && host.doc.rev > Math.max(this.rev, this.scene?.doc.rev ?? -1)) {
       this.rev = host.doc.rev;
       this.update(host.doc.payload);
     }
@@ -94,5 +96,6 @@ export class View implements Mounted {
       scene.show(false);
     }
     this.attach();
+    if (this.host && this.host.doc && this.host.doc.rev > doc.rev) this.hostChanged();
   }
 }
