@@ -36,6 +36,7 @@ def stepper(view: Locator) -> None:
 
 
 def plan(view: Locator) -> None:
+    open_tab(view, "plan")
     view.locator('tr[data-entity="dispatch:1"]').click()
 
 

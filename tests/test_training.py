@@ -25,6 +25,9 @@ from gdlab.study import Study
 
 SHAPES = {"w1": (64, 128), "b1": (128,), "w2": (128, 10), "b2": (10,)}
 LOSSES_AGREE = {"cpu": 1e-5, "wgpu": 2e-4}
+# With seed 0 a value before the relu comes within 7e-8 of 0, and rounding decides which way it goes (a loss is then
+# 7e-6 off); with 138 all 819,200 of them keep 3e-6 away.
+SEEDS = {"sgd": 138, "adam": 0}
 
 
 def batches() -> Iterator[dict[str, Any]]:
@@ -35,8 +38,8 @@ def batches() -> Iterator[dict[str, Any]]:
 
 @cache
 def by_hand(rule: str, steps: int) -> tuple[float, ...]:
-    """The losses of the NumPy program, in float64, from the tour's initial weights."""
-    weights = {name: initial_values(name, shape, 0).astype(float) for name, shape in SHAPES.items()}
+    """The losses of the NumPy program, in float64, from the same initial weights."""
+    weights = {name: initial_values(name, shape, SEEDS[rule]).astype(float) for name, shape in SHAPES.items()}
     adam, losses = numpy_training.Adam(2e-3), []
     for batch in islice(batches(), steps):
         x, y = (batch[name].astype(float) for name in "xy")
@@ -65,7 +68,7 @@ def trained(device: str, rule: str, steps: int) -> tuple[tuple[float, ...], dict
     """Losses and final weights of the tour's network, trained step by step."""
     feed, losses = batches(), []
     with build_session(networks.mlp(), device) as session:
-        session.initialize(0)
+        session.initialize(SEEDS[rule])
         session.set_adam(2e-3) if rule == "adam" else session.set_learning_rate(0.1)
         for batch in islice(feed, steps):
             for name, data in batch.items():
