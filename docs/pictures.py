@@ -83,8 +83,8 @@ def take(page: Page, sources: list[str], mode: str) -> None:
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     sources = [c.source for c in nbformat.read(TOUR, as_version=4).cells]
-    with tempfile.TemporaryDirectory() as home, serving("jupyterlab", Path(home)) as lab, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_FLAGS))
+    with tempfile.TemporaryDirectory() as home, serving("jupyterlab", Path(home)) as lab, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_FLAGS))
         page = browser.new_context(viewport={"width": 1500, "height": 1000}).new_page()
         page.set_default_timeout(30_000)
         open_notebook(page, lab, TOUR, "tour.ipynb")

@@ -35,10 +35,10 @@ from gdlab.view.doc import load_doc
 
 __version__ = "0.1.0"
 __all__ = [
-    *_errors, *_ops, "AutodiffReport", "Bad", "Budget", "CompileOptions", "DType", "Elementwise", "ExecutionPlan", "Graph",
-    "Node", "Op", "OptimizeReport", "Reduction", "Runner", "Sample", "Session", "Study", "TensorType", "Value",
-    "build_inference_session", "build_session", "build_session_with_report", "compile", "device", "differentiate", "f32",
-    "fused", "load_doc", "op", "ops", "optimize", "parse", "rule", "rules", "show", "u32",
+    *_errors, *_ops, "AutodiffReport", "Bad", "Budget", "CompileOptions", "DType", "Elementwise", "ExecutionPlan",
+    "Graph", "Node", "Op", "OptimizeReport", "Reduction", "Runner", "Sample", "Session", "Study", "TensorType",
+    "Value", "build_inference_session", "build_session", "build_session_with_report", "compile", "device",
+    "differentiate", "f32", "fused", "load_doc", "op", "ops", "optimize", "parse", "rule", "rules", "show", "u32",
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pytest
 from session_state import W, X, Y, download, fitted, line, state_of
 
 from gdlab import ops
+from gdlab.device.base import owner
 from gdlab.errors import (
     DTypeError,
 )
@@ -249,8 +250,6 @@ def test_the_same_start_gives_the_same_bits(device: str) -> None:
 
 
 def test_intermediates_carry_nothing_from_step_to_step(session: Session) -> None:
-    from gdlab.device.base import owner
-
     session.step()
     want = state_of(session)[-1]
     owner().call(session._program.poison)
@@ -394,7 +393,6 @@ def test_threads_may_step_read_and_write_beside_a_run(session: Session) -> None:
     runner.run(200)
     for thread in threads:
         thread.join(60)
-    session.wait()
     assert not errors and not any(thread.is_alive() for thread in threads)
     runner.run(0)
     total = session.step_count

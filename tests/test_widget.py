@@ -80,7 +80,10 @@ def test_every_command_has_exactly_one_reply(panel):
     assert len(of(panel, "reply")) == 7
 
 
-@pytest.mark.parametrize("message", [None, 3, "x", [], {}, {"type": 4}, {"type": "nothing"}, {"type": "ack", "frame": "a"}])
+WRONG = [None, 3, "x", [], {}, {"type": 4}, {"type": "nothing"}, {"type": "ack", "frame": "a"}]
+
+
+@pytest.mark.parametrize("message", WRONG)
 def test_what_is_no_message_is_ignored(panel, message):
     before = len(panel.sent)
     panel.receive(message)

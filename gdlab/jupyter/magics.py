@@ -71,6 +71,7 @@ class GraphMagics(Magics):
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell=shell)
+        self.names: dict[str, Any] = shell.user_ns
         self.cells = 0
         self._file = ""
 
@@ -109,9 +110,9 @@ class GraphMagics(Magics):
 
     def _study(self, name: str, line: str, cell: str, args: Any) -> Study:
         self.cells += 1
-        number = getattr(self.shell, "execution_count", self.cells)
+        number = int(getattr(self.shell, "execution_count", self.cells))
         self._file = f"<graph {name}, cell {number}>"
-        program: Program = run_cell(name, f"%%graph {line}".rstrip(), cell, self.shell.user_ns, number)
+        program: Program = run_cell(name, f"%%graph {line}".rstrip(), cell, self.names, number)
         for note in program.notes:
             print(note)
         study = Study(
@@ -122,15 +123,15 @@ class GraphMagics(Magics):
         return study
 
     def _bind(self, name: str, study: Study) -> None:
-        old = self.shell.user_ns.get(name)
-        self.shell.user_ns[name] = study
+        old = self.names.get(name)
+        self.names[name] = study
         if isinstance(old, Study):
             old.close()
             close_panel(old)
 
     def _show_existing(self, args: Any) -> None:
         name = args.name
-        thing = self.shell.user_ns.get(name)
+        thing = self.names.get(name)
         show = args.show or ["opt"]
         if thing is None and name.endswith((".gdlab.json", ".gdlab.json.gz")):
             self._call(lambda: show_document(load_doc(name), show, height=args.height))
@@ -238,11 +239,11 @@ class GraphMagics(Magics):
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _named(self, name: str) -> Study:
-        thing = self.shell.user_ns.get(name)
+        thing = self.names.get(name)
         if isinstance(thing, Study):
             return thing
         if thing is None:
-            studies = [n for n, v in self.shell.user_ns.items() if isinstance(v, Study) and not n.startswith("_")]
+            studies = [n for n, v in self.names.items() if isinstance(v, Study) and not n.startswith("_")]
             wanted = f"one of {', '.join(studies)}" if studies else "a %%graph cell first: there are no graphs yet"
             raise UsageError(f"graph {name}: given no such variable, wanted {wanted}")
         kinds = "a graph, report, plan, session, document or file"
@@ -252,9 +253,9 @@ class GraphMagics(Magics):
         """The feed that the option names: a variable of the notebook, or `random[:SEED]`."""
         if text is None or text.partition(":")[0] == "random":
             return text
-        if text not in self.shell.user_ns:
+        if text not in self.names:
             raise UsageError(f"--feed: given {text}, wanted a variable of the notebook or random[:SEED]")
-        return self.shell.user_ns[text]
+        return self.names[text]
 
     def _display(self, study: Study, show: list[str], args: Any) -> None:
         if args.save:

@@ -266,12 +266,16 @@ def _run(study: Study, args: dict[str, Any]) -> None:
     study.runner.start(_steps(args))
 
 
+def _resume(study: Study, args: dict[str, Any]) -> None:
+    study.runner.resume()
+
+
 COMMANDS: dict[str, Callable[[Study, dict[str, Any]], None]] = {
     "open": _open,
     "step": _step,
     "run": _run,
     "pause": lambda study, args: study.runner.pause(),
-    "resume": lambda study, args: study.runner.resume() and None,
+    "resume": _resume,
     "stop": lambda study, args: study.runner.stop(),
 }
 

@@ -161,10 +161,12 @@ export const stepperPane: MakePane = context => {
     choose(lit) {
       // "To this op": what is lit elsewhere moves the stepper, unless it stands there already.
       if (lit.has(`step:${pass!.index}.${at}`)) return false;
-      const steps = passes.flatMap(each => each.diffs.map((step, i) => ({ each, step, i })));
-      const found =
-        steps.find(({ each, i }) => lit.has(`step:${each.index}.${i}`)) ??
-        steps.find(({ each, step }) => lit.has(`node:${each.from}.${step.node}`));
+      // The derivative that is stepped through now comes first: its picture stands beside.
+      const ordered = [pass!, ...passes.filter(each => each !== pass)];
+      const steps = ordered.flatMap(each => each.diffs.map((step, i) => ({ each, step, i })));
+      const lights = ({ each, step, i }: (typeof steps)[number]) =>
+        lit.has(`step:${each.index}.${i}`) || lit.has(`node:${each.from}.${step.node}`);
+      const found = steps.find(lights);
       if (!found) return false;
       pass = found.each;
       at = found.i;
