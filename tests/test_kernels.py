@@ -96,6 +96,17 @@ def test_shared_tiles_of_every_size(adapter: tuple[Device, Target]) -> None:
         assert seen == {("tile 128x128x16", 1)} | {(size, 2) for size in sizes}
 
 
+@pytest.mark.parametrize("name", ["matmul_at", "matmul_bt"])
+def test_shared_tiles_of_every_layout(adapter: tuple[Device, Target], name: str) -> None:
+    """Steps beyond K and elements beyond the edge are zero, also where memory goes on with the next row."""
+    for m, n, k in ((70, 66, 8), (37, 41, 19)):
+        a, b = (k, m) if name == "matmul_at" else (m, k), (n, k) if name == "matmul_bt" else (k, n)
+        build = lambda a=a, b=b: getattr(ops, name)(ops.input("a", a), ops.input("b", b))  # noqa: E731
+        plan = check(adapter, graph_of(build))
+        if adapter[1].adapter_class == "hardware":
+            assert plan.dispatches[0].variant == "tile 32x32x16"
+
+
 def mm(m: int, n: int, k: int) -> Value:
     return ops.input("a", (m, k)) @ ops.input("b", (k, n))
 

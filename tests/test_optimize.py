@@ -24,12 +24,12 @@ from random_graphs import random_feeds, random_graph
 
 import gdlab.ops as ops
 from gdlab.autodiff import differentiate
-from gdlab.cost import contraction_flops, flops, seconds
+from gdlab.cost import Cost, contraction_flops, flops, roofline, seconds
 from gdlab.errors import ArgumentError, OptimizeError, UnknownNameError
 from gdlab.graph import Graph, Value, reachable, same_structure
 from gdlab.op import REGISTRY, Phase
 from gdlab.reference import compare, evaluate, magnitudes
-from gdlab.rewrite import RULES, Budget, OptimizeReport, Rewrite, egraph, optimize, rule
+from gdlab.rewrite import RULES, Budget, Matrix, OptimizeReport, Rewrite, egraph, optimize, rule
 from gdlab.rewrite.egraph import stop_engine
 from gdlab.rewrite.program import program_of
 from gdlab.rewrite.rules import trace
@@ -95,14 +95,19 @@ def check_equal(graph: Graph, result: Graph, feeds: dict[str, Any], rtol: float 
         assert problem is None, (i, problem)
 
 
-def check_laws(graph: Graph, result: Graph, report: OptimizeReport, feeds: dict[str, Any]) -> None:
+def check_laws(
+    graph: Graph, result: Graph, report: OptimizeReport, feeds: dict[str, Any], price: Cost = roofline
+) -> None:
     """What holds for every call: values, order, interface, costs, counts, and every prefix of the replay."""
     check_equal(graph, result, feeds)
     live = reachable(result, result.output_ids)
     assert all(live[n.id] or n.op in ("input", "parameter") for n in result)
     assert [n.name for n in result.inputs] == [n.name for n in graph.inputs]
     assert [n.name for n in result.parameters] == [n.name for n in graph.parameters]
-    spent = math.fsum(seconds(n, result) * 1e6 for n in result if live[n.id])
+    types = [n.type for n in result]
+    spent = math.fsum(
+        price(n.op, n.attrs, n.type, tuple(types[i] for i in n.inputs)) for n in result if live[n.id]
+    )
     assert report.cost_after == pytest.approx(spent, abs=1e-6) and report.cost_after <= report.cost_before
     assert heavy(result) <= heavy(graph)
     assert (report.nodes_before, report.nodes_after) == (len(graph), len(result))
@@ -194,6 +199,53 @@ def test_differentiated_random_graphs_keep_their_gradients(seed: int) -> None:
     m = magnitudes(plain, want)
     for a, b in zip(plain.output_ids, result.output_ids, strict=True):
         assert compare(got[b], want[a], m[a] + 1, 1e-9) is None
+
+
+@pytest.fixture
+def odd_rules() -> Iterator[None]:
+    """Rules that lead into cycles and out again, with sides that no sensible cost prefers."""
+
+    @rule
+    def neg_in(a: Value, b: Value) -> Rewrite:
+        return ops.neg(a + b) >> ops.neg(a) + ops.neg(b)  # type: ignore[no-any-return]
+
+    @rule
+    def neg_out(a: Value, b: Value) -> Rewrite:
+        return ops.neg(a) + ops.neg(b) >> ops.neg(a + b)  # type: ignore[no-any-return]
+
+    @rule
+    def sub_swapped(a: Value, b: Value) -> Rewrite:
+        return a - b >> ops.neg(b - a)  # type: ignore[no-any-return]
+
+    @rule
+    def tanh_is_odd(a: Value) -> Rewrite:
+        return ops.tanh(a) >> ops.neg(ops.tanh(ops.neg(a)))  # type: ignore[no-any-return]
+
+    @rule
+    def relu_twice(a: Value) -> Rewrite:
+        return ops.relu(a) >> ops.relu(ops.relu(a))  # type: ignore[no-any-return]
+
+    @rule
+    def transpose_of_product(x: Matrix, y: Matrix) -> Rewrite:
+        return ops.transpose(x @ y) >> ops.transpose(y) @ ops.transpose(x)  # type: ignore[no-any-return]
+
+    names = ("neg_in", "neg_out", "sub_swapped", "tanh_is_odd", "relu_twice", "transpose_of_product")
+    yield
+    for name in names:
+        RULES.remove(name)
+
+
+@pytest.mark.parametrize("seed", range(600, 612))
+def test_odd_rules_and_odd_costs_keep_every_law(seed: int, odd_rules: None) -> None:
+    graph, rng, prices = random_graph(seed, nodes=25), np.random.default_rng(seed), dict[str, float]()
+
+    def price(op: str, attrs: Any, type: Any, operands: Any) -> float:
+        leaf = op in ("input", "parameter", "constant")
+        return 0.0 if leaf else prices.setdefault(op, float(rng.choice([0, 0, 1, 2, 3, 5, 8])))
+
+    budget = Budget(iterations=2 + seed % 4, enodes=3000)
+    result, report = optimize(graph, phase="forward", cost=price, budget=budget)
+    check_laws(graph, result, report, random_feeds(graph, seed), price)
 
 
 @pytest.mark.parametrize("iterations", [0, 1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -140,64 +141,78 @@ def finish(
     bench: Bench, order: Sequence[int], stays: Callable[[Node], bool], sweep: tuple[str, str]
 ) -> tuple[Step, ...]:
     """The drafts as steps. The step after which nobody reads or names a node removes it; the sweep takes the rest."""
-    drafts = bench.drafts
-    named: dict[int, int] = {}  # id -> last step that speaks of it
-    for k, draft in enumerate(drafts):
-        for id in (*draft.at, *draft.bindings.values(), *(i for n in draft.added for i in (n.id, *n.inputs))):
-            named[id] = k
-        for _, _, new in draft.rewired:
-            named[new] = k
-    inputs = {node.id: list(node.inputs) for node in bench.graph}
-    reads = dict.fromkeys(bench.nodes, 0)
-    for operands in inputs.values():
-        for i in operands:
-            reads[i] += 1
-    outputs = list(bench.graph.output_ids)
-    for id in outputs:
-        reads[id] += 1
-    idle = {id for id, count in reads.items() if not count and id in inputs}  # dead from the beginning: for the sweep
-    due: dict[int, list[int]] = {}
-    for id, k in named.items():
-        due.setdefault(k, []).append(id)
-    gone: set[int] = set()
+    readings = _Readings(bench, stays)
     steps = []
-    for k, draft in enumerate(drafts):
-        touched = set(due.get(k, ()))
-        for node in draft.added:
-            inputs[node.id] = list(node.inputs)
-            for i in node.inputs:
-                reads[i] += 1
-        rewired = []
-        for reader, port, new in draft.rewired:
-            if port >= 0 and reader in gone:
-                continue
-            old = outputs[-1 - port] if port < 0 else inputs[reader][port]
-            if port < 0:
-                outputs[-1 - port] = new
-            else:
-                inputs[reader][port] = new
-            reads[new] += 1
-            reads[old] -= 1
-            touched.add(old)
-            rewired.append((reader, port, new))
-        removed = []
-        stack = sorted(touched, reverse=True)
-        while stack:
-            id = stack.pop()
-            if reads[id] or id in gone or id in idle or named.get(id, -1) > k or stays(bench.nodes[id]):
-                continue
-            gone.add(id)
-            removed.append(id)
-            for i in inputs[id]:
-                reads[i] -= 1
-            stack += sorted(set(inputs[id]), reverse=True)
+    for k, draft in enumerate(bench.drafts):
+        rewired = readings.carry_out(draft)
         steps.append(
-            Step(draft.rule, draft.label, draft.at, draft.bindings, tuple(sorted(removed)), draft.added, tuple(rewired),
+            Step(draft.rule, draft.label, draft.at, draft.bindings, readings.removed_after(k), draft.added, rewired,
                  draft.before / UNITS, draft.after / UNITS, draft.iteration)
         )  # fmt: skip
     kept = set(order)
-    left = tuple(id for id in inputs if id not in kept and id not in gone)
+    left = tuple(id for id in readings.inputs if id not in kept and id not in readings.gone)
     rest = tuple(change for change in bench.leftover() if change[1] < 0 or change[0] in kept)
     cost = bench.cost / UNITS
-    steps.append(Step(*sweep, (), {}, left, (), rest, cost, cost, None, tuple(order)))
-    return tuple(steps)
+    return (*steps, Step(*sweep, (), {}, left, (), rest, cost, cost, None, tuple(order)))
+
+
+class _Readings:
+    """The drafts carried out once more, counting who reads whom: a node can go when nobody does and no later step
+    speaks of it. What was dead from the beginning waits for the sweep."""
+
+    def __init__(self, bench: Bench, stays: Callable[[Node], bool]) -> None:
+        self.nodes, self.stays = bench.nodes, stays
+        self.inputs = {node.id: list(node.inputs) for node in bench.graph}
+        self.outputs = list(bench.graph.output_ids)
+        self.reads = dict.fromkeys(bench.nodes, 0)
+        for id in itertools.chain(self.outputs, *self.inputs.values()):
+            self.reads[id] += 1
+        self.idle = {id for id in self.inputs if not self.reads[id]}
+        self.last = _last_mention(bench.drafts)
+        self.due: dict[int, list[int]] = {}
+        for id, k in self.last.items():
+            self.due.setdefault(k, []).append(id)
+        self.gone: set[int] = set()
+        self.touched: set[int] = set()
+
+    def carry_out(self, draft: Draft) -> tuple[Rewired, ...]:
+        """The changes that find their reader still there."""
+        for node in draft.added:
+            self.inputs[node.id] = list(node.inputs)
+            for i in node.inputs:
+                self.reads[i] += 1
+        done = tuple(change for change in draft.rewired if change[1] < 0 or change[0] not in self.gone)
+        for reader, port, new in done:
+            slots, at = (self.outputs, -1 - port) if port < 0 else (self.inputs[reader], port)
+            self.reads[slots[at]] -= 1
+            self.touched.add(slots[at])
+            self.reads[new] += 1
+            slots[at] = new
+        return done
+
+    def removed_after(self, k: int) -> tuple[int, ...]:
+        """The nodes that step k is the last to need."""
+        removed = []
+        stack = sorted(self.touched | set(self.due.get(k, ())), reverse=True)
+        self.touched = set()
+        while stack:
+            id = stack.pop()
+            needed = self.reads[id] or self.last.get(id, -1) > k or self.stays(self.nodes[id])
+            if needed or id in self.gone or id in self.idle:
+                continue
+            self.gone.add(id)
+            removed.append(id)
+            for i in self.inputs[id]:
+                self.reads[i] -= 1
+            stack += sorted(set(self.inputs[id]), reverse=True)
+        return tuple(sorted(removed))
+
+
+def _last_mention(drafts: Sequence[Draft]) -> dict[int, int]:
+    """Per node the last step that speaks of it."""
+    last: dict[int, int] = {}
+    for k, draft in enumerate(drafts):
+        made = (i for node in draft.added for i in (node.id, *node.inputs))
+        new = (change[2] for change in draft.rewired)
+        last.update(dict.fromkeys((*draft.at, *draft.bindings.values(), *made, *new), k))
+    return last
