@@ -430,14 +430,14 @@ def build_inference_session(graph: Graph, device: DeviceLike = "auto") -> Sessio
 def lanes_of(final: Graph, autodiff: AutodiffReport, report: OptimizeReport) -> list[Lane]:
     """Phase and forward node of every node of the final graph, through the origins of both passes.
 
-    A rewritten node counts as forward if one of its origins is.
+    A rewritten node belongs where the node it replaced did, its first origin: what it swallowed beside that (say, a
+    transposed weight of the forward pass) does not move it.
     """
     lanes = []
     for node in final:
-        origins = report.origin.get(node.id, ())
-        forward = [o for o in origins if o < autodiff.forward_nodes]
-        adjoint = [autodiff.adjoint_of[o] for o in origins if o in autodiff.adjoint_of]
-        lanes.append(Lane("forward" if forward else "backward", (forward or adjoint or [-1])[0]))
+        root = report.origin.get(node.id, (0,))[0]
+        forward = root < autodiff.forward_nodes
+        lanes.append(Lane("forward", root) if forward else Lane("backward", autodiff.adjoint_of.get(root, -1)))
     return lanes
 
 

@@ -11,6 +11,7 @@ import importlib.machinery
 import importlib.util
 import os
 import queue
+import sys
 import tempfile
 import threading
 import time
@@ -145,18 +146,27 @@ def _engine(engines: OrderedDict[Program, Any], program: Program) -> _Engine:
 
 
 # the engine, on the owner's thread only -------------------------------------------------------------------------------
+_MODULE = "egglog.bindings"
+
+
 def _bindings() -> Any:
-    """egglog's compiled module alone: importing the package takes a second."""
+    """egglog's compiled module alone: importing the package takes a second.
+
+    Once per process, and under its own name, because initialising it a second time panics (egglog 14.0.0).
+    """
     found = importlib.util.find_spec("egglog")
     if found is None or not found.submodule_search_locations:
         raise EngineFailure("egglog is not installed")
+    if _MODULE in sys.modules:
+        return sys.modules[_MODULE]
     folder = Path(next(iter(found.submodule_search_locations)))
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
         for path in sorted(folder.glob(f"bindings*{suffix}")):
-            spec = importlib.util.spec_from_file_location("egglog.bindings", path)
+            spec = importlib.util.spec_from_file_location(_MODULE, path)
             if spec is not None and spec.loader is not None:
                 module = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(module)
+                sys.modules[_MODULE] = module
                 return module
     raise EngineFailure(f"egglog has no compiled module in {folder.name}")
 

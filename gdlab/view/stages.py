@@ -217,17 +217,15 @@ def derivative_lanes(nodes: int, forward: int, adjoint_of: Mapping[int, int]) ->
 
 
 def carried_lanes(before: Stage, origin: Mapping[int, Sequence[int]], nodes: int) -> tuple[list[str], list[int]]:
-    """Lane and twin after a rewrite: forward if one of the origins is; the twin is where the old twin went."""
+    """Lane and twin after a rewrite: those of the node that was replaced, the first origin; twins where they went."""
     image: dict[int, int] = {}
     for new in range(nodes):
         for old in origin.get(new, ()):
             image.setdefault(old, new)
     lane, twin = [], []
     for new in range(nodes):
-        old_lanes = [(before.lane[old], old) for old in origin.get(new, ())]
-        adjoints = [old for word, old in old_lanes if word != "forward"]
-        forward = not old_lanes or len(adjoints) < len(old_lanes)
-        lane.append("forward" if forward else before.lane[adjoints[0]])
-        twins = [] if forward else [image.get(before.twin[old], -1) for old in adjoints]
+        came = origin.get(new, ())
+        lane.append(before.lane[came[0]] if came else "forward")
+        twins = [image.get(before.twin[o], -1) for o in came if before.twin[o] >= 0 and lane[new] != "forward"]
         twin.append(next((t for t in twins if t >= 0), -1))
     return lane, twin
