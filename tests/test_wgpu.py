@@ -357,7 +357,8 @@ EXITS = {
 def child(code: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """Run it as a fresh user: no cache folder yet, no runtime folder."""
     env = {k: v for k, v in os.environ.items() if k not in ("MESA_SHADER_CACHE_DIR", "XDG_RUNTIME_DIR")}
-    env |= {"XDG_CACHE_HOME": str(tmp_path / "a" / "b"), "PYTHONPATH": str(Path(__file__).parent)}
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+    env |= {"XDG_CACHE_HOME": str(tmp_path / "a" / "b"), "PYTHONPATH": path}
     command = [sys.executable, "-W", "error", "-c", code]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
 
