@@ -1,37 +1,19 @@
-"""Train or run a graph by name: set inputs, step, read. A session is a plan on a device.
-
-    session = build_session(graph)          # optimize, differentiate, optimize, compile, load
-    session.initialize(seed=0)
-    session.set_adam(1e-3)
-    session.set_input("x", x); session.set_input("y", y)
-    session.step(); print(session.read_loss())
-"""
+"""A plan on a device with its state: inputs, parameters, steps, the update rule, what is allocated."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from gdlab.autodiff import AutodiffReport, differentiate
-from gdlab.device import device as choose_device
 from gdlab.device.base import Device, DeviceInfo, Program, owner
-from gdlab.device.choose import Kind
-from gdlab.errors import ArgumentError, DTypeError, GraphError, OutputIndexError, SessionError, ShapeError, unknown_name
-from gdlab.graph import Graph
-from gdlab.plan import compile
-from gdlab.plan.plan import SCALARS, Buffer, Dispatch, ExecutionPlan, Lane, Update
+from gdlab.errors import ArgumentError, OutputIndexError, SessionError, unknown_name
+from gdlab.plan.plan import SCALARS, Buffer, Dispatch, ExecutionPlan, Update
 from gdlab.plan.update import Rule, update_of
-from gdlab.rewrite import OptimizeReport, optimize
-from gdlab.types import TensorType, f32
-
-Array = np.ndarray[Any, Any]
-DeviceLike = Kind | Device | None
+from gdlab.session.data import Array, aligned, as_array, initial_values, into, is_real, positive
+from gdlab.types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +47,33 @@ class Optimizer:
         return {"none": "no update rule", "sgd": f"SGD, lr {self.lr:g}", "adam": f"Adam, lr {self.lr:g}"}[self.rule]
 
 
+def sgd(where: str, lr: float) -> Optimizer:
+    """SGD with this rate, or the error that says what is wrong with it."""
+    return Optimizer("sgd", *positive(where, lr=lr))
+
+
+def adam(where: str, lr: float, beta1: float, beta2: float, epsilon: float) -> Optimizer:
+    """Adam with these numbers, or the error that says which is wrong."""
+    positive(where, lr=lr)
+    for name, beta in (("beta1", beta1), ("beta2", beta2)):
+        if not is_real(beta) or not 0 <= beta < 1:
+            raise SessionError(where, name, repr(beta), "a number in [0, 1)")
+    if not is_real(epsilon) or not epsilon > 0:
+        raise SessionError(where, "epsilon", repr(epsilon), "a number > 0")
+    return Optimizer("adam", float(lr), float(beta1), float(beta2), float(epsilon))
+
+
+def scalars(optimizer: Optimizer, adam_steps: int) -> Array:
+    """What the update kernels read, in `SCALARS` order; 1/(1 − βᵗ) in float64 of the βs that the kernels have."""
+    o, t = optimizer, max(adam_steps, 1)
+    beta1, beta2 = float(np.float32(o.beta1)), float(np.float32(o.beta2))  # rounded as in the kernels: 40 times closer
+    values = {
+        "lr": o.lr, "beta1": beta1, "beta2": beta2, "epsilon": o.epsilon,
+        "correction1": 1 / (1 - beta1**t), "correction2": 1 / (1 - beta2**t),
+    }  # fmt: skip
+    return np.array([values[name] for name in SCALARS], np.float32)
+
+
 class Session:
     """A plan on a device with its state; made by `build_session` and its siblings, closed by `close` or `with`.
 
@@ -85,6 +94,7 @@ class Session:
     _unset_parameters: set[str]
     _optimizer: Optimizer
     _update: Update
+    _multipliers: dict[str, float]  # by prefix of a parameter's name
     _update_buffers: tuple[Buffer, ...]
     _steps: int
     _adam_steps: int
@@ -104,7 +114,7 @@ class Session:
     def read_param(self, name: str, out: Array | None = None) -> Array:
         """Parameter `name` as float32 of its declared shape, after everything submitted. `out`: filled and returned."""
         buffer = self._lookup("read_param", name, self._parameters)
-        return _into("read_param", name, out, self._download(buffer))
+        return into("read_param", name, out, self._download(buffer))
 
     get_parameter = read_param
 
@@ -116,7 +126,7 @@ class Session:
             raise SessionError("read_param_grad", repr(name), "an inference session", "a training session")
         if self._steps == 0:
             raise SessionError("read_param_grad", repr(name), "no step yet", "a step before it")
-        return _into("read_param_grad", name, out, self._download(grad).reshape(self._types[buffer].shape))
+        return into("read_param_grad", name, out, self._download(grad).reshape(self._types[buffer].shape))
 
     def param_names(self) -> list[str]:
         """The parameters' names, in node order."""
@@ -185,8 +195,8 @@ class Session:
 
     def step_now(self) -> None:
         """`step` without checks, for the owner thread (the runner)."""
-        adam_steps = self._adam_steps + (self._optimizer.rule == "adam")
-        self._program.step(self._scalars(adam_steps))
+        adam_steps = self._next(self._optimizer)
+        self._program.step(None if self._optimizer.rule == "none" else scalars(self._optimizer, adam_steps))
         self._steps, self._adam_steps = self._steps + 1, adam_steps  # after: a step that failed does not count
 
     def wait(self) -> None:
@@ -217,7 +227,7 @@ class Session:
             raise SessionError("read_output", f"output {index}", "no step yet", "a step before it")
         data = self._download(self._plan.output_buffers[index])
         shape = self._plan.graph.outputs[index].shape  # the buffer may be another view of the same elements
-        return _into("read_output", f"output {index}", out, data.reshape(shape))
+        return into("read_output", f"output {index}", out, data.reshape(shape))
 
     def read_output(self) -> Array:
         """User output 0."""
@@ -232,19 +242,35 @@ class Session:
 
     # -- update rule ---------------------------------------------------------------------------------------------------
     def set_learning_rate(self, lr: float) -> None:
-        """SGD from the next step on, until changed: p ← p − lr·g."""
-        self._configure("set_learning_rate", Optimizer("sgd", *_positive("set_learning_rate", lr=lr)))
+        """SGD from the next step on, until changed: p ← p − lr·k(p)·g, k as `set_lr_multiplier` says."""
+        self._configure("set_learning_rate", sgd("set_learning_rate", lr))
 
     def set_adam(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         """Adam from the next step on, until changed (Kingma and Ba, 2015): m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g²,
-        p ← p − lr·(m/(1−β₁ᵗ)) / (√(v/(1−β₂ᵗ)) + ε). Moments start at zero and are kept when the rule changes."""
-        _positive("set_adam", lr=lr)
-        for name, beta in (("beta1", beta1), ("beta2", beta2)):
-            if not _real(beta) or not 0 <= beta < 1:
-                raise SessionError("set_adam", name, repr(beta), "a number in [0, 1)")
-        if not _real(epsilon) or not epsilon > 0:
-            raise SessionError("set_adam", "epsilon", repr(epsilon), "a number > 0")
-        self._configure("set_adam", Optimizer("adam", float(lr), float(beta1), float(beta2), float(epsilon)))
+        p ← p − lr·k(p)·(m/(1−β₁ᵗ)) / (√(v/(1−β₂ᵗ)) + ε). Moments start at zero and are kept when the rule changes."""
+        self._configure("set_adam", adam("set_adam", lr, beta1, beta2, epsilon))
+
+    def sgd_step(self, lr: float) -> None:
+        """One SGD update now, with the gradients of the last step; the configured rule stays as it is."""
+        self._update_once("sgd_step", sgd("sgd_step", lr))
+
+    def adam_step(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
+        """One Adam update now, with the gradients of the last step; the configured rule stays as it is."""
+        self._update_once("adam_step", adam("adam_step", lr, beta1, beta2, epsilon))
+
+    def set_lr_multiplier(self, prefix: str, factor: float) -> None:
+        """From the next update on the rate of parameters whose name starts with `prefix` is times `factor`: ≥ 0, and 0
+        freezes them while moments still move. The longest prefix of a name counts; `""` is a prefix of all."""
+        self._trainable("set_lr_multiplier")
+        if not isinstance(prefix, str) or not any(name.startswith(prefix) for name in self._parameters):
+            raise unknown_name("set_lr_multiplier", "prefix", str(prefix), self._parameters)
+        (k,) = positive("set_lr_multiplier", factor=factor)
+        self._multiply({**self._multipliers, prefix: k})
+
+    def clear_lr_multipliers(self) -> None:
+        """All factors are 1 again."""
+        self._trainable("clear_lr_multipliers")
+        self._multiply({})
 
     def clear_optimizer(self) -> None:
         """No update from now on; moments and counter are kept."""
@@ -310,7 +336,7 @@ class Session:
         """What is allocated now."""
         self._alive("memory_summary")
         slots = [s.nbytes for s in self._plan.memory.slots]
-        state = [_aligned(b.nbytes) for b in self._update_buffers]
+        state = [aligned(b.nbytes) for b in self._update_buffers]
         sizes = slots + state
         logical = sum(self._plan.buffer_sizes) + sum(b.nbytes for b in self._update_buffers)
         return MemorySummary(sum(sizes), sum(state), len(sizes), max(sizes, default=0), logical)
@@ -362,29 +388,54 @@ class Session:
     def _download(self, buffer: int) -> Array:
         return owner().call(lambda: self._program.download(buffer))
 
-    def _configure(self, where: str, optimizer: Optimizer) -> None:
+    def _trainable(self, where: str) -> None:
         self._alive(where)
         if self._plan.mode != "training":
             raise SessionError(where, "session", "an inference session", "a training session")
+
+    def _configure(self, where: str, optimizer: Optimizer) -> None:
+        self._trainable(where)
         owner().call(lambda: self._use(optimizer))  # there no step of a run falls between the update and its scalars
 
     def _use(self, optimizer: Optimizer) -> None:
         if optimizer.rule != self._optimizer.rule:
-            update = update_of(self._plan, optimizer.rule)
-            self._program.configure(update)
-            self._update, self._update_buffers = update, update.buffers or self._update_buffers
+            self._load(update_of(self._plan, optimizer.rule, self._factors()))
         self._optimizer = optimizer
 
-    def _scalars(self, adam_steps: int) -> Array | None:
-        o, t = self._optimizer, max(adam_steps, 1)
-        if o.rule == "none":
-            return None
-        beta1, beta2 = float(np.float32(o.beta1)), float(np.float32(o.beta2))  # as kernels have them: 40 times closer
-        values = {
-            "lr": o.lr, "beta1": beta1, "beta2": beta2, "epsilon": o.epsilon,
-            "correction1": 1 / (1 - beta1**t), "correction2": 1 / (1 - beta2**t),
-        }  # fmt: skip
-        return np.array([values[name] for name in SCALARS], np.float32)
+    def _load(self, update: Update) -> None:
+        self._program.configure(update)
+        self._update, self._update_buffers = update, update.buffers or self._update_buffers
+
+    def _multiply(self, multipliers: dict[str, float]) -> None:
+        def change() -> None:
+            self._multipliers = multipliers
+            self._load(update_of(self._plan, self._optimizer.rule, self._factors()))
+
+        owner().call(change)
+
+    def _factors(self) -> dict[str, float]:
+        """The factor of the rate by parameter name, where it is not 1."""
+        by_length = sorted(self._multipliers, key=len)
+        return {n: self._multipliers[p] for p in by_length for n in self._parameters if n.startswith(p)}
+
+    def _update_once(self, where: str, optimizer: Optimizer) -> None:
+        self._trainable(where)
+        if self._steps == 0:
+            raise SessionError(where, "gradients", "no step yet", "a step before it")
+
+        def once() -> None:
+            update, adam_steps = update_of(self._plan, optimizer.rule, self._factors()), self._next(optimizer)
+            self._program.configure(update)
+            try:
+                self._program.update_only(scalars(optimizer, adam_steps))
+            finally:
+                self._program.configure(self._update)
+            self._adam_steps, self._update_buffers = adam_steps, update.buffers or self._update_buffers
+
+        owner().call(once)
+
+    def _next(self, optimizer: Optimizer) -> int:
+        return self._adam_steps + (optimizer.rule == "adam")
 
 
 def open_session(plan: ExecutionPlan, device: Device) -> Session:
@@ -399,114 +450,7 @@ def open_session(plan: ExecutionPlan, device: Device) -> Session:
     session._gradients = dict(plan.param_grad_pairs)
     session._unset_inputs, session._unset_parameters = set(session._inputs), set(session._parameters)
     session._optimizer, session._update, session._update_buffers = Optimizer(), update_of(plan, "none"), ()
+    session._multipliers = {}
     session._steps = session._adam_steps = 0
     session._closed = False
     return session
-
-
-# builders -------------------------------------------------------------------------------------------------------------
-def build_session(graph: Graph, device: DeviceLike = "auto") -> Session:
-    """A training session: optimize, differentiate, optimize, compile, load. Output 0 must be the loss, f32[1]."""
-    return build_session_with_report(graph, device)[0]
-
-
-def build_session_with_report(graph: Graph, device: DeviceLike = "auto") -> tuple[Session, OptimizeReport]:
-    """A training session and what the optimizer did in both of its phases."""
-    chosen, written = resolve_device(device), _checked(graph)
-    forward, first = optimize(written, phase="forward")
-    derivative, autodiff = differentiate(forward)
-    final, second = optimize(derivative, phase="full")
-    plan = compile(final, mode="training", lanes=lanes_of(final, autodiff, second), target=chosen.target)
-    return open_session(plan, chosen), OptimizeReport.merge(first, second)
-
-
-def build_inference_session(graph: Graph, device: DeviceLike = "auto") -> Session:
-    """A session that runs the graph forward only, with the fusions of inference."""
-    chosen, written = resolve_device(device), _checked(graph)
-    final, _ = optimize(written, phase="inference")
-    return open_session(compile(final, mode="inference", target=chosen.target), chosen)
-
-
-def lanes_of(final: Graph, autodiff: AutodiffReport, report: OptimizeReport) -> list[Lane]:
-    """Phase and forward node of every node of the final graph, through the origins of both passes.
-
-    A rewritten node belongs where the node it replaced did, its first origin: what it swallowed beside that (say, a
-    transposed weight of the forward pass) does not move it.
-    """
-    lanes = []
-    for node in final:
-        root = report.origin.get(node.id, (0,))[0]
-        forward = root < autodiff.forward_nodes
-        lanes.append(Lane("forward", root) if forward else Lane("backward", autodiff.adjoint_of.get(root, -1)))
-    return lanes
-
-
-def resolve_device(device: DeviceLike) -> Device:
-    """The device that `"auto"`, `"wgpu"`, `"cpu"` or a `Device` stands for."""
-    return device if isinstance(device, Device) else choose_device(device or "auto")
-
-
-def _checked(graph: Graph) -> Graph:
-    if not isinstance(graph, Graph):
-        raise GraphError("session", "graph", type(graph).__name__, "a Graph")
-    if not graph.outputs:
-        raise GraphError("session", "outputs", "none", "graph.set_outputs(...) first")
-    return graph.copy()
-
-
-# values ---------------------------------------------------------------------------------------------------------------
-def as_array(where: str, name: str, data: Any, type: TensorType) -> Array:
-    """`data` as a contiguous array of `type`, itself where it is one; accepted shapes are the declared one and flat."""
-    try:
-        array = np.asarray(data)
-    except ValueError:
-        raise ShapeError(where, repr(name), "a ragged sequence", f"shape {list(type.shape)}") from None
-    if array.dtype.kind not in "fiub":
-        raise DTypeError(where, repr(name), array.dtype, "real numbers")
-    if array.shape not in (type.shape, (type.num_elements,)):
-        sizes = " x ".join(map(str, type.shape))
-        given = f"{array.size} values" if array.size != type.num_elements else f"shape {list(array.shape)}"
-        product = f"{sizes} = {type.num_elements}" if type.rank > 1 else sizes
-        raise ShapeError(where, repr(name), given, f"{product} ({type})")
-    if type.dtype is not f32 and (array.dtype.kind == "f" or not 0 <= int(array.min()) <= int(array.max()) < 2**32):
-        given = f"{array.dtype} data" if array.dtype.kind == "f" else f"values {array.min()} … {array.max()}"
-        raise DTypeError(where, repr(name), given, "integers in 0 … 2^32 − 1")
-    if array.dtype == type.dtype.numpy:
-        return np.ascontiguousarray(array).reshape(type.shape)
-    with np.errstate(over="ignore"):
-        return array.astype(type.dtype.numpy, order="C").reshape(type.shape)
-
-
-def initial_values(name: str, shape: Sequence[int], seed: int) -> Array:
-    """The default initial value of parameter `name`: uniform ±1/√fan-in for rank ≥ 2, zeros for rank 1; float32."""
-    if len(shape) < 2:
-        return np.zeros(shape, np.float32)
-    word = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-    uniform = np.random.Generator(np.random.Philox(key=[seed, word])).random(math.prod(shape))
-    return ((2 * uniform - 1) / math.sqrt(shape[-2])).astype(np.float32).reshape(shape)
-
-
-def _into(where: str, name: str, out: Array | None, data: Array) -> Array:
-    if out is None:
-        return data
-    good = isinstance(out, np.ndarray) and out.dtype == data.dtype and out.flags.c_contiguous and out.flags.writeable
-    if not good or out.size < data.size:
-        given = f"{type(out).__name__} {getattr(out, 'dtype', '')}[{getattr(out, 'size', '?')}]"
-        raise SessionError(where, f"{name}: out", given, f"a writable C-contiguous {data.dtype} array of ≥ {data.size}")
-    out.reshape(-1)[: data.size] = data.reshape(-1)
-    return out
-
-
-def _positive(where: str, **values: float) -> Iterable[float]:
-    for name, value in values.items():
-        if not _real(value) or value < 0:
-            raise SessionError(where, name, repr(value), "a finite number ≥ 0")
-    return [float(v) for v in values.values()]
-
-
-def _real(value: object) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and math.isfinite(value)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // 256) * 256
