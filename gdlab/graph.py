@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import struct
 import sys
@@ -520,6 +521,18 @@ def scratch(*, pattern: bool = False) -> Iterator[Graph]:
     """A graph of its own, current inside the block."""
     with Graph(pattern=pattern) as graph:
         yield graph
+
+
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """Without the cyclic collector, which would walk through the many small records of a pass again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 # traversal, iterative because graphs are deep -------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """The magics in a real IPython shell: what is bound, shown, refused; and completion."""
 
+import base64
+import gzip
+import json
 import threading
 
 import numpy as np
@@ -190,3 +193,21 @@ def test_no_thread_is_left_behind_by_loading(shell):
     for _ in range(3):
         shell.run_line_magic("reload_ext", "gdlab")
     assert {t.name for t in threading.enumerate()} <= before | {"gdlab-reporter"}
+
+
+def test_a_last_expression_is_shown_richly(shell):
+    run(shell, f"%%graph mlp --train --quiet --device cpu\n{BODY}")
+    for text in ("mlp", "mlp.graph", "mlp.doc"):
+        data, _ = shell.display_formatter.format(eval(text, shell.user_ns))
+        assert {MIME, "image/svg+xml", "text/plain"} <= set(data), text
+        assert data["text/plain"].startswith("graph ")
+    shell.run_line_magic("unload_ext", "gdlab")
+    assert MIME not in shell.display_formatter.format(shell.user_ns["mlp"])[0]
+    shell.run_line_magic("load_ext", "gdlab")
+
+
+def test_b_is_short_for_show_opt(shell):
+    out, _ = run(shell, f"%%graph mlp --train --show plan -b --static --device cpu\n{BODY}")
+    packed = out.outputs[0].data[MIME]["gz"]
+    view = json.loads(gzip.decompress(base64.b64decode(packed)))["view"]
+    assert view["show"] == ["plan", "opt"]

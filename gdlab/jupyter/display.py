@@ -26,17 +26,31 @@ _outputs = itertools.count(1)
 
 def show_study(study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None) -> None:
     """Display a study with these views open; live unless `static`."""
+    data, metadata = study_bundle(study, show, static=static, height=height)
+    display(data, metadata=metadata, raw=True)
+
+
+def study_bundle(
+    study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The whole bundle of a study: the static part, and unless `static` the live widget."""
     document = study.doc
     data, metadata = bundle(document, show, height)
-    if not static:
-        panel = panel_of(study)
-        panel.show(document)
-        panel.refresh()
-        live = panel.widget._repr_mimebundle_()
-        live_data, live_metadata = live if isinstance(live, tuple) else (live or {}, {})
-        data = {**{k: v for k, v in live_data.items() if k != "text/plain"}, **data}
-        metadata = {**live_metadata, **metadata}
-    display(data, metadata=metadata, raw=True)
+    if static:
+        return data, metadata
+    panel = panel_of(study)
+    panel.show(document)
+    panel.refresh()
+    live = panel.widget._repr_mimebundle_()
+    live_data, live_metadata = live if isinstance(live, tuple) else (live or {}, {})
+    return {**{k: v for k, v in live_data.items() if k != "text/plain"}, **data}, {**live_metadata, **metadata}
+
+
+def rich(thing: Study | Graph | Document) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a cell shows whose last expression is a study, a graph or a document."""
+    if isinstance(thing, Graph):
+        thing = Study(thing)
+    return bundle(thing, ["opt"]) if isinstance(thing, Document) else study_bundle(thing, ["opt"])
 
 
 def show_thing(thing: Any, show: Sequence[str], *, static: bool = False, height: int | None = None) -> None:

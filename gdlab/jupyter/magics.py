@@ -15,7 +15,7 @@ from gdlab.errors import GdlabError, OptimizeError
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import Program, render_error, run_cell
 from gdlab.jupyter.complete import make_matcher
-from gdlab.jupyter.display import show_document, show_study
+from gdlab.jupyter.display import rich, show_document, show_study
 from gdlab.jupyter.widget import close_panel, wake
 from gdlab.study import Study
 from gdlab.view.doc import Document, load_doc
@@ -78,8 +78,8 @@ class GraphMagics(Magics):
     # -- %%graph -------------------------------------------------------------------------------------------------------
     @magic_arguments()
     @argument("name", nargs="?", default="_graph", help="the notebook variable that the study is bound to")
-    @argument("-b", dest="show_optimized", action="store_true", help="same as --show opt")
     @argument("--show", metavar="V", action="append", choices=SHOW, help=f"views open at first: {' '.join(SHOW)}")
+    @argument("-b", dest="show", action="append_const", const="opt", help="same as --show opt")
     @argument("--train", action="store_true", help="output 0 is the loss: show and compile the training pipeline")
     @argument("--run", metavar="N", type=_steps, help="open a session and run N steps")
     @argument("--no", metavar="RULE", action="append", help="leave a rule out (id or label), repeatable")
@@ -307,8 +307,10 @@ def option_names() -> dict[str, list[str]]:
 
 
 def load(shell: Any) -> None:
-    """Register magics and completion; doing it again changes nothing."""
+    """Register magics, completion and rich display; doing it again changes nothing."""
     unload(shell)
+    for kind in (Study, Graph, Document):
+        shell.display_formatter.mimebundle_formatter.for_type(kind, lambda thing, **_: rich(thing))
     magics = GraphMagics(shell)
     shell.register_magics(magics)
     graph = shell.magics_manager.magics["cell"]["graph"]
@@ -322,6 +324,8 @@ def unload(shell: Any) -> None:
     if shell.Completer is not None:
         matchers = shell.Completer.custom_matchers
         matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != "gdlab"]
+    for rich_kind in (Study, Graph, Document):
+        shell.display_formatter.mimebundle_formatter.type_printers.pop(rich_kind, None)
     for kind in ("line", "cell"):
         table = shell.magics_manager.magics[kind]
         for name in [n for n, f in table.items() if isinstance(getattr(f, "__self__", None), GraphMagics)]:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from gdlab.errors import CompileError, GraphError
-from gdlab.graph import Graph, Node, reachable
+from gdlab.graph import Graph, Node, no_collector, reachable
 from gdlab.op import Alias, Elementwise, Fill, Leaf, Movement
 from gdlab.plan.chains import Clusters, needs_of
 from gdlab.plan.lower import Lowered, Lowering
@@ -37,6 +37,13 @@ def compile(
     Raises `CompileError` where no valid plan exists: a tensor beyond the binding limit, an op without kernel and body.
     """
     _check_arguments(graph, mode, lanes)
+    with no_collector():
+        return _compile(graph, mode, lanes, options, target)
+
+
+def _compile(
+    graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None, options: CompileOptions, target: Target
+) -> ExecutionPlan:
     backward = _backward(graph, mode, lanes)
     terms = terms_of(graph, backward)
     needs = needs_of(terms, tuple(terms.term_of[i] for i in graph.output_ids))

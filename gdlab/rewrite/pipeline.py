@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
 from gdlab.cost import Cost, CostModel, cost_model
 from gdlab.errors import OptimizeError, unknown_name
-from gdlab.graph import Graph
+from gdlab.graph import Graph, no_collector
 from gdlab.op import ALL_PHASES, Phase, Safety
 from gdlab.rewrite.bench import Bench, finish
 from gdlab.rewrite.egraph import Budget, EngineFailure, Saturation, saturate
@@ -66,20 +64,8 @@ def optimize(
     if not graph.outputs:
         raise OptimizeError("optimize", "outputs", "none", "a graph with outputs")
     selection = _select(phase, allow, tuple(enable), tuple(disable), tuple(only))
-    with _no_collector():
+    with no_collector():
         return _optimize(graph, phase, cost_model(cost), selection, budget)
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Without the cyclic collector, which would walk through the many small records again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _select(
