@@ -12,6 +12,8 @@ In Jupyter: `%load_ext gdlab`, then a `%%graph` cell.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from gdlab import ops
@@ -28,10 +30,9 @@ from gdlab.plan.plan import CompileOptions, ExecutionPlan
 from gdlab.rewrite import Budget, OptimizeReport, optimize, rule, rules
 from gdlab.runner import Runner
 from gdlab.session import Session, build_inference_session, build_session, build_session_with_report
-from gdlab.study import Study
+from gdlab.study import VIEWS, Study
 from gdlab.text import parse
 from gdlab.types import DType, TensorType, f32, u32
-from gdlab.view.doc import load_doc
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,6 +41,28 @@ __all__ = [
     "Value", "build_inference_session", "build_session", "build_session_with_report", "compile", "device",
     "differentiate", "f32", "fused", "load_doc", "op", "ops", "optimize", "parse", "rule", "rules", "show", "u32",
 ]  # fmt: skip
+
+
+def _view(name: str) -> Callable[..., Any]:
+    """A view at its first use: a script that only trains never loads the views (a quarter of the import time)."""
+
+    def first_use(*args: Any) -> Any:
+        import gdlab.view.doc  # noqa: F401  # puts the real ones into VIEWS
+
+        return VIEWS[name](*args)
+
+    return first_use
+
+
+for _name in ("doc", "save"):
+    VIEWS.setdefault(_name, _view(_name))  # setdefault: `%reload_ext` comes here again
+
+
+def load_doc(path: str | Path) -> Any:
+    """The document in a `.gdlab.json` or `.gdlab.json.gz` file; `LoadError` for anything else."""
+    from gdlab.view.document import load_doc
+
+    return load_doc(path)
 
 
 def show(thing: Any, *, show: str = "opt", static: bool = False, height: int | None = None) -> None:
