@@ -16,6 +16,7 @@ from gdlab.graph import Graph, Value
 from gdlab.op import public_ops
 
 _LAST, _NAME = "__gdlab_last__", "__gdlab_name__"
+_MAX_SHOWN = 120  # columns of a cell line in an error; of a longer one the part around the caret
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,14 @@ def run_cell(name: str, header: str, body: str, variables: Mapping[str, Any], nu
     code, used = _compile(body, file)
     with Graph() as graph:
         ops = op_names()
-        scope: dict[str, Any] = {n: _falls_through(n, op) for n, op in ops.items()} | dict(variables)
+        ours = {n for n in ops.keys() & variables.keys() if variables[n] is getattr(gdlab, n, ops[n])}  # `import *`
+        scope: dict[str, Any] = {n: v for n, v in variables.items() if n not in ours}
+        scope = {n: _falls_through(n, op) for n, op in ops.items()} | scope
         extra: list[tuple[Value, str | None]] = []
         scope |= {"graph": graph, "output": _collector(extra), _NAME: _namer(graph), "__name__": "__main__"}
         exec(code, scope)
     _set_outputs(name, graph, scope.get(_LAST), extra)
-    hidden = [n for n in sorted(used & ops.keys() & variables.keys()) if variables[n] is not getattr(gdlab, n, ops[n])]
+    hidden = sorted((used & ops.keys() & variables.keys()) - ours)
     notes = tuple(f"note: {n} is your notebook's {_kind(variables[n])}, not gdlab.{n}" for n in hidden)
     return Program(graph, file, text, notes)
 
@@ -96,6 +99,10 @@ def _collector(extra: list[tuple[Value, str | None]]) -> Callable[..., Value]:
         """Declare an output of this cell's graph; returns the value."""
         if not isinstance(value, Value):
             raise GraphError("output", "value", type(value).__name__, "a node")
+        if name is not None and not isinstance(name, str):
+            raise GraphError("output", "name", repr(name), "a str")
+        if name and any(name == other for _, other in extra):
+            raise GraphError("output", "name", repr(name), "a name that no other output has")
         extra.append((value, name))
         return value
 
@@ -177,5 +184,9 @@ def _caret(file: str, line: int, start: int, end: int) -> list[str]:
     raw = text.encode()
     first, last = len(raw[:start].decode(errors="ignore")), len(raw[:end].decode(errors="ignore"))
     label = f"line {line}: "
-    return [f"{label}{text}", " " * (len(label) + first) + "^" * max(1, last - first)]
+    cut = max(0, first - _MAX_SHOWN // 2)
+    shown, width = text[cut : cut + _MAX_SHOWN], max(1, min(last, cut + _MAX_SHOWN) - first)
+    before, after = "…" * (cut > 0), "…" * (cut + _MAX_SHOWN < len(text))
+    indent = "".join("\t" if c == "\t" else " " for c in text[cut:first])  # the caret stays in place after tabs
+    return [f"{label}{before}{shown}{after}", " " * len(label + before) + indent + "^" * width]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import re
+import keyword
 import shlex
+from argparse import ArgumentTypeError
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
+from IPython.core.magic_arguments import parse_argstring as parse_line
 
 from gdlab.errors import GdlabError, OptimizeError
 from gdlab.graph import Graph
@@ -22,23 +25,30 @@ from gdlab.view.doc import Document, load_doc
 from gdlab.view.doctor import doctor_text
 
 SHOW = ("opt", "rewrites", "grad", "plan", "arena", "kernels", "session", "text")
-_PYTHON_NAME = re.compile(r"[^\W\d]\w*")
+
+
+def parse_argstring(magic: Any, line: str) -> Any:
+    """The arguments of a magic's line; any fault of the line is one red line."""
+    try:
+        return parse_line(magic, line)
+    except ValueError as error:  # of the splitting into words
+        raise UsageError(f"given {line}, wanted closed quotes") from error
 
 
 def _number(kind: Callable[[str], Any], low: float, high: float, what: str) -> Callable[[str], Any]:
     def read(text: str) -> Any:
-        value = kind(text)
-        if not low <= value <= high:
-            raise ValueError
-        return value
+        with suppress(ValueError):
+            value = kind(text)
+            if low <= value <= high:
+                return value
+        raise ArgumentTypeError(f"given {text}, wanted {what}")
 
-    read.__name__ = what  # argparse names it in its message
     return read
 
 
-_rate = _number(float, 1e-30, 1e30, "rate > 0")
-_steps = _number(int, 0, 10**9, "steps")
-_pixels = _number(int, 120, 4000, "height in 120 … 4000")
+_rate = _number(float, 1e-30, 1e30, "a rate > 0")
+_steps = _number(int, 0, 10**9, "an int in 0 … 10⁹")
+_pixels = _number(int, 120, 4000, "pixels in 120 … 4000")
 
 
 def _run_options(function: Any) -> Any:
@@ -97,7 +107,7 @@ class GraphMagics(Magics):
             self._show_existing(args)
             return
         name = args.name
-        if not _PYTHON_NAME.fullmatch(name):
+        if not name.isidentifier() or keyword.iskeyword(name):
             raise UsageError(f"%%graph: name: given {name}, wanted a Python name")
         feed = self._feed(args.feed)
         study = self._guard(lambda: self._study(name, line, cell, args), name)
@@ -278,7 +288,7 @@ class GraphMagics(Magics):
             raise UsageError(str(error)) from error
         except SyntaxError as error:  # IPython shows these in its own way, with frames
             raise UsageError("\n".join(render_error(error, self._file))) from error
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             lines = render_error(error, self._file)
             error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython shows these lines instead of frames
             raise
