@@ -177,3 +177,15 @@ def test_one_selection_lights_what_the_links_say(lab: Server, page: Page) -> Non
     for name, shown, wanted in zip(names, lit, map(set, sets), strict=True):
         assert name in shown and by_row(shown) <= by_row(wanted) and len(wanted) > 2, (name, shown - wanted)
     assert sum(map(len, lit)) > 20
+
+
+def test_notebook_7_draws_and_steps(notebook7: Server, page: Page) -> None:
+    """The same extension serves Notebook 7: picture, session, a step from its button."""
+    run = "%graph_run mlp 3 --feed random:0 --sgd 0.1 --init 0"
+    open_notebook(page, notebook7, ["%load_ext gdlab", NET, run], "seven.ipynb")
+    for i in range(3):
+        run_cell(page, i)
+    cell(page, 1).locator('.gdlab [data-entity="node:0.3"]').first.wait_for()
+    wait_steps(page, 2, 3)
+    press(page, 2, "step")
+    wait_steps(page, 2, 4)
