@@ -27,6 +27,7 @@ from gdlab.view import text
 from gdlab.view.doc import load_doc
 from gdlab.view.doctor import doctor_rows, doctor_text
 from gdlab.view.figures import grid, plural, sig
+from gdlab.view.files import suffix_of
 from gdlab.view.slices import view_slice
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -110,6 +111,8 @@ def explain(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run a file, train what it made, and say how it went."""
+    if options.save:
+        suffix_of(options.save)
     made = _namespace(options.file)
     study = _study(made, options)
     feed = options.feed

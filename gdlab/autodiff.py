@@ -85,7 +85,10 @@ def differentiate(
     Raises `AutodiffError` for a loss of another shape, for a `wrt` entry that is no f32 value of this graph, and
     for an op without gradient on a path from `wrt` to the loss.
     """
+    if not isinstance(graph, Graph):
+        raise AutodiffError("differentiate", "graph", type(graph).__name__, "a Graph")
     loss = _loss(graph, seed)
+    wrt = [wrt] if isinstance(wrt, Value) else wrt
     targets = [n.id for n in graph.parameters] if wrt is None else [_target(graph, v) for v in wrt]
     full = graph.copy()
     with full, full.silent():
@@ -107,6 +110,8 @@ def differentiate(
 
 
 def _loss(graph: Graph, seed: Value | None) -> int:
+    if not graph.outputs:
+        raise AutodiffError("differentiate", "outputs", "none", "a graph whose output 0 is the loss")
     loss = graph.output_at(0)
     if seed is not None and graph.own(seed).type != loss.type:
         raise AutodiffError("differentiate", "seed", seed.type, f"the type of output 0, {loss.type}")
@@ -197,11 +202,17 @@ def pull(
     if op.gradient is None:
         return _pull_body(op, g, inputs, attrs, wanted)
     entries = op.gradient(g, out, *inputs, **attrs)
+    if not isinstance(entries, (tuple, list)):
+        wanted_tuple = f"a tuple of {len(inputs)}, one per input"
+        raise AutodiffError("differentiate", f"{op.name}.vjp", type(entries).__name__, wanted_tuple)
     if len(entries) != len(inputs):
         wanted_count = f"{len(inputs)}, one per input"
         raise AutodiffError("differentiate", f"{op.name}.vjp", f"{len(entries)} entries", wanted_count)
     built = [(e() if callable(e) else e) if w else None for e, w in zip(entries, wanted, strict=True)]
     for entry, value in zip(built, inputs, strict=True):
+        if entry is not None and not (isinstance(entry, Value) and entry.graph is g.graph):
+            given = "a value of another graph" if isinstance(entry, Value) else repr(entry)
+            raise AutodiffError("differentiate", f"{op.name}.vjp", given, "values built from g, out and the operands")
         if entry is not None and entry.type != value.type:
             raise ShapeError("differentiate", f"{op.name}.vjp", entry.type, f"the type of the operand, {value.type}")
     return built

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from gdlab.errors import OptimizeError, unknown_name
 from gdlab.graph import Attrs, Graph, Node
 from gdlab.op import REGISTRY, Alias, Contraction, Fill, Leaf, Op, Reduction, Rows
@@ -92,7 +94,7 @@ def cost_model(cost: str | Cost) -> CostModel:
 def _checked(cost: Cost) -> Cost:
     def price(op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
         value = cost(op, attrs, type, operands)
-        if not 0 <= value < float("inf"):
+        if not isinstance(value, (int, float, np.number)) or not 0 <= value < float("inf"):
             spelled = " and ".join(map(str, operands)) or "no operands"
             raise OptimizeError("optimize", f"cost of {op} of {spelled}", value, "a finite number ≥ 0")
         return value

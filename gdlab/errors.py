@@ -46,6 +46,9 @@ class GdlabError(Exception):
         self.node, self.source = node, source
         super().__init__(self.text())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.where, self.what, str(self.given), self.wanted, self.node, self.source)
+
     def text(self) -> str:
         """The whole message."""
         head = f"{self.where}: {self.what}: given {self.given}, wanted {self.wanted}"
@@ -53,6 +56,13 @@ class GdlabError(Exception):
 
     def __str__(self) -> str:
         return self.text()
+
+
+def _again(
+    kind: type[GdlabError], where: str, what: str, given: str, wanted: str, node: int | None, source: Any
+) -> GdlabError:
+    """An error that was pickled, as a worker process does to hand it over."""
+    return kind(where, what, given, wanted, node=node, source=source)
 
 
 class ShapeError(GdlabError, ValueError):

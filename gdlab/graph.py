@@ -424,7 +424,11 @@ class Graph:
         """Replace the outputs by one value, several, or `{name: value}`. Output 0 is the loss for training."""
         if isinstance(outputs, Value):
             outputs = [outputs]
+        if not isinstance(outputs, Iterable):
+            raise GraphError("set_outputs", "outputs", type(outputs).__name__, "a value, several, or {name: value}")
         pairs = list(outputs.items()) if isinstance(outputs, Mapping) else [("", v) for v in outputs]
+        for name, _ in pairs:
+            _check_output_name("set_outputs", name)
         if not pairs:
             raise GraphError("set_outputs", "outputs", "none", "at least one value")
         self._outputs = [(self.own(v).id, n) for n, v in pairs]
@@ -433,6 +437,7 @@ class Graph:
     def output(self, value: Value, name: str | None = None) -> Value:
         """Append an output; names are unique. Returns the value."""
         self.own(value)
+        _check_output_name("output", name or "")
         if name and name in self.output_names:
             raise GraphError("output", "name", repr(name), "a name that no other output has")
         self._outputs.append((value.id, name or ""))
@@ -503,9 +508,14 @@ class Graph:
         return h.hexdigest()
 
     def _check_id(self, id: int) -> int:
-        if not isinstance(id, int) or not 0 <= id < len(self._nodes):
+        if not isinstance(id, (int, np.integer)) or not 0 <= id < len(self._nodes):
             raise ArgumentError("graph", "node id", id, f"0 … {len(self._nodes) - 1}")
-        return id
+        return int(id)
+
+
+def _check_output_name(where: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise GraphError(where, "name", repr(name), "a str")
 
 
 def current_graph(where: str, graph: Graph | None = None) -> Graph:
@@ -513,6 +523,8 @@ def current_graph(where: str, graph: Graph | None = None) -> Graph:
     found = graph if graph is not None else _current.get()
     if found is None:
         raise GraphError(where, "graph", "no current graph", "a `with Graph():` block, a %%graph cell, or graph=")
+    if not isinstance(found, Graph):
+        raise GraphError(where, "graph", type(found).__name__, "a Graph")
     return found
 
 

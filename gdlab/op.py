@@ -181,7 +181,8 @@ class Refused(Exception):
 def want(condition: bool, wanted: str, given: object = None, what: str = "operands") -> None:
     """Refuse the call unless `condition`; an attribute (`what` other than operands) is refused with `GraphError`."""
     if not condition:
-        raise Refused(wanted, given, what, ShapeError if what in ("operands", "shape", "axes", "axis") else GraphError)
+        about_shape = what.split()[0] in ("operands", "shape", "axes", "axis")  # `axis 0` too
+        raise Refused(wanted, given, what, ShapeError if about_shape else GraphError)
 
 
 # the record -----------------------------------------------------------------------------------------------------------
@@ -308,6 +309,8 @@ class Op:
         if self.numpy is not None:
             with np.errstate(all="ignore"):
                 return np.asarray(self.numpy(*arrays, **attrs))
+        if self.body is None:
+            raise GraphError(self.name, "reference", "numpy=None and no body", "the meaning of the op in NumPy")
         graph = self.trace(tuple(TensorType(a.shape) for a in arrays), tuple(sorted(attrs.items())))
         values: list[Array] = list(arrays)
         for node in graph.nodes[len(arrays) :]:
@@ -456,6 +459,9 @@ def _register(new: Op) -> Op:
 
 def _parameters(rule: Callable[..., Any]) -> tuple[Parameter, ...]:
     hints = inspect.get_annotations(rule, eval_str=True)
+    for p in inspect.signature(rule).parameters.values():
+        if p.name not in hints or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise GraphError(f"op {rule.__name__}", "parameter", str(p), "one annotated Value or as an attribute")
     return tuple(
         Parameter(p.name, hints[p.name] is Value, _required(hints[p.name]), p.default)
         for p in inspect.signature(rule).parameters.values()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.errors import ArgumentError, unknown_name
+from gdlab.errors import ArgumentError, ShapeError, unknown_name
 from gdlab.graph import Attrs, ConstantData, Graph, Node
 from gdlab.op import REGISTRY, Alias, Array, Contraction, Elementwise, Fill, Leaf, Movement, Op, Reduction, Rows
 from gdlab.types import TensorType, u32
@@ -64,7 +64,10 @@ def _value(node: Node, values: Values, fed: Mapping[str, Array]) -> Array:
         return fed[attrs["name"]]
     if isinstance(attrs.get("data"), ConstantData):
         return _widened(attrs["data"].array)
-    return REGISTRY[node.op].reference([values[i] for i in node.inputs], attrs)
+    value = REGISTRY[node.op].reference([values[i] for i in node.inputs], attrs)
+    if value.shape != node.type.shape:
+        raise ShapeError("evaluate", f"numpy of {node.op}", f"shape {list(value.shape)}", f"that of {node.type}")
+    return value
 
 
 # error scales ---------------------------------------------------------------------------------------------------------

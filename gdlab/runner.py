@@ -206,7 +206,7 @@ def make_feed(given: Any, graph: Graph) -> Feed:
     if isinstance(given, Mapping):
         return lambda step: given
     if callable(given):
-        return lambda step: _checked(given(step))
+        return lambda step: _checked(_called(given, step))
     if hasattr(given, "__iter__") and not isinstance(given, (str, bytes, np.ndarray)):
         batches: Iterator[Any] = iter(given)
         return lambda step: _checked(_next(batches, step))
@@ -221,8 +221,13 @@ def _checked(batch: Any) -> Mapping[str, Any]:
 
 
 def _next(batches: Iterator[Any], step: int) -> Any:
+    return _called(lambda _: next(batches), step)
+
+
+def _called(feed: Callable[[int], Any], step: int) -> Any:
+    """What the feed gives; its end must not leave as the `StopIteration` that ends the run's own generator."""
     try:
-        return next(batches)
+        return feed(step)
     except StopIteration:
         raise ArgumentError("feed", "batches", f"an end after {step} steps", "as many batches as steps") from None
 

@@ -51,7 +51,8 @@ class Study:
         if train and (graph.outputs[0].shape != (1,)):
             raise GraphError(f"graph {name}", "loss", graph.outputs[0].type, "shape [1]")
         self.graph, self.train, self.name = graph.copy(), train, name
-        self.options: dict[str, Any] = {"disable": tuple(disable), "only": tuple(only)}
+        named = {"disable": disable, "only": only}
+        self.options: dict[str, Any] = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in named.items()}
         self.source = dict(source or {})  # file name of the cell -> its text
         self.key = secrets.token_hex(8)
         self.rev = 0

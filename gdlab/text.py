@@ -67,12 +67,14 @@ def _named_fill(n: Node) -> bool:
 
 def parse(text: str) -> Graph:
     """The graph that `graph.text()` spelled; `LoadError` names the first line that is none."""
+    if not isinstance(text, str):
+        raise LoadError("text", "text", type(text).__name__, "the str that graph.text() gives")
     graph = Graph()
     graph.records_sources = False
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):  # splitlines would cut names at U+2028
         try:
-            _read_line(graph, line)
-        except (GdlabError, ValueError, SyntaxError, KeyError, IndexError) as error:
+            _read_line(graph, line.removesuffix("\r"))
+        except (GdlabError, ValueError, TypeError, SyntaxError, LookupError, OverflowError) as error:
             raise LoadError("text", f"line {number}", repr(line[:120]), f"a line of graph.text(): {error}") from None
     graph.records_sources = True
     return graph
@@ -119,7 +121,12 @@ def _read_node(graph: Graph, line: str) -> None:
 
 
 def _attr(value: Attr, op: str, type: TensorType) -> Attr:
-    return ConstantData(DType(type.dtype), type.shape, bytes.fromhex(value)) if op == "constant" else value
+    if op != "constant":
+        return value
+    raw = bytes.fromhex(value)
+    if len(raw) != type.size_bytes:
+        raise ValueError(f"{len(raw)} bytes, wanted {type.size_bytes}")
+    return ConstantData(DType(type.dtype), type.shape, raw)
 
 
 PRINTERS["str"] = lambda graph: _write(graph, attr_text)

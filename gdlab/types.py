@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.errors import ArgumentError, ShapeError
+from gdlab.errors import ArgumentError, DTypeError, ShapeError
 
 MAX_RANK = 6
 Shape = tuple[int, ...]
@@ -43,7 +43,7 @@ class DType(Enum):
 
 f32, u32 = DType.f32, DType.u32
 _NUMPY: dict[DType, np.dtype[Any]] = {f32: np.dtype(np.float32), u32: np.dtype(np.uint32)}
-_TEXT = re.compile(r"(\w+)\[([\d, ]+)\]")
+_TEXT = re.compile(r"(\w+)\[( *[0-9]+ *(?:, *[0-9]+ *)*)\]")
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,13 @@ class TensorType:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", check_shape(self.shape))
+        if not isinstance(self.dtype, DType):
+            raise DTypeError("type", "dtype", repr(self.dtype), " or ".join(f"gdlab.{d}" for d in DType))
 
     @staticmethod
     def parse(text: str) -> TensorType:
         """The type that `text` spells, such as `u32[8]`."""
-        match = _TEXT.fullmatch(text.strip())
+        match = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None or match[1] not in DType.__members__:
             raise ArgumentError("type", "text", repr(text), "a type such as f32[4, 784]")
         return TensorType(tuple(int(n) for n in match[2].split(",")), DType[match[1]])

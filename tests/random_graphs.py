@@ -23,7 +23,7 @@ SHAPES = ((N, N), (N, 3), (3, N), (N,), (1,), (2, N, 3))
 
 def smooth(op: Op) -> bool:
     """Whether values stay tame through it: no poles and no overflow in a few applications."""
-    return op.name not in ("exp", "log", "recip", "div", "pow_scalar", "sqrt", "rsqrt", "square")
+    return op.name not in ("exp", "log", "recip", "div", "pow", "pow_scalar", "sqrt", "rsqrt", "square")
 
 
 def calls() -> list[Op]:

@@ -154,3 +154,25 @@ def test_deep_chains_do_not_recurse():
         g.output(ops.mean_all(v))
     full, _ = differentiate(g)
     assert len(full) > 15000
+
+
+@pytest.mark.parametrize(
+    ("vjp", "given"),
+    [
+        (lambda g, out, x: None, "NoneType"),
+        (lambda g, out, x: g, "Value"),
+        (lambda g, out, x: (3.0,), "3.0"),
+        (lambda g, out, x: (Graph().append("input", (), (), x.type),), "a value of another graph"),
+    ],
+)
+def test_a_broken_vjp_is_named(vjp, given, monkeypatch):
+    monkeypatch.setattr(ops.tanh, "gradient", vjp)
+    with pytest.raises(AutodiffError, match=rf"^differentiate: tanh.vjp: given {given}, wanted"):
+        differentiate(mlp())
+
+
+def test_one_value_is_a_wrt_too():
+    g = mlp()
+    assert differentiate(g, wrt=g.value(0))[0].outputs[1].shape == (5, 4)
+    with pytest.raises(AutodiffError, match="graph: given int, wanted a Graph"):
+        differentiate(3)

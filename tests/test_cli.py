@@ -29,6 +29,13 @@ batch = {"x": [[1.0] * 6] * 8, "y": [[1.0, 0.0, 0.0]] * 8}
 """
 
 
+def test_a_bad_suffix_is_refused_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "net.py").write_text(PROGRAM)
+    assert main(["run", str(tmp_path / "net.py"), "--feed", "batch", "--init", "0", "--save", "net.xyz"]) == 2
+    out = capsys.readouterr()
+    assert out.out == "" and out.err.startswith("save: given net.xyz, wanted .gdlab.json, ")
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = Study(networks.mlp(), train=True, device="cpu", name="mlp")

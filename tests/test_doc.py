@@ -255,9 +255,8 @@ def test_rule_sources_stand_as_in_their_files() -> None:
 def test_a_function_with_its_signature_on_many_lines_is_told_whole() -> None:
     source = function_source(study_doc)
     assert source is not None and source["name"] == "gdlab/view/doc.py"
-    assert source["text"].startswith("def study_doc(") and source["text"].rstrip().split("\n")[-1].startswith(
-        "    return "
-    )
+    lines = source["text"].rstrip().split("\n")
+    assert lines[0].startswith("def study_doc(") and lines[-1].lstrip().startswith("return ")
     wide = function_source(many_lines)
     assert wide is not None and wide["text"].endswith("    )\n") and "given" in wide["text"]
 

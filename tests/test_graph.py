@@ -1,11 +1,13 @@
 """Types, graphs, names, sources and errors: what every room stands on."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gdlab import ops
+from gdlab.autodiff import differentiate
 from gdlab.errors import (
     ArgumentError,
     AutodiffError,
@@ -169,3 +171,71 @@ def test_building_is_linear_and_quick():
     seconds(200)
     few, many = min(seconds(500) for _ in range(5)), min(seconds(5000) for _ in range(3))
     assert many / few < 25
+
+
+@pytest.mark.parametrize(
+    ("build", "data"),
+    [(ops.constant, [1j]), (ops.constant, [None]), (ops.constant_u32, [-1]), (ops.constant_u32, [2**32]),
+     (ops.constant_u32, [1.5]), (ops.constant_u32, [0, float("nan")])],
+)  # fmt: skip
+def test_constants_refuse_what_their_dtype_cannot_hold(build, data):
+    with Graph() as g, pytest.raises(GraphError, match="data: given"):
+        build(data)
+    assert len(g) == 0
+
+
+def test_numpy_integers_are_ints_wherever_one_goes():
+    with Graph() as g:
+        x = ops.input("x", (4, 6))
+        assert x[np.int64(1), np.uint8(2)].shape == (1,) and g.node(np.int64(0)) is g.node(0)
+        for number, wanted in ((np.uint8(1), -1.0), (np.int8(-128), 128.0)):
+            assert (x - number).node.attr("value") == wanted  # −uint8(1) is 255, −int8(−128) is −128
+        assert (x / np.float16(3)).node.attr("factor") == np.float32(1 / 3)
+
+
+def test_one_step_of_a_slice_is_for_all_axes():
+    with Graph():
+        assert ops.slice(ops.input("x", (4, 6)), (0, 1), (4, 6), 2).node.attr("steps") == (2, 2)
+
+
+@pytest.mark.parametrize("index", [slice(None, None, 0), slice(1, "a"), (slice(None, 9, 0), 1), (..., ...), 1.5, None])
+def test_an_index_that_cannot_be_appends_nothing(index):
+    with Graph() as g:
+        x = ops.input("x", (4, 6))
+        with pytest.raises(ShapeError, match=r"^getitem: axis \d: given"):
+            x[index]
+    assert len(g) == 1
+
+
+def test_outputs_and_homes_that_cannot_be():
+    with Graph() as g:
+        x = ops.input("x", (2,))
+    for call, text in (
+        (lambda: g.set_outputs(None), "set_outputs: outputs: given NoneType, wanted a value, several"),
+        (lambda: g.set_outputs({3: x}), "set_outputs: name: given 3, wanted a str"),
+        (lambda: g.output(x, 3), "output: name: given 3, wanted a str"),
+        (lambda: ops.input("y", (2,), graph=3), "input: graph: given int, wanted a Graph"),
+    ):
+        with pytest.raises(GraphError) as caught:
+            call()
+        assert str(caught.value).startswith(text)
+    assert g.outputs == () and len(g) == 1
+
+
+def test_errors_survive_pickling():
+    with pytest.raises(AutodiffError) as caught:
+        differentiate(Graph())
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is AutodiffError and str(again) == str(caught.value)
+    assert str(again) == "differentiate: outputs: given none, wanted a graph whose output 0 is the loss"
+
+
+@pytest.mark.parametrize("text", ["f32[1,,2]", "f32[1 2]", "f32[]", "f64[1]", None])
+def test_what_is_no_type_is_refused(text):
+    with pytest.raises(ArgumentError, match="type: text: given"):
+        TensorType.parse(text)
+
+
+def test_a_dtype_is_one_of_ours():
+    with pytest.raises(DTypeError, match="given 'f32', wanted gdlab.f32 or gdlab.u32"):
+        TensorType((2,), "f32")

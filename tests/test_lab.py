@@ -189,3 +189,34 @@ def test_notebook_7_draws_and_steps(notebook7: Server, page: Page) -> None:
     wait_steps(page, 2, 3)
     press(page, 2, "step")
     wait_steps(page, 2, 4)
+
+
+HOSTILE = r"""%%graph odd --train --device cpu
+x = input("</script><img onerror=alert(1) src=x>", (4, 3))
+h = relu(x @ parameter("n" * 10_000, (3, 3)) @ parameter("\u202eשלום\u200b", (3, 3)))
+for _ in range(60):
+    h = h @ parameter(f"w{_}", (3, 3))
+square(h).sum_all()"""
+READS = "e => e.getStartPositionOfChar(0).x < e.getEndPositionOfChar(e.getNumberOfChars() - 1).x"
+
+
+def test_names_disturb_nothing_and_a_closed_study_stays_readable(lab: Server, page: Page) -> None:
+    run = "%graph_run odd 5 --feed random --sgd 1e-3 --init 0"
+    open_notebook(page, lab, ["%load_ext gdlab", HOSTILE, run, "odd.close()"])
+    for index in range(4):
+        run_cell(page, index)
+    cell(page, 2).locator('[data-pane="session"]', has_text="closed").wait_for()
+    assert steps(page, 2) == 5 and cell(page, 2).locator(".gd-chart .gd-headdot").count() == 1
+    view = cell(page, 1).locator(".gdlab").first
+    view.scroll_into_view_if_needed()
+    written = view.locator('[data-pane="before"]')
+    pill = written.locator(".gd-pill", has_text="שלום").locator("tspan.gd-type")
+    assert pill.text_content() == "f32[3, 3]" and pill.evaluate(READS)
+    assert page.locator("img[onerror]").count() == 0
+    written.locator('[data-entity="node:0.0"]').first.click()
+    for _ in range(2):  # the selection, then the view
+        page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.classList.contains('jp-Cell')")
+    view.locator('[role="tab"][data-tab="plan"]').click()
+    strip = view.locator(".gd-strip")
+    assert strip.locator(".gd-tick").count() > 150 and strip.evaluate("e => e.scrollWidth <= e.clientWidth")

@@ -1,9 +1,12 @@
 """The magics in a real IPython shell: what is bound, shown, refused; and completion."""
 
+import _thread
 import base64
 import gzip
 import json
+import re
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from gdlab.jupyter.complete import candidates
 from gdlab.jupyter.display import MIME
 from gdlab.jupyter.magics import option_names
 from gdlab.study import Study
+from gdlab.view.doc import load_doc
 
 BODY = """x = input("x", (8, 6))
 y = input("y", (8, 3))
@@ -100,6 +104,9 @@ def test_a_variable_as_feed(shell):
         ("x = input('x', (2, 3))\nx @ x", "matmul: operands: given f32[2, 3] and f32[2, 3]"),
         ("input('x', (2,)) + nothing", "NameError: name 'nothing' is not defined"),
         ("x = = 2", "SyntaxError: invalid syntax"),
+        ("x = input('x', (2,))\noutput(relu(x), 'r')\noutput(exp(x), 'r')", "line 4: output(exp(x), 'r')"),
+        ("output(input('x', (2,)), 3)", "output: name: given 3, wanted a str"),
+        ("raise KeyboardInterrupt", "line 2: raise KeyboardInterrupt"),
     ],
 )
 def test_a_wrong_cell_says_one_line_and_changes_nothing(shell, body, message):
@@ -126,7 +133,15 @@ def test_the_caret_stands_under_the_call(shell):
         ("%graph_run mpl 3", "graph mpl: given no such variable, wanted one of mlp"),
         ("%graph_plan number", "graph number: given int, wanted a graph, report, plan, session, document or file"),
         ("%graph_run mlp 5", "graph mlp: run: given no value for x, y, wanted --feed or set_input"),
-        ("%graph_run mlp many", "argument steps: invalid"),
+        ("%graph_run mlp many", "argument steps: given many, wanted an int in 0 … 10⁹"),
+        ("%graph_run mlp 2 --sgd -1", "argument --sgd: given -1, wanted a rate > 0"),
+        ("%graph_run mlp 2 --sgd 1 --adam 1", "--adam: given --sgd as well, wanted one update rule"),
+        ("%graph_run mlp 2 --save my.xyz", "save: given my.xyz, wanted .gdlab.json, "),
+        ("%graph mlp --train", "%graph mlp: given --train, wanted a %%graph cell or a Graph"),
+        ("%%graph class\n1", "%%graph: name: given class, wanted a Python name"),
+        ("%%graph g --save 'my\n1", "given g --save 'my, wanted closed quotes"),
+        (f"%%graph g --run 2\n{BODY}", "graph g: run: given no value for x, y, wanted --feed or set_input"),
+        (f"%%graph g --sgd 1\n{BODY}", "set_learning_rate: session: given an inference session"),
         (f"%%graph g --no Mul+Sigmod→Silu\n{BODY}", "Mul+Sigmoid→Silu"),
         (f"%%graph g --train\n{BODY.rsplit(chr(10), 2)[0]}\nz", "graph g: loss: given f32[8, 3], wanted shape [1]"),
         (f"%%graph g --device tpu\n{BODY}", "invalid choice: 'tpu'"),
@@ -211,3 +226,65 @@ def test_b_is_short_for_show_opt(shell):
     packed = out.outputs[0].data[MIME]["gz"]
     view = json.loads(gzip.decompress(base64.b64decode(packed)))["view"]
     assert view["show"] == ["plan", "opt"]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown", "under"),
+    [
+        ("if True:\n\ty =\trelu(x @ x)", "line 4: \ty =", "x @ x"),
+        ("y = " + "x + " * 100 + "(x @ x) " + "+ x" * 100, "…", "x @ x"),
+    ],
+)
+def test_the_caret_after_tabs_and_in_a_long_line(shell, line, shown, under):
+    out, _ = run(shell, f"%%graph g\nx = input('x', (2, 3))\n{line}\ny")
+    head, caret = [each for each in (out.stdout + out.stderr).splitlines() if each][-2:]
+    assert head.startswith(("line 3: …", "line 4: ")) and shown in head and len(head) < 140
+    assert head[caret.index("^") : len(caret)] == under
+    assert [c == "\t" for c in caret[: caret.index("^")]] == [c == "\t" for c in head[: caret.index("^")]]
+
+
+def test_builtins_fall_through_after_a_star_import(shell):
+    run(shell, "from gdlab import *")
+    body = "x = input('x', (max(1, 2), 3))\nsum([relu(x), exp(x)]).sum_all()"
+    out, error = run(shell, f"%%graph g --static --device cpu\n{body}")
+    assert error is None and "note:" not in out.stdout
+    assert [n.op for n in shell.user_ns["g"].graph][-1] == "sum_all"
+
+
+def test_an_error_of_a_feed_shows_the_persons_frames_alone(shell):
+    run(shell, f"%%graph mlp --train --quiet --device cpu\n{BODY}")
+    run(shell, "def helper(step):\n    return {}[step]\ndef feed(step):\n    return helper(step)")
+    out, error = run(shell, "%graph_run mlp 3 --feed feed --init 0 --quiet")
+    text = re.sub(r"\x1b\[[\d;]*m", "", out.stdout + out.stderr)
+    assert isinstance(error, KeyError) and "in helper" in text and "in feed" in text and "gdlab/" not in text
+    _, error = run(shell, "%graph_run mlp 3 --feed random --quiet")
+    assert error is None and shell.user_ns["mlp"].session.step_count == 3
+
+
+def test_an_interrupted_run_says_one_line_and_goes_on(shell):
+    run(shell, f"%%graph mlp --train --quiet --device cpu\n{BODY}")
+
+    def feed(step):
+        if step == 4:
+            _thread.interrupt_main()
+            time.sleep(0.3)
+        return {"x": np.ones((8, 6)), "y": np.eye(3)[[0] * 8]}
+
+    shell.user_ns["feed"] = feed
+    out, error = run(shell, "%graph_run mlp 100 --feed feed --init 0 --quiet")
+    done = shell.user_ns["mlp"].session.step_count
+    assert isinstance(error, KeyboardInterrupt) and 4 <= done < 100
+    assert f"step {done} of 100" in out.stdout and "paused (by interrupt)" in out.stdout
+    assert "gdlab/" not in out.stdout + out.stderr
+    shell.user_ns["mlp"].runner.feed = lambda step: {"x": np.ones((8, 6)), "y": np.eye(3)[[0] * 8]}
+    out, error = run(shell, "%graph_resume mlp")
+    assert error is None and shell.user_ns["mlp"].session.step_count == 100
+
+
+def test_a_run_and_a_save_in_one_cell(shell, tmp_path):
+    path = tmp_path / "my run.gdlab.json"
+    options = f'--train --quiet --device cpu --run 3 --feed random --sgd .1 --init 0 --save "{path}"'
+    run(shell, f"%%graph mlp {options}\n{BODY}")
+    assert len(load_doc(path).data["runs"]) == 1  # saved after the run, not before it
+    out, error = run(shell, "%graph mlp --run 2 --quiet")
+    assert error is None and shell.user_ns["mlp"].session.step_count == 5

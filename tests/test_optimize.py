@@ -458,11 +458,26 @@ def test_bad_options_are_refused() -> None:
         ({"cost": "rooflin"}, UnknownNameError, "nearest: roofline"),
         ({"phase": "backward"}, UnknownNameError, "one of forward, full, inference"),
         ({"budget": 20}, OptimizeError, "Budget("),
+        ({"disable": 3}, OptimizeError, "rules: given 3, wanted ids or labels"),
+        ({"disable": "fuse_sil"}, OptimizeError, "disable: given 'fuse_sil', wanted"),
+        ({"cost": lambda *_: "cheap"}, OptimizeError, "given cheap, wanted a finite number ≥ 0"),
     ):  # fmt: skip
         with pytest.raises(error, match=re.escape(text)):
             optimize(graph, **({"phase": "forward"} | options))  # type: ignore[arg-type]
     with pytest.raises(OptimizeError, match="a graph with outputs"):
         optimize(Graph(), phase="forward")
+    with pytest.raises(OptimizeError, match="graph: given str, wanted a Graph"):
+        optimize("mlp", phase="forward")  # type: ignore[arg-type]
+    bad: tuple[dict[str, Any], ...] = ({"iterations": 1.5}, {"iterations": None}, {"enodes": -1}, {"seconds": math.nan})
+    for limits in bad:
+        with pytest.raises(OptimizeError, match="Budget: .* ≥ 0"):
+            Budget(**limits)
+
+
+def test_one_rule_may_be_named_without_a_tuple() -> None:
+    graph = mlp_with_gate()
+    assert optimize(graph, phase="forward", only="fuse_silu")[1].rules_fired == (("Mul+Sigmoid→Silu", 1),)
+    assert optimize(graph, phase="forward", disable=None)[1].rules_fired  # type: ignore[arg-type]
 
 
 def test_a_cost_of_ones_own_decides() -> None:
@@ -822,3 +837,12 @@ def test_no_warning_of_our_own() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimize(mlp_with_gate(), phase="inference")
+
+
+def test_a_forked_process_does_not_wait_for_an_engine_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = mlp_with_gate()
+    optimize(graph, phase="forward")
+    assert egraph._owner is not None
+    monkeypatch.setattr(egraph._owner, "pid", -1)
+    with pytest.warns(RuntimeWarning, match="forked off; start processes with spawn"):
+        assert optimize(graph, phase="forward")[1].stop_reason == "engine-unavailable"

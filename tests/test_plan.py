@@ -19,7 +19,7 @@ from random_graphs import random_feeds, random_graph
 from gdlab import ops
 from gdlab.autodiff import differentiate
 from gdlab.device.cpu import CpuDevice
-from gdlab.errors import CompileError, GraphError, LoadError
+from gdlab.errors import CompileError, GraphError, LoadError, UnknownNameError
 from gdlab.graph import Graph, Value
 from gdlab.op import Axis
 from gdlab.plan import compile
@@ -592,3 +592,31 @@ def test_updates_bind_every_written_buffer_once() -> None:
     twice = replace(update, dispatches=(w, replace(w, index=w.index + 1)))
     with pytest.raises(CompileError, match="both write buffer 2"):
         verify_update(PLAN, twice)
+
+
+# arguments ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"options": 3}, CompileError, "compile: options: given int, wanted a CompileOptions"),
+        ({"target": "cpu"}, CompileError, "compile: target: given str, wanted a Target"),
+        ({"options": CompileOptions(pin="h")}, CompileError, "compile: pin: given 'h', wanted a tuple of node names"),  # type: ignore[arg-type]
+        ({"options": CompileOptions(pin=("wx",))}, UnknownNameError, "compile: pin: given wx, wanted one of "),
+    ],
+)
+def test_compile_refuses_options_that_it_would_ignore(options: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        compile(PLAN.graph, mode="training", **options)
+    assert str(caught.value).startswith(text)
+    with pytest.raises(CompileError, match="graph: given int, wanted a Graph"):
+        compile(3, mode="training")  # type: ignore[arg-type]
+
+
+def test_a_plan_shows_its_wgsl_where_no_device_was_opened() -> None:
+    code = (
+        "import gdlab as gd\n"
+        "with gd.Graph() as g: g.set_outputs(gd.relu(gd.input('x', (2,))))\n"
+        "print('@compute' in gd.compile(g, mode='inference').wgsl(0)[0])\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

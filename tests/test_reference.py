@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gdlab import ops
-from gdlab.errors import ArgumentError, UnknownNameError
+from gdlab.errors import ArgumentError, ShapeError, UnknownNameError
 from gdlab.graph import Graph
 from gdlab.reference import compare, evaluate, magnitudes
 
@@ -107,3 +107,9 @@ def test_compare_tells_what_differs(got: list[float], want: list[float], failure
 def test_the_floor_is_a_part_of_the_largest_scale() -> None:
     assert compare([1e-6, 10.0], [0.0, 10.0], [0.0, 10.0], 1e-4) is None
     assert compare([1e-5, 10.0], [0.0, 10.0], [0.0, 10.0], 1e-4) is not None
+
+
+def test_a_reference_of_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops.relu, "numpy", np.sum)
+    with pytest.raises(ShapeError, match=r"numpy of relu: given shape \[\], wanted that of f32\[2, 1\]"):
+        evaluate(small(), {"x": X, "w": W})

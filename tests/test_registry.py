@@ -17,9 +17,11 @@ from gdlab.errors import ArgumentError, DTypeError, GdlabError, GraphError, Shap
 from gdlab.graph import METHODS, Graph, Value, scratch
 from gdlab.jupyter.complete import candidates
 from gdlab.op import REGISTRY, Elementwise, Fill, Leaf, Op, Reduction, public_ops, unregister
+from gdlab.op import op as define
 from gdlab.ops import table
 from gdlab.plan.expr import FUNCTIONS, names
 from gdlab.rewrite import optimize
+from gdlab.types import TensorType
 
 DOCS = Path(__file__).parent.parent / "docs" / "ops.md"
 
@@ -329,3 +331,16 @@ def test_an_op_without_operands_needs_a_graph() -> None:
     assert ops.zeros((2,), graph=g).graph is g
     with pytest.raises(ArgumentError):
         ops.add(1, 2, graph=g)
+
+
+def test_a_parameter_without_annotation_is_refused() -> None:
+    def bare(x):  # type: ignore[no-untyped-def]
+        return x.type
+
+    def many(*xs: Value) -> TensorType:
+        return xs[0].type
+
+    for rule in (bare, many):
+        with pytest.raises(GraphError, match=rf"^op {rule.__name__}: parameter: given .*, wanted one annotated"):
+            define(numpy=np.tanh, kernel=Elementwise("tanh(x)"), samples=())(rule)
+        assert rule.__name__ not in REGISTRY

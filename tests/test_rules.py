@@ -375,3 +375,13 @@ def test_shape_eq_compares_two_operands(stated: list[Rule]) -> None:
     _, report = optimize(g, phase="forward", only=("square_only",), budget=Budget(iterations=2))
     assert [r.fired for r in report.rules if r.id == "square_only"] == [1]
     assert {m.reason for m in report.missed} == {"shape", "cost"}
+
+
+def test_a_condition_is_no_name() -> None:
+    with pytest.raises(OptimizeError, match="where: given 'x', wanted conditions"):
+
+        @rule(where="x")  # type: ignore[arg-type]
+        def named_only(x: Value) -> Rewrite:
+            return ops.neg(ops.neg(x)) >> x
+
+    assert "named_only" not in RULES

@@ -397,3 +397,10 @@ def test_random_labels_are_one_hot_and_integers_are_zero() -> None:
     with Graph() as g:
         g.output(ops.input_u32("rows", (4,)))
     assert random_batch(g, 0)["rows"].dtype == np.uint32
+
+
+def test_a_callable_feed_that_ends_says_so(runner: Runner) -> None:
+    batches = iter([ONE, ONE])
+    with pytest.raises(ArgumentError, match="batches: given an end after 2 steps"):
+        runner.run(5, make_feed(lambda step: next(batches), counter()))
+    assert runner.session.step_count == 2 and runner.state == "paused"

@@ -341,7 +341,7 @@ def test_writing_a_parameter_leaves_its_moments(session: Session) -> None:
 
 # memory ---------------------------------------------------------------------------------------------------------------
 def test_the_text_of_a_memory_summary() -> None:
-    summary = MemorySummary(12300000, 8200000, 4, 4100000, 12300000)
+    summary = MemorySummary(12300000, 8200000, 4, 4100000)
     assert str(summary) == "4 buffers, 12.3 MB total (8.2 MB adam state), largest 4.1 MB"
 
 

@@ -21,6 +21,7 @@ from gdlab.errors import (
     UnknownNameError,
 )
 from gdlab.graph import Graph
+from gdlab.ops import full
 from gdlab.session import Session, build_inference_session, build_session
 
 
@@ -89,6 +90,10 @@ REFUSED: dict[str, tuple[Call, type[GdlabError], str]] = {
     "adam's rate": (lambda s: s.set_adam(float("nan")), SessionError,
         "set_adam: lr: given nan, wanted a finite number ≥ 0"),
     "beta1": (lambda s: s.set_adam(0.1, 1.0), SessionError, "set_adam: beta1: given 1.0, wanted a number in [0, 1)"),
+    "rate beyond float32": (lambda s: s.set_learning_rate(1e39), SessionError,
+        "set_learning_rate: lr: given 1e+39, wanted a finite number ≥ 0"),
+    "beta1 that float32 rounds": (lambda s: s.set_adam(0.1, 1 - 1e-9), SessionError,
+        "set_adam: beta1: given 0.999999999, wanted a number in [0, 1) that float32 does not round to 1"),
     "beta2": (lambda s: s.set_adam(0.1, beta2=-0.1), SessionError,
         "set_adam: beta2: given -0.1, wanted a number in [0, 1)"),
     "epsilon": (lambda s: s.set_adam(0.1, epsilon=0), SessionError, "set_adam: epsilon: given 0, wanted a number > 0"),
@@ -171,6 +176,20 @@ def test_a_closed_session_refuses_every_call(device: str) -> None:
 def test_sessions_come_from_builders_alone() -> None:
     with pytest.raises(TypeError, match=r"build_session\(graph\), build_inference_session\(graph\) or Study"):
         Session()
+    with pytest.raises(TypeError, match=r"build_session\(graph\)"):
+        Session(line(), device="cpu")
+
+
+def test_an_int_that_no_float_holds_is_refused(trained: Session) -> None:
+    with pytest.raises(SessionError, match="lr: given 1000"):
+        trained.set_learning_rate(10**400)
+
+
+def test_a_fill_that_the_machine_cannot_hold_is_refused() -> None:
+    with Graph() as g:
+        g.set_outputs(full((2**50,), 1.0).sum_all())
+    with pytest.raises(GdlabError, match="given"):
+        build_inference_session(g, "cpu")
 
 
 def test_run_does_not_exist_and_says_what_does(trained: Session) -> None:

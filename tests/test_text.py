@@ -61,3 +61,20 @@ def test_wrong_types_are_noticed():
     text = small().text().replace("matmul(%0, %1) : f32[2, 2]", "matmul(%0, %1) : f32[2, 3]")
     with pytest.raises(LoadError, match="line 3"):
         parse(text)
+
+
+def test_names_with_separators_of_lines_are_read_back():
+    with Graph() as g:
+        g.output(ops.relu(ops.input("a\u2028b\x85\n\"", (2,))).named("\u2029\r"), "o\u2028")
+    assert same_structure(parse(g.text()), g) and same_structure(parse(g.text().replace("\n", "\r\n")), g)
+
+
+@pytest.mark.parametrize("text", ['%0 = constant(data="00") : f32[2]', "%0 = constant(data=3) : f32[1]"])
+def test_constants_of_another_size_are_refused(text):
+    with pytest.raises(LoadError, match="line 1"):
+        parse(text)
+
+
+def test_only_text_is_parsed():
+    with pytest.raises(LoadError, match="text: given NoneType, wanted the str"):
+        parse(None)

@@ -124,6 +124,35 @@ def test_without_acknowledgement_few_frames_go_out(panel):
     until(lambda: panel.study.runner.state == "ready")
 
 
+def test_a_closed_session_keeps_its_figures_and_a_new_one_starts_afresh(panel):
+    panel.study.prepare(feed="random:0", sgd=0.1, init=0)
+    ask(panel, 1, "run", steps=7)
+    until(lambda: of(panel, "metrics") and of(panel, "metrics")[-1]["step"] == 7)
+    before = of(panel, "metrics")[-1]
+    panel.study.close()
+    panel.refresh()
+    until(lambda: of(panel, "metrics")[-1]["state"] == "closed")
+    after = of(panel, "metrics")[-1]
+    assert after["step"] == 7 and after["memory"] == before["memory"] and after["optimizer"] == "SGD, lr 0.1"
+    assert after["counters"]["groups"] == before["counters"]["groups"] > 0
+    panel.receive({"type": "ack", "rev": 0, "frame": panel.frame})
+    panel.study.run(3, feed="random:0", sgd=0.1, init=0)
+    panel.refresh()
+    until(lambda: of(panel, "metrics")[-1]["step"] == 3 and of(panel, "metrics")[-1]["state"] == "ready")
+    frames = of(panel, "metrics")
+    last_full = max(i for i, f in enumerate(frames) if f["full"])
+    assert [p[0] for f in frames[last_full:] for p in f["loss"]] == [1.0, 2.0, 3.0]
+
+
+def test_closing_leaves_no_model(panel):
+    from ipywidgets.widgets.widget import _instances
+
+    mine = {panel.widget.model_id, panel.widget.layout.model_id}
+    assert mine <= set(_instances)
+    panel.close()
+    assert not mine & set(_instances)
+
+
 def test_no_frames_while_nothing_is_shown(panel):
     panel.receive({"type": "visible", "views": 1, "shown": False})
     panel.study.prepare(feed="random:0", sgd=0.1, init=0)

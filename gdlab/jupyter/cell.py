@@ -189,4 +189,3 @@ def _caret(file: str, line: int, start: int, end: int) -> list[str]:
     before, after = "…" * (cut > 0), "…" * (cut + _MAX_SHOWN < len(text))
     indent = "".join("\t" if c == "\t" else " " for c in text[cut:first])  # the caret stays in place after tabs
     return [f"{label}{before}{shown}{after}", " " * len(label + before) + indent + "^" * width]
-

@@ -23,8 +23,10 @@ from gdlab.jupyter.widget import close_panel, wake
 from gdlab.study import Study
 from gdlab.view.doc import Document, load_doc
 from gdlab.view.doctor import doctor_text
+from gdlab.view.files import suffix_of
 
 SHOW = ("opt", "rewrites", "grad", "plan", "arena", "kernels", "session", "text")
+_QUOTES = ("'", '"')
 
 
 def parse_argstring(magic: Any, line: str) -> Any:
@@ -111,12 +113,13 @@ class GraphMagics(Magics):
             raise UsageError(f"%%graph: name: given {name}, wanted a Python name")
         feed = self._feed(args.feed)
         study = self._guard(lambda: self._study(name, line, cell, args), name)
+        try:
+            self._prepare(study, feed, args, args.run)
+        except BaseException:
+            study.close()
+            raise
         self._bind(name, study)
-        if args.run is not None:
-            self._call(lambda: study.run(args.run, feed=feed, sgd=args.sgd, adam=args.adam, init=args.init))
-        elif feed is not None or args.sgd or args.adam or args.init is not None:
-            self._call(lambda: study.prepare(feed=feed, sgd=args.sgd, adam=args.adam, init=args.init))
-        self._display(study, args.show or (["session"] if args.run is not None else ["opt"]), args)
+        self._display(study, args.show or _first_views(args), args, args.run)
 
     def _study(self, name: str, line: str, cell: str, args: Any) -> Study:
         self.cells += 1
@@ -125,10 +128,7 @@ class GraphMagics(Magics):
         program: Program = run_cell(name, f"%%graph {line}".rstrip(), cell, self.names, number)
         for note in program.notes:
             print(note)
-        study = Study(
-            program.graph, train=args.train, device=args.device, name=name,
-            disable=tuple(args.no or ()), only=tuple(args.only or ()), source={program.file: program.text},
-        )  # fmt: skip
+        study = Study(program.graph, name=name, source={program.file: program.text}, **_study_options(args))
         _ = study.plan  # everything that can be wrong is found before NAME is bound
         return study
 
@@ -142,15 +142,27 @@ class GraphMagics(Magics):
     def _show_existing(self, args: Any) -> None:
         name = args.name
         thing = self.names.get(name)
-        show = args.show or ["opt"]
-        if thing is None and name.endswith((".gdlab.json", ".gdlab.json.gz")):
-            self._call(lambda: show_document(load_doc(name), show, height=args.height))
-        elif isinstance(thing, Document):
-            show_document(thing, show, height=args.height)
-        elif isinstance(thing, Graph):
-            self._display(self._guard(lambda: Study(thing, name=name), name), show, args)
+        if thing is None and name.endswith((".gdlab.json", ".gdlab.json.gz", *_QUOTES)):
+            thing = self._call(lambda: load_doc(_unquoted(name)))
+        if isinstance(thing, Document):
+            self._display_document(thing, args)
+            return
+        if isinstance(thing, Graph):
+            study = self._guard(lambda: Study(thing, name=name, **_study_options(args)), name)
         else:
-            self._display(self._named(name), show, args)
+            study = self._named(name)
+            if given := [f"--{o}" for o in ("train", "no", "only") if getattr(args, o)]:
+                raise UsageError(
+                    f"%graph {name}: given {given[0]}, wanted a %%graph cell or a Graph: a study has its own"
+                )
+        self._prepare(study, self._feed(args.feed), args, args.run)
+        self._display(study, args.show or _first_views(args), args, args.run)
+
+    def _display_document(self, document: Document, args: Any) -> None:
+        if not args.quiet:
+            show_document(document, args.show or ["opt"], height=args.height)
+        if args.save:
+            self._call(lambda: document.save(_unquoted(args.save)))
 
     # -- views of a study ----------------------------------------------------------------------------------------------
     @magic_arguments()
@@ -189,13 +201,8 @@ class GraphMagics(Magics):
         """Run steps on the session panel; returns when done, paused or interrupted."""
         args = parse_argstring(self.graph_run, line)
         study, feed = self._named(args.name), self._feed(args.feed)
-        self._call(lambda: study.prepare(feed=feed, sgd=args.sgd, adam=args.adam, init=args.init))
-        self._call(study.check_ready)
-        self._display(study, ["session"], args)
-        wake()
-        self._call(lambda: study.runner.run(args.steps))
-        wake()
-        print(_outcome(study))
+        self._prepare(study, feed, args, args.steps)
+        self._display(study, ["session"], args, args.steps)
 
     @magic_arguments()
     @argument("name", help="a study")
@@ -261,24 +268,62 @@ class GraphMagics(Magics):
 
     def _feed(self, text: str | None) -> Any:
         """The feed that the option names: a variable of the notebook, or `random[:SEED]`."""
+        text = None if text is None else _unquoted(text)
         if text is None or text.partition(":")[0] == "random":
             return text
         if text not in self.names:
             raise UsageError(f"--feed: given {text}, wanted a variable of the notebook or random[:SEED]")
         return self.names[text]
 
-    def _display(self, study: Study, show: list[str], args: Any) -> None:
+    def _prepare(self, study: Study, feed: Any, args: Any, steps: int | None) -> None:
         if args.save:
-            self._call(lambda: study.save(_unquoted(args.save)))
+            self._call(lambda: suffix_of(_unquoted(args.save)))
+        if args.sgd is not None and args.adam is not None:
+            raise UsageError("--adam: given --sgd as well, wanted one update rule")
+        self._call(lambda: study.prepare(feed=feed, sgd=args.sgd, adam=args.adam, init=args.init))
+        if steps is not None:
+            self._call(lambda: study.runner.check_start(steps))
+            self._call(study.check_ready)
+
+    def _display(self, study: Study, show: list[str], args: Any, steps: int | None = None) -> None:
+        """Show the study, make `steps` steps if given, and save what came of it."""
         if not args.quiet:
             self._call(lambda: show_study(study, show, static=args.static, height=args.height))
+        if steps is not None:
+            wake()
+            try:
+                self._call(lambda: study.runner.run(steps))
+            except KeyboardInterrupt:
+                print(_outcome(study))
+                raise
+            finally:
+                wake()
+            print(_outcome(study))
+        if args.save:
+            self._call(lambda: study.save(_unquoted(args.save)))
 
     def _call(self, work: Callable[[], Any]) -> Any:
-        """Run `work`; an error of gdlab becomes one red line."""
+        """Run `work`; an error of gdlab becomes one red line, one of a feed shows the person's own frames."""
         try:
             return work()
         except GdlabError as error:
             raise UsageError(str(error)) from error
+        except (Exception, KeyboardInterrupt) as error:
+            lines = self._own_frames(error)
+            error._render_traceback_ = lambda: lines  # type: ignore[union-attr]
+            raise
+
+    def _own_frames(self, error: BaseException) -> list[str]:
+        """The traceback from where gdlab called the person's code; of an interrupt, or without such code, one line."""
+        own = trace = error.__traceback__
+        while trace is not None:
+            inside = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "gdlab"
+            own, trace = (trace.tb_next if inside else own), trace.tb_next
+        if own is None or isinstance(error, KeyboardInterrupt):
+            return [f"{type(error).__name__}: {error}".rstrip(": ")]
+        shell: Any = self.shell
+        shown: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, own)
+        return shown
 
     def _guard(self, work: Callable[[], Study], name: str) -> Study:
         """Run a cell's program; any error shows one line and the caret, and leaves NAME as it was."""
@@ -290,7 +335,7 @@ class GraphMagics(Magics):
             raise UsageError("\n".join(render_error(error, self._file))) from error
         except (Exception, KeyboardInterrupt) as error:
             lines = render_error(error, self._file)
-            error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]  # IPython shows these lines instead of frames
+            error._render_traceback_ = lambda: lines  # type: ignore[union-attr]  # IPython shows these lines instead of frames
             raise
 
 
@@ -302,8 +347,17 @@ def _outcome(study: Study) -> str:
     return f"{where}{loss}; {runner.state}{more}; {session.optimizer}"
 
 
+def _first_views(args: Any) -> list[str]:
+    return ["opt"] if args.run is None else ["session"]
+
+
+def _study_options(args: Any) -> dict[str, Any]:
+    named = {"disable": tuple(args.no or ()), "only": tuple(args.only or ())}
+    return {"train": args.train, "device": args.device, **named}
+
+
 def _unquoted(text: str) -> str:
-    return shlex.split(text)[0] if text[:1] in "\"'" else text
+    return shlex.split(text)[0] if text[:1] in _QUOTES else text
 
 
 def option_names() -> dict[str, list[str]]:

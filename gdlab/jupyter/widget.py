@@ -21,7 +21,7 @@ import traitlets
 
 from gdlab.device.base import Job, owner
 from gdlab.errors import ArgumentError, GdlabError
-from gdlab.jupyter.messages import PROTOCOL, Counters, Doc, Event, Metrics, Reply, ReplyError
+from gdlab.jupyter.messages import PROTOCOL, Counters, Doc, Event, Metrics, Reply, ReplyError, State
 from gdlab.study import Study
 
 _FRAME_SECONDS = 0.05
@@ -64,6 +64,8 @@ class Panel:
         self.want_full = True
         self.closed = False
         self.document: Any = None
+        self.runner: Any = None  # the one whose figures were sent
+        self.fixed = (0, 0, "")  # dispatches per step, groups and memory of its session
         _keep_subshell(self.widget)
         self.widget.on_msg(lambda _widget, content, _buffers: self.receive(content))
         _reporter.add(self)
@@ -174,26 +176,33 @@ class Panel:
             self.widget.state, self.widget.step = metrics.state, metrics.step
 
     def _metrics(self) -> Metrics:
-        study, full = self.study, self.want_full
+        study = self.study
         self.frame += 1
-        if not study.has_session:
-            closed = study._runner is not None
-            state = "closed" if closed else "none"
-            return Metrics(self.frame, state, "", 0, 0, [], _NO_COUNTERS, "", str(study.device.info), "", "", full)  # type: ignore[arg-type]
-        session, runner = study.session, study.runner
+        session, runner = study._session, study._runner
+        if session is None or runner is None:
+            device = str(study.device.info)
+            return Metrics(self.frame, "none", "", 0, 0, [], _NO_COUNTERS, "", device, "", "", self.want_full)
+        if runner is not self.runner:  # a new session after a closed one: nothing of it was sent yet
+            self.runner, self.sent_events, self.want_full = runner, 0, True
+        full = self.want_full
         since = 0 if full else self.sent_step
         points = runner.losses[since:]
         self.sent_step = since + len(points)
         traffic = session.traffic
+        if not session.closed:  # a closed one keeps its last figures on show
+            per_step = len(session.plan().dispatches) + len(session.update_dispatches())
+            self.fixed = (per_step, session.num_groups(), str(session.memory_summary()))
+        per_step, groups, memory = self.fixed
         counters = Counters(
-            session.step_count, traffic.dispatches, len(session.plan().dispatches) + len(session.update_dispatches()),
-            traffic.submissions, session.num_groups(), traffic.bytes_up, traffic.bytes_down, runner.steps_per_second,
+            session.step_count, traffic.dispatches, per_step, traffic.submissions, groups,
+            traffic.bytes_up, traffic.bytes_down, runner.steps_per_second,
         )  # fmt: skip
+        state: State = "closed" if session.closed else runner.state
         loss = [[float(s), v] for s, v in merge_points(points) if math.isfinite(v)]
         watch = "loss watched every step" if all(math.isfinite(v) for _, v in points) else "non-finite loss"
         return Metrics(
-            self.frame, runner.state, runner.reason, session.step_count, runner.wanted, loss, counters,
-            str(session.memory_summary()), str(session.device), str(session.optimizer), watch, full,
+            self.frame, state, runner.reason, session.step_count, runner.wanted, loss, counters,
+            memory, str(session.device), str(session.optimizer), watch, full,
         )  # fmt: skip
 
     def _send_events(self) -> None:
@@ -217,6 +226,7 @@ class Panel:
                 self.want_full, self.shown = True, True
             self.report(time.monotonic() + _RESEND_SECONDS)
             self.closed = True
+            self.widget.layout.close()  # a model of its own, which the widget does not close
             self.widget.close()
 
 

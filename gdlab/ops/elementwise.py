@@ -364,7 +364,7 @@ def bias_add(x: Value, b: Value) -> TensorType:
 
 @bias_add.vjp
 def _(g: Value, out: Value, x: Value, b: Value) -> Grads:
-    return g, lambda: _to_row(g, b)
+    return g, lambda: to_row(g, b)
 
 
 @op(numpy=np.multiply, kernel=Elementwise("x * w"), samples=ROWS, bad=NOT_A_ROW[1:])
@@ -376,7 +376,7 @@ def bias_mul(x: Value, w: Value) -> TensorType:
 
 @bias_mul.vjp
 def _(g: Value, out: Value, x: Value, w: Value) -> Grads:
-    return lambda: g.bias_mul(w), lambda: _to_row(g * x, w)
+    return lambda: g.bias_mul(w), lambda: to_row(g * x, w)
 
 
 def _is_row(x: Value, row: Value) -> bool:
@@ -384,7 +384,7 @@ def _is_row(x: Value, row: Value) -> bool:
     return row.shape == (n,) or (row.shape == (1, n) and x.type.rank > 1)
 
 
-def _to_row(g: Value, row: Value) -> Value:
+def to_row(g: Value, row: Value) -> Value:
     """The cotangent of a row that every row of g read."""
     total = g.sum_rows() if g.type.rank > 1 else g
     return total if total.shape == row.shape else total.reshape(row.shape)

@@ -1,13 +1,15 @@
-"""Fused ops: each is its decomposition, and the optimizer makes it from that: gates, and products with an addend."""
+"""Fused ops, each with its decomposition: gates, activations, and products with an addend."""
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from gdlab.graph import Value
 from gdlab.op import Bad, Elementwise, Grads, Sample, fused, want
 from gdlab.ops.contract import matmul, matmul_at, matmul_bt
 from gdlab.ops.elementwise import FAR, NOT_F32, UNARY, bias_add, sigmoid
+from gdlab.ops.functions import erf
 from gdlab.ops.loss import equal_shapes
 
 Addend = Literal["full", "row"]
@@ -72,6 +74,108 @@ def _(g: Value, out: Value, gate: Value, up: Value) -> Grads:
 def swiglu_grad_gate(gate: Value, up: Value, g: Value) -> Value:
     """g · up · silu′(gate): three f32[...] -> f32[...]."""
     return silu_grad(gate, g * up)
+
+
+# activations ----------------------------------------------------------------------------------------------------------
+_STEEP, _CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
+_INNER = f"{_STEEP} * (x + {_CUBE} * x * x * x)"
+
+
+def _gelu_inner(x: Value) -> Value:
+    return (x + (x * x.square()).scale(_CUBE)).scale(_STEEP)
+
+
+@fused(label="", kernel=Elementwise(f"x * sigmoid_stable({_INNER})"), samples=(*UNARY, FAR), bad=NOT_F32)
+def gelu(x: Value) -> Value:
+    """x · sigmoid(2u), u = √(2/π) (x + 0.044715 x³), elementwise: f32[...] -> f32[...]; the tanh form of GELU.
+
+    D. Hendrycks, K. Gimpel, Gaussian Error Linear Units (GELUs), 2016.
+    """
+    return x * sigmoid(_gelu_inner(x))
+
+
+@gelu.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    return (gelu_grad(x, g),)
+
+
+_S = f"sigmoid_stable({_INNER})"
+
+
+@fused(
+    label="",
+    private=True,
+    kernel=Elementwise(f"g * ({_S} + x * ({_S} * (1.0 - {_S})) * {_STEEP} * (1.0 + {3 * _CUBE} * x * x))"),
+    samples=GATES,
+    check=equal_shapes,
+)
+def gelu_grad(x: Value, g: Value) -> Value:
+    """g · (s + x · s · (1 − s) · 2u′) with s = sigmoid(2u) as in `gelu`: f32[...], f32[...] -> f32[...]."""
+    s = sigmoid(_gelu_inner(x))
+    return g * (s + x * (s * (1 - s)) * (1 + x.square().scale(3 * _CUBE)).scale(_STEEP))
+
+
+@fused(label="", samples=(*UNARY, FAR), bad=NOT_F32)
+def gelu_erf(x: Value) -> Value:
+    """x (1 + erf(x / √2)) / 2, elementwise: f32[...] -> f32[...]; the exact form of GELU.
+
+    D. Hendrycks, K. Gimpel, Gaussian Error Linear Units (GELUs), 2016.
+    """
+    return (x * (1 + erf(x.scale(math.sqrt(0.5))))).scale(0.5)
+
+
+@fused(label="", samples=GATES, bad=UNEQUAL, check=equal_shapes)
+def geglu(gate: Value, up: Value) -> Value:
+    """gelu(gate) · up, elementwise: f32[...], f32[...] -> f32[...] of equal shapes.
+
+    N. Shazeer, GLU Variants Improve Transformer, 2020.
+    """
+    return gelu(gate) * up
+
+
+@geglu.vjp
+def _(g: Value, out: Value, gate: Value, up: Value) -> Grads:
+    return lambda: gelu_grad(gate, g * up), lambda: geglu(gate, g)
+
+
+@fused(
+    label="",
+    kernel=Elementwise("relu_nan(x) + log(1.0 + exp(-abs(beta * x))) / beta"),
+    samples=(*UNARY, FAR, Sample((70,), attrs={"beta": 0.25}), Sample((3, 5), attrs={"beta": 8.0}),
+             Sample((3,), values=([0.0, 1e4, -1e4],), grads=([0.5, 1.0, 0.0],))),
+    bad=(*NOT_F32, *(Bad(("f32[3]",), f"softplus: beta: given {b}, wanted a number above 0", {"beta": b})
+                     for b in (0.0, -1.0)),
+         Bad(("f32[3]",), "softplus: beta: given inf, wanted a finite number", {"beta": math.inf})),
+    check=lambda x, beta: want(beta > 0, "a number above 0", beta, "beta"),
+)  # fmt: skip
+def softplus(x: Value, beta: float = 1.0) -> Value:
+    """relu(x) + ln(1 + e^(−|beta · x|)) / beta, elementwise: f32[...] -> f32[...]; beta > 0."""
+    return x.relu() + (1 + (-x.scale(beta).abs()).exp()).log().scale(1 / beta)
+
+
+@softplus.vjp
+def _(g: Value, out: Value, x: Value, beta: float) -> Grads:
+    return (g * sigmoid(x.scale(beta)),)
+
+
+@fused(
+    label="",
+    kernel=Elementwise("select(exp(x) - 1.0, x, x > 0.0)"),
+    samples=(*UNARY, FAR, Sample((3,), values=([0.0, 2.0, -1e4],), grads=([1.0, 1.0, 0.0],))),
+    bad=NOT_F32,
+)
+def elu(x: Value) -> Value:
+    """x above 0, else e^x − 1, elementwise: f32[...] -> f32[...]; slope 1 at 0.
+
+    D.-A. Clevert, T. Unterthiner, S. Hochreiter, Fast and Accurate Deep Network Learning by Exponential Linear Units
+    (ELUs), 2015.
+    """
+    return x.relu() + (-(-x).relu()).exp() - 1
+
+
+@elu.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    return ((out > 0).where(g, g * (out + 1)),)
 
 
 # a product and an addend ----------------------------------------------------------------------------------------------

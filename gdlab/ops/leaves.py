@@ -79,13 +79,26 @@ def _slot(kind: str, name: str, shape: Any, dtype: DType, graph: Graph | None) -
 
 def _constant(where: str, data: Any, shape: Any, dtype: DType, graph: Graph | None) -> Value:
     home = current_graph(where, graph)
-    try:
-        array = np.ascontiguousarray(np.asarray(data), dtype=dtype.numpy)
-    except (TypeError, ValueError):
-        raise GraphError(where, "data", f"{type(data).__name__}", f"numbers that {dtype} holds") from None
+    array = _elements(where, data, dtype)
     extents = check_shape(array.shape or (1,) if shape is None else shape, where)
     result = TensorType(extents, dtype)
     if result.num_elements != array.size:
         raise ShapeError(where, "data", f"{array.size} values", f"{result.num_elements} ({result})")
     held = ConstantData(dtype, extents, array.tobytes())
     return home.append("constant", (), (("data", held),), result, source=capture() if home.records_sources else ())
+
+
+def _elements(where: str, data: Any, dtype: DType) -> np.ndarray[Any, Any]:
+    """`data` as contiguous elements of `dtype`; what it cannot hold is refused, never wrapped or cut."""
+    try:
+        array = np.asarray(data)
+    except (TypeError, ValueError):
+        raise GraphError(where, "data", f"{type(data).__name__}", f"numbers that {dtype} holds") from None
+    if array.dtype.kind not in "fiub":
+        raise GraphError(where, "data", f"{type(data).__name__} of {array.dtype}", f"numbers that {dtype} holds")
+    if dtype is u32 and array.size:
+        low, high = array.min(), array.max()
+        if array.dtype.kind == "f" or not 0 <= int(low) <= int(high) < 2**32:
+            raise GraphError(where, "data", f"{array.dtype} values {low} … {high}", "integers in 0 … 2^32 − 1")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, dtype=dtype.numpy)

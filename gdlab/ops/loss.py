@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from gdlab.graph import Value
 from gdlab.op import Bad, Grads, Sample, fused, want
 from gdlab.ops.norm import log_softmax
@@ -61,6 +63,28 @@ def _one_share(logits: Value, labels: Value, share: Value) -> None:
 def cross_entropy_logits_grad(logits: Value, labels: Value, share: Value) -> Value:
     """share · (softmax(logits) · Σ labels − labels): f32[b, n], f32[b, n], f32[1] -> f32[b, n]."""
     return (log_softmax(logits).exp() * labels.sum_inner() - labels) * share
+
+
+_LO, _HI = 1e-7, 1 - 1e-7
+# the gradient of t where p is 0 and 1
+_AT_ENDS = [float(np.log1p(-c) - np.log(c)) for c in np.array([_LO, _HI], np.float32).astype(float)]
+
+
+@fused(
+    label="",
+    family="loss",
+    samples=(*(Sample(*s.shapes, low=0.05, high=0.95) for s in PAIRS),
+             Sample((2,), (2,), values=([0.0, 1.0], [1.0, 0.5]), grads=([0.0, 0.0], [t / 2 for t in _AT_ENDS]))),
+    bad=UNEQUAL,
+    check=equal_shapes,
+)  # fmt: skip
+def bce_loss(p: Value, t: Value) -> Value:
+    """−mean(t ln c + (1 − t) ln(1 − c)), c = clamp(p, 1e-7, 1 − 1e-7): f32[...], f32[...] -> f32[1].
+
+    Finite for p = 0 and 1, where the gradient of p is 0.
+    """
+    c = p.clamp(_LO, _HI)
+    return -(t * c.log() + (1 - t) * (1 - c).log()).mean_all()
 
 
 @fused(label="", family="loss", samples=PAIRS, bad=UNEQUAL, check=equal_shapes)

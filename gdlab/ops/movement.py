@@ -147,7 +147,7 @@ def _(g: Value, out: Value, x: Value, perm: tuple[int, ...]) -> Grads:
 
 # slices and padding ---------------------------------------------------------------------------------------------------
 def _bounds(x: Value, starts: Shape, stops: Shape, steps: Shape | None) -> dict[str, Any]:
-    steps = (1,) * x.type.rank if steps is None else steps
+    steps = (1,) * x.type.rank if steps is None else steps * x.type.rank if len(steps) == 1 else steps
     lengths = [len(starts), len(stops), len(steps)]
     want(lengths == [x.type.rank] * 3, f"one start, stop and step for each of {x.type.rank} axes", lengths, "lengths")
     front = [tuple(i + n if i < 0 else i for i, n in zip(given, x.shape, strict=True)) for given in (starts, stops)]
@@ -184,7 +184,8 @@ _builtin_slice = slice
 def slice(
     x: Value, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...] | None = None
 ) -> TensorType:
-    """Every step-th element of start … stop − 1 along each axis: f32[...] -> f32[...]. Also `x[1:3, ::2]`."""
+    """Every step-th element of start … stop − 1 along each axis (one step: of all axes): f32[...] -> f32[...].
+    Also `x[1:3, ::2]`."""
     assert steps is not None  # canonical filled it in
     for axis, (start, stop, step, n) in enumerate(zip(starts, stops, steps, x.shape, strict=True)):
         inside = 0 <= start < stop <= n and step >= 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import operator
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from gdlab.errors import GraphError, ShapeError
 from gdlab.graph import OPERATORS, Value
@@ -19,6 +22,11 @@ POWERS: dict[float, Callable[[Value], Value]] = {
 }
 
 
+def _plain(number: Any) -> Any:
+    """A NumPy number as Python's, whose minus does not wrap around and whose quotient does not round early."""
+    return number.item() if isinstance(number, np.generic) else number
+
+
 def add(a: Any, b: Any) -> Value:
     """a + b; a number on either side makes `add_scalar`."""
     if is_number(b):
@@ -29,7 +37,7 @@ def add(a: Any, b: Any) -> Value:
 def sub(a: Any, b: Any) -> Value:
     """a − b; a number on either side makes `add_scalar`."""
     if is_number(b):
-        return elementwise.add_scalar(a, -b)
+        return elementwise.add_scalar(a, -_plain(b))
     return elementwise.add_scalar(-b, a) if is_number(a) else elementwise.sub(a, b)
 
 
@@ -45,7 +53,7 @@ def div(a: Any, b: Any) -> Value:
     if is_number(b):
         if b == 0:
             raise GraphError("div", "divisor", b, "a number other than 0")
-        return elementwise.scale(a, 1 / b)
+        return elementwise.scale(a, 1 / _plain(b))
     if not is_number(a):
         return elementwise.div(a, b)
     inverse = elementwise.recip(b)
@@ -56,15 +64,15 @@ def power(a: Value, exponent: Any) -> Value:
     """x ** 2 makes `square`, 0.5 `sqrt`, −0.5 `rsqrt`, −1 `recip`, another number `pow_scalar`."""
     if not is_number(exponent):
         raise GraphError("pow", "exponent", f"{exponent!r:.60}", "a number")
-    named = POWERS.get(float(exponent))
+    named = POWERS.get(_plain(exponent))
     return named(a) if named is not None else elementwise.pow_scalar(a, exponent)
 
 
 def getitem(x: Value, index: Any) -> Value:
     """x[1], x[:, 1:3], x[..., ::2]: an int drops its axis (of the last one [1] stays)."""
-    given = list(index) if isinstance(index, tuple) else [index]
-    if Ellipsis in given:
-        at = given.index(Ellipsis)
+    given = [_entry(entry) for entry in (index if isinstance(index, tuple) else (index,))]
+    at = next((i for i, entry in enumerate(given) if entry is Ellipsis), None)
+    if at is not None:
         given[at : at + 1] = [builtins.slice(None)] * (x.type.rank - len(given) + 1)
     given += [builtins.slice(None)] * (x.type.rank - len(given))
     if len(given) > x.type.rank:
@@ -79,6 +87,11 @@ def getitem(x: Value, index: Any) -> Value:
     return movement.reshape(taken, left or (1,))
 
 
+def _entry(entry: Any) -> Any:
+    """A NumPy integer as a plain int; everything else as it is."""
+    return operator.index(entry) if isinstance(entry, np.integer) else entry
+
+
 def _cut(entry: Any, axis: int, extent: int) -> tuple[int, int, int]:
     """(start, stop, step) of an int or a slice along one axis."""
     if isinstance(entry, int) and not isinstance(entry, bool):
@@ -87,7 +100,10 @@ def _cut(entry: Any, axis: int, extent: int) -> tuple[int, int, int]:
         return entry % extent, entry % extent + 1, 1
     if not isinstance(entry, builtins.slice):
         raise ShapeError("getitem", f"axis {axis}", f"{entry!r:.60}", "an int, a slice or ...")
-    start, stop, step = entry.indices(extent)
+    try:
+        start, stop, step = entry.indices(extent)
+    except (TypeError, ValueError) as error:
+        raise ShapeError("getitem", f"axis {axis}", _spelled(entry), f"ints, and a step ≥ 1 ({error})") from None
     if step < 1 or start >= stop:
         wanted = f"a step ≥ 1 and at least one of {extent} elements"
         raise ShapeError("getitem", f"axis {axis}", _spelled(entry), wanted)

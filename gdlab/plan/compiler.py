@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from gdlab.errors import CompileError, GraphError
+from gdlab.errors import CompileError, GraphError, unknown_name
 from gdlab.graph import Graph, Node, no_collector, reachable
 from gdlab.op import Alias, Elementwise, Fill, Leaf, Movement
 from gdlab.plan.chains import Clusters, needs_of
@@ -36,7 +36,7 @@ def compile(
 
     Raises `CompileError` where no valid plan exists: a tensor beyond the binding limit, an op without kernel and body.
     """
-    _check_arguments(graph, mode, lanes)
+    _check_arguments(graph, mode, lanes, options, target)
     with no_collector():
         return _compile(graph, mode, lanes, options, target)
 
@@ -84,13 +84,25 @@ def _compile(
     )
 
 
-def _check_arguments(graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None) -> None:
+def _check_arguments(
+    graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None, options: CompileOptions, target: Target
+) -> None:
+    kinds = (("graph", graph, Graph), ("options", options, CompileOptions), ("target", target, Target))
+    for what, given, kind in kinds:
+        if not isinstance(given, kind):
+            raise CompileError("compile", what, type(given).__name__, f"a {kind.__name__}")
     if not graph.output_ids:
         raise GraphError("compile", "outputs", "none", "a graph with outputs: call set_outputs")
     if mode not in ("training", "inference"):
         raise CompileError("compile", "mode", repr(mode), "training or inference")
     if lanes is not None and len(lanes) != len(graph):
         raise CompileError("compile", "lanes", f"{len(lanes)} lanes", f"{len(graph)}, one per node")
+    if not isinstance(options.pin, tuple):
+        raise CompileError("compile", "pin", repr(options.pin), "a tuple of node names")
+    names = {n.name: None for n in graph if n.name}
+    for name in options.pin:
+        if name not in names:
+            raise unknown_name("compile", "pin", str(name), names)
     gradients = graph.num_param_grad_outputs
     if gradients not in (0, len(graph.parameters)):
         raise CompileError("compile", "gradients", gradients, f"{len(graph.parameters)}, one per parameter, or none")

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from gdlab.errors import OptimizeError
 from gdlab.rewrite.program import Program, Rows
 
 __all__ = ["Budget", "EngineFailure", "Saturation", "saturate", "stop_engine"]
@@ -41,6 +42,14 @@ class Budget:
     iterations: int = 20
     enodes: int | None = None
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, kinds in (("iterations", int), ("enodes", int), ("seconds", (int, float))):
+            value = getattr(self, name)
+            if value is None and name != "iterations":
+                continue
+            if not isinstance(value, kinds) or isinstance(value, bool) or not value >= 0:
+                raise OptimizeError("Budget", name, repr(value), f"{'a number' if name == 'seconds' else 'an int'} ≥ 0")
 
     def cap(self, nodes: int) -> int:
         """The e-node limit for a graph of `nodes` nodes."""
@@ -121,8 +130,10 @@ _lock = threading.Lock()
 def saturate(program: Program, rows: Rows, budget: Budget) -> Saturation:
     """Load `rows`, saturate, decode. Raises `EngineFailure`; Ctrl-C stops it at the next iteration."""
     global _owner
+    if _owner is not None and _owner.pid != os.getpid():  # egglog's own workers are gone too: it would wait for ever
+        raise EngineFailure("egglog was used before this process was forked off; start processes with spawn")
     with _lock:
-        if _owner is None or _owner.pid != os.getpid() or not _owner.thread.is_alive():
+        if _owner is None or not _owner.thread.is_alive():
             if _owner is None:
                 atexit.register(stop_engine)
             _owner = _Owner()

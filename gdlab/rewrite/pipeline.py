@@ -61,11 +61,22 @@ def optimize(
         raise unknown_name("optimize", "phase", str(phase), ALL_PHASES)
     if not isinstance(budget, Budget):
         raise OptimizeError("optimize", "budget", repr(budget), "Budget(iterations=…, enodes=…, seconds=…)")
+    if not isinstance(graph, Graph):
+        raise OptimizeError("optimize", "graph", type(graph).__name__, "a Graph")
     if not graph.outputs:
         raise OptimizeError("optimize", "outputs", "none", "a graph with outputs")
-    selection = _select(phase, allow, tuple(enable), tuple(disable), tuple(only))
+    selection = _select(phase, allow, *(_names(n) for n in (enable, disable, only)))
     with no_collector():
         return _optimize(graph, phase, cost_model(cost), selection, budget)
+
+
+def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Ids and labels as a tuple: one alone, several, or none."""
+    if given is None or isinstance(given, str):
+        return (given,) if given else ()
+    if not isinstance(given, Iterable):
+        raise OptimizeError("optimize", "rules", repr(given), "ids or labels of rules")
+    return tuple(given)
 
 
 def _select(

@@ -168,7 +168,7 @@ def trace(
 ) -> Rule:  # fmt: skip
     """The record of a stated rule: its function run once on the variables of a pattern graph."""
     name = stated.__name__
-    _check_words(name, safety, phases)
+    _check_words(name, safety, phases, where)
     kinds = inspect.get_annotations(stated, eval_str=True)
     with scratch(pattern=True) as g:
         arguments = [_variable(g, p, kinds.get(p, Value)) for p in inspect.signature(stated).parameters]
@@ -188,12 +188,15 @@ def _variable(g: Graph, name: str, kind: Any) -> Value | AttrVar:
     return g.append("var", (), (("name", name),), g.value_type) if operand else AttrVar(name)
 
 
-def _check_words(name: str, safety: Safety, phases: tuple[Phase, ...]) -> None:
+def _check_words(name: str, safety: Safety, phases: tuple[Phase, ...], where: tuple[Condition, ...]) -> None:
     if safety not in get_args(Safety):
         raise OptimizeError(f"rule {name}", "safety", repr(safety), f"one of {', '.join(get_args(Safety))}")
     lost = [p for p in phases if p not in ALL_PHASES]
     if lost:
         raise OptimizeError(f"rule {name}", "phases", repr(lost[0]), f"some of {', '.join(ALL_PHASES)}")
+    for condition in where:
+        if not isinstance(condition, Condition):
+            raise OptimizeError(f"rule {name}", "where", repr(condition), 'conditions such as single_use("x")')
 
 
 # the rules of fused ops -----------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def lanes_of(final: Graph, autodiff: AutodiffReport, report: OptimizeReport) -> 
 
 def resolve_device(device: DeviceLike) -> Device:
     """The device that `"auto"`, `"wgpu"`, `"cpu"` or a `Device` stands for."""
-    return device if isinstance(device, Device) else choose_device(device or "auto")
+    return device if isinstance(device, Device) else choose_device("auto" if device is None else device)
 
 
 def _checked(graph: Graph) -> Graph:

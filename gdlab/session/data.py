@@ -13,6 +13,7 @@ from gdlab.errors import DTypeError, SessionError, ShapeError
 from gdlab.types import TensorType, f32
 
 Array = np.ndarray[Any, Any]
+_F32_MAX = float(np.finfo(np.float32).max)
 
 
 def as_array(where: str, name: str, data: Any, type: TensorType) -> Array:
@@ -67,8 +68,8 @@ def positive(where: str, **values: float) -> Iterable[float]:
 
 
 def is_real(value: object) -> bool:
-    """Whether `value` is a finite real number."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and math.isfinite(value)
+    """Whether `value` is a real number that float32 holds as a finite one."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and bool(-_F32_MAX <= value <= _F32_MAX)
 
 
 def aligned(nbytes: int) -> int:

@@ -24,7 +24,7 @@ class MemorySummary:
     adam_state_bytes: int
     num_buffers: int
     largest_buffer_bytes: int
-    logical_buffer_bytes: int
+    logical_buffer_bytes: int = 0
 
     def __str__(self) -> str:
         return (
@@ -58,6 +58,8 @@ def adam(where: str, lr: float, beta1: float, beta2: float, epsilon: float) -> O
     for name, beta in (("beta1", beta1), ("beta2", beta2)):
         if not is_real(beta) or not 0 <= beta < 1:
             raise SessionError(where, name, repr(beta), "a number in [0, 1)")
+        if np.float32(beta) == 1:  # in the kernels, and then there is no 1/(1 − βᵗ)
+            raise SessionError(where, name, repr(beta), "a number in [0, 1) that float32 does not round to 1")
     if not is_real(epsilon) or not epsilon > 0:
         raise SessionError(where, "epsilon", repr(epsilon), "a number > 0")
     return Optimizer("adam", float(lr), float(beta1), float(beta2), float(epsilon))
@@ -80,7 +82,7 @@ class Session:
     Every failed call raises `SessionError` (or `ShapeError`, `DTypeError`, `UnknownNameError`) and changes nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         raise TypeError("Session(): use build_session(graph), build_inference_session(graph) or Study(graph).session")
 
     _plan: ExecutionPlan
@@ -443,7 +445,10 @@ def open_session(plan: ExecutionPlan, device: Device) -> Session:
     session = object.__new__(Session)
     session._closed = True  # until everything below has worked
     session._plan, session._device = plan, device
-    session._program = owner().call(lambda: device.load(plan))
+    try:
+        session._program = owner().call(lambda: device.load(plan))
+    except MemoryError as error:
+        raise SessionError("session", "memory", str(error), "a plan that this machine holds") from None
     session._parameters, session._inputs = dict(plan.param_buffers), dict(plan.input_buffers)
     leaves = [plan.buffers[b] for _, b in (*plan.param_buffers, *plan.input_buffers)]
     session._types = {b.id: TensorType(b.shape, b.dtype) for b in leaves}

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from gdlab.autodiff import AutodiffReport
 from gdlab.errors import GdlabError
-from gdlab.graph import Graph, reachable
+from gdlab.graph import Graph, no_collector, reachable
 from gdlab.plan.update import update_of
 from gdlab.rewrite import OptimizeReport
 from gdlab.runner import Runner
@@ -37,6 +37,11 @@ _layouts: WeakKeyDictionary[Study, dict[str, Json]] = WeakKeyDictionary()  # a s
 
 def study_doc(study: Study) -> Document:
     """The document of a study: every stage, the plan on its device, and the runs so far."""
+    with no_collector():
+        return _study_doc(study)
+
+
+def _study_doc(study: Study) -> Document:
     draft = Draft(study.graph, study.name, study.train, study.source, layouts=_layouts.setdefault(study, {}))
     try:
         _pipeline(draft, study)

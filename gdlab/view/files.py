@@ -45,14 +45,20 @@ WRITERS: dict[str, Writer] = {
 }
 
 
+def suffix_of(path: str | Path) -> str:
+    """The suffix that decides the format; an unknown one is refused, before any work is done for it."""
+    name = Path(path).name
+    suffix = next((s for s in WRITERS if name.endswith(s)), None)
+    if suffix is None:
+        listed = list(WRITERS)
+        raise SuffixError("save", "file", name, f"{', '.join(listed[:-1])} or {listed[-1]}")
+    return suffix
+
+
 def save(document: Document, path: Path, timeless: bool = False) -> Path:
     """Write the document to `path`, all of it or nothing; the path. `timeless`: measured times are 0."""
     path = Path(path)
-    suffix = next((s for s in WRITERS if path.name.endswith(s)), None)
-    if suffix is None:
-        listed = list(WRITERS)
-        raise SuffixError("save", "file", path.name, f"{', '.join(listed[:-1])} or {listed[-1]}")
-    content = WRITERS[suffix](document.portable(timeless))
+    content = WRITERS[suffix_of(path)](document.portable(timeless))
     try:
         _write(path, content)
     except OSError as error:

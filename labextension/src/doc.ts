@@ -51,6 +51,10 @@ export function column(table: RawTable | undefined, name: string, missing: unkno
 
 const coerce = (value: unknown, missing: unknown): unknown => (typeof missing === "number" ? number(value) : value);
 
+/** A name that changes nothing beside it: no control characters, and right-to-left runs are isolated. */
+const drawable = (name: string): string =>
+  name.replace(/[\p{Cc}\p{Cf}]/gu, "\ufffd").replace(/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]+/g, "\u2068$&\u2069");
+
 /** The rows of a table as records; `missing` names the columns that are read and what an absent value means. */
 export function records<T extends object>(table: RawTable | undefined, missing: T, count = Number(table?.count ?? 0)): T[] {
   const names = Object.keys(missing) as (keyof T & string)[];
@@ -58,7 +62,8 @@ export function records<T extends object>(table: RawTable | undefined, missing: 
   return Array.from({ length: count }, (_, row) => {
     const record = {} as Record<string, unknown>;
     names.forEach((name, i) => {
-      record[name] = coerce(readers[i]!(row), missing[name]);
+      const value = coerce(readers[i]!(row), missing[name]);
+      record[name] = typeof value === "string" && (name === "name" || name === "of") ? drawable(value) : value;
     });
     return record as T;
   });

@@ -59,12 +59,12 @@ const LETTERS: Record<string, string> = {
 };
 export const familyClass = (family: string): string => `gd-f-${family in LETTERS ? family : "movement"}`;
 
-const cut = (text: string, most: number): string =>
+export const cut = (text: string, most: number): string =>
   Array.from(text).length <= most
     ? text
     : `${Array.from(text)
         .slice(0, most - 1)
-        .join("")}…`;
+        .join("")}…${text.includes("\u2068") ? "\u2069" : ""}`;
 
 /** The name at the right of a box: a person's, or ∂w for the gradient of w. */
 function titleOf({ nodes, gradients }: Stage, index: number): string {

@@ -74,7 +74,11 @@ export class Scene implements Context {
       ui: () => this.state,
       lit: () => this.litNow,
       act: action => this.act(action),
-      blur: () => (document.activeElement as HTMLElement | null)?.blur(),
+      // To the notebook's cell where there is one, so that its keys act again.
+      blur: () => {
+        (document.activeElement as HTMLElement | null)?.blur();
+        this.chrome.root.closest<HTMLElement>(".jp-Cell")?.focus();
+      },
       cameras: () => (this.state.tab === "grad" ? this.cameras.lanes : this.cameras.graph),
       press: name => this.press(name),
       marksAt: element => this.marks.get(element.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey) ?? null,

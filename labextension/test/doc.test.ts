@@ -25,6 +25,13 @@ test("numbers come as numbers or as one of three words", () => {
   ]);
 });
 
+test("a name cannot disturb what is drawn beside it", () => {
+  const read = (name: string) => records({ count: 1, name: [name] }, { name: "" })[0]!.name;
+  assert.equal(read("w\u202e1\n"), "w\ufffd1\ufffd");
+  assert.equal(read("∂שלום 2"), "∂\u2068שלום\u2069 2");
+  assert.equal(read("größe ξ 名"), "größe ξ 名");
+});
+
 test("a document becomes records with defaults; unknown fields are passed over", () => {
   const doc = readDoc(smallDoc());
   const [written, optimized] = doc.stages;

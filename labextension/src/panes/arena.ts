@@ -3,7 +3,7 @@
 import type { IntervalRecord, Plan } from "../doc.ts";
 import { reveal, s } from "../dom.ts";
 import { bytes, plural } from "../format.ts";
-import { familyClass } from "../graph.ts";
+import { cut, familyClass } from "../graph.ts";
 import { body, choice, empty, frame, type Context, type MakePane } from "../pane.ts";
 import { arrange, isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../slots.ts";
 
@@ -36,7 +36,7 @@ class ArenaPicture {
     const height = pinned ? row.height - 2 : Math.max(THINNEST - 2, Math.round(interval.nbytes * row.unit) - 2);
     const y = pinned ? top : top + Math.round(interval.offset * row.unit);
     const name = interval.name || `buffer ${index}`,
-      label = pinned ? `${name} ${bytes(interval.nbytes)}` : name;
+      label = pinned ? `${cut(name, 28)} ${bytes(interval.nbytes)}` : cut(name, 28);
     const alias = interval.alias_of >= 0 ? `\nin the place of ${this.plan.intervals[interval.alias_of]?.name ?? interval.alias_of}` : "";
     const life = pinned
       ? "kept from the first dispatch to the last"
@@ -61,7 +61,7 @@ class ArenaPicture {
       s("rect", { class: "gd-shape", x: from, y, width, height: Math.min(height, row.height - 2), rx: 3 }),
       padding > 1 && s("rect", { class: "gd-padding", x: from, y: y + height, width, height: padding }),
       fits(label) && s("text", { x: from + 8, y: y + Math.min(height, row.height - 2) / 2 + 4 }, label),
-      pinned && s("circle", { class: "gd-pin", cx: from + width - 9, cy: y + (row.height - 2) / 2, r: 3 }),
+      pinned && (fits(`${label}   `) || !fits(label)) && s("circle", { class: "gd-pin", cx: from + width - 9, cy: y + (row.height - 2) / 2, r: 3 }),
     );
   }
 
@@ -70,7 +70,7 @@ class ArenaPicture {
     const total = row.intervals.reduce((sum, index) => sum + this.plan.intervals[index]!.nbytes, 0);
     const step = (this.x(this.count) - LEFT) / row.intervals.length,
       height = row.height - 2;
-    const label = (interval: IntervalRecord) => `${interval.name} ${bytes(interval.nbytes)}`;
+    const label = (interval: IntervalRecord) => `${cut(interval.name, 28)} ${bytes(interval.nbytes)}`;
     const fit = row.intervals.every(index => label(this.plan.intervals[index]!).length * 6.6 + 14 <= step);
     const parts = row.intervals.map((index, i) => {
       const interval = this.plan.intervals[index]!;

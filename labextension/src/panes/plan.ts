@@ -2,7 +2,7 @@
 
 import type { DispatchRecord, GroupRecord, Plan } from "../doc.ts";
 import { h, replace, type Child } from "../dom.ts";
-import { bytes, cell, plural } from "../format.ts";
+import { bytes, cell, plural, whole } from "../format.ts";
 import { familyClass } from "../graph.ts";
 import { body, empty, facts, frame, swatch, type MakePane } from "../pane.ts";
 
@@ -20,7 +20,7 @@ function because(plan: Plan, group: GroupRecord): string {
 
 export const planFact = (plan: Plan): string => {
   const own = plan.dispatches.length - plan.updates;
-  return plan.updates > 0 ? `${own} + ${plan.updates}` : `${own}`;
+  return plan.updates > 0 ? `${whole(own)} + ${plan.updates}` : whole(own);
 };
 
 function strip(plan: Plan): HTMLElement {
@@ -43,7 +43,7 @@ function strip(plan: Plan): HTMLElement {
   const groups = plan.groups.length > 0 ? plan.groups : [{ start: 0, stop: plan.dispatches.length, because: null }];
   return h(
     "div",
-    { class: "gd-strip", "aria-label": "dispatches in order, one band per barrier group, height by bytes moved" },
+    { class: "gd-strip", "data-dense": plan.dispatches.length > 100, "aria-label": "dispatches in order, one band per barrier group, height by bytes moved" },
     ...groups.map((group, g) =>
       h(
         "span",

@@ -86,7 +86,7 @@ function rulesTable(pass: Pass, report: OptimizeReport): HTMLElement {
     null,
     h(
       "table",
-      { class: "gd-table gd-rules" },
+      { class: "gd-table gd-rules", "data-timed": slowest > 0 },
       head,
       h("tbody", null, ...met.map(({ row }) => row)),
       h(
@@ -139,7 +139,7 @@ export const reportPane: MakePane = context => {
     const header = frame("report", "OptimizeReport", fact, [], [controls]).firstElementChild!;
     el.replaceChildren(header, holder);
     holder.replaceChildren();
-    if (!pass || !report) return holder.append(empty("This graph has not been optimized. ", h("code", null, "%graph_opt"), " does it."));
+    if (!pass || !report) return holder.append(empty("This graph has not been optimized. ", h("code", null, `%graph ${context.doc.title || "NAME"}`), " does it."));
     holder.append(numbers(report), rulesTable(pass, report), h("div", { class: "gd-notfused" }, ...missedList(report)));
     for (const note of context.doc.notes) holder.append(h("p", { class: "gd-note", "data-level": note.level }, note.text));
   };

@@ -1,0 +1,141 @@
+"""Functions of one or two operands, element by element: `pow`, `sin`, `cos`, `erf`, each as one expression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gdlab.graph import Value
+from gdlab.op import Elementwise, Grads, Sample, op
+from gdlab.ops.elementwise import MISFITS, NAN, NOT_F32, UNARY
+from gdlab.types import TensorType
+
+
+def _horner(x: str, coefficients: Sequence[float]) -> str:
+    """The polynomial in x, coefficients from the constant upward."""
+    text = repr(coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        text = f"({c!r} + {x} * {text})"
+    return text
+
+
+# power ----------------------------------------------------------------------------------------------------------------
+# WGSL has no power of a negative base, and on some drivers none of ±1 to an infinite or of 0 to a negative exponent
+_SIZE = "select(select(pow_abs(a, b), 1.0, abs(a) == 1.0), 1.0 / abs(a), (a == 0.0) & (b < 0.0))"
+_EVEN = "((abs(b) % 2.0 == 0.0) | (abs(b) > 16777216.0))"
+_BELOW = f"select(select(sqrt(a), {_SIZE}, {_EVEN}), -{_SIZE}, abs(b) % 2.0 == 1.0)"
+
+
+@op(
+    numpy=np.power,
+    kernel=Elementwise(f"select(select({_SIZE}, {_BELOW}, a < 0.0), 1.0, (b == 0.0) | (a == 1.0))"),
+    samples=(
+        Sample((3, 5), (3, 5), low=0.1, high=3), Sample((4, 3), (3,), low=0.5, high=4), Sample((1,), (1,), low=1),
+        Sample((7,), (7,), values=([-2.0, -2.0, -2.0, -2.0, NAN, 0.0, 1.0], [3.0, 2.0, 0.5, -1.0, 0.0, -1.0, NAN]),
+               kink=True),
+        Sample((5,), (5,), values=([-1.0, 2.0, 0.5, -2.0, 0.0], [np.inf, np.inf, np.inf, -np.inf, np.inf]), kink=True),
+        Sample((3,), (3,), values=([0.0, 0.0, 2.0], [2.0, 1.0, 0.0]),
+               grads=([0.0, 1.0, 0.0], [0.0, 0.0, math.log(2.0)])),
+        Sample((1,), (1,), values=([0.0], [0.0]), grads=([0.0], [-np.inf])),
+    ),
+    bad=MISFITS,
+    broadcasts=True,
+)  # fmt: skip
+def pow(a: Value, b: Value) -> TensorType:
+    """a to the power b, elementwise: f32[...], f32[...] -> f32[...]; operands broadcast visibly.
+
+    0⁰ = 1; a < 0 has a value where b is integral, else it is NaN. The gradient b · a^(b−1) is 0 where a = b = 0, and
+    y · ln a is 0 where a = 0 < b.
+    """
+    return a.type
+
+
+@pow.vjp
+def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    def to_base() -> Value:
+        base = (a.equal(0.0) * b.equal(0.0)).where(1.0, a)
+        return g * (b * base.pow(b - 1))
+
+    def to_exponent() -> Value:
+        return g * (out * (a.equal(0.0) * b.greater(0.0)).where(1.0, a).log())
+
+    return to_base, to_exponent
+
+
+# angles ---------------------------------------------------------------------------------------------------------------
+_SINE = [(-1) ** n / math.factorial(2 * n + 1) for n in range(6)]  # Maclaurin: error 6e-8 up to π/2
+_TURNED = "(abs(x) % 6.2831855)"
+_COSINE_AT = f"(abs({_TURNED} - 3.1415927) - 1.5707964)"  # from −π/2 to π/2; its sine is cos x
+_SINE_AT = f"(1.5707964 - abs({_COSINE_AT}))"
+EDGE_ANGLES = (
+    Sample((9,), values=([0.0, -0.5, 1.5707964, 3.1415927, 3.17, -4.712389, 6.2831855, 100.0, -1000.0],)),
+    Sample((3,), values=([np.inf, -np.inf, NAN],), kink=True),
+)
+
+
+def _series(d: str) -> str:
+    return f"{d} * {_horner(f'({d} * {d})', _SINE)}"
+
+
+# WGSL's own sine promises an error of 2⁻¹¹, and only up to π
+_FAR_SINE = f"sign(x) * sign(3.1415927 - {_TURNED}) * ({_series(_SINE_AT)})"
+
+
+@op(
+    numpy=np.sin,
+    kernel=Elementwise(f"select({_FAR_SINE}, {_series('x')}, abs(x) < 1.5707964)"),
+    samples=(*UNARY, *EDGE_ANGLES),
+    bad=NOT_F32,
+)
+def sin(x: Value) -> TensorType:
+    """Sine of radians, elementwise: f32[...] -> f32[...]; of ±inf: NaN. Error at most 3e-7 + 2e-7 · |x|."""
+    return x.type
+
+
+@sin.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    return (g * x.cos(),)
+
+
+@op(numpy=np.cos, kernel=Elementwise(_series(_COSINE_AT)), samples=(*UNARY, *EDGE_ANGLES), bad=NOT_F32)
+def cos(x: Value) -> TensorType:
+    """Cosine of radians, elementwise: f32[...] -> f32[...]; of ±inf: NaN. Error at most 3e-7 + 2e-7 · |x|."""
+    return x.type
+
+
+@cos.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    return (-(g * x.sin()),)
+
+
+# error function -------------------------------------------------------------------------------------------------------
+# W. J. Cody, Rational Chebyshev Approximations for the Error Function, Mathematics of Computation 23, 1969:
+# e^(x²) · erfc(x) for 0.46875 ≤ x ≤ 4 as a quotient of two polynomials, constant first
+_CODY_P = (1230.339354797997, 2051.078377826071, 1712.047612634071, 881.952221241769, 298.6351381974001,
+           66.11919063714163, 8.883149794388376, 0.5641884969886701, 2.153115354744038e-08)  # fmt: skip
+_CODY_Q = (1230.339354803749, 3439.367674143722, 4362.619090143247, 3290.799235733460, 1621.389574566690,
+           537.1811018620099, 117.6939508913125, 15.74492611070983, 1.0)  # fmt: skip
+_SERIES = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(11)]
+_CAPPED = "min_nan(abs(x), 4.0)"
+_ERFC = f"exp(-{_CAPPED} * {_CAPPED}) * {_horner(_CAPPED, _CODY_P)} / {_horner(_CAPPED, _CODY_Q)}"
+
+
+@op(
+    numpy=lambda x: np.vectorize(math.erf, otypes=[np.float64])(x),
+    kernel=Elementwise(f"select(sign(x) * (1.0 - {_ERFC}), x * {_horner('(x * x)', _SERIES)}, abs(x) < 1.0)"),
+    samples=(*UNARY, Sample((9,), values=([0.0, 1e-20, 1.0, -1.0, 4.0, -3.9, 5.0, 1e4, -1e4],))),
+    bad=NOT_F32,
+)
+def erf(x: Value) -> TensorType:
+    """Error function (2/√π) ∫₀ˣ e^(−t²) dt, elementwise: f32[...] -> f32[...]; error at most 2e-7.
+
+    Below 1 the Maclaurin series, above W. J. Cody, Rational Chebyshev Approximations for the Error Function, 1969.
+    """
+    return x.type
+
+
+@erf.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    return (g * (-x.square()).exp().scale(2 / math.sqrt(math.pi)),)
