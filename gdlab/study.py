@@ -209,15 +209,14 @@ class Study:
         """One line: nodes, parameters, outputs; what training adds; the plan."""
         parameters = self.graph.parameters
         values = sum(p.type.num_elements for p in parameters)
-        outputs = len(self.graph.outputs)
-        text = f"graph {self.name}: {len(self.graph)} nodes, {len(parameters)} parameters ({values:,} values), "
-        text += f"{outputs} output{'s' * (outputs != 1)}"
+        text = f"graph {self.name}: {_count(len(self.graph), 'node')}, {_count(len(parameters), 'parameter')} "
+        text += f"({_count(values, 'value')}), {_count(len(self.graph.outputs), 'output')}"
         before, rewrites = len(self.graph), sum(n for _, n in self.report.rules_fired)
         if self.train:
             before, rewrites = len(self.derivative), rewrites + sum(n for _, n in self.final_report.rules_fired)
-        text += f"; {'train' if self.train else 'inference'}: {before} nodes -> {len(self.final)}, {rewrites} rewrites"
-        plan, megabytes = self.plan, self.plan.memory.physical_bytes / 1e6
-        return text + f"; plan: {len(plan.dispatches)} dispatches, {len(plan.groups)} groups, {megabytes:.1f} MB"
+        text += f"; {'train' if self.train else 'inference'}: {_count(before, 'node')} -> {len(self.final)}, "
+        text += f"{_count(rewrites, 'rewrite')}; plan: {_count(len(self.plan.dispatches), 'dispatch', 'es')}, "
+        return text + f"{_count(len(self.plan.groups), 'group')}, {_size(self.plan.memory.physical_bytes)}"
 
     @property
     def doc(self) -> Any:
@@ -246,3 +245,11 @@ class Study:
         if not self.train:
             wanted = "train=True (%%graph NAME --train)"
             raise AutodiffError(f"graph {self.name}", what, "a study for inference", wanted)
+
+
+def _count(n: int, word: str, plural: str = "s") -> str:
+    return f"{n:,} {word}{plural if n != 1 else ''}"
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} KB"
