@@ -72,7 +72,7 @@ def test_the_summary_counts_what_is_there(study: Study) -> None:
     assert study.summary() == (
         "graph mlp: 14 nodes, 4 parameters (9,610 values), 1 output; "
         f"train: {len(study.derivative)} nodes -> {len(final)}, {rewrites} rewrites; "
-        f"plan: {len(plan.dispatches)} dispatches, {len(plan.groups)} groups, {plan.memory.physical_bytes / 1e6:.1f} MB"
+        f"plan: {len(plan.dispatches)} dispatches, {len(plan.groups)} groups, {plan.memory.physical_bytes / 1e3:.0f} KB"
     )
     assert rewrites > 0 and len(final) < len(study.derivative) and study.missed == plan.missed
     reader = Study(networks.reader(8), device="cpu", name="reader")
