@@ -85,7 +85,7 @@ def main() -> None:
     sources = [c.source for c in nbformat.read(TOUR, as_version=4).cells]
     with tempfile.TemporaryDirectory() as home, serving("jupyterlab", Path(home)) as lab, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_FLAGS))
-        page = browser.new_context(viewport={"width": 1500, "height": 1000}).new_page()
+        page = browser.new_context(viewport={"width": 1500, "height": 1500}).new_page()
         page.set_default_timeout(30_000)
         open_notebook(page, lab, TOUR, "tour.ipynb")
         run_all(page)

@@ -118,6 +118,8 @@ def test_buttons_while_a_cell_runs(lab: Server, page: Page) -> None:
         run_cell(page, i)
     start_cell(page, 3)
     wait_steps(page, 3, 3)
+    opened = cell(page, 3).locator('[role="tab"][aria-selected="true"]')
+    assert opened.get_attribute("data-tab") == "session"  # its own document says so, though the study sent a newer one
     press(page, 3, "pause")
     page.wait_for_function("() => !document.querySelector('.jp-Notebook .jp-Cell:nth-of-type(4) .jp-mod-running')")
     wait_idle(page)  # a paused run ends its cell

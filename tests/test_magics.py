@@ -66,6 +66,11 @@ def test_names_come_from_assignments_and_lines_from_the_cell(shell):
     assert place.line == 4 and place.file.startswith("<graph mlp, cell ")
 
 
+def test_a_second_name_does_not_replace_the_first(shell):
+    run(shell, "%%graph g --quiet --device cpu\nx = input('x', (2,))\nh = relu(x)\nagain = h\nagain.sum_all()")
+    assert [n.name for n in shell.user_ns["g"].graph] == ["x", "h", ""]
+
+
 def test_static_has_no_widget_and_quiet_nothing(shell):
     out, _ = run(shell, f"%%graph mlp --static --device cpu\n{BODY}")
     assert "application/vnd.jupyter.widget-view+json" not in out.outputs[0].data

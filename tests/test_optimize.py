@@ -846,3 +846,13 @@ def test_a_forked_process_does_not_wait_for_an_engine_it_lost(monkeypatch: pytes
     monkeypatch.setattr(egraph._owner, "pid", -1)
     with pytest.warns(RuntimeWarning, match="forked off; start processes with spawn"):
         assert optimize(graph, phase="forward")[1].stop_reason == "engine-unavailable"
+
+
+def test_the_compiled_module_is_initialised_once():
+    """egglog 14.0.0 panics the second time; two rule sets make two engines in one process."""
+    from gdlab.rewrite import egraph
+
+    g = random_graph(3)
+    for off in ((), ("neg_neg",), ("relu_relu",)):
+        assert optimize(g, phase="full", disable=off)[1].engine == "egglog"
+    assert egraph._bindings() is egraph._bindings() is sys.modules["egglog.bindings"]

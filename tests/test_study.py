@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import networks
@@ -15,7 +16,7 @@ from gdlab import ops
 from gdlab.autodiff import differentiate
 from gdlab.errors import ArgumentError, AutodiffError, GraphError, SessionError
 from gdlab.graph import Graph
-from gdlab.session import build_inference_session, build_session
+from gdlab.session import build_inference_session, build_session, lanes_of
 from gdlab.study import Study
 
 STAGES = [
@@ -209,3 +210,13 @@ def test_a_study_for_inference_has_no_derivative() -> None:
     study.run(3)
     np.testing.assert_allclose(study.session.read_output().sum(1), 1, rtol=1e-5)
     study.close()
+
+
+def test_a_rewritten_node_has_the_lane_of_the_node_it_replaced() -> None:
+    """What it swallowed beside that, here forward node 1, does not move backward node 2."""
+    with Graph() as final:
+        ops.relu(ops.input("x", (2,)))
+    autodiff = SimpleNamespace(forward_nodes=2, adjoint_of={2: 1})
+    report = SimpleNamespace(origin={0: (0, 2), 1: (2, 1)})
+    lanes = lanes_of(final, autodiff, report)  # type: ignore[arg-type]
+    assert [(lane.phase, lane.forward) for lane in lanes] == [("forward", 0), ("backward", 1)]

@@ -32,12 +32,16 @@ def test_one_update_now_leaves_the_configuration_alone(device):
         assert str(session.optimizer) == "no update rule" and session.step_count == 1
         for n, p in before.items():
             np.testing.assert_allclose(session.read_param(n), p - 0.5 * gradients[n], rtol=1e-6, atol=1e-7)
+        kept = {n: session.read_param(n) for n in before}
+        session.step()
+        assert all((session.read_param(n) == p).all() for n, p in kept.items()), "a step without a rule updated"
+        now = {n: session.read_param_grad(n).astype(np.float64) for n in before}
         session.set_learning_rate(0.0)
         session.adam_step(1e-2)
         assert session.adam_step_count() == 1 and str(session.optimizer) == "SGD, lr 0"
-        for n, p in before.items():
-            g = gradients[n]
-            moved = p - 0.5 * g - 1e-2 * g / (np.abs(g) + 1e-8)  # after one step m̂ = g and √v̂ = |g|
+        for n, p in kept.items():
+            g = now[n]
+            moved = p - 1e-2 * g / (np.abs(g) + 1e-8)  # after one step m̂ = g and √v̂ = |g|
             far = np.abs(g) > 1e-6
             np.testing.assert_allclose(session.read_param(n)[far], moved[far], rtol=1e-4, atol=1e-6)
         assert session.memory_summary().adam_state_bytes > 0
