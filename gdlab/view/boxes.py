@@ -5,6 +5,7 @@ Everything that a picture shows follows from a `Layout`: both the static SVG and
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -305,6 +306,31 @@ def sheet(who: Cast) -> Sheet:
     """An empty sheet for these nodes."""
     blank = [-1] * len(who.nodes)
     return Sheet(who, blank, blank[:], blank[:], [], [], [])
+
+
+def finished(
+    page: Sheet,
+    engine: Literal["layered", "lanes"],
+    began: float,
+    size: tuple[int, int],
+    wires: tuple[Wire, ...] = (),
+    lanes: tuple[Lane, ...] = (),
+) -> Layout:
+    """The layout that the sheet holds; `began`: the clock when it was started, `size`: width and height."""
+    return Layout(
+        engine,
+        time.perf_counter() - began,
+        tuple(page.x),
+        tuple(page.y),
+        tuple(page.who.width),
+        tuple(page.row),
+        tuple(page.pills),
+        tuple(page.edges),
+        tuple(page.rails),
+        wires,
+        lanes,
+        *size,
+    )
 
 
 def write(page: Sheet, lane: Column, row: Mapping[int, int], at: int, up: bool, rails: tuple[int, int]) -> None:

@@ -7,7 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import GraphError
-from .boxes import NODE, PITCH, ROW, Cast, Column, Drawn, Lane, Layout, Point, Sheet, Wire, cast, column, sheet, write
+from .boxes import (
+    NODE,
+    PITCH,
+    ROW,
+    Cast,
+    Column,
+    Drawn,
+    Lane,
+    Layout,
+    Point,
+    Sheet,
+    Wire,
+    cast,
+    column,
+    finished,
+    sheet,
+    write,
+)
 from .rows import tracks
 
 TINT = 16  # from a lane's boxes to the edge of its tint
@@ -40,21 +57,8 @@ def lanes(nodes: Sequence[Drawn]) -> Layout:
     wiring = _wiring(who, number, row, columns)
     page = sheet(who)
     tints, right = _write(page, columns, row, count, wiring)
-    return Layout(
-        "lanes",
-        time.perf_counter() - began,
-        tuple(page.x),
-        tuple(page.y),
-        tuple(who.width),
-        tuple(page.row),
-        tuple(page.pills),
-        tuple(page.edges),
-        tuple(page.rails),
-        _wires(page, number, wiring, {tint.index: tint.x + tint.width for tint in tints}),
-        tints,
-        right,
-        ROW * count,
-    )
+    wires = _wires(page, number, wiring, {tint.index: tint.x + tint.width for tint in tints})
+    return finished(page, "lanes", began, (right, ROW * count), wires, tints)
 
 
 def _numbers(nodes: Sequence[Drawn]) -> list[int]:

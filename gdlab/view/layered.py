@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from .boxes import PITCH, ROW, Cast, Drawn, Layout, cast, column, sheet, write
+from .boxes import PITCH, ROW, Cast, Drawn, Layout, cast, column, finished, sheet, write
 from .lanes import lanes
 
 
@@ -19,21 +19,8 @@ def layered(nodes: Sequence[Drawn]) -> Layout:
     page = sheet(who)
     right = stack.placed.width
     write(page, stack, row, 0, False, (right + PITCH, PITCH))
-    return Layout(
-        "layered",
-        time.perf_counter() - began,
-        tuple(page.x),
-        tuple(page.y),
-        tuple(who.width),
-        tuple(page.row),
-        tuple(page.pills),
-        tuple(page.edges),
-        tuple(page.rails),
-        (),
-        (),
-        right + (PITCH * (stack.rail_tracks + 1) if stack.rail_tracks else 0),
-        ROW * (max(page.row, default=-1) + 1),
-    )
+    width = right + (PITCH * (stack.rail_tracks + 1) if stack.rail_tracks else 0)
+    return finished(page, "layered", began, (width, ROW * (max(page.row, default=-1) + 1)))
 
 
 def auto(nodes: Sequence[Drawn]) -> Layout:
