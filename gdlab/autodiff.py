@@ -201,7 +201,7 @@ def pull(
     """The cotangents of the wanted inputs of one op, given the cotangent `g` of its result `out`."""
     if op.gradient is None:
         return _pull_body(op, g, inputs, attrs, wanted)
-    entries = op.gradient(g, out, *inputs, **attrs)
+    entries = op.gradient(g, out, *op.spread(inputs), **attrs)
     if not isinstance(entries, (tuple, list)):
         wanted_tuple = f"a tuple of {len(inputs)}, one per input"
         raise AutodiffError("differentiate", f"{op.name}.vjp", type(entries).__name__, wanted_tuple)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gdlab.errors import OptimizeError, unknown_name
 from gdlab.graph import Attrs, Graph, Node
-from gdlab.op import REGISTRY, Alias, Contraction, Fill, Leaf, Op, Reduction, Rows
+from gdlab.op import REGISTRY, Alias, Contraction, Fill, Leaf, Op, Reduction, Shader
 from gdlab.types import TensorType
 
 __all__ = ["COST_MODELS", "CostModel", "bytes_moved", "contraction_flops", "cost_model", "flops", "seconds"]
@@ -22,7 +22,6 @@ __all__ = ["COST_MODELS", "CostModel", "bytes_moved", "contraction_flops", "cost
 LAUNCH_SECONDS = 3e-6
 BYTES_PER_SECOND = 1e12
 FLOPS_PER_SECOND = 2e13
-ROW_PASSES = 5  # softmax and its kin: maximum, difference, exponential, sum, quotient
 
 Types = tuple[TensorType, ...]
 Cost = Callable[[str, Attrs, TensorType, Types], float]  # (op, attributes, type, operand types) -> µs ≥ 0
@@ -127,8 +126,10 @@ def _work(op: str, attrs: Attrs, type: TensorType, operands: Types) -> tuple[int
             return 2 * k * type.num_elements, 2 * k * type.num_elements
         case Reduction():
             return sum(t.num_elements for t in operands), 0
-        case Rows():
-            return ROW_PASSES * sum(t.num_elements for t in operands), 0
+        case Shader(work=rule):
+            work = rule(operands, type, dict(attrs))
+            assert work is not None  # the first form fits everything
+            return work.flops, work.flops if record.family == "contraction" else 0
         case _:
             return (type.num_elements, 0) if record.family == "elementwise" else (0, 0)
 

@@ -21,6 +21,7 @@ from gdlab.graph import METHODS, Attrs, AttrVar, ConstantData, Graph, Value, cap
 from gdlab.types import Shape, TensorType, broadcast_shapes, f32
 
 Array = np.ndarray[Any, Any]
+Values = tuple[Value, ...]
 Grad = Value | Callable[[], Value] | None
 Grads = tuple[Grad, ...]
 Family = Literal[
@@ -62,10 +63,48 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A kernel of its own over the rows of the last axis: a file in `shaders/`, and a NumPy form in the cpu device."""
+class Work:
+    """What a `Shader` has to do on operands of given types: `units` independent pieces of `length` steps each, which
+    neighbouring invocations may share (0: one invocation does a piece alone); the constants that its text names (ints
+    become `u32`, floats `f32`); floating point operations. With `group` the file brings its own `main`, and `units`
+    counts workgroups of `group` invocations."""
+
+    units: int
+    length: int = 0
+    constants: Mapping[str, int | float] = field(default_factory=dict)
+    flops: int = 0
+    group: int = 0
+
+
+# (operand types, result type, attributes) -> the work, or None where this form does not fit
+WorkRule = Callable[[tuple[TensorType, ...], TensorType, Mapping[str, Any]], Work | None]
+
+
+@dataclass(frozen=True)
+class Shader:
+    """A kernel of its own: `file` in `shaders/` (what it may call: `gdlab/kernels/custom.py`), and a NumPy form by that
+    name in the cpu device (`gdlab/device/forms/`).
+
+    `hardware` is a second form for hardware adapters, used where its `work` is not None. `linear`: |result| on absolute
+    operands bounds the rounding error (sums of products, selections). `scalars` names the per-step numbers it reads.
+    """
 
     file: str
+    work: WorkRule
+    hardware: Shader | None = None
+    linear: bool = False
+    scalars: tuple[str, ...] = ()
+
+
+def by_rows(passes: int) -> WorkRule:
+    """The work of a kernel over rows of the last axis, `passes` operations per element."""
+
+    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+        width = result.shape[-1]
+        rows = result.num_elements // width
+        return Work(rows, width, {"ROWS": rows, "WIDTH": width}, passes * result.num_elements)
+
+    return work
 
 
 @dataclass(frozen=True)
@@ -101,13 +140,13 @@ class Fill:
     expr: str
 
 
-Kernel = Leaf | Alias | Elementwise | Reduction | Rows | Contraction | Movement | Fill
+Kernel = Leaf | Alias | Elementwise | Reduction | Shader | Contraction | Movement | Fill
 _FAMILY: dict[type, Family] = {
     Leaf: "leaf",
     Alias: "movement",
     Elementwise: "elementwise",
     Reduction: "reduction",
-    Rows: "reduction",
+    Shader: "reduction",
     Contraction: "contraction",
     Movement: "movement",
     Fill: "leaf",
@@ -121,7 +160,8 @@ class Sample:
 
     Elements are uniform in low … high, or `values` (one entry per operand, None: random). `kink` marks points where the
     derivative jumps: there a central difference means nothing, and `grads`, when given, holds the gradient of the sum
-    of the result by convention (one entry per operand, None: no gradient). Shapes of a leaf are its attributes.
+    of the result by convention (one entry per operand, None: no gradient). `integers={0: 7}`: operand 0 is u32, its
+    elements are below 7. Shapes of a leaf are its attributes.
     """
 
     shapes: tuple[Shape, ...]
@@ -131,6 +171,7 @@ class Sample:
     values: tuple[Any, ...] | None = None
     kink: bool = False
     grads: tuple[Any, ...] | None = None
+    integers: Mapping[int, int] = field(default_factory=dict)
 
     def __init__(
         self,
@@ -141,19 +182,24 @@ class Sample:
         values: tuple[Any, ...] | None = None,
         kink: bool = False,
         grads: tuple[Any, ...] | None = None,
+        integers: Mapping[int, int] | None = None,
     ) -> None:
         for name, value in (
             ("shapes", shapes), ("attrs", dict(attrs or {})), ("low", low), ("high", high), ("values", values),
-            ("kink", kink or grads is not None), ("grads", grads),
+            ("kink", kink or grads is not None), ("grads", grads), ("integers", dict(integers or {})),
         ):  # fmt: skip
             object.__setattr__(self, name, value)
 
     def arrays(self, seed: int = 0) -> list[Array]:
-        """The operands as float64 arrays that float32 holds exactly."""
+        """The operands as float64 arrays that float32 holds exactly; those of indices as uint32."""
         rng = np.random.default_rng(seed)
-        out = []
+        out: list[Array] = []
         for i, shape in enumerate(self.shapes):
             given = None if self.values is None else self.values[i]
+            if i in self.integers:
+                data = rng.integers(self.integers[i], size=shape) if given is None else np.broadcast_to(given, shape)
+                out.append(np.asarray(data, np.uint32))
+                continue
             data = rng.uniform(self.low, self.high, shape) if given is None else np.broadcast_to(given, shape)
             out.append(np.asarray(data, np.float32).astype(np.float64))
         return out
@@ -188,7 +234,8 @@ def want(condition: bool, wanted: str, given: object = None, what: str = "operan
 # the record -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a builder: an operand (`Value`), or an attribute with its annotation and default."""
+    """One parameter of a builder: an operand (`Value`; `Values`: any number of them, given as one sequence), or an
+    attribute with its annotation and default."""
 
     name: str
     operand: bool
@@ -229,6 +276,7 @@ class Op:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
         self.__signature__ = inspect.signature(self.rule)
         self.operands = tuple(p.name for p in self.parameters if p.operand)
+        self.variadic = any(p.annotation == Values for p in self.parameters)
         self.attributes = tuple(p for p in self.parameters if not p.operand)
 
     def __repr__(self) -> str:
@@ -248,7 +296,7 @@ class Op:
         try:
             inputs = self._operands(home, given)
             if self.canonical is not None and not home.pattern:
-                attrs = self._asking(self.canonical, inputs, attrs)
+                attrs = self._asking(self._stored, inputs, attrs)
             type = home.value_type if home.pattern else self.infer(inputs, attrs)
             return home.append(
                 self.name,
@@ -266,14 +314,26 @@ class Op:
         result = self._asking(self._infer, inputs, attrs)
         return result if isinstance(result, TensorType) else TensorType(result)
 
+    def _stored(self, *inputs: Value, **attrs: Any) -> dict[str, Any]:
+        assert self.canonical is not None  # asked only where there is one
+        return self.canonical(*self.spread(inputs), **attrs)
+
     def _infer(self, *inputs: Value, **attrs: Any) -> Any:
         if not self.any_dtype and any(v.type.dtype is not f32 for v in inputs):
             raise Refused("f32 operands", error=DTypeError)
         if self.check is not None:
             self.check(*inputs, **attrs)
         if self.body is None:
-            return self.rule(*inputs, **attrs)
+            return self.rule(*self.spread(inputs), **attrs)
         return self.trace(tuple(v.type for v in inputs), tuple(sorted(attrs.items()))).outputs[0].type
+
+    def operand_names(self, count: int) -> tuple[str, ...]:
+        """The names of `count` operands: `values0`, `values1`, … of an op that takes any number."""
+        return tuple(f"{self.operands[0]}{i}" for i in range(count)) if self.variadic else self.operands
+
+    def spread(self, operands: Sequence[Any]) -> tuple[Any, ...]:
+        """Operands as the rule, the reference and the gradient take them: of a variadic op all in one tuple."""
+        return (tuple(operands),) if self.variadic else tuple(operands)
 
     def _asking(self, rule: Callable[..., Any], inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Any:
         """What `rule` answers; its refusal becomes the error that names the call and what was given."""
@@ -308,7 +368,7 @@ class Op:
         """The value in float64: the NumPy meaning, or of a fused op the meaning of its body."""
         if self.numpy is not None:
             with np.errstate(all="ignore"):
-                return np.asarray(self.numpy(*arrays, **attrs))
+                return np.asarray(self.numpy(*self.spread(arrays), **attrs))
         if self.body is None:
             raise GraphError(self.name, "reference", "numpy=None and no body", "the meaning of the op in NumPy")
         graph = self.trace(tuple(TensorType(a.shape) for a in arrays), tuple(sorted(attrs.items())))
@@ -331,7 +391,7 @@ class Op:
                 raise ArgumentError(self.name, "argument", f"no {p.name}", str(self.__signature__))
             value = bound.get(p.name, p.default)
             if p.operand:
-                operands.append(value)
+                operands += _several(self.name, p.name, value) if self.variadic else [value]
             else:
                 attrs[p.name] = _coerce(self.name, p, value)
         return operands, attrs
@@ -369,6 +429,13 @@ def public_ops() -> Iterator[Op]:
 def is_number(value: object) -> bool:
     """Whether `value` is a plain real number (a bool is none)."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def _several(where: str, name: str, given: Any) -> list[Any]:
+    """The operands that a sequence holds."""
+    if isinstance(given, Value) or not isinstance(given, Sequence) or not given:
+        raise ArgumentError(where, name, f"{type(given).__name__} {given!r:.60}", "a list of at least one value")
+    return list(given)
 
 
 def op(
@@ -463,7 +530,7 @@ def _parameters(rule: Callable[..., Any]) -> tuple[Parameter, ...]:
         if p.name not in hints or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise GraphError(f"op {rule.__name__}", "parameter", str(p), "one annotated Value or as an attribute")
     return tuple(
-        Parameter(p.name, hints[p.name] is Value, _required(hints[p.name]), p.default)
+        Parameter(p.name, hints[p.name] in (Value, Values), _required(hints[p.name]), p.default)
         for p in inspect.signature(rule).parameters.values()
         if p.name != "graph"
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from gdlab.errors import ArgumentError, ShapeError, unknown_name
 from gdlab.graph import Attrs, ConstantData, Graph, Node
-from gdlab.op import REGISTRY, Alias, Array, Contraction, Elementwise, Fill, Leaf, Movement, Op, Reduction, Rows
+from gdlab.op import REGISTRY, Alias, Array, Contraction, Elementwise, Fill, Leaf, Movement, Op, Reduction, Shader
 from gdlab.types import TensorType, u32
 
 __all__ = ["compare", "evaluate", "magnitudes"]
@@ -96,7 +96,7 @@ def _scale(op: Op | None, arrays: Sequence[Array], ms: Sequence[Array], attrs: A
     match kernel:
         case Leaf() | Fill():
             return size
-        case Contraction() | Movement() | Alias():
+        case Contraction() | Movement() | Alias() | Shader(linear=True):
             assert op is not None  # only a Leaf has no op
             return np.maximum(size, np.abs(op.reference(ms, dict(attrs))))
         case Reduction():
@@ -106,9 +106,9 @@ def _scale(op: Op | None, arrays: Sequence[Array], ms: Sequence[Array], attrs: A
             assert op is not None
             slopes = (_slope(op, arrays, attrs, i) * m for i, m in enumerate(ms))
             return np.maximum(size, sum(map(_finite, slopes), np.zeros(out.shape)))
-        case Rows():
+        case Shader():
             assert op is not None
-            return _scale_of_rows(op, arrays, ms, attrs, size)
+            return _scale_of_shader(op, arrays, ms, attrs, size)
         case None:
             assert op is not None
             return _scale_of_body(op, arrays, ms, attrs)
@@ -139,15 +139,20 @@ def _secant(op: Op, arrays: Sequence[Array], attrs: Attrs, index: int, h: float)
     return np.asarray(rise / np.abs(step))
 
 
-def _scale_of_rows(op: Op, arrays: Sequence[Array], ms: Sequence[Array], attrs: Attrs, size: Array) -> Array:
-    """The largest of a few directional differences: operands moved by ±m in patterns along the rows."""
+def _scale_of_shader(op: Op, arrays: Sequence[Array], ms: Sequence[Array], attrs: Attrs, size: Array) -> Array:
+    """The largest of a few directional differences: operands moved by ±m in patterns along their last axes."""
     worst, plain = size, op.reference(arrays, dict(attrs))
     for period in (1, 2, 4):
-        signs = np.where(np.arange(size.shape[-1]) // period % 2 == 0, 1.0, -1.0)
-        moved = [x + H * signs * m for x, m in zip(arrays, ms, strict=True)]
+        moved = [_moved(x, m, period) for x, m in zip(arrays, ms, strict=True)]
         rise = np.abs(op.reference(moved, dict(attrs)) - plain) / H
         worst = np.maximum(worst, size + _finite(rise))
     return worst
+
+
+def _moved(x: Array, m: Array, period: int) -> Array:
+    """x ± H · m, the sign changing every `period` places; indices stay where they are."""
+    signs = np.where(np.arange(x.shape[-1]) // period % 2 == 0, 1.0, -1.0)
+    return x if x.dtype == u32.numpy else x + H * signs * m
 
 
 def _scale_of_body(op: Op, arrays: Sequence[Array], ms: Sequence[Array], attrs: Attrs) -> Array:

@@ -113,7 +113,7 @@ def _read_node(graph: Graph, line: str) -> None:
         if op != "constant":
             graph.register_leaf(value)
     else:
-        value = record(*(graph.value(i) for i in inputs), **attrs, graph=graph)
+        value = record(*record.spread([graph.value(i) for i in inputs]), **attrs, graph=graph)
         if value.id != id or value.type != type:
             raise ValueError(f"type {value.type}")
     if label:

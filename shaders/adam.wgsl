@@ -8,7 +8,7 @@ fn main(
 ) {
     let i = ((group.z * groups.y + group.y) * groups.x + group.x) * GROUP + lane;
     if (i < SIZE) {
-        let g = gradient[i];
+        let g = clipped(gradient[i]);
         let m = beta1() * first_moment[i] + (1.0 - beta1()) * g;
         let v = beta2() * second_moment[i] + (1.0 - beta2()) * g * g;
         first_moment[i] = m;

@@ -7,6 +7,6 @@ fn main(
 ) {
     let i = ((group.z * groups.y + group.y) * groups.x + group.x) * GROUP + lane;
     if (i < SIZE) {
-        weight[i] -= lr() * MULTIPLIER * gradient[i];
+        weight[i] -= lr() * MULTIPLIER * clipped(gradient[i]);
     }
 }

@@ -16,7 +16,7 @@ from gdlab.graph import Graph, Value, same_structure
 from gdlab.op import REGISTRY, Array, Bad, Leaf, Op, Sample
 from gdlab.reference import compare, evaluate, magnitudes
 from gdlab.text import parse
-from gdlab.types import TensorType, u32
+from gdlab.types import TensorType, f32, u32
 
 H = 1e-6
 RTOL = {"cpu": 1e-5, "wgpu": 2e-4}
@@ -42,7 +42,8 @@ def bad_cases() -> list[Any]:
 # one op mid-graph: Σ cotangent · op(1 · x, …) -------------------------------------------------------------------------
 @dataclass
 class Wired:
-    """An op between other nodes; output 0 is the loss, `feeds` has the operands and the `cotangent`."""
+    """An op between other nodes; output 0 is the loss, `inputs` are its f32 operands, `feeds` has all operands and the
+    `cotangent`."""
 
     graph: Graph
     inputs: list[Value]
@@ -52,15 +53,21 @@ class Wired:
 
 def wire(op: Op, sample: Sample, *, inline: bool = False) -> Wired:
     """The op (or, `inline`, its decomposition) on inputs that it does not read directly, and a weighted sum of it."""
-    feeds = dict(zip(op.operands, sample.arrays(seed=1), strict=True))
+    feeds = dict(zip(op.operand_names(len(sample.shapes)), sample.arrays(seed=1), strict=True))
     with Graph() as g:
-        inputs = [ops.input(name, array.shape) for name, array in feeds.items()]
-        operands = [x.scale(1.0) for x in inputs]
+        leaves = [leaf(name, array) for name, array in feeds.items()]
+        inputs = [x for x in leaves if x.type.dtype is not u32]
+        operands = op.spread([x.scale(1.0) if x in inputs else x for x in leaves])
         out = op.body(*operands, **sample.attrs) if inline and op.body else op(*operands, **sample.attrs)
         loss = (out * ops.input("cotangent", out.shape)).sum_all()
         g.set_outputs([loss])
     feeds["cotangent"] = exact(np.random.default_rng(2).uniform(0.5, 2.0, out.shape))
     return Wired(g, inputs, out, feeds)
+
+
+def leaf(name: str, array: Array) -> Value:
+    """An input for this array."""
+    return (ops.input_u32 if array.dtype == np.uint32 else ops.input)(name, array.shape)
 
 
 def exact(data: Any) -> Array:
@@ -82,12 +89,12 @@ def run(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
 def check_shape_rule(op: Op, sample: Sample) -> None:
     """The type that the rule says is what NumPy computes."""
     with Graph() as g:
-        operands = [ops.input(n, shape) for n, shape in zip(op.operands, sample.shapes, strict=True)]
-        out = op(*operands, **sample.attrs)
-    arrays = sample.arrays()
+        names, arrays = op.operand_names(len(sample.shapes)), sample.arrays()
+        operands = [leaf(name, array) for name, array in zip(names, arrays, strict=True)]
+        out = op(*op.spread(operands), **sample.attrs)
     value = op.reference(spread(g, out, arrays), dict(out.node.attrs))
     assert out.type == TensorType(value.shape)
-    assert value.dtype == np.float64
+    assert value.dtype == (np.float64 if out.type.dtype is f32 else out.type.dtype.numpy)
     assert sample.kink or np.isfinite(value).all()
 
 
@@ -138,9 +145,10 @@ def check_kink(op: Op, sample: Sample) -> None:
     w = wire(op, sample)
     full, _ = differentiate(w.graph, wrt=w.inputs)
     values = run(full, w.feeds | {"cotangent": np.full(w.out.shape, 2.0)})
-    for x, id, want in zip(w.inputs, full.output_ids[1:], sample.grads, strict=True):
-        stated = np.broadcast_to(0.0 if want is None else want, x.shape)
-        np.testing.assert_allclose(values[id], 2.0 * np.asarray(stated), rtol=1e-7, err_msg=x.name)
+    stated = [grad for i, grad in enumerate(sample.grads) if i not in sample.integers]
+    for x, id, want in zip(w.inputs, full.output_ids[1:], stated, strict=True):
+        wanted = np.broadcast_to(0.0 if want is None else want, x.shape)
+        np.testing.assert_allclose(values[id], 2.0 * np.asarray(wanted), rtol=1e-7, err_msg=x.name)
 
 
 def check_decomposition(op: Op, sample: Sample) -> None:
@@ -164,7 +172,7 @@ def check_bad(op: Op, bad: Bad) -> None:
         operands = [(ops.input_u32 if t.dtype is u32 else ops.input)(f"x{i}", t.shape) for i, t in enumerate(types)]
         before = g.fingerprint()
         with pytest.raises(GdlabError) as refused:
-            op(*operands, **bad.attrs)
+            op(*op.spread(operands), **bad.attrs)
     assert bad.message in str(refused.value)
     assert g.fingerprint() == before
 
@@ -194,16 +202,16 @@ def board(op: Op) -> Board:
     with Graph() as g:
         terms, inputs = [], []
         for tag, sample, arrays in boarded(op):
-            names = [f"{tag}.{name}" for name in op.operands]
-            operands = [ops.input(name, a.shape) for name, a in zip(names, arrays, strict=True)]
-            out = op(*operands, **sample.attrs)
+            names = [f"{tag}.{name}" for name in op.operand_names(len(arrays))]
+            operands = [leaf(name, a) for name, a in zip(names, arrays, strict=True)]
+            out = op(*op.spread(operands), **sample.attrs)
             feeds |= zip(names, arrays, strict=True)
             outs.append((f"{op.name}-{tag}", out))
             if op.no_grad is None and not tag.endswith("nan"):
                 weights = exact(np.random.default_rng(2).uniform(0.5, 2.0, out.shape))
                 feeds[f"{tag}.cotangent"] = weights
                 terms.append((out * ops.input(f"{tag}.cotangent", out.shape)).sum_all())
-                inputs += [(f"{op.name}-{tag} gradient of {v.name}", v) for v in operands]
+                inputs += [(f"{op.name}-{tag} gradient of {v.name}", v) for v in operands if v.type.dtype is f32]
         g.set_outputs([terms[0] if terms else outs[0][1]])
         for term in terms[1:]:
             g.set_outputs([g.outputs[0] + term])
@@ -219,12 +227,13 @@ def board(op: Op) -> Board:
 
 
 def boarded(op: Op) -> Iterator[tuple[str, Sample, list[Array]]]:
-    """(tag, sample, operands): each sample, and one more time with a NaN in the first operand."""
+    """(tag, sample, operands): each sample, and one more time with a NaN in the first operand of numbers."""
     for i, sample in enumerate(op.samples):
         arrays = sample.arrays(seed=i)
         yield str(i), sample, arrays
-        if arrays and i < 2:
-            yield f"{i}-nan", sample, [with_nan(arrays[0]), *arrays[1:]]
+        first = next((k for k, a in enumerate(arrays) if a.dtype == np.float64), None)
+        if first is not None and i < 2:
+            yield f"{i}-nan", sample, [with_nan(a) if k == first else a for k, a in enumerate(arrays)]
 
 
 def with_nan(array: Array) -> Array:
@@ -242,10 +251,14 @@ def check_device(op: Op, device: str) -> None:
     scales = magnitudes(b.graph, values)
     with build_inference_session(b.graph, device=device) as session:
         for name in session.input_names():
-            session.set_input(name, b.feeds[name].astype(np.float32))
+            data = b.feeds[name]
+            if data.dtype == np.uint32:
+                session.set_input_u32(name, data)
+            else:
+                session.set_input(name, data.astype(np.float32))
         session.step()
         for i, (label, id) in enumerate(zip(b.labels, b.graph.output_ids, strict=True)):
             got = session.read_output_by_index(i)
-            assert got.dtype == np.float32
+            assert got.dtype == b.graph.node(id).type.dtype.numpy
             failure = compare(got, values[id], scales[id], RTOL[device])
             assert failure is None, f"{label} on {device}: {failure}"

@@ -20,9 +20,10 @@ from gdlab import kernels, ops, reference
 from gdlab.autodiff import differentiate
 from gdlab.device import device
 from gdlab.device.base import Device
+from gdlab.device.forms import FORMS
 from gdlab.errors import CompileError
 from gdlab.graph import Graph, Value
-from gdlab.op import REGISTRY, Rows
+from gdlab.op import REGISTRY, Shader
 from gdlab.plan import compile
 from gdlab.plan.plan import SCALARS, Dispatch, ExecutionPlan, Target
 from gdlab.plan.update import adam_update, sgd_update
@@ -222,7 +223,7 @@ def test_every_op_of_a_chain_has_its_line() -> None:
             assert {n for some in nodes.values() for n in some} <= set(d.origin)
             assert all(1 <= i <= len(lines) and lines[i - 1].strip() for i in nodes)
             assert max(map(len, lines)) <= 160
-    assert kinds == {"pointwise", "matmul", "reduce", "rows", "movement"}
+    assert kinds == {"pointwise", "matmul", "reduce", "custom", "movement"}
 
 
 def test_the_text_of_an_update_names_what_it_moves() -> None:
@@ -273,10 +274,13 @@ def test_every_shader_file_begins_with_what_it_computes() -> None:
         assert path.read_text(encoding="utf-8").startswith("// "), path.name
 
 
-def test_every_row_op_has_its_file() -> None:
+def test_every_shader_has_its_files_and_its_numpy_form() -> None:
     for op in REGISTRY.values():
-        if isinstance(op.kernel, Rows):
-            assert (SHADERS / op.kernel.file).is_file()
+        form = op.kernel
+        assert not isinstance(form, Shader) or form.file.removesuffix(".wgsl") in FORMS, op.name
+        while isinstance(form, Shader):
+            assert (SHADERS / form.file).is_file(), form.file
+            form = form.hardware
 
 
 def test_texts_use_plain_ascii_code() -> None:

@@ -3,75 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gdlab.device.chain import Array, Number, Scratch, Step, Value, array, build, chain, domain, emit, viewed
+from gdlab.device.bench import Bench
+from gdlab.device.chain import Array, Number, Scratch, Step, array, build
+from gdlab.device.forms import FORMS
+from gdlab.device.updates import UPDATES
 from gdlab.errors import CompileError
 from gdlab.op import Axis
-from gdlab.plan.plan import Dispatch, Gather, Operand, PointOp
-from gdlab.types import Shape
+from gdlab.plan.plan import Dispatch, Gather
 
 LONG = 4096  # longer folds accumulate in float64
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
-
-
-# dispatches -----------------------------------------------------------------------------------------------------------
-class Bench:
-    """What the calls of one dispatch are made with: its arrays, and temporaries that live as long as the dispatch."""
-
-    def __init__(
-        self, d: Dispatch, arrays: Mapping[int, Array], scratch: Scratch, scalars: Mapping[str, Array]
-    ) -> None:
-        self.d, self.arrays, self.scratch, self.scalars = d, arrays, scratch, scalars
-        self.taken: set[int] = set()
-        self.steps: list[Step] = []
-
-    def out(self, shape: Shape) -> Array:
-        """The output, as an array of `shape`."""
-        return self.arrays[self.d.output].reshape(shape)
-
-    def operand(self, index: int, shape: Shape) -> Array:
-        """All elements that operand `index` reads, as an array of `shape`."""
-        operand, size = self.d.operands[index], math.prod(shape)
-        data = self.arrays[operand.buffer]
-        if operand.access == "full":
-            return data.reshape(-1)[:size].reshape(shape)
-        whole = self.temporary(shape)
-        axes = domain(size, (operand,))
-        self.steps.append((np.copyto, (whole.reshape(axes), self.view(operand, size, axes))))
-        return whole
-
-    def view(self, operand: Operand, size: int, shape: Shape) -> Array:
-        """The operand, broadcastable over `shape`."""
-        seen, steps = viewed(self.arrays[operand.buffer], operand, size, shape)
-        self.steps += steps
-        return seen
-
-    def temporary(self, shape: Shape, dtype: np.dtype[Any] = _F32) -> Array:
-        """An array that nothing else of this dispatch uses."""
-        return self.scratch.claim(shape, dtype, self.taken)
-
-    def chain(self, lines: Iterable[PointOp], size: int, acc: Value | None, out: Array) -> None:
-        """Evaluate a chain over `size` elements into `out`; `acc` must be broadcastable over its domain."""
-        lines = tuple(lines)
-        used = {a.index: self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand"}
-        shape = domain(size, tuple(used.values()))
-        operands = {index: self.view(operand, size, shape) for index, operand in used.items()}
-        self.steps += emit(chain(lines, operands, acc), out.reshape(shape), self.scratch, self.taken)
-
-    def shape_of(self, lines: Iterable[PointOp], size: int) -> Shape:
-        """The domain of a chain over `size` elements."""
-        used = (self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand")
-        return domain(size, tuple(used))
-
-    def finish(self, size: int) -> None:
-        """The epilogue, on the core's result that lies in the output."""
-        if self.d.epilogue:
-            shape = self.shape_of(self.d.epilogue, size)
-            self.chain(self.d.epilogue, size, array(self.out(shape)), self.out(shape))
 
 
 def steps_of(
@@ -132,42 +77,13 @@ def _fold(bench: Bench, combine: str, x: Array, out: Array) -> list[Step]:
     return [(np.add.reduce, (x, 1, None, out))]
 
 
-# rows: the NumPy form of each file in shaders/ ------------------------------------------------------------------------
-def _shifted(bench: Bench, x: Array, out: Array) -> tuple[Array, Array]:
-    """x − max in `out`; e to that, and its sum per row."""
-    powers, column = bench.temporary(x.shape), bench.temporary((x.shape[0], 1))
-    bench.steps += [
-        (np.maximum.reduce, (x, 1, None, column, True)),
-        (np.subtract, (x, column, out)),
-        (np.exp, (out, powers)),
-        (np.add.reduce, (powers, 1, None, column, True)),
-    ]
-    return powers, column
-
-
-def _softmax(bench: Bench, x: Array, out: Array) -> None:
-    powers, total = _shifted(bench, x, out)
-    bench.steps.append((np.divide, (powers, total, out)))
-
-
-def _log_softmax(bench: Bench, x: Array, out: Array) -> None:
-    _, total = _shifted(bench, x, out)
-    bench.steps += [(np.log, (total, total)), (np.subtract, (out, total, out))]
-
-
-ROWS: dict[str, Callable[[Bench, Array, Array], None]] = {
-    "softmax.wgsl": _softmax,
-    "log_softmax.wgsl": _log_softmax,
-}
-
-
-def _rows(bench: Bench) -> None:
-    r = bench.d.rows
-    assert r is not None  # the table asks by kernel
-    if r.file not in ROWS:
-        raise CompileError(f"dispatch {bench.d.index}", "kernel on cpu", r.file, f"one of {', '.join(ROWS)}")
-    ROWS[r.file](bench, bench.operand(0, (r.rows, r.width)), bench.out((r.rows, r.width)))
-    bench.finish(r.rows * r.width)
+def _custom(bench: Bench) -> None:
+    c = bench.d.custom
+    assert c is not None  # the table asks by kernel
+    if c.form not in FORMS:
+        raise CompileError(f"dispatch {bench.d.index}", "kernel on cpu", c.form, f"one of {', '.join(FORMS)}")
+    FORMS[c.form](bench, c)
+    bench.finish(bench.d.output_type.num_elements)
 
 
 # gathers --------------------------------------------------------------------------------------------------------------
@@ -210,54 +126,11 @@ def _span(n: int, axis: Axis) -> tuple[int, int]:
     return first, max(0, last - first + 1)
 
 
-# updates --------------------------------------------------------------------------------------------------------------
-def _multiplier(d: Dispatch) -> np.float32:
-    return np.array(d.params[:1] or (0x3F800000,), np.uint32).view(np.float32)[0]  # type: ignore[no-any-return]
-
-
-def _sgd(bench: Bench) -> None:
-    p = bench.arrays[bench.d.output]
-    g, t = bench.operand(0, p.shape), bench.temporary(p.shape)
-    rate = bench.temporary((1,) * p.ndim)
-    bench.steps += [
-        (np.multiply, (bench.scalars["lr"], _multiplier(bench.d), rate)),
-        (np.multiply, (g, rate, t)),
-        (np.subtract, (p, t, p)),
-    ]
-
-
-def _adam(bench: Bench) -> None:
-    p, m, v = (bench.arrays[b] for b in bench.d.in_place)
-    g, t, one = bench.operand(0, p.shape), bench.temporary(p.shape), np.float32(1)
-    rest1, rest2, rate = (bench.temporary((1,) * p.ndim, np.dtype(np.float32)) for _ in range(3))
-    s = bench.scalars
-    bench.steps += [
-        (np.subtract, (one, s["beta1"], rest1)),
-        (np.subtract, (one, s["beta2"], rest2)),
-        (np.multiply, (s["lr"], _multiplier(bench.d), rate)),
-        (np.multiply, (rate, s["correction1"], rate)),
-        (np.multiply, (m, s["beta1"], m)),
-        (np.multiply, (g, rest1, t)),
-        (np.add, (m, t, m)),
-        (np.multiply, (g, g, t)),
-        (np.multiply, (t, rest2, t)),
-        (np.multiply, (v, s["beta2"], v)),
-        (np.add, (v, t, v)),
-        (np.multiply, (v, s["correction2"], t)),
-        (np.sqrt, (t, t)),
-        (np.add, (t, s["epsilon"], t)),
-        (np.divide, (m, t, t)),
-        (np.multiply, (t, rate, t)),
-        (np.subtract, (p, t, p)),
-    ]
-
-
 _KERNELS: dict[str, Callable[[Bench], None]] = {
     "pointwise": _pointwise,
     "matmul": _matmul,
     "reduce": _reduce,
-    "rows": _rows,
+    "custom": _custom,
     "movement": _movement,
-    "sgd": _sgd,
-    "adam": _adam,
+    **UPDATES,
 }

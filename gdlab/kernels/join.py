@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import numpy as np
-
 from gdlab.errors import CompileError
+from gdlab.kernels.custom import custom
 from gdlab.kernels.pieces import (
     Bindings,
     Text,
@@ -17,12 +16,13 @@ from gdlab.kernels.pieces import (
     helpers,
     may_be_wide,
     number,
-    shader,
     widened,
 )
 from gdlab.kernels.product import Product, aligned
+from gdlab.kernels.stores import by_four, constants, store, store4, whole_file
 from gdlab.kernels.tiles import WRITERS
-from gdlab.plan.plan import SCALARS, Dispatch, LineMap, PointOp, Target
+from gdlab.kernels.updates import UPDATES
+from gdlab.plan.plan import Dispatch, LineMap, PointOp, Target
 from gdlab.types import DType
 
 _COMBINE = {"sum": "a + b", "max": "max_nan(a, b)", "min": "min_nan(a, b)"}
@@ -47,54 +47,7 @@ def _helper_text(text: Text) -> str:
     return "\n\n".join(helpers(sorted(used)))
 
 
-def constants(text: Text, **values: int) -> None:
-    """`const NAME = value;` lines."""
-    text.add("")
-    for name, value in values.items():
-        text.add(f"const {name} = {value}u;")
-    text.add("")
-
-
-def _file(text: Text, name: str, *nodes: int) -> None:
-    text.add(shader(name).rstrip("\n"), *nodes)
-
-
-# stores and loads -----------------------------------------------------------------------------------------------------
-def _store(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
-    """`after`, the epilogue, and `store(i, value)`, which writes it."""
-    if d.epilogue:
-        chain_function(text, "after", d.epilogue, "acc: f32", "f32")
-    loads = [bindings.at(d.operands[k]) for k in chain_operands(d.epilogue)]
-    value = call("after", d.epilogue, "value", loads) if d.epilogue else "value"
-    text.add(f"fn store(i: u32, value: {bindings.type}) {{")
-    text.add(f"    out[i] = {value};", node)
-    text.add("}\n")
-
-
-def _store4(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
-    """`store4(i, value)`: four neighbours at once."""
-    used = chain_operands(d.epilogue)
-    if d.epilogue:
-        chain_function(text, "after", d.epilogue, "acc: f32", "f32")
-    text.add("fn store4(i: u32, value: vec4<f32>) {")
-    for k in used:
-        text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
-    _by_four(text, "out[i / 4u]", [f"x{k}" for k in used], d.epilogue, "after", "value", node)
-    text.add("}\n")
-
-
-def _by_four(
-    text: Text, place: str, loads: list[str], chain: tuple[PointOp, ...], name: str, first: str, node: int
-) -> None:
-    if not chain:
-        text.add(f"    {place} = {first};", node)
-        return
-    text.add(f"    {place} = vec4<f32>(", node)
-    for q in "xyzw":
-        text.add(f"        {call(name, chain, f'{first}.{q}' if first else '', [f'{x}.{q}' for x in loads])},", node)
-    text.add("    );", node)
-
-
+# loads ----------------------------------------------------------------------------------------------------------------
 def _element(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
     """`element(i)`: what the core reads: the prologue's last value, or operand 0."""
     if d.prologue:
@@ -123,14 +76,14 @@ def _pointwise(text: Text, d: Dispatch) -> None:
     if four:
         for k in used:
             text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
-        _by_four(text, "out[i / 4u]", [f"x{k}" for k in used], d.epilogue, "chain", "", node)
+        by_four(text, "out[i / 4u]", [f"x{k}" for k in used], d.epilogue, "chain", "", node)
     else:
         for q in range(4 if d.variant == "vec4" else 1):
             at = f"i + {q}u" if q else "i"
             loads = [bindings.at(d.operands[k], at) for k in used]
             text.add(f"    out[{at}] = {call('chain', d.epilogue, '', loads)};", node)
     text.add("}\n")
-    _file(text, "pointwise.wgsl")
+    whole_file(text, "pointwise.wgsl")
 
 
 def _matmul(text: Text, d: Dispatch) -> None:
@@ -145,7 +98,7 @@ def _matmul(text: Text, d: Dispatch) -> None:
     bindings = Bindings(d, wide)
     bindings.declare(text)
     text.add("")
-    (_store4 if d.output in wide else _store)(text, d, bindings, p.node)
+    (store4 if d.output in wide else store)(text, d, bindings, p.node)
     product = Product(p, bindings.variable[a], bindings.variable[b], a in wide, b in wide, d.output in wide)
     WRITERS[kind](text, product, d.params)
 
@@ -169,26 +122,12 @@ def _reduce(text: Text, d: Dispatch) -> None:
     line = PointOp("finish", r.finish, (), (), (("n", float(r.count)),), r.node)
     text.add(f"    return {_expression(line)};", r.node)
     text.add("}\n")
-    _store(text, d, bindings, r.node)
-    _file(text, "reduce.wgsl" if lanes == 1 else "reduce_shared.wgsl", r.node)
+    store(text, d, bindings, r.node)
+    whole_file(text, "reduce.wgsl" if lanes == 1 else "reduce_shared.wgsl", r.node)
 
 
 def _expression(line: PointOp) -> str:
     return re.sub(r"\bn\b", number(float(dict(line.attrs)["n"])), line.expr)
-
-
-def _rows(text: Text, d: Dispatch) -> None:
-    r = d.rows
-    assert r is not None  # the table asks by kernel
-    across, lanes = d.params
-    bindings = Bindings(d, ())
-    bindings.declare(text)
-    constants(text, ROWS=r.rows, WIDTH=r.width, ACROSS=across, LANES=lanes)
-    _element(text, d, bindings, r.node)
-    _store(text, d, bindings, r.node)
-    _file(text, r.file, r.node)
-    text.add("")
-    _file(text, "rows_alone.wgsl" if lanes == 1 else "rows.wgsl", r.node)
 
 
 def _movement(text: Text, d: Dispatch) -> None:
@@ -216,32 +155,15 @@ def _movement(text: Text, d: Dispatch) -> None:
     where = " + ".join([*places, str(g.offset)]) if g.offset or not places else " + ".join(places)
     text.add(f"    return {bindings.variable[d.operands[0].buffer]}[{where}];", g.node)
     text.add("}\n")
-    _store(text, d, bindings, g.node)
-    _file(text, "gather.wgsl", g.node)
-
-
-def _update(text: Text, d: Dispatch) -> None:
-    names = ("gradient", "weight", "first_moment", "second_moment")
-    roles = dict(zip((d.operands[0].buffer, *d.in_place), names, strict=False))
-    bindings = Bindings(d, roles)
-    bindings.variable = roles
-    bindings.declare(text)
-    size = d.output_type.num_elements
-    constants(text, SIZE=-(-size // 4), GROUP=d.workgroup_size[0])
-    factor = np.array(d.params[:1], np.uint32).view(np.float32)[0]
-    text.add(f"const MULTIPLIER = {number(float(factor))};")
-    for name in d.scalars:
-        text.add(f"fn {name}() -> f32 {{ return scalars[{SCALARS.index(name)}]; }}")
-    text.add("")
-    _file(text, f"{d.kernel}.wgsl", *d.origin)
+    store(text, d, bindings, g.node)
+    whole_file(text, "gather.wgsl", g.node)
 
 
 _WRITERS: dict[str, Callable[[Text, Dispatch], None]] = {
     "pointwise": _pointwise,
     "matmul": _matmul,
     "reduce": _reduce,
-    "rows": _rows,
+    "custom": custom,
     "movement": _movement,
-    "sgd": _update,
-    "adam": _update,
+    **UPDATES,
 }

@@ -102,11 +102,12 @@ class Bindings:
         for i, (buffer, access) in enumerate(d.bindings):
             self.variable[buffer] = f"in{i}" if access == "r" else "out"
         self.type = d.output_type.dtype.value
+        self.types = {o.buffer: o.dtype.value for o in d.operands} | {d.output: self.type}
 
     def declare(self, text: Text) -> None:
         """One line per binding, then the per-step scalars."""
         for i, (buffer, access) in enumerate(self.d.bindings):
-            element = "vec4<f32>" if buffer in self.wide else self.type
+            element = "vec4<f32>" if buffer in self.wide else self.types.get(buffer, self.type)
             mode = "read" if access == "r" else "read_write"
             text.add(f"@group(0) @binding({i}) var<storage, {mode}> {self.variable[buffer]}: array<{element}>;")
         if self.d.scalars:
@@ -114,16 +115,17 @@ class Bindings:
 
     def at(self, operand: Operand, index: str = "i") -> str:
         """Element `index` of an operand."""
-        name = self.variable[operand.buffer]
         match operand.access:
             case "full":
-                return f"{name}[{index}]"
+                place = index
             case "row":
-                return f"{name}[({index}) % {operand.extent}u]"
+                place = f"({index}) % {operand.extent}u"
             case "column":
-                return f"{name}[({index}) / {operand.extent}u]"
+                place = f"({index}) / {operand.extent}u"
             case "scalar":
-                return f"{name}[0]"
+                place = "0u"
+        name = self.variable[operand.buffer]
+        return f"{name}[({place}) / 4u][({place}) % 4u]" if operand.buffer in self.wide else f"{name}[{place}]"
 
     def four(self, operand: Operand, index: str = "i") -> str:
         """Elements `index` … `index` + 3, where `index` is a multiple of 4."""

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Grads, Rows, Sample, fused, op, want
+from gdlab.op import Array, Bad, Grads, Sample, Shader, by_rows, fused, op, want
 from gdlab.ops.elementwise import to_row
 from gdlab.types import TensorType
 
@@ -23,7 +23,7 @@ def _softmax(x: Array) -> Array:
     return powers / total
 
 
-@op(numpy=_softmax, kernel=Rows("softmax.wgsl"), samples=(*ROWS, LOST), bad=NOT_F32)
+@op(numpy=_softmax, kernel=Shader("softmax.wgsl", by_rows(5)), samples=(*ROWS, LOST), bad=NOT_F32)
 def softmax(x: Value) -> TensorType:
     """e^(x − max) over its sum along the last axis: f32[..., n] -> f32[..., n]; a row of −inf gives NaN."""
     return x.type
@@ -40,7 +40,7 @@ def _log_softmax(x: Array) -> Array:
     return shifted - np.log(total)
 
 
-@op(numpy=_log_softmax, kernel=Rows("log_softmax.wgsl"), samples=(*ROWS, LOST), bad=NOT_F32)
+@op(numpy=_log_softmax, kernel=Shader("log_softmax.wgsl", by_rows(5)), samples=(*ROWS, LOST), bad=NOT_F32)
 def log_softmax(x: Value) -> TensorType:
     """x − max − ln Σ e^(x − max) along the last axis, never the logarithm of a softmax: f32[..., n] -> f32[..., n]."""
     return x.type

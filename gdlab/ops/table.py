@@ -20,7 +20,7 @@ from gdlab.op import (
     Movement,
     Op,
     Reduction,
-    Rows,
+    Shader,
 )
 
 PRIVATE = "private"  # the section of ops that only gradients build
@@ -115,7 +115,7 @@ def _kernel(kernel: Kernel | None) -> str:
             return combine if finish == "acc" else f"{combine}, {finish}"
         case Contraction(a, b):
             return f"{a} · {b}"
-        case Rows(file):
+        case Shader(file):
             return file
         case Leaf() | Alias() | Movement():
             return type(kernel).__name__.lower()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gdlab.op import Contraction, Elementwise, Leaf, Movement, Reduction, Rows
+from gdlab.op import Contraction, Elementwise, Leaf, Movement, Reduction, Shader
 from gdlab.plan.labels import display
 from gdlab.plan.plan import CompileOptions, Limits, Missed
 from gdlab.plan.terms import Term, Terms
 
 Side = Literal["epilogue", "prologue"]
-_CORES = (Contraction, Movement, Reduction, Rows)
+_CORES = (Contraction, Movement, Reduction, Shader)
 MAX_CHAIN = 64  # lines of one kernel: beyond, drivers take seconds to compile it
 
 
@@ -56,7 +56,7 @@ def operand_terms(term: Term, terms: Terms) -> list[tuple[int, bool, bool]]:
     kernel = term.op.kernel
     if isinstance(kernel, (Elementwise, Reduction)):
         return [(v.term, v.access == "full", True) for v in terms.reads[term.id] if not v.is_literal]
-    if isinstance(kernel, (Contraction, Rows, Movement)):
+    if isinstance(kernel, (Contraction, Movement, Shader)):
         return [(terms.base[i], True, False) for i in term.inputs]
     return []
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gdlab.graph import Graph
-from gdlab.op import Contraction, Elementwise, Fill, Reduction, Rows
+from gdlab.op import Contraction, Elementwise, Fill, Reduction, Shader, Work
 from gdlab.plan import labels, variants
 from gdlab.plan.chains import Cluster, is_leaf
 from gdlab.plan.plan import (
     Arg,
     Buffer,
     BufferKind,
+    Custom,
     Dispatch,
     DispatchPhase,
     Gather,
@@ -22,7 +23,6 @@ from gdlab.plan.plan import (
     Operand,
     PointOp,
     Reduce,
-    RowKernel,
     Target,
 )
 from gdlab.plan.terms import Term, Terms, View, fill_value, movement_of
@@ -114,8 +114,8 @@ class Lowering:
             self._emit_matmul(root, core, kernel, parts)
         elif isinstance(kernel, Reduction):
             self._emit_reduce(root, core, kernel, parts)
-        elif isinstance(kernel, Rows):
-            self._emit_rows(root, core, kernel, parts)
+        elif isinstance(kernel, Shader):
+            self._emit_custom(root, core, kernel, parts)
         else:
             self._emit_gather(root, core, parts)
         for member in cluster.members:
@@ -169,15 +169,34 @@ class Lowering:
             )
             parts.operands, chain = [Operand(buffer, partial.shape)], ()
 
-    def _emit_rows(self, root: Term, core: Term, kernel: Rows, parts: _Parts) -> None:
-        width = core.type.shape[-1]
-        rows = RowKernel(kernel.file, core.type.num_elements // width, width, core.node)
+    def _emit_custom(self, root: Term, core: Term, kernel: Shader, parts: _Parts) -> None:
+        form, work = self._form(core, kernel)
+        integers = tuple((k, v) for k, v in work.constants.items() if isinstance(v, int))
+        numbers = tuple((k, v) for k, v in work.constants.items() if isinstance(v, float))
+        names = core.op.operand_names(len(core.inputs))
+        custom = Custom(
+            core.op.family, kernel.file.removesuffix(".wgsl"), form.file, names, work.units, work.length, work.group,
+            integers, numbers, core.node,
+        )  # fmt: skip
         parts.read_whole(core.inputs)
         chain = parts.epilogue()
-        label = f"{labels.display(core.op.name)}[{rows.rows}x{width}]" + labels.suffix(chain)
-        flops = core.type.num_elements * (5 + len(chain))
-        schedule = variants.rows(rows, self.target)
-        self._emit("rows", root, parts, label, schedule, epilogue=chain, rows=rows, flops=flops)
+        extents = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))
+        label = f"{labels.display(core.op.name)}[{extents}]" + labels.suffix(chain)
+        self._emit(
+            "custom", root, parts, label, variants.custom(custom, self.target), epilogue=chain, custom=custom,
+            scalars=kernel.scalars, flops=work.flops + core.type.num_elements * len(chain),
+        )  # fmt: skip
+
+    def _form(self, core: Term, kernel: Shader) -> tuple[Shader, Work]:
+        """The form of a kernel that fits the target, and its work."""
+        types, attrs = tuple(self.terms.terms[i].type for i in core.inputs), dict(core.attrs)
+        if kernel.hardware is not None and self.target.adapter_class == "hardware":
+            work = kernel.hardware.work(types, core.type, attrs)
+            if work is not None:
+                return kernel.hardware, work
+        work = kernel.work(types, core.type, attrs)
+        assert work is not None  # the first form fits everything
+        return kernel, work
 
     def _emit_gather(self, root: Term, core: Term, parts: _Parts) -> None:
         offset, axes, fill = movement_of(core, self.terms.terms[core.inputs[0]].type)
@@ -262,16 +281,17 @@ class _Parts:
         buffer = self.lowering.out.buffer_of[term]
         key = buffer, access, extent
         if key not in self.index:
+            dtype = self.lowering.out.buffers[buffer].dtype
             self.index[key] = len(self.operands)
-            self.operands.append(Operand(buffer, shape, access, extent))  # type: ignore[arg-type]
+            self.operands.append(Operand(buffer, shape, access, extent, dtype))  # type: ignore[arg-type]
         return self.index[key]
 
     def read_whole(self, inputs: Iterable[int]) -> None:
         """The operands of a core that reads memory as it lies, one each even where they are equal."""
         terms = self.lowering.terms
         for i in inputs:
-            base = terms.base[i]
-            self.operands.append(Operand(self.lowering.out.buffer_of[base], terms.terms[i].type.shape))
+            type = terms.terms[i].type
+            self.operands.append(Operand(self.lowering.out.buffer_of[terms.base[i]], type.shape, dtype=type.dtype))
 
     def prologue(self, core: Term) -> tuple[PointOp, ...]:
         """The chain whose last value a reduction folds; without one the reduction reads operand 0."""

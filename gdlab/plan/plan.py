@@ -18,7 +18,9 @@ from gdlab.types import DType, Shape, TensorType
 BufferKind = Literal["input", "parameter", "constant", "intermediate", "gradient", "output", "loss", "state"]
 DispatchPhase = Literal["forward", "backward", "update", "copy"]
 Access = Literal["full", "row", "column", "scalar"]
-KernelName = Literal["pointwise", "reduce", "rows", "matmul", "movement", "sgd", "adam"]
+KernelName = Literal[
+    "pointwise", "reduce", "custom", "matmul", "movement", "sgd", "adam", "adamw", "laprop", "accumulate", "clear"
+]
 HazardKind = Literal["raw", "war", "waw"]
 PlanMode = Literal["training", "inference"]
 
@@ -45,6 +47,7 @@ class Operand:
     shape: Shape
     access: Access = "full"
     extent: int = 1
+    dtype: DType = DType.f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +103,24 @@ class Matmul:
 
 
 @dataclass(frozen=True, slots=True)
-class RowKernel:
-    """A kernel of its own over `rows` rows of `width` elements; `file` is its WGSL in `shaders/`."""
+class Custom:
+    """A kernel of its own: `file` is its WGSL in `shaders/`, `form` names its NumPy form, `names[k]` is what both call
+    operand k, `family` that of the op. The rest is what `gdlab.op.Work` says."""
 
+    family: str
+    form: str
     file: str
-    rows: int
-    width: int
+    names: tuple[str, ...]
+    units: int
+    length: int
+    group: int
+    integers: tuple[tuple[str, int], ...]
+    numbers: tuple[tuple[str, float], ...]
     node: int
+
+    def __getitem__(self, name: str) -> int:
+        """The integer constant of this name."""
+        return dict(self.integers)[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +138,12 @@ class Gather:
 class Dispatch:
     """One kernel launch.
 
-    The core (`reduce`, `matmul`, `rows`, `gather`; none for `pointwise`) reads operand 0 (and 1 for a product), or the
-    last value of `prologue`, a chain evaluated per element read; `epilogue` is a chain on its result (`acc`), evaluated
-    per element written. A `pointwise` dispatch is its `epilogue` alone. `output` is written in full; `in_place` (read
-    and written through one binding) occurs in updates. `params` are the numbers of the variant: rows and columns of a
-    tile, results and lanes of a group, or an update's learning rate multiplier (bits of an f32).
+    The core (`reduce`, `matmul`, `gather`, `custom`; none for `pointwise`) reads operand 0 (1 too for a product, all of
+    its own for a `custom` one), or the last value of `prologue`, a chain evaluated per element read; `epilogue` is a
+    chain on its result (`acc`), evaluated per element written. A `pointwise` dispatch is its `epilogue` alone. `output`
+    is written in full; `in_place` (read and written through one binding) occurs in updates. `params` are the numbers of
+    the variant: rows and columns of a tile, results and lanes of a group, or an update's learning rate multiplier (bits
+    of an f32).
     """
 
     index: int
@@ -143,8 +158,8 @@ class Dispatch:
     epilogue: tuple[PointOp, ...] = ()
     reduce: Reduce | None = None
     matmul: Matmul | None = None
-    rows: RowKernel | None = None
     gather: Gather | None = None
+    custom: Custom | None = None
     scalars: tuple[str, ...] = ()
     workgroups: tuple[int, int, int] = (1, 1, 1)
     workgroup_size: tuple[int, int, int] = (64, 1, 1)
@@ -180,7 +195,7 @@ class Dispatch:
 
 
 # per-step scalars that update kernels read: element i of the scalar buffer
-SCALARS = ("lr", "beta1", "beta2", "epsilon", "correction1", "correction2")
+SCALARS = ("lr", "beta1", "beta2", "epsilon", "correction1", "correction2", "decay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,10 +374,12 @@ def _fields(plan: ExecutionPlan) -> tuple[object, ...]:
 class Update:
     """The configured parameter update: its dispatches (phase `update`) and the state buffers they need.
 
-    State buffer ids continue after `ExecutionPlan.buffers`; `moments[parameter buffer] = (m, v)`.
+    State buffer ids continue after `ExecutionPlan.buffers`; `moments[parameter buffer] = (m, v)`. The first `early`
+    dispatches add up gradients and run in every step, the others in those that update.
     """
 
-    rule: Literal["none", "sgd", "adam"]
+    rule: Literal["none", "sgd", "adam", "adamw", "laprop"]
     dispatches: tuple[Dispatch, ...]
     buffers: tuple[Buffer, ...]
     moments: tuple[tuple[int, int, int], ...]
+    early: int = 0

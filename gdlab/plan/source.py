@@ -13,12 +13,12 @@ from gdlab.plan.plan import Dispatch, PointOp
 def source_hash(d: Dispatch) -> str:
     """16 hex digits over everything that the text is written from; buffers and nodes do not count."""
     place = {buffer: i for i, (buffer, _) in enumerate(d.bindings)}
-    operands = tuple((place[o.buffer], o.access, o.extent) for o in d.operands)
-    r, m, w, g = d.reduce, d.matmul, d.rows, d.gather
+    operands = tuple((place[o.buffer], o.access, o.extent, o.dtype) for o in d.operands)
+    r, m, c, g = d.reduce, d.matmul, d.custom, d.gather
     core = (
         r and (r.combine, r.finish, r.outer, r.length, r.inner, r.count),
         m and (m.m, m.n, m.k, m.a, m.b),
-        w and (w.file, w.rows, w.width),
+        c and (c.file, c.names, c.units, c.length, c.integers, repr(c.numbers)),
         g and (g.shape, g.offset, g.axes, repr(g.fill)),
     )
     written = tuple(place[b] for b in d.writes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gdlab.errors import CompileError
 from gdlab.graph import Attrs, Graph, Node, attrs_key, reachable
-from gdlab.op import REGISTRY, Alias, Axis, Contraction, Elementwise, Fill, Leaf, Movement, Op, Reduction, Rows
+from gdlab.op import REGISTRY, Alias, Axis, Contraction, Elementwise, Fill, Leaf, Movement, Op, Reduction, Shader
 from gdlab.plan.expr import evaluate
 from gdlab.plan.plan import Access
 from gdlab.types import Shape, TensorType, f32
@@ -205,7 +205,7 @@ _VIEWS: dict[type, Callable[[Term, list[Term], list[View]], View]] = {
     Movement: _movement,
     Elementwise: _elementwise,
     Reduction: _stored,
-    Rows: _stored,
+    Shader: _stored,
     Contraction: _stored,
 }
 

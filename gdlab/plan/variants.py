@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gdlab.errors import CompileError
-from gdlab.plan.plan import Limits, Matmul, Operand, Reduce, RowKernel, Target
+from gdlab.plan.plan import Custom, Limits, Matmul, Operand, Reduce, Target
 
 GROUP = 64  # invocations of a group that works element by element
 ROW_GROUP = 256  # of a group that works on one long row, on hardware
@@ -123,18 +123,24 @@ def _power(n: int, most: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def rows(r: RowKernel, target: Target) -> Schedule:
-    """`params` = rows per group, lanes per row."""
-    count, width = r.rows, r.width
+def custom(c: Custom, target: Target) -> Schedule:
+    """`params` = pieces of work per group, lanes per piece."""
+    if c.group:
+        reason = f"{c.units} groups of {c.group} invocations share what they read"
+        return Schedule("groups", reason, (c.group, 1, 1), grid(c.units, target.limits), (1, c.group))
+    if not c.length:
+        across = SIMD if is_software(target) else GROUP
+        reason, groups = "one invocation per piece of work", grid(-(-c.units // across), target.limits)
+        return Schedule("alone", reason, (across, 1, 1), groups, (across, 1))
     if is_software(target):
-        lanes = _power(max(-(-3 * width // MAX_TRIPS), 1 if width < 64 else SIMD), 64)
+        lanes = _power(max(-(-3 * c.length // MAX_TRIPS), 1 if c.length < 64 else SIMD), 64)
         across = max(1, SIMD // lanes)
     else:
-        lanes = _power(min(-(-width // 4), ROW_GROUP), target.limits.invocations)
+        lanes = _power(min(-(-c.length // 4), ROW_GROUP), target.limits.invocations)
         across = max(1, GROUP // lanes)
-    _check_trips(f"row of {width} elements", -(-width // lanes) * 3, r.node, target)
-    reason = f"{lanes} invocations per row of {width}, {across} rows per group"
-    groups = grid(-(-count // across), target.limits)
+    _check_trips(f"row of {c.length} elements", -(-c.length // lanes) * 3, c.node, target)
+    reason = f"{lanes} invocations per row of {c.length}, {across} rows per group"
+    groups = grid(-(-c.units // across), target.limits)
     return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), groups, (across, lanes))
 
 

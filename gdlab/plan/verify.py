@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 
@@ -28,13 +29,14 @@ def verify_update(plan: ExecutionPlan, update: Update) -> Update:
     buffers = (*plan.buffers, *update.buffers)
     slots = len(plan.memory.slots)
     slot_of = (*plan.memory.slot_of, *range(slots, slots + len(update.buffers)))
-    written: dict[int, int] = {}
-    for d in update.dispatches:
-        _check_dispatch(d, buffers, slot_of, plan.target.limits)
-        for b in d.writes:
-            if b in written:
-                raise _conflict(d.index, written[b], b, "both write")
-            written[b] = d.index
+    for _, together in itertools.groupby(update.dispatches, lambda d: d.group):
+        written: dict[int, int] = {}
+        for d in together:
+            _check_dispatch(d, buffers, slot_of, plan.target.limits)
+            for b in d.writes:
+                if b in written:
+                    raise _conflict(d.index, written[b], b, "both write")
+                written[b] = d.index
     return update
 
 
@@ -141,9 +143,9 @@ def _reduce_domains(d: Dispatch) -> Domains:
     return () if d.prologue else (results * d.reduce.length,), results * d.reduce.length, results
 
 
-def _rows_domains(d: Dispatch) -> Domains:
-    assert d.rows is not None  # the table asks by kernel
-    return (d.rows.rows * d.rows.width,), 0, d.rows.rows * d.rows.width
+def _custom_domains(d: Dispatch) -> Domains:
+    assert d.custom is not None  # the table asks by kernel
+    return tuple(math.prod(o.shape) for o in d.operands[: len(d.custom.names)]), 0, d.output_type.num_elements
 
 
 def _gather_domains(d: Dispatch) -> Domains:
@@ -155,7 +157,7 @@ _DOMAINS: dict[str, Callable[[Dispatch], Domains]] = {
     "pointwise": lambda d: ((), 0, d.output_type.num_elements),
     "matmul": _matmul_domains,
     "reduce": _reduce_domains,
-    "rows": _rows_domains,
+    "custom": _custom_domains,
     "movement": _gather_domains,
 }
 

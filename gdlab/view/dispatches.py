@@ -112,7 +112,7 @@ def _text_of(
 
 def _nodes_of(d: Dispatch) -> tuple[int, ...]:
     """Every node that a line of its text may stand for, by place."""
-    cores = (d.reduce, d.matmul, d.rows, d.gather)
+    cores = (d.reduce, d.matmul, d.gather, d.custom)
     return (
         *(p.node for p in d.prologue),
         *(p.node for p in d.epilogue),
@@ -129,7 +129,7 @@ def _shape_of(d: Dispatch, nodes: Sequence[int]) -> Hashable:
         _ordinals(buffers), _ordinals(nodes), len(d.prologue),
         tuple((o.shape, o.access, o.extent) for o in d.operands),
         tuple((p.op, p.expr, p.names, p.args, p.attrs) for p in (*d.prologue, *d.epilogue)),
-        tuple(None if core is None else replace(core, node=0) for core in (d.reduce, d.matmul, d.rows, d.gather)),
+        tuple(None if core is None else replace(core, node=0) for core in (d.reduce, d.matmul, d.gather, d.custom)),
     )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def _kernel_table(kernels: Sequence[_Kernel]) -> Json:
         "count": len(kernels),
         "key": [hashlib.sha256(f"{k.dispatch.workgroup_size}{k.text}".encode()).hexdigest()[:12] for k in kernels],
         "entry": words([d.kernel for d in first]),
-        "family": words([_FAMILY[d.kernel] for d in first]),
+        "family": words([d.custom.family if d.custom else _FAMILY[d.kernel] for d in first]),
         "wgsl": [k.text for k in kernels],
         "workgroup_size": ragged([d.workgroup_size for d in first]),
         "constants": [{"params": list(d.params)} if d.params else {} for d in first],
@@ -162,8 +162,9 @@ def _kernel_table(kernels: Sequence[_Kernel]) -> Json:
 
 
 _FAMILY = {
-    "pointwise": "elementwise", "reduce": "reduction", "rows": "reduction", "matmul": "contraction",
-    "movement": "movement", "sgd": "update", "adam": "update",
+    "pointwise": "elementwise", "reduce": "reduction", "matmul": "contraction",
+    "movement": "movement", "sgd": "update", "adam": "update", "adamw": "update", "laprop": "update",
+    "accumulate": "update", "clear": "update",
 }  # fmt: skip
 
 
@@ -214,7 +215,7 @@ def _dispatch_family(graph: Graph, d: Dispatch) -> str:
     """The family of its core; a chain that holds a loss counts as one."""
     if d.kernel == "pointwise" and any(family(graph.node(i).op) == "loss" for i in d.origin):
         return "loss"
-    return _FAMILY[d.kernel]
+    return d.custom.family if d.custom else _FAMILY[d.kernel]
 
 
 def _group_table(groups: Sequence[Group]) -> Json:

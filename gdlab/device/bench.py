@@ -1,0 +1,70 @@
+"""Where the NumPy calls of one dispatch are put together: its arrays, temporaries, chains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gdlab.device.chain import Array, Scratch, Step, Value, array, chain, domain, emit, viewed
+from gdlab.plan.plan import Dispatch, Operand, PointOp
+from gdlab.types import Shape
+
+_F32 = np.dtype(np.float32)
+
+
+class Bench:
+    """What the calls of one dispatch are made with: its arrays, and temporaries that live as long as the dispatch."""
+
+    def __init__(
+        self, d: Dispatch, arrays: Mapping[int, Array], scratch: Scratch, scalars: Mapping[str, Array]
+    ) -> None:
+        self.d, self.arrays, self.scratch, self.scalars = d, arrays, scratch, scalars
+        self.taken: set[int] = set()
+        self.steps: list[Step] = []
+
+    def out(self, shape: Shape) -> Array:
+        """The output, as an array of `shape`."""
+        return self.arrays[self.d.output].reshape(shape)
+
+    def operand(self, index: int, shape: Shape) -> Array:
+        """All elements that operand `index` reads, as an array of `shape`."""
+        operand, size = self.d.operands[index], math.prod(shape)
+        data = self.arrays[operand.buffer]
+        if operand.access == "full":
+            return data.reshape(-1)[:size].reshape(shape)
+        whole = self.temporary(shape)
+        axes = domain(size, (operand,))
+        self.steps.append((np.copyto, (whole.reshape(axes), self.view(operand, size, axes))))
+        return whole
+
+    def view(self, operand: Operand, size: int, shape: Shape) -> Array:
+        """The operand, broadcastable over `shape`."""
+        seen, steps = viewed(self.arrays[operand.buffer], operand, size, shape)
+        self.steps += steps
+        return seen
+
+    def temporary(self, shape: Shape, dtype: np.dtype[Any] = _F32) -> Array:
+        """An array that nothing else of this dispatch uses."""
+        return self.scratch.claim(shape, dtype, self.taken)
+
+    def chain(self, lines: Iterable[PointOp], size: int, acc: Value | None, out: Array) -> None:
+        """Evaluate a chain over `size` elements into `out`; `acc` must be broadcastable over its domain."""
+        lines = tuple(lines)
+        used = {a.index: self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand"}
+        shape = domain(size, tuple(used.values()))
+        operands = {index: self.view(operand, size, shape) for index, operand in used.items()}
+        self.steps += emit(chain(lines, operands, acc), out.reshape(shape), self.scratch, self.taken)
+
+    def shape_of(self, lines: Iterable[PointOp], size: int) -> Shape:
+        """The domain of a chain over `size` elements."""
+        used = (self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand")
+        return domain(size, tuple(used))
+
+    def finish(self, size: int) -> None:
+        """The epilogue, on the core's result that lies in the output."""
+        if self.d.epilogue:
+            shape = self.shape_of(self.d.epilogue, size)
+            self.chain(self.d.epilogue, size, array(self.out(shape)), self.out(shape))

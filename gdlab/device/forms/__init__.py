@@ -1,0 +1,16 @@
+"""The NumPy form of every kernel that is a file in `shaders/`: `FORMS[name](bench, core)` appends the calls.
+
+A form reads `bench.operand(k, shape)`, writes all of `bench.out(shape)`, has temporaries of `bench.temporary(shape)`,
+and appends (function, arguments) to `bench.steps`; the epilogue follows by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gdlab.device.bench import Bench
+from gdlab.device.forms import rows
+from gdlab.plan.plan import Custom
+
+Form = Callable[[Bench, Custom], None]
+FORMS: Mapping[str, Form] = {**rows.FORMS}

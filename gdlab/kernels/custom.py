@@ -1,0 +1,63 @@
+"""Join the kernel of a `Shader`: its file in `shaders/`, between what the file may call and a `main`.
+
+A file may call, for each operand by the builder's name for it (`x`): `x_at(i)`, element i in row-major order (f32, or
+u32 of a u32 operand), and `x_four(i)`, four neighbours from i on (a multiple of 4; one vector load where the operand
+has a multiple of 4 elements). It writes with `store(i, value)`, or with `store4(i, vec4)`, never with both, and the
+epilogue runs inside. Its constants and per-step numbers are `NAME` and `name()`. It defines one of
+  fn unit(u: u32)                         a piece of work that one invocation does alone (Work.length = 0);
+  fn unit(u: u32, part: u32, live: bool)  one that LANES invocations share (Work.length > 0): `part` is 0 .. LANES - 1,
+                                          the sum and the maximum over all of them are `sum_of_unit(value)` and
+                                          `max_of_unit(value)`, which every invocation must reach; it may store only
+                                          where it is `live`;
+  fn main(...)                            everything, for `UNITS` groups of LANES invocations (Work.group).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from gdlab.kernels.pieces import Bindings, Text, chain_operands, may_be_wide, shader, widened
+from gdlab.kernels.stores import constants, scalar_functions, store, store4, whole_file
+from gdlab.plan.plan import Custom, Dispatch, Operand
+from gdlab.types import DType
+
+
+def custom(text: Text, d: Dispatch) -> None:
+    """The kernel of a dispatch with a `custom` core."""
+    c = d.custom
+    assert c is not None  # the table asks by kernel
+    across, lanes = d.params
+    called = set(re.findall(r"\b(\w+)\(", shader(c.file)))
+    by_four = "store4" in called
+    named = list(zip(c.names, d.operands, strict=False))
+    uses = [(o.buffer, _is_wide(o) and f"{name}_four" in called) for name, o in named]
+    uses += [(d.operands[k].buffer, by_four and may_be_wide(d.operands[k])) for k in chain_operands(d.epilogue)]
+    bindings = Bindings(d, widened([*uses, (d.output, by_four)]))
+    bindings.declare(text)
+    constants(text, UNITS=c.units, LANES=lanes, ACROSS=across, **dict(c.integers), **dict(c.numbers))
+    scalar_functions(text, d)
+    for name, operand in named:
+        _accessors(text, name, operand, bindings, called, c)
+    (store4 if by_four else store)(text, d, bindings, c.node)
+    whole_file(text, c.file, c.node)
+    if not c.group:
+        text.add("")
+        whole_file(text, _main(c, lanes), c.node)
+
+
+def _is_wide(operand: Operand) -> bool:
+    return math.prod(operand.shape) % 4 == 0 and operand.dtype is DType.f32
+
+
+def _main(c: Custom, lanes: int) -> str:
+    return "unit_alone.wgsl" if not c.length else "unit_lanes.wgsl" if lanes > 1 else "unit_lane.wgsl"
+
+
+def _accessors(text: Text, name: str, operand: Operand, bindings: Bindings, called: set[str], c: Custom) -> None:
+    """`x_at` and `x_four`, as far as the file calls them."""
+    if f"{name}_at" in called:
+        text.add(f"fn {name}_at(i: u32) -> {operand.dtype} {{\n    return {bindings.at(operand)};\n}}\n", c.node)
+    if f"{name}_four" in called:
+        four = bindings.four(operand)
+        text.add(f"fn {name}_four(i: u32) -> vec4<{operand.dtype}> {{\n    return {four};\n}}\n", c.node)

@@ -1,0 +1,62 @@
+"""Write what every kernel ends with: constants, per-step scalars, and the stores that run the epilogue."""
+
+from __future__ import annotations
+
+from gdlab.kernels.pieces import Bindings, Text, call, chain_function, chain_operands, number, shader
+from gdlab.plan.plan import SCALARS, Dispatch, PointOp
+
+
+def constants(text: Text, **values: int | float) -> None:
+    """`const NAME = value;` lines: ints as u32, floats as f32."""
+    text.add("")
+    for name, value in values.items():
+        text.add(f"const {name} = {f'{value}u' if isinstance(value, int) else f'f32({number(value)})'};")
+    text.add("")
+
+
+def scalar_functions(text: Text, d: Dispatch) -> None:
+    """One function for each per-step number that the kernel reads."""
+    for name in d.scalars:
+        text.add(f"fn {name}() -> f32 {{ return scalars[{SCALARS.index(name)}]; }}")
+    text.add("")
+
+
+def whole_file(text: Text, name: str, *nodes: int) -> None:
+    """A file of `shaders/`."""
+    text.add(shader(name).rstrip("\n"), *nodes)
+
+
+def store(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
+    """`after`, the epilogue, and `store(i, value)`, which writes it."""
+    if d.epilogue:
+        chain_function(text, "after", d.epilogue, "acc: f32", "f32")
+    loads = [bindings.at(d.operands[k]) for k in chain_operands(d.epilogue)]
+    value = call("after", d.epilogue, "value", loads) if d.epilogue else "value"
+    text.add(f"fn store(i: u32, value: {bindings.type}) {{")
+    text.add(f"    out[i] = {value};", node)
+    text.add("}\n")
+
+
+def store4(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
+    """`store4(i, value)`: four neighbours at once."""
+    used = chain_operands(d.epilogue)
+    if d.epilogue:
+        chain_function(text, "after", d.epilogue, "acc: f32", "f32")
+    text.add("fn store4(i: u32, value: vec4<f32>) {")
+    for k in used:
+        text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
+    by_four(text, "out[i / 4u]", [f"x{k}" for k in used], d.epilogue, "after", "value", node)
+    text.add("}\n")
+
+
+def by_four(
+    text: Text, place: str, loads: list[str], chain: tuple[PointOp, ...], name: str, first: str, node: int
+) -> None:
+    """`place = …`: the chain called for each of four neighbours; `first` is what its first parameter gets, if any."""
+    if not chain:
+        text.add(f"    {place} = {first};", node)
+        return
+    text.add(f"    {place} = vec4<f32>(", node)
+    for q in "xyzw":
+        text.add(f"        {call(name, chain, f'{first}.{q}' if first else '', [f'{x}.{q}' for x in loads])},", node)
+    text.add("    );", node)

@@ -1,0 +1,20 @@
+// One invocation has a piece of work of its own: there is nobody to share with.
+fn max_of_unit(value: f32) -> f32 {
+    return value;
+}
+
+fn sum_of_unit(value: f32) -> f32 {
+    return value;
+}
+
+@compute @workgroup_size(LANES * ACROSS)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let wanted = ((group.z * groups.y + group.y) * groups.x + group.x) * ACROSS + lane;
+    if (wanted < UNITS) {
+        unit(wanted, 0u, true);
+    }
+}
