@@ -48,6 +48,19 @@ front: .venv/.test ## tsc --strict, and the front-end tests that run in Node
 pytest: .venv/.test .venv/.machine ## the Python tests, those in a real browser among them
 	@$(PYTHON) -m pytest
 
+.PHONY: laws
+laws: .venv/.test ## the optimizer's laws on 300 random graphs instead of 60
+	@GDLAB_GRAPHS=300 $(PYTHON) -m pytest tests/test_optimize_laws.py tests/test_optimize_engines.py
+
+.PHONY: faults
+faults: .venv/.test .venv/.machine ## 10,000 random calls, 50 kills, threads side by side: the long form of the fault tests
+	@GDLAB_FUZZ=10000 GDLAB_KILLS=50 GDLAB_ROUNDS=1000 GDLAB_CORRUPTIONS=400 $(PYTHON) -m pytest \
+		tests/test_session_faults.py tests/test_checkpoint.py tests/test_plan_cache.py
+
+.PHONY: soak
+soak: .venv/.test .venv/.machine ## 100,000 steps: memory stays flat, losses exact and in order
+	@GDLAB_SOAK=100000 $(PYTHON) -m pytest tests/test_soak.py
+
 .PHONY: bench
 bench: .venv/.test ## print the benchmark table
 	@$(PYTHON) -m benchmarks

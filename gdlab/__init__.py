@@ -12,16 +12,19 @@ In Jupyter: `%load_ext gdlab`, then a `%%graph` cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gdlab import ops
+from gdlab import data, init, load, models, nn, ops, train
+from gdlab import decompose as _decompose  # noqa: F401  (`graph.decompose()`)
 from gdlab.autodiff import AutodiffReport, differentiate
+from gdlab.data import Batch, DataLoader, InputStream, MnistDataset
 from gdlab.device import device
 from gdlab.errors import *  # noqa: F403
 from gdlab.errors import __all__ as _errors
 from gdlab.graph import Graph, Node, Value
+from gdlab.load import SafeTensorsModel, load_safetensors
 from gdlab.op import Bad, Elementwise, Op, Reduction, Sample, fused, op
 from gdlab.ops import *  # noqa: F403
 from gdlab.ops import __all__ as _ops
@@ -29,17 +32,42 @@ from gdlab.plan import compile
 from gdlab.plan.plan import CompileOptions, ExecutionPlan
 from gdlab.rewrite import Budget, OptimizeReport, optimize, rule, rules
 from gdlab.runner import Runner
-from gdlab.session import Session, build_inference_session, build_session, build_session_with_report
+from gdlab.session import (
+    MemorySummary,
+    Session,
+    SessionConfig,
+    build,
+    build_inference_session,
+    build_session,
+    build_session_cached,
+    build_session_unoptimized,
+    build_session_with_report,
+    compile_training_graph,
+)
 from gdlab.study import VIEWS, Study
 from gdlab.text import parse
-from gdlab.types import DType, TensorType, f32, u32
+from gdlab.train import (
+    EpochStats,
+    LossHistory,
+    MetricCallback,
+    Optimizer,
+    StepMetrics,
+    TrainConfig,
+    Trainer,
+    TrainHistory,
+)
+from gdlab.types import DType, TensorType, f16, f32, q4, q8, u32
 
 __version__ = "0.1.0"
 __all__ = [
-    *_errors, *_ops, "AutodiffReport", "Bad", "Budget", "CompileOptions", "DType", "Elementwise", "ExecutionPlan",
-    "Graph", "Node", "Op", "OptimizeReport", "Reduction", "Runner", "Sample", "Session", "Study", "TensorType",
-    "Value", "build_inference_session", "build_session", "build_session_with_report", "compile", "device",
-    "differentiate", "f32", "fused", "load_doc", "op", "ops", "optimize", "parse", "rule", "rules", "show", "u32",
+    *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "Budget", "CompileOptions", "DType", "DataLoader", "Elementwise",
+    "EpochStats", "ExecutionPlan", "Graph", "InputStream", "LossHistory", "MemorySummary", "MetricCallback",
+    "MnistDataset", "Node", "Op", "OptimizeReport", "Optimizer", "Reduction", "Runner", "SafeTensorsModel", "Sample",
+    "Session", "SessionConfig", "StepMetrics", "Study", "TensorType", "TrainConfig", "TrainHistory", "Trainer", "Value",
+    "build", "build_inference_session", "build_session", "build_session_cached", "build_session_unoptimized",
+    "build_session_with_report", "compile", "compile_training_graph", "data", "device", "differentiate", "f16", "f32",
+    "fused", "init", "load", "load_doc", "load_safetensors", "models", "nn", "op", "ops", "optimize", "parse", "q4",
+    "q8", "rule", "rules", "show", "train", "u32",
 ]  # fmt: skip
 
 
@@ -65,11 +93,14 @@ def load_doc(path: str | Path) -> Any:
     return load_doc(path)
 
 
-def show(thing: Any, *, show: str = "opt", static: bool = False, height: int | None = None) -> None:
-    """Display a study, graph or document in the notebook, as `%graph` does."""
-    from gdlab.jupyter.display import show_thing
+def show(
+    thing: Any, *, show: str | Sequence[str] = "opt", static: bool = False, height: int | None = None, **view: Any
+) -> None:
+    """Display a study, graph, report, plan, session, document or file in the notebook, as `%graph` does; `view` are its
+    other options: overlay, engine, depth, around, diff."""
+    from gdlab.jupyter.opening import show_with
 
-    show_thing(thing, [show], static=static, height=height)
+    show_with(thing, [show] if isinstance(show, str) else list(show), static=static, height=height, **view)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gdlab.derived import PACKED
 from gdlab.errors import AutodiffError, ShapeError
 from gdlab.graph import Graph, Node, Value, reachable
 from gdlab.op import REGISTRY, Leaf, Op
@@ -80,7 +81,8 @@ def differentiate(
     """The graph with the gradient of output 0 appended: forward nodes keep their ids, one gradient per `wrt` entry
     follows
     the user outputs. `wrt=None`: all parameters in node order. Output 0 must be f32[1] unless `seed` (of its shape)
-    is given.
+    is given. Of weights that lie packed in one (`graph.derived_params`) that one is meant, in their place: it has one
+    gradient, and counts once.
 
     Raises `AutodiffError` for a loss of another shape, for a `wrt` entry that is no f32 value of this graph, and
     for an op without gradient on a path from `wrt` to the loss.
@@ -89,7 +91,8 @@ def differentiate(
         raise AutodiffError("differentiate", "graph", type(graph).__name__, "a Graph")
     loss = _loss(graph, seed)
     wrt = [wrt] if isinstance(wrt, Value) else wrt
-    targets = [n.id for n in graph.parameters] if wrt is None else [_target(graph, v) for v in wrt]
+    stored = (graph.value(id) for id, _ in graph.stored_parameters)
+    targets = [_target(graph, v) for v in (stored if wrt is None else wrt)]
     full = graph.copy()
     with full, full.silent():
         sweep = _Sweep(full, _needed(full, targets, loss))
@@ -125,7 +128,8 @@ def _loss(graph: Graph, seed: Value | None) -> int:
 
 def _target(graph: Graph, value: Value) -> int:
     if graph.own(value).type.dtype is not f32:
-        raise AutodiffError("differentiate", "wrt", repr(value), "f32 values", node=value.id)
+        wanted = "f32 values" + (": a storage dtype is not trained" if value.type.dtype.is_storage else "")
+        raise AutodiffError("differentiate", "wrt", repr(value), wanted, node=value.id)
     return value.id
 
 
@@ -178,7 +182,7 @@ class _Sweep:
             return ""
         wanted = [bool(self.needed[i]) for i in node.inputs]
         if not any(wanted):
-            return "no parameter before it"
+            return _IN_PLACE if op.name == PACKED else "no parameter before it"
         if op.no_grad == "ends":
             return f"{op.name} is constant almost everywhere: its gradient is zero"
         if op.no_grad == "refuses" or (op.gradient is None and op.body is None):
@@ -232,7 +236,7 @@ def _pull_body(
     for id in ids:
         if any(i in above for i in graph.node(id).inputs):
             above.add(id)
-    terms: dict[int, list[Value]] = defaultdict(list)
+    terms: dict[int, list[Any]] = defaultdict(list)
     terms[result.id].append(g)
     for id in [*reversed(ids), *(v.id for v in inputs)]:
         arrived = terms.pop(id, [])
@@ -252,7 +256,8 @@ def _pull_body(
         for i, entry in zip(node.inputs, entries, strict=True):
             if entry is not None:
                 terms[i].append(entry)
-    return [terms[v.id][0] if w and v.id in terms else None for v, w in zip(inputs, wanted, strict=True)]
+    # an operand that is read twice gets its whole cotangent once
+    return [terms.pop(v.id, [None])[0] if w else None for v, w in zip(inputs, wanted, strict=True)]
 
 
 def _finish(
@@ -303,5 +308,6 @@ def _report(
     )  # fmt: skip
 
 
-_NOT_SAVED = ("parameter", "constant", "full")
+_NOT_SAVED = ("parameter", "constant", "full", PACKED)
+_IN_PLACE = "it is differentiated in place of the parameters that lie in it"
 

@@ -1,27 +1,33 @@
-"""What a node costs: floating point operations, bytes moved, and seconds on a nominal machine (a roofline).
+"""What a node costs: floating point operations, bytes moved, and seconds on a nominal or measured machine (a roofline).
 
-The roofline is equal on every machine: 3 µs per launch + max(bytes / 1e12 per s, flops / 2e13 per s). It ranks
-rewrites; it does not predict kernel times.
+The nominal roofline is equal everywhere: 3 µs per launch + max(bytes / 1e12 per s, flops / 2e13 per s). It ranks
+rewrites; it does not predict kernel times. `roofline(device)` takes the figures that were measured on a device
+(`python -m gdlab bench --calibrate`).
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 
+from gdlab.derived import PACKED
 from gdlab.errors import OptimizeError, unknown_name
 from gdlab.graph import Attrs, Graph, Node
 from gdlab.op import REGISTRY, Alias, Contraction, Fill, Leaf, Op, Reduction, Shader
 from gdlab.types import TensorType
 
-__all__ = ["COST_MODELS", "CostModel", "bytes_moved", "contraction_flops", "cost_model", "flops", "seconds"]
+__all__ = [
+    "COST_MODELS", "CostModel", "Machine", "Roofline", "ast_size", "bytes_moved", "calibration_file",
+    "contraction_flops", "cost_model", "flops", "keep_machine", "kept_machine", "kept_machines", "roofline", "seconds",
+]  # fmt: skip
 
-LAUNCH_SECONDS = 3e-6
-BYTES_PER_SECOND = 1e12
-FLOPS_PER_SECOND = 2e13
 
 Types = tuple[TensorType, ...]
 Cost = Callable[[str, Attrs, TensorType, Types], float]  # (op, attributes, type, operand types) -> µs ≥ 0
@@ -47,25 +53,107 @@ def contraction_flops(op: str, attrs: Attrs, type: TensorType, operands: Types) 
     return _work(op, attrs, type, operands)[1]
 
 
-def roofline(op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
-    """µs on the nominal machine. An op without a kernel costs what its body costs; a product with an epilogue is one
-    launch."""
-    record = REGISTRY.get(op)
-    if record is None or isinstance(record.kernel, (Leaf, Alias, Fill)):
-        return 0.0
-    if record.kernel is None and record.family != "contraction":
-        body = record.trace(operands, attrs)
-        return sum(
-            roofline(n.op, n.attrs, n.type, tuple(body.node(i).type for i in n.inputs)) for n in body if n.op != "var"
-        )
-    work = _work(op, attrs, type, operands)[0]
-    return (LAUNCH_SECONDS + max(_bytes(op, type, operands) / BYTES_PER_SECOND, work / FLOPS_PER_SECOND)) * 1e6
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a roofline is made of: seconds per launch, bytes and flops per second; the name says whose."""
+
+    launch_seconds: float = 3e-6
+    bytes_per_second: float = 1e12
+    flops_per_second: float = 2e13
+    name: str = ""
+
+    def __str__(self) -> str:
+        figures = f"{self.launch_seconds * 1e6:.3g} µs per launch, {self.bytes_per_second / 1e9:.3g} GB/s"
+        return f"{self.name or 'nominal'}: {figures}, {self.flops_per_second / 1e9:.3g} GFLOP/s"
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """launch + max(bytes / bandwidth, flops / peak), in µs; called with a device alone, the roofline of that device.
+
+    (S. Williams, A. Waterman, D. Patterson, Roofline: an insightful visual performance model, 2009.)
+    """
+
+    machine: Machine = Machine()
+
+    @property
+    def __name__(self) -> str:
+        return f"roofline({self.machine})" if self.machine.name else "roofline"
+
+    @overload
+    def __call__(self, op: str, attrs: Attrs, type: TensorType, operands: Types, /) -> float: ...
+    @overload
+    def __call__(self, device: Any, /) -> Roofline: ...
+    def __call__(self, *given: Any) -> float | Roofline:
+        """µs of (op, attributes, type, operand types), or the roofline of a device as it was measured."""
+        return Roofline(kept_machine(given[0])) if len(given) == 1 else self._price(*given)
+
+    def _price(self, op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
+        """An op without a kernel costs what its body costs; a product with an epilogue is one launch."""
+        record = REGISTRY.get(op)
+        if record is None or _is_free(record):
+            return 0.0
+        if record.kernel is None and record.family != "contraction":
+            body = record.trace(operands, attrs)
+            types = [n.type for n in body]
+            inner = (n for n in body if n.op != "var")
+            return sum(self._price(n.op, n.attrs, n.type, tuple([types[i] for i in n.inputs])) for n in inner)
+        work, m = _work(op, attrs, type, operands)[0], self.machine
+        moved = _bytes(op, type, operands)
+        return (m.launch_seconds + max(moved / m.bytes_per_second, work / m.flops_per_second)) * 1e6
+
+
+roofline = Roofline()
+
+
+# measured machines ----------------------------------------------------------------------------------------------------
+def calibration_file() -> Path:
+    """Where measured figures are kept: the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`), below `gdlab`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab" / "calibration.json"
+
+
+def keep_machine(machine: Machine) -> Path:
+    """Write a machine's figures down under its name; the others in the file stay. The answer is the file."""
+    file = calibration_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    known = {m.name: m for m in kept_machines()} | {machine.name: machine}
+    text = json.dumps([asdict(m) for _, m in sorted(known.items())], indent=1)
+    part = file.with_suffix(f".{os.getpid()}")
+    part.write_text(text + "\n", "utf-8")
+    part.replace(file)  # whole or not at all, whoever else writes
+    return file
+
+
+def kept_machine(device: Any) -> Machine:
+    """The figures of a device (a Device, its `info`, or the beginning of its name such as "cpu")."""
+    info = getattr(device, "info", device)
+    wanted = info if isinstance(info, str) else f"{getattr(info, 'kind', '')}, {getattr(info, 'name', '')}"
+    by_kind = f"{info}, " if isinstance(info, str) else wanted
+    found = [m for m in kept_machines() if m.name == wanted or m.name.startswith(by_kind)]
+    if not found:
+        raise OptimizeError("roofline", "device", repr(wanted),
+                            "one that `python -m gdlab bench --calibrate` has measured")  # fmt: skip
+    return found[0]
+
+
+def kept_machines() -> list[Machine]:
+    """All machines that were measured here, by name; none where the file is missing or not ours."""
+    try:
+        records = json.loads(calibration_file().read_text("utf-8"))
+        found = [Machine(**record) for record in records]
+    except (OSError, ValueError, TypeError):
+        return []
+    return [m for m in found if _is_price(m.launch_seconds) and _is_rate(m.bytes_per_second, m.flops_per_second)]
+
+
+def _is_rate(*values: Any) -> bool:
+    return all(_is_price(v) and v > 0 for v in values)
 
 
 def ast_size(op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
     """10 per node, 9 for a fused one, 0 for leaves, fills and aliases."""
     record = REGISTRY.get(op)
-    if record is None or isinstance(record.kernel, (Leaf, Alias, Fill)):
+    if record is None or _is_free(record):
         return 0.0
     return 9.0 if record.body is not None else 10.0
 
@@ -83,9 +171,11 @@ COST_MODELS: dict[str, Cost] = {"roofline": roofline, "ast_size": ast_size}
 
 def cost_model(cost: str | Cost) -> CostModel:
     """The model that a name or a function stands for; a function must answer a finite number ≥ 0."""
+    if isinstance(cost, Roofline):
+        return CostModel(cost.__name__, cost)
     if callable(cost):
         return CostModel(getattr(cost, "__name__", "cost"), _checked(cost))
-    if cost not in COST_MODELS:
+    if not isinstance(cost, str) or cost not in COST_MODELS:
         raise unknown_name("optimize", "cost", str(cost), COST_MODELS)
     return CostModel(cost, COST_MODELS[cost])
 
@@ -93,22 +183,32 @@ def cost_model(cost: str | Cost) -> CostModel:
 def _checked(cost: Cost) -> Cost:
     def price(op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
         value = cost(op, attrs, type, operands)
-        if not isinstance(value, (int, float, np.number)) or not 0 <= value < float("inf"):
+        if not _is_price(value):
             spelled = " and ".join(map(str, operands)) or "no operands"
             raise OptimizeError("optimize", f"cost of {op} of {spelled}", value, "a finite number ≥ 0")
-        return value
+        return float(value)
 
     return price
 
 
+def _is_price(value: Any) -> bool:
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return real and 0 <= value < float("inf")
+
+
 # work -----------------------------------------------------------------------------------------------------------------
+def _is_free(record: Op) -> bool:
+    """Leaves, fills and aliases; `packed`, which of weights is their storage."""
+    return record.name == PACKED or isinstance(record.kernel, (Leaf, Alias, Fill))
+
+
 def _operands(node: Node, graph: Graph) -> Types:
     return tuple(graph.node(i).type for i in node.inputs)
 
 
 def _bytes(op: str, type: TensorType, operands: Sequence[TensorType]) -> int:
     record = REGISTRY.get(op)
-    if record is None or isinstance(record.kernel, (Leaf, Alias, Fill)):
+    if record is None or _is_free(record):
         return 0
     return type.size_bytes + sum(t.size_bytes for t in operands)
 
@@ -116,7 +216,7 @@ def _bytes(op: str, type: TensorType, operands: Sequence[TensorType]) -> int:
 def _work(op: str, attrs: Attrs, type: TensorType, operands: Types) -> tuple[int, int]:
     """(all flops, flops of products) of one op."""
     record = REGISTRY.get(op)
-    if record is None or isinstance(record.kernel, (Leaf, Alias, Fill)):
+    if record is None or _is_free(record):
         return 0, 0
     if record.body is not None:
         return _work_of_body(record, operands, attrs)

@@ -1,13 +1,14 @@
 """Every error that gdlab raises: one tree, one text form, each also a matching built-in.
 
     GdlabError
-    ├── ShapeError, GraphError, AutodiffError, OptimizeError, CompileError, LoadError   (ValueError)
+    ├── ShapeError, GraphError, AutodiffError, OptimizeError, CompileError, CheckpointError, LoadError  (ValueError)
     ├── ArgumentError       any other bad argument                                       (ValueError)
     ├── DTypeError          a dtype that the op does not take                            (TypeError)
     ├── UnknownNameError    a name that nothing has; tells the nearest ones              (KeyError)
     ├── OutputIndexError    an output that the graph does not have                       (IndexError)
     └── SessionError        a session cannot do that now                                 (RuntimeError)
-        └── DeviceUnavailableError
+        ├── DeviceUnavailableError
+        └── ReadNodeError   a node whose value cannot be read: UnknownNode, UnknownName, FusedAway, Aliased
 """
 
 from __future__ import annotations
@@ -17,19 +18,25 @@ from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
+    "Aliased",
     "ArgumentError",
     "AutodiffError",
+    "CheckpointError",
     "CompileError",
     "DTypeError",
     "DeviceUnavailableError",
+    "FusedAway",
     "GdlabError",
     "GraphError",
     "LoadError",
     "OptimizeError",
     "OutputIndexError",
+    "ReadNodeError",
     "SessionError",
     "ShapeError",
+    "UnknownName",
     "UnknownNameError",
+    "UnknownNode",
 ]
 
 
@@ -85,6 +92,10 @@ class CompileError(GdlabError, ValueError):
     """A graph that has no valid plan on this device, or a plan that breaks a rule of plans."""
 
 
+class CheckpointError(GdlabError, ValueError):
+    """A checkpoint that is damaged, or of another model; nothing of it was applied."""
+
+
 class LoadError(GdlabError, ValueError):
     """A file that cannot be read as what it should be."""
 
@@ -111,6 +122,47 @@ class SessionError(GdlabError, RuntimeError):
 
 class DeviceUnavailableError(SessionError):
     """No device of the wanted kind answers on this machine."""
+
+
+class ReadNodeError(SessionError):
+    """A node whose value cannot be read after a step; every kind of it has the fields that its class names."""
+
+    def __init__(
+        self, where: str, what: str, given: object, wanted: str, *, node: int | None = None, source: Any = None,
+        **fields: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(where, what, given, wanted, node=node, source=source)
+        self.__dict__.update(fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {k: v for k, v in self.__dict__.items() if k != "source"})
+
+
+class UnknownNode(ReadNodeError):
+    """An id that the graph does not have: `id`, `count`."""
+
+    id: object
+    count: int
+
+
+class UnknownName(ReadNodeError, UnknownNameError):
+    """A name that no node has: `name`, `known`."""
+
+    name: object
+    known: tuple[str, ...]
+
+
+class FusedAway(ReadNodeError):
+    """A node without a value of its own: `node`, and `by`, the rule or dispatch that swallowed it."""
+
+    by: str
+
+
+class Aliased(ReadNodeError):
+    """A node whose memory others use after it: `node`, `slot`, `later`, the buffers that came to lie there."""
+
+    slot: int
+    later: tuple[str, ...]
 
 
 def unknown_name(where: str, what: str, given: str, known: Iterable[str]) -> UnknownNameError:

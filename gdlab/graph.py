@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.derived import DerivedParam, derived_of, stored_of
 from gdlab.errors import ArgumentError, GraphError, OutputIndexError
 from gdlab.types import DType, Shape, TensorType
 
 # Rooms further down hang what belongs to a Value or a Graph here, because imports only go up:
-# `ops` the methods and operators of a Value, `text` the printed forms.
+# `ops` the methods and operators of a Value, `text` and `decompose` what is said of a whole graph.
 METHODS: dict[str, Callable[..., Value]] = {}
 OPERATORS: dict[str, Callable[..., Value]] = {}
-PRINTERS: dict[str, Callable[[Graph], str]] = {}
+UPWARD: dict[str, Callable[[Graph], Any]] = {}
 
 _PACKAGE = __name__.partition(".")[0]
 _MAX_STACK = 8
@@ -328,11 +329,16 @@ class Graph:
         return f"<Graph: {len(self)} nodes, {len(self._outputs)} outputs>"
 
     def __str__(self) -> str:
-        return PRINTERS["str"](self)
+        return str(UPWARD["str"](self))
 
     def text(self) -> str:
         """The full text, which `gdlab.text.parse` reads back to an equal graph."""
-        return PRINTERS["text"](self)
+        return str(UPWARD["text"](self))
+
+    def decompose(self) -> Graph:
+        """An equal graph of primitive ops: every composite (`gelu`, `layer_norm`, …) is replaced by its body."""
+        found: Graph = UPWARD["decompose"](self)
+        return found
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -353,6 +359,10 @@ class Graph:
         if found:
             self._frames[id] = found
         return found
+
+    def attach_source(self, id: int, source: Source) -> None:
+        """Say where node `id` was written; for a graph that came from a file without its sources."""
+        self._frames[self._check_id(id)] = source
 
     # building
     def append(
@@ -489,6 +499,21 @@ class Graph:
     def inputs(self) -> tuple[Node, ...]:
         """All inputs, in node order."""
         return tuple(n for n in self._nodes if n.op == "input")
+
+    @property
+    def derived_params(self) -> tuple[DerivedParam, ...]:
+        """The parameters that are the storage of others, in node order: `packed` nodes of weights read there alone."""
+        return tuple(derived_of(self).values())
+
+    @property
+    def stored_in(self) -> dict[str, str]:
+        """Source -> the derived parameter that is its storage; a parameter that is not here has its own."""
+        return {source: d.name for d in self.derived_params for source, _ in d.sources}
+
+    @property
+    def stored_parameters(self) -> tuple[tuple[int, str], ...]:
+        """(node, name) of what has storage of its own, by node: parameters, a derived one in place of its sources."""
+        return stored_of(self)
 
     def copy(self) -> Graph:
         """A graph equal in every field that shares nothing with this one."""

@@ -7,21 +7,23 @@ autodiff, the e-graph, WGSL, the docs table, completion and the tests.
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
 
 from gdlab.errors import ArgumentError, DTypeError, GdlabError, GraphError, ShapeError
 from gdlab.graph import METHODS, Attrs, AttrVar, ConstantData, Graph, Value, capture, current_graph, scratch
-from gdlab.types import Shape, TensorType, broadcast_shapes, f32
+from gdlab.types import DType, Shape, TensorType, broadcast_shapes, f16, f32, u32
 
 Array = np.ndarray[Any, Any]
 Values = tuple[Value, ...]
+Extended = Annotated[float, "or an infinity"]  # annotates attributes such as the bounds of clamp
 Grad = Value | Callable[[], Value] | None
 Grads = tuple[Grad, ...]
 Family = Literal[
@@ -67,13 +69,17 @@ class Work:
     """What a `Shader` has to do on operands of given types: `units` independent pieces of `length` steps each, which
     neighbouring invocations may share (0: one invocation does a piece alone); the constants that its text names (ints
     become `u32`, floats `f32`); floating point operations. With `group` the file brings its own `main`, and `units`
-    counts workgroups of `group` invocations."""
+    counts workgroups of `group` invocations. `tables` are constant arrays of u32; `trips` counts the loop turns of one
+    invocation, where they may be many; `extents` is what the label shows instead of units and length."""
 
     units: int
     length: int = 0
     constants: Mapping[str, int | float] = field(default_factory=dict)
     flops: int = 0
     group: int = 0
+    tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    trips: int = 0
+    extents: str = ""
 
 
 # (operand types, result type, attributes) -> the work, or None where this form does not fit
@@ -83,10 +89,12 @@ WorkRule = Callable[[tuple[TensorType, ...], TensorType, Mapping[str, Any]], Wor
 @dataclass(frozen=True)
 class Shader:
     """A kernel of its own: `file` in `shaders/` (what it may call: `gdlab/kernels/custom.py`), and a NumPy form by that
-    name in the cpu device (`gdlab/device/forms/`).
+    name in the cpu device (`gdlab/device/forms/`). `a.wgsl + b.wgsl`: two files that call each other's functions.
 
-    `hardware` is a second form for hardware adapters, used where its `work` is not None. `linear`: |result| on absolute
-    operands bounds the rounding error (sums of products, selections). `scalars` names the per-step numbers it reads.
+    `hardware` is a second form for hardware adapters, used where its `work` is not None, else its own. `linear`:
+    |result| on absolute operands bounds the rounding error (sums of products, selections); `bound(*scales, **attrs)`
+    says it of a sum of products with signs of its own, from the error scales of the operands. `scalars` names the
+    per-step numbers it reads.
     """
 
     file: str
@@ -94,6 +102,7 @@ class Shader:
     hardware: Shader | None = None
     linear: bool = False
     scalars: tuple[str, ...] = ()
+    bound: Callable[..., Array] | None = None
 
 
 def by_rows(passes: int) -> WorkRule:
@@ -270,7 +279,8 @@ class Op:
     phases: tuple[Phase, ...] = ALL_PHASES
     labels: Mapping[str, str] = field(default_factory=dict)  # by value of the Literal attribute, where they differ
     check: Callable[..., None] | None = None  # of a fused op: refuses operands that its body would let pass
-    canonical: Callable[..., dict[str, Any]] | None = None  # (*operands, **attrs) -> attrs as the node stores them
+    # (*operands, or the graph where there are none, **attrs) -> attrs as the node stores them
+    canonical: Callable[..., dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
@@ -296,7 +306,7 @@ class Op:
         try:
             inputs = self._operands(home, given)
             if self.canonical is not None and not home.pattern:
-                attrs = self._asking(self._stored, inputs, attrs)
+                attrs = self._asking(partial(self._stored, home), inputs, attrs)
             type = home.value_type if home.pattern else self.infer(inputs, attrs)
             return home.append(
                 self.name,
@@ -314,18 +324,36 @@ class Op:
         result = self._asking(self._infer, inputs, attrs)
         return result if isinstance(result, TensorType) else TensorType(result)
 
-    def _stored(self, *inputs: Value, **attrs: Any) -> dict[str, Any]:
+    def _stored(self, home: Graph, *inputs: Value, **attrs: Any) -> dict[str, Any]:
         assert self.canonical is not None  # asked only where there is one
-        return self.canonical(*self.spread(inputs), **attrs)
+        return self.canonical(*(self.spread(inputs) if self.operands else (home,)), **attrs)
 
     def _infer(self, *inputs: Value, **attrs: Any) -> Any:
-        if not self.any_dtype and any(v.type.dtype is not f32 for v in inputs):
-            raise Refused("f32 operands", error=DTypeError)
+        for i, v in enumerate(inputs):
+            if not self._takes(v.type.dtype, i):
+                raise Refused(_refused(v.type.dtype), error=DTypeError)
         if self.check is not None:
             self.check(*inputs, **attrs)
         if self.body is None:
-            return self.rule(*self.spread(inputs), **attrs)
+            result = self.rule(*self.spread(inputs), **attrs)
+            narrow = isinstance(result, TensorType) and result.dtype.is_storage and not isinstance(self.kernel, Alias)
+            return TensorType(result.shape) if narrow else result  # what is computed from f16 is f32
         return self.trace(tuple(v.type for v in inputs), tuple(sorted(attrs.items()))).outputs[0].type
+
+    @property
+    def _reads_f16(self) -> bool:
+        """Whether its kernel decodes f16 itself; to other ops f16 operands come through a visible `to_f32`."""
+        return self.family == "contraction" or self.name in READS_F16
+
+    def _takes(self, dtype: DType, operand: int) -> bool:
+        """Whether this operand may have this dtype; a fused op leaves storage dtypes to its body."""
+        if dtype is f32 or (dtype is u32 and self.any_dtype):
+            return True
+        if not dtype.is_storage or self.body is not None:
+            return dtype.is_storage
+        if dtype is f16:
+            return self._reads_f16
+        return (self.name, operand) in READS_BLOCKS
 
     def operand_names(self, count: int) -> tuple[str, ...]:
         """The names of `count` operands: `values0`, `values1`, … of an op that takes any number."""
@@ -371,7 +399,8 @@ class Op:
                 return np.asarray(self.numpy(*self.spread(arrays), **attrs))
         if self.body is None:
             raise GraphError(self.name, "reference", "numpy=None and no body", "the meaning of the op in NumPy")
-        graph = self.trace(tuple(TensorType(a.shape) for a in arrays), tuple(sorted(attrs.items())))
+        types = tuple(TensorType(a.shape, u32 if a.dtype == u32.numpy else f32) for a in arrays)
+        graph = self.trace(types, tuple(sorted(attrs.items())))
         values: list[Array] = list(arrays)
         for node in graph.nodes[len(arrays) :]:
             values.append(REGISTRY[node.op].reference([values[i] for i in node.inputs], dict(node.attrs)))
@@ -380,7 +409,7 @@ class Op:
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         if len(args) > len(self.parameters):
             raise ArgumentError(self.name, "arguments", f"{len(args)}", f"{len(self.parameters)}: {self.__signature__}")
-        bound = dict(zip((p.name for p in self.parameters), args, strict=False))
+        bound = dict(zip((p.name for p in self._positions(args)), args, strict=False))
         for name, value in kwargs.items():
             if name in bound or name not in {p.name for p in self.parameters}:
                 raise ArgumentError(self.name, "argument", name, f"{self.__signature__}, each once")
@@ -396,14 +425,29 @@ class Op:
                 attrs[p.name] = _coerce(self.name, p, value)
         return operands, attrs
 
+    def _positions(self, args: tuple[Any, ...]) -> tuple[Parameter, ...]:
+        """The parameters that positional arguments fill: of an op that takes no numbers as operands a value fills the
+        next operand and anything else the next attribute, so that `rope_positions(x, theta, positions, head_dim)` may
+        be called in the order of the formula."""
+        strays = any(isinstance(a, Value) and not p.operand for a, p in zip(args, self.parameters, strict=False))
+        if not strays or self.broadcasts or self.variadic:
+            return self.parameters
+        operands, attributes = (iter([p for p in self.parameters if p.operand is kind]) for kind in (True, False))
+        found = [next(operands if isinstance(a, Value) else attributes, None) for a in args]
+        return self.parameters if None in found else tuple(p for p in found if p is not None)
+
     def _operands(self, home: Graph, given: list[Any]) -> list[Value]:
-        """Operands as values of one graph: numbers become fills, and unequal shapes visible `broadcast_to` nodes."""
+        """Operands as values of one graph: numbers become fills, and unequal shapes visible `broadcast_to` nodes,
+        f16 visible `to_f32` ones."""
         for v in given:
             if not isinstance(v, Value) and not (self.broadcasts and is_number(v)):
                 raise ArgumentError(self.name, "operand", f"{type(v).__name__} {v!r:.60}", "a value of a graph")
         values = [home.own(v) for v in given if isinstance(v, Value)]
         if given and not values:
             raise ArgumentError(self.name, "operands", "numbers alone", "a value of a graph")
+        if not home.pattern and not self._reads_f16 and any(v.type.dtype is f16 for v in values):
+            given = [REGISTRY["to_f32"](v) if isinstance(v, Value) and v.type.dtype is f16 else v for v in given]
+            values = [v for v in given if isinstance(v, Value)]
         if not self.broadcasts:
             return values
         fill, spread = REGISTRY["full"], REGISTRY["broadcast_to"]
@@ -416,6 +460,16 @@ class Op:
             raise ShapeError(self.name, "operands", types, "shapes that broadcast to one")
         operands = [v if isinstance(v, Value) else fill(common, float(v), graph=home) for v in given]
         return [v if v.shape == common else spread(v, common) for v in operands]
+
+
+READS_F16 = ("reshape", "stop_gradient", "to_f32", "embedding", "gather")
+READS_BLOCKS = (("matmul", 1),)
+
+
+def _refused(dtype: DType) -> str:
+    if dtype in (DType.q4, DType.q8):
+        return f"f32 operands: {dtype} may only be operand b of matmul, because its blocks run along k"
+    return "f32 operands"
 
 
 REGISTRY: dict[str, Op] = {}
@@ -550,6 +604,8 @@ def _coerce(where: str, parameter: Parameter, value: Any) -> Any:
     try:
         if kind is float:
             return _finite(where, name, value)
+        if kind == Extended:
+            return float(value) if is_number(value) and math.isinf(value) else _finite(where, name, value)
         if kind is int:
             return operator.index(value)
         if kind is bool and isinstance(value, (bool, np.bool_)):
@@ -581,7 +637,7 @@ def _finite(where: str, name: str, value: Any) -> float:
 def _wanted(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
-    return {float: "a finite number", int: "an int", bool: "True or False", str: "a str"}.get(kind, "ints")
+    return {float: "a finite number", Extended: "a number or an infinity", int: "an int", bool: "True or False", str: "a str"}.get(kind, "ints")
 
 
 @lru_cache(maxsize=4096)

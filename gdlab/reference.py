@@ -10,7 +10,7 @@ import numpy as np
 from gdlab.errors import ArgumentError, ShapeError, unknown_name
 from gdlab.graph import Attrs, ConstantData, Graph, Node
 from gdlab.op import REGISTRY, Alias, Array, Contraction, Elementwise, Fill, Leaf, Movement, Op, Reduction, Shader
-from gdlab.types import TensorType, u32
+from gdlab.types import TensorType, f32, u32
 
 __all__ = ["compare", "evaluate", "magnitudes"]
 
@@ -91,6 +91,8 @@ def _finite(m: Array) -> Array:
 
 def _scale(op: Op | None, arrays: Sequence[Array], ms: Sequence[Array], attrs: Attrs, out: Array) -> Array:
     """The error scale of one result, by what kind of kernel makes it."""
+    if out.dtype == u32.numpy:  # an integer is right or wrong
+        return np.zeros(out.shape)
     size = np.abs(np.asarray(out, np.float64))
     kernel = Leaf() if op is None or not arrays else op.kernel
     match kernel:
@@ -98,7 +100,8 @@ def _scale(op: Op | None, arrays: Sequence[Array], ms: Sequence[Array], attrs: A
             return size
         case Contraction() | Movement() | Alias() | Shader(linear=True):
             assert op is not None  # only a Leaf has no op
-            return np.maximum(size, np.abs(op.reference(ms, dict(attrs))))
+            plain = [x if x.dtype == u32.numpy else m for x, m in zip(arrays, ms, strict=True)]
+            return np.maximum(size, np.abs(op.reference(plain, dict(attrs))))
         case Reduction():
             assert op is not None
             return np.maximum(size, _reduced(op, kernel, arrays[0], ms[0], attrs, out))
@@ -106,6 +109,10 @@ def _scale(op: Op | None, arrays: Sequence[Array], ms: Sequence[Array], attrs: A
             assert op is not None
             slopes = (_slope(op, arrays, attrs, i) * m for i, m in enumerate(ms))
             return np.maximum(size, sum(map(_finite, slopes), np.zeros(out.shape)))
+        case Shader(bound=rule) if rule is not None:
+            return np.maximum(size, rule(*ms, **dict(attrs)))
+        case Shader() if op is not None and op.body is not None:
+            return np.maximum(size, _scale_of_body(op, arrays, ms, attrs))
         case Shader():
             assert op is not None
             return _scale_of_shader(op, arrays, ms, attrs, size)
@@ -156,7 +163,7 @@ def _moved(x: Array, m: Array, period: int) -> Array:
 
 
 def _scale_of_body(op: Op, arrays: Sequence[Array], ms: Sequence[Array], attrs: Attrs) -> Array:
-    graph = op.trace(tuple(TensorType(a.shape) for a in arrays), attrs)
+    graph = op.trace(tuple(TensorType(a.shape, u32 if a.dtype == u32.numpy else f32) for a in arrays), attrs)
     values, scales = dict(enumerate(arrays)), dict(enumerate(ms))
     for node in graph.nodes[len(arrays) :]:
         values[node.id] = out = _value(node, values, {})

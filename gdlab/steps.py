@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from gdlab.errors import ArgumentError
 from gdlab.graph import Graph, Node
@@ -17,6 +17,8 @@ from gdlab.graph import Graph, Node
 __all__ = ["SWEEP", "Rewired", "Step", "assemble", "replay", "replayed_ids", "topological"]
 
 SWEEP = "sweep"
+BITS = 32
+MASK = (1 << BITS) - 1
 Rewired = tuple[int, int, int]  # (reader, port, new id); port −1 − i is output i, then the reader is its former node
 
 
@@ -83,25 +85,29 @@ def _state(graph: Graph, steps: Sequence[Step], k: int | None) -> State:
     return nodes, outputs, root_of, final or topological(nodes)
 
 
-def topological(nodes: Mapping[int, Node], rank: Mapping[int, tuple[int, int]] | None = None) -> list[int]:
-    """All ids: the inputs of a node before it, then lowest id (or lowest `rank`) first."""
-    waiting = {id: len(set(node.inputs)) for id, node in nodes.items()}
+def topological(nodes: Mapping[int, Node], rank: Mapping[int, int] | None = None) -> list[int]:
+    """All ids: the inputs of a node before it, then lowest id (or lowest `rank`, then lowest id) first."""
+    waiting: dict[int, int] = {}
     readers: dict[int, list[int]] = {id: [] for id in nodes}
+    # one number per node, its id in the low bits: a heap of numbers is fast
+    place = {id: id if rank is None else rank[id] << BITS | id for id in nodes}
+    ready = []
     for id, node in nodes.items():
-        for i in set(node.inputs):
+        below = node.inputs if len(node.inputs) < 2 else set(node.inputs)
+        waiting[id] = len(below)
+        for i in below:
             readers[i].append(id)
-    ready: list[tuple[tuple[int, int], int]] = []
-    for id, count in waiting.items():
-        if not count:
-            heappush(ready, ((id, 0) if rank is None else rank[id], id))
+        if not below:
+            ready.append(place[id])
+    heapify(ready)
     order = []
     while ready:
-        id = heappop(ready)[1]
+        id = heappop(ready) & MASK
         order.append(id)
         for reader in readers[id]:
             waiting[reader] -= 1
             if not waiting[reader]:
-                heappush(ready, ((reader, 0) if rank is None else rank[reader], reader))
+                heappush(ready, place[reader])
     return order
 
 
@@ -115,8 +121,9 @@ def assemble(
     new = {id: i for i, id in enumerate(order)}
     result = Graph()
     for id, i in new.items():
-        node = nodes[id]
-        made = Node(i, node.op, tuple(new[k] for k in node.inputs), node.attrs, node.type, node.name)
+        node, inputs = nodes[id], tuple([new[k] for k in nodes[id].inputs])
+        same = node.id == i and inputs == node.inputs
+        made = node if same else Node(i, node.op, inputs, node.attrs, node.type, node.name)
         result._nodes.append(made)
         frames = graph._frames.get(root_of.get(id, id))
         if frames is not None:

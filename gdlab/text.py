@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gdlab.errors import GdlabError, LoadError
-from gdlab.graph import PRINTERS, Attr, ConstantData, Graph, Node
+from gdlab.graph import UPWARD, Attr, ConstantData, Graph, Node
 from gdlab.op import REGISTRY, Leaf
 from gdlab.types import DType, TensorType
 
@@ -28,16 +28,17 @@ _TOKEN = re.compile(rf"({_STRING})|%(\d+)")
 
 
 def attr_text(value: Attr) -> str:
-    """One attribute as people read it; floats with the fewest digits that give the same f32."""
+    """One attribute as people read it; floats with the fewest digits that give the same f32, infinities as 1e999."""
     if isinstance(value, float):
-        return str(np.float32(value))
+        return str(np.float32(value)) if np.isfinite(value) else "1e999" if value > 0 else "-1e999"
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def attrs_text(node: Node, value: Callable[[Attr], str] = attr_text) -> str:
     """The attributes as keywords, `eps=1e-05, axis=1`; of a leaf its name alone."""
     if node.op in ("input", "parameter"):
-        return json.dumps(node.attr("name"), ensure_ascii=False)
+        declared = [f"init={attr_text(v)}" for key, v in node.attrs if key == "init"]
+        return ", ".join([json.dumps(node.attr("name"), ensure_ascii=False), *declared])
     return ", ".join(f"{k}={value(v)}" for k, v in node.attrs)
 
 
@@ -108,7 +109,10 @@ def _read_node(graph: Graph, line: str) -> None:
     record = REGISTRY[op]
     if isinstance(record.kernel, Leaf):
         if op != "constant":
-            attrs = {"name": json.loads(args)}
+            named = re.match(_STRING, args)
+            if named is None or len(call.args) != 1 or not attrs.keys() <= ({"init"} if op == "parameter" else set()):
+                raise ValueError("no leaf")
+            attrs["name"] = json.loads(named[0])
         value = graph.append(op, (), tuple(sorted(attrs.items())), type, str(attrs.get("name", "")))
         if op != "constant":
             graph.register_leaf(value)
@@ -129,5 +133,5 @@ def _attr(value: Attr, op: str, type: TensorType) -> Attr:
     return ConstantData(DType(type.dtype), type.shape, raw)
 
 
-PRINTERS["str"] = lambda graph: _write(graph, attr_text)
-PRINTERS["text"] = lambda graph: _write(graph, _exact)
+UPWARD["str"] = lambda graph: _write(graph, attr_text)
+UPWARD["text"] = lambda graph: _write(graph, _exact)

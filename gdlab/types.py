@@ -20,10 +20,14 @@ Shape = tuple[int, ...]
 
 
 class DType(Enum):
-    """Element types: `f32` for arithmetic, `u32` for indices."""
+    """Element types: `f32` for arithmetic, `u32` for indices; parameters may be stored as `f16`, or in blocks of 32
+    elements along axis 0 as `q4` (f16 step, f16 minimum, 4 bits each) or `q8` (f32 step, 8 bits each)."""
 
     f32 = "f32"
     u32 = "u32"
+    f16 = "f16"
+    q4 = "q4"
+    q8 = "q8"
 
     def __str__(self) -> str:
         return self.value
@@ -32,17 +36,27 @@ class DType(Enum):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype of stored elements."""
+        """The NumPy dtype in which elements go in and come out (of `q4` and `q8` float32)."""
         return _NUMPY[self]
 
     @property
+    def is_storage(self) -> bool:
+        """Whether kernels decode it: only parameters have it."""
+        return self not in (DType.f32, DType.u32)
+
+    @property
     def nbytes(self) -> int:
-        """Bytes per element."""
+        """Bytes per element as it goes in and comes out."""
         return int(self.numpy.itemsize)
 
 
-f32, u32 = DType.f32, DType.u32
-_NUMPY: dict[DType, np.dtype[Any]] = {f32: np.dtype(np.float32), u32: np.dtype(np.uint32)}
+f32, u32, f16, q4, q8 = DType
+_NUMPY: dict[DType, np.dtype[Any]] = {
+    f32: np.dtype(np.float32), u32: np.dtype(np.uint32), f16: np.dtype(np.float16), q4: np.dtype(np.float32),
+    q8: np.dtype(np.float32),
+}  # fmt: skip
+BLOCK = 32  # elements along axis 0 that share a step
+BLOCK_BYTES: dict[DType, int] = {q4: 20, q8: 36}
 _TEXT = re.compile(r"(\w+)\[( *[0-9]+ *(?:, *[0-9]+ *)*)\]")
 
 
@@ -60,6 +74,8 @@ class TensorType:
         object.__setattr__(self, "shape", check_shape(self.shape))
         if not isinstance(self.dtype, DType):
             raise DTypeError("type", "dtype", repr(self.dtype), " or ".join(f"gdlab.{d}" for d in DType))
+        if self.dtype in BLOCK_BYTES and len(self.shape) != 2:
+            raise ShapeError("type", "shape", f"{self.dtype}{list(self.shape)}", "rank 2: blocks run along axis 0")
 
     @staticmethod
     def parse(text: str) -> TensorType:
@@ -81,7 +97,9 @@ class TensorType:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the stored elements."""
+        """Bytes of the stored elements; of blocks whole ones, the last of each column padded."""
+        if self.dtype in BLOCK_BYTES:
+            return -(-self.shape[0] // BLOCK) * self.shape[1] * BLOCK_BYTES[self.dtype]
         return self.num_elements * self.dtype.nbytes
 
     @cached_property

@@ -48,3 +48,73 @@ fn lost(highest: f32, value: f32) -> f32 {
     let bits = bitcast<u32>(highest);
     return bitcast<f32>(select(bitcast<u32>(value), 0x7fc00000u, (bits & 0x7f800000u) == 0x7f800000u));
 }
+
+// No literal has it, and a constant expression must not.
+fn infinity() -> f32 {
+    return bitcast<f32>(select(0x7f800000u, 0u, arrayLength(&out) == 0u));
+}
+
+// The upper 32 bits of a product, by halves of 16.
+fn high_of_product(a: u32, b: u32) -> u32 {
+    let low_high = (a & 0xffffu) * (b >> 16u);
+    let high_low = (a >> 16u) * (b & 0xffffu);
+    let middle = ((a & 0xffffu) * (b & 0xffffu) >> 16u) + (low_high & 0xffffu) + (high_low & 0xffffu);
+    return (a >> 16u) * (b >> 16u) + (low_high >> 16u) + (high_low >> 16u) + (middle >> 16u);
+}
+
+// Four random words of a counter and a key: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, 2011).
+fn philox(counter: vec4<u32>, key_low: u32, key_high: u32) -> vec4<u32> {
+    var c = counter;
+    var k0 = key_low;
+    var k1 = key_high;
+    for (var round = 0u; round < 10u; round++) {
+        let high0 = high_of_product(c.x, 0xd2511f53u);
+        let high1 = high_of_product(c.z, 0xcd9e8d57u);
+        c = vec4<u32>(high1 ^ c.y ^ k0, c.z * 0xcd9e8d57u, high0 ^ c.w ^ k1, c.x * 0xd2511f53u);
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    return c;
+}
+
+// ln x of a normal number above 0, good to 2e-7 next to 1 as well, where a driver's logarithm may not be.
+fn log_of_fraction(x: f32) -> f32 {
+    let bits = bitcast<u32>(x);
+    var power = f32(bits >> 23u) - 127.0;
+    var m = bitcast<f32>((bits & 0x7fffffu) | 0x3f800000u);
+    if (m > 1.4142135) {
+        m *= 0.5;
+        power += 1.0;
+    }
+    let s = (m - 1.0) / (m + 1.0);
+    let t = s * s;
+    return power * 0.6931472 + 2.0 * s * (1.0 + t * (1.0 / 3.0 + t * (0.2 + t * (1.0 / 7.0 + t / 9.0))));
+}
+
+// cos 2 pi u for u in [0, 1), good to 2e-7 of 1: an eighth of a turn is all that a polynomial has to cover.
+fn cos_of_turn(u: f32) -> f32 {
+    let folded = min(u, 1.0 - u);
+    let quarter = min(folded, 0.5 - folded);
+    let a = 6.2831855 * min(quarter, 0.25 - quarter);
+    let t = a * a;
+    let near = 1.0 - t * (0.5 - t * (1.0 / 24.0 - t * (1.0 / 720.0 - t / 40320.0)));
+    let far = a * (1.0 - t * (1.0 / 6.0 - t * (1.0 / 120.0 - t * (1.0 / 5040.0 - t / 362880.0))));
+    let size = select(far, near, quarter <= 0.125);
+    return select(size, -size, folded > 0.25);
+}
+
+// 2 sqrt(2 / pi) (x + 0.044715 x^3): gelu is x times the logistic function of it.
+fn gelu_inner(x: f32) -> f32 {
+    return 1.5957691216057308 * (x + 0.044715 * x * x * x);
+}
+
+// The largest of four running maxima; NaN where `bits`, the largest |bits| that went into them, are those of one.
+fn highest_of(found: vec4<f32>, bits: vec4<u32>) -> f32 {
+    let most = max(max(bits.x, bits.y), max(bits.z, bits.w));
+    let highest = max(max(found.x, found.y), max(found.z, found.w));
+    return bitcast<f32>(select(bitcast<u32>(highest), 0x7fc00000u, most > 0x7f800000u));
+}
+
+fn sum_of_four(x: vec4<f32>) -> f32 {
+    return (x.x + x.y) + (x.z + x.w);
+}

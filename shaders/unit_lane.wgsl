@@ -7,6 +7,10 @@ fn sum_of_unit(value: f32) -> f32 {
     return value;
 }
 
+fn sum_of_earlier(value: f32) -> f32 {
+    return 0.0;
+}
+
 @compute @workgroup_size(LANES * ACROSS)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -3,30 +3,70 @@
 var<workgroup> shared_values: array<f32, LANES * ACROSS>;
 var<private> own_lane: u32;
 
+const ROOT = select(LANES, 16u, LANES > 32u);
+
 fn max_of_unit(value: f32) -> f32 {
+    let first = own_lane / LANES * LANES;
     shared_values[own_lane] = value;
     workgroupBarrier();
-    for (var half = LANES / 2u; half > 0u; half /= 2u) {
-        if (own_lane % LANES < half) {
-            shared_values[own_lane] = max_nan(shared_values[own_lane], shared_values[own_lane + half]);
+    if (LANES > ROOT) {
+        if (own_lane - first < ROOT) {
+            var some = value;
+            for (var other = own_lane + ROOT; other < first + LANES; other += ROOT) {
+                some = max_nan(some, shared_values[other]);
+            }
+            shared_values[own_lane] = some;
         }
         workgroupBarrier();
     }
-    let found = shared_values[own_lane / LANES * LANES];
+    var found = shared_values[first];
+    for (var other = first + 1u; other < first + ROOT; other++) {
+        found = max_nan(found, shared_values[other]);
+    }
     workgroupBarrier();
     return found;
 }
 
 fn sum_of_unit(value: f32) -> f32 {
+    let first = own_lane / LANES * LANES;
     shared_values[own_lane] = value;
     workgroupBarrier();
-    for (var half = LANES / 2u; half > 0u; half /= 2u) {
-        if (own_lane % LANES < half) {
-            shared_values[own_lane] += shared_values[own_lane + half];
+    if (LANES > ROOT) {
+        if (own_lane - first < ROOT) {
+            var some = value;
+            for (var other = own_lane + ROOT; other < first + LANES; other += ROOT) {
+                some += shared_values[other];
+            }
+            shared_values[own_lane] = some;
         }
         workgroupBarrier();
     }
-    let found = shared_values[own_lane / LANES * LANES];
+    var found = shared_values[first];
+    for (var other = first + 1u; other < first + ROOT; other++) {
+        found += shared_values[other];
+    }
+    workgroupBarrier();
+    return found;
+}
+
+// The sum over the invocations of the piece of work whose part is smaller.
+fn sum_of_earlier(value: f32) -> f32 {
+    let part = own_lane % LANES;
+    shared_values[own_lane] = value;
+    workgroupBarrier();
+    for (var distance = 1u; distance < LANES; distance *= 2u) {
+        var total = shared_values[own_lane];
+        if (part >= distance) {
+            total += shared_values[own_lane - distance];
+        }
+        workgroupBarrier();
+        shared_values[own_lane] = total;
+        workgroupBarrier();
+    }
+    var found = 0.0;
+    if (part > 0u) {
+        found = shared_values[own_lane - 1u];
+    }
     workgroupBarrier();
     return found;
 }

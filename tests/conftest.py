@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import slot_checker
 
 pytest_plugins = ("browser",)
 
@@ -82,6 +83,7 @@ def needs(thing: str) -> None:
 
 def pytest_configure() -> None:
     expected()
+    slot_checker.watch()
 
 
 @pytest.fixture(params=["cpu", "wgpu"])

@@ -66,6 +66,42 @@ def _block(x: Value, mask: Value, prefix: str, inner: int) -> Value:
     return (g * ops.sigmoid(g) * u) @ weight("down", inner, width) + r
 
 
+def decomposed(layers: int = 1, length: int = 32, width: int = 64, inner: int = 128) -> Graph:
+    """A transformer in which every part is written out: rms norms by √, rotary positions, softmax, SwiGLU, a last layer
+    norm and a loss by log softmax; one head."""
+    angles = np.arange(length)[:, None] / 10000.0 ** (np.arange(width) // 2 * 2 / width)[None, :]
+    turn = np.kron(np.eye(width // 2), [[0.0, 1.0], [-1.0, 0.0]])  # (x₀, x₁) -> (−x₁, x₀)
+    with Graph() as g:
+        x, target = ops.input("x", (length, width)), ops.input("target", (length, width))
+        mask = ops.constant(np.triu(np.full((length, length), -1e9, np.float32), 1))
+        cos, sin, rotation = (ops.constant(part.astype(np.float32)) for part in (np.cos(angles), np.sin(angles), turn))
+
+        def weight(name: str, *shape: int) -> Value:
+            return ops.parameter(name, shape)
+
+        def norm(v: Value, name: str) -> Value:
+            return v / ops.sqrt((v * v).sum(-1, keepdims=True) / width + 1e-5) * weight(name, width)
+
+        def softmax_parts(v: Value) -> tuple[Value, Value]:
+            shifted = v - v.max(-1, keepdims=True)
+            return shifted, ops.exp(shifted).sum(-1, keepdims=True)
+
+        for i in range(layers):
+            a = norm(x, f"{i}.norm1")
+            q, k, v = (a @ weight(f"{i}.{name}", width, width) for name in ("wq", "wk", "wv"))
+            q, k = (t * cos + t @ rotation * sin for t in (q, k))
+            shifted, total = softmax_parts(q @ k.T * width**-0.5 + mask)
+            x = x + ops.exp(shifted) / total @ v @ weight(f"{i}.wo", width, width)
+            b = norm(x, f"{i}.norm2")
+            gate, up = b @ weight(f"{i}.gate", width, inner), b @ weight(f"{i}.up", width, inner)
+            x = x + gate * ops.sigmoid(gate) * up @ weight(f"{i}.down", inner, width)
+        c = x - x.mean(-1, keepdims=True)
+        x = c / ops.sqrt((c**2).mean(-1, keepdims=True) + 1e-5) * weight("norm.w", width) + weight("norm.b", width)
+        shifted, total = softmax_parts(x)
+        g.output(-(target * (shifted - ops.log(total))).mean_all())
+    return g
+
+
 def written_with(nodes: int, count: Callable[[Graph], int]) -> Graph:
     """The transformer for which `count` comes nearest to `nodes`, from below: whole blocks, then elementwise ops."""
     one, two, more = (count(transformer(layers, extra=extra)) for layers, extra in ((1, 0), (2, 0), (1, 1)))

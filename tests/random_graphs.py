@@ -6,17 +6,19 @@ of and that chance would seldom bring together: chains, collapses, congruences, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import gdlab.ops as ops
-from gdlab.errors import GdlabError
+from gdlab.errors import GdlabError, GraphError
 from gdlab.graph import Graph, Value
-from gdlab.op import REGISTRY, Elementwise, Leaf, Op
+from gdlab.op import REGISTRY, Elementwise, Leaf, Op, Sample
 from gdlab.types import f32
 
+LARGEST = 600  # elements of operands that are made for an op
 N = 4  # most extents are one of few, so that operands fit
 SHAPES = ((N, N), (N, 3), (3, N), (N,), (1,), (2, N, 3))
 
@@ -84,12 +86,31 @@ def any_op(rng: np.random.Generator, pool: list[Value]) -> list[Value]:
     known = calls()
     op = known[int(rng.integers(len(known)))]
     sample = op.samples[int(rng.integers(len(op.samples)))]
+    if sample.integers or op.variadic or rng.random() < 0.3:
+        return [as_sampled(rng, pool, op, sample)]
     first = pick(rng, pool)
     if isinstance(op.kernel, Elementwise) or len(op.operands) == 1:
         operands = [first, *(pick(rng, pool, first.shape) for _ in op.operands[1:])]
     else:
         operands = [first, *(pick(rng, pool) for _ in op.operands[1:])]
     return [op(*operands, **sample.attrs)]
+
+
+def as_sampled(rng: np.random.Generator, pool: list[Value], op: Op, sample: Sample) -> Value:
+    """The op on the shapes of one of its samples: values of the pool where they fit, else new inputs."""
+    size = sum(math.prod(shape) for shape in sample.shapes)
+    if size > LARGEST:
+        raise GraphError("random graph", "sample", f"{size} elements", f"at most {LARGEST}")
+    operands = []
+    for i, (shape, array) in enumerate(zip(sample.shapes, sample.arrays(), strict=True)):
+        fits = [v for v in pool if v.shape == shape]
+        if i in sample.integers:
+            operands.append(ops.constant_u32(array))
+        elif fits and rng.random() < 0.8:
+            operands.append(pick(rng, pool, shape))
+        else:
+            operands.append(ops.input(f"x{len(pool[0].graph)}", shape))
+    return op(*op.spread(operands), **sample.attrs)
 
 
 Motif = Callable[[np.random.Generator, list[Value]], list[Value]]

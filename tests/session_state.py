@@ -45,10 +45,12 @@ def state_of(session: Session) -> tuple[object, ...]:
     plan, traffic = session._plan, session.traffic
     kept = [b for _, b in (*plan.param_buffers, *plan.input_buffers)]
     kept += [*plan.output_buffers, *(g for _, g in plan.param_grad_pairs)]
-    kept += [buffer.id for buffer in session._update_buffers]
+    kept += [buffer.id for buffer in session._state_buffers]
     bits = hashlib.sha256()
     for buffer in kept:
         bits.update(download(session, buffer).tobytes())
     counters = (session.step_count, session._adam_steps, traffic.steps, traffic.dispatches, traffic.submissions)
     names = (tuple(session.unset_inputs), tuple(session.unset_parameters))
-    return (*counters, traffic.bytes_up, session.optimizer, names, session.update, bits.hexdigest())
+    settings = (session._clip, session._accumulate, session._window, session._timed_window, session._profiling)
+    rates = tuple(session._multipliers.items())
+    return (*counters, traffic.bytes_up, session.optimizer, rates, settings, names, session.update, bits.hexdigest())

@@ -176,3 +176,10 @@ def test_one_value_is_a_wrt_too():
     assert differentiate(g, wrt=g.value(0))[0].outputs[1].shape == (5, 4)
     with pytest.raises(AutodiffError, match="graph: given int, wanted a Graph"):
         differentiate(3)
+
+
+def test_a_fused_op_may_read_one_value_several_times():
+    with Graph() as g:
+        w = ops.parameter("w", (3, 3))
+        g.output(ops.mean_all(ops.fused_matmul_at_add(w, w, w)))
+    check_by_differences(g, ["w"])

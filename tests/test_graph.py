@@ -24,6 +24,8 @@ from gdlab.errors import (
     unknown_name,
 )
 from gdlab.graph import Graph, reachable, same_structure, users
+from gdlab.op import REGISTRY
+from gdlab.reference import evaluate
 from gdlab.types import TensorType, broadcast_shapes, u32
 
 
@@ -239,3 +241,18 @@ def test_what_is_no_type_is_refused(text):
 def test_a_dtype_is_one_of_ours():
     with pytest.raises(DTypeError, match="given 'f32', wanted gdlab.f32 or gdlab.u32"):
         TensorType((2,), "f32")
+
+
+def test_decompose_leaves_primitives_with_equal_values_names_and_sources() -> None:
+    with Graph() as g:
+        x, w = ops.input("x", (3, 4)), ops.parameter("w", (4,))
+        h = ops.layer_norm(ops.gelu(x), w, w, 1e-5).named("h")
+        g.set_outputs({"loss": ops.mse_loss(h, x), "again": h})
+    plain = g.decompose()
+    assert all(REGISTRY[n.op].body is None for n in plain) and any(REGISTRY[n.op].body for n in g)
+    assert plain.output_names == g.output_names and plain.outputs[1].name == "h"
+    assert plain.source(plain.output_ids[1]) == g.source(h.id)
+    feeds = {"x": np.linspace(-2, 2, 12), "w": np.linspace(1, 2, 4)}
+    for a, b in zip(plain.output_ids, g.output_ids, strict=True):
+        np.testing.assert_array_equal(evaluate(plain, feeds)[a], evaluate(g, feeds)[b])
+    assert same_structure(plain.decompose(), plain)

@@ -17,10 +17,13 @@ PACKAGE = Path(__file__).parent.parent / "gdlab"
 ROOMS = """
 errors
 types
+philox
+quant
 graph
 op
 ops
 text
+decompose
 steps
 check
 reference
@@ -31,9 +34,11 @@ plan
 kernels
 device
 session compiled record eager
+feeds until nonfinite
 runner
-nn train data load models
-study
+init nn train data load models
+nodevalues
+parity study
 view
 __init__
 jupyter

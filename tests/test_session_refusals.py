@@ -114,7 +114,8 @@ def test_a_refused_call_says_why_and_changes_nothing(
 FRESH: dict[str, tuple[Call, str]] = {
     "inputs": (lambda s: s.step(), "step: inputs: given no value for y, wanted set_input for each"),
     "parameters": (lambda s: (s.set_input("y", Y), s.step()),
-        "step: parameters: given no value for b, wanted initialize(seed), initialize(zeros=True) or set_parameter"),
+        "step: parameters: given no value for b, wanted initialize(seed), initialize(zeros=True), set_parameter or "
+        "load_checkpoint"),
     "loss": (lambda s: s.read_loss(), "read_loss: loss: given no step yet, wanted a step before it"),
     "output": (lambda s: s.read_output(), "read_output: output 0: given no step yet, wanted a step before it"),
     "gradient": (lambda s: s.read_param_grad("w"), "read_param_grad: 'w': given no step yet, wanted a step before it"),

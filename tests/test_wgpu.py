@@ -213,12 +213,13 @@ def test_no_adapter_and_no_library_have_their_words(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_adapter_that_does_not_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
+    def refuse(**_: object) -> None:
         raise RuntimeError("Request device failed (4): no memory")
 
     info = {"device": "Acme 9", "adapter_type": "DiscreteGPU"}
     monkeypatch.setattr(room, "_opened", {})
-    monkeypatch.setattr(room, "_adapters", lambda: [SimpleNamespace(info=info, request_device_sync=refuse)])
+    adapter = SimpleNamespace(info=info, features=(), request_device_sync=refuse)
+    monkeypatch.setattr(room, "_adapters", lambda: [adapter])
     with pytest.raises(DeviceUnavailableError, match=r"given Acme 9, which does not open \(.*no memory\)"):
         room.open()
 
@@ -266,7 +267,33 @@ def test_every_raw_function_that_is_allowed_is_called(load: Load, monkeypatch: p
     on_owner(program.step, None)
     assert on_owner(program.losses, True) == [(1, 42.0)]
     assert on_owner(program.download, 0).tolist() == [42.0]
+    assert on_owner(program.profile, (0, 1)) == program.gpu.no_stamps == ""
+    on_owner(program.step, None)
+    assert [index for index, _ in on_owner(program.timings)] == [0]
+    empty = f"@compute @workgroup_size(1) fn main() {{ }}  // {time.time()}"
+    on_owner(lambda: gpu.pipeline("unchecked", empty, "r", True))
     assert sorted(calls) == sorted(RAW)
+
+
+def test_stamps_are_taken_with_a_pass_for_each_dispatch_too(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on adapters that cannot stamp inside a pass."""
+    buffers = [tensor(0, "x", 64, "state"), tensor(1, "y", 64, "state")]
+    program = load(make_plan(buffers, [dispatch(k, "double", str(k % 2), 1 - k % 2) for k in range(6)]))
+    monkeypatch.setattr(program.gpu, "stamps_inside", False)
+    on_owner(program.upload, 0, np.ones(64, np.float32))
+    on_owner(program.profile, (1, 4))
+    on_owner(program.step, None)
+    assert on_owner(program.download, 0).tolist() == [64.0] * 64
+    times = on_owner(program.timings)
+    assert [index for index, _ in times] == [1, 2, 3] and all(0 < seconds < 1 for _, seconds in times)
+
+
+def test_an_adapter_without_stamps_says_so(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = load(doubling())
+    monkeypatch.setattr(program.gpu, "no_stamps", "this adapter has no timestamp-query")
+    assert on_owner(program.profile, (0, 1)) == "this adapter has no timestamp-query"
+    on_owner(program.step, None)
+    assert on_owner(program.timings) == []
 
 
 def test_500_steps_leave_nothing_behind(load: Load) -> None:

@@ -97,7 +97,7 @@ def test_configuring_runs_nothing_on_the_parameters(load: Load) -> None:
 def test_an_update_without_its_scalars_is_refused(load: Load) -> None:
     program = training(load)
     on_owner(program.configure, SGD)
-    with pytest.raises(SessionError, match="step 1: scalars: given none, wanted 6 numbers: lr, beta1"):
+    with pytest.raises(SessionError, match="step 1: scalars: given none, wanted 9 numbers: lr, beta1"):
         on_owner(program.step, None)
     assert program.traffic.steps == 0
 

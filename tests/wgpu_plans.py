@@ -132,9 +132,9 @@ def encode_cost(program: WgpuProgram, steps: int, scalars: Array | None = None) 
     """CPU seconds per dispatch of recording a step (with checks, without submission): the median of `steps`."""
     record, costs = program.record, list[float]()
 
-    def timed(where: str, rows: Sequence[Row], staging: Staging) -> Any:
+    def timed(where: str, rows: Sequence[Row], staging: Staging, stamps: Any = None) -> Any:
         start = time.thread_time()
-        commands = record(where, rows, staging)
+        commands = record(where, rows, staging, stamps)
         costs.append((time.thread_time() - start) / len(rows))
         return commands
 

@@ -52,6 +52,7 @@ class Program(ABC):
     plan: ExecutionPlan
     update: Update
     traffic: Traffic
+    updates: int = 0  # by rules with moments; whoever restores a state sets it, so that cpu goes on with the same bits
 
     @abstractmethod
     def upload(self, buffer: int, data: Array) -> None:
@@ -68,9 +69,26 @@ class Program(ABC):
         kept."""
 
     @abstractmethod
-    def step(self, scalars: Array | None) -> None:
+    def step(self, scalars: Array | None, whole: bool = True) -> None:
         """One step in one submission: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS`
-        order)."""
+        order); not `whole`: of the update the `early` ones alone, which add up gradients."""
+
+    @abstractmethod
+    def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
+        """A part of a step: the plan's dispatches start … stop − 1, waited for. `end_step` must follow the last."""
+
+    @abstractmethod
+    def end_step(self, scalars: Array | None, whole: bool = True) -> None:
+        """The rest of a step that `run` began: the update's dispatches; now it counts, and its loss is readable."""
+
+    @abstractmethod
+    def profile(self, window: tuple[int, int] | None) -> str:
+        """From the next step on, time the dispatches start … stop − 1 of every step, the update's counted after the
+        plan's; None: no more. Returns why that cannot be, or an empty string."""
+
+    @abstractmethod
+    def timings(self) -> list[tuple[int, float]]:
+        """(dispatch, seconds) of the last completed step that was timed."""
 
     @abstractmethod
     def update_only(self, scalars: Array) -> None:
@@ -94,6 +112,14 @@ class Program(ABC):
         """Release the buffers; idempotent."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Buffers that a new program takes over from `program` instead of making its own: (its id, the id there)."""
+
+    program: Program
+    buffers: tuple[tuple[int, int], ...]
+
+
 class Device(ABC):
     """Runs plans. `target` is what to compile for."""
 
@@ -101,9 +127,9 @@ class Device(ABC):
     target: Target
 
     @abstractmethod
-    def load(self, plan: ExecutionPlan) -> Program:
+    def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> Program:
         """Validate the plan, allocate its buffers and make its kernels ready; raises `CompileError` before anything
-        is left half built."""
+        is left half built. `shared` says which buffers live in another program of this device."""
 
 
 # the owner ------------------------------------------------------------------------------------------------------------

@@ -38,6 +38,11 @@ def _matmul(bench: Bench) -> None:
     assert p is not None  # the table asks by kernel
     a = bench.operand(0, (p.m, p.k)) if p.a == "mk" else bench.operand(0, (p.k, p.m)).T
     b = bench.operand(1, (p.k, p.n)) if p.b == "kn" else bench.operand(1, (p.n, p.k)).T
+    if p.parts > 1:  # of a plan for hardware
+        out, size = bench.out((p.parts, p.m, p.n)), -(-p.k // p.parts)
+        for part, ks in enumerate(slice(i * size, (i + 1) * size) for i in range(p.parts)):
+            bench.steps.append((np.matmul, (a[:, ks], b[ks], out[part])))
+        return
     bench.steps.append((np.matmul, (a, b, bench.out((p.m, p.n)))))
     bench.finish(p.m * p.n)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import math
 import platform
+import time
 
 import numpy as np
 
-from gdlab.device.base import Array, Device, DeviceInfo, Program, Traffic
+from gdlab.device.base import Array, Device, DeviceInfo, Program, Shared, Traffic
 from gdlab.device.calls import steps_of
 from gdlab.device.chain import Scratch, Step
+from gdlab.device.fit import check_memory, free_bytes, physical_bytes
 from gdlab.errors import ArgumentError, SessionError
 from gdlab.plan.plan import SCALARS, Buffer, ExecutionPlan, Limits, Target, Update
 from gdlab.plan.verify import verify, verify_update
+from gdlab.quant import decode, encode
+from gdlab.types import DType
 
 NO_UPDATE = Update("none", (), (), ())
 TINY = np.float32(1.2e-38)  # smaller moments are flushed to zero: arithmetic on denormals is a hundred times slower
@@ -26,25 +30,24 @@ class CpuDevice(Device):
         self.info = DeviceInfo("cpu", f"NumPy {np.__version__}, {platform.machine()}", "cpu", reason)
         self.target = Target("cpu", "cpu", Limits(binding_bytes=memory_bytes()))
 
-    def load(self, plan: ExecutionPlan) -> CpuProgram:
+    def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> CpuProgram:
         """Verify the plan and compile it to NumPy calls."""
-        return CpuProgram(verify(plan))
+        verify(plan)
+        check_memory(plan.memory.physical_bytes, plan.buffers, free_bytes())
+        return CpuProgram(plan, shared)
 
 
 def memory_bytes() -> int:
     """Physical memory of this machine; 16 GiB where it does not tell."""
-    names = getattr(os, "sysconf_names", {})
-    if "SC_PHYS_PAGES" in names and "SC_PAGE_SIZE" in names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 256 * 256
-    return 16 << 30
+    return (physical_bytes() or 16 << 30) // 256 * 256
 
 
 class CpuProgram(Program):
     """A plan as a list of NumPy calls over its slots. `step_of[k]` are the calls of dispatch k."""
 
-    def __init__(self, plan: ExecutionPlan) -> None:
+    def __init__(self, plan: ExecutionPlan, shared: Shared | None = None) -> None:
         self.plan, self.update, self.traffic, self.open = plan, NO_UPDATE, Traffic(), True
-        self.slots = [np.zeros(slot.nbytes // 4, np.uint32) for slot in plan.memory.slots]
+        self.slots = _slots(plan, shared)
         self.arrays = {b.id: _tensor(self.slots[plan.memory.slot_of[b.id]], b) for b in plan.buffers}
         for buffer, data in plan.constant_buffers:
             self.arrays[buffer][...] = np.frombuffer(data, self.arrays[buffer].dtype).reshape(self.arrays[buffer].shape)
@@ -52,7 +55,9 @@ class CpuProgram(Program):
         self.scalars = {name: np.zeros((), np.float32) for name in SCALARS}
         self.step_of = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in plan.dispatches]
         self.calls: list[Step] = [call for steps in self.step_of for call in steps]
-        self.update_calls: list[Step] = []
+        self.update_steps: list[list[Step]] = []
+        self.window: tuple[int, int] | None = None
+        self.times: list[tuple[int, float]] = []
         self.moments: list[Array] = []
         self.updates = 0
         self.loss = None if plan.loss_buffer is None else self.arrays[plan.loss_buffer].reshape(-1)
@@ -61,9 +66,12 @@ class CpuProgram(Program):
     def upload(self, buffer: int, data: Array) -> None:
         """Copy `data` into the buffer."""
         home, given = self._home("upload", buffer), np.asarray(data)
-        if given.dtype != home.dtype or given.size != home.size:
-            wanted = f"{home.dtype}, {home.nbytes} bytes"
+        stored = self._dtype(buffer)
+        if given.dtype != stored.numpy or given.size != home.size:
+            wanted = f"{stored.numpy}, {home.size * stored.nbytes} bytes"
             raise ArgumentError("upload", f"data of buffer {buffer}", f"{given.dtype}, {given.nbytes} bytes", wanted)
+        if stored.is_storage:  # decoded once, here
+            given = decode(encode(given.reshape(home.shape), stored), stored, home.shape)
         np.copyto(home, given.reshape(home.shape))
         self.traffic.bytes_up += home.nbytes
 
@@ -71,52 +79,117 @@ class CpuProgram(Program):
         """A copy of the buffer."""
         home = self._home("download", buffer)
         self.traffic.bytes_down += home.nbytes
-        return home.copy()
+        return home.astype(self._dtype(buffer).numpy)
 
     def configure(self, update: Update) -> None:
         """Make the update's calls; new state starts at zero."""
         self._alive("configure")
         verify_update(self.plan, update)
+        new = [b for b in update.buffers if b.id not in self.arrays]
+        check_memory(sum(b.nbytes for b in new), new, free_bytes() if new else None)
         for b in update.buffers:
             if b.id not in self.arrays:
                 self.arrays[b.id] = np.zeros(b.shape, b.dtype.numpy)
-        steps = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in update.dispatches]
-        self.update, self.update_calls = update, [call for some in steps for call in some]
+        self.update_steps = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in update.dispatches]
+        self.update = update
         self.moments = [self.arrays[b] for _, *pair in update.moments for b in pair]
 
-    def step(self, scalars: Array | None) -> None:
+    def step(self, scalars: Array | None, whole: bool = True) -> None:
         """Forward, backward and update, now."""
         self._alive("step")
+        self._set("step", scalars)
+        if self.window is not None:
+            self._timed(whole)
+        else:
+            with np.errstate(all="ignore"):
+                for function, args in self.calls:
+                    function(*args)
+                self._update(whole)
+        self._count(whole)
+
+    def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
+        """Some dispatches of the plan, now."""
+        self._alive("run")
+        if scalars is not None:
+            self._set("run", scalars)
         with np.errstate(all="ignore"):
-            for function, args in self.calls:
-                function(*args)
-            if self.update_calls:
-                self._update("step", scalars)
-        self.traffic.steps += 1
-        self.traffic.submissions += 1
-        self.traffic.dispatches += len(self.step_of) + len(self.update.dispatches)
-        if self.loss is not None:
-            self.readable.append((self.traffic.steps, float(self.loss[0])))
+            for steps in self.step_of[start:stop]:
+                for function, args in steps:
+                    function(*args)
+
+    def end_step(self, scalars: Array | None, whole: bool = True) -> None:
+        """The update, and the step counts."""
+        self._alive("step")
+        self._set("step", scalars)
+        with np.errstate(all="ignore"):
+            self._update(whole)
+        self._count(whole)
 
     def update_only(self, scalars: Array) -> None:
         """The update with the gradients of the last step."""
         self._alive("update")
+        self._set("update", scalars)
         with np.errstate(all="ignore"):
-            self._update("update", scalars)
+            self._update(True)
         self.traffic.submissions += 1
         self.traffic.dispatches += len(self.update.dispatches)
 
-    def _update(self, where: str, scalars: Array | None) -> None:
+    def profile(self, window: tuple[int, int] | None) -> str:
+        """By the clock of this machine."""
+        self._alive("profile")
+        self.window = window
+        return ""
+
+    def timings(self) -> list[tuple[int, float]]:
+        """Of the last step that was timed."""
+        return list(self.times)
+
+    def _set(self, where: str, scalars: Array | None) -> None:
         if scalars is None:
-            raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
+            if self.update_steps or self.plan.reads_scalars:
+                raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
+            return
         for name, value in zip(SCALARS, scalars, strict=True):
             self.scalars[name][...] = value
-        for function, args in self.update_calls:
-            function(*args)
+
+    def _update(self, whole: bool) -> None:
+        for steps in self.update_steps if whole else self.update_steps[: self.update.early]:
+            for function, args in steps:
+                function(*args)
+        if whole:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self.moments:
+            return
         self.updates += 1
-        if self.moments and self.updates % FLUSH_EVERY == 0:
+        if self.updates % FLUSH_EVERY == 0:
             for moment in self.moments:
                 moment[np.abs(moment) < TINY] = 0
+
+    def _timed(self, whole: bool) -> None:
+        """A step that looks at the clock after each dispatch of the window."""
+        assert self.window is not None  # the caller looked
+        updates = self.update_steps if whole else self.update_steps[: self.update.early]
+        start, stop = self.window
+        times, clock = [], time.perf_counter
+        with np.errstate(all="ignore"):
+            for index, steps in enumerate([*self.step_of, *updates]):
+                began = clock()
+                for function, args in steps:
+                    function(*args)
+                if start <= index < stop:
+                    times.append((index, clock() - began))
+        if whole:
+            self._flush()
+        self.times = times
+
+    def _count(self, whole: bool) -> None:
+        self.traffic.steps += 1
+        self.traffic.submissions += 1
+        self.traffic.dispatches += len(self.step_of) + (len(self.update_steps) if whole else self.update.early)
+        if self.loss is not None:
+            self.readable.append((self.traffic.steps, float(self.loss[0])))
 
     def losses(self, wait: bool) -> list[tuple[int, float]]:
         """All losses since the last call."""
@@ -139,11 +212,14 @@ class CpuProgram(Program):
     def close(self) -> None:
         """Forget everything."""
         self.open = False
-        self.slots, self.arrays, self.calls, self.update_calls, self.step_of = [], {}, [], [], []
+        self.slots, self.arrays, self.calls, self.update_steps, self.step_of = [], {}, [], [], []
 
     def _alive(self, where: str) -> None:
         if not self.open:
             raise SessionError(where, "program", "closed", "an open one")
+
+    def _dtype(self, buffer: int) -> DType:
+        return self.plan.buffers[buffer].dtype if buffer < len(self.plan.buffers) else DType.f32  # states are f32
 
     def _home(self, where: str, buffer: int) -> Array:
         self._alive(where)
@@ -152,5 +228,18 @@ class CpuProgram(Program):
         return self.arrays[buffer]
 
 
+def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
+    """One array per slot, zeroed; that of a shared buffer, which is pinned and so alone in its slot, is the other's."""
+    taken: dict[int, Array] = {}
+    if shared is not None:
+        assert isinstance(shared.program, CpuProgram)  # of the same device, says `Device.load`
+        there = shared.program
+        taken = {plan.memory.slot_of[b]: there.slots[there.plan.memory.slot_of[o]] for b, o in shared.buffers}
+    decoded = {plan.memory.slot_of[b.id]: math.prod(b.shape) for b in plan.buffers if b.dtype.is_storage}
+    sizes = [max(slot.nbytes // 4, decoded.get(i, 0)) for i, slot in enumerate(plan.memory.slots)]
+    return [taken[i] if i in taken else np.zeros(size, np.uint32) for i, size in enumerate(sizes)]
+
+
 def _tensor(slot: Array, buffer: Buffer) -> Array:
-    return slot[: buffer.nbytes // 4].view(buffer.dtype.numpy).reshape(buffer.shape)
+    dtype = np.dtype(np.float32) if buffer.dtype.is_storage else buffer.dtype.numpy
+    return slot[: math.prod(buffer.shape)].view(dtype).reshape(buffer.shape)

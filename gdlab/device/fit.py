@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gdlab.errors import CompileError
+from gdlab.errors import CompileError, SessionError
 from gdlab.plan.plan import Buffer, ExecutionPlan, Limits, Update
 from gdlab.plan.verify import verify, verify_update
 
@@ -61,6 +63,37 @@ def check_update(plan: ExecutionPlan, update: Update, bounds: Bounds) -> None:
     """The same for an update."""
     verify_update(_for_adapter(plan, bounds), update)
     _check_allocations(state_places(update.buffers).values(), bounds)
+
+
+def check_memory(need: int, buffers: Iterable[Buffer], free: int | None) -> None:
+    """Refuse what the machine has no memory for, before anything is allocated: systems promise more than they hold."""
+    if free is not None and need > free:
+        largest = max(buffers, key=lambda b: b.nbytes)
+        name = largest.name or f"%{largest.nodes[0] if largest.nodes else '?'}"
+        tensor = f"tensor {name} {largest.dtype}{list(largest.shape)}"
+        given = f"{_size(need)}, of which {_size(largest.nbytes)} are for {tensor}"
+        raise SessionError("session", "memory", given, f"at most {_size(free)}, what this machine has free")
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB"
+
+
+def free_bytes() -> int | None:
+    """Memory that this machine can still give, where it tells (Linux), else its physical memory, else None."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as lines:
+        found = dict(line.split(":", 1) for line in lines)
+        if "MemAvailable" in found:
+            return int(found["MemAvailable"].split()[0]) * 1024
+    return physical_bytes()
+
+
+def physical_bytes() -> int | None:
+    """Physical memory of this machine, where it tells."""
+    names = getattr(os, "sysconf_names", {})
+    if "SC_PHYS_PAGES" in names and "SC_PAGE_SIZE" in names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
 
 
 def _for_adapter(plan: ExecutionPlan, bounds: Bounds) -> ExecutionPlan:

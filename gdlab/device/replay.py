@@ -8,19 +8,23 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdlab.device.base import Array, Program, Traffic
-from gdlab.device.fit import Place, check_plan, check_update, plan_places, state_places
+from gdlab.device.base import Array, Program, Shared, Traffic
+from gdlab.device.fit import Place, check_memory, check_plan, check_update, plan_places, state_places
+from gdlab.device.stamps import MOST, Stamps
 from gdlab.errors import ArgumentError, CompileError, SessionError
 from gdlab.plan.plan import JOINER, SCALARS, Buffer, Dispatch, ExecutionPlan, LineMap, Target, Update
+from gdlab.plan.variants import in_bounds
+from gdlab.quant import decode, encode
 
 if TYPE_CHECKING:
     from gdlab.device.wgpu import Gpu, Pipeline
@@ -99,16 +103,31 @@ def _joiner() -> Callable[[Dispatch, Target], tuple[str, LineMap]]:
     return JOINER[0]
 
 
+def _tenants(plan: ExecutionPlan, buffers: Iterable[int]) -> str:
+    """What a slot is for, in words: its first tenant that has a name, or the largest one by its type."""
+    named = [plan.buffers[b].name for b in buffers if plan.buffers[b].name]
+    largest = max((plan.buffers[b] for b in buffers), key=lambda b: b.nbytes)
+    return named[0] if named else f"%{largest.nodes[0] if largest.nodes else '?'} {largest.dtype}{list(largest.shape)}"
+
+
 class WgpuProgram(Program):
     """A plan on an adapter. `rows` and `update_rows` are what a step walks; `places` says where every tensor lies."""
 
-    def __init__(self, gpu: Gpu, plan: ExecutionPlan, checked: bool = True) -> None:
+    def __init__(
+        self, gpu: Gpu, plan: ExecutionPlan, checked: bool = True, shared: Shared | None = None
+    ) -> None:
         self.gpu, self.plan, self.checked, self.open = gpu, plan, checked, True
         self.update, self.traffic = NO_UPDATE, Traffic()
         if checked:
             check_plan(plan, gpu.bounds)
+            check_memory(plan.memory.physical_bytes, plan.buffers, gpu.free_bytes())
         self.places = plan_places(plan)
-        self.memory = {("slot", i): gpu.buffer(slot.nbytes) for i, slot in enumerate(plan.memory.slots)}
+        taken = self._taken(shared)
+        self.memory = taken | {
+            ("slot", i): gpu.buffer(slot.nbytes, name=_tenants(plan, slot.tenants))
+            for i, slot in enumerate(plan.memory.slots)
+            if ("slot", i) not in taken
+        }
         self.scalars = gpu.buffer(4 * len(SCALARS))
         self.launches = self._launches("dispatch", plan.dispatches, self.places, self.memory)
         self.update_launches: list[Launch] = []
@@ -119,7 +138,9 @@ class WgpuProgram(Program):
         self.reader: Staging | None = None
         self.flying: deque[Flight] = deque()
         self.readable: list[tuple[int, float]] = []
-        self._warm_up()
+        self.stamps: Stamps | None = None
+        self.times: list[tuple[int, float]] = []
+        self._warm_up(taken)
         for ref, data in plan.constant_buffers:
             gpu.write("load", self._memory_of(ref), data)
 
@@ -134,7 +155,8 @@ class WgpuProgram(Program):
     ) -> Launch:
         text, _ = _joiner()(dispatch, self.plan.target)
         access = "".join(a for _, a in dispatch.bindings) + "r" * bool(dispatch.scalars)
-        key, pipeline = self.gpu.pipeline(where, text, access)
+        trusted = self.plan.target.adapter_class == "hardware" and in_bounds(dispatch)
+        key, pipeline = self.gpu.pipeline(where, text, access, trusted)
         bound = [(memory[places[b].home], places[b].bound) for b, _ in dispatch.bindings]
         if dispatch.scalars:
             bound.append((self.scalars, self.scalars.size))
@@ -142,10 +164,18 @@ class WgpuProgram(Program):
         sizes = tuple(size for _, size in bound)
         return Launch(key, pipeline, group, sizes, (pipeline.raw, group._internal, *dispatch.workgroups))
 
-    def _warm_up(self) -> None:
+    def _taken(self, shared: Shared | None) -> dict[tuple[str, int], Any]:
+        """The device buffers that belong to another program as well, by their place in this one."""
+        if shared is None:
+            return {}
+        there = shared.program
+        assert isinstance(there, WgpuProgram)  # of the same device, says `Device.load`
+        return {self.places[b].home: there._memory_of(other) for b, other in shared.buffers}
+
+    def _warm_up(self, taken: Container[tuple[str, int]]) -> None:
         """Run one workgroup of every new kernel (drivers compile at first use), then zero (so touch) every buffer."""
         self._run_cold(self.launches, lambda launch: launch.group)
-        buffers = list(self.memory.values())
+        buffers = [buffer for home, buffer in self.memory.items() if home not in taken]
         self._submit_and_wait("warm-up", partial(self._clear, buffers))
 
     def _run_cold(self, launches: Iterable[Launch], group_of: Callable[[Launch], Any]) -> None:
@@ -165,12 +195,18 @@ class WgpuProgram(Program):
         self._alive("configure")
         if self.checked:
             check_update(self.plan, update, self.gpu.bounds)
+            unmade = [b for b in update.buffers if b.id not in self.places]
+            check_memory(sum(b.nbytes for b in unmade), unmade, self.gpu.free_bytes() if unmade else None)
         for b in update.buffers:
             if b.id in self.places and self.places[b.id].buffer.nbytes != b.nbytes:
                 wanted = f"{self.places[b.id].buffer.nbytes} bytes, as before"
                 raise CompileError("update", f"state buffer {b.name}", f"{b.nbytes} bytes", wanted)
         places = {**self.places, **state_places(update.buffers)}
-        new = {p.home: self.gpu.buffer(p.nbytes) for p in places.values() if p.home not in self.memory}
+        new = {
+            p.home: self.gpu.buffer(p.nbytes, name=p.buffer.name)
+            for p in places.values()
+            if p.home not in self.memory
+        }
         memory = {**self.memory, **new}
         launches = self._launches("update", update.dispatches, places, memory)
         self._run_cold(launches, self._scratch_group)
@@ -180,12 +216,12 @@ class WgpuProgram(Program):
         self.update_launches, self.update_rows = launches, [launch.row for launch in launches]
 
     # recording --------------------------------------------------------------------------------------------------------
-    def _pass(self, rows: Sequence[Row], encoder: Any) -> None:
-        """One compute pass over all rows: nothing but raw calls."""
+    def _pass(self, rows: Sequence[Row], encoder: Any, described: Any = None) -> None:
+        """One compute pass over all rows: nothing but raw calls. `described`: a pass descriptor of ours."""
         raw, null = self.gpu.raw, self.gpu.null
         set_pipeline, set_group = raw.ComputePassEncoderSetPipeline, raw.ComputePassEncoderSetBindGroup
         dispatch = raw.ComputePassEncoderDispatchWorkgroups
-        one_pass, last = raw.CommandEncoderBeginComputePass(encoder, null), None
+        one_pass, last = raw.CommandEncoderBeginComputePass(encoder, described or null), None
         for pipeline, group, x, y, z in rows:
             if pipeline is not last:
                 set_pipeline(one_pass, pipeline)
@@ -195,11 +231,14 @@ class WgpuProgram(Program):
         raw.ComputePassEncoderEnd(one_pass)
         raw.ComputePassEncoderRelease(one_pass)
 
-    def record(self, where: str, rows: Sequence[Row], staging: Staging) -> Any:
+    def record(self, where: str, rows: Sequence[Row], staging: Staging, stamps: Stamps | None = None) -> Any:
         """A finished command buffer: the rows in one pass, then four bytes of the loss (of anything, if none)."""
 
         def encode(encoder: Any) -> None:
-            self._pass(rows, encoder)
+            if stamps is None:
+                self._pass(rows, encoder)
+            else:
+                stamps.encode(self, rows, encoder)
             self.gpu.raw.CommandEncoderCopyBufferToBuffer(encoder, self.marker._internal, 0, staging.handle, 0, 4)
 
         return self.gpu.record(where, encode)
@@ -212,29 +251,65 @@ class WgpuProgram(Program):
         self.gpu.poll(self.gpu.submit(self.gpu.record(where, encode)))
 
     # running ----------------------------------------------------------------------------------------------------------
-    def step(self, scalars: Array | None) -> None:
+    def step(self, scalars: Array | None, whole: bool = True) -> None:
+        self._step(self.rows + self._update_part(whole), scalars, self.stamps)
+
+    def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
+        self._alive("run")
+        if scalars is not None:
+            self.gpu.write("run", self.scalars, np.ascontiguousarray(scalars, np.float32))
+        self._submit_and_wait("run", partial(self._pass, self.rows[start:stop]))
+
+    def end_step(self, scalars: Array | None, whole: bool = True) -> None:
+        self._step(self._update_part(whole), scalars, None)
+        self.traffic.dispatches += len(self.rows)
+
+    def _step(self, rows: Sequence[Row], scalars: Array | None, stamps: Stamps | None) -> None:
         number = self.traffic.steps + 1
         loss_of = None if self.plan.loss_buffer is None else number
-        self._fly(f"step {number}", self.rows + self.update_rows, scalars, loss_of)
+        self._fly(f"step {number}", rows, scalars, loss_of, stamps)
         self.traffic.steps = number
 
-    def update_only(self, scalars: Array) -> None:
-        self._fly(f"update after step {self.traffic.steps}", self.update_rows, scalars, None)
+    def _update_part(self, whole: bool) -> list[Row]:
+        return self.update_rows if whole else self.update_rows[: self.update.early]
 
-    def _fly(self, where: str, rows: Sequence[Row], scalars: Array | None, loss_of: int | None) -> None:
+    def update_only(self, scalars: Array) -> None:
+        self._fly(f"update after step {self.traffic.steps}", self.update_rows, scalars, None, None)
+
+    def _fly(
+        self, where: str, rows: Sequence[Row], scalars: Array | None, loss_of: int | None, stamps: Stamps | None
+    ) -> None:
         self._alive(where)
-        if scalars is None and self.update_rows:
+        if scalars is None and (self.update_rows or self.plan.reads_scalars):
             raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
-        self._harvest(IN_FLIGHT - 1)
+        self._harvest(IN_FLIGHT - 1 if stamps is None else 0)  # one set of stamps: steps that are timed go one by one
         if scalars is not None:
             self.gpu.write(where, self.scalars, np.ascontiguousarray(scalars, np.float32))
         staging = self.ring[self.traffic.submissions % len(self.ring)]
-        submission = self.gpu.submit(self.record(where, rows, staging))
+        submission = self.gpu.submit(self.record(where, rows, staging, stamps))
         self.traffic.submissions += 1
         self.traffic.dispatches += len(rows)
         staging.request(where, 4)
         self.flying.append(Flight(where, loss_of, staging, submission))
+        if stamps is not None:
+            self._harvest(0)
+            self.times = stamps.read(self)
         self.gpu.poll()
+
+    # timing -----------------------------------------------------------------------------------------------------------
+    def profile(self, window: tuple[int, int] | None) -> str:
+        self._alive("profile")
+        reason = "" if window is None else self.gpu.no_stamps
+        if window is None or reason:
+            self.stamps = None
+            return reason
+        if self.stamps is None:
+            self.stamps = Stamps(self.gpu)
+        self.stamps.window = window[0], min(window[1], window[0] + MOST)
+        return ""
+
+    def timings(self) -> list[tuple[int, float]]:
+        return list(self.times)
 
     def _harvest(self, depth: int) -> None:
         """Take what has ended; wait for the oldest until at most `depth` submissions are in flight."""
@@ -267,24 +342,28 @@ class WgpuProgram(Program):
 
     def upload(self, buffer: int, data: Array) -> None:
         logical, given = self._logical("upload", buffer), np.ascontiguousarray(data)
-        if given.dtype != logical.dtype.numpy or given.nbytes != logical.nbytes:
-            wanted = f"{logical.dtype}, {logical.nbytes} bytes"
+        size = math.prod(logical.shape)
+        if given.dtype != logical.dtype.numpy or given.size != size:
+            wanted = f"{logical.dtype}, {size * logical.dtype.nbytes} bytes"
             raise ArgumentError("upload", f"data of {logical.name}", f"{given.dtype}, {given.nbytes} bytes", wanted)
+        if logical.dtype.is_storage:
+            given = encode(given.reshape(logical.shape), logical.dtype)
         self.gpu.write("upload", self._memory_of(buffer), given)
         self.traffic.bytes_up += given.nbytes
 
     def download(self, buffer: int) -> Array:
         logical = self._logical("download", buffer)
-        out = np.empty(logical.shape, logical.dtype.numpy)
+        stored = logical.dtype.is_storage
+        out = np.empty(logical.nbytes // 4, np.uint32) if stored else np.empty(logical.shape, logical.dtype.numpy)
         whole, source = out.data.cast("B"), self._memory_of(buffer)._internal
         staging = self._staging(logical.nbytes)
         for start in range(0, len(whole), staging.nbytes):
             part = whole[start : start + staging.nbytes]
-            self._read("download", source, start, staging, part)
+            self.read_into("download", source, start, staging, part)
         self.traffic.bytes_down += logical.nbytes
-        return out
+        return decode(out, logical.dtype, logical.shape).astype(logical.dtype.numpy, copy=False) if stored else out
 
-    def _read(self, where: str, source: Any, start: int, staging: Staging, into: memoryview) -> None:
+    def read_into(self, where: str, source: Any, start: int, staging: Staging, into: memoryview) -> None:
         copy, nbytes = self.gpu.raw.CommandEncoderCopyBufferToBuffer, len(into)
         commands = self.gpu.record(where, lambda encoder: copy(encoder, source, start, staging.handle, 0, nbytes))
         submission = self.gpu.submit(commands)
@@ -315,6 +394,6 @@ class WgpuProgram(Program):
         with contextlib.suppress(SessionError):  # of a lost device there is nothing to wait for
             self._harvest(0)
         self.open = False
-        self.memory, self.places, self.ring, self.reader = {}, {}, (), None
+        self.memory, self.places, self.ring, self.reader, self.stamps = {}, {}, (), None, None
         self.launches, self.rows, self.update_launches, self.update_rows = [], [], [], []
         self.scalars = self.marker = None

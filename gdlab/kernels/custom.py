@@ -3,12 +3,13 @@
 A file may call, for each operand by the builder's name for it (`x`): `x_at(i)`, element i in row-major order (f32, or
 u32 of a u32 operand), and `x_four(i)`, four neighbours from i on (a multiple of 4; one vector load where the operand
 has a multiple of 4 elements). It writes with `store(i, value)`, or with `store4(i, vec4)`, never with both, and the
-epilogue runs inside. Its constants and per-step numbers are `NAME` and `name()`. It defines one of
+epilogue runs inside. Its constants, tables and per-step numbers are `NAME` and `name()`. It defines one of
   fn unit(u: u32)                         a piece of work that one invocation does alone (Work.length = 0);
   fn unit(u: u32, part: u32, live: bool)  one that LANES invocations share (Work.length > 0): `part` is 0 .. LANES - 1,
                                           the sum and the maximum over all of them are `sum_of_unit(value)` and
-                                          `max_of_unit(value)`, which every invocation must reach; it may store only
-                                          where it is `live`;
+                                          `max_of_unit(value)`, the sum over those with a smaller part is
+                                          `sum_of_earlier(value)`; every invocation must reach these calls, and may
+                                          store only where it is `live`;
   fn main(...)                            everything, for `UNITS` groups of LANES invocations (Work.group).
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 
-from gdlab.kernels.pieces import Bindings, Text, chain_operands, may_be_wide, shader, widened
+from gdlab.kernels.pieces import Bindings, Text, chain_operands, may_be_wide, shader, widened, written_out
 from gdlab.kernels.stores import constants, scalar_functions, store, store4, whole_file
 from gdlab.plan.plan import Custom, Dispatch, Operand
 from gdlab.types import DType
@@ -28,7 +29,8 @@ def custom(text: Text, d: Dispatch) -> None:
     c = d.custom
     assert c is not None  # the table asks by kernel
     across, lanes = d.params
-    called = set(re.findall(r"\b(\w+)\(", shader(c.file)))
+    files = c.file.split(" + ")
+    called = {name for file in files for name in re.findall(r"\b(\w+)\(", shader(file))}
     by_four = "store4" in called
     named = list(zip(c.names, d.operands, strict=False))
     uses = [(o.buffer, _is_wide(o) and f"{name}_four" in called) for name, o in named]
@@ -36,14 +38,28 @@ def custom(text: Text, d: Dispatch) -> None:
     bindings = Bindings(d, widened([*uses, (d.output, by_four)]))
     bindings.declare(text)
     constants(text, UNITS=c.units, LANES=lanes, ACROSS=across, **dict(c.integers), **dict(c.numbers))
+    for name, table in c.tables:
+        kind, values = f"array<u32, {len(table)}>", ", ".join(f"{v}u" for v in table)
+        text.add(f"var<private> {name}: {kind} = {kind}({values});")
     scalar_functions(text, d)
     for name, operand in named:
         _accessors(text, name, operand, bindings, called, c)
+    _absent(text, called, c, bindings.type)
     (store4 if by_four else store)(text, d, bindings, c.node)
-    whole_file(text, c.file, c.node)
+    each = dict(c.integers).get("EACH", 1)
+    for file in files:
+        written_out(text, file, each, c.node)
     if not c.group:
         text.add("")
         whole_file(text, _main(c, lanes), c.node)
+
+
+def _absent(text: Text, called: set[str], c: Custom, type: str) -> None:
+    """Of an op that takes any number of operands: those that its file knows and this call does not have."""
+    base = c.names[0].removesuffix("0") if c.names else ""
+    for name in sorted(called - {f"{n}_at" for n in c.names}):
+        if base != "".join(c.names[:1]) and re.fullmatch(rf"{base}\d_at", name):
+            text.add(f"fn {name}(i: u32) -> {type} {{\n    return {type}(0);\n}}\n")
 
 
 def _is_wide(operand: Operand) -> bool:
@@ -57,7 +73,9 @@ def _main(c: Custom, lanes: int) -> str:
 def _accessors(text: Text, name: str, operand: Operand, bindings: Bindings, called: set[str], c: Custom) -> None:
     """`x_at` and `x_four`, as far as the file calls them."""
     if f"{name}_at" in called:
-        text.add(f"fn {name}_at(i: u32) -> {operand.dtype} {{\n    return {bindings.at(operand)};\n}}\n", c.node)
+        type = "u32" if operand.dtype is DType.u32 else "f32"
+        text.add(f"fn {name}_at(i: u32) -> {type} {{\n    return {bindings.at(operand)};\n}}\n", c.node)
     if f"{name}_four" in called:
         four = bindings.four(operand)
-        text.add(f"fn {name}_four(i: u32) -> vec4<{operand.dtype}> {{\n    return {four};\n}}\n", c.node)
+        type = "u32" if operand.dtype is DType.u32 else "f32"
+        text.add(f"fn {name}_four(i: u32) -> vec4<{type}> {{\n    return {four};\n}}\n", c.node)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from gdlab.errors import CompileError
 from gdlab.kernels.custom import custom
+from gdlab.kernels.decode import decode
+from gdlab.kernels.folds import reduce
 from gdlab.kernels.pieces import (
     Bindings,
     Text,
@@ -22,10 +24,9 @@ from gdlab.kernels.product import Product, aligned
 from gdlab.kernels.stores import by_four, constants, store, store4, whole_file
 from gdlab.kernels.tiles import WRITERS
 from gdlab.kernels.updates import UPDATES
-from gdlab.plan.plan import Dispatch, LineMap, PointOp, Target
+from gdlab.plan.plan import Dispatch, LineMap, Target
 from gdlab.types import DType
 
-_COMBINE = {"sum": "a + b", "max": "max_nan(a, b)", "min": "min_nan(a, b)"}
 _CALL = re.compile(r"\b([a-z_]\w*)\(")
 
 
@@ -36,6 +37,7 @@ def wgsl(d: Dispatch, target: Target) -> tuple[str, LineMap]:
     text = Text()
     text.add(f"// {d.label}")
     _WRITERS[d.kernel](text, d)
+    decode(text, d)
     missing = _helper_text(text)
     if missing:
         text.add("\n" + missing)
@@ -47,20 +49,6 @@ def _helper_text(text: Text) -> str:
     return "\n\n".join(helpers(sorted(used)))
 
 
-# loads ----------------------------------------------------------------------------------------------------------------
-def _element(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
-    """`element(i)`: what the core reads: the prologue's last value, or operand 0."""
-    if d.prologue:
-        chain_function(text, "before", d.prologue, "", "f32")
-        loads = [bindings.at(d.operands[k]) for k in chain_operands(d.prologue)]
-        value = call("before", d.prologue, "", loads)
-    else:
-        value = bindings.at(d.operands[0])
-    text.add("fn element(i: u32) -> f32 {")
-    text.add(f"    return {value};", node)
-    text.add("}\n")
-
-
 # kernels --------------------------------------------------------------------------------------------------------------
 def _pointwise(text: Text, d: Dispatch) -> None:
     size, node = d.output_type.num_elements, d.epilogue[-1].node
@@ -69,8 +57,7 @@ def _pointwise(text: Text, d: Dispatch) -> None:
     wide = widened([*((d.operands[k].buffer, four and may_be_wide(d.operands[k])) for k in used), (d.output, four)])
     bindings = Bindings(d, wide)
     bindings.declare(text)
-    width, each = 4 if d.variant == "vec4" else 1, (*d.params, 1)[0]
-    constants(text, SIZE=size, WIDTH=width, EACH=each, GROUP=d.workgroup_size[0])
+    constants(text, SIZE=size, WIDTH=4 if d.variant == "vec4" else 1, GROUP=d.workgroup_size[0])
     chain_function(text, "chain", d.epilogue, "", bindings.type)
     text.add("fn point(i: u32) {")
     if four:
@@ -91,6 +78,7 @@ def _matmul(text: Text, d: Dispatch) -> None:
     assert p is not None  # the table asks by kernel
     kind = d.variant.split()[0]
     wide_a, wide_b, wide_out = aligned(p)
+    wide_a, wide_b = (w and not o.dtype.is_storage for w, o in zip((wide_a, wide_b), d.operands, strict=False))
     a, b = d.operands[0].buffer, d.operands[1].buffer
     used = [d.operands[k] for k in chain_operands(d.epilogue)]
     uses = [(a, wide_a), (b, wide_b), (d.output, wide_out)]
@@ -101,33 +89,6 @@ def _matmul(text: Text, d: Dispatch) -> None:
     (store4 if d.output in wide else store)(text, d, bindings, p.node)
     product = Product(p, bindings.variable[a], bindings.variable[b], a in wide, b in wide, d.output in wide)
     WRITERS[kind](text, product, d.params)
-
-
-def _reduce(text: Text, d: Dispatch) -> None:
-    r = d.reduce
-    assert r is not None  # the table asks by kernel
-    across, lanes = d.params
-    bindings = Bindings(d, ())
-    bindings.declare(text)
-    constants(text, RESULTS=r.outer * r.inner, LENGTH=r.length, INNER=r.inner, ACROSS=across, LANES=lanes)
-    if lanes > 1:  # neighbouring invocations read neighbours: along the fold where that lies in a row, else across it
-        along = r.inner == 1
-        constants(text, PART_STRIDE=1 if along else across, RESULT_STRIDE=lanes if along else 1)
-    _element(text, d, bindings, r.node)
-    text.add("fn start(first: u32) -> f32 {")
-    text.add(f"    return {'0.0' if r.combine == 'sum' else 'element(first)'};", r.node)
-    text.add("}\n\nfn combine(a: f32, b: f32) -> f32 {")
-    text.add(f"    return {_COMBINE[r.combine]};", r.node)
-    text.add("}\n\nfn finish(acc: f32) -> f32 {")
-    line = PointOp("finish", r.finish, (), (), (("n", float(r.count)),), r.node)
-    text.add(f"    return {_expression(line)};", r.node)
-    text.add("}\n")
-    store(text, d, bindings, r.node)
-    whole_file(text, "reduce.wgsl" if lanes == 1 else "reduce_shared.wgsl", r.node)
-
-
-def _expression(line: PointOp) -> str:
-    return re.sub(r"\bn\b", number(float(dict(line.attrs)["n"])), line.expr)
 
 
 def _movement(text: Text, d: Dispatch) -> None:
@@ -162,7 +123,7 @@ def _movement(text: Text, d: Dispatch) -> None:
 _WRITERS: dict[str, Callable[[Text, Dispatch], None]] = {
     "pointwise": _pointwise,
     "matmul": _matmul,
-    "reduce": _reduce,
+    "reduce": reduce,
     "custom": custom,
     "movement": _movement,
     **UPDATES,

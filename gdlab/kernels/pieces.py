@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -83,10 +84,38 @@ class Text:
         return "\n".join(self.lines) + "\n", tuple(self.map)
 
 
+_EACH = "for (var e = 0u; e < EACH; e++) {"
+
+
+def written_out(text: Text, file: str, each: int, *nodes: int) -> None:
+    """A file of `shaders/`, its loops over `e` written out: what they keep then lies in registers. `x_e` is `x_0`,
+    `x_1`, … there."""
+    lines = shader(file).rstrip("\n").split("\n")
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        if line.strip() != _EACH:
+            text.add(line, *nodes)
+            at += 1
+            continue
+        indent = line[: len(line) - len(line.lstrip())]
+        end = lines.index(indent + "}", at)
+        for e in range(each):
+            for inner in lines[at + 1 : end]:
+                text.add(_written(inner[4:], e), *nodes)
+        at = end + 1
+
+
+def _written(line: str, e: int) -> str:
+    return re.sub(r"\be\b", f"{e}u", re.sub(r"_e\b", f"_{e}", line))
+
+
 def number(value: float, dtype: DType = DType.f32) -> str:
     """A literal; negative ones in parentheses."""
     if dtype is DType.u32:
         return f"{int(value)}u"
+    if math.isinf(value):
+        return "infinity()" if value > 0 else "(-infinity())"
     text = repr(float(np.float32(value)))
     text = text if "." in text or "e" in text else f"{text}.0"
     return f"({text})" if text.startswith("-") else text
@@ -97,7 +126,8 @@ class Bindings:
     """The buffers of a dispatch as WGSL variables `in0`, `in1`, … and `out`; `wide` ones hold vec4<f32>."""
 
     def __init__(self, d: Dispatch, wide: Iterable[int]) -> None:
-        self.d, self.wide = d, set(wide)
+        stored = {o.buffer for o in d.operands if o.dtype.is_storage}
+        self.d, self.wide = d, set(wide) - stored
         self.variable = {}
         for i, (buffer, access) in enumerate(d.bindings):
             self.variable[buffer] = f"in{i}" if access == "r" else "out"
@@ -107,7 +137,8 @@ class Bindings:
     def declare(self, text: Text) -> None:
         """One line per binding, then the per-step scalars."""
         for i, (buffer, access) in enumerate(self.d.bindings):
-            element = "vec4<f32>" if buffer in self.wide else self.types.get(buffer, self.type)
+            plain = self.types.get(buffer, self.type)
+            element = "vec4<f32>" if buffer in self.wide else plain if plain in ("f32", "u32") else "u32"
             mode = "read" if access == "r" else "read_write"
             text.add(f"@group(0) @binding({i}) var<storage, {mode}> {self.variable[buffer]}: array<{element}>;")
         if self.d.scalars:
@@ -139,6 +170,8 @@ class Bindings:
 
 def may_be_wide(operand: Operand) -> bool:
     """Whether four neighbours of the result read four neighbours of the operand, aligned."""
+    if operand.dtype.is_storage:
+        return False
     return operand.access == "full" or (operand.access == "row" and operand.extent % 4 == 0)
 
 

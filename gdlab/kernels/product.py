@@ -34,3 +34,8 @@ class Product:
 def aligned(p: Matmul) -> tuple[bool, bool, bool]:
     """Whether a, b and the result can be read and written four neighbours at a time."""
     return (p.k if p.a == "mk" else p.m) % 4 == 0, (p.n if p.b == "kn" else p.k) % 4 == 0, p.n % 4 == 0
+
+
+def k_comes_last(p: Matmul, side: str) -> bool:
+    """Whether the steps of operand a or b lie side by side in memory."""
+    return p.a == "mk" if side == "a" else p.b == "nk"

@@ -57,6 +57,11 @@ def by_four(
         text.add(f"    {place} = {first};", node)
         return
     text.add(f"    {place} = vec4<f32>(", node)
-    for q in "xyzw":
-        text.add(f"        {call(name, chain, f'{first}.{q}' if first else '', [f'{x}.{q}' for x in loads])},", node)
+    for line in four_calls(name, chain, first, loads):
+        text.add(f"        {line},", node)
     text.add("    );", node)
+
+
+def four_calls(name: str, chain: tuple[PointOp, ...], first: str, loads: list[str]) -> list[str]:
+    """The calls of a chain for each of four neighbours."""
+    return [call(name, chain, f"{first}.{q}" if first else "", [f"{x}.{q}" for x in loads]) for q in "xyzw"]

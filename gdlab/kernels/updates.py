@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
-from gdlab.kernels.pieces import Bindings, Text, number
+from gdlab.kernels.pieces import Bindings, Text, number, shader
 from gdlab.kernels.stores import constants, scalar_functions, whole_file
 from gdlab.plan.plan import Dispatch
 
@@ -31,7 +33,27 @@ def update(text: Text, d: Dispatch) -> None:
     if d.kernel not in ("accumulate", "clear"):
         how = _CLIPPED["factor" in roles.values()]
         text.add(f"fn clipped(gradient: vec4<f32>) -> vec4<f32> {{\n    {how}\n}}\n")
-    whole_file(text, f"{d.kernel}.wgsl", *d.origin)
+    if len(d.params) == 1:
+        whole_file(text, f"{d.kernel}.wgsl", *d.origin)
+        return
+    constants(text, **dict(zip(("PERIOD", "START", "STOP"), d.params[1:], strict=True)))
+    text.add(_INSIDE)
+    text.add(_STORE.sub(_kept, shader(f"{d.kernel}.wgsl")).rstrip("\n"), *d.origin)
+
+
+# of a range of a derived parameter: whatever lies beside it stays as it is
+_INSIDE = """fn inside(i: u32) -> vec4<bool> {
+    let at = (4u * i + vec4<u32>(0u, 1u, 2u, 3u)) % PERIOD;
+    return (at >= vec4<u32>(START)) & (at < vec4<u32>(STOP));
+}
+"""
+_STORE = re.compile(r"(\w+\[i\]) (-?)= (.*);")
+
+
+def _kept(store: re.Match[str]) -> str:
+    place, sign, value = store.groups()
+    new = f"{place} - ({value})" if sign else value
+    return f"{place} = select({place}, {new}, inside(i));"
 
 
 UPDATES = dict.fromkeys(_IN_PLACE, update)

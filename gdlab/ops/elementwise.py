@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Elementwise, Grads, Sample, op, want
+from gdlab.op import Array, Bad, Elementwise, Extended, Grads, Sample, op, want
 from gdlab.types import TensorType
 
 NAN = float("nan")
@@ -330,14 +330,19 @@ def _(g: Value, out: Value, x: Value) -> Grads:
         Sample((3, 5), attrs={"lo": -1.0, "hi": 0.5}), Sample((70,), attrs={"lo": 0.25, "hi": 0.25}),
         Sample((1, 1), attrs={"lo": -9.0, "hi": 9.0}),
         Sample((4,), attrs={"lo": -1.0, "hi": 1.0}, values=([-1.0, 1.0, 0.0, 3.0],), grads=([0.0, 0.0, 1.0, 0.0],)),
+        Sample((4,), attrs={"lo": -np.inf, "hi": 0.5}, low=-1, high=0.4),
+        Sample((70,), attrs={"lo": 0.0, "hi": np.inf}),
     ),
     bad=(
         Bad(("f32[3]",), "clamp: bounds: given lo=1.0 and hi=0.0, wanted lo ≤ hi", {"lo": 1.0, "hi": 0.0}),
-        Bad(("f32[3]",), "clamp: lo: given nan, wanted a finite number", {"lo": NAN, "hi": 0.0}),
+        Bad(("f32[3]",), "clamp: lo: given nan, wanted a number or an infinity", {"lo": NAN, "hi": 0.0}),
     ),
 )  # fmt: skip
-def clamp(x: Value, lo: float, hi: float) -> TensorType:
-    """min(max(x, lo), hi), elementwise: f32[...] -> f32[...]; gradient g inside the open interval, else 0."""
+def clamp(x: Value, lo: Extended, hi: Extended) -> TensorType:
+    """min(max(x, lo), hi), elementwise: f32[...] -> f32[...]; gradient g inside the open interval, else 0.
+
+    A bound may be an infinity: then that side is open.
+    """
     want(lo <= hi, "lo ≤ hi", f"lo={lo} and hi={hi}", "bounds")
     return x.type
 

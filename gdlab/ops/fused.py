@@ -7,10 +7,12 @@ from typing import Literal
 
 from gdlab.graph import Value
 from gdlab.op import Bad, Elementwise, Grads, Sample, fused, want
+from gdlab.ops.channels import group_norm
 from gdlab.ops.contract import matmul, matmul_at, matmul_bt
 from gdlab.ops.elementwise import FAR, NOT_F32, UNARY, bias_add, sigmoid
 from gdlab.ops.functions import erf
 from gdlab.ops.loss import equal_shapes
+from gdlab.ops.norm import rms_norm
 
 Addend = Literal["full", "row"]
 GATES = (Sample((3, 5), (3, 5)), Sample((70,), (70,), low=-20, high=20), Sample((1, 1), (1, 1)))
@@ -124,7 +126,13 @@ def gelu_erf(x: Value) -> Value:
     return (x * (1 + erf(x.scale(math.sqrt(0.5))))).scale(0.5)
 
 
-@fused(label="", samples=GATES, bad=UNEQUAL, check=equal_shapes)
+@fused(
+    label="Gelu+Mul→GeGLU",
+    kernel=Elementwise(f"gate * sigmoid_stable({_INNER.replace('x', 'gate')}) * up"),
+    samples=GATES,
+    bad=UNEQUAL,
+    check=equal_shapes,
+)
 def geglu(gate: Value, up: Value) -> Value:
     """gelu(gate) · up, elementwise: f32[...], f32[...] -> f32[...] of equal shapes.
 
@@ -241,3 +249,41 @@ def fused_matmul_at_add(a: Value, b: Value, c: Value, addend: Literal["full", "r
 def fused_matmul_bt_add(a: Value, b: Value, c: Value, addend: Literal["full", "row"] = "full") -> Value:
     """a · bᵀ + c: f32[m, k], f32[n, k], f32[m, n] (full) or f32[n] (row) -> f32[m, n]."""
     return _add(matmul_bt(a, b), c, addend)
+
+
+# a norm and a product -------------------------------------------------------------------------------------------------
+def _norm_fits(x: Value, w: Value, m: Value, eps: float) -> None:
+    fits = x.type.rank == m.type.rank == 2 and w.shape == x.shape[-1:] == m.shape[:1]
+    want(fits, "x[r, k], w[k] and m[k, n]")
+    want(eps > 0, "a number above 0", eps, "eps")
+
+
+NORMED = tuple(Sample((r, k), (k,), (k, n), attrs={"eps": 1e-5}) for r, k, n in ((3, 5, 4), (17, 33, 2), (1, 1, 1)))
+
+
+@fused(
+    label="",
+    family="reduction",
+    samples=NORMED,
+    bad=(Bad(("f32[3, 5]", "f32[5]", "f32[4, 5]"), "wanted x[r, k], w[k] and m[k, n]", {"eps": 1e-5}),
+         Bad(("f32[3, 5]", "f32[3]", "f32[5, 4]"), "wanted x[r, k], w[k] and m[k, n]", {"eps": 1e-5}),
+         Bad(("f32[3, 5]", "f32[5]", "f32[5, 4]"), "eps: given -1.0, wanted a number above 0", {"eps": -1.0})),
+    check=_norm_fits,
+)  # fmt: skip
+def fused_rms_norm_matmul(x: Value, w: Value, m: Value, eps: float) -> Value:
+    """rms_norm(x, w, eps) · m: f32[r, k], f32[k], f32[k, n] -> f32[r, n]; eps > 0. The gradient norms x again."""
+    return matmul(rms_norm(x, w, eps), m)
+
+
+@fused(
+    label="GroupNorm+Silu→GroupNormSilu",
+    family="reduction",
+    samples=tuple(Sample(shape, shape[1:2], shape[1:2], attrs={"groups": groups, "eps": 1e-5})
+                  for shape, groups in (((2, 4, 3, 2), 2), ((1, 6, 5), 3), ((2, 5, 70), 1))),
+    bad=(Bad(("f32[2, 4, 3]", "f32[4]", "f32[3]"), "wanted x[b, c, …], w[c] and b[c]", {"groups": 2, "eps": 1e-5}),),
+    check=group_norm.check,
+    phases=("inference",),  # training needs the normalized value again
+)  # fmt: skip
+def group_norm_silu(x: Value, w: Value, b: Value, groups: int, eps: float) -> Value:
+    """silu(group_norm(x, w, b, groups, eps)): f32[b, c, ...], f32[c], f32[c] -> f32[b, c, ...]; eps > 0."""
+    return silu(group_norm(x, w, b, groups, eps))

@@ -1,4 +1,4 @@
-"""Where data enters a graph: `input`, `input_u32`, `parameter`, `constant`, `scalar`, `full`, `zeros`."""
+"""Where data enters a graph: `input`, `input_u32`, `parameter` (`_f16`, `_q4`, `_q8`), `constant`, `full`, `zeros`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from gdlab.errors import GraphError, ShapeError
 from gdlab.graph import ConstantData, Graph, Value, capture, current_graph
-from gdlab.op import Bad, Fill, Sample, leaf, op
-from gdlab.types import DType, TensorType, check_shape, f32, u32
+from gdlab.op import Bad, Extended, Fill, Sample, leaf, op
+from gdlab.types import DType, TensorType, check_shape, f16, f32, q4, q8, u32
 
 
 @leaf
@@ -24,9 +24,27 @@ def input_u32(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) 
 
 
 @leaf
-def parameter(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
-    """A trainable weight: f32[shape]. The same name with the same type is the same node: weight sharing."""
-    return _slot("parameter", name, shape, f32, graph)
+def parameter(name: str, shape: tuple[int, ...], *, init: str | None = None, graph: Graph | None = None) -> Value:
+    """A trainable weight: f32[shape]. The same name with the same type is the same node: weight sharing.
+
+    `init` declares how `session.initialize(seed)` fills it: see `gdlab.init`.
+    """
+    return _slot("parameter", name, shape, f32, graph, init)
+
+
+def parameter_f16(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
+    """A weight stored in half precision and computed with in f32: f16[shape]. It is not trained."""
+    return _slot("parameter", name, shape, f16, graph)
+
+
+def parameter_q4(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
+    """A weight in blocks of 32 elements of a column, 5 bits each: q4[k, n]. Operand b of `matmul` only, not trained."""
+    return _slot("parameter", name, shape, q4, graph)
+
+
+def parameter_q8(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
+    """A weight in blocks of 32 elements of a column, 9 bits each: q8[k, n]. Operand b of `matmul` only, not trained."""
+    return _slot("parameter", name, shape, q8, graph)
 
 
 @leaf
@@ -53,7 +71,7 @@ def scalar(value: float, *, graph: Graph | None = None) -> Value:
     bad=(Bad((), "ints ≥ 1", {"shape": (0,), "value": 1.0}), Bad((), "a finite number", {"shape": (2,), "value": "x"})),
     no_grad="ends",
 )  # fmt: skip
-def full(shape: tuple[int, ...], value: float) -> TensorType:
+def full(shape: tuple[int, ...], value: Extended) -> TensorType:
     """Every element `value`: f32[shape]; no data is stored in graph or plan."""
     return TensorType(check_shape(shape, "full"))
 
@@ -63,16 +81,24 @@ def zeros(shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
     return full(shape, 0.0, graph=graph)
 
 
-def _slot(kind: str, name: str, shape: Any, dtype: DType, graph: Graph | None) -> Value:
+def _slot(
+    kind: str, name: str, shape: Any, dtype: DType, graph: Graph | None, init: str | None = None
+) -> Value:  # fmt: skip
     home = current_graph(kind, graph)
     if not isinstance(name, str) or not name:
         raise GraphError(kind, "name", repr(name), "a non-empty str")
+    if init is not None and (not isinstance(init, str) or not init):
+        raise GraphError(kind, "init", repr(init), "the name of an initializer, such as 'zeros' or 'normal(0.02)'")
     type = TensorType(check_shape(shape, kind), dtype)
     old = home.leaf(name)
     if old is None:
         source = capture() if home.records_sources else ()
-        return home.register_leaf(home.append(kind, (), (("name", name),), type, name, source))
+        attrs = (("name", name),) if init is None else (("init", str(init)), ("name", name))
+        return home.register_leaf(home.append(kind, (), attrs, type, name, source))
     if kind == old.op == "parameter" and old.type == type:
+        declared = dict(old.attrs).get("init")
+        if init not in (None, declared):
+            raise GraphError(kind, "init", f"{init!r} for {name!r} again", f"{declared!r}, as the first time, or none")
         return Value(home, old.id)
     raise GraphError(kind, "name", f"{name!r} again, as {type}", f"a new name: {name!r} is the {old.op} {old.type}")
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gdlab.graph import Value
-from gdlab.op import Alias, Array, Axis, Bad, Grads, Movement, Refused, Sample, op, want
-from gdlab.types import Shape, TensorType, broadcast_shapes, check_shape
+from gdlab.op import Alias, Array, Axis, Bad, Extended, Grads, Movement, Refused, Sample, op, want
+from gdlab.types import Shape, TensorType, broadcast_shapes, check_shape, u32
 
 Moved = tuple[int, tuple[Axis, ...], float]
 Attributes = Mapping[str, Any]
@@ -72,16 +72,17 @@ def _spread(x: TensorType, result: TensorType, attrs: Attributes) -> Moved:
     kernel=Movement(_spread),
     samples=(Sample((5,), attrs={"shape": (3, 5)}), Sample((3, 1), attrs={"shape": (3, 300)}),
              Sample((2, 1, 3), attrs={"shape": (2, 2, 4, 3)}), Sample((1,), attrs={"shape": (1, 7)}),
-             Sample((2, 3), attrs={"shape": (2, 3)})),
+             Sample((2, 3), attrs={"shape": (2, 3)}), Sample((3, 1), attrs={"shape": (2, 3, 4)}, integers={0: 9})),
     bad=(Bad(("f32[3, 5]",), "broadcast_to: shape: given [5], wanted a shape that f32[3, 5] broadcasts to",
              {"shape": (5,)}),
          Bad(("f32[3]",), "wanted a shape that f32[3] broadcasts to", {"shape": (3, 5)})),
+    any_dtype=True,
 )  # fmt: skip
 def broadcast_to(x: Value, shape: tuple[int, ...]) -> TensorType:
-    """Repeat along axes of extent 1 and new axes on the left, NumPy's rule: f32[...] -> f32[shape]."""
+    """Repeat along axes of extent 1 and new axes on the left, NumPy's rule: any[...] -> any[shape]."""
     fits = len(shape) >= x.type.rank and broadcast_shapes((x.shape, check_shape(shape, "broadcast_to"))) == tuple(shape)
     want(fits, f"a shape that {x.type} broadcasts to", list(shape), "shape")
-    return TensorType(shape)
+    return TensorType(shape, x.type.dtype)
 
 
 @broadcast_to.vjp
@@ -107,13 +108,14 @@ def _reorder(x: TensorType, perm: Sequence[int]) -> Moved:
 @op(
     numpy=lambda x: np.swapaxes(x, -1, -2),
     kernel=Movement(lambda x, result, attrs: _reorder(x, _swapped(x.rank))),
-    samples=(Sample((3, 5)), Sample((2, 3, 4)), Sample((1, 70)), Sample((1, 1))),
+    samples=(Sample((3, 5)), Sample((2, 3, 4)), Sample((1, 70)), Sample((1, 1)), Sample((3, 5), integers={0: 9})),
     bad=(Bad(("f32[3]",), "transpose: operands: given f32[3], wanted rank 2 or more"),),
+    any_dtype=True,
 )
 def transpose(x: Value) -> TensorType:
-    """Swap the last two axes: f32[..., m, n] -> f32[..., n, m]. Also `x.T`."""
+    """Swap the last two axes: any[..., m, n] -> any[..., n, m]. Also `x.T`."""
     want(x.type.rank >= 2, "rank 2 or more")
-    return TensorType(tuple(x.shape[axis] for axis in _swapped(x.type.rank)))
+    return TensorType(tuple(x.shape[axis] for axis in _swapped(x.type.rank)), x.type.dtype)
 
 
 @transpose.vjp
@@ -129,15 +131,17 @@ def _front_perm(x: Value, perm: tuple[int, ...]) -> dict[str, Any]:
     numpy=lambda x, perm: np.transpose(x, perm),
     kernel=Movement(lambda x, result, attrs: _reorder(x, attrs["perm"])),
     samples=(Sample((2, 3, 4), attrs={"perm": (2, 0, 1)}), Sample((3, 5), attrs={"perm": (1, 0)}),
-             Sample((2, 3, 4, 5), attrs={"perm": (0, -2, 1, -1)}), Sample((7,), attrs={"perm": (0,)})),
+             Sample((2, 3, 4, 5), attrs={"perm": (0, -2, 1, -1)}), Sample((7,), attrs={"perm": (0,)}),
+             Sample((2, 3, 4), attrs={"perm": (2, 0, 1)}, integers={0: 9})),
     bad=(Bad(("f32[2, 3]",), "permute: perm: given [0, 0], wanted each of the 2 axes once", {"perm": (0, 0)}),
          Bad(("f32[2, 3]",), "permute: axis: given 2, wanted an axis in -2 … 1", {"perm": (2, 0)})),
+    any_dtype=True,
     canonical=_front_perm,
 )  # fmt: skip
 def permute(x: Value, perm: tuple[int, ...]) -> TensorType:
-    """Reorder the axes: result axis i is axis perm[i] of x, f32[...] -> f32[...]."""
+    """Reorder the axes: result axis i is axis perm[i] of x, any[...] -> any[...]."""
     want(sorted(perm) == list(range(x.type.rank)), f"each of the {x.type.rank} axes once", list(perm), "perm")
-    return TensorType(tuple(x.shape[axis] for axis in perm))
+    return TensorType(tuple(x.shape[axis] for axis in perm), x.type.dtype)
 
 
 @permute.vjp
@@ -173,24 +177,26 @@ _builtin_slice = slice
     samples=(Sample((4, 6), attrs={"starts": (1, 0), "stops": (3, 5)}),
              Sample((70,), attrs={"starts": (-60,), "stops": (-1,), "steps": (7,)}),
              Sample((2, 3, 4), attrs={"starts": (0, 1, 1), "stops": (2, 3, 4), "steps": (1, 1, 2)}),
-             Sample((3,), attrs={"starts": (2,), "stops": (3,)})),
+             Sample((3,), attrs={"starts": (2,), "stops": (3,)}),
+             Sample((4, 6), attrs={"starts": (1, 1), "stops": (3, 6), "steps": (1, 2)}, integers={0: 9})),
     bad=(Bad(("f32[3]",), "slice: axis 0: given 2:2:1, wanted 0 ≤ start < stop ≤ 3 and step ≥ 1",
              {"starts": (2,), "stops": (2,)}),
          Bad(("f32[3]",), "given 0:4:1, wanted 0 ≤ start < stop ≤ 3", {"starts": (0,), "stops": (4,)}),
          Bad(("f32[3]",), "given 0:3:0, wanted", {"starts": (0,), "stops": (3,), "steps": (0,)}),
          Bad(("f32[3, 4]",), "wanted one start, stop and step for each of 2 axes", {"starts": (0,), "stops": (3,)})),
+    any_dtype=True,
     canonical=_bounds,
 )  # fmt: skip
 def slice(
     x: Value, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...] | None = None
 ) -> TensorType:
-    """Every step-th element of start … stop − 1 along each axis (one step: of all axes): f32[...] -> f32[...].
+    """Every step-th element of start … stop − 1 along each axis (one step: of all axes): any[...] -> any[...].
     Also `x[1:3, ::2]`."""
     assert steps is not None  # canonical filled it in
     for axis, (start, stop, step, n) in enumerate(zip(starts, stops, steps, x.shape, strict=True)):
         inside = 0 <= start < stop <= n and step >= 1
         want(inside, f"0 ≤ start < stop ≤ {n} and step ≥ 1", f"{start}:{stop}:{step}", f"axis {axis}")
-    return TensorType(tuple(map(_length, starts, stops, steps)))
+    return TensorType(tuple(map(_length, starts, stops, steps)), x.type.dtype)
 
 
 def _length(start: int, stop: int, step: int) -> int:
@@ -210,20 +216,26 @@ def _widened(x: TensorType, result: TensorType, attrs: Attributes) -> Moved:
 
 
 @op(
-    numpy=lambda x, lo, hi, value: np.pad(x, tuple(zip(lo, hi, strict=True)), constant_values=value),
+    numpy=lambda x, lo, hi, value: np.pad(x, tuple(zip(lo, hi, strict=True)), constant_values=x.dtype.type(value)),
     kernel=Movement(_widened),
     samples=(Sample((3, 5), attrs={"lo": (1, 0), "hi": (0, 2)}),
              Sample((70,), attrs={"lo": (3,), "hi": (4,), "value": -1.5}),
-             Sample((1, 2, 3), attrs={"lo": (1, 1, 1), "hi": (1, 1, 1)}), Sample((1,), attrs={"lo": (0,), "hi": (0,)})),
+             Sample((1, 2, 3), attrs={"lo": (1, 1, 1), "hi": (1, 1, 1)}), Sample((1,), attrs={"lo": (0,), "hi": (0,)}),
+             Sample((3,), attrs={"lo": (1,), "hi": (2,), "value": 7}, integers={0: 5})),
     bad=(Bad(("f32[3]",), "pad: amounts: given lo=[-1] and hi=[0], wanted ints ≥ 0, one for each of 1 axes",
              {"lo": (-1,), "hi": (0,)}),
-         Bad(("f32[3, 4]",), "wanted ints ≥ 0, one for each of 2 axes", {"lo": (1,), "hi": (1,)})),
+         Bad(("f32[3, 4]",), "wanted ints ≥ 0, one for each of 2 axes", {"lo": (1,), "hi": (1,)}),
+         Bad(("u32[3]",), "pad: value: given -1.5, wanted an integer in 0 … 2^24, as x is u32",
+             {"lo": (1,), "hi": (1,), "value": -1.5})),
+    any_dtype=True,
 )  # fmt: skip
-def pad(x: Value, lo: tuple[int, ...], hi: tuple[int, ...], value: float = 0.0) -> TensorType:
-    """lo[i] elements `value` before and hi[i] behind along axis i: f32[...] -> f32[...]."""
+def pad(x: Value, lo: tuple[int, ...], hi: tuple[int, ...], value: Extended = 0.0) -> TensorType:
+    """lo[i] elements `value` before and hi[i] behind along axis i: any[...] -> any[...]."""
     fits = len(lo) == len(hi) == x.type.rank and min(*lo, *hi) >= 0
     want(fits, f"ints ≥ 0, one for each of {x.type.rank} axes", f"lo={list(lo)} and hi={list(hi)}", "amounts")
-    return TensorType(tuple(a + n + b for a, n, b in zip(lo, x.shape, hi, strict=True)))
+    whole = x.type.dtype is not u32 or (value.is_integer() and 0 <= value <= 1 << 24)
+    want(whole, "an integer in 0 … 2^24, as x is u32", value, "value")
+    return TensorType(tuple(a + n + b for a, n, b in zip(lo, x.shape, hi, strict=True)), x.type.dtype)
 
 
 @pad.vjp

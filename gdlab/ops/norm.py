@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Grads, Sample, Shader, by_rows, fused, op, want
+from gdlab.op import Array, Bad, Grads, Sample, Shader, Work, WorkRule, by_rows, fused, op, want
 from gdlab.ops.elementwise import to_row
 from gdlab.types import TensorType
 
@@ -17,13 +18,44 @@ LOST = Sample((2, 3), values=([[-np.inf, -np.inf, -np.inf], [0.0, -np.inf, 1.0]]
 NOT_F32 = (Bad(("u32[3, 5]",), "given u32[3, 5], wanted f32 operands"),)
 
 
+# kernels over rows ----------------------------------------------------------------------------------------------------
+REGISTERS = 32  # fours of a row that one invocation keeps
+
+
+def _row_work(passes: int, in_registers: bool) -> WorkRule:
+    """The work of a kernel over rows, with the op's `eps` as a constant. `in_registers`: for rows that the registers of
+    256 invocations hold, in EACH fours per invocation."""
+    plain = by_rows(passes)
+
+    def rule(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
+        work, width = plain(types, result, attrs), result.shape[-1]
+        assert work is not None  # rows fit everything
+        constants = dict(work.constants)
+        if in_registers:
+            quads = width // 4
+            if width % 4 or quads > REGISTERS * 256:
+                return None
+            constants |= {"QUADS": quads, "EACH": min(4, quads) if quads <= 1024 else -(-quads // 256)}
+        if "eps" in attrs:
+            constants["EPS"] = attrs["eps"]
+        return Work(work.units, work.length, constants, work.flops)
+
+    return rule
+
+
+def row_kernel(name: str, passes: int) -> Shader:
+    """`{name}.wgsl`, and on hardware `{name}_rows.wgsl`, which keeps rows in registers."""
+    return Shader(f"{name}.wgsl", _row_work(passes, False), Shader(f"{name}_rows.wgsl", _row_work(passes, True)))
+
+
+# softmax --------------------------------------------------------------------------------------------------------------
 def _softmax(x: Array) -> Array:
     powers: Array = np.exp(x - np.max(x, axis=-1, keepdims=True))
     total: Array = np.sum(powers, axis=-1, keepdims=True)
     return powers / total
 
 
-@op(numpy=_softmax, kernel=Shader("softmax.wgsl", by_rows(5)), samples=(*ROWS, LOST), bad=NOT_F32)
+@op(numpy=_softmax, kernel=row_kernel("softmax", 5), samples=(*ROWS, LOST), bad=NOT_F32)
 def softmax(x: Value) -> TensorType:
     """e^(x − max) over its sum along the last axis: f32[..., n] -> f32[..., n]; a row of −inf gives NaN."""
     return x.type
@@ -40,7 +72,7 @@ def _log_softmax(x: Array) -> Array:
     return shifted - np.log(total)
 
 
-@op(numpy=_log_softmax, kernel=Shader("log_softmax.wgsl", by_rows(5)), samples=(*ROWS, LOST), bad=NOT_F32)
+@op(numpy=_log_softmax, kernel=row_kernel("log_softmax", 5), samples=(*ROWS, LOST), bad=NOT_F32)
 def log_softmax(x: Value) -> TensorType:
     """x − max − ln Σ e^(x − max) along the last axis, never the logarithm of a softmax: f32[..., n] -> f32[..., n]."""
     return x.type
@@ -84,9 +116,20 @@ def _over_rows(h: Value, unit: Value, size: Value) -> Value:
     return size * (h - unit * (h * unit).mean_inner())
 
 
+def _grad_samples(weights: int) -> tuple[Sample, ...]:
+    """g and x of equal shape, and this many rows of weights."""
+    return tuple(Sample(s, s, *[s[-1:]] * weights, attrs={"eps": EPS}) for s in ((1, 5), (3, 64), (2, 257), (2, 2, 5)))
+
+
+def _like(wanted: str, eps: float, g: Value, x: Value, *weights: Value) -> None:
+    want(g.shape == x.shape, wanted)
+    _row_each(wanted, eps, x, *weights)
+
+
 @fused(
     label="",
     family="reduction",
+    kernel=row_kernel("rms_norm", 4),
     samples=_norm_samples(1),
     bad=_norm_bad(1, "wanted x[…, n] and w[n]"),
     check=lambda x, w, eps: _row_each("x[…, n] and w[n]", eps, x, w),
@@ -96,22 +139,52 @@ def rms_norm(x: Value, w: Value, eps: float) -> Value:
 
     B. Zhang, R. Sennrich, Root Mean Square Layer Normalization, 2019.
     """
-    return (x * (x.square().mean_inner() + eps).rsqrt()).bias_mul(w)
+    return (x * _rms_size(x, eps)).bias_mul(w)
+
+
+def _rms_size(x: Value, eps: float) -> Value:
+    return (x.square().mean_inner() + eps).rsqrt()
 
 
 @rms_norm.vjp
 def _(g: Value, out: Value, x: Value, w: Value, eps: float) -> Grads:
-    @cache
-    def parts() -> tuple[Value, Value]:
-        size = (x.square().mean_inner() + eps).rsqrt()
-        return x * size, size
+    return lambda: rms_norm_grad_x(g, x, w, eps), lambda: rms_norm_grad_w(g, x, eps)
 
-    return lambda: _over_rows(g.bias_mul(w), *parts()), lambda: to_row(g * parts()[0], w)
+
+@fused(
+    label="",
+    private=True,
+    family="reduction",
+    kernel=row_kernel("rms_norm_grad_x", 8),
+    samples=_grad_samples(1),
+    check=lambda g, x, w, eps: _like("g and x[…, n], w[n]", eps, g, x, w),
+)
+def rms_norm_grad_x(g: Value, x: Value, w: Value, eps: float) -> Value:
+    """s (h − x̂ · mean(h · x̂)) with h = g · w, x̂ = x · s as in `rms_norm`: two f32[..., n], f32[n] -> f32[..., n]."""
+    size = _rms_size(x, eps)
+    return _over_rows(g.bias_mul(w), x * size, size)
+
+
+@fused(
+    label="",
+    private=True,
+    family="reduction",
+    samples=_grad_samples(0),
+    check=lambda g, x, eps: _like("g and x of equal shapes", eps, g, x),
+)
+def rms_norm_grad_w(g: Value, x: Value, eps: float) -> Value:
+    """Σ over rows of g · x̂ as in `rms_norm`: two f32[..., n] -> f32[n]."""
+    return _sum_to_row(g * (x * _rms_size(x, eps)))
+
+
+def _sum_to_row(x: Value) -> Value:
+    return x.sum_rows() if x.type.rank > 1 else x
 
 
 @fused(
     label="",
     family="reduction",
+    kernel=row_kernel("layer_norm", 7),
     samples=_norm_samples(2),
     bad=_norm_bad(2, "wanted x[…, n], w[n] and b[n]"),
     check=lambda x, w, b, eps: _row_each("x[…, n], w[n] and b[n]", eps, x, w, b),
@@ -121,20 +194,48 @@ def layer_norm(x: Value, w: Value, b: Value, eps: float) -> Value:
 
     The variance is biased and taken of x − mean. J. L. Ba, J. R. Kiros, G. E. Hinton, Layer Normalization, 2016.
     """
+    centred, size = _centred(x, eps)
+    return (centred * size).bias_mul(w).bias_add(b)
+
+
+def _centred(x: Value, eps: float) -> tuple[Value, Value]:
     centred = x - x.mean_inner()
-    return (centred * (centred.square().mean_inner() + eps).rsqrt()).bias_mul(w).bias_add(b)
+    return centred, _rms_size(centred, eps)
 
 
 @layer_norm.vjp
 def _(g: Value, out: Value, x: Value, w: Value, b: Value, eps: float) -> Grads:
-    @cache
-    def parts() -> tuple[Value, Value]:
-        centred = x - x.mean_inner()
-        size = (centred.square().mean_inner() + eps).rsqrt()
-        return centred * size, size
+    return (
+        lambda: layer_norm_grad_x(g, x, w, eps),
+        lambda: layer_norm_grad_w(g, x, eps),
+        lambda: to_row(g, b),
+    )
 
-    def to_x() -> Value:
-        h = g.bias_mul(w)
-        return _over_rows(h - h.mean_inner(), *parts())
 
-    return to_x, lambda: to_row(g * parts()[0], w), lambda: to_row(g, b)
+@fused(
+    label="",
+    private=True,
+    family="reduction",
+    kernel=row_kernel("layer_norm_grad_x", 12),
+    samples=_grad_samples(1),
+    check=lambda g, x, w, eps: _like("g and x[…, n], w[n]", eps, g, x, w),
+)
+def layer_norm_grad_x(g: Value, x: Value, w: Value, eps: float) -> Value:
+    """r (h − mean h − x̂ · mean(h · x̂)) with h = g · w, x̂ and r as in `layer_norm`: f32[..., n] (two), f32[n] ->
+    f32[..., n]."""
+    centred, size = _centred(x, eps)
+    h = g.bias_mul(w)
+    return _over_rows(h - h.mean_inner(), centred * size, size)
+
+
+@fused(
+    label="",
+    private=True,
+    family="reduction",
+    samples=_grad_samples(0),
+    check=lambda g, x, eps: _like("g and x of equal shapes", eps, g, x),
+)
+def layer_norm_grad_w(g: Value, x: Value, eps: float) -> Value:
+    """Σ over rows of g · x̂ as in `layer_norm`: two f32[..., n] -> f32[n]."""
+    centred, size = _centred(x, eps)
+    return _sum_to_row(g * (centred * size))

@@ -69,6 +69,8 @@ def needs_of(terms: Terms, outputs: tuple[int, ...]) -> Needs:
         needs.needed[terms.base[t]] = needs.protected[terms.base[t]] = 1
     for term in reversed(terms.terms):
         if needs.needed[term.id]:
+            if term.op.name == "materialize":
+                needs.protected[term.id] = 1
             for other, whole, chain in operand_terms(term, terms):
                 needs.needed[other] = 1
                 needs.edges[other].append(Edge(term.id, whole, chain))
@@ -148,6 +150,8 @@ class Clusters:
         if len(host.prologue) + len(host.epilogue) >= MAX_CHAIN:
             return "length", f"the chain has {MAX_CHAIN} ops already"
         reads = {*host.reads, *(t for t, _, _ in operand_terms(term, self.terms))} - {term.id}
+        kernels = (self.terms.terms[t].op.kernel for t in (term.id, host.core) if t >= 0)
+        reads |= {-1 for kernel in kernels if isinstance(kernel, Shader) and kernel.scalars}  # one more binding
         if len(reads) + 1 > self.limits.storage_buffers:
             return "bindings", f"{len(reads) + 1} buffers in one dispatch, wanted at most {self.limits.storage_buffers}"
         return None

@@ -12,9 +12,10 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from gdlab.derived import Part
 from gdlab.errors import LoadError
 from gdlab.graph import ConstantData, Graph
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.plan import ExecutionPlan, Place
 from gdlab.plan.verify import verify
 from gdlab.types import DType, TensorType
 
@@ -180,4 +181,5 @@ _PLAIN: dict[Any, Callable[[Json], Any]] = {
     TensorType: TensorType.parse,
     DType: lambda name: DType[name],
     Graph: _decode_graph,
+    Place: lambda data: Part(*map(_strict(int), data)) if isinstance(data, list) else _strict(int)(data),
 }

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from gdlab.derived import derived_of
 from gdlab.errors import CompileError, GraphError, unknown_name
 from gdlab.graph import Graph, Node, no_collector, reachable
 from gdlab.op import Alias, Elementwise, Fill, Leaf, Movement
 from gdlab.plan.chains import Clusters, needs_of
 from gdlab.plan.lower import Lowered, Lowering
 from gdlab.plan.memory import memory_plan
-from gdlab.plan.plan import CompileOptions, Dispatch, ExecutionPlan, Lane, PlanMode, Target
-from gdlab.plan.schedule import groups_of, numbered, scheduled
+from gdlab.plan.plan import CompileOptions, Dispatch, ExecutionPlan, Lane, Place, PlanMode, Target
+from gdlab.plan.schedule import before_reordering, groups_of, numbered, scheduled
 from gdlab.plan.terms import Terms, terms_of
 from gdlab.plan.verify import verify
 from gdlab.types import TensorType
@@ -50,14 +51,15 @@ def _compile(
     _check_sizes(graph, terms, needs.needed, target)
     clusters = Clusters(terms, needs, options, target.limits)
     lowered = Lowering(graph, terms, target).run(clusters.assign(), needs.needed)
-    order, groups = scheduled(lowered.dispatches, options.serial)
+    order, groups = scheduled(lowered.dispatches, options.serial, options.reorder)
+    before = before_reordering(lowered.dispatches, order) if options.reorder else ((), 0)
     dispatches = numbered(lowered.dispatches, order, groups)
     place = {old: new for new, old in enumerate(order)}
     outputs = tuple(_buffer_of(terms, lowered, i) for i in graph.output_ids)
     users = graph.num_user_outputs
     loss = outputs[0] if graph.outputs[0].type == TensorType((1,)) else None
-    leaf_buffers = [(n, lowered.buffer_of[terms.term_of[n.id]]) for n in graph if n.op in ("input", "parameter")]
-    parameters = tuple((n.name, b) for n, b in leaf_buffers if n.op == "parameter")
+    inputs = tuple((n.name, lowered.buffer_of[terms.term_of[n.id]]) for n in graph.inputs)
+    stored = [lowered.buffer_of[terms.term_of[id]] for id, _ in graph.stored_parameters]
     node_buffers = _node_buffers(graph, terms, lowered)
     return verify(
         ExecutionPlan(
@@ -66,10 +68,10 @@ def _compile(
             dispatches=dispatches,
             groups=groups_of(dispatches),
             memory=memory_plan(lowered.buffers, dispatches, options, target.limits.alignment),
-            param_buffers=parameters,
-            input_buffers=tuple((n.name, b) for n, b in leaf_buffers if n.op == "input"),
+            param_buffers=_parameters(graph, terms, lowered),
+            input_buffers=inputs,
             constant_buffers=_constants(terms, lowered),
-            param_grad_pairs=tuple((p, g) for (_, p), g in zip(parameters, outputs[users:], strict=False)),
+            param_grad_pairs=tuple(zip(stored, outputs[users:], strict=False)),
             output_buffers=outputs[:users],
             loss_buffer=loss,
             node_buffers=tuple(node_buffers.items()),
@@ -80,6 +82,8 @@ def _compile(
             target=target,
             fingerprint=_fingerprint(graph, mode, options, target),
             version=VERSION,
+            order_before=before[0],
+            groups_before=before[1],
         )
     )
 
@@ -103,13 +107,17 @@ def _check_arguments(
     for name in options.pin:
         if name not in names:
             raise unknown_name("compile", "pin", str(name), names)
-    gradients = graph.num_param_grad_outputs
-    if gradients not in (0, len(graph.parameters)):
-        raise CompileError("compile", "gradients", gradients, f"{len(graph.parameters)}, one per parameter, or none")
+    gradients, stored = graph.num_param_grad_outputs, len(graph.stored_parameters)
+    if gradients not in (0, stored):
+        raise CompileError("compile", "gradients", gradients, f"{stored}, one per parameter, or none")
 
 
 def _check_sizes(graph: Graph, terms: Terms, needed: bytearray, target: Target) -> None:
     """A tensor that no binding can hold is refused by name."""
+    for id in graph.output_ids:
+        type = graph.nodes[id].type
+        if type.dtype.is_storage:
+            raise CompileError("compile", f"output %{id}", str(type), "f32 or u32: to_f32(x) decodes f16", node=id)
     most = target.limits.binding_bytes
     for term in terms.terms:
         if needed[term.id] and term.type.size_bytes > most:
@@ -131,6 +139,18 @@ def _backward(graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None) -> lis
 def _buffer_of(terms: Terms, lowered: Lowered, output: int) -> int:
     term = terms.base[terms.term_of[output]]
     return lowered.copies.get(term, lowered.buffer_of[term])
+
+
+def _parameters(graph: Graph, terms: Terms, lowered: Lowered) -> tuple[tuple[str, Place], ...]:
+    """Every parameter and its buffer, or its range of the derived one that it lies in."""
+    places: dict[str, Place] = {}
+    for id, derived in derived_of(graph).items():
+        buffer = lowered.buffer_of[terms.term_of[id]]
+        places |= {name: derived.part(name, buffer) for name, _ in derived.sources}
+    return tuple(
+        (n.name, places[n.name] if n.name in places else lowered.buffer_of[terms.term_of[n.id]])
+        for n in graph.parameters
+    )
 
 
 def _constants(terms: Terms, lowered: Lowered) -> tuple[tuple[int, bytes], ...]:
@@ -179,6 +199,8 @@ def _fates(
 
 
 def _fate(nodes: Sequence[Node], terms: Terms, node: int, term: int, held: bool) -> str | None:
+    if term < 0 and nodes[node].op == "parameter":
+        return "stored: a range of the derived parameter that reads it"
     if term < 0:
         return "dead: no output needs it"
     record, view = terms.terms[term], terms.views[term]

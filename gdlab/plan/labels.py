@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from gdlab.plan.plan import Arg, Matmul, PointOp, Reduce
 
-_WORDS = {"matmul": "MatMul", "at": "AT", "bt": "BT", "swiglu": "SwiGLU", "u32": "U32"}
+_WORDS = {
+    "matmul": "MatMul", "at": "AT", "bt": "BT", "swiglu": "SwiGLU", "u32": "U32", "adamw": "AdamW", "laprop": "LaProp",
+}  # fmt: skip
 _SHOWN = 5  # names in a label; the rest is counted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gdlab.graph import Graph
@@ -74,7 +74,7 @@ class Lowering:
         """Kind and name of the buffers that outputs lie in; an earlier output's claim wins."""
         kinds: dict[int, tuple[BufferKind, str]] = {}
         ids, names, users = self.graph.output_ids, self.graph.output_names, self.graph.num_user_outputs
-        parameters = self.graph.parameters if len(ids) > users else ()
+        parameters = self.graph.stored_parameters if len(ids) > users else ()
         for i, node in enumerate(ids):
             term = self.terms.base[self.terms.term_of[node]]
             scalar = self.nodes[node].type == TensorType((1,))
@@ -82,16 +82,20 @@ class Lowering:
             if i < users:
                 kinds.setdefault(term, ("loss" if i == 0 and scalar else "output", name))
             else:
-                kinds.setdefault(term, ("gradient", f"∂{parameters[i - users].name}"))
+                kinds.setdefault(term, ("gradient", f"∂{parameters[i - users][1]}"))
         return kinds
 
     def _leaf(self, term: Term) -> None:
         kind: BufferKind = {"input": "input", "parameter": "parameter"}.get(term.op.name, "constant")  # type: ignore[assignment]
-        self._buffer(term.type, kind, self.nodes[term.node].name, self.holders.get(term.id, term.nodes), term.id)
+        attrs, name = dict(term.attrs), self.nodes[term.node].name
+        if "derived" in attrs:
+            kind, name = "derived", attrs["name"]
+        self._buffer(term.type, kind, name, self.holders.get(term.id, term.nodes), term.id)
 
     def _buffer(self, type: TensorType, kind: BufferKind, name: str, nodes: Iterable[int], term: int = -1) -> int:
         id = len(self.out.buffers)
-        self.out.buffers.append(Buffer(id, type.size_bytes, type.dtype, type.shape, kind, name, tuple(nodes)))
+        nbytes = -(-type.size_bytes // 4) * 4  # an odd number of f16 is padded
+        self.out.buffers.append(Buffer(id, nbytes, type.dtype, type.shape, kind, name, tuple(nodes)))
         if term >= 0:
             self.out.buffer_of[term] = id
         return id
@@ -126,8 +130,8 @@ class Lowering:
         size = root.type.num_elements
         operands = tuple(parts.operands)
         self._emit(
-            "pointwise", root, parts, labels.pointwise(chain, size), variants.pointwise(size, operands, self.target),
-            epilogue=chain, flops=size * len(chain),
+            "pointwise", root, parts, labels.pointwise(chain, size),
+            variants.pointwise(size, operands, self.target), epilogue=chain, flops=size * len(chain),
         )  # fmt: skip
 
     def _emit_matmul(self, root: Term, core: Term, kernel: Contraction, parts: _Parts) -> None:
@@ -135,13 +139,32 @@ class Lowering:
         m, n = core.type.shape
         product = Matmul(m, n, a[1] if kernel.a == "mk" else a[0], kernel.a, kernel.b, core.node)
         parts.read_whole(core.inputs)
+        schedule = variants.matmul(product, self.target)
+        split = variants.split_of(schedule)
+        flops = 2 * m * n * product.k
+        if split > 1:
+            scratch = TensorType((split, m, n))
+            buffer = self._buffer(scratch, "intermediate", "", ())
+            product = replace(product, parts=split)
+            label = labels.matmul(product, "")
+            self._append(
+                "matmul", root, parts, label, schedule, buffer, scratch, matmul=product, flops=flops, nodes=(core.node,)
+            )
+            parts.operands, parts.index = [Operand(buffer, scratch.shape)], {}
         chain = parts.epilogue()
         via = core.via if "matmul" in core.via else ""
         after = [self.terms.terms[t] for t in parts.cluster.epilogue]
-        label = labels.matmul(product, via) + labels.suffix(chain, [t.op.name for t in after if via and t.via == via])
+        tail = labels.suffix(chain, [t.op.name for t in after if via and t.via == via])
+        if split > 1:
+            fold = Reduce("sum", "acc", 1, split, m * n, split, core.node)
+            self._emit(
+                "reduce", root, parts, labels.reduce(fold, ()) + tail, variants.reduce(fold, self.target),
+                epilogue=chain, reduce=fold, flops=m * n * (split + len(chain)),
+            )  # fmt: skip
+            return
         self._emit(
-            "matmul", root, parts, label, variants.matmul(product, self.target), epilogue=chain, matmul=product,
-            flops=2 * m * n * product.k + m * n * len(chain),
+            "matmul", root, parts, labels.matmul(product, via) + tail, schedule, epilogue=chain, matmul=product,
+            flops=flops + m * n * len(chain),
         )  # fmt: skip
 
     def _emit_reduce(self, root: Term, core: Term, kernel: Reduction, parts: _Parts) -> None:
@@ -175,12 +198,13 @@ class Lowering:
         numbers = tuple((k, v) for k, v in work.constants.items() if isinstance(v, float))
         names = core.op.operand_names(len(core.inputs))
         custom = Custom(
-            core.op.family, kernel.file.removesuffix(".wgsl"), form.file, names, work.units, work.length, work.group,
-            integers, numbers, core.node,
+            core.op.family, kernel.file.split(" + ")[0].removesuffix(".wgsl"), form.file, names, work.units,
+            work.length, work.group, integers, numbers, core.node, tuple(work.tables.items()), work.trips,
         )  # fmt: skip
         parts.read_whole(core.inputs)
         chain = parts.epilogue()
-        extents = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))
+        shape = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))
+        extents = work.extents or shape
         label = f"{labels.display(core.op.name)}[{extents}]" + labels.suffix(chain)
         self._emit(
             "custom", root, parts, label, variants.custom(custom, self.target), epilogue=chain, custom=custom,
@@ -190,10 +214,12 @@ class Lowering:
     def _form(self, core: Term, kernel: Shader) -> tuple[Shader, Work]:
         """The form of a kernel that fits the target, and its work."""
         types, attrs = tuple(self.terms.terms[i].type for i in core.inputs), dict(core.attrs)
-        if kernel.hardware is not None and self.target.adapter_class == "hardware":
-            work = kernel.hardware.work(types, core.type, attrs)
+        form = kernel.hardware if self.target.adapter_class == "hardware" else None
+        while form is not None:
+            work = form.work(types, core.type, attrs)
             if work is not None:
-                return kernel.hardware, work
+                return form, work
+            form = form.hardware
         work = kernel.work(types, core.type, attrs)
         assert work is not None  # the first form fits everything
         return kernel, work
@@ -290,8 +316,9 @@ class _Parts:
         """The operands of a core that reads memory as it lies, one each even where they are equal."""
         terms = self.lowering.terms
         for i in inputs:
-            type = terms.terms[i].type
-            self.operands.append(Operand(self.lowering.out.buffer_of[terms.base[i]], type.shape, dtype=type.dtype))
+            buffer = self.lowering.out.buffer_of[terms.base[i]]
+            dtype = self.lowering.out.buffers[buffer].dtype
+            self.operands.append(Operand(buffer, terms.terms[i].type.shape, dtype=dtype))
 
     def prologue(self, core: Term) -> tuple[PointOp, ...]:
         """The chain whose last value a reduction folds; without one the reduction reads operand 0."""

@@ -10,6 +10,7 @@ from gdlab.plan.plan import Buffer, CompileOptions, Dispatch, Interval, MemoryPl
 _PINNED = {
     "input": "written by the host before a step",
     "parameter": "kept from step to step",
+    "derived": "kept from step to step",
     "constant": "uploaded once",
     "output": "read by the host after a step",
     "loss": "read by the host after a step",
@@ -71,7 +72,7 @@ def _take(free: list[tuple[int, int]], need: int, sizes: list[int]) -> int:
 def intervals_of(buffers: Sequence[Buffer], dispatches: Sequence[Dispatch]) -> tuple[Interval, ...]:
     """From the first write (−1: before the step) to the last use, in dispatches and groups."""
     first, last = [-1] * len(buffers), [-1] * len(buffers)
-    written = [b.kind in ("input", "parameter", "constant", "state") for b in buffers]
+    written = [b.kind in ("input", "parameter", "derived", "constant", "state") for b in buffers]
     for d in dispatches:
         for b in (*d.reads, *d.writes):
             last[b] = d.index

@@ -11,11 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from gdlab.derived import DerivedParam, Part
 from gdlab.graph import Attrs, Graph
 from gdlab.op import Axis
+from gdlab.plan.indices import index_bounds
 from gdlab.types import DType, Shape, TensorType
 
-BufferKind = Literal["input", "parameter", "constant", "intermediate", "gradient", "output", "loss", "state"]
+BufferKind = Literal[
+    "input", "parameter", "derived", "constant", "intermediate", "gradient", "output", "loss", "state"
+]
+Place = int | Part  # a buffer, or a range of one
 DispatchPhase = Literal["forward", "backward", "update", "copy"]
 Access = Literal["full", "row", "column", "scalar"]
 KernelName = Literal[
@@ -92,7 +97,10 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """out[m, n] = Σ_k a·b; `a` is stored [m, k] or [k, m], `b` [k, n] or [n, k]. Operands 0 and 1 of the dispatch."""
+    """out[m, n] = Σ_k a·b; `a` is stored [m, k] or [k, m], `b` [k, n] or [n, k]. Operands 0 and 1 of the dispatch.
+
+    In several `parts` it is out[part, m, n]: every part over some of the steps k, for another dispatch to add.
+    """
 
     m: int
     n: int
@@ -100,6 +108,7 @@ class Matmul:
     a: Literal["mk", "km"]
     b: Literal["kn", "nk"]
     node: int
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +126,8 @@ class Custom:
     integers: tuple[tuple[str, int], ...]
     numbers: tuple[tuple[str, float], ...]
     node: int
+    tables: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    trips: int = 0
 
     def __getitem__(self, name: str) -> int:
         """The integer constant of this name."""
@@ -194,8 +205,11 @@ class Dispatch:
         return (*read, *write)
 
 
-# per-step scalars that update kernels read: element i of the scalar buffer
-SCALARS = ("lr", "beta1", "beta2", "epsilon", "correction1", "correction2", "decay")
+# per-step scalars that kernels read: element i of the scalar buffer; the number of the step as two halves of 16 bits,
+# which float32 holds exactly
+SCALARS = (
+    "lr", "beta1", "beta2", "epsilon", "correction1", "correction2", "decay", "step_low", "step_high",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +283,14 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """Switches of `compile`; none changes a value beyond rounding."""
+    """Switches of `compile`; none changes a value beyond rounding. `reorder`: dispatches move across the borders of
+    phases wherever no conflict holds them, into fewer and wider barrier groups."""
 
     fuse_dispatches: bool = True
     alias: bool = True
     serial: bool = False
     pin: tuple[str, ...] = ()
+    reorder: bool = False
 
 
 AdapterClass = Literal["hardware", "software", "cpu"]
@@ -315,7 +331,7 @@ class ExecutionPlan:
     dispatches: tuple[Dispatch, ...]
     groups: tuple[Group, ...]
     memory: MemoryPlan
-    param_buffers: tuple[tuple[str, int], ...]
+    param_buffers: tuple[tuple[str, Place], ...]  # of a source of a derived parameter its range
     input_buffers: tuple[tuple[str, int], ...]
     constant_buffers: tuple[tuple[int, bytes], ...]
     param_grad_pairs: tuple[tuple[int, int], ...]
@@ -330,6 +346,8 @@ class ExecutionPlan:
     fingerprint: str
     passes: int = 1
     version: int = 1
+    order_before: tuple[int, ...] = ()  # of a reordered plan: each dispatch's place without, and the number of groups
+    groups_before: int = 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExecutionPlan) and _fields(self) == _fields(other)
@@ -346,10 +364,31 @@ class ExecutionPlan:
         """Logical bytes of every buffer."""
         return tuple(b.nbytes for b in self.buffers)
 
+    @cached_property
+    def index_bounds(self) -> tuple[tuple[str, int], ...]:
+        """(input, bound) of every input of indices: its elements must lie below the bound."""
+        return index_bounds(self.graph)
+
+    @cached_property
+    def reads_scalars(self) -> bool:
+        """Whether a dispatch of the plan itself (not of an update) reads per-step scalars."""
+        return any(d.scalars for d in self.dispatches)
+
     @property
     def param_types(self) -> dict[str, TensorType]:
         """Logical types of the parameters by name."""
-        return {name: TensorType(self.buffers[b].shape, self.buffers[b].dtype) for name, b in self.param_buffers}
+        return {n.name: n.type for n in self.graph.parameters}
+
+    @cached_property
+    def derived_params(self) -> tuple[DerivedParam, ...]:
+        """The parameters that are the storage of others; their sources lie in ranges of their buffers."""
+        return self.graph.derived_params
+
+    @cached_property
+    def stored_params(self) -> tuple[tuple[str, int], ...]:
+        """(name, buffer) of everything that is trained as one: parameters, a derived one in place of its sources."""
+        found = {place if isinstance(place, int) else place.buffer for _, place in self.param_buffers}
+        return tuple((self.buffers[b].name, b) for b in sorted(found))
 
     @property
     def input_types(self) -> dict[str, TensorType]:

@@ -11,38 +11,50 @@ from gdlab.plan.source import source_hash
 PHASES: tuple[DispatchPhase, ...] = ("forward", "backward", "copy", "update")
 
 
-def scheduled(dispatches: Sequence[Dispatch], serial: bool) -> tuple[list[int], list[int]]:
-    """(order, group of each in that order): stably sorted by (phase, level); levels restart in every phase."""
-    levels = _levels(dispatches)
-    rank = {phase: i for i, phase in enumerate(PHASES)}
-    order = sorted(range(len(dispatches)), key=lambda i: (rank[dispatches[i].phase], levels[i]))
+def scheduled(dispatches: Sequence[Dispatch], serial: bool, reorder: bool = False) -> tuple[list[int], list[int]]:
+    """(order, group of each in that order): stably sorted by (phase, level); levels restart in every phase.
+
+    `reorder`: levels run through all phases, so that a dispatch moves to the first group behind everything that it
+    conflicts with. There are then as few groups as the longest chain of conflicts has dispatches, the least possible.
+    """
+    ranks = [0 if reorder else PHASES.index(d.phase) for d in dispatches]
+    levels = _levels(dispatches, ranks)
+    places = list(zip(ranks, levels, strict=True))
+    order = sorted(range(len(dispatches)), key=lambda i: (*places[i], PHASES.index(dispatches[i].phase)))
     if serial:
         return order, list(range(len(order)))
     groups: list[int] = []
     for before, i in zip([-1, *order], order, strict=False):
-        begins = before < 0 or (dispatches[before].phase, levels[before]) != (dispatches[i].phase, levels[i])
+        begins = before < 0 or places[before] != places[i]
         groups.append(len(groups) and groups[-1] + begins)
     return order, groups
 
 
-def _levels(dispatches: Sequence[Dispatch]) -> list[int]:
-    """1 + the highest level among earlier dispatches of the same phase that conflict."""
-    written: dict[tuple[str, int], int] = {}  # (phase, buffer) → highest level of a writer
-    read: dict[tuple[str, int], int] = {}
+def _levels(dispatches: Sequence[Dispatch], ranks: Sequence[int]) -> list[int]:
+    """1 + the highest level among earlier dispatches of the same rank that conflict."""
+    written: dict[tuple[int, int], int] = {}  # (rank, buffer) → highest level of a writer
+    read: dict[tuple[int, int], int] = {}
     levels = []
-    for d in dispatches:
+    for d, rank in zip(dispatches, ranks, strict=True):
         level = 0
         for b in d.reads:
-            level = max(level, written.get((d.phase, b), 0))
+            level = max(level, written.get((rank, b), 0))
         for b in d.writes:
-            level = max(level, written.get((d.phase, b), 0), read.get((d.phase, b), 0))
+            level = max(level, written.get((rank, b), 0), read.get((rank, b), 0))
         level += 1
         levels.append(level)
         for b in d.reads:
-            read[d.phase, b] = max(level, read.get((d.phase, b), 0))
+            read[rank, b] = max(level, read.get((rank, b), 0))
         for b in d.writes:
-            written[d.phase, b] = max(level, written.get((d.phase, b), 0))
+            written[rank, b] = max(level, written.get((rank, b), 0))
     return levels
+
+
+def before_reordering(dispatches: Sequence[Dispatch], order: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """For each dispatch of a reordered plan the place that it would have else; and how many groups there would be."""
+    usual, groups = scheduled(dispatches, serial=False)
+    place = {dispatch: at for at, dispatch in enumerate(usual)}
+    return tuple(place[i] for i in order), groups[-1] + 1 if groups else 0
 
 
 def numbered(dispatches: Sequence[Dispatch], order: Sequence[int], groups: Sequence[int]) -> tuple[Dispatch, ...]:

@@ -17,8 +17,8 @@ def source_hash(d: Dispatch) -> str:
     r, m, c, g = d.reduce, d.matmul, d.custom, d.gather
     core = (
         r and (r.combine, r.finish, r.outer, r.length, r.inner, r.count),
-        m and (m.m, m.n, m.k, m.a, m.b),
-        c and (c.file, c.names, c.units, c.length, c.integers, repr(c.numbers)),
+        m and (m.m, m.n, m.k, m.a, m.b, m.parts),
+        c and (c.file, c.names, c.units, c.length, c.integers, repr(c.numbers), c.tables),
         g and (g.shape, g.offset, g.axes, repr(g.fill)),
     )
     written = tuple(place[b] for b in d.writes)

@@ -6,12 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gdlab.derived import derived_of
 from gdlab.errors import CompileError
-from gdlab.graph import Attrs, Graph, Node, attrs_key, reachable
+from gdlab.graph import Attrs, Graph, Node, attrs_key, reachable, scratch
 from gdlab.op import REGISTRY, Alias, Axis, Contraction, Elementwise, Fill, Leaf, Movement, Op, Reduction, Shader
 from gdlab.plan.expr import evaluate
 from gdlab.plan.plan import Access
 from gdlab.types import Shape, TensorType, f32
+
+OPERANDS = 7  # that a kernel can read: 8 storage buffers with the result
 
 
 @dataclass(slots=True)
@@ -70,8 +73,15 @@ def terms_of(graph: Graph, backward: Sequence[bool]) -> Terms:
     builder = _Builder()
     live = reachable(graph, graph.output_ids)
     term_of = [-1] * len(graph)
+    derived = derived_of(graph)
+    inside = {i for id in derived for i in graph.nodes[id].inputs}
     for node in graph:
-        if live[node.id] or node.op in ("input", "parameter"):
+        if node.id in inside:
+            continue  # it lies in the derived parameter
+        if node.id in derived:
+            attrs = (("name", derived[node.id].name), ("derived", True))
+            term_of[node.id] = builder.add(REGISTRY["parameter"], (), attrs, node.type, node.id, False, "")
+        elif live[node.id] or node.op in ("input", "parameter"):
             inputs = tuple(term_of[i] for i in node.inputs)
             term_of[node.id] = builder.add(_op_of(node), inputs, node.attrs, node.type, node.id, backward[node.id], "")
     views: list[View] = []
@@ -106,6 +116,8 @@ class _Builder:
         """The term of this work, a new one or the one that does it already."""
         if op.kernel is None:
             return self.expand(op, inputs, attrs, node, backward, via)
+        if op.variadic and len(inputs) > OPERANDS:
+            return self.gather(op, inputs, attrs, type, node, backward, via)
         key = (op.name, attrs_key(attrs), inputs, str(type))
         found = self.known.get(key)
         if found is None:
@@ -117,6 +129,24 @@ class _Builder:
             term.nodes.append(node)
         term.backward = term.backward and backward
         return found
+
+    def gather(
+        self, op: Op, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, node: int, backward: bool, via: str
+    ) -> int:
+        """An op of any number of operands (an associative one) on more than a kernel can read: in several levels."""
+        while len(inputs) > OPERANDS:
+            parts = [inputs[i : i + OPERANDS] for i in range(0, len(inputs), OPERANDS)]
+            inputs = tuple(
+                part[0] if len(part) == 1
+                else self.add(op, part, attrs, self._result(op, part, attrs), node, backward, via or op.name)
+                for part in parts
+            )  # fmt: skip
+        return self.add(op, inputs, attrs, type, node, backward, via or op.name)
+
+    def _result(self, op: Op, inputs: tuple[int, ...], attrs: Attrs) -> TensorType:
+        with scratch() as g, g.silent():
+            operands = [g.append("var", (), (("name", f"v{i}"),), self.terms[i].type) for i in inputs]
+            return op.infer(operands, dict(attrs))
 
     def expand(self, op: Op, inputs: tuple[int, ...], attrs: Attrs, node: int, backward: bool, via: str) -> int:
         """The body of a composite that has no kernel of its own."""

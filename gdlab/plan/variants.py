@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gdlab.errors import CompileError
-from gdlab.plan.plan import Custom, Limits, Matmul, Operand, Reduce, Target
+from gdlab.plan.plan import Custom, Dispatch, Limits, Matmul, Operand, Reduce, Target
 
 GROUP = 64  # invocations of a group that works element by element
 ROW_GROUP = 256  # of a group that works on one long row, on hardware
@@ -18,6 +18,7 @@ MAX_TRIPS = 60000  # a software adapter stops silently after 65535 loop trips of
 _BUSY = 128  # groups that keep hardware busy
 _INVOCATIONS = 1 << 18  # invocations that keep its memory busy
 _STREAM = 1 << 20  # elements from which memory traffic is all that counts
+_SCRATCH = 16 << 20  # bytes of partial sums that one product may need beside its result
 _LARGE = 1 << 26  # multiply-adds from which a product is worth a longer compilation
 
 
@@ -30,6 +31,20 @@ class Schedule:
     workgroup_size: tuple[int, int, int]
     workgroups: tuple[int, int, int]
     params: tuple[int, ...] = ()
+
+
+# files whose indices follow from their constants alone, never from data, and stay inside the operands
+PROVEN = frozenset(
+    f"{name}{form}.wgsl"
+    for name in ("softmax", "log_softmax", "rms_norm", "layer_norm", "rms_norm_grad_x", "layer_norm_grad_x")
+    for form in ("", "_rows")
+)
+_COUNTED = frozenset(("pointwise", "matmul", "reduce", "sgd", "adam", "adamw", "laprop", "accumulate", "clear"))
+
+
+def in_bounds(d: Dispatch) -> bool:
+    """Whether a kernel leaves none of its bindings whatever the data, once `verify` has passed the plan."""
+    return d.kernel in _COUNTED or (d.custom is not None and d.custom.file in PROVEN)
 
 
 def is_software(target: Target) -> bool:
@@ -49,22 +64,26 @@ def grid(groups: int, limits: Limits) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=4096)
 def pointwise(size: int, operands: tuple[Operand, ...], target: Target) -> Schedule:
-    """One element per invocation, or four where every operand allows it; `params` = how often."""
+    """One element per invocation, or four where every operand allows it."""
     blocked = [o for o in operands if o.access in ("row", "column") and o.extent % 4]
     if blocked:
         reason = f"an operand repeats every {blocked[0].extent} elements, no multiple of 4"
         return Schedule("scalar", reason, (GROUP, 1, 1), grid(-(-size // GROUP), target.limits))
-    each = 4 if size >= _STREAM and not is_software(target) else 1  # so that loads of the next four are under way
-    lanes = min(256, target.limits.invocations) if each > 1 else GROUP
-    groups = grid(-(-size // (lanes * 4 * each)), target.limits)
-    reason = "four neighbours per invocation" + (f", {each} times: a stream of {size} elements" if each > 1 else "")
-    return Schedule("vec4", reason, (lanes, 1, 1), groups, (each,))
+    lanes = _stream(size, target)
+    reason = "four neighbours per invocation"
+    return Schedule("vec4", reason, (lanes, 1, 1), grid(-(-size // (lanes * 4)), target.limits))
+
+
+def _stream(size: int, target: Target) -> int:
+    """Invocations of a group: large ones where memory traffic is all that counts."""
+    return GROUP if size < _STREAM or is_software(target) else min(256, target.limits.invocations)
 
 
 def update(size: int, target: Target) -> Schedule:
     """Four neighbours per invocation."""
-    groups = grid(-(-size // (GROUP * 4)), target.limits)
-    return Schedule("vec4", "four neighbours per invocation", (GROUP, 1, 1), groups)
+    lanes = _stream(size, target)
+    groups = grid(-(-size // (lanes * 4)), target.limits)
+    return Schedule("vec4", "four neighbours per invocation", (lanes, 1, 1), groups)
 
 
 def gather(size: int, target: Target) -> Schedule:
@@ -74,7 +93,11 @@ def gather(size: int, target: Target) -> Schedule:
 
 @lru_cache(maxsize=4096)
 def reduce(r: Reduce, target: Target) -> Schedule:
-    """`params` = results per group, lanes that share one result."""
+    """`params` = results (or fours of them) per group, lanes that share one, and loads under way per lane."""
+    if target.adapter_class == "hardware" and r.inner == 1 and r.length % 4 == 0 and r.length >= 16:
+        return _fold_along(r, target)
+    if target.adapter_class == "hardware" and r.inner % 4 == 0:
+        return _fold_across(r, target)
     results = r.outer * r.inner
     across, lanes = _reduce_lanes(results, r.length, r.inner, target)
     trips = r.length // (4 * lanes) + 3  # the loop takes four elements a turn, then the rest
@@ -84,14 +107,51 @@ def reduce(r: Reduce, target: Target) -> Schedule:
     return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), groups, (across, lanes))
 
 
+def _fold_along(r: Reduce, target: Target) -> Schedule:
+    quads, most = r.length // 4, min(256, target.limits.invocations)
+    lanes = _power(-(-quads // 4), most)
+    return fold_of(r, max(1, 128 // lanes), lanes, min(8, quads // lanes), target.limits)
+
+
+def _fold_across(r: Reduce, target: Target) -> Schedule:
+    quads = r.inner // 4
+    across = _power(quads, 32)
+    lanes = _power(-(-r.length // 8), min(256, target.limits.invocations) // across)
+    return fold_of(r, across, lanes, max(1, min(8, r.length // lanes)), target.limits)
+
+
+def fold_of(r: Reduce, across: int, lanes: int, each: int, limits: Limits) -> Schedule:
+    """A fold four elements at a time: along it where it lies in a row, else across it."""
+    along = r.inner == 1
+    results = r.outer * r.inner // (1 if along else 4)
+    what = "a fold" if along else "four folds"
+    reason = f"{lanes} invocations share {what} of {r.length}, four elements at a time"
+    variant = f"{across}x{lanes} {'along' if along else 'across'}"
+    return Schedule(variant, reason, (across * lanes, 1, 1), grid(-(-results // across), limits), (across, lanes, each))
+
+
 def split_fold(outer: int, length: int, inner: int, target: Target) -> list[tuple[int, int, int]]:
     """A long fold to few results as two folds, (outer, length, inner) each, where its length has a divisor."""
-    few = outer * inner * ROW_GROUP < 1 << 16
-    if target.kind == "cpu" or length < 1 << 14 or not few:
-        return [(outer, length, inner)]
-    root = math.isqrt(length)
-    part = next((d for d in range(root, 15, -1) if length % d == 0), 1)
-    return [(outer * part, length // part, inner), (outer, part, inner)] if part > 1 else [(outer, length, inner)]
+    whole = [(outer, length, inner)]
+    if target.kind == "cpu":
+        return whole
+    if target.adapter_class == "hardware":
+        part = _fold_parts(outer, length, inner)
+    else:
+        few = outer * inner * ROW_GROUP < 1 << 16 and length >= 1 << 14
+        part = next((d for d in range(math.isqrt(length), 15, -1) if length % d == 0), 1) if few else 1
+    return [(outer * part, length // part, inner), (outer, part, inner)] if part > 1 else whole
+
+
+def _fold_parts(outer: int, length: int, inner: int) -> int:
+    """Enough parts to keep every invocation of the adapter busy, of at least 64 elements across or 4096 along."""
+    least = 4096 if inner == 1 else 64
+    busy = outer * inner * (ROW_GROUP // 4 if inner == 1 else 4)  # invocations without parts
+    if length < 4 * least or busy >= _INVOCATIONS:
+        return 1
+    wanted = min(-(-_INVOCATIONS // busy), length // least)
+    divisors = [d for d in range(2, length // least + 1) if length % d == 0]
+    return next((d for d in divisors if d >= wanted), divisors[-1] if divisors else 1)
 
 
 def _check_trips(what: str, trips: int, node: int, target: Target) -> None:
@@ -125,9 +185,12 @@ def _power(n: int, most: int) -> int:
 @lru_cache(maxsize=4096)
 def custom(c: Custom, target: Target) -> Schedule:
     """`params` = pieces of work per group, lanes per piece."""
+    _check_trips(f"a piece of {c.form}", c.trips, c.node, target)
     if c.group:
         reason = f"{c.units} groups of {c.group} invocations share what they read"
         return Schedule("groups", reason, (c.group, 1, 1), grid(c.units, target.limits), (1, c.group))
+    if "EACH" in dict(c.integers):
+        return _registers(c, target)
     if not c.length:
         across = SIMD if is_software(target) else GROUP
         reason, groups = "one invocation per piece of work", grid(-(-c.units // across), target.limits)
@@ -144,6 +207,15 @@ def custom(c: Custom, target: Target) -> Schedule:
     return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), groups, (across, lanes))
 
 
+def _registers(c: Custom, target: Target) -> Schedule:
+    """Rows of `c.length` in registers, EACH fours per invocation: 64 invocations or more in a group."""
+    lanes = _power(-(-c.length // (4 * c["EACH"])), ROW_GROUP)
+    across = max(1, GROUP // lanes)
+    reason = f"{lanes} invocations keep a row of {c.length} in registers, {across} rows per group"
+    groups = grid(-(-c.units // across), target.limits)
+    return Schedule(f"{across}x{lanes} registers", reason, (across * lanes, 1, 1), groups, (across, lanes))
+
+
 # products -------------------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
 def matmul(p: Matmul, target: Target) -> Schedule:
@@ -151,21 +223,59 @@ def matmul(p: Matmul, target: Target) -> Schedule:
     if is_software(target):
         _check_trips(f"product over {p.k} steps", -(-p.k // 4), p.node, target)
         return _register_tiles(p, target.limits)
-    for tile, block in ((128, 8), (64, 4)):
-        groups = -(-p.m // tile) * -(-p.n // tile)
-        if groups >= _BUSY or (tile == 64 and groups * 4 >= _BUSY and p.k < 256):
-            return _shared_tiles(p, tile, block, groups, target.limits)
-    if p.k >= 32 and target.limits.workgroup_bytes >= 16384:
+    tiling = _tiling(p)
+    if tiling is None and target.limits.workgroup_bytes >= 16384:
         return _k_groups(p, target.limits)
-    return _shared_tiles(p, 32, 4, -(-p.m // 32) * -(-p.n // 32), target.limits)
+    return shared_tiles(p, tiling or (32, 32, 16, 4, 4, 1, 1), target.limits)
 
 
-def _shared_tiles(p: Matmul, tile: int, block: int, groups: int, limits: Limits) -> Schedule:
-    reason = f"{groups} tiles of {tile}x{tile} keep the adapter busy" if tile > 32 else f"K = {p.k} is short"
-    buffers = 2 if 2 * 2 * tile * 16 * 4 <= limits.workgroup_bytes else 1  # of a and of b, 16 steps of 4 bytes
-    invocations = (tile // block) ** 2
-    params = (tile, 16, block, buffers)
-    return Schedule(f"tile {tile}x{tile}x16", reason, (invocations, 1, 1), grid(groups, limits), params)
+_WIDE, _MIDDLE, _SMALL = (128, 128, 16, 8, 8), (64, 64, 16, 8, 8), (32, 32, 16, 4, 4)
+
+
+def _tiling(p: Matmul) -> tuple[int, int, int, int, int, int, int] | None:
+    """The tiles that were fastest on an H200 (sweep of 2026-11-21): the largest that make enough groups, K in parts
+    where they do not; None: the result is too small for tiles."""
+    wide, middle, small = (2 * min(p.m, p.n) >= tile[0] for tile in (_WIDE, _MIDDLE, _SMALL))
+    if wide and tiles_of(p, _WIDE) >= _BUSY:
+        return (*_WIDE, 1, 1)
+    if middle and tiles_of(p, _MIDDLE) >= 2 * _BUSY:
+        return (*_MIDDLE, 1, 1)
+    for fits, tile, groups, steps in ((wide, _WIDE, _BUSY, 256), (middle, _MIDDLE, 2 * _BUSY, 128)):
+        parts = _power(-(-groups // tiles_of(p, tile)), 1 << 16)
+        if fits and p.k // parts >= steps and 4 * parts * p.m * p.n <= _SCRATCH:
+            return (*tile, 1, parts)
+    if p.k < 32 or (small and tiles_of(p, _SMALL) >= _BUSY):
+        return (*_SMALL, 2 if p.k >= 128 else 1, 1)
+    return None
+
+
+def tiles_of(p: Matmul, tile: Sequence[int]) -> int:
+    """How many tiles of so many rows and columns cover the result."""
+    return -(-p.m // tile[0]) * -(-p.n // tile[1])
+
+
+def shared_tiles(p: Matmul, tiling: tuple[int, int, int, int, int, int, int], limits: Limits) -> Schedule:
+    """`params` = rows, columns, steps; rows and columns per invocation; buffers; parts of K in a group, and beside one
+    another (their sums are added by a second dispatch)."""
+    rows, columns, depth, down, right, inner, outer = tiling
+    tiles = tiles_of(p, tiling)
+    gaps = 128 * ((p.a == "mk") + (p.b == "nk"))
+    step = (4 * depth * (rows + columns) + gaps) * inner  # bytes of one buffer of a and of b
+    sums = 4 * rows * columns * (inner - 1)
+    buffers = 2 if 2 * step + sums <= limits.workgroup_bytes else 1
+    if buffers * step + sums > limits.workgroup_bytes and depth > 8:
+        return shared_tiles(p, (rows, columns, depth // 2, down, right, inner, outer), limits)
+    reason = f"{tiles} tiles of {rows}x{columns}" + (f" in {outer} parts of K = {p.k}" if outer > 1 else "")
+    variant = f"tile {rows}x{columns}x{depth}" + (f" inside {inner}" if inner > 1 else "")
+    variant += f" split {outer}" if outer > 1 else ""
+    size = rows // down * (columns // right) * inner
+    params = (rows, columns, depth, down, right, buffers, inner, outer)
+    return Schedule(variant, f"{reason} keep the adapter busy", (size, 1, 1), grid(tiles * outer, limits), params)
+
+
+def split_of(schedule: Schedule) -> int:
+    """In how many parts of K a product is written, to be added by a second dispatch."""
+    return schedule.params[-1] if schedule.variant.startswith("tile") else 1
 
 
 def _k_groups(p: Matmul, limits: Limits) -> Schedule:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from gdlab.errors import CompileError
 from gdlab.plan.plan import Arg, Buffer, Dispatch, ExecutionPlan, Limits, MemoryPlan, Operand, PointOp, Update
 
-_HELD = ("input", "parameter", "constant", "state")  # kinds of buffers that hold something before the first dispatch
+# kinds of buffers that hold something before the first dispatch
+_HELD = ("input", "parameter", "derived", "constant", "state")
 
 
 def verify(plan: ExecutionPlan) -> ExecutionPlan:
@@ -87,7 +88,8 @@ def _check_fields(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
         for number, (operand, need) in enumerate(zip(d.operands, core, strict=False)):
             _check_operand(where, number, operand, need, buffers)
         _check_chain(where, d, d.prologue, inner, buffers, has_acc=False)
-        _check_chain(where, d, d.epilogue, outer, buffers, has_acc=bool(core) or bool(d.prologue))
+        has_acc = bool(core) or bool(d.prologue) or d.custom is not None  # a random draw reads no operand
+        _check_chain(where, d, d.epilogue, outer, buffers, has_acc=has_acc)
         if outer != d.output_type.num_elements:
             raise CompileError(where, "elements", outer, f"{d.output_type.num_elements} ({d.output_type})")
 
@@ -98,7 +100,8 @@ def _check_operand(where: str, number: int, operand: Operand, domain: int, buffe
     if operand.access in ("row", "column") and (extent < 1 or domain % extent):
         raise CompileError(where, f"operand {number}", f"extent {extent}", f"a divisor of {domain}")
     need = {"full": domain, "row": extent, "column": domain // extent, "scalar": 1}[operand.access]
-    held = buffers[operand.buffer].nbytes // 4
+    home = buffers[operand.buffer]
+    held = math.prod(home.shape) if home.dtype.is_storage else home.nbytes // 4
     if need > held:
         raise CompileError(where, f"operand {number}", f"{held} elements", f"{need} ({operand.access})")
 
@@ -125,7 +128,7 @@ def _fits(arg: Arg, line: int, operands: int, has_acc: bool) -> bool:
         case "acc":
             return has_acc
         case "literal":
-            return math.isfinite(arg.value)
+            return not math.isnan(arg.value)
 
 
 # (elements that the core reads of its operands, elements of the prologue, elements of the epilogue) by kernel
@@ -134,7 +137,7 @@ Domains = tuple[tuple[int, ...], int, int]
 
 def _matmul_domains(d: Dispatch) -> Domains:
     assert d.matmul is not None  # the table asks by kernel
-    return (d.matmul.m * d.matmul.k, d.matmul.k * d.matmul.n), 0, d.matmul.m * d.matmul.n
+    return (d.matmul.m * d.matmul.k, d.matmul.k * d.matmul.n), 0, d.matmul.parts * d.matmul.m * d.matmul.n
 
 
 def _reduce_domains(d: Dispatch) -> Domains:
@@ -187,7 +190,7 @@ def _check_references(plan: ExecutionPlan) -> None:
 
 
 def _references(plan: ExecutionPlan) -> Iterable[tuple[str, Iterable[int]]]:
-    yield "parameter buffer", (b for _, b in plan.param_buffers)
+    yield "parameter buffer", (b if isinstance(b, int) else b.buffer for _, b in plan.param_buffers)
     yield "input buffer", (b for _, b in plan.input_buffers)
     yield "constant buffer", (b for b, _ in plan.constant_buffers)
     yield "output buffer", plan.output_buffers

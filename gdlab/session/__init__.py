@@ -9,25 +9,48 @@
 
 from gdlab.session.build import (
     DeviceLike,
+    SessionConfig,
+    build,
     build_inference_session,
     build_session,
+    build_session_cached,
+    build_session_unoptimized,
     build_session_with_report,
+    compile_training_graph,
     lanes_of,
     resolve_device,
 )
-from gdlab.session.data import initial_values
-from gdlab.session.session import MemorySummary, Optimizer, Session, open_session
+from gdlab.session.initial import initial_values
+from gdlab.session.inspect import Anomaly, DebugStepReport, TraceRow
+from gdlab.session.memory import MemorySummary
+from gdlab.session.nodes import Nodes, nodes_of
+from gdlab.session.optimizer import Optimizer
+from gdlab.session.profile import DispatchProfile, SessionProfile, Timings
+from gdlab.session.session import Session, open_session
 
 __all__ = [
+    "Anomaly",
+    "DebugStepReport",
     "DeviceLike",
+    "DispatchProfile",
     "MemorySummary",
+    "Nodes",
     "Optimizer",
     "Session",
+    "SessionConfig",
+    "SessionProfile",
+    "Timings",
+    "TraceRow",
+    "build",
     "build_inference_session",
     "build_session",
+    "build_session_cached",
+    "build_session_unoptimized",
     "build_session_with_report",
+    "compile_training_graph",
     "initial_values",
     "lanes_of",
+    "nodes_of",
     "open_session",
     "resolve_device",
 ]

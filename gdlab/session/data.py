@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from gdlab.errors import DTypeError, SessionError, ShapeError
-from gdlab.types import TensorType, f32
+from gdlab.types import TensorType
 
 Array = np.ndarray[Any, Any]
 _F32_MAX = float(np.finfo(np.float32).max)
 
 
-def as_array(where: str, name: str, data: Any, type: TensorType) -> Array:
-    """`data` as a contiguous array of `type`, itself where it is one; accepted shapes are the declared one and flat."""
+def as_array(where: str, name: str, data: Any, type: TensorType, bound: int | None = None) -> Array:
+    """`data` as a contiguous array of `type`, itself where it is one; accepted shapes are the declared one and flat.
+    Indices are below `bound`."""
     try:
         array = np.asarray(data)
-    except ValueError:
+    except (TypeError, ValueError, OverflowError):
         raise ShapeError(where, repr(name), "a ragged sequence", f"shape {list(type.shape)}") from None
     if array.dtype.kind not in "fiub":
         raise DTypeError(where, repr(name), array.dtype, "real numbers")
@@ -29,22 +28,24 @@ def as_array(where: str, name: str, data: Any, type: TensorType) -> Array:
         given = f"{array.size} values" if array.size != type.num_elements else f"shape {list(array.shape)}"
         product = f"{sizes} = {type.num_elements}" if type.rank > 1 else sizes
         raise ShapeError(where, repr(name), given, f"{product} ({type})")
-    if type.dtype is not f32 and (array.dtype.kind == "f" or not 0 <= int(array.min()) <= int(array.max()) < 2**32):
-        given = f"{array.dtype} data" if array.dtype.kind == "f" else f"values {array.min()} … {array.max()}"
-        raise DTypeError(where, repr(name), given, "integers in 0 … 2^32 − 1")
+    if type.dtype.numpy.kind == "u":
+        _check_indices(where, name, array, bound)
     if array.dtype == type.dtype.numpy:
         return np.ascontiguousarray(array).reshape(type.shape)
     with np.errstate(over="ignore"):
         return array.astype(type.dtype.numpy, order="C").reshape(type.shape)
 
 
-def initial_values(name: str, shape: Sequence[int], seed: int) -> Array:
-    """The default initial value of parameter `name`: uniform ±1/√fan-in for rank ≥ 2, zeros for rank 1; float32."""
-    if len(shape) < 2:
-        return np.zeros(shape, np.float32)
-    word = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-    uniform = np.random.Generator(np.random.Philox(key=[seed, word])).random(math.prod(shape))
-    return ((2 * uniform - 1) / math.sqrt(shape[-2])).astype(np.float32).reshape(shape)
+def _check_indices(where: str, name: str, array: Array, bound: int | None) -> None:
+    if array.dtype.kind == "f":
+        raise DTypeError(where, repr(name), f"{array.dtype} data", "integers in 0 … 2^32 − 1")
+    low, high = int(array.min()), int(array.max())
+    if not 0 <= low <= high < 2**32:
+        raise DTypeError(where, repr(name), f"values {low} … {high}", "integers in 0 … 2^32 − 1")
+    if bound is not None and high >= bound:
+        flat = array.reshape(-1)
+        at = int(np.argmax(flat >= bound))
+        raise ShapeError(where, repr(name), f"index {flat[at]} at position {at}", f"0 … {bound - 1}")
 
 
 def into(where: str, name: str, out: Array | None, data: Array) -> Array:

@@ -9,8 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gdlab.device.bench import Bench
-from gdlab.device.forms import rows
+from gdlab.device.forms import (
+    attention,
+    cache,
+    cast,
+    conv,
+    gates,
+    index,
+    inner,
+    join,
+    pool,
+    products,
+    random,
+    rope,
+    rows,
+)
 from gdlab.plan.plan import Custom
 
 Form = Callable[[Bench, Custom], None]
-FORMS: Mapping[str, Form] = {**rows.FORMS}
+_FAMILIES = (attention, cache, cast, conv, gates, index, inner, join, pool, products, random, rope, rows)
+FORMS: Mapping[str, Form] = {name: form for family in _FAMILIES for name, form in family.FORMS.items()}

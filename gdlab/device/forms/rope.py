@@ -1,0 +1,68 @@
+"""NumPy forms of rotary positions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gdlab.device.bench import Bench
+from gdlab.device.chain import Array
+from gdlab.plan.plan import Custom
+
+_TO_RADIANS = 2 * np.pi / 2.0**48
+_MASK = np.uint64(2**48 - 1)
+
+
+def _turn(bench: Bench, c: Custom, cosine: Array, sine: Array) -> None:
+    """The pairs of x turned by angles given as f32[rows, 1, half]."""
+    rows, heads, half = c["ROWS"], c["HEADS"], c["HALF"]
+    x, out = bench.operand(0, (rows, heads, 2, half)), bench.out((rows, heads, 2, half))
+    low, high, product = x[:, :, 0], x[:, :, 1], bench.temporary((rows, heads, half))
+    bench.steps += [
+        (np.multiply, (low, cosine, out[:, :, 0])),
+        (np.multiply, (high, sine, product)),
+        (np.subtract, (out[:, :, 0], product, out[:, :, 0])),
+        (np.multiply, (high, cosine, out[:, :, 1])),
+        (np.multiply, (low, sine, product)),
+        (np.add, (out[:, :, 1], product, out[:, :, 1])),
+    ]
+
+
+def _angles(positions: Array, rates: Array) -> Array:
+    """f64[rows, 1, half]: a product of integers drops whole turns; what is left, of 48 bits, is below 2π."""
+    turns: Array = (positions[:, None].astype(np.uint64) * rates) & _MASK
+    return (turns * _TO_RADIANS)[:, None, :]
+
+
+def _set(positions: Array, first: Array, rates: Array, sign: float, cosine: Array, sine: Array) -> None:
+    angles = _angles(positions + first.astype(np.uint64), rates)
+    np.copyto(cosine, np.cos(angles))
+    np.copyto(sine, sign * np.sin(angles))
+
+
+def _fixed(bench: Bench, c: Custom) -> None:
+    angles = _angles(np.arange(c["ROWS"]) + c["OFFSET"], _rates(c))
+    cosine, sine = np.cos(angles).astype(np.float32), (_sign(c) * np.sin(angles)).astype(np.float32)
+    _turn(bench, c, cosine, sine)
+
+
+def _moving(bench: Bench, c: Custom) -> None:
+    """Positions from operand 1: one for all rows, to count from, or one each."""
+    shape = c["ROWS"], 1, c["HALF"]
+    cosine, sine = bench.temporary(shape), bench.temporary(shape)
+    counted = bench.d.operands[1].shape == (1,) and c.form == "rope_dynamic"
+    start = np.arange(c["ROWS"], dtype=np.uint64) if counted else np.zeros(c["ROWS"], np.uint64)
+    given = bench.operand(1, bench.d.operands[1].shape)
+    bench.steps.append((_set, (start, given, _rates(c), _sign(c), cosine, sine)))
+    _turn(bench, c, cosine, sine)
+
+
+def _rates(c: Custom) -> Array:
+    tables = dict(c.tables)
+    return (np.array(tables["rates"], np.uint64) << np.uint64(16)) | np.array(tables["rests"], np.uint64)
+
+
+def _sign(c: Custom) -> float:
+    return -1.0 if c["BACK"] else 1.0
+
+
+FORMS = {"rope_offset": _fixed, "rope_dynamic": _moving, "rope_positions": _moving}

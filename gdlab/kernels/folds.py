@@ -1,0 +1,140 @@
+"""WGSL of folds: what they read, how two values combine, and the shader file that walks them."""
+
+from __future__ import annotations
+
+import re
+
+from gdlab.kernels.pieces import (
+    Bindings,
+    Text,
+    call,
+    chain_function,
+    chain_operands,
+    may_be_wide,
+    number,
+    widened,
+    written_out,
+)
+from gdlab.kernels.stores import constants, four_calls, store, store4, whole_file
+from gdlab.plan.plan import Dispatch, PointOp, Reduce
+
+_COMBINE = {"sum": "a + b", "max": "max_nan(a, b)", "min": "min_nan(a, b)"}
+
+
+def reduce(text: Text, d: Dispatch) -> None:
+    """The kernel of a dispatch with a fold: one element at a time, or four along the fold or across it."""
+    form = d.variant.partition(" ")[2]
+    {"": _by_one, "along": _along, "across": _across}[form](text, d, d.reduce)  # type: ignore[arg-type]
+
+
+def _by_one(text: Text, d: Dispatch, r: Reduce) -> None:
+    across, lanes = d.params
+    bindings = Bindings(d, ())
+    bindings.declare(text)
+    constants(text, RESULTS=r.outer * r.inner, LENGTH=r.length, INNER=r.inner, ACROSS=across, LANES=lanes)
+    if lanes > 1:  # neighbouring invocations read neighbours: along the fold where that lies in a row, else across it
+        along = r.inner == 1
+        constants(text, PART_STRIDE=1 if along else across, RESULT_STRIDE=lanes if along else 1)
+    _element(text, d, bindings, r.node)
+    text.add("fn start(first: u32) -> f32 {")
+    text.add(f"    return {'0.0' if r.combine == 'sum' else 'element(first)'};", r.node)
+    text.add("}\n")
+    _combine(text, r)
+    _finish(text, r)
+    store(text, d, bindings, r.node)
+    whole_file(text, "reduce.wgsl" if lanes == 1 else "reduce_shared.wgsl", r.node)
+
+
+def _along(text: Text, d: Dispatch, r: Reduce) -> None:
+    """Four neighbours of the fold at a time: its elements lie side by side."""
+    across, lanes, each = d.params
+    used = _read(d)
+    bindings = Bindings(d, widened([*used, *((d.operands[k].buffer, False) for k in chain_operands(d.epilogue))]))
+    bindings.declare(text)
+    turns = r.length // (4 * lanes * each)
+    constants(text, RESULTS=r.outer, LENGTH=r.length, ACROSS=across, LANES=lanes, EACH=each, TURNS=turns)
+    _element4(text, d, bindings, r)
+    _finish(text, r)
+    store(text, d, bindings, r.node)
+    written_out(text, "reduce_along.wgsl", each, r.node)
+
+
+def _across(text: Text, d: Dispatch, r: Reduce) -> None:
+    """Four neighbouring results at a time: elements of one fold lie apart."""
+    across, lanes, each = d.params
+    after = [(d.operands[k].buffer, may_be_wide(d.operands[k])) for k in chain_operands(d.epilogue)]
+    bindings = Bindings(d, widened([*_read(d), *after, (d.output, True)]))
+    bindings.declare(text)
+    turns = r.length // (lanes * each)
+    size = r.outer * r.inner // 4
+    constants(text, RESULTS=size, LENGTH=r.length, INNER=r.inner, ACROSS=across, LANES=lanes, EACH=each, TURNS=turns)
+    _element4(text, d, bindings, r)
+    _finish(text, r)
+    text.add("fn finish4(acc: vec4<f32>) -> vec4<f32> {")
+    text.add("    return vec4<f32>(finish(acc.x), finish(acc.y), finish(acc.z), finish(acc.w));", r.node)
+    text.add("}\n")
+    store4(text, d, bindings, r.node)
+    written_out(text, "reduce_across.wgsl", each, r.node)
+
+
+# what a fold reads ----------------------------------------------------------------------------------------------------
+def _read(d: Dispatch) -> list[tuple[int, bool]]:
+    """The buffers that elements come from, and whether four at a time."""
+    operands = [d.operands[k] for k in chain_operands(d.prologue)] if d.prologue else [d.operands[0]]
+    return [(o.buffer, may_be_wide(o)) for o in operands]
+
+
+def _element(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
+    """`element(i)`: what the core reads: the prologue's last value, or operand 0."""
+    if d.prologue:
+        chain_function(text, "before", d.prologue, "", "f32")
+        loads = [bindings.at(d.operands[k]) for k in chain_operands(d.prologue)]
+        value = call("before", d.prologue, "", loads)
+    else:
+        value = bindings.at(d.operands[0])
+    text.add("fn element(i: u32) -> f32 {")
+    text.add(f"    return {value};", node)
+    text.add("}\n")
+
+
+def _element4(text: Text, d: Dispatch, bindings: Bindings, r: Reduce) -> None:
+    """`element4(i)`: elements i … i + 3; `start4(first)` and `combine4(a, b)`."""
+    if d.prologue:
+        chain_function(text, "before", d.prologue, "", "f32")
+        text.add("fn element4(i: u32) -> vec4<f32> {")
+        used = chain_operands(d.prologue)
+        for k in used:
+            text.add(f"    let x{k} = {bindings.four(d.operands[k])};", r.node)
+        text.add("    return vec4<f32>(", r.node)
+        for line in four_calls("before", d.prologue, "", [f"x{k}" for k in used]):
+            text.add(f"        {line},", r.node)
+        text.add("    );\n}\n", r.node)
+    else:
+        text.add("fn element4(i: u32) -> vec4<f32> {")
+        text.add(f"    return {bindings.four(d.operands[0])};", r.node)
+        text.add("}\n")
+    text.add("fn start4(first: u32) -> vec4<f32> {")
+    text.add(f"    return {'vec4<f32>()' if r.combine == 'sum' else 'element4(first)'};", r.node)
+    text.add("}\n")
+    _combine(text, r)
+    text.add("fn combine4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {")
+    each = ", ".join(f"combine(a.{q}, b.{q})" for q in "xyzw")
+    text.add(f"    return {'a + b' if r.combine == 'sum' else f'vec4<f32>({each})'};", r.node)
+    text.add("}\n")
+
+
+def _combine(text: Text, r: Reduce) -> None:
+    text.add("fn combine(a: f32, b: f32) -> f32 {")
+    text.add(f"    return {_COMBINE[r.combine]};", r.node)
+    text.add("}\n")
+
+
+def _finish(text: Text, r: Reduce) -> None:
+    line = PointOp("finish", r.finish, (), (), (("n", float(r.count)),), r.node)
+    text.add("fn finish(acc: f32) -> f32 {")
+    text.add(f"    return {_expression(line)};", r.node)
+    text.add("}\n")
+
+
+def _expression(line: PointOp) -> str:
+    return re.sub(r"\bn\b", number(float(dict(line.attrs)["n"])), line.expr)

@@ -1,0 +1,192 @@
+"""Decoding token by token: write rows into a cache of keys or values, and attend to what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gdlab.errors import DTypeError
+from gdlab.graph import Value
+from gdlab.op import Array, Bad, Refused, Sample, Shader, Work, op, want
+from gdlab.ops.attention_grad import alone, attend, constants, extents, flops, together
+from gdlab.types import TensorType, f32, u32
+
+
+def _check_types(wanted: str, floats: tuple[Value, ...], counts: tuple[Value, ...]) -> None:
+    if any(v.type.dtype is not f32 for v in floats) or any(c.type.dtype is not u32 for c in counts):
+        raise Refused(wanted, error=DTypeError)
+    want(all(c.shape == (1,) for c in counts), wanted)
+
+
+# writing --------------------------------------------------------------------------------------------------------------
+def _write_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+    rows, width = result.shape
+    return Work(rows * width, 0, {"ROWS": rows, "WIDTH": width, "NEW": types[0].shape[0]})
+
+
+def _written(new: Array, cache: Array, pos: Array, count: int) -> Array:
+    start, out = int(pos[0]), cache.copy()
+    if start + count <= len(cache):
+        out[start : start + count] = new[:count]
+    return out
+
+
+def _check_write(new: Value, cache: Value, *counts: Value) -> TensorType:
+    wanted = "new[rows, width], cache[capacity, width] and u32[1] of positions"
+    _check_types(wanted, (new, cache), counts)
+    want(new.type.rank == cache.type.rank == 2 and new.shape[1] == cache.shape[1], wanted)
+    want(new.shape[0] <= cache.shape[0], f"{wanted}: {new.shape[0]} rows do not fit in {cache.shape[0]}")
+    return cache.type
+
+
+WRITES = ((1, 5, 4), (2, 7, 3), (3, 3, 1))  # rows, capacity, width
+NOT_CACHED = (
+    Bad(("f32[2, 3]", "f32[5, 4]", "u32[1]"), "wanted new[rows, width], cache[capacity, width]"),
+    Bad(("f32[2, 4]", "f32[5, 4]", "u32[2]"), "and u32[1] of positions"),
+    Bad(("f32[2, 4]", "f32[5, 4]", "f32[1]"), "and u32[1] of positions"),
+    Bad(("f32[6, 4]", "f32[5, 4]", "u32[1]"), "6 rows do not fit in 5"),
+)
+
+
+@op(
+    numpy=lambda new, cache, pos: _written(new, cache, pos, len(new)),
+    kernel=Shader("cache_all.wgsl + cache_write.wgsl", _write_work, linear=True),
+    family="index",
+    any_dtype=True,
+    no_grad="refuses",
+    samples=(
+        *(Sample((r, w), (c, w), (1,), integers={2: c - r + 1}) for r, c, w in WRITES),
+        Sample((2, 3), (4, 3), (1,), integers={2: 9}, values=(None, None, [3]), kink=True),  # one row too far: dropped
+    ),
+    bad=NOT_CACHED,
+)
+def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
+    """The cache with rows pos … replaced by the new ones: f32[r, w], f32[c, w], u32[1] -> f32[c, w].
+
+    Rows that would not fit are not written at all. It has no gradient.
+    """
+    return _check_write(new, cache, pos)
+
+
+@op(
+    numpy=lambda new, cache, pos, count: _written(new, cache, pos, min(int(count[0]), len(new))),
+    kernel=Shader("cache_prefix.wgsl + cache_write.wgsl", _write_work, linear=True),
+    family="index",
+    any_dtype=True,
+    no_grad="refuses",
+    samples=(
+        *(Sample((r, w), (c, w), (1,), (1,), integers={2: c - r + 1, 3: r + 1}) for r, c, w in WRITES),
+        Sample((2, 3), (4, 3), (1,), (1,), integers={2: 9, 3: 9}, values=(None, None, [3], [2]), kink=True),
+    ),
+    bad=tuple(Bad((*b.types, "u32[1]"), b.message) for b in NOT_CACHED),
+)
+def cache_write_prefix(new: Value, cache: Value, pos: Value, count: Value) -> TensorType:
+    """The cache with rows pos … pos + count − 1 replaced by the first `count` new ones: f32[r, w], f32[c, w], u32[1],
+    u32[1] -> f32[c, w]. Rows that would not fit are not written at all. It has no gradient."""
+    return _check_write(new, cache, pos, count)
+
+
+# reading --------------------------------------------------------------------------------------------------------------
+READS = "attention_cached attention_rows attention_four attention_scores attention_values"
+
+
+def _read_kernel(mask: str) -> Shader:
+    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+        numbers = constants(types[0], types[1], attrs)
+        units, quads = -(-types[0].shape[0] // 4) * attrs["num_heads"], int(numbers["QUADS"])
+        trips = (2 * quads + 1) * -(-types[1].shape[0] // 4) + 9 * quads
+        return alone(units, trips, numbers, 4 * flops(types[0], types[1], attrs), extents(types, attrs))
+
+    return Shader(together(f"{READS} {mask}"), work)
+
+
+def _check_read(q: Value, k: Value, v: Value, counts: tuple[Value, ...], heads: int, kv: int, d: int) -> TensorType:
+    wanted = "q[queries, heads·d], k and v[capacity, kv_heads·d] and u32[1] of positions"
+    _check_types(wanted, (q, k, v), counts)
+    want(heads >= 1, "an int ≥ 1", heads, "num_heads")
+    want(kv >= 1 and heads % kv == 0, f"a divisor of {heads}", kv, "num_kv_heads")
+    want(q.type.rank == k.type.rank == 2 and k.shape == v.shape, wanted)
+    want(q.shape[1] == heads * d and k.shape[1] == kv * d, f"{wanted}: {heads} and {kv} heads of {d}")
+    return q.type
+
+
+def _cached_numpy(q: Array, k: Array, v: Array, pos: Array, h: int, kv: int, d: int) -> Array:
+    seen = np.arange(len(k)) <= min(int(pos[0]), len(k) - 1)
+    return attend(q, k, v, h, kv, d, np.broadcast_to(seen, (len(q), len(k))))
+
+
+def _block_numpy(
+    q: Array, k: Array, v: Array, pos: Array, valid: Array, h: int, kv: int, d: int, window: int
+) -> Array:  # fmt: skip
+    last = np.minimum(min(int(pos[0]), len(k) - 1) + np.arange(len(q)), len(k) - 1)[:, None]
+    seen = np.arange(len(k)) <= last
+    if window:
+        seen &= np.arange(len(k)) > last - window
+    return np.where(np.arange(len(q))[:, None] < int(valid[0]), attend(q, k, v, h, kv, d, seen), 0.0)
+
+
+CACHES = ((1, 9, 2, 1, 8), (3, 7, 2, 2, 6), (5, 33, 4, 2, 16))  # queries, capacity, heads, kv heads, head_dim
+
+
+def _reads(counts: dict[int, int], **more: Any) -> tuple[Sample, ...]:
+    return tuple(
+        Sample(
+            (s, h * d), (c, kv * d), (c, kv * d), *[(1,)] * len(counts), integers=counts,
+            attrs={"num_heads": h, "num_kv_heads": kv, "head_dim": d, **more},
+        )
+        for s, c, h, kv, d in CACHES
+    )  # fmt: skip
+
+
+def _not_read(more: int, **attrs: Any) -> tuple[Bad, ...]:
+    heads, counts = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, **attrs}, ("u32[1]",) * more
+    return (
+        Bad(("f32[1, 32]", "f32[9, 24]", "f32[9, 24]", *counts), "4 and 2 heads of 8", heads),
+        Bad(("f32[1, 32]", "f32[9, 16]", "f32[8, 16]", *counts), "wanted q[queries, heads·d]", heads),
+        Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", *counts[1:], "f32[1]"), "u32[1] of positions", heads),
+        Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", *counts), "wanted a divisor of 4", heads | {"num_kv_heads": 3}),
+        Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", *counts), "num_heads: given 0", heads | {"num_heads": 0}),
+    )
+
+
+@op(
+    numpy=lambda q, k, v, pos, num_heads, num_kv_heads, head_dim: _cached_numpy(
+        q, k, v, pos, num_heads, num_kv_heads, head_dim
+    ),
+    kernel=_read_kernel("attention_cached_mask"),
+    family="contraction",
+    any_dtype=True,
+    no_grad="refuses",
+    samples=_reads({3: 7}),
+    bad=_not_read(1),
+)
+def cached_attention(
+    q: Value, k: Value, v: Value, pos: Value, num_heads: int, num_kv_heads: int, head_dim: int
+) -> TensorType:
+    """Attention of every query to rows 0 … pos of the caches k and v: f32[s, h·d], f32[c, kv·d] twice, u32[1] ->
+    f32[s, h·d]. It has no gradient."""
+    return _check_read(q, k, v, (pos,), num_heads, num_kv_heads, head_dim)
+
+
+@op(
+    numpy=lambda q, k, v, pos, valid, num_heads, num_kv_heads, head_dim, window: _block_numpy(
+        q, k, v, pos, valid, num_heads, num_kv_heads, head_dim, window
+    ),
+    kernel=_read_kernel("attention_block_mask"),
+    family="contraction",
+    any_dtype=True,
+    no_grad="refuses",
+    samples=(*_reads({3: 4, 4: 5}), *_reads({3: 4, 4: 5}, window=2)),
+    bad=(*_not_read(2), Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", "u32[1]", "u32[1]"), "window: given -1",
+                            {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "window": -1})),
+)  # fmt: skip
+def cached_block_attention(
+    q: Value, k: Value, v: Value, pos: Value, valid: Value, num_heads: int, num_kv_heads: int, head_dim: int,
+    window: int = 0,
+) -> TensorType:  # fmt: skip
+    """Attention of query i to rows 0 … pos + i of the caches (with a window: the last of these); 0 in rows ≥ valid:
+    f32[s, h·d], f32[c, kv·d] twice, u32[1] twice -> f32[s, h·d]. It has no gradient."""
+    want(window >= 0, "an int ≥ 0", window, "window")
+    return _check_read(q, k, v, (pos, valid), num_heads, num_kv_heads, head_dim)

@@ -1,0 +1,49 @@
+"""Ops between dtypes: `to_f32` and `to_u32`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gdlab.graph import Value
+from gdlab.op import Array, Bad, Grads, Sample, Shader, Work, op
+from gdlab.types import TensorType, f32, u32
+
+
+def _each(types: tuple[TensorType, ...], result: TensorType, attrs: object) -> Work:
+    return Work(result.num_elements)
+
+
+@op(
+    numpy=lambda x: np.asarray(x, np.float64),
+    kernel=Shader("to_f32.wgsl", _each, linear=True),
+    samples=(Sample((3, 5), integers={0: 1 << 24}), Sample((70,), integers={0: 9}), Sample((2, 3)),
+             Sample((3,), integers={0: 1}, values=([0, 16_777_215, 2**31],))),
+    family="elementwise",
+    any_dtype=True,
+)  # fmt: skip
+def to_f32(x: Value) -> TensorType:
+    """x as f32, integers rounded to the nearest: any[...] -> f32[...]. u32 receives no gradient."""
+    return TensorType(x.shape)
+
+
+@to_f32.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    return (g if x.type.dtype is f32 else None,)
+
+
+def _saturated(x: Array) -> Array:
+    return np.where(np.isnan(x), 0.0, np.clip(np.trunc(x), 0.0, 2.0**32 - 1)).astype(np.uint32)
+
+
+@op(
+    numpy=_saturated,
+    kernel=Shader("to_u32.wgsl", _each),
+    samples=(Sample((3, 5), high=100.0), Sample((70,), values=(np.arange(70) * 1e4 + 0.5,)), Sample((1, 1)),
+             Sample((8,), values=([np.nan, -1.5, 0.99, 7.0, 4294967040.0, 2.0**32, np.inf, -np.inf],), kink=True)),
+    bad=(Bad(("u32[3]",), "to_u32: operands: given u32[3], wanted f32 operands"),),
+    family="elementwise",
+    no_grad="ends",
+)  # fmt: skip
+def to_u32(x: Value) -> TensorType:
+    """x truncated toward 0, at most 2³² − 1 and at least 0 (NaN too): f32[...] -> u32[...]. The gradient path ends."""
+    return TensorType(x.shape, u32)

@@ -1,0 +1,104 @@
+"""Gates whose two halves lie side by side in one tensor: `swiglu_concat`, `geglu_concat`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gdlab.graph import Value
+from gdlab.op import Bad, Grads, Sample, Shader, Work, fused, want
+from gdlab.ops.fused import geglu, gelu, gelu_grad, silu, silu_grad, swiglu
+from gdlab.ops.join import concat, split
+from gdlab.types import TensorType
+
+
+def _halves(types: tuple[TensorType, ...], result: TensorType, attrs: Any) -> Work:
+    width = types[0].shape[-1] // 2
+    return Work(types[0].num_elements // 2, constants={"WIDTH": width}, flops=10 * types[0].num_elements)
+
+
+def _even(x: Value) -> None:
+    want(x.shape[-1] % 2 == 0, "an even number of columns")
+
+
+def _half_of(x: Value, g: Value) -> None:
+    _even(x)
+    want((*g.shape[:-1], 2 * g.shape[-1]) == x.shape, "x[…, 2n] and g[…, n]")
+
+
+def _cut(x: Value) -> tuple[Value, ...]:
+    return split(x, [x.shape[-1] // 2] * 2, -1)
+
+
+WHOLE = (Sample((3, 10)), Sample((2, 2, 140), low=-20, high=20), Sample((1, 2)), Sample((6,)))
+WITH_G = tuple(Sample(s.shapes[0], (*s.shapes[0][:-1], s.shapes[0][-1] // 2), low=s.low, high=s.high) for s in WHOLE)
+
+
+def _odd(name: str) -> tuple[Bad, ...]:
+    return (
+        Bad(("f32[3, 5]",), f"{name}: operands: given f32[3, 5], wanted an even number of columns"),
+        Bad(("u32[3, 4]",), "wanted f32 operands"),
+    )
+
+
+@fused(
+    label="",
+    kernel=Shader("swiglu_concat.wgsl", _halves),
+    family="elementwise",
+    samples=WHOLE,
+    bad=_odd("swiglu_concat"),
+    check=_even,
+)
+def swiglu_concat(x: Value) -> Value:
+    """silu(first half) · second half of the last axis: f32[..., 2n] -> f32[..., n]."""
+    return swiglu(*_cut(x))
+
+
+@swiglu_concat.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    return (swiglu_concat_grad(x, g),)
+
+
+@fused(
+    label="",
+    private=True,
+    kernel=Shader("swiglu_concat_grad.wgsl", _halves),
+    family="elementwise",
+    samples=WITH_G,
+    check=_half_of,
+)
+def swiglu_concat_grad(x: Value, g: Value) -> Value:
+    """Both halves of the gradient of `swiglu_concat` side by side: f32[..., 2n], f32[..., n] -> f32[..., 2n]."""
+    gate, up = _cut(x)
+    return concat([silu_grad(gate, g * up), silu(gate) * g], g.type.rank - 1)
+
+
+@fused(
+    label="",
+    kernel=Shader("geglu_concat.wgsl", _halves),
+    family="elementwise",
+    samples=WHOLE,
+    bad=_odd("geglu_concat"),
+    check=_even,
+)
+def geglu_concat(x: Value) -> Value:
+    """gelu(first half) · second half of the last axis: f32[..., 2n] -> f32[..., n]."""
+    return geglu(*_cut(x))
+
+
+@geglu_concat.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    return (geglu_concat_grad(x, g),)
+
+
+@fused(
+    label="",
+    private=True,
+    kernel=Shader("geglu_concat_grad.wgsl", _halves),
+    family="elementwise",
+    samples=WITH_G,
+    check=_half_of,
+)
+def geglu_concat_grad(x: Value, g: Value) -> Value:
+    """Both halves of the gradient of `geglu_concat` side by side: f32[..., 2n], f32[..., n] -> f32[..., 2n]."""
+    gate, up = _cut(x)
+    return concat([gelu_grad(gate, g * up), gelu(gate) * g], g.type.rank - 1)

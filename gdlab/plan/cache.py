@@ -1,0 +1,124 @@
+"""Keep a compiled plan in a file and find it again, when nothing that it depends on has changed.
+
+A file is never trusted: it holds the digest of its own content, and what is damaged, truncated or of another version
+counts as not there. It is JSON, whatever its suffix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import secrets
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gdlab.errors import GdlabError
+from gdlab.graph import Graph
+from gdlab.plan.codec import from_json, to_json
+from gdlab.plan.compiler import VERSION
+from gdlab.plan.plan import CompileOptions, ExecutionPlan, Target
+from gdlab.rewrite import Budget
+from gdlab.rewrite.rules import RULES
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """A plan, where the nodes of the written graph went (`place`, and `why` they are nowhere), and for each node of the
+    compiled graph the written one that gave its source (`source_of`)."""
+
+    plan: ExecutionPlan
+    place: Mapping[int, int | None]
+    why: Mapping[int, str]
+
+
+def key_of(
+    graph: Graph, mode: str, optimize: Mapping[str, Any] | None, skipped: bool, options: CompileOptions, target: Target
+) -> str | None:
+    """A digest of all that a plan depends on; None where that cannot be told (a cost model that is a function)."""
+    given = dict(optimize or {})
+    plain = (str, int, float, bool, tuple, list, type(None), Budget)
+    if not all(isinstance(value, plain) for value in given.values()):
+        return None
+    facts = (FORMAT, VERSION, _version(), _rules(), graph.fingerprint(), mode, optimize is None, sorted(given.items()),
+             skipped, options, target)  # fmt: skip
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def load(path: str | os.PathLike[str], key: str, graph: Graph) -> Cached | None:
+    """What the file holds for this key, with the sources of `graph`; None (and a warning, where the file is damaged)
+    if it holds nothing."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _warn(path, f"cannot be read ({error})")
+        return None
+    try:
+        found = json.loads(text)
+        if found["format"] != FORMAT or found["key"] != key:
+            return None
+        if hashlib.sha256(found["body"].encode()).hexdigest() != found["digest"]:
+            raise ValueError("another digest")
+        body = json.loads(found["body"])
+        cached = Cached(from_json(body["plan"]), dict(body["place"]), dict(body["why"]))
+        sources = body["sources"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, GdlabError) as error:
+        _warn(path, f"is damaged ({type(error).__name__}: {str(error)[:80]})")
+        return None
+    for node, written in sources:
+        cached.plan.graph.attach_source(node, graph.source(written))
+    return cached
+
+
+def save(path: str | os.PathLike[str], key: str, cached: Cached, graph: Graph) -> None:
+    """Write the file, through a temporary one; a warning where that cannot be."""
+    written = {graph.source(n.id): n.id for n in reversed(graph.nodes) if graph.source(n.id)}
+    sources = [
+        (n.id, written[source]) for n in cached.plan.graph if (source := cached.plan.graph.source(n.id)) in written
+    ]
+    body = json.dumps({
+        "plan": to_json(cached.plan), "place": list(cached.place.items()), "why": list(cached.why.items()),
+        "sources": sources,
+    })  # fmt: skip
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    text = json.dumps({"format": FORMAT, "key": key, "digest": digest, "body": body})
+    target = Path(path)
+    temporary = target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, target)
+    except (OSError, ValueError) as error:
+        with contextlib.suppress(OSError, ValueError):
+            temporary.unlink()
+        _warn(path, f"cannot be written ({error})")
+
+
+def _warn(path: object, what: str) -> None:
+    warnings.warn(f"plan cache: {str(path)!r} {what}: compiling instead", RuntimeWarning, stacklevel=5)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("gdlab")
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        return ""
+
+
+@cache
+def _rules() -> str:
+    """The rules' digest: what each says, not where it is written."""
+    h = hashlib.sha256()
+    for rule in RULES:
+        h.update(repr((rule.name, rule.label, rule.safety, rule.phases, rule.on, str(rule.where))).encode())
+        h.update(f"{rule.pattern.fingerprint()} {rule.left} {rule.right}".encode())
+    return h.hexdigest()

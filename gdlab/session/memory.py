@@ -1,0 +1,41 @@
+"""What a session has allocated now, in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gdlab.plan.plan import Buffer, ExecutionPlan
+from gdlab.session.data import aligned
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySummary:
+    """What is allocated now: plan slots, constants, moments, sums of gradients, clip scratch; not staging or driver
+    memory. All but `logical_buffer_bytes` counts the padding to 256 bytes; 1 MB = 10⁶ bytes."""
+
+    total_buffer_bytes: int
+    adam_state_bytes: int
+    num_buffers: int
+    largest_buffer_bytes: int
+    logical_buffer_bytes: int = 0
+    grad_accumulator_bytes: int = 0
+    aux_bytes: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_buffers} buffers, {self.total_buffer_bytes / 1e6:.1f} MB total "
+            f"({self.adam_state_bytes / 1e6:.1f} MB adam state), largest {self.largest_buffer_bytes / 1e6:.1f} MB"
+        )
+
+
+def summary(plan: ExecutionPlan, state: Sequence[Buffer]) -> MemorySummary:
+    """Of a plan and the state buffers of its updates."""
+    by_kind = {"adam_": 0, "grad_sum.": 0, "clip_": 0}
+    for b in state:
+        kind = next(prefix for prefix in by_kind if b.name.startswith(prefix))
+        by_kind[kind] += aligned(b.nbytes)
+    sizes = [s.nbytes for s in plan.memory.slots] + [aligned(b.nbytes) for b in state]
+    logical = sum(plan.buffer_sizes) + sum(b.nbytes for b in state)
+    adam, sums, aux = by_kind.values()
+    return MemorySummary(sum(sizes), adam, len(sizes), max(sizes, default=0), logical, sums, aux)

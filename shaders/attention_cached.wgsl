@@ -1,0 +1,22 @@
+// The weighted values, and at the end their mean; 0 where a query stands nowhere.
+fn add_values(keys: vec4<u32>, kv: u32, shrink: vec4<f32>, weights: mat4x4<f32>) {
+    for (var c = 0u; c < D; c += 4u) {
+        let four = mat4x4<f32>(
+            value4(keys.x, kv, c), value4(keys.y, kv, c), value4(keys.z, kv, c), value4(keys.w, kv, c)
+        );
+        sums[c * LANES + own] = sums[c * LANES + own] * shrink.x + four * weights[0];
+        sums[(c + 1u) * LANES + own] = sums[(c + 1u) * LANES + own] * shrink.y + four * weights[1];
+        sums[(c + 2u) * LANES + own] = sums[(c + 2u) * LANES + own] * shrink.z + four * weights[2];
+        sums[(c + 3u) * LANES + own] = sums[(c + 3u) * LANES + own] * shrink.w + four * weights[3];
+    }
+}
+
+fn finish(first: u32, head: u32, highest: vec4<f32>, total: vec4<f32>) {
+    for (var r = 0u; r < min(4u, QUERIES - first); r++) {
+        for (var c = 0u; c < D; c++) {
+            let sum = sums[(c / 4u * 4u + r) * LANES + own][c % 4u];
+            let mean = lost(highest[r], sum / total[r]);
+            store(((first + r) * HEADS + head) * D + c, select(0.0, mean, stands(first + r)));
+        }
+    }
+}

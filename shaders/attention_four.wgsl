@@ -1,0 +1,38 @@
+// Sums of an invocation lie in workgroup memory, which nobody else reads: an array of registers that is indexed in a loop
+// takes a software adapter seconds to compile.
+var<workgroup> sums: array<vec4<f32>, QUADS * 4u * LANES>;
+var<private> own: u32;
+
+@compute @workgroup_size(LANES)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    own = lane;
+    let wanted = ((group.z * groups.y + group.y) * groups.x + group.x) * LANES + lane;
+    if (wanted < PIECES) {
+        unit(wanted);
+    }
+}
+
+// Scores of 4 rows against 4 columns, straight from memory: row r of the result is its column r.
+fn scores4(rows: vec4<u32>, head: u32, columns: vec4<u32>, other: u32) -> mat4x4<f32> {
+    var s0 = vec4<f32>();
+    var s1 = vec4<f32>();
+    var s2 = vec4<f32>();
+    var s3 = vec4<f32>();
+    for (var c = 0u; c < D; c += 4u) {
+        let four = mat4x4<f32>(
+            column4(columns.x, other, c),
+            column4(columns.y, other, c),
+            column4(columns.z, other, c),
+            column4(columns.w, other, c),
+        );
+        s0 += row4(rows.x, head, c) * four;
+        s1 += row4(rows.y, head, c) * four;
+        s2 += row4(rows.z, head, c) * four;
+        s3 += row4(rows.w, head, c) * four;
+    }
+    return mat4x4<f32>(s0, s1, s2, s3);
+}

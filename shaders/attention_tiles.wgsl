@@ -1,0 +1,105 @@
+// Tiles of attention on hardware: a group of 128 invocations works on 64 rows and 64 columns at a time. Invocation `lane`
+// has 8 rows, 4 from down * 4 on and 4 from 32 + down * 4 on, and 4 columns from right * 4 on. Both factors of a product
+// lie in workgroup memory, 32 steps of each: one vec4 holds 4 rows, or 4 columns, of one step.
+var<workgroup> tile: array<vec4<f32>, 1024>;
+
+// 8 rows of 4 columns: column r of a matrix is row r.
+struct Sums {
+    low: mat4x4<f32>,
+    high: mat4x4<f32>,
+}
+
+fn outer(a: vec4<f32>, b: vec4<f32>) -> mat4x4<f32> {
+    return mat4x4<f32>(a.x * b, a.y * b, a.z * b, a.w * b);
+}
+
+fn multiply(lane: u32, before: Sums, steps: u32) -> Sums {
+    var low = before.low;
+    var high = before.high;
+    let down = lane / 16u;
+    let right = 512u + lane % 16u;
+    for (var step = 0u; step < steps * 16u; step += 64u) {
+        let b0 = tile[right + step];
+        low += outer(tile[down + step], b0);
+        high += outer(tile[down + step + 8u], b0);
+        let b1 = tile[right + step + 16u];
+        low += outer(tile[down + step + 16u], b1);
+        high += outer(tile[down + step + 24u], b1);
+        let b2 = tile[right + step + 32u];
+        low += outer(tile[down + step + 32u], b2);
+        high += outer(tile[down + step + 40u], b2);
+        let b3 = tile[right + step + 48u];
+        low += outer(tile[down + step + 48u], b3);
+        high += outer(tile[down + step + 56u], b3);
+    }
+    return Sums(low, high);
+}
+
+// Where invocation `lane` reads 4 x 4 elements of a factor: its quad of rows, and its first step of 32. Two neighbours read
+// side by side; the others write side by side.
+fn quad_of(lane: u32) -> u32 {
+    return lane / 2u % 16u * 4u;
+}
+
+fn step_of(lane: u32) -> u32 {
+    return (lane % 2u + lane / 32u * 2u) * 4u;
+}
+
+fn keep(lane: u32, rows: mat4x4<f32>, columns: mat4x4<f32>) {
+    let left = transpose(rows);
+    let right = transpose(columns);
+    let at = step_of(lane) * 16u + quad_of(lane) / 4u;
+    tile[at] = left[0];
+    tile[at + 16u] = left[1];
+    tile[at + 32u] = left[2];
+    tile[at + 48u] = left[3];
+    tile[at + 512u] = right[0];
+    tile[at + 528u] = right[1];
+    tile[at + 544u] = right[2];
+    tile[at + 560u] = right[3];
+}
+
+fn row_or_zero(row: u32, head: u32, c: u32) -> vec4<f32> {
+    if (c >= D) {
+        return vec4<f32>();
+    }
+    return row4(min(row, OWN_ROWS - 1u), head, c);
+}
+
+fn column_or_zero(column: u32, head: u32, c: u32) -> vec4<f32> {
+    if (c >= D) {
+        return vec4<f32>();
+    }
+    return column4(min(column, COLUMNS - 1u), head, c);
+}
+
+// The products of 64 rows and 64 columns over all D steps.
+fn score_tile(lane: u32, row: u32, head: u32, column: u32, other: u32) -> Sums {
+    var sums = Sums();
+    let m = row + quad_of(lane);
+    let n = column + quad_of(lane);
+    for (var first = 0u; first < D; first += 32u) {
+        let c = first + step_of(lane);
+        let rows = mat4x4<f32>(
+            row_or_zero(m, head, c),
+            row_or_zero(m + 1u, head, c),
+            row_or_zero(m + 2u, head, c),
+            row_or_zero(m + 3u, head, c),
+        );
+        let columns = mat4x4<f32>(
+            column_or_zero(n, other, c),
+            column_or_zero(n + 1u, other, c),
+            column_or_zero(n + 2u, other, c),
+            column_or_zero(n + 3u, other, c),
+        );
+        workgroupBarrier();
+        keep(lane, rows, columns);
+        workgroupBarrier();
+        if (D % 32u == 0u) {
+            sums = multiply(lane, sums, 32u);
+        } else {
+            sums = multiply(lane, sums, min(32u, D - first + 3u));
+        }
+    }
+    return sums;
+}

@@ -1,0 +1,30 @@
+// A group computes the logarithms of 64 queries of one head.
+@compute @workgroup_size(LANES)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let flat = (group.z * groups.y + group.y) * groups.x + group.x;
+    if (flat >= UNITS) {
+        return;
+    }
+    let head = flat % HEADS;
+    let row = first_row(flat);
+    let end = end_key(min(row + 63u, QUERIES - 1u));
+    for (var column = first_key(row) / 64u * 64u; column < end; column += 64u) {
+        _ = weigh(lane, row, head, column, head / (HEADS / KV_HEADS));
+    }
+    add_up(lane);
+    if (lane % 16u == 0u) {
+        for (var r = 0u; r < 4u; r++) {
+            let query = row + lane / 16u * 4u + r;
+            if (query < QUERIES) {
+                store(query * HEADS + head, lost(highest_low[r], highest_low[r] + log(total_low[r])));
+            }
+            if (query + 32u < QUERIES) {
+                store((query + 32u) * HEADS + head, lost(highest_high[r], highest_high[r] + log(total_high[r])));
+            }
+        }
+    }
+}

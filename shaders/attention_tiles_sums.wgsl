@@ -1,0 +1,95 @@
+// A group adds up 64 rows of one head, WIDE elements of each (64, or 128 as two halves): the values of every column,
+// weighted anew.
+@compute @workgroup_size(LANES)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let flat = (group.z * groups.y + group.y) * groups.x + group.x;
+    if (flat >= UNITS) {
+        return;
+    }
+    let chunk = flat % CHUNKS * WIDE;
+    let head = flat / CHUNKS % OWN_HEADS;
+    let row = flat / (CHUNKS * OWN_HEADS) * 64u;
+    let end = end_column(min(row + 63u, OWN_ROWS - 1u));
+    var sums = Sums();
+    var more = Sums();
+    for (var other = first_head(head); other < end_head(head); other++) {
+        for (var column = first_column(row) / 64u * 64u; column < end; column += 64u) {
+            let scores = score_tile(lane, row, head, column, other);
+            var seconds = Sums();
+            if (SECOND == 1u) {
+                seconds = second_tile(lane, row, head, column, other);
+            }
+            let m = row + lane / 16u * 4u;
+            let n = column + lane % 16u * 4u;
+            let low = weights4(m, head, n, other, scores.low, seconds.low);
+            let high = weights4(m + 32u, head, n, other, scores.high, seconds.high);
+            sums = add_values(lane, sums, Sums(low, high), column, other, chunk);
+            if (WIDE == 128u) {
+                more = add_values(lane, more, Sums(low, high), column, other, chunk + 64u);
+            }
+        }
+    }
+    write(lane, row, head, chunk, Sums(sums.low * FINAL, sums.high * FINAL));
+    if (WIDE == 128u) {
+        write(lane, row, head, chunk + 64u, Sums(more.low * FINAL, more.high * FINAL));
+    }
+}
+
+fn weights4(row: u32, head: u32, column: u32, other: u32, s: mat4x4<f32>, t: mat4x4<f32>) -> mat4x4<f32> {
+    let last = OWN_ROWS - 1u;
+    return mat4x4<f32>(
+        weights(min(row, last), head, column, other, s[0], t[0]),
+        weights(min(row + 1u, last), head, column, other, s[1], t[1]),
+        weights(min(row + 2u, last), head, column, other, s[2], t[2]),
+        weights(min(row + 3u, last), head, column, other, s[3], t[3]),
+    );
+}
+
+fn second_row_or_zero(row: u32, head: u32, c: u32) -> vec4<f32> {
+    if (c >= D) {
+        return vec4<f32>();
+    }
+    return second_row4(min(row, OWN_ROWS - 1u), head, c);
+}
+
+fn second_column_or_zero(column: u32, head: u32, c: u32) -> vec4<f32> {
+    if (c >= D) {
+        return vec4<f32>();
+    }
+    return second_column4(min(column, COLUMNS - 1u), head, c);
+}
+
+// As `score_tile`, of the second pair of factors.
+fn second_tile(lane: u32, row: u32, head: u32, column: u32, other: u32) -> Sums {
+    var sums = Sums();
+    let m = row + quad_of(lane);
+    let n = column + quad_of(lane);
+    for (var first = 0u; first < D; first += 32u) {
+        let c = first + step_of(lane);
+        let rows = mat4x4<f32>(
+            second_row_or_zero(m, head, c),
+            second_row_or_zero(m + 1u, head, c),
+            second_row_or_zero(m + 2u, head, c),
+            second_row_or_zero(m + 3u, head, c),
+        );
+        let columns = mat4x4<f32>(
+            second_column_or_zero(n, other, c),
+            second_column_or_zero(n + 1u, other, c),
+            second_column_or_zero(n + 2u, other, c),
+            second_column_or_zero(n + 3u, other, c),
+        );
+        workgroupBarrier();
+        keep(lane, rows, columns);
+        workgroupBarrier();
+        if (D % 32u == 0u) {
+            sums = multiply(lane, sums, 32u);
+        } else {
+            sums = multiply(lane, sums, min(32u, D - first + 3u));
+        }
+    }
+    return sums;
+}

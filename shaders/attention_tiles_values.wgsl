@@ -1,0 +1,64 @@
+// Products of the weights of 64 rows and 64 columns with the columns' values: 64 of their elements from `chunk` on.
+fn value_or_zero(column: u32, head: u32, c: u32) -> vec4<f32> {
+    if (c >= D) {
+        return vec4<f32>();
+    }
+    return value4(min(column, COLUMNS - 1u), head, c);
+}
+
+fn add_values(lane: u32, before: Sums, weights: Sums, column: u32, other: u32, chunk: u32) -> Sums {
+    var sums = before;
+    let low = transpose(weights.low);
+    let high = transpose(weights.high);
+    for (var half = 0u; half < 2u; half++) {
+        let n = column + half * 32u + lane / 16u;
+        let c = chunk + lane % 16u * 4u;
+        let v0 = value_or_zero(n, other, c);
+        let v1 = value_or_zero(n + 8u, other, c);
+        let v2 = value_or_zero(n + 16u, other, c);
+        let v3 = value_or_zero(n + 24u, other, c);
+        workgroupBarrier();
+        tile[512u + lane] = v0;
+        tile[640u + lane] = v1;
+        tile[768u + lane] = v2;
+        tile[896u + lane] = v3;
+        if (lane % 16u / 8u == half) {
+            let at = lane % 8u * 64u + lane / 16u;
+            tile[at] = low[0];
+            tile[at + 8u] = high[0];
+            tile[at + 16u] = low[1];
+            tile[at + 24u] = high[1];
+            tile[at + 32u] = low[2];
+            tile[at + 40u] = high[2];
+            tile[at + 48u] = low[3];
+            tile[at + 56u] = high[3];
+        }
+        workgroupBarrier();
+        sums = multiply(lane, sums, 32u);
+    }
+    return sums;
+}
+
+fn write_row(row: u32, head: u32, c: u32, values: vec4<f32>) {
+    if (row < OWN_ROWS) {
+        let at = (row * OWN_HEADS + head) * D + c;
+        for (var q = 0u; q < 4u; q++) {
+            if (c + q < D) {
+                store(at + q, values[q]);
+            }
+        }
+    }
+}
+
+fn write(lane: u32, row: u32, head: u32, chunk: u32, sums: Sums) {
+    let m = row + lane / 16u * 4u;
+    let c = chunk + lane % 16u * 4u;
+    write_row(m, head, c, sums.low[0]);
+    write_row(m + 1u, head, c, sums.low[1]);
+    write_row(m + 2u, head, c, sums.low[2]);
+    write_row(m + 3u, head, c, sums.low[3]);
+    write_row(m + 32u, head, c, sums.high[0]);
+    write_row(m + 33u, head, c, sums.high[1]);
+    write_row(m + 34u, head, c, sums.high[2]);
+    write_row(m + 35u, head, c, sums.high[3]);
+}

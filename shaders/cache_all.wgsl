@@ -1,0 +1,4 @@
+// Every new row is written.
+fn written() -> u32 {
+    return NEW;
+}

@@ -1,0 +1,4 @@
+// The first `count` new rows are written.
+fn written() -> u32 {
+    return min(count_at(0u), NEW);
+}

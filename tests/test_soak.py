@@ -1,0 +1,70 @@
+"""Many steps leave nothing behind: memory stays flat, the losses are exact, in order, and none is missing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from session_state import W, X, Y, fitted, line
+
+from gdlab.device.base import owner
+from gdlab.session import Session, build_session
+
+STEPS = int(os.environ.get("GDLAB_SOAK", "2000"))  # `make soak`: 100,000
+
+
+def resident_bytes() -> int:
+    """Memory that the process holds now; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return 0
+
+
+def kept_by_wgpu() -> dict[str, int]:
+    """What wgpu holds for its users; empty before it was loaded."""
+    if "wgpu" not in sys.modules:
+        return {}
+    from wgpu.backends.wgpu_native import ffi, lib
+    from wgpu.backends.wgpu_native._helpers import get_wgpu_instance
+
+    report = ffi.new("WGPUGlobalReport *")
+    lib.wgpuGenerateReport(get_wgpu_instance(), report)
+    names = ("buffers", "bindGroups", "commandBuffers", "computePipelines", "querySets", "textures")
+    return {name: getattr(report.hub, name).numKeptFromUser for name in names if hasattr(report.hub, name)}
+
+
+def make_steps(session: Session, first: int, count: int) -> list[tuple[int, float]]:
+    """Steps whose loss can be told beforehand: y is the prediction plus k."""
+    losses = []
+    for k in range(first, first + count):
+        if k % 10 == 0:
+            session.set_input("y", X @ W + np.float32(k % 97))
+        session.step()
+        if k % 50 == 0:
+            losses += owner().call(lambda: session.take_losses(False))
+    return losses
+
+
+def test_a_long_run_leaves_nothing_behind(device: str) -> None:
+    with build_session(line(), device) as session:
+        fitted(session).set_adam(0.0)
+        session.set_input("y", Y)
+        warm = STEPS // 4 // 10 * 10
+        losses = make_steps(session, 0, warm)
+        session.wait()
+        gc.collect()
+        before, kept = resident_bytes(), owner().call(kept_by_wgpu)
+        losses += make_steps(session, warm, STEPS - warm)
+        losses += owner().call(lambda: session.take_losses(True))
+        gc.collect()
+        grown = resident_bytes() - before
+        assert owner().call(kept_by_wgpu) == kept
+        assert grown < 8 << 20, f"{grown / 1e6:.1f} MB more after {STEPS - warm} steps"
+        assert [step for step, _ in losses] == list(range(1, STEPS + 1))
+        want = [(k // 10 * 10 % 97) ** 2 for k in range(STEPS)]
+        np.testing.assert_allclose([loss for _, loss in losses], want, rtol=1e-5, atol=1e-6)
+        assert session.adam_step_count() == session.traffic.submissions == STEPS
