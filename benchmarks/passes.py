@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ import numpy as np
 
 from benchmarks.measure import ROUNDS, Row, seconds_of, spread
 from gdlab.autodiff import AutodiffReport, differentiate
-from gdlab.graph import Graph
+from gdlab.graph import Graph, Value
 from gdlab.plan import compile
-from gdlab.rewrite import optimize
+from gdlab.rewrite import RULES, Rewrite, optimize, rule
 from gdlab.view.boxes import Drawn
 from gdlab.view.lanes import lanes
 from gdlab.view.layered import layered
@@ -27,6 +28,8 @@ from tests import networks
 
 TOUR = Path(__file__).parents[1] / "notebooks" / "tour.ipynb"
 SMALL, LARGE, DRAWN = 298, 2300, 1236
+EXPLODING = 780
+BARS = {SMALL: 20, 500: None, LARGE: 150, 5720: 350, 19_020: 1300}  # nodes: ms of the whole call
 
 
 @cache
@@ -43,13 +46,8 @@ def drawn(nodes: int) -> list[Drawn]:
 
 
 def pass_rows() -> Iterator[Row]:
-    """optimize and compile on a small and a large training graph."""
-    for nodes in (SMALL, LARGE):
-        graph, _ = differentiated(nodes)
-        taken = seconds_of(partial(optimize, graph, phase="full"))
-        final, report = optimize(graph, phase="full")
-        what = f"to {len(final):,}, {sum(n for _, n in report.rules_fired)} rewrites"
-        yield Row(f"optimize, {len(graph):,} nodes", spread(taken, "ms", 1e3), what)
+    """optimize on training graphs of five sizes, compile on two of them."""
+    yield from optimize_rows()
     for nodes in (SMALL, LARGE):
         graph, _ = differentiated(nodes)
         taken = seconds_of(partial(compile, graph, mode="training"))
@@ -57,6 +55,45 @@ def pass_rows() -> Iterator[Row]:
         bar = "; bar 150 ms at 2,000 nodes" if nodes == LARGE else ""
         what = f"to {len(plan.dispatches):,} dispatches in {len(plan.groups)} groups{bar}"
         yield Row(f"compile, {len(graph):,} nodes", spread(taken, "ms", 1e3), what)
+
+
+def optimize_rows() -> Iterator[Row]:
+    """The whole call by both engines, how it grows, and a rule that lets every e-graph explode."""
+    per_node: dict[int, float] = {}
+    for nodes, bar in BARS.items():
+        graph, _ = differentiated(nodes)
+        taken = seconds_of(partial(optimize, graph, phase="full"))
+        per_node[nodes] = statistics.median(taken) / len(graph)
+        final, report = optimize(graph, phase="full")
+        what = f"to {len(final):,}, {sum(n for _, n in report.rules_fired)} rewrites"
+        what += f"; bar {bar:,} ms" if bar else ""
+        yield Row(f"optimize, {len(graph):,} nodes", spread(taken, "ms", 1e3), what)
+    growth = per_node[19_020] / per_node[500]
+    yield Row("optimize, time per node, 19,020 : 500", f"**{growth:.2f}**", "bar 2")
+    graph, _ = differentiated(LARGE)
+    taken = seconds_of(partial(optimize, graph, phase="full", engine="fallback"))
+    yield Row(f"optimize without egglog, {len(graph):,} nodes", spread(taken, "ms", 1e3), "the same graph")
+    graph, _ = differentiated(EXPLODING)
+    with exploding():
+        taken = seconds_of(partial(optimize, graph, phase="full", allow="reassoc"))
+        reason = optimize(graph, phase="full", allow="reassoc")[1].stop_detail
+    what = f"{reason}; bar 1,000 ms"
+    yield Row(f"optimize, associativity of add, {len(graph):,} nodes", spread(taken, "ms", 1e3), what)
+
+
+@contextmanager
+def exploding() -> Iterator[None]:
+    """The associativity of addition, which no table should hold."""
+
+    @rule(safety="reassoc")
+    def assoc_add(x: Value, y: Value, z: Value) -> Rewrite:
+        """x + (y + z) is (x + y) + z."""
+        return x + (y + z) >> x + y + z  # type: ignore[no-any-return]
+
+    try:
+        yield
+    finally:
+        RULES.remove("assoc_add")
 
 
 def layout_rows() -> Iterator[Row]:

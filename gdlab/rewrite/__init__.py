@@ -1,20 +1,22 @@
 """`optimize`: equality saturation of a graph under the rules of `RULES`, and extraction of the cheapest equal one."""
 
-from gdlab.rewrite.egraph import Budget
-from gdlab.rewrite.pattern import (
-    Matrix,
-    Rewrite,
-    Rule,
+from gdlab.rewrite.conditions import (
     attr_compose,
     attr_eq,
     const_eq,
     dtype,
+    finite,
     is_param,
+    last_axis,
+    leading_axes,
+    mean_factor,
     not_output,
     rank,
     shape_eq,
     single_use,
 )
+from gdlab.rewrite.egraph import Budget
+from gdlab.rewrite.pattern import Matrix, Rewrite, Rule
 from gdlab.rewrite.pipeline import optimize
 from gdlab.rewrite.report import Derivation, Iteration, Missed, OptimizeReport, RuleStat
 from gdlab.rewrite.rules import RULES, RuleTable, rule
@@ -37,7 +39,11 @@ __all__ = [
     "attr_eq",
     "const_eq",
     "dtype",
+    "finite",
     "is_param",
+    "last_axis",
+    "leading_axes",
+    "mean_factor",
     "not_output",
     "optimize",
     "rank",

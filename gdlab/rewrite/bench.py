@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gdlab.cost import CostModel
 from gdlab.graph import Graph, Node
 from gdlab.rewrite.load import UNITS
 from gdlab.steps import Rewired, Step
+from gdlab.types import TensorType
 
 __all__ = ["Bench", "Draft", "finish"]
 
@@ -39,17 +40,28 @@ class Bench:
         self.graph, self.model = graph, model
         self._prices: dict[int, int] = {}
         self._known: dict[Any, int] = {}
-        self.nodes: dict[int, Node] = {node.id: node for node in graph}
-        self.inputs: dict[int, list[int]] = {node.id: list(node.inputs) for node in graph}
-        self.readers: dict[int, dict[tuple[int, int], None]] = {node.id: {} for node in graph}
-        for node in graph:
-            for port, i in enumerate(node.inputs):
-                self.readers[i][node.id, port] = None
+        self._types: dict[int | str, int] = {}
+        self.nodes: dict[int, Node] = {}
+        self.inputs: dict[int, list[int]] = {}
+        self.readers: dict[int, dict[tuple[int, int], None]] = {}
+        self.reads: dict[int, int] = {}  # readers that are alive, and outputs
         self.outputs = list(graph.output_ids)
-        self.reads = dict.fromkeys(self.nodes, 0)  # readers that are alive, and outputs
         self.cost = 0
         self.drafts: list[Draft] = []
         self._silent: list[Rewired] = []
+
+    def put_on(self) -> None:
+        """Put the graph on the bench; asked twice, it stays as it is."""
+        if self.nodes:
+            return
+        nodes = self.graph._nodes
+        self.nodes = {node.id: node for node in nodes}
+        self.inputs = {node.id: [*node.inputs] for node in nodes}
+        self.readers = {node.id: {} for node in nodes}
+        for node in nodes:
+            for port, i in enumerate(node.inputs):
+                self.readers[i][node.id, port] = None
+        self.reads = dict.fromkeys(self.nodes, 0)
         for i, id in enumerate(self.outputs):
             self.readers[id][OUTPUT, -1 - i] = None
             self._hold(id)
@@ -59,11 +71,18 @@ class Bench:
         if id not in self._prices:
             node = self.nodes[id]
             operands = tuple([self.nodes[i].type for i in node.inputs])
-            key = node.op, node.attrs, str(node.type), tuple(map(str, operands))  # strings keep their hash
+            key = node.op, node.attrs, self._number(node.type), tuple([self._number(t) for t in operands])
             if key not in self._known:
                 self._known[key] = round(self.model.price(node.op, node.attrs, node.type, operands) * UNITS)
             self._prices[id] = self._known[key]
         return self._prices[id]
+
+    def _number(self, type: TensorType) -> int:
+        """A number for a type: its hash takes long. Types stay as long as their nodes do, so identity is enough."""
+        number = self._types.get(id(type))
+        if number is None:
+            number = self._types[id(type)] = self._types.setdefault(str(type), len(self._types))
+        return number
 
     def alive(self, id: int) -> bool:
         """Whether an output depends on this node."""
@@ -130,7 +149,8 @@ class Bench:
 
     def final(self, id: int) -> Node:
         """The node as it is wired now."""
-        return replace(self.nodes[id], inputs=tuple(self.inputs[id]))
+        node, inputs = self.nodes[id], tuple(self.inputs[id])
+        return node if inputs == node.inputs else Node(id, node.op, inputs, node.attrs, node.type, node.name)
 
     def leftover(self) -> list[Rewired]:
         """Changes that no step has written down yet."""

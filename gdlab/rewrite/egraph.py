@@ -9,13 +9,15 @@ from __future__ import annotations
 import atexit
 import importlib.machinery
 import importlib.util
+import itertools
 import os
 import queue
+import shutil
 import sys
 import tempfile
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +26,10 @@ from typing import Any, Literal
 from gdlab.errors import OptimizeError
 from gdlab.rewrite.program import Program, Rows
 
-__all__ = ["Budget", "EngineFailure", "Saturation", "saturate", "stop_engine"]
+__all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "Snapshot", "saturate", "stop_engine"]
 
-ENGINES_KEPT = 4
+ENGINES_KEPT = 16  # small ones: each holds the ops and rules of one kind of graph
+BELIEVED = 0.02  # of our own clock: egglog 14 accounts for a third of it, egglog 13 for a thousandth
 SLICE_SECONDS = 0.05  # how long Ctrl-C waits at most
 Stop = Literal["saturated", "iterations", "enodes", "time"]
 
@@ -56,14 +59,27 @@ class Budget:
         return max(20_000, 10 * nodes) if self.enodes is None else self.enodes
 
 
+ENode = tuple[str, tuple[int, ...], tuple[int, ...], int]  # op, operand classes, attribute numbers, class
+Firing = tuple[tuple[int, ...], tuple[int, ...], int]  # classes of the variables, attribute numbers, class of the root
+
+
 @dataclass
-class Saturation:
-    """What egglog found, with classes as numbers of no meaning: `class_of[node]`, e-nodes as (op, operand classes,
-    attribute numbers, class), and per rule its firings (classes of variables, attribute numbers, class of the root)."""
+class Snapshot:
+    """An e-graph with classes as numbers of no meaning: the class of every node, all e-nodes, and per rule of the
+    program its firings so far."""
 
     class_of: dict[int, int] = field(default_factory=dict)
-    enodes: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = field(default_factory=list)
-    fired: list[list[tuple[tuple[int, ...], tuple[int, ...], int]]] = field(default_factory=list)
+    enodes: list[ENode] = field(default_factory=list)
+    fired: list[list[Firing]] = field(default_factory=list)
+
+
+@dataclass
+class Saturation:
+    """What an engine found: the e-graph at the end (`history`: at the start and after every iteration, if asked for),
+    and what it did to get there."""
+
+    last: Snapshot = field(default_factory=Snapshot)
+    history: list[Snapshot] = field(default_factory=list)
     first_seen: list[int | None] = field(default_factory=list)  # per rule: the iteration of all its firings, if one
     matched: list[int] = field(default_factory=list)
     rule_seconds: list[float] = field(default_factory=list)
@@ -71,26 +87,73 @@ class Saturation:
     stop: Stop = "saturated"
     detail: str = ""
 
+    @property
+    def class_of(self) -> dict[int, int]:
+        """The class of every node at the end."""
+        return self.last.class_of
+
+    @property
+    def enodes(self) -> list[ENode]:
+        """The e-nodes at the end."""
+        return self.last.enodes
+
+    @property
+    def fired(self) -> list[list[Firing]]:
+        """The firings of every rule."""
+        return self.last.fired
+
+
+class Gate:
+    """Whether saturation goes on: asked after every iteration, and a guess of the next one counts too."""
+
+    def __init__(self, nodes: int, budget: Budget) -> None:
+        self.budget, self.cap, self.begin = budget, budget.cap(nodes), time.perf_counter()
+        self.size, self.grown, self.rounds = max(nodes, 1), 1.0, 0
+        self.stop: Stop = "iterations"
+        self.detail = f"stopped after {budget.iterations} iterations"
+
+    def closed(self, enodes: int, updated: bool) -> bool:
+        """Whether that was the last iteration; `stop` and `detail` say why."""
+        self.rounds += 1
+        ratio = enodes / self.size
+        guess = enodes * ratio * max(1.0, ratio / self.grown) ** 2
+        self.size, self.grown = max(enodes, 1), ratio
+        seconds, allowed = time.perf_counter() - self.begin, self.budget.seconds
+        if not updated:
+            self.stop, self.detail = "saturated", ""
+        elif enodes > self.cap:
+            self.stop, self.detail = "enodes", f"{enodes} e-nodes, {self.cap} allowed"
+        elif self.rounds > 1 and ratio > 1.3 and guess > self.cap:
+            growth = f"growing {ratio:.1f} times: about {guess:.0f} next"
+            self.stop, self.detail = "enodes", f"{enodes} e-nodes, {growth}, {self.cap} allowed"
+        elif allowed is not None and seconds > allowed:
+            self.stop, self.detail = "time", f"{seconds:.2f} s, {allowed} allowed"
+        return self.stop != "iterations"
+
 
 # the owner thread -----------------------------------------------------------------------------------------------------
 class _Job:
     """A closure for the owner, and the way back. An error comes back as text: a traceback would carry e-graphs."""
 
-    def __init__(self, work: Callable[[OrderedDict[Program, Any], threading.Event], Saturation]) -> None:
+    def __init__(self, work: Callable[[_Engines, threading.Event], Saturation]) -> None:
         self.work, self.cancelled, self.done = work, threading.Event(), threading.Event()
         self.result: Saturation | None = None
         self.failure = ""
 
-    def run(self, engines: OrderedDict[Program, Any]) -> None:
+    def run(self, engines: _Engines) -> None:
         try:
             self.result = self.work(engines, self.cancelled)
+            self.done.set()
+            engines.clean()  # after the answer: nobody waits for it
         except BaseException as e:  # a Rust panic is no Exception
-            self.failure = f"{type(e).__name__}: {e}".strip().partition("\n")[0]
-            engines.clear()
+            kind = "" if isinstance(e, EngineFailure) else f"{type(e).__name__}: "
+            self.failure = f"{kind}{e}".strip().partition("\n")[0]
+            engines.kept.clear()
         self.done.set()
 
-    def wait(self) -> Saturation:
+    def wait(self, meanwhile: Callable[[], None]) -> Saturation:
         try:
+            meanwhile()
             while not self.done.wait(SLICE_SECONDS):
                 pass
         except BaseException:
@@ -111,11 +174,13 @@ class _Owner:
         self.thread.start()
 
     def _work(self) -> None:
-        engines: OrderedDict[Program, Any] = OrderedDict()
+        folder = tempfile.mkdtemp(prefix="gdlab-")  # a TemporaryDirectory would be emptied at exit before we are done
+        engines = _Engines(folder)
         while (job := self.jobs.get()) is not None:
             job.run(engines)
             del job
-        engines.clear()
+        engines.kept.clear()
+        shutil.rmtree(folder, ignore_errors=True)
 
     def stop(self) -> None:
         if self.pid == os.getpid():
@@ -127,8 +192,11 @@ _owner: _Owner | None = None
 _lock = threading.Lock()
 
 
-def saturate(program: Program, rows: Rows, budget: Budget) -> Saturation:
-    """Load `rows`, saturate, decode. Raises `EngineFailure`; Ctrl-C stops it at the next iteration."""
+def saturate(
+    program: Program, rows: Rows, budget: Budget, *, history: bool = False, meanwhile: Callable[[], None] = lambda: None
+) -> Saturation:
+    """Load `rows`, saturate, decode, and do something else meanwhile. Raises `EngineFailure`; Ctrl-C stops it at the
+    next iteration."""
     global _owner
     if _owner is not None and _owner.pid != os.getpid():  # egglog's own workers are gone too: it would wait for ever
         raise EngineFailure("egglog was used before this process was forked off; start processes with spawn")
@@ -137,9 +205,9 @@ def saturate(program: Program, rows: Rows, budget: Budget) -> Saturation:
             if _owner is None:
                 atexit.register(stop_engine)
             _owner = _Owner()
-        job = _Job(lambda engines, cancelled: _engine(engines, program).run(rows, budget, cancelled))
+        job = _Job(lambda engines, cancelled: engines.of(program).run(rows, budget, cancelled, history))
         _owner.jobs.put(job)
-    return job.wait()
+    return job.wait(meanwhile)
 
 
 def stop_engine() -> None:
@@ -148,12 +216,24 @@ def stop_engine() -> None:
         _owner.stop()
 
 
-def _engine(engines: OrderedDict[Program, Any], program: Program) -> _Engine:
-    engine = engines.pop(program, None) or _Engine(program)
-    engines[program] = engine
-    while len(engines) > ENGINES_KEPT:
-        engines.popitem(last=False)
-    return engine
+class _Engines:
+    """The e-graphs that were made ready, the latest last, and the folder that rows go through."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.kept: OrderedDict[Program, _Engine] = OrderedDict()
+
+    def of(self, program: Program) -> _Engine:
+        """The engine of a program, made ready if there is none."""
+        engine = self.kept.pop(program, None) or _Engine(program, self.folder)
+        self.kept[program] = engine
+        while len(self.kept) > ENGINES_KEPT:
+            self.kept.popitem(last=False)
+        return engine
+
+    def clean(self) -> None:
+        """Empty the engine that was used last."""
+        next(reversed(self.kept.values())).clean()
 
 
 # the engine, on the owner's thread only -------------------------------------------------------------------------------
@@ -183,120 +263,129 @@ def _bindings() -> Any:
 
 
 class _Engine:
-    """One e-graph with schema and rules; every graph is loaded between a push and a pop."""
+    """One e-graph with schema and rules; every graph is loaded between a push and a pop. It waits pushed."""
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.egg = program, _bindings()
+    def __init__(self, program: Program, folder: str) -> None:
+        self.program, self.egg, self.folder = program, _bindings(), folder
         self.at, self.graph = self.egg.RustSpan("", 0, 0), self.egg.EGraph()
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "program.egg")
-            path.write_text(program.text, encoding="utf-8")
-            self.graph.run_program(self.egg.Include(self.at, str(path)))
-
-    def run(self, rows: Rows, budget: Budget, cancelled: threading.Event) -> Saturation:
+        self.graph.run_program(self.egg.Include(self.at, self._file("program.egg", program.text)))
         self.graph.run_program(self.egg.Push(1))
-        try:
-            self._load(rows)
-            found = self._iterate(rows.count, budget, cancelled)
-            self._decode(found)
-            return found
-        finally:
-            self.graph.run_program(self.egg.Pop(self.at, 1))
+
+    def _file(self, name: str, text: str) -> str:
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        return path
+
+    def run(self, rows: Rows, budget: Budget, cancelled: threading.Event, history: bool = False) -> Saturation:
+        """Saturate one graph; `clean` before the next. An engine whose run failed is dropped."""
+        self._load(rows)
+        return self._iterate(rows.count, budget, cancelled, history)
+
+    def clean(self) -> None:
+        """Forget the graph."""
+        self.graph.run_program(self.egg.Pop(self.at, 1), self.egg.Push(1))
 
     def _load(self, rows: Rows) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            commands: list[Any] = []
-            for name, lines in rows.tables(self.program).items():
-                path = Path(folder, f"{len(commands)}.tsv")
-                path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-                commands.append(self.egg.Input(self.at, name, str(path)))
-            self.graph.run_program(*commands)
+        tables = rows.tables(self.program).items()
+        self.graph.run_program(*(self.egg.Input(self.at, name, self._file(name, text)) for name, text in tables))
         self._step("ingest")
 
     def _step(self, rules: str) -> Any:
         run = self.egg.Run(self.at, self.egg.RunConfig(rules, None))
         return self.graph.run_program(self.egg.RunSchedule(run))[0].report
 
-    def _iterate(self, nodes: int, budget: Budget, cancelled: threading.Event) -> Saturation:
+    def _iterate(self, nodes: int, budget: Budget, cancelled: threading.Event, history: bool) -> Saturation:
         rules = range(len(self.program.rules))
-        found = Saturation(matched=[0 for _ in rules], rule_seconds=[0.0 for _ in rules], stop="iterations")
-        sizes: list[list[int]] = []
-        size, grown, cap, begin = max(nodes, 1), 1.0, budget.cap(nodes), time.perf_counter()
-        found.detail = f"stopped after {budget.iterations} iterations"
-        for k in range(budget.iterations):
+        found = Saturation(matched=[0 for _ in rules], rule_seconds=[0.0 for _ in rules])
+        gate, sizes = Gate(nodes, budget), list[list[int]]()
+        frozen: list[Any] = []  # the tables after every iteration, with history after loading too
+        if history or not budget.iterations:
+            frozen.append(self.graph.freeze().functions)
+        for _ in range(budget.iterations):
             start = time.perf_counter()
             report = self._step("opt")
             seconds = time.perf_counter() - start
             self._count(found, report, seconds)
             counts = dict(self.graph.run_program(self.egg.PrintSize(self.at, None))[0].sizes)
             sizes.append([counts.get(f"F_{j}", 0) for j in rules])
-            now = sum(counts.get(s.egg, 0) for s in self.program.signatures.values()) + counts.get("Leaf", 0)
-            ratio = now / size
-            guess = now * ratio * max(1.0, ratio / grown) ** 2
-            matches = sum(report.num_matches_per_rule.values())
-            classes = self._classes() if report.updated or k == 0 else found.iterations[-1][1]
-            found.iterations.append((now, classes, matches, seconds))
-            size, grown = now, ratio
+            now = sum(counts.get(s.egg, 0) for s in self.program.constructors.values()) + counts.get("Leaf", 0)
+            found.iterations.append((now, 0, sum(report.num_matches_per_rule.values()), seconds))
+            frozen.append(self.graph.freeze().functions if report.updated or not frozen else frozen[-1])
             if cancelled.is_set():
                 raise EngineFailure("cancelled")
-            if not report.updated:
-                found.stop, found.detail = "saturated", ""
-            elif now > cap:
-                found.stop, found.detail = "enodes", f"{now} e-nodes, {cap} allowed"
-            elif k >= 1 and ratio > 1.3 and guess > cap:
-                found.stop = "enodes"
-                found.detail = f"{now} e-nodes, growing {ratio:.1f} times: about {guess:.0f} next, {cap} allowed"
-            elif budget.seconds is not None and time.perf_counter() - begin > budget.seconds:
-                found.stop, found.detail = "time", f"{time.perf_counter() - begin:.2f} s, {budget.seconds} allowed"
-            else:
-                continue
-            break
+            if gate.closed(now, report.updated):
+                break
+        found.stop, found.detail = gate.stop, gate.detail
         found.first_seen = [_one_iteration([row[j] for row in sizes]) for j in rules]
+        found.last, classes = self._decode(frozen[-1])
+        if history:
+            found.history = [self._decode(tables)[0] for tables in frozen]
+        self._count_classes(found, frozen[-len(found.iterations) :] if found.iterations else [], classes)
         return found
 
     def _count(self, found: Saturation, report: Any, seconds: float) -> None:
-        """Matches and time per rule. egglog 13 reports times a thousand times too small, so only their shares count."""
-        shares = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
+        """Matches and time per rule: our own clock around the iteration, shared out by egglog's times per rule.
+
+        egglog 13 reports times a thousand times too small, in whole microseconds: where they add up to next to nothing,
+        matches share instead.
+        """
+        names = [f"r_{j}" for j in range(len(self.program.rules))]
+        times = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
+        believable = sum(times.values()) > BELIEVED * seconds
+        shares = times if believable else report.num_matches_per_rule
         whole = sum(shares.values()) or 1.0
-        for j in range(len(self.program.rules)):
-            found.matched[j] += report.num_matches_per_rule.get(f"r_{j}", 0)
-            found.rule_seconds[j] += seconds * shares.get(f"r_{j}", 0.0) / whole
+        for j, name in enumerate(names):
+            found.matched[j] += report.num_matches_per_rule.get(name, 0)
+            found.rule_seconds[j] += seconds * shares.get(name, 0) / whole
 
-    def _classes(self) -> int:
-        tables = self.graph.freeze().functions
-        names = ["Leaf", *(s.egg for s in self.program.signatures.values())]
-        return len({row.output for name in names for row in tables[name].rows})
+    def _count_classes(self, found: Saturation, frozen: Sequence[Any], last: int) -> None:
+        """Fill in the number of classes after every iteration; the last was counted when it was decoded."""
+        names = ["Leaf", *(s.egg for s in self.program.constructors.values())]
+        for k, tables in enumerate(frozen):
+            counted = tables is frozen[-1]
+            count = last if counted else len({row.output for name in names for row in tables[name].rows})
+            enodes, _, matches, seconds = found.iterations[k]
+            found.iterations[k] = enodes, count, matches, seconds
 
-    def _decode(self, found: Saturation) -> None:
-        tables = self.graph.freeze().functions
-        classes: dict[Any, int] = {}
-        numbers: dict[Any, int] = {}
-        decode = self.graph.value_to_i64
-
-        def number(value: Any) -> int:
-            if value not in numbers:
-                numbers[value] = decode(value)
-            return numbers[value]
-
-        def class_of(value: Any) -> int:
-            return classes.setdefault(value, len(classes))
-
+    def _decode(self, tables: Any) -> tuple[Snapshot, int]:
+        """What the tables hold, and the number of classes."""
+        classes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)
+        numbers = _Numbers(self.graph.value_to_i64)
+        class_of, number = classes.__getitem__, numbers.__getitem__
+        seen = Snapshot()
         for row in tables["N"].rows:
-            found.class_of[number(row.inputs[0])] = class_of(row.output)
-        for op, s in self.program.signatures.items():
-            for row in tables[s.egg].rows:
-                inputs = row.inputs
-                operands = tuple([class_of(v) for v in inputs[: s.inputs]])
-                attrs = tuple([number(v) for v in inputs[s.inputs :]])
-                found.enodes.append((op, operands, attrs, class_of(row.output)))
+            seen.class_of[number(row.inputs[0])] = class_of(row.output)
+        for (op, n), s in self.program.constructors.items():
+            if s.attrs:
+                for row in tables[s.egg].rows:
+                    inputs = row.inputs
+                    attrs = tuple([numbers[v] for v in inputs[n:]])
+                    seen.enodes.append((op, tuple([classes[v] for v in inputs[:n]]), attrs, class_of(row.output)))
+            else:
+                rows = tables[s.egg].rows
+                seen.enodes += [(op, tuple([classes[v] for v in r.inputs]), (), class_of(r.output)) for r in rows]
         for j, rule in enumerate(self.program.rules):
             n = len(rule.variables)
-            found.fired.append(
-                [
-                    (tuple(map(class_of, r.inputs[:n])), tuple(map(number, r.inputs[n:-1])), class_of(r.inputs[-1]))
-                    for r in tables[f"F_{j}"].rows
-                ]
-            )
+            seen.fired.append([_firing(row.inputs, n, class_of, number) for row in tables[f"F_{j}"].rows])
+        return seen, len(classes)
+
+
+class _Numbers(dict[Any, int]):
+    """i64 values of the e-graph as ints, each decoded once."""
+
+    def __init__(self, decode: Callable[[Any], int]) -> None:
+        self.decode = decode
+
+    def __missing__(self, value: Any) -> int:
+        found = self[value] = self.decode(value)
+        return found
+
+
+def _firing(
+    row: Sequence[Any], variables: int, class_of: Callable[[Any], int], number: Callable[[Any], int]
+) -> Firing:
+    return tuple(map(class_of, row[:variables])), tuple(map(number, row[variables:-1])), class_of(row[-1])
 
 
 def _one_iteration(sizes: Sequence[int]) -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from gdlab.derived import PACKED
 from gdlab.graph import Node
 from gdlab.rewrite.bench import Bench
 from gdlab.rewrite.load import EClasses, Firing, Key, Prices
@@ -56,12 +57,15 @@ def shortest(classes: EClasses) -> dict[Key, Firing]:
         heappush(heap, (1 + sum(size[k] for k in dict.fromkeys(left)), i))
 
     for i, f in enumerate(classes.firings):
-        needs: set[Key | int] = {k for k in f.left if k not in size} | {c for c in f.env if c not in known}
-        for need in needs:
-            waiting.setdefault(need, []).append(i)
+        needs: list[Key | int] = [k for k in f.left if k not in size]
+        needs += [c for c in f.env if c not in known]
+        if needs:
+            needs = list(dict.fromkeys(needs))
+            for need in needs:
+                waiting.setdefault(need, []).append(i)
+        else:
+            heap.append((1, i))  # all that it stands on is the graph's own; in order, so this is a heap
         missing.append(len(needs))
-        if not needs:
-            ready(i)
     while heap:
         cost, i = heappop(heap)
         f = classes.firings[i]
@@ -140,7 +144,8 @@ class _Walk:
 
     def _before(self, f: Firing) -> list[Key]:
         """E-nodes that need a node before the firing can be shown."""
-        inner = [k for k in f.left if k not in self.node_of and self._may_replace(k)]
+        lost = None if self.nodes[f.root] else f.left[-1]  # a class without a node: the step has to stand somewhere
+        inner = [k for k in f.left if k not in self.node_of and (self._may_replace(k) or k == lost)]
         empty = [c for c in f.env if not self.nodes[c]]
         return inner + [min(k for k in self.classes.enodes[c] if k in self.best) for c in empty]
 
@@ -177,6 +182,8 @@ class _Walk:
         c = self.classes.home[key]
         attrs = self.prices.attrs(op, numbers)
         name = self.bench.nodes[root].name if key == f.right[-1] and root >= 0 else ""
+        if op == PACKED:  # the storage of its operands bears their names
+            name = "+".join(self.bench.nodes[i].name for i in inputs)
         node = Node(self.fresh, op, inputs, attrs, self.classes.types[c], name)
         self.fresh += 1
         self.bench.add(node)

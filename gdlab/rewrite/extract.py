@@ -12,6 +12,8 @@ from dataclasses import dataclass
 __all__ = ["Choice", "Problem", "cyclic_classes", "extract"]
 
 PASSES = 6
+SMALL = 16  # classes with a choice, up to which the optimum is looked for by branch and bound …
+BRANCHES = 1000  # … of so many branches
 WALK = 16  # classes that *adopt* looks at above one candidate
 Plan = list[tuple[int, int]]  # (class, e-node) re-points, in order
 
@@ -53,12 +55,44 @@ def extract(problem: Problem, component: Sequence[int], seconds: float | None = 
         if search.total == at or search.late:
             break
     start = [enodes[0] if enodes else -1 for enodes in problem.of_class]
+    if len(search.open) <= SMALL and not search.late:
+        search.choice = branch_and_bound(problem, search.choice, search.total)
     order = live_order(problem, search.choice)
     cost = sum(problem.cost[search.choice[c]] for c in order or ())
     if order is None or cost > before:
         order = live_order(problem, start) or ()
         return Choice(start, order, before, before, 1, search.late)
     return Choice(search.choice, order, before, cost, 0, search.late)
+
+
+def branch_and_bound(problem: Problem, choice: Sequence[int], total: int) -> list[int]:
+    """The choice, or one that costs less: local search misses optima where several classes must change together.
+
+    From the roots down, cheapest e-node first; a branch ends where what is decided and the least of what is pending
+    costs as much as the best so far. It gives up after `BRANCHES`.
+    """
+    start = [enodes[0] if enodes else -1 for enodes in problem.of_class]
+    limit = sum(problem.heavy[start[c]] for c in live_order(problem, start) or ())
+    least = [min((problem.cost[e] for e in enodes), default=0) for enodes in problem.of_class]
+    roots = tuple(dict.fromkeys(problem.roots))
+    best, branches = list(choice), 0
+    stack: list[tuple[dict[int, int], tuple[int, ...], int, int]] = [({}, roots, sum(least[c] for c in roots), 0)]
+    while stack and branches < BRANCHES:
+        decided, pending, bound, heavy = stack.pop()
+        if bound >= total or heavy > limit:
+            continue
+        if not pending:
+            found = [decided.get(c, e) for c, e in enumerate(start)]  # dormant classes lead to live ones, never back
+            if live_order(problem, found) is not None:
+                best, total = found, bound
+            continue
+        c, rest = pending[-1], pending[:-1]
+        branches += len(problem.of_class[c]) > 1
+        for e in sorted(problem.of_class[c], key=lambda e: -problem.cost[e]):
+            fresh = tuple([k for k in problem.children[e] if k not in decided and k not in rest and k != c])
+            more = problem.cost[e] - least[c] + sum([least[k] for k in fresh])
+            stack.append(({**decided, c: e}, rest + fresh, bound + more, heavy + problem.heavy[e]))
+    return best
 
 
 def live_order(problem: Problem, choice: Sequence[int]) -> tuple[int, ...] | None:
@@ -89,13 +123,21 @@ class _Search:
         self.choice = [enodes[0] if enodes else -1 for enodes in self.of_class]
         self.ref = [0] * len(self.of_class)
         self.users: list[list[int]] = [[] for _ in self.of_class]  # classes with an e-node that reads it
-        for c, enodes in enumerate(self.of_class):
-            for k in dict.fromkeys(k for e in enodes for k in self.children[e]):
+        self.bound: list[list[int]] = [[] for _ in self.of_class]  # those of them whose every e-node reads it
+        for c, below in enumerate(classes_below(self.of_class, self.children)):
+            for k in below:
                 self.users[k].append(c)
+            for k in below if len(self.of_class[c]) == 1 else self._read_by_all(c):
+                self.bound[k].append(c)
         self.open = [c for c, enodes in enumerate(self.of_class) if len(enodes) > 1]
         self.deadline = None if seconds is None else time.perf_counter() + seconds
         self.late, self.attempts, self.gained_heavy = False, 0, 0
         self.total = self._count(list(dict.fromkeys(problem.roots)), 1)
+
+    def _read_by_all(self, c: int) -> tuple[int, ...]:
+        """The classes that every e-node of class c reads."""
+        first, *others = self.of_class[c] or (-1,)
+        return tuple(k for k in self.children[first] if all(k in self.children[e] for e in others)) if others else ()
 
     def _count(self, stack: list[int], sign: int) -> int:
         """Add (or drop) one reference each; the answer is the change of the live cost."""
@@ -118,8 +160,11 @@ class _Search:
             return 0
         self.gained_heavy += self.heavy[e] - self.heavy[old]
         # first add, then drop: shared cones are not torn down and built again
-        gain = self._count([*self.children[e]], 1) + self._count([*self.children[old]], -1)
-        return self.cost[e] - self.cost[old] + gain
+        kept, lost = self.children[e], self.children[old]
+        gain = self.cost[e] - self.cost[old]
+        if kept != lost:
+            gain += self._count([*kept], 1) + self._count([*lost], -1)
+        return gain
 
     def _closes_cycle(self, c: int, e: int) -> bool:
         """Whether class c is reached from e's children: only possible inside one strongly connected component."""
@@ -136,11 +181,14 @@ class _Search:
                 stack += [j for j in self.children[self.choice[k]] if self.component[j] == home]
         return False
 
-    def attempt(self, plan: Plan, *, keep: bool) -> int | None:
-        """The change of cost if the plan is carried out; None where it may not be. Undone unless `keep` and it pays."""
+    def _tick(self) -> None:
         self.attempts += 1
         if self.deadline is not None and self.attempts % 256 == 0:
             self.late = self.late or time.perf_counter() > self.deadline
+
+    def attempt(self, plan: Plan, *, keep: bool) -> int | None:
+        """The change of cost if the plan is carried out; None where it may not be. Undone unless `keep` and it pays."""
+        self._tick()
         done: Plan = []
         self.gained_heavy = gain = 0
         allowed = True
@@ -162,10 +210,21 @@ class _Search:
         """(gain, e-node) of the best single re-point of class c among `enodes`; ties: the first."""
         best: tuple[int, int] | None = None
         for e in enodes:
-            gain = 0 if e == self.choice[c] else self.attempt([(c, e)], keep=False)
+            gain = 0 if e == self.choice[c] else self._trial(c, e)
             if gain is not None and (best is None or gain < best[0]):
                 best = gain, e
         return best
+
+    def _trial(self, c: int, e: int) -> int | None:
+        """What `attempt` says of one re-point, and nothing changes."""
+        self._tick()
+        if self._closes_cycle(c, e):
+            return None
+        old, self.gained_heavy = self.choice[c], 0
+        gain = self._point(c, e)
+        allowed = self.gained_heavy <= 0
+        self._point(c, old)
+        return gain if allowed else None
 
     def prepare(self) -> None:
         """Give every dormant class the e-node that would be best if it were read now."""
@@ -194,7 +253,7 @@ class _Search:
         for d in range(len(self.of_class)):
             if self.late:
                 return
-            if self.ref[d] < 2:
+            if self.ref[d] < 2 or any(map(self.ref.__getitem__, self.bound[d])):
                 continue
             readers = [c for c in self.users[d] if self.ref[c] and d in self.children[self.choice[c]]]
             plan = self._without(d, readers)
@@ -203,8 +262,6 @@ class _Search:
 
     def _without(self, d: int, readers: list[int]) -> Plan | None:
         """For each reader the alternative of least cost that does not read d, given the ones before; undone."""
-        if any(all(d in self.children[e] for e in self.of_class[c]) for c in readers):
-            return None
         plan: Plan = []
         undo: Plan = []
         for c in readers:
@@ -250,12 +307,22 @@ class _Search:
         return links, targets
 
 
+def classes_below(
+    of_class: Sequence[Sequence[int]], children: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Per class the classes that its e-nodes read, each once."""
+    return [
+        children[enodes[0]] if len(enodes) == 1 else tuple(dict.fromkeys([k for e in enodes for k in children[e]]))
+        for enodes in of_class
+    ]
+
+
 def cyclic_classes(of_class: Sequence[Sequence[int]], children: Sequence[tuple[int, ...]]) -> list[int]:
     """Per class the number of its strongly connected component, all e-nodes as edges; −1 where it is in no cycle.
 
     (R. Tarjan, Depth-first search and linear graph algorithms, 1972; iterative.)
     """
-    below = [tuple(dict.fromkeys(k for e in enodes for k in children[e])) for enodes in of_class]
+    below = classes_below(of_class, children)
     index, low, component = [-1] * len(below), [0] * len(below), [-1] * len(below)
     path: list[int] = []
     on_path = bytearray(len(below))
@@ -263,24 +330,29 @@ def cyclic_classes(of_class: Sequence[Sequence[int]], children: Sequence[tuple[i
     for root in range(len(below)):
         if index[root] >= 0:
             continue
-        work = [(root, 0)]
+        index[root] = low[root] = counter
+        counter += 1
+        path.append(root)
+        on_path[root] = 1
+        work = [(root, iter(below[root]))]
         while work:
-            c, at = work.pop()
-            if at == 0:
-                index[c] = low[c] = counter
-                counter += 1
-                path.append(c)
-                on_path[c] = 1
-            elif on_path[below[c][at - 1]]:
-                low[c] = min(low[c], low[below[c][at - 1]])
-            while at < len(below[c]) and index[below[c][at]] >= 0:
-                if on_path[below[c][at]]:
-                    low[c] = min(low[c], index[below[c][at]])
-                at += 1
-            if at < len(below[c]):
-                work += [(c, at + 1), (below[c][at], 0)]
-            elif low[c] == index[c]:
-                groups += _pop_component(c, path, on_path, component, groups, below)
+            c, rest = work[-1]
+            for k in rest:
+                if index[k] < 0:
+                    index[k] = low[k] = counter
+                    counter += 1
+                    path.append(k)
+                    on_path[k] = 1
+                    work.append((k, iter(below[k])))
+                    break
+                if on_path[k] and index[k] < low[c]:
+                    low[c] = index[k]
+            else:
+                work.pop()
+                if work and low[c] < low[work[-1][0]]:
+                    low[work[-1][0]] = low[c]
+                if low[c] == index[c]:
+                    groups += _pop_component(c, path, on_path, component, groups, below)
     return component
 
 
@@ -288,6 +360,9 @@ def _pop_component(
     c: int, path: list[int], on_path: bytearray, component: list[int], group: int, below: Sequence[tuple[int, ...]]
 ) -> int:
     """Take the component of c off the path; number it if it holds a cycle. The answer is 1 if it does."""
+    if path[-1] == c and c not in below[c]:
+        on_path[path.pop()] = 0
+        return 0
     start = len(path) - 1
     while path[start] != c:
         start -= 1

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gdlab.cost import CostModel, contraction_flops
 from gdlab.errors import GdlabError, OptimizeError
-from gdlab.graph import Attrs, AttrVar, Graph, Node, Value
+from gdlab.graph import Attrs, AttrVar, ConstantData, Graph, Node, Value
 from gdlab.op import REGISTRY, Op
 from gdlab.rewrite.egraph import Saturation
 from gdlab.rewrite.extract import Problem, cyclic_classes
+from gdlab.rewrite.facts import facts_of
 from gdlab.rewrite.pattern import COMMUTATIVE, Rule
-from gdlab.rewrite.prepare import Prepared
-from gdlab.rewrite.program import FACTS, Interner, Program, Rows, Signature
+from gdlab.rewrite.prepare import Folded, Prepared
+from gdlab.rewrite.program import Interner, Program, Rows, Signature
 from gdlab.types import TensorType
 
-__all__ = ["UNITS", "EClasses", "Firing", "Key", "Prices", "encode", "name_classes"]
+__all__ = ["UNITS", "EClasses", "Firing", "Key", "Prices", "encode", "fold_key", "name_classes"]
 
 UNITS = 20_000_000  # cost units per µs: one flop and a 20th of a byte of the roofline are whole numbers
 TIE = 20  # bits below a unit that count nodes, so that of two equal costs the smaller graph wins
-MAX_PERMUTATIONS = 120
 LEAF = "Leaf"
 
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]  # op, operand classes, attribute numbers
-NodeRow = tuple[int, ...]
 
 
 # in -------------------------------------------------------------------------------------------------------------------
@@ -38,7 +37,7 @@ class Encoded:
     attrs: dict[int, tuple[int, ...]]  # node -> attribute numbers
 
 
-def encode(prepared: Prepared, program: Program, folded: Mapping[int, float]) -> Encoded:
+def encode(prepared: Prepared, program: Program, folded: Mapping[int, Folded]) -> Encoded:
     """One row per kept node, one more per folded one, and the facts that the rules ask for."""
     numbers, attrs = program.literals.copy(), {}
     rows = Rows(count=len(prepared.kept))
@@ -52,70 +51,17 @@ def encode(prepared: Prepared, program: Program, folded: Mapping[int, float]) ->
         attrs[id] = tuple([numbers(v) for _, v in node.attrs])
         rows.ops.setdefault(node.op, []).append((id, *prepared.inputs[id], *attrs[id]))
     for id, value in folded.items():
-        shape = prepared.graph.node(id).type.shape
-        rows.ops.setdefault("full", []).append((id, numbers(shape), numbers(value)))
-    rows.facts = _facts(prepared, program.relations, numbers, folded)
+        op, _, given = fold_key(prepared, id, value, numbers)
+        rows.ops.setdefault(op, []).append((id, *given))
+    rows.facts = facts_of(prepared, program, numbers, folded)
     return Encoded(rows, numbers, attrs)
 
 
-def _facts(
-    prepared: Prepared, relations: frozenset[str], numbers: Interner, folded: Mapping[int, float]
-) -> dict[str, list[NodeRow]]:
-    graph = prepared.graph
-    outputs = {prepared.same[id] for id in graph.output_ids}
-    reads = _uses(prepared)
-    known: dict[str, tuple[int, int]] = {}
-
-    def shapes(node: Node) -> tuple[int, int]:
-        found = known.get(str(node.type))
-        if found is None:
-            found = known[str(node.type)] = numbers(node.type.shape), numbers(node.type.shape[-1:])
-        return found
-
-    tables: dict[str, Callable[[Node], tuple[int, ...] | None]] = {
-        "f_shape": lambda n: shapes(n)[:1],
-        "f_row": lambda n: shapes(n)[1:],
-        "f_rank": lambda n: (n.type.rank,),
-        "f_dtype": lambda n: (numbers(str(n.type.dtype)),),
-        "f_fill": lambda n: (numbers(n.attr("value")),) if n.op == "full" else None,
-        "f_param": lambda n: () if n.op == "parameter" else None,
-        "f_single": lambda n: () if reads[n.id] == 1 else None,
-        "f_inner": lambda n: None if n.id in outputs else (),
-    }
-    facts: dict[str, list[NodeRow]] = {}
-    for name in FACTS:
-        if name in relations:
-            found = ((id, tables[name](graph._nodes[id])) for id in prepared.kept)
-            facts[name] = [(id, *columns) for id, columns in found if columns is not None]
-    if "f_fill" in facts:
-        facts["f_fill"] += [(id, numbers(value)) for id, value in folded.items()]
-    if "f_compose" in relations:
-        facts["f_compose"] = _compositions(prepared, numbers)
-    return facts
-
-
-def _uses(prepared: Prepared) -> dict[int, int]:
-    """Readers and outputs of every kept node, after equal nodes were merged."""
-    found = dict.fromkeys(prepared.kept, 0)
-    for operands in prepared.inputs.values():
-        for i in operands:
-            found[i] += 1
-    for id in prepared.graph.output_ids:
-        found[prepared.same[id]] += 1
-    return found
-
-
-def _compositions(prepared: Prepared, numbers: Interner) -> list[NodeRow]:
-    """(a, b, a after b) for the permutations of the graph and all that they compose to."""
-    nodes = map(prepared.graph.node, prepared.kept)
-    found = dict.fromkeys(v for n in nodes for name, v in n.attrs if name == "perm")
-    front = list(found)
-    while front and len(found) < MAX_PERMUTATIONS:
-        made = [tuple(a[i] for i in b) for a in front for b in list(found) if len(a) == len(b)]
-        front = [p for p in dict.fromkeys(made) if p not in found]
-        found |= dict.fromkeys(front)
-    pairs = ((a, b, tuple(a[i] for i in b)) for a in found for b in found if len(a) == len(b))
-    return [(numbers(a), numbers(b), numbers(c)) for a, b, c in pairs if c in found]
+def fold_key(prepared: Prepared, id: int, value: Folded, numbers: Interner) -> Key:
+    """The e-node that a folded node is equal to: a fill, or a constant."""
+    if isinstance(value, ConstantData):
+        return "constant", (), (numbers(value),)
+    return "full", (), (numbers(prepared.graph._nodes[id].type.shape), numbers(value))
 
 
 # out ------------------------------------------------------------------------------------------------------------------
@@ -167,17 +113,21 @@ class Prices:
         self.types: list[TensorType] = []
         self._values: list[Value] = []
         self._ids: dict[str, int] = {}
+        self._known: dict[int, tuple[int, TensorType]] = {}
         self._results: dict[Any, int] = {}
         self._prices: dict[Any, tuple[int, int]] = {}
         self._scratch = Graph()
 
     def number(self, type: TensorType) -> int:
         """The number of a type."""
-        id = self._ids.setdefault(str(type), len(self.types))
-        if id == len(self.types):
-            self.types.append(type)
-            self._values.append(self._scratch.append("var", (), (), type))
-        return id
+        known = self._known.get(id(type))
+        if known is None:
+            number = self._ids.setdefault(str(type), len(self.types))
+            if number == len(self.types):
+                self.types.append(type)
+                self._values.append(self._scratch.append("var", (), (), type))
+            self._known[id(type)] = known = number, type  # held, so that nothing else gets its identity
+        return known[0]
 
     def attrs(self, op: str, numbers: Iterable[int]) -> Attrs:
         """Attributes as a node holds them."""
@@ -191,6 +141,8 @@ class Prices:
         return self._results[key]
 
     def _infer(self, op: Op, operands: tuple[int, ...], attrs: dict[str, Any]) -> int:
+        if op.name == "constant":
+            return self.number(TensorType(attrs["data"].shape, attrs["data"].dtype))
         values = [self._values[t] for t in operands]
         if op.broadcasts and len({v.shape for v in values}) > 1:  # the builder would insert a broadcast
             return -1
@@ -216,26 +168,28 @@ def name_classes(
     """Number the classes of `found` the same way in every process, drop what cannot be typed, and read the firings."""
     number: dict[int, int] = {}
     nodes: list[list[int]] = []
+    class_of: dict[int, int] = {}
     for id in prepared.kept:
-        c = number.setdefault(found.class_of[id], len(nodes))
+        c = class_of[id] = number.setdefault(found.class_of[id], len(nodes))
         if c == len(nodes):
             nodes.append([])
         nodes[c].append(id)
-    class_of = {id: number[found.class_of[id]] for id in prepared.kept}
     types = [prices.number(_one_type(prepared.graph, ids)) for ids in nodes]
     key_of = {id: _key_of(prepared, encoded, class_of, id) for id in prepared.kept}
     home = {key_of[id]: c for c, ids in enumerate(nodes) for id in ids}
-    enodes = [list(dict.fromkeys([key_of[id] for id in ids])) for ids in nodes]
+    enodes = [[key_of[ids[0]]] if len(ids) == 1 else list(dict.fromkeys([key_of[i] for i in ids])) for ids in nodes]
     for key in _number_the_rest(found, number, types, prices):
         home[key] = len(enodes)
         enodes.append([key])
     nodes += [[] for _ in range(len(types) - len(nodes))]
     made: dict[Key, int] = {}
     for op, operands, attrs, raw in found.enodes:
-        if raw in number and all(k in number for k in operands):
-            key = op, ordered(op, tuple([number[k] for k in operands])), attrs
-            if key not in home:
-                made[key] = number[raw]
+        try:
+            key, c = (op, ordered(op, tuple([number[k] for k in operands])), attrs), number[raw]
+        except KeyError:  # of a class that has no type
+            continue
+        if key not in home:
+            made[key] = c
     conflicts = 0
     for key, c in sorted(made.items()):
         if prices.result(key[0], tuple([types[k] for k in key[1]]), key[2]) == types[c]:
@@ -330,13 +284,12 @@ def _firings(
     firings = []
     for j, (rule, rows) in enumerate(zip(rules, found.fired, strict=True)):
         sides = _slots(rule, numbers) if rows else ((), ())
-        for env, attrs, root in rows:
-            if root in number and all(k in number for k in env):
-                named = tuple([number[k] for k in env])
-                keys = _instantiate(sides, named, attrs, classes.home)
-                if keys is not None:
-                    firings.append(Firing(j, number[root], named, attrs, *keys))
-    firings.sort(key=lambda f: (f.rule, f.root, f.env, f.attrs))
+        named = [(number[r], tuple([number[k] for k in env]), attrs) for env, attrs, r in rows
+                 if r in number and number.keys() >= set(env)]  # fmt: skip
+        for root, operands, attrs in sorted(named):
+            keys = _instantiate(sides, operands, attrs, classes.home)
+            if keys is not None:
+                firings.append(Firing(j, root, operands, attrs, *keys))
     return firings
 
 
@@ -365,13 +318,20 @@ def problem_of(classes: EClasses, outputs: Iterable[int], prices: Prices) -> tup
     In every class the start comes first, then the graph's own e-nodes, then the others by cost. E-nodes that read their
     own class are no choice, but they make a cycle.
     """
-    of_class: list[list[int]] = []
+    of_class: list[Sequence[int]] = []
     keys: list[Key] = []
     costs: list[int] = []
     heavy: list[int] = []
     loops = []
     types = [prices.number(t) for t in classes.types]
     for c, found in enumerate(classes.enodes):
+        if len(found) == 1 and c not in found[0][1]:  # nothing to choose from
+            cost, flops = _price(types, c, found[0], prices)
+            of_class.append((len(keys),))
+            keys.append(found[0])
+            costs.append((cost << TIE) + (found[0][0] != LEAF))
+            heavy.append(flops)
+            continue
         own = {classes.key_of[id]: id for id in reversed(classes.nodes[c])} or {found[0]: 0}
         priced = [(own.get(key, -1), *_price(types, c, key, prices), key) for key in found if c not in key[1]]
         if len(priced) > 1:
@@ -383,7 +343,7 @@ def problem_of(classes: EClasses, outputs: Iterable[int], prices: Prices) -> tup
             heavy.append(flops)
         if len(priced) < len(found):
             loops.append(c)
-    children = [tuple(dict.fromkeys(key[1])) for key in keys]
+    children = [args if len(args) < 2 else tuple(dict.fromkeys(args)) for _, args, _ in keys]
     component = cyclic_classes(of_class, children)
     for c in loops:
         if component[c] < 0:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from gdlab.graph import Graph, users
+from gdlab.rewrite.facts import own_gradients
 from gdlab.rewrite.pattern import Match, Refusal, Rule, matches
 from gdlab.rewrite.report import Missed
 
 __all__ = ["near_misses"]
+
+ORDERS = 8  # operand orders of commutative ops that are looked at
 
 
 def near_misses(
@@ -19,7 +23,7 @@ def near_misses(
     readers = users(graph)
     outputs = frozenset(graph.output_ids)
     uses = [len(r) for r in readers]
-    for id in graph.output_ids:
+    for id in (*graph.output_ids, *own_gradients(graph)):
         uses[id] += 1
     by_op: dict[str, list[tuple[set[str], Rule]]] = {}
     for rule in rules:
@@ -30,21 +34,29 @@ def near_misses(
         below = {graph._nodes[i].op for i in node.inputs} if node.op in by_op else set()
         for wanted, rule in by_op.get(node.op, ()):
             if wanted <= below:
-                match = next(matches(rule, graph, node.id, uses, outputs), None)
+                match = _nearest(rule, islice(matches(rule, graph, node.id, uses, outputs), ORDERS))
                 if match is not None:
                     found.append(_missed(rule, match, off.get(rule.name), budget, readers))
     return tuple(found)
+
+
+def _nearest(rule: Rule, found: Iterable[Match]) -> Match | None:
+    """The first match that every condition lets pass, else the first of all: operands may fit in one order alone."""
+    tried = list(found)
+    fits = (m for m in tried if all(c.check(m) is None for c in rule.where))
+    return next(fits, tried[0] if tried else None)
 
 
 def _missed(
     rule: Rule, match: Match, off: Refusal | None, budget: Refusal | None, readers: list[list[tuple[int, int]]]
 ) -> Missed:
     root = match.inner[0]
-    refused = (condition.check(match) for condition in rule.where)
-    refusal = next((r for r in refused if r is not None), None) or off or _shared(match, readers) or budget
-    reason, detail = refusal or ("cost", "the graph costs no less with it")
+    refused = ((condition, condition.check(match)) for condition in rule.where)
+    guard, refusal = next(((c, r) for c, r in refused if r is not None), (None, None))
+    reason, detail = refusal or off or _shared(match, readers) or budget or ("cost", "the graph costs no less with it")
     about = next((id for id in match.inner[1:] if f"%{id} " in detail), None)
-    return Missed(rule.label, root, reason, detail, f"{rule.label} was not used at %{root}: {detail}.", about)
+    text = f"{rule.label} was not used at %{root}: {detail}."
+    return Missed(rule.label, root, reason, detail, text, about, None if guard is None else guard.source)
 
 
 def _shared(match: Match, readers: list[list[tuple[int, int]]]) -> Refusal | None:

@@ -1,35 +1,29 @@
-"""What a rule says: left and right side as a pattern graph, and conditions from a closed set, each with its refusal.
-
-A condition is stated once: as facts for the e-graph, and as a check in Python whose refusal is shown to people.
-"""
+"""What a rule says: left and right side as a pattern graph, and conditions; and where it matches in a graph."""
 
 from __future__ import annotations
 
 import inspect
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 from gdlab.errors import OptimizeError
 from gdlab.graph import OPERATORS, AttrVar, Graph, Node, Value
 from gdlab.op import ALL_PHASES, REGISTRY, Phase, Safety, Sample
-from gdlab.types import DType
+from gdlab.rewrite.conditions import Condition, Match, Reason, Refusal, interned
 
 __all__ = [
-    "COMMUTATIVE", "Condition", "Match", "Matrix", "Reason", "Refusal", "Rewrite", "Rule", "attr_compose", "attr_eq",
-    "const_eq", "dtype", "interned", "is_param", "matches", "not_output", "rank", "shape_eq", "single_use",
+    "COMMUTATIVE", "TOLERANCE", "Condition", "Match", "Matrix", "Reason", "Refusal", "Rewrite", "Rule",
+    "check_shape_of", "interned", "matches",
 ]  # fmt: skip
 
 # C5: both argument orders of these match; nothing is reported of it
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "equal"})
 
-Reason = Literal[
-    "multi_use", "is_output", "attributes", "shape", "dtype", "phase", "safety", "disabled", "weight_shared",
-    "weight_not_parameter", "cost", "budget",
-]  # fmt: skip
-Refusal = tuple[Reason, str]  # and the detail, in words
+# how far the two sides may lie apart in float64, relative to the error scale
+TOLERANCE: Mapping[Safety, float] = {"exact": 0.0, "rounding": 1e-12, "reassoc": 1e-9, "approx": 1e-2}
+F32_CONSTANTS = 1e-7  # of rules that put a constant in float32 in the place of others
 Matrix = Annotated[Value, 2]  # an operand of a rule that has rank 2
 
 
@@ -42,153 +36,6 @@ class Rewrite:
 
 
 OPERATORS["rewrite"] = cast(Callable[..., Value], Rewrite)
-
-
-# a match in a graph ---------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A rule's left side found in a graph: `nodes` by variable (or by the name of an inner node), `attrs` by variable.
-
-    `inner` are the matched nodes that are no variables, root first; `uses` counts readers and outputs of every node.
-    """
-
-    graph: Graph
-    nodes: Mapping[str, int]
-    attrs: Mapping[str, Any]
-    inner: tuple[int, ...]
-    uses: list[int]
-    outputs: frozenset[int]
-
-    def node(self, name: str) -> Node:
-        """The node that stands for `name`."""
-        return self.graph.node(self.nodes[name])
-
-
-# conditions: facts of the e-graph and a check in Python ---------------------------------------------------------------
-Egg = Callable[[str], str]  # the e-graph's variable for a name of the rule
-Intern = Callable[[Any], int]  # the number that stands for an attribute value
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One condition: its text, the names it speaks of, its facts for the e-graph, and its check (None: it holds)."""
-
-    text: str
-    names: tuple[str, ...]
-    facts: Callable[[Egg, Intern], tuple[str, ...]]
-    check: Callable[[Match], Refusal | None]
-    binds: str = ""  # an attribute that the condition determines
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def shape_eq(a: str, b: str, *, last: bool = False) -> Condition:
-    """Operands `a` and `b` have one shape; `b` may be an attribute. With `last`, `a` has the shape of b's last axis."""
-
-    def facts(egg: Egg, intern: Intern) -> tuple[str, ...]:
-        if egg(b).startswith("a_"):
-            return (f"(f_shape {egg(a)} {egg(b)})",)
-        return f"(f_shape {egg(a)} s_{a}_{b})", f"({'f_row' if last else 'f_shape'} {egg(b)} s_{a}_{b})"
-
-    def check(m: Match) -> Refusal | None:
-        given = m.node(a).type.shape
-        wanted = m.attrs[b] if b in m.attrs else m.node(b).type.shape[-1:] if last else m.node(b).type.shape
-        if given == wanted:
-            return None
-        where = f"the last axis of {b}" if last else b
-        return "shape", f"{a} has shape {list(given)}, {where} has {list(wanted)}"
-
-    return Condition(f"shape_eq({a}, {b}{', last' if last else ''})", (a, b), facts, check, b)
-
-
-def rank(a: str, n: int) -> Condition:
-    """Operand `a` has `n` axes."""
-
-    def check(m: Match) -> Refusal | None:
-        found = m.node(a).type.rank
-        return None if found == n else ("shape", f"{a} has rank {found}, not {n}")
-
-    return Condition(f"rank({a}, {n})", (a,), lambda egg, intern: (f"(f_rank {egg(a)} {n})",), check)
-
-
-def dtype(a: str, wanted: DType) -> Condition:
-    """Operand `a` has this dtype."""
-
-    def check(m: Match) -> Refusal | None:
-        found = m.node(a).type.dtype
-        return None if found is wanted else ("dtype", f"{a} is {found}, not {wanted}")
-
-    facts = lambda egg, intern: (f"(f_dtype {egg(a)} {intern(str(wanted))})",)  # noqa: E731
-    return Condition(f"dtype({a}, {wanted})", (a,), facts, check)
-
-
-def is_param(a: str) -> Condition:
-    """Operand `a` is a parameter."""
-
-    def check(m: Match) -> Refusal | None:
-        found = m.node(a).op
-        return None if found == "parameter" else ("weight_not_parameter", f"{a} is a {found}")
-
-    return Condition(f"is_param({a})", (a,), lambda egg, intern: (f"(f_param {egg(a)})",), check)
-
-
-def single_use(a: str) -> Condition:
-    """`a` (an operand, or an inner node by its name) is read exactly once."""
-
-    def check(m: Match) -> Refusal | None:
-        found = m.uses[m.nodes[a]]
-        return None if found == 1 else ("multi_use", f"{a}, %{m.nodes[a]}, is used {found} times")
-
-    return Condition(f"single_use({a})", (a,), lambda egg, intern: (f"(f_single {egg(a)})",), check)
-
-
-def not_output(a: str) -> Condition:
-    """`a` is no output of the graph."""
-
-    def check(m: Match) -> Refusal | None:
-        return ("is_output", f"{a}, %{m.nodes[a]}, is an output") if m.nodes[a] in m.outputs else None
-
-    return Condition(f"not_output({a})", (a,), lambda egg, intern: (f"(f_inner {egg(a)})",), check)
-
-
-def const_eq(a: str, value: float) -> Condition:
-    """Operand `a` is filled with `value`."""
-
-    def check(m: Match) -> Refusal | None:
-        node = m.node(a)
-        found = node.attr("value") if node.op == "full" else None
-        same = found is not None and interned(found) == interned(float(value))
-        return None if same else ("attributes", f"{a} is {node.op if found is None else found}, not {value}")
-
-    return Condition(f"const_eq({a}, {value})", (a,), lambda e, i: (f"(f_fill {e(a)} {i(float(value))})",), check)
-
-
-def attr_eq(a: str, b: str) -> Condition:
-    """Attributes `a` and `b` are equal."""
-
-    def check(m: Match) -> Refusal | None:
-        same = interned(m.attrs[a]) == interned(m.attrs[b])
-        return None if same else ("attributes", f"{a} is {m.attrs[a]!r}, {b} is {m.attrs[b]!r}")
-
-    return Condition(f"attr_eq({a}, {b})", (a, b), lambda egg, intern: (f"(= {egg(a)} {egg(b)})",), check)
-
-
-def attr_compose(a: str, b: str, c: str) -> Condition:
-    """Permutation `c` is `a` after `b`: c[i] = a[b[i]]. It determines `c`."""
-
-    def check(m: Match) -> Refusal | None:
-        found = tuple(m.attrs[a][i] for i in m.attrs[b])
-        same = m.attrs.get(c, found) == found
-        return None if same else ("attributes", f"{a} after {b} is {found}, not {m.attrs[c]}")
-
-    facts = lambda egg, intern: (f"(f_compose {egg(a)} {egg(b)} {egg(c)})",)  # noqa: E731
-    return Condition(f"attr_compose({a}, {b}, {c})", (a, b, c), facts, check, c)
-
-
-def interned(value: Any) -> tuple[Any, ...]:
-    """A hashable stand-in for an attribute value: equal exactly where the values are the same kind and bits."""
-    return (float, struct.pack("<d", value)) if isinstance(value, float) else (type(value), value)
 
 
 # the record -----------------------------------------------------------------------------------------------------------
@@ -212,6 +59,12 @@ class Rule:
     near: bool = False
     on: bool = True
     samples: tuple[Sample, ...] = ()
+    tolerance: float | None = None  # None: that of the tag
+
+    @property
+    def rtol(self) -> float:
+        """How far the sides may lie apart in float64, relative to the error scale."""
+        return TOLERANCE[self.safety] if self.tolerance is None else self.tolerance
 
     def __repr__(self) -> str:
         return f"<rule {self.name}: {self.label}, {self.safety}>"
@@ -241,8 +94,10 @@ class Rule:
 
     @property
     def fusion(self) -> bool:
-        """Whether the right side is one op that has a decomposition."""
-        return self.right >= 0 and getattr(REGISTRY.get(self.pattern.node(self.right).op), "body", None) is not None
+        """Whether the right side is one op that has a decomposition; a rule that opens one is none."""
+        if self.right < 0 or any(c.text.startswith("written") for c in self.where):
+            return False
+        return getattr(REGISTRY.get(self.pattern.node(self.right).op), "body", None) is not None
 
     @cached_property
     def left_nodes(self) -> tuple[Node, ...]:
@@ -292,6 +147,8 @@ def check_shape_of(rule: Rule) -> None:
     where = f"rule {rule.name}"
     if not rule.left_nodes:
         raise OptimizeError(where, "left side", "a variable", "at least one op")
+    if _same_sides(rule):
+        raise OptimizeError(where, "right side", "what the left side says", "another way to say it")
     bound = set(rule.variables)
     for node in rule.right_nodes or (rule.pattern.node(rule.right),):
         free = [rule.pattern.node(i).attr("name") for i in node.inputs if rule.pattern.node(i).op == "var"]
@@ -305,6 +162,15 @@ def check_shape_of(rule: Rule) -> None:
         if lost:
             known = ", ".join([*rule.names, *rule.attr_variables])
             raise OptimizeError(where, str(condition), lost[0], f"one of {known}")
+
+
+def _same_sides(rule: Rule) -> bool:
+    number: dict[int, int] = {}
+    known: dict[Any, int] = {}
+    for node in rule.pattern:
+        attrs = tuple((name, interned(value)) for name, value in node.attrs)
+        number[node.id] = known.setdefault((node.op, attrs, tuple(number[i] for i in node.inputs)), len(known))
+    return number[rule.left] == number[rule.right]
 
 
 # matching in Python ---------------------------------------------------------------------------------------------------

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Literal, get_args
 
 from gdlab.cost import Cost, CostModel, cost_model
 from gdlab.errors import OptimizeError, unknown_name
 from gdlab.graph import Graph, no_collector
-from gdlab.op import ALL_PHASES, Phase, Safety
+from gdlab.op import ALL_PHASES, REGISTRY, Leaf, Phase, Safety
+from gdlab.rewrite import worklist
 from gdlab.rewrite.bench import Bench, finish
 from gdlab.rewrite.egraph import Budget, EngineFailure, Saturation, saturate
 from gdlab.rewrite.explain import Explained, explain
 from gdlab.rewrite.extract import Choice, extract
-from gdlab.rewrite.load import UNITS, EClasses, Encoded, Firing, Key, Prices, encode, name_classes, problem_of
+from gdlab.rewrite.history import Delta, deltas
+from gdlab.rewrite.load import UNITS, EClasses, Encoded, Firing, Key, Prices, encode, fold_key, name_classes, problem_of
 from gdlab.rewrite.maps import derivations, node_map, origin, rule_table, rules_fired, stays
 from gdlab.rewrite.missed import near_misses
 from gdlab.rewrite.pattern import Refusal, Rule
-from gdlab.rewrite.prepare import Prepared, fold_constant, hash_cons
+from gdlab.rewrite.prepare import Folded, Prepared, fold_constant, hash_cons
 from gdlab.rewrite.program import Program, program_of, program_text
-from gdlab.rewrite.report import Iteration, OptimizeReport
+from gdlab.rewrite.report import Iteration, OptimizeReport, StopReason
 from gdlab.rewrite.rules import CSE, FOLD, RULES
+from gdlab.rewrite.why import Asked
 from gdlab.steps import SWEEP, Step, assemble, topological
 
 __all__ = ["optimize"]
 
+Engine = Literal["auto", "egglog", "fallback"]
 TAGS: tuple[Safety, ...] = get_args(Safety)
 
 
@@ -50,15 +54,21 @@ def optimize(
     disable: Iterable[str] = (),
     only: Iterable[str] = (),
     budget: Budget = Budget(),  # noqa: B008 (frozen)
+    engine: Engine = "auto",
+    history: bool = False,
 ) -> tuple[Graph, OptimizeReport]:
     """The cheapest graph that the rules find, equal to `graph` in every output, and the report.
 
     `allow` is the boldest tag of rules used: exact < rounding < reassoc < approx. `disable`, `enable` (for rules that
     are off by default) and `only` take ids or labels of rules. `cost` names a model of `gdlab.cost` or is a function
-    (op, attributes, type, operand types) -> µs. The input graph is not changed; equal inputs give equal results.
+    (op, attributes, type, operand types) -> µs. With `history` the report holds the e-graph's `deltas` as well. Where
+    egglog is missing or fails, `engine="auto"` warns and goes on with the fallback engine; the other two are a choice.
+    The input graph is not changed; equal inputs give equal results.
     """
     if phase not in ALL_PHASES:
         raise unknown_name("optimize", "phase", str(phase), ALL_PHASES)
+    if engine not in get_args(Engine):
+        raise unknown_name("optimize", "engine", str(engine), get_args(Engine))
     if not isinstance(budget, Budget):
         raise OptimizeError("optimize", "budget", repr(budget), "Budget(iterations=…, enodes=…, seconds=…)")
     if not isinstance(graph, Graph):
@@ -67,7 +77,10 @@ def optimize(
         raise OptimizeError("optimize", "outputs", "none", "a graph with outputs")
     selection = _select(phase, allow, *(_names(n) for n in (enable, disable, only)))
     with no_collector():
-        return _optimize(graph, phase, cost_model(cost), selection, budget)
+        result, report = _optimize(graph, phase, cost_model(cost), selection, budget, engine, history)
+    if report.stop_reason == "engine-unavailable":
+        warnings.warn(f"optimize: egglog: {report.stop_detail}", RuntimeWarning, stacklevel=2)
+    return result, report
 
 
 def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -104,9 +117,11 @@ def _select(
 
 @dataclass(frozen=True)
 class Searched:
-    """The e-graph, what was chosen from it, and how long it took."""
+    """The e-graph, what was chosen from it, by which engine, and how long it took. `failure`: why it was not egglog."""
 
     saturation: Saturation
+    engine: str
+    failure: str
     encoded: Encoded
     classes: EClasses
     choice: Choice
@@ -119,30 +134,26 @@ class Searched:
 
 
 def _optimize(
-    graph: Graph, phase: Phase, model: CostModel, selection: Selection, budget: Budget
+    graph: Graph, phase: Phase, model: CostModel, selection: Selection, budget: Budget, engine: Engine, history: bool
 ) -> tuple[Graph, OptimizeReport]:
     prepared = hash_cons(graph)
     bench = Bench(graph, model)
+    folded = fold_constant(prepared) if any(r.name == FOLD for r in selection.used) else {}
+    program = program_of(selection.used, _held(prepared, folded))
+    searched = _search(prepared, folded, program, model, budget, engine, history, bench.put_on)
     cost_before = bench.cost
     for duplicate, kept in prepared.merged:
         bench.redirect([duplicate], kept, CSE, "CSE", {"kept": kept}, at=[duplicate])
-    program = program_of(selection.used)
-    searched, failure = None, ""
-    try:
-        searched = _search(prepared, program, model, selection, budget)
-    except EngineFailure as e:
-        failure = str(e)
-        warnings.warn(f"optimize: egglog: {failure}; only equal nodes were merged", RuntimeWarning, stacklevel=3)
+    classes = searched.classes
     begin = time.perf_counter()
-    done = Explained()
-    if searched is not None:
-        fold = next((r for r in selection.table if r.name == FOLD), selection.table[0])
-        done = explain(bench, searched.classes, program.rules, searched.chosen, searched.choice.live,
-                       searched.component, searched.prices, searched.saturation.first_seen, fold)  # fmt: skip
+    fold = next((r for r in selection.table if r.name == FOLD), selection.table[0])
+    done = explain(bench, classes, program.rules, searched.chosen, searched.choice.live,
+                   searched.component, searched.prices, searched.saturation.first_seen, fold)  # fmt: skip
     result, steps, order = _rebuild(bench, done)
     rebuild_seconds = time.perf_counter() - begin
-    moved = node_map(graph, prepared, searched.classes if searched else None, done, order)
-    near = near_misses(result, [r for r in selection.table if r.near], selection.off, _over_budget(searched))
+    moved = node_map(graph, prepared, classes, done, order)
+    early = _over_budget(searched.saturation)
+    near = near_misses(result, [r for r in selection.table if r.near], selection.off, early)
     report = OptimizeReport(
         phase=phase,
         cost_model=model.name,
@@ -151,7 +162,7 @@ def _optimize(
         dead_nodes_removed=sum(1 for n in graph if prepared.same[n.id] < 0 and not stays(n)),
         cost_before=cost_before / UNITS,
         cost_after=bench.cost / UNITS,
-        extract_time=rebuild_seconds,
+        extract_time=searched.extract_seconds + rebuild_seconds,
         rules_fired=rules_fired(steps),
         fusions_applied=tuple((s.label, done.root_of.get(s.at[0], s.at[0])) for s in steps[:-1] if s.at),
         missed=near,
@@ -160,12 +171,9 @@ def _optimize(
         steps=steps,
         derivations=derivations(done, order),
         sources={r.name: r.source for r in selection.table},
-        stop_reason="engine-unavailable",
-        stop_detail=failure,
+        deltas=_deltas(searched, program) if history else (),
+        asked=Asked(result, order, selection.table, selection.off, early),
     )
-    if searched is None:
-        table = rule_table(selection.table, selection.off, program.rules, None, {}, {}, {}, steps, done)
-        return result, replace(report, rules=table)
     return result, _with_engine(report, searched, selection, program, done)
 
 
@@ -179,15 +187,15 @@ def _with_engine(
     fired = {name: len(rows) for name, rows in zip(names, found.fired, strict=True)} | {FOLD: searched.folds}
     seconds = dict(zip(names, found.rule_seconds, strict=True))
     rows, iterations = searched.encoded.rows, len(found.iterations)
+    reason, detail = _stop(searched, selection)
     return replace(
         report,
-        engine="egglog",
-        stop_reason="time" if choice.late else found.stop,
-        stop_detail=found.detail,
+        engine=searched.engine,
+        stop_reason=reason,
+        stop_detail=detail,
         num_eclasses=found.iterations[-1][1] if found.iterations else len(classes.enodes),
         num_enodes=found.iterations[-1][0] if found.iterations else rows.count,
         egglog_time=searched.engine_seconds,
-        extract_time=report.extract_time + searched.extract_seconds,
         extraction_failures=choice.failures,
         shape_conflicts=classes.shape_conflicts,
         rules=rule_table(selection.table, selection.off, program.rules, classes, matched, fired, seconds, report.steps,
@@ -197,11 +205,34 @@ def _with_engine(
     )  # fmt: skip
 
 
-def _search(prepared: Prepared, program: Program, model: CostModel, selection: Selection, budget: Budget) -> Searched:
+def _stop(searched: Searched, selection: Selection) -> tuple[StopReason, str]:
+    """Why the search ended, and the numbers that caused it."""
+    found = searched.saturation
+    if searched.failure:
+        how = f"ended by its limit on {found.stop}: {found.detail}" if found.detail else "saturated"
+        return "engine-unavailable", f"{searched.failure}; the fallback engine took over and {how}"
+    if searched.choice.late:
+        return "time", found.detail or "extraction ran out of time"
+    if all(r.name == CSE for r in selection.used):
+        return "off", "no rule takes part"
+    return found.stop, found.detail
+
+
+def _held(prepared: Prepared, folded: Mapping[int, Folded]) -> set[tuple[str, int]]:
+    """The ops that the graph holds, leaves left out, each with the number of its operands."""
+    nodes = prepared.graph._nodes
+    found = {(nodes[id].op, len(operands)) for id, operands in prepared.inputs.items()}
+    held = {(op, n) for op, n in found if op in REGISTRY and not isinstance(REGISTRY[op].kernel, Leaf)}
+    return held | {("full" if isinstance(value, float) else "constant", 0) for value in folded.values()}
+
+
+def _search(
+    prepared: Prepared, folded: Mapping[int, Folded], program: Program, model: CostModel, budget: Budget,
+    engine: Engine, history: bool, meanwhile: Callable[[], None],
+) -> Searched:  # fmt: skip
     begin = time.perf_counter()
-    folded = fold_constant(prepared) if any(r.name == FOLD for r in selection.used) else {}
     encoded = encode(prepared, program, folded)
-    found = saturate(program, encoded.rows, budget)
+    found, used, failure = _saturated(program, encoded, budget, engine, history, meanwhile)
     prices = Prices(model, encoded.numbers, program.signatures)
     classes = name_classes(prepared, encoded, found, program.rules, prices)
     classes.firings += _folds(prepared, classes, folded, encoded)
@@ -209,29 +240,48 @@ def _search(prepared: Prepared, program: Program, model: CostModel, selection: S
     problem, keys, component = problem_of(classes, (prepared.same[id] for id in prepared.graph.output_ids), prices)
     choice = extract(problem, component, budget.seconds)
     chosen = {c: keys[choice.enode[c]] for c in choice.live}
-    return Searched(found, encoded, classes, choice, chosen, component, prices, len(folded), between - begin,
-                    time.perf_counter() - between)  # fmt: skip
+    return Searched(found, used, failure, encoded, classes, choice, chosen, component, prices, len(folded),
+                    between - begin, time.perf_counter() - between)  # fmt: skip
 
 
-def _folds(prepared: Prepared, classes: EClasses, folded: dict[int, float], encoded: Encoded) -> list[Firing]:
-    """Folding as firings: a node is equal to a fill."""
+def _saturated(
+    program: Program, encoded: Encoded, budget: Budget, engine: Engine, history: bool, meanwhile: Callable[[], None]
+) -> tuple[Saturation, str, str]:
+    """What the engine found, which one it was, and why it was not the one preferred."""
+    failure = ""
+    if engine != "fallback":
+        try:
+            return saturate(program, encoded.rows, budget, history=history, meanwhile=meanwhile), "egglog", ""
+        except EngineFailure as e:
+            failure = str(e)
+        if engine == "egglog":
+            raise OptimizeError("optimize", "engine", failure, 'a working egglog, or engine="fallback"')
+    meanwhile()
+    return worklist.saturate(program, encoded.rows, budget, history=history), "fallback", failure
+
+
+def _deltas(searched: Searched, program: Program) -> tuple[Delta, ...]:
+    numbers = searched.encoded.numbers
+    return deltas(searched.saturation.history, program.rules, program.signatures, numbers)
+
+
+def _folds(prepared: Prepared, classes: EClasses, folded: Mapping[int, Folded], encoded: Encoded) -> list[Firing]:
+    """Folding as firings: a node is equal to a fill or a constant."""
     firings = []
     for id, value in folded.items():
-        numbers = encoded.numbers(prepared.graph.node(id).type.shape), encoded.numbers(value)
-        firings.append(Firing(-1, classes.class_of[id], (), (), (classes.key_of[id],), (("full", (), numbers),)))
+        key = fold_key(prepared, id, value, encoded.numbers)
+        firings.append(Firing(-1, classes.class_of[id], (), (), (classes.key_of[id],), (key,)))
     return firings
 
 
 def _rebuild(bench: Bench, done: Explained) -> tuple[Graph, tuple[Step, ...], Sequence[int]]:
     """The result, the steps that lead to it, and the stable ids of its nodes in order."""
     kept = {id: bench.final(id) for id, node in bench.nodes.items() if bench.alive(id) or stays(node)}
-    rank = {id: (done.root_of.get(id, id), id) for id in kept}
+    rank = {id: done.root_of.get(id, id) for id in kept}
     order = topological(kept, rank)
     steps = finish(bench, order, stays, (SWEEP, SWEEP))
     return assemble(bench.graph, kept, bench.outputs, order, done.root_of), steps, order
 
 
-def _over_budget(searched: Searched | None) -> Refusal | None:
-    if searched is None or searched.saturation.stop == "saturated":
-        return None
-    return "budget", f"the search ended early: {searched.saturation.detail}"
+def _over_budget(found: Saturation) -> Refusal | None:
+    return None if found.stop == "saturated" else ("budget", f"the search ended early: {found.detail}")

@@ -1,4 +1,4 @@
-"""What happens to a graph before the e-graph sees it: dead nodes left out, equal nodes merged, fills computed with."""
+"""What happens to a graph before the e-graph sees it: dead nodes left out, equal ones merged, constants computed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.graph import Graph, Node, attrs_key, reachable
+from gdlab.graph import ConstantData, Graph, Node, attrs_key, reachable
 from gdlab.op import REGISTRY, Alias, Array, Elementwise, Leaf, Movement, Op
 from gdlab.types import TensorType, f32
 
-__all__ = ["OPAQUE", "Prepared", "fold_constant", "hash_cons"]
+__all__ = ["OPAQUE", "Folded", "Prepared", "fold_constant", "hash_cons", "is_opaque"]
 
-OPAQUE = frozenset({"stop_gradient"})  # nothing is computed through these
+OPAQUE = frozenset({"stop_gradient", "materialize"})  # nothing is computed through these
 MAX_ELEMENTS = 16_384  # 64 KiB: larger results are folded only where one element tells all
 
 
@@ -52,35 +52,64 @@ def hash_cons(graph: Graph) -> Prepared:
 
 
 # folding --------------------------------------------------------------------------------------------------------------
-def fold_constant(prepared: Prepared) -> dict[int, float]:
-    """Kept nodes whose operands are all filled with one number, and the number that fills the result.
+Known = float | Array  # what a node holds: one number in every element, or its elements in float64 (or uint32)
+Folded = float | ConstantData
 
-    Only where float32 holds the result exactly, so that folding is no rounding of its own.
+
+def fold_constant(prepared: Prepared) -> dict[int, Folded]:
+    """An op whose operands are all constants is its value: the elements of a result of at most 64 KiB, or a fill.
+
+    The answer is for each such kept node the number that fills it, or its elements. They are computed by the reference
+    in float64 and rounded to float32; a result that float32 does not hold is not folded.
     """
-    fills: dict[int, float] = {}
-    folded: dict[int, float] = {}
+    known: dict[int, Known] = {}
+    folded: dict[int, Folded] = {}
     for id in prepared.kept:
         node = prepared.graph._nodes[id]
-        if node.op == "full":
-            fills[id] = node.attr("value")
+        if node.op in ("full", "constant"):
+            known[id] = _held(node)
             continue
         operands = prepared.inputs[id]
-        if not operands or node.op in OPAQUE or any(i not in fills for i in operands):
+        if not operands or any(i not in known for i in operands) or not _plain(node):
             continue
-        value = _result(REGISTRY[node.op], node, [(prepared.graph.node(i).type, fills[i]) for i in operands])
+        value = _result(node, [(prepared.graph._nodes[i].type, known[i]) for i in operands])
         if value is not None:
-            fills[id] = folded[id] = value
+            known[id] = value
+            folded[id] = value if isinstance(value, float) else _data(node.type, value)
     return folded
 
 
-def _result(op: Op, node: Node, operands: list[tuple[TensorType, float]]) -> float | None:
-    if isinstance(op.kernel, Leaf) or node.type.dtype is not f32:
-        return None
-    if isinstance(op.kernel, Elementwise):
-        return _exact(op.reference([np.full((1,), v) for _, v in operands], dict(node.attrs)))
-    if node.type.num_elements + sum(t.num_elements for t, _ in operands) <= MAX_ELEMENTS:
-        return _exact(op.reference([np.full(t.shape, v) for t, v in operands], dict(node.attrs)))
-    return operands[0][1] if _only_moves(op, operands[0][0], node) else None
+def _held(node: Node) -> Known:
+    if node.op == "full":
+        return float(node.attr("value"))
+    data: ConstantData = node.attr("data")
+    return data.array.astype(np.float64) if data.dtype is f32 else data.array
+
+
+def _plain(node: Node) -> bool:
+    """Whether its value follows from its operands alone, in float32."""
+    return not is_opaque(node.op) and not isinstance(REGISTRY[node.op].kernel, Leaf) and node.type.dtype is f32
+
+
+def is_opaque(op: str) -> bool:
+    """Whether nothing may be computed through an op: its node stays what it is."""
+    return op in OPAQUE or op.startswith("cache_write") or REGISTRY[op].family in ("random", "update")
+
+
+def _data(type: TensorType, value: Array) -> ConstantData:
+    return ConstantData(type.dtype, type.shape, value.astype(np.float32).tobytes())
+
+
+def _result(node: Node, operands: list[tuple[TensorType, Known]]) -> Known | None:
+    op, attrs = REGISTRY[node.op], dict(node.attrs)
+    fills = all(isinstance(v, float) for _, v in operands)
+    if fills and isinstance(op.kernel, Elementwise):
+        return _rounded(op.reference([np.full((1,), v) for _, v in operands], attrs))
+    small = node.type.num_elements <= MAX_ELEMENTS
+    if small and sum(t.num_elements for t, v in operands if isinstance(v, float)) <= MAX_ELEMENTS:
+        arrays = [np.full(t.shape, v) if isinstance(v, float) else v for t, v in operands]
+        return _rounded(op.reference(arrays, attrs))
+    return operands[0][1] if fills and _only_moves(op, operands[0][0], node) else None
 
 
 def _only_moves(op: Op, operand: TensorType, node: Node) -> bool:
@@ -96,15 +125,15 @@ def _only_moves(op: Op, operand: TensorType, node: Node) -> bool:
     )
 
 
-def _exact(result: Array) -> float | None:
-    """The one value of all elements, where float32 holds it."""
-    flat = np.asarray(result, np.float64).ravel()
-    value = float(flat[0])
+def _rounded(result: Array) -> Known | None:
+    """The elements as float32 holds them, or the one value of all; None where float32 overflows."""
+    exact = np.asarray(result, np.float64)
     with np.errstate(over="ignore"):
-        held = float(np.float32(value))
-    if not math.isfinite(value) or held != value or not _all_are(flat, value):
+        held = exact.astype(np.float32).astype(np.float64)
+    if np.any(np.isinf(held) & np.isfinite(exact)):
         return None
-    return value
+    first = float(held.flat[0])
+    return first if math.isfinite(first) and _all_are(held, first) else held
 
 
 def _all_are(elements: Array, value: float) -> bool:

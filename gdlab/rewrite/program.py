@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from gdlab.graph import AttrVar, Node
 from gdlab.op import REGISTRY, Leaf
+from gdlab.rewrite.conditions import Egg
 from gdlab.rewrite.pattern import COMMUTATIVE, Rule, interned
 
-__all__ = ["FACTS", "Interner", "Program", "Rows", "Signature", "program_of", "program_text"]
+__all__ = ["FACTS", "OF_TYPE", "TABLES", "Interner", "Program", "Rows", "Signature", "program_of", "program_text"]
 
-FACTS = {"f_shape": 1, "f_row": 1, "f_rank": 1, "f_dtype": 1, "f_fill": 1, "f_param": 0, "f_single": 0, "f_inner": 0}
+# facts about a node: columns after it. Most are facts about its type, of which there are few: the node has a `f_type`,
+# and what a rule asks of a node's shape is asked of that. Beside them tables of attribute numbers.
+FACTS = {"f_type": 1, "f_fill": 1, "f_param": 0, "f_single": 0, "f_inner": 0, "f_written": 0, "f_causal": 0}
+OF_TYPE = {
+    "f_shape": 1, "f_row": 1, "f_rank": 1, "f_dtype": 1, "f_last": 1, "f_lead": 1, "f_size": 1, "f_width": 1,
+    "f_root": 1,
+}  # fmt: skip
+TABLES = {"f_compose": 3, "f_mean": 3, "f_finite": 1, "f_positive": 1} | {name: 1 + n for name, n in OF_TYPE.items()}
+
+Held = tuple[str, int]  # an op and the number of its operands
+Table = tuple[int, int]  # number and columns: its rows go into the relation of this width, the number before them
 
 
 # schema and rules -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Signature:
-    """Columns of an op: operands, then attributes by name."""
+    """Columns of an op: operands, then attributes by name. An op that takes any number of operands has one per
+    number."""
 
     op: str
     inputs: int
     attrs: tuple[str, ...]
+    variadic: bool = False
 
     @property
     def egg(self) -> str:
         """Its constructor; plain names would collide with egglog's own."""
-        return "o_" + self.op.encode("ascii", "backslashreplace").decode().replace("\\", "_")
+        name = "o_" + self.op.encode("ascii", "backslashreplace").decode().replace("\\", "_")
+        return f"{name}__{self.inputs}" if self.variadic else name
 
 
 class Interner:
@@ -55,68 +69,122 @@ class Interner:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Schema and rules for egglog; `rules[j]` leaves its firings in relation `F_j`."""
+    """Schema and rules for the engines; `rules[j]` leaves its firings in relation `F_j`.
+
+    `signatures` are by op (one of an op that has several), `constructors` all of them by op and operand count.
+    """
 
     text: str
     signatures: Mapping[str, Signature]
+    constructors: Mapping[Held, Signature]
     rules: tuple[Rule, ...]
     literals: Interner
     relations: frozenset[str]  # the facts that the rules ask for
+    inputs: Mapping[str, Table]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _program(rules: tuple[Rule, ...], signatures: tuple[Signature, ...]) -> Program:
-    table, literals = {s.op: s for s in signatures}, Interner()
-    lines = ["(sort T)", "(ruleset ingest)", "(ruleset opt)", "(constructor N (i64) T :unextractable)"]
-    lines += ["(constructor Leaf (i64) T)", "(relation in_Leaf (i64 i64))"]
-    lines += ["(rule ((in_Leaf o x)) ((union (N o) (Leaf x))) :ruleset ingest)"]
-    for s in signatures:
-        lines += _constructor(s)
-    lines += ["(relation f_compose (i64 i64 i64))"]
-    for name, columns in FACTS.items():
-        lines += _fact(name, columns)
+    table, literals = {(s.op, s.inputs): s for s in signatures}, Interner()
     texts = [_rule(j, rule, table, literals) for j, rule in enumerate(rules)]
-    for op in sorted(COMMUTATIVE & table.keys()):
-        egg = table[op].egg
-        lines.append(f'(rewrite ({egg} a b) ({egg} b a) :ruleset opt :name "comm_{op}")')
+    used = [name for name in (*FACTS, *TABLES) if any(f"({name} " in t for t in texts)]
+    lines = ["(sort T)", "(ruleset ingest)", "(ruleset opt)", "(constructor N (i64) T :unextractable)"]
+    inputs: dict[str, Table] = {}
+    for declared, ingest, name, columns in (_leaf(), *map(_constructor, signatures), *map(_fact, used)):
+        inputs[name] = len(inputs), columns
+        lines.append(declared)
+        lines.append(ingest.format(row=f"row_{columns} {len(inputs) - 1}"))
+    widths = sorted({columns for _, columns in inputs.values()})
+    lines[1:1] = [f"(relation row_{n} ({' '.join(['i64'] * (n + 1))}))" for n in widths]
+    for s in signatures:
+        if s.op in COMMUTATIVE:
+            lines.append(f'(rewrite ({s.egg} a b) ({s.egg} b a) :ruleset opt :name "comm_{s.op}")')
     text = "\n".join([*lines, *texts]) + "\n"
-    used = {name for name in (*FACTS, "f_compose") if any(f"({name} " in t for t in texts)}
-    return Program(text, table, rules, literals, frozenset(used))
+    return Program(text, {s.op: s for s in signatures}, table, rules, literals, frozenset(used), inputs)
 
 
-def program_of(rules: Sequence[Rule]) -> Program:
-    """The program for these rules over every op of the registry."""
-    signatures = tuple(
-        Signature(op.name, len(op.operands), tuple(sorted(p.name for p in op.attributes)))
-        for op in REGISTRY.values()
-        if not isinstance(op.kernel, Leaf)
-    )
-    return _program(tuple(r for r in rules if r.left >= 0), signatures)
+def program_of(rules: Sequence[Rule], held: Iterable[Held] | None = None) -> Program:
+    """The program for a graph that holds these ops (op, operand count): rules that could match it, and all ops that
+    they lead to. Without `held`: every rule, over every op of the registry."""
+    stated = tuple(r for r in rules if r.left >= 0)
+    return _program(*_reached(stated, held))
 
 
-def _constructor(s: Signature) -> list[str]:
-    columns = ["T"] * s.inputs + ["i64"] * len(s.attrs)
-    names = [f"x{i}" for i in range(len(columns))]
-    values = [f"(N {x})" if sort == "T" else x for x, sort in zip(names, columns, strict=True)]
-    row, term = " ".join(["o", *names]), " ".join([s.egg, *values])
-    return [
-        f"(constructor {s.egg} ({' '.join(columns)}) T)",
-        f"(relation in_{s.egg} ({' '.join(['i64'] * (len(columns) + 1))}))",
-        f"(rule ((in_{s.egg} {row})) ((union (N o) ({term}))) :ruleset ingest)",
-    ]
+def _reached(
+    rules: Sequence[Rule], held: Iterable[Held] | None
+) -> tuple[tuple[Rule, ...], tuple[Signature, ...]]:
+    """The rules whose left side can come about from these ops, and the signatures of all ops that can."""
+    if held is None:
+        ops = [op for op in REGISTRY.values() if not isinstance(op.kernel, Leaf) and not op.variadic]
+        known = {(op.name, len(op.operands)) for op in ops} | {n for r in rules for n in _sides(r)[0]}
+    else:
+        known = set(held)
+    taken: set[Rule] = set()
+    before = -1
+    while len(taken) != before:
+        before = len(taken)
+        for rule in rules:
+            left, right = _sides(rule)
+            if rule not in taken and left <= known:
+                taken.add(rule)
+                known |= right
+    place = {name: i for i, name in enumerate(REGISTRY)}
+    ordered = sorted(known, key=lambda held: (place[held[0]], held[1]))
+    return tuple(r for r in rules if r in taken), tuple(_signature(*held) for held in ordered)
 
 
-def _fact(name: str, columns: int) -> list[str]:
-    extra = ["i64"] * columns
-    x = " x" * columns
-    return [
-        f"(relation {name} ({' '.join(['T', *extra])}))",
-        f"(relation in_{name} ({' '.join(['i64', *extra])}))",
-        f"(rule ((in_{name} o{x})) (({name} (N o){x})) :ruleset ingest)",
-    ]
+@lru_cache(maxsize=1024)
+def _sides(rule: Rule) -> tuple[frozenset[Held], frozenset[Held]]:
+    """The ops of both sides."""
+    left, right = (frozenset((n.op, len(n.inputs)) for n in nodes) for nodes in (rule.left_nodes, rule.right_nodes))
+    return left, right
 
 
-def _rule(j: int, rule: Rule, table: Mapping[str, Signature], literals: Interner) -> str:
+def _signature(name: str, inputs: int) -> Signature:
+    op = REGISTRY[name]
+    attrs = ("data",) if name == "constant" else tuple(sorted(p.name for p in op.attributes))
+    return Signature(name, inputs, attrs, op.variadic)
+
+
+Stated = tuple[str, str, str, int]  # declaration, rule that reads its rows, name, columns of a row
+
+
+def _leaf() -> Stated:
+    return "(constructor Leaf (i64) T)", _ingest("(union (N x0) (Leaf x1))", 2), "Leaf", 2
+
+
+def _constructor(s: Signature) -> Stated:
+    sorts = ["T"] * s.inputs + ["i64"] * len(s.attrs)
+    values = [f"(N x{i})" if sort == "T" else f"x{i}" for i, sort in enumerate(sorts, 1)]
+    action = f"(union (N x0) ({' '.join([s.egg, *values])}))"
+    return f"(constructor {s.egg} ({' '.join(sorts)}) T)", _ingest(action, 1 + len(sorts)), s.egg, 1 + len(sorts)
+
+
+def _fact(name: str) -> Stated:
+    of_node = name in FACTS
+    columns = FACTS[name] + 1 if of_node else TABLES[name]
+    sorts = ["T" if of_node else "i64", *["i64"] * (columns - 1)]
+    values = ["(N x0)" if of_node else "x0", *(f"x{i}" for i in range(1, columns))]
+    return f"(relation {name} ({' '.join(sorts)}))", _ingest(f"({' '.join([name, *values])})", columns), name, columns
+
+
+def _ingest(action: str, columns: int) -> str:
+    return f"(rule (({{row}} {' '.join(f'x{i}' for i in range(columns))})) ({action}) :ruleset ingest)"
+
+
+def asked(rule: Rule, egg: Egg, literals: Interner) -> list[str]:
+    """The facts that a rule's conditions ask for, those about a type asked of the node's `f_type`."""
+    premises = []
+    for fact in (text for condition in rule.where for text in condition.facts(egg, literals)):
+        name, subject, *rest = fact.strip("()").split()
+        if name in OF_TYPE:
+            premises.append(f"(f_type {subject} ty_{subject})")
+            fact = f"({' '.join([name, f'ty_{subject}', *rest])})"
+        premises.append(fact)
+    return list(dict.fromkeys(premises))
+
+
+def _rule(j: int, rule: Rule, table: Mapping[Held, Signature], literals: Interner) -> str:
     names = {n.id: f"v_{n.attr('name')}" for n in rule.pattern if n.op == "var"}
     names |= {n.id: f"t{n.id}" for n in rule.left_nodes}
 
@@ -125,10 +193,10 @@ def _rule(j: int, rule: Rule, table: Mapping[str, Signature], literals: Interner
 
     def term(node: Node) -> str:
         attrs = [f"a_{v.name}" if isinstance(v, AttrVar) else str(literals(v)) for _, v in node.attrs]
-        return f"({' '.join([table[node.op].egg, *(names[i] for i in node.inputs), *attrs])})"
+        return f"({' '.join([table[node.op, len(node.inputs)].egg, *(names[i] for i in node.inputs), *attrs])})"
 
     premises = [f"(= {names[n.id]} {term(n)})" for n in rule.left_nodes]
-    premises += [fact for c in rule.where for fact in c.facts(egg, literals)]
+    premises += asked(rule, egg, literals)
     actions = []
     for node in rule.right_nodes:
         if node.id not in names:
@@ -153,20 +221,38 @@ class Rows:
     facts: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
     count: int = 0
 
-    def tables(self, program: Program) -> dict[str, list[str]]:
-        """Lines by relation."""
-        found = {f"in_{program.signatures[op].egg}": _lines(rows) for op, rows in self.ops.items()}
-        found |= {f"in_{name}" if name in FACTS else name: _lines(rows) for name, rows in self.facts.items() if rows}
-        if self.leaves:
-            found["in_Leaf"] = [f"{i}\t{i}" for i in self.leaves]
-        return found
+    def tables(self, program: Program) -> dict[str, str]:
+        """Lines of columns by relation, in egglog's own format: a tab between two, a line break behind each row."""
+        texts: dict[str, list[str]] = {}
+        for name, rows in self._named(program):
+            number, columns = program.inputs[name]
+            line = "\t".join([str(number), *["%d"] * columns]) + "\n"
+            texts.setdefault(f"row_{columns}", []).extend([line % row for row in rows])
+        return {name: "".join(lines) for name, lines in texts.items()}
+
+    def _named(self, program: Program) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
+        yield "Leaf", [(i, i) for i in self.leaves]
+        for op, rows in self.ops.items():
+            for s, part in by_arity(program, op, rows):
+                yield s.egg, part
+        yield from self.facts.items()
 
 
-def _lines(rows: Iterable[tuple[int, ...]]) -> list[str]:
-    return ["\t".join(map(str, row)) for row in rows]
+def by_arity(
+    program: Program, op: str, rows: list[tuple[int, ...]]
+) -> Iterator[tuple[Signature, list[tuple[int, ...]]]]:
+    """The rows of an op by signature: one for each number of operands."""
+    s = program.signatures[op]
+    if not s.variadic:
+        yield s, rows
+        return
+    beside = 1 + len(s.attrs)
+    for n in sorted({len(row) for row in rows}):
+        yield program.constructors[op, n - beside], [row for row in rows if len(row) == n]
 
 
 def program_text(program: Program, rows: Rows, iterations: int) -> str:
     """Schema, rules, graph and schedule as one text that egglog runs alone."""
-    facts = [f"({name} {' '.join(line.split())})" for name, lines in rows.tables(program).items() for line in lines]
+    tables = rows.tables(program).items()
+    facts = [f"({name} {line.replace(chr(9), ' ')})" for name, text in tables for line in text.splitlines()]
     return "\n".join([program.text, *facts, "(run ingest 1)", f"(run opt {iterations})"]) + "\n"

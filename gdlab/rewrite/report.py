@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from gdlab.errors import OptimizeError
 from gdlab.graph import Attrs, ConstantData, Node
+from gdlab.rewrite.history import Delta
 from gdlab.rewrite.pattern import Reason
 from gdlab.steps import Step
 
+if TYPE_CHECKING:
+    from gdlab.rewrite.why import Answer, Asked
+
 __all__ = ["Derivation", "Iteration", "Missed", "OptimizeReport", "RuleStat"]
 
-StopReason = Literal["saturated", "iterations", "enodes", "time", "cache-hit", "engine-unavailable"]
+StopReason = Literal["saturated", "iterations", "enodes", "time", "off", "cache-hit", "engine-unavailable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +26,8 @@ class RuleStat:
 
     `matched`: matches of the engine, also those found again (an effort); `fired`: distinct firings; `created`: those
     that brought a new e-node or made different nodes equal; `used`: those behind a step.
-    `seconds`: its share of the engine's time.
+    `seconds`: its share of the engine's time: our own clock around every iteration, shared out by egglog's times per
+    rule, or where those are all 0 (egglog 13 reports them a thousand times too small) by its matches.
     """
 
     id: str
@@ -49,7 +55,10 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A rewrite that almost applied: its root in the result, and why it was not used (`text`: a whole sentence)."""
+    """A rewrite that almost applied: its root in the result, and why it was not used (`text`: a whole sentence).
+
+    `guard` is the Python of the condition that refused: file, line, text; None where no condition did.
+    """
 
     label: str
     node: int
@@ -57,6 +66,7 @@ class Missed:
     detail: str
     text: str
     about: int | None = None
+    guard: tuple[str, int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,7 @@ class OptimizeReport:
     `origin[new]` are the nodes a new node stands for: first the one that gave its name and source (itself, when it was
     kept), then what was merged or fused into it. `node_map[old]` is where a value lies now, None where it was fused
     away or dead. `steps` replay the whole (`gdlab.steps.replay`).
+    `deltas[k]` is what iteration k added to the e-graph (0: the graph itself), where `history` was asked for.
     """
 
     phase: str = ""
@@ -105,12 +116,35 @@ class OptimizeReport:
     derivations: tuple[Derivation, ...] = ()
     sources: Mapping[str, tuple[str, int, str]] = field(default_factory=dict)
     phases: tuple[OptimizeReport, ...] = ()
+    deltas: tuple[Delta, ...] = ()
+    asked: Asked | None = field(default=None, repr=False, compare=False)
     program: Callable[[], str] = field(default=str, repr=False, compare=False)
 
     @staticmethod
     def empty() -> OptimizeReport:
         """All zeros: a plan came from the cache, and nothing was optimized."""
         return OptimizeReport()
+
+    @staticmethod
+    def off(nodes: int, phase: str = "") -> OptimizeReport:
+        """Of a graph of so many nodes that was left as it is."""
+        return OptimizeReport(phase=phase, stop_reason="off", stop_detail="switched off", nodes_before=nodes,
+                              nodes_after=nodes)  # fmt: skip
+
+    def why(self, node: Any) -> Answer:
+        """The chain of rewrites that made a node of the result (its id, its Value, or its name), in words and steps."""
+        return self._answers().why(self, node)
+
+    def why_not(self, a: Any, b: Any = None) -> Answer:
+        """What kept two neighbouring nodes of the result from becoming one, or a rule (id or label) from being used."""
+        answers = self._answers()
+        return answers.why_not_rule(self, a) if b is None else answers.why_not_pair(self, a, b)
+
+    def _answers(self) -> Asked:
+        if self.asked is None:
+            raise OptimizeError("report", "question", "a report without a graph (a cache hit, or switched off)",
+                                "the report of a call of optimize")  # fmt: skip
+        return self.asked
 
     @property
     def egglog_program(self) -> str:
@@ -178,6 +212,7 @@ class OptimizeReport:
             "steps": [_step(s) for s in self.steps],
             "sources": {k: {"name": v[0], "line": v[1], "text": v[2]} for k, v in self.sources.items()},
             "phases": [p.to_json() for p in self.phases],
+            "deltas": [d.to_json() for d in self.deltas],
         }
 
 

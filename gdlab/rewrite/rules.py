@@ -1,6 +1,6 @@
-"""Every rewrite, stated once in op notation; `@rule` adds one, and those of fused ops are made from their bodies.
+"""The rules that bring a graph into a plain form, each stated once in op notation: collapses, spellings, products.
 
-A rule's id is its function's name. It must hold for every operand that fits its left side and its conditions.
+The table itself, and `@rule`, are in `table.py`; recognizing composites is in `recognize.py`.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -8,213 +8,43 @@ A rule's id is its function's name. It must hold for every operand that fits its
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, get_args, overload
-
-from gdlab.errors import OptimizeError
-from gdlab.graph import AttrVar, Graph, Value, scratch
-from gdlab.op import ALL_PHASES, REGISTRY, Op, Phase, Safety, Sample
+from gdlab.graph import Value
 from gdlab.ops import (
+    abs,
     bias_add,
     bias_mul,
     broadcast_to,
+    clamp,
+    div,
     full,
+    fused_rms_norm_matmul,
     matmul,
     matmul_at,
     matmul_bt,
     neg,
     permute,
+    recip,
     relu,
     reshape,
+    rms_norm,
+    scale,
     stop_gradient,
     transpose,
 )
-from gdlab.rewrite.pattern import (
-    Condition,
-    Matrix,
-    Rewrite,
-    Rule,
-    attr_compose,
-    check_shape_of,
-    rank,
-    shape_eq,
-)
+from gdlab.rewrite.conditions import attr_compose, finite, shape_eq
+from gdlab.rewrite.pattern import F32_CONSTANTS, Matrix, Rewrite, Rule
 from gdlab.rewrite.prepare import fold_constant, hash_cons
+from gdlab.rewrite.table import RULES, RuleTable, fused_rules, rule, trace
 from gdlab.types import Shape
 
-__all__ = ["RULES", "RuleTable", "fused_rules", "rule"]
+__all__ = ["CSE", "FOLD", "RULES", "RuleTable", "fused_rules", "rule", "trace"]
 
 CSE, FOLD = "cse", "fold_constant"
 
 
-class RuleTable:
-    """All rules, in order: `for rule in rules`, `rules["neg_neg"]` by id or label, `rules.remove("neg_neg")`.
-
-    The rules of fused ops are made anew when the registry changes; a removed one stays away.
-    """
-
-    def __init__(self) -> None:
-        self._stated: dict[str, Rule] = {}
-        self._removed: set[str] = set()
-        self._of_op: dict[Op, tuple[Rule, ...]] = {}
-
-    def __iter__(self) -> Iterator[Rule]:
-        made = {r.name: r for op in list(REGISTRY.values()) for r in self._rules_of(op)}
-        table = {n: r for n, r in self._stated.items() if _is_ours(r)} | made
-        table |= {n: r for n, r in self._stated.items() if not _is_ours(r)}
-        return iter([r for n, r in table.items() if n not in self._removed])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, name: object) -> bool:
-        return any(name in (r.name, r.label) for r in self)
-
-    def __getitem__(self, name: str) -> Rule:
-        return self.named([name], "rules", "rule")[0]
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} rules>"
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self))
-
-    def named(self, names: Iterable[str], where: str, what: str) -> list[Rule]:
-        """The rules of these ids or labels (a label may stand for several); `OptimizeError` names the nearest."""
-        table, found = list(self), []
-        for name in names:
-            hits = [r for r in table if name in (r.name, r.label)]
-            if not hits:
-                known = [text for r in table for text in (r.name, r.label)]
-                near = difflib.get_close_matches(str(name), known, 1)
-                hint = f"; nearest: {near[0]}" if near else ""
-                raise OptimizeError(where, what, repr(name), f"the id or label of a rule{hint}")
-            found += hits
-        return found
-
-    def add(self, rule: Rule) -> None:
-        """Add or replace a rule of this id."""
-        self._stated[rule.name] = rule
-        self._removed.discard(rule.name)
-
-    def remove(self, name: str) -> None:
-        """Take the rule of this id or label away until it is stated again."""
-        for rule in self.named([name], "rules.remove", "rule"):
-            self._removed.add(rule.name)
-
-    def _rules_of(self, op: Op) -> tuple[Rule, ...]:
-        if op not in self._of_op:
-            self._of_op[op] = tuple(fused_rules(op))
-        return self._of_op[op]
-
-
-def _is_ours(rule: Rule) -> bool:
-    return str(getattr(rule.function, "__module__", "")).startswith("gdlab.")
-
-
-RULES = RuleTable()
-Stated = Callable[..., Rewrite]
-
-
-@overload
-def rule(function: Stated, /) -> Rule: ...
-@overload
-def rule(
-    *,
-    safety: Safety = ...,
-    label: str = ...,
-    near: bool = ...,
-    where: Sequence[Condition] = ...,
-    phases: Sequence[Phase] = ...,
-    on: bool = ...,
-    samples: Sequence[Sample] = ...,
-) -> Callable[[Stated], Rule]: ...
-def rule(
-    function: Stated | None = None,
-    /,
-    *,
-    safety: Safety = "rounding",
-    label: str = "",
-    near: bool = False,
-    where: Sequence[Condition] = (),
-    phases: Sequence[Phase] = ALL_PHASES,
-    on: bool = True,
-    samples: Sequence[Sample] = (),
-) -> Rule | Callable[[Stated], Rule]:
-    """Decorator: a function that returns `left >> right` in op notation becomes a rule of the table.
-
-    Parameters are operands (`Value`, or `Matrix` for rank 2) or attributes. A rule stated outside gdlab is tried at
-    once on random operands (shapes from the samples of its ops, or from `samples`); where the sides differ it is
-    refused. With `on=False` it takes part only when `enable` names it.
-    """
-
-    def state(stated: Stated) -> Rule:
-        made = trace(stated, safety, label, tuple(where), tuple(phases), near, on, tuple(samples))
-        if not _is_ours(made):
-            from gdlab.rewrite.sound import check_rule
-
-            check_rule(made)
-        RULES.add(made)
-        return made
-
-    return state if function is None else state(function)
-
-
-def trace(
-    stated: Stated, safety: Safety, label: str, where: tuple[Condition, ...], phases: tuple[Phase, ...], near: bool,
-    on: bool, samples: tuple[Sample, ...],
-) -> Rule:  # fmt: skip
-    """The record of a stated rule: its function run once on the variables of a pattern graph."""
-    name = stated.__name__
-    _check_words(name, safety, phases, where)
-    kinds = inspect.get_annotations(stated, eval_str=True)
-    with scratch(pattern=True) as g:
-        arguments = [_variable(g, p, kinds.get(p, Value)) for p in inspect.signature(stated).parameters]
-        result = stated(*arguments)
-    if not isinstance(result, Rewrite):
-        raise OptimizeError(f"rule {name}", "result", type(result).__name__, "left >> right, both in op notation")
-    matrices = [rank(p, 2) for p, kind in kinds.items() if kind == Matrix]
-    conditions = (*matrices, *where)
-    made = Rule(name, label or name, safety, stated, g, result.left.id, g.own(result.right).id, conditions, phases,
-                near, on, samples)  # fmt: skip
-    check_shape_of(made)
-    return made
-
-
-def _variable(g: Graph, name: str, kind: Any) -> Value | AttrVar:
-    operand = Value in (kind, *get_args(kind))
-    return g.append("var", (), (("name", name),), g.value_type) if operand else AttrVar(name)
-
-
-def _check_words(name: str, safety: Safety, phases: tuple[Phase, ...], where: tuple[Condition, ...]) -> None:
-    if safety not in get_args(Safety):
-        raise OptimizeError(f"rule {name}", "safety", repr(safety), f"one of {', '.join(get_args(Safety))}")
-    lost = [p for p in phases if p not in ALL_PHASES]
-    if lost:
-        raise OptimizeError(f"rule {name}", "phases", repr(lost[0]), f"some of {', '.join(ALL_PHASES)}")
-    for condition in where:
-        if not isinstance(condition, Condition):
-            raise OptimizeError(f"rule {name}", "where", repr(condition), 'conditions such as single_use("x")')
-
-
-# the rules of fused ops -----------------------------------------------------------------------------------------------
-def fused_rules(op: Op) -> Iterator[Rule]:
-    """body → op, one rule for each value of a Literal attribute; none for an op without a label."""
-    for i, (fixed, label) in enumerate(op.variants()):
-        name = f"fuse_{op.name.removeprefix('fused_')}" + "".join(f"_{v}" for v in fixed.values() if i)
-        pattern = op.pattern(**fixed)
-        with pattern:
-            operands = [Value(pattern, n.id) for n in pattern.nodes[: len(op.operands)]]
-            attrs = {p.name: AttrVar(p.name) for p in op.attributes} | fixed
-            left, right = pattern.output_ids[0], op(*operands, **attrs).id
-        yield Rule(name, label, op.safety, op.rule, pattern, left, right, (), op.phases, near=True)
-
-
 # the rules ------------------------------------------------------------------------------------------------------------
 RULES.add(Rule(CSE, "CSE", "exact", hash_cons))
-RULES.add(Rule(FOLD, "Fold Constant", "rounding", fold_constant))
+RULES.add(Rule(FOLD, "Fold Constant", "rounding", fold_constant, tolerance=F32_CONSTANTS))
 
 
 @rule(safety="exact", label="Neg∘Neg→x")
@@ -278,21 +108,66 @@ def permute_identity(x: Value, p: Shape) -> Rewrite:
     return permute(x, p) >> x
 
 
+@rule(safety="exact", label="Abs∘Neg→Abs")
+def abs_neg(x: Value) -> Rewrite:
+    """|−x| is |x|."""
+    return abs(neg(x)) >> abs(x)
+
+
+@rule(safety="exact", label="Abs∘Abs→Abs")
+def abs_abs(x: Value) -> Rewrite:
+    """||x|| is |x|."""
+    return abs(abs(x)) >> abs(x)
+
+
+@rule(safety="exact", label="Clamp∘Clamp→Clamp")
+def clamp_clamp(x: Value, lo: float, hi: float) -> Rewrite:
+    """A second clamp to the same bounds changes nothing."""
+    return clamp(clamp(x, lo, hi), lo, hi) >> clamp(x, lo, hi)
+
+
+@rule(safety="exact", label="Scale→x")
+def scale_by_one(x: Value) -> Rewrite:
+    """1 · x is x."""
+    return scale(x, 1.0) >> x
+
+
+@rule(
+    safety="rounding", label="Scale∘Scale→Scale", where=(attr_compose("a", "b", "c"), finite("c")),
+    tolerance=F32_CONSTANTS,
+)  # fmt: skip
+def scale_scale(x: Value, a: float, b: float, c: float) -> Rewrite:
+    """Two factors are one, where float32 holds their product."""
+    return scale(scale(x, b), a) >> scale(x, c)
+
+
+@rule(safety="rounding", label="Mul+Recip→Div")
+def mul_recip(a: Value, b: Value) -> Rewrite:
+    """a · (1 / b) is a / b."""
+    return a * recip(b) >> div(a, b)
+
+
+@rule(safety="rounding", label="Div→Mul+Recip")
+def div_opened(a: Value, b: Value) -> Rewrite:
+    """a / b is a · (1 / b): lets quotients share the reciprocal."""
+    return div(a, b) >> a * recip(b)
+
+
 @rule(safety="exact", label="Mul∘One→x")
 def mul_by_one(x: Value, s: Shape) -> Rewrite:
     """x · 1 is x: what the seed of a gradient leaves behind."""
     return x * full(s, 1.0) >> x
 
 
-@rule(safety="exact", label="Add+BroadcastTo→BiasAdd", near=True, where=(rank("b", 1), shape_eq("b", "x", last=True)))
+@rule(safety="exact", label="Add+BroadcastTo→BiasAdd", near=True, where=(shape_eq("b", "x", last=True),))
 def broadcast_to_bias_add(x: Value, b: Value, s: Shape) -> Rewrite:
-    """A vector added to every row is a bias."""
+    """A row added to every row is a bias."""
     return x + broadcast_to(b, s) >> bias_add(x, b)
 
 
-@rule(safety="exact", label="Mul+BroadcastTo→BiasMul", near=True, where=(rank("b", 1), shape_eq("b", "x", last=True)))
+@rule(safety="exact", label="Mul+BroadcastTo→BiasMul", near=True, where=(shape_eq("b", "x", last=True),))
 def broadcast_to_bias_mul(x: Value, b: Value, s: Shape) -> Rewrite:
-    """A vector multiplied into every row is a scale per column."""
+    """A row multiplied into every row is a scale per column."""
     return x * broadcast_to(b, s) >> bias_mul(x, b)
 
 
@@ -320,8 +195,55 @@ def matmul_of_transposed_a(a: Value, b: Value) -> Rewrite:
     return matmul(transpose(a), b) >> matmul_at(a, b)
 
 
+@rule(safety="rounding", label="MatMulBT+Transpose→MatMul")
+def matmul_bt_of_transposed_b(a: Value, b: Value) -> Rewrite:
+    """a · (bᵀ)ᵀ is a · b."""
+    return matmul_bt(a, transpose(b)) >> matmul(a, b)
+
+
+@rule(safety="rounding", label="Transpose+MatMulAT→MatMul")
+def matmul_at_of_transposed_a(a: Value, b: Value) -> Rewrite:
+    """(aᵀ)ᵀ · b is a · b."""
+    return matmul_at(transpose(a), b) >> matmul(a, b)
+
+
+@rule(safety="rounding", label="Transpose+MatMulBT→Transpose∘MatMul")
+def matmul_bt_of_transposed_a(a: Value, b: Value) -> Rewrite:
+    """aᵀ · bᵀ is (b · a)ᵀ: one transpose instead of two."""
+    return matmul_bt(transpose(a), b) >> transpose(matmul(b, a))
+
+
+@rule(safety="rounding", label="MatMulAT+Transpose→Transpose∘MatMul")
+def matmul_at_of_transposed_b(a: Value, b: Value) -> Rewrite:
+    """aᵀ · bᵀ is (b · a)ᵀ: one transpose instead of two."""
+    return matmul_at(a, transpose(b)) >> transpose(matmul(b, a))
+
+
+@rule(safety="rounding", label="Transpose∘MatMulBT→MatMulBT")
+def transpose_of_matmul_bt(a: Value, b: Value) -> Rewrite:
+    """(a · bᵀ)ᵀ is b · aᵀ."""
+    return transpose(matmul_bt(a, b)) >> matmul_bt(b, a)
+
+
+@rule(safety="rounding", label="Transpose∘MatMulAT→MatMulAT")
+def transpose_of_matmul_at(a: Value, b: Value) -> Rewrite:
+    """(aᵀ · b)ᵀ is bᵀ · a."""
+    return transpose(matmul_at(a, b)) >> matmul_at(b, a)
+
+
+# off: a norm inside a product is computed again by every tile, and again by the gradient
+@rule(safety="rounding", label="RmsNorm+MatMul→FusedRmsNormMatMul", near=True, on=False)
+def fuse_rms_norm_matmul(x: Matrix, w: Value, m: Matrix, eps: float) -> Rewrite:
+    """A normalized operand of a product is normalized as it is read."""
+    return matmul(rms_norm(x, w, eps), m) >> fused_rms_norm_matmul(x, w, m, eps)
+
+
 @rule(safety="exact", label="StopGradient→x", phases=("full",))
 def drop_stop_gradient(x: Value) -> Rewrite:
     """Once the gradients are there, `stop_gradient` has done its work."""
     return stop_gradient(x) >> x
 
+
+
+import gdlab.rewrite.packing  # noqa: E402  (… and with those that pack weights)
+import gdlab.rewrite.recognize  # noqa: E402, F401  (fills the table with the rules that recognize composites)

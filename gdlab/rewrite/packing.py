@@ -1,0 +1,59 @@
+"""The rules that put the weights of neighbouring products side by side, so that one product reads both.
+
+Both weights must be parameters that nothing else reads: then the packed one is their storage (`graph.derived_params`).
+"""
+
+# mypy: disable-error-code="no-any-return"
+# (`>>` of a Value is Any to the checker: only inside a rule does it make a Rewrite)
+
+from __future__ import annotations
+
+from gdlab.graph import Value
+from gdlab.op import Sample
+from gdlab.ops import geglu, geglu_concat, matmul, matmul_bt, swiglu, swiglu_concat
+from gdlab.ops.packed import packed
+from gdlab.rewrite.conditions import dtype, is_param, not_output, shape_eq, single_use
+from gdlab.rewrite.pattern import Rewrite
+from gdlab.rewrite.table import rule
+from gdlab.types import f32
+
+__all__ = ["PACKING"]
+
+PACKING = ("pack_swiglu", "pack_swiglu_bt", "pack_geglu", "pack_geglu_bt")
+
+WEIGHTS = (
+    is_param("gate"), is_param("up"), dtype("gate", f32), dtype("up", f32), shape_eq("up", "gate"),
+    not_output("gate"), not_output("up"), single_use("gate"), single_use("up"),
+)  # fmt: skip
+COLUMNS = (Sample((3, 4), (4, 5), (4, 5)), Sample((1, 2), (2, 1), (2, 1)))
+ROWS = (Sample((3, 4), (5, 4), (5, 4)), Sample((1, 2), (1, 2), (1, 2)))
+
+
+@rule(
+    safety="rounding", label="SwiGLU(MatMul,MatMul)→SwiGLUConcat(MatMul)", near=True, where=WEIGHTS, samples=COLUMNS
+)
+def pack_swiglu(h: Value, gate: Value, up: Value) -> Rewrite:
+    """Gate and up of a SwiGLU in one product: their weights lie column by column in one."""
+    return swiglu(matmul(h, gate), matmul(h, up)) >> swiglu_concat(matmul(h, packed([gate, up], 1)))
+
+
+@rule(
+    safety="rounding", label="SwiGLU(MatMulBT,MatMulBT)→SwiGLUConcat(MatMulBT)", near=True, where=WEIGHTS, samples=ROWS
+)
+def pack_swiglu_bt(h: Value, gate: Value, up: Value) -> Rewrite:
+    """The same of weights [out, in]: they lie one behind the other."""
+    return swiglu(matmul_bt(h, gate), matmul_bt(h, up)) >> swiglu_concat(matmul_bt(h, packed([gate, up], 0)))
+
+
+@rule(safety="rounding", label="GeGLU(MatMul,MatMul)→GeGLUConcat(MatMul)", near=True, where=WEIGHTS, samples=COLUMNS)
+def pack_geglu(h: Value, gate: Value, up: Value) -> Rewrite:
+    """Gate and up of a GeGLU in one product."""
+    return geglu(matmul(h, gate), matmul(h, up)) >> geglu_concat(matmul(h, packed([gate, up], 1)))
+
+
+@rule(
+    safety="rounding", label="GeGLU(MatMulBT,MatMulBT)→GeGLUConcat(MatMulBT)", near=True, where=WEIGHTS, samples=ROWS
+)
+def pack_geglu_bt(h: Value, gate: Value, up: Value) -> Rewrite:
+    """The same of weights [out, in]."""
+    return geglu(matmul_bt(h, gate), matmul_bt(h, up)) >> geglu_concat(matmul_bt(h, packed([gate, up], 0)))

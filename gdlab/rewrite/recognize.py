@@ -1,0 +1,275 @@
+"""The rules that find a composite in what people write out: softmax, norms, gelu, softplus, means.
+
+A long spelling is found in short hops, because many-premise joins are what makes a rule set slow: first the spellings
+of a part are made equal, which by itself gains nothing, then one rule names the whole.
+"""
+
+# mypy: disable-error-code="no-any-return"
+# (`>>` of a Value is Any to the checker: only inside a rule does it make a Rewrite)
+
+from __future__ import annotations
+
+import math
+
+from gdlab import ops
+from gdlab.graph import Value
+from gdlab.op import Sample
+from gdlab.ops import (
+    add_scalar,
+    bias_add,
+    bias_mul,
+    broadcast_to,
+    div,
+    exp,
+    log,
+    matmul,
+    matmul_bt,
+    max_inner,
+    mean,
+    mean_all,
+    mean_inner,
+    neg,
+    pow_scalar,
+    recip,
+    relu,
+    rms_norm,
+    rsqrt,
+    scale,
+    sigmoid,
+    sqrt,
+    square,
+    sum_all,
+    sum_inner,
+    sum_rows,
+    tanh,
+)
+from gdlab.ops.functions import erf
+from gdlab.rewrite.conditions import (
+    attr_eq,
+    causal_mask,
+    finite,
+    last_axis,
+    leading_axes,
+    mean_factor,
+    one_over,
+    one_over_root,
+    rank,
+    shape_eq,
+    width,
+)
+from gdlab.rewrite.pattern import F32_CONSTANTS, Matrix, Rewrite
+from gdlab.rewrite.table import rule
+from gdlab.types import Shape
+
+__all__: list[str] = []
+
+CUBE, ROOT, STEEP = 0.044715, math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi)
+
+
+# spellings of parts ---------------------------------------------------------------------------------------------------
+@rule(safety="exact", label="Square→Mul")
+def square_opened(x: Value) -> Rewrite:
+    """x² is x · x."""
+    return square(x) >> x * x
+
+
+LAST = tuple(Sample(shape, attrs={"axes": (len(shape) - 1,)}) for shape in ((3, 4), (2, 3, 4), (4,)))
+
+
+@rule(safety="exact", label="Sum→SumInner", where=(attr_eq("axes", last_axis("x")),), samples=LAST)
+def sum_over_the_last_axis(x: Value, axes: Shape) -> Rewrite:
+    """A sum over the last axis, which is kept."""
+    return ops.sum(x, axes, True) >> sum_inner(x)
+
+
+@rule(safety="exact", label="Mean→MeanInner", where=(attr_eq("axes", last_axis("x")),), samples=LAST)
+def mean_over_the_last_axis(x: Value, axes: Shape) -> Rewrite:
+    """A mean over the last axis, which is kept."""
+    return mean(x, axes, True) >> mean_inner(x)
+
+
+@rule(safety="exact", label="Max→MaxInner", where=(attr_eq("axes", last_axis("x")),), samples=LAST)
+def max_over_the_last_axis(x: Value, axes: Shape) -> Rewrite:
+    """A maximum over the last axis, which is kept."""
+    return ops.max(x, axes, True) >> max_inner(x)
+
+
+@rule(safety="rounding", label="Recip∘Sqrt→Rsqrt")
+def recip_sqrt(x: Value) -> Rewrite:
+    """1 / √x."""
+    return recip(sqrt(x)) >> rsqrt(x)
+
+
+@rule(safety="exact", label="Recip∘BroadcastTo→BroadcastTo∘Recip")
+def recip_of_broadcast(x: Value, s: Shape) -> Rewrite:
+    """The reciprocal first, then the copies."""
+    return recip(broadcast_to(x, s)) >> broadcast_to(recip(x), s)
+
+
+@rule(safety="rounding", label="Mul+BroadcastTo∘Recip→Div")
+def mul_broadcast_recip(a: Value, b: Value, s: Shape) -> Rewrite:
+    """a times copies of 1 / b is a over copies of b."""
+    return a * broadcast_to(recip(b), s) >> div(a, broadcast_to(b, s))
+
+
+# mean = Σ / N ---------------------------------------------------------------------------------------------------------
+SUMS = (
+    Sample((3, 4), attrs={"axes": (1,), "keepdims": False, "c": 0.25}),
+    Sample((3, 5), attrs={"axes": (0,), "keepdims": True, "c": one_over(3)}),
+    Sample((2, 3, 4), attrs={"axes": (0, 2), "keepdims": False, "c": 0.125}),
+)
+FACTOR = (attr_eq("c", mean_factor("x", "s")),)
+
+
+@rule(safety="rounding", label="Recognize Mean", near=True, where=FACTOR, samples=SUMS, tolerance=F32_CONSTANTS)
+def recognize_mean(x: Value, axes: Shape, keepdims: bool, c: float) -> Rewrite:
+    """A sum over N elements, divided by N."""
+    return scale(ops.sum(x, axes, keepdims).named("s"), c) >> mean(x, axes, keepdims)
+
+
+INNER = (Sample((3, 4), attrs={"c": 0.25}), Sample((2, 3, 5), attrs={"c": one_over(5)}))
+
+
+@rule(safety="rounding", label="Recognize Mean", near=True, where=FACTOR, samples=INNER, tolerance=F32_CONSTANTS)
+def recognize_mean_inner(x: Value, c: float) -> Rewrite:
+    """A sum along the last axis, divided by its extent."""
+    return scale(sum_inner(x).named("s"), c) >> mean_inner(x)
+
+
+WHOLE = (Sample((3, 4), attrs={"c": one_over(12)}), Sample((5,), attrs={"c": one_over(5)}))
+
+
+@rule(safety="rounding", label="Recognize Mean", near=True, where=FACTOR, samples=WHOLE, tolerance=F32_CONSTANTS)
+def recognize_mean_all(x: Value, c: float) -> Rewrite:
+    """A sum of all elements, divided by their number."""
+    return scale(sum_all(x).named("s"), c) >> mean_all(x)
+
+
+ROWS = (
+    Sample((3, 4), attrs={"c": one_over(3), "axes": (0,)}),
+    Sample((2, 3, 5), attrs={"c": one_over(6), "axes": (0, 1)}),
+)
+
+
+@rule(
+    safety="rounding", label="Recognize Mean", near=True, where=(*FACTOR, attr_eq("axes", leading_axes("x"))),
+    samples=ROWS, tolerance=F32_CONSTANTS,
+)  # fmt: skip
+def recognize_mean_of_rows(x: Value, c: float, axes: Shape) -> Rewrite:
+    """A sum over the rows, divided by their number."""
+    return scale(sum_rows(x).named("s"), c) >> mean(x, axes, False)
+
+
+# softmax --------------------------------------------------------------------------------------------------------------
+@rule(safety="rounding", label="Recognize Softmax", tolerance=F32_CONSTANTS)
+def recognize_softmax(x: Value, s: Shape) -> Rewrite:
+    """e^(x − max) over its sum along the last axis."""
+    powers = exp(x - broadcast_to(max_inner(x), s))
+    return div(powers, broadcast_to(sum_inner(powers), s)) >> ops.softmax(x)
+
+
+@rule(safety="rounding", label="Recognize LogSoftmax", tolerance=F32_CONSTANTS)
+def recognize_log_softmax(x: Value, s: Shape) -> Rewrite:
+    """x − max − ln Σ e^(x − max) along the last axis."""
+    shifted = x - broadcast_to(max_inner(x), s)
+    return shifted - broadcast_to(log(sum_inner(exp(shifted))), s) >> ops.log_softmax(x)
+
+
+# norms ----------------------------------------------------------------------------------------------------------------
+@rule(
+    safety="rounding", label="Recognize RmsNorm", near=True, where=(rank("w", 1), finite("eps", above=0)),
+    tolerance=F32_CONSTANTS,
+)  # fmt: skip
+def recognize_rms_norm(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
+    """x / √(mean x² + eps) · w along the last axis; x / √… is found by way of its reciprocal."""
+    size = rsqrt(add_scalar(mean_inner(x * x), eps))
+    return bias_mul(x * broadcast_to(size, s), w) >> rms_norm(x, w, eps)
+
+
+@rule(safety="rounding", label="Recognize LayerNorm", near=True, where=(rank("b", 1),), tolerance=F32_CONSTANTS)
+def recognize_layer_norm(x: Value, w: Value, b: Value, s: Shape, eps: float) -> Rewrite:
+    """The rms_norm of what is left of x without its mean, and a bias."""
+    centred = x - broadcast_to(mean_inner(x), s)
+    return bias_add(rms_norm(centred, w, eps), b) >> ops.layer_norm(x, w, b, eps)
+
+
+# gelu -----------------------------------------------------------------------------------------------------------------
+@rule(safety="rounding", label="PowScalar→Mul")
+def cube_opened(x: Value) -> Rewrite:
+    """x³ is x · x · x."""
+    return pow_scalar(x, 3.0) >> x * x * x
+
+
+@rule(safety="rounding", label="Scale·x·x→Scale∘Cube")
+def scaled_cube(x: Value, c: float) -> Rewrite:
+    """c · x · x · x is c times the cube."""
+    return scale(x, c) * x * x >> scale(x * x * x, c)
+
+
+@rule(safety="rounding", label="Scale∘(x·(1+t))→Scale(x)·(1+t)")
+def half_inside(x: Value, t: Value) -> Rewrite:
+    """Half of x · (1 + t), with the half at x."""
+    return scale(x * add_scalar(t, 1.0), 0.5) >> scale(x, 0.5) * add_scalar(t, 1.0)
+
+
+@rule(safety="rounding", label="x·Scale(1+t)→Scale(x)·(1+t)")
+def half_at_the_other(x: Value, t: Value) -> Rewrite:
+    """x times half of 1 + t, with the half at x."""
+    return x * scale(add_scalar(t, 1.0), 0.5) >> scale(x, 0.5) * add_scalar(t, 1.0)
+
+
+@rule(safety="rounding", label="Recognize Gelu", tolerance=F32_CONSTANTS)
+def recognize_gelu_tanh(x: Value) -> Rewrite:
+    """x / 2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
+    inner = scale(x + scale(x * x * x, CUBE), ROOT)
+    return scale(x, 0.5) * add_scalar(tanh(inner), 1.0) >> ops.gelu(x)
+
+
+@rule(safety="rounding", label="Recognize Gelu", tolerance=F32_CONSTANTS)
+def recognize_gelu_sigmoid(x: Value) -> Rewrite:
+    """x · sigmoid(2 √(2/π) (x + 0.044715 x³))."""
+    return x * sigmoid(scale(x + scale(x * x * x, CUBE), STEEP)) >> ops.gelu(x)
+
+
+@rule(safety="rounding", label="Recognize GeluErf", tolerance=F32_CONSTANTS)
+def recognize_gelu_erf(x: Value) -> Rewrite:
+    """x / 2 · (1 + erf(x / √2))."""
+    return scale(x, 0.5) * add_scalar(erf(scale(x, math.sqrt(0.5))), 1.0) >> ops.gelu_erf(x)
+
+
+# not in the forward graph: at 0 the spelling has gradient 0 (relu and |x| say so), softplus one half
+@rule(safety="rounding", label="Recognize Softplus", phases=("full", "inference"), tolerance=F32_CONSTANTS)
+def recognize_softplus(x: Value) -> Rewrite:
+    """relu(x) + ln(1 + e^−|x|)."""
+    return relu(x) + log(add_scalar(exp(neg(ops.abs(x))), 1.0)) >> ops.softplus(x, 1.0)
+
+
+# attention of one head ------------------------------------------------------------------------------------------------
+SQUARE = (shape_eq("k", "q"), shape_eq("v", "k"), attr_eq("c", one_over_root("q")), attr_eq("d", width("q")))
+HEADS = (Sample((3, 4), (3, 4), (3, 4), attrs={"c": 0.5, "d": 4}),)
+MASKED = (Sample((3, 4), (3, 4), (3, 3), (3, 4), attrs={"c": 0.5, "d": 4}),)
+
+
+@rule(safety="rounding", label="Scale∘MatMulBT→MatMulBT∘Scale")
+def scaled_query(q: Value, k: Value, c: float) -> Rewrite:
+    """(c · q) · kᵀ is c · (q · kᵀ): scores are scaled before or after."""
+    return matmul_bt(scale(q, c), k) >> scale(matmul_bt(q, k), c)
+
+
+@rule(
+    safety="rounding", label="Recognize FullAttention", near=True, where=SQUARE, samples=HEADS, tolerance=F32_CONSTANTS
+)
+def recognize_full_attention(q: Matrix, k: Value, v: Value, c: float, d: int) -> Rewrite:
+    """softmax(q · kᵀ / √d) · v."""
+    scores = ops.softmax(scale(matmul_bt(q, k), c))
+    return matmul(scores, v) >> ops.full_attention(q, k, v, 1, 1, d)
+
+
+@rule(
+    safety="rounding", label="Recognize CausalAttention", near=True, where=(*SQUARE, causal_mask("mask")),
+    samples=MASKED, tolerance=F32_CONSTANTS,
+)  # fmt: skip
+def recognize_causal_attention(q: Matrix, k: Value, mask: Value, v: Value, c: float, d: int) -> Rewrite:
+    """softmax(q · kᵀ / √d + mask) · v, where the mask hides the later keys."""
+    scores = ops.softmax(scale(matmul_bt(q, k), c) + mask)
+    return matmul(scores, v) >> ops.causal_attention(q, k, v, 1, 1, d)
