@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-# One thread of a software driver: a small dispatch costs a tenth. Before anything asks for an adapter.
-os.environ.setdefault("LP_NUM_THREADS", "0")
+# One thread of a software driver: a small dispatch costs a tenth. Before anything asks for an adapter. Kernels get all.
+if "kernels" not in sys.argv:
+    os.environ.setdefault("LP_NUM_THREADS", "0")
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --readme` -->", "<!-- end of benchmarks -->"
@@ -20,8 +21,15 @@ BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --readme` -->", "<!
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("all", "kernels"), default="all", help="kernels: only their table")
+    parser.add_argument("--only", default="", help="of the kernels those whose names contain this")
     parser.add_argument("--readme", action="store_true", help="rewrite the table in README.md")
     options = parser.parse_args()
+    if options.what == "kernels":
+        from benchmarks.kernels import print_table
+
+        print_table(options.only)
+        return 0
     start = time.perf_counter()
     text = table()
     print(text)
@@ -33,12 +41,13 @@ def main() -> int:
 
 def table() -> str:
     """Every row, measured now."""
-    from benchmarks import passes, steps
+    from benchmarks import passes, recognize, steps
     from benchmarks.measure import Row, machine
 
     parts: tuple[Callable[[], Iterable[Row]], ...] = (
         lambda: [passes.import_row()],
         passes.pass_rows,
+        recognize.recognize_rows,
         steps.build_rows,
         steps.step_rows,
         steps.encode_rows,

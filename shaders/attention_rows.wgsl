@@ -19,7 +19,12 @@ fn unit(u: u32) {
         let s1 = select(lowest, scores[1], seen(rows.y, key));
         let s2 = select(lowest, scores[2], seen(rows.z, key));
         let s3 = select(lowest, scores[3], seen(rows.w, key));
-        let now = vec4<f32>(highest4(highest.x, s0), highest4(highest.y, s1), highest4(highest.z, s2), highest4(highest.w, s3));
+        let now = vec4<f32>(
+            highest4(highest.x, s0),
+            highest4(highest.y, s1),
+            highest4(highest.z, s2),
+            highest4(highest.w, s3),
+        );
         let shrink = exp(highest - now);
         highest = now;
         let p0 = select(vec4<f32>(), exp(s0 - now.x), seen(rows.x, key));

@@ -66,7 +66,12 @@ fn weigh(lane: u32, row: u32, head: u32, column: u32, kv: u32) -> Sums {
     );
     if (lane < 64u) {
         let four = lane * 4u;
-        let found = vec4<f32>(largest(tile[four]), largest(tile[four + 1u]), largest(tile[four + 2u]), largest(tile[four + 3u]));
+        let found = vec4<f32>(
+            largest(tile[four]),
+            largest(tile[four + 1u]),
+            largest(tile[four + 2u]),
+            largest(tile[four + 3u]),
+        );
         tile[256u + lane / 4u][lane % 4u] = largest(found);
     }
     workgroupBarrier();
