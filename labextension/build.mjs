@@ -27,10 +27,29 @@ const styles = {
   },
 };
 
+/**
+ * The layouts as one function that stands on its own: the page calls it, and its text is what a worker runs.
+ * `import { engine } from "layout-engine"` gives `engine()`, which returns the exports of src/layout/engines.ts.
+ */
+const layoutEngine = {
+  name: 'layout-engine',
+  setup(builder) {
+    builder.onResolve({ filter: /^layout-engine$/ }, ({ path }) => ({ path, namespace: 'engine' }));
+    builder.onLoad({ filter: /.*/, namespace: 'engine' }, async () => {
+      const { outputFiles, metafile } = await build({
+        absWorkingDir: here, entryPoints: ['src/layout/engines.ts'], bundle: true, format: 'iife', globalName: 'exported',
+        target: 'es2022', charset: 'utf8', write: false, metafile: true, logLevel: 'warning',
+      });
+      const watchFiles = Object.keys(metafile.inputs).map(path => join(here, path));
+      return { contents: `export function engine() {\n${outputFiles[0].text}return exported;\n}`, loader: 'js', watchFiles };
+    });
+  },
+};
+
 const common = {
   absWorkingDir: here, bundle: true, format: 'esm', target: 'es2022', charset: 'utf8', legalComments: 'inline',
   logLevel: 'warning',
-  plugins: [styles],
+  plugins: [styles, layoutEngine],
 };
 
 /** Imports of packages that the page shares become a look-up in what the container (below) fetched; `names` collects them. */
@@ -86,15 +105,15 @@ const write = (path, content) => {
 
 async function buildModules() {
   const entryPoints = { gdlab: 'src/index.ts', loader: 'src/loader.ts' };
-  await build({ ...common, entryPoints, outdir: join(out, 'static') });
+  await build({ ...common, entryPoints, outdir: join(out, 'static'), minify: true });
 }
 
 async function buildExtension() {
   const names = new Set();
   const outdir = join(out, 'labextension', 'static');
   const { outputFiles, metafile } = await build({
-    ...common, entryPoints: ['src/plugin.ts'], outdir, splitting: true, write: false, metafile: true,
-    entryNames: '[name].[hash]', chunkNames: 'chunk.[hash]', plugins: [styles, sharedPackages(names)],
+    ...common, entryPoints: ['src/plugin.ts'], outdir, minify: true, splitting: true, write: false, metafile: true,
+    entryNames: '[name].[hash]', chunkNames: 'chunk.[hash]', plugins: [styles, layoutEngine, sharedPackages(names)],
   });
   const [entry] = Object.entries(metafile.outputs).find(([, made]) => made.entryPoint === 'src/plugin.ts');
   const text = `(${container})(${JSON.stringify(basename(entry))}, ${JSON.stringify([...names].sort())});\n`;

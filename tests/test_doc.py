@@ -607,7 +607,8 @@ def test_packed_forms() -> None:
 
 def test_records_fill_in_what_is_absent(mlp: Document) -> None:
     record = mlp.nodes("written")[0]
-    assert record["twin"] == -1 and record["after"] == [] and record["group"] == -1 and record["fate"] is None
+    assert record["twin"] == -1 and record["after"] == [] and record["fate"] is None
+    assert mlp.nodes("written")[13]["group"] == -1, "the loss is computed outside the helper function"
     with pytest.raises(IndexError, match="row 99 of"):
         mlp.nodes("written")[99]
     with pytest.raises(UnknownNameError, match="stage: given finale, wanted one of written, .*nearest: final"):

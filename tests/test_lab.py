@@ -222,3 +222,25 @@ def test_names_disturb_nothing_and_a_closed_study_stays_readable(lab: Server, pa
     view.locator('[role="tab"][data-tab="plan"]').click()
     strip = view.locator(".gd-strip")
     assert strip.locator(".gd-tick").count() > 150 and strip.evaluate("e => e.scrollWidth <= e.clientWidth")
+
+
+BROKEN = """%%graph bad --train --device cpu
+x = input("x", (8, 16))
+h = square(x @ parameter("w", (16, 16)))
+p = softmax(h @ parameter("v", (16, 4)))
+log(p - 2.0).sum_all()"""
+
+
+def test_a_nan_lights_the_line_that_made_it(lab: Server, page: Page) -> None:
+    """A run stops at the first loss that is not finite; the first bad dispatch, its node and line are lit."""
+    run = "%graph_run bad 50 --feed random:0 --sgd 0.1 --init 0"
+    open_notebook(page, lab, ["%load_ext gdlab", BROKEN, run], "nan.ipynb")
+    for i in range(3):
+        run_cell(page, i)
+    session = cell(page, 2).locator('[data-pane="session"]')
+    session.locator('li[data-kind="nonfinite"]', has_text="first NaN: dispatch").wait_for()
+    assert session.locator('[data-value="state"]').inner_text().startswith("paused") and steps(page, 2) == 1
+    written = cell(page, 1).locator('[data-pane="before"]')
+    written.locator("[data-lit]", has_text="log").wait_for()
+    cell(page, 1).locator('[data-command="source"]').click()
+    cell(page, 1).locator('[data-pane="source"] [data-lit]', has_text="log(p - 2.0)").first.wait_for()

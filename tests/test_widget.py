@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from networks import mlp
 
+from gdlab import ops
+from gdlab.graph import Graph
 from gdlab.jupyter import widget
 from gdlab.jupyter.messages import PROTOCOL
 from gdlab.jupyter.widget import Panel, merge_points
@@ -185,3 +187,48 @@ def test_a_non_finite_loss_is_an_event_with_a_place(panel):
     assert event["kind"] == "nonfinite" and event["about"] == f"node:0.{study.graph.output_ids[0]}"
     until(lambda: of(panel, "metrics")[-1]["state"] == "paused")
     assert "non-finite loss" in of(panel, "metrics")[-1]["reason"]
+
+
+def test_the_first_bad_dispatch_is_named(monkeypatch):
+    """After the loss, the dispatch at which the NaN arises: the one that takes the logarithm of a negative number."""
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(widget.GraphWidget, "send", lambda self, content, buffers=None: sent.append(content))
+    with Graph() as g:
+        h = ops.square(ops.input("x", (8, 16)) @ ops.parameter("w", (16, 16))).named("h")
+        g.set_outputs(ops.log(ops.softmax(h @ ops.parameter("v", (16, 4))) - 2.0).sum_all())
+    study = Study(g, train=True, device="cpu", name="bad")
+    panel = Panel(study)
+    panel.sent = sent
+    panel.show(study.doc)
+    study.prepare(feed="random:0", sgd=0.1, init=0)
+    ask(panel, 1, "run", steps=5)
+    until(lambda: any((e["about"] or "").startswith("dispatch:") for e in of(panel, "event")))
+    cause = next(e for e in of(panel, "event") if (e["about"] or "").startswith("dispatch:"))
+    lit = study.doc.select(cause["about"])
+    assert any(f"node:0.{n.id}" in lit for n in g if n.op == "log") and cause["kind"] == "nonfinite"
+    assert "first NaN: dispatch" in cause["text"]
+    assert study.session.step_count == 1, "looking makes no step"
+    panel.close()
+    study.close()
+
+
+def test_why_not_is_answered_in_words_with_the_line_of_python(panel):
+    graph = panel.study.optimized
+    relu = next(n for n in graph if n.op == "relu")
+    reply = ask(panel, 1, "why", a=relu.inputs[0], b=relu.id, phase="forward")
+    assert reply["ok"] and reply["result"]["text"] == panel.study.report.why_not(relu.inputs[0], relu.id).text
+    assert all(len(guard) == 3 for guard in reply["result"]["guards"])
+    rule = panel.study.report.rules[0].id
+    assert ask(panel, 2, "why", a=rule)["result"]["text"] == panel.study.report.why_not(rule).text
+    assert "wanted two node ids" in ask(panel, 3, "why", a=None)["error"]["message"]
+    assert not ask(panel, 4, "why", a=10**6, b=0)["ok"]
+
+
+def test_reset_speed_and_watch_reach_the_runner(panel):
+    panel.study.prepare(feed="random:0", sgd=0.1, init=0)
+    ask(panel, 1, "run", steps=5)
+    until(lambda: panel.study.session.step_count == 5 and panel.study.runner.state == "ready")
+    assert ask(panel, 2, "speed", steps_per_second=10)["ok"] and panel.study.runner.speed == 10
+    assert ask(panel, 3, "watch", mode="parameters")["ok"] and panel.study.runner.watch == "parameters"
+    assert ask(panel, 4, "reset")["ok"] and panel.study.session.step_count == 0
+    assert not ask(panel, 5, "watch", mode="nothing")["ok"] and not ask(panel, 6, "speed", steps_per_second=-1)["ok"]

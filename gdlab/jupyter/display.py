@@ -5,18 +5,19 @@ from __future__ import annotations
 import base64
 import gzip
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from IPython.display import display
 
-from gdlab.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.jupyter.widget import panel_of
 from gdlab.study import Study
 from gdlab.view.doc import Document
+from gdlab.view.engines import laid_out
 from gdlab.view.picture import picture
 from gdlab.view.text import twin
+from gdlab.view.things import document_of, first_view
 
 MIME = "application/vnd.gdlab.graph.v1+json"
 _MAX_TEXT_LINES = 200
@@ -24,18 +25,23 @@ _MAX_PACKED_BYTES = 1_000_000
 _outputs = itertools.count(1)
 
 
-def show_study(study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None) -> None:
+View = Mapping[str, Any]  # what a picture opens with: overlay, engine, depth, around, select, diff
+
+
+def show_study(
+    study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None, view: View | None = None
+) -> None:
     """Display a study with these views open; live unless `static`."""
-    data, metadata = study_bundle(study, show, static=static, height=height)
+    data, metadata = study_bundle(study, show, static=static, height=height, view=view)
     display(data, metadata=metadata, raw=True)
 
 
 def study_bundle(
-    study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None
+    study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None, view: View | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The whole bundle of a study: the static part, and unless `static` the live widget."""
     document = study.doc
-    data, metadata = bundle(document, show, height)
+    data, metadata = bundle(document, show, height, view)
     if static:
         return data, metadata
     panel = panel_of(study)
@@ -46,35 +52,41 @@ def study_bundle(
     return {**{k: v for k, v in live_data.items() if k != "text/plain"}, **data}, {**live_metadata, **metadata}
 
 
-def rich(thing: Study | Graph | Document) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a cell shows whose last expression is a study, a graph or a document."""
+def rich(thing: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a cell shows whose last expression is a study, or anything else that has a picture."""
     if isinstance(thing, Graph):
         thing = Study(thing)
-    return bundle(thing, ["opt"]) if isinstance(thing, Document) else study_bundle(thing, ["opt"])
+    return study_bundle(thing, ["opt"]) if isinstance(thing, Study) else bundle(document_of(thing), [first_view(thing)])
 
 
-def show_thing(thing: Any, show: Sequence[str], *, static: bool = False, height: int | None = None) -> None:
-    """Display a study, a graph or a document."""
+def show_thing(
+    thing: Any, show: Sequence[str], *, static: bool = False, height: int | None = None, view: View | None = None
+) -> None:
+    """Display a study, or anything else that has a picture: a graph, report, plan, session, document or file."""
     if isinstance(thing, Graph):
         thing = Study(thing)
     if isinstance(thing, Study):
-        show_study(thing, show, static=static, height=height)
-    elif isinstance(thing, Document):
-        show_document(thing, show, height=height)
+        show_study(thing, show, static=static, height=height, view=view)
     else:
-        raise ArgumentError("show", "thing", type(thing).__name__, "a Study, a Graph or a document")
+        show_document(document_of(thing), show, height=height, view=view)
 
 
-def show_document(document: Document, show: Sequence[str], *, height: int | None = None) -> None:
+def show_document(
+    document: Document, show: Sequence[str], *, height: int | None = None, view: View | None = None
+) -> None:
     """Display a document that has no live study."""
-    data, metadata = bundle(document, show, height)
+    data, metadata = bundle(document, show, height, view)
     display(data, metadata=metadata, raw=True)
 
 
-def bundle(document: Document, show: Sequence[str], height: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+def bundle(
+    document: Document, show: Sequence[str], height: int | None = None, view: View | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The static part of the bundle: document (gzip, at most 1 MB), SVG and text; and the metadata for our renderer."""
-    view = {**(document.data.get("view") or {}), "show": list(show), "height": height}
-    packed = pack(document.with_view(view))
+    document = laid_out(document, (view or {}).get("engine") or "auto")
+    state = {**(document.data.get("view") or {}), **(view or {}), "show": list(show), "height": height}
+    document = document.with_view(state)
+    packed = pack(document)
     study = document.data.get("study") or ""
     data: dict[str, Any] = {"image/svg+xml": picture(document, show[0]), "text/plain": _text(document, show)}
     if len(packed) <= _MAX_PACKED_BYTES:

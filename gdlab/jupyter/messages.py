@@ -8,7 +8,7 @@ from typing import Any, Literal
 PROTOCOL = 1
 
 State = Literal["none", "ready", "running", "paused", "failed", "closed"]
-CommandName = Literal["open", "step", "run", "pause", "resume", "stop"]
+CommandName = Literal["open", "step", "run", "pause", "resume", "stop", "reset", "speed", "watch", "why"]
 EventKind = Literal["nonfinite", "pause", "error", "note"]
 
 

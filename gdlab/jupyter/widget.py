@@ -23,6 +23,7 @@ from gdlab.device.base import Job, owner
 from gdlab.errors import ArgumentError, GdlabError
 from gdlab.jupyter.messages import PROTOCOL, Counters, Doc, Event, Metrics, Reply, ReplyError, State
 from gdlab.study import Study
+from gdlab.view.pack import packed
 
 _FRAME_SECONDS = 0.05
 _RESEND_SECONDS = 0.5
@@ -120,8 +121,7 @@ class Panel:
 
         def job() -> Job[None]:
             try:
-                command(self.study, args)
-                self._reply(req, {})
+                self._reply(req, command(self.study, args) or {})
             except Exception as error:  # whatever went wrong is the page's answer; the kernel goes on
                 self._refuse(req, error)
             self.refresh()
@@ -157,7 +157,7 @@ class Panel:
 
     def send_doc(self) -> None:
         """The whole document."""
-        self._send(Doc(self.study.rev, self.document.data))
+        self._send(Doc(self.study.rev, packed(self.document.data)))
 
     def report(self, now: float) -> None:
         """Send what is new, within the limits of back-pressure; called by the reporter every 50 ms."""
@@ -211,7 +211,7 @@ class Panel:
         events = self.study._runner.events
         for e in events[self.sent_events :]:
             loss = f"node:0.{self.study.graph.output_ids[0]}"  # stage 0 is the graph as written, its rows are node ids
-            self._send(Event(e.step, e.kind, loss if e.kind == "nonfinite" else None, e.text))
+            self._send(Event(e.step, e.kind, e.about or (loss if e.kind == "nonfinite" else None), e.text))
         self.sent_events = len(events)
 
     @property
@@ -280,13 +280,28 @@ def _resume(study: Study, args: dict[str, Any]) -> None:
     study.runner.resume()
 
 
-COMMANDS: dict[str, Callable[[Study, dict[str, Any]], None]] = {
+def _why(study: Study, args: dict[str, Any]) -> dict[str, Any]:
+    """What kept two neighbours of an optimized graph from becoming one, or a rule from being used: words, and the
+    Python of each condition that refused, as [file, line, text]."""
+    a, b = args.get("a"), args.get("b")
+    if not isinstance(a, (int, str)) or not isinstance(b, (int, type(None))):
+        raise ArgumentError("why", "nodes", f"{a!r} and {b!r}", "two node ids, or a rule")
+    report = study.final_report if args.get("phase") == "full" else study.report
+    answer = report.why_not(a, b)
+    return {"text": answer.text, "guards": [list(missed.guard) for missed in answer.missed if missed.guard]}
+
+
+COMMANDS: dict[str, Callable[[Study, dict[str, Any]], dict[str, Any] | None]] = {
     "open": _open,
     "step": _step,
     "run": _run,
     "pause": lambda study, args: study.runner.pause(),
     "resume": _resume,
     "stop": lambda study, args: study.runner.stop(),
+    "reset": lambda study, args: study.runner.reset(),
+    "speed": lambda study, args: study.runner.set_speed(args.get("steps_per_second")),
+    "watch": lambda study, args: study.runner.set_watch(args.get("mode")),  # type: ignore[arg-type]  # it is checked
+    "why": _why,
 }
 
 

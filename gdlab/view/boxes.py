@@ -103,7 +103,7 @@ class Lane:
 class Layout:
     """Where everything of a picture stands; −1 in x, y, w and row for a node that is no box."""
 
-    engine: Literal["layered", "lanes"]
+    engine: Literal["layered", "lanes", "dot"]
     seconds: float
     x: tuple[int, ...]
     y: tuple[int, ...]
@@ -310,7 +310,7 @@ def sheet(who: Cast) -> Sheet:
 
 def finished(
     page: Sheet,
-    engine: Literal["layered", "lanes"],
+    engine: Literal["layered", "lanes", "dot"],
     began: float,
     size: tuple[int, int],
     wires: tuple[Wire, ...] = (),

@@ -297,7 +297,7 @@ def _memory(plan: ExecutionPlan, buffers: Sequence[Buffer], intervals: Json) -> 
         "peak_bytes": plan.memory.peak_bytes,
         "peak_group": plan.memory.peak_group,
         "padding_bytes": sum(intervals["padded"][:count]) - plan.memory.logical_bytes,
-        "parameter_bytes": sum(b.nbytes for b in plan.buffers if b.kind == "parameter"),
+        "parameter_bytes": sum(b.nbytes for b in plan.buffers if b.kind in ("parameter", "derived")),
         "state_bytes": sum(_padded(b.nbytes, plan.target.limits.alignment) for b in buffers[count:]),
     }
 

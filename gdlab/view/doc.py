@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from gdlab.autodiff import AutodiffReport
 from gdlab.errors import GdlabError
 from gdlab.graph import Graph, no_collector, reachable
+from gdlab.plan.plan import ExecutionPlan
 from gdlab.plan.update import update_of
 from gdlab.rewrite import OptimizeReport
 from gdlab.runner import Runner
@@ -24,10 +25,12 @@ from gdlab.view.columns import Json
 from gdlab.view.dispatches import PlanSection, plan_section
 from gdlab.view.document import FORMAT, Document, document_id, load_doc, read_doc
 from gdlab.view.files import save
+from gdlab.view.groups import groups_of
 from gdlab.view.links import link
 from gdlab.view.passes import Pairs, Trace
 from gdlab.view.sources import Sources, function_source, sources_of
 from gdlab.view.stages import Role, Shared, Stage, carried_lanes, derivative_lanes, stage_json
+from gdlab.view.values import overlays_of
 
 __all__ = ["FORMAT", "Document", "graph_doc", "load_doc", "read_doc", "study_doc"]
 
@@ -49,7 +52,8 @@ def _study_doc(study: Study) -> Document:
         draft.note(str(error), None if error.node is None else f"node:{len(draft.stages) - 1}.{error.node}")
     summary = study.summary() if draft.plan is not None else graph_summary(study.graph, study.name)
     live = {"study": study.key, "rev": study.rev}
-    document = draft.document(summary, runs=_runs(study), extra=live, device=_device(study))
+    overlays = overlays_of(study, [stage.key for stage in draft.stages])
+    document = draft.document(summary, runs=_runs(study), extra=live, device=_device(study), overlays=overlays)
     failed = problems(document.data, own_links=True)
     return document.with_notes(f"this document breaks a rule of documents: {failed[0]}") if failed else document
 
@@ -71,16 +75,26 @@ def graph_summary(graph: Graph, name: str) -> str:
 
 def _pipeline(draft: Draft, study: Study) -> None:
     """Put every stage and pass of the study on the draft, in pipeline order."""
+    session = study.session if study.has_session else None
     if not study.train:
         draft.optimize("optimized", "Optimized", 0, study.report, study.optimized, study.options)
-        draft.compile(study, 1)
+        draft.compile(study.plan, 1, session)
+        _variants(draft, study)
         return
     draft.optimize("optimized", "Optimized", 0, study.report, study.optimized, study.options)
     draft.differentiate("derivative", "Derivative", 1, study.autodiff, study.derivative)
     draft.optimize("final", "As it is trained", 2, study.final_report, study.final, study.options)
     graph, report = study.written_derivative
     draft.differentiate("derivative:written", "Derivative, as written", 0, report, graph)
-    draft.compile(study, 3)
+    draft.compile(study.plan, 3, session)
+    _variants(draft, study)
+
+
+def _variants(draft: Draft, study: Study) -> None:
+    """The graph under the rules of each variant, beside the one as optimized."""
+    for name, variant in study.variants.items():
+        key, title = f"variant:{name}", f"Variant: {name}"
+        draft.optimize(key, title, 0, variant.report, variant.optimized, variant.options)
 
 
 @dataclass(slots=True)
@@ -110,6 +124,7 @@ class Draft:
         if graph.num_param_grad_outputs:
             forward = reachable(graph, graph.output_ids[: graph.num_user_outputs])
             written.lane = ["forward" if f or not n.inputs else "adjoint" for f, n in zip(forward, graph, strict=True)]
+        written.groups = groups_of(graph)
         self.stages.append(written)
         self.lines.append([rows[0] for rows in self.sources.of_node])
 
@@ -119,21 +134,23 @@ class Draft:
 
     # passes
     def optimize(
-        self, key: Role, title: str, parent: int, report: OptimizeReport, graph: Graph, options: Mapping[str, Any]
+        self, key: str, title: str, parent: int, report: OptimizeReport, graph: Graph, options: Mapping[str, Any]
     ) -> None:
         """Add the result of `optimize`, its pass, and what became of the nodes before it."""
         before, number = self.stages[parent], len(self.passes)
         trace = passes.optimize_trace(number, before.keys, report, graph)
         lane, twin = carried_lanes(before, report.origin, len(graph))
         steps = passes.optimize_steps(report, number, before.keys)
-        self._pass(f"optimize:{report.phase}", "optimize", parent, len(self.stages), {
+        variant = key.partition(":")[2]
+        self._pass(f"optimize:{variant or report.phase}", "optimize", parent, len(self.stages), {
             "options": passes.clean({"phase": report.phase, **options}),
             "report": passes.optimize_report(report, len(self.stages)),
             "steps": steps,
             "sources": passes.rule_sources(report),
             "seconds": report.egglog_time + report.extract_time,
         })  # fmt: skip
-        self._stage(Stage(key, key, title, parent, graph, trace.keys, lane, twin, self.loss), trace, steps["count"])
+        role: Role = "final" if key == "final" else "optimized"
+        self._stage(Stage(key, role, title, parent, graph, trace.keys, lane, twin, self.loss), trace, steps["count"])
         before.fates |= passes.optimize_fates(before.graph, trace)
 
     def differentiate(self, key: str, title: str, parent: int, report: AutodiffReport, graph: Graph) -> None:
@@ -153,10 +170,8 @@ class Draft:
             Stage(key, "derivative", title, parent, graph, trace.keys, lane, twin, self.loss), trace, steps["count"]
         )
 
-    def compile(self, study: Study, stage: int) -> None:
+    def compile(self, plan: ExecutionPlan, stage: int, session: Session | None = None) -> None:
         """Add the plan that was compiled from a stage, with the update that the session runs behind it."""
-        plan = study.plan
-        session = study.session if study.has_session else None
         update = session.update if session is not None else None
         rule = str(session.optimizer) if session is not None and session.optimizer.rule != "none" else None
         self.plan = plan_section(plan, update, stage, rule)
@@ -183,7 +198,11 @@ class Draft:
     def _stage(self, stage: Stage, trace: Trace, steps: int) -> None:
         number, index = len(self.passes) - 1, len(self.stages)
         before, after = f"node:{stage.parent}", f"node:{index}"
-        counts = len(self.stages[stage.parent].graph), len(stage.graph)
+        parent = self.stages[stage.parent]
+        counts = len(parent.graph), len(stage.graph)
+        if parent.groups is not None and parent.groups.rows:
+            first = dict(reversed([(new, old) for old, new in trace.images]))
+            stage.groups = parent.groups.carried([first.get(i, -1) for i in range(counts[1])])
         self.stages.append(stage)
         self.lines.append(passes.carried_lines(self.lines[stage.parent], trace.images, counts[1]))
         self.links += [
@@ -203,7 +222,8 @@ class Draft:
 
     # the whole
     def document(
-        self, summary: str, runs: Sequence[Json] = (), extra: Mapping[str, Any] | None = None, device: str = ""
+        self, summary: str, runs: Sequence[Json] = (), extra: Mapping[str, Any] | None = None, device: str = "",
+        overlays: Sequence[Json] = (),
     ) -> Document:
         """The finished document."""
         pairs: Pairs = [(row, i) for i, rows in enumerate(self.sources.of_node) for row in rows]
@@ -223,7 +243,7 @@ class Draft:
             "links": [written, *self.links, *(self.plan.links if self.plan else ())],
             "wgsl_base": self.plan.wgsl_base if self.plan else [],
             "runs": list(runs),
-            "overlays": [],
+            "overlays": list(overlays),
             "notes": self.notes,
             "view": None,
         }
@@ -274,7 +294,8 @@ def run_json(session: Session, runner: Runner, key: str) -> Json:
         },
         "memory": {"text": str(memory), **asdict(memory)},
         "events": [
-            {"step": e.step, "dispatch": -1, "kind": e.kind, "about": None, "text": e.text} for e in runner.events
+            {"step": e.step, "dispatch": e.dispatch, "kind": e.kind, "about": e.about, "text": e.text}
+            for e in runner.events
         ],
     }
 

@@ -18,6 +18,7 @@ from gdlab.view.closure import problems
 from gdlab.view.columns import Json, Table
 from gdlab.view.figures import flat
 from gdlab.view.links import Provenance
+from gdlab.view.pack import packed, unpacked
 
 FORMAT = "gdlab.graph.v1"
 _HASHED = ("types", "sources", "lines", "stages", "passes", "plan", "links")
@@ -39,8 +40,8 @@ class Document:
         return flat(str(self.data["summary"]))
 
     def json(self) -> bytes:
-        """The canonical bytes: UTF-8, sorted keys, no spaces."""
-        return canonical(self.data)
+        """The canonical bytes: UTF-8, sorted keys, no spaces, large tables in their shortest forms."""
+        return canonical(packed(self.data))
 
     @property
     def id(self) -> str:
@@ -220,4 +221,4 @@ def read_doc(data: Any, where: str = "document") -> Document:
     missing = [key for key in ("title", "summary", "stages", "passes", "links", "notes", *_HASHED) if key not in data]
     if missing:
         raise LoadError(where, "fields", f"no {missing[0]}", "a whole document")
-    return Document(data)
+    return Document(unpacked(data))

@@ -24,7 +24,7 @@ def page(document: Document, module: str | None = None) -> str:
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{allowed}'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        "worker-src blob:; base-uri 'none'; form-action 'none'"
     )
     title, summary = html.escape(str(document.data["title"])), html.escape(str(document.data["summary"]))
     return (

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gdlab.view.boxes import Drawn, Edge, Lane, Layout, Pill, Point, Rail, Wire
 from gdlab.view.columns import Json, column
 from gdlab.view.document import Document
 from gdlab.view.draw import NodeStyle
+from gdlab.view.layered import auto
 from gdlab.view.palette import Theme
+from gdlab.view.part import around, cut_out
 from gdlab.view.planpicture import plan_picture
 from gdlab.view.svg import Pane, svg_panes
 
@@ -29,8 +32,10 @@ def picture(document: Document, show: str = "opt", theme: Theme = "light") -> st
     if show in _OF_PLAN and document.data.get("plan"):
         return plan_picture(document, theme)
     keys = [stage["key"] for stage in document.data["stages"]]
-    wanted = [next((key for key in choice if key in keys), None) for choice in _PANES.get(show, _PANES["opt"])]
-    panes = [pane(document, keys.index(key)) for key in wanted if key is not None]
+    choices = _PANES.get(show, _PANES["opt"])
+    wanted = [next((keys.index(key) for key in choice if key in keys), None) for choice in choices]
+    compared = (document.data.get("view") or {}).get("diff") if show == "diff" else None
+    panes = [pane(document, s) for s in compared or wanted if s is not None]
     return svg_panes(
         panes,
         title=document.data["title"],
@@ -43,9 +48,32 @@ def picture(document: Document, show: str = "opt", theme: Theme = "light") -> st
 def pane(document: Document, stage: int) -> Pane:
     """One stage with its header, ready for `svg_panes`."""
     raw = document.data["stages"][stage]
-    nodes = drawn(document, stage)
+    nodes, looks = drawn(document, stage), styles(document, stage)
     fact = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
-    return raw["title"], fact, nodes, layout_of(raw["layouts"]["auto"], len(nodes)), styles(document, stage)
+    view = document.data.get("view") or {}
+    words = _written_on(document, stage, view.get("overlay"))
+    if words:
+        nodes = [replace(n, type=words.get(str(i), n.type)) for i, n in enumerate(nodes)]
+        return raw["title"], f"{fact}, {view['overlay']}", nodes, auto(nodes), looks
+    if view.get("around") and view.get("select"):
+        kept = around(document, stage, view["select"], int(view["around"]))
+        if kept:
+            part = cut_out(nodes, kept)
+            return raw["title"], f"{len(kept)} of {fact}", part, auto(part), [looks[i] for i in kept]
+    return raw["title"], fact, nodes, layout(document, stage), looks
+
+
+def _written_on(document: Document, stage: int, overlay: str | None) -> Json:
+    """What an overlay in words says of the nodes of a stage: it stands in the place of their types."""
+    found = [o["values"] for o in document.data["overlays"] if o["id"] == overlay and o["stage"] == stage]
+    return found[0] if found and overlay != "nonfinite" else {}
+
+
+def layout(document: Document, stage: int) -> Layout:
+    """Where everything of a stage stands: as the document says, else laid out now."""
+    known = document.data["stages"][stage]["layouts"].get("auto")
+    nodes = drawn(document, stage)
+    return auto(nodes) if known is None else layout_of(known, len(nodes))
 
 
 def drawn(document: Document, stage: int) -> list[Drawn]:

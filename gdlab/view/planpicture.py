@@ -22,8 +22,8 @@ TALLEST, THINNEST = 84, 14
 MOST_ROWS = 60  # dispatches in the table
 MOST_INTERVALS = 400
 FOLD_ABOVE = 4  # pinned buffers of one kind
-_KINDS = {"state": "optimizer state", "parameter": "parameters", "input": "inputs", "gradient": "gradients",
-          "constant": "constants", "output": "outputs", "loss": "loss"}  # fmt: skip
+_KINDS = {"state": "optimizer state", "parameter": "parameters", "derived": "derived", "input": "inputs",
+          "gradient": "gradients", "constant": "constants", "output": "outputs", "loss": "loss"}  # fmt: skip
 # Column: left edge (text) or right edge (number).
 _COLUMNS = (("#", 40, True), ("dispatch", 54, False), ("phase", 560, False), ("group", 720, True), ("MFLOP", 830, True),
             ("moved", 940, True), ("workgroups", 1050, True))  # fmt: skip

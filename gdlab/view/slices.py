@@ -10,10 +10,11 @@ _STAGES: dict[str, tuple[str, ...]] = {
     "graph": ("written",),
     "text": ("written",),
     "opt": ("written", "optimized"),
+    "diff": ("written", "optimized"),
     "rewrites": ("written", "optimized", "derivative", "final"),
     "grad": ("derivative:written",),
 }
-_PASSES = {"opt": "optimize", "rewrites": "optimize", "grad": "differentiate"}
+_PASSES = {"opt": "optimize", "diff": "optimize", "rewrites": "optimize", "grad": "differentiate"}
 _PLAN: dict[str, tuple[str, ...]] = {
     "plan": ("stage", "updates", "optimizer", "dispatches", "groups", "intervals", "memory"),
     "arena": ("stage", "intervals", "slots", "memory", "groups"),

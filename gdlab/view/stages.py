@@ -16,10 +16,12 @@ from gdlab.op import REGISTRY
 from gdlab.types import TensorType
 from gdlab.view.boxes import Drawn
 from gdlab.view.columns import Json, ragged, ragged_words, sparse, words
+from gdlab.view.groups import Groups
 from gdlab.view.layered import auto
 
 Role = Literal["written", "optimized", "derivative", "final"]
-_NOT_SAVED = ("parameter", "constant", "full")
+LAID_OUT = 300  # nodes: a larger stage is laid out where it is first shown, in the page or by `picture`
+_NOT_SAVED = ("parameter", "constant", "full", "packed")
 Fates = dict[int, Json]
 
 
@@ -37,6 +39,7 @@ class Stage:
     twin: list[int]
     loss: bool
     fates: Fates = field(default_factory=dict)
+    groups: Groups | None = None
 
     @staticmethod
     def forward(key: str, role: Role, title: str, parent: int, graph: Graph, keys: list[str], loss: bool) -> Stage:
@@ -78,7 +81,7 @@ class Shared:
 def stage_json(stage: Stage, shared: Shared, layouts: dict[str, Json]) -> Json:
     """The stage as a document holds it; `layouts` keeps the layout by stage key, for the next document of the study."""
     graph = stage.graph
-    if stage.key not in layouts:
+    if stage.key not in layouts and len(graph) <= LAID_OUT:
         layouts[stage.key] = auto(drawn(stage)).to_json()
     return {
         "key": stage.key,
@@ -87,8 +90,8 @@ def stage_json(stage: Stage, shared: Shared, layouts: dict[str, Json]) -> Json:
         "parent": stage.parent,
         "nodes": _nodes(stage, shared),
         "outputs": _outputs(graph),
-        "groups": {"count": 0},
-        "layouts": {"auto": layouts[stage.key]},
+        "groups": stage.groups.table() if stage.groups else {"count": 0},
+        "layouts": {"auto": layouts[stage.key]} if stage.key in layouts else {},
     }
 
 
@@ -128,7 +131,7 @@ def _nodes(stage: Stage, shared: Shared) -> Json:
         "attrs": {str(node.id): {k: attr_json(v) for k, v in node.attrs} for node in graph if node.attrs},
         "lane": words(stage.lane),
         "twin": sparse(stage.twin, -1),
-        "group": {},
+        "group": sparse(stage.groups.of_node, -1) if stage.groups and stage.groups.rows else {},
         "flags": ragged_words(flags(stage)),
         "fate": {str(i): fate for i, fate in sorted(stage.fates.items())},
         "flops": [f for f, _, _ in work],
@@ -171,9 +174,9 @@ def flags(stage: Stage) -> list[list[str]]:
 
 
 def _outputs(graph: Graph) -> Json:
-    ids, users, parameters = graph.output_ids, graph.num_user_outputs, graph.parameters
+    ids, users, stored = graph.output_ids, graph.num_user_outputs, graph.stored_parameters
     gradients = len(ids) - users
-    of = [p.name for p in parameters] if gradients == len(parameters) else [""] * gradients
+    of = [name for _, name in stored] if gradients == len(stored) else [""] * gradients
     return {
         "count": len(ids),
         "node": list(ids),

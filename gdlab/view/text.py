@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gdlab.errors import unknown_name
 from gdlab.view.chain import chain, links
+from gdlab.view.diff import diff_text
 from gdlab.view.document import Document
 from gdlab.view.figures import flat
 from gdlab.view.textgraph import before_after, derivative, node_rows, rewrites, written
@@ -72,6 +73,7 @@ VIEWS: dict[str, Callable[[Document], Lines]] = {
     "graph": written,
     "text": written,
     "opt": before_after,
+    "diff": diff_text,
     "rewrites": rewrites,
     "grad": derivative,
     "plan": plan_table,

@@ -47,12 +47,15 @@ def _graph(document: Document, stage: int, lanes: bool = False) -> Lines:
     yield f"stage {stage}, {raw['title']} ({raw['key']}): {plural(len(rows), 'node')}"
     if not rows:
         return
+    said = [o for o in document.data["overlays"] if o["stage"] == stage]
     table = [
-        (r["entity"], f"%{i}", r["name"], r["call"], r["type"], r["lane"] if lanes else "",
-         ", ".join(f for f in r["flags"] if f != "leaf"), r["fate"])
+        (r["entity"], f"%{i}", r["name"], r["call"], r["type"], *(str(o["values"].get(str(i), "")) for o in said),
+         r["lane"] if lanes else "", ", ".join(f for f in r["flags"] if f != "leaf"), r["fate"])
         for i, r in enumerate(rows)
     ]  # fmt: skip
-    yield from grid(("entity", "id", "name", "op", "type", "lane" if lanes else "", "flags", "fate"), table, right={1})
+    overlays = (o["id"] for o in said)
+    head = ("entity", "id", "name", "op", "type", *overlays, "lane" if lanes else "", "flags", "fate")
+    yield from grid(head, table, right={1})
     outputs = document.outputs(stage)
     named = [
         f"%{o['node']}" + (f' "{o["name"]}"' if o["name"] else "") + (f" = ∂{o['of']}" if o["of"] else "")

@@ -1,9 +1,10 @@
 // Pan and zoom of a picture: a scroller, and a wrapper under a CSS transform. Cameras of one group share their scale.
 
+import type { Rect } from "./cells.ts";
 import { h } from "./dom.ts";
 
 const CLOSEST = 3,
-  FARTHEST = 0.2,
+  FARTHEST = 0.05,
   FIT_AT_LEAST = 0.8,
   TALLEST = 524;
 const STEP = 1.25;
@@ -25,6 +26,7 @@ export class CameraGroup {
   fit(): void {
     this.fitting = true;
     this.refit();
+    this.cameras.forEach(camera => camera.refound());
   }
 
   refit(): void {
@@ -42,15 +44,13 @@ export class CameraGroup {
 
   zoomBy(factor: number, at?: { camera: Camera; x: number; y: number }): void {
     this.fitting = false;
-    const before = this.zoom,
-      zoom = Math.min(CLOSEST, Math.max(FARTHEST, before * factor));
-    this.set(zoom);
-    at?.camera.keep(at.x, at.y, zoom / before);
+    const zoom = Math.min(CLOSEST, Math.max(FARTHEST, this.zoom * factor));
+    this.set(zoom, at);
   }
 
-  private set(zoom: number): void {
+  private set(zoom: number, at?: { camera: Camera; x: number; y: number }): void {
     this.zoom = zoom;
-    this.cameras.forEach(camera => camera.apply(zoom));
+    this.cameras.forEach(camera => camera.apply(zoom, at?.camera === camera ? at : undefined));
   }
 }
 
@@ -59,6 +59,9 @@ export class Camera {
   private readonly world: HTMLDivElement;
   private readonly sizer: HTMLDivElement;
   private readonly observer: ResizeObserver;
+  /** Called when everything was fitted: what is lit is to be found again. */
+  refound = () => {};
+  private scale = 1;
   private gesture: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
@@ -68,7 +71,7 @@ export class Camera {
     readonly height: number,
     private readonly many: boolean,
     private readonly axis: number,
-    private readonly look: (top: number, bottom: number) => void,
+    private readonly look: (seen: Rect, zoom: number) => void,
   ) {
     this.world = h("div", { class: "gd-world" }, picture);
     this.sizer = h("div", { class: "gd-sizer" }, this.world);
@@ -90,42 +93,57 @@ export class Camera {
     clearTimeout(this.gesture);
   }
 
-  apply(zoom: number): void {
+  /** Draws at another scale; the point `at` of the frame, else its middle, stays where it is. */
+  apply(zoom: number, at = { x: this.el.clientWidth / 2, y: this.el.clientHeight / 2 }): void {
+    const { scrollLeft, scrollTop } = this.el,
+      factor = zoom / this.scale;
+    this.scale = zoom;
     this.world.style.transform = zoom === 1 ? "" : `scale(${zoom})`;
     this.sizer.style.width = `${this.width * zoom}px`;
     this.sizer.style.height = `${this.height * zoom}px`;
+    if (factor !== 1) this.el.scrollTo((scrollLeft + at.x) * factor - at.x, (scrollTop + at.y) * factor - at.y);
     // Above 60 boxes small scales drop text; below, everything is always drawn.
     this.seen();
     this.el.dataset.detail = !this.many || zoom >= 0.6 ? "full" : zoom >= 0.25 ? "op" : "shape";
   }
 
-  /** Tells what part of the picture is in sight. */
+  /** What part of the picture is in sight, in its own units. */
+  get sight(): Rect {
+    const { zoom } = this.group,
+      { scrollLeft, scrollTop, clientWidth, clientHeight } = this.el,
+      left = scrollLeft / zoom,
+      top = scrollTop / zoom;
+    return { left, top, right: left + (clientWidth || 1000) / zoom, bottom: top + (clientHeight || TALLEST) / zoom };
+  }
+
   seen(): void {
-    const { zoom } = this.group,
-      top = this.el.scrollTop / zoom;
-    this.look(top, top + (this.el.clientHeight || TALLEST) / zoom);
+    this.look(this.sight, this.group.zoom);
   }
 
-  inSight(y: number): boolean {
-    const { zoom } = this.group,
-      top = this.el.scrollTop / zoom;
-    return y >= top && y <= top + this.el.clientHeight / zoom - 40;
+  inSight({ x, y }: { x: number; y: number }): boolean {
+    const { left, top, right, bottom } = this.sight;
+    return x >= left && x <= right && y >= top && y <= bottom - 40;
   }
 
-  bring(y: number): void {
-    this.el.scrollTop = y * this.group.zoom - this.el.clientHeight / 3;
+  bring({ x, y }: { x: number; y: number }): void {
+    const { zoom } = this.group,
+      { left, right } = this.sight;
+    this.el.scrollTop = y * zoom - this.el.clientHeight / 3;
+    if (x < left || x > right) this.el.scrollLeft = x * zoom - this.el.clientWidth / 2;
     this.seen();
+  }
+
+  /** The point of the picture under a pointer. */
+  pointAt(event: MouseEvent): { x: number; y: number } {
+    const frame = this.el.getBoundingClientRect(),
+      { left, top } = this.sight;
+    const inset = Math.max(0, (this.el.clientWidth - this.width * this.group.zoom) / 2);
+    return { x: left + (event.clientX - frame.left - inset) / this.group.zoom, y: top + (event.clientY - frame.top) / this.group.zoom };
   }
 
   /** A picture that is wider than its pane starts with its axis in the middle. */
   center(): void {
     if (this.width * this.group.zoom > this.el.clientWidth) this.el.scrollLeft = this.axis * this.group.zoom - this.el.clientWidth / 2;
-  }
-
-  /** Keep the point (x, y) of the frame where it is while the scale changes by `factor`. */
-  keep(x: number, y: number, factor: number): void {
-    this.el.scrollLeft = (this.el.scrollLeft + x) * factor - x;
-    this.el.scrollTop = (this.el.scrollTop + y) * factor - y;
   }
 
   private onWheel(event: WheelEvent): void {

@@ -6,12 +6,14 @@ import { bytes } from "./format.ts";
 import { planFact } from "./panes/plan.ts";
 import { rewritesOf } from "./panes/rewrites.ts";
 import { chain } from "./select.ts";
+import type { Tools } from "./tools.ts";
 import { ARRANGEMENT, faceOf, TABS, type Action, type PaneKey, type Tab, type Ui } from "./state.ts";
 
 const NAMES: Record<Tab, string> = {
   opt: "Graph",
   rewrites: "Rewrites",
   grad: "Derivative",
+  diff: "Diff",
   plan: "Plan",
   arena: "Arena",
   kernels: "Kernels",
@@ -23,6 +25,9 @@ const FACES: Partial<Record<PaneKey, string>> = {
   before: "As written",
   after: "Optimized",
   rewrites: "Steps",
+  scrub: "Replay",
+  outline: "Outline",
+  text: "Text",
   plan: "Dispatches",
   kernels: "WGSL",
 };
@@ -39,6 +44,7 @@ function counts(doc: GraphDoc): Record<Tab, string> {
     opt: written === undefined ? "" : optimized === undefined ? `${written}` : `${written}→${optimized}`,
     rewrites: doc.passes.some(pass => pass.role === "optimize") ? `${steps}` : "",
     grad: "",
+    diff: "",
     plan: plan ? planFact(plan) : "",
     arena: physical ? bytes(physical) : "",
     kernels: plan ? `${plan.kernels.length}` : "",
@@ -47,10 +53,13 @@ function counts(doc: GraphDoc): Record<Tab, string> {
   };
 }
 
+const WITH_TOOLS: readonly Tab[] = ["opt", "rewrites", "grad", "diff", "text"];
 const KEYS: [string, string][] = [
   ["← →", "to an input, to a user"],
   ["↑ ↓", "previous, next"],
+  ["/", "search; Enter: next hit"],
   ["Enter", "open the kernel of what is selected"],
+  ["Space", "open or close the group"],
   ["Esc", "clear the selection"],
   ["Shift + click", "add to the selection"],
   ["Alt + ← →, [ ]", "selection before, after"],
@@ -59,7 +68,7 @@ const KEYS: [string, string][] = [
   ["Ctrl + wheel", "zoom"],
   ["n", "step the session"],
   ["p", "pause or resume"],
-  ["t", "text"],
+  ["o, t", "outline, text"],
   ["?", "this help"],
 ];
 
@@ -80,6 +89,7 @@ export class Chrome {
   constructor(
     doc: GraphDoc,
     private readonly act: (action: Action) => void,
+    readonly tools: Tools,
   ) {
     const count = counts(doc);
     const tab = (key: Tab) => {
@@ -144,6 +154,7 @@ export class Chrome {
           this.source,
           this.helpButton,
         ),
+        tools.el,
         this.faces,
         this.panes,
         h("div", { class: "gd-status" }, this.summary, this.chain),
@@ -163,6 +174,7 @@ export class Chrome {
     this.source.setAttribute("aria-pressed", String(ui.source));
     this.source.hidden = ui.tab !== "opt";
     this.help.hidden = !ui.help;
+    this.tools.el.hidden = !WITH_TOOLS.includes(ui.tab);
     this.helpButton.setAttribute("aria-expanded", String(ui.help));
     this.showFaces(ui);
     this.showChain(doc, ui, lit);
@@ -180,6 +192,7 @@ export class Chrome {
 
   destroy(): void {
     clearTimeout(this.saying);
+    this.tools.destroy();
     this.root.remove();
   }
 

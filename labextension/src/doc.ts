@@ -10,6 +10,7 @@ import type {
   SourceRecord,
   RuleSource,
   OptimizeReport,
+  Missed,
   RewriteStep,
   DiffStep,
   Pass,
@@ -21,6 +22,7 @@ import type {
   RunRecord,
   RawLink,
   NoteRecord,
+  OverlayRecord,
   ViewState,
   GraphDoc,
 } from "./records.ts";
@@ -74,12 +76,14 @@ const NODE: NodeRecord = {
   op: "",
   family: "",
   name: "",
+  raw: "",
   type: -1,
   inputs: [],
   after: [],
   attrs: null,
   lane: "forward",
   twin: -1,
+  group: -1,
   flags: [],
   fate: null,
   flops: 0,
@@ -144,7 +148,7 @@ const table = (value: unknown): RawTable => (value ?? {}) as RawTable;
 const list = (value: unknown): Json[] => (Array.isArray(value) ? (value as Json[]) : []);
 const text = (value: unknown): string => (value === undefined || value === null ? "" : String(value));
 
-function readLayout(raw: Json | undefined, count: number): Layout | null {
+export function readLayout(raw: Json | undefined, count: number): Layout | null {
   if (!raw) return null;
   return {
     engine: text(raw.engine),
@@ -170,7 +174,9 @@ function usersOf(nodes: NodeRecord[]): number[][] {
 }
 
 function readStage(raw: Json, index: number): Stage {
-  const nodes = records(table(raw.nodes), NODE);
+  const nodes = records(table(raw.nodes), NODE),
+    names = column(table(raw.nodes), "name", "");
+  nodes.forEach((node, i) => (node.raw = text(names(i)))); // as the layout counts it
   const outputs = records(table(raw.outputs), { node: -1, name: "", kind: "user", of: "" });
   return {
     outputs,
@@ -181,6 +187,7 @@ function readStage(raw: Json, index: number): Stage {
     title: text(raw.title),
     parent: Number(raw.parent ?? -1),
     nodes,
+    groups: records(table(raw.groups), { key: "", parent: -1, label: "", kind: "", repeat: 1 }),
     users: usersOf(nodes),
     layout: readLayout((raw.layouts as Record<string, Json> | undefined)?.auto, nodes.length),
   };
@@ -217,6 +224,43 @@ function readPlan(raw: Json | null | undefined): Plan | null {
   };
 }
 
+interface PackedLink extends Omit<RawLink, "back"> {
+  out: RawLink["out"] & { index?: number[] };
+  back?: RawLink["back"];
+}
+
+/** A large link may say each of its rows once, and leave its transpose out. */
+function plainLink(link: PackedLink, raw: Json): RawLink {
+  const { start, ids, index } = link.out;
+  if (link.back) return link as RawLink;
+  const rows = (index ?? Array.from({ length: start.length - 1 }, (_, i) => i)).map(i => ids.slice(start[i], start[i + 1]));
+  const back: number[][] = Array.from({ length: levelSize(raw, link.b) }, () => []);
+  rows.forEach((row, a) => row.forEach(b => back[b]?.push(a)));
+  return { a: link.a, b: link.b, out: ragged(rows), back: ragged(back) };
+}
+
+function ragged(rows: readonly number[][]): { start: number[]; ids: number[] } {
+  const start = [0],
+    ids: number[] = [];
+  for (const row of rows) {
+    for (const id of row) ids.push(id);
+    start.push(ids.length);
+  }
+  return { start, ids };
+}
+
+function levelSize(raw: Json, level: string): number {
+  const plan = (raw.plan ?? {}) as Record<string, RawTable | undefined>,
+    [kind, at] = level.split(":");
+  const size = (each: unknown): number => Number(table(each).count ?? 0);
+  if (kind === "node") return size(list(raw.stages)[Number(at)]?.nodes);
+  if (kind === "step") return size(list(raw.passes)[Number(at)]?.steps);
+  if (kind === "line") return size(raw.lines);
+  if (kind !== "wgsl") return size(plan[kind === "dispatch" ? "dispatches" : `${kind}s`]);
+  const wgsl = column(plan.kernels, "wgsl", "");
+  return Array.from({ length: size(plan.kernels) }, (_, i) => String(wgsl(i)).split("\n").length).reduce((a, b) => a + b, 0);
+}
+
 /** Typed records of a plain document; refuses another format. */
 export function readDoc(raw: Json): GraphDoc {
   if (raw.format !== FORMAT) throw new Error(`document: format: given ${JSON.stringify(raw.format)}, wanted "${FORMAT}"`);
@@ -233,10 +277,11 @@ export function readDoc(raw: Json): GraphDoc {
     stages: list(raw.stages).map(readStage),
     passes: list(raw.passes).map(readPass),
     plan: readPlan(raw.plan as Json | null),
-    links: list(raw.links) as unknown as RawLink[],
+    links: list(raw.links).map(each => plainLink(each as unknown as PackedLink, raw)),
     wgslBase: list(raw.wgsl_base).map(Number),
     runs: list(raw.runs) as unknown as RunRecord[],
     notes: list(raw.notes) as unknown as NoteRecord[],
+    overlays: list(raw.overlays) as unknown as OverlayRecord[],
     view: (raw.view ?? null) as ViewState | null,
   };
 }
@@ -256,10 +301,17 @@ export async function openDoc(payload: Payload): Promise<GraphDoc> {
   return { ...doc, study: payload.study ? text(payload.study) : doc.study };
 }
 
-export const optimizeReport = (pass: Pass): OptimizeReport =>
-  ({ rules: [], missed: [], iterations: [], stop_reason: "", engine: "", cost_model: "", ...pass.report }) as unknown as OptimizeReport;
+/** A report with every field; of many near misses the sentence and the node were left out where they follow from the rest. */
+export const optimizeReport = (pass: Pass): OptimizeReport => {
+  const report = { rules: [], missed: [], iterations: [], stop_reason: "", engine: "", cost_model: "", ...pass.report } as unknown as OptimizeReport;
+  const follows = ({ label, node, detail }: Missed) => ({
+    text: `${label} was not used at %${node}: ${detail}.`,
+    about: `node:${pass.to}.${node}`,
+  });
+  return { ...report, missed: report.missed.map((each): Missed => ({ ...follows(each), ...each })) };
+};
 
-export const typeText = (doc: GraphDoc, node: NodeRecord): string => doc.types[node.type]?.text ?? "";
+export const typeText = (doc: GraphDoc, node: NodeRecord): string => node.told ?? doc.types[node.type]?.text ?? "";
 
 /** What a person calls a node: its name, or its op. */
 export const nodeName = (node: NodeRecord): string => node.name || node.op;

@@ -47,6 +47,8 @@ const scaled = (value: number, units: string[]): string => {
 /** 401408 -> "401 KB": powers of ten, as in the memory line. */
 export const bytes = (value: number): string => scaled(value, ["B", "KB", "MB", "GB", "TB"]);
 
+export const flops = (value: number): string => scaled(value, ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"]);
+
 /** Seconds with the unit that keeps the number between 1 and 1000. */
 export function seconds(value: number): string {
   if (!(value >= 0)) return "–";

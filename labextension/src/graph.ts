@@ -1,21 +1,26 @@
 // Draw a stage from its layout record as SVG. The record says where everything stands; nothing is measured here.
 
-import { Bands, type Item } from "./bands.ts";
+import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
 import {
   nodeName,
   typeText,
   type EdgeRecord,
   type GraphDoc,
   type Layout,
-  type NodeRecord,
   type PillRecord,
   type RailRecord,
   type Stage,
   type WireRecord,
 } from "./doc.ts";
-import { s, setFlag } from "./dom.ts";
-import { bytes, plural, spokenType } from "./format.ts";
+import { s, setFlag, type Child } from "./dom.ts";
+import type { Bracket } from "./groups.ts";
+import { bytes } from "./format.ts";
+import { cut, familyClass, LETTERS, spokenName, titleOf, tooltip } from "./labels.ts";
+import { Merged, type Block } from "./merged.ts";
+import { arrow, bracket, TRACK } from "./strokes.ts";
 import { orthogonal, smooth } from "./paths.ts";
+
+export { cut, familyClass, neighbour, spokenName } from "./labels.ts";
 
 export interface Picture {
   svg: SVGSVGElement;
@@ -28,10 +33,14 @@ export interface Picture {
   axis: number;
   /** Marks the edges between two lit nodes; the nodes themselves are marked by the view. */
   join(lit: ReadonlySet<string>): void;
-  /** Draws what lies between two heights of the frame; true when that changed what is drawn. */
-  look(top: number, bottom: number): boolean;
-  /** The height in the frame at which an entity stands, drawn or not. */
-  heightOf(entity: string): number | null;
+  /** Draws what lies in a rectangle of the frame at this scale; true when that changed what is drawn. */
+  look(seen: Rect, zoom: number): boolean;
+  /** Where an entity stands in the frame, drawn or not. */
+  placeOf(entity: string): { x: number; y: number } | null;
+  /** Draws everything in sight anew: its dress has changed. */
+  again(): void;
+  /** The entity at a point of the frame, where boxes are drawn as mere shapes. */
+  at(x: number, y: number): string | null;
 }
 
 // The same measures as gdlab/view/draw.py.
@@ -45,73 +54,44 @@ const MARGIN = 16,
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
 export const MANY = 60;
 const CULLED = 500; // boxes
+const MOST = 2500; // elements
+const COST: Record<Detail, number> = { full: 6, op: 3, shape: 0 };
 
-const LETTERS: Record<string, string> = {
-  leaf: "L",
-  elementwise: "E",
-  contraction: "C",
-  reduction: "R",
-  loss: "X",
-  movement: "M",
-  index: "I",
-  random: "N",
-  update: "U",
-};
-export const familyClass = (family: string): string => `gd-f-${family in LETTERS ? family : "movement"}`;
-
-export const cut = (text: string, most: number): string =>
-  Array.from(text).length <= most
-    ? text
-    : `${Array.from(text)
-        .slice(0, most - 1)
-        .join("")}…${text.includes("\u2068") ? "\u2069" : ""}`;
-
-/** The name at the right of a box: a person's, or ∂w for the gradient of w. */
-function titleOf({ nodes, gradients }: Stage, index: number): string {
-  const { name } = nodes[index]!,
-    of = gradients.get(index);
-  return of && !name.startsWith("∂") ? `∂${of}` : name;
-}
-
-export function spokenName(doc: GraphDoc, stage: Stage, index: number): string {
-  const node = stage.nodes[index]!,
-    users = stage.users[index]!.length;
-  const parts = [
-    [node.op, titleOf(stage, index)].filter(Boolean).join(" "),
-    spokenType(typeText(doc, node)),
-    plural(node.inputs.length, "input"),
-    plural(users, "user"),
-    `lane ${node.lane}`,
-    ...node.flags.filter(flag => flag !== "leaf"),
-  ];
-  return parts.join(", ");
-}
-
-function tooltip(doc: GraphDoc, stage: Stage, node: NodeRecord, title: string): SVGTitleElement {
-  const attrs = Object.entries(node.attrs ?? {}).map(([key, value]) => `${key} = ${JSON.stringify(value)}`);
-  const fate = node.fate ? [`${node.fate.kind}: ${node.fate.reason}`] : [];
-  const head = [node.op, title].filter(Boolean).join(" ");
-  return s("title", null, [`${head}: ${typeText(doc, node)}`, `${stage.title || stage.key}, ${node.key}`, ...attrs, ...fate].join("\n"));
+/** What a picture shows besides the graph: more attributes of a node (an overlay, a class of a diff), a class of an edge. */
+export interface Dress {
+  node?(index: number): Record<string, unknown>;
+  edge?(a: number, b: number): string;
+  told?(index: number): string;
+  letter?(index: number): string;
+  /** Open groups, drawn as brackets left of everything. */
+  brackets?: readonly Bracket[];
+  /** The nodes behind each node that is drawn, for a picture with closed groups. */
+  members?: readonly (readonly number[])[];
 }
 
 class StagePicture {
+  private readonly merged = new Merged();
+  private readonly strokes = s("path", { class: "gd-strokes" });
+  private readonly made = new Map<number, SVGElement[]>(); // closed groups
+  private cells: Cells | null = null;
+  private blocks: (Block | null)[] = [];
+  private detail: Detail | null = null;
   private readonly joints = new Map<SVGElement, [string, string]>();
   private joined: ReadonlySet<string> = new Set();
-  private readonly layout: Layout;
   constructor(
     private readonly doc: GraphDoc,
     private readonly stage: Stage,
-  ) {
-    this.layout = stage.layout!;
-  }
+    private readonly layout: Layout,
+    private readonly dress: Dress,
+  ) {}
 
   private entity(index: number): string {
-    return `node:${this.stage.index}.${index}`;
+    return this.stage.entities?.[index] ?? `node:${this.stage.index}.${index}`;
   }
 
   /** An edge of the layout by its reader's port; a pair that is ordered only has no port and is no entity. */
   private edgeEntity(a: number, b: number): string | null {
-    const port = this.stage.nodes[b]?.inputs.indexOf(a) ?? -1;
+    const port = this.stage.entities ? -1 : (this.stage.nodes[b]?.inputs.indexOf(a) ?? -1);
     return port < 0 ? null : `edge:${this.stage.index}.${b}.${port}`;
   }
 
@@ -120,7 +100,7 @@ class StagePicture {
     const title = `${nodeName(source)} → ${nodeName(this.stage.nodes[b]!)}: ${typeText(this.doc, source)}, ${bytes(this.doc.types[source.type]?.nbytes ?? 0)}${note}`;
     const group = s(
       "g",
-      { class: `gd-edge gd-edge-${kind}`, "data-entity": this.edgeEntity(a, b) },
+      { class: `gd-edge gd-edge-${kind} ${this.dress.edge?.(a, b) ?? ""}`, "data-entity": this.edgeEntity(a, b) },
       s("title", null, title),
       s("path", { class: "gd-hit", d: path }),
       s("path", { class: "gd-stroke", d: path }),
@@ -141,19 +121,10 @@ class StagePicture {
     return this.laneOf(b).startsWith("adjoint") ? y1 > y0 : y1 < y0;
   }
 
-  private arrow(flat: number[]): SVGElement {
-    const x = flat.at(-2)!,
-      y = flat.at(-1)!,
-      dx = x - flat.at(-4)!,
-      dy = y - flat.at(-3)!;
-    const angle = dy === 0 ? (dx < 0 ? 180 : 0) : dy < 0 ? -90 : 90;
-    return s("path", { class: "gd-arrow", d: "M0 0L-7 -3.5L-7 3.5Z", transform: `translate(${x} ${y}) rotate(${angle})` });
-  }
-
   private edge({ a, b, kind, bends }: EdgeRecord): SVGGElement {
     const path = bends[1] === bends.at(-1) ? orthogonal(bends) : smooth(bends);
     const dotted = kind === "param" && this.stage.nodes[a]!.op === "input" ? "data" : kind; // an input is the spine's head
-    return this.edgeGroup(a, b, dotted, path, "", this.againstReading(b, bends) ? [this.arrow(bends)] : []);
+    return this.edgeGroup(a, b, dotted, path, "", this.againstReading(b, bends) ? [arrow(bends)] : []);
   }
 
   /** Long edges bend smoothly into their gutter; backward ones turn round with square corners. */
@@ -166,7 +137,7 @@ class StagePicture {
       yb = to.y + (y1 < to.y + BOX ? 0 : BOX);
     const forward = y1 > y0 === y0 > ya;
     const flat = forward ? [xa, ya, x, y0, x, y1, xb, yb] : [xa, ya, xa, y0, x, y0, x, y1, xb, y1, xb, yb];
-    return this.edgeGroup(a, b, "data", forward ? smooth(flat) : orthogonal(flat), "", forward ? [] : [this.arrow(flat)]);
+    return this.edgeGroup(a, b, "data", forward ? smooth(flat) : orthogonal(flat), "", forward ? [] : [arrow(flat)]);
   }
 
   private laneOf(index: number): string {
@@ -199,15 +170,16 @@ class StagePicture {
     const pill = s(
       "g",
       {
-        class: `gd-node gd-pill ${familyClass(node.family)}`,
+        class: `gd-node gd-pill ${familyClass(node.family)}${line.matches(".gd-edge-gone") ? " gd-edge-gone" : ""}`,
         "data-entity": this.entity(leaf),
         "data-echo": echo > 0,
         tabindex: -1,
         role: "button",
         "aria-label": spokenName(this.doc, this.stage, leaf),
         transform: `translate(${x} ${y})`,
+        ...this.dress.node?.(leaf),
       },
-      tooltip(this.doc, this.stage, node, node.name),
+      tooltip(this.doc, this.stage, node, node.name, this.dress.told?.(leaf)),
       s("rect", { class: "gd-hit", y: -2, width: w, height: PILL + 4 }),
       s("rect", { class: "gd-shape", width: w, height: PILL, rx: PILL / 2 }),
       s("text", { class: "gd-name", x: 10, y: 13 }, name, type),
@@ -215,14 +187,13 @@ class StagePicture {
     return [line, pill];
   }
 
-  private box(index: number): SVGGElement {
+  private box(index: number, detail: Detail): SVGGElement {
     const { x, y, w } = this.layout.boxes[index]!;
     const node = this.stage.nodes[index]!,
       leaf = node.flags.includes("leaf") || node.family === "leaf",
       title = titleOf(this.stage, index);
     const has = (flag: string) => node.flags.includes(flag);
-    const op = cut(leaf && title ? title : node.op, 28),
-      fits = (op.length + 2 + title.length) * CHAR + 24 <= w + 10;
+    const op = cut(leaf && title ? title : node.op, 28);
     return s(
       "g",
       {
@@ -234,16 +205,32 @@ class StagePicture {
         "data-leaf": leaf,
         "aria-label": spokenName(this.doc, this.stage, index),
         transform: `translate(${x} ${y})`,
+        ...this.dress.node?.(index),
       },
-      tooltip(this.doc, this.stage, node, title),
+      has("group") && s("rect", { class: "gd-sheet", x: 4, y: -4, width: w, height: BOX, rx: 6 }),
       s("rect", { class: "gd-shape", width: w, height: BOX, rx: leaf ? BOX / 2 : 6 }),
-      has("fused") && s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
+      ...(detail === "op" ? [s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 25 }, op)] : this.inside(index, op, title, leaf)),
+    );
+  }
+
+  private kept(index: number, element: SVGGElement): SVGElement[] {
+    if (this.dress.members) this.made.set(index, [element]);
+    return [element];
+  }
+
+  private inside(index: number, op: string, title: string, leaf: boolean): Child[] {
+    const { w } = this.layout.boxes[index]!,
+      node = this.stage.nodes[index]!,
+      fits = (op.length + 2 + title.length) * CHAR + 24 <= w + 10;
+    return [
+      tooltip(this.doc, this.stage, node, title, this.dress.told?.(index)),
+      node.flags.includes("fused") && s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
       !leaf && s("path", { class: "gd-side", d: `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}` }),
       s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 17 }, op),
       !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: 17 }, title),
       s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.doc, node), 28)),
-      s("text", { class: "gd-letter", x: w - 9, y: 31 }, leaf ? "" : (LETTERS[node.family] ?? "")),
-    ); // a family is never its colour alone
+      s("text", { class: "gd-letter", x: w - 9, y: 31 }, this.dress.letter?.(index) || (leaf || node.told ? "" : LETTERS[node.family])),
+    ]; // a family is never its colour alone
   }
 
   private lanes(height: number): SVGGElement[] {
@@ -261,82 +248,141 @@ class StagePicture {
   private items(): Item[] {
     const { layout } = this;
     const flat = (points: readonly number[]) => {
-      const ys = points.filter((_, i) => i % 2 === 1);
-      return { top: ys.reduce((a, b) => Math.min(a, b), Infinity), bottom: ys.reduce((a, b) => Math.max(a, b), -Infinity), layer: 0 };
+      const reach = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity, layer: 0 };
+      for (let i = 0; i + 1 < points.length; i += 2) {
+        reach.left = Math.min(reach.left, points[i]!);
+        reach.right = Math.max(reach.right, points[i]!);
+        reach.top = Math.min(reach.top, points[i + 1]!);
+        reach.bottom = Math.max(reach.bottom, points[i + 1]!);
+      }
+      return reach;
     };
-    return [
+    const box = ({ x, y, w }: { x: number; y: number; w: number }, height: number, layer: number) => ({ left: x, top: y, right: x + w, bottom: y + height, layer });
+    const items: Item[] = [
       ...layout.edges.map(each => ({ ...flat(each.bends), make: () => [this.edge(each)] })),
-      ...layout.rails.map(each => ({ ...flat([0, each.y0, 0, each.y1]), make: () => [this.rail(each)] })),
+      ...layout.rails.map(each => ({ ...flat([each.x, each.y0, each.x, each.y1]), make: () => [this.rail(each)] })),
       ...layout.wires.map(each => ({ ...flat(each.points), make: () => [this.wire(each)] })),
-      ...layout.pills.map(each => ({ top: each.y, bottom: each.y + PILL, layer: 1, make: () => this.pill(each) })),
-      ...layout.boxes.flatMap(({ y, row }, index) =>
-        row < 0 ? [] : [{ top: y, bottom: y + BOX, layer: 2, make: () => [this.box(index)] }],
-      ),
+      ...layout.pills.map(each => ({ ...box(each, PILL, 1), make: () => this.pill(each) })),
     ];
+    const drawn = items.length;
+    layout.boxes.forEach((place, index) => {
+      if (place.row >= 0) items.push({ ...box(place, BOX, 2), make: detail => this.kept(index, this.box(index, detail)) });
+    });
+    const shown = layout.boxes.flatMap(({ row }, index) => (row < 0 ? [] : [index]));
+    this.blocks = items.map((item, i) => {
+      const index = i < drawn ? layout.pills[i - drawn + layout.pills.length]?.leaf : shown[i - drawn];
+      return index === undefined ? null : { ...item, entity: this.entity(index), family: familyClass(this.stage.nodes[index]!.family) };
+    });
+    return items;
   }
 
   draw(): Picture {
     const { layout } = this,
       [first] = layout.lanes,
       layers = [s("g"), s("g"), s("g")];
-    const shown = layout.boxes.filter(box => box.row >= 0);
+    const shown = layout.boxes.filter(box => box.row >= 0).length;
     // Lanes reach past the boxes on every side.
-    const left = Math.min(0, first?.x ?? 0) - MARGIN,
-      right = Math.max(layout.width, ...layout.lanes.map(lane => lane.x + lane.width)) + MARGIN;
+    const open = this.dress.brackets ?? [],
+      margin = open.reduce((most, { track }) => Math.max(most, TRACK * (track + 1)), 0);
+    const left = Math.min(0, first?.x ?? 0) - MARGIN - margin,
+      right = layout.lanes.reduce((most, lane) => Math.max(most, lane.x + lane.width), layout.width) + MARGIN;
     const top = first ? LANE_ABOVE + MARGIN / 2 : MARGIN,
       bottom = first ? LANE_BELOW + MARGIN / 2 : MARGIN - (ROW - BOX);
     const width = right - left,
       height = layout.height + top + bottom;
     const svg = s(
       "svg",
-      { class: "gd-picture", width, height, viewBox: `${left} ${-top} ${width} ${height}`, "data-many": shown.length > MANY },
+      { class: "gd-picture", width, height, viewBox: `${left} ${-top} ${width} ${height}`, "data-many": shown > MANY },
       ...this.lanes(layout.height),
+      ...open.map(each => bracket(each, left + margin)),
+      this.strokes,
+      this.merged.el,
       ...layers,
     );
-    const bands = new Bands(this.items(), layers, shown.length > CULLED, element => this.joints.delete(element));
-    bands.show(0, ROW);
+    const items = this.items(),
+      culled = shown > CULLED || items.length > 6 * CULLED;
+    const cells = new Cells(items, layers, element => this.joints.delete(element));
+    this.cells = cells;
+    if (!culled)
+      cells.show(
+        items.map((_, i) => i),
+        "full",
+        false,
+      );
     return {
       svg,
       width,
       height,
-      boxes: shown.length,
-      culled: shown.length > CULLED,
+      boxes: shown,
+      culled,
       join: lit => this.join(lit),
       axis: first ? 0 : width / 2,
-      look: (from, to) => bands.show(from - top, to - top),
-      heightOf: entity => this.heightOf(entity, top),
+      look: (seen, zoom) =>
+        culled && this.look({ left: seen.left + left, right: seen.right + left, top: seen.top - top, bottom: seen.bottom - top }, zoom),
+      again: () => {
+        if (culled) return void (this.detail = null);
+        cells.show(
+          items.map((_, i) => i),
+          "full",
+          true,
+        );
+      },
+      placeOf: entity => {
+        const place = this.placeOf(entity);
+        return place && { x: place.x - left, y: place.y + top };
+      },
+      at: (x, y) => (this.detail === "shape" ? this.merged.at(x + left, y - top, 12) : null),
     };
   }
 
-  private heightOf(entity: string, top: number): number | null {
-    const [, stage, index] = /^node:(\d+)\.(\d+)$/.exec(entity) ?? [];
-    if (Number(stage) !== this.stage.index) return null;
-    const box = this.layout.boxes[Number(index)],
-      pill = box && box.row < 0 ? this.layout.pills.find(each => each.leaf === Number(index)) : null;
-    return !box || (box.row < 0 && !pill) ? null : (pill ?? box).y + top;
+  /** In a large picture things exist while they are in sight (and a quarter of a screen around), in as many elements as the page bears. */
+  private look(seen: Rect, zoom: number): boolean {
+    const cells = this.cells!,
+      dx = (seen.right - seen.left) / 4,
+      dy = (seen.bottom - seen.top) / 4;
+    const found = cells.within({ left: seen.left - dx, right: seen.right + dx, top: seen.top - dy, bottom: seen.bottom + dy });
+    const bears = (detail: Detail) => found.length * COST[detail] <= MOST;
+    const detail: Detail = zoom < 0.25 || !bears("op") ? "shape" : zoom < 0.6 || !bears("full") ? "op" : "full";
+    const again = detail !== this.detail;
+    this.detail = detail;
+    const shapes = detail === "shape";
+    if (shapes || again) {
+      this.merged.show(
+        shapes ? found.flatMap(i => this.blocks[i] ?? []) : [],
+        this.joined,
+      );
+      this.strokes.setAttribute("d", shapes ? found.map(i => this.stroke(i)).join("") : "");
+    }
+    return cells.show(shapes ? [] : found, detail, again) || again;
+  }
+
+  /** An edge as straight lines, for the picture from far away. */
+  private stroke(item: number): string {
+    const { edges, rails } = this.layout,
+      rail = rails[item - edges.length];
+    const flat = item < edges.length ? edges[item]!.bends : rail && [rail.x, rail.y0, rail.x, rail.y1];
+    return flat ? `M${flat.join(" ")}` : "";
+  }
+
+  private placeOf(entity: string): { x: number; y: number } | null {
+    const [, stage, at] = /^node:(\d+)\.(\d+)$/.exec(entity) ?? [],
+      own = Number(stage) === this.stage.index ? Number(at) : -1,
+      index = this.dress.members?.findIndex(all => all.includes(own)) ?? this.stage.entities?.indexOf(entity) ?? own;
+    const box = this.layout.boxes[index],
+      place = box && box.row < 0 ? this.layout.pills.find(each => each.leaf === index) : box;
+    return place ? { x: place.x + place.w / 2, y: place.y } : null;
   }
 
   private join(lit: ReadonlySet<string>): void {
     this.joined = lit;
+    this.merged.light(lit);
+    const { members } = this.dress;
+    members?.forEach((all, v) => {
+      if (all.length > 1) for (const element of this.made.get(v) ?? []) setFlag(element, "data-some", all.some(i => lit.has(`node:${this.stage.index}.${i}`)));
+    });
     for (const [element, ends] of this.joints) setFlag(element, "data-joined", lit.has(ends[0]) && lit.has(ends[1]));
   }
 }
 
-/** The picture of a stage; the stage must have a layout. */
-export const drawStage = (doc: GraphDoc, stage: Stage): Picture => new StagePicture(doc, stage).draw();
-
-/** The next node for an arrow key: inputs left, users right, neighbours in the row or column above and below. */
-export function neighbour(stage: Stage, index: number, key: string, turn: number): number | null {
-  const node = stage.nodes[index];
-  if (!node) return null;
-  const around = key === "ArrowLeft" ? [...new Set(node.inputs)] : key === "ArrowRight" ? stage.users[index]! : null;
-  if (around) return around.length > 0 ? around[turn % around.length]! : null;
-  const boxes = stage.layout!.boxes,
-    own = boxes[index]!;
-  const order = boxes
-    .map((_, i) => i)
-    .filter(i => boxes[i]!.row >= 0)
-    .sort((a, b) => boxes[a]!.row - boxes[b]!.row || boxes[a]!.x - boxes[b]!.x || a - b);
-  const at = own.row < 0 ? order.findIndex(i => stage.users[index]!.includes(i)) : order.indexOf(index);
-  return order[at + (key === "ArrowUp" ? -1 : 1)] ?? null;
-}
+/** The picture of a stage, or of a part of it, as it was laid out. */
+export const drawStage = (doc: GraphDoc, stage: Stage, layout: Layout, dress: Dress = {}): Picture => new StagePicture(doc, stage, layout, dress).draw();

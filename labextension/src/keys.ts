@@ -17,6 +17,7 @@ export interface Keyed {
   marksAt(element: Element): Marks | null;
   press(name: "step" | "pause"): void;
   blur(): void;
+  search(): void;
 }
 
 const isTyping = (element: Element): boolean => element.matches("input, select, textarea, [contenteditable]");
@@ -52,14 +53,20 @@ export class Keys {
     return {
       Escape: () => this.escape(),
       Enter: open,
-      " ": open,
+      " ": () => {
+        const grouped = target.closest("[data-group]");
+        if (!grouped) return open?.() ?? false;
+        return void grouped.dispatchEvent(new CustomEvent("gd-toggle", { bubbles: true }));
+      },
       "0": () => view.cameras().fit(),
       "+": () => Camera.step(view.cameras(), 1),
       "=": () => Camera.step(view.cameras(), 1),
       "-": () => Camera.step(view.cameras(), -1),
       n: () => view.press("step"),
       p: () => view.press("pause"),
-      t: () => view.act({ do: "tab", tab: "text" }),
+      "/": () => view.search(),
+      t: () => this.text("text"),
+      o: () => this.text("outline"),
       "[": () => view.act({ do: "back" }),
       "]": () => view.act({ do: "forward" }),
       ",": () => this.rewrite(-1),
@@ -73,6 +80,11 @@ export class Keys {
     if (view.ui().help) view.act({ do: "help", on: false });
     else if (view.ui().selected.length > 0) view.act({ do: "clear" });
     else view.blur();
+  }
+
+  private text(face: "text" | "outline"): void {
+    this.view.act({ do: "tab", tab: "text" });
+    this.view.act({ do: "face", face });
   }
 
   /** Enter selects; on what is selected already it opens the kernel that runs it. */

@@ -106,10 +106,10 @@ export const withEvent = (live: Live, event: Event): Live => ({ ...live, events:
 /** Which button acts in which state (view.md 10.1). Without a session Step and Run open one. */
 const ENABLED: Record<State, readonly CommandName[]> = {
   none: ["step", "run"],
-  ready: ["step", "run"],
+  ready: ["step", "run", "reset"],
   running: ["pause", "stop"],
-  paused: ["step", "run", "resume", "stop"],
-  failed: [],
+  paused: ["step", "run", "resume", "stop", "reset"],
+  failed: ["reset"],
   closed: [],
 };
 

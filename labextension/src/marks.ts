@@ -9,6 +9,7 @@ export class Marks {
   private lit: Element[] = [];
   private selected: Element[] = [];
   private preview: Element[] = [];
+  private hits: Element[] = [];
   private stop: Element | null = null;
 
   constructor(readonly pane: Pane) {
@@ -29,10 +30,12 @@ export class Marks {
     this.lit = marked("data-lit");
     this.selected = marked("data-selected");
     this.preview = marked("data-preview");
+    this.hits = marked("data-hit");
     if (!this.stop?.isConnected || !this.pane.el.contains(this.stop)) this.tabStop(this.walkable()[0] ?? null);
   }
 
-  mark(lit: ReadonlySet<string>, selected: ReadonlySet<string>): void {
+  mark(lit: ReadonlySet<string>, selected: ReadonlySet<string>, found: ReadonlySet<string>): void {
+    this.hits = this.swap(this.hits, "data-hit", found);
     this.lit = this.swap(this.lit, "data-lit", lit);
     this.selected = this.swap(this.selected, "data-selected", selected);
     this.pane.lit?.(lit);

@@ -3,7 +3,7 @@
 export const PROTOCOL = 1;
 
 export type State = "none" | "ready" | "running" | "paused" | "failed" | "closed";
-export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop";
+export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop" | "reset" | "speed" | "watch" | "why";
 export type EventKind = "nonfinite" | "pause" | "error" | "note";
 
 export interface Hello {

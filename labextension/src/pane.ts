@@ -11,7 +11,7 @@ import type { Action, PaneKey, Ui } from "./state.ts";
 /** What panes know of the view that holds them. */
 export interface Context {
   readonly doc: GraphDoc;
-  readonly cameras: { graph: CameraGroup; lanes: CameraGroup };
+  readonly cameras: Record<"graph" | "lanes" | "union", CameraGroup>;
   ui(): Ui;
   live(): Live;
   host(): Host | null;
@@ -62,7 +62,7 @@ export const button = (label: string, props: Props, ...children: Child[]): HTMLB
     ...(children.length > 0 ? children : [label]),
   );
 
-/** A row of buttons of which one is pressed; nothing for a single choice. */
+/** A row of buttons of which one is pressed; a list where there are many, nothing for a single choice. */
 export function choice<T>(
   label: string,
   options: { value: T; text: string; title?: string }[],
@@ -70,6 +70,10 @@ export function choice<T>(
   pick: (value: T) => void,
 ): HTMLElement | null {
   if (options.length < 2) return null;
+  if (options.length > 3) {
+    const texts = options.map(({ text }, i) => [String(i), text] as const);
+    return select(label, texts, String(options.findIndex(({ value }) => value === chosen)), i => pick(options[Number(i)]!.value));
+  }
   return h(
     "span",
     { class: "gd-choice", role: "group", "aria-label": label },
@@ -82,6 +86,25 @@ export function choice<T>(
     ),
   );
 }
+
+/** One of many, as the host's own list. */
+export function select(label: string, options: readonly (readonly [value: string, text: string])[], chosen: string, pick: (value: string) => void): HTMLSelectElement {
+  const made = h(
+    "select",
+    { class: "gd-select", "aria-label": label, title: label },
+    ...options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)),
+  );
+  made.addEventListener("change", () => pick(made.value));
+  return made;
+}
+
+/** What makes an element an entity: it is lit and selected with the others, arrows reach it, voices name it. */
+export const entity = (name: string | null, label: string): Props => ({
+  "data-entity": name,
+  tabindex: name ? -1 : null,
+  role: name ? "button" : null,
+  "aria-label": name ? label : null,
+});
 
 export const big = (value: Child, unit: Child): HTMLElement =>
   h("div", { class: "gd-big" }, h("div", { class: "gd-number" }, value), h("div", { class: "gd-unit" }, unit));

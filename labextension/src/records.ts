@@ -30,12 +30,17 @@ export interface NodeRecord {
   op: string;
   family: string;
   name: string;
+  /** The name as written; `name` is what can be drawn of it. */
+  raw: string;
   type: number;
   inputs: number[];
   after: number[];
   attrs: Json | null;
   lane: string;
   twin: number;
+  group: number;
+  /** Of a closed group: what is in it. */
+  told?: string;
   flags: string[];
   fate: Fate | null;
   flops: number;
@@ -98,7 +103,15 @@ export interface Layout {
   width: number;
   height: number;
 }
+export interface GroupRow {
+  key: string;
+  parent: number;
+  label: string;
+  kind: string;
+  repeat: number;
+}
 export interface Stage {
+  groups: GroupRow[];
   index: number;
   key: string;
   role: string;
@@ -109,6 +122,8 @@ export interface Stage {
   gradients: ReadonlyMap<number, string>;
   users: number[][];
   layout: Layout | null;
+  /** Of a picture that is no stage of the document: what each node stands for. */
+  entities?: readonly string[];
 }
 export interface SourceRecord {
   id: string;
@@ -142,6 +157,8 @@ export interface Missed {
   detail: string;
   text: string;
   about: string | null;
+  /** The Python of the condition that refused: file, line, text. */
+  guard?: [string, number, string] | null;
 }
 export interface OptimizeReport {
   phase: string;
@@ -284,8 +301,18 @@ export interface NoteRecord {
   text: string;
   about: string | null;
 }
+export interface OverlayRecord {
+  id: string;
+  label: string;
+  unit?: string;
+  stage: number;
+  values: Record<string, unknown>;
+}
 export interface ViewState {
   show?: string[];
+  overlay?: string | null;
+  around?: string | null;
+  diff?: [number, number] | null;
   select?: string | null;
   height?: number | null;
 }
@@ -307,5 +334,6 @@ export interface GraphDoc {
   wgslBase: number[];
   runs: RunRecord[];
   notes: NoteRecord[];
+  overlays: OverlayRecord[];
   view: ViewState | null;
 }

@@ -12,16 +12,21 @@ import { page, type Selection } from "./page.ts";
 import type { Context, MakePane } from "./pane.ts";
 import { arenaPane } from "./panes/arena.ts";
 import { afterPane, beforePane, lanesPane } from "./panes/graphs.ts";
+import { diffPane } from "./panes/diff.ts";
 import { kernelsPane } from "./panes/kernels.ts";
+import { outlinePane } from "./panes/outline.ts";
 import { planPane } from "./panes/plan.ts";
 import { reportPane } from "./panes/report.ts";
 import { rewritesPane } from "./panes/rewrites.ts";
+import { scrubPane } from "./panes/scrub.ts";
 import { sessionPane } from "./panes/session.ts";
 import { sourcePane } from "./panes/source.ts";
 import { stepperPane } from "./panes/stepper.ts";
 import { textPane } from "./panes/text.ts";
+import { hits, parseQuery } from "./query.ts";
 import { chain, local, portable, provenance, type Provenance } from "./select.ts";
 import { ARRANGEMENT, faceOf, initialUi, reduce, TABS, type Action, type PaneKey, type Tab, type Ui } from "./state.ts";
+import { Tools } from "./tools.ts";
 
 /** In the order in which panes stand, whichever tab shows them. */
 const PANES: Record<PaneKey, MakePane> = {
@@ -30,24 +35,29 @@ const PANES: Record<PaneKey, MakePane> = {
   before: beforePane,
   after: afterPane,
   report: reportPane,
+  scrub: scrubPane,
   lanes: lanesPane,
   stepper: stepperPane,
+  diff: diffPane,
   plan: planPane,
   kernels: kernelsPane,
   session: sessionPane,
   arena: arenaPane,
+  outline: outlinePane,
   text: textPane,
 };
+/** Roles of the stages that a tab draws; in the others all are searched. */
+const STAGES_OF: Partial<Record<Tab, string[]>> = { opt: ["written", "optimized"], rewrites: ["written", "optimized"], grad: ["derivative", "final"] };
 const NOTHING: ReadonlySet<string> = new Set();
 
 function openedTab(doc: GraphDoc): Tab {
-  const asked = (doc.view?.show ?? []).map(name => (name === "graph" || name === "diff" ? "opt" : name));
+  const asked = (doc.view?.show ?? []).map(name => (name === "graph" ? "opt" : name));
   return TABS.find(tab => tab === asked[0]) ?? "opt";
 }
 
 /** The drawing of one document; a new document gets a new one. */
 export class Scene implements Context {
-  readonly cameras = { graph: new CameraGroup(), lanes: new CameraGroup() };
+  readonly cameras = { graph: new CameraGroup(), lanes: new CameraGroup(), union: new CameraGroup() };
   readonly chrome: Chrome;
   private readonly provenance: Provenance;
   private readonly marks = new Map<PaneKey, Marks>();
@@ -57,6 +67,10 @@ export class Scene implements Context {
   private state: Ui;
   private litNow: ReadonlySet<string> = NOTHING;
   private frame = 0;
+  private searched = "";
+  private hits: readonly string[] = [];
+  private found: ReadonlySet<string> = NOTHING;
+  private wrong: string | null = null;
 
   constructor(
     readonly doc: GraphDoc,
@@ -68,7 +82,15 @@ export class Scene implements Context {
     const shared = this.selection.value.flatMap(each => local(doc, each) ?? []);
     const first = shared.length > 0 ? shared : doc.view?.select ? [doc.view.select] : [];
     this.state = before ? { ...before, selected: shared, hover: null } : initialUi(openedTab(doc), first);
-    this.chrome = new Chrome(doc, action => this.act(action));
+    const act = (action: Action) => this.act(action);
+    const tools = new Tools(
+      doc,
+      act,
+      () => this.state,
+      this.state,
+      text => this.chrome.say(text),
+    );
+    this.chrome = new Chrome(doc, act, tools);
     this.keys = new Keys({
       doc,
       ui: () => this.state,
@@ -79,7 +101,12 @@ export class Scene implements Context {
         (document.activeElement as HTMLElement | null)?.blur();
         this.chrome.root.closest<HTMLElement>(".jp-Cell")?.focus();
       },
-      cameras: () => (this.state.tab === "grad" ? this.cameras.lanes : this.cameras.graph),
+      cameras: () => this.cameras[this.state.tab === "grad" ? "lanes" : this.state.tab === "opt" ? "graph" : "union"],
+      search: () => {
+        if (tools.el.hidden) this.act({ do: "tab", tab: "opt" });
+        tools.field.focus();
+        tools.field.select();
+      },
       press: name => this.press(name),
       marksAt: element => this.marks.get(element.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey) ?? null,
     });
@@ -125,6 +152,9 @@ export class Scene implements Context {
       this.state.tab !== before.tab ||
       this.state.faces !== before.faces ||
       this.state.source !== before.source ||
+      this.state.query !== before.query ||
+      this.state.reach !== before.reach ||
+      this.state.overlay !== before.overlay ||
       this.state.help !== before.help
     )
       this.show(moved);
@@ -134,13 +164,30 @@ export class Scene implements Context {
     const marks = this.marks.get(key);
     if (!marks) return;
     marks.index();
-    marks.mark(this.litNow, new Set(this.state.selected));
+    marks.mark(this.litNow, new Set(this.state.selected), this.found);
+  }
+
+  /** The nodes that the search finds, in the stages that this tab shows. */
+  private search(): void {
+    const { query, tab } = this.state,
+      key = `${query}\n${tab}`;
+    if (key === this.searched) return;
+    this.searched = key;
+    const parsed = parseQuery(query),
+      roles = STAGES_OF[tab] ?? [];
+    const stages = this.doc.stages.flatMap(stage => (roles.length === 0 || roles.includes(stage.role) ? [stage.index] : []));
+    this.hits = query.trim() ? hits(this.doc, stages, parsed) : [];
+    this.found = new Set(this.hits);
+    this.wrong = parsed.error;
   }
 
   /** Panes of the open tab exist, the others are hidden; everything that is lit is marked. */
   show(moved: boolean): void {
     this.litNow = this.provenance.lit(this.state.selected);
+    this.search();
     this.chrome.show(this.doc, this.state, this.litNow);
+    this.chrome.tools.show(this.state, this.hits, this.wrong);
+    this.chrome.root.toggleAttribute("data-searching", this.found.size > 0);
     const { faces, below } = ARRANGEMENT[this.state.tab],
       wanted = [...faces, ...below],
       current = faceOf(this.state);
@@ -156,7 +203,7 @@ export class Scene implements Context {
     for (const [key, marks] of this.marks) {
       if (!wanted.includes(key)) continue;
       if (marks.pane.choose?.(this.litNow)) marks.index();
-      marks.mark(this.litNow, selected);
+      marks.mark(this.litNow, selected, this.found);
       marks.reveal();
     }
     this.showLive();

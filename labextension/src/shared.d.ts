@@ -5,6 +5,11 @@ declare module "*.css" {
   export default text;
 }
 
+/** The layouts as a function whose text is a worker's program (build.mjs). */
+declare module "layout-engine" {
+  export function engine(): typeof import("./layout/engines.ts");
+}
+
 declare module "@lumino/widgets" {
   export class Widget {
     constructor(options?: { node?: HTMLElement });

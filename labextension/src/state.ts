@@ -1,20 +1,35 @@
 // What a person has open and selected: a pure reducer (state, action) -> state. Views of one study share the selection.
 
-export const TABS = ["opt", "rewrites", "grad", "plan", "arena", "kernels", "session", "text"] as const;
+export const TABS = ["opt", "rewrites", "grad", "diff", "plan", "arena", "kernels", "session", "text"] as const;
 export type Tab = (typeof TABS)[number];
 export type PaneKey =
-  "source" | "before" | "after" | "report" | "rewrites" | "lanes" | "stepper" | "plan" | "arena" | "kernels" | "session" | "text";
+  | "source"
+  | "before"
+  | "after"
+  | "report"
+  | "rewrites"
+  | "scrub"
+  | "lanes"
+  | "stepper"
+  | "diff"
+  | "plan"
+  | "arena"
+  | "kernels"
+  | "session"
+  | "outline"
+  | "text";
 
 /** What a tab shows: `faces` stand side by side and take turns where it is narrow, `below` stays under them then. */
 export const ARRANGEMENT: Record<Tab, { faces: PaneKey[]; below: PaneKey[] }> = {
   opt: { faces: ["source", "before", "after"], below: ["report", "session"] },
-  rewrites: { faces: ["rewrites", "before", "after"], below: [] },
+  rewrites: { faces: ["rewrites", "scrub"], below: [] },
   grad: { faces: ["lanes"], below: ["stepper"] },
+  diff: { faces: ["diff"], below: [] },
   plan: { faces: ["plan", "kernels"], below: ["arena"] },
   arena: { faces: ["arena"], below: [] },
   kernels: { faces: ["kernels"], below: [] },
   session: { faces: ["session"], below: ["arena"] },
-  text: { faces: ["text"], below: [] },
+  text: { faces: ["outline", "text"], below: [] },
 };
 
 export interface Ui {
@@ -26,6 +41,10 @@ export interface Ui {
   future: readonly (readonly string[])[];
   source: boolean;
   help: boolean;
+  /** What is searched, how far around the selection the pictures reach, what colours them. */
+  query: string;
+  reach: string;
+  overlay: string;
 }
 
 export type Action =
@@ -37,6 +56,7 @@ export type Action =
   | { do: "back" }
   | { do: "forward" }
   | { do: "source" }
+  | { do: "tool"; tool: "query" | "reach" | "overlay"; value: string }
   | { do: "help"; on: boolean };
 
 const KEPT = 100;
@@ -50,6 +70,9 @@ export const initialUi = (tab: Tab = "opt", selected: readonly string[] = []): U
   future: [],
   source: false,
   help: false,
+  query: "",
+  reach: "all",
+  overlay: "",
 });
 
 export const faceOf = (ui: Ui): PaneKey => {
@@ -94,6 +117,8 @@ export function reduce(ui: Ui, action: Action): Ui {
     }
     case "source":
       return { ...ui, source: !ui.source };
+    case "tool":
+      return ui[action.tool] === action.value ? ui : { ...ui, [action.tool]: action.value };
     case "help":
       return ui.help === action.on ? ui : { ...ui, help: action.on };
   }

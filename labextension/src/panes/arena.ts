@@ -4,6 +4,7 @@ import type { IntervalRecord, Plan } from "../doc.ts";
 import { reveal, s } from "../dom.ts";
 import { bytes, plural } from "../format.ts";
 import { cut, familyClass } from "../graph.ts";
+import { Merged, type Block } from "../merged.ts";
 import { body, choice, empty, frame, type Context, type MakePane } from "../pane.ts";
 import { arrange, isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../slots.ts";
 
@@ -11,30 +12,73 @@ const LEFT = 118,
   RIGHT = 16,
   TOP = 20,
   GAP = 4,
-  AXIS = 24;
+  AXIS = 24,
+  DENSE = 400; // intervals
 
 class ArenaPicture {
   private readonly count: number;
+  private readonly dense: boolean;
+  private readonly merged = new Merged();
+  private readonly over = s("g");
+  private places: { index: number; top: number; row: Row }[] = [];
   constructor(
     private readonly plan: Plan,
     private readonly width: number,
     private readonly toggle: (kind: string) => void,
   ) {
     this.count = Math.max(1, plan.dispatches.length);
+    this.dense = plan.intervals.length > DENSE;
   }
 
   x(dispatch: number): number {
     return LEFT + ((this.width - LEFT - RIGHT) * dispatch) / this.count;
   }
 
-  private interval(index: number, top: number, row: Row): SVGGElement {
+  /** Where an interval stands in its row. */
+  private place(index: number, top: number, row: Row): { from: number; y: number; width: number; height: number } {
     const interval = this.plan.intervals[index]!,
       pinned = isPinned(interval);
     const from = this.x(pinned ? 0 : interval.first),
       to = this.x(pinned && interval.first < 0 ? this.count : Math.min(this.count, interval.last + 1));
-    const width = Math.max(3, to - from - 1);
     const height = pinned ? row.height - 2 : Math.max(THINNEST - 2, Math.round(interval.nbytes * row.unit) - 2);
-    const y = pinned ? top : top + Math.round(interval.offset * row.unit);
+    return { from, y: pinned ? top : top + Math.round(interval.offset * row.unit), width: Math.max(3, to - from - 1), height };
+  }
+
+  /** Of very many intervals only the lit ones are elements; the others are a few shapes (merged.ts). */
+  private block(index: number, top: number, row: Row): Block {
+    const { from, y, width, height } = this.place(index, top, row),
+      step = (this.x(this.count) - LEFT) / row.intervals.length,
+      left = row.folded ? LEFT + row.intervals.indexOf(index) * step : from;
+    return {
+      left,
+      right: left + (row.folded ? Math.max(1, step) : width),
+      top: row.folded ? top : y,
+      bottom: row.folded ? top + row.height - 2 : y + Math.min(height, row.height - 2),
+      entity: `interval:${index}`,
+      family: familyClass(this.plan.intervals[index]!.family),
+    };
+  }
+
+  light(lit: ReadonlySet<string>, selected: readonly string[]): void {
+    if (!this.dense) return;
+    this.merged.light(lit);
+    const found = this.places.filter(({ index }) => lit.has(`interval:${index}`)).slice(0, 200);
+    this.over.replaceChildren(...found.map(({ index, top, row }) => {
+      const made = this.interval(index, top, row.folded ? { ...row, folded: false } : row);
+      made.setAttribute("data-lit", "");
+      if (selected.includes(`interval:${index}`)) made.setAttribute("data-selected", "");
+      return made;
+    }));
+  }
+
+  at(x: number, y: number): string | null {
+    return this.dense ? this.merged.at(x, y, 2) : null;
+  }
+
+  private interval(index: number, top: number, row: Row): SVGGElement {
+    const interval = this.plan.intervals[index]!,
+      pinned = isPinned(interval);
+    const { from, y, width, height } = this.place(index, top, row);
     const name = interval.name || `buffer ${index}`,
       label = pinned ? `${cut(name, 28)} ${bytes(interval.nbytes)}` : cut(name, 28);
     const alias = interval.alias_of >= 0 ? `\nin the place of ${this.plan.intervals[interval.alias_of]?.name ?? interval.alias_of}` : "";
@@ -143,18 +187,21 @@ class ArenaPicture {
       before = "";
     for (const row of arrangement.rows) {
       grounds.push(s("rect", { class: "gd-slotrow", x: LEFT, y: top, width: this.x(this.count) - LEFT, height: row.height - 2, rx: 3 }));
-      parts.push(
-        this.label(row, top, row.kind !== before || !row.kind),
-        ...(row.folded ? this.folded(row, top) : row.intervals.map(index => this.interval(index, top, row))),
-      );
+      parts.push(this.label(row, top, row.kind !== before || !row.kind));
+      if (this.dense) for (const index of row.intervals) this.places.push({ index, top, row });
+      else parts.push(...(row.folded ? this.folded(row, top) : row.intervals.map(index => this.interval(index, top, row))));
       before = row.kind;
       top += row.height + (row.kind ? 2 : GAP);
     }
+    this.merged.show(
+      this.places.map(({ index, top: at, row }) => this.block(index, at, row)),
+      new Set(),
+    );
     return s(
       "svg",
       { class: "gd-arena", width: this.width, height: top + AXIS, viewBox: `0 0 ${this.width} ${top + AXIS}` },
       ...grounds,
-      ...this.bands(top),
+      ...(this.dense ? [this.merged.el, this.over] : this.bands(top)),
       ...parts,
       ...this.axis(top),
       ...this.peak(top),
@@ -260,6 +307,13 @@ export const arenaPane: MakePane = (context: Context) => {
     };
     picture = new ArenaPicture(plan, width, toggle);
     svg = picture.draw(arrange(plan, toScale, open));
+    svg.addEventListener("click", event => {
+      const { left, top } = svg!.getBoundingClientRect(),
+        found = (event.target as Element).closest("[data-entity], .gd-opener") ? null : picture!.at(event.clientX - left, event.clientY - top);
+      if (!found) return;
+      event.stopPropagation();
+      context.act({ do: "select", entities: [found], add: event.shiftKey });
+    });
     holder.replaceChildren(svg);
     context.redrawn("arena");
     reveal(holder, [...holder.querySelectorAll("[data-lit]")]);
@@ -276,7 +330,9 @@ export const arenaPane: MakePane = (context: Context) => {
   return {
     el,
     lit: lit => {
-      if (picture && svg) picture.playhead(svg, lit);
+      if (!picture || !svg) return;
+      picture.light(lit, context.ui().selected);
+      picture.playhead(svg, lit);
     },
     destroy: () => observer.disconnect(),
   };

@@ -1,10 +1,14 @@
 // The pictures: the graph as written, the optimized one, and lanes. Arrows walk along edges.
 
 import { Camera, type CameraGroup } from "../camera.ts";
-import type { Stage } from "../doc.ts";
-import { h } from "../dom.ts";
+import type { Layout, Stage } from "../doc.ts";
+import { h, type Child } from "../dom.ts";
+import { around, partLayout } from "../explore.ts";
 import { plural } from "../format.ts";
 import { drawStage, MANY, type Picture } from "../graph.ts";
+import { brackets, folded, opened, type Folded } from "../groups.ts";
+import { hasLanes, layoutOf, type Laying } from "../layouts.ts";
+import { paint } from "../overlays.ts";
 import { button, choice, empty, frame, type Context, type MakePane, type Pane } from "../pane.ts";
 import type { PaneKey } from "../state.ts";
 
@@ -28,6 +32,7 @@ function zoomButtons(group: CameraGroup): HTMLElement {
   );
 }
 
+/** The zoom and the picture of one stage, or of what is around the selection in it. */
 function picturePane(
   context: Context,
   key: PaneKey,
@@ -36,14 +41,37 @@ function picturePane(
   fact: (stage: Stage) => string,
   choices: Choice[],
   zoom: boolean,
-  missing = "This document holds no picture of the graph. The Text tab lists its nodes.",
+  missing = "This document holds no graph for this pane.",
 ): Pane {
+  const { doc } = context;
   let at = 0,
     camera: Camera | null = null,
-    picture: Picture | null = null;
+    picture: Picture | null = null,
+    laying: Laying | null = null,
+    waiting: ReturnType<typeof setTimeout> | undefined,
+    open: { stage: Stage; groups: Set<number> } | null = null,
+    shown = ""; // overlay, reach and seeds of the picture
   const el = frame(key, "", "", []);
-  const draw = () => {
+  const end = () => {
+    clearTimeout(waiting);
+    laying?.cancel();
     camera?.destroy();
+    laying = camera = picture = null;
+  };
+  const tell = (stage: Stage, ...parts: Child[]) => h("div", { class: "gd-laying", role: "status" }, h("p", null, ...parts), h("p", { class: "gd-muted" }, `${plural(stage.nodes.length, "node")}; the Text tab lists them.`));
+  /** What the reach leaves of a stage: null for all of it. */
+  const part = (stage: Stage): ReadonlySet<number> | null => {
+    const { reach } = context.ui();
+    if (reach === "all") return null;
+    const seeds = [...context.lit()].flatMap(each => (each.startsWith(`node:${stage.index}.`) ? [Number(each.split(".")[1])] : []));
+    return seeds.length > 0 ? around(stage, seeds, reach) : null;
+  };
+  const wanted = (stage: Stage): string => {
+    const { overlay, reach } = context.ui();
+    return `${overlay} ${reach} ${reach === "all" ? "" : [...context.lit()].filter(each => each.startsWith(`node:${stage.index}.`)).join()}`;
+  };
+  const draw = () => {
+    end();
     const stage = choices[at]?.stage;
     const options = choices.map(({ text }, value) => ({ value, text }));
     const pick = (value: number) => {
@@ -51,31 +79,91 @@ function picturePane(
       draw();
       context.redrawn(key);
     };
-    const controls = [choice("stage", options, at, pick), zoom && stage?.layout ? zoomButtons(group) : null];
-    const made = frame(key, stage ? title(stage) : (TITLES[key] ?? key), stage ? fact(stage) : "", [], controls);
-    if (stage?.layout) {
-      picture = drawStage(context.doc, stage);
-      camera = new Camera(group, picture.svg, picture.width, picture.height, picture.boxes > MANY, picture.axis, (top, bottom) => {
-        if (picture?.look(top, bottom)) context.redrawn(key);
-      });
-      const roles = {
-        role: "application",
-        "aria-roledescription": "computation graph",
-        "aria-label": `${title(stage)}, ${plural(stage.nodes.length, "node")}. ${HELP}`,
-      };
-      Object.entries(roles).forEach(([name, value]) => camera!.el.setAttribute(name, value));
-      camera.el.dataset.stage = String(stage.index);
-      made.append(camera.el);
-    } else {
-      made.append(empty(missing));
-    }
+    const controls = [choice("stage", options, at, pick), zoom && stage ? zoomButtons(group) : null];
+    const kept = stage ? part(stage) : null;
+    if (stage && open?.stage !== stage) open = { stage, groups: opened(stage) };
+    const fold = stage && !kept && stage.groups.length > 0 ? folded(doc, stage, open!.groups) : null;
+    const told = !stage ? "" : fold ? `${plural(fold.stage.nodes.length, "node")} for ${fact(stage)}` : kept ? `showing ${kept.size} of ${fact(stage)}` : fact(stage);
+    const made = frame(key, stage ? title(stage) : (TITLES[key] ?? key), told, [], controls);
     el.setAttribute("aria-label", stage ? title(stage) : key);
-    el.replaceChildren(...made.childNodes);
+    const put = (...parts: Node[]) => el.replaceChildren(...made.childNodes, ...parts);
+    if (!stage) return put(empty(missing));
+    shown = wanted(stage);
+    const layout = kept ? partLayout(stage, doc.types, kept) : layoutOf(fold?.stage ?? stage, doc.types);
+    if (!("done" in layout)) return put(...drawn(stage, layout, fold, Boolean(kept)));
+    const mine = (laying = layout);
+    const holder = h("div", { class: "gd-camera" });
+    put(holder);
+    waiting = setTimeout(() => {
+      const stop = button("cancel", { on: { click: () => (end(), holder.replaceChildren(tell(stage, "Not laid out."))) } }, "Cancel");
+      holder.append(tell(stage, `Laying out ${plural(stage.nodes.length, "node")} … `, stop));
+    }, 300);
+    mine.done.then(
+      done => {
+        if (laying !== mine) return;
+        clearTimeout(waiting);
+        laying = null;
+        holder.replaceWith(...drawn(stage, done, fold, false));
+        context.redrawn(key);
+        look(context.lit());
+      },
+      () => {},
+    );
+  };
+  /** Opens a closed group, closes an open one; what was there stays where it was in the pane. */
+  const toggle = (group: number) => {
+    if (!open || !camera) return;
+    if (!open.groups.delete(group)) open.groups.add(group);
+    draw();
+    context.redrawn(key);
+    brought = null;
+    look(context.lit());
+  };
+  const drawn = (stage: Stage, layout: Layout, fold: Folded | null, part: boolean): Node[] => {
+    const painted = paint(doc, stage, context.ui().overlay),
+      grouped = stage.groups.length > 0 && !part;
+    const of = (index: number) => (fold ? (fold.group[index]! < 0 ? fold.members[index]![0]! : -1) : index);
+    const node = (index: number) => {
+      const style = painted && of(index) >= 0 ? painted.style(of(index)) : null,
+        closed = fold?.group[index] ?? -1;
+      return { style, "data-heat": style !== null, "data-group": closed >= 0 ? closed : grouped ? (stage.nodes[of(index)]!.group >= 0 ? stage.nodes[of(index)]!.group : null) : null };
+    };
+    picture = drawStage(doc, fold?.stage ?? stage, layout, {
+      node,
+      told: index => [painted && of(index) >= 0 ? painted.told(of(index)) : "", (fold?.group[index] ?? -1) >= 0 ? "double click, or Space: open" : ""].filter(Boolean).join("\n"),
+      ...(fold ? { members: fold.members } : {}),
+      brackets: grouped ? brackets(stage, open!.groups, layout, fold?.members ?? null) : [],
+    });
+    const made = new Camera(group, picture.svg, picture.width, picture.height, picture.boxes > MANY, picture.axis, (seen, scale) => {
+      if (picture?.look(seen, scale)) context.redrawn(key);
+    });
+    camera = made;
+    made.refound = () => {
+      brought = null;
+      look(context.lit());
+    };
+    const roles = { role: "application", "aria-roledescription": "computation graph", "aria-label": `${title(stage)}, ${plural(stage.nodes.length, "node")}. ${HELP}` };
+    Object.entries(roles).forEach(([name, value]) => made.el.setAttribute(name, value));
+    made.el.dataset.stage = String(stage.index);
+    const groupAt = (event: Event) => (event.target as Element).closest("[data-group]")?.getAttribute("data-group") ?? null;
+    made.el.addEventListener("gd-toggle", event => toggle(Number(groupAt(event))));
+    made.el.addEventListener("dblclick", event => {
+      if ((event.target as Element).closest(".gd-node") && groupAt(event) !== null && (event.target as Element).closest(".gd-node")!.querySelector(".gd-sheet")) toggle(Number(groupAt(event)));
+    });
+    made.el.addEventListener("click", event => {
+      if ((event.target as Element).closest(".gd-bracket")) return toggle(Number(groupAt(event)));
+      const { x, y } = made.pointAt(event),
+        entity = picture?.at(x, y);
+      if (!entity) return;
+      event.stopPropagation();
+      context.act({ do: "select", entities: [entity], add: event.shiftKey });
+    });
+    return painted ? [made.el, painted.legend] : [made.el];
   };
   /** Nodes of this stage that are the same as lit ones of the stage it was made from: drawn with the accent, but not lit. */
   const showPartners = (lit: ReadonlySet<string>): ReadonlySet<string> => {
     const stage = choices[at]?.stage,
-      parent = stage && context.doc.stages[stage.parent];
+      parent = stage && doc.stages[stage.parent];
     el.querySelectorAll("[data-partner]").forEach(each => each.removeAttribute("data-partner"));
     if (!stage || !parent || key !== "lanes") return lit;
     const keys = new Set(parent.nodes.flatMap((node, i) => (lit.has(`node:${parent.index}.${i}`) ? [node.key] : [])));
@@ -89,21 +177,28 @@ function picturePane(
     });
     return new Set([...lit, ...partners]);
   };
-  draw();
   let brought: ReadonlySet<string> | null = null;
+  /** In a large picture what is lit may not be drawn yet: go to the first of it, once, so that scrolling stays free. */
+  const look = (lit: ReadonlySet<string>): boolean => {
+    if (lit === brought || !picture?.culled || !camera) return false;
+    brought = lit;
+    const places = [...lit].map(entity => picture!.placeOf(entity)).filter(place => place !== null);
+    if (places.length === 0 || places.some(place => camera!.inSight(place))) return false;
+    camera.bring(places.reduce((a, b) => (b.y < a.y ? b : a)));
+    return true;
+  };
+  draw();
   return {
     el,
     choose(lit) {
-      // In a large picture what is lit may not be drawn yet: go to the first of it, once, so that scrolling stays free.
-      if (lit === brought || !picture?.culled || !camera) return false;
-      brought = lit;
-      const heights = [...lit].map(entity => picture!.heightOf(entity)).filter(y => y !== null);
-      if (heights.length === 0 || heights.some(y => camera!.inSight(y))) return false;
-      camera.bring(heights.reduce((a, b) => Math.min(a, b)));
+      const stage = choices[at]?.stage;
+      if (!stage || wanted(stage) === shown) return look(lit);
+      draw();
+      look(lit);
       return true;
     },
     lit: lit => picture?.join(showPartners(lit)),
-    destroy: () => camera?.destroy(),
+    destroy: end,
   };
 }
 
@@ -140,7 +235,7 @@ export const afterPane: MakePane = context => {
 
 /** The stages that have lanes: the derivative of the graph as written first, because it is the one to learn from. */
 export function laneStages(stages: readonly Stage[]): Choice[] {
-  const found = stages.filter(stage => stage.layout?.engine === "lanes");
+  const found = stages.filter(hasLanes);
   const text = (stage: Stage) =>
     stage.role === "final" ? "trained" : stages[stage.parent]?.role === "written" ? "as written" : "optimized";
   const rank = (stage: Stage) => ["as written", "optimized", "trained"].indexOf(text(stage));
@@ -149,7 +244,7 @@ export function laneStages(stages: readonly Stage[]): Choice[] {
 
 export const lanesPane: MakePane = context => {
   const choices = laneStages(context.doc.stages);
-  const many = (stage: Stage) => stage.layout!.boxes.filter(box => box.row >= 0).length > MANY;
+  const many = (stage: Stage) => stage.nodes.filter(node => node.inputs.length > 0).length > MANY;
   const fact = (stage: Stage) => `${nodesFact(stage)}; dashed = kept for the way back${many(stage) ? ", drawn where it is lit" : ""}`;
   return picturePane(
     context,

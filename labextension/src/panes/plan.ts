@@ -1,10 +1,14 @@
 // The plan: one line per dispatch in barrier groups, a strip of them in order, and the details of the one that is lit.
 
 import type { DispatchRecord, GroupRecord, Plan } from "../doc.ts";
-import { h, replace, type Child } from "../dom.ts";
+import { h, replace, s, type Child } from "../dom.ts";
 import { bytes, cell, plural, whole } from "../format.ts";
 import { familyClass } from "../graph.ts";
-import { body, empty, facts, frame, swatch, type MakePane } from "../pane.ts";
+import { Merged } from "../merged.ts";
+import { body, empty, entity, facts, frame, swatch, type MakePane } from "../pane.ts";
+import { Rows } from "../virtual.ts";
+
+const DENSE = 400;
 
 const moved = (dispatch: DispatchRecord): number => dispatch.bytes_read + dispatch.bytes_written;
 const WORDS: Record<string, string> = { raw: "reads what was written", war: "writes what was read", waw: "writes again" };
@@ -23,39 +27,54 @@ export const planFact = (plan: Plan): string => {
   return plan.updates > 0 ? `${whole(own)} + ${plan.updates}` : whole(own);
 };
 
-function strip(plan: Plan): HTMLElement {
+const height = (dispatch: DispatchRecord, most: number): number => 4 + 17 * Math.sqrt(moved(dispatch) / most);
+
+/** Bars in order; of many dispatches they are a few shapes in one drawing. */
+function strip(plan: Plan): { el: HTMLElement; light(lit: ReadonlySet<string>): void } {
   const most = plan.dispatches.reduce((max, each) => Math.max(max, moved(each)), 1);
-  const bar = (dispatch: DispatchRecord, k: number) => {
-    const height = 4 + 17 * Math.sqrt(moved(dispatch) / most);
-    return h(
+  const label = "dispatches in order, one band per barrier group, height by bytes moved";
+  if (plan.dispatches.length > DENSE) return denseStrip(plan, most, label);
+  const bar = (dispatch: DispatchRecord, k: number) =>
+    h(
       "span",
       {
         class: `gd-tick ${familyClass(dispatch.family)}`,
-        "data-entity": `dispatch:${k}`,
-        tabindex: -1,
-        role: "button",
-        "aria-label": `dispatch ${k}, ${dispatch.label}`,
+        ...entity(`dispatch:${k}`, `dispatch ${k}, ${dispatch.label}`),
         title: `${k} ${dispatch.label}\n${bytes(moved(dispatch))} moved`,
       },
-      h("span", { style: `height:${height.toFixed(1)}px` }),
+      h("span", { style: `height:${height(dispatch, most).toFixed(1)}px` }),
     );
-  };
   const groups = plan.groups.length > 0 ? plan.groups : [{ start: 0, stop: plan.dispatches.length, because: null }];
-  return h(
+  const el = h(
     "div",
-    { class: "gd-strip", "data-dense": plan.dispatches.length > 100, "aria-label": "dispatches in order, one band per barrier group, height by bytes moved" },
+    { class: "gd-strip", "data-dense": plan.dispatches.length > 100, "aria-label": label },
     ...groups.map((group, g) =>
       h(
         "span",
-        {
-          class: "gd-band",
-          style: `flex-grow:${group.stop - group.start}`,
-          title: `group ${g}${group.because?.length ? `\n${because(plan, group)}` : ""}`,
-        },
+        { class: "gd-band", style: `flex-grow:${group.stop - group.start}`, title: `group ${g}${group.because?.length ? `\n${because(plan, group)}` : ""}` },
         ...plan.dispatches.slice(group.start, group.stop).map((dispatch, i) => bar(dispatch, group.start + i)),
       ),
     ),
   );
+  return { el, light: () => {} };
+}
+
+function denseStrip(plan: Plan, most: number, label: string): { el: HTMLElement; light(lit: ReadonlySet<string>): void } {
+  const merged = new Merged(),
+    count = plan.dispatches.length;
+  merged.show(
+    plan.dispatches.map((dispatch, k) => ({ left: k, right: k + 1, top: 22 - height(dispatch, most), bottom: 22, entity: `dispatch:${k}`, family: familyClass(dispatch.family) })),
+    new Set(),
+  );
+  const svg = s("svg", { class: "gd-densestrip", viewBox: `0 0 ${count} 22`, preserveAspectRatio: "none", role: "img", "aria-label": label }, merged.el);
+  // The bar under the pointer is the entity of the drawing while the pointer is there.
+  const at = (event: MouseEvent) => {
+    const { left, width } = svg.getBoundingClientRect();
+    svg.dataset.entity = `dispatch:${Math.min(count - 1, Math.max(0, Math.floor(((event.clientX - left) / width) * count)))}`;
+  };
+  svg.addEventListener("pointerdown", at);
+  svg.addEventListener("click", event => (at(event), setTimeout(() => delete svg.dataset.entity)));
+  return { el: h("div", { class: "gd-strip" }, svg), light: lit => merged.light(lit) };
 }
 
 function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLElement {
@@ -64,11 +83,10 @@ function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLEleme
   return h(
     "tr",
     {
-      "data-entity": `dispatch:${k}`,
+      ...entity(`dispatch:${k}`, `dispatch ${k}, ${dispatch.label}, ${dispatch.phase}, group ${dispatch.group}`),
+      role: null,
       "data-opens": opens,
-      tabindex: -1,
       title: opens && group ? because(plan, group) || null : null,
-      "aria-label": `dispatch ${k}, ${dispatch.label}, ${dispatch.phase}, group ${dispatch.group}`,
     },
     h("td", { class: "gd-num gd-muted" }, k),
     h(
@@ -84,61 +102,54 @@ function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLEleme
   );
 }
 
-function dispatchTable(plan: Plan): HTMLElement {
-  const rows = plan.dispatches.map((dispatch, k) => dispatchRow(plan, dispatch, k));
-  const first = plan.dispatches.length - plan.updates;
-  const updates = h("tbody", { hidden: true }, ...rows.slice(first));
+/** The table: one row per dispatch, then the switch of the update's dispatches, then theirs. */
+function dispatchTable(plan: Plan, scroller: HTMLElement, changed: () => void): { el: HTMLElement; bring(k: number): boolean; destroy(): void } {
+  const first = plan.dispatches.length - plan.updates,
+    list = h("tbody"),
+    rows = new Rows(scroller, list, 28, changed);
+  let open = false;
   const fold = h(
     "button",
-    {
-      type: "button",
-      class: "gd-fold",
-      "aria-expanded": "false",
-      on: {
-        click: () => {
-          updates.hidden = !updates.hidden;
-          fold.setAttribute("aria-expanded", String(!updates.hidden));
-        },
-      },
-    },
+    { type: "button", class: "gd-fold", "aria-expanded": "false", on: { click: () => (unfold(!open), changed()) } },
     `+ ${plural(plan.updates, "update dispatch")}${plan.optimizer ? ` (${plan.optimizer})` : ""}`,
   );
+  const foldRow = h("tr", { class: "gd-foldrow" }, h("td", { colspan: 6 }, fold));
+  const unfold = (to: boolean) => {
+    open = to;
+    fold.setAttribute("aria-expanded", String(open));
+    const extra = plan.updates === 0 ? 0 : open ? 1 + plan.updates : 1;
+    rows.set(first + extra, i => (i === first ? foldRow : dispatchRow(plan, plan.dispatches[i > first ? i - 1 : i]!, i > first ? i - 1 : i)));
+  };
   const sum = (what: (dispatch: DispatchRecord) => number) => plan.dispatches.reduce((total, each) => total + what(each), 0);
-  return h(
+  const row = (tag: "th" | "td", cells: [string, Child][]) => h("tr", null, ...cells.map(([name, text]) => h(tag, { class: name || null }, text)));
+  const el = h(
     "table",
     { class: "gd-table gd-dispatches" },
-    h(
-      "thead",
-      null,
-      h(
-        "tr",
-        null,
-        h("th", { class: "gd-num" }, "#"),
-        h("th", null, "dispatch"),
-        h("th", { class: "gd-phase" }, "phase"),
-        h("th", { class: "gd-num" }, "group"),
-        h("th", { class: "gd-num" }, "MFLOP"),
-        h("th", { class: "gd-num" }, "KB moved"),
-      ),
-    ),
-    h("tbody", null, ...rows.slice(0, first)),
-    h("tbody", null, h("tr", { class: "gd-foldrow", hidden: plan.updates === 0 }, h("td", { colspan: 6 }, fold))),
-    updates,
+    h("thead", null, row("th", [["gd-num", "#"], ["", "dispatch"], ["gd-phase", "phase"], ["gd-num", "group"], ["gd-num", "MFLOP"], ["gd-num", "KB moved"]])),
+    list,
     h(
       "tfoot",
       null,
-      h(
-        "tr",
-        null,
-        h("td", null),
-        h("td", { class: "gd-label" }, `${plural(plan.dispatches.length, "dispatch")} in ${plural(plan.groups.length, "group")}`),
-        h("td", { class: "gd-phase" }),
-        h("td", null),
-        h("td", { class: "gd-num" }, cell(sum(each => each.flops) / 1e6)),
-        h("td", { class: "gd-num" }, cell(sum(moved) / 1e3)),
-      ),
+      row("td", [
+        ["", null],
+        ["gd-label", `${plural(plan.dispatches.length, "dispatch")} in ${plural(plan.groups.length, "group")}`],
+        ["gd-phase", null],
+        ["", null],
+        ["gd-num", cell(sum(each => each.flops) / 1e6)],
+        ["gd-num", cell(sum(moved) / 1e3)],
+      ]),
     ),
   );
+  unfold(false);
+  return {
+    el,
+    bring(k) {
+      const hidden = k >= first && !open;
+      if (hidden) unfold(true);
+      return rows.bring(k >= first ? k + 1 : k) || hidden;
+    },
+    destroy: () => rows.destroy(),
+  };
 }
 
 function detailOf(plan: Plan, k: number): Child[] {
@@ -179,26 +190,24 @@ export const planPane: MakePane = context => {
     ]);
     return { el };
   }
-  const detail = h("div", { class: "gd-detail gd-dispatch", "aria-live": "off" });
-  const table = dispatchTable(plan);
-  const scroller = body(null, table);
-  const el = frame(
-    "plan",
-    "Plan",
-    `${planFact(plan)} ${plan.dispatches.length === 1 ? "dispatch" : "dispatches"}, ${plural(plan.groups.length, "group")}, one submission`,
-    [strip(plan), scroller, detail],
-  );
+  const detail = h("div", { class: "gd-detail gd-dispatch", "aria-live": "off" }),
+    scroller = body(null),
+    table = dispatchTable(plan, scroller, () => context.redrawn("plan")),
+    bars = strip(plan);
+  scroller.append(table.el);
+  const count = `${planFact(plan)} ${plan.dispatches.length === 1 ? "dispatch" : "dispatches"}`;
+  const el = frame("plan", "Plan", `${count}, ${plural(plan.groups.length, "group")}, one submission`, [bars.el, scroller, detail]);
+  let brought: ReadonlySet<string> | null = null;
   return {
     el,
     choose(lit) {
       const k = plan.dispatches.findIndex((_, i) => lit.has(`dispatch:${i}`));
       replace(detail, ...(k < 0 ? [] : detailOf(plan, k)));
+      if (k >= 0 && lit !== brought) table.bring(k);
+      brought = lit;
       return true;
     },
-    lit() {
-      const hidden = table.querySelector<HTMLElement>("tbody[hidden]");
-      const outside = table.querySelector("tbody:not([hidden]) [data-lit]");
-      if (!outside && hidden?.querySelector("[data-lit]")) table.querySelector<HTMLButtonElement>(".gd-fold")?.click();
-    },
+    lit: lit => bars.light(lit),
+    destroy: () => table.destroy(),
   };
 };

@@ -1,9 +1,10 @@
 // The OptimizeReport: what the optimizer did in three numbers, which rules, and why not more.
 
-import { optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc.ts";
-import { h, type Child } from "../dom.ts";
+import { nodeName, optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc.ts";
+import { h, replace, type Child } from "../dom.ts";
 import { change, plural, seconds, sig, whole } from "../format.ts";
-import { big, body, choice, dot, empty, frame, type MakePane } from "../pane.ts";
+import { big, body, button, choice, dot, empty, frame, highlighted, type Context, type MakePane } from "../pane.ts";
+import { parseEntity } from "../select.ts";
 
 const SAFETY: Record<string, string> = {
   exact: "exact: the same bits",
@@ -103,7 +104,7 @@ function missedList(report: OptimizeReport): Child[] {
   if (report.missed.length === 0) return [h("h4", null, "Not fused"), h("p", { class: "gd-muted" }, "No near match was left unused.")];
   return [
     h("h4", null, "Not fused"),
-    ...report.missed.map(({ label, text, about, reason, detail }) => {
+    ...report.missed.map(({ label, text, about, reason, detail, guard }) => {
       const entity = about && /^(node|edge|rule|step|dispatch|interval):/.test(about) ? about : null;
       return h(
         "div",
@@ -115,16 +116,58 @@ function missedList(report: OptimizeReport): Child[] {
           "aria-label": entity ? `${label}: ${text}` : null,
         },
         dot("missed"),
-        h("div", null, h("strong", null, label), h("div", { class: "gd-muted" }, text || [reason, detail].filter(Boolean).join(": "))),
+        h("div", null, h("strong", null, label), h("div", { class: "gd-muted" }, text || [reason, detail].filter(Boolean).join(": ")), guard && guardLine(guard)),
       );
     }),
   ];
 }
 
+/** What is asked of the kernel: a selected rule, or two selected nodes of the result, with what they are called. */
+function question(context: Context, pass: Pass, report: OptimizeReport): { a: number | string; b?: number; text: string } | null {
+  const selected = context.ui().selected.flatMap(each => parseEntity(each) ?? []);
+  const rule = selected.find(({ kind, at }) => kind === "rule" && at[0] === pass.index);
+  if (rule) return { a: report.rules[rule.at[1]!]!.id, text: report.rules[rule.at[1]!]!.label };
+  const nodes = selected.filter(({ kind, at }) => kind === "node" && at[0] === pass.to).map(({ at }) => at[1]!);
+  if (nodes.length !== 2 || selected.length !== 2) return null;
+  const [a, b] = nodes.sort((x, y) => x - y) as [number, number],
+    stage = context.doc.stages[pass.to]!;
+  return { a, b, text: `${nodeName(stage.nodes[a]!)} and ${nodeName(stage.nodes[b]!)}` };
+}
+
+/** "Why not?": the answer of the optimizer, with the Python line of each condition that refused. */
+function whyNot(context: Context): { el: HTMLElement; show(pass: Pass | undefined, report: OptimizeReport | undefined): void } {
+  const el = h("div", { class: "gd-why", "data-value": "why" });
+  return {
+    el,
+    show(pass, report) {
+      const asked = pass && report && question(context, pass, report);
+      if (!asked) return replace(el, h("p", { class: "gd-muted" }, "Why not? Select a rule, or two neighbours in the optimized graph (Shift + click)."));
+      const { text, ...nodes } = asked,
+        host = context.host();
+      const ask = button(`why not: ${text}`, { class: "gd-button gd-small", "data-command": "why", disabled: !host || host.dead }, `Why not ${text}?`);
+      ask.title = host ? "" : "no live kernel to ask: run the cell again";
+      ask.addEventListener("click", () => {
+        void host!.command("why", { ...nodes, phase: report.phase }).then(({ ok, result, error }) => {
+          const guards = (ok ? (result?.guards as [string, number, string][]) : null) ?? [];
+          const said = ok ? String(result?.text ?? "") : (error?.message ?? "refused");
+          replace(el, ask, h("p", { class: "gd-note", "data-level": ok ? "info" : "error" }, said), ...guards.map(guardLine));
+        });
+      });
+      replace(el, ask);
+    },
+  };
+}
+
+const guardLine = ([file, line, text]: [string, number, string]): Child => [
+  h("pre", { class: "gd-code gd-guard" }, ...highlighted(text.trim(), "python")),
+  h("div", { class: "gd-muted gd-place" }, `${file}:${line}`),
+];
+
 export const reportPane: MakePane = context => {
   const passes = context.doc.passes.filter(pass => pass.role === "optimize");
   const holder = body({ class: "gd-report" });
   const el = frame("report", "OptimizeReport", "", [holder]);
+  const why = whyNot(context);
   let at = 0;
   const draw = () => {
     const pass = passes[at];
@@ -140,7 +183,8 @@ export const reportPane: MakePane = context => {
     el.replaceChildren(header, holder);
     holder.replaceChildren();
     if (!pass || !report) return holder.append(empty("This graph has not been optimized. ", h("code", null, `%graph ${context.doc.title || "NAME"}`), " does it."));
-    holder.append(numbers(report), rulesTable(pass, report), h("div", { class: "gd-notfused" }, ...missedList(report)));
+    holder.append(numbers(report), rulesTable(pass, report), h("div", { class: "gd-notfused" }, ...missedList(report)), why.el);
+    why.show(pass, report);
     for (const note of context.doc.notes) holder.append(h("p", { class: "gd-note", "data-level": note.level }, note.text));
   };
   draw();
@@ -149,7 +193,10 @@ export const reportPane: MakePane = context => {
     choose(lit) {
       // What is lit may be of the other pass: show that one.
       const wanted = passes.findIndex(pass => [...lit].some(each => each.startsWith(`rule:${pass.index}.`)));
-      if (wanted < 0 || wanted === at) return false;
+      if (wanted < 0 || wanted === at) {
+        why.show(passes[at], passes[at] && optimizeReport(passes[at]));
+        return false;
+      }
       at = wanted;
       draw();
       return true;

@@ -4,29 +4,26 @@ import { type Pass, type RewriteStep } from "../doc.ts";
 import { h, replace, type Child } from "../dom.ts";
 import { plural, sig } from "../format.ts";
 import { body, empty, frame, ruleSource, type Context, type MakePane } from "../pane.ts";
+import { Rows } from "../virtual.ts";
 
 /** Steps that rewrite something: the sweep at the end only removes what nobody reads. */
 export const rewritesOf = (pass: Pass): { step: RewriteStep; index: number }[] =>
   pass.rewrites.map((step, index) => ({ step, index })).filter(({ step }) => step.label !== "sweep");
 
 /** The nodes a step is about, by op and name, for people. */
-function about(context: Context, pass: Pass, step: RewriteStep): string {
-  const nodes = context.doc.stages[pass.from]?.nodes ?? [];
-  const byKey = new Map(nodes.map(node => [node.key, node]));
-  const made = new Map(pass.rewrites.flatMap(each => (each.added ?? []).map(node => [String(node.key), String(node.op)] as const)));
+function aboutSteps(context: Context, pass: Pass): (step: RewriteStep) => string {
   const called = (op: unknown, name: unknown) => [op, name].filter(Boolean).join(" ");
-  const names = step.at.map(key => {
-    const node = byKey.get(key);
-    return node ? called(node.op, node.name) : (made.get(key) ?? key);
-  });
-  const added = (step.added ?? []).map(node => called(node.op, node.name));
-  const left = names.join(", ");
-  return added.length > 0 ? `${left} → ${added.join(", ")}` : left || plural(step.removed.length, "node");
+  const names = new Map((context.doc.stages[pass.from]?.nodes ?? []).map(node => [node.key, called(node.op, node.name)]));
+  for (const step of pass.rewrites) for (const node of step.added ?? []) names.set(String(node.key), String(node.op));
+  return step => {
+    const left = step.at.map(key => names.get(key) ?? key).join(", "),
+      added = (step.added ?? []).map(node => called(node.op, node.name)).join(", ");
+    return added ? `${left} → ${added}` : left || plural(step.removed.length, "node");
+  };
 }
 
-function stepRow(context: Context, pass: Pass, step: RewriteStep, index: number, place: number): HTMLElement {
-  const nodes = about(context, pass, step),
-    cost = `${sig(step.cost_before)} → ${sig(step.cost_after)}`;
+function stepRow(pass: Pass, step: RewriteStep, nodes: string, index: number, place: number): HTMLElement {
+  const cost = `${sig(step.cost_before)} → ${sig(step.cost_after)}`;
   return h(
     "tr",
     {
@@ -49,10 +46,17 @@ function stepRow(context: Context, pass: Pass, step: RewriteStep, index: number,
 export const rewritesPane: MakePane = context => {
   const passes = context.doc.passes.filter(pass => pass.role === "optimize");
   const total = passes.reduce((sum, pass) => sum + rewritesOf(pass).length, 0);
-  const detail = h("div", { class: "gd-detail" });
+  const detail = h("div", { class: "gd-detail" }),
+    listed = body(null),
+    lists: { pass: Pass; rows: Rows; indexes: number[] }[] = [];
   const table = (pass: Pass): Child => {
     const rows = rewritesOf(pass),
-      stages = context.doc.stages;
+      stages = context.doc.stages,
+      about = aboutSteps(context, pass),
+      list = h("tbody"),
+      shown = new Rows(listed, list, 45, () => context.redrawn("rewrites"));
+    shown.set(rows.length, i => stepRow(pass, rows[i]!.step, about(rows[i]!.step), rows[i]!.index, i + 1));
+    lists.push({ pass, rows: shown, indexes: rows.map(each => each.index) });
     const title = `${stages[pass.from]?.title || stages[pass.from]?.key} → ${stages[pass.to]?.title || stages[pass.to]?.key}`;
     const sweep = pass.rewrites.at(-1);
     const swept =
@@ -75,12 +79,12 @@ export const rewritesPane: MakePane = context => {
               null,
               h("tr", null, h("th", { class: "gd-num" }, "#"), h("th", null, "rule and nodes"), h("th", { class: "gd-num" }, "cost, µs")),
             ),
-            h("tbody", null, ...rows.map(({ step, index }, i) => stepRow(context, pass, step, index, i + 1))),
+            list,
           ),
       swept,
     ];
   };
-  const listed = body(null, ...(passes.length > 0 ? passes.map(table) : [empty("This graph has not been optimized.")]), detail);
+  listed.append(...body(null, ...(passes.length > 0 ? passes.map(table) : [empty("This graph has not been optimized.")]), detail).childNodes);
   const el = frame("rewrites", "Rewrites", plural(total, "step"), [listed]);
   const showRule = (lit: ReadonlySet<string>): boolean => {
     const found = passes
@@ -93,8 +97,12 @@ export const rewritesPane: MakePane = context => {
         ...ruleSource(found.pass.sources[found.step.rule] ?? found.pass.sources[found.step.label]),
       );
     else replace(detail, total > 0 && h("p", { class: "gd-muted" }, "Select a step to see its rule."));
+    for (const { pass, rows, indexes } of lists) {
+      const row = indexes.findIndex(index => lit.has(`step:${pass.index}.${index}`));
+      if (row >= 0) return rows.bring(row);
+    }
     return false;
   };
   showRule(new Set());
-  return { el, choose: showRule };
+  return { el, choose: showRule, destroy: () => lists.forEach(({ rows }) => rows.destroy()) };
 };

@@ -7,9 +7,9 @@ import { bytes, sig, whole } from "../format.ts";
 import type { Host } from "../host.ts";
 import { noSession, primary, refusal, type Live } from "../live.ts";
 import type { CommandName } from "../messages.ts";
-import { body, empty, frame, type Context, type MakePane } from "../pane.ts";
+import { body, empty, frame, select, type Context, type MakePane } from "../pane.ts";
 
-const LABELS: Record<string, string> = { run: "Run", step: "Step", pause: "Pause", resume: "Resume", stop: "Stop" };
+const LABELS: Record<string, string> = { run: "Run", step: "Step", pause: "Pause", resume: "Resume", stop: "Stop", reset: "Reset" };
 const ICONS: Record<string, string> = { run: "▶", pause: "❚❚", resume: "▶", stop: "■", step: "" };
 const QUEUED = "queued: kernel is busy";
 
@@ -49,6 +49,8 @@ class SessionPanel {
     "data-command": "steps",
   });
   private readonly buttons = new Map<CommandName, HTMLButtonElement>();
+  private readonly settings: HTMLSelectElement[] = [];
+  private sure: ReturnType<typeof setTimeout> | undefined;
   private readonly words = new Map<CommandName, HTMLElement>();
   private readonly state = h("span", { class: "gd-state", "data-value": "state", role: "status" });
   private readonly values = new Map<string, HTMLElement>();
@@ -61,6 +63,7 @@ class SessionPanel {
   private readonly observer: ResizeObserver;
   private readonly shown: HTMLElement;
   private width = 0;
+  private seen = false;
   private drawn: Live | null = null;
   readonly el: HTMLElement;
 
@@ -74,6 +77,9 @@ class SessionPanel {
       this.button("pause"),
       this.button("resume"),
       this.button("stop"),
+      this.button("reset"),
+      this.setting("speed", [["", "full speed"], ["10", "10 steps/s"], ["1", "1 step/s"]], value => ({ steps_per_second: value ? Number(value) : null })),
+      this.setting("watch", [["loss", "watch the loss"], ["parameters", "watch parameters"], ["everything", "watch everything"], ["off", "watch nothing"]], mode => ({ mode })),
       this.state,
     );
     const numbers = h(
@@ -110,6 +116,7 @@ class SessionPanel {
 
   destroy(): void {
     this.observer.disconnect();
+    clearTimeout(this.sure);
   }
 
   private button(name: CommandName): HTMLButtonElement {
@@ -126,6 +133,13 @@ class SessionPanel {
     return made;
   }
 
+  private setting(name: CommandName, options: [string, string][], args: (value: string) => Record<string, unknown>): HTMLElement {
+    const made = select(name, options, options[0]![0], value => this.context.send(name, args(value)));
+    made.dataset.command = name;
+    this.settings.push(made);
+    return made;
+  }
+
   private big(name: string, unit: string): HTMLElement {
     const value = h("span", { "data-value": name }, "–"),
       more = h("span", { class: "gd-of" });
@@ -139,6 +153,17 @@ class SessionPanel {
   private press(name: CommandName): void {
     const { context } = this;
     if (refusal(context.live().state, Boolean(context.host()), name)) return;
+    if (name === "reset" && !this.sure) {
+      // It throws steps away: the second press within four seconds does it.
+      write(this.words.get("reset")!, "Reset?");
+      this.sure = setTimeout(() => {
+        this.sure = undefined;
+        write(this.words.get("reset")!, "Reset");
+      }, 4000);
+      return;
+    }
+    clearTimeout(this.sure);
+    this.sure = undefined;
     const wanted = Math.max(1, Math.floor(Number(this.steps.value)) || 1);
     context.send(name, name === "run" ? { steps: wanted } : {});
   }
@@ -179,12 +204,13 @@ class SessionPanel {
       element.setAttribute("aria-label", waits ? `${LABELS[name]}, ${QUEUED}` : name === "run" ? "Run that many steps" : LABELS[name]!);
       setFlag(element, "data-primary", name === main);
       setFlag(element, "data-queued", waits);
-      write(this.words.get(name)!, waits ? QUEUED : LABELS[name]!);
+      if (name !== "reset" || !this.sure) write(this.words.get(name)!, waits ? QUEUED : LABELS[name]!);
     }
     // One place for both: Pause while running, Resume while paused.
     const resumes = live.state === "paused";
     this.buttons.get("resume")!.hidden = !resumes;
     this.buttons.get("pause")!.hidden = resumes;
+    for (const each of this.settings) each.disabled = !connected || live.state === "none";
     this.steps.disabled = refusal(live.state, connected, "run") !== null;
     const word = host?.dead
       ? "closed: replaced by a newer run, or the kernel is gone"
@@ -253,7 +279,8 @@ class SessionPanel {
   }
 
   private writeEvents({ events }: Live): void {
-    if (this.events.childElementCount === events.length) return;
+    const known = this.events.childElementCount;
+    if (known === events.length) return void (this.seen = true);
     replace(
       this.events,
       ...events.map(({ step, kind, text, about }) =>
@@ -266,6 +293,10 @@ class SessionPanel {
       ),
     );
     this.context.redrawn("session");
+    // The first bad dispatch lights its node and line, as if it had been clicked.
+    const cause = events.slice(known).find(({ kind, about }) => kind === "nonfinite" && about?.startsWith("dispatch:"));
+    if (cause && this.seen) this.context.act({ do: "select", entities: [cause.about!] });
+    this.seen = true;
   }
 }
 

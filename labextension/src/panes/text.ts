@@ -1,72 +1,69 @@
-// The text of everything: one line per node, the same entities, for reading, searching and voices.
+// The text of everything: one line per node or dispatch, the same entities, for reading and for voices.
 
-import { typeText, type GraphDoc, type Stage } from "../doc.ts";
-import { h, type Child } from "../dom.ts";
+import { type GraphDoc } from "../doc.ts";
+import { h } from "../dom.ts";
 import { bytes, cell, plural } from "../format.ts";
-import { body, choice, frame, type MakePane } from "../pane.ts";
+import { nodeText } from "../nodetext.ts";
+import { body, choice, entity, frame, type MakePane } from "../pane.ts";
+import { Rows } from "../virtual.ts";
 
-const attribute = ([name, value]: [string, unknown]): string => `${name}=${JSON.stringify(value)}`;
-
-export function nodeText(doc: GraphDoc, stage: Stage, index: number): string {
-  const node = stage.nodes[index]!;
-  const attrs = Object.entries(node.attrs ?? {}),
-    isLeaf = node.inputs.length === 0 && attrs.some(([key]) => key === "name");
-  const words = [
-    ...node.inputs.map(a => `%${a}`),
-    ...attrs.map(([key, value]) => (isLeaf && key === "name" ? JSON.stringify(value) : attribute([key, value]))),
-  ];
-  return `%${index}${node.name && !isLeaf ? ` "${node.name}"` : ""} = ${node.op}(${words.join(", ")}) : ${typeText(doc, node)}`;
+interface Line {
+  entity: string | null;
+  text: string;
 }
 
-function stageLines(doc: GraphDoc, stage: Stage): Child[] {
-  const outputs = stage.outputs.map(({ node, name, of }) => `%${node}${name || of ? ` "${name || `∂${of}`}"` : ""}`).join(", ");
+const stageLines = (doc: GraphDoc, at: number): (() => Line)[] => {
+  const stage = doc.stages[at]!;
+  const outputs = () => stage.outputs.map(({ node, name, of }) => `%${node}${name || of ? ` "${name || `∂${of}`}"` : ""}`).join(", ");
   return [
-    ...stage.nodes.map((_, i) => {
-      const text = nodeText(doc, stage, i);
-      return h(
-        "div",
-        { class: "gd-line", "data-entity": `node:${stage.index}.${i}`, tabindex: -1, role: "button", "aria-label": text },
-        h("span", { class: "gd-linetext" }, text),
-      );
-    }),
-    h("div", { class: "gd-line" }, h("span", { class: "gd-linetext" }, `outputs: ${outputs}`)),
+    ...stage.nodes.map((_, i) => () => ({ entity: `node:${at}.${i}`, text: nodeText(doc, stage, i) })),
+    () => ({ entity: null, text: `outputs: ${outputs()}` }),
   ];
-}
+};
 
-function planLines(doc: GraphDoc): Child[] {
-  const plan = doc.plan!;
-  return plan.dispatches.map((dispatch, k) => {
-    const names = (indexes: number[]) => indexes.map(index => plan.intervals[index]?.name || `#${index}`).join(", ");
-    const text = `${String(k).padStart(3)}  ${dispatch.phase.padEnd(9)} ${dispatch.label}  (${names(dispatch.reads)}) → ${names(dispatch.writes)}  ${cell(dispatch.flops / 1e6)} MFLOP, ${bytes(dispatch.bytes_read + dispatch.bytes_written)}`;
-    return h(
-      "div",
-      { class: "gd-line", "data-entity": `dispatch:${k}`, tabindex: -1, role: "button", "aria-label": text },
-      h("span", { class: "gd-linetext" }, text),
-    );
-  });
-}
+const planLines = (doc: GraphDoc): (() => Line)[] => {
+  const plan = doc.plan!,
+    names = (indexes: number[]) => indexes.map(index => plan.intervals[index]?.name || `#${index}`).join(", ");
+  return plan.dispatches.map((dispatch, k) => () => ({
+    entity: `dispatch:${k}`,
+    text: `${String(k).padStart(3)}  ${dispatch.phase.padEnd(9)} ${dispatch.label}  (${names(dispatch.reads)}) → ${names(dispatch.writes)}  ${cell(dispatch.flops / 1e6)} MFLOP, ${bytes(dispatch.bytes_read + dispatch.bytes_written)}`,
+  }));
+};
 
 export const textPane: MakePane = context => {
   const { doc } = context;
-  const holder = body({ class: "gd-code gd-text" });
-  const el = frame("text", "Text", "", [holder]);
+  const list = h("div"),
+    holder = body({ class: "gd-code gd-text" }, h("p", { class: "gd-summary" }, doc.summary), list),
+    el = frame("text", "Text", "", [holder]);
+  const rows = new Rows(holder, list, 20, () => context.redrawn("text"));
   let at = 0;
   const draw = () => {
-    const options = [
-      ...doc.stages.map((stage, value) => ({ value, text: stage.key })),
-      ...(doc.plan ? [{ value: doc.stages.length, text: "plan" }] : []),
-    ];
+    const options = [...doc.stages.map((stage, value) => ({ value, text: stage.key })), ...(doc.plan ? [{ value: doc.stages.length, text: "plan" }] : [])];
     const stage = doc.stages[at];
     const controls = choice("stage", options, at, value => {
       at = value;
       draw();
       context.redrawn("text");
     });
-    const fact = stage ? plural(stage.nodes.length, "node") : `${plural(doc.plan?.dispatches.length ?? 0, "dispatch")}`;
+    const fact = stage ? plural(stage.nodes.length, "node") : plural(doc.plan?.dispatches.length ?? 0, "dispatch");
     el.replaceChildren(frame("text", stage ? stage.title || stage.key : "Plan", fact, [], [controls]).firstElementChild!, holder);
-    holder.replaceChildren(h("p", { class: "gd-summary" }, doc.summary));
-    holder.append(...((stage ? stageLines(doc, stage) : planLines(doc)) as Node[]));
+    const lines = stage ? stageLines(doc, at) : planLines(doc);
+    rows.set(lines.length, i => {
+      const { entity: name, text } = lines[i]!();
+      return h("div", { class: "gd-line", ...entity(name, text) }, h("span", { class: "gd-linetext" }, text));
+    });
   };
   draw();
-  return { el };
+  let brought: ReadonlySet<string> | null = null;
+  return {
+    el,
+    choose(lit) {
+      if (lit === brought) return false;
+      brought = lit;
+      const prefix = doc.stages[at] ? `node:${at}.` : "dispatch:";
+      const first = [...lit].reduce((least, each) => (each.startsWith(prefix) ? Math.min(least, Number(each.slice(prefix.length))) : least), Infinity);
+      return first < Infinity && rows.bring(first);
+    },
+    destroy: () => rows.destroy(),
+  };
 };

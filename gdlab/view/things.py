@@ -1,0 +1,76 @@
+"""The document of whatever can be shown: a graph, a report, a plan, a session, a study, a document or a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gdlab.errors import ArgumentError
+from gdlab.graph import Graph
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.rewrite import OptimizeReport
+from gdlab.runner import Runner
+from gdlab.session import Session
+from gdlab.study import Study
+from gdlab.view.doc import Draft, graph_doc, graph_summary, run_json
+from gdlab.view.document import Document, load_doc
+from gdlab.view.figures import nbytes, plural
+
+KINDS = "a graph, report, plan, session, document or file"
+
+
+def first_view(thing: Any) -> str:
+    """The pane that opens first."""
+    return "plan" if isinstance(thing, ExecutionPlan) else "session" if isinstance(thing, Session) else "opt"
+
+
+def document_of(thing: Any, name: str = "graph") -> Document:
+    """The document that shows `thing`; `ArgumentError` for anything else."""
+    match thing:
+        case Document():
+            return thing
+        case Study():
+            return thing.doc  # type: ignore[no-any-return]
+        case Graph():
+            return graph_doc(thing, name)
+        case ExecutionPlan():
+            return plan_doc(thing, name)
+        case Session():
+            return plan_doc(thing.plan(), name, thing)
+        case OptimizeReport() if thing.asked is not None:
+            return titled(graph_doc(thing.asked.graph, name), "The result")
+        case str() | Path() if str(thing).endswith((".gdlab.json", ".gdlab.json.gz")):
+            return load_doc(thing)
+    raise ArgumentError("show", "thing", type(thing).__name__, KINDS)
+
+
+def titled(document: Document, title: str) -> Document:
+    """The document with another title over its first stage: it is not the graph as somebody wrote it."""
+    first, *others = document.data["stages"]
+    return Document({**document.data, "stages": [{**first, "title": title}, *others]})
+
+
+def plan_doc(plan: ExecutionPlan, name: str, session: Session | None = None) -> Document:
+    """The compiled graph with its plan, and what its session did so far."""
+    draft = Draft(plan.graph, name, plan.mode == "training", {})
+    draft.compile(plan, 0, session)
+    counts = plural(len(plan.dispatches), "dispatch"), plural(len(plan.groups), "group")
+    summary = f"{graph_summary(plan.graph, name)}; plan: {', '.join(counts)}, {nbytes(plan.memory.physical_bytes)}"
+    made = session is not None and session.step_count > 0
+    runs = [run_json(session, Runner(session), "run0")] if session is not None and made else []
+    device = str(session.device) if session is not None else ""
+    return titled(draft.document(summary, runs=runs, device=device), "As it is compiled")
+
+
+def gradient_doc(study: Study, wrt: tuple[str, ...] = (), optimized: bool = False) -> Document:
+    """The written graph and one derivative of it: of the graph as written, or (`optimized`) the one that training
+    runs, differentiated after fusion."""
+    draft = Draft(study.graph, study.name, True, study.source)
+    if optimized:
+        draft.optimize("optimized", "Optimized", 0, study.report, study.optimized, study.options)
+        draft.differentiate("derivative", "Derivative, after fusion", 1, study.autodiff, study.derivative)
+    else:
+        graph, report = study.differentiate_wrt(wrt) if wrt else study.written_derivative
+        draft.differentiate("derivative:written", "Derivative, as written", 0, report, graph)
+    told = f" with respect to {', '.join(wrt)}" if wrt else ""
+    return draft.document(f"{graph_summary(study.graph, study.name)}; differentiated{told}")

@@ -1,0 +1,56 @@
+// Parts of a graph: what lies within some edges of the selection, all inputs or all users; and its layout alone.
+
+import { engine } from "layout-engine";
+import { readLayout, type Layout, type Stage } from "./doc.ts";
+import { drawnOf } from "./layouts.ts";
+
+export const REACHES: Record<string, string> = {
+  all: "everything",
+  "1": "1 edge around",
+  "2": "2 edges around",
+  "4": "4 edges around",
+  inputs: "all it needs",
+  users: "all that needs it",
+};
+
+/** The nodes within reach of the seeds; a leaf comes along with every op that is kept. */
+export function around(stage: Stage, seeds: readonly number[], reach: string): Set<number> {
+  const found = new Set(seeds),
+    inputs = reach !== "users",
+    users = reach !== "inputs";
+  let edge = [...seeds];
+  for (let depth = Number(reach) || Infinity; depth > 0 && edge.length > 0; depth--) {
+    const next: number[] = [];
+    for (const node of edge)
+      for (const other of [...(inputs ? stage.nodes[node]!.inputs : []), ...(users ? stage.users[node]! : [])]) {
+        if (found.has(other)) continue;
+        found.add(other);
+        next.push(other);
+      }
+    edge = next;
+  }
+  for (const node of [...found]) for (const a of stage.nodes[node]!.inputs) if (stage.nodes[a]!.inputs.length === 0) found.add(a);
+  return found;
+}
+
+/** The layout of some nodes of a stage, in the rows of all of them: what is left out is no box. */
+export function partLayout(stage: Stage, types: readonly { text: string }[], kept: ReadonlySet<number>): Layout {
+  const order = [...kept].sort((a, b) => a - b),
+    place = new Map(order.map((index, i) => [index, i])),
+    all = drawnOf(stage, types);
+  const nodes = order.map(index => {
+    const inputs = all[index]!.inputs.flatMap(a => place.get(a) ?? []);
+    return { ...all[index]!, inputs, twin: place.get(all[index]!.twin) ?? -1 };
+  });
+  const part = readLayout(engine().layout(nodes), nodes.length)!;
+  const rename = <T extends { a: number; b: number }>(rows: T[]): T[] => rows.map(row => ({ ...row, a: order[row.a]!, b: order[row.b]! }));
+  const nowhere = { x: -1, y: -1, w: -1, row: -1 };
+  return {
+    ...part,
+    boxes: stage.nodes.map((_, i) => part.boxes[place.get(i) ?? -1] ?? nowhere),
+    pills: part.pills.map(pill => ({ ...pill, leaf: order[pill.leaf]!, reader: order[pill.reader]! })),
+    edges: rename(part.edges),
+    rails: rename(part.rails),
+    wires: rename(part.wires),
+  };
+}

@@ -1,0 +1,247 @@
+// Who is a box and who a pill, and the drawing of one column of boxes: what gdlab/view/boxes.py computes.
+
+import { GX, half, most, place, type Pair, type Placed } from "./rows.ts";
+
+export const NODE = 40,
+  ROW = 72,
+  PITCH = 8;
+const PILL = 18,
+  GY = 32,
+  HOPS = 3,
+  LINE_CUT = 28,
+  PILL_CUT = 24;
+
+/** What a layout is given: texts as they stand in the document, inputs by index, all smaller than its own. */
+export interface Drawn {
+  op: string;
+  name: string;
+  type: string;
+  inputs: readonly number[];
+  leaf: boolean;
+  lane: string;
+  twin: number;
+}
+
+export const unique = (values: readonly number[]): number[] => (values.length < 2 ? [...values] : [...new Set(values)]);
+
+/** Code points, at most `limit`. */
+function count(text: string, limit: number): number {
+  let found = 0;
+  for (const _ of text) if (++found >= limit) break;
+  return found;
+}
+
+const up8 = (value: number): number => 8 * Math.ceil(value / 8);
+
+function nodeWidth({ op, name, type, leaf }: Drawn): number {
+  const ops = count(op, 99),
+    names = count(name, 99);
+  const line = Math.min(leaf || !names ? (leaf && names) || ops : ops + 2 + names, LINE_CUT);
+  return Math.max(64, up8(Math.floor((29 * Math.max(line, count(type, LINE_CUT))) / 4) + 24));
+}
+
+const pillWidth = ({ op, name, type }: Drawn, echo: boolean): number =>
+  up8(7 * count(name || op, PILL_CUT) + (echo ? 20 : Math.floor((64 * count(type, PILL_CUT)) / 10) + 26));
+
+interface PillOf {
+  leaf: number;
+  w: number;
+  echo: boolean;
+}
+
+export interface Cast {
+  nodes: readonly Drawn[];
+  box: boolean[];
+  width: number[];
+  inputs: number[][];
+  pills: PillOf[][];
+  readers: number[][];
+}
+
+/** Leaves become pills, but where an op of the first lane has nothing else to stand under an `input` becomes a box. */
+export function cast(nodes: readonly Drawn[], firstLane: readonly boolean[]): Cast {
+  const box = nodes.map(node => !node.leaf),
+    readers = nodes.map((): number[] => []),
+    ports = nodes.map(node => unique(node.inputs));
+  nodes.forEach((node, b) => {
+    for (const a of ports[b]!) readers[a]!.push(b);
+    if (node.leaf || !firstLane[b] || !node.inputs.every(a => nodes[a]!.leaf)) return;
+    const head = node.inputs.find(a => nodes[a]!.op === "input");
+    if (head !== undefined) box[head] = true;
+  });
+  box.forEach((known, i) => (box[i] = known || readers[i]!.length === 0));
+  const seen = new Set<number>();
+  const pills = ports.map(inputs => {
+    const beside = inputs.filter(a => !box[a]);
+    const made = beside.map(leaf => ({ leaf, w: pillWidth(nodes[leaf]!, seen.has(leaf)), echo: seen.has(leaf) }));
+    beside.forEach(leaf => seen.add(leaf));
+    return made;
+  });
+  const width = nodes.map((node, i) => (box[i] ? nodeWidth(node) : -1));
+  return { nodes, box, width, inputs: ports.map(inputs => inputs.filter(a => box[a])), pills, readers };
+}
+
+/** The boxes of one lane, placed; `left` is the x of each box without its pills, from the column's edge. */
+export interface Column {
+  members: number[];
+  edges: Pair[];
+  placed: Placed;
+  left: Map<number, number>;
+  railTracks: number;
+}
+
+/** The room that pills take left of their op: two to a column, columns 12 apart. */
+function margin(pills: PillOf[]): number {
+  let sum = 0;
+  for (let i = 0; i < pills.length; i += 2) sum += 12 + Math.max(pills[i]!.w, pills[i + 1]?.w ?? 0);
+  return sum;
+}
+
+export type Rows = ReadonlyMap<number, number>;
+
+export function column(who: Cast, members: number[], row: Rows, quiet: (u: number) => boolean): Column {
+  const local = new Map(members.map((u, i) => [u, i]));
+  const edges = members.flatMap(b => who.inputs[b]!.filter(a => local.has(a)).map((a): Pair => [a, b]));
+  const room = members.map(u => margin(who.pills[u]!));
+  const placed = place(
+    members.map((u, i) => room[i]! + who.width[u]!),
+    members.map((u, i) => room[i]! + half(who.width[u]!)),
+    members.map(u => row.get(u)!),
+    edges.map(([a, b]): Pair => [local.get(a)!, local.get(b)!]),
+    members.map(quiet),
+  );
+  const left = new Map(members.map((u, i) => [u, placed.x[i]! + room[i]!]));
+  return { members, edges, placed, left, railTracks: most(placed.rails.map(([, track]) => track + 1), 0) };
+}
+
+/** A table of integer rows, written column by column. */
+export class Rowed {
+  readonly table: Record<string, unknown> & { count: number };
+  private readonly columns: number[][];
+  private readonly lists: { start: number[]; ids: number[] } = { start: [0], ids: [] };
+  constructor(names: string, ragged = "") {
+    const fields = names.split(" ");
+    this.columns = fields.map(() => []);
+    this.table = { count: 0, ...Object.fromEntries(fields.map((field, i) => [field, this.columns[i]])) };
+    if (ragged) this.table[ragged] = this.lists;
+  }
+  add(values: readonly number[], list: readonly number[] = []): void {
+    values.forEach((value, i) => this.columns[i]!.push(value));
+    for (const value of list) this.lists.ids.push(value);
+    this.lists.start.push(this.lists.ids.length);
+    this.table.count++;
+  }
+}
+
+export const words = (texts: readonly string[]): { words: string[]; index: number[] } => {
+  const known = [...new Set(texts)];
+  return { words: known, index: texts.map(text => known.indexOf(text)) };
+};
+
+/** A layout while it is being written. */
+export class Sheet {
+  readonly x: number[];
+  readonly y: number[];
+  readonly row: number[];
+  readonly pills = new Rowed("leaf reader x y w echo");
+  readonly edges = new Rowed("a b", "bends");
+  readonly kinds: string[] = [];
+  readonly rails = new Rowed("a b track x y0 y1");
+
+  constructor(readonly who: Cast) {
+    this.x = who.nodes.map(() => -1);
+    this.y = this.x.slice();
+    this.row = this.x.slice();
+  }
+
+  /** Put a placed column on the sheet, its edge at `at`; `up`: its rows were counted from the bottom. */
+  write(lane: Column, row: Rows, at: number, up: boolean, rails: Pair): void {
+    for (const u of lane.members) {
+      this.x[u] = at + lane.left.get(u)!;
+      this.row[u] = row.get(u)!;
+      this.y[u] = ROW * this.row[u]!;
+    }
+    const inside = new Set(lane.edges.flatMap(([a, b]) => (this.row[a] === this.row[b] ? [b] : [])));
+    for (const u of lane.members) this.writePills(u, inside.has(u));
+    const hops = this.hops(lane);
+    lane.edges.forEach(([a, b], e) => {
+      const way = lane.placed.ways[e]!;
+      if (!way) return;
+      const flat = this.row[a] === this.row[b] ? this.beside(a, b, hops.get(e)) : this.through(a, b, way.map(x => at + x), up);
+      this.edges.add([a, b], flat);
+      this.kinds.push(this.who.nodes[a]!.leaf ? "param" : "data");
+    });
+    for (const [e, track] of lane.placed.rails) this.rail(lane.edges[e]!, track, rails[0] + rails[1] * track, up);
+  }
+
+  private writePills(u: number, besideEdge: boolean): void {
+    const pills = this.who.pills[u]!;
+    let right = this.x[u]! - 12;
+    for (let i = 0; i < pills.length; i += 2) {
+      const pair = pills.slice(i, i + 2);
+      const first = pair.length === 2 || besideEdge ? 0 : (NODE - PILL) / 2;
+      pair.forEach(({ leaf, w, echo }, k) => this.pills.add([leaf, u, right - w, this.y[u]! + first + k * (NODE - PILL), w, Number(echo)]));
+      right -= 12 + most(
+        pair.map(each => each.w),
+        0,
+      );
+    }
+  }
+
+  private middle(u: number): number {
+    return this.x[u]! + half(this.who.width[u]!);
+  }
+
+  /** Each row that is crossed gives two points, so that the curve bends in the gaps only. */
+  private through(a: number, b: number, way: number[], up: boolean): number[] {
+    const step = up ? -1 : 1,
+      [near, far] = up ? [0, NODE] : [NODE, 0];
+    const flat = [this.middle(a), this.y[a]! + near!];
+    way.forEach((x, i) => {
+      const top = ROW * (this.row[a]! + step * (i + 1));
+      flat.push(x, top + far!, x, top + near!);
+    });
+    return [...flat, this.middle(b), this.y[b]! + far!];
+  }
+
+  /** Inside a row: straight from side to side, or in a hop over the boxes between. */
+  private beside(a: number, b: number, level: number | undefined): number[] {
+    const right = this.x[a]! + this.who.width[a]!,
+      left = this.x[b]!,
+      top = this.y[a]!;
+    if (level === undefined) return [right, top + NODE / 2, left, top + NODE / 2];
+    const over = top - 6 - 4 * level;
+    return [right - 8, top, right - 8, over, left + 8, over, left + 8, top];
+  }
+
+  /** The edges inside a row with a box between their ends, each with its level. */
+  private hops(lane: Column): Map<number, number> {
+    const place = new Map(lane.placed.order.flatMap(boxes => boxes.map((i, k): Pair => [lane.members[i]!, k])));
+    const { x, row } = this;
+    const far = lane.edges.map((_, e) => e).filter(e => {
+      const [a, b] = lane.edges[e]!;
+      return row[a] === row[b] && place.get(b)! - place.get(a)! > 1;
+    });
+    far.sort((e, f) => {
+      const [a, b] = lane.edges[e]!,
+        [c, d] = lane.edges[f]!;
+      return row[a]! - row[c]! || x[a]! - x[c]! || x[b]! - x[d]!;
+    });
+    const level = new Map<number, number>(),
+      ends: Pair[] = [];
+    for (const e of far) {
+      const [a, b] = lane.edges[e]!;
+      let free = ends.findIndex(([r, end]) => r !== row[a] || end <= x[a]!);
+      if (free < 0) free = Math.min(ends.length, HOPS - 1);
+      ends[free] = [row[a]!, x[b]! + this.who.width[b]!];
+      level.set(e, free);
+    }
+    return level;
+  }
+
+  private rail([a, b]: Pair, track: number, x: number, up: boolean): void {
+    const reach = this.row[b]! < this.row[a]! === up ? GY : GX;
+    const [y0, y1] = up ? [this.y[a]! - reach, this.y[b]! + NODE + reach] : [this.y[a]! + NODE + reach, this.y[b]! - reach];
+    this.rails.add([a, b, track, x, y0!, y1!]);
+  }
+}

@@ -1,0 +1,255 @@
+// `layout(nodes)`: the record that gdlab/view/lanes.py and layered.py make, to the byte, in the page or in a worker.
+
+import { cast, column, NODE, PITCH, ROW, Rowed, Sheet, unique, words, type Cast, type Column, type Drawn } from "./boxes.ts";
+import { most, tracks, type Pair } from "./rows.ts";
+
+export type Engine = "layered" | "lanes";
+type Json = Record<string, unknown>;
+
+const TINT = 16,
+  GUTTER = 48,
+  WIRE_TRACKS = 12,
+  WIRE_PITCH = 5,
+  PLACES = 4,
+  LAST = 1 << 30;
+
+interface Tint {
+  index: number;
+  title: string;
+  x: number;
+  width: number;
+}
+
+function finished(sheet: Sheet, engine: Engine, width: number, height: number, wires = new Rowed("a b", "points"), tints: Tint[] = []): Json {
+  const lanes = new Rowed("index x width");
+  for (const { index, x, width } of tints) lanes.add([index, x, width]);
+  return {
+    engine,
+    engine_version: 1,
+    seconds: 0,
+    x: sheet.x,
+    y: sheet.y,
+    w: sheet.who.width,
+    row: sheet.row,
+    pills: sheet.pills.table,
+    edges: { ...sheet.edges.table, kind: words(sheet.kinds) },
+    rails: sheet.rails.table,
+    wires: wires.table,
+    lanes: { ...lanes.table, title: words(tints.map(tint => tint.title)) },
+    width,
+    height,
+  };
+}
+
+/** Rows by longest path, every edge downwards; a box without inputs stands next to the first of its users. */
+export function layered(nodes: readonly Drawn[]): Json {
+  const who = cast(
+    nodes,
+    nodes.map(() => true),
+  );
+  const row = new Map<number, number>();
+  who.inputs.forEach((inputs, u) => {
+    if (who.box[u])
+      row.set(
+        u,
+        most(
+          inputs.map(a => row.get(a)! + 1),
+          0,
+        ),
+      );
+  });
+  for (const u of row.keys())
+    if (who.inputs[u]!.length === 0 && who.readers[u]!.length > 0) row.set(u, Math.min(...smallest(who.readers[u]!, row)) - 1);
+  const least = -most(
+    [...row.values()].map(r => -r),
+    row.size > 0 ? -Infinity : 0,
+  );
+  for (const [u, r] of row) row.set(u, r - least);
+  const members = [...row.keys()],
+    stack = column(who, members, row, () => false),
+    sheet = new Sheet(who),
+    right = stack.placed.width;
+  sheet.write(stack, row, 0, false, [right + PITCH, PITCH]);
+  return finished(sheet, "layered", right + (stack.railTracks ? PITCH * (stack.railTracks + 1) : 0), ROW * (most(sheet.row, -1) + 1));
+}
+
+/** The smallest row of these boxes, in a list of one or none. */
+function smallest(boxes: readonly number[], row: ReadonlyMap<number, number>): number[] {
+  let least = Infinity;
+  for (const u of boxes) least = Math.min(least, row.get(u) ?? Infinity);
+  return least === Infinity ? [] : [least];
+}
+
+/** forward 1, adjoint 2, forward2 3, adjoint2 4, … */
+function laneNumber(lane: string): number {
+  if (lane === "optimizer") return LAST;
+  const match = /^(forward|adjoint)(\d*)$/.exec(lane);
+  if (!match) throw new Error(`layout: lane: given ${JSON.stringify(lane)}, wanted forward, adjoint, forward2 … or optimizer`);
+  return 2 * Number(match[2]!.slice(0, 6) || 1) - Number(match[1] === "forward");
+}
+
+/** The lane of every op: the one it names, or the next of its kind such that no edge goes left; leaves have 0. */
+function numbers(nodes: readonly Drawn[]): number[] {
+  const found: number[] = [];
+  nodes.forEach((node, u) => {
+    const named = node.leaf ? 0 : laneNumber(node.lane);
+    const least = most(
+      node.inputs.map(a => found[a]!),
+      0,
+    );
+    // Of LAST nothing is counted: whatever reads the optimizer's lane stands in it.
+    found[u] = named === 0 ? 0 : least === LAST ? LAST : Math.max(named, least + Math.abs((least - named) % 2));
+  });
+  let last = most(
+    found.filter(n => n !== LAST),
+    0,
+  );
+  last += 1 + (last % 2);
+  return found.map(n => (n === LAST ? last : n));
+}
+
+function laneRows(who: Cast, number: readonly number[]): Map<number, number> {
+  const row = new Map<number, number>(),
+    boxes = who.box.flatMap((is, u) => (is ? [u] : []));
+  const first = boxes.filter(u => number[u] === 1);
+  for (const u of first)
+    row.set(
+      u,
+      most(
+        who.inputs[u]!.flatMap(a => (number[a] === 1 ? [row.get(a)! + 1] : [])),
+        0,
+      ),
+    );
+  for (const u of [...boxes].reverse()) {
+    if (!who.nodes[u]!.leaf && (number[u] !== 1 || who.inputs[u]!.length > 0)) continue;
+    const [least = (row.get(u) ?? 0) + 1] = smallest(
+      who.readers[u]!.filter(b => number[b] === 1),
+      row,
+    );
+    row.set(u, Math.max(0, least - 1));
+  }
+  const lanes = unique(boxes.map(u => number[u]!)).sort((a, b) => a - b);
+  for (const lane of lanes) if (lane !== 1) for (const u of boxes) if (number[u] === lane) row.set(u, laterRow(who, number, row, u));
+  return new Map([...row].sort(([a], [b]) => a - b));
+}
+
+function laterRow(who: Cast, number: readonly number[], row: ReadonlyMap<number, number>, u: number): number {
+  const { twin } = who.nodes[u]!,
+    own = number[u]!;
+  if (twin >= 0 && twin < who.nodes.length) {
+    const beside = who.nodes[twin]!.leaf
+      ? who.readers[twin]!.filter(b => number[b]! % 2 === 1 && number[b]! < own)
+      : number[twin]! < own
+        ? [twin]
+        : [];
+    const [least] = smallest(beside, row);
+    if (least !== undefined) return least;
+  }
+  const inside = who.inputs[u]!.filter(a => number[a] === own);
+  if (inside.length > 0) {
+    const rows = inside.map(a => row.get(a)!);
+    return own % 2 === 1 ? Math.max(...rows) + 1 : Math.max(0, Math.min(...rows) - 1);
+  }
+  const head = who.inputs[u]!.find(a => row.has(a));
+  return head === undefined ? 0 : row.get(head)!;
+}
+
+interface Wiring {
+  edges: Pair[];
+  place: Map<number, number>;
+  track: Map<string, number>;
+  used: Map<number, number>;
+}
+
+function wire(who: Cast, number: readonly number[], row: ReadonlyMap<number, number>, columns: ReadonlyMap<number, Column>): Wiring {
+  const edges = [...row.keys()].flatMap(b => who.inputs[b]!.filter(a => number[a] !== number[b]).map((a): Pair => [a, b]));
+  const sources = new Map<number, number[]>(),
+    place = new Map<number, number>(),
+    track = new Map<string, number>(),
+    used = new Map<number, number>();
+  for (const a of unique(edges.map(([a]) => a))) {
+    const r = row.get(a)!;
+    sources.set(r, sources.get(r) ?? []);
+    sources.get(r)!.push(a);
+  }
+  const reach = (a: number) => columns.get(number[a]!)!.left.get(a)! + who.width[a]!;
+  for (const found of sources.values()) {
+    found.sort((a, b) => number[b]! - number[a]! || reach(b) - reach(a) || a - b);
+    found.forEach((a, i) => place.set(a, Math.min(i, PLACES)));
+  }
+  const byLane = new Map<number, Map<string, Pair>>();
+  for (const [a, b] of edges) {
+    if (row.get(a) === row.get(b)) continue;
+    const lane = number[a]!;
+    if (!byLane.has(lane)) byLane.set(lane, new Map());
+    byLane.get(lane)!.set(`${a} ${row.get(b)}`, [row.get(a)!, row.get(b)!]);
+  }
+  for (const lane of columns.keys()) {
+    const ways = [...(byLane.get(lane) ?? [])];
+    const taken = tracks(
+      ways.map(([, [from, to]]): Pair => [Math.min(from, to), Math.max(from, to)]),
+      WIRE_TRACKS,
+    );
+    ways.forEach(([key], i) => track.set(key, taken[i]!));
+    used.set(lane, most(taken, -1) + 1);
+  }
+  return { edges, place, track, used };
+}
+
+function laneTitle(number: number, last: boolean): string {
+  if (last) return "optimizer ↓";
+  const again = number > 2 ? String(Math.floor((number + 1) / 2)) : "";
+  return number % 2 === 1 ? `forward${again} ↓` : `adjoint${again} ↑`;
+}
+
+/** Lanes side by side on common rows: an adjoint stands on the row of its op, what it reads of it comes by wire. */
+export function lanes(nodes: readonly Drawn[]): Json {
+  const named = numbers(nodes),
+    who = cast(
+      nodes,
+      named.map(n => n === 1),
+    );
+  const number = named.map((n, u) => (nodes[u]!.leaf ? 1 : n)),
+    row = laneRows(who, number),
+    count = most(row.values(), -1) + 1;
+  const columns = new Map<number, Column>();
+  for (const lane of unique([...row.keys()].map(u => number[u]!)).sort((a, b) => a - b)) {
+    const members = [...row.keys()].filter(u => number[u] === lane);
+    const on = lane % 2 === 1 ? row : new Map(members.map((u): Pair => [u, count - 1 - row.get(u)!]));
+    columns.set(
+      lane,
+      column(who, members, on, u => lane > 1 && who.readers[u]!.length === 0),
+    );
+  }
+  const wiring = wire(who, number, row, columns),
+    sheet = new Sheet(who),
+    tints: Tint[] = [];
+  let right = 0;
+  for (const [lane, stack] of columns) {
+    const rails = PITCH * stack.railTracks,
+      before = tints.at(-1);
+    const at = before ? right - TINT + GUTTER + WIRE_PITCH * wiring.used.get(before.index)! + rails : TINT + (rails ? rails + PITCH : 0);
+    sheet.write(stack, row, at, lane % 2 === 0, [at - TINT - PITCH, -PITCH]);
+    const last = stack.members.some(u => nodes[u]!.lane === "optimizer");
+    tints.push({ index: lane, title: laneTitle(lane, last), x: at - TINT, width: stack.placed.width + 2 * TINT });
+    right = at + stack.placed.width + TINT;
+  }
+  const edge = new Map(tints.map(tint => [tint.index, tint.x + tint.width])),
+    wires = new Rowed("a b", "points");
+  for (const [a, b] of wiring.edges) {
+    const offset = WIRE_PITCH * wiring.place.get(a)!,
+      x0 = sheet.x[a]! + who.width[a]! - 10,
+      y0 = sheet.y[a]! + NODE,
+      x1 = sheet.x[b]! + 10 + offset,
+      y1 = sheet.y[b]! + NODE,
+      below0 = y0 + 7 + offset,
+      below1 = y1 + 7 + offset;
+    const x = y0 === y1 ? 0 : edge.get(number[a]!)! + 8 + WIRE_PITCH * wiring.track.get(`${a} ${row.get(b)}`)!;
+    wires.add([a, b], [x0, y0, x0, below0, ...(y0 === y1 ? [] : [x, below0, x, below1]), x1, below1, x1, y1]);
+  }
+  return finished(sheet, "lanes", right, ROW * count, wires, tints);
+}
+
+/** Lanes for a differentiated graph, layered for any other. */
+export const layout = (nodes: readonly Drawn[], engine?: Engine): Json =>
+  engine === "lanes" || (!engine && nodes.some(node => node.lane.startsWith("adjoint"))) ? lanes(nodes) : layered(nodes);

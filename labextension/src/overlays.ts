@@ -1,0 +1,73 @@
+// Colours by a figure or a kind: what each overlay says of a node, and the legend that goes with it.
+
+import type { GraphDoc, NodeRecord, Stage } from "./doc.ts";
+import { number } from "./doc.ts";
+import { h } from "./dom.ts";
+import { bytes, flops, seconds, sig } from "./format.ts";
+
+type Said = (doc: GraphDoc, stage: Stage, node: NodeRecord, index: number) => number | string | null;
+interface Overlay {
+  label: string;
+  said: Said;
+  tell: (value: number) => string;
+}
+
+const dispatchOf: Said = (doc, stage, _node, index) => {
+  const link = doc.links.find(({ a, b }) => a === `node:${stage.index}` && b === "dispatch");
+  return link?.out.ids[link.out.start[index] ?? -1] === undefined || link.out.start[index] === link.out.start[index + 1]
+    ? null
+    : link.out.ids[link.out.start[index]!]!;
+};
+const positive = (value: number): number | null => (value > 0 && Number.isFinite(value) ? value : null);
+const OVERLAYS: Record<string, Overlay> = {
+  nbytes: { label: "size of the result", said: (doc, _s, node) => doc.types[node.type]?.nbytes ?? null, tell: bytes },
+  bytes_moved: { label: "bytes moved", said: (_d, _s, node) => positive(node.bytes_moved), tell: bytes },
+  flops: { label: "operations", said: (_d, _s, node) => positive(node.flops), tell: flops },
+  seconds: { label: "cost, as modelled", said: (_d, _s, node) => positive(node.cost_seconds), tell: seconds },
+  dispatch: { label: "dispatch, in order", said: dispatchOf, tell: value => `#${value}` },
+  dtype: { label: "dtype", said: (doc, _s, node) => doc.types[node.type]?.dtype ?? null, tell: String },
+  lane: { label: "lane", said: (_d, _s, node) => node.lane, tell: String },
+};
+
+/** Every overlay of a document by id: the ones that follow from its nodes, then its own. */
+export function overlaysOf(doc: GraphDoc): Record<string, Overlay> {
+  const own = doc.overlays.map(({ id, label, unit, stage, values }): [string, Overlay] => {
+    const said: Said = (_d, at, _n, index) => {
+      const value = at.index === stage ? values[String(index)] : undefined;
+      return value === undefined ? null : typeof value === "string" && Number.isNaN(number(value)) ? value : number(value);
+    };
+    return [id, { label: label || id, said, tell: value => `${sig(value)} ${unit ?? ""}`.trim() }];
+  });
+  return { ...OVERLAYS, ...Object.fromEntries(own) };
+}
+
+export interface Painted {
+  /** The style of a node, null where the overlay says nothing; and the value in words. */
+  style(index: number): string | null;
+  told(index: number): string;
+  legend: HTMLElement;
+}
+
+/** An overlay on one stage: figures on a logarithmic scale from pale to full, kinds in hues of their own. */
+export function paint(doc: GraphDoc, stage: Stage, id: string): Painted | null {
+  const overlay = overlaysOf(doc)[id];
+  if (!overlay) return null;
+  const values = stage.nodes.map((node, i) => overlay.said(doc, stage, node, i));
+  const figures = values.filter((value): value is number => typeof value === "number" && Number.isFinite(value));
+  const least = figures.reduce((a, b) => Math.min(a, b), Infinity),
+    greatest = figures.reduce((a, b) => Math.max(a, b), -Infinity);
+  const kinds = [...new Set(values.filter(value => typeof value === "string"))],
+    hue = (kind: string | number | null) => (245 + 137 * kinds.indexOf(String(kind))) % 360;
+  const share = (value: number) => {
+    if (greatest <= least) return 50;
+    const far = greatest > 100 * Math.max(least, 1e-300) && least > 0;
+    return Math.round(100 * (far ? Math.log(value / least) / Math.log(greatest / least) : (value - least) / (greatest - least)));
+  };
+  const told = (value: number | string | null) => (value === null ? "" : typeof value === "string" ? value : overlay.tell(value));
+  const style = (value: number | string | null) =>
+    value === null ? null : typeof value === "string" ? `--gd-h:oklch(var(--gd-l) .13 ${hue(value)});--gd-heat:32%` : `--gd-heat:${10 + Math.round(0.5 * share(value))}%`;
+  const swatches = kinds.map(kind => h("span", { class: "gd-kind", style: style(kind) }, kind));
+  const range = figures.length > 0 && h("span", { class: "gd-nowrap" }, told(least), h("span", { class: "gd-ramp", "aria-hidden": "true" }), told(greatest));
+  const legend = h("div", { class: "gd-legend", role: "note" }, h("strong", null, overlay.label), range, ...swatches, values.every(value => value === null) && "nothing known of this stage");
+  return { style: index => style(values[index] ?? null), told: index => told(values[index] ?? null), legend };
+}

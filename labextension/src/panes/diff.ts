@@ -1,0 +1,60 @@
+// The diff of two stages in one picture: what is the same, rewired, changed, moved into another node, removed, added.
+
+import { h } from "../dom.ts";
+import { around } from "../explore.ts";
+import { partLayout } from "../explore.ts";
+import { button, empty, frame, select, type MakePane } from "../pane.ts";
+import { differing, LETTERS, type Change } from "../union.ts";
+import { Canvas } from "./canvas.ts";
+
+const NAMES: [Change, string][] = [["same", "same"], ["rewired", "rewired"], ["changed", "changed"], ["moved", "moved into another"], ["made", "made of others"], ["removed", "removed"], ["added", "added"]];
+
+export const diffPane: MakePane = context => {
+  const { doc } = context,
+    { stages } = doc;
+  if (stages.length < 2) return { el: frame("diff", "Diff", "", [empty("One graph alone: ", h("code", null, "%graph A --diff B"), " compares two.")]) };
+  let [left = 0, right = 1] = doc.view?.diff ?? [],
+    only = false;
+  const canvas = new Canvas(context, "diff", context.cameras.union, "Diff of two graphs");
+  const el = frame("diff", "Diff", "", []);
+  const draw = () => {
+    const found = differing(doc, stages[left]!, stages[right]!);
+    const options = stages.map((stage, i): [string, string] => [String(i), stage.title || stage.key]);
+    const pick = (label: string, chosen: number, set: (at: number) => void) =>
+      select(label, options, String(chosen), value => {
+        set(Number(value));
+        draw();
+        context.redrawn("diff");
+      });
+    const toggle = button(
+      "only changes and what is next to them",
+      { "aria-pressed": String(only), class: "gd-button gd-small", "data-command": "only-changes", on: { click: () => ((only = !only), draw(), context.redrawn("diff")) } },
+      "only changes",
+    );
+    const controls = [pick("left", left, at => (left = at)), "→", pick("right", right, at => (right = at)), toggle];
+    const legend = h(
+      "div",
+      { class: "gd-legend" },
+      ...NAMES.filter(([change]) => found.changes.includes(change)).map(([change, name]) => h("span", { class: "gd-change", "data-diff": change }, h("b", null, LETTERS[change]), ` ${found.changes.filter(each => each === change).length} ${name}`)),
+    );
+    el.replaceChildren(...frame("diff", "Diff", found.summary, [canvas.el, legend], controls).childNodes);
+    const { stage, changes, fields, lives, wires } = found;
+    const born = new Map(wires.map(wire => [`${wire.a} ${wire.b}`, wire]));
+    if (only) {
+      const seeds = changes.flatMap((change, i) => (change === "same" ? [] : [i]));
+      stage.layout = partLayout(stage, doc.types, around(stage, seeds, "1"));
+    }
+    canvas.draw(stage, {
+      node: i => ({ "data-diff": changes[i] }),
+      letter: i => LETTERS[changes[i]!],
+      told: i => [NAMES.find(([change]) => change === changes[i])![1], fields[i]].filter(Boolean).join(": "),
+      edge: (a, b) => {
+        const wire = born.get(`${a} ${b}`);
+        const stays = lives[a]!.died === 2 && lives[b]!.died === 2 && lives[a]!.born === 0 && lives[b]!.born === 0;
+        return wire?.born === 1 ? (stays ? "gd-edge-rewired" : "gd-edge-added") : wire?.died === 1 ? "gd-edge-removed" : "";
+      },
+    });
+  };
+  draw();
+  return { el, lit: lit => canvas.join(lit), destroy: () => canvas.destroy() };
+};

@@ -1,0 +1,105 @@
+// The outline: every node of a stage in a table that sorts, the view for keyboards and screen readers.
+
+import { typeText, type NodeRecord } from "../doc.ts";
+import { h } from "../dom.ts";
+import { bytes, cell, plural, whole } from "../format.ts";
+import { familyClass, spokenName } from "../graph.ts";
+import { body, choice, entity, frame, swatch, type MakePane } from "../pane.ts";
+import { Rows } from "../virtual.ts";
+
+interface Column {
+  head: string;
+  number?: boolean;
+  key: (node: NodeRecord, index: number, nbytes: number) => number | string;
+}
+const COLUMNS: Column[] = [
+  { head: "#", number: true, key: (_, index) => index },
+  { head: "op", key: node => node.op },
+  { head: "name", key: node => node.name },
+  { head: "type", key: (_n, _i, nbytes) => nbytes },
+  { head: "lane", key: node => node.lane },
+  { head: "MFLOP", number: true, key: node => node.flops },
+  { head: "moved", number: true, key: node => node.bytes_moved },
+];
+
+export const outlinePane: MakePane = context => {
+  const { doc } = context;
+  const list = h("tbody"),
+    table = h("table", { class: "gd-table gd-outline", role: "grid" }),
+    holder = body({ class: "gd-flush" }, table),
+    el = frame("outline", "Outline", "", [holder]);
+  const rows = new Rows(holder, list, 29, () => context.redrawn("outline"));
+  let at = 0,
+    by = 0,
+    down = false,
+    order: number[] = [];
+  const head = () =>
+    h(
+      "thead",
+      null,
+      h(
+        "tr",
+        null,
+        ...COLUMNS.map(({ head: text, number }, i) => {
+          const sort = () => {
+            down = by === i && !down;
+            by = i;
+            draw();
+            context.redrawn("outline");
+          };
+          const arrow = by === i ? (down ? " \u2193" : " \u2191") : "";
+          return h(
+            "th",
+            { class: number ? "gd-num" : null, "aria-sort": by === i ? (down ? "descending" : "ascending") : null },
+            h("button", { type: "button", class: "gd-sort", on: { click: sort } }, text + arrow),
+          );
+        }),
+      ),
+    );
+  const row = (i: number) => {
+    const index = order[i]!,
+      stage = doc.stages[at]!,
+      node = stage.nodes[index]!;
+    const type = typeText(doc, node);
+    return h(
+      "tr",
+      { ...entity(`node:${at}.${index}`, spokenName(doc, stage, index)), role: "row", "aria-rowindex": i + 2 },
+      h("td", { class: "gd-num gd-muted" }, index),
+      h("td", { class: "gd-label" }, swatch(familyClass(node.family)), node.op),
+      h("td", { class: "gd-label", title: node.name }, node.name),
+      h("td", { class: "gd-label gd-mono", title: type }, type),
+      h("td", { class: "gd-muted" }, node.lane),
+      h("td", { class: "gd-num" }, node.flops > 0 ? cell(node.flops / 1e6) : ""),
+      h("td", { class: "gd-num" }, node.bytes_moved > 0 ? bytes(node.bytes_moved) : ""),
+    );
+  };
+  const draw = () => {
+    const stage = doc.stages[at];
+    if (!stage) return;
+    const options = doc.stages.map(({ key }, value) => ({ value, text: key }));
+    const controls = choice("stage", options, at, value => {
+      at = value;
+      draw();
+      context.redrawn("outline");
+    });
+    el.replaceChildren(frame("outline", "Outline", `${stage.title || stage.key}, ${plural(stage.nodes.length, "node")}`, [], [controls]).firstElementChild!, holder);
+    const keys = stage.nodes.map((node, i) => COLUMNS[by]!.key(node, i, doc.types[node.type]?.nbytes ?? 0));
+    const less = (a: number | string, b: number | string) => (a < b ? -1 : a > b ? 1 : 0);
+    order = stage.nodes.map((_, i) => i).sort((a, b) => (down ? -1 : 1) * less(keys[a]!, keys[b]!) || a - b);
+    table.setAttribute("aria-rowcount", whole(order.length + 1));
+    table.replaceChildren(head(), list);
+    rows.set(order.length, row);
+  };
+  draw();
+  let brought: ReadonlySet<string> | null = null;
+  return {
+    el,
+    choose(lit) {
+      if (lit === brought) return false;
+      brought = lit;
+      const first = order.findIndex(index => lit.has(`node:${at}.${index}`));
+      return first >= 0 && rows.bring(first);
+    },
+    destroy: () => rows.destroy(),
+  };
+};

@@ -1,0 +1,139 @@
+// The replay: a slider over the rewrites of a pass. Nodes keep their places, what a step adds glows, what it removes fades.
+
+import { nodeName, typeText, type Pass } from "../doc.ts";
+import { h, write } from "../dom.ts";
+import { plural, sig } from "../format.ts";
+import { button, choice, empty, frame, replace, select, type MakePane } from "../pane.ts";
+import { replayed, type Union } from "../union.ts";
+import { Canvas } from "./canvas.ts";
+
+const SPEEDS: [string, string][] = [["1", "1 step/s"], ["2", "2 steps/s"], ["5", "5 steps/s"]];
+
+export const scrubPane: MakePane = context => {
+  const { doc } = context,
+    passes = doc.passes.filter(pass => pass.role === "optimize" && pass.rewrites.length > 0);
+  const el = frame("scrub", "Replay", "", []);
+  if (passes.length === 0) {
+    el.append(empty("Nothing to play: no rule was used."));
+    return { el };
+  }
+  const canvas = new Canvas(context, "scrub", context.cameras.union, "Replay of the rewrites. Comma and full stop step through them.");
+  const slider = h("input", { type: "range", min: 0, step: 1, value: 0, "aria-label": "rewrite step", "data-command": "scrub" }),
+    field = h("input", { type: "number", min: 0, value: 0, class: "gd-number-field", "aria-label": "step number", "data-value": "scrub" }),
+    said = h("span", { class: "gd-ellipsis gd-strong" }),
+    cost = h("span", { class: "gd-muted gd-nowrap gd-end" }),
+    ticks = h("div", { class: "gd-ticks", "aria-hidden": "true" }),
+    changes = h("div", { class: "gd-code gd-changes" });
+  const before = button("previous step (,)", { class: "gd-mini", "data-command": "scrub-previous", on: { click: () => go(at - 1) } }, "\u2039"),
+    after = button("next step (.)", { class: "gd-mini", "data-command": "scrub-next", on: { click: () => go(at + 1) } }, "\u203a"),
+    play = button("play the rewrites", { class: "gd-mini", "data-command": "scrub-play", on: { click: () => (timer ? stop() : start()) } }, "▶");
+  let pass = passes[0]!,
+    union: Union = replayed(doc, pass),
+    at = 0,
+    speed = "2",
+    timer: ReturnType<typeof setInterval> | undefined;
+  const speeds = select("speed", SPEEDS, speed, value => {
+    speed = value;
+    if (timer) start();
+  });
+  const alive = ({ born, died }: { born: number; died: number }) => born <= at && at < died;
+  const dress = {
+    node: (i: number) => {
+      const life = union.lives[i]!;
+      if (at > 0 && life.born === at) return { "data-diff": "added" };
+      if (at > 0 && life.died === at) return { "data-diff": "removed" };
+      return alive(life) ? {} : { "data-gone": true, "aria-hidden": true };
+    },
+    edge: (a: number, b: number) => {
+      const own = union.wires.filter(wire => wire.a === a && wire.b === b);
+      return own.some(alive) ? (at > 0 && own.some(wire => wire.born === at) ? "gd-edge-added" : "") : own.some(wire => wire.died === at) && at > 0 ? "gd-edge-removed" : "gd-edge-gone";
+    },
+  };
+  const stop = () => {
+    clearInterval(timer);
+    timer = undefined;
+    write(play, "▶");
+  };
+  const start = () => {
+    clearInterval(timer);
+    write(play, "❚❚");
+    if (at >= union.steps) go(0);
+    timer = setInterval(() => (at < union.steps ? go(at + 1) : stop()), 1000 / Number(speed));
+  };
+  /** The nodes that a step takes away and adds, as text. */
+  const difference = () =>
+    union.stage.nodes
+      .flatMap((node, i) => {
+        const { born, died } = union.lives[i]!,
+          sign = at > 0 && born === at ? "+" : at > 0 && died === at ? "−" : "";
+        const text = `${sign} ${node.op}${node.name && ` "${node.name}"`}(${node.inputs.map(a => nodeName(union.stage.nodes[a]!)).join(", ")}) : ${typeText(doc, node)}`;
+        return sign ? [h("div", { class: sign === "+" ? "gd-plus" : "gd-minus", title: text }, text)] : [];
+      })
+      .slice(0, 12);
+  const show = () => {
+    const step = pass.rewrites[at - 1];
+    slider.max = field.max = String(union.steps);
+    slider.value = String(at);
+    if (document.activeElement !== field) field.value = String(at);
+    write(said, step ? step.label : (doc.stages[pass.from]!.title || "before"));
+    said.title = said.textContent!;
+    slider.setAttribute("aria-valuetext", `${at} of ${union.steps}: ${said.textContent}`);
+    write(cost, step ? `${sig(step.cost_before)} → ${sig(step.cost_after)} µs` : "");
+    before.disabled = at === 0;
+    after.disabled = at === union.steps;
+    replace(changes, ...difference());
+    write(el.querySelector(".gd-fact")!, `${plural(union.stage.nodes.filter((_, i) => alive(union.lives[i]!)).length, "node")} after ${at} of ${plural(union.steps, "step")}`);
+  };
+  const move = (to: number) => {
+    at = Math.min(union.steps, Math.max(0, Math.round(to) || 0));
+    show();
+    canvas.again();
+    canvas.look(union.stage.entities!.filter((_, i) => at > 0 && (union.lives[i]!.born === at || union.lives[i]!.died === at)));
+  };
+  const go = (to: number) => {
+    move(to);
+    context.redrawn("scrub");
+    context.act({ do: "select", entities: at > 0 ? [`step:${pass.index}.${at - 1}`] : [] });
+  };
+  const take = (chosen: Pass) => {
+    pass = chosen;
+    union = replayed(doc, pass);
+    at = 0;
+    const rules = [...new Set(pass.rewrites.map(step => step.label))];
+    const controls = [
+      choice(
+        "pass",
+        passes.map(value => ({ value, text: String(value.report.phase ?? value.key) })),
+        pass,
+        take,
+      ),
+    ];
+    el.replaceChildren(...frame("scrub", "Replay", "", [h("div", { class: "gd-slide gd-player" }, play, before, h("div", { class: "gd-track" }, slider, ticks), after, field, speeds), h("div", { class: "gd-said" }, said, cost), canvas.el, changes], controls).childNodes);
+    replace(
+      ticks,
+      ...pass.rewrites.map((step, i) => h("span", { style: `left:${(100 * (i + 1)) / union.steps}%;--gd-f:oklch(var(--gd-l) .13 ${(245 + 137 * rules.indexOf(step.label)) % 360})` })),
+    );
+    canvas.draw(union.stage, dress);
+    show();
+  };
+  slider.addEventListener("input", () => go(Number(slider.value)));
+  field.addEventListener("change", () => go(Number(field.value)));
+  take(pass);
+  return {
+    el,
+    choose() {
+      const chosen = context.ui().selected.flatMap(each => /^step:(\d+)\.(\d+)$/.exec(each) ?? []).map(Number);
+      const wanted = passes.find(each => each.index === chosen[1]),
+        step = (chosen[2] ?? -1) + 1;
+      if (!wanted || step < 1 || (wanted === pass && step === at)) return false;
+      if (wanted !== pass) take(wanted);
+      move(step);
+      return true;
+    },
+    lit: lit => canvas.join(lit),
+    destroy: () => {
+      stop();
+      canvas.destroy();
+    },
+  };
+};

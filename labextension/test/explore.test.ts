@@ -1,0 +1,139 @@
+// Search as Python does it; parts of a graph; culling against brute force; the replay and the diff as Python's stages.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { cwd } from "node:process";
+import { test } from "node:test";
+import { Cells, type Item, type Rect } from "../src/cells.ts";
+import { readDoc, type Json } from "../src/doc.ts";
+import { around, partLayout } from "../src/explore.ts";
+import { brackets, folded, opened } from "../src/groups.ts";
+import { layoutOf } from "../src/layouts.ts";
+import { Merged } from "../src/merged.ts";
+import { hits, parseQuery } from "../src/query.ts";
+import { differing, replayed } from "../src/union.ts";
+import { random } from "./fixture.ts";
+
+const corpus = JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "utf8")) as { doc: Json; answers: Record<string, string[]> };
+const doc = readDoc(corpus.doc);
+
+test("every query finds what Python finds", () => {
+  const stages = doc.stages.map(stage => stage.index);
+  for (const [query, answer] of Object.entries(corpus.answers)) assert.deepEqual(hits(doc, stages, parseQuery(query)), answer, query);
+  assert.equal(Object.values(corpus.answers).filter(answer => answer.length > 0).length > 20, true);
+});
+
+test("a bad pattern is told, not thrown", () => {
+  const { test: none, error } = parseQuery("/(/");
+  assert.equal(none, null);
+  assert.match(String(error), /regular expression/i);
+});
+
+test("what is around a node, in edges; a leaf comes with every op that is kept", () => {
+  const [stage] = doc.stages,
+    relu = stage!.nodes.findIndex(node => node.op === "relu"),
+    names = (reach: string) => [...around(stage!, [relu], reach)].map(i => stage!.nodes[i]!.op).sort();
+  assert.deepEqual(names("1"), ["add", "matmul", "parameter", "relu"]);
+  assert.deepEqual(names("users").filter(op => op !== "parameter" && op !== "input"), ["add", "cross_entropy_loss", "matmul", "relu"]);
+  assert.equal(around(stage!, [relu], "inputs").size < stage!.nodes.length, true);
+  const kept = around(stage!, [relu], "1"),
+    layout = partLayout(stage!, doc.types, kept);
+  const boxes = layout.boxes.flatMap((box, i) => (box.row >= 0 ? [i] : []));
+  assert.equal(boxes.every(i => kept.has(i)) && boxes.includes(relu), true);
+  assert.equal(layout.edges.every(({ a, b }) => stage!.nodes[b]!.inputs.includes(a)), true);
+});
+
+test("what is drawn is what a search through everything finds", () => {
+  const next = random(7),
+    drawn = new Set<number>();
+  const element = (id: number) => ({ id, remove: () => void drawn.delete(id) }) as unknown as SVGElement;
+  const layer = { append: (...all: { id: number }[]) => all.forEach(each => drawn.add(each.id)) } as unknown as SVGGElement;
+  const items = Array.from({ length: 600 }, (_, id): Item => {
+    const left = next(9000) - 2000,
+      top = next(9000) - 2000,
+      tall = id % 30 === 0;
+    return { left, top, right: left + next(tall ? 20 : 300), bottom: top + next(tall ? 6000 : 60), layer: 0, make: () => [element(id)] };
+  });
+  const cells = new Cells(items, [layer], () => {});
+  for (let i = 0; i < 60; i++) {
+    const left = next(9000) - 2500,
+      top = next(9000) - 2500,
+      seen: Rect = { left, top, right: left + next(2000), bottom: top + next(2000) };
+    const wanted = items.flatMap((item, id) =>
+      item.right >= seen.left && item.left <= seen.right && item.bottom >= seen.top && item.top <= seen.bottom ? [id] : [],
+    );
+    assert.deepEqual(cells.within(seen), wanted);
+    cells.show(wanted, "full", i % 7 === 0);
+    assert.deepEqual([...drawn].sort((a, b) => a - b), wanted);
+  }
+});
+
+test("the nearest block is found, within reach only", () => {
+  const blocks = [0, 1, 2].map(i => ({ left: 20 * i, right: 20 * i + 10, top: 0, bottom: 10, entity: `n${i}`, family: "" }));
+  const merged = Object.create(Merged.prototype) as Merged;
+  Object.assign(merged, { blocks });
+  assert.deepEqual([merged.at(5, 5), merged.at(22, 3), merged.at(14, 5), merged.at(17, 5, 4), merged.at(500, 5, 4)], ["n0", "n1", null, "n1", null]);
+});
+
+test("a replay begins and ends with the stages of its pass, and never moves a node", () => {
+  for (const pass of doc.passes.filter(each => each.role === "optimize")) {
+    const union = replayed(doc, pass);
+    for (const [k, stage] of [[0, doc.stages[pass.from]!], [union.steps, doc.stages[pass.to]!]] as const) {
+      const lives = (each: { born: number; died: number }) => each.born <= k && k < each.died;
+      const keys = union.stage.nodes.flatMap((node, i) => (lives(union.lives[i]!) ? [node.key] : []));
+      assert.deepEqual(keys.sort(), stage.nodes.map(node => node.key).sort());
+      const wires = union.wires.filter(lives).map(({ a, b }) => `${union.stage.nodes[a]!.key} ${union.stage.nodes[b]!.key}`);
+      assert.deepEqual(wires.sort(), stage.nodes.flatMap(node => node.inputs.map(a => `${stage.nodes[a]!.key} ${node.key}`)).sort());
+    }
+    const layout = layoutOf(union.stage, doc.types);
+    assert.equal("boxes" in layout && layout.boxes.length, union.stage.nodes.length);
+  }
+});
+
+test("the classes of a diff part the nodes; a graph and itself are all the same", () => {
+  const [written, optimized] = doc.stages,
+    found = differing(doc, written!, optimized!);
+  assert.equal(found.summary, "6 same, 2 rewired, 0 changed, 6 moved into 2, 0 removed, 0 added");
+  const right = found.changes.filter(each => each !== "moved" && each !== "removed").length;
+  assert.equal(right, optimized!.nodes.length);
+  assert.deepEqual([...new Set(differing(doc, written!, written!).changes)], ["same"]);
+});
+
+/** Twelve calls of a block of two halves; its groups as gdlab/view/groups.py writes them. */
+const grouped = readDoc((JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "utf8")) as { groups: Json }).groups);
+
+test("closed groups are one node each, hold every node once, and leave a graph without circles", () => {
+  for (const stage of grouped.stages)
+    for (const open of [new Set<number>(), new Set([0]), new Set([0, 1, 2]), new Set(stage.groups.map((_, g) => g).filter(g => g % 3 > 0))]) {
+      const found = folded(grouped, stage, open);
+      if (!found) continue;
+      assert.deepEqual(found.members.flat().sort((a, b) => a - b), stage.nodes.map((_, i) => i));
+      const place = new Map(found.members.flatMap((all, v) => all.map(i => [i, v] as const)));
+      const wanted = new Set(stage.nodes.flatMap((node, b) => node.inputs.map(a => `${place.get(a)} ${place.get(b)}`)).filter(key => key.split(" ")[0] !== key.split(" ")[1]));
+      const drawn = new Set(found.stage.nodes.flatMap((node, b) => node.inputs.map(a => `${a} ${b}`)));
+      assert.deepEqual(drawn, wanted, "no edge was dropped to break a circle");
+      assert.equal("boxes" in layoutOf(found.stage, grouped.types), true);
+    }
+  const closed = folded(grouped, grouped.stages[0]!, new Set())!;
+  assert.deepEqual(
+    closed.stage.nodes.filter((_, i) => closed.group[i]! >= 0).map(node => [node.op, node.name]),
+    [
+      ["block", "×12"],
+      ["wide", ""],
+    ],
+  );
+});
+
+test("all groups are open in a small graph, two levels in a larger one; brackets span their rows", () => {
+  const [written] = grouped.stages,
+    open = opened(written!);
+  assert.deepEqual([...open].map(g => written!.groups[g]!.label).filter(label => label === "half"), []);
+  const found = folded(grouped, written!, open)!,
+    layout = layoutOf(found.stage, grouped.types);
+  assert.equal("boxes" in layout, true);
+  if (!("boxes" in layout)) return;
+  const spans = brackets(written!, open, layout, found.members);
+  const [series, ...others] = [spans.filter(each => each.label === "block ×12"), spans.filter(each => each.label === "block")].flat();
+  assert.equal(others.length, 12);
+  assert.equal(others.every(each => series!.top <= each.top && series!.bottom >= each.bottom && series!.track > each.track), true);
+});
