@@ -80,7 +80,8 @@ def differentiate(
 ) -> tuple[Graph, AutodiffReport]:
     """The graph with the gradient of output 0 appended: forward nodes keep their ids, one gradient per `wrt` entry
     follows
-    the user outputs. `wrt=None`: all parameters in node order. Output 0 must be f32[1] unless `seed` (of its shape)
+    the user outputs. `wrt=None`: all parameters in node order but those of storage dtypes and caches, which are not
+    trained. Output 0 must be f32[1] unless `seed` (of its shape)
     is given. Of weights that lie packed in one (`graph.derived_params`) that one is meant, in their place: it has one
     gradient, and counts once.
 
@@ -91,8 +92,8 @@ def differentiate(
         raise AutodiffError("differentiate", "graph", type(graph).__name__, "a Graph")
     loss = _loss(graph, seed)
     wrt = [wrt] if isinstance(wrt, Value) else wrt
-    stored = (graph.value(id) for id, _ in graph.stored_parameters)
-    targets = [_target(graph, v) for v in (stored if wrt is None else wrt)]
+    trained = (graph.value(id) for id, _ in graph.trained_parameters)
+    targets = [_target(graph, v) for v in (trained if wrt is None else wrt)]
     full = graph.copy()
     with full, full.silent():
         sweep = _Sweep(full, _needed(full, targets, loss))

@@ -1,18 +1,21 @@
 """Which weights of a graph lie packed in one tensor: a `packed` node of parameters that nothing else reads is the
-storage of them all, a derived parameter; its sources are ranges of it."""
+storage of them all, a derived parameter; its sources are ranges of it. Which parameters are caches, written in
+place, and which are trained."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from gdlab.types import Shape
+from gdlab.errors import GraphError
+from gdlab.types import Shape, f32
 
-if TYPE_CHECKING:
-    from gdlab.graph import Graph, Node
-
+Graph: TypeAlias = Any  # of `gdlab.graph`, which imports this: imports only go up
+Node: TypeAlias = Any
 PACKED = "packed"
+CACHE_WRITES = ("cache_write", "cache_write_prefix")  # (rows, cache, …): of a parameter the plan writes in place
+_VIEWS = ("reshape", "stop_gradient")  # their result is their operand's elements, where they lie
 
 
 class Part(NamedTuple):
@@ -82,3 +85,50 @@ def stored_of(graph: Graph) -> tuple[tuple[int, str], ...]:
     inside = {i for id in derived for i in graph._nodes[id].inputs}
     plain = [(n.id, n.name) for n in graph._nodes if n.op == "parameter" and n.id not in inside]
     return tuple(sorted([*plain, *((id, d.name) for id, d in derived.items())]))
+
+
+def _held(graph: Graph) -> dict[int, tuple[int, int]]:
+    """Of every node whose value lies in the memory of a parameter that may be a cache: the parameter, and the node that
+    put it there (the parameter itself or a cache write)."""
+    nodes: Sequence[Node] = graph._nodes
+    if not any(n.op in CACHE_WRITES for n in nodes):
+        return {}
+    held = {n.id: (n.id, n.id) for n in nodes if n.op == "parameter"}
+    for n in nodes:
+        if n.op in _VIEWS and n.inputs[0] in held:
+            held[n.id] = held[n.inputs[0]]
+        elif n.op in CACHE_WRITES and n.inputs[1] in held:
+            held[n.id] = held[n.inputs[1]][0], n.id
+    return held
+
+
+def written_in_place(graph: Graph) -> dict[int, int]:
+    """The cache writes whose cache is a parameter, or what an earlier one left there -> that parameter, by node."""
+    return {id: home for id, (home, by) in _held(graph).items() if id == by != home}
+
+
+def check_caches(graph: Graph, where: str) -> None:
+    """`GraphError` where anything but its cache write reads what that overwrites in place: it would see old rows or new
+    ones, as the order of dispatches happens to be."""
+    held, nodes = _held(graph), graph._nodes
+    over: dict[int, int] = {}  # what put a value there -> the first write over it
+    for id, (home, by) in held.items():
+        if id == by != home:
+            over.setdefault(held[nodes[id].inputs[1]][1], id)
+    reads = [(n, k, i) for n in nodes if n.op not in _VIEWS for k, i in enumerate(n.inputs)] if over else []
+    reads += [(None, 0, i) for i in graph.output_ids] if over else []
+    for n, k, i in reads:
+        write = over.get(held[i][1]) if i in held else None
+        if write is not None and (n is None or (n.id, k) != (write, 1)):
+            at, what = (i, "an output") if n is None else (n.id, n.op)
+            given, source = f"{nodes[held[i][0]].name}, which %{write} writes in place", graph.source(at)
+            raise GraphError(where, f"%{at} {what}", given, "the rows as written: pass the result of cache_write",
+                             node=at, source=source[0] if source else None)  # fmt: skip
+
+
+def trained_of(graph: Graph) -> tuple[tuple[int, str], ...]:
+    """Of `stored_of` what is trained: f32 (a storage dtype is not updated), and no cache."""
+    caches = set(written_in_place(graph).values())
+    return tuple(
+        (id, name) for id, name in stored_of(graph) if graph._nodes[id].type.dtype is f32 and id not in caches
+    )

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from gdlab.derived import DerivedParam, derived_of, stored_of
-from gdlab.errors import ArgumentError, GraphError, OutputIndexError
+from gdlab.derived import DerivedParam, derived_of, stored_of, trained_of
+from gdlab.errors import ArgumentError, GdlabError, GraphError, OutputIndexError
 from gdlab.types import DType, Shape, TensorType
 
 # Rooms further down hang what belongs to a Value or a Graph here, because imports only go up:
@@ -133,6 +133,12 @@ def capture() -> tuple[_Frame, ...]:
     return tuple(frames)
 
 
+def here() -> Location | None:
+    """The user's line that leads to this call."""
+    frames = capture()
+    return _locate(frames[0]) if frames else None
+
+
 def _locate(frame: _Frame) -> Location:
     code, lasti, lineno = frame
     positions = list(code.co_positions())
@@ -206,6 +212,9 @@ class Value:
         wanted = "where(condition, a, b): values exist when it runs"
         raise GraphError("value", "truth", f"{self!r} in a condition", wanted)
 
+    def __array__(self, *args: object, **kwargs: object) -> Any:
+        raise GraphError("value", "array", repr(self), "read_output or read_node of a session: values exist when it runs")
+
     def __iter__(self) -> Iterator[Value]:
         raise GraphError("value", "iteration", repr(self), "slices such as x[0:1]")
 
@@ -250,6 +259,9 @@ class Value:
     def __pow__(self, other: object) -> Value:
         return OPERATORS["pow"](self, other)
 
+    def __rpow__(self, other: object) -> Value:
+        return OPERATORS["pow"](other, self)
+
     def __matmul__(self, other: object) -> Value:
         return OPERATORS["matmul"](self, other)
 
@@ -258,6 +270,12 @@ class Value:
 
     def __neg__(self) -> Value:
         return OPERATORS["neg"](self)
+
+    def __pos__(self) -> Value:
+        return self
+
+    def __abs__(self) -> Value:
+        return OPERATORS["abs"](self)
 
     def __getitem__(self, index: object) -> Value:
         return OPERATORS["getitem"](self, index)
@@ -515,6 +533,11 @@ class Graph:
         """(node, name) of what has storage of its own, by node: parameters, a derived one in place of its sources."""
         return stored_of(self)
 
+    @property
+    def trained_parameters(self) -> tuple[tuple[int, str], ...]:
+        """Those of `stored_parameters` that have a gradient: f32, and no cache that the graph writes."""
+        return trained_of(self)
+
     def copy(self) -> Graph:
         """A graph equal in every field that shares nothing with this one."""
         other = Graph(pattern=self.pattern)
@@ -541,6 +564,42 @@ class Graph:
 def _check_output_name(where: str, name: object) -> None:
     if not isinstance(name, str):
         raise GraphError(where, "name", repr(name), "a str")
+
+
+Builder = TypeVar("Builder", bound=Callable[..., Any])
+
+
+def whole(builder: Builder) -> Builder:
+    """Decorator of what appends several nodes: a call that fails leaves none, and its error tells the user's line."""
+
+    @wraps(builder)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        home = _home(args) or _home(kwargs.values()) or kwargs.get("graph") or _current.get()
+        start = len(home) if isinstance(home, Graph) else 0
+        try:
+            return builder(*args, **kwargs)
+        except BaseException as error:
+            if isinstance(home, Graph):
+                home.cut(start)
+                place(error, home)
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def _home(given: Iterable[Any]) -> Graph | None:
+    """The graph of the first value among operands, or of a list of them."""
+    for v in given:
+        first = v[0] if isinstance(v, (list, tuple)) and v else v
+        if isinstance(first, Value):
+            return first.graph
+    return None
+
+
+def place(error: BaseException, home: Graph) -> None:
+    """Tell the user's line in an error of a call that was to append to `home`."""
+    if isinstance(error, GdlabError) and error.source is None and home.records_sources:
+        error.source = here()
 
 
 def current_graph(where: str, graph: Graph | None = None) -> Graph:

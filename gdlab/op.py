@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import numpy as np
 
 from gdlab.errors import ArgumentError, DTypeError, GdlabError, GraphError, ShapeError
-from gdlab.graph import METHODS, Attrs, AttrVar, ConstantData, Graph, Value, capture, current_graph, scratch
+from gdlab.graph import METHODS, Attrs, AttrVar, ConstantData, Graph, Value, capture, current_graph, scratch, whole
 from gdlab.types import DType, Shape, TensorType, broadcast_shapes, f16, f32, u32
 
 Array = np.ndarray[Any, Any]
@@ -94,7 +94,8 @@ class Shader:
     `hardware` is a second form for hardware adapters, used where its `work` is not None, else its own. `linear`:
     |result| on absolute operands bounds the rounding error (sums of products, selections); `bound(*scales, **attrs)`
     says it of a sum of products with signs of its own, from the error scales of the operands. `scalars` names the
-    per-step numbers it reads.
+    per-step numbers it reads. `in_place` is the form of a cache write that leaves in the cache what it does not write:
+    its operand 1 is then its result, and its work counts what is written.
     """
 
     file: str
@@ -103,6 +104,7 @@ class Shader:
     linear: bool = False
     scalars: tuple[str, ...] = ()
     bound: Callable[..., Array] | None = None
+    in_place: Shader | None = None
 
 
 def by_rows(passes: int) -> WorkRule:
@@ -284,7 +286,7 @@ class Op:
 
     def __post_init__(self) -> None:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
-        self.__signature__ = inspect.signature(self.rule)
+        self.__signature__ = _signature(self.rule)
         self.operands = tuple(p.name for p in self.parameters if p.operand)
         self.variadic = any(p.annotation == Values for p in self.parameters)
         self.attributes = tuple(p for p in self.parameters if not p.operand)
@@ -297,27 +299,25 @@ class Op:
         self.gradient = rule
         return rule
 
+    @whole
     def __call__(self, *args: Any, graph: Graph | None = None, **kwargs: Any) -> Value:
         if isinstance(self.kernel, Leaf):
             return self.rule(*args, graph=graph, **kwargs)  # type: ignore[no-any-return]
         given, attrs = self._bind(args, kwargs)
         home = next((v.graph for v in given if isinstance(v, Value)), None) or current_graph(self.name, graph)
-        start = len(home)
-        try:
-            inputs = self._operands(home, given)
-            if self.canonical is not None and not home.pattern:
-                attrs = self._asking(partial(self._stored, home), inputs, attrs)
-            type = home.value_type if home.pattern else self.infer(inputs, attrs)
-            return home.append(
-                self.name,
-                tuple(v.id for v in inputs),
-                tuple(sorted(attrs.items())),
-                type,
-                source=capture() if home.records_sources else (),
-            )
-        except BaseException:
-            home.cut(start)
-            raise
+        if graph is not None and graph is not home:
+            raise GraphError(self.name, "graph", "another graph", "that of the operands")
+        inputs = self._operands(home, given)
+        if self.canonical is not None and not home.pattern:
+            attrs = self._asking(partial(self._stored, home), inputs, attrs)
+        type = home.value_type if home.pattern else self.infer(inputs, attrs)
+        return home.append(
+            self.name,
+            tuple(v.id for v in inputs),
+            tuple(sorted(attrs.items())),
+            type,
+            source=capture() if home.records_sources else (),
+        )
 
     def infer(self, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> TensorType:
         """The type of the result, or the error that says what this op wants."""
@@ -407,6 +407,7 @@ class Op:
         return values[graph.output_ids[0]]
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        args = self._packed(args)
         if len(args) > len(self.parameters):
             raise ArgumentError(self.name, "arguments", f"{len(args)}", f"{len(self.parameters)}: {self.__signature__}")
         bound = dict(zip((p.name for p in self._positions(args)), args, strict=False))
@@ -425,6 +426,15 @@ class Op:
                 attrs[p.name] = _coerce(self.name, p, value)
         return operands, attrs
 
+    def _packed(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """`x.reshape(6, 4)` as `x.reshape((6, 4))`: where the last parameter takes ints, those that follow each
+        other."""
+        last = len(self.parameters) - 1
+        if len(args) <= last + 1 or self.parameters[last].annotation != tuple[int, ...]:
+            return args
+        loose = args[last:]
+        return (*args[:last], loose) if all(isinstance(v, (int, np.integer)) for v in loose) else args
+
     def _positions(self, args: tuple[Any, ...]) -> tuple[Parameter, ...]:
         """The parameters that positional arguments fill: of an op that takes no numbers as operands a value fills the
         next operand and anything else the next attribute, so that `rope_positions(x, theta, positions, head_dim)` may
@@ -441,7 +451,7 @@ class Op:
         f16 visible `to_f32` ones."""
         for v in given:
             if not isinstance(v, Value) and not (self.broadcasts and is_number(v)):
-                raise ArgumentError(self.name, "operand", f"{type(v).__name__} {v!r:.60}", "a value of a graph")
+                raise ArgumentError(self.name, "operand", _shown(v), _VALUE)
         values = [home.own(v) for v in given if isinstance(v, Value)]
         if given and not values:
             raise ArgumentError(self.name, "operands", "numbers alone", "a value of a graph")
@@ -463,7 +473,7 @@ class Op:
 
 
 READS_F16 = ("reshape", "stop_gradient", "to_f32", "embedding", "gather")
-READS_BLOCKS = (("matmul", 1),)
+READS_BLOCKS = (("matmul", 1), ("matmul_grad_a", 1))
 
 
 def _refused(dtype: DType) -> str:
@@ -483,6 +493,15 @@ def public_ops() -> Iterator[Op]:
 def is_number(value: object) -> bool:
     """Whether `value` is a plain real number (a bool is none)."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+_VALUE = "a value of a graph"
+
+
+def _shown(given: object) -> str:
+    """An operand that is none, in one line."""
+    shape = f" of shape {list(given.shape)}" if isinstance(given, np.ndarray) and given.shape else f" {given!r:.60}"
+    return type(given).__name__ + shape
 
 
 def _several(where: str, name: str, given: Any) -> list[Any]:
@@ -590,6 +609,25 @@ def _parameters(rule: Callable[..., Any]) -> tuple[Parameter, ...]:
     )
 
 
+class _Spelled(str):
+    """An annotation that shows without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _signature(rule: Callable[..., Any]) -> inspect.Signature:
+    """The call as people read it: every op gives a value, whatever its shape rule answers."""
+    written = inspect.signature(rule)
+    spelled = {"Extended": "float", "Values": "Sequence[Value]"}
+    plain = [
+        p.replace(annotation=_Spelled(spelled.get(p.annotation, p.annotation))) for p in written.parameters.values()
+    ]
+    return written.replace(parameters=plain, return_annotation=_Spelled("Value"))
+
+
 def _required(annotation: Any) -> Any:
     """`tuple[int, ...]` of `tuple[int, ...] | None`: a default None is filled in by `canonical`."""
     kinds = [k for k in get_args(annotation) if k is not type(None)] if isinstance(annotation, UnionType) else []
@@ -606,14 +644,16 @@ def _coerce(where: str, parameter: Parameter, value: Any) -> Any:
             return _finite(where, name, value)
         if kind == Extended:
             return float(value) if is_number(value) and math.isinf(value) else _finite(where, name, value)
-        if kind is int:
+        if kind is int and not isinstance(value, bool):
             return operator.index(value)
         if kind is bool and isinstance(value, (bool, np.bool_)):
             return bool(value)
         if kind is str and isinstance(value, str):
             return value
         if kind == tuple[int, ...]:
-            return tuple(operator.index(v) for v in ((value,) if isinstance(value, (int, np.integer)) else value))
+            given = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
+            if not any(isinstance(v, (bool, np.bool_)) for v in given):
+                return tuple(operator.index(v) for v in given)
         if get_origin(kind) is Literal and value in get_args(kind):
             return value
         if kind is ConstantData and isinstance(value, ConstantData):

@@ -79,6 +79,14 @@ def layer(x: Value) -> Value:
     return p("b", 4) + c / (ops.square(c).mean_inner() + 1e-5).sqrt() * p("w", 4)
 
 
+def back(x: Value) -> Value:
+    return x.reshape((3, 1))
+
+
+def root(x: Value) -> Value:
+    return (((x - x.mean(-1, keepdims=True)) ** 2).mean(-1, keepdims=True) + 1e-5) ** 0.5
+
+
 SPELLED: list[tuple[str, Callable[[Value], Value], str]] = [
     ("softmax", lambda x: softmax_parts(x)[1] / softmax_parts(x)[2], "softmax"),
     ("softmax by a reciprocal", softmax_by_recip, "softmax"),
@@ -97,6 +105,22 @@ SPELLED: list[tuple[str, Callable[[Value], Value], str]] = [
     ("gelu, the cube first", lambda x: (1 + ops.tanh(0.7978845608 * cubed(x)[4])) * (x / 2), "gelu"),
     ("gelu_erf", lambda x: 0.5 * x * (1 + ops.erf(x / math.sqrt(2))), "gelu_erf"),
     ("gelu_erf, the half last", lambda x: x * (1 + ops.erf(x / math.sqrt(2))) * 0.5, "gelu_erf"),
+    ("softmax by reshapes", lambda x: (lambda e: e / back(e.sum(-1)))(ops.exp(x - back(x.max(1)))), "softmax"),
+    ("softmax by its logarithm", lambda x: ops.exp(softmax_parts(x)[0] - ops.log(softmax_parts(x)[2])), "softmax"),
+    ("log_softmax by one sum", lambda x: x - (x.max_inner() + ops.log(powers_of(x).sum_inner())), "log_softmax"),
+    ("rms_norm, the weight first", lambda x: p("w", 4) * x / rms(x).sqrt(), "rms_norm"),
+    ("rms_norm, the weight at the size", lambda x: x * (rms(x).rsqrt() * p("w", 4)), "rms_norm"),
+    ("rms_norm by a reshape", lambda x: x * (back((x * x).mean(1)) + 1e-5).rsqrt() * p("w", 4), "rms_norm"),
+    ("layer_norm by a power", lambda x: (x - x.mean(1, keepdims=True)) / root(x) * p("w", 4) + p("b", 4), "layer_norm"),
+    ("layer_norm, the weight first", lambda x: p("w", 4) * (x - x.mean_inner()) / root(x) + p("b", 4), "layer_norm"),
+    ("gelu by a factor", lambda x: 0.5 * x * (1 + ops.tanh(0.7978845608 * x * (1 + 0.044715 * x * x))), "gelu"),
+    ("gelu by a factor within", lambda x: 0.5 * x * (1 + ops.tanh(0.7978845608 * (x * (1 + 0.044715 * x**2)))), "gelu"),
+    ("gelu by two halves", lambda x: x * (0.5 + 0.5 * ops.tanh(0.7978845608 * cubed(x)[0])), "gelu"),
+    ("gelu, square times x", lambda x: 0.5 * x * (1 + ops.tanh(0.7978845608 * (x + 0.044715 * x**2 * x))), "gelu"),
+    ("sigmoid", lambda x: 1 / (1 + ops.exp(-x)), "sigmoid"),
+    ("silu", lambda x: x / (1 + ops.exp(-x)), "silu"),
+    ("swiglu, the gate last", lambda x: x * p("u", 3, 4) * ops.sigmoid(x), "swiglu"),
+    ("swiglu, the product inside", lambda x: x * (ops.sigmoid(x) * p("u", 3, 4)), "swiglu"),
     ("mean", lambda x: x.sum(0) / 3, "mean"),
     ("mean of all", lambda x: x.sum_all() / 12, "mean_all"),
     ("mean along the last axis", lambda x: x.sum_inner() * 0.25, "mean_inner"),
@@ -127,8 +151,16 @@ def test_softplus_is_recognized_once_its_gradient_is_there() -> None:
         same_values(graph, result)
 
 
+def test_a_composite_for_another_phase_is_reported_as_missed() -> None:
+    graph = graph_of(lambda: (lambda x: ops.relu(x) + ops.log(1 + ops.exp(-ops.abs(x))))(p("x", 3)))
+    _, report = optimize(graph, phase="forward")
+    assert [(m.label, m.reason) for m in report.missed] == [("Recognize Softplus", "phase")]
+
+
 WRONG: list[tuple[str, Callable[[Value], Value], str]] = [
     ("another N", lambda x: x.sum(0) / 4, "mean"),
+    ("the logarithm of softmax", lambda x: ops.log(ops.softmax(x)), "log_softmax"),  # it underflows, log_softmax not
+    ("a sum laid down as a row", lambda x: x.sum(-1).reshape((1, 3)), "sum_inner"),
     ("another axis", lambda x: ops.exp(x - x.max(0)) / ops.exp(x - x.max(0)).sum(0), "softmax"),
     ("another x in the sum", lambda x: powers_of(x) / powers_of(x + 1).square().sum_inner(), "softmax"),
     ("the naive softmax", lambda x: ops.exp(x) / ops.exp(x).sum_inner(), "softmax"),  # overflows where softmax does not
@@ -233,6 +265,7 @@ def one_head(form: str) -> Value:
     return {
         "full": lambda: attend(q, k, v),
         "full, the query scaled": lambda: attend(q, k, v, first=True),
+        "full, the key scaled": lambda: attend(q, k * 0.5, v, factor=1.0),
         "causal": lambda: attend(q, k, v, masks["causal"]),
         "causal, mask first": lambda: ops.softmax(masks["causal"] + (q @ k.T) / 2) @ v,
         "causal, infinite": lambda: attend(q, k, v, masks["infinite"]),
@@ -244,8 +277,10 @@ def one_head(form: str) -> Value:
     }[form]()
 
 
-ONE_HEAD = {"full": "full_attention", "full, the query scaled": "full_attention", "causal": "causal_attention",
-            "causal, mask first": "causal_attention", "causal, infinite": "causal_attention"}  # fmt: skip
+ONE_HEAD = {"full": "full_attention", "full, the query scaled": "full_attention",
+            "full, the key scaled": "full_attention", "causal": "causal_attention",
+            "causal, mask first": "causal_attention",
+            "causal, infinite": "causal_attention"}  # fmt: skip
 NO_HEAD = ("another factor", "fewer keys", "wider values", "strict", "soft", "earlier", "a mask from outside")
 
 

@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "gdlab"
 ROOMS = """
 errors
 types
+derived
 philox
 quant
 graph

@@ -133,13 +133,49 @@ class Device(ABC):
 
 
 # the owner ------------------------------------------------------------------------------------------------------------
+class _Call:
+    """A function for the owner to run once, and its result: a `Future` costs twice as much."""
+
+    __slots__ = ("done", "error", "function", "value")
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function, self.value = function, None
+        self.error: BaseException | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+    def run(self) -> None:
+        """On the owner."""
+        try:
+            self.value = self.function()
+        except BaseException as error:
+            self.error = error
+        self.done.release()
+
+    def set_exception(self, error: BaseException) -> None:
+        """The end, without a run."""
+        self.error = error
+        self.done.release()
+
+    def result(self) -> Any:
+        """Wait in slices of 50 ms, so that an interrupt is delivered."""
+        while not self.done.acquire(timeout=0.05):
+            pass
+        if self.error is None:
+            return self.value
+        try:
+            raise self.error
+        finally:
+            self.error = None  # else error and frame would keep each other
+
+
 class Owner(threading.Thread):
     """The one thread that touches devices. Jobs are generators advanced one yield at a time, so that reads, Pause
     and Step slip in between two steps of a run."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="gdlab-device")
-        self.jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any]]] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[_Call | tuple[Job[Any], Future[Any]]] = queue.SimpleQueue()
         self.open = True
         self.pid = os.getpid()
         self.start()
@@ -148,16 +184,28 @@ class Owner(threading.Thread):
     def run(self) -> None:
         """Advance jobs in turn until closed."""
         while self.open:
-            job, future = self.jobs.get()
-            try:
-                next(job)
-                self.jobs.put((job, future))
-            except StopIteration as end:
-                future.set_result(end.value)
-            except BaseException as error:
-                future.set_exception(error)
+            given = self.jobs.get()
+            if isinstance(given, _Call):
+                given.run()
+            else:
+                self._advance(*given)
+            del given  # what a function held is let go while the owner waits
         while not self.jobs.empty():
-            self.jobs.get()[1].set_exception(SessionError("device", "owner thread", "closed", "a live process"))
+            left = self.jobs.get()
+            error = SessionError("device", "owner thread", "closed", "a live process")
+            (left if isinstance(left, _Call) else left[1]).set_exception(error)
+
+    def _advance(self, job: Job[Any], future: Future[Any]) -> None:
+        """One yield, and more of them while nobody else waits."""
+        try:
+            next(job)
+            while self.open and self.jobs.empty():
+                next(job)
+            self.jobs.put((job, future))
+        except StopIteration as end:
+            future.set_result(end.value)
+        except BaseException as error:
+            future.set_exception(error)
 
     def post(self, job: Job[T]) -> Future[T]:
         """Queue a generator; its return value is the future's result."""
@@ -170,14 +218,13 @@ class Owner(threading.Thread):
     def call(self, function: Callable[[], T]) -> T:
         """Run `function` on the owner and wait (in slices, so that Ctrl-C works); on the owner itself run it at
         once."""
-        if threading.current_thread() is self:
+        if threading.get_ident() == self.ident:
             return function()
-
-        def once() -> Job[T]:
-            return function()
-            yield  # makes this a generator
-
-        return wait_for(self.post(once()))
+        if not self.open:
+            raise SessionError("device", "owner thread", "closed", "a live process")
+        call = _Call(function)
+        self.jobs.put(call)
+        return call.result()  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Finish the job in hand and end the thread; idempotent."""
@@ -199,6 +246,9 @@ _lock = threading.Lock()
 def owner() -> Owner:
     """The device owner of this process (a new one after fork)."""
     global _owner
+    current = _owner
+    if current is not None and current.open and current.pid == os.getpid():
+        return current
     with _lock:
         if _owner is None or not _owner.open or _owner.pid != os.getpid():
             _owner = Owner()

@@ -41,9 +41,9 @@ def _matmul(bench: Bench) -> None:
     if p.parts > 1:  # of a plan for hardware
         out, size = bench.out((p.parts, p.m, p.n)), -(-p.k // p.parts)
         for part, ks in enumerate(slice(i * size, (i + 1) * size) for i in range(p.parts)):
-            bench.steps.append((np.matmul, (a[:, ks], b[ks], out[part])))
+            bench.steps.append((np.dot, (a[:, ks], b[ks], out[part])))
         return
-    bench.steps.append((np.matmul, (a, b, bench.out((p.m, p.n)))))
+    bench.steps.append((np.dot, (a, b, bench.out((p.m, p.n)))))  # the product of `matmul`, 0.3 µs sooner
     bench.finish(p.m * p.n)
 
 
@@ -59,27 +59,32 @@ def _reduce(bench: Bench) -> None:
         x = bench.operand(0, cube)
     size = r.outer * r.inner
     shape = bench.shape_of(bench.d.epilogue, size)
-    bench.steps += _fold(bench, r.combine, x, bench.out((r.outer, r.inner)))
+    _fold(bench, r.combine, x, bench.out((r.outer, r.inner)))
     if r.finish == "acc" and not bench.d.epilogue:
         return
     acc = build(r.finish, {"acc": array(bench.out(shape)), "n": Number(np.float32(r.count))})
     bench.chain(bench.d.epilogue, size, acc, bench.out(shape))
 
 
-def _fold(bench: Bench, combine: str, x: Array, out: Array) -> list[Step]:
-    """The calls that fold the middle axis."""
+def _fold(bench: Bench, combine: str, x: Array, out: Array) -> None:
+    """Fold the middle axis."""
     outer, length, inner = x.shape
-    if combine != "sum":
+    if combine == "max" and inner == 1:
+        bench.row_maxima(x.reshape(outer, length), out)
+    elif combine != "sum":
         ufunc = np.maximum if combine == "max" else np.minimum
-        return [(ufunc.reduce, (x, 1, None, out))]
-    if outer == inner == 1 or length > LONG:  # with a float32 result NumPy would round after every 8192 elements
+        bench.steps.append((ufunc.reduce, (x, 1, None, out)))
+    elif outer == inner == 1 and length <= LONG:
+        bench.steps.append((np.add.reduce, (x.reshape(length), 0, _F64, out.reshape(()))))
+    elif length > LONG:  # with a float32 result NumPy would round after every 8192 elements
         total = bench.temporary(out.shape, _F64)
-        return [(np.add.reduce, (x, 1, _F64, total)), (np.copyto, (out, total))]
-    if inner == 1:  # along memory NumPy sums in pairs
-        return [(np.add.reduce, (x.reshape(outer, length), 1, None, out.reshape(outer)))]
-    if outer == 1:
-        return [(np.matmul, (np.ones(length, _F32), x.reshape(length, inner), out.reshape(inner)))]
-    return [(np.add.reduce, (x, 1, None, out))]
+        bench.steps += [(np.add.reduce, (x, 1, _F64, total)), (np.copyto, (out, total))]
+    elif inner == 1:  # along memory NumPy sums in pairs
+        bench.row_sums(x.reshape(outer, length), out)
+    elif outer == 1:
+        bench.steps.append((np.dot, (np.ones(length, _F32), x.reshape(length, inner), out.reshape(inner))))
+    else:
+        bench.steps.append((np.add.reduce, (x, 1, None, out)))
 
 
 def _custom(bench: Bench) -> None:

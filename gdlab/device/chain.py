@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from gdlab.types import Shape
 
 Array = np.ndarray[Any, Any]
 Step = tuple[Callable[..., Any], tuple[Any, ...]]  # called with these arguments, once per run
+SMALL = 1 << 14  # elements that stay in a core's cache
 _F32, _BOOL, _BITS = np.dtype(np.float32), np.dtype(np.bool_), np.dtype(np.uint32)
 
 
@@ -240,8 +241,22 @@ def _step(node: Node, args: tuple[Any, ...], target: Array) -> Step:
     if node.ufunc is _bits_or:
         return np.bitwise_or, (_bits(args[0]), _bits(args[1]), target.view(_BITS))
     if node.ufunc in (np.maximum, np.minimum):  # these refuse a third positional argument
-        return partial(node.ufunc, out=target), args
+        return partial(node.ufunc, out=target), tuple(_filled(a, target) for a in args)
     return node.ufunc, (*args, target)
+
+
+def _filled(arg: Any, target: Array) -> Any:
+    """Of a small result a number as a whole array: NumPy has vector instructions for two arrays only, 3 times faster."""
+    if isinstance(arg, np.ndarray) or target.size > SMALL:
+        return arg
+    return _constant(float(arg), target.shape)
+
+
+@lru_cache(maxsize=64)
+def _constant(value: float, shape: Shape) -> Array:
+    constant = np.full(shape, value, np.float32)
+    constant.flags.writeable = False
+    return constant
 
 
 def _argument(value: Value, places: dict[int, Array]) -> Any:
@@ -307,7 +322,7 @@ def viewed(data: Array, operand: Operand, size: int, shape: Shape) -> tuple[Arra
         case "full":
             return flat[:size].reshape(shape), []
         case "scalar":
-            return flat[:1].reshape((1,) * len(shape)), []
+            return flat[:1].reshape(()), []  # NumPy is faster with no axes than with axes of length 1
         case "row" | "column" as access:
             count = operand.extent if access == "row" else size // operand.extent
             lined = _lined_up(flat[:count], operand.extent, size, shape, access)

@@ -12,12 +12,14 @@ from gdlab.device.base import Array, Device, DeviceInfo, Program, Shared, Traffi
 from gdlab.device.calls import steps_of
 from gdlab.device.chain import Scratch, Step
 from gdlab.device.fit import check_memory, free_bytes, physical_bytes
+from gdlab.device.updates import DERIVED, derive
 from gdlab.errors import ArgumentError, SessionError
 from gdlab.plan.plan import SCALARS, Buffer, ExecutionPlan, Limits, Target, Update
 from gdlab.plan.verify import verify, verify_update
 from gdlab.quant import decode, encode
 from gdlab.types import DType
 
+_F32 = np.dtype(np.float32)
 NO_UPDATE = Update("none", (), (), ())
 TINY = np.float32(1.2e-38)  # smaller moments are flushed to zero: arithmetic on denormals is a hundred times slower
 FLUSH_EVERY = 16  # updates between two flushes
@@ -51,11 +53,17 @@ class CpuProgram(Program):
         self.arrays = {b.id: _tensor(self.slots[plan.memory.slot_of[b.id]], b) for b in plan.buffers}
         for buffer, data in plan.constant_buffers:
             self.arrays[buffer][...] = np.frombuffer(data, self.arrays[buffer].dtype).reshape(self.arrays[buffer].shape)
+        self.packed = {b.id for b in plan.buffers if b.dtype.is_storage}
         self.scratch = Scratch()
-        self.scalars = {name: np.zeros((), np.float32) for name in SCALARS}
+        self.numbers = np.zeros(len(SCALARS) + len(DERIVED), np.float32)
+        self.scalars = {name: self.numbers[i : i + 1].reshape(()) for i, name in enumerate((*SCALARS, *DERIVED))}
+        self.given: Array | None = None
+        self.derive = derive(self.scalars)
         self.step_of = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in plan.dispatches]
         self.calls: list[Step] = [call for steps in self.step_of for call in steps]
         self.update_steps: list[list[Step]] = []
+        self.update_calls: list[Step] = []
+        self.early_calls: list[Step] = []
         self.window: tuple[int, int] | None = None
         self.times: list[tuple[int, float]] = []
         self.moments: list[Array] = []
@@ -65,8 +73,13 @@ class CpuProgram(Program):
 
     def upload(self, buffer: int, data: Array) -> None:
         """Copy `data` into the buffer."""
-        home, given = self._home("upload", buffer), np.asarray(data)
-        stored = self._dtype(buffer)
+        home = self._home("upload", buffer)
+        usual = data.__class__ is np.ndarray and data.dtype is home.dtype is _F32 and buffer not in self.packed
+        if usual and data.shape == home.shape:
+            np.copyto(home, data)
+            self.traffic.bytes_up += home.nbytes
+            return
+        given, stored = np.asarray(data), self._dtype(buffer)
         if given.dtype != stored.numpy or given.size != home.size:
             wanted = f"{stored.numpy}, {home.size * stored.nbytes} bytes"
             raise ArgumentError("upload", f"data of buffer {buffer}", f"{given.dtype}, {given.nbytes} bytes", wanted)
@@ -91,6 +104,8 @@ class CpuProgram(Program):
             if b.id not in self.arrays:
                 self.arrays[b.id] = np.zeros(b.shape, b.dtype.numpy)
         self.update_steps = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in update.dispatches]
+        self.update_calls = [call for steps in self.update_steps for call in steps]
+        self.early_calls = [call for steps in self.update_steps[: update.early] for call in steps]
         self.update = update
         self.moments = [self.arrays[b] for _, *pair in update.moments for b in pair]
 
@@ -149,13 +164,16 @@ class CpuProgram(Program):
             if self.update_steps or self.plan.reads_scalars:
                 raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
             return
-        for name, value in zip(SCALARS, scalars, strict=True):
-            self.scalars[name][...] = value
+        if scalars is self.given:  # the session hands over the same array as long as no number changes
+            return
+        self.numbers[: len(SCALARS)] = scalars
+        for function, args in self.derive:
+            function(*args)
+        self.given = scalars
 
     def _update(self, whole: bool) -> None:
-        for steps in self.update_steps if whole else self.update_steps[: self.update.early]:
-            for function, args in steps:
-                function(*args)
+        for function, args in self.update_calls if whole else self.early_calls:
+            function(*args)
         if whole:
             self._flush()
 
@@ -213,6 +231,7 @@ class CpuProgram(Program):
         """Forget everything."""
         self.open = False
         self.slots, self.arrays, self.calls, self.update_steps, self.step_of = [], {}, [], [], []
+        self.update_calls, self.early_calls = [], []
 
     def _alive(self, where: str) -> None:
         if not self.open:

@@ -174,7 +174,9 @@ class WgpuProgram(Program):
 
     def _warm_up(self, taken: Container[tuple[str, int]]) -> None:
         """Run one workgroup of every new kernel (drivers compile at first use), then zero (so touch) every buffer."""
-        self._run_cold(self.launches, lambda launch: launch.group)
+        for launch, d in zip(self.launches, self.plan.dispatches, strict=True):
+            kept = d.in_place and taken  # a cache that belongs to another program as well
+            self._run_cold([launch], self._scratch_group if kept else lambda launch: launch.group)
         buffers = [buffer for home, buffer in self.memory.items() if home not in taken]
         self._submit_and_wait("warm-up", partial(self._clear, buffers))
 

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from gdlab.device.bench import Bench
-from gdlab.device.chain import Array
+from gdlab.device.chain import Array, Step
 
 _ONE = np.float32(1)
+# Numbers of every step that are made of others, in this order: 1 − β₁, 1 − β₂, and lr/(1 − β₁ᵗ).
+DERIVED = ("rest1", "rest2", "first_rate")
+
+
+def derive(scalars: Mapping[str, Array]) -> list[Step]:
+    """The calls that compute the derived numbers of a step, once for all parameters."""
+    s = scalars
+    return [
+        (np.subtract, (_ONE, s["beta1"], s["rest1"])),
+        (np.subtract, (_ONE, s["beta2"], s["rest2"])),
+        (np.multiply, (s["lr"], s["correction1"], s["first_rate"])),
+    ]
+
+
+def _rates(bench: Bench, first: bool) -> Array:
+    """The rate of this dispatch, times 1/(1 − β₁ᵗ) if `first`: a shared number unless the dispatch has a factor."""
+    s, factor = bench.scalars, _number(bench)
+    if factor == 1:
+        return s["first_rate" if first else "lr"]
+    rate = bench.temporary(())
+    bench.steps.append((np.multiply, (s["lr"], factor, rate)))
+    if first:
+        bench.steps.append((np.multiply, (rate, s["correction1"], rate)))
+    return rate
 
 
 def _number(bench: Bench) -> np.float32:
@@ -30,37 +54,28 @@ def _gradient(bench: Bench, t: Array) -> Array:
     g = _range(bench, bench.operand(0, bench.arrays[bench.d.output].shape))
     if len(bench.d.operands) == 1:
         return g
-    factor = bench.arrays[bench.d.operands[1].buffer].reshape((1,) * t.ndim)
+    factor = bench.arrays[bench.d.operands[1].buffer].reshape(())
     bench.steps.append((np.multiply, (g, factor, t)))
     return t
 
 
 def _sgd(bench: Bench) -> None:
     p = _range(bench, bench.arrays[bench.d.output])
-    t, rate = bench.temporary(p.shape), bench.temporary((1,) * p.ndim)
+    t = bench.temporary(p.shape)
     g = _gradient(bench, t)
-    bench.steps += [
-        (np.multiply, (bench.scalars["lr"], _number(bench), rate)),
-        (np.multiply, (g, rate, t)),
-        (np.subtract, (p, t, p)),
-    ]
+    bench.steps += [(np.multiply, (g, _rates(bench, first=False), t)), (np.subtract, (p, t, p))]
 
 
 def _moments(bench: Bench, normalized: bool, decayed: bool) -> None:
     """Adam and its kin. `normalized`: the gradient is divided by √v̂ + ε before it enters the first moment."""
     p, m, v = (_range(bench, bench.arrays[b]) for b in bench.d.in_place)
     t, u = bench.temporary(p.shape), bench.temporary(p.shape) if len(bench.d.operands) > 1 or normalized else None
-    rest1, rest2, rate = (bench.temporary((1,) * p.ndim) for _ in range(3))
     g = _gradient(bench, t if u is None else u)
     s = bench.scalars
-    bench.steps += [
-        (np.subtract, (_ONE, s["beta1"], rest1)),
-        (np.subtract, (_ONE, s["beta2"], rest2)),
-        (np.multiply, (s["lr"], _number(bench), rate)),
-    ]
+    rest1, rest2 = s["rest1"], s["rest2"]
     if decayed:  # before the moments touch `t`: p − lr·k·(decay·p + …)
-        _decay(bench, p, rate)
-    bench.steps.append((np.multiply, (rate, s["correction1"], rate)))
+        _decay(bench, p, _rates(bench, first=False))
+    rate = _rates(bench, first=True)
     first = [(np.multiply, (m, s["beta1"], m)), (np.multiply, (g, rest1, t)), (np.add, (m, t, m))]
     second = [
         (np.multiply, (g, g, t)),
@@ -82,7 +97,7 @@ def _moments(bench: Bench, normalized: bool, decayed: bool) -> None:
 
 def _decay(bench: Bench, p: Array, rate: Array) -> None:
     """p ← p − rate·decay·p."""
-    fall, t = bench.temporary(rate.shape), bench.temporary(p.shape)
+    fall, t = bench.temporary(()), bench.temporary(p.shape)
     bench.steps += [
         (np.multiply, (rate, bench.scalars["decay"], fall)),
         (np.multiply, (p, fall, t)),

@@ -26,6 +26,18 @@ def _write_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mappin
     return Work(rows * width, 0, {"ROWS": rows, "WIDTH": width, "NEW": types[0].shape[0]})
 
 
+def _in_place(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+    """As much as there is to write."""
+    (rows, width), new = result.shape, types[0].shape[0]
+    return Work(new * width, 0, {"ROWS": rows, "WIDTH": width, "NEW": new})
+
+
+def _write_kernel(how: str) -> Shader:
+    """Of all new rows (cache_all), or of the first so many (cache_prefix)."""
+    in_place = Shader(f"cache_in_place.wgsl + {how}.wgsl", _in_place)
+    return Shader(f"{how}.wgsl + cache_write.wgsl", _write_work, linear=True, in_place=in_place)
+
+
 def _written(new: Array, cache: Array, pos: Array, count: int) -> Array:
     start, out = int(pos[0]), cache.copy()
     if start + count <= len(cache):
@@ -52,7 +64,7 @@ NOT_CACHED = (
 
 @op(
     numpy=lambda new, cache, pos: _written(new, cache, pos, len(new)),
-    kernel=Shader("cache_all.wgsl + cache_write.wgsl", _write_work, linear=True),
+    kernel=_write_kernel("cache_all"),
     family="index",
     any_dtype=True,
     no_grad="refuses",
@@ -65,14 +77,16 @@ NOT_CACHED = (
 def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
     """The cache with rows pos … replaced by the new ones: f32[r, w], f32[c, w], u32[1] -> f32[c, w].
 
-    Rows that would not fit are not written at all. It has no gradient.
+    Where the cache is a parameter, the plan writes into it, and the rows stay there from step to step; nothing else may
+    read that parameter: pass the result on. It is written when an output needs the result. Rows that would not fit are
+    not written at all, which `step_debug` tells. It has no gradient.
     """
     return _check_write(new, cache, pos)
 
 
 @op(
     numpy=lambda new, cache, pos, count: _written(new, cache, pos, min(int(count[0]), len(new))),
-    kernel=Shader("cache_prefix.wgsl + cache_write.wgsl", _write_work, linear=True),
+    kernel=_write_kernel("cache_prefix"),
     family="index",
     any_dtype=True,
     no_grad="refuses",
@@ -84,7 +98,8 @@ def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
 )
 def cache_write_prefix(new: Value, cache: Value, pos: Value, count: Value) -> TensorType:
     """The cache with rows pos … pos + count − 1 replaced by the first `count` new ones: f32[r, w], f32[c, w], u32[1],
-    u32[1] -> f32[c, w]. Rows that would not fit are not written at all. It has no gradient."""
+    u32[1] -> f32[c, w]. A parameter is written in place, as by `cache_write`. Rows that would not fit are not written.
+    It has no gradient."""
     return _check_write(new, cache, pos, count)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from gdlab.graph import Value
 from gdlab.op import Bad, Contraction, Grads, Sample, op, want
-from gdlab.types import TensorType
+from gdlab.types import TensorType, q4, q8
 
 SIZES = (  # m, k, n
     (2, 3, 4), (1, 1, 1), (17, 33, 3), (1, 65, 2), (65, 2, 1), (33, 129, 17), (129, 3, 65), (3, 17, 129), (2, 1, 33),
@@ -31,7 +31,25 @@ def matmul(a: Value, b: Value) -> TensorType:
 
 @matmul.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
-    return lambda: matmul_bt(g, b), lambda: matmul_at(a, g)
+    return lambda: (matmul_grad_a if b.type.dtype in (q4, q8) else matmul_bt)(g, b), lambda: matmul_at(a, g)
+
+
+@op(
+    numpy=lambda a, b: a @ b.T,
+    kernel=Contraction("mk", "nk"),
+    samples=tuple(Sample((m, n), (k, n)) for m, k, n in SIZES[:4]),
+    bad=(Bad(("f32[3, 5]", "f32[5, 3]"), "wanted a[m, n] and b[k, n]: 5 and 3 differ"),),
+    kind="private",
+)
+def matmul_grad_a(a: Value, b: Value) -> TensorType:
+    """a · bᵀ, the gradient of `matmul` past a weight b that lies in blocks: f32[m, n], f32[k, n] -> f32[m, k]."""
+    _check(a, b, 1, 1, "a[m, n] and b[k, n]")
+    return TensorType((a.shape[0], b.shape[0]))
+
+
+@matmul_grad_a.vjp
+def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    return lambda: matmul(g, b), lambda: matmul_at(g, a)
 
 
 @op(

@@ -121,17 +121,18 @@ def _(g: Value, out: Value, x: Value, value: float) -> Grads:
 
 
 @op(
-    numpy=lambda x, exponent: np.power(x, exponent),
+    numpy=lambda x, exponent: np.power(x, np.full(x.shape, exponent)),  # a plain 0.5 is the root, which −∞ has not
     # at 0 a driver's power of a negative exponent may be 0; below 0 even and odd exponents have a value, else √x is NaN
     kernel=Elementwise(
         "select(select(pow_abs(x, exponent), 1.0 / abs(x), (x == 0.0) & (exponent < 0.0)), "
-        "select(select(sqrt(x), pow_abs(x, exponent), abs(exponent) % 2.0 == 0.0), "
+        "select(select(sqrt(x), pow_abs(x, exponent), (abs(exponent) % 2.0 == 0.0) | (x < -3.4028235e38)), "
         "-pow_abs(x, exponent), abs(exponent) % 2.0 == 1.0), x < 0.0)"
     ),
     samples=(
         Sample((3, 5), attrs={"exponent": 3.0}), Sample((70,), attrs={"exponent": -1.5}, low=0.1, high=9),
         Sample((2, 2), attrs={"exponent": 4.0}),
-        Sample((3,), attrs={"exponent": 0.5}, values=([-1.0, NAN, 0.0],), kink=True),
+        Sample((4,), attrs={"exponent": 0.5}, values=([-1.0, NAN, 0.0, -np.inf],), kink=True),
+        Sample((2,), attrs={"exponent": -1.5}, values=([-np.inf, np.inf],), kink=True),
         Sample((2,), attrs={"exponent": 0.0}, values=([0.0, -2.0],), grads=([0.0, 0.0],)),
         Sample((2,), attrs={"exponent": 1.0}, values=([0.0, -2.0],), grads=([1.0, 1.0],)),
         Sample((2,), attrs={"exponent": 2.0}, values=([0.0, -2.0],), grads=([0.0, -4.0],)),

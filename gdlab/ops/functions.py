@@ -24,18 +24,20 @@ def _horner(x: str, coefficients: Sequence[float]) -> str:
 # power ----------------------------------------------------------------------------------------------------------------
 # WGSL has no power of a negative base, and on some drivers none of ±1 to an infinite or of 0 to a negative exponent
 _SIZE = "select(select(pow_abs(a, b), 1.0, abs(a) == 1.0), 1.0 / abs(a), (a == 0.0) & (b < 0.0))"
-_EVEN = "((abs(b) % 2.0 == 0.0) | (abs(b) > 16777216.0))"
+_EVEN = "((abs(b) % 2.0 == 0.0) | (abs(b) > 16777216.0) | (a < -3.4028235e38))"  # −∞ has every power
 _BELOW = f"select(select(sqrt(a), {_SIZE}, {_EVEN}), -{_SIZE}, abs(b) % 2.0 == 1.0)"
+_NUMBERS = f"select(select({_SIZE}, {_BELOW}, a < 0.0), a + b, is_nan(a) | is_nan(b))"
 
 
 @op(
     numpy=np.power,
-    kernel=Elementwise(f"select(select({_SIZE}, {_BELOW}, a < 0.0), 1.0, (b == 0.0) | (a == 1.0))"),
+    kernel=Elementwise(f"select({_NUMBERS}, 1.0, (b == 0.0) | (a == 1.0))"),
     samples=(
         Sample((3, 5), (3, 5), low=0.1, high=3), Sample((4, 3), (3,), low=0.5, high=4), Sample((1,), (1,), low=1),
         Sample((7,), (7,), values=([-2.0, -2.0, -2.0, -2.0, NAN, 0.0, 1.0], [3.0, 2.0, 0.5, -1.0, 0.0, -1.0, NAN]),
                kink=True),
         Sample((5,), (5,), values=([-1.0, 2.0, 0.5, -2.0, 0.0], [np.inf, np.inf, np.inf, -np.inf, np.inf]), kink=True),
+        Sample((5,), (5,), values=([-np.inf, -np.inf, -np.inf, 0.0, NAN], [0.5, -2.5, 3.0, NAN, NAN]), kink=True),
         Sample((3,), (3,), values=([0.0, 0.0, 2.0], [2.0, 1.0, 0.0]),
                grads=([0.0, 1.0, 0.0], [0.0, 0.0, math.log(2.0)])),
         Sample((1,), (1,), values=([0.0], [0.0]), grads=([0.0], [-np.inf])),
@@ -46,8 +48,8 @@ _BELOW = f"select(select(sqrt(a), {_SIZE}, {_EVEN}), -{_SIZE}, abs(b) % 2.0 == 1
 def pow(a: Value, b: Value) -> TensorType:
     """a to the power b, elementwise: f32[...], f32[...] -> f32[...]; operands broadcast visibly.
 
-    0⁰ = 1; a < 0 has a value where b is integral, else it is NaN. The gradient b · a^(b−1) is 0 where a = b = 0, and
-    y · ln a is 0 where a = 0 < b.
+    0⁰ = 1; a < 0 has a value where b is integral (−∞ always), else it is NaN. The gradient b · a^(b−1) is 0 where
+    a = b = 0, and y · ln a is 0 where a = 0 < b.
     """
     return a.type
 

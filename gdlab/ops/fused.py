@@ -101,29 +101,37 @@ def _(g: Value, out: Value, x: Value) -> Grads:
     return (gelu_grad(x, g),)
 
 
-_S = f"sigmoid_stable({_INNER})"
+# beyond, s · (1 − s) is 0, and times an x² that overflows it would be NaN
+_FAR = 1e6
+_C = f"max_nan(min_nan(x, {_FAR}), -{_FAR})"
+_S = f"sigmoid_stable({_INNER.replace('x', _C)})"
 
 
 @fused(
     label="",
     private=True,
-    kernel=Elementwise(f"g * ({_S} + x * ({_S} * (1.0 - {_S})) * {_STEEP} * (1.0 + {3 * _CUBE} * x * x))"),
-    samples=GATES,
+    kernel=Elementwise(f"g * ({_S} + {_C} * ({_S} * (1.0 - {_S})) * {_STEEP} * (1.0 + {3 * _CUBE} * {_C} * {_C}))"),
+    samples=(*GATES, Sample((4,), (4,), values=([1e30, -1e30, 3e38, -3e38], [1.0, 1.0, 2.0, -2.0]),
+                            grads=(0.0, [1.0, 0.0, 1.0, 0.0]))),
     check=equal_shapes,
-)
+)  # fmt: skip
 def gelu_grad(x: Value, g: Value) -> Value:
     """g · (s + x · s · (1 − s) · 2u′) with s = sigmoid(2u) as in `gelu`: f32[...], f32[...] -> f32[...]."""
-    s = sigmoid(_gelu_inner(x))
-    return g * (s + x * (s * (1 - s)) * (1 + x.square().scale(3 * _CUBE)).scale(_STEEP))
+    near = x.clamp(-_FAR, _FAR)
+    s = sigmoid(_gelu_inner(near))
+    return g * (s + near * (s * (1 - s)) * (1 + near.square().scale(3 * _CUBE)).scale(_STEEP))
 
 
-@fused(label="", samples=(*UNARY, FAR), bad=NOT_F32)
+HUGE = Sample((2,), values=([3e38, -3e38],), grads=([1.0, 0.0],))
+
+
+@fused(label="", samples=(*UNARY, FAR, HUGE), bad=NOT_F32)
 def gelu_erf(x: Value) -> Value:
     """x (1 + erf(x / √2)) / 2, elementwise: f32[...] -> f32[...]; the exact form of GELU.
 
     D. Hendrycks, K. Gimpel, Gaussian Error Linear Units (GELUs), 2016.
     """
-    return (x * (1 + erf(x.scale(math.sqrt(0.5))))).scale(0.5)
+    return x.scale(0.5) * (1 + erf(x.scale(math.sqrt(0.5))))  # 2x may overflow
 
 
 @fused(

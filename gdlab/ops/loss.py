@@ -88,9 +88,9 @@ def bce_loss(p: Value, t: Value) -> Value:
 
 
 @fused(label="", family="loss", samples=PAIRS, bad=UNEQUAL, check=equal_shapes)
-def mse_loss(prediction: Value, target: Value) -> Value:
-    """Mean of (prediction − target)²: f32[...], f32[...] -> f32[1]."""
-    return (prediction - target).square().mean_all()
+def mse_loss(p: Value, t: Value) -> Value:
+    """Mean of (p − t)²: f32[...], f32[...] -> f32[1]."""
+    return (p - t).square().mean_all()
 
 
 @fused(
@@ -100,6 +100,6 @@ def mse_loss(prediction: Value, target: Value) -> Value:
     bad=UNEQUAL,
     check=equal_shapes,
 )
-def l1_loss(prediction: Value, target: Value) -> Value:
-    """Mean of |prediction − target|: f32[...], f32[...] -> f32[1]; gradient 0 where both are equal."""
-    return (prediction - target).abs().mean_all()
+def l1_loss(p: Value, t: Value) -> Value:
+    """Mean of |p − t|: f32[...], f32[...] -> f32[1]; gradient 0 where both are equal."""
+    return (p - t).abs().mean_all()

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from gdlab.errors import GraphError, ShapeError
-from gdlab.graph import OPERATORS, Value
+from gdlab.graph import OPERATORS, Value, whole
 from gdlab.op import is_number
-from gdlab.ops import contract, elementwise, movement, select
+from gdlab.ops import contract, elementwise, functions, movement, select
 
 POWERS: dict[float, Callable[[Value], Value]] = {
     2.0: elementwise.square,
@@ -60,10 +60,11 @@ def div(a: Any, b: Any) -> Value:
     return inverse if a == 1 else elementwise.scale(inverse, a)
 
 
-def power(a: Value, exponent: Any) -> Value:
-    """x ** 2 makes `square`, 0.5 `sqrt`, −0.5 `rsqrt`, −1 `recip`, another number `pow_scalar`."""
+def power(a: Any, exponent: Any) -> Value:
+    """x ** 2 makes `square`, 0.5 `sqrt`, −0.5 `rsqrt`, −1 `recip`, another number `pow_scalar`; x ** y and 2 ** y
+    `pow`."""
     if not is_number(exponent):
-        raise GraphError("pow", "exponent", f"{exponent!r:.60}", "a number")
+        return functions.pow(a, exponent)
     named = POWERS.get(_plain(exponent))
     return named(a) if named is not None else elementwise.pow_scalar(a, exponent)
 
@@ -115,7 +116,7 @@ def _spelled(entry: builtins.slice) -> str:
     return ":".join("" if part is None else str(part) for part in parts)
 
 
-OPERATORS |= {
+_MEANT: dict[str, Callable[..., Value]] = {
     "T": movement.transpose,
     "add": add,
     "sub": sub,
@@ -124,9 +125,11 @@ OPERATORS |= {
     "pow": power,
     "matmul": contract.matmul,
     "neg": elementwise.neg,
+    "abs": elementwise.abs,
     "getitem": getitem,
     "gt": select.greater,
     "ge": select.greater_equal,
     "lt": select.less,
     "le": select.less_equal,
 }
+OPERATORS |= {name: whole(meant) for name, meant in _MEANT.items()}

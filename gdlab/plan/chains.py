@@ -69,7 +69,7 @@ def needs_of(terms: Terms, outputs: tuple[int, ...]) -> Needs:
         needs.needed[terms.base[t]] = needs.protected[terms.base[t]] = 1
     for term in reversed(terms.terms):
         if needs.needed[term.id]:
-            if term.op.name == "materialize":
+            if term.op.name == "materialize" or term.id in terms.states:
                 needs.protected[term.id] = 1
             for other, whole, chain in operand_terms(term, terms):
                 needs.needed[other] = 1

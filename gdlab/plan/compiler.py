@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from gdlab.derived import derived_of
+from gdlab.derived import check_caches, derived_of
 from gdlab.errors import CompileError, GraphError, unknown_name
 from gdlab.graph import Graph, Node, no_collector, reachable
 from gdlab.op import Alias, Elementwise, Fill, Leaf, Movement
@@ -59,7 +59,7 @@ def _compile(
     users = graph.num_user_outputs
     loss = outputs[0] if graph.outputs[0].type == TensorType((1,)) else None
     inputs = tuple((n.name, lowered.buffer_of[terms.term_of[n.id]]) for n in graph.inputs)
-    stored = [lowered.buffer_of[terms.term_of[id]] for id, _ in graph.stored_parameters]
+    stored = [lowered.buffer_of[terms.term_of[id]] for id, _ in graph.trained_parameters]
     node_buffers = _node_buffers(graph, terms, lowered)
     return verify(
         ExecutionPlan(
@@ -97,6 +97,7 @@ def _check_arguments(
             raise CompileError("compile", what, type(given).__name__, f"a {kind.__name__}")
     if not graph.output_ids:
         raise GraphError("compile", "outputs", "none", "a graph with outputs: call set_outputs")
+    check_caches(graph, "compile")
     if mode not in ("training", "inference"):
         raise CompileError("compile", "mode", repr(mode), "training or inference")
     if lanes is not None and len(lanes) != len(graph):
@@ -107,9 +108,9 @@ def _check_arguments(
     for name in options.pin:
         if name not in names:
             raise unknown_name("compile", "pin", str(name), names)
-    gradients, stored = graph.num_param_grad_outputs, len(graph.stored_parameters)
+    gradients, stored = graph.num_param_grad_outputs, len(graph.trained_parameters)
     if gradients not in (0, stored):
-        raise CompileError("compile", "gradients", gradients, f"{stored}, one per parameter, or none")
+        raise CompileError("compile", "gradients", gradients, f"{stored}, one per trained parameter, or none")
 
 
 def _check_sizes(graph: Graph, terms: Terms, needed: bytearray, target: Target) -> None:
@@ -187,9 +188,11 @@ def _fates(
     for d in dispatches:
         for node in d.origin:
             first.setdefault(node, d.index)
-    nodes, found = graph.nodes, []
+    nodes, stored_in, found = graph.nodes, graph.stored_in, []
     for node, term in enumerate(terms.term_of):
         reason = _fate(nodes, terms, node, term, node in node_buffers)
+        if term < 0 and nodes[node].op == "parameter":
+            reason = f"aliased: a range of {stored_in[nodes[node].name]}"
         if reason is None:
             continue
         in_chain = lowered.dispatch_of.get(term, -1) if term >= 0 else -1
@@ -199,8 +202,6 @@ def _fates(
 
 
 def _fate(nodes: Sequence[Node], terms: Terms, node: int, term: int, held: bool) -> str | None:
-    if term < 0 and nodes[node].op == "parameter":
-        return "stored: a range of the derived parameter that reads it"
     if term < 0:
         return "dead: no output needs it"
     record, view = terms.terms[term], terms.views[term]

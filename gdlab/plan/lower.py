@@ -74,7 +74,7 @@ class Lowering:
         """Kind and name of the buffers that outputs lie in; an earlier output's claim wins."""
         kinds: dict[int, tuple[BufferKind, str]] = {}
         ids, names, users = self.graph.output_ids, self.graph.output_names, self.graph.num_user_outputs
-        parameters = self.graph.stored_parameters if len(ids) > users else ()
+        parameters = self.graph.trained_parameters if len(ids) > users else ()
         for i, node in enumerate(ids):
             term = self.terms.base[self.terms.term_of[node]]
             scalar = self.nodes[node].type == TensorType((1,))
@@ -193,14 +193,10 @@ class Lowering:
             parts.operands, chain = [Operand(buffer, partial.shape)], ()
 
     def _emit_custom(self, root: Term, core: Term, kernel: Shader, parts: _Parts) -> None:
+        if core.id in self.terms.states and kernel.in_place is not None:
+            return self._emit_in_place(root, core, kernel.in_place, parts)
         form, work = self._form(core, kernel)
-        integers = tuple((k, v) for k, v in work.constants.items() if isinstance(v, int))
-        numbers = tuple((k, v) for k, v in work.constants.items() if isinstance(v, float))
-        names = core.op.operand_names(len(core.inputs))
-        custom = Custom(
-            core.op.family, kernel.file.split(" + ")[0].removesuffix(".wgsl"), form.file, names, work.units,
-            work.length, work.group, integers, numbers, core.node, tuple(work.tables.items()), work.trips,
-        )  # fmt: skip
+        custom = _custom(core, kernel.file, form, work, core.op.operand_names(len(core.inputs)))
         parts.read_whole(core.inputs)
         chain = parts.epilogue()
         shape = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))
@@ -210,6 +206,20 @@ class Lowering:
             "custom", root, parts, label, variants.custom(custom, self.target), epilogue=chain, custom=custom,
             scalars=kernel.scalars, flops=work.flops + core.type.num_elements * len(chain),
         )  # fmt: skip
+
+    def _emit_in_place(self, root: Term, core: Term, kernel: Shader, parts: _Parts) -> None:
+        """A cache write into the buffer of the parameter, which is then the result's."""
+        cache = self.out.buffer_of[core.id] = self.out.buffer_of[self.terms.states[core.id]]
+        home = self.out.buffers[cache]
+        self.out.buffers[cache] = replace(home, nodes=(*home.nodes, *self.holders.get(core.id, ())))
+        _, work = self._form(core, kernel)
+        names, (new, _, *counts) = core.op.operand_names(len(core.inputs)), core.inputs
+        custom = _custom(core, kernel.file, kernel, work, (names[0], *names[2:]))
+        parts.read_whole((new, *counts))
+        label = f"{labels.display(core.op.name)}[{'x'.join(map(str, core.type.shape))}]"
+        schedule, written = variants.custom(custom, self.target), self.terms.terms[new].type.size_bytes
+        self._append("custom", root, parts, label, schedule, cache, core.type, custom=custom)
+        self.out.dispatches[-1] = replace(self.out.dispatches[-1], in_place=(cache,), bytes_written=written)
 
     def _form(self, core: Term, kernel: Shader) -> tuple[Shader, Work]:
         """The form of a kernel that fits the target, and its work."""
@@ -292,6 +302,15 @@ class Lowering:
                 found[node] = None
                 stack.extend(self.nodes[node].inputs)
         return tuple(sorted(found))
+
+
+def _custom(core: Term, file: str, form: Shader, work: Work, names: tuple[str, ...]) -> Custom:
+    """The record of a kernel of its own; `file` names its NumPy form."""
+    integers = tuple((k, v) for k, v in work.constants.items() if isinstance(v, int))
+    numbers = tuple((k, v) for k, v in work.constants.items() if isinstance(v, float))
+    name, tables = file.split(" + ")[0].removesuffix(".wgsl"), tuple(work.tables.items())
+    return Custom(core.op.family, name, form.file, names, work.units, work.length, work.group, integers, numbers,
+                  core.node, tables, work.trips)  # fmt: skip
 
 
 class _Parts:

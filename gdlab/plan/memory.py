@@ -19,44 +19,80 @@ _PINNED = {
 }
 
 
+ENOUGH = 1.02  # of the peak: with so little to gain no second placement is tried
+Lives = dict[int, tuple[int, int, int]]  # buffer → bytes, first and last group
+
+
 def memory_plan(
     buffers: Sequence[Buffer], dispatches: Sequence[Dispatch], options: CompileOptions, alignment: int
 ) -> MemoryPlan:
-    """Greedy best fit by first write, larger first: the smallest free slot that fits, else the largest one grows."""
+    """Every pinned buffer in a slot of its own; the others share, in the smaller of two placements."""
     intervals = intervals_of(buffers, dispatches)
     pinned = _pins(buffers, intervals, options)
-    slot_of, sizes, tenants = [-1] * len(buffers), list[int](), list[list[int]]()
-    order = sorted(buffers, key=lambda b: (intervals[b.id].first_group, -b.nbytes, b.id))
-    free: list[tuple[int, int]] = []  # (bytes, slot), sorted
-    busy: dict[int, list[int]] = {}  # last group → slots to be freed behind it
-    group = -1
-    for buffer in order:
-        interval, need = intervals[buffer.id], padded(buffer.nbytes, alignment)
-        while group < interval.first_group:
-            for slot in busy.pop(group, ()):
-                bisect.insort(free, (sizes[slot], slot))
-            group += 1
-        shares = buffer.id not in pinned and options.alias
-        slot = _take(free, need, sizes) if shares else -1
-        if slot < 0:
-            slot = len(sizes)
-            sizes.append(need)
-            tenants.append([])
-        slot_of[buffer.id] = slot
-        tenants[slot].append(buffer.id)
-        if shares:
-            busy.setdefault(interval.last_group, []).append(slot)
-    slots = tuple(Slot(n, tuple(t)) for n, t in zip(sizes, tenants, strict=True))
-    peak, at = _peak(slots, slot_of, buffers, intervals, pinned, alignment)
-    logical = sum(b.nbytes for b in buffers)
+    peak, at = _peak(buffers, intervals, pinned, alignment)
+    alone = sum(padded(buffers[b].nbytes, alignment) for b in pinned)
+    lives = {
+        b.id: (padded(b.nbytes, alignment), intervals[b.id].first_group, intervals[b.id].last_group)
+        for b in buffers
+        if b.id not in pinned
+    }
+    shared = _shared(lives, peak - alone) if options.alias else [[b] for b in lives]
+    tenants = sorted([*shared, *([b] for b in pinned)], key=lambda t: _by_first_write(buffers[t[0]], intervals))
+    sizes = [max(padded(buffers[b].nbytes, alignment) for b in t) for t in tenants]
+    slot_of = {b: slot for slot, t in enumerate(tenants) for b in t}
     return MemoryPlan(
-        tuple(slot_of), slots, intervals, tuple(sorted(pinned.items())), logical, sum(sizes), peak, at
+        tuple(slot_of[b.id] for b in buffers),
+        tuple(Slot(n, tuple(t)) for n, t in zip(sizes, tenants, strict=True)),
+        intervals,
+        tuple(sorted(pinned.items())),
+        sum(b.nbytes for b in buffers),
+        sum(sizes),
+        peak,
+        at,
     )
 
 
 def padded(nbytes: int, alignment: int) -> int:
     """`nbytes` rounded up to the alignment."""
     return max(1, -(-nbytes // alignment)) * alignment
+
+
+def _by_first_write(buffer: Buffer, intervals: Sequence[Interval]) -> tuple[int, int, int]:
+    return intervals[buffer.id].first_group, -buffer.nbytes, buffer.id
+
+
+# placements: the tenants of every slot, in order of their lives -------------------------------------------------------
+def _shared(lives: Lives, peak: int) -> list[list[int]]:
+    """The smaller of two placements; the second is only tried where the first leaves much to gain."""
+    first = _in_time(lives)
+    if _bytes(first, lives) <= ENOUGH * peak:
+        return first
+    return min(first, _largest_first(lives), key=lambda placed: _bytes(placed, lives))
+
+
+def _bytes(placed: list[list[int]], lives: Lives) -> int:
+    return sum(max(lives[b][0] for b in tenants) for tenants in placed)
+
+
+def _in_time(lives: Lives) -> list[list[int]]:
+    """Greedy best fit by first write, larger first: the smallest free slot that fits, else the largest one grows."""
+    sizes, tenants = list[int](), list[list[int]]()
+    free: list[tuple[int, int]] = []  # (bytes, slot), sorted
+    busy: dict[int, list[int]] = {}  # last group → slots to be freed behind it
+    group = -1
+    for buffer, (need, first, last) in sorted(lives.items(), key=lambda item: (item[1][1], -item[1][0], item[0])):
+        while group < first:
+            for slot in busy.pop(group, ()):
+                bisect.insort(free, (sizes[slot], slot))
+            group += 1
+        slot = _take(free, need, sizes)
+        if slot < 0:
+            slot = len(sizes)
+            sizes.append(need)
+            tenants.append([])
+        tenants[slot].append(buffer)
+        busy.setdefault(last, []).append(slot)
+    return tenants
 
 
 def _take(free: list[tuple[int, int]], need: int, sizes: list[int]) -> int:
@@ -69,6 +105,22 @@ def _take(free: list[tuple[int, int]], need: int, sizes: list[int]) -> int:
     return slot
 
 
+def _largest_first(lives: Lives) -> list[list[int]]:
+    """The largest buffer first, each into the smallest slot that is free while it lives: a late giant then makes the
+    slot that small ones used before it."""
+    slots: list[list[tuple[int, int, int]]] = []  # (first, last, buffer), sorted; largest slot first
+    for buffer, (_, first, last) in sorted(lives.items(), key=lambda item: (-item[1][0], item[1][1], item[0])):
+        for slot in reversed(slots):
+            at = bisect.bisect_left(slot, (first, last, buffer))
+            if (at == 0 or slot[at - 1][1] < first) and (at == len(slot) or slot[at][0] > last):
+                slot.insert(at, (first, last, buffer))
+                break
+        else:
+            slots.append([(first, last, buffer)])
+    return [[buffer for _, _, buffer in slot] for slot in slots]
+
+
+# lives ----------------------------------------------------------------------------------------------------------------
 def intervals_of(buffers: Sequence[Buffer], dispatches: Sequence[Dispatch]) -> tuple[Interval, ...]:
     """From the first write (−1: before the step) to the last use, in dispatches and groups."""
     first, last = [-1] * len(buffers), [-1] * len(buffers)
@@ -96,15 +148,10 @@ def _pins(buffers: Sequence[Buffer], intervals: Sequence[Interval], options: Com
 
 
 def _peak(
-    slots: Sequence[Slot],
-    slot_of: Sequence[int],
-    buffers: Sequence[Buffer],
-    intervals: Sequence[Interval],
-    pinned: dict[int, str],
-    alignment: int,
+    buffers: Sequence[Buffer], intervals: Sequence[Interval], pinned: dict[int, str], alignment: int
 ) -> tuple[int, int]:
     """The most bytes alive in one group, and the first such group; pinned buffers are always alive."""
-    always = sum(slots[slot_of[b]].nbytes for b in pinned)
+    always = sum(padded(buffers[b].nbytes, alignment) for b in pinned)
     change: dict[int, int] = {0: 0}
     for b in buffers:
         if b.id not in pinned:

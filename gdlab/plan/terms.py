@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gdlab.derived import derived_of
+from gdlab.derived import derived_of, written_in_place
 from gdlab.errors import CompileError
 from gdlab.graph import Attrs, Graph, Node, attrs_key, reachable, scratch
 from gdlab.op import REGISTRY, Alias, Axis, Contraction, Elementwise, Fill, Leaf, Movement, Op, Reduction, Shader
@@ -55,13 +55,15 @@ class View:
 @dataclass(slots=True)
 class Terms:
     """All terms in topological order; of every node its term (−1: dead); of every term how it is read, its `base` (the
-    term whose buffer it shares, aliases followed), and how it reads its inputs element by element."""
+    term whose buffer it shares, aliases followed), and how it reads its inputs element by element; of every cache write
+    in place the term of the parameter (`states`)."""
 
     terms: list[Term]
     term_of: list[int]
     views: list[View]
     base: list[int]
     reads: list[tuple[View, ...]]
+    states: dict[int, int]
 
     def is_stored(self, term: int) -> bool:
         """Whether whoever reads the term reads its own elements: it is no alias, literal or broadcast access."""
@@ -74,7 +76,7 @@ def terms_of(graph: Graph, backward: Sequence[bool]) -> Terms:
     live = reachable(graph, graph.output_ids)
     term_of = [-1] * len(graph)
     derived = derived_of(graph)
-    inside = {i for id in derived for i in graph.nodes[id].inputs}
+    inside = {i for id in derived for i in graph.node(id).inputs}
     for node in graph:
         if node.id in inside:
             continue  # it lies in the derived parameter
@@ -93,7 +95,9 @@ def terms_of(graph: Graph, backward: Sequence[bool]) -> Terms:
         )
         base.append(base[term.inputs[0]] if aliased else term.id)
     reads = [_reads(term, builder.terms, views, base) for term in builder.terms]
-    return Terms(builder.terms, term_of, views, base, reads)
+    written = written_in_place(graph).items()
+    states = {term_of[write]: term_of[parameter] for write, parameter in written if term_of[write] >= 0}
+    return Terms(builder.terms, term_of, views, base, reads, states)
 
 
 def _op_of(node: Node) -> Op:

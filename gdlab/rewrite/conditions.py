@@ -23,8 +23,8 @@ from gdlab.types import DType, TensorType
 
 __all__ = [
     "Condition", "Match", "Measure", "Reason", "Refusal", "attr_compose", "attr_eq", "causal_mask", "composed",
-    "const_eq", "dtype", "finite", "interned", "is_causal_mask", "is_param", "last_axis", "leading_axes", "mean_factor",
-    "not_output", "one_over_root", "rank", "shape_eq", "single_use", "width", "written",
+    "const_eq", "dtype", "finite", "interned", "is_causal_mask", "is_param", "kept", "last_axis", "leading_axes",
+    "mean_factor", "not_output", "one_over_root", "rank", "shape_eq", "single_use", "width", "written",
 ]  # fmt: skip
 
 Reason = Literal[
@@ -256,6 +256,12 @@ def last_axis(a: str) -> Measure:
     """The last axis of operand `a` as a reduction names it, such as (1,)."""
     value = lambda m: (m.node(a).type.rank - 1,)  # noqa: E731
     return Measure(f"the last axis of {a}", (a,), lambda egg, it: (f"(f_last {egg(a)} {it})",), value)
+
+
+def kept(a: str) -> Measure:
+    """The shape of operand `a` with 1 in place of its last extent: what a reduction that keeps its axis leaves."""
+    value = lambda m: (*m.node(a).type.shape[:-1], 1)  # noqa: E731
+    return Measure(f"the shape of {a} reduced", (a,), lambda egg, it: (f"(f_kept {egg(a)} {it})",), value)
 
 
 def leading_axes(a: str) -> Measure:

@@ -18,7 +18,8 @@ from gdlab.rewrite.pattern import Rule
 
 __all__ = ["Explained", "explain"]
 
-Firings = Mapping[Key, Firing]
+CONGRUENT = 32  # nodes of one e-node that a firing is said to stand on: a chain of relus is one, whatever its length
+NOTHING: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +108,16 @@ class _Walk:
         self.nodes = [list(ids) for ids in classes.nodes]  # per class, those of the graph first
         self.key_of = dict(classes.key_of)
         self.node_of: dict[Key, int] = {}
-        for id in sorted(self.key_of, reverse=True):
-            self.node_of[self.key_of[id]] = id
+        self.written: dict[Key, list[int]] = {}  # nodes of the graph by their e-node
+        for id in sorted(self.key_of):
+            self.written.setdefault(self.key_of[id], []).append(id)
+            self.node_of.setdefault(self.key_of[id], id)
         self.home = dict(classes.class_of)  # node -> class
         self.of_class: dict[int, list[Firing]] = {}
         for f in classes.firings:
             self.of_class.setdefault(f.root, []).append(f)
         self.done = Explained()
-        self.fresh = len(bench.graph)
+        self.size = self.fresh = len(bench.graph)
         self.current = -1
 
     def settle(self, c: int) -> None:
@@ -279,8 +282,9 @@ class _Walk:
         own = self.done.consumed.setdefault(keep, set())
         for id in ids:
             if id != keep:
-                own |= self.done.consumed.get(id, set())
-                own |= {id} if id < len(self.bench.graph) else set()
+                own |= self.done.consumed.get(id, NOTHING)
+                if id < self.size:
+                    own.add(id)
 
     def _basis(self, f: Firing) -> tuple[list[int], list[str]]:
         """The nodes of the graph that the left side of a firing stands on, and the labels of all rules on the way."""
@@ -291,9 +295,8 @@ class _Walk:
             f = stack.pop()
             labels.append((self.fold if f.rule < 0 else self.rules[f.rule]).label)
             for key in f.left:
-                node = self.node_of.get(key, len(self.bench.graph))
-                if node < len(self.bench.graph):
-                    found += [i for i in self.nodes[self.home[node]] if self.key_of[i] == key]
+                if key in self.written:
+                    found += self.written[key][:CONGRUENT]
                 elif key in self.best and self.best[key] not in seen:
                     seen.add(self.best[key])
                     stack.append(self.best[key])

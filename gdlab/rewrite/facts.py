@@ -39,6 +39,7 @@ def facts_of(
         "f_lead": lambda t: [(numbers(tuple(range(t.rank - 1))),)],
         "f_size": lambda t: [(t.num_elements,)],
         "f_width": lambda t: [(numbers(t.shape[-1]),)],
+        "f_kept": lambda t: [(numbers((*t.shape[:-1], 1)),)],
         "f_root": lambda t: [(numbers(over_root(t.shape[-1])),)],
     }
     tables: dict[str, Callable[[Node], list[NodeRow]]] = {
@@ -107,7 +108,7 @@ def _uses(prepared: Prepared) -> dict[int, int]:
 
 def own_gradients(graph: Graph) -> tuple[int, ...]:
     """The nodes of parameters with a gradient of their own among the outputs: they cannot become part of another."""
-    return tuple(id for id, _ in graph.stored_parameters) if graph.num_param_grad_outputs else ()
+    return tuple(id for id, _ in graph.trained_parameters) if graph.num_param_grad_outputs else ()
 
 
 def _compositions(nodes: Sequence[Node], numbers: Interner) -> list[NodeRow]:

@@ -44,7 +44,7 @@ def origin(
     """For every new node the old ones it stands for: first the one it has name and source of, then the others by id.
 
     A node that lives on by itself belongs to nobody else; one that vanished without a rule of its own (only vanished
-    nodes read it) belongs where its readers do. So every live node of the graph is found again.
+    nodes read it, or it was a duplicate) belongs where its readers do. So every live node of the graph is found again.
     """
     others: dict[int, set[int]] = {i: set() for i in range(len(order))}
     for old, to in moved.items():
@@ -52,10 +52,6 @@ def origin(
             others[to].add(old)
     for i, id in enumerate(order):
         others[i] |= {old for old in done.consumed.get(id, ()) if moved[old] is None}
-    for duplicate, kept in prepared.merged:
-        for found in others.values() if moved[duplicate] is None else ():
-            if kept in found:
-                found.add(duplicate)
     _adopt_orphans(graph, prepared, others)
     result = {}
     for i, id in enumerate(order):

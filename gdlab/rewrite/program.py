@@ -19,7 +19,7 @@ __all__ = ["FACTS", "OF_TYPE", "TABLES", "Interner", "Program", "Rows", "Signatu
 FACTS = {"f_type": 1, "f_fill": 1, "f_param": 0, "f_single": 0, "f_inner": 0, "f_written": 0, "f_causal": 0}
 OF_TYPE = {
     "f_shape": 1, "f_row": 1, "f_rank": 1, "f_dtype": 1, "f_last": 1, "f_lead": 1, "f_size": 1, "f_width": 1,
-    "f_root": 1,
+    "f_root": 1, "f_kept": 1,
 }  # fmt: skip
 TABLES = {"f_compose": 3, "f_mean": 3, "f_finite": 1, "f_positive": 1} | {name: 1 + n for name, n in OF_TYPE.items()}
 

@@ -32,6 +32,7 @@ from gdlab.ops import (
     pow_scalar,
     recip,
     relu,
+    reshape,
     rms_norm,
     rsqrt,
     scale,
@@ -48,6 +49,7 @@ from gdlab.rewrite.conditions import (
     attr_eq,
     causal_mask,
     finite,
+    kept,
     last_axis,
     leading_axes,
     mean_factor,
@@ -92,6 +94,29 @@ def mean_over_the_last_axis(x: Value, axes: Shape) -> Rewrite:
 def max_over_the_last_axis(x: Value, axes: Shape) -> Rewrite:
     """A maximum over the last axis, which is kept."""
     return ops.max(x, axes, True) >> max_inner(x)
+
+
+# the reduced axis brought back by a reshape
+BACK = (attr_eq("axes", last_axis("x")), attr_eq("s", kept("x")))
+BACKS = tuple(Sample(shape, attrs={"axes": (len(shape) - 1,), "s": (*shape[:-1], 1)}) for shape in ((3, 4), (2, 3, 4)))
+
+
+@rule(safety="exact", label="Reshape∘Sum→SumInner", where=BACK, samples=BACKS)
+def sum_with_its_axis_back(x: Value, axes: Shape, s: Shape) -> Rewrite:
+    """A sum over the last axis, which comes back with extent 1."""
+    return reshape(ops.sum(x, axes, False), s) >> sum_inner(x)
+
+
+@rule(safety="exact", label="Reshape∘Mean→MeanInner", where=BACK, samples=BACKS)
+def mean_with_its_axis_back(x: Value, axes: Shape, s: Shape) -> Rewrite:
+    """A mean over the last axis, which comes back with extent 1."""
+    return reshape(mean(x, axes, False), s) >> mean_inner(x)
+
+
+@rule(safety="exact", label="Reshape∘Max→MaxInner", where=BACK, samples=BACKS)
+def max_with_its_axis_back(x: Value, axes: Shape, s: Shape) -> Rewrite:
+    """A maximum over the last axis, which comes back with extent 1."""
+    return reshape(ops.max(x, axes, False), s) >> max_inner(x)
 
 
 @rule(safety="rounding", label="Recip∘Sqrt→Rsqrt")
@@ -161,18 +186,31 @@ def recognize_mean_of_rows(x: Value, c: float, axes: Shape) -> Rewrite:
 
 
 # softmax --------------------------------------------------------------------------------------------------------------
-@rule(safety="rounding", label="Recognize Softmax", tolerance=F32_CONSTANTS)
+@rule(safety="rounding", label="Recognize Softmax", near=True, tolerance=F32_CONSTANTS)
 def recognize_softmax(x: Value, s: Shape) -> Rewrite:
     """e^(x − max) over its sum along the last axis."""
     powers = exp(x - broadcast_to(max_inner(x), s))
     return div(powers, broadcast_to(sum_inner(powers), s)) >> ops.softmax(x)
 
 
-@rule(safety="rounding", label="Recognize LogSoftmax", tolerance=F32_CONSTANTS)
+@rule(safety="rounding", label="Recognize LogSoftmax", near=True, tolerance=F32_CONSTANTS)
 def recognize_log_softmax(x: Value, s: Shape) -> Rewrite:
     """x − max − ln Σ e^(x − max) along the last axis."""
     shifted = x - broadcast_to(max_inner(x), s)
     return shifted - broadcast_to(log(sum_inner(exp(shifted))), s) >> ops.log_softmax(x)
+
+
+@rule(safety="rounding", label="Recognize LogSoftmax", near=True, tolerance=F32_CONSTANTS)
+def recognize_log_softmax_by_sum(x: Value, s: Shape) -> Rewrite:
+    """x − (max + ln Σ e^(x − max)) along the last axis."""
+    largest = max_inner(x)
+    return x - broadcast_to(largest + log(sum_inner(exp(x - broadcast_to(largest, s)))), s) >> ops.log_softmax(x)
+
+
+@rule(safety="rounding", label="Recognize Softmax", near=True, tolerance=F32_CONSTANTS)
+def recognize_softmax_by_log(x: Value) -> Rewrite:
+    """e to the logarithm of softmax; the other way round would lose what e^x cannot hold."""
+    return exp(ops.log_softmax(x)) >> ops.softmax(x)
 
 
 # norms ----------------------------------------------------------------------------------------------------------------
@@ -186,11 +224,50 @@ def recognize_rms_norm(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
     return bias_mul(x * broadcast_to(size, s), w) >> rms_norm(x, w, eps)
 
 
+@rule(
+    safety="rounding", label="Recognize RmsNorm", near=True, where=(rank("w", 1), finite("eps", above=0)),
+    tolerance=F32_CONSTANTS,
+)  # fmt: skip
+def recognize_rms_norm_weight_first(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
+    """(x · w) / √(mean x² + eps): the weight before the division."""
+    size = rsqrt(add_scalar(mean_inner(x * x), eps))
+    return bias_mul(x, w) * broadcast_to(size, s) >> rms_norm(x, w, eps)
+
+
+@rule(
+    safety="rounding", label="Recognize RmsNorm", near=True, where=(rank("w", 1), finite("eps", above=0)),
+    tolerance=F32_CONSTANTS,
+)  # fmt: skip
+def recognize_rms_norm_weighted_size(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
+    """x · (w / √(mean x² + eps)): the weight at the size."""
+    size = rsqrt(add_scalar(mean_inner(x * x), eps))
+    return x * bias_mul(broadcast_to(size, s), w) >> rms_norm(x, w, eps)
+
+
 @rule(safety="rounding", label="Recognize LayerNorm", near=True, where=(rank("b", 1),), tolerance=F32_CONSTANTS)
 def recognize_layer_norm(x: Value, w: Value, b: Value, s: Shape, eps: float) -> Rewrite:
     """The rms_norm of what is left of x without its mean, and a bias."""
     centred = x - broadcast_to(mean_inner(x), s)
     return bias_add(rms_norm(centred, w, eps), b) >> ops.layer_norm(x, w, b, eps)
+
+
+# silu -----------------------------------------------------------------------------------------------------------------
+@rule(safety="rounding", label="Recognize Sigmoid", near=True, tolerance=F32_CONSTANTS)
+def recognize_sigmoid(x: Value) -> Rewrite:
+    """1 / (1 + e^−x)."""
+    return recip(add_scalar(exp(neg(x)), 1.0)) >> sigmoid(x)
+
+
+@rule(safety="rounding", label="x·(Sigmoid·u)→Silu·u")
+def silu_of_a_product(x: Value, u: Value) -> Rewrite:
+    """x · (σ(x) · u) is silu(x) · u."""
+    return x * (sigmoid(x) * u) >> ops.silu(x) * u
+
+
+@rule(safety="rounding", label="x·u·Sigmoid→Silu·u")
+def silu_at_the_end(x: Value, u: Value) -> Rewrite:
+    """(x · u) · σ(x) is silu(x) · u."""
+    return x * u * sigmoid(x) >> ops.silu(x) * u
 
 
 # gelu -----------------------------------------------------------------------------------------------------------------
@@ -206,6 +283,36 @@ def scaled_cube(x: Value, c: float) -> Rewrite:
     return scale(x, c) * x * x >> scale(x * x * x, c)
 
 
+@rule(safety="rounding", label="Scale(x·x)·x→Scale∘Cube")
+def scaled_square(x: Value, c: float) -> Rewrite:
+    """(c · x · x) · x is c times the cube."""
+    return scale(x * x, c) * x >> scale(x * x * x, c)
+
+
+@rule(safety="rounding", label="Scale(x)·x→Scale∘Square")
+def scale_of_square(x: Value) -> Rewrite:
+    """0.044715 · x · x is that of the square."""
+    return scale(x, CUBE) * x >> scale(x * x, CUBE)
+
+
+@rule(safety="rounding", label="x·(1+Scale∘Square)→x+Scale∘Cube", tolerance=F32_CONSTANTS)
+def cubic_by_factor(x: Value) -> Rewrite:
+    """x · (1 + 0.044715 x²) is x + 0.044715 x³."""
+    return x * add_scalar(scale(x * x, CUBE), 1.0) >> x + scale(x * x * x, CUBE)
+
+
+@rule(safety="rounding", label="Scale(x)·(1+Scale∘Square)→Scale∘(x+Scale∘Cube)", tolerance=F32_CONSTANTS)
+def scaled_cubic_by_factor(x: Value, c: float) -> Rewrite:
+    """c · x · (1 + 0.044715 x²) is c · (x + 0.044715 x³)."""
+    return scale(x, c) * add_scalar(scale(x * x, CUBE), 1.0) >> scale(x + scale(x * x * x, CUBE), c)
+
+
+@rule(safety="rounding", label="½+½t→Scale∘(1+t)")
+def half_of_both(t: Value) -> Rewrite:
+    """½ + ½ t is ½ · (1 + t)."""
+    return add_scalar(scale(t, 0.5), 0.5) >> scale(add_scalar(t, 1.0), 0.5)
+
+
 @rule(safety="rounding", label="Scale∘(x·(1+t))→Scale(x)·(1+t)")
 def half_inside(x: Value, t: Value) -> Rewrite:
     """Half of x · (1 + t), with the half at x."""
@@ -218,27 +325,29 @@ def half_at_the_other(x: Value, t: Value) -> Rewrite:
     return x * scale(add_scalar(t, 1.0), 0.5) >> scale(x, 0.5) * add_scalar(t, 1.0)
 
 
-@rule(safety="rounding", label="Recognize Gelu", tolerance=F32_CONSTANTS)
+@rule(safety="rounding", label="Recognize Gelu", near=True, tolerance=F32_CONSTANTS)
 def recognize_gelu_tanh(x: Value) -> Rewrite:
     """x / 2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
     inner = scale(x + scale(x * x * x, CUBE), ROOT)
     return scale(x, 0.5) * add_scalar(tanh(inner), 1.0) >> ops.gelu(x)
 
 
-@rule(safety="rounding", label="Recognize Gelu", tolerance=F32_CONSTANTS)
+@rule(safety="rounding", label="Recognize Gelu", near=True, tolerance=F32_CONSTANTS)
 def recognize_gelu_sigmoid(x: Value) -> Rewrite:
     """x · sigmoid(2 √(2/π) (x + 0.044715 x³))."""
     return x * sigmoid(scale(x + scale(x * x * x, CUBE), STEEP)) >> ops.gelu(x)
 
 
-@rule(safety="rounding", label="Recognize GeluErf", tolerance=F32_CONSTANTS)
+@rule(safety="rounding", label="Recognize GeluErf", near=True, tolerance=F32_CONSTANTS)
 def recognize_gelu_erf(x: Value) -> Rewrite:
     """x / 2 · (1 + erf(x / √2))."""
     return scale(x, 0.5) * add_scalar(erf(scale(x, math.sqrt(0.5))), 1.0) >> ops.gelu_erf(x)
 
 
 # not in the forward graph: at 0 the spelling has gradient 0 (relu and |x| say so), softplus one half
-@rule(safety="rounding", label="Recognize Softplus", phases=("full", "inference"), tolerance=F32_CONSTANTS)
+@rule(
+    safety="rounding", label="Recognize Softplus", near=True, phases=("full", "inference"), tolerance=F32_CONSTANTS
+)
 def recognize_softplus(x: Value) -> Rewrite:
     """relu(x) + ln(1 + e^−|x|)."""
     return relu(x) + log(add_scalar(exp(neg(ops.abs(x))), 1.0)) >> ops.softplus(x, 1.0)
@@ -254,6 +363,12 @@ MASKED = (Sample((3, 4), (3, 4), (3, 3), (3, 4), attrs={"c": 0.5, "d": 4}),)
 def scaled_query(q: Value, k: Value, c: float) -> Rewrite:
     """(c · q) · kᵀ is c · (q · kᵀ): scores are scaled before or after."""
     return matmul_bt(scale(q, c), k) >> scale(matmul_bt(q, k), c)
+
+
+@rule(safety="rounding", label="MatMulBT∘Scale→Scale∘MatMulBT")
+def scaled_key(q: Value, k: Value, c: float) -> Rewrite:
+    """q · (c · k)ᵀ is c · (q · kᵀ)."""
+    return matmul_bt(q, scale(k, c)) >> scale(matmul_bt(q, k), c)
 
 
 @rule(

@@ -129,7 +129,7 @@ def rule(
     label: str = ...,
     near: bool = ...,
     where: Sequence[Condition] = ...,
-    phases: Sequence[Phase] = ...,
+    phases: Phase | Sequence[Phase] = ...,
     on: bool = ...,
     samples: Sequence[Sample] = ...,
     tolerance: float | None = ...,
@@ -142,7 +142,7 @@ def rule(
     label: str = "",
     near: bool = False,
     where: Sequence[Condition] = (),
-    phases: Sequence[Phase] = ALL_PHASES,
+    phases: Phase | Sequence[Phase] = ALL_PHASES,
     on: bool = True,
     samples: Sequence[Sample] = (),
     tolerance: float | None = None,
@@ -157,8 +157,8 @@ def rule(
     """
 
     def state(stated: Stated) -> Rule:
-        taken: tuple[Phase, ...] = (phases,) if isinstance(phases, str) else tuple(phases)  # one phase alone is a word
-        made = trace(stated, safety, label, tuple(where), taken, near, on, tuple(samples), tolerance)
+        taken = [phases] if isinstance(phases, str) else list(phases)  # one phase alone is a word
+        made = trace(stated, safety, label, tuple(where), tuple(taken), near, on, tuple(samples), tolerance)
         if not _is_ours(made):
             from gdlab.rewrite.sound import check_rule
 

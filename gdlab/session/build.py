@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gdlab.autodiff import AutodiffReport, differentiate
+from gdlab.derived import check_caches
 from gdlab.device import device as choose_device
 from gdlab.device.base import Device
 from gdlab.device.choose import Kind
@@ -15,7 +16,7 @@ from gdlab.errors import ArgumentError, GraphError
 from gdlab.graph import Graph
 from gdlab.plan import cache, compile
 from gdlab.plan.plan import CompileOptions, ExecutionPlan, Lane, PlanMode, Target
-from gdlab.rewrite import OptimizeReport, optimize
+from gdlab.rewrite import RULES, OptimizeReport, optimize
 from gdlab.rewrite.packing import PACKING
 from gdlab.session.nodes import Nodes, nodes_of
 from gdlab.session.session import Session, open_session
@@ -95,10 +96,15 @@ def build(graph: Graph, config: SessionConfig | None = None) -> tuple[Session, O
     made = _from_cache(graph, config, device.target)
     other = config.share_parameters_from
     if isinstance(other, Session) and not set(made.plan.derived_params) <= set(other._plan.derived_params):
-        options = dict(config.optimize or {})  # weights that are apart there stay apart here
-        options["disable"] = (*options.get("disable", ()), *PACKING)
-        made = _from_cache(graph, replace(config, optimize=options), device.target)
+        made = _from_cache(graph, replace(config, optimize=_apart(config.optimize or {})), device.target)
     return open_session(made.plan, device, made.nodes, config.share_parameters_from), made.report
+
+
+def _apart(options: Mapping[str, Any]) -> dict[str, Any]:
+    """These arguments of `optimize` without the rules that pack weights."""
+    given = options.get("disable") or ()
+    disabled = (given,) if isinstance(given, str) else tuple(given)
+    return {**options, "disable": (*disabled, *(name for name in PACKING if name in RULES))}
 
 
 def build_session_cached(graph: Graph, cache_path: str | os.PathLike[str], device: DeviceLike = "auto") -> Session:
@@ -194,4 +200,5 @@ def _checked(graph: Graph) -> Graph:
         raise GraphError("session", "graph", type(graph).__name__, "a Graph")
     if not graph.outputs:
         raise GraphError("session", "outputs", "none", "graph.set_outputs(...) first")
+    check_caches(graph, "session")
     return graph.copy()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from gdlab.session.memory import MemorySummary, summary
 from gdlab.session.steps import Steps
 
 Space = Literal["forward", "full"]
+Row = TypeVar("Row")
 _REMEDY = "a session built with SessionConfig.debug(), which keeps every node that the optimizer leaves"
 _EXPONENT, _FRACTION = np.uint32(0x7F800000), np.uint32(0x007FFFFF)
 
@@ -24,7 +25,8 @@ _EXPONENT, _FRACTION = np.uint32(0x7F800000), np.uint32(0x007FFFFF)
 @dataclass(frozen=True, slots=True)
 class Anomaly:
     """A dispatch whose output holds NaN or an infinity: `max_abs` is of the finite elements (0 if there are none),
-    `first_index` the flat index of the first bad one, `origin` the nodes of the compiled graph that it computes."""
+    `first_index` the flat index of the first bad one, `origin` the nodes of the compiled graph that it computes.
+    `dropped`: which rows a cache write did not write, because they do not fit, or an empty string."""
 
     dispatch: int
     label: str
@@ -33,8 +35,11 @@ class Anomaly:
     has_inf: bool
     max_abs: float
     first_index: int
+    dropped: str = ""
 
     def __str__(self) -> str:
+        if not self.has_nan and not self.has_inf:
+            return f"dispatch {self.dispatch} ({self.label}): {self.dropped}"
         what = " and ".join(word for word, there in (("NaN", self.has_nan), ("inf", self.has_inf)) if there)
         return f"dispatch {self.dispatch} ({self.label}): {what} from element {self.first_index} on"
 
@@ -50,13 +55,17 @@ class DebugStepReport:
     skipped_aliased: tuple[int, ...] = ()
 
     def first_bad(self) -> Anomaly | None:
-        """The first dispatch whose output is not finite."""
+        """The first dispatch whose output is not finite, or whose rows were dropped."""
         return self.anomalies[0] if self.anomalies else None
 
     def __str__(self) -> str:
         if not self.anomalies:
             return f"step {self.step}: {self.scanned} outputs, all finite"
-        lines = [f"step {self.step}: {len(self.anomalies)} of {self.scanned} outputs are not finite"]
+        bad = sum(a.has_nan or a.has_inf for a in self.anomalies)
+        lost = len(self.anomalies) - bad
+        told = [f"{bad} of {self.scanned} outputs are not finite"] if bad else []
+        told += [f"{lost} cache write{'s' * (lost > 1)} dropped"] if lost else []
+        lines = [f"step {self.step}: {', '.join(told)}"]
         return "\n".join([*lines, *(f"  {a}" for a in self.anomalies)])
 
 
@@ -157,21 +166,41 @@ class Inspection(Steps):
 
     def _step_debug_now(self) -> DebugStepReport:
         whole, adam_steps = self._next_now()
-        found = [(d, scan) for d, scan in self._run_scanned()]
+        found = [(d, _scan(data), self._dropped(d)) for d, data in self._run_read()]
         self._program.end_step(self._scalars_now(adam_steps), whole)
         self._advance_now(adam_steps)
         updates = self._update.dispatches if whole else self._update.dispatches[: self._update.early]
-        found += [(d, _scan(self._program.download(d.output))) for d in updates]
+        found += [(d, _scan(self._program.download(d.output)), "") for d in updates]
         bad = tuple(
-            Anomaly(d.index, d.label, d.origin, s.nan, s.inf, s.max_abs, s.first) for d, s in found if s.nan or s.inf
-        )
+            Anomaly(d.index, d.label, d.origin, s.nan, s.inf, s.max_abs, s.first, dropped)
+            for d, s, dropped in found if s.nan or s.inf or dropped
+        )  # fmt: skip
         return DebugStepReport(self._steps, len(found), bad)
+
+    def _dropped(self, d: Dispatch) -> str:
+        """Which rows a cache write that has just run left out."""
+        if d.custom is None or not d.custom.form.startswith("cache_"):
+            return ""
+        given = {n: int(self._program.download(o.buffer).reshape(-1)[0]) for n, o in zip(d.custom.names, d.operands,
+                 strict=False) if n in ("pos", "count")}  # fmt: skip
+        start, rows = given["pos"], min(given.get("count", d.custom["NEW"]), d.custom["NEW"])
+        if start + rows <= d.custom["ROWS"]:
+            return ""
+        return f"rows {start} … {start + rows - 1} do not fit in a cache of {d.custom['ROWS']}: nothing is written"
 
     def dispatch_outputs(self) -> list[tuple[Dispatch, Array]]:
         """Every dispatch with its output, in order, read before anything lies where it lies. Runs forward and backward
         group by group with the values as they are; no update, and no step is counted."""
         self.check_ready("dispatch_outputs")
-        return owner().call(lambda: list(self._run_read()))
+        return owner().call(lambda: self._kept_now(lambda: list(self._run_read())))
+
+    def _kept_now(self, look: Callable[[], list[Row]]) -> list[Row]:
+        """What `look` finds; the caches that the plan writes are then as they were."""
+        caches = {b: self._program.download(b) for d in self._plan.dispatches for b in d.in_place}
+        found = look()
+        for buffer, data in caches.items():
+            self._program.upload(buffer, data)
+        return found
 
     def _run_read(self) -> Iterator[tuple[Dispatch, Array]]:
         for group in self._plan.groups:
@@ -189,7 +218,7 @@ class Inspection(Steps):
         if not is_real(threshold) or threshold < 0:
             raise ArgumentError("trace_dispatches", "threshold", repr(threshold), "a finite number ≥ 0")
         rows = []
-        for d, s in owner().call(lambda: list(self._run_scanned())):
+        for d, s in owner().call(lambda: self._kept_now(lambda: list(self._run_scanned()))):
             empty = s.max_abs == 0 and d.output_type.num_elements > 100
             if s.nan or s.inf or s.max_abs > threshold or empty:
                 rows.append(TraceRow(d.index, d.label, s.max_abs, s.nan, s.inf))

@@ -43,6 +43,7 @@ class State:
     _state_buffers: tuple[Buffer, ...]
     _steps: int
     _adam_steps: int
+    _numbers: tuple[object, Array] | None  # what the kernels of the last step read besides tensors, and made of what
     _timed_window: tuple[int, int] | None
     _profiling: str | None  # None: off; else why there are no timings, or an empty string
     _closed: bool

@@ -52,9 +52,13 @@ class Steps(State):
 
     def _scalars_now(self, adam_steps: int) -> Array | None:
         """What the kernels of this step read besides tensors, where any does."""
-        if self._optimizer.rule == "none" and not self._plan.reads_scalars:
+        reads = self._plan.reads_scalars
+        if self._optimizer.rule == "none" and not reads:
             return None
-        return scalars(self._optimizer, adam_steps, self._steps)
+        key = self._optimizer, adam_steps if self._optimizer.counts else 0, self._steps if reads else 0
+        if self._numbers is None or self._numbers[0] != key:
+            self._numbers = key, scalars(*key)
+        return self._numbers[1]  # the same array while no number changes: programs then leave theirs as it is
 
     def take_losses(self, wait: bool) -> list[tuple[int, float]]:
         """(step, loss) pairs that became readable since the last call; for the runner, on the owner thread."""

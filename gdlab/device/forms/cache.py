@@ -16,10 +16,20 @@ def _write(bench: Bench, c: Custom) -> None:
     bench.steps.append((_rows, (*operands, bench.out((rows, width)), *counts)))
 
 
+def _in_place(bench: Bench, c: Custom) -> None:
+    rows, width, new = c["ROWS"], c["WIDTH"], c["NEW"]
+    counts = [bench.operand(i, (1,)) for i in range(1, len(c.names))]
+    bench.steps.append((_put, (bench.operand(0, (new, width)), bench.out((rows, width)), *counts)))
+
+
 def _rows(new: Array, cache: Array, out: Array, pos: Array, count: Array | None = None) -> None:
     np.copyto(out, cache)
+    _put(new, out, pos, count)
+
+
+def _put(new: Array, out: Array, pos: Array, count: Array | None = None) -> None:
     start, rows = int(pos[0]), len(new) if count is None else min(int(count[0]), len(new))
-    if start + rows <= len(cache):
+    if start + rows <= len(out):
         out[start : start + rows] = new[:rows]
 
 
@@ -47,4 +57,6 @@ def _attend(q: Array, k: Array, v: Array, out: Array, window: int, pos: Array, v
         out[:, :, int(valid[0]) :] = 0
 
 
-FORMS = {"cache_all": _write, "cache_prefix": _write, "attention_cached": _attention}
+FORMS = {
+    "cache_all": _write, "cache_prefix": _write, "cache_in_place": _in_place, "attention_cached": _attention,
+}  # fmt: skip

@@ -14,12 +14,9 @@ from gdlab.plan.plan import Custom
 def _shifted(bench: Bench, x: Array, out: Array) -> tuple[Array, Array]:
     """x − max in `out`; e to that, and its sum per row."""
     powers, column = bench.temporary(x.shape), bench.temporary((x.shape[0], 1))
-    bench.steps += [
-        (np.maximum.reduce, (x, 1, None, column, True)),
-        (np.subtract, (x, column, out)),
-        (np.exp, (out, powers)),
-        (np.add.reduce, (powers, 1, None, column, True)),
-    ]
+    bench.row_maxima(x, column)
+    bench.steps += [(np.subtract, (x, column, out)), (np.exp, (out, powers))]
+    bench.row_sums(powers, column)
     return powers, column
 
 
@@ -41,8 +38,8 @@ def _log_softmax(bench: Bench, c: Custom) -> None:
 def _centred(bench: Bench, x: Array, out: Array) -> None:
     """x − mean in `out`."""
     mean = bench.temporary((x.shape[0], 1))
-    bench.steps += [(np.add.reduce, (x, 1, None, mean, True)), (np.divide, (mean, _width(x), mean))]
-    bench.steps.append((np.subtract, (x, mean, out)))
+    bench.row_sums(x, mean)
+    bench.steps += [(np.divide, (mean, _width(x), mean)), (np.subtract, (x, mean, out))]
 
 
 def _width(x: Array) -> np.float32:

@@ -1,0 +1,93 @@
+"""A gated network in the four forms whose weights are packed, and sessions of it, packed and not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from optimizing import p
+
+from gdlab import ops
+from gdlab.graph import Graph, Value
+from gdlab.rewrite.packing import PACKING
+from gdlab.session import Session, SessionConfig, build
+
+K, N = 3, 5  # five columns: no range begins or ends where four neighbours do
+
+
+@dataclass(frozen=True)
+class Form:
+    """A gate over two products, the rule that packs their weights, and along which axis."""
+
+    gate: Callable[..., Value]
+    product: Callable[[Value, Value], Value]
+    rule: str
+    axis: int
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        return (K, N) if self.axis else (N, K)
+
+    def __str__(self) -> str:
+        return self.rule
+
+    def of(self, h: Value, gate: Value, up: Value) -> Value:
+        return self.gate(self.product(h, gate), self.product(h, up))
+
+
+SWIGLU, SWIGLU_BT, GEGLU, GEGLU_BT = FORMS = (
+    Form(ops.swiglu, ops.matmul, "pack_swiglu", 1), Form(ops.swiglu, ops.matmul_bt, "pack_swiglu_bt", 0),
+    Form(ops.geglu, ops.matmul, "pack_geglu", 1), Form(ops.geglu, ops.matmul_bt, "pack_geglu_bt", 0),
+)  # fmt: skip
+forms = pytest.mark.parametrize("form", FORMS, ids=str)
+both = pytest.mark.parametrize("form", (SWIGLU, SWIGLU_BT), ids=str)
+
+
+def ffn(form: Form = SWIGLU) -> Graph:
+    """mse(down(gate(x · gate, x · up)) + bias, y), and the prediction; gate and up are packed."""
+    with Graph() as g:
+        x, y = ops.input("x", (4, K)), ops.input("y", (4, 2))
+        gate, up, down = p("gate", *form.weight), p("up", *form.weight), p("down", N, 2)
+        out = form.of(x, gate, up) @ down + p("bias", 2)
+        g.set_outputs({"loss": ops.mse_loss(out, y), "out": out})
+    return g
+
+
+def session_of(
+    device: str, form: Form = SWIGLU, pack: bool = True, mode: Any = "training", **fields: Any
+) -> Session:
+    """A session of `ffn` with its inputs."""
+    options = {} if pack else {"disable": PACKING}
+    session, _ = build(ffn(form), SessionConfig(mode=mode, device=device, optimize=options, **fields))
+    assert bool(session.plan().derived_params) is pack
+    rng = np.random.default_rng(5)
+    for name, shape in (("x", (4, K)), ("y", (4, 2))):
+        session.set_input(name, rng.normal(size=shape))
+    return session
+
+
+def two(device: str, form: Form = SWIGLU) -> tuple[Session, Session]:
+    """The same session packed and not, with the same initial values."""
+    made = session_of(device, form), session_of(device, form, pack=False)
+    for s in made:
+        s.initialize(7)
+    return made
+
+
+def same(a: Session, b: Session, rtol: float = 1e-5) -> None:
+    """Parameters, gradients and moments by name."""
+    for n in a.param_names():
+        for read in ("read_param", "read_param_grad", "read_adam_m", "read_adam_v"):
+            np.testing.assert_allclose(
+                getattr(a, read)(n), getattr(b, read)(n), rtol=rtol, atol=1e-7, err_msg=f"{read} {n}"
+            )
+
+
+def different(form: Form) -> dict[str, np.ndarray]:
+    """Data for both sources, no element twice."""
+    count = K * N
+    gate, up = np.arange(count, dtype=np.float32), 100 + np.arange(count, dtype=np.float32)
+    return {"gate": gate.reshape(form.weight), "up": up.reshape(form.weight)}
