@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from optimizing import (
+    check_equal,
     check_laws,
     count,
     graph_of,
@@ -277,3 +280,33 @@ def test_a_cost_of_ones_own_decides() -> None:
     with pytest.raises(OptimizeError, match="finite number ≥ 0"):
         optimize(graph, phase="forward", cost=lambda op, attrs, type, operands: -1.0)
 
+
+
+def test_factors_are_one_only_where_float32_holds_their_product() -> None:
+    def chain(*factors: float) -> Graph:
+        def scaled() -> Value:
+            x = p("x", 2)
+            for f in factors:
+                x = ops.scale(x, f)
+            return x
+
+        return graph_of(scaled)
+
+    # 1e30 · 1e-30 · 1e-30 is 1e-30; with the two small factors as one it would be 0
+    kept = {(2.0, 3.0): 1, (1e30, 1e30): 2, (1e-30, 1e-30): 2, (1e-20, 1e-22): 2, (0.0, 3.0): 1}
+    for factors, left in kept.items():
+        result, _ = optimize(chain(*factors), phase="forward")
+        assert count(result, "scale") == left, factors
+    graph = chain(1e-30, 1e-30, 1e30)
+    feeds = {"x": np.array([1e30, -2e25], np.float32)}
+    check_equal(graph, optimize(graph, phase="forward")[0], feeds, 1e-6)
+
+
+def test_composites_are_taken_apart_after_the_import_alone() -> None:
+    code = (
+        "import gdlab as gd\n"
+        "with gd.Graph() as g: g.set_outputs(gd.gelu(gd.input('x', (2,))))\n"
+        "print('gelu' in [n.op for n in g.decompose()])\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")

@@ -69,6 +69,32 @@ def test_time_grows_with_the_graph_and_no_faster() -> None:
     assert len(large) > 1000 and spent[1] < 2 * spent[0], spent
 
 
+@pytest.mark.parametrize("shape", ["relus", "negations", "duplicates"])
+def test_a_thousand_equal_nodes_take_as_long_each_as_a_hundred(shape: str) -> None:
+    def make(n: int) -> Value:
+        x = p("x", 4)
+        s = x
+        for _ in range(n):
+            if shape == "duplicates":  # of the sigmoids one is left, and it is fused away
+                e = ops.exp(x)
+                s = s * (e * ops.sigmoid(e))
+            else:
+                s = ops.relu(s) if shape == "relus" else ops.neg(s)
+        return s
+
+    spent = []
+    for n in (200, 2400 if shape == "duplicates" else 6000):
+        graph = graph_of(lambda n=n: make(n))  # type: ignore[misc]
+        optimize(graph_of(lambda: make(3)), phase="forward")
+        start = time.process_time()
+        result, report = optimize(graph, phase="forward")
+        spent.append((time.process_time() - start) / len(graph))
+        assert len(result) <= 4 + (n if shape == "duplicates" else 0)
+        reached = {old for olds in report.origin.values() for old in olds}
+        assert reached == set(range(len(graph)))
+    assert spent[1] < 3 * spent[0], spent  # it was 20 times as long
+
+
 def test_a_large_training_graph_takes_less_than_a_second() -> None:
     graph = transformer(20, train=True)
     assert len(graph) > 2300

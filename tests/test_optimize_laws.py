@@ -56,7 +56,7 @@ def test_differentiated_random_graphs_keep_their_gradients(seed: int) -> None:
     want, got = evaluate(plain, feeds), evaluate(result, feeds)
     m = magnitudes(plain, want)
     for a, b in zip(plain.output_ids, result.output_ids, strict=True):
-        assert compare(got[b], want[a], m[a] + 1, max(1e-9, tolerance(first), tolerance(report))) is None
+        assert compare(got[b], want[a], m[a] + 1, max(tolerance(first), tolerance(report))) is None
 
 
 @pytest.mark.parametrize("seed", range(600, 612))

@@ -18,7 +18,7 @@ from optimizing import (
 import gdlab.ops as ops
 from gdlab.autodiff import differentiate
 from gdlab.errors import ArgumentError, OptimizeError
-from gdlab.graph import Value
+from gdlab.graph import Graph, Value
 from gdlab.rewrite import RULES, OptimizeReport, optimize
 from gdlab.steps import replay
 
@@ -184,3 +184,18 @@ def test_why_not_of_a_rule() -> None:
         report.why_not("fuse_sil")
     with pytest.raises(OptimizeError, match="a report without a graph"):
         OptimizeReport.empty().why(0)
+
+
+def test_why_not_answers_for_every_rule_and_every_pair() -> None:
+    with Graph() as g:
+        x, w, b = ops.input("x", (3, 4)), ops.parameter("w", (4, 5)), ops.parameter("b", (5,))
+        h = x @ w
+        g.set_outputs([h, h + b, ops.relu(h + b)])  # a bias that no product takes: `bias_add_opened` stands there
+    result, report = optimize(g, phase="forward")
+    assert "bias_add" in [n.op for n in result]
+    for r in RULES:
+        assert str(report.why_not(r.name))
+    for a in result.nodes:
+        assert str(report.why(a.id))
+        for b_id in (n.id for n in result.nodes if n.id in a.inputs):
+            assert str(report.why_not(b_id, a.id))

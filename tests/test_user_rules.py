@@ -12,7 +12,9 @@ import pytest
 import gdlab.ops as ops
 from gdlab.errors import OptimizeError
 from gdlab.graph import Graph, Value
+from gdlab.op import Sample
 from gdlab.rewrite import RULES, Rewrite, optimize, rule
+from gdlab.types import Shape
 
 CELL = '''from gdlab.rewrite import rule
 @rule(label="Tanh∘Neg→Neg∘Tanh")
@@ -131,3 +133,89 @@ def test_the_table_prints_and_completes() -> None:
     with pytest.raises(AttributeError, match="no rule 'tanh_is_od'"):
         _ = RULES.tanh_is_od
     assert repr(RULES) == f"<{len(RULES)} rules>"
+
+
+# what the check tries -------------------------------------------------------------------------------------------------
+def refused(stated: Any, text: str, **options: Any) -> None:
+    with pytest.raises(OptimizeError, match=text):
+        rule(**options)(stated) if options else rule(stated)
+    assert getattr(stated, "__name__", "") not in RULES
+
+
+def test_no_attribute_stays_what_it_is_in_the_first_cases() -> None:
+    def turned_twice(x: Value, p: Shape) -> Rewrite:
+        return ops.permute(ops.permute(x, p), p) >> x  # right for two axes, wrong for a turn of three
+
+    def powers_swapped(x: Value, a: float, b: float) -> Rewrite:
+        return ops.pow_scalar(ops.pow_scalar(x, a), b) >> ops.pow_scalar(ops.pow_scalar(x, b), a)  # (x²)^½, (x^½)²
+
+    refused(turned_twice, "sides: given")
+    refused(powers_swapped, "sides: given .* and nan")
+
+
+def test_every_sample_is_tried() -> None:
+    def last(x: Value, axes: Shape) -> Rewrite:
+        return ops.sum(x, axes, True) >> ops.sum_inner(x)
+
+    good = Sample((3, 4), attrs={"axes": (1,)})
+    assert rule(samples=(good,))(last).name == "last"
+    RULES.remove("last")
+    refused(last, "sides: given", samples=(good, good, good, good, Sample((3, 4), attrs={"axes": (0,)})))
+
+
+def test_sums_in_another_order_are_not_exact_nor_are_large_numbers_left_out() -> None:
+    def other_order(x: Value, y: Value, z: Value) -> Rewrite:
+        return x + (y + z) >> x + y + z
+
+    def no_clamp(x: Value) -> Rewrite:
+        return ops.clamp(x, -1e5, 1e5) >> x
+
+    refused(other_order, "sides: given", safety="exact")
+    assert rule(safety="reassoc")(other_order).safety == "reassoc"
+    refused(no_clamp, "sides: given", safety="reassoc")
+
+
+def test_a_gradient_with_a_mean_in_it_may_differ_by_float32() -> None:
+    def mean_of_copies(x: Value, s: Shape) -> Rewrite:
+        return ops.mean_all(ops.broadcast_to(x, s)) >> ops.mean_all(x)
+
+    assert rule(mean_of_copies).name == "mean_of_copies"
+
+
+def test_no_rule_looks_through_what_is_opaque() -> None:
+    def copied(x: Value) -> Rewrite:
+        return ops.materialize(x) >> x
+
+    def stopped(x: Value) -> Rewrite:
+        return ops.neg(ops.stop_gradient(x)) >> ops.stop_gradient(ops.neg(x))
+
+    for phases in (("forward",), ("full",)):
+        refused(copied, "left side: given materialize, wanted ops that rules may look through", phases=phases)
+    refused(stopped, "left side: given stop_gradient", phases=("full", "inference"))
+    assert rule(phases="full")(stopped).phases == ("full",)
+
+
+def test_what_is_no_rule_at_all_is_refused() -> None:
+    def fine(x: Value) -> Rewrite:
+        return ops.maximum(x, x) >> x
+
+    def several(*xs: Value) -> Rewrite:
+        return xs[0] >> xs[1]
+
+    def by_name(x: Value, *, y: Value) -> Rewrite:
+        return x + y >> y + x
+
+    def says_nothing(x: Value, c: float) -> Rewrite:
+        return ops.scale(ops.neg(x), c) >> ops.scale(ops.neg(x), c)
+
+    refused(lambda x: ops.maximum(x, x) >> x, r"function: given <lambda>, wanted def name")
+    refused(3, "function: given 3, wanted def name")
+    refused(several, r"parameter: given \*xs")
+    refused(by_name, "parameter: given y")
+    refused(says_nothing, "right side: given what the left side says")
+    refused(fine, "label: given 'a\\\\nb', wanted a text of one line", label="a\nb")
+    refused(fine, "label: given 3", label=3)
+    refused(fine, "samples: given 'x', wanted Sample", samples=("x",))
+    refused(fine, "phases: given none", phases=())
+    for tolerance in (-1.0, float("nan"), float("inf")):
+        refused(fine, "tolerance: given", tolerance=tolerance)
