@@ -213,7 +213,8 @@ class Value:
         raise GraphError("value", "truth", f"{self!r} in a condition", wanted)
 
     def __array__(self, *args: object, **kwargs: object) -> Any:
-        raise GraphError("value", "array", repr(self), "read_output or read_node of a session: values exist when it runs")
+        wanted = "read_output or read_node of a session: values exist when it runs"
+        raise GraphError("value", "array", repr(self), wanted)
 
     def __iter__(self) -> Iterator[Value]:
         raise GraphError("value", "iteration", repr(self), "slices such as x[0:1]")

@@ -46,6 +46,8 @@ class _Normal(Initializer):
     def __call__(self, shape: Any, seed: int = 0, name: str = "") -> Any:
         """f32[shape] with standard deviation 1; with a number instead of a shape, the initializer of that one."""
         if isinstance(shape, (int, float, np.number)) and not isinstance(shape, bool):
+            if not 0 <= shape < np.inf:
+                raise ArgumentError("init.normal", "standard deviation", repr(shape), "a finite number ≥ 0")
             return Initializer(check_init("normal", f"normal({float(shape)!r})"))
         return super().__call__(shape, seed, name)
 
@@ -62,4 +64,6 @@ xavier_normal = Initializer("xavier_normal")
 
 def constant(value: float) -> Initializer:
     """Every element `value`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not np.isfinite(value):
+        raise ArgumentError("init.constant", "value", f"{value!r:.60}", "a finite number")
     return Initializer(check_init("constant", f"constant({float(value)!r})"))

@@ -13,11 +13,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import wraps
+from typing import Any, Literal
+
+import numpy as np
 
 from gdlab import ops
 from gdlab.errors import GraphError
-from gdlab.graph import Graph, Value
+from gdlab.graph import Graph, Value, whole
 
 __all__ = [
     "AttentionConfig", "CausalSelfAttention", "Conv2d", "Embedding", "LayerNorm", "Linear", "Mlp", "RmsNorm",
@@ -32,14 +35,35 @@ ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
 
 def _check_sizes(layer: str, **sizes: int) -> None:
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise GraphError(layer, name, repr(size), "an int ≥ 1")
 
 
+def _check_config(layer: str, config: object, kind: type) -> None:
+    if not isinstance(config, kind):
+        raise GraphError(layer, "config", f"{type(config).__name__} {config!r:.60}", f"a {kind.__name__}")
+
+
+def _named(init: Callable[..., None]) -> Callable[..., None]:
+    """Makes a layer, whose parameters have names that begin with its own."""
+
+    @wraps(init)
+    def call(layer: _Layer, name: str, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(name, str):
+            raise GraphError(type(layer).__name__, "name", repr(name), "a str")
+        init(layer, name, *args, **kwargs)
+
+    return call
+
+
 class _Layer(ABC):
-    """A layer may be called like a function."""
+    """A layer may be called like a function. One that cannot be made, or cannot take what it is given, leaves no
+    parameter and no op behind."""
 
     name: str
+
+    def __init_subclass__(cls) -> None:
+        cls.__init__, cls.forward = whole(_named(cls.__init__)), whole(cls.forward)  # type: ignore[method-assign]
 
     @abstractmethod
     def forward(self, x: Value) -> Value:
@@ -124,7 +148,8 @@ class Mlp(_Layer):
         self, name: str, in_features: int, hidden_features: int, out_features: int, activation: Activation = "relu", *,
         graph: Graph | None = None,
     ) -> None:  # fmt: skip
-        if activation not in ACTIVATIONS:
+        _check_sizes("Mlp", in_features=in_features, hidden_features=hidden_features, out_features=out_features)
+        if not isinstance(activation, str) or activation not in ACTIVATIONS:
             raise GraphError("Mlp", "activation", repr(activation), f"one of {', '.join(ACTIVATIONS)}")
         self.name, self.activation = name, activation
         self.fc1 = Linear(f"{name}.fc1", in_features, hidden_features, graph=graph)
@@ -142,6 +167,7 @@ class SwiGluFfn(_Layer):
     """
 
     def __init__(self, name: str, hidden: int, intermediate: int, *, graph: Graph | None = None) -> None:
+        _check_sizes("SwiGluFfn", hidden=hidden, intermediate=intermediate)
         self.name = name
         self.gate_proj = Linear.no_bias(f"{name}.gate_proj", hidden, intermediate, graph=graph)
         self.up_proj = Linear.no_bias(f"{name}.up_proj", hidden, intermediate, graph=graph)
@@ -195,6 +221,7 @@ class CausalSelfAttention(_Layer):
     """
 
     def __init__(self, name: str, config: AttentionConfig, *, graph: Graph | None = None) -> None:
+        _check_config("CausalSelfAttention", config, AttentionConfig)
         c = config
         _check_sizes(
             "CausalSelfAttention", hidden=c.hidden, kv_dim=c.kv_dim, num_heads=c.num_heads,
@@ -253,6 +280,7 @@ class TransformerBlock(_Layer):
     """
 
     def __init__(self, name: str, config: TransformerBlockConfig, *, graph: Graph | None = None) -> None:
+        _check_config("TransformerBlock", config, TransformerBlockConfig)
         self.name, self.config = name, config
         hidden, eps = config.hidden, config.rms_eps
         self.input_layernorm = RmsNorm(f"{name}.input_layernorm.weight", hidden, eps, graph=graph)

@@ -91,7 +91,8 @@ class Shader:
     """A kernel of its own: `file` in `shaders/` (what it may call: `gdlab/kernels/custom.py`), and a NumPy form by that
     name in the cpu device (`gdlab/device/forms/`). `a.wgsl + b.wgsl`: two files that call each other's functions.
 
-    `hardware` is a second form for hardware adapters, used where its `work` is not None, else its own. `linear`:
+    `hardware` is a second form for hardware adapters, used where its `work` is not None, else its own; `fours` is one
+    for software adapters, which works by four. `linear`:
     |result| on absolute operands bounds the rounding error (sums of products, selections); `bound(*scales, **attrs)`
     says it of a sum of products with signs of its own, from the error scales of the operands. `scalars` names the
     per-step numbers it reads. `in_place` is the form of a cache write that leaves in the cache what it does not write:
@@ -105,6 +106,7 @@ class Shader:
     scalars: tuple[str, ...] = ()
     bound: Callable[..., Array] | None = None
     in_place: Shader | None = None
+    fours: Shader | None = None
 
 
 def by_rows(passes: int) -> WorkRule:
@@ -283,6 +285,8 @@ class Op:
     check: Callable[..., None] | None = None  # of a fused op: refuses operands that its body would let pass
     # (*operands, or the graph where there are none, **attrs) -> attrs as the node stores them
     canonical: Callable[..., dict[str, Any]] | None = None
+    # an operand that may be given last or by name, and what a call with it builds (of it, the operands, the attributes)
+    optional: tuple[str, Callable[..., Value]] | None = None
 
     def __post_init__(self) -> None:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
@@ -303,11 +307,18 @@ class Op:
     def __call__(self, *args: Any, graph: Graph | None = None, **kwargs: Any) -> Value:
         if isinstance(self.kernel, Leaf):
             return self.rule(*args, graph=graph, **kwargs)  # type: ignore[no-any-return]
-        given, attrs = self._bind(args, kwargs)
-        home = next((v.graph for v in given if isinstance(v, Value)), None) or current_graph(self.name, graph)
+        if self.optional is not None:
+            name, build = self.optional
+            given = args if len(args) == len(self.parameters) + 1 else (*args, kwargs.pop(name, None))
+            args = given[:-1]
+            if given[-1] is not None:
+                operands, attrs = self._bind(args, kwargs)
+                return build(given[-1], *operands, **attrs)
+        operands, attrs = self._bind(args, kwargs)
+        home = next((v.graph for v in operands if isinstance(v, Value)), None) or current_graph(self.name, graph)
         if graph is not None and graph is not home:
             raise GraphError(self.name, "graph", "another graph", "that of the operands")
-        inputs = self._operands(home, given)
+        inputs = self._operands(home, operands)
         if self.canonical is not None and not home.pattern:
             attrs = self._asking(partial(self._stored, home), inputs, attrs)
         type = home.value_type if home.pattern else self.infer(inputs, attrs)
@@ -643,7 +654,8 @@ def _coerce(where: str, parameter: Parameter, value: Any) -> Any:
         if kind is float:
             return _finite(where, name, value)
         if kind == Extended:
-            return float(value) if is_number(value) and math.isinf(value) else _finite(where, name, value)
+            infinite = is_number(value) and math.isinf(value)
+            return float(value) if infinite else _finite(where, name, value, _wanted(kind))
         if kind is int and not isinstance(value, bool):
             return operator.index(value)
         if kind is bool and isinstance(value, (bool, np.bool_)):
@@ -666,18 +678,23 @@ def _coerce(where: str, parameter: Parameter, value: Any) -> Any:
 _F32_LIMIT = 2.0**128 - 2.0**103  # from here on float32 rounds to infinity
 
 
-def _finite(where: str, name: str, value: Any) -> float:
+def _finite(where: str, name: str, value: Any, wanted: str = "a finite number") -> float:
     """`value` as float32 holds it."""
     plain = float(value) if is_number(value) else float("nan")
     if not -_F32_LIMIT < plain < _F32_LIMIT:
-        raise GraphError(where, name, repr(value), "a finite number")
+        raise GraphError(where, name, repr(value), wanted)
     return float(np.float32(plain))
 
 
 def _wanted(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
-    return {float: "a finite number", Extended: "a number or an infinity", int: "an int", bool: "True or False", str: "a str"}.get(kind, "ints")
+    return _KINDS.get(kind, "ints")
+
+
+_KINDS: dict[Any, str] = {
+    float: "a finite number", Extended: "a number or an infinity", int: "an int", bool: "True or False", str: "a str",
+}  # fmt: skip
 
 
 @lru_cache(maxsize=4096)

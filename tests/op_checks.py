@@ -83,6 +83,9 @@ def run(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
     for node in graph:
         attrs = dict(node.attrs)
         operands = [values[i] for i in node.inputs]
+        if node.op == "constant":
+            values.append(attrs["data"].array.astype(np.float64))
+            continue
         values.append(feeds[attrs["name"]] if "name" in attrs else REGISTRY[node.op].reference(operands, attrs))
     return values
 

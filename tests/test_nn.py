@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -95,6 +96,13 @@ def test_a_layer_needs_a_graph_or_gets_one() -> None:
         (lambda: nn.CausalSelfAttention("a", nn.AttentionConfig(12, 6, 4, 2, 3)), "head_dim: given 3, wanted an even"),
         (lambda: nn.Mlp("m", 3, 4, 5, "sine"), "Mlp: activation: given 'sine', wanted one of relu, gelu, silu"),
         (lambda: nn.Linear("fc", 0, 5), "Linear: in_features: given 0, wanted an int ≥ 1"),
+        (lambda: nn.Linear(7, 3, 5), "Linear: name: given 7, wanted a str"),  # type: ignore[arg-type]
+        (lambda: nn.Mlp("m", 3, 4, 0), "Mlp: out_features: given 0, wanted an int ≥ 1"),
+        (lambda: nn.Mlp("m", 3, 4, 5, ["relu"]), "Mlp: activation: given .'relu'., wanted one of"),  # type: ignore[arg-type]
+        (lambda: nn.SwiGluFfn("m", 3, 0), "SwiGluFfn: intermediate: given 0, wanted an int ≥ 1"),
+        (lambda: nn.CausalSelfAttention("a", 12), "config: given int 12, wanted an? AttentionConfig"),  # type: ignore[arg-type]
+        (lambda: nn.TransformerBlock("b", None), "config: given NoneType None, wanted a T"),  # type: ignore[arg-type]
+        (lambda: nn.TransformerBlock("b", nn.TransformerBlockConfig(6, 0, 4, 4, 2, 2)), "intermediate: given 0"),
         (lambda: nn.Linear("", 3, 5)(ops.input("x", (2, 4))), "3 and 4 differ|4 and 3 differ"),
     ],
 )  # fmt: skip
@@ -102,6 +110,25 @@ def test_a_wrong_layer_says_why(make: Callable[[], object], message: str) -> Non
     with Graph() as g, pytest.raises((GraphError, gd.ShapeError), match=message):
         make()
     assert not any(n.op == "matmul" for n in g)
+
+
+def test_a_layer_that_fails_leaves_nothing() -> None:
+    with Graph() as g:
+        ops.input("m.bias", (3,))
+        with pytest.raises(GraphError, match="'m.bias' again"):
+            nn.Linear("m", np.int64(4), 3)  # type: ignore[arg-type]  # its weight was there already
+        assert [n.name for n in g] == ["m.bias"]
+        x, attention = ops.input("x", (5, 6)), nn.CausalSelfAttention("a", nn.AttentionConfig(6, 4, 4, 2, 2, -1.0))
+        before = g.fingerprint()
+        with pytest.raises(GraphError, match="rope: theta: given -1.0"):
+            attention(x)  # three products were there already
+        assert g.fingerprint() == before
+
+
+def test_an_initializer_takes_numbers_alone() -> None:
+    for call in (lambda: gd.init.normal(-1.0), lambda: gd.init.constant("a"), lambda: gd.init.constant(math.inf)):  # type: ignore[arg-type]
+        with pytest.raises(gd.ArgumentError, match=r"^init\.\w+: [a-z ]+: given .*, wanted a finite number"):
+            call()
 
 
 # what they compute ----------------------------------------------------------------------------------------------------

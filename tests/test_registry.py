@@ -21,7 +21,7 @@ from gdlab.op import op as define
 from gdlab.ops import table
 from gdlab.plan.expr import FUNCTIONS, names
 from gdlab.rewrite import optimize
-from gdlab.types import TensorType
+from gdlab.types import TensorType, u32
 
 DOCS = Path(__file__).parent.parent / "docs" / "ops.md"
 
@@ -37,6 +37,40 @@ def test_a_record_is_whole(op: Op) -> None:
     assert op.no_grad is None or op.gradient is None, "either a gradient or a reason why there is none"
     assert op.kernel is not None or op.body is not None, "no way to lower it"
     assert len(op.samples) >= 3
+    assert op.bad or op.kind == "private" or op.name in TAKES_ANYTHING, "no call that is refused"
+
+
+TAKES_ANYTHING = ("stop_gradient", "materialize", "to_f32")
+# ops whose table in the specification names a kink, a tie, a pole or an index out of range
+KINKED = """abs argmax attains bce_loss clamp cos div dropout elu embedding equal gather gelu_erf greater greater_equal
+    l1_loss less less_equal log max max_inner max_pool_2d maximum min minimum normalize_inner_sum not_equal pow
+    pow_scalar prefix_last recip relu rsqrt scatter_add sign sin softplus sqrt stop_gradient to_u32 where"""
+
+
+@pytest.mark.parametrize("name", KINKED.split())
+def test_an_op_with_a_kink_has_a_sample_there(name: str) -> None:
+    assert any(s.kink for s in REGISTRY[name].samples)
+
+
+@pytest.mark.parametrize("op", [o for o in op_checks.working_ops() if o.samples[0].shapes], ids=lambda o: o.name)
+def test_an_operand_of_another_dtype_is_refused(op: Op) -> None:
+    """Numbers where indices are wanted, and indices where numbers are; nothing is relabelled."""
+    sample = op.samples[0]
+    for wrong in range(len(sample.shapes)):
+        with Graph() as g:
+            kinds = [(i in sample.integers) != (i == wrong) for i in range(len(sample.shapes))]
+            operands = [(ops.input_u32 if k else ops.input)(f"x{i}", sample.shapes[i]) for i, k in enumerate(kinds)]
+            before = g.fingerprint()
+            if op.any_dtype and op.family == "movement" and len(operands) == 1:
+                assert op(*op.spread(operands), **sample.attrs).type.dtype is u32
+                continue
+            if op.name == "to_f32":
+                continue
+            with pytest.raises(GdlabError, match=rf"^{op.name}: operands: given .*[uf]32") as refused:
+                op(*op.spread(operands), **sample.attrs)
+            assert isinstance(refused.value, DTypeError) or op.kind == "private"
+            assert g.fingerprint() == before
+
 
 
 @pytest.mark.parametrize("op", REGISTRY.values(), ids=list(REGISTRY))
@@ -222,9 +256,19 @@ def test_a_failed_broadcast_leaves_no_node() -> None:
         (lambda x: x.sum(0, keepdims=1), "sum: keepdims: given 1, wanted True or False"),
         (lambda x: x.sum("0"), "sum: axes: given '0', wanted ints"),
         (lambda x: x / 0, "div: divisor: given 0, wanted a number other than 0"),
-        (lambda x: x**x, "pow: exponent: given %0"),
-        (lambda x: x + np.ones(3), "add: operand: given ndarray"),
-        (lambda x: np.ones((4, 6)) @ x, "matmul: operand: given ndarray"),
+        (lambda x: x**True, "pow: operand: given bool True, wanted a value of a graph"),
+        (lambda x: x + np.ones(3), "add: operand: given ndarray of shape [3], wanted a value of a graph\n  at "),
+        (lambda x: np.ones((4, 6)) @ x, "matmul: operand: given ndarray of shape [4, 6], wanted a value of a graph"),
+        (lambda x: np.asarray(x), "value: array: given %0"),
+        (lambda x: 1e39 / x, "scale: factor: given 1e+39, wanted a finite number"),
+        (lambda x: 1e39 - x, "add_scalar: value: given 1e+39, wanted a finite number"),
+        (lambda x: x.sum(True), "sum: axes: given True, wanted ints"),
+        (lambda x: x.tile_inner(True), "tile_inner: repeats: given True, wanted an int"),
+        (lambda x: x.reshape(6, 5), "reshape: shape: given 24 elements, wanted 30 (f32[6, 5])"),
+        (lambda x: x.reshape(6, 4.0), "reshape: arguments: given 3, wanted 2: (x: Value, shape: tuple[int, ...])"),
+        (lambda x: ops.relu(x, graph=Graph()), "relu: graph: given another graph, wanted that of the operands"),
+        (lambda x: ops.split(x, [2, 2], True), "split: axis: given True, wanted an axis in -2 … 1"),
+        (lambda x: ops.t5_relative_bias(x, 3, 3, "9"), "t5_relative_bias: max_distance: given '9', wanted a number"),
         (lambda x: x[4], "getitem: axis 0: given 4, wanted an index in -4 … 3"),
         (lambda x: x[:, 2:2], "getitem: axis 1: given 2:2, wanted a step ≥ 1 and at least one of 6 elements"),
         (lambda x: x[::-1], "getitem: axis 0: given ::-1, wanted a step ≥ 1"),
@@ -240,6 +284,21 @@ def test_a_wrong_call_says_why(call: Callable[[Value], object], message: str) ->
             call(x)
         assert message in str(refused.value)
         assert len(g) == 1
+
+
+def test_a_refused_call_tells_the_line_of_the_user() -> None:
+    with Graph():
+        x = ops.input("x", (4, 6))
+        for call in (lambda: x @ x, lambda: x[9], lambda: ops.concat([x, x], 5), lambda: ops.input("x", (3,))):
+            with pytest.raises(GdlabError) as refused:
+                call()
+            line = call.__code__.co_firstlineno
+            assert refused.value.source.line == line and str(refused.value).endswith(f"{__file__}:{line} in <lambda>")
+
+
+def test_help_shows_the_call_without_quotes() -> None:
+    assert repr(ops.clamp) == "<op clamp(x: Value, lo: float, hi: float) -> Value>"
+    assert repr(ops.concat) == "<op concat(values: Sequence[Value], axis: int) -> Value>"
 
 
 def test_equal_calls_make_equal_nodes() -> None:
@@ -276,6 +335,10 @@ EXPRESSIONS = {
     "x ** -0.5": ["rsqrt"],
     "x ** -1": ["recip"],
     "x ** 3": ["pow_scalar"],
+    "x ** y": ["pow"],
+    "2 ** x": ["full", "pow"],
+    "abs(x)": ["abs"],
+    "+x": [],
     "x + y": ["add"],
     "x - y": ["sub"],
     "x * y": ["mul"],
@@ -291,6 +354,7 @@ EXPRESSIONS = {
     "x[1::2, ::3]": ["slice"],
     "x[:]": [],
     "x.reshape(-1)": ["reshape"],
+    "x.reshape(2, -1, 3)": ["reshape"],
     "x.mean(-1, keepdims=True)": ["mean"],
     "x.sum()": ["sum"],
 }

@@ -2,6 +2,7 @@
 
 import gdlab.ops.operators  # noqa: F401 (fills the operators of a Value)
 import gdlab.ops.packed  # noqa: F401 (a private op: only rules make it)
+import gdlab.ops.rope_scaled  # noqa: F401 (private ops: the rope ops with `freq_factors`)
 from gdlab.ops.attention import (
     biased_attention,
     causal_attention,

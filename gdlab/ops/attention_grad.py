@@ -57,7 +57,17 @@ def attend(q: Array, k: Array, v: Array, h: int, kv: int, d: int, allowed: Array
     scores = np.where(allowed, pair(q, h) @ pair(k, kv, h // kv).transpose(0, 2, 1) / np.sqrt(d), -np.inf)
     powers = np.exp(scores - scores.max(axis=2, keepdims=True))
     weights = powers / powers.sum(axis=2, keepdims=True)
-    return _joined(weights @ pair(v, kv, h // kv))
+    return _joined(of_seen(weights, pair(v, kv, h // kv), allowed))
+
+
+def of_seen(weights: Array, values: Array, allowed: Array) -> Array:
+    """weights [heads, rows, columns] @ values [heads, columns, d], where what a row does not see is left out, not
+    multiplied by 0: it may be a NaN."""
+    product: Array = weights @ values
+    for row in np.flatnonzero(np.isnan(product).any(axis=(0, 2))):
+        mine = weights[:, row][:, None, allowed[row]]
+        product[:, row] = (mine @ values[:, allowed[row]])[:, 0]
+    return product
 
 
 def _lse_numpy(
@@ -92,7 +102,8 @@ def _grad_q_numpy(
     causal: bool, window: int,
 ) -> Array:  # fmt: skip
     of_scores = _score_gradient(q, k, v, lse, delta, g, num_heads, num_kv_heads, head_dim, causal, window)
-    return _joined(of_scores @ pair(k, num_kv_heads, num_heads // num_kv_heads))
+    keys = pair(k, num_kv_heads, num_heads // num_kv_heads)
+    return _joined(of_seen(of_scores, keys, seen(len(q), len(k), causal, window)))
 
 
 def _grad_k_numpy(
@@ -100,7 +111,8 @@ def _grad_k_numpy(
     causal: bool, window: int,
 ) -> Array:  # fmt: skip
     of_scores = _score_gradient(q, k, v, lse, delta, g, num_heads, num_kv_heads, head_dim, causal, window)
-    return _to_key_heads(of_scores.transpose(0, 2, 1) @ pair(q, num_heads), num_kv_heads)
+    allowed = seen(len(q), len(k), causal, window).T
+    return _to_key_heads(of_seen(of_scores.transpose(0, 2, 1), pair(q, num_heads), allowed), num_kv_heads)
 
 
 def _grad_v_numpy(
@@ -108,7 +120,8 @@ def _grad_v_numpy(
     window: int,
 ) -> Array:  # fmt: skip
     weights = _weights(q, k, lse, num_heads, num_kv_heads, head_dim, causal, window)
-    return _to_key_heads(weights.transpose(0, 2, 1) @ pair(g, num_heads), num_kv_heads)
+    allowed = seen(len(q), len(k), causal, window).T
+    return _to_key_heads(of_seen(weights.transpose(0, 2, 1), pair(g, num_heads), allowed), num_kv_heads)
 
 
 # the meaning, in ops --------------------------------------------------------------------------------------------------
@@ -276,8 +289,8 @@ def _sums(name: str, of_keys: bool, second: bool) -> Shader:
     )  # fmt: skip
 
 
-SIZES = (  # queries, keys, heads, kv heads, head_dim, causal, window
-    (1, 1, 1, 1, 1, True, 0), (5, 9, 4, 2, 6, False, 0), (7, 7, 4, 2, 8, True, 3), (33, 33, 2, 1, 16, True, 0),
+SIZES = (  # queries, keys, heads, kv heads, head_dim, causal, window; the first two with a NaN, too
+    (7, 7, 4, 2, 8, True, 3), (5, 9, 4, 2, 6, False, 0), (1, 1, 1, 1, 1, True, 0), (33, 33, 2, 1, 16, True, 0),
     (70, 70, 1, 1, 64, True, 40),
 )  # fmt: skip
 

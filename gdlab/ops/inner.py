@@ -72,11 +72,21 @@ def _shift(x: Array, offset: int) -> Array:
     return out
 
 
+def _within(x: Value, offset: int) -> dict[str, Any]:
+    """Shifted by more than the whole row is shifted by the whole row."""
+    n = x.shape[-1]
+    return {"offset": max(-n, min(n, offset))}
+
+
 @op(
     numpy=_shift,
     kernel=Movement(_shifted),
-    samples=tuple(Sample(shape, attrs={"offset": o}) for shape, o in (((3, 5), 2), ((3, 5), -1), ((2, 2, 70), 0),
-                                                                      ((2, 3), 3), ((2, 3), -7), ((7,), 6))),
+    samples=tuple(
+        Sample(shape, attrs={"offset": o})
+        for shape, o in (((3, 5), 2), ((3, 5), -1), ((2, 2, 70), 0), ((2, 3), 3), ((2, 3), -7), ((7,), 6),
+                         ((2, 3), -(2**31)), ((2, 3), 2**40))
+    ),
+    canonical=_within,
     bad=(Bad(("u32[3, 5]",), "wanted f32 operands", {"offset": 1}),
          Bad(("f32[3]",), "shift_inner: offset: given 0.5, wanted an int", {"offset": 0.5})),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.errors import ArgumentError, DTypeError, ShapeError
-from gdlab.graph import METHODS, Value
+from gdlab.graph import METHODS, Value, whole
 from gdlab.op import Bad, Grads, Refused, Sample, Shader, Values, Work, op, want
 from gdlab.ops.movement import axis_of, slice
 from gdlab.types import Shape, TensorType
@@ -75,6 +75,7 @@ def _along(x: Value, start: int, stop: int, axis: int) -> Value:
     return x if (start, stop) == (0, x.shape[axis]) else slice(x, starts, stops)
 
 
+@whole
 def split(x: Value, sizes: Sequence[int], axis: int) -> tuple[Value, ...]:
     """The parts of these sizes along an axis, as a tuple: any[..., a + b, ...] -> any[..., a, ...], any[..., b, ...].
 
@@ -83,10 +84,10 @@ def split(x: Value, sizes: Sequence[int], axis: int) -> tuple[Value, ...]:
     if not isinstance(x, Value):
         raise ArgumentError("split", "operand", f"{type(x).__name__} {x!r:.60}", "a value of a graph")
     rank = x.type.rank
-    if not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
+    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
         raise ShapeError("split", "axis", repr(axis), f"an axis in {-rank} … {rank - 1}")
     extent = x.shape[axis]
-    parts = list(sizes) if isinstance(sizes, Sequence) else []
+    parts = list(sizes) if isinstance(sizes, (Sequence, np.ndarray)) else []
     if not parts or any(not isinstance(n, (int, np.integer)) or n < 1 for n in parts) or sum(parts) != extent:
         wanted = f"ints ≥ 1 that add up to {extent}, axis {axis} of {x.type}"
         raise ShapeError("split", "sizes", f"{sizes!r:.60}", wanted)

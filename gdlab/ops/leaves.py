@@ -68,7 +68,8 @@ def scalar(value: float, *, graph: Graph | None = None) -> Value:
     kernel=Fill("value"),
     samples=(Sample(attrs={"shape": (3, 5), "value": 2.5}), Sample(attrs={"shape": (1,), "value": -0.0}),
              Sample(attrs={"shape": (70,), "value": 1e-3})),
-    bad=(Bad((), "ints ≥ 1", {"shape": (0,), "value": 1.0}), Bad((), "a finite number", {"shape": (2,), "value": "x"})),
+    bad=(Bad((), "ints ≥ 1", {"shape": (0,), "value": 1.0}),
+         Bad((), "a number or an infinity", {"shape": (2,), "value": "x"})),
     no_grad="ends",
 )  # fmt: skip
 def full(shape: tuple[int, ...], value: Extended) -> TensorType:

@@ -20,6 +20,7 @@ NOT_F32 = (Bad(("u32[3, 5]",), "given u32[3, 5], wanted f32 operands"),)
 
 # kernels over rows ----------------------------------------------------------------------------------------------------
 REGISTERS = 32  # fours of a row that one invocation keeps
+MOST_FOURS = 1 << 16  # of a row that eight invocations walk: a software adapter counts their loop trips
 
 
 def _row_work(passes: int, in_registers: bool) -> WorkRule:
@@ -43,9 +44,26 @@ def _row_work(passes: int, in_registers: bool) -> WorkRule:
     return rule
 
 
-def row_kernel(name: str, passes: int) -> Shader:
-    """`{name}.wgsl`, and on hardware `{name}_rows.wgsl`, which keeps rows in registers."""
-    return Shader(f"{name}.wgsl", _row_work(passes, False), Shader(f"{name}_rows.wgsl", _row_work(passes, True)))
+def row_kernel(name: str, passes: int, fours: bool = False) -> Shader:
+    """`{name}.wgsl`, and on hardware `{name}_rows.wgsl`, which keeps rows in registers; with `fours`,
+    `{name}_fours.wgsl` on software adapters."""
+    rows = Shader(f"{name}_rows.wgsl", _row_work(passes, True))
+    by_four = Shader(f"{name}_fours.wgsl", _fours_work(passes)) if fours else None
+    return Shader(f"{name}.wgsl", _row_work(passes, False), rows, fours=by_four)
+
+
+def _fours_work(passes: int) -> WorkRule:
+    """The work of a kernel over rows of QUADS fours: none where a row does not end with one."""
+    plain = _row_work(passes, False)
+
+    def rule(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
+        work, width = plain(types, result, attrs), result.shape[-1]
+        assert work is not None  # rows fit everything
+        if width % 4 or width > MOST_FOURS * 4:
+            return None
+        return Work(work.units, work.length, {**work.constants, "QUADS": width // 4}, work.flops)
+
+    return rule
 
 
 # softmax --------------------------------------------------------------------------------------------------------------
@@ -55,7 +73,7 @@ def _softmax(x: Array) -> Array:
     return powers / total
 
 
-@op(numpy=_softmax, kernel=row_kernel("softmax", 5), samples=(*ROWS, LOST), bad=NOT_F32)
+@op(numpy=_softmax, kernel=row_kernel("softmax", 5, fours=True), samples=(*ROWS, LOST), bad=NOT_F32)
 def softmax(x: Value) -> TensorType:
     """e^(x − max) over its sum along the last axis: f32[..., n] -> f32[..., n]; a row of −inf gives NaN."""
     return x.type
@@ -72,7 +90,7 @@ def _log_softmax(x: Array) -> Array:
     return shifted - np.log(total)
 
 
-@op(numpy=_log_softmax, kernel=row_kernel("log_softmax", 5), samples=(*ROWS, LOST), bad=NOT_F32)
+@op(numpy=_log_softmax, kernel=row_kernel("log_softmax", 5, fours=True), samples=(*ROWS, LOST), bad=NOT_F32)
 def log_softmax(x: Value) -> TensorType:
     """x − max − ln Σ e^(x − max) along the last axis, never the logarithm of a softmax: f32[..., n] -> f32[..., n]."""
     return x.type
@@ -129,7 +147,7 @@ def _like(wanted: str, eps: float, g: Value, x: Value, *weights: Value) -> None:
 @fused(
     label="",
     family="reduction",
-    kernel=row_kernel("rms_norm", 4),
+    kernel=row_kernel("rms_norm", 4, fours=True),
     samples=_norm_samples(1),
     bad=_norm_bad(1, "wanted x[…, n] and w[n]"),
     check=lambda x, w, eps: _row_each("x[…, n] and w[n]", eps, x, w),
@@ -184,7 +202,7 @@ def _sum_to_row(x: Value) -> Value:
 @fused(
     label="",
     family="reduction",
-    kernel=row_kernel("layer_norm", 7),
+    kernel=row_kernel("layer_norm", 7, fours=True),
     samples=_norm_samples(2),
     bad=_norm_bad(2, "wanted x[…, n], w[n] and b[n]"),
     check=lambda x, w, b, eps: _row_each("x[…, n], w[n] and b[n]", eps, x, w, b),

@@ -19,6 +19,7 @@ OVER_AXES = (
     Sample((300, 3), attrs={"axes": 0}), Sample((2, 3, 4), attrs={"axes": (0, 2)}),
     Sample((2, 3, 4), attrs={"axes": (1, 2), "keepdims": True}), Sample((4, 5)), Sample((1,), attrs={"axes": (0,)}),
 )  # fmt: skip
+NOT_F32 = (Bad(("u32[3, 5]",), "given u32[3, 5], wanted f32 operands"),)
 BAD_AXES = (
     Bad(("f32[3, 5]",), "axis: given 2, wanted an axis in -2 … 1", {"axes": (2,)}),
     Bad(("f32[3, 5]",), "axes: given [1, 1], wanted at least one axis, each once", {"axes": (1, -1)}),
@@ -98,7 +99,7 @@ WHOLE = (Sample((3, 5)), Sample((70_000,)), Sample((2, 3, 4)), Sample((1, 1)))
 MATRICES = tuple(Sample(shape) for shape in ((3, 5), (1, 70_000), (70_000, 2), (2, 300), (2, 3, 4), (1, 1)))
 
 
-@op(numpy=lambda x: np.reshape(np.sum(x), 1), kernel=Reduction("sum", axes=_all), samples=WHOLE)
+@op(numpy=lambda x: np.reshape(np.sum(x), 1), kernel=Reduction("sum", axes=_all), samples=WHOLE, bad=NOT_F32)
 def sum_all(x: Value) -> Shape:
     """Sum of all elements: f32[...] -> f32[1]."""
     return (1,)
@@ -109,7 +110,12 @@ def _(g: Value, out: Value, x: Value) -> Grads:
     return (g.broadcast_to(x.shape),)
 
 
-@op(numpy=lambda x: np.reshape(np.mean(x), 1), kernel=Reduction("sum", "acc / n", _all), samples=WHOLE)
+@op(
+    numpy=lambda x: np.reshape(np.mean(x), 1),
+    kernel=Reduction("sum", "acc / n", _all),
+    samples=WHOLE,
+    bad=NOT_F32,
+)
 def mean_all(x: Value) -> Shape:
     """Mean of all elements: f32[...] -> f32[1]."""
     return (1,)
@@ -137,7 +143,12 @@ def _(g: Value, out: Value, x: Value) -> Grads:
     return (g.broadcast_to(x.shape),)
 
 
-@op(numpy=lambda x: np.sum(x, axis=-1, keepdims=True), kernel=Reduction("sum", axes=_last), samples=MATRICES)
+@op(
+    numpy=lambda x: np.sum(x, axis=-1, keepdims=True),
+    kernel=Reduction("sum", axes=_last),
+    samples=MATRICES,
+    bad=NOT_F32,
+)
 def sum_inner(x: Value) -> Shape:
     """Sum over the last axis, which is kept: f32[..., n] -> f32[..., 1]."""
     return (*x.shape[:-1], 1)
@@ -152,6 +163,7 @@ def _(g: Value, out: Value, x: Value) -> Grads:
     numpy=lambda x: np.mean(x, axis=-1, keepdims=True),
     kernel=Reduction("sum", "acc / n", _last),
     samples=MATRICES,
+    bad=NOT_F32,
 )
 def mean_inner(x: Value) -> Shape:
     """Mean over the last axis, which is kept: f32[..., n] -> f32[..., 1]."""
@@ -198,6 +210,7 @@ def min(x: Value, axes: tuple[int, ...] | None = None, keepdims: bool = False) -
     numpy=lambda x: np.max(x, axis=-1, keepdims=True),
     kernel=Reduction("max", axes=_last),
     samples=(*MATRICES, Sample((2, 3), values=TIED, grads=([[0, 0.5, 0.5], [THIRD] * 3],))),
+    bad=NOT_F32,
 )
 def max_inner(x: Value) -> Shape:
     """Largest element over the last axis, kept as 1: f32[..., n] -> f32[..., 1]; NaN wins. Ties share the gradient."""

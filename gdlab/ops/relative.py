@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from gdlab.errors import ArgumentError, GraphError, ShapeError
-from gdlab.graph import Value
-from gdlab.op import Array
+from gdlab.graph import Value, whole
+from gdlab.op import Array, is_number
 from gdlab.ops.index import gather
 from gdlab.ops.leaves import constant_u32
 
 WHERE = "t5_relative_bias"
 
 
+@whole
 def t5_relative_bias(table: Value, q: int, k: int, max_distance: int = 128, bidirectional: bool = True) -> Value:
     """A bias per head for every query and key by their distance: f32[heads, buckets] -> f32[heads, q, k].
 
@@ -29,6 +30,8 @@ def t5_relative_bias(table: Value, q: int, k: int, max_distance: int = 128, bidi
         raise ShapeError(WHERE, "operands", str(table.type), wanted)
     if not all(isinstance(n, (int, np.integer)) and n >= 1 for n in (q, k)):
         raise GraphError(WHERE, "q and k", f"{q!r} and {k!r}", "ints ≥ 1")
+    if not is_number(max_distance):
+        raise GraphError(WHERE, "max_distance", repr(max_distance), "a number")
     if not max_distance > table.shape[1] // least:
         wanted = f"more than the {table.shape[1] // least} distances with buckets of their own"
         raise GraphError(WHERE, "max_distance", repr(max_distance), wanted)

@@ -22,16 +22,19 @@ def rates(theta: float, head_dim: int) -> dict[str, tuple[int, ...]]:
     return {"rates": tuple(t >> 16 for t in turns), "rests": tuple(t & 0xFFFF for t in turns)}
 
 
-def turned(x: Array, positions: Array, theta: float, head_dim: int, back: bool = False) -> Array:
-    """x f64[rows, heads·d] with the pairs (j, j + d/2) of every head turned by positions · θ^(−2j/d), in float64."""
-    angles = np.outer(positions, theta ** (-2 * np.arange(head_dim // 2) / head_dim))[:, None, :]
+def turned(
+    x: Array, positions: Array, theta: float, head_dim: int, back: bool = False, factors: Array | float = 1.0
+) -> Array:  # fmt: skip
+    """x f64[rows, heads·d] with the pairs (j, j + d/2) of every head turned by positions · θ^(−2j/d) / factors, in
+    float64."""
+    angles = np.outer(positions, theta ** (-2 * np.arange(head_dim // 2) / head_dim) / factors)[:, None, :]
     cosine, sine = np.cos(angles), np.sin(-angles if back else angles)
     low, high = np.split(x.reshape(len(x), -1, head_dim), 2, axis=2)
     both: Array = np.concatenate([low * cosine - high * sine, low * sine + high * cosine], axis=2)
     return both.reshape(x.shape)
 
 
-def _bound(m: Array, *where: Array, theta: float, head_dim: int, offset: int = 0) -> Array:
+def rotation(m: Array, *where: Array, theta: float, head_dim: int, offset: int = 0) -> Array:
     """The error scale: both halves of a pair count in full, whatever the angle."""
     low, high = np.split(m.reshape(len(m), -1, head_dim), 2, axis=2)
     both: Array = np.concatenate([low + high, low + high], axis=2)
@@ -52,11 +55,11 @@ def _work(back: bool) -> WorkRule:
 
 def _kernel(where: str, back: bool = False) -> Shader:
     """The kernel with positions from `where`: rope_offset, rope_dynamic, rope_positions."""
-    return Shader(f"{where}.wgsl + rope_turn.wgsl", _work(back), bound=_bound)
+    return Shader(f"{where}.wgsl + rope_turn.wgsl", _work(back), bound=rotation)
 
 
 # what every form wants ------------------------------------------------------------------------------------------------
-def _check(x: Value, theta: float, head_dim: int) -> TensorType:
+def check(x: Value, theta: float, head_dim: int) -> TensorType:
     if x.type.dtype is not f32:
         raise Refused("f32 operands", error=DTypeError)
     want(x.type.rank == 2, "x[rows, heads·head_dim]: reshape other ranks first")
@@ -66,7 +69,7 @@ def _check(x: Value, theta: float, head_dim: int) -> TensorType:
     return x.type
 
 
-def _check_u32(index: Value, shape: tuple[int, ...], wanted: str) -> None:
+def check_u32(index: Value, shape: tuple[int, ...], wanted: str) -> None:
     if index.type.dtype is not u32:
         raise Refused(wanted, error=DTypeError)
     want(index.shape == shape, wanted)
@@ -100,9 +103,9 @@ def _bad(types: tuple[str, ...] = (), **attrs: Any) -> tuple[Bad, ...]:
 def rope(x: Value, theta: float, head_dim: int) -> TensorType:
     """Pairs (j, j + d/2) of every head turned by i · θ^(−2j/d) in row i: f32[rows, heads·d] -> the same; d even.
 
-    J. Su et al., RoFormer, 2021; the halves of a head are its pairs.
+    J. Su et al., RoFormer, 2021; the halves of a head are its pairs. `freq_factors` f32[d/2] divide the angles.
     """
-    return _check(x, theta, head_dim)
+    return check(x, theta, head_dim)
 
 
 @rope.vjp
@@ -120,7 +123,7 @@ def _(g: Value, out: Value, x: Value, theta: float, head_dim: int) -> Grads:
 def rope_with_offset(x: Value, theta: float, offset: int, head_dim: int) -> TensorType:
     """`rope` whose row i stands at position i + offset: f32[rows, heads·d] -> the same; offset ≥ 0."""
     want(0 <= offset < 2**32, "an int in 0 … 2^32 − 1", offset, "offset")
-    return _check(x, theta, head_dim)
+    return check(x, theta, head_dim)
 
 
 @rope_with_offset.vjp
@@ -137,7 +140,7 @@ def _(g: Value, out: Value, x: Value, theta: float, offset: int, head_dim: int) 
 )
 def rope_grad(x: Value, theta: float, offset: int, head_dim: int) -> TensorType:
     """The rotation of `rope_with_offset` backwards: f32[rows, heads·d] -> the same."""
-    return _check(x, theta, head_dim)
+    return check(x, theta, head_dim)
 
 
 @rope_grad.vjp
@@ -147,8 +150,8 @@ def _(g: Value, out: Value, x: Value, theta: float, offset: int, head_dim: int) 
 
 # an offset from a tensor ----------------------------------------------------------------------------------------------
 def _dynamic(x: Value, offset: Value, theta: float, head_dim: int) -> TensorType:
-    _check_u32(offset, (1,), "offset u32[1]")
-    return _check(x, theta, head_dim)
+    check_u32(offset, (1,), "offset u32[1]")
+    return check(x, theta, head_dim)
 
 
 def _dynamic_numpy(back: bool) -> Any:
@@ -196,8 +199,8 @@ def _(g: Value, out: Value, x: Value, offset: Value, theta: float, head_dim: int
 
 # a position for each row ----------------------------------------------------------------------------------------------
 def _positions(x: Value, positions: Value, theta: float, head_dim: int) -> TensorType:
-    checked = _check(x, theta, head_dim)
-    _check_u32(positions, x.shape[:1], "positions u32[rows]")
+    checked = check(x, theta, head_dim)
+    check_u32(positions, x.shape[:1], "positions u32[rows]")
     return checked
 
 

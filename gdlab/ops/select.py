@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gdlab.graph import Value
-from gdlab.op import Array, Elementwise, Grads, Sample, op, want
+from gdlab.op import Array, Bad, Elementwise, Grads, Sample, op, want
 from gdlab.ops.elementwise import BINARY, MISFITS, NAN
 from gdlab.types import TensorType
 
@@ -100,7 +100,8 @@ def not_equal(a: Value, b: Value) -> TensorType:
         Sample((4,), (4,), (4,), values=([0.0, 1.0, NAN, -0.0], [NAN, 2.0, 3.0, float("inf")], [1.0, NAN, NAN, 4.0]),
                grads=(None, [0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0])),
     ),
-    bad=MISFITS[:0],
+    bad=(Bad(("f32[3, 5]", "f32[4]", "f32[5]"), "and f32[4] and f32[5], wanted shapes that broadcast to one"),
+         Bad(("u32[3]", "f32[3]", "f32[3]"), "given u32[3] and f32[3] and f32[3], wanted f32 operands")),
     broadcasts=True,
 )  # fmt: skip
 def where(condition: Value, a: Value, b: Value) -> TensorType:
