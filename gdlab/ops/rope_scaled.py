@@ -10,8 +10,7 @@ import numpy as np
 
 from gdlab.errors import DTypeError
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Grads, Op, Refused, Sample, Shader, Work, op, want
-from gdlab.op import _Spelled as Spelled
+from gdlab.op import Array, Bad, Grads, Op, Refused, Sample, Shader, Spelled, Work, op, want
 from gdlab.ops.leaves import constant
 from gdlab.ops.rope import T, rates, rope, rope_dynamic_offset, rope_positions, rope_with_offset, rotation, turned
 from gdlab.ops.rope import check as check_rope

@@ -1,259 +1,37 @@
-"""An op is one record: `@op`, `@fused` make builder, shape rule, reference, gradient, kernel, samples of one function.
-
-The registry here is what everything else is derived from: methods of a `Value`, shape inference, the reference,
-autodiff, the e-graph, WGSL, the docs table, completion and the tests.
-"""
+"""The record of an op, the registry, and the decorators that fill it."""
 
 from __future__ import annotations
 
 import inspect
-import math
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from types import UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 
-from gdlab.errors import ArgumentError, DTypeError, GdlabError, GraphError, ShapeError
-from gdlab.graph import METHODS, Attrs, AttrVar, ConstantData, Graph, Value, capture, current_graph, scratch, whole
-from gdlab.types import DType, Shape, TensorType, broadcast_shapes, f16, f32, u32
+from gdlab.errors import ArgumentError, DTypeError, GraphError, ShapeError
+from gdlab.graph import METHODS, Attrs, AttrVar, Graph, Value, capture, current_graph, scratch, whole
+from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf
+from gdlab.op.parameter import (
+    WANTED_VALUE,
+    Parameter,
+    Refused,
+    Values,
+    coerce,
+    is_number,
+    parameters_of,
+    shown,
+    signature_of,
+)
+from gdlab.op.sample import Array, Bad, Sample
+from gdlab.types import DType, TensorType, broadcast_shapes, f16, f32, u32
 
-Array = np.ndarray[Any, Any]
-Values = tuple[Value, ...]
-Extended = Annotated[float, "or an infinity"]  # annotates attributes such as the bounds of clamp
 Grad = Value | Callable[[], Value] | None
 Grads = tuple[Grad, ...]
-Family = Literal[
-    "leaf", "elementwise", "contraction", "reduction", "loss", "movement", "index", "random", "update"
-]
 Safety = Literal["exact", "rounding", "reassoc", "approx"]
 Phase = Literal["forward", "full", "inference"]
 ALL_PHASES: tuple[Phase, ...] = ("forward", "full", "inference")
-
-
-# kernels: what lowering needs to know of an op ------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Leaf:
-    """An input, parameter or constant: a buffer that no dispatch writes."""
-
-
-@dataclass(frozen=True)
-class Alias:
-    """The operand's own elements in row-major order: no dispatch."""
-
-
-@dataclass(frozen=True)
-class Elementwise:
-    """One WGSL expression over the operand and attribute names of the builder, such as ``"x / (1.0 + exp(-x)) * y"``.
-
-    It is also a Python expression: the cpu device runs the same text (`select(false, true, condition)` as in WGSL).
-    """
-
-    expr: str
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """A fold over axes: `combine` over all elements, then `finish`, an expression over `acc` and the count `n`."""
-
-    combine: Literal["sum", "max", "min"]
-    finish: str = "acc"
-    axes: Callable[[TensorType, Mapping[str, Any]], tuple[int, ...]] = lambda t, attrs: attrs["axes"]
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a `Shader` has to do on operands of given types: `units` independent pieces of `length` steps each, which
-    neighbouring invocations may share (0: one invocation does a piece alone); the constants that its text names (ints
-    become `u32`, floats `f32`); floating point operations. With `group` the file brings its own `main`, and `units`
-    counts workgroups of `group` invocations. `tables` are constant arrays of u32; `trips` counts the loop turns of one
-    invocation, where they may be many; `extents` is what the label shows instead of units and length."""
-
-    units: int
-    length: int = 0
-    constants: Mapping[str, int | float] = field(default_factory=dict)
-    flops: int = 0
-    group: int = 0
-    tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    trips: int = 0
-    extents: str = ""
-
-
-# (operand types, result type, attributes) -> the work, or None where this form does not fit
-WorkRule = Callable[[tuple[TensorType, ...], TensorType, Mapping[str, Any]], Work | None]
-
-
-@dataclass(frozen=True)
-class Shader:
-    """A kernel of its own: `file` in `shaders/` (what it may call: `gdlab/kernels/custom.py`), and a NumPy form by that
-    name in the cpu device (`gdlab/device/forms/`). `a.wgsl + b.wgsl`: two files that call each other's functions.
-
-    `hardware` is a second form for hardware adapters, used where its `work` is not None, else its own; `fours` is one
-    for software adapters, which works by four. `linear`:
-    |result| on absolute operands bounds the rounding error (sums of products, selections); `bound(*scales, **attrs)`
-    says it of a sum of products with signs of its own, from the error scales of the operands. `scalars` names the
-    per-step numbers it reads. `in_place` is the form of a cache write that leaves in the cache what it does not write:
-    its operand 1 is then its result, and its work counts what is written.
-    """
-
-    file: str
-    work: WorkRule
-    hardware: Shader | None = None
-    linear: bool = False
-    scalars: tuple[str, ...] = ()
-    bound: Callable[..., Array] | None = None
-    in_place: Shader | None = None
-    fours: Shader | None = None
-
-
-def by_rows(passes: int) -> WorkRule:
-    """The work of a kernel over rows of the last axis, `passes` operations per element."""
-
-    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
-        width = result.shape[-1]
-        rows = result.num_elements // width
-        return Work(rows, width, {"ROWS": rows, "WIDTH": width}, passes * result.num_elements)
-
-    return work
-
-
-@dataclass(frozen=True)
-class Contraction:
-    """A matrix product; `a` and `b` spell the stored layouts: ``"mk"`` or ``"km"``, ``"kn"`` or ``"nk"``."""
-
-    a: Literal["mk", "km"]
-    b: Literal["kn", "nk"]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """Along one axis of the result: element i comes from coordinate (i − lo) / step of the operand, where that is a
-    whole number in 0 … extent − 1, and steps `stride` elements per coordinate; elsewhere it is the fill value."""
-
-    stride: int
-    lo: int = 0
-    step: int = 1
-    extent: int | None = None
-
-
-@dataclass(frozen=True)
-class Movement:
-    """An affine gather: `map(operand type, result type, attrs)` gives (offset, one Axis per result axis, fill)."""
-
-    map: Callable[[TensorType, TensorType, Mapping[str, Any]], tuple[int, tuple[Axis, ...], float]]
-
-
-@dataclass(frozen=True)
-class Fill:
-    """Every element is the value of this expression over the attributes; as an operand a literal, without a buffer."""
-
-    expr: str
-
-
-Kernel = Leaf | Alias | Elementwise | Reduction | Shader | Contraction | Movement | Fill
-_FAMILY: dict[type, Family] = {
-    Leaf: "leaf",
-    Alias: "movement",
-    Elementwise: "elementwise",
-    Reduction: "reduction",
-    Shader: "reduction",
-    Contraction: "contraction",
-    Movement: "movement",
-    Fill: "leaf",
-}
-
-
-# samples: what the tests feed -----------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Sample:
-    """Operands for the tests: `Sample((3, 5), (5,), attrs={"axis": 0}, low=-2, high=2)`.
-
-    Elements are uniform in low … high, or `values` (one entry per operand, None: random). `kink` marks points where the
-    derivative jumps: there a central difference means nothing, and `grads`, when given, holds the gradient of the sum
-    of the result by convention (one entry per operand, None: no gradient). `integers={0: 7}`: operand 0 is u32, its
-    elements are below 7. Shapes of a leaf are its attributes.
-    """
-
-    shapes: tuple[Shape, ...]
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-    low: float = -2.0
-    high: float = 2.0
-    values: tuple[Any, ...] | None = None
-    kink: bool = False
-    grads: tuple[Any, ...] | None = None
-    integers: Mapping[int, int] = field(default_factory=dict)
-
-    def __init__(
-        self,
-        *shapes: Shape,
-        attrs: Mapping[str, Any] | None = None,
-        low: float = -2.0,
-        high: float = 2.0,
-        values: tuple[Any, ...] | None = None,
-        kink: bool = False,
-        grads: tuple[Any, ...] | None = None,
-        integers: Mapping[int, int] | None = None,
-    ) -> None:
-        for name, value in (
-            ("shapes", shapes), ("attrs", dict(attrs or {})), ("low", low), ("high", high), ("values", values),
-            ("kink", kink or grads is not None), ("grads", grads), ("integers", dict(integers or {})),
-        ):  # fmt: skip
-            object.__setattr__(self, name, value)
-
-    def arrays(self, seed: int = 0) -> list[Array]:
-        """The operands as float64 arrays that float32 holds exactly; those of indices as uint32."""
-        rng = np.random.default_rng(seed)
-        out: list[Array] = []
-        for i, shape in enumerate(self.shapes):
-            given = None if self.values is None else self.values[i]
-            if i in self.integers:
-                data = rng.integers(self.integers[i], size=shape) if given is None else np.broadcast_to(given, shape)
-                out.append(np.asarray(data, np.uint32))
-                continue
-            data = rng.uniform(self.low, self.high, shape) if given is None else np.broadcast_to(given, shape)
-            out.append(np.asarray(data, np.float32).astype(np.float64))
-        return out
-
-
-@dataclass(frozen=True)
-class Bad:
-    """A call that must be refused: operands as types (`f32[3, 5]` texts), attributes, and a part of the message."""
-
-    types: tuple[str, ...]
-    message: str
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Refused(Exception):
-    """Raised by a shape rule: says only what it wants. `Op` adds the call and what was given."""
-
-    def __init__(
-        self, wanted: str, given: object = None, what: str = "operands", error: type[GdlabError] = ShapeError
-    ) -> None:
-        self.wanted, self.given, self.what, self.error = wanted, given, what, error
-        super().__init__(wanted)
-
-
-def want(condition: bool, wanted: str, given: object = None, what: str = "operands") -> None:
-    """Refuse the call unless `condition`; an attribute (`what` other than operands) is refused with `GraphError`."""
-    if not condition:
-        about_shape = what.split()[0] in ("operands", "shape", "axes", "axis")  # `axis 0` too
-        raise Refused(wanted, given, what, ShapeError if about_shape else GraphError)
-
-
-# the record -----------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of a builder: an operand (`Value`; `Values`: any number of them, given as one sequence), or an
-    attribute with its annotation and default."""
-
-    name: str
-    operand: bool
-    annotation: Any
-    default: Any
 
 
 # `vjp(g, out, *inputs, **attrs)`: one entry per input: a Value, a function that builds one when needed, or None
@@ -290,7 +68,7 @@ class Op:
 
     def __post_init__(self) -> None:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
-        self.__signature__ = _signature(self.rule)
+        self.__signature__ = signature_of(self.rule)
         self.operands = tuple(p.name for p in self.parameters if p.operand)
         self.variadic = any(p.annotation == Values for p in self.parameters)
         self.attributes = tuple(p for p in self.parameters if not p.operand)
@@ -434,7 +212,7 @@ class Op:
             if p.operand:
                 operands += _several(self.name, p.name, value) if self.variadic else [value]
             else:
-                attrs[p.name] = _coerce(self.name, p, value)
+                attrs[p.name] = coerce(self.name, p, value)
         return operands, attrs
 
     def _packed(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -462,7 +240,7 @@ class Op:
         f16 visible `to_f32` ones."""
         for v in given:
             if not isinstance(v, Value) and not (self.broadcasts and is_number(v)):
-                raise ArgumentError(self.name, "operand", _shown(v), _VALUE)
+                raise ArgumentError(self.name, "operand", shown(v), WANTED_VALUE)
         values = [home.own(v) for v in given if isinstance(v, Value)]
         if given and not values:
             raise ArgumentError(self.name, "operands", "numbers alone", "a value of a graph")
@@ -501,20 +279,6 @@ def public_ops() -> Iterator[Op]:
     return (REGISTRY[n] for n in sorted(REGISTRY) if REGISTRY[n].kind != "private")
 
 
-def is_number(value: object) -> bool:
-    """Whether `value` is a plain real number (a bool is none)."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-
-
-_VALUE = "a value of a graph"
-
-
-def _shown(given: object) -> str:
-    """An operand that is none, in one line."""
-    shape = f" of shape {list(given.shape)}" if isinstance(given, np.ndarray) and given.shape else f" {given!r:.60}"
-    return type(given).__name__ + shape
-
-
 def _several(where: str, name: str, given: Any) -> list[Any]:
     """The operands that a sequence holds."""
     if isinstance(given, Value) or not isinstance(given, Sequence) or not given:
@@ -544,7 +308,7 @@ def op(
     def register(rule: Callable[..., Any]) -> Op:
         return _register(
             Op(
-                rule.__name__, rule, _parameters(rule), family or _FAMILY[type(kernel)], kind, broadcasts, any_dtype,
+                rule.__name__, rule, parameters_of(rule), family or FAMILY[type(kernel)], kind, broadcasts, any_dtype,
                 numpy, kernel, tuple(samples), tuple(bad), no_grad, canonical=canonical,
             )
         )  # fmt: skip
@@ -554,7 +318,7 @@ def op(
 
 def leaf(rule: Callable[..., Value]) -> Op:
     """Decorator: a leaf. The function appends the node itself; the record gives docs, family and completion."""
-    return _register(Op(rule.__name__, rule, _parameters(rule), "leaf", kernel=Leaf(), no_grad="ends"))
+    return _register(Op(rule.__name__, rule, parameters_of(rule), "leaf", kernel=Leaf(), no_grad="ends"))
 
 
 def fused(
@@ -579,12 +343,12 @@ def fused(
     """
 
     def register(body: Callable[..., Value]) -> Op:
-        chosen = family or (_FAMILY[type(kernel)] if kernel is not None else "elementwise")
+        chosen = family or (FAMILY[type(kernel)] if kernel is not None else "elementwise")
         labels = {} if isinstance(label, str) else dict(label)
         first = label if isinstance(label, str) else next(iter(labels.values()))
         return _register(
             Op(
-                body.__name__, body, _parameters(body), chosen, "private" if private else "composite", False, False,
+                body.__name__, body, parameters_of(body), chosen, "private" if private else "composite", False, False,
                 numpy, kernel, tuple(samples), tuple(bad), None, None, body, first, safety, phases, labels, check,
             )
         )  # fmt: skip
@@ -606,95 +370,6 @@ def _register(new: Op) -> Op:
     if new.operands and new.kind != "private":
         METHODS[new.name] = new
     return new
-
-
-def _parameters(rule: Callable[..., Any]) -> tuple[Parameter, ...]:
-    hints = inspect.get_annotations(rule, eval_str=True)
-    for p in inspect.signature(rule).parameters.values():
-        if p.name not in hints or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise GraphError(f"op {rule.__name__}", "parameter", str(p), "one annotated Value or as an attribute")
-    return tuple(
-        Parameter(p.name, hints[p.name] in (Value, Values), _required(hints[p.name]), p.default)
-        for p in inspect.signature(rule).parameters.values()
-        if p.name != "graph"
-    )
-
-
-class _Spelled(str):
-    """An annotation that shows without quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _signature(rule: Callable[..., Any]) -> inspect.Signature:
-    """The call as people read it: every op gives a value, whatever its shape rule answers."""
-    written = inspect.signature(rule)
-    spelled = {"Extended": "float", "Values": "Sequence[Value]"}
-    plain = [
-        p.replace(annotation=_Spelled(spelled.get(p.annotation, p.annotation))) for p in written.parameters.values()
-    ]
-    return written.replace(parameters=plain, return_annotation=_Spelled("Value"))
-
-
-def _required(annotation: Any) -> Any:
-    """`tuple[int, ...]` of `tuple[int, ...] | None`: a default None is filled in by `canonical`."""
-    kinds = [k for k in get_args(annotation) if k is not type(None)] if isinstance(annotation, UnionType) else []
-    return kinds[0] if len(kinds) == 1 else annotation
-
-
-def _coerce(where: str, parameter: Parameter, value: Any) -> Any:
-    """An attribute as its annotation says, so that equal calls make equal nodes."""
-    kind, name = parameter.annotation, parameter.name
-    if isinstance(value, AttrVar) or (value is None and parameter.default is None):
-        return value
-    try:
-        if kind is float:
-            return _finite(where, name, value)
-        if kind == Extended:
-            infinite = is_number(value) and math.isinf(value)
-            return float(value) if infinite else _finite(where, name, value, _wanted(kind))
-        if kind is int and not isinstance(value, bool):
-            return operator.index(value)
-        if kind is bool and isinstance(value, (bool, np.bool_)):
-            return bool(value)
-        if kind is str and isinstance(value, str):
-            return value
-        if kind == tuple[int, ...]:
-            given = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
-            if not any(isinstance(v, (bool, np.bool_)) for v in given):
-                return tuple(operator.index(v) for v in given)
-        if get_origin(kind) is Literal and value in get_args(kind):
-            return value
-        if kind is ConstantData and isinstance(value, ConstantData):
-            return value
-    except (TypeError, OverflowError):
-        pass
-    raise GraphError(where, name, f"{value!r:.80}", _wanted(kind))
-
-
-_F32_LIMIT = 2.0**128 - 2.0**103  # from here on float32 rounds to infinity
-
-
-def _finite(where: str, name: str, value: Any, wanted: str = "a finite number") -> float:
-    """`value` as float32 holds it."""
-    plain = float(value) if is_number(value) else float("nan")
-    if not -_F32_LIMIT < plain < _F32_LIMIT:
-        raise GraphError(where, name, repr(value), wanted)
-    return float(np.float32(plain))
-
-
-def _wanted(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(str, get_args(kind)))
-    return _KINDS.get(kind, "ints")
-
-
-_KINDS: dict[Any, str] = {
-    float: "a finite number", Extended: "a number or an infinity", int: "an int", bool: "True or False", str: "a str",
-}  # fmt: skip
 
 
 @lru_cache(maxsize=4096)

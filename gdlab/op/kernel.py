@@ -1,0 +1,144 @@
+"""Kernels as an op states them: what lowering needs to know to launch it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gdlab.op.sample import Array
+from gdlab.types import TensorType
+
+Family = Literal[
+    "leaf", "elementwise", "contraction", "reduction", "loss", "movement", "index", "random", "update"
+]
+
+@dataclass(frozen=True)
+class Leaf:
+    """An input, parameter or constant: a buffer that no dispatch writes."""
+
+
+@dataclass(frozen=True)
+class Alias:
+    """The operand's own elements in row-major order: no dispatch."""
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """One WGSL expression over the operand and attribute names of the builder, such as ``"x / (1.0 + exp(-x)) * y"``.
+
+    It is also a Python expression: the cpu device runs the same text (`select(false, true, condition)` as in WGSL).
+    """
+
+    expr: str
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A fold over axes: `combine` over all elements, then `finish`, an expression over `acc` and the count `n`."""
+
+    combine: Literal["sum", "max", "min"]
+    finish: str = "acc"
+    axes: Callable[[TensorType, Mapping[str, Any]], tuple[int, ...]] = lambda t, attrs: attrs["axes"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a `Shader` has to do on operands of given types: `units` independent pieces of `length` steps each, which
+    neighbouring invocations may share (0: one invocation does a piece alone); the constants that its text names (ints
+    become `u32`, floats `f32`); floating point operations. With `group` the file brings its own `main`, and `units`
+    counts workgroups of `group` invocations. `tables` are constant arrays of u32; `trips` counts the loop turns of one
+    invocation, where they may be many; `extents` is what the label shows instead of units and length."""
+
+    units: int
+    length: int = 0
+    constants: Mapping[str, int | float] = field(default_factory=dict)
+    flops: int = 0
+    group: int = 0
+    tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    trips: int = 0
+    extents: str = ""
+
+
+# (operand types, result type, attributes) -> the work, or None where this form does not fit
+WorkRule = Callable[[tuple[TensorType, ...], TensorType, Mapping[str, Any]], Work | None]
+
+
+@dataclass(frozen=True)
+class Shader:
+    """A kernel of its own: `file` in `shaders/` (what it may call: `gdlab/kernels/custom.py`), and a NumPy form by that
+    name in the cpu device (`gdlab/device/forms/`). `a.wgsl + b.wgsl`: two files that call each other's functions.
+
+    `hardware` is a second form for hardware adapters, used where its `work` is not None, else its own; `fours` is one
+    for software adapters, which works by four. `linear`:
+    |result| on absolute operands bounds the rounding error (sums of products, selections); `bound(*scales, **attrs)`
+    says it of a sum of products with signs of its own, from the error scales of the operands. `scalars` names the
+    per-step numbers it reads. `in_place` is the form of a cache write that leaves in the cache what it does not write:
+    its operand 1 is then its result, and its work counts what is written.
+    """
+
+    file: str
+    work: WorkRule
+    hardware: Shader | None = None
+    linear: bool = False
+    scalars: tuple[str, ...] = ()
+    bound: Callable[..., Array] | None = None
+    in_place: Shader | None = None
+    fours: Shader | None = None
+
+
+def by_rows(passes: int) -> WorkRule:
+    """The work of a kernel over rows of the last axis, `passes` operations per element."""
+
+    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+        width = result.shape[-1]
+        rows = result.num_elements // width
+        return Work(rows, width, {"ROWS": rows, "WIDTH": width}, passes * result.num_elements)
+
+    return work
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A matrix product; `a` and `b` spell the stored layouts: ``"mk"`` or ``"km"``, ``"kn"`` or ``"nk"``."""
+
+    a: Literal["mk", "km"]
+    b: Literal["kn", "nk"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Along one axis of the result: element i comes from coordinate (i − lo) / step of the operand, where that is a
+    whole number in 0 … extent − 1, and steps `stride` elements per coordinate; elsewhere it is the fill value."""
+
+    stride: int
+    lo: int = 0
+    step: int = 1
+    extent: int | None = None
+
+
+@dataclass(frozen=True)
+class Movement:
+    """An affine gather: `map(operand type, result type, attrs)` gives (offset, one Axis per result axis, fill)."""
+
+    map: Callable[[TensorType, TensorType, Mapping[str, Any]], tuple[int, tuple[Axis, ...], float]]
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Every element is the value of this expression over the attributes; as an operand a literal, without a buffer."""
+
+    expr: str
+
+
+Kernel = Leaf | Alias | Elementwise | Reduction | Shader | Contraction | Movement | Fill
+FAMILY: dict[type, Family] = {
+    Leaf: "leaf",
+    Alias: "movement",
+    Elementwise: "elementwise",
+    Reduction: "reduction",
+    Shader: "reduction",
+    Contraction: "contraction",
+    Movement: "movement",
+    Fill: "leaf",
+}

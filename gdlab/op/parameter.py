@@ -1,0 +1,152 @@
+"""Parameters of a builder: operands, attributes coerced by their annotations, and refusals of a shape rule."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import numpy as np
+
+from gdlab.errors import GdlabError, GraphError, ShapeError
+from gdlab.graph import AttrVar, ConstantData, Value
+
+Values = tuple[Value, ...]
+Extended = Annotated[float, "or an infinity"]  # annotates attributes such as the bounds of clamp
+
+
+# refusals -------------------------------------------------------------------------------------------------------------
+class Refused(Exception):
+    """Raised by a shape rule: says only what it wants. `Op` adds the call and what was given."""
+
+    def __init__(
+        self, wanted: str, given: object = None, what: str = "operands", error: type[GdlabError] = ShapeError
+    ) -> None:
+        self.wanted, self.given, self.what, self.error = wanted, given, what, error
+        super().__init__(wanted)
+
+
+def want(condition: bool, wanted: str, given: object = None, what: str = "operands") -> None:
+    """Refuse the call unless `condition`; an attribute (`what` other than operands) is refused with `GraphError`."""
+    if not condition:
+        about_shape = what.split()[0] in ("operands", "shape", "axes", "axis")  # `axis 0` too
+        raise Refused(wanted, given, what, ShapeError if about_shape else GraphError)
+
+
+# parameters -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a builder: an operand (`Value`; `Values`: any number of them, given as one sequence), or an
+    attribute with its annotation and default."""
+
+    name: str
+    operand: bool
+    annotation: Any
+    default: Any
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a plain real number (a bool is none)."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+WANTED_VALUE = "a value of a graph"
+
+
+def shown(given: object) -> str:
+    """An operand that is none, in one line."""
+    shape = f" of shape {list(given.shape)}" if isinstance(given, np.ndarray) and given.shape else f" {given!r:.60}"
+    return type(given).__name__ + shape
+
+
+def parameters_of(rule: Callable[..., Any]) -> tuple[Parameter, ...]:
+    hints = inspect.get_annotations(rule, eval_str=True)
+    for p in inspect.signature(rule).parameters.values():
+        if p.name not in hints or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise GraphError(f"op {rule.__name__}", "parameter", str(p), "one annotated Value or as an attribute")
+    return tuple(
+        Parameter(p.name, hints[p.name] in (Value, Values), _required(hints[p.name]), p.default)
+        for p in inspect.signature(rule).parameters.values()
+        if p.name != "graph"
+    )
+
+
+class Spelled(str):
+    """An annotation that shows without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def signature_of(rule: Callable[..., Any]) -> inspect.Signature:
+    """The call as people read it: every op gives a value, whatever its shape rule answers."""
+    written = inspect.signature(rule)
+    spelled = {"Extended": "float", "Values": "Sequence[Value]"}
+    plain = [
+        p.replace(annotation=Spelled(spelled.get(p.annotation, p.annotation))) for p in written.parameters.values()
+    ]
+    return written.replace(parameters=plain, return_annotation=Spelled("Value"))
+
+
+def _required(annotation: Any) -> Any:
+    """`tuple[int, ...]` of `tuple[int, ...] | None`: a default None is filled in by `canonical`."""
+    kinds = [k for k in get_args(annotation) if k is not type(None)] if isinstance(annotation, UnionType) else []
+    return kinds[0] if len(kinds) == 1 else annotation
+
+
+def coerce(where: str, parameter: Parameter, value: Any) -> Any:
+    """An attribute as its annotation says, so that equal calls make equal nodes."""
+    kind, name = parameter.annotation, parameter.name
+    if isinstance(value, AttrVar) or (value is None and parameter.default is None):
+        return value
+    try:
+        if kind is float:
+            return _finite(where, name, value)
+        if kind == Extended:
+            infinite = is_number(value) and math.isinf(value)
+            return float(value) if infinite else _finite(where, name, value, _wanted(kind))
+        if kind is int and not isinstance(value, bool):
+            return operator.index(value)
+        if kind is bool and isinstance(value, (bool, np.bool_)):
+            return bool(value)
+        if kind is str and isinstance(value, str):
+            return value
+        if kind == tuple[int, ...]:
+            given = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
+            if not any(isinstance(v, (bool, np.bool_)) for v in given):
+                return tuple(operator.index(v) for v in given)
+        if get_origin(kind) is Literal and value in get_args(kind):
+            return value
+        if kind is ConstantData and isinstance(value, ConstantData):
+            return value
+    except (TypeError, OverflowError):
+        pass
+    raise GraphError(where, name, f"{value!r:.80}", _wanted(kind))
+
+
+_F32_LIMIT = 2.0**128 - 2.0**103  # from here on float32 rounds to infinity
+
+
+def _finite(where: str, name: str, value: Any, wanted: str = "a finite number") -> float:
+    """`value` as float32 holds it."""
+    plain = float(value) if is_number(value) else float("nan")
+    if not -_F32_LIMIT < plain < _F32_LIMIT:
+        raise GraphError(where, name, repr(value), wanted)
+    return float(np.float32(plain))
+
+
+def _wanted(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    return _KINDS.get(kind, "ints")
+
+
+_KINDS: dict[Any, str] = {
+    float: "a finite number", Extended: "a number or an infinity", int: "an int", bool: "True or False", str: "a str",
+}  # fmt: skip
