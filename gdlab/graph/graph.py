@@ -4,302 +4,29 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import struct
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, replace
-from functools import cached_property, wraps
-from types import CodeType, FrameType
+from dataclasses import replace
+from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
 
 from gdlab.derived import DerivedParam, derived_of, stored_of, trained_of
 from gdlab.errors import ArgumentError, GdlabError, GraphError, OutputIndexError
-from gdlab.types import DType, Shape, TensorType
+from gdlab.graph.node import Attrs, ConstantData, Node, attrs_key
+from gdlab.graph.source import Frame, Location, Source, here, locate
+from gdlab.graph.value import Value
+from gdlab.types import TensorType
 
-# Rooms further down hang what belongs to a Value or a Graph here, because imports only go up:
-# `ops` the methods and operators of a Value, `text` and `decompose` what is said of a whole graph.
-METHODS: dict[str, Callable[..., Value]] = {}
-OPERATORS: dict[str, Callable[..., Value]] = {}
+# Rooms further down hang what they say of a whole graph here: `text` its forms, `decompose` its primitives.
 UPWARD: dict[str, Callable[[Graph], Any]] = {}
 
-_PACKAGE = __name__.partition(".")[0]
-_MAX_STACK = 8
 _ANY = TensorType((1,))  # the type of every node of a pattern; reading it raises
 _current: ContextVar[Graph | None] = ContextVar("gdlab_current_graph", default=None)
 
 
-@dataclass(frozen=True)
-class ConstantData:
-    """The elements of a constant: dtype, shape and raw bytes, compared by value (so −0.0 ≠ 0.0 and a NaN equals
-    itself)."""
-
-    dtype: DType
-    shape: Shape
-    raw: bytes
-
-    @cached_property
-    def digest(self) -> str:
-        """12 hex digits over dtype, shape and bytes."""
-        return hashlib.sha256(repr((self.dtype, self.shape)).encode() + self.raw).hexdigest()[:12]
-
-    @property
-    def array(self) -> np.ndarray[Any, Any]:
-        """The elements, read-only."""
-        return np.frombuffer(self.raw, self.dtype.numpy).reshape(self.shape)
-
-    def __repr__(self) -> str:
-        flat = self.array.ravel()
-        shown = ", ".join(_number(v) for v in flat[:8].tolist())
-        return f"[{shown}]" if flat.size <= 8 else f"[{shown}, … ({flat.size} values)]"
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else str(np.float32(value))
-
-
-@dataclass(frozen=True, slots=True)
-class AttrVar:
-    """An attribute of a pattern: stands for any value."""
-
-    name: str
-
-
-Attr = Any  # bool | int | float | str | tuple[int, ...] | ConstantData | AttrVar
-Attrs = tuple[tuple[str, Attr], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One operation: a pure record. `inputs` are ids of earlier nodes, `attrs` pairs sorted by name; one result per
-    node."""
-
-    id: int
-    op: str
-    inputs: tuple[int, ...]
-    attrs: Attrs
-    type: TensorType
-    name: str = ""
-
-    def attr(self, name: str) -> Attr:
-        """The attribute `name`; `KeyError` where the op has none."""
-        return dict(self.attrs)[name]
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for two nodes exactly when they compute the same: op, attributes bit by bit, inputs, type."""
-        return self.op, attrs_key(self.attrs), self.inputs, self.type
-
-
-def attrs_key(attrs: Attrs) -> Attrs:
-    """`attrs` with floats as their 8 bytes, so that equality is equality of bits."""
-    return tuple((k, struct.pack("<d", v) if isinstance(v, float) else v) for k, v in attrs)
-
-
-# where a node was written ---------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A place in a file or cell: 1-based line, 0-based columns in characters (−1: unknown)."""
-
-    file: str
-    line: int
-    col: int
-    end_line: int
-    end_col: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function != "<module>" else "")
-
-
-Source = tuple[Location, ...]  # innermost user frame first
-_Frame = tuple[CodeType, int, int]  # resolved to a Location only when somebody asks
-
-
-def capture() -> tuple[_Frame, ...]:
-    """The user's frames that lead to this call, innermost first; frames of gdlab are left out."""
-    frames: list[_Frame] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(frames) < _MAX_STACK:
-        code = frame.f_code
-        if not frame.f_globals.get("__name__", "").startswith(_PACKAGE):
-            frames.append((code, frame.f_lasti, frame.f_lineno))
-            if code.co_name == "<module>":
-                break
-        frame = frame.f_back
-    return tuple(frames)
-
-
-def here() -> Location | None:
-    """The user's line that leads to this call."""
-    frames = capture()
-    return _locate(frames[0]) if frames else None
-
-
-def _locate(frame: _Frame) -> Location:
-    code, lasti, lineno = frame
-    positions = list(code.co_positions())
-    line, end_line, col, end_col = positions[lasti // 2] if lasti // 2 < len(positions) else (None,) * 4
-    return Location(
-        code.co_filename,
-        line or lineno,
-        _characters(code.co_filename, line or lineno, col),
-        end_line or lineno,
-        _characters(code.co_filename, end_line or lineno, end_col),
-        code.co_name,
-    )
-
-
-def _characters(file: str, line: int, column: int | None) -> int:
-    """Python's columns count UTF-8 bytes; people count characters."""
-    if column is None:
-        return -1
-    import linecache
-
-    return len(linecache.getline(file, line).encode()[:column].decode(errors="ignore")) or column
-
-
-# values ---------------------------------------------------------------------------------------------------------------
-class Value:
-    """A node of a graph as an operand: what builders take and return. Every op is a method too: `x.relu()`, `x @ w`."""
-
-    __slots__ = ("graph", "id")
-    __array_ufunc__ = None  # NumPy arrays leave `array + value` to us, and we refuse it with a clear error
-
-    def __init__(self, graph: Graph, id: int) -> None:
-        self.graph, self.id = graph, id
-
-    @property
-    def node(self) -> Node:
-        """The record behind this value."""
-        return self.graph._nodes[self.id]
-
-    @property
-    def type(self) -> TensorType:
-        """Shape and dtype."""
-        if self.graph.pattern:
-            raise GraphError("pattern", "type", f"the type of %{self.id}", "a rule or body that reads no shapes")
-        return self.graph._nodes[self.id].type
-
-    @property
-    def shape(self) -> Shape:
-        """The extents."""
-        return self.type.shape
-
-    @property
-    def name(self) -> str:
-        """The name a person gave, or ``""``."""
-        return self.node.name
-
-    def named(self, name: str) -> Value:
-        """Name this node; returns it."""
-        return self.graph.named(self, name)
-
-    def __repr__(self) -> str:
-        node, label = self.node, f' "{self.name}"' if self.name else ""
-        return f"%{self.id}{label} = {node.op} : {'?' if self.graph.pattern else node.type}"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Value) and other.graph is self.graph and other.id == self.id
-
-    def __hash__(self) -> int:
-        return hash((id(self.graph), self.id))
-
-    def __bool__(self) -> bool:
-        wanted = "where(condition, a, b): values exist when it runs"
-        raise GraphError("value", "truth", f"{self!r} in a condition", wanted)
-
-    def __array__(self, *args: object, **kwargs: object) -> Any:
-        wanted = "read_output or read_node of a session: values exist when it runs"
-        raise GraphError("value", "array", repr(self), wanted)
-
-    def __iter__(self) -> Iterator[Value]:
-        raise GraphError("value", "iteration", repr(self), "slices such as x[0:1]")
-
-    def __getattr__(self, name: str) -> Callable[..., Value]:
-        method = METHODS.get(name)
-        if method is None:
-            raise AttributeError(f"Value has no method {name!r}; ops are listed by `python -m gdlab ops`")
-        return lambda *args, **kwargs: method(self, *args, **kwargs)
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *METHODS]
-
-    @property
-    def T(self) -> Value:
-        """The last two axes swapped."""
-        return OPERATORS["T"](self)
-
-    def __add__(self, other: object) -> Value:
-        return OPERATORS["add"](self, other)
-
-    def __radd__(self, other: object) -> Value:
-        return OPERATORS["add"](other, self)
-
-    def __sub__(self, other: object) -> Value:
-        return OPERATORS["sub"](self, other)
-
-    def __rsub__(self, other: object) -> Value:
-        return OPERATORS["sub"](other, self)
-
-    def __mul__(self, other: object) -> Value:
-        return OPERATORS["mul"](self, other)
-
-    def __rmul__(self, other: object) -> Value:
-        return OPERATORS["mul"](other, self)
-
-    def __truediv__(self, other: object) -> Value:
-        return OPERATORS["div"](self, other)
-
-    def __rtruediv__(self, other: object) -> Value:
-        return OPERATORS["div"](other, self)
-
-    def __pow__(self, other: object) -> Value:
-        return OPERATORS["pow"](self, other)
-
-    def __rpow__(self, other: object) -> Value:
-        return OPERATORS["pow"](other, self)
-
-    def __matmul__(self, other: object) -> Value:
-        return OPERATORS["matmul"](self, other)
-
-    def __rmatmul__(self, other: object) -> Value:
-        return OPERATORS["matmul"](other, self)
-
-    def __neg__(self) -> Value:
-        return OPERATORS["neg"](self)
-
-    def __pos__(self) -> Value:
-        return self
-
-    def __abs__(self) -> Value:
-        return OPERATORS["abs"](self)
-
-    def __getitem__(self, index: object) -> Value:
-        return OPERATORS["getitem"](self, index)
-
-    def __gt__(self, other: object) -> Value:
-        return OPERATORS["gt"](self, other)
-
-    def __ge__(self, other: object) -> Value:
-        return OPERATORS["ge"](self, other)
-
-    def __lt__(self, other: object) -> Value:
-        return OPERATORS["lt"](self, other)
-
-    def __le__(self, other: object) -> Value:
-        return OPERATORS["le"](self, other)
-
-    def __rshift__(self, other: Value) -> Any:
-        if not self.graph.pattern:
-            raise GraphError("rule", ">>", repr(self), "a rule's body: left >> right means something in @rule alone")
-        return OPERATORS["rewrite"](self, other)
-
-
-# graphs ---------------------------------------------------------------------------------------------------------------
 class Graph:
     """A computation: `with Graph() as g:` makes it the current one, ops append to it, `g.set_outputs(...)` ends it.
 
@@ -309,7 +36,7 @@ class Graph:
     def __init__(self, *, pattern: bool = False) -> None:
         self.pattern = pattern
         self._nodes: list[Node] = []
-        self._frames: dict[int, tuple[_Frame, ...] | Source] = {}
+        self._frames: dict[int, tuple[Frame, ...] | Source] = {}
         self._outputs: list[tuple[int, str]] = []
         self._leaves: dict[str, int] = {}
         self._tokens: list[Token[Graph | None]] = []
@@ -374,7 +101,7 @@ class Graph:
 
     def source(self, id: int) -> Source:
         """Where node `id` was written, innermost user frame first; empty for a node that a pass made."""
-        found = tuple(f if isinstance(f, Location) else _locate(f) for f in self._frames.get(self._check_id(id), ()))
+        found = tuple(f if isinstance(f, Location) else locate(f) for f in self._frames.get(self._check_id(id), ()))
         if found:
             self._frames[id] = found
         return found
@@ -391,7 +118,7 @@ class Graph:
         attrs: Attrs,
         type: TensorType,
         name: str = "",
-        source: tuple[_Frame, ...] | Source = (),
+        source: tuple[Frame, ...] | Source = (),
     ) -> Value:
         """Append a node as it is. For passes; people call ops, which check shapes first."""
         id = len(self._nodes)
@@ -630,30 +357,3 @@ def no_collector() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
-
-
-# traversal, iterative because graphs are deep -------------------------------------------------------------------------
-def reachable(graph: Graph, roots: Iterable[int]) -> bytearray:
-    """1 for every node that a root depends on (roots included), 0 for the rest."""
-    seen = bytearray(len(graph))
-    for id in roots:
-        seen[id] = 1
-    for node in reversed(graph._nodes):
-        if seen[node.id]:
-            for i in node.inputs:
-                seen[i] = 1
-    return seen
-
-
-def users(graph: Graph) -> list[list[tuple[int, int]]]:
-    """For every node the (reader, port) pairs that read it, in order."""
-    found: list[list[tuple[int, int]]] = [[] for _ in range(len(graph))]
-    for node in graph._nodes:
-        for port, i in enumerate(node.inputs):
-            found[i].append((node.id, port))
-    return found
-
-
-def same_structure(a: Graph, b: Graph) -> bool:
-    """Whether two graphs have the same nodes (names included) and outputs, wherever they were written."""
-    return a._nodes == b._nodes and a._outputs == b._outputs and a.num_param_grad_outputs == b.num_param_grad_outputs

@@ -1,0 +1,33 @@
+"""The graph: an append-only list of nodes in topological order, plus outputs; values, sources, traversal."""
+
+from gdlab.graph.graph import UPWARD, Graph, current_graph, no_collector, scratch, whole
+from gdlab.graph.node import Attr, Attrs, AttrVar, ConstantData, Node, attrs_key
+from gdlab.graph.source import Frame, Location, Source, capture, here
+from gdlab.graph.value import METHODS, OPERATORS, Value
+from gdlab.graph.walk import reachable, same_structure, users
+
+__all__ = [
+    "Attr",
+    "AttrVar",
+    "Attrs",
+    "ConstantData",
+    "Frame",
+    "Graph",
+    "Location",
+    "METHODS",
+    "Node",
+    "OPERATORS",
+    "Source",
+    "UPWARD",
+    "Value",
+    "attrs_key",
+    "capture",
+    "current_graph",
+    "here",
+    "no_collector",
+    "reachable",
+    "same_structure",
+    "scratch",
+    "users",
+    "whole",
+]

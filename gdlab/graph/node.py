@@ -1,0 +1,80 @@
+"""What a node is: a frozen record of op, inputs, attributes, type and name."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gdlab.types import DType, Shape, TensorType
+
+
+@dataclass(frozen=True)
+class ConstantData:
+    """The elements of a constant: dtype, shape and raw bytes, compared by value (so −0.0 ≠ 0.0 and a NaN equals
+    itself)."""
+
+    dtype: DType
+    shape: Shape
+    raw: bytes
+
+    @cached_property
+    def digest(self) -> str:
+        """12 hex digits over dtype, shape and bytes."""
+        return hashlib.sha256(repr((self.dtype, self.shape)).encode() + self.raw).hexdigest()[:12]
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The elements, read-only."""
+        return np.frombuffer(self.raw, self.dtype.numpy).reshape(self.shape)
+
+    def __repr__(self) -> str:
+        flat = self.array.ravel()
+        shown = ", ".join(_number(v) for v in flat[:8].tolist())
+        return f"[{shown}]" if flat.size <= 8 else f"[{shown}, … ({flat.size} values)]"
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else str(np.float32(value))
+
+
+@dataclass(frozen=True, slots=True)
+class AttrVar:
+    """An attribute of a pattern: stands for any value."""
+
+    name: str
+
+
+Attr = Any  # bool | int | float | str | tuple[int, ...] | ConstantData | AttrVar
+Attrs = tuple[tuple[str, Attr], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation: a pure record. `inputs` are ids of earlier nodes, `attrs` pairs sorted by name; one result per
+    node."""
+
+    id: int
+    op: str
+    inputs: tuple[int, ...]
+    attrs: Attrs
+    type: TensorType
+    name: str = ""
+
+    def attr(self, name: str) -> Attr:
+        """The attribute `name`; `KeyError` where the op has none."""
+        return dict(self.attrs)[name]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for two nodes exactly when they compute the same: op, attributes bit by bit, inputs, type."""
+        return self.op, attrs_key(self.attrs), self.inputs, self.type
+
+
+def attrs_key(attrs: Attrs) -> Attrs:
+    """`attrs` with floats as their 8 bytes, so that equality is equality of bits."""
+    return tuple((k, struct.pack("<d", v) if isinstance(v, float) else v) for k, v in attrs)

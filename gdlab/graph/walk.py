@@ -1,0 +1,33 @@
+"""Walk a graph, by loops because graphs are deep: what is reachable, who reads what, whether two are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gdlab.graph.graph import Graph
+
+
+def reachable(graph: Graph, roots: Iterable[int]) -> bytearray:
+    """1 for every node that a root depends on (roots included), 0 for the rest."""
+    seen = bytearray(len(graph))
+    for id in roots:
+        seen[id] = 1
+    for node in reversed(graph._nodes):
+        if seen[node.id]:
+            for i in node.inputs:
+                seen[i] = 1
+    return seen
+
+
+def users(graph: Graph) -> list[list[tuple[int, int]]]:
+    """For every node the (reader, port) pairs that read it, in order."""
+    found: list[list[tuple[int, int]]] = [[] for _ in range(len(graph))]
+    for node in graph._nodes:
+        for port, i in enumerate(node.inputs):
+            found[i].append((node.id, port))
+    return found
+
+
+def same_structure(a: Graph, b: Graph) -> bool:
+    """Whether two graphs have the same nodes (names included) and outputs, wherever they were written."""
+    return a._nodes == b._nodes and a._outputs == b._outputs and a.num_param_grad_outputs == b.num_param_grad_outputs
