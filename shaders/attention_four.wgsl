@@ -36,3 +36,35 @@ fn scores4(rows: vec4<u32>, head: u32, columns: vec4<u32>, other: u32) -> mat4x4
     }
     return mat4x4<f32>(s0, s1, s2, s3);
 }
+
+// Which of 4 columns each of 4 rows sees.
+struct Seeing {
+    x: vec4<bool>,
+    y: vec4<bool>,
+    z: vec4<bool>,
+    w: vec4<bool>,
+}
+
+fn sees_all(sees: Seeing) -> bool {
+    return all(sees.x & sees.y & sees.z & sees.w);
+}
+
+fn of_seen(four: mat4x4<f32>, sees: vec4<bool>, weights: vec4<f32>) -> vec4<f32> {
+    let none = vec4<f32>();
+    return mat4x4<f32>(
+        select(none, four[0], sees.x), select(none, four[1], sees.y),
+        select(none, four[2], sees.z), select(none, four[3], sees.w),
+    ) * weights;
+}
+
+// The values of 4 columns, weighted for each of 4 rows. What a row does not see is left out, not multiplied by 0: it may
+// be a NaN.
+fn weighted(four: mat4x4<f32>, weights: mat4x4<f32>, sees: Seeing, whole: bool) -> mat4x4<f32> {
+    if (whole) {
+        return mat4x4<f32>(four * weights[0], four * weights[1], four * weights[2], four * weights[3]);
+    }
+    return mat4x4<f32>(
+        of_seen(four, sees.x, weights[0]), of_seen(four, sees.y, weights[1]),
+        of_seen(four, sees.z, weights[2]), of_seen(four, sees.w, weights[3]),
+    );
+}

@@ -1,5 +1,5 @@
 // No values: at the end the logarithm of the sum of e^score.
-fn add_values(keys: vec4<u32>, kv: u32, shrink: vec4<f32>, weights: mat4x4<f32>) {
+fn add_values(keys: vec4<u32>, kv: u32, shrink: vec4<f32>, weights: mat4x4<f32>, sees: Seeing) {
 }
 
 fn finish(first: u32, head: u32, highest: vec4<f32>, total: vec4<f32>) {

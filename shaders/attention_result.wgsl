@@ -1,13 +1,15 @@
 // The weighted values, and at the end their mean.
-fn add_values(keys: vec4<u32>, kv: u32, shrink: vec4<f32>, weights: mat4x4<f32>) {
+fn add_values(keys: vec4<u32>, kv: u32, shrink: vec4<f32>, weights: mat4x4<f32>, sees: Seeing) {
+    let whole = sees_all(sees);
     for (var c = 0u; c < D; c += 4u) {
         let four = mat4x4<f32>(
             value4(keys.x, kv, c), value4(keys.y, kv, c), value4(keys.z, kv, c), value4(keys.w, kv, c)
         );
-        sums[c * LANES + own] = sums[c * LANES + own] * shrink.x + four * weights[0];
-        sums[(c + 1u) * LANES + own] = sums[(c + 1u) * LANES + own] * shrink.y + four * weights[1];
-        sums[(c + 2u) * LANES + own] = sums[(c + 2u) * LANES + own] * shrink.z + four * weights[2];
-        sums[(c + 3u) * LANES + own] = sums[(c + 3u) * LANES + own] * shrink.w + four * weights[3];
+        let more = weighted(four, weights, sees, whole);
+        sums[c * LANES + own] = sums[c * LANES + own] * shrink.x + more[0];
+        sums[(c + 1u) * LANES + own] = sums[(c + 1u) * LANES + own] * shrink.y + more[1];
+        sums[(c + 2u) * LANES + own] = sums[(c + 2u) * LANES + own] * shrink.z + more[2];
+        sums[(c + 3u) * LANES + own] = sums[(c + 3u) * LANES + own] * shrink.w + more[3];
     }
 }
 

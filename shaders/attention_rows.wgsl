@@ -15,10 +15,11 @@ fn unit(u: u32) {
         let keys = min(key + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(KEYS - 1u));
         let scores = scores4(rows, head, keys, kv) * SCALE;
         let lowest = vec4<f32>(-3e38);
-        let s0 = select(lowest, scores[0], seen(rows.x, key));
-        let s1 = select(lowest, scores[1], seen(rows.y, key));
-        let s2 = select(lowest, scores[2], seen(rows.z, key));
-        let s3 = select(lowest, scores[3], seen(rows.w, key));
+        let sees = Seeing(seen(rows.x, key), seen(rows.y, key), seen(rows.z, key), seen(rows.w, key));
+        let s0 = select(lowest, scores[0], sees.x);
+        let s1 = select(lowest, scores[1], sees.y);
+        let s2 = select(lowest, scores[2], sees.z);
+        let s3 = select(lowest, scores[3], sees.w);
         let now = vec4<f32>(
             highest4(highest.x, s0),
             highest4(highest.y, s1),
@@ -27,13 +28,13 @@ fn unit(u: u32) {
         );
         let shrink = exp(highest - now);
         highest = now;
-        let p0 = select(vec4<f32>(), exp(s0 - now.x), seen(rows.x, key));
-        let p1 = select(vec4<f32>(), exp(s1 - now.y), seen(rows.y, key));
-        let p2 = select(vec4<f32>(), exp(s2 - now.z), seen(rows.z, key));
-        let p3 = select(vec4<f32>(), exp(s3 - now.w), seen(rows.w, key));
+        let p0 = select(vec4<f32>(), exp(s0 - now.x), sees.x);
+        let p1 = select(vec4<f32>(), exp(s1 - now.y), sees.y);
+        let p2 = select(vec4<f32>(), exp(s2 - now.z), sees.z);
+        let p3 = select(vec4<f32>(), exp(s3 - now.w), sees.w);
         let ones = vec4<f32>(1.0);
         total = total * shrink + vec4<f32>(dot(p0, ones), dot(p1, ones), dot(p2, ones), dot(p3, ones));
-        add_values(keys, kv, shrink, mat4x4<f32>(p0, p1, p2, p3));
+        add_values(keys, kv, shrink, mat4x4<f32>(p0, p1, p2, p3), sees);
     }
     finish(first, head, highest, total);
 }

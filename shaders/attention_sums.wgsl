@@ -44,6 +44,9 @@ fn add(rows: vec4<u32>, head: u32, column: u32, columns: vec4<u32>, other: u32) 
     let w1 = weights(rows.y, head, column, other, scores[1], seconds[1]);
     let w2 = weights(rows.z, head, column, other, scores[2], seconds[2]);
     let w3 = weights(rows.w, head, column, other, scores[3], seconds[3]);
+    let all4 = mat4x4<f32>(w0, w1, w2, w3);
+    let sees = Seeing(sees4(rows.x, column), sees4(rows.y, column), sees4(rows.z, column), sees4(rows.w, column));
+    let whole = sees_all(sees);
     for (var c = 0u; c < D; c += 4u) {
         let four = mat4x4<f32>(
             value4(columns.x, other, c),
@@ -51,9 +54,15 @@ fn add(rows: vec4<u32>, head: u32, column: u32, columns: vec4<u32>, other: u32) 
             value4(columns.z, other, c),
             value4(columns.w, other, c),
         );
-        sums[c * LANES + own] += four * w0;
-        sums[(c + 1u) * LANES + own] += four * w1;
-        sums[(c + 2u) * LANES + own] += four * w2;
-        sums[(c + 3u) * LANES + own] += four * w3;
+        let more = weighted(four, all4, sees, whole);
+        sums[c * LANES + own] += more[0];
+        sums[(c + 1u) * LANES + own] += more[1];
+        sums[(c + 2u) * LANES + own] += more[2];
+        sums[(c + 3u) * LANES + own] += more[3];
     }
+}
+
+fn sees4(row: u32, column: u32) -> vec4<bool> {
+    let columns = column + vec4<u32>(0u, 1u, 2u, 3u);
+    return (columns >= vec4<u32>(first_column(row))) & (columns < vec4<u32>(end_column(row)));
 }

@@ -20,11 +20,11 @@ fn main(
         let weights = weigh(lane, row, head, column, kv);
         sums.low = shrunk(sums.low, shrink_low);
         sums.high = shrunk(sums.high, shrink_high);
-        sums = add_values(lane, sums, weights, column, kv, chunk);
+        sums = add_values(lane, sums, weights, row, column, kv, chunk);
         if (WIDE == 128u) {
             more.low = shrunk(more.low, shrink_low);
             more.high = shrunk(more.high, shrink_high);
-            more = add_values(lane, more, weights, column, kv, chunk + 64u);
+            more = add_values(lane, more, weights, row, column, kv, chunk + 64u);
         }
     }
     add_up(lane);
@@ -52,4 +52,12 @@ fn inverse(highest: vec4<f32>, total: vec4<f32>) -> vec4<f32> {
         lost(highest.z, 1.0 / total.z),
         lost(highest.w, 1.0 / total.w),
     );
+}
+
+fn first_seen(query: u32) -> u32 {
+    return first_key(query);
+}
+
+fn end_seen(query: u32) -> u32 {
+    return end_key(query);
 }

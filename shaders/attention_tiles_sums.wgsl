@@ -27,9 +27,9 @@ fn main(
             let n = column + lane % 16u * 4u;
             let low = weights4(m, head, n, other, scores.low, seconds.low);
             let high = weights4(m + 32u, head, n, other, scores.high, seconds.high);
-            sums = add_values(lane, sums, Sums(low, high), column, other, chunk);
+            sums = add_values(lane, sums, Sums(low, high), row, column, other, chunk);
             if (WIDE == 128u) {
-                more = add_values(lane, more, Sums(low, high), column, other, chunk + 64u);
+                more = add_values(lane, more, Sums(low, high), row, column, other, chunk + 64u);
             }
         }
     }
@@ -92,4 +92,12 @@ fn second_tile(lane: u32, row: u32, head: u32, column: u32, other: u32) -> Sums 
         }
     }
     return sums;
+}
+
+fn first_seen(row: u32) -> u32 {
+    return first_column(row);
+}
+
+fn end_seen(row: u32) -> u32 {
+    return end_column(row);
 }

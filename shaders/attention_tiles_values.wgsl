@@ -6,8 +6,10 @@ fn value_or_zero(column: u32, head: u32, c: u32) -> vec4<f32> {
     return value4(min(column, COLUMNS - 1u), head, c);
 }
 
-fn add_values(lane: u32, before: Sums, weights: Sums, column: u32, other: u32, chunk: u32) -> Sums {
+fn add_values(lane: u32, before: Sums, weights: Sums, row: u32, column: u32, other: u32, chunk: u32) -> Sums {
     var sums = before;
+    let last = min(row + 63u, OWN_ROWS - 1u);
+    let whole = column >= first_seen(last) && column + 64u <= end_seen(row);
     let low = transpose(weights.low);
     let high = transpose(weights.high);
     for (var half = 0u; half < 2u; half++) {
@@ -34,9 +36,43 @@ fn add_values(lane: u32, before: Sums, weights: Sums, column: u32, other: u32, c
             tile[at + 56u] = high[3];
         }
         workgroupBarrier();
-        sums = multiply(lane, sums, 32u);
+        if (whole) {
+            sums = multiply(lane, sums, 32u);
+        } else {
+            sums = multiply_seen(lane, sums, row, column + half * 32u);
+        }
     }
     return sums;
+}
+
+// As `multiply`, of 32 columns that not all rows see: what a row does not see is left out, not multiplied by 0, for it may
+// be a NaN.
+fn multiply_seen(lane: u32, before: Sums, row: u32, column: u32) -> Sums {
+    var low = before.low;
+    var high = before.high;
+    let m = row + lane / 16u * 4u;
+    let rows = min(m + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(OWN_ROWS - 1u));
+    let more = min(m + vec4<u32>(32u, 33u, 34u, 35u), vec4<u32>(OWN_ROWS - 1u));
+    let first_low = vec4<u32>(first_seen(rows.x), first_seen(rows.y), first_seen(rows.z), first_seen(rows.w));
+    let end_low = vec4<u32>(end_seen(rows.x), end_seen(rows.y), end_seen(rows.z), end_seen(rows.w));
+    let first_high = vec4<u32>(first_seen(more.x), first_seen(more.y), first_seen(more.z), first_seen(more.w));
+    let end_high = vec4<u32>(end_seen(more.x), end_seen(more.y), end_seen(more.z), end_seen(more.w));
+    for (var step = 0u; step < 32u; step++) {
+        let n = vec4<u32>(column + step);
+        let at = step * 16u;
+        let b = tile[512u + lane % 16u + at];
+        low += outer_seen(tile[lane / 16u + at], b, (n >= first_low) & (n < end_low));
+        high += outer_seen(tile[lane / 16u + at + 8u], b, (n >= first_high) & (n < end_high));
+    }
+    return Sums(low, high);
+}
+
+fn outer_seen(a: vec4<f32>, b: vec4<f32>, sees: vec4<bool>) -> mat4x4<f32> {
+    let none = vec4<f32>();
+    return mat4x4<f32>(
+        select(none, a.x * b, sees.x), select(none, a.y * b, sees.y),
+        select(none, a.z * b, sees.z), select(none, a.w * b, sees.w),
+    );
 }
 
 fn write_row(row: u32, head: u32, c: u32, values: vec4<f32>) {

@@ -12,16 +12,16 @@ fn max_of_unit(value: f32) -> f32 {
     if (LANES > ROOT) {
         if (own_lane - first < ROOT) {
             var some = value;
-            for (var other = own_lane + ROOT; other < first + LANES; other += ROOT) {
-                some = max_nan(some, shared_values[other]);
+            for (var k = 1u; k < LANES / ROOT; k++) {
+                some = max_nan(some, shared_values[own_lane + k * ROOT]);
             }
             shared_values[own_lane] = some;
         }
         workgroupBarrier();
     }
     var found = shared_values[first];
-    for (var other = first + 1u; other < first + ROOT; other++) {
-        found = max_nan(found, shared_values[other]);
+    for (var k = 1u; k < ROOT; k++) {
+        found = max_nan(found, shared_values[first + k]);
     }
     workgroupBarrier();
     return found;
@@ -34,16 +34,16 @@ fn sum_of_unit(value: f32) -> f32 {
     if (LANES > ROOT) {
         if (own_lane - first < ROOT) {
             var some = value;
-            for (var other = own_lane + ROOT; other < first + LANES; other += ROOT) {
-                some += shared_values[other];
+            for (var k = 1u; k < LANES / ROOT; k++) {
+                some += shared_values[own_lane + k * ROOT];
             }
             shared_values[own_lane] = some;
         }
         workgroupBarrier();
     }
     var found = shared_values[first];
-    for (var other = first + 1u; other < first + ROOT; other++) {
-        found += shared_values[other];
+    for (var k = 1u; k < ROOT; k++) {
+        found += shared_values[first + k];
     }
     workgroupBarrier();
     return found;

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,12 @@ from gdlab.device.base import Device
 from gdlab.device.forms import FORMS
 from gdlab.errors import CompileError
 from gdlab.graph import Graph, Value
+from gdlab.kernels.pieces import Text
+from gdlab.kernels.product import Product
+from gdlab.kernels.shared import shared_tiles
 from gdlab.op import REGISTRY, Shader
 from gdlab.plan import compile, variants
-from gdlab.plan.plan import SCALARS, Dispatch, ExecutionPlan, Target
+from gdlab.plan.plan import SCALARS, Dispatch, ExecutionPlan, Matmul, Target
 from gdlab.plan.update import adam_update, sgd_update
 
 SCHEDULES = ("software", "hardware")
@@ -86,7 +90,8 @@ def test_products_with_an_epilogue(adapter: tuple[Device, Target], name: str) ->
 # rows, columns, steps; rows and columns per invocation; parts of K in a group, and beside one another
 TILINGS = [
     (128, 128, 16, 8, 8, 1, 1), (64, 128, 16, 8, 8, 1, 2), (64, 64, 16, 8, 4, 1, 1), (64, 64, 16, 8, 4, 2, 1),
-    (32, 64, 16, 4, 4, 2, 3), (32, 32, 16, 4, 4, 1, 4), (32, 32, 16, 4, 4, 4, 1), (128, 64, 8, 8, 8, 1, 1),
+    (32, 64, 16, 4, 4, 2, 3), (32, 32, 16, 4, 4, 1, 4), (32, 32, 16, 4, 4, 4, 1), (128, 128, 8, 8, 8, 1, 1),
+    (128, 64, 8, 8, 8, 1, 1),
 ]  # fmt: skip
 
 
@@ -109,6 +114,21 @@ def test_shared_tiles_of_every_size(name: str, monkeypatch: pytest.MonkeyPatch) 
             assert [d.kernel for d in plan.dispatches] == ["matmul"] + ["reduce"] * (tiling[6] > 1)
             buffers.add(plan.dispatches[0].params[5])
     assert buffers == {1, 2}
+
+
+def test_shared_tiles_fit_every_adapter() -> None:
+    """Whatever is asked for, workgroup memory and the invocations of a group suffice: fewer steps, then fewer parts."""
+    asked = [*TILINGS, (128, 128, 32, 8, 8, 1, 1), (64, 64, 16, 4, 4, 1, 2), (32, 32, 32, 4, 4, 4, 2)]
+    for nbytes, (a, b), tiling in product((16384, 17000, 32768, 49152), product(("mk", "km"), ("kn", "nk")), asked):
+        limits = replace(Target.portable().limits, workgroup_bytes=nbytes)
+        p = Matmul(300, 300, 300, a, b, 0)
+        schedule = variants.shared_tiles(p, tiling, limits)
+        text = Text()
+        shared_tiles(text, Product(p, "a", "b", True, True, True), schedule.params)
+        sizes = [int(n) for n in re.findall(r"var<workgroup> \w+: array<vec4<f32>, (\d+)>", text.done()[0])]
+        assert len(sizes) >= 2 and 16 * sum(sizes) <= nbytes, (tiling, schedule.params, nbytes)
+        assert schedule.workgroup_size[0] <= limits.invocations
+        assert schedule.params[-1] == tiling[-1]  # the second dispatch counts on so many parts
 
 
 @pytest.mark.parametrize("name", ["matmul_at", "matmul_bt"])
@@ -147,7 +167,7 @@ def row_op(name: str, shape: tuple[int, ...]) -> Value:
 
 
 ROW_OPS = ["softmax", "log_softmax", "rms_norm", "layer_norm"]
-ROWS = ((3, 1), (2, 2), (5, 3), (4, 5), (3, 8), (65, 10), (2, 257), (9, 64), (3, 68), (2, 1028), (1, 50257))
+ROWS = ((3, 1), (2, 2), (5, 3), (4, 5), (3, 8), (65, 10), (2, 257), (9, 64), (3, 68), (2, 1028), (1, 50257), (70, 12))
 
 
 @pytest.mark.parametrize("name", ROW_OPS)
@@ -178,7 +198,49 @@ def test_rows_in_registers(length: int) -> None:
     target = replace(found.target, adapter_class="hardware")
     for name in ("softmax", "layer_norm"):
         plan = check((found, target), graph_of(lambda name=name: row_op(name, (5, length))))  # type: ignore[misc]
-        assert plan.dispatches[0].variant.endswith("registers")
+        lanes = {16384: 512, 32768: 512}.get(length, min(256, max(1, length // 16)))
+        assert plan.dispatches[0].variant == f"{max(1, 64 // lanes)}x{lanes} registers"
+
+
+def test_rows_in_registers_of_a_small_adapter() -> None:
+    """Where 256 invocations are all that a group has, they keep twice as much each."""
+    needs("wgpu")
+    found = device("wgpu")
+    limits = replace(found.target.limits, invocations=256)
+    target = replace(found.target, adapter_class="hardware", limits=limits)
+    plan = check((found, target), graph_of(lambda: row_op("layer_norm", (3, 16384))))
+    assert plan.dispatches[0].variant == "1x256 registers"
+
+
+def test_rows_by_four_on_software() -> None:
+    """Many rows: one per lane, without an exchange; few: eight lanes share one; rows that end within a four do not."""
+    target = replace(Target.portable(), adapter_class="software")
+    for name, (shape, variant, by_four) in product(ROW_OPS, (
+        ((64, 12), "8x1", True), ((63, 12), "1x8", True), ((64, 10), "8x1", False), ((2, 1 << 19), "1x32", False),
+    )):  # fmt: skip
+        d = compile(graph_of(lambda n=name, s=shape: row_op(n, s)), mode="inference", target=target).dispatches[0]  # type: ignore[misc]
+        assert d.variant == variant and d.custom is not None and d.custom.file.endswith("_fours.wgsl") == by_four
+
+
+@pytest.mark.parametrize("shape", [(16411, 4), (16411,), (3, 16411), (257, 16), (4099, 64)])
+def test_folds_of_prime_lengths(shape: tuple[int, ...]) -> None:
+    """They have no parts of a size, so one dispatch folds them, tails included."""
+    needs("wgpu")
+    found = device("wgpu")
+    target = replace(found.target, adapter_class="hardware")
+    axis = 1 if shape == (3, 16411) else 0
+    for fold in ("sum", "max"):
+        plan = check((found, target), graph_of(lambda f=fold: getattr(ops, f)(ops.input("x", shape), (axis,))))  # type: ignore[misc]
+        assert len(plan.dispatches) == 1
+
+
+@pytest.mark.parametrize("outer, length, inner", [
+    (1, 1 << 20, 1), (1, 65536, 4), (2, 3 * 65537, 1), (1, 65537, 4), (1, 2 * 9973, 8), (5, 7, 3), (1, 97 * 89 * 64, 1),
+])  # fmt: skip
+def test_parts_of_a_fold_are_equal(outer: int, length: int, inner: int) -> None:
+    parts = variants._fold_parts(outer, length, inner)
+    assert length % parts == 0 and (parts == 1 or length // parts >= (4096 if inner == 1 else 64))
+    assert (parts > 1) == ((outer, length, inner) not in ((1, 65537, 4), (5, 7, 3)))
 
 
 def test_softmax_of_rows_without_one(adapter: tuple[Device, Target]) -> None:
@@ -359,6 +421,7 @@ def test_every_shader_has_its_files_and_its_numpy_form() -> None:
         assert not isinstance(form, Shader) or form.file.split(" + ")[0].removesuffix(".wgsl") in FORMS, op.name
         while isinstance(form, Shader):
             assert all((SHADERS / file).is_file() for file in form.file.split(" + ")), form.file
+            assert form.fours is None or (SHADERS / form.fours.file).is_file()
             form = form.hardware
 
 

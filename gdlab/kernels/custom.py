@@ -37,7 +37,10 @@ def custom(text: Text, d: Dispatch) -> None:
     uses += [(d.operands[k].buffer, by_four and may_be_wide(d.operands[k])) for k in chain_operands(d.epilogue)]
     bindings = Bindings(d, widened([*uses, (d.output, by_four)]))
     bindings.declare(text)
-    constants(text, UNITS=c.units, LANES=lanes, ACROSS=across, **dict(c.integers), **dict(c.numbers))
+    integers = dict(c.integers)
+    if "EACH" in integers:  # the schedule may share a row between more invocations than the op had in mind
+        integers["EACH"] = -(-c.length // (4 * lanes))
+    constants(text, UNITS=c.units, LANES=lanes, ACROSS=across, **integers, **dict(c.numbers))
     for name, table in c.tables:
         kind, values = f"array<u32, {len(table)}>", ", ".join(f"{v}u" for v in table)
         text.add(f"var<private> {name}: {kind} = {kind}({values});")
@@ -46,7 +49,7 @@ def custom(text: Text, d: Dispatch) -> None:
         _accessors(text, name, operand, bindings, called, c)
     _absent(text, called, c, bindings.type)
     (store4 if by_four else store)(text, d, bindings, c.node)
-    each = dict(c.integers).get("EACH", 1)
+    each = integers.get("EACH", 1)
     for file in files:
         written_out(text, file, each, c.node)
     if not c.group:

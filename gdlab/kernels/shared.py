@@ -78,20 +78,11 @@ def shared_tiles(text: Text, product: Product, params: tuple[int, ...]) -> None:
     _part(text, product, t, tiles)
     for r in range(t.down):
         text.add("    " + " ".join(f"var c{r}_{j} = vec4<f32>();" for j in range(t.right // 4)), node)
-    for u in range(_turns(t)):
-        _copy_places(text, product, t, u)
-        _load(text, product, t, u, "first", "    ")
-    _loop(text, product, t)
+    _loop(text, product, t, _copies(text, product, t))
     if t.inner > 1:
         _add_parts(text, product, t)
     _store(text, product, t)
     text.add("}")
-
-
-def _sides(product: Product) -> tuple[tuple[str, int, bool], ...]:
-    """(a or b, its extent beside K, whether K is its last axis)."""
-    p = product.p
-    return ("a", p.m, k_comes_last(p, "a")), ("b", p.n, k_comes_last(p, "b"))
 
 
 def _head(text: Text, product: Product, t: Tiling) -> None:
@@ -121,37 +112,63 @@ def _part(text: Text, product: Product, t: Tiling, tiles: int) -> None:
         text.add(f"    var at_{name} = {f'lane / {t.workers}u * {size}u' if t.inner > 1 else '0u'};", node)
 
 
-def _loop(text: Text, product: Product, t: Tiling) -> None:
-    node, steps = product.node, t.steps(product.p.k)
+def _loop(text: Text, product: Product, t: Tiling, copies: list[Copy]) -> None:
+    """Walk the steps of a part. `ahead`: the next steps are stored once these are multiplied, else in the next turn."""
+    node, steps, ahead = product.node, t.steps(product.p.k), _ahead(product.p, t)
+    more = f"        if (done + {t.depth}u < {steps}u) {{"
+    _load(text, product, t, copies, "", "    ")
+    if ahead:
+        _keep(text, product, t, copies, "first", "    ")
+        text.add("    workgroupBarrier();", node)
     text.add(f"    for (var done = 0u; done < {steps}u; done += {t.depth}u) {{", node)
     if t.buffers == 1:
         text.add("        workgroupBarrier();", node)
-    for u in range(_turns(t)):
-        _keep(text, product, t, u)
-    text.add("        workgroupBarrier();", node)
-    text.add(f"        if (done + {t.depth}u < {steps}u) {{", node)
-    for u in range(_turns(t)):
-        _load(text, product, t, u, f"first + done + {t.depth}u", "            ")
+    if not ahead:
+        _keep(text, product, t, copies, "first + done", "        ")
+        text.add("        workgroupBarrier();", node)
+    text.add(more, node)
+    _load(text, product, t, copies, f"done + {t.depth}u", "            ")
     text.add("        }", node)
     for name, cell in (("a", "down"), ("b", "right")):
         text.add(f"        let t{name} = at_{name} + {cell};", node)
-    for kk in range(t.depth):  # written out: a loop costs its counter and a bounds check at every turn
+    if not ahead:
+        _swap(text, product, t)
+    _multiply(text, product, t)
+    if ahead:
+        _swap(text, product, t)
+        text.add(more, node)
+        _keep(text, product, t, copies, f"first + done + {t.depth}u", "            ")
+        text.add("        }\n        workgroupBarrier();", node)
+    text.add("    }", node)
+
+
+def _ahead(p: Matmul, t: Tiling) -> bool:
+    """Whether storing the next steps after these pays: with large tiles; where K is the last axis of b the registers
+    of an NVIDIA H200 no longer suffice for two groups at once (2048: 31.7 instead of 42.3 TFLOP/s, 2026-11-21)."""
+    return t.buffers == 2 and t.rows * t.columns >= 128 * 128 and not k_comes_last(p, "b")
+
+
+def _swap(text: Text, product: Product, t: Tiling) -> None:
+    """To the other buffer, if there is one."""
+    for name in "ab" if t.buffers == 2 else "":
+        size = t.size(product.p, name)
+        home = f"(lane / {t.workers}u * {2 * size}u) * 2u + {size}u" if t.inner > 1 else f"{size}u"
+        text.add(f"        at_{name} = {home} - at_{name};", product.node)
+
+
+def _multiply(text: Text, product: Product, t: Tiling) -> None:
+    """Steps of a tile, written out: a loop costs its counter and a bounds check at every turn."""
+    node = product.node
+    for kk in range(t.depth):
         text.add("        {", node)
         for name, count, stride in (("a", t.down // 4, t.high), ("b", t.right // 4, t.wide)):
-            at = f"tile_{name}[t{name} + {{}}u]"
             begin = t.at(product.p, name, kk)
-            loads = (f"let {name}{q} = {at.format(begin + q * stride)};" for q in range(count))
+            loads = (f"let {name}{q} = tile_{name}[t{name} + {begin + q * stride}u];" for q in range(count))
             text.add("            " + " ".join(loads), node)
         for r in range(t.down):
             terms = (f"c{r}_{j} += a{r // 4}.{LANES[r % 4]} * b{j};" for j in range(t.right // 4))
             text.add("            " + " ".join(terms), node)
         text.add("        }", node)
-    if t.buffers == 2:
-        for name in "ab":
-            size = t.size(product.p, name)
-            home = f"(lane / {t.workers}u * {2 * size}u) * 2u + {size}u" if t.inner > 1 else f"{size}u"
-            text.add(f"        at_{name} = {home} - at_{name};", node)
-    text.add("    }", node)
 
 
 def _add_parts(text: Text, product: Product, t: Tiling) -> None:
@@ -169,68 +186,105 @@ def _add_parts(text: Text, product: Product, t: Tiling) -> None:
 
 
 # from memory to workgroup memory --------------------------------------------------------------------------------------
-def _cases(product: Product, t: Tiling, u: int) -> list[tuple[str, bool, int, str]]:
-    """What invocation `worker` copies in turn u: four of i from `i{u}` on, four of K from `k{u}` on; registers."""
-    low, high, begin, found = u * t.workers, (u + 1) * t.workers, 0, []
-    for side, _, k_last in _sides(product):
-        end = begin + t.quads(side) * (t.depth // 4)
-        if low < end and high > begin:
-            condition = [f"turn{u} >= {begin}u"] if low < begin else []
-            condition += [f"turn{u} < {end}u"] if high > end else []
-            found.append((side, k_last, begin, " && ".join(condition)))
-        begin = end
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Operand a or b: its variable, elements beside K in all and in a tile, and whether K is its last axis."""
+
+    name: str
+    variable: str
+    wide: bool
+    extent: int
+    size: int
+    first: str
+    k_last: bool
+
+    @property
+    def ends(self) -> bool:
+        """Whether the last tile goes beyond the edge."""
+        return self.extent % self.size != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A four that an invocation copies: variable `name`, elements from (`i`, `k`) on of operand `side`, to `place` in a
+    buffer. `origin`: where it lies in memory at the first step, if one address serves all steps."""
+
+    side: Side
+    name: str
+    i: str
+    k: str
+    place: str
+    origin: str
+
+
+def _sides(product: Product, t: Tiling) -> tuple[Side, Side]:
+    p = product.p
+    return (
+        Side("a", product.a, product.wide_a, p.m, t.rows, "row", k_comes_last(p, "a")),
+        Side("b", product.b, product.wide_b, p.n, t.columns, "column", k_comes_last(p, "b")),
+    )
+
+
+def _copies(text: Text, product: Product, t: Tiling) -> list[Copy]:
+    """What invocation `worker` copies; neighbours read neighbours in memory. Its fours lie the same way apart for all:
+    one address and one place serve them, which is what registers are short of."""
+    found = list[Copy]()
+    for s in _sides(product, t):
+        n, steps, quads = s.name, t.depth // 4, t.quads(s.name)
+        own = f"worker / {steps}u", f"worker % {steps}u * 4u"
+        own_i, own_k = own if s.k_last else (f"worker % {quads}u * 4u", f"worker / {quads}u")
+        text.add(f"    let {n}_i = {own_i};\n    let {n}_k = {own_k};", product.node)
+        stays = s.wide and not s.ends and not t.ends_early(product.p.k)
+        if stays:
+            at = _place(product.p, s, f"({s.first} + {n}_i)", f"first + {n}_k")
+            text.add(f"    let {n}_from = ({at}) / 4u;", product.node)
+        above = f"{n}_k / 4u * {t.at(product.p, n, 4)}u" if s.k_last else f"{n}_k * {quads}u"
+        text.add(f"    let {n}_place = {above} + {n}_i / 4u;", product.node)
+        for u in range(max(1, quads * t.depth // t.workers)):
+            text.add(f"    var {n}_next{u} = vec4<f32>();", product.node)
+            i, k = (u * t.workers // steps, 0) if s.k_last else (0, u * t.workers // quads)
+            origin = f"{n}_from + {(i * product.p.k if s.k_last else k * s.extent) // 4}u" if stays else ""
+            place = f"{n}_place + {i // 4 + k * quads}u"
+            found.append(Copy(s, f"{n}_next{u}", f"{n}_i + {i}u", f"{n}_k + {k}u", place, origin))
     return found
 
 
-def _copy_places(text: Text, product: Product, t: Tiling, u: int) -> None:
-    """What invocation `worker` copies in turn u: four of i from `i{u}` on, four of K from `k{u}` on; registers."""
-    node = product.node
-    text.add(f"    let turn{u} = worker + {u * t.workers}u;", node)
-    i, k = "0u", "0u"
-    for side, k_last, begin, condition in reversed(_cases(product, t, u)):
-        at = f"(turn{u} - {begin}u)" if begin else f"turn{u}"
-        quads, steps = t.quads(side), t.depth // 4
-        # neighbouring invocations read neighbours in memory: along k where that is the last axis
-        own_i, own_k = (f"{at} / {steps}u", f"{at} % {steps}u") if k_last else (f"{at} % {quads}u", f"{at} / {quads}u")
-        own_i, own_k = f"{own_i} * 4u", f"{own_k} * 4u"
-        i = f"select({i}, {own_i}, {condition})" if condition else own_i
-        k = f"select({k}, {own_k}, {condition})" if condition else own_k
-    text.add(f"    let i{u} = {i};\n    let k{u} = {k};", node)
-    text.add("    " + " ".join(f"var next{u}_{q} = vec4<f32>();" for q in range(4)), node)
+def _place(p: Matmul, s: Side, i: str, k: str) -> str:
+    """Where element (i, k) lies in memory."""
+    return f"{i} * {p.k}u + {k}" if s.k_last else f"({k}) * {s.extent}u + {i}"
 
 
-def _load(text: Text, product: Product, t: Tiling, u: int, start: str, indent: str) -> None:
-    """Elements i … i + 3 of steps k … k + 3 as they lie in memory: a vec4 per step, or per i where K is the last axis.
-    What lies beyond the edge or beyond K repeats other elements; no index leaves the operand."""
-    for side, k_last, _, condition in _cases(product, t, u):
-        text.add(f"{indent}if ({condition}) {{" if condition else f"{indent}{{", product.node)
-        text.add(f"{indent}    let i = {'row' if side == 'a' else 'column'} + i{u};", product.node)
-        text.add(f"{indent}    let k = {start} + k{u};", product.node)
-        for q, value in enumerate(_values(product, t, side, k_last)):
-            text.add(f"{indent}    next{u}_{q} = {value};", product.node)
-        text.add(f"{indent}}}", product.node)
+def _some(t: Tiling, c: Copy) -> str:
+    """The condition, where a tile has fewer fours than a group has invocations."""
+    total = t.quads(c.side.name) * t.depth
+    return f"if (worker < {total}u) " if total < t.workers else ""
 
 
-def _values(product: Product, t: Tiling, side: str, k_last: bool) -> list[str]:
-    """The four vec4 from element (i, k) on."""
-    p = product.p
-    variable, wide = (product.a, product.wide_a) if side == "a" else (product.b, product.wide_b)
-    extent, size = (p.m, t.rows) if side == "a" else (p.n, t.columns)
-    ends, early = extent % size != 0, t.ends_early(p.k)
+def _load(text: Text, product: Product, t: Tiling, copies: list[Copy], done: str, indent: str) -> None:
+    """The fours of the steps from `first` + `done` on, as they lie in memory. What lies beyond the edge or beyond K
+    repeats other elements; no index leaves the operand."""
+    for c in copies:  # in no block of their own: an NVIDIA H200 lost 9 % by that (2048, 2026-11-21)
+        line, some = f"{c.name} = {_value(product.p, t, c, done)};", _some(t, c)
+        text.add(f"{indent}{some}{{ {line} }}" if some else indent + line, product.node)
 
-    def place(down: int, right: int, step: int) -> str:
-        across, along = (down, right) if k_last else (right, down)
-        i = _within(f"i + {across}u", extent - (1 if k_last else step), ends)
-        k = _within(f"k + {along}u", p.k - (step if k_last else 1), early)
-        return f"{i} * {p.k}u + {k}" if k_last else f"{k} * {extent}u + {i}"
 
-    if wide and not ends and not early:  # so that one address serves all four
-        row = (p.k if k_last else extent) // 4
-        return [f"{variable}[({place(0, 0, 4)}) / 4u + {q * row}u]" for q in range(4)]
-    if wide:
-        return [f"{variable}[({place(q, 0, 4)}) / 4u]" for q in range(4)]
-    cells = ([f"{variable}[{place(q, e, 1)}]" for e in range(4)] for q in range(4))
-    return ["vec4<f32>(\n            " + ",\n            ".join(row) + ",\n        )" for row in cells]
+def _value(p: Matmul, t: Tiling, c: Copy, done: str) -> str:
+    s = c.side
+    if c.origin:
+        walked = f"({done}) / 4u" if s.k_last else f"({done}) * {s.extent // 4}u"
+        return f"{s.variable}[{c.origin}{f' + {walked}' if done else ''}]"
+
+    def place(more: int, step: int) -> str:
+        across, along = (0, more) if s.k_last else (more, 0)
+        i = _within(f"{s.first} + {c.i} + {across}u", s.extent - (1 if s.k_last else step), s.ends)
+        start = f"first + {done}" if done else "first"
+        k = _within(f"{start} + {c.k} + {along}u", p.k - (step if s.k_last else 1), t.ends_early(p.k))
+        return _place(p, s, i, k)
+
+    if s.wide:
+        return f"{s.variable}[({place(0, 4)}) / 4u]"
+    cells = (f"{s.variable}[{place(e, 1)}]" for e in range(4))
+    return "vec4<f32>(\n                " + ",\n                ".join(cells) + "\n            )"
 
 
 def _within(index: str, last: int, ends: bool) -> str:
@@ -238,25 +292,23 @@ def _within(index: str, last: int, ends: bool) -> str:
     return f"min({index}, {last}u)" if ends else f"({index})"
 
 
-def _turns(t: Tiling) -> int:
-    """How many 4 x 4 blocks an invocation copies."""
-    return -(-(t.quads("a") + t.quads("b")) * (t.depth // 4) // t.workers)
-
-
-def _keep(text: Text, product: Product, t: Tiling, u: int) -> None:
-    """Steps one below another; zero beyond K."""
-    for side, k_last, _, condition in _cases(product, t, u):
-        quads, k = t.quads(side), product.p.k
-        text.add(f"        if ({condition}) {{" if condition else "        {", product.node)
-        steps = f"k{u} / 4u * {t.at(product.p, side, 4)}u"
-        text.add(f"            let place = at_{side} + {steps} + i{u} / 4u;", product.node)
-        for q in range(4):
-            next = [f"next{u}_{e}" for e in range(4)]
-            value = f"vec4<f32>({', '.join(f'{n}.{LANES[q]}' for n in next)})" if k_last else next[q]
-            if t.ends_early(k):
-                value = f"select(vec4<f32>(), {value}, first + done + k{u} + {q}u < {k}u)"
-            text.add(f"            tile_{side}[place + {q * quads}u] = {value};", product.node)
-        text.add("        }", product.node)
+def _keep(text: Text, product: Product, t: Tiling, copies: list[Copy], start: str, indent: str) -> None:
+    """To workgroup memory, steps one below another; zero beyond K."""
+    node, k = product.node, product.p.k
+    for c in copies:
+        n, value, home = c.side.name, c.name, f"at_{c.side.name} + {c.place}"
+        if t.ends_early(k):
+            lanes = "vec4<u32>(0u, 1u, 2u, 3u)" if c.side.k_last else "vec4<u32>()"
+            value = f"select(vec4<f32>(), {value}, {start} + {c.k} + {lanes} < vec4<u32>({k}u))"
+        text.add(f"{indent}{_some(t, c)}{{", node)
+        if c.side.k_last:  # invocations side by side meet different banks of workgroup memory
+            text.add(f"{indent}    let value = {value};", node)
+            for q in range(4):
+                at = f"tile_{n}[{home} + {q * t.quads(n)}u][{n}_i % 4u]"
+                text.add(f"{indent}    {at} = value.{LANES[q]};", node)
+        else:
+            text.add(f"{indent}    tile_{n}[{home}] = {value};", node)
+        text.add(f"{indent}}}", node)
 
 
 # to the result --------------------------------------------------------------------------------------------------------

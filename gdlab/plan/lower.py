@@ -224,7 +224,8 @@ class Lowering:
     def _form(self, core: Term, kernel: Shader) -> tuple[Shader, Work]:
         """The form of a kernel that fits the target, and its work."""
         types, attrs = tuple(self.terms.terms[i].type for i in core.inputs), dict(core.attrs)
-        form = kernel.hardware if self.target.adapter_class == "hardware" else None
+        form = kernel.hardware if self.target.adapter_class == "hardware" else kernel.fours
+        form = form if self.target.kind == "wgpu" else None
         while form is not None:
             work = form.work(types, core.type, attrs)
             if work is not None:

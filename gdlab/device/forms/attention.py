@@ -122,6 +122,17 @@ class _Work:
         return weights
 
 
+def of_seen(weights: Array, values: Array, unseen: Array | None, out: Array) -> None:
+    """weights [kv, group, rows, columns] @ values, where what a row does not see is left out, not multiplied by 0: it
+    may be a NaN."""
+    np.matmul(weights, values, out)
+    if unseen is None or not np.isnan(out).any():
+        return
+    for row in np.flatnonzero(np.isnan(out).any(axis=(0, 1, 3))):
+        there = ~unseen[row]
+        out[:, :, row] = (weights[:, :, row][:, :, None, there] @ values[:, :, there])[:, :, 0]
+
+
 def _hide(scores: Array, unseen: Array) -> None:
     np.copyto(scores, -np.inf, where=unseen)
 
@@ -153,7 +164,7 @@ def _forward(bench: Bench, c: Custom) -> None:
         powers, _, total, columns = _softmax(work, rows)
         part = out[:, :, rows[0] : rows[1]]
         bench.steps += [
-            (np.matmul, (powers, work.at["v"][:, :, columns[0] : columns[1]], part)),
+            (of_seen, (powers, work.at["v"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)),
             (np.divide, (part, total, part)),
         ]
 
@@ -176,7 +187,7 @@ def _grad_q(bench: Bench, c: Custom) -> None:
         columns = s.keys_of(*rows)
         of_scores, part = work.of_scores(rows, columns), out[:, :, rows[0] : rows[1]]
         bench.steps += [
-            (np.matmul, (of_scores, work.at["k"][:, :, columns[0] : columns[1]], part)),
+            (of_seen, (of_scores, work.at["k"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)),
             (np.multiply, (part, np.float32(1 / math.sqrt(s.d)), part)),
         ]
 
@@ -197,10 +208,12 @@ def _of_keys(bench: Bench, c: Custom, of: str, factor: float) -> None:
     for columns in _blocks(s.keys):
         rows = s.queries_of(*columns)
         block = work.of_scores(rows, columns) if of == "q" else work.weights(rows, columns)
+        hidden = s.hidden(rows, columns)
+        unseen = None if hidden is None else hidden.T
         parts = work.block("parts", columns[1] - columns[0], s.d)
         part = out[:, 0, columns[0] : columns[1]]
         bench.steps += [
-            (np.matmul, (block.transpose(0, 1, 3, 2), work.at[of][:, :, rows[0] : rows[1]], parts)),
+            (of_seen, (block.transpose(0, 1, 3, 2), work.at[of][:, :, rows[0] : rows[1]], unseen, parts)),
             (np.add.reduce, (parts, 1, None, part)),
             (np.multiply, (part, np.float32(factor), part)),
         ]

@@ -6,6 +6,7 @@ import numpy as np
 
 from gdlab.device.bench import Bench
 from gdlab.device.chain import Array
+from gdlab.device.forms.attention import of_seen
 from gdlab.plan.plan import Custom
 
 
@@ -52,7 +53,8 @@ def _attend(q: Array, k: Array, v: Array, out: Array, window: int, pos: Array, v
     scores = q @ k.transpose(0, 1, 3, 2) * np.float32(q.shape[3] ** -0.5)
     scores[..., hidden] = -np.inf
     powers = np.exp(scores - scores.max(axis=3, keepdims=True))
-    np.divide(powers @ v, powers.sum(axis=3, keepdims=True), out=out)
+    of_seen(powers, v, np.broadcast_to(hidden, scores.shape[2:]), out)
+    np.divide(out, powers.sum(axis=3, keepdims=True), out=out)
     if valid is not None:
         out[:, :, int(valid[0]) :] = 0
 

@@ -39,7 +39,17 @@ def _set(positions: Array, first: Array, rates: Array, sign: float, cosine: Arra
     np.copyto(sine, sign * np.sin(angles))
 
 
+def _set_scaled(
+    positions: Array, first: Array, factors: Array, rates: Array, sign: float, cosine: Array, sine: Array
+) -> None:  # fmt: skip
+    angles = np.outer(positions + first.astype(np.uint64), rates / factors.astype(np.float64))[:, None, :]
+    np.copyto(cosine, np.cos(angles))
+    np.copyto(sine, sign * np.sin(angles))
+
+
 def _fixed(bench: Bench, c: Custom) -> None:
+    if "freq_factors" in c.names:
+        return _moving(bench, c)
     angles = _angles(np.arange(c["ROWS"]) + c["OFFSET"], _rates(c))
     cosine, sine = np.cos(angles).astype(np.float32), (_sign(c) * np.sin(angles)).astype(np.float32)
     _turn(bench, c, cosine, sine)
@@ -49,16 +59,28 @@ def _moving(bench: Bench, c: Custom) -> None:
     """Positions from operand 1: one for all rows, to count from, or one each."""
     shape = c["ROWS"], 1, c["HALF"]
     cosine, sine = bench.temporary(shape), bench.temporary(shape)
-    counted = bench.d.operands[1].shape == (1,) and c.form == "rope_dynamic"
-    start = np.arange(c["ROWS"], dtype=np.uint64) if counted else np.zeros(c["ROWS"], np.uint64)
-    given = bench.operand(1, bench.d.operands[1].shape)
-    bench.steps.append((_set, (start, given, _rates(c), _sign(c), cosine, sine)))
+    counted = c.form != "rope_positions"
+    start = np.arange(c["ROWS"], dtype=np.uint64) + c["OFFSET"] if counted else np.zeros(c["ROWS"], np.uint64)
+    shapes = {name: o.shape for name, o in zip(c.names, bench.d.operands, strict=False)}
+    operands = {name: bench.operand(i, shape) for i, (name, shape) in enumerate(shapes.items())}
+    given = operands.get("offset", operands.get("positions", np.zeros(1, np.uint32)))
+    factors = operands.get("freq_factors")
+    if factors is None:
+        bench.steps.append((_set, (start, given, _rates(c), _sign(c), cosine, sine)))
+    else:
+        bench.steps.append((_set_scaled, (start, given, factors, _speeds(c), _sign(c), cosine, sine)))
     _turn(bench, c, cosine, sine)
 
 
 def _rates(c: Custom) -> Array:
     tables = dict(c.tables)
     return (np.array(tables["rates"], np.uint64) << np.uint64(16)) | np.array(tables["rests"], np.uint64)
+
+
+def _speeds(c: Custom) -> Array:
+    """Radians per position in float64, of more than a turn (θ < 1) in float32."""
+    exact, rough = _rates(c) * _TO_RADIANS, np.array(dict(c.tables)["speeds"], np.uint32).view(np.float32)
+    return np.where(np.isclose(exact, rough, rtol=1e-6, atol=0), exact, rough)
 
 
 def _sign(c: Custom) -> float:
