@@ -58,13 +58,14 @@ fn of_seen(four: mat4x4<f32>, sees: vec4<bool>, weights: vec4<f32>) -> vec4<f32>
 }
 
 // The values of 4 columns, weighted for each of 4 rows. What a row does not see is left out, not multiplied by 0: it may
-// be a NaN.
+// be a NaN. A loop, because a software adapter runs both sides of an `if`, but leaves a loop that nobody is in.
 fn weighted(four: mat4x4<f32>, weights: mat4x4<f32>, sees: Seeing, whole: bool) -> mat4x4<f32> {
-    if (whole) {
-        return mat4x4<f32>(four * weights[0], four * weights[1], four * weights[2], four * weights[3]);
+    var sums = mat4x4<f32>(four * weights[0], four * weights[1], four * weights[2], four * weights[3]);
+    for (var again = !whole; again; again = false) {
+        sums = mat4x4<f32>(
+            of_seen(four, sees.x, weights[0]), of_seen(four, sees.y, weights[1]),
+            of_seen(four, sees.z, weights[2]), of_seen(four, sees.w, weights[3]),
+        );
     }
-    return mat4x4<f32>(
-        of_seen(four, sees.x, weights[0]), of_seen(four, sees.y, weights[1]),
-        of_seen(four, sees.z, weights[2]), of_seen(four, sees.w, weights[3]),
-    );
+    return sums;
 }

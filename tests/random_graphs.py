@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import gdlab.ops as ops
+from gdlab.derived import CACHE_WRITES
 from gdlab.errors import GdlabError, GraphError
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Elementwise, Leaf, Op, Sample
@@ -110,6 +111,8 @@ def as_sampled(rng: np.random.Generator, pool: list[Value], op: Op, sample: Samp
             operands.append(pick(rng, pool, shape))
         else:
             operands.append(ops.input(f"x{len(pool[0].graph)}", shape))
+    if op.name in CACHE_WRITES:  # a parameter itself would be written in place, and others may read it
+        operands[1] = ops.materialize(operands[1])
     return op(*op.spread(operands), **sample.attrs)
 
 

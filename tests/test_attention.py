@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import op_checks
 import pytest
@@ -13,7 +15,7 @@ from gdlab.errors import AutodiffError, CompileError, GdlabError
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Sample
 from gdlab.plan import compile
-from gdlab.plan.plan import Limits, Target
+from gdlab.plan.plan import AdapterClass, Limits, Target
 from gdlab.reference import evaluate
 from gdlab.session import build_inference_session
 
@@ -84,6 +86,66 @@ def training(s: int, h: int, kv: int, d: int) -> Graph:
         out = ops.causal_attention(q, k, v, h, kv, d)
         g.set_outputs([(out * ops.input("c", (s, h * d))).sum_all()])
     return differentiate(g)[0]
+
+
+# what a query does not see --------------------------------------------------------------------------------------------
+def slow_gradients(feeds: dict[str, np.ndarray], h: int, kv: int, d: int, window: int) -> dict[str, np.ndarray]:
+    """Of Σ c · attention, query by query, reading nothing that it must not see."""
+    q, k, v, c = (feeds[name].astype(np.float64) for name in "qkvc")
+    found = {name: np.zeros(feeds[name].shape) for name in "qkv"}
+    for i in range(len(q)):
+        for head in range(h):
+            mine, theirs = slice(head * d, head * d + d), slice(head // (h // kv) * d, head // (h // kv) * d + d)
+            see = slice(max(0, i + 1 - window), i + 1)
+            logits = k[see, theirs] @ q[i, mine] / np.sqrt(d)
+            p = np.exp(logits - logits.max())
+            p /= p.sum()
+            of_p = v[see, theirs] @ c[i, mine]
+            of_scores = p * (of_p - p @ of_p) / np.sqrt(d)
+            found["v"][see, theirs] += np.outer(p, c[i, mine])
+            found["k"][see, theirs] += np.outer(of_scores, q[i, mine])
+            found["q"][i, mine] += of_scores @ k[see, theirs]
+    return found
+
+
+@pytest.mark.parametrize("form", ["cpu", "software", "hardware"])
+@pytest.mark.parametrize("spoilt", "qkvc")
+@pytest.mark.parametrize(("rows", "window"), [(11, 4), (70, 70)])
+def test_a_nan_reaches_only_who_sees_it(rows: int, window: int, spoilt: str, form: AdapterClass) -> None:
+    """A weight of 0 times a NaN would be a NaN: what is not seen is left out of the sum."""
+    from plans import load, outputs
+
+    from gdlab.device import device as open_device
+
+    h, kv, d = 2, 1, 6
+    shapes = {"q": (rows, h * d), "k": (rows, kv * d), "v": (rows, kv * d), "c": (rows, h * d)}
+    feeds = {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds[spoilt][rows // 2, 1] = np.nan
+    with Graph() as g:
+        q, k, v, c = (ops.input(name, shape) for name, shape in shapes.items())
+        out = ops.sliding_window_attention(q, k, v, h, kv, d, window)
+        g.set_outputs([(out * c).sum_all(), out])
+    full, _ = differentiate(g, wrt=[q, k, v])
+    full.set_outputs(full.outputs)
+    with np.errstate(all="ignore"):
+        slow = slow_gradients(feeds, h, kv, d, window)
+        out_wanted = by_hand(*(feeds[name].astype(np.float64) for name in "qkv"), h, kv, d, window)
+    values = evaluate(full, feeds)
+    kind: Literal["cpu", "wgpu"] = "cpu" if form == "cpu" else "wgpu"
+    if kind == "wgpu":
+        needs("wgpu")
+    plan = compile(full, mode="inference", target=Target(kind, form, Limits()))
+    program = load(open_device(kind), plan, feeds)
+    try:
+        program.step(None)
+        got = outputs(program)[1:]
+    finally:
+        program.close()
+    wanted = {"out": out_wanted} | slow
+    for (name, want), one, id in zip(wanted.items(), got, full.output_ids[1:], strict=True):
+        np.testing.assert_allclose(values[id], want, rtol=1e-9, atol=1e-9, err_msg=f"{name} by the reference")
+        np.testing.assert_allclose(one, want, rtol=1e-3, atol=1e-4, err_msg=name)
+    assert not np.isnan(out_wanted).all()
 
 
 def test_labels_say_queries_keys_and_heads() -> None:
@@ -163,6 +225,45 @@ def test_positions_may_stand_where_the_formula_has_them() -> None:
             assert one.node.key == other.node.key
         with pytest.raises(GdlabError, match="rope_positions: operand"):
             ops.rope_positions(x, 100.0, 3, 8)
+
+
+def divided(x: np.ndarray, positions: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Pair by pair."""
+    out = x.astype(np.float64)
+    for row, at in enumerate(positions):
+        for j, factor in enumerate(factors):
+            angle = float(at) * 500.0 ** (-2 * j / 8) / factor
+            turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+            out[row, [j, j + 4]] = turn @ x[row, [j, j + 4]]
+    return out
+
+
+def test_factors_divide_the_rates(device: str) -> None:
+    x, factors = RNG.standard_normal((3, 8)).astype(np.float32), np.array([1.0, 2.0, 4.5, 0.5], np.float32)
+    positions = np.array([9, 0, 31], np.uint32)
+    with Graph() as g:
+        v, f, off = ops.input("x", (3, 8)), ops.parameter("rope_freqs.weight", (4,)), ops.input_u32("off", (1,))
+        at = ops.constant_u32(positions)
+        calls = {
+            "rope": ops.rope(v, 500.0, 8, freq_factors=f),
+            "rope_with_offset": ops.rope_with_offset(v, 500.0, 7, 8, f),
+            "rope_dynamic_offset": ops.rope_dynamic_offset(v, 500.0, off, 8, freq_factors=f),
+            "rope_positions": v.rope_positions(500.0, at, 8, freq_factors=f),
+        }
+        assert ops.rope(v, 500.0, 8, freq_factors=None).node.op == "rope"
+        with pytest.raises(GdlabError, match=r"wanted freq_factors\[4\], half of head_dim"):
+            ops.rope(v, 500.0, 8, freq_factors=v)
+        with pytest.raises(GdlabError, match="rope_scaled: operand: given int 3"):
+            ops.rope(v, 500.0, 8, freq_factors=3)  # type: ignore[arg-type]
+        g.set_outputs(calls)
+    wanted = [np.arange(3), np.arange(3) + 7, np.arange(3) + 11, positions]
+    with build_inference_session(g, device=device) as session:
+        session.set_input("x", x)
+        session.set_input_u32("off", [11])
+        session.set_parameter("rope_freqs.weight", factors)
+        session.step()
+        for i, at_rows in enumerate(wanted):
+            np.testing.assert_allclose(session.read_output_by_index(i), divided(x, at_rows, factors), atol=2e-5)
 
 
 # caches ---------------------------------------------------------------------------------------------------------------

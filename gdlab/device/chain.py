@@ -246,7 +246,7 @@ def _step(node: Node, args: tuple[Any, ...], target: Array) -> Step:
 
 
 def _filled(arg: Any, target: Array) -> Any:
-    """Of a small result a number as a whole array: NumPy has vector instructions for two arrays only, 3 times faster."""
+    """Of a small result a number as a whole array: only for two arrays NumPy is vectorized, 3 times faster."""
     if isinstance(arg, np.ndarray) or target.size > SMALL:
         return arg
     return _constant(float(arg), target.shape)

@@ -108,6 +108,7 @@ class CpuProgram(Program):
         self.early_calls = [call for steps in self.update_steps[: update.early] for call in steps]
         self.update = update
         self.moments = [self.arrays[b] for _, *pair in update.moments for b in pair]
+        self.given = None
 
     def step(self, scalars: Array | None, whole: bool = True) -> None:
         """Forward, backward and update, now."""
@@ -167,8 +168,10 @@ class CpuProgram(Program):
         if scalars is self.given:  # the session hands over the same array as long as no number changes
             return
         self.numbers[: len(SCALARS)] = scalars
-        for function, args in self.derive:
-            function(*args)
+        if self.moments:
+            with np.errstate(all="ignore"):
+                for function, args in self.derive:
+                    function(*args)
         self.given = scalars
 
     def _update(self, whole: bool) -> None:

@@ -129,6 +129,7 @@ class WgpuProgram(Program):
             if ("slot", i) not in taken
         }
         self.scalars = gpu.buffer(4 * len(SCALARS))
+        self.told: Array | None = None
         self.launches = self._launches("dispatch", plan.dispatches, self.places, self.memory)
         self.update_launches: list[Launch] = []
         self.rows: list[Row] = [launch.row for launch in self.launches]
@@ -258,8 +259,7 @@ class WgpuProgram(Program):
 
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
         self._alive("run")
-        if scalars is not None:
-            self.gpu.write("run", self.scalars, np.ascontiguousarray(scalars, np.float32))
+        self._tell("run", scalars)
         self._submit_and_wait("run", partial(self._pass, self.rows[start:stop]))
 
     def end_step(self, scalars: Array | None, whole: bool = True) -> None:
@@ -285,8 +285,7 @@ class WgpuProgram(Program):
         if scalars is None and (self.update_rows or self.plan.reads_scalars):
             raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
         self._harvest(IN_FLIGHT - 1 if stamps is None else 0)  # one set of stamps: steps that are timed go one by one
-        if scalars is not None:
-            self.gpu.write(where, self.scalars, np.ascontiguousarray(scalars, np.float32))
+        self._tell(where, scalars)
         staging = self.ring[self.traffic.submissions % len(self.ring)]
         submission = self.gpu.submit(self.record(where, rows, staging, stamps))
         self.traffic.submissions += 1
@@ -297,6 +296,12 @@ class WgpuProgram(Program):
             self._harvest(0)
             self.times = stamps.read(self)
         self.gpu.poll()
+
+    def _tell(self, where: str, scalars: Array | None) -> None:
+        """Write the numbers of a step, unless they are the very array of the step before."""
+        if scalars is not None and scalars is not self.told:
+            self.gpu.write(where, self.scalars, np.ascontiguousarray(scalars, np.float32))
+            self.told = scalars
 
     # timing -----------------------------------------------------------------------------------------------------------
     def profile(self, window: tuple[int, int] | None) -> str:

@@ -200,8 +200,7 @@ class Lowering:
         parts.read_whole(core.inputs)
         chain = parts.epilogue()
         shape = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))
-        extents = work.extents or shape
-        label = f"{labels.display(core.op.name)}[{extents}]" + labels.suffix(chain)
+        label = f"{labels.display(core.op.name)}[{work.extents or shape}]" + labels.suffix(chain)
         self._emit(
             "custom", root, parts, label, variants.custom(custom, self.target), epilogue=chain, custom=custom,
             scalars=kernel.scalars, flops=work.flops + core.type.num_elements * len(chain),
