@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 # One thread of a software driver: a small dispatch costs a tenth. Before anything asks for an adapter. Kernels get all.
-if "kernels" not in sys.argv:
+if not {"kernels", "peers"} & set(sys.argv):
     os.environ.setdefault("LP_NUM_THREADS", "0")
 
 README = Path(__file__).parents[1] / "README.md"
@@ -21,14 +21,19 @@ BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --readme` -->", "<!
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("all", "kernels"), default="all", help="kernels: only their table")
-    parser.add_argument("--only", default="", help="of the kernels those whose names contain this")
+    parser.add_argument("what", nargs="?", choices=("all", "kernels", "peers"), default="all", help="only that table")
+    parser.add_argument("--only", default="", help="kernels whose names contain this; of the peers this case")
     parser.add_argument("--readme", action="store_true", help="rewrite the table in README.md")
     options = parser.parse_args()
     if options.what == "kernels":
         from benchmarks.kernels import print_table
 
         print_table(options.only)
+        return 0
+    if options.what == "peers":
+        from benchmarks.peers import print_table as print_peers
+
+        print_peers(options.only)
         return 0
     start = time.perf_counter()
     text = table()
@@ -41,7 +46,7 @@ def main() -> int:
 
 def table() -> str:
     """Every row, measured now."""
-    from benchmarks import passes, recognize, steps
+    from benchmarks import memory, passes, recognize, steps
     from benchmarks.measure import Row, machine
 
     parts: tuple[Callable[[], Iterable[Row]], ...] = (
@@ -51,6 +56,7 @@ def table() -> str:
         steps.build_rows,
         steps.step_rows,
         steps.encode_rows,
+        memory.memory_rows,
         passes.layout_rows,
         passes.picture_rows,
     )

@@ -67,7 +67,7 @@ __all__ = [
     "build", "build_inference_session", "build_session", "build_session_cached", "build_session_unoptimized",
     "build_session_with_report", "compile", "compile_training_graph", "data", "device", "differentiate", "f16", "f32",
     "fused", "init", "load", "load_doc", "load_safetensors", "models", "nn", "op", "ops", "optimize", "parse", "q4",
-    "q8", "rule", "rules", "show", "train", "u32",
+    "q8", "rule", "rules", "show", "train", "u32", "widget",
 ]  # fmt: skip
 
 
@@ -101,6 +101,13 @@ def show(
     from gdlab.jupyter.opening import show_with
 
     show_with(thing, [show] if isinstance(show, str) else list(show), static=static, height=height, **view)
+
+
+def widget(thing: Any) -> Any:
+    """The live view of a study or graph as one AnyWidget, for hosts without magics: marimo, VS Code, Colab."""
+    from gdlab.jupyter.display import widget_of
+
+    return widget_of(thing)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -1,9 +1,15 @@
-"""`python -m gdlab`: doctor, explain, run, ops: what the views show, as text.
+"""`python -m gdlab`: doctor, explain, run, check, why, bench, ops: what the views show, as text.
 
 python -m gdlab doctor                                   what this machine has and lacks
 python -m gdlab explain mlp.gdlab.json --view plan       a view of a saved document
 python -m gdlab explain mlp.gdlab.json --view links --at dispatch:14
+python -m gdlab explain mlp.gdlab.json --step 3          the graph after three rewrites
+python -m gdlab explain old.gdlab.json new.gdlab.json    what is different
+python -m gdlab explain mlp.gdlab.json --assert "dispatches <= 14 and peak_bytes < 2e6"
+python -m gdlab check mlp.py --train                     did the optimizer or a device break it?
+python -m gdlab why mlp.py h z                           why two nodes did not become one
 python -m gdlab run mlp.py --steps 100 --feed random:0 --adam 1e-3 --init 0
+python -m gdlab bench --calibrate                        measure this device for cost=roofline(device)
 python -m gdlab ops matmul
 """
 
@@ -15,22 +21,37 @@ import json
 import os
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from gdlab.cost import Machine, calibration_file, kept_machines
+from gdlab.device import device
+from gdlab.device.calibrate import calibrate
 from gdlab.errors import GdlabError, GraphError, LoadError, unknown_name
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY, Op, public_ops
+from gdlab.rewrite import RULES
+from gdlab.runner import Watch
 from gdlab.study import Study
+from gdlab.until import parse_condition
 from gdlab.view import text
-from gdlab.view.doc import load_doc
+from gdlab.view.diff import diff_text
+from gdlab.view.doc import Document, load_doc
 from gdlab.view.doctor import doctor_rows, doctor_text
 from gdlab.view.figures import grid, plural, sig
 from gdlab.view.files import suffix_of
+from gdlab.view.replay import replay_text
 from gdlab.view.slices import view_slice
 
-OK, FAILED, USAGE = 0, 1, 2
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_ASSERTED: Mapping[str, Callable[[Document], float]] = {
+    "nodes": lambda doc: len(doc.nodes(_compiled(doc))),
+    "dispatches": lambda doc: len(doc.plan("dispatches")) - ((doc.data["plan"] or {}).get("updates") or 0),
+    "groups": lambda doc: len(doc.plan("groups")),
+    "peak_bytes": lambda doc: ((doc.data["plan"] or {}).get("memory") or {}).get("peak_bytes", 0),
+    "rewrites": lambda doc: sum(n for one in doc.data["passes"] for _, n in one["report"].get("rules_fired", ())),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GdlabError as error:
         print(error, file=sys.stderr)
         return USAGE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:  # `| head` closed the pipe: nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
@@ -55,36 +79,64 @@ def _parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("explain", help="a view of a saved document, as text")
     one.add_argument("file", metavar="FILE", help="a .gdlab.json or .gdlab.json.gz file")
+    one.add_argument("other", metavar="FILE2", nargs="?", help="another one: what is different in it")
+    one.add_argument("--step", metavar="K", type=int, help="the graph after K rewrites")
+    one.add_argument("--pass", metavar="P", dest="number", type=int, default=0, help="of this optimize pass (0)")
+    one.add_argument(
+        "--assert", metavar="TEST", dest="test", help=f"exit with 1 unless it holds; over {', '.join(_ASSERTED)}"
+    )
     one.add_argument("--view", metavar="V", default="opt", choices=list(text.VIEWS), help=", ".join(text.VIEWS))
     one.add_argument("--at", metavar="ENTITY", help="only what belongs to this entity, such as node:0.3 or dispatch:14")
     one.add_argument("--json", action="store_true", help="the part of the document that the view reads")
     one.set_defaults(command=explain)
 
-    one = commands.add_parser("run", help="run a Python file that makes a Study or a Graph, and train it")
-    one.add_argument("file", metavar="FILE.py")
-    one.add_argument("--name", help="the variable to take; else the last Study, or the last Graph with outputs")
-    one.add_argument(
-        "--train", action="store_true", help="output 0 of a Graph is the loss (a Study knows it by itself)"
-    )
+    one = _of_program(commands.add_parser("run", help="run a Python file that makes a Study or a Graph, and train it"))
     one.add_argument("--steps", metavar="N", type=int, default=1, help="steps to make (1)")
-    one.add_argument(
-        "--feed", metavar="F", help="random[:SEED], or a variable of the file: a dict of arrays or a callable"
-    )
     rules = one.add_mutually_exclusive_group()
     rules.add_argument("--sgd", metavar="LR", type=float)
     rules.add_argument("--adam", metavar="LR", type=float)
     one.add_argument("--init", metavar="SEED", type=int, help="initialize the parameters that have no value")
-    one.add_argument("--device", choices=("auto", "wgpu", "cpu"), default="auto")
+    one.add_argument("--until", metavar="TEST", help='pause when it holds, such as "loss < 0.1"')
+    one.add_argument("--watch", choices=get_args(Watch), help="what is looked at for NaN and infinity (loss)")
     one.add_argument(
         "--save", metavar="OUT", help="write the document: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt"
     )
     one.add_argument("--view", metavar="V", choices=list(text.VIEWS), help="print this view afterwards")
     one.set_defaults(command=run)
 
+    one = _of_program(
+        commands.add_parser("check", help="reference, optimized, cpu and wgpu side by side; 1: they differ")
+    )
+    one.set_defaults(command=check)
+
+    one = _of_program(commands.add_parser("why", help="why a node is what it is, or why two did not become one"))
+    one.add_argument("a", metavar="A", help="a node of the optimized graph (name or %%id), or a rule (id or label)")
+    one.add_argument("b", metavar="B", nargs="?", help="a node beside it")
+    one.set_defaults(command=why)
+
+    one = commands.add_parser("bench", help="the figures of rooflines: nominal, and measured on this machine")
+    one.add_argument("--calibrate", action="store_true", help="measure a device and keep the figures")
+    one.add_argument("--device", choices=("auto", "wgpu", "cpu"), default="auto")
+    one.set_defaults(command=bench)
+
     one = commands.add_parser("ops", help="all ops, or what is known of one")
     one.add_argument("name", nargs="?")
     one.set_defaults(command=ops)
     return parser
+
+
+def _of_program(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """What all commands take that run a Python file first."""
+    one.add_argument("file", metavar="FILE.py")
+    one.add_argument("--name", help="the variable to take; else the last Study, or the last Graph with outputs")
+    one.add_argument(
+        "--train", action="store_true", help="output 0 of a Graph is the loss (a Study knows it by itself)"
+    )
+    one.add_argument("--device", choices=("auto", "wgpu", "cpu"), default="auto")
+    one.add_argument(
+        "--feed", metavar="F", help="random[:SEED], or a variable of the file: a dict of arrays or a callable"
+    )
+    return one
 
 
 # commands ------------------------------------------------------------------------------------------------------------
@@ -97,7 +149,13 @@ def doctor(options: argparse.Namespace) -> int:
 def explain(options: argparse.Namespace) -> int:
     """Print a view of a document; 1 when the document breaks its own rules."""
     document = load_doc(options.file)
-    if options.json:
+    if options.test is not None:
+        return _assert(document, options.test)
+    if options.other is not None:
+        print("\n".join(diff_text(document, load_doc(options.other))))
+    elif options.step is not None:
+        print("\n".join(replay_text(document, options.step, options.number)))
+    elif options.json:
         print(json.dumps(view_slice(document, options.view, options.at), sort_keys=True, indent=1, ensure_ascii=False))
     else:
         if options.at is None:
@@ -114,22 +172,82 @@ def run(options: argparse.Namespace) -> int:
     if options.save:
         suffix_of(options.save)
     made = _namespace(options.file)
-    study = _study(made, options)
-    feed = options.feed
-    if feed is not None and feed.partition(":")[0] != "random":
-        if feed not in made:
-            raise GraphError("run", "feed", repr(feed), "random[:SEED], or a variable of the file")
-        feed = made[feed]
-    study.prepare(feed=feed, sgd=options.sgd, adam=options.adam, init=options.init)
+    study, feed = _study(made, options), _feed(made, options.feed)
+    study.prepare(feed=feed, sgd=options.sgd, adam=options.adam, init=options.init, until=options.until)
+    if options.watch:
+        study.runner.set_watch(options.watch)
     print(study.summary())
     print(f"device: {study.session.device_information()}")
-    study.run(options.steps)
+    interrupted = False
+    try:
+        study.run(options.steps)
+    except KeyboardInterrupt:  # what was made so far is told and saved
+        interrupted = True
     _tell(study)
     if options.view:
         print(text.twin(study.doc, options.view), end="")
     if options.save:
         print(f"saved: {study.save(options.save)}")
+    spoiled = study.runner.culprit is not None
     study.close()
+    return INTERRUPTED if interrupted else FAILED if spoiled else OK
+
+
+def check(options: argparse.Namespace) -> int:
+    """Compare everything with the reference; 1 when something differs."""
+    made = _namespace(options.file)
+    study, feed = _study(made, options), _feed(made, options.feed)
+    found = study.check(feed, ("cpu", "wgpu") if options.device == "auto" else (options.device,))
+    study.close()
+    print(found)
+    return OK if found else FAILED
+
+
+def why(options: argparse.Namespace) -> int:
+    """Ask the optimizer's report."""
+    study = _study(_namespace(options.file), options)
+    a, b = (_entity(text) for text in (options.a, options.b))
+    report = study.report
+    print(report.why_not(a, b) if b is not None or a in RULES else report.why(a))
+    return OK
+
+
+def _entity(text: str | None) -> Any:
+    """`%5` as the id 5; names as they are."""
+    return int(text[1:]) if text and text[:1] == "%" and text[1:].isdigit() else text
+
+
+def _assert(document: Document, text: str) -> int:
+    """0 when the test holds, else 1, with the figures that it speaks of."""
+    test = parse_condition(text, "assert", _ASSERTED)
+    holds = test.holds(document)
+    figures = ", ".join(f"{name} {figure(document):,.0f}" for name, figure in _ASSERTED.items() if name in text)
+    print(f"{'holds' if holds else 'FAILS'}: {test} ({figures})")
+    return OK if holds else FAILED
+
+
+def _compiled(document: Document) -> str:
+    """The stage that was compiled: the final one, else the optimized one, else as written."""
+    keys = [stage["key"] for stage in document.data["stages"]]
+    return next(key for key in ("final", "optimized", keys[0]) if key in keys)
+
+
+def _feed(made: Mapping[str, Any], name: str | None) -> Any:
+    """The feed that an option names: `random[:SEED]`, or a variable of the file."""
+    if name is None or name.partition(":")[0] == "random":
+        return name
+    if name not in made:
+        raise GraphError("run", "feed", repr(name), "random[:SEED], or a variable of the file")
+    return made[name]
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Print the rooflines that are known here; first measure a device if asked to."""
+    if options.calibrate:
+        print(f"measured: {calibrate(device(options.device))}")
+        print(f"kept in {calibration_file()}")
+        return OK
+    print("\n".join(map(str, (Machine(), *kept_machines()))))
     return OK
 
 
@@ -147,6 +265,8 @@ def _tell(study: Study) -> None:
         print(f"loss: {sig(losses[0][1])} → {sig(losses[-1][1])}")
     if study.runner.state == "paused":
         print(f"paused: {study.runner.reason}")
+    if study.runner.culprit is not None:
+        print(study.runner.culprit)
 
 
 def _namespace(file: str) -> dict[str, Any]:
@@ -180,8 +300,8 @@ def _study(made: dict[str, Any], options: argparse.Namespace) -> Study:
 def ops(options: argparse.Namespace) -> int:
     """Print the table of ops, or one of them in full."""
     if options.name is None:
-        rows = [(op.name, op.family, _signature(op), _first_line(op)) for op in public_ops()]
-        print("\n".join(grid(("op", "family", "call", "what it does"), rows, indent="")))
+        rows = [(op.name, op.family, _first_line(op)) for op in public_ops()]
+        print("\n".join(_clipped(line) for line in grid(("op", "family", "what it does"), rows, indent="")))
         return OK
     if options.name not in REGISTRY:
         raise unknown_name("ops", "name", options.name, [op.name for op in public_ops()])
@@ -193,6 +313,11 @@ def ops(options: argparse.Namespace) -> int:
     ]  # fmt: skip
     print("\n".join(grid(("", ""), facts)))
     return OK
+
+
+def _clipped(line: str, width: int = 120) -> str:
+    """What a terminal shows in one line; `ops NAME` has all of it."""
+    return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
 def _signature(op: Op) -> str:

@@ -140,7 +140,7 @@ class DataLoader:
             return None
         rows = self._order[self._at : self._at + self.batch_size]
         self._at += self.batch_size
-        return Batch({name: data[rows].reshape(-1) for name, data in self._rows.items()})
+        return Batch({name: data.take(rows, 0).reshape(-1) for name, data in self._rows.items()})
 
     def __iter__(self) -> Iterator[Batch]:
         self.reset()
@@ -150,12 +150,25 @@ class DataLoader:
 
 def shuffled(n: int, seed: int) -> list[int]:
     """0 … n − 1 in the order of `seed`: Fisher and Yates from the back, with a 64-bit congruential generator."""
-    order, state = list(range(n)), (seed + 1) & _MASK
-    for i in range(n - 1, 0, -1):
-        state = (state * _MULTIPLIER + _INCREMENT) & _MASK
-        j = (state >> 33) % (i + 1)
+    order = list(range(n))
+    picks = (_states(n - 1, seed + 1) >> np.uint64(33)) % np.arange(n, 1, -1, dtype=np.uint64)
+    for i, j in zip(range(n - 1, 0, -1), picks.tolist(), strict=True):
         order[i], order[j] = order[j], order[i]
     return order
+
+
+def _states(count: int, start: int) -> Array:
+    """The generator's states behind `start`, u64[count], all at once: k + m steps are m steps behind k steps."""
+    factor, offset = (np.full(max(count, 1), number, np.uint64) for number in (_MULTIPLIER, _INCREMENT))
+    known = 1
+    while known < count:  # state k + 1 is factor[k]·start + offset[k]
+        more = slice(known, min(2 * known, count))
+        first = slice(0, more.stop - known)
+        last = slice(known - 1, known)
+        offset[more] = factor[first] * offset[last] + offset[first]
+        factor[more] = factor[first] * factor[last]
+        known = more.stop
+    return (factor * np.array([start & _MASK], np.uint64) + offset)[:count]
 
 
 def _check_count(where: str, what: str, given: object, most: int | None = None) -> None:

@@ -45,9 +45,7 @@ class NodeValues:
         return f"%{id}", node.op, node.name, str(node.type), told(self.value[id]), gradient
 
 
-def node_values(
-    name: str, graph: Graph, feeds: Mapping[str, Any], derivative: Graph | None = None
-) -> NodeValues:
+def node_values(name: str, graph: Graph, feeds: Mapping[str, Any], derivative: Graph | None = None) -> NodeValues:
     """The numbers of `graph` for these inputs and parameters; with its `derivative` also every gradient.
 
     `GraphError` above 60 nodes: that is no graph to follow by hand.
@@ -64,7 +62,7 @@ def _gradients(graph: Graph, feeds: Mapping[str, Any]) -> dict[int, Array]:
     """Of every f32 node that the loss depends on; where an op in between has no gradient, of the parameters alone."""
     needed = reachable(graph, graph.output_ids[:1])
     every = [n.id for n in graph if needed[n.id] and n.type.dtype is f32]
-    for ids in (every, [n.id for n in graph.parameters]):
+    for ids in (every, [id for id, _ in graph.trained_parameters]):
         try:
             full, report = differentiate(graph, wrt=[graph.value(i) for i in ids])
         except AutodiffError:
@@ -75,7 +73,7 @@ def _gradients(graph: Graph, feeds: Mapping[str, Any]) -> dict[int, Array]:
 
 
 def told(array: Array) -> str:
-    """One number, a small vector in full, else the range and the mean: `0.25`, `[1, −2, 0.5]`, `−1.2 … 3.4, mean 0.1`."""
+    """One number, a small vector in full, else range and mean: `0.25`, `[1, −2, 0.5]`, `−1.2 … 3.4, mean 0.1`."""
     if array.size <= _IN_FULL and array.ndim <= 2:
         return _nested(array.tolist()) if array.size > 1 else _number(array.reshape(-1)[0]) if array.size else "[]"
     finite = array[np.isfinite(array)]

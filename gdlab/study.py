@@ -1,36 +1,43 @@
 """A written graph and everything made from it, each at first use: what a `%%graph` cell binds.
 
-    study = Study(graph, train=True, name="mlp")
-    print(study.summary()); print(study.report)
-    study.run(100, feed=batches, adam=1e-3, init=0)
+study = Study(graph, train=True, name="mlp")
+print(study.summary()); print(study.report); print(study.check())
+study.run(100, feed=batches, adam=1e-3, init=0)
+plain = study.variant("plain", disable=["Silu+Mul→SwiGLU"]); print(study.compare())
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gdlab.autodiff import AutodiffReport, differentiate
-from gdlab.errors import AutodiffError, GraphError, SessionError
+from gdlab.device.base import Device
+from gdlab.errors import AutodiffError, GraphError, SessionError, unknown_name
+from gdlab.feeds import make_feed, random_batch
 from gdlab.graph import Graph, Value
+from gdlab.nodevalues import NodeValues, node_values
+from gdlab.op import Safety
+from gdlab.parity import Check, check_study
 from gdlab.plan import compile
-from gdlab.plan.plan import ExecutionPlan, Missed
+from gdlab.plan.plan import ExecutionPlan, Missed, Target
 from gdlab.rewrite import OptimizeReport, optimize
-from gdlab.runner import Runner, make_feed
-from gdlab.session import DeviceLike, Session, lanes_of, open_session, resolve_device
+from gdlab.runner import Runner
+from gdlab.session import DeviceLike, Session, initial_values, lanes_of, nodes_of, open_session, resolve_device
 
 # `view/` lies further down the list of rooms and hangs its document builder and file writer here
 VIEWS: dict[str, Callable[..., Any]] = {}
+_MOST_VARIANTS = 6
 
 
 class Study:
     """One written graph: `.graph .optimized .report .derivative .final .plan .session .runner .doc`, each made once.
 
-    `train=True`: output 0 is the loss and the training pipeline is used; else the study is for inference. `disable` and
-    `only` choose the rules of `optimize`. The study owns its session and closes it in `close`.
+    `train=True`: output 0 is the loss and the training pipeline is used; else the study is for inference. `disable`,
+    `only`, `enable` and `allow` are those of `optimize`. The study owns its session and closes it in `close`.
     """
 
     def __init__(
@@ -42,6 +49,8 @@ class Study:
         name: str = "graph",
         disable: tuple[str, ...] = (),
         only: tuple[str, ...] = (),
+        enable: tuple[str, ...] = (),
+        allow: Safety = "rounding",
         source: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(graph, Graph):
@@ -51,8 +60,12 @@ class Study:
         if train and (graph.outputs[0].shape != (1,)):
             raise GraphError(f"graph {name}", "loss", graph.outputs[0].type, "shape [1]")
         self.graph, self.train, self.name = graph.copy(), train, name
-        named = {"disable": disable, "only": only}
+        self._home = graph  # whose Values people hold
+        named = {"disable": disable, "only": only, "enable": enable}
         self.options: dict[str, Any] = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in named.items()}
+        self.options["allow"] = allow
+        self.variants: dict[str, Study] = {}
+        self.numbers: NodeValues | None = None
         self.source = dict(source or {})  # file name of the cell -> its text
         self.key = secrets.token_hex(8)
         self.rev = 0
@@ -124,7 +137,10 @@ class Study:
     @cached_property
     def plan(self) -> ExecutionPlan:
         """The execution plan on this study's device."""
-        target = self.device.target
+        return self.plan_for(self.device.target)
+
+    def plan_for(self, target: Target) -> ExecutionPlan:
+        """The execution plan on another device's target; nothing of it is kept."""
         if not self.train:
             return compile(self.final, mode="inference", target=target)
         lanes = lanes_of(self.final, self.autodiff, self.final_report)
@@ -145,10 +161,20 @@ class Study:
     def session(self) -> Session:
         """The session, opened at first use."""
         if self._session is None or self._session.closed:
-            self._session = open_session(self.plan, self.device)
+            self._session = self.open_on(self.device, self.plan)
             self._runner = Runner(self._session)
             self.rev += 1
         return self._session
+
+    def open_on(self, device: Device, plan: ExecutionPlan | None = None) -> Session:
+        """A session of its own on a device; the caller closes it."""
+        plan = self.plan_for(device.target) if plan is None else plan
+        return open_session(plan, device, nodes_of(self.graph, self._home, self.reports))
+
+    @property
+    def reports(self) -> list[OptimizeReport]:
+        """The reports of the optimizer on the way to the compiled graph, in order."""
+        return [self.report, self.final_report] if self.train else [self.report]
 
     @property
     def runner(self) -> Runner:
@@ -163,13 +189,22 @@ class Study:
         return self._session is not None and not self._session.closed
 
     def prepare(
-        self, *, feed: Any = None, sgd: float | None = None, adam: float | None = None, init: int | None = None
+        self,
+        *,
+        feed: Any = None,
+        sgd: float | None = None,
+        adam: float | None = None,
+        init: int | None = None,
+        until: str | None = None,
     ) -> None:
-        """Set feed, update rule and initial parameters, those that are given, on the session; not while it runs."""
-        if feed is None and sgd is None and adam is None and init is None:
+        """Set feed, update rule, initial parameters and the condition that ends runs (`gdlab.until`), those that are
+        given, on the session; not while it runs."""
+        if feed is None and sgd is None and adam is None and init is None and until is None:
             return
         batches = self.runner.feed if feed is None else make_feed(feed, self.graph)
         self.runner.refuse_while_running("new settings")
+        if until is not None:
+            self.runner.set_until(until)
         if sgd is not None:
             self.session.set_learning_rate(sgd)
         if adam is not None:
@@ -199,10 +234,93 @@ class Study:
         """Finish a paused run; returns when done or paused again."""
         self.runner.wait(self.runner.resume())
 
+    def reset(self) -> None:
+        """Parameters, moments and counters as they were before the first step; feed and update rule stay."""
+        self.runner.reset()
+        self.rev += 1
+
+    def replay(self) -> None:
+        """`reset`, then the same number of steps again; with the same feed and update rule the losses are the same."""
+        self.runner.wait(self.runner.replay())
+
     def close(self) -> None:
         """Close the session; the study's graphs, reports and plan stay readable."""
         if self._runner is not None:
             self._runner.close()
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+    def feeds(self, feed: Any = None) -> dict[str, Any]:
+        """A value for every input and parameter, by name: of `feed` (its step 0), else as set on the session, else a
+        fixed random batch and initial parameters (seed 0; a vector that declares nothing is normal(0.5), not zeros).
+        For the reference; nothing is set or run."""
+        session = self._session if self.has_session else None
+        unset = set() if session is None else {*session.unset_inputs, *session.unset_parameters}
+        given = random_batch(self.graph, 0) if feed is None else dict(make_feed(feed, self.graph)(0))
+        found: dict[str, Any] = {}
+        for node in self.graph.inputs:
+            if feed is None and session is not None and node.name not in unset:
+                given[node.name] = session.read_input(node.name)
+            if node.name not in given:
+                raise unknown_name("feed", "input", node.name, given)
+            found[node.name] = given[node.name]
+        for node in self.graph.parameters:
+            if session is not None and node.name not in unset:
+                found[node.name] = session.read_param(node.name)
+            else:
+                init = str(dict(node.attrs).get("init") or "default")
+                if init == "default" and len(node.type.shape) == 1:
+                    init = "normal(0.5)"  # zeros would hide what a bias or a scale does
+                found[node.name] = initial_values(node.name, node.type.shape, 0, init)
+        return found
+
+    def values(self, feed: Any = None) -> NodeValues:
+        """The value of every node of the graph as written, with its gradient when training, from one float64
+        evaluation of `feeds(feed)`; at most 60 nodes. The study's pictures show them from then on."""
+        derivative = self.written_derivative[0] if self.train else None
+        self.numbers = node_values(self.name, self.graph, self.feeds(feed), derivative)
+        self.rev += 1
+        return self.numbers
+
+    def check(self, feed: Any = None, devices: Iterable[str] = ("cpu", "wgpu")) -> Check:
+        """Did the optimizer or a device break the model? The reference of the graph as written against the optimized
+        graph, each device and, for gradients, differences. The study's own session is not touched."""
+        return check_study(self, self.feeds(feed), tuple(devices))
+
+    def variant(
+        self,
+        name: str = "",
+        *,
+        disable: Iterable[str] = (),
+        only: Iterable[str] = (),
+        enable: Iterable[str] = (),
+        allow: Safety = "rounding",
+        device: DeviceLike = None,
+    ) -> Study:
+        """The same graph under other rules, or for another device, as a study of its own; this one shows it beside its
+        own result. At most 6 are kept in `.variants`: the oldest goes."""
+        options = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in
+                   {"disable": disable, "only": only, "enable": enable}.items()}  # fmt: skip
+        name = name or _variant_name({**options, "allow": allow}, device)
+        where = self._device if device is None else device
+        made = Study(self.graph, train=self.train, device=where, name=name, source=self.source, allow=allow, **options)
+        _ = made.plan  # what is wrong with the options is said before anything is kept
+        self.variants.pop(name, None)
+        self.variants[name] = made
+        while len(self.variants) > _MOST_VARIANTS:
+            del self.variants[next(iter(self.variants))]
+        self.rev += 1
+        return made
+
+    def compare(self) -> str:
+        """This study and its variants, one row each: nodes, rewrites, dispatches, groups, bytes moved, planned peak."""
+        head = ("", "nodes", "rewrites", "dispatches", "groups", "bytes moved", "peak")
+        rows = [head, *(_figures(s) for s in (self, *self.variants.values()))]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        sides = [str.ljust, *[str.rjust] * (len(head) - 1)]
+        return "\n".join(
+            "  ".join(side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)).rstrip()
+            for row in rows
+        )
 
     # -- telling -------------------------------------------------------------------------------------------------------
     def summary(self) -> str:
@@ -245,6 +363,23 @@ class Study:
         if not self.train:
             wanted = "train=True (%%graph NAME --train)"
             raise AutodiffError(f"graph {self.name}", what, "a study for inference", wanted)
+
+
+def _variant_name(options: Mapping[str, Any], device: DeviceLike) -> str:
+    """What is different, in words: `no Silu+Mul→SwiGLU`, `only F`, `allow approx`, `cpu`."""
+    words = {"disable": "no", "only": "only", "enable": "enable"}
+    parts = [f"{word} {', '.join(options[key])}" for key, word in words.items() if options[key]]
+    parts += [f"allow {options['allow']}"] if options["allow"] != "rounding" else []
+    parts += [str(device)] if isinstance(device, str) else []
+    return "; ".join(parts) or "as it is"
+
+
+def _figures(study: Study) -> tuple[str, ...]:
+    plan = study.plan
+    rewrites = sum(n for report in study.reports for _, n in report.rules_fired)
+    moved = sum(d.bytes_read + d.bytes_written for d in plan.dispatches)
+    counts = len(study.final), rewrites, len(plan.dispatches), len(plan.groups)
+    return study.name, *(f"{n:,}" for n in counts), _size(moved), _size(plan.memory.physical_bytes)
 
 
 def _count(n: int, word: str, plural: str = "s") -> str:

@@ -13,6 +13,8 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +22,8 @@ from gdlab.errors import ArgumentError
 from gdlab.op import Array
 from gdlab.session import Session
 
-_WORDS = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)|([^\W\d][\w.]*)|(<=|>=|==|!=|[<>()\-])|(\S))")
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_WORDS = re.compile(rf"\s*(?:({_NUMBER})|([^\W\d][\w.]*)|(<=|>=|==|!=|[<>()\-])|(\S))")
 _COMPARED: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
@@ -34,8 +37,13 @@ FIGURES: Mapping[str, Callable[[Array], float]] = {
 }
 _DEEPEST = 50
 
-Number = Callable[[Session], float]
-Condition = Callable[[Session], bool]
+Number = Callable[[Any], float]
+Condition = Callable[[Any], bool]
+Reader = Callable[[Any], Array]
+_OF_SESSION: Mapping[str, Number] = {
+    "loss": lambda session: float(session.read_loss()),
+    "step": lambda session: float(session.step_count),
+}
 
 
 class ConditionError(ArgumentError):
@@ -52,32 +60,53 @@ class ConditionError(ArgumentError):
 
 @dataclass(frozen=True, slots=True)
 class StopTest:
-    """A parsed condition: `holds(session)` after a step."""
+    """A parsed condition: `holds(session)` after a step (or of whatever its numbers are read from)."""
 
     text: str
     condition: Condition
 
-    def holds(self, session: Session) -> bool:
-        """Whether the session is in the state that the text describes."""
-        return self.condition(session)
+    def holds(self, subject: Any) -> bool:
+        """Whether it is as the text says."""
+        return self.condition(subject)
 
     def __str__(self) -> str:
         return self.text
 
 
 def parse_test(text: str, session: Session, where: str = "until") -> StopTest:
-    """The condition that `text` says; names are looked up now. `ArgumentError` with a caret for what cannot be read."""
-    parser = _Parser(text, session, where)
+    """The condition that `text` says of a session; names are looked up now. `ArgumentError` with a caret for what cannot
+    be read."""
+    tensors: dict[str, Reader] = {}
+    for name in session.node_names():
+        tensors[name] = partial(_node, name=name)
+    for name in session.param_names():
+        tensors[name] = partial(_parameter, name=name)
+    return parse_condition(text, where, _OF_SESSION, tensors)
+
+
+def parse_condition(
+    text: str, where: str, numbers: Mapping[str, Number], tensors: Mapping[str, Reader] | None = None
+) -> StopTest:
+    """The condition that `text` says, over these numbers and tensors by name."""
+    parser = _Parser(text, where, numbers, tensors or {})
     condition = parser.either()
     parser.end()
     return StopTest(" ".join(text.split()), condition)
 
 
+def _node(session: Session, name: str) -> Array:
+    return session.read_node_by_name(name)
+
+
+def _parameter(session: Session, name: str) -> Array:
+    return session.read_param(name)
+
+
 class _Parser:
     """One text, read from left to right."""
 
-    def __init__(self, text: str, session: Session, where: str) -> None:
-        self.text, self.session, self.where = text, session, where
+    def __init__(self, text: str, where: str, numbers: Mapping[str, Number], tensors: Mapping[str, Reader]) -> None:
+        self.text, self.where, self.numbers, self.tensors = text, where, numbers, tensors
         self.words = [(m[0].strip(), m.start(m.lastindex or 0)) for m in _WORDS.finditer(text)]
         self.at = self.depth = 0
 
@@ -135,63 +164,55 @@ class _Parser:
             raise self.fail(f"one of {' '.join(_COMPARED)}")
         self.at += 1
         right, compared = self.term(), _COMPARED[sign]
-        return lambda session: compared(left(session), right(session))
+        return lambda subject: compared(left(subject), right(subject))
 
     def term(self) -> Number:
         at, word = self.at, self.peek()
         if self.take("-"):
             inner = self.term()
-            return lambda session: -inner(session)
+            return lambda subject: -inner(subject)
         if word[:1].isdigit() or word[:1] == ".":
             self.at += 1
             value = float(word)
-            return lambda session: value
-        if self.take("loss"):
-            return lambda session: session.read_loss()
-        if self.take("step"):
-            return lambda session: float(session.step_count)
-        if word in FIGURES:
+            return lambda subject: value
+        if word in self.numbers:
+            self.at += 1
+            return self.numbers[word]
+        figures = FIGURES if self.tensors else ()
+        if word in figures:
             return self.figure(word)
         given = word
         if at + 3 < len(self.words) and self.words[at + 1][0] == "(":  # say the call as it stands
             given = self.text[self.words[at][1] : self.words[at + 3][1] + 1]
-        raise self.fail(f"one of {', '.join((*FIGURES, 'loss', 'step'))}, or a number", at, given or None)
+        raise self.fail(f"one of {', '.join((*figures, *self.numbers))}, or a number", at, given or None)
 
     def figure(self, word: str) -> Number:
         self.at += 1
         if not self.take("("):
             raise self.fail(f"{word}(NAME)")
         name, at = self.peek(), self.at
-        read = self.reader(name)
-        if read is None:
-            known = dict.fromkeys([*self.session.param_names(), *self.session.node_names()])
-            raise self.fail(f"one of {', '.join(known) or 'no names: there are none'}", at)
+        if name not in self.tensors:
+            raise self.fail(f"one of {', '.join(self.tensors)}", at)
+        read = self.tensors[name]
         self.at += 1
         if not self.take(")"):
             raise self.fail("a closing bracket")
         figure = FIGURES[word]
 
-        def measured(session: Session) -> float:
+        def measured(subject: Any) -> float:
             with np.errstate(all="ignore"):
-                return figure(read(session))
+                return figure(read(subject))
 
         return measured
 
-    def reader(self, name: str) -> Callable[[Session], Array] | None:
-        if self.session.has_parameter(name):
-            return lambda session: session.read_param(name)
-        if name in self.session.node_names():
-            return lambda session: session.read_node_by_name(name)
-        return None
-
 
 def _or(a: Condition, b: Condition) -> Condition:
-    return lambda session: a(session) or b(session)
+    return lambda subject: a(subject) or b(subject)
 
 
 def _and(a: Condition, b: Condition) -> Condition:
-    return lambda session: a(session) and b(session)
+    return lambda subject: a(subject) and b(subject)
 
 
 def _not(a: Condition) -> Condition:
-    return lambda session: not a(session)
+    return lambda subject: not a(subject)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import measure, passes, steps
+from benchmarks import measure, passes, recognize, steps
 from benchmarks.__main__ import BEGIN, END, with_table
 
 
@@ -14,6 +14,17 @@ def test_the_graphs_have_the_sizes_of_their_rows() -> None:
         graph, report = passes.differentiated(nodes)
         assert nodes - 5 < len(graph) <= nodes
         assert len(passes.drawn(nodes)) == len(graph) and report.forward_nodes < len(graph)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_the_transformer_in_primitives_is_recognized(train: bool) -> None:
+    from gdlab.plan import compile
+
+    before, after, missed, taken = recognize.optimized(1, train)
+    counts = [len(compile(g, mode="training" if train else "inference").dispatches) for g in (before, after)]
+    assert counts[1] < counts[0] and len(after) < len(before) and taken > 0
+    assert "RmsNorm+MatMul→FusedRmsNormMatMul 5 × disabled" in recognize.reasons(missed)
+    assert recognize.reasons(()) == "every near match was used"
 
 
 def test_cells_of_the_tour_become_pictures() -> None:

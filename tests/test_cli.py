@@ -10,12 +10,16 @@ from pathlib import Path
 import networks
 import pytest
 
+import gdlab.parity as parity
 import gdlab.view.doctor as doctor_module
 from gdlab.__main__ import main
+from gdlab import ops
 from gdlab.errors import DeviceUnavailableError
+from gdlab.graph import Graph
 from gdlab.op import public_ops
 from gdlab.study import Study
 from gdlab.view.doc import load_doc
+from gdlab.view.replay import after
 from gdlab.view.slices import VIEWS
 from gdlab.view.text import twin
 
@@ -143,11 +147,126 @@ def test_run_refuses_what_it_cannot_use(program: Path, tmp_path: Path, capsys: p
     )
 
 
+def test_a_run_ends_when_its_condition_holds(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--train", "--device", "cpu", "--feed", "batch", "--sgd", "0.1", "--init", "0"]
+    assert main(["run", str(program), *options, "--steps", "500", "--until", "loss < 0.5"]) == 0
+    text = capsys.readouterr().out
+    assert "paused: end of --until: loss < 0.5" in text and "500 steps" not in text
+    assert main(["run", str(program), *options, "--until", "loss <"]) == 2
+    assert capsys.readouterr().err.startswith("until: test: given the end, wanted ")
+
+
+def test_a_run_that_meets_nan_fails(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program.write_text(PROGRAM + 'batch["x"][0][0] = float("nan")\n')
+    options = ["--train", "--device", "cpu", "--feed", "batch", "--init", "0", "--watch", "everything"]
+    assert main(["run", str(program), *options]) == 1
+    text = capsys.readouterr().out
+    assert "paused: step 1 would not be finite" in text and "first NaN: dispatch 0, " in text
+    assert f"line 5 of {program}" in text
+
+
+def test_ctrl_c_keeps_what_was_made(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program.write_text(PROGRAM + """
+import _thread, time
+def feed(step):
+    if step == 3:
+        _thread.interrupt_main()
+        time.sleep(0.3)
+    return batch
+""")
+    out = tmp_path / "kept.gdlab.json"
+    options = ["--train", "--device", "cpu", "--feed", "feed", "--init", "0", "--steps", "1000000", "--save", str(out)]
+    assert main(["run", str(program), *options]) == 130
+    text = capsys.readouterr().out
+    assert "paused: by interrupt" in text and "Traceback" not in text
+    assert load_doc(out).data["runs"][0]["counters"]["steps"] >= 4
+
+
+# steps, differences, checks, questions -------------------------------------------------------------------------------
+def test_explain_plays_the_rewrites(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = load_doc(saved)
+    steps = len(document.steps(0))
+    for k in range(steps + 1):
+        assert main(["explain", str(saved), "--step", str(k)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == f"pass 0, optimize:forward: after {k} of {steps} steps"
+        gone = [line for line in lines if line.startswith("  −")]
+        rows = len(lines) - 3 - (k > 0) - len(gone)
+        assert rows == len(after(document, 0, k).nodes)
+    wanted = document.nodes("optimized").column("key")
+    assert list(after(document, 0, steps).nodes) == wanted and "fused_matmul_add" in str(lines)
+    assert main(["explain", str(saved), "--step", "99"]) == 2
+    assert capsys.readouterr().err.startswith(f"explain: step: given 99, wanted 0 … {steps}: pass 0 has {steps} steps")
+    assert main(["explain", str(saved), "--step", "0", "--pass", "1"]) == 2
+    assert capsys.readouterr().err.startswith("explain: pass: given 1, wanted an optimize pass: one of 0, 2")
+
+
+def test_a_replay_follows_the_outputs() -> None:
+    with Graph() as g:
+        x = ops.input("x", (4,))
+        g.set_outputs([ops.neg(ops.neg(x)), x * ops.sigmoid(x)])
+    document = Study(g, device="cpu", name="g").doc
+    steps = len(document.steps(0))
+    first, last = after(document, 0, 0), after(document, 0, steps)
+    assert first.outputs == ("n2", "n4")
+    keys = document.nodes("optimized").column("key")
+    assert last.outputs == tuple(keys[i] for i in document.outputs("optimized").column("node")) and last.outputs[0] == "n0"
+    for k in range(steps + 1):
+        moment = after(document, 0, k)
+        seen: set[str] = set()
+        for key, node in moment.nodes.items():
+            assert set(node["inputs"]) <= seen, "inputs first, at every moment"
+            seen.add(key)
+        assert set(moment.outputs) <= seen
+
+
+def test_explain_compares_two_files(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = Study(networks.reader(64), device="cpu", name="reader").save(tmp_path / "reader.gdlab.json")
+    assert main(["explain", str(saved), str(other)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "12 same, 0 rewired, 0 changed, 0 moved into 0, 2 removed, 1 added"
+    assert main(["explain", str(saved), str(saved)]) == 0
+    assert capsys.readouterr().out.endswith("14 same, 0 rewired, 0 changed, 0 moved into 0, 0 removed, 0 added\n")
+
+
+def test_explain_asserts(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = load_doc(saved)
+    dispatches = len(document.plan("dispatches")) - document.data["plan"]["updates"]
+    assert main(["explain", str(saved), "--assert", f"dispatches == {dispatches} and peak_bytes < 2e6"]) == 0
+    peak = document.data["plan"]["memory"]["peak_bytes"]
+    wanted = f"holds: dispatches == {dispatches} and peak_bytes < 2e6 (dispatches {dispatches}, peak_bytes {peak:,})\n"
+    assert capsys.readouterr().out == wanted
+    assert main(["explain", str(saved), "--assert", "rewrites < 1 or nodes < 3"]) == 1
+    assert capsys.readouterr().out.startswith("FAILS: rewrites < 1 or nodes < 3 (nodes ")
+    assert main(["explain", str(saved), "--assert", "loss < 1"]) == 2
+    wanted = "assert: test: given loss, wanted one of nodes, dispatches, groups, peak_bytes, rewrites, or a number"
+    assert capsys.readouterr().err.startswith(wanted)
+
+
+def test_check_is_an_exit_status(
+    program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["check", str(program), "--train", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.endswith("net: nothing broke: 1 output and 2 gradients agree with the reference.\n")
+    monkeypatch.setitem(parity.RTOL, "cpu", 1e-30)
+    assert main(["check", str(program), "--train", "--device", "cpu"]) == 1
+    assert "net: cpu differs from the reference, first in dispatch " in capsys.readouterr().out
+
+
+def test_why_asks_the_report(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", str(program), "fuse_silu", "--device", "cpu"]) == 0
+    assert "Mul+Sigmoid→Silu" in capsys.readouterr().out
+    assert main(["why", str(program), "%5", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.startswith("%") and main(["why", str(program), "%99"]) == 2
+    assert capsys.readouterr().err.startswith("report: node: given 99, wanted an id 0 … ")
+
+
 # ops and doctor ------------------------------------------------------------------------------------------------------
 def test_ops_lists_every_op(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows[1:]] == [op.name for op in public_ops()]
+    assert max(map(len, rows)) <= 120 and "f32[...] -> f32[...]" in rows[1]
     assert main(["ops", "swiglu"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("swiglu(gate, up)\n") and "Silu+Mul→SwiGLU" in text and "its own" in text

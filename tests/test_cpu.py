@@ -16,6 +16,7 @@ from gdlab.autodiff import differentiate
 from gdlab.device import device
 from gdlab.device.chain import Scratch, array, build, domain, emit, viewed
 from gdlab.device.cpu import CpuDevice, memory_bytes
+from gdlab.device.updates import BLOCK
 from gdlab.errors import ArgumentError, CompileError, DeviceUnavailableError, SessionError
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY
@@ -23,6 +24,7 @@ from gdlab.plan import compile
 from gdlab.plan.expr import evaluate
 from gdlab.plan.plan import SCALARS, CompileOptions, Operand
 from gdlab.plan.update import Recipe, adam_update, sgd_update, update_of
+from gdlab.session import build_inference_session, build_session
 
 CPU = CpuDevice()
 EXTENTS = (1, 2, 3, 17, 33, 65, 129)
@@ -332,3 +334,47 @@ def test_auto_prefers_hardware_then_cpu(monkeypatch: pytest.MonkeyPatch) -> None
     answer("software", "hardware")
     with pytest.raises(DeviceUnavailableError, match="a hardware adapter answers"):
         device()
+
+
+# speed that must not change a bit -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("rule", ["set_learning_rate", "set_adam", "set_adamw", "set_laprop"])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_a_large_parameter_is_updated_in_parts_like_a_small_one(rule: str, clip: float | None) -> None:
+    size = BLOCK + 77
+    with Graph() as g:
+        large, small = ops.parameter("large", (size,)), ops.parameter("small", (177,))
+        x = ops.input("x", (size,))
+        parts = ops.sum_all(large * x) + ops.sum_all(small * ops.slice(x, (size - 177,), (size,)))
+        g.output(ops.scale(parts, 1e-3))
+    with build_session(g, "cpu") as session:
+        values = np.random.default_rng(0).normal(size=size).astype(np.float32)
+        session.set_input("x", np.random.default_rng(1).normal(size=size))
+        session.set_parameter("large", values)
+        session.set_parameter("small", values[-177:])
+        session.set_lr_multiplier("", 0.5)
+        session.set_grad_clip_norm(clip)
+        getattr(session, rule)(0.01)
+        for _ in range(3):
+            session.step()
+        found = session.read_param("large")
+        assert found[-177:].tobytes() == session.read_param("small").tobytes()
+        assert (found != values).mean() > 0.9
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 4096, 5000])
+@pytest.mark.parametrize("n", [1, 2, 16, 17, 128, 129])
+def test_rows_are_folded_alike_however_long(rows: int, n: int) -> None:
+    with Graph() as g:
+        x = ops.input("x", (rows, n))
+        g.set_outputs([ops.sum_inner(x), ops.max_inner(x), ops.softmax(x)])
+    with build_inference_session(g, "cpu") as session:
+        data = np.random.default_rng(0).normal(size=(rows, n)).astype(np.float32)
+        data[rows // 2, n // 2] = np.nan
+        session.set_input("x", data)
+        session.step()
+        total, top, share = (session.read_output_by_index(i) for i in range(3))
+        exact = data.astype(np.float64)
+        np.testing.assert_allclose(total[:, 0], exact.sum(1), rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(top[:, 0], data.max(1))
+        powers = np.exp(exact - exact.max(1, keepdims=True))
+        np.testing.assert_allclose(share, powers / powers.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)

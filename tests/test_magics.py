@@ -134,6 +134,7 @@ def test_the_caret_stands_under_the_call(shell):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ("%graph mpl", "graph mpl: given no such variable, wanted one of mlp"),
         ("%%graph 2mlp\n1", "%%graph: name: given 2mlp, wanted a Python name"),
         ("%graph_run mpl 3", "graph mpl: given no such variable, wanted one of mlp"),
         ("%graph_plan number", "graph number: given int, wanted a graph, report, plan, session, document or file"),
@@ -147,9 +148,25 @@ def test_the_caret_stands_under_the_call(shell):
         ("%%graph g --save 'my\n1", "given g --save 'my, wanted closed quotes"),
         (f"%%graph g --run 2\n{BODY}", "graph g: run: given no value for x, y, wanted --feed or set_input"),
         (f"%%graph g --sgd 1\n{BODY}", "set_learning_rate: session: given an inference session"),
-        (f"%%graph g --no Mul+Sigmod→Silu\n{BODY}", "Mul+Sigmoid→Silu"),
+        (f"%%graph g --no Mul+Sigmod→Silu\n{BODY}",
+         "--no: given Mul+Sigmod→Silu, wanted a rule id or label; nearest: fuse_silu Mul+Sigmoid→Silu"),
         (f"%%graph g --train\n{BODY.rsplit(chr(10), 2)[0]}\nz", "graph g: loss: given f32[8, 3], wanted shape [1]"),
         (f"%%graph g --device tpu\n{BODY}", "invalid choice: 'tpu'"),
+        (f"%%graph g --engine nope\n{BODY}",
+         "argument --engine: invalid choice: 'nope' (choose from 'auto', 'lanes', 'layered', 'dot')"),
+        (f"%%graph g --no cse --only cse\n{BODY}", "--only: given --no as well, wanted one of them"),
+        (f"%%graph g --around hh\n{BODY}", "show: around: given hh, wanted a node name or %id of g; nearest: h"),
+        (f"%%graph g --around %99\n{BODY}", "show: around: given %99, wanted a node name or %id of g"),
+        (f"%%graph g --diff mlp\n{BODY}", "--diff: given a cell, wanted %graph NAME --diff OTHER"),
+        (f"%%graph g --run 1 --feed random --train --until 'loss <'\n{BODY}", "until: test: given the end, wanted "),
+        ("%graph_opt mlp --no Mul+Sigmod→Silu",
+         "--no: given Mul+Sigmod→Silu, wanted a rule id or label; nearest: fuse_silu Mul+Sigmoid→Silu"),
+        ("%graph_opt mlp --as 2x", "%graph_opt: name: given 2x, wanted a Python name"),
+        ("%graph_grad mlp --wrt q", "graph mlp: wrt: given 'q', wanted one of x, "),
+        ("%graph_grad mlp --wrt h --optimized", "--optimized: given --wrt as well, wanted one of them"),
+        ("%graph number --diff mlp", "graph number: given int, wanted a graph, report, plan, session, document or"),
+        ("%graph none.gdlab.json", "document none.gdlab.json: file: given No such file"),
+        ("%graph_check mlp --device auto", "invalid choice: 'auto'"),
     ],
 )
 def test_wrong_lines_are_one_red_line(shell, line, message):
@@ -293,3 +310,156 @@ def test_a_run_and_a_save_in_one_cell(shell, tmp_path):
     assert len(load_doc(path).data["runs"]) == 1  # saved after the run, not before it
     out, error = run(shell, "%graph mlp --run 2 --quiet")
     assert error is None and shell.user_ns["mlp"].session.step_count == 5
+
+
+# what is asked of a study ---------------------------------------------------------------------------------------------
+GATED = BODY.replace("z = h @", "h = h * sigmoid(h)\nz = h @")
+
+
+def view_of(out):
+    packed = out.outputs[0].data[MIME]["gz"]
+    return json.loads(gzip.decompress(base64.b64decode(packed)))["view"]
+
+
+@pytest.fixture
+def mlp(shell):
+    run(shell, f"%%graph mlp --train --quiet --device cpu\n{GATED}")
+    return shell.user_ns["mlp"]
+
+
+def test_the_numbers_of_a_small_graph(shell):
+    body = "x = input('x', (3,))\nw = parameter('w', (3,))\n(x * w).sum_all()"
+    shell.user_ns["batch"] = {"x": np.array([1.0, 2.0, -3.0])}
+    out, error = run(shell, f"%%graph tiny --train --values --device cpu --feed batch --init 0\n{body}")
+    tiny = shell.user_ns["tiny"]
+    assert error is None and view_of(out)["overlay"] == "value"
+    w = tiny.session.read_param("w").astype(float)  # what --init gave is what is shown
+    np.testing.assert_allclose(tiny.numbers.value[3], [w @ [1, 2, -3]])
+    np.testing.assert_allclose(tiny.numbers.gradient[1], [1, 2, -3])
+    rows = [line.split() for line in out.outputs[0].data["text/plain"].splitlines() if " parameter(" in line]
+    assert "[1, 2, −3]" in " ".join(rows[0]) and "gradient" in out.outputs[0].data["text/plain"]
+    assert "[1, 2, −3]" in out.outputs[0].data["image/svg+xml"]
+    many = "x = input('x', (3,))\nfor i in range(80):\n    x = tanh(x)\nx.sum_all()"
+    out, error = run(shell, f"%%graph large --values --device cpu\n{many}")
+    assert "graph large: values: given 82 nodes, wanted at most 60" in out.stdout + out.stderr
+    assert error is not None and "large" not in shell.user_ns
+
+
+def test_a_variant_beside_the_first(shell, mlp):
+    out, error = run(shell, "%graph_opt mlp --no fuse_silu --as plain")
+    plain = shell.user_ns["plain"]
+    assert error is None and "silu" in [n.op for n in mlp.optimized] and "silu" not in [n.op for n in plain.optimized]
+    keys = [stage["key"] for stage in mlp.doc.data["stages"]]
+    assert keys[-1] == "variant:plain" and view_of(out)["diff"] == [keys.index("optimized"), len(keys) - 1]
+    table = [line.split()[:2] for line in out.stdout.splitlines()]
+    assert table[1:] == [["mlp", str(len(mlp.final))], ["plain", str(len(plain.final))]]
+    text = out.outputs[0].data["text/plain"]
+    assert re.search(r"− node:1.\d+ silu", text) and re.search(r"\+ node:5.\d+ sigmoid", text)
+    assert mlp.doc.check() == ()
+
+
+def test_a_derivative_of_another_kind(shell, mlp):
+    out, error = run(shell, "%graph_grad mlp --wrt x,h --as d")
+    assert error is None and "with respect to x, h" in out.outputs[0].data["text/plain"]
+    assert shell.user_ns["d"].graph.num_param_grad_outputs == 2
+    out, error = run(shell, "%graph_grad mlp --optimized")
+    assert error is None and "Derivative, after fusion" in out.outputs[0].data["text/plain"]
+    out, error = run(shell, "%graph_plan mlp --device cpu --as other")
+    assert error is None and shell.user_ns["other"].plan == mlp.plan and shell.user_ns["other"] is not mlp
+
+
+def test_whatever_has_a_picture_is_shown(shell, mlp, tmp_path):
+    mlp.save(tmp_path / "saved.gdlab.json")
+    things = {"r": mlp.report, "p": mlp.plan, "s": mlp.session, "g": mlp.graph, "doc": mlp.doc}
+    shell.user_ns |= things
+    for name in (*things, f'"{tmp_path / "saved.gdlab.json"}"'):
+        out, error = run(shell, f"%graph {name} --static")
+        assert error is None and {MIME, "image/svg+xml"} <= set(out.outputs[0].data), name
+    out, _ = run(shell, "%graph r")
+    assert out.stdout.startswith("=== Optimization Report ===") and "The result" in out.outputs[0].data["text/plain"]
+    out, _ = run(shell, "%graph p")
+    assert view_of(out)["show"] == ["plan"] and "plan p: " in out.outputs[0].data["text/plain"]
+    out, _ = run(shell, "%graph mlp --diff g")
+    assert f"diff mlp → g: {len(mlp.graph)} same" in out.outputs[0].data["text/plain"]
+
+
+def test_a_picture_opens_as_it_is_told(shell, mlp):
+    out, _ = run(shell, "%graph mlp --around h:1 --overlay flops --engine lanes --depth 1 --height 300")
+    view = view_of(out)
+    h = next(n.id for n in mlp.graph if n.name == "h")
+    assert view == {"show": ["opt"], "height": 300, "around": "1", "select": f"node:0.{h}", "overlay": "flops",
+                    "engine": "lanes", "depth": 1}  # fmt: skip
+    svg = out.outputs[0].data["image/svg+xml"]
+    near = {h, *mlp.graph.node(h).inputs, *(n.id for n in mlp.graph if h in n.inputs)}
+    leaves = {i for k in near for i in mlp.graph.node(k).inputs if not mlp.graph.node(i).inputs}
+    assert f">{len(near | leaves)} of {len(mlp.graph)} nodes<" in svg
+
+
+def test_a_check_says_that_nothing_broke(shell, mlp):
+    out, error = run(shell, "%graph_check mlp --device cpu --feed random:3")
+    assert error is None and out.stdout.splitlines()[0].split() == ["type", "optimized", "cpu", "differences"]
+    assert out.stdout.endswith("mlp: nothing broke: 1 output and 4 gradients agree with the reference.\n")
+
+
+def test_a_run_until_and_a_reset(shell, mlp):
+    shell.user_ns["goal"] = 0.9
+    out, error = run(shell, '%graph_run mlp 300 --feed random:0 --adam 1e-2 --init 0 --until "loss < {goal}" --quiet')
+    assert error is None and "paused (end of --until: loss < 0.9)" in out.stdout
+    steps = mlp.session.step_count
+    out, _ = run(shell, "%graph_run mlp 2 --quiet")
+    assert mlp.session.step_count == steps + 2, "a condition belongs to its own run"
+    out, _ = run(shell, "%graph_reset mlp")
+    assert out.stdout.startswith("mlp: step 0 of 0; ready") and mlp.session.step_count == 0
+    run(shell, "%graph_step mlp 3")
+    losses = list(mlp.runner.losses)
+    run(shell, "%graph_reset mlp --replay")
+    assert mlp.runner.losses == losses and len(losses) == 3
+
+
+def test_a_nan_is_told_with_its_line(shell, mlp):
+    shell.user_ns["bad"] = {"x": np.full((8, 6), np.nan), "y": np.eye(3)[[0] * 8]}
+    out, _ = run(shell, "%graph_run mlp 3 --feed bad --init 0 --watch everything --quiet")
+    assert "paused (step 1 would not be finite)" in out.stdout
+    told = r"first NaN: dispatch 0, .*, line 4 of <graph mlp, cell \d+>, from element 0 on; it read x nothing finite and 48"
+    assert re.search(told, out.stdout)
+
+
+def test_times_per_dispatch(shell, mlp, tmp_path):
+    run(shell, "%graph_run mlp 1 --feed random --init 0 --quiet")
+    out, error = run(shell, f"%graph_trace mlp {tmp_path / 't.json'} --samples 2")
+    assert error is None and out.stdout.startswith("2 samples on cpu") and mlp.session.step_count == 3
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+
+
+def test_show_does_what_the_magic_does(shell, mlp):
+    import gdlab
+
+    with capture_output() as out:
+        gdlab.show(mlp, show=["plan"], static=True, height=200)
+        gdlab.show(mlp.plan)
+        gdlab.show(mlp, diff=mlp.graph)
+    assert view_of(out)["height"] == 200 and len(out.outputs) == 3
+    for options, text in (({"overlay": "colour"}, "show: overlay: given 'colour', wanted one of nbytes"),
+                          ({"zoom": 2}, "show: option: given zoom, wanted one of show, static")):  # fmt: skip
+        with pytest.raises(ValueError, match=re.escape(text)):
+            gdlab.show(mlp, **options)
+
+
+def test_completion_knows_values_of_options(mlp):
+    variables = {"mlp": mlp, "plan": mlp.plan, "batch": {"x": 1}, "number": 3}
+    assert complete("%graph mlp --engine l", variables) == ["lanes", "layered"]
+    assert complete("%graph mlp --overlay va", variables) == ["value"]
+    assert complete("%graph mlp --around h", variables) == ["h"]
+    assert complete("%graph_run mlp --feed ", variables) == ["random", "random:0", "batch"]
+    assert complete("%graph_opt mlp --no Mul+Sig", variables) == ["Mul+Sigmoid→Silu"]
+    assert complete("%graph ", variables) == ["mlp", "plan"] and complete("%graph_run ", variables) == ["mlp"]
+    assert complete("%graph_run mlp --sgd ", variables) == []
+    assert complete("%graph_run mlp --watch ev", variables) == ["everything"]
+
+
+def test_every_magic_has_help_for_every_option(shell):
+    for name, magic in {**shell.magics_manager.magics["line"], **shell.magics_manager.magics["cell"]}.items():
+        if name.startswith("graph"):
+            actions = magic.parser._actions if hasattr(magic, "parser") else []
+            assert all(action.help for action in actions) and (actions or name == "graph_doctor"), name
+            assert f"%{name} " in magic.__doc__ or f"%{name}\n" in magic.__doc__, name

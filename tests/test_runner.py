@@ -265,7 +265,7 @@ def test_a_step_that_fails_does_not_count(runner: Runner, monkeypatch: pytest.Mo
     session.set_adam(0.1)
     runner.run(2)
 
-    def fail(scalars: object) -> None:
+    def fail(*_: object) -> None:
         raise SessionError("step 3", "device", "lost", "a device")
 
     monkeypatch.setattr(session._program, "step", fail)

@@ -145,7 +145,7 @@ def test_values_set_by_hand_need_no_feed(study: Study) -> None:
     [
         ({}, SessionError, "graph mlp: run: given no value for x, y, wanted --feed or set_input"),
         ({"feed": "random"}, SessionError, "run: parameters: given no value for w1, b1, w2, b2, wanted "
-                                           "initialize(seed), initialize(zeros=True) or set_parameter"),
+                                           "initialize(seed), initialize(zeros=True), set_parameter or load_checkpoint"),
         ({"feed": 3, "adam": 1e-3}, ArgumentError, "feed: kind: given int, wanted a dict of arrays, "
                                                    "a callable step -> dict, an iterable of dicts, or random[:SEED]"),
         ({"feed": "random", "adam": -1, "init": 0}, SessionError,
@@ -220,3 +220,72 @@ def test_a_rewritten_node_has_the_lane_of_the_node_it_replaced() -> None:
     report = SimpleNamespace(origin={0: (0, 2), 1: (2, 1)})
     lanes = lanes_of(final, autodiff, report)  # type: ignore[arg-type]
     assert [(lane.phase, lane.forward) for lane in lanes] == [("forward", 0), ("backward", 1)]
+
+
+# asking ---------------------------------------------------------------------------------------------------------------
+def test_a_variant_is_kept_beside_the_study(study: Study) -> None:
+    rev = study.rev
+    plain = study.variant("plain", only="cse")
+    assert study.variants == {"plain": plain} and study.rev == rev + 1
+    assert plain.report.rules_fired == () and len(plain.optimized) > len(study.optimized)
+    rows = [line.split() for line in study.compare().splitlines()]
+    assert rows[0][:2] == ["nodes", "rewrites"] and [row[0] for row in rows[1:]] == ["mlp", "plain"]
+    assert rows[2][1:4] == [str(len(plain.final)), str(sum(n for r in plain.reports for _, n in r.rules_fired)),
+                            str(len(plain.plan.dispatches))]  # fmt: skip
+    assert [s["key"] for s in study.doc.data["stages"]][-1] == "variant:plain" and study.doc.check() == ()
+
+
+def test_at_most_six_variants_are_kept_and_a_refused_one_is_not(study: Study) -> None:
+    for k in range(8):
+        study.variant(f"v{k}")
+    assert list(study.variants) == [f"v{k}" for k in range(2, 8)]
+    with pytest.raises(ValueError, match="optimize: disable: given 'nope', wanted the id or label of a rule"):
+        study.variant("bad", disable="nope")
+    assert "bad" not in study.variants
+    assert study.variant(disable=["fuse_silu"], allow="exact").name == "no fuse_silu; allow exact"
+    assert study.variant(device="cpu").name == "cpu" and study.variant().name == "as it is"
+
+
+def test_the_numbers_are_those_of_the_session(study: Study) -> None:
+    assert study.feeds()["b1"].any(), "before a session every parameter has random values"
+    study.prepare(init=0)
+    feeds = study.feeds({"x": np.ones((8, 64)), "y": np.eye(10)[:8]})
+    np.testing.assert_array_equal(feeds["w1"], study.session.read_param("w1"))
+    assert not feeds["b1"].any()
+    study.session.set_input("x", np.full((8, 64), 2.0))
+    assert (study.feeds()["x"] == 2).all() and study.feeds()["y"].shape == (8, 10)
+    with pytest.raises(KeyError, match="feed: input: given y, wanted one of x"):
+        study.feeds({"x": np.ones((8, 64))})
+    assert study.session.step_count == 0
+
+
+def test_values_and_gradients_by_hand() -> None:
+    with Graph() as g:
+        x = ops.input("x", (2,))
+        g.output(ops.sum_all(ops.square(x) * ops.parameter("w", (2,))))
+    study = Study(g, train=True, device="cpu", name="g")
+    study.prepare(init=0)
+    study.session.set_parameter("w", [3.0, -1.0])
+    values = study.values({"x": [2.0, 5.0]})
+    assert values.value[g.output_ids[0]].tolist() == [3 * 4 - 25]
+    assert values.gradient[0].tolist() == [2 * 2 * 3, 2 * 5 * -1]  # of an input too
+    assert [values.gradient[n.id].tolist() for n in study.graph.parameters] == [[4, 25]]
+    row = next(line for line in str(values).splitlines() if " w " in line)
+    assert row.split("  ")[-2:] == ["[3, −1]", "[4, 25]"] or ("[3, −1]" in row and row.endswith("[4, 25]"))
+    assert {o["id"] for o in study.doc.data["overlays"]} == {"value", "gradient", "adjoint"}
+    assert study.doc.check() == ()
+    study.close()
+
+
+def test_a_data_loader_is_a_feed_and_replays() -> None:
+    from gdlab.data import DataLoader, InputStream
+
+    rng = np.random.default_rng(0)
+    labels = np.eye(10)[rng.integers(0, 10, 40)]
+    streams = [InputStream("x", rng.normal(size=(40, 64)), 64), InputStream("y", labels, 10)]
+    study = Study(networks.mlp(batch=8), train=True, device="cpu", name="mlp")
+    study.run(12, feed=DataLoader.with_streams(streams, 8), sgd=0.1, init=0)  # more than two epochs of five
+    losses = list(study.runner.losses)
+    study.replay()
+    assert study.runner.losses == losses and len({loss for _, loss in losses}) == 12
+    study.close()

@@ -176,6 +176,37 @@ def test_merged_points_keep_the_extremes_and_the_last():
     assert (1235, 1e9) in merged and merged[-1] == points[-1] and min(p[1] for p in merged) == 0.0
 
 
+def test_merged_points_keep_the_first_that_is_no_number():
+    points = [(i, 1.0 / i) for i in range(1, 2001)]
+    points[700] = (701, float("nan"))
+    merged = merge_points(points)
+    (broken,) = [p for p in merged if p[1] != p[1]]
+    assert broken[0] == 701 and merged[0] == (1, 1.0) and [p[0] for p in merged] == sorted(p[0] for p in merged)
+
+
+def test_a_loss_that_is_no_number_is_told_as_a_word(panel):
+    study = panel.study
+    study.prepare(sgd=0.1, init=0)
+    batch = {"x": [[float("nan")] * 64] * 64, "y": [[0.1] * 10] * 64}
+    study.runner.feed = lambda step: batch
+    ask(panel, 1, "run", steps=3)
+    until(lambda: any(p[1] == "nan" for m in of(panel, "metrics") for p in m["loss"]))
+    assert of(panel, "metrics")[-1]["watch"] == "loss"
+
+
+def test_without_a_rule_there_is_a_variant_beside(panel):
+    rule = next(r for r in panel.study.report.rules if r.used)
+    reply = ask(panel, 1, "optimize", disable=[rule.id])
+    assert reply["ok"] and reply["result"]["text"] == panel.study.compare()
+    name = reply["result"]["name"]
+    until(lambda: of(panel, "doc"))
+    sent = of(panel, "doc")[-1]["doc"]
+    assert f"variant:{name}" in [stage["key"] for stage in sent["stages"]]
+    assert [p["options"]["disable"] for p in sent["passes"] if p["key"] == f"optimize:{name}"] == [[rule.id]]
+    assert not ask(panel, 2, "optimize", disable=["no such rule"])["ok"]
+    assert "wanted a list of rules" in ask(panel, 3, "optimize", disable="x")["error"]["message"]
+
+
 def test_a_non_finite_loss_is_an_event_with_a_place(panel):
     study = panel.study
     study.prepare(sgd=0.1, init=0)
@@ -232,3 +263,18 @@ def test_reset_speed_and_watch_reach_the_runner(panel):
     assert ask(panel, 3, "watch", mode="parameters")["ok"] and panel.study.runner.watch == "parameters"
     assert ask(panel, 4, "reset")["ok"] and panel.study.session.step_count == 0
     assert not ask(panel, 5, "watch", mode="nothing")["ok"] and not ask(panel, 6, "speed", steps_per_second=-1)["ok"]
+
+
+def test_a_host_without_magics_gets_one_widget():
+    import gdlab
+
+    with Graph() as g:
+        g.set_outputs(ops.relu(ops.input("x", (4,))))
+    study = Study(g, device="cpu", name="plain")
+    view = gdlab.widget(study)
+    assert isinstance(view, widget.GraphWidget) and view.study == study.key
+    assert widget.panel_of(study).document.id == study.doc.id and gdlab.widget(study) is view
+    assert isinstance(gdlab.widget(g), widget.GraphWidget)
+    with pytest.raises(ValueError, match="widget: thing: given int, wanted a Study or a Graph"):
+        gdlab.widget(3)
+    widget.close_panel(study)

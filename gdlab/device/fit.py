@@ -53,6 +53,13 @@ def state_places(buffers: Iterable[Buffer]) -> dict[int, Place]:
     return {b.id: Place(b, ("state", b.id), round_up(b.nbytes)) for b in buffers}
 
 
+def tenants(plan: ExecutionPlan, buffers: Iterable[int]) -> str:
+    """What a slot is for, in words: its first tenant that has a name, or the largest one by its type."""
+    named = [plan.buffers[b].name for b in buffers if plan.buffers[b].name]
+    largest = max((plan.buffers[b] for b in buffers), key=lambda b: b.nbytes)
+    return named[0] if named else f"%{largest.nodes[0] if largest.nodes else '?'} {largest.dtype}{list(largest.shape)}"
+
+
 def check_plan(plan: ExecutionPlan, bounds: Bounds) -> None:
     """Refuse a plan that is invalid, or asks for more than the adapter allows (it may be compiled for another one)."""
     verify(_for_adapter(plan, bounds))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gdlab.device.base import Array, Program, Shared, Traffic
-from gdlab.device.fit import Place, check_memory, check_plan, check_update, plan_places, state_places
+from gdlab.device.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
 from gdlab.device.stamps import MOST, Stamps
 from gdlab.errors import ArgumentError, CompileError, SessionError
 from gdlab.plan.plan import JOINER, SCALARS, Buffer, Dispatch, ExecutionPlan, LineMap, Target, Update
@@ -103,13 +103,6 @@ def _joiner() -> Callable[[Dispatch, Target], tuple[str, LineMap]]:
     return JOINER[0]
 
 
-def _tenants(plan: ExecutionPlan, buffers: Iterable[int]) -> str:
-    """What a slot is for, in words: its first tenant that has a name, or the largest one by its type."""
-    named = [plan.buffers[b].name for b in buffers if plan.buffers[b].name]
-    largest = max((plan.buffers[b] for b in buffers), key=lambda b: b.nbytes)
-    return named[0] if named else f"%{largest.nodes[0] if largest.nodes else '?'} {largest.dtype}{list(largest.shape)}"
-
-
 class WgpuProgram(Program):
     """A plan on an adapter. `rows` and `update_rows` are what a step walks; `places` says where every tensor lies."""
 
@@ -124,7 +117,7 @@ class WgpuProgram(Program):
         self.places = plan_places(plan)
         taken = self._taken(shared)
         self.memory = taken | {
-            ("slot", i): gpu.buffer(slot.nbytes, name=_tenants(plan, slot.tenants))
+            ("slot", i): gpu.buffer(slot.nbytes, name=tenants(plan, slot.tenants))
             for i, slot in enumerate(plan.memory.slots)
             if ("slot", i) not in taken
         }

@@ -4,20 +4,49 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
+from gdlab.graph import Graph
 from gdlab.jupyter.cell import op_names
-from gdlab.op import REGISTRY
-from gdlab.rewrite import rules
+from gdlab.jupyter.options import DEVICES, SHOW
+from gdlab.op import REGISTRY, Safety
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.rewrite import OptimizeReport, rules
+from gdlab.runner import Watch
+from gdlab.session import Session
 from gdlab.study import Study
+from gdlab.view.document import Document
+from gdlab.view.engines import ENGINES
+from gdlab.view.values import OVERLAYS
 
 _WORD = re.compile(r"[\w∂]*$")
 _CALL = re.compile(r"(\w+)\(([^()]*)$")
 _MAGIC = re.compile(r"\s*%{1,2}(graph\w*)")
-_SHOW = ("opt", "grad", "plan", "arena", "kernels", "session", "rewrites", "text")
-_VALUES: Mapping[str, tuple[str, ...]] = {"--show": _SHOW, "-b": (), "--device": ("auto", "wgpu", "cpu")}
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    "--show": SHOW,
+    "--device": DEVICES,
+    "--engine": ENGINES,
+    "--overlay": OVERLAYS,
+    "--allow": get_args(Safety),
+    "--watch": get_args(Watch),
+    "--feed": ("random", "random:0"),
+}
+_NUMBERS = (
+    "--run",
+    "--sgd",
+    "--adam",
+    "--init",
+    "--height",
+    "--depth",
+    "--speed",
+    "--samples",
+    "--save",
+    "--as",
+    "--until",
+)
+_SHOWN = (Study, Graph, OptimizeReport, ExecutionPlan, Session, Document)  # what `%graph` takes; the others a study
 
 
 def candidates(
@@ -56,15 +85,36 @@ def _option_candidates(
     words = before.split()
     last = "" if before.endswith(" ") else words[-1]
     previous = words[-1] if before.endswith(" ") else words[-2] if len(words) > 1 else ""
-    if previous in ("--no", "--only"):
-        found = [r.name for r in rules]
-    elif previous in _VALUES and _VALUES[previous]:
+    if len(words) == 1 and last:  # the magic's own name
+        return []
+    if previous in ("--no", "--only", "--enable"):
+        found = [text for r in rules for text in (r.name, r.label)]
+    elif previous == "--around":
+        found = _node_names(words, variables)
+    elif previous == "--feed":
+        found = [*_VALUES[previous], *(n for n, v in variables.items() if _is_feed(n, v))]
+    elif previous in _VALUES:
         found = list(_VALUES[previous])
     elif last.startswith("-"):
         found = list(options.get(magic, ()))
+    elif previous in _NUMBERS:
+        found = []
     else:
-        found = [n for n, v in variables.items() if isinstance(v, Study)]
+        kinds = _SHOWN if magic == "graph" else (Study,)
+        found = [n for n, v in variables.items() if isinstance(v, kinds) and (not n.startswith("_") or n == "_graph")]
     return [n for n in found if n.startswith(last)]
+
+
+def _node_names(words: list[str], variables: Mapping[str, Any]) -> list[str]:
+    """The named nodes of the study on the line."""
+    study = next((v for w in words if isinstance(v := variables.get(w), Study)), None)
+    return list(dict.fromkeys(n.name for n in study.graph if n.name)) if study is not None else []
+
+
+def _is_feed(name: str, value: Any) -> bool:
+    loader = hasattr(value, "next_batch")
+    plain = isinstance(value, dict) or (callable(value) and not isinstance(value, type) and hasattr(value, "__code__"))
+    return not name.startswith("_") and (loader or plain)
 
 
 def make_matcher(shell: Any, options: Mapping[str, Iterable[str]]) -> Any:

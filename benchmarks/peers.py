@@ -1,0 +1,173 @@
+"""Our steps beside those of others: the cases mlp, xf, xfL and xfM, inference, SGD and Adam, in one run.
+
+Contestants take turns, round by round. Each figure is the median over the rounds of milliseconds per step: waited for
+step by step, and queued (many steps, one wait). Before anything is timed the losses of the first steps are compared.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from benchmarks.peer_models import CASES, RATES, ByHand, Case, Maker
+from gdlab.device.choose import Kind
+from gdlab.device.wgpu import adapters
+from gdlab.session import build_inference_session, build_session
+
+ROUNDS, SECONDS = 5, 0.4  # per contestant and round, at most about so long
+RULES = ("inference", "SGD", "Adam")
+SLOW = {"wgpu (software)": ("mlp", "xf")}  # the other cases take minutes a step there
+
+
+class Ours:
+    """One case with one rule in a session."""
+
+    def __init__(self, case: Case, rule: str, device: Kind) -> None:
+        build = build_inference_session if rule == "inference" else build_session
+        self.session = build(case.graph(rule != "inference"), device)
+        for name, values in case.weights().items():
+            self.session.set_parameter(name, values)
+        for name, values in case.data().items():
+            if self.session.has_input(name):
+                self.session.set_input(name, values)
+        if rule == "SGD":
+            self.session.set_learning_rate(RATES["SGD"])
+        elif rule == "Adam":
+            self.session.set_adam(RATES["Adam"])
+        self.step, self.wait, self.read_loss = self.session.step, self.session.wait, self.session.read_loss
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.session.close()
+
+
+def contestants() -> dict[str, Maker]:
+    """Who is here: NumPy (mlp only), JAX, ours on each device, PyTorch where it has a GPU."""
+    found: dict[str, Maker] = {"NumPy by hand": _by_hand}
+    if importlib.util.find_spec("jax"):
+        found["JAX CPU, jit"] = _jax
+    found["gdlab cpu"] = partial(Ours, device="cpu")
+    listed = adapters()
+    if listed:
+        found[f"wgpu ({listed[0].adapter_class})"] = partial(Ours, device="wgpu")
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        if torch.cuda.is_available():
+            found |= {"torch eager": _torch(False), "torch.compile": _torch(True)}
+    return found
+
+
+def _by_hand(case: Case, rule: str) -> Any:
+    return ByHand(case, rule) if case.name == "mlp" else None
+
+
+def _jax(case: Case, rule: str) -> Any:
+    from benchmarks.peer_jax import Jax
+
+    return Jax(case, rule)
+
+
+def _torch(compiled: bool) -> Maker:
+    def make(case: Case, rule: str) -> Any:
+        from benchmarks.peer_torch import Torch
+
+        return Torch(case, rule, compiled)
+
+    return make
+
+
+# measuring ------------------------------------------------------------------------------------------------------------
+def entered(case: Case, rule: str, makers: dict[str, Maker]) -> dict[str, Any]:
+    """The contestants of one race, warm, whose losses agree."""
+    runners: dict[str, Any] = {}
+    for name, make in makers.items():
+        runner = None if case.name not in SLOW.get(name, CASES) else make(case, rule)
+        if runner is None:
+            continue
+        for _ in range(3):
+            runner.step()
+        runner.wait()
+        runners[name] = runner
+    if rule != "inference":
+        check({name: runner.read_loss() for name, runner in runners.items()})
+    return runners
+
+
+def check(losses: dict[str, float]) -> None:
+    """Raise unless all train the same network."""
+    middle = statistics.median(losses.values())
+    for name, loss in losses.items():
+        if abs(loss - middle) > 1e-3 * abs(middle):
+            raise RuntimeError(f"{name}: the loss of step 3 is {loss}, that of the others about {middle}")
+
+
+def waited(runner: Any, count: int) -> float:
+    """Seconds per step, each waited for."""
+    start = time.perf_counter()
+    for _ in range(count):
+        runner.step()
+        runner.wait()
+    return (time.perf_counter() - start) / count
+
+
+def queued(runner: Any, count: int) -> float:
+    """Seconds per step, the last one waited for."""
+    start = time.perf_counter()
+    for _ in range(count):
+        runner.step()
+    runner.wait()
+    return (time.perf_counter() - start) / count
+
+
+Figures = dict[str, tuple[float, float]]  # contestant → seconds per step: waited for, queued
+
+
+def race(runners: dict[str, Any], rounds: int = ROUNDS, seconds: float = SECONDS) -> Figures:
+    """Everybody in turn, round by round."""
+    ways: tuple[Callable[[Any, int], float], ...] = (waited, queued)
+    count = {name: max(1, min(200, int(seconds / waited(runner, 1)))) for name, runner in runners.items()}
+    found: dict[str, list[list[float]]] = {name: [[], []] for name in runners}
+    for _ in range(rounds):
+        for name, runner in runners.items():
+            for way, times in zip(ways, found[name], strict=True):
+                times.append(way(runner, count[name]))
+    return {name: (statistics.median(a), statistics.median(b)) for name, (a, b) in found.items()}
+
+
+# the table ------------------------------------------------------------------------------------------------------------
+def rows(only: str = "", rounds: int = ROUNDS, seconds: float = SECONDS) -> Iterator[tuple[str, str, Figures]]:
+    """(case, rule, figures) of every race whose case is `only`, or of all."""
+    makers = contestants()
+    for case in CASES.values():
+        for rule in RULES if only in ("", case.name) else ():
+            runners = entered(case, rule, makers)
+            yield case.name, rule, race(runners, rounds, seconds)
+            for runner in runners.values():
+                getattr(runner, "close", lambda: None)()
+
+
+def print_table(only: str = "", rounds: int = ROUNDS, seconds: float = SECONDS) -> None:
+    """The table as Markdown; in the last column the best of ours by the best of the others."""
+    names = list(contestants())
+    print(f"| ms per step, waited for / queued | {' | '.join(names)} | best of ours / best of others |")
+    print("|---" * (len(names) + 2) + "|")
+    for case, rule, found in rows(only, rounds, seconds):
+        cells = [f"{found[n][0] * 1e3:.3g} / {found[n][1] * 1e3:.3g}" if n in found else "–" for n in names]
+        print(f"| {case} {rule} | {' | '.join(cells)} | {ratio(found)} |")
+        sys.stdout.flush()
+
+
+def ratio(found: Figures) -> str:
+    """Ours by the others', step by step and queued; below 1 we are faster."""
+    ours = [figures for name, figures in found.items() if name.startswith(("gdlab", "wgpu"))]
+    others = [figures for name, figures in found.items() if not name.startswith(("gdlab", "wgpu"))]
+    if not ours or not others:
+        return "–"
+    best = [min(f[way] for f in ours) / min(f[way] for f in others) for way in (0, 1)]
+    return f"{best[0]:.2f} / {best[1]:.2f}"

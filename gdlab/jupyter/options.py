@@ -1,0 +1,129 @@
+"""The options of the magics: what each takes, how it is read, and its help."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, get_args
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument
+from IPython.core.magic_arguments import parse_argstring as parse_line
+
+from gdlab.op import Safety
+from gdlab.rewrite import RULES
+from gdlab.view.engines import ENGINES
+from gdlab.view.values import OVERLAYS
+
+SHOW = ("graph", "opt", "diff", "rewrites", "grad", "plan", "arena", "kernels", "session", "text")
+DEVICES = ("auto", "wgpu", "cpu")
+QUOTES = ("'", '"')
+_BRACES = re.compile(r"\{(\w+)\}")
+
+
+def parse_argstring(magic: Any, line: str, names: Mapping[str, Any] | None = None) -> Namespace:
+    """The arguments of a magic's line; any fault of the line is one red line. Option values lose their quotes, and
+    `{n}` in them is replaced by the notebook's variable `n`."""
+    try:
+        args: Namespace = parse_line(magic, line)
+    except ValueError as error:  # of the splitting into words
+        raise UsageError(f"given {line}, wanted closed quotes") from error
+    for key, value in vars(args).items():
+        if isinstance(value, str):
+            setattr(args, key, _filled(unquoted(value), names or {}))
+        elif isinstance(value, list):
+            setattr(args, key, [_filled(unquoted(v), names or {}) if isinstance(v, str) else v for v in value])
+    return args
+
+
+def unquoted(text: str) -> str:
+    """The text without the quotes around it."""
+    return shlex.split(text)[0] if text[:1] in QUOTES and len(text) > 1 else text
+
+
+def _filled(text: str, names: Mapping[str, Any]) -> str:
+    return _BRACES.sub(lambda found: str(names[found[1]]) if found[1] in names else found[0], text)
+
+
+def checked_rules(option: str, given: list[str] | None) -> tuple[str, ...]:
+    """Rule ids and labels; `UsageError` names the nearest to one that there is not."""
+    for name in given or ():
+        if name not in RULES:
+            near = _nearest_rule(name)
+            raise UsageError(
+                f"{option}: given {name}, wanted a rule id or label" + (f"; nearest: {near}" if near else "")
+            )
+    return tuple(given or ())
+
+
+def _nearest_rule(name: str) -> str:
+    """Id and label of the rule whose id or label is most like `name`."""
+    told = {text: f"{r.name} {r.label}" for r in RULES for text in (r.label, r.name)}
+    return next((told[text] for text in difflib.get_close_matches(name, told, 1)), "")
+
+
+# reading values -------------------------------------------------------------------------------------------------------
+def _number(kind: Callable[[str], Any], low: float, high: float, what: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        with suppress(ValueError):
+            value = kind(text)
+            if low <= value <= high:
+                return value
+        raise ArgumentTypeError(f"given {text}, wanted {what}")
+
+    return read
+
+
+rate = _number(float, 1e-30, 1e30, "a rate > 0")
+count = _number(int, 0, 10**9, "an int in 0 … 10⁹")
+_pixels = _number(int, 120, 4000, "pixels in 120 … 4000")
+_depth = _number(int, 0, 100, "an int in 0 … 100")
+
+Decorator = Callable[[Any], Any]
+
+
+def _all(*adds: Decorator) -> Decorator:
+    def add(function: Any) -> Any:
+        for one in reversed(adds):  # the last applied is the first of the help
+            function = one(function)
+        return function
+
+    return add
+
+
+# families of options --------------------------------------------------------------------------------------------------
+name_option = argument("name", help="a study: the NAME of a %%%%graph cell")
+steps_option = argument("steps", nargs="?", type=count, default=1, help="how many steps (1)")
+as_option = argument("--as", dest="bound", metavar="NEW", help="also bind the result to this notebook variable")
+
+run_options = _all(
+    argument(
+        "--feed", metavar="F", help="inputs of each step: a DataLoader, a dict, a callable step -> dict, random[:SEED]"
+    ),
+    argument("--sgd", metavar="LR", type=rate, help="update rule SGD with this learning rate"),
+    argument("--adam", metavar="LR", type=rate, help="update rule Adam with this learning rate"),
+    argument("--init", metavar="SEED", type=count, help="initialize parameters that have no value"),
+    argument("--until", metavar="EXPR", help='pause when it holds, such as "loss < 0.1 or absmax(h) > 1e3"'),
+)
+rule_options = _all(
+    argument("--no", metavar="RULE", action="append", help="leave a rule out (id or label), repeatable"),
+    argument("--only", metavar="RULE", action="append", help="use only these rules, repeatable"),
+    argument("--enable", metavar="RULE", action="append", help="use a rule that is off by default, repeatable"),
+    argument("--allow", choices=get_args(Safety), help="the boldest rules that may be used (rounding)"),
+)
+look_options = _all(
+    argument("--engine", metavar="E", choices=ENGINES, help=f"layout: {' '.join(ENGINES)}"),
+    argument("--overlay", metavar="O", choices=OVERLAYS, help=f"colour nodes by {' '.join(OVERLAYS)}"),
+    argument("--depth", metavar="N", type=_depth, help="groups open to this depth"),
+    argument("--around", metavar="NODE[:R]", help="only nodes within R edges (2) of a node: its name or %%id"),
+)
+output_options = _all(
+    argument("--height", metavar="PX", type=_pixels, help="height of the output in pixels (560)"),
+    argument("--save", metavar="FILE", help="also write the document (suffix decides the format)"),
+    argument("--static", action="store_true", help="no live widget"),
+    argument("--quiet", action="store_true", help="bind, show nothing"),
+)

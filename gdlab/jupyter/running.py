@@ -1,0 +1,104 @@
+"""The magics that run: `%graph_run`, `%graph_step`, pause, resume, reset, `%graph_watch`, `%graph_trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from gdlab.jupyter.options import name_option, output_options, parse_argstring, rate, run_options, steps_option
+from gdlab.jupyter.widget import wake
+from gdlab.jupyter.words import Words, outcome
+from gdlab.runner import Watch
+from gdlab.study import Study
+
+
+@magics_class
+class RunMagics(Words):
+    """The session panel's buttons as words."""
+
+    @magic_arguments()
+    @name_option
+    @steps_option
+    @argument("--speed", metavar="HZ", type=rate, help="at most so many steps per second")
+    @argument("--watch", choices=get_args(Watch), help="what is looked at for NaN and infinity (loss)")
+    @run_options
+    @output_options
+    @no_var_expand
+    @line_magic
+    def graph_run(self, line: str) -> None:
+        """Run steps on the session panel; returns when done, paused or interrupted."""
+        args = parse_argstring(self.graph_run, line, self.names)
+        study = self.named(args.name)
+        self.prepare(study, args, args.steps)
+        if args.watch:
+            study.runner.set_watch(args.watch)
+        study.runner.set_speed(args.speed)
+        if args.until is None:
+            study.runner.set_until(None)
+        self.display(study, ["session"], args, args.steps)
+
+    @magic_arguments()
+    @name_option
+    @steps_option
+    @no_var_expand
+    @line_magic
+    def graph_step(self, line: str) -> None:
+        """Make a few steps: the Step button, for front ends without widgets."""
+        args = parse_argstring(self.graph_step, line, self.names)
+        study = self.named(args.name)
+        self._act(study, lambda: study.step(args.steps))
+
+    @magic_arguments()
+    @name_option
+    @no_var_expand
+    @line_magic
+    def graph_pause(self, line: str) -> None:
+        """Stop a run before its next step: the Pause button."""
+        study = self.named(parse_argstring(self.graph_pause, line).name)
+        study.pause()
+        wake()
+
+    @magic_arguments()
+    @name_option
+    @no_var_expand
+    @line_magic
+    def graph_resume(self, line: str) -> None:
+        """Finish a paused run: the Resume button."""
+        study = self.named(parse_argstring(self.graph_resume, line).name)
+        self._act(study, study.resume)
+
+    @magic_arguments()
+    @name_option
+    @argument("--replay", action="store_true", help="and make the same number of steps again")
+    @no_var_expand
+    @line_magic
+    def graph_reset(self, line: str) -> None:
+        """Parameters, moments and counters as they were before the first step: the Reset button."""
+        args = parse_argstring(self.graph_reset, line)
+        study = self.named(args.name)
+        self._act(study, study.replay if args.replay else study.reset)
+
+    @magic_arguments()
+    @name_option
+    @argument("file", nargs="?", help="also write a Chrome trace: Perfetto opens it")
+    @argument("--samples", metavar="N", type=int, default=3, help="steps to time (3); they are real steps")
+    @no_var_expand
+    @line_magic
+    def graph_trace(self, line: str) -> None:
+        """Time every dispatch over a few real steps: a table, and with FILE a Chrome trace."""
+        args = parse_argstring(self.graph_trace, line, self.names)
+        study = self.named(args.name)
+        self.call(study.check_ready)
+        self.call(lambda: study.runner.refuse_while_running("a trace"))
+        profile = self.call(lambda: study.session.capture_profile(args.samples))
+        print(profile)
+        if args.file:
+            print(f"wrote {self.call(lambda: profile.save(args.file, chrome=True))}")
+
+    def _act(self, study: Study, work: Callable[[], Any]) -> None:
+        self.call(work)
+        wake()
+        print(outcome(study))

@@ -1,0 +1,259 @@
+"""The magics that make and show: `%%graph`, `%graph`, `%graph_opt`, `_grad`, `_plan`, `_check`, `_save`, `_doctor`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import line_cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from gdlab.errors import ArgumentError
+from gdlab.graph import Graph
+from gdlab.jupyter.cell import Program, run_cell
+from gdlab.jupyter.options import (
+    DEVICES,
+    SHOW,
+    as_option,
+    count,
+    look_options,
+    name_option,
+    output_options,
+    parse_argstring,
+    rule_options,
+    run_options,
+    unquoted,
+)
+from gdlab.jupyter.words import Words
+from gdlab.rewrite import OptimizeReport
+from gdlab.study import Study
+from gdlab.view.diff import diff_doc
+from gdlab.view.doctor import doctor_text
+from gdlab.view.document import Document
+from gdlab.view.things import document_of, first_view, gradient_doc
+
+_FILES = (".gdlab.json", ".gdlab.json.gz")
+
+
+@magics_class
+class ShowMagics(Words):
+    """Make a graph, and look at it."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.cells = 0
+
+    # -- %%graph -------------------------------------------------------------------------------------------------------
+    @magic_arguments()
+    @argument("name", nargs="?", default="_graph", help="the notebook variable that the study is bound to (_graph)")
+    @argument("--show", metavar="V", action="append", choices=SHOW, help=f"panes open at first: {' '.join(SHOW)} (opt)")
+    @argument("-b", dest="show", action="append_const", const="opt", help="same as --show opt")
+    @argument("--train", action="store_true", help="output 0 is the loss: the training pipeline")
+    @argument("--values", action="store_true", help="the numbers on every node, value and gradient (up to 60 nodes)")
+    @argument("--plan", action="store_true", help="also compile")
+    @argument("--run", metavar="N", type=count, help="open a session and run N steps")
+    @argument("--device", choices=DEVICES, help="device of plan and session (auto)")
+    @argument("--diff", metavar="OTHER", help="%%graph NAME: what is different in OTHER")
+    @rule_options
+    @run_options
+    @look_options
+    @output_options
+    @no_var_expand
+    @line_cell_magic
+    def graph(self, line: str, cell: str | None = None) -> None:
+        """Run the cell as a graph program, bind NAME to its study and show it; `%graph NAME` shows an existing
+        thing: a study, graph, report, plan, session, document or file."""
+        args = parse_argstring(self.graph, line, self.names)
+        if cell is None:
+            self._show_existing(args)
+            return
+        name = args.name
+        self.check_name("%%graph", name)
+        if args.diff is not None:
+            raise UsageError("--diff: given a cell, wanted %graph NAME --diff OTHER")
+        self.feed(args.feed)
+        options = self.rules(args)
+        study = self.guard(lambda: self._study(name, line, cell, args, options))
+        try:
+            self.prepare(study, args, args.run)
+            self._numbers(study, args)
+            view = self.look(study.doc, args)
+        except BaseException:
+            study.close()
+            raise
+        self.bind(name, study)
+        self.display(study, args.show or _first_views(args), args, args.run, view | _value_view(args))
+
+    def _study(self, name: str, line: str, cell: str, args: Namespace, options: dict[str, Any]) -> Study:
+        self.cells += 1
+        number = int(getattr(self.shell, "execution_count", self.cells))
+        self._file = f"<graph {name}, cell {number}>"
+        program: Program = run_cell(name, f"%%graph {line}".rstrip(), cell, self.names, number)
+        for note in program.notes:
+            print(note)
+        source = {program.file: program.text}
+        device: Any = args.device or "auto"
+        study = Study(program.graph, name=name, source=source, train=args.train, device=device, **options)
+        _ = study.plan  # everything that can be wrong is found before NAME is bound
+        return study
+
+    def _numbers(self, study: Study, args: Namespace) -> None:
+        if args.values or args.overlay in ("value", "gradient", "adjoint"):
+            self.call(lambda: study.values(self.feed(args.feed)))
+
+    # -- %graph --------------------------------------------------------------------------------------------------------
+    def _show_existing(self, args: Namespace) -> None:
+        thing = self._thing(args.name)
+        if args.diff is not None:
+            other = self._thing(args.diff)
+            document = self.call(lambda: diff_doc(self._document(thing, args.name), self._document(other, args.diff)))
+            self.display_document(document, ["diff"], args)
+            return
+        if isinstance(thing, Graph):
+            options = self.rules(args) | {"train": args.train, "device": args.device or "auto"}
+            study = self.guard(lambda: Study(thing, name=args.name, **options))
+        elif isinstance(thing, Study):
+            study = thing
+            if given := [f"--{o}" for o in ("train", "no", "only", "enable", "allow", "device") if getattr(args, o)]:
+                wanted = "a %%graph cell or a Graph: a study has its own"
+                raise UsageError(f"%graph {args.name}: given {given[0]}, wanted {wanted}")
+        else:
+            if isinstance(thing, OptimizeReport):
+                print(thing.to_text())
+            self.display_document(self._document(thing, args.name), args.show or [first_view(thing)], args)
+            return
+        self.prepare(study, args, args.run)
+        self._numbers(study, args)
+        self.display(study, args.show or _first_views(args), args, args.run, _value_view(args))
+
+    def _thing(self, name: str) -> Any:
+        """A variable of the notebook, or the name of a document file."""
+        thing = self.names.get(name)
+        if thing is None and not name.endswith(_FILES):
+            raise UsageError(self.no_such(name))
+        return name if thing is None else thing
+
+    def _document(self, thing: Any, name: str) -> Document:
+        try:
+            document: Document = self.call(lambda: document_of(thing, name))
+        except UsageError as error:
+            if isinstance(error.__cause__, ArgumentError) and error.__cause__.where == "show":
+                cause = error.__cause__
+                raise UsageError(f"graph {name}: given {cause.given}, wanted {cause.wanted}") from cause
+            raise
+        return document
+
+    # -- views of a study ----------------------------------------------------------------------------------------------
+    @magic_arguments()
+    @name_option
+    @as_option
+    @rule_options
+    @look_options
+    @output_options
+    @no_var_expand
+    @line_magic
+    def graph_opt(self, line: str) -> None:
+        """Optimize again with other rules and show the variant beside the first; the table compares all variants."""
+        args = parse_argstring(self.graph_opt, line, self.names)
+        study, options = self.named(args.name), self.rules(args)
+        if args.bound:
+            self.check_name("%graph_opt", args.bound)
+        variant = self.call(lambda: study.variant(args.bound or "", **options))
+        if args.bound:
+            self.bind(args.bound, variant)
+        keys = [stage["key"] for stage in study.doc.data["stages"]]
+        view = {"diff": [keys.index("optimized"), keys.index(f"variant:{variant.name}")]}
+        self.display(study, ["diff"], args, view=view)
+        print(self.call(study.compare))
+
+    @magic_arguments()
+    @name_option
+    @argument("--wrt", metavar="A,B", help="with respect to these nodes, by name (all parameters)")
+    @argument("--optimized", action="store_true", help="the one that training runs, differentiated after fusion")
+    @as_option
+    @look_options
+    @output_options
+    @no_var_expand
+    @line_magic
+    def graph_grad(self, line: str) -> None:
+        """Differentiate the graph as written: lanes, each adjoint on the row of its op, and the autodiff stepper."""
+        args = parse_argstring(self.graph_grad, line, self.names)
+        study = self.named(args.name)
+        wrt = tuple(name.strip() for name in args.wrt.split(",") if name.strip()) if args.wrt else ()
+        if wrt and args.optimized:
+            raise UsageError("--optimized: given --wrt as well, wanted one of them")
+        if args.bound:
+            self.check_name("%graph_grad", args.bound)
+        if args.optimized:
+            graph = self.call(lambda: study.derivative)
+        else:
+            graph, _ = self.call(lambda: study.differentiate_wrt(wrt) if wrt else study.written_derivative)
+        if args.bound:
+            self.bind(args.bound, self.call(lambda: Study(graph, name=args.bound, source=study.source)))
+        if wrt or args.optimized:
+            self.display_document(self.call(lambda: gradient_doc(study, wrt, args.optimized)), ["grad"], args)
+        else:
+            self.display(study, ["grad"], args)
+
+    @magic_arguments()
+    @name_option
+    @argument("--device", choices=DEVICES, help="compile for this device instead of the study's own")
+    @as_option
+    @output_options
+    @no_var_expand
+    @line_magic
+    def graph_plan(self, line: str) -> None:
+        """Compile: dispatch table in barrier groups, arena over time, WGSL of the selected dispatch."""
+        args = parse_argstring(self.graph_plan, line, self.names)
+        study = self.named(args.name)
+        if args.bound:
+            self.check_name("%graph_plan", args.bound)
+        if args.device or args.bound:
+            study = self.call(lambda: study.variant(args.bound or "", device=args.device, **study.options))
+        if args.bound:
+            self.bind(args.bound, study)
+        self.call(lambda: study.plan)
+        self.display(study, ["plan"], args)
+
+    @magic_arguments()
+    @name_option
+    @argument("--feed", metavar="F", help="inputs to check with (those of the session, else random)")
+    @argument("--device", choices=("wgpu", "cpu"), action="append", help="compare this device alone, repeatable")
+    @no_var_expand
+    @line_magic
+    def graph_check(self, line: str) -> None:
+        """Did the optimizer or the GPU break my model? Reference, optimized, cpu and wgpu side by side."""
+        args = parse_argstring(self.graph_check, line, self.names)
+        study, feed = self.named(args.name), self.feed(args.feed)
+        print(self.call(lambda: study.check(feed, tuple(args.device or ("cpu", "wgpu")))))
+
+    # -- files and facts -----------------------------------------------------------------------------------------------
+    @magic_arguments()
+    @name_option
+    @argument("file", help="where to; the suffix decides the format")
+    @argument("--timeless", action="store_true", help="measured times are 0: same inputs and seed, same bytes")
+    @no_var_expand
+    @line_magic
+    def graph_save(self, line: str) -> None:
+        """Save the document: .gdlab.json, .gdlab.json.gz, .html, .svg, .dot, .md or .txt."""
+        args = parse_argstring(self.graph_save, line, self.names)
+        study = self.named(args.name)
+        print(f"wrote {self.call(lambda: study.save(unquoted(args.file), args.timeless))}")
+
+    @magic_arguments()
+    @no_var_expand
+    @line_magic
+    def graph_doctor(self, line: str) -> None:
+        """One table: versions, adapters, device chosen and why, extension, threads; each bad row says what to do."""
+        parse_argstring(self.graph_doctor, line)
+        print(doctor_text())
+
+
+def _first_views(args: Namespace) -> list[str]:
+    return ["opt"] if args.run is None else ["session"]
+
+
+def _value_view(args: Namespace) -> dict[str, Any]:
+    """`--values` writes on the nodes: the overlay of the numbers, unless another one is asked for."""
+    return {"overlay": "value"} if args.values and args.overlay is None else {}

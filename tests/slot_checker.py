@@ -1,0 +1,129 @@
+"""An independent judge of plans: replays one in its physical slots. It shares no code with the planner or `verify`.
+
+`watch()` has every plan that is compiled from then on judged; conftest calls it, so no test makes an unjudged plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gdlab.plan.plan import Dispatch, ExecutionPlan
+
+HOST = -1  # the group in which the host fills what is held from before
+HELD = {"input", "parameter", "derived", "constant", "state"}
+JUDGED = [0]  # plans so far
+
+
+class Hazard(AssertionError):
+    """Two dispatches of one group meet in a slot, or one reads what is not there."""
+
+
+@dataclass
+class Cell:
+    """A slot during a replay: whose value lies in it, which group wrote it, and which read it since."""
+
+    tenant: int = -1
+    written: int = HOST - 1
+    writer: int = -1
+    readers: dict[int, int] = field(default_factory=dict)  # dispatch → group
+
+
+def judge(plan: ExecutionPlan) -> ExecutionPlan:
+    """The plan, when its groups may run in any order inside and give the values of its dispatches one by one."""
+    replay(plan)
+    once(plan)
+    JUDGED[0] += 1
+    return plan
+
+
+def replay(plan: ExecutionPlan) -> None:
+    """Slots as they change, group by group."""
+    slot_of = plan.memory.slot_of
+    cells = [Cell() for _ in plan.memory.slots]
+    for buffer in plan.buffers:
+        if buffer.kind in HELD:
+            cell = cells[slot_of[buffer.id]]
+            if cell.tenant >= 0:
+                raise Hazard(f"buffers {cell.tenant} and {buffer.id} are both kept in slot {slot_of[buffer.id]}")
+            cell.tenant, cell.written = buffer.id, HOST
+    group_of = groups(plan)
+    for number, d in enumerate(plan.dispatches):
+        touched = touches(d)
+        for buffer, reads, _ in touched:
+            if reads:
+                look(cells[slot_of[buffer]], buffer, number, group_of[number])
+        for buffer, _, writes in touched:
+            if writes:
+                change(cells[slot_of[buffer]], buffer, number, group_of[number])
+    for buffer in {*plan.output_buffers, *(g for _, g in plan.param_grad_pairs)}:
+        if cells[slot_of[buffer]].tenant != buffer:
+            raise Hazard(f"output buffer {buffer}: slot {slot_of[buffer]} holds {cells[slot_of[buffer]].tenant}")
+
+
+def groups(plan: ExecutionPlan) -> list[int]:
+    """The group of every dispatch, from the borders alone."""
+    found = [n for n, g in enumerate(plan.groups) for _ in range(g.start, g.stop)]
+    if found != [d.group for d in plan.dispatches]:
+        raise Hazard("the borders of the groups and the dispatches' own numbers differ")
+    return found
+
+
+def touches(d: Dispatch) -> list[tuple[int, bool, bool]]:
+    """(buffer, read, written) of a dispatch, from its operands."""
+    read = {o.buffer for o in d.operands} | set(d.in_place)
+    written = {d.output} | set(d.in_place)
+    return [(b, b in read, b in written) for b in sorted(read | written)]
+
+
+def look(cell: Cell, buffer: int, number: int, group: int) -> None:
+    """A read: the value is there, and an earlier group put it there."""
+    if cell.tenant != buffer:
+        raise Hazard(f"dispatch {number} reads buffer {buffer}: its slot holds {cell.tenant}")
+    if cell.written >= group:
+        raise Hazard(f"dispatch {number} reads buffer {buffer}: dispatch {cell.writer} of its own group wrote it")
+    cell.readers[number] = group
+
+
+def change(cell: Cell, buffer: int, number: int, group: int) -> None:
+    """A write: nobody else of the group has read or written the slot."""
+    if cell.written >= group:
+        raise Hazard(f"dispatch {number} writes buffer {buffer} where dispatch {cell.writer} of its own group wrote")
+    for reader, at in cell.readers.items():
+        if reader != number and at >= group:
+            raise Hazard(f"dispatch {number} writes buffer {buffer} where dispatch {reader} of its own group reads")
+    if number in cell.readers and cell.tenant != buffer:
+        raise Hazard(f"dispatch {number} writes buffer {buffer} over buffer {cell.tenant}, which it reads")
+    cell.tenant, cell.written, cell.writer, cell.readers = buffer, group, number, {}
+
+
+def once(plan: ExecutionPlan) -> None:
+    """What no update keeps is written by one dispatch alone."""
+    writer: dict[int, int] = {}
+    for number, d in enumerate(plan.dispatches):
+        for buffer in {d.output} - set(d.in_place):
+            if buffer in writer:
+                raise Hazard(f"dispatches {writer[buffer]} and {number} both write buffer {buffer}")
+            writer[buffer] = number
+
+
+def watch() -> None:
+    """Judge every plan that `compile` gives, behind its own check."""
+    from gdlab.plan import compiler
+
+    verify: Any = compiler.verify
+    if not hasattr(verify, "judged"):
+
+        def judged(plan: ExecutionPlan) -> ExecutionPlan:
+            return judge(verify(plan))
+
+        judged.judged = True  # type: ignore[attr-defined]
+        compiler.verify = judged
+
+
+def in_order(plan: ExecutionPlan, order: Sequence[int]) -> list[Dispatch]:
+    """The dispatches in another order, numbered anew."""
+    from dataclasses import replace
+
+    return [replace(plan.dispatches[i], index=k) for k, i in enumerate(order)]
