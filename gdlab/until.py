@@ -74,8 +74,8 @@ class StopTest:
 
 
 def parse_test(text: str, session: Session, where: str = "until") -> StopTest:
-    """The condition that `text` says of a session; names are looked up now. `ArgumentError` with a caret for what cannot
-    be read."""
+    """The condition that `text` says of a session; names are looked up now. `ArgumentError` with a caret for what
+    cannot be read."""
     tensors: dict[str, Reader] = {}
     for name in session.node_names():
         tensors[name] = partial(_node, name=name)

@@ -12,8 +12,8 @@ import pytest
 
 import gdlab.parity as parity
 import gdlab.view.doctor as doctor_module
-from gdlab.__main__ import main
 from gdlab import ops
+from gdlab.__main__ import main
 from gdlab.errors import DeviceUnavailableError
 from gdlab.graph import Graph
 from gdlab.op import public_ops
@@ -210,7 +210,8 @@ def test_a_replay_follows_the_outputs() -> None:
     first, last = after(document, 0, 0), after(document, 0, steps)
     assert first.outputs == ("n2", "n4")
     keys = document.nodes("optimized").column("key")
-    assert last.outputs == tuple(keys[i] for i in document.outputs("optimized").column("node")) and last.outputs[0] == "n0"
+    assert last.outputs == tuple(keys[i] for i in document.outputs("optimized").column("node"))
+    assert last.outputs[0] == "n0"
     for k in range(steps + 1):
         moment = after(document, 0, k)
         seen: set[str] = set()

@@ -144,8 +144,8 @@ def test_values_set_by_hand_need_no_feed(study: Study) -> None:
     ("settings", "error", "text"),
     [
         ({}, SessionError, "graph mlp: run: given no value for x, y, wanted --feed or set_input"),
-        ({"feed": "random"}, SessionError, "run: parameters: given no value for w1, b1, w2, b2, wanted "
-                                           "initialize(seed), initialize(zeros=True), set_parameter or load_checkpoint"),
+        ({"feed": "random"}, SessionError, "run: parameters: given no value for w1, b1, w2, b2, wanted initialize("
+                                           "seed), initialize(zeros=True), set_parameter or load_checkpoint"),
         ({"feed": 3, "adam": 1e-3}, ArgumentError, "feed: kind: given int, wanted a dict of arrays, "
                                                    "a callable step -> dict, an iterable of dicts, or random[:SEED]"),
         ({"feed": "random", "adam": -1, "init": 0}, SessionError,

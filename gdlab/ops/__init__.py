@@ -1,7 +1,7 @@
 """All ops, as functions and as methods of a Value: `from gdlab.ops import matmul`, `x.relu()`, `x @ w + 1`."""
 
-import gdlab.ops.operators  # noqa: F401 (fills the operators of a Value)
-import gdlab.ops.packed  # noqa: F401 (a private op: only rules make it)
+import gdlab.ops.operators
+import gdlab.ops.packed
 import gdlab.ops.rope_scaled  # noqa: F401 (private ops: the rope ops with `freq_factors`)
 from gdlab.ops.attention import (
     biased_attention,
