@@ -1,7 +1,7 @@
 """Make the pictures of `docs/pictures/`: run the tour and three more cells in real JupyterLab, look at eight views.
 
-    make pictures                                  all of them, light and dark
-    python docs/pictures.py plan kernels           only these
+make pictures                                  all of them, light and dark
+python docs/pictures.py plan kernels           only these
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def stepper(view: Locator) -> None:
 
 
 def replay(view: Locator) -> None:
-    """To the middle of the rewrites."""
+    """Into the rewrites."""
     open_tab(view, "rewrites")
     field = view.locator('[data-value="scrub"]')
-    middle = int(field.get_attribute("max") or 0) // 2
+    middle = int(field.get_attribute("max") or 0) * 3 // 4
     field.select_text()
     field.press_sequentially(f"{middle}\n")
 
@@ -145,7 +145,9 @@ def main(wanted: list[str]) -> None:
         path = open_notebook(page, lab, notebook(lab), "tour.ipynb")
         sources = [c.source for c in nbformat.read(path, as_version=4).cells]
         run_all(page)
-        page.locator(".jp-OutputArea-output pre", has_text="gdlab-summary {").wait_for(state="attached", timeout=240_000)
+        page.locator(".jp-OutputArea-output pre", has_text="gdlab-summary {").wait_for(
+            state="attached", timeout=240_000
+        )
         wait_idle(page)
         for mode in ("light", "dark"):
             theme(page, "light" if mode == "light" else "dark")

@@ -30,7 +30,7 @@ def text(wanted: Any) -> str:
         case types.UnionType:
             return " | ".join(parts)
         case origin if origin is list:
-            return f"{parts[0]}[]"
+            return f"({parts[0]})[]" if " | " in parts[0] else f"{parts[0]}[]"
         case origin if origin is dict:
             return f"Record<{parts[0]}, {parts[1]}>"
         case _:

@@ -11,7 +11,7 @@ from gdlab import ops
 from gdlab.device.base import Device, Program
 from gdlab.graph import Graph
 from gdlab.plan import compile
-from gdlab.plan.plan import CompileOptions, ExecutionPlan, PlanMode
+from gdlab.plan.plan import SCALARS, CompileOptions, ExecutionPlan, PlanMode
 
 Array = np.ndarray[Any, Any]
 DEFAULT = CompileOptions()
@@ -62,9 +62,10 @@ def run(
     mode: PlanMode = "inference",
     options: CompileOptions = DEFAULT,
 ) -> list[Array]:
-    """Compile, load, step twice (the second time over used slots), read."""
-    program = load(device, compile(graph, mode=mode, options=options, target=device.target), feeds)
-    program.step(None)
+    """Compile, load, step twice (the second time over used slots), read. Random ops draw the numbers of step 0."""
+    plan = compile(graph, mode=mode, options=options, target=device.target)
+    program, numbers = load(device, plan, feeds), np.zeros(len(SCALARS), np.float32) if plan.reads_scalars else None
+    program.step(numbers)
     program.poison()
-    program.step(None)
+    program.step(numbers)
     return outputs(program)

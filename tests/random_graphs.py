@@ -38,15 +38,19 @@ def calls() -> list[Op]:
     ]
 
 
-def random_graph(seed: int, nodes: int | None = None, *, scalar_loss: bool = False) -> Graph:
-    """A graph of 5 … 60 nodes with several outputs; with `scalar_loss` output 0 is f32[1] and depends on parameters."""
+def random_graph(
+    seed: int, nodes: int | None = None, *, scalar_loss: bool = False, every_op: bool = False
+) -> Graph:
+    """A graph of 5 … 60 nodes with several outputs; with `scalar_loss` output 0 is f32[1] and depends on parameters;
+    with `every_op` also ops that have poles or grow fast, on operands that keep them tame."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(5, 61)) if nodes is None else nodes
     with Graph() as g:
         pool = [ops.input(f"x{i}", SHAPES[int(rng.integers(len(SHAPES)))]) for i in range(2)]
         pool += [ops.parameter(f"w{i}", SHAPES[i % len(SHAPES)]) for i in range(int(rng.integers(2, 5)))]
         while len(g) < count:
-            grow = MOTIFS[int(rng.integers(len(MOTIFS)))] if rng.random() < 0.5 else any_op
+            motifs = (*MOTIFS, tamed, tamed) if every_op else MOTIFS
+            grow = motifs[int(rng.integers(len(motifs)))] if rng.random() < 0.5 else any_op
             start = len(g)
             try:
                 made = grow(rng, pool)
@@ -184,6 +188,18 @@ def differences(rng: np.random.Generator, pool: list[Value]) -> list[Value]:
     x = pick(rng, pool)
     y = pick(rng, pool, x.shape)
     return [x - (-y), x + (-y)]
+
+
+def tamed(rng: np.random.Generator, pool: list[Value]) -> list[Value]:
+    """An op with a pole, or one that grows fast, where its operands keep away from both."""
+    x = pick(rng, pool)
+    small, far = x.tanh(), x.abs() + 0.5
+    makers: tuple[Callable[[], Value], ...] = (
+        small.exp, far.log, far.recip, lambda: pick(rng, pool, x.shape) / far, far.sqrt, far.rsqrt, small.square,
+        lambda: far**small, lambda: far**1.5, lambda: small**3.0,
+    )  # fmt: skip
+    y = makers[int(rng.integers(len(makers)))]()
+    return [y.tanh()] if rng.random() < 0.5 else [y.clamp(-4.0, 4.0)]
 
 
 MOTIFS: tuple[Motif, ...] = (unary_chain, reshapes, product, gate, twins, fills, differences)

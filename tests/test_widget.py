@@ -168,6 +168,15 @@ def test_no_frames_while_nothing_is_shown(panel):
     assert of(panel, "metrics")[-1]["full"] and of(panel, "metrics")[-1]["step"] == 200
 
 
+def test_a_page_that_comes_back_is_shown_frames_again(panel):
+    """It said goodbye when it was reloaded; its hello means that it looks."""
+    panel.receive({"type": "visible", "views": 0, "shown": False})
+    panel.study.prepare(feed="random:0", sgd=0.1, init=0)
+    ask(panel, 1, "step")
+    panel.receive({"type": "hello", "version": PROTOCOL, "host": "test", "views": 1, "have": None})
+    until(lambda: of(panel, "metrics") and of(panel, "metrics")[-1]["step"] == 1)
+
+
 def test_merged_points_keep_the_extremes_and_the_last():
     points = [(i, float((i * 7919) % 1000)) for i in range(1, 5001)]
     points[1234] = (1235, 1e9)

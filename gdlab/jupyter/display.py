@@ -10,6 +10,7 @@ from typing import Any
 
 from IPython.display import display
 
+from gdlab.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.jupyter.widget import panel_of
 from gdlab.study import Study
@@ -45,11 +46,22 @@ def study_bundle(
     if static:
         return data, metadata
     panel = panel_of(study)
-    panel.show(document)
+    panel.show(document.with_view({"show": list(show)}))  # a host without the extension knows no other
     panel.refresh()
     live = panel.widget._repr_mimebundle_()
     live_data, live_metadata = live if isinstance(live, tuple) else (live or {}, {})
     return {**{k: v for k, v in live_data.items() if k != "text/plain"}, **data}, {**live_metadata, **metadata}
+
+
+def widget_of(thing: Study | Graph) -> Any:
+    """The live view as one AnyWidget, for hosts that show those (marimo, VS Code, Colab) and have no magics."""
+    study = Study(thing) if isinstance(thing, Graph) else thing
+    if not isinstance(study, Study):
+        raise ArgumentError("widget", "thing", type(thing).__name__, "a Study or a Graph")
+    panel = panel_of(study)
+    panel.show(study.doc)
+    panel.refresh()
+    return panel.widget
 
 
 def rich(thing: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 PROTOCOL = 1
 
 State = Literal["none", "ready", "running", "paused", "failed", "closed"]
-CommandName = Literal["open", "step", "run", "pause", "resume", "stop", "reset", "speed", "watch", "why"]
+CommandName = Literal["open", "step", "run", "pause", "resume", "stop", "reset", "speed", "watch", "why", "optimize"]
 EventKind = Literal["nonfinite", "pause", "error", "note"]
 
 
@@ -100,14 +100,15 @@ class Counters:
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """Live figures. `loss` holds [step, loss] points since the last frame (merged to minimum, maximum and last when
-    many); `wanted` is the step count at which the present run ends. Every figure a panel shows is in here."""
+    many; what is not finite as "nan", "inf", "-inf"); `wanted` is the step count at which the present run ends;
+    `watch` is what is looked at for NaN. Every figure a panel shows is in here."""
 
     frame: int
     state: State
     reason: str
     step: int
     wanted: int
-    loss: list[list[float]]
+    loss: list[list[float | str]]
     counters: Counters
     memory: str
     device: str

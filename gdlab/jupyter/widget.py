@@ -24,6 +24,7 @@ from gdlab.errors import ArgumentError, GdlabError
 from gdlab.jupyter.messages import PROTOCOL, Counters, Doc, Event, Metrics, Reply, ReplyError, State
 from gdlab.study import Study
 from gdlab.view.pack import packed
+from gdlab.view.passes import number
 
 _FRAME_SECONDS = 0.05
 _RESEND_SECONDS = 0.5
@@ -90,7 +91,8 @@ class Panel:
 
     def _hello(self, message: dict[str, Any]) -> None:
         with self.lock:
-            self.want_full, self.acked = True, self.frame
+            # A page that reloads has said that it shows nothing any more; who says hello shows something.
+            self.want_full, self.acked, self.shown = True, self.frame, True
         if self.document is not None and message.get("have") != self.document.data["id"]:
             self.send_doc()
         _reporter.wake()
@@ -145,13 +147,13 @@ class Panel:
     def show(self, document: Any) -> None:
         """Make `document` the one this study's views draw; those that are on the page already get it too."""
         older, self.document = self.document, document
-        if older is not None and older.data["id"] != document.data["id"]:
+        if older is not None and any(older.data[key] != document.data[key] for key in ("id", "view")):
             self.send_doc()
 
     def refresh(self) -> None:
         """Build the document anew where the study has moved on (a session was opened), and tell the page."""
         if self.document is not None and self.document.data.get("rev") != self.study.rev:
-            self.document = self.study.doc
+            self.document = self.study.doc.with_view(self.document.data["view"])
             self.send_doc()
         _reporter.wake()
 
@@ -198,11 +200,10 @@ class Panel:
             traffic.bytes_up, traffic.bytes_down, runner.steps_per_second,
         )  # fmt: skip
         state: State = "closed" if session.closed else runner.state
-        loss = [[float(s), v] for s, v in merge_points(points) if math.isfinite(v)]
-        watch = "loss watched every step" if all(math.isfinite(v) for _, v in points) else "non-finite loss"
+        loss = [[s, number(v)] for s, v in merge_points(points)]
         return Metrics(
             self.frame, state, runner.reason, session.step_count, runner.wanted, loss, counters,
-            memory, str(session.device), str(session.optimizer), watch, full,
+            memory, str(session.device), str(session.optimizer), runner.watch, full,
         )  # fmt: skip
 
     def _send_events(self) -> None:
@@ -234,15 +235,18 @@ _NO_COUNTERS = Counters(0, 0, 0, 0, 0, 0, 0, 0.0)
 
 
 def merge_points(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most `_MAX_POINTS` points: of each bucket the minimum, the maximum and the last, in order of steps."""
+    """At most `_MAX_POINTS` points, in order of steps: of each bucket the minimum, the maximum, the first that is not
+    finite, and the last."""
     if len(points) <= _MAX_POINTS:
         return points
     size = -(-len(points) // (_MAX_POINTS // 3))
     kept: list[tuple[int, float]] = []
     for start in range(0, len(points), size):
         bucket = points[start : start + size]
-        low, high = min(bucket, key=lambda p: p[1]), max(bucket, key=lambda p: p[1])
-        kept += sorted({low, high, bucket[-1]})
+        finite = [p for p in bucket if math.isfinite(p[1])] or bucket
+        low, high = min(finite, key=lambda p: p[1]), max(finite, key=lambda p: p[1])
+        broken = next((p for p in bucket if not math.isfinite(p[1])), low)
+        kept += sorted({low, high, broken, bucket[-1]}, key=lambda p: p[0])
     return kept
 
 
@@ -291,6 +295,14 @@ def _why(study: Study, args: dict[str, Any]) -> dict[str, Any]:
     return {"text": answer.text, "guards": [list(missed.guard) for missed in answer.missed if missed.guard]}
 
 
+def _optimize(study: Study, args: dict[str, Any]) -> dict[str, Any]:
+    """A variant of the study without some rules, beside it in its document; the answer compares all variants."""
+    rules = args.get("disable")
+    if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+        raise ArgumentError("optimize", "disable", repr(rules), "a list of rules")
+    return {"name": study.variant(disable=rules).name, "text": study.compare()}
+
+
 COMMANDS: dict[str, Callable[[Study, dict[str, Any]], dict[str, Any] | None]] = {
     "open": _open,
     "step": _step,
@@ -302,6 +314,7 @@ COMMANDS: dict[str, Callable[[Study, dict[str, Any]], dict[str, Any] | None]] = 
     "speed": lambda study, args: study.runner.set_speed(args.get("steps_per_second")),
     "watch": lambda study, args: study.runner.set_watch(args.get("mode")),  # type: ignore[arg-type]  # it is checked
     "why": _why,
+    "optimize": _optimize,
 }
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from gdlab.view.columns import Table
-from gdlab.view.links import Levels, reach
+from gdlab.view.links import Levels
 
 Data = Mapping[str, Any]
 
@@ -58,13 +60,20 @@ def _pairs(rows: Data) -> Iterator[tuple[int, int]]:
 
 def _dispatches(data: Data) -> Iterator[str]:
     """2: every dispatch reaches a line."""
-    down: dict[str, list[tuple[str, list[int], list[int]]]] = {}
-    for each in data["links"]:
-        if each["b"] not in ("kernel", "wgsl", "interval"):
-            down.setdefault(each["a"], []).append((each["b"], each["out"]["start"], each["out"]["ids"]))
     counts = Levels.of(data).counts
-    reached = reach(down, [("line", row) for row in range(counts["line"])]).get("dispatch", set())
-    return (f"dispatch:{k}: reaches no source line" for k in range(counts["dispatch"]) if k not in reached)
+    reached = {level: np.zeros(count, bool) for level, count in counts.items()}
+    reached["line"][:] = True
+    ways = [
+        (reached[each["a"]], reached[each["b"]], np.diff(each["out"]["start"]), np.asarray(each["out"]["ids"], np.intp))
+        for each in data["links"] if each["b"] not in ("kernel", "wgsl", "interval")
+    ]  # fmt: skip
+    before, now = -1, 0
+    while before < now:  # links lie in order as a rule: then the second round finds nothing new
+        before = now
+        for source, target, lengths, ids in ways:
+            target[ids[np.repeat(source, lengths)]] = True
+        now = sum(int(mask.sum()) for mask in reached.values())
+    return (f"dispatch:{k}: reaches no source line" for k in range(counts["dispatch"]) if not reached["dispatch"][k])
 
 
 def _nodes(data: Data) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any
 
 Json = dict[str, Any]
@@ -53,12 +54,7 @@ def words(texts: Sequence[str]) -> Json:
 
 def ragged(lists: Sequence[Sequence[int]]) -> Json:
     """A column of int lists."""
-    start: list[int] = [0]
-    ids: list[int] = []
-    for each in lists:
-        ids.extend(each)
-        start.append(len(ids))
-    return {"start": start, "ids": ids}
+    return {"start": list(accumulate(map(len, lists), initial=0)), "ids": list(chain.from_iterable(lists))}
 
 
 def ragged_words(lists: Sequence[Sequence[str]]) -> Json:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gdlab.graph import Graph
 from gdlab.kernels import wgsl
-from gdlab.plan.plan import Buffer, Dispatch, ExecutionPlan, Group, Hazard, LineMap, Target, Update
+from gdlab.plan.plan import Buffer, Dispatch, ExecutionPlan, Group, Hazard, LineMap, Update
 from gdlab.plan.schedule import groups_of, hazards
 from gdlab.view.columns import Json, ragged, sparse, words
 from gdlab.view.links import link
@@ -28,6 +28,16 @@ class _Kernel:
     @property
     def lines(self) -> int:
         return self.text.count("\n") + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """Dispatches that differ in buffers and nodes alone, such as those of layers: their text is joined once."""
+
+    kernel: int
+    lines: LineMap  # of the first of them
+    first: tuple[int, ...]  # its nodes
+    places: list[set[int]]  # for each of these, the nodes that stand there in any of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +91,26 @@ def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[Group]:
 def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[_Kernel], list[int]]:
     """The different kernels, and for each dispatch the one it runs."""
     known: dict[tuple[str, tuple[int, int, int]], int] = {}
-    joined: dict[Hashable, tuple[str, LineMap, tuple[int, ...]]] = {}
+    alike: dict[Hashable, _Alike] = {}
     kernels: list[_Kernel] = []
     kernel_of = []
     for d in dispatches:
-        text, line_map = _text_of(d, plan.target, joined)
-        key = text, d.workgroup_size
-        if key not in known:
-            known[key] = len(kernels)
-            kernels.append(_Kernel(d, text, {}))
-        _add_lines(kernels[known[key]], line_map)
-        kernel_of.append(known[key])
+        nodes = _nodes_of(d)
+        shape = _shape_of(d, nodes)
+        if shape not in alike:
+            text, line_map = wgsl(d, plan.target)
+            text = text.removesuffix("\n")
+            kernel = known.setdefault((text, d.workgroup_size), len(kernels))
+            if kernel == len(kernels):
+                kernels.append(_Kernel(d, text, {}))
+            alike[shape] = _Alike(kernel, line_map, nodes, [set() for _ in nodes])
+        one = alike[shape]
+        for place, node in zip(one.places, nodes, strict=True):
+            place.add(node)
+        kernel_of.append(one.kernel)
+    for one in alike.values():
+        _add_lines(kernels[one.kernel], one)
     return kernels, kernel_of
-
-
-def _text_of(
-    d: Dispatch, target: Target, joined: dict[Hashable, tuple[str, LineMap, tuple[int, ...]]]
-) -> tuple[str, LineMap]:
-    """The WGSL and its line map. Layers that are alike differ in buffers and nodes alone: their text is joined once."""
-    nodes = _nodes_of(d)
-    shape = _shape_of(d, nodes)
-    if shape not in joined:
-        text, line_map = wgsl(d, target)
-        joined[shape] = text.removesuffix("\n"), line_map, nodes
-        return joined[shape][0], line_map
-    text, line_map, first = joined[shape]
-    node = dict(zip(first, nodes, strict=True))
-    return text, tuple((line, tuple(node[i] for i in found)) for line, found in line_map)
 
 
 def _nodes_of(d: Dispatch) -> tuple[int, ...]:
@@ -138,10 +141,12 @@ def _ordinals(ids: Sequence[int]) -> tuple[int, ...]:
     return tuple(place.setdefault(i, len(place)) for i in ids)
 
 
-def _add_lines(kernel: _Kernel, line_map: LineMap) -> None:
-    for line, nodes in line_map:
+def _add_lines(kernel: _Kernel, alike: _Alike) -> None:
+    """Put the nodes of all dispatches that are alike on the lines that they share."""
+    at = dict(zip(alike.first, alike.places, strict=True))
+    for line, nodes in alike.lines:
         if nodes:
-            kernel.nodes.setdefault(line, set()).update(nodes)
+            kernel.nodes.setdefault(line, set()).update(*(at.get(i, {i}) for i in nodes))
 
 
 def _kernel_table(kernels: Sequence[_Kernel]) -> Json:

@@ -6,29 +6,34 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from gdlab.errors import ArgumentError
-from gdlab.view.columns import Json, Table, ragged
+from gdlab.view.columns import Json, Table
 
 _PARTS = {"line": 1, "node": 2, "edge": 3, "step": 2, "rule": 2, "kernel": 1, "dispatch": 1, "interval": 1, "wgsl": 2}
 _ENTITY = re.compile(r"(\w+):(\d+(?:\.\d+)*)")
 
+Ints = npt.NDArray[np.int64]
 Way = tuple[str, list[int], list[int]]  # to which level, start, ids
 
 
 def link(a: str, b: str, pairs: Iterable[tuple[int, int]], count_a: int, count_b: int) -> Json:
     """The link between levels a and b with these (a-entity, b-entity) pairs."""
-    out: list[list[int]] = [[] for _ in range(count_a)]
-    back: list[list[int]] = [[] for _ in range(count_b)]
-    for x, y in pairs:
-        out[x].append(y)
-    for x, row in enumerate(out):
-        if len(row) > 1:
-            row[:] = sorted(set(row))
-        for y in row:
-            back[y].append(x)  # ascending, because x is
-    return {"a": a, "b": b, "out": ragged(out), "back": ragged(back)}
+    flat = np.fromiter(chain.from_iterable(pairs), np.int64)
+    both = np.sort(flat[::2] * max(1, count_b) + flat[1::2])  # by a, then b
+    x, y = np.divmod(both[np.diff(both, prepend=-1) > 0], max(1, count_b))  # each once
+    turned = np.argsort(y, kind="stable")
+    return {"a": a, "b": b, "out": _rows(x, y, count_a), "back": _rows(y[turned], x[turned], count_b)}
+
+
+def _rows(of: Ints, ids: Ints, count: int) -> Json:
+    """Ids that belong to ascending rows, as compressed rows."""
+    return {"start": np.searchsorted(of, np.arange(count + 1)).tolist(), "ids": ids.tolist()}
 
 
 # entities ------------------------------------------------------------------------------------------------------------

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from gdlab import cost
-from gdlab.graph import AttrVar, ConstantData, Graph, Node
+from gdlab.graph import AttrVar, ConstantData, Graph
 from gdlab.op import REGISTRY
 from gdlab.types import TensorType
 from gdlab.view.boxes import Drawn
@@ -49,22 +49,28 @@ class Stage:
 
 @dataclass(slots=True)
 class Shared:
-    """What all stages of a document have in common: the rows of `types`, and what each key costs."""
+    """What all stages of a document have in common: the rows of `types`, and what each kind of node costs."""
 
     types: dict[TensorType, int] = field(default_factory=dict)
-    work: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    work: dict[Hashable, tuple[int, int, float]] = field(default_factory=dict)
+    hashes: dict[Hashable, str] = field(default_factory=dict)
 
     def type(self, type: TensorType) -> int:
         """The row of a type."""
         return self.types.setdefault(type, len(self.types))
 
-    def costs(self, key: str, node: Node, graph: Graph) -> tuple[int, int, float]:
-        """(flops, bytes moved, seconds) of a node; equal keys cost the same in every stage."""
-        known = self.work.get(key)
-        if known is None:
-            known = cost.flops(node, graph), cost.bytes_moved(node, graph), cost.seconds(node, graph)
-            self.work[key] = known
-        return known
+    def costs(self, graph: Graph, types: Sequence[int]) -> list[tuple[int, int, float]]:
+        """(flops, bytes moved, seconds) of every node, whose type is a row of `types`: nodes of one op, attributes and
+        types cost the same."""
+        found = []
+        for node, own in zip(graph, types, strict=True):
+            kind = node.op, node.attrs, own, *[types[i] for i in node.inputs]
+            known = self.work.get(kind)
+            if known is None:
+                known = cost.flops(node, graph), cost.bytes_moved(node, graph), cost.seconds(node, graph)
+                self.work[kind] = known
+            found.append(known)
+        return found
 
     def table(self) -> Json:
         """The table of types."""
@@ -117,15 +123,16 @@ def display_names(graph: Graph) -> list[str]:
 
 def _nodes(stage: Stage, shared: Shared) -> Json:
     graph = stage.graph
-    work = [shared.costs(key, node, graph) for key, node in zip(stage.keys, graph, strict=True)]
+    types = [shared.type(node.type) for node in graph]
+    work = shared.costs(graph, types)
     return {
         "count": len(graph),
         "key": list(stage.keys),
-        "hash": hashes(graph),
+        "hash": hashes(graph, types, shared.hashes),
         "op": words([node.op for node in graph]),
         "family": words([family(node.op) for node in graph]),
         "name": sparse(display_names(graph), ""),
-        "type": [shared.type(node.type) for node in graph],
+        "type": types,
         "inputs": ragged([node.inputs for node in graph]),
         "after": {},
         "attrs": {str(node.id): {k: attr_json(v) for k, v in node.attrs} for node in graph if node.attrs},
@@ -158,23 +165,33 @@ def flags(stage: Stage) -> list[list[str]]:
     outputs = set(graph.output_ids[: graph.num_user_outputs])
     gradients = set(graph.output_ids[graph.num_user_outputs :])
     loss = graph.output_ids[0] if stage.loss and graph.output_ids else -1
+    of_op: dict[str, list[str]] = {}
     for node, mine in zip(graph, found, strict=True):
-        record = REGISTRY.get(node.op)
-        says = (
-            ("output", node.id in outputs),
-            ("loss", node.id == loss),
-            ("gradient", node.id in gradients),
-            ("saved", bool(saved[node.id]) and node.op not in _NOT_SAVED),
-            ("leaf", not node.inputs),
-            ("fused", record is not None and bool(record.label)),
-            ("parameter", node.op == "parameter"),
-        )
-        mine.extend(word for word, true in says if true)
+        i = node.id
+        if i in outputs:
+            mine.append("output")
+        if i == loss:
+            mine.append("loss")
+        if i in gradients:
+            mine.append("gradient")
+        if saved[i] and node.op not in _NOT_SAVED:
+            mine.append("saved")
+        if not node.inputs:
+            mine.append("leaf")
+        if node.op not in of_op:
+            of_op[node.op] = _flags_of(node.op)
+        mine += of_op[node.op]
     return found
 
 
+def _flags_of(op: str) -> list[str]:
+    """The flags that every node of an op has."""
+    record = REGISTRY.get(op)
+    return ["fused"] * (record is not None and bool(record.label)) + ["parameter"] * (op == "parameter")
+
+
 def _outputs(graph: Graph) -> Json:
-    ids, users, stored = graph.output_ids, graph.num_user_outputs, graph.stored_parameters
+    ids, users, stored = graph.output_ids, graph.num_user_outputs, graph.trained_parameters
     gradients = len(ids) - users
     of = [name for _, name in stored] if gradients == len(stored) else [""] * gradients
     return {
@@ -202,13 +219,21 @@ def attr_json(value: Any) -> Any:
             return [attr_json(v) for v in value]
 
 
-def hashes(graph: Graph) -> list[str]:
-    """Equal for nodes of two documents that compute the same: op, attributes, type, hashes of the inputs, leaf name."""
+def hashes(graph: Graph, types: Sequence[int], known: dict[Hashable, str]) -> list[str]:
+    """Equal for nodes of two documents that compute the same: op, attributes, type, hashes of the inputs, leaf name.
+
+    `types` are rows of the types of the document; `known` holds what was worked out before: most nodes of a stage are
+    in the one before, too.
+    """
     found: list[str] = []
-    for node in graph:
+    for node, type in zip(graph, types, strict=True):
         attrs = [(k, v.digest if isinstance(v, ConstantData) else v) for k, v in node.attrs]
-        text = repr((node.op, attrs, node.type, [found[i] for i in node.inputs], "" if node.inputs else node.name))
-        found.append(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).hexdigest())
+        inputs = [found[i] for i in node.inputs]
+        kind = node.op, repr(attrs) if attrs else "", type, "" if inputs else node.name, *inputs
+        if kind not in known:
+            text = repr((node.op, attrs, node.type, inputs, "" if inputs else node.name))
+            known[kind] = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).hexdigest()
+        found.append(known[kind])
     return found
 
 

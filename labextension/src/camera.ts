@@ -4,38 +4,40 @@ import type { Rect } from "./cells.ts";
 import { h } from "./dom.ts";
 
 const CLOSEST = 3,
-  FARTHEST = 0.05,
+  FARTHEST = 0.02,
   FIT_AT_LEAST = 0.8,
   TALLEST = 524;
 const STEP = 1.25;
 
 export class CameraGroup {
   zoom = 1;
-  private fitting = true;
-  private readonly cameras = new Set<Camera>();
+  #fitting = true;
+  #least = FIT_AT_LEAST;
+  readonly #cameras = new Set<Camera>();
 
   add(camera: Camera): void {
-    this.cameras.add(camera);
+    this.#cameras.add(camera);
     this.refit();
   }
   remove(camera: Camera): void {
-    this.cameras.delete(camera);
+    this.#cameras.delete(camera);
   }
 
-  /** As large as fits, never above 1 and never below .8: then the panes scroll. */
+  /** As large as fits, never above 1 and never below .8: then the panes scroll. Asked again: all of it, however small. */
   fit(): void {
-    this.fitting = true;
+    this.#least = this.#fitting && this.#least === FIT_AT_LEAST ? FARTHEST : FIT_AT_LEAST;
+    this.#fitting = true;
     this.refit();
-    this.cameras.forEach(camera => camera.refound());
+    this.#cameras.forEach(camera => camera.refound());
   }
 
   refit(): void {
-    if (!this.fitting) return;
-    const shown = [...this.cameras].filter(camera => camera.el.clientWidth > 0);
+    if (!this.#fitting) return;
+    const shown = [...this.#cameras].filter(camera => camera.el.clientWidth > 0);
     const fits = shown.map(camera => Math.min(camera.el.clientWidth / camera.width, TALLEST / camera.height, 1));
-    this.set(
+    this.#set(
       Math.max(
-        FIT_AT_LEAST,
+        this.#least,
         fits.reduce((a, b) => Math.min(a, b), 1),
       ),
     );
@@ -43,26 +45,26 @@ export class CameraGroup {
   }
 
   zoomBy(factor: number, at?: { camera: Camera; x: number; y: number }): void {
-    this.fitting = false;
+    this.#fitting = false;
     const zoom = Math.min(CLOSEST, Math.max(FARTHEST, this.zoom * factor));
-    this.set(zoom, at);
+    this.#set(zoom, at);
   }
 
-  private set(zoom: number, at?: { camera: Camera; x: number; y: number }): void {
+  #set(zoom: number, at?: { camera: Camera; x: number; y: number }): void {
     this.zoom = zoom;
-    this.cameras.forEach(camera => camera.apply(zoom, at?.camera === camera ? at : undefined));
+    this.#cameras.forEach(camera => camera.apply(zoom, at?.camera === camera ? at : undefined));
   }
 }
 
 export class Camera {
   readonly el: HTMLDivElement;
-  private readonly world: HTMLDivElement;
-  private readonly sizer: HTMLDivElement;
-  private readonly observer: ResizeObserver;
+  readonly #world: HTMLDivElement;
+  readonly #sizer: HTMLDivElement;
+  readonly #observer: ResizeObserver;
   /** Called when everything was fitted: what is lit is to be found again. */
   refound = () => {};
-  private scale = 1;
-  private gesture: ReturnType<typeof setTimeout> | undefined;
+  #scale = 1;
+  #gesture: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     readonly group: CameraGroup,
@@ -73,34 +75,34 @@ export class Camera {
     private readonly axis: number,
     private readonly look: (seen: Rect, zoom: number) => void,
   ) {
-    this.world = h("div", { class: "gd-world" }, picture);
-    this.sizer = h("div", { class: "gd-sizer" }, this.world);
-    this.el = h("div", { class: "gd-camera gd-scroll" }, this.sizer);
-    this.el.addEventListener("wheel", event => this.onWheel(event), { passive: false });
-    this.el.addEventListener("pointerdown", event => this.onDown(event));
+    this.#world = h("div", { class: "gd-world" }, picture);
+    this.#sizer = h("div", { class: "gd-sizer" }, this.#world);
+    this.el = h("div", { class: "gd-camera gd-scroll" }, this.#sizer);
+    this.el.addEventListener("wheel", event => this.#onWheel(event), { passive: false });
+    this.el.addEventListener("pointerdown", event => this.#onDown(event));
     this.el.addEventListener("scroll", () => this.seen(), { passive: true });
-    this.observer = new ResizeObserver(() => {
+    this.#observer = new ResizeObserver(() => {
       group.refit();
       this.seen();
     });
-    this.observer.observe(this.el);
+    this.#observer.observe(this.el);
     group.add(this);
   }
 
   destroy(): void {
-    this.observer.disconnect();
+    this.#observer.disconnect();
     this.group.remove(this);
-    clearTimeout(this.gesture);
+    clearTimeout(this.#gesture);
   }
 
   /** Draws at another scale; the point `at` of the frame, else its middle, stays where it is. */
   apply(zoom: number, at = { x: this.el.clientWidth / 2, y: this.el.clientHeight / 2 }): void {
     const { scrollLeft, scrollTop } = this.el,
-      factor = zoom / this.scale;
-    this.scale = zoom;
-    this.world.style.transform = zoom === 1 ? "" : `scale(${zoom})`;
-    this.sizer.style.width = `${this.width * zoom}px`;
-    this.sizer.style.height = `${this.height * zoom}px`;
+      factor = zoom / this.#scale;
+    this.#scale = zoom;
+    this.#world.style.transform = zoom === 1 ? "" : `scale(${zoom})`;
+    this.#sizer.style.width = `${this.width * zoom}px`;
+    this.#sizer.style.height = `${this.height * zoom}px`;
     if (factor !== 1) this.el.scrollTo((scrollLeft + at.x) * factor - at.x, (scrollTop + at.y) * factor - at.y);
     // Above 60 boxes small scales drop text; below, everything is always drawn.
     this.seen();
@@ -125,6 +127,21 @@ export class Camera {
     return x >= left && x <= right && y >= top && y <= bottom - 40;
   }
 
+  /** Brings all of these into sight where they fit, else the first. */
+  gather(places: readonly { x: number; y: number }[]): void {
+    const [first] = places,
+      { left, right, top, bottom } = this.sight,
+      ys = places.map(({ y }) => y),
+      low = Math.min(...ys),
+      high = Math.max(...ys) + 40;
+    if (!first) return;
+    const fits = high - low < bottom - top - 24,
+      y = fits ? (low + high) / 2 : first.y;
+    if (fits ? low < top || high > bottom : !this.inSight(first)) this.el.scrollTop = y * this.group.zoom - this.el.clientHeight / 2;
+    if (first.x < left || first.x > right) this.el.scrollLeft = first.x * this.group.zoom - this.el.clientWidth / 2;
+    this.seen();
+  }
+
   bring({ x, y }: { x: number; y: number }): void {
     const { zoom } = this.group,
       { left, right } = this.sight;
@@ -146,21 +163,21 @@ export class Camera {
     if (this.width * this.group.zoom > this.el.clientWidth) this.el.scrollLeft = this.axis * this.group.zoom - this.el.clientWidth / 2;
   }
 
-  private onWheel(event: WheelEvent): void {
+  #onWheel(event: WheelEvent): void {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     event.stopPropagation();
     const frame = this.el.getBoundingClientRect();
     // A layer of its own during the gesture only: text is drawn sharp again at rest.
-    this.world.style.willChange = "transform";
-    clearTimeout(this.gesture);
-    this.gesture = setTimeout(() => {
-      this.world.style.willChange = "";
+    this.#world.style.willChange = "transform";
+    clearTimeout(this.#gesture);
+    this.#gesture = setTimeout(() => {
+      this.#world.style.willChange = "";
     }, 200);
     this.group.zoomBy(Math.exp(-event.deltaY / 300), { camera: this, x: event.clientX - frame.left, y: event.clientY - frame.top });
   }
 
-  private onDown(event: PointerEvent): void {
+  #onDown(event: PointerEvent): void {
     if (event.button !== 0) return;
     const { scrollLeft, scrollTop } = this.el,
       { clientX, clientY } = event;

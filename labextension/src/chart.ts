@@ -20,7 +20,7 @@ const quantile = (sorted: readonly number[], q: number): number =>
   sorted[Math.min(sorted.length - 1, Math.max(0, Math.round(q * (sorted.length - 1))))]!;
 
 /** A range that one spike does not flatten: the middle 98 %, the last value, and a little air; never empty. */
-export function robustRange(values: readonly number[]): [low: number, high: number] {
+export function robustRange(values: readonly number[], log = false): [low: number, high: number] {
   const finite = values.filter(Number.isFinite);
   if (finite.length === 0) return [0, 1];
   const sorted = [...finite].sort((a, b) => a - b),
@@ -28,6 +28,7 @@ export function robustRange(values: readonly number[]): [low: number, high: numb
   let low = Math.min(quantile(sorted, finite.length > 50 ? 0.01 : 0), last),
     high = Math.max(quantile(sorted, finite.length > 50 ? 0.99 : 1), last);
   // Losses are read against zero while they are near it.
+  if (log) return low === high ? [low - 1, high + 1] : [low - 0.04 * (high - low), high + 0.04 * (high - low)];
   if (low > 0 && low < 0.4 * high) low = 0;
   if (low === high) return low === 0 ? [0, 1] : [Math.min(0, 2 * low), Math.max(0, 2 * low)];
   const air = 0.04 * (high - low);
@@ -74,13 +75,15 @@ const RIGHT = 18,
   TOP = 12,
   BOTTOM = 24;
 
-export function drawChart(points: readonly Point[], wanted: number, width: number, height: number): SVGSVGElement {
+export function drawChart(given: readonly Point[], wanted: number, width: number, height: number, log = false): SVGSVGElement {
+  const points = log ? given.map(([step, loss]): Point => [step, loss > 0 ? Math.log10(loss) : NaN]) : given,
+    told = (value: number) => sig(log ? 10 ** value : value);
   const smooth = smoothed(points, Math.max(1, Math.min(20, points.length / 30)));
-  const [low, high] = robustRange(points.map(point => point[1]));
+  const [low, high] = robustRange(points.map(point => point[1]), log);
   const most = Math.max(wanted, points.at(-1)?.[0] ?? 0, 1);
   const ys = ticks(low, high, Math.max(2, Math.floor(height / 44))),
     xs = ticks(0, most, Math.max(2, Math.floor(width / 90)));
-  const labels = ys.map(sig),
+  const labels = ys.map(told),
     left = 14 + 6.5 * labels.reduce((longest, label) => Math.max(longest, label.length), 1);
   const x = (step: number) => left + ((width - left - RIGHT) * step) / most;
   const y = (loss: number) => height - BOTTOM - ((height - TOP - BOTTOM) * (Math.min(high, Math.max(low, loss)) - low)) / (high - low);
@@ -90,7 +93,7 @@ export function drawChart(points: readonly Point[], wanted: number, width: numbe
       .join("");
   const finite = points.filter(point => Number.isFinite(point[1])),
     head = smooth.at(-1),
-    broken = points.filter(point => !Number.isFinite(point[1])).slice(0, 50);
+    broken = given.filter(point => !Number.isFinite(point[1])).slice(0, 50);
   const last = finite.at(-1);
   return s(
     "svg",
@@ -101,7 +104,7 @@ export function drawChart(points: readonly Point[], wanted: number, width: numbe
       viewBox: `0 0 ${width} ${height}`,
       role: "img",
       "aria-label": last
-        ? `loss ${sig(last[1])} at step ${last[0]}, from ${sig(finite[0]![1])} at step ${finite[0]![0]}`
+        ? `loss ${told(last[1])} at step ${last[0]}, from ${told(finite[0]![1])} at step ${finite[0]![0]}`
         : "loss: no points yet",
     },
     ...ys

@@ -69,22 +69,23 @@ const KEYS: [string, string][] = [
   ["n", "step the session"],
   ["p", "pause or resume"],
   ["o, t", "outline, text"],
+  ["1 … 9", "the tabs"],
   ["?", "this help"],
 ];
 
 export class Chrome {
   readonly root: HTMLDivElement;
   readonly panes = h("div", { class: "gd-panes" });
-  private readonly tabs = new Map<Tab, HTMLButtonElement>();
-  private readonly faces = h("div", { class: "gd-faces", role: "group", "aria-label": "pane" });
-  private readonly source: HTMLButtonElement;
-  private readonly helpButton: HTMLButtonElement;
-  private readonly help: HTMLElement;
-  private readonly chain = h("span", { class: "gd-chain", role: "group", "aria-label": "where the selection comes from and goes to" });
-  private readonly summary = h("span", { class: "gd-summaryline" });
-  private readonly voice = h("div", { class: "gd-voice", role: "status", "aria-live": "polite" });
-  private spoken = 0;
-  private saying: ReturnType<typeof setTimeout> | undefined;
+  readonly #tabs = new Map<Tab, HTMLButtonElement>();
+  readonly #faces = h("div", { class: "gd-faces", role: "group", "aria-label": "pane" });
+  readonly #source: HTMLButtonElement;
+  readonly #helpButton: HTMLButtonElement;
+  readonly #help: HTMLElement;
+  readonly #chain = h("span", { class: "gd-chain", role: "group", "aria-label": "where the selection comes from and goes to" });
+  readonly #summary = h("span", { class: "gd-summaryline" });
+  readonly #voice = h("div", { class: "gd-voice", role: "status", "aria-live": "polite" });
+  #spoken = 0;
+  #saying: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     doc: GraphDoc,
@@ -100,20 +101,20 @@ export class Chrome {
           role: "tab",
           class: "gd-tab",
           "data-tab": key,
-          on: { click: () => act({ do: "tab", tab: key }), keydown: (event: KeyboardEvent) => this.walk(event, key) },
+          on: { click: () => act({ do: "tab", tab: key }), keydown: (event: KeyboardEvent) => this.#walk(event, key) },
         },
         NAMES[key],
         count[key] && h("span", { class: "gd-count" }, count[key]),
       );
-      this.tabs.set(key, made);
+      this.#tabs.set(key, made);
       return made;
     };
-    this.source = h(
+    this.#source = h(
       "button",
       { type: "button", class: "gd-button gd-sourceswitch", "data-command": "source", on: { click: () => act({ do: "source" }) } },
       "Source",
     );
-    this.helpButton = h(
+    this.#helpButton = h(
       "button",
       {
         type: "button",
@@ -121,18 +122,18 @@ export class Chrome {
         "data-command": "help",
         "aria-label": "keys",
         title: "keys (?)",
-        on: { click: () => act({ do: "help", on: this.help.hidden === true }) },
+        on: { click: () => act({ do: "help", on: this.#help.hidden === true }) },
       },
       "?",
     );
-    this.help = h(
+    this.#help = h(
       "div",
       { class: "gd-help", role: "dialog", "aria-label": "keys", hidden: true },
       h("h3", null, "Keys"),
       h("dl", null, ...KEYS.flatMap(([key, does]) => [h("dt", null, key), h("dd", null, does)])),
     );
-    this.summary.textContent = doc.summary;
-    this.summary.title = doc.summary;
+    this.#summary.textContent = doc.summary;
+    this.#summary.title = doc.summary;
     this.root = h(
       "div",
       {
@@ -151,15 +152,15 @@ export class Chrome {
           { class: "gd-bar" },
           h("strong", { class: "gd-title", title: doc.title }, doc.title || "graph"),
           h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, ...TABS.map(tab)),
-          this.source,
-          this.helpButton,
+          this.#source,
+          this.#helpButton,
         ),
         tools.el,
-        this.faces,
+        this.#faces,
         this.panes,
-        h("div", { class: "gd-status" }, this.summary, this.chain),
-        this.help,
-        this.voice,
+        h("div", { class: "gd-status" }, this.#summary, this.#chain),
+        this.#help,
+        this.#voice,
       ),
     );
   }
@@ -167,41 +168,41 @@ export class Chrome {
   show(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
     this.root.dataset.tab = ui.tab;
     this.root.toggleAttribute("data-source", ui.source);
-    for (const [key, element] of this.tabs) {
+    for (const [key, element] of this.#tabs) {
       element.setAttribute("aria-selected", String(key === ui.tab));
       element.tabIndex = key === ui.tab ? 0 : -1;
     }
-    this.source.setAttribute("aria-pressed", String(ui.source));
-    this.source.hidden = ui.tab !== "opt";
-    this.help.hidden = !ui.help;
+    this.#source.setAttribute("aria-pressed", String(ui.source));
+    this.#source.hidden = ui.tab !== "opt";
+    this.#help.hidden = !ui.help;
     this.tools.el.hidden = !WITH_TOOLS.includes(ui.tab);
-    this.helpButton.setAttribute("aria-expanded", String(ui.help));
-    this.showFaces(ui);
-    this.showChain(doc, ui, lit);
+    this.#helpButton.setAttribute("aria-expanded", String(ui.help));
+    this.#showFaces(ui);
+    this.#showChain(doc, ui, lit);
   }
 
   /** Says something to those who listen, at most once a second; the newest wins. */
   say(text: string): void {
-    clearTimeout(this.saying);
-    const wait = Math.max(0, this.spoken + 1000 - Date.now());
-    this.saying = setTimeout(() => {
-      this.spoken = Date.now();
-      this.voice.textContent = text;
+    clearTimeout(this.#saying);
+    const wait = Math.max(0, this.#spoken + 1000 - Date.now());
+    this.#saying = setTimeout(() => {
+      this.#spoken = Date.now();
+      this.#voice.textContent = text;
     }, wait);
   }
 
   destroy(): void {
-    clearTimeout(this.saying);
+    clearTimeout(this.#saying);
     this.tools.destroy();
     this.root.remove();
   }
 
-  private showFaces(ui: Ui): void {
+  #showFaces(ui: Ui): void {
     const { faces } = ARRANGEMENT[ui.tab],
       current = faceOf(ui);
-    this.faces.hidden = faces.length < 2;
+    this.#faces.hidden = faces.length < 2;
     replace(
-      this.faces,
+      this.#faces,
       ...faces.map((face): Child =>
         h(
           "button",
@@ -217,7 +218,7 @@ export class Chrome {
     );
   }
 
-  private showChain(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
+  #showChain(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
     const parts = ui.selected.length > 0 ? chain(doc, lit) : [];
     const link = (part: (typeof parts)[number]) =>
       h(
@@ -236,7 +237,7 @@ export class Chrome {
         part.text,
       );
     replace(
-      this.chain,
+      this.#chain,
       ...parts.flatMap((part, i): Child[] => [
         i > 0 && h("span", { class: "gd-sep", "aria-hidden": "true" }, i === 1 && parts[0]!.title === "line" ? " · " : " → "),
         link(part),
@@ -244,13 +245,13 @@ export class Chrome {
     );
   }
 
-  private walk(event: KeyboardEvent, from: Tab): void {
+  #walk(event: KeyboardEvent, from: Tab): void {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!by || event.altKey) return;
     event.preventDefault();
     event.stopPropagation();
     const to = TABS[(TABS.indexOf(from) + by + TABS.length) % TABS.length]!;
     this.act({ do: "tab", tab: to });
-    this.tabs.get(to)!.focus();
+    this.#tabs.get(to)!.focus();
   }
 }

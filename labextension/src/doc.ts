@@ -202,6 +202,7 @@ function readPass(raw: Json, index: number): Pass {
     from: Number(raw.from ?? -1),
     to: Number(raw.to ?? -1),
     report: (raw.report ?? {}) as Json,
+    options: (raw.options ?? {}) as Json,
     seconds: number(raw.seconds),
     sources: (raw.sources ?? {}) as Record<string, RuleSource>,
     rewrites: role === "optimize" ? records(table(raw.steps), REWRITE) : [],
@@ -264,7 +265,7 @@ function levelSize(raw: Json, level: string): number {
 /** Typed records of a plain document; refuses another format. */
 export function readDoc(raw: Json): GraphDoc {
   if (raw.format !== FORMAT) throw new Error(`document: format: given ${JSON.stringify(raw.format)}, wanted "${FORMAT}"`);
-  return {
+  return written({
     id: text(raw.id),
     study: raw.study ? text(raw.study) : null,
     rev: Number(raw.rev ?? -1),
@@ -283,7 +284,20 @@ export function readDoc(raw: Json): GraphDoc {
     notes: list(raw.notes) as unknown as NoteRecord[],
     overlays: list(raw.overlays) as unknown as OverlayRecord[],
     view: (raw.view ?? null) as ViewState | null,
-  };
+  });
+}
+
+/** Opened with an overlay in words (`--values`): they stand on the nodes, in the place of the types. */
+function written(doc: GraphDoc): GraphDoc {
+  const overlay = doc.overlays.find(({ id }) => id === doc.view?.overlay && id !== "nonfinite"),
+    stage = overlay && doc.stages[overlay.stage];
+  if (!stage) return doc;
+  stage.nodes.forEach((node, i) => {
+    const said = overlay.values[String(i)];
+    if (typeof said === "string") node.told = said;
+  });
+  stage.layout = null;
+  return doc;
 }
 
 /** base64 of gzip -> text, by the browser's own decompressor. */

@@ -1,17 +1,7 @@
 // Draw a stage from its layout record as SVG. The record says where everything stands; nothing is measured here.
 
 import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
-import {
-  nodeName,
-  typeText,
-  type EdgeRecord,
-  type GraphDoc,
-  type Layout,
-  type PillRecord,
-  type RailRecord,
-  type Stage,
-  type WireRecord,
-} from "./doc.ts";
+import { nodeName, typeText, type EdgeRecord, type GraphDoc, type Layout, type PillRecord, type RailRecord, type Stage, type WireRecord } from "./doc.ts";
 import { s, setFlag, type Child } from "./dom.ts";
 import type { Bracket } from "./groups.ts";
 import { bytes } from "./format.ts";
@@ -44,17 +34,12 @@ export interface Picture {
 }
 
 // The same measures as gdlab/view/draw.py.
-const MARGIN = 16,
-  LANE_ABOVE = 48,
-  LANE_BELOW = 8,
-  TITLE_ABOVE = 28,
-  ROW = 72,
-  BOX = 40,
-  PILL = 18;
+const [MARGIN, LANE_ABOVE, LANE_BELOW, TITLE_ABOVE, ROW, BOX, PILL] = [16, 48, 8, 28, 72, 40, 18] as const;
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
 export const MANY = 60;
 const CULLED = 500; // boxes
 const MOST = 2500; // elements
+const NOWHERE: Rect = { left: Infinity, right: -Infinity, top: Infinity, bottom: -Infinity };
 const COST: Record<Detail, number> = { full: 6, op: 3, shape: 0 };
 
 /** What a picture shows besides the graph: more attributes of a node (an overlay, a class of a diff), a class of an edge. */
@@ -70,14 +55,18 @@ export interface Dress {
 }
 
 class StagePicture {
-  private readonly merged = new Merged();
-  private readonly strokes = s("path", { class: "gd-strokes" });
-  private readonly made = new Map<number, SVGElement[]>(); // closed groups
-  private cells: Cells | null = null;
-  private blocks: (Block | null)[] = [];
-  private detail: Detail | null = null;
-  private readonly joints = new Map<SVGElement, [string, string]>();
-  private joined: ReadonlySet<string> = new Set();
+  readonly #merged = new Merged();
+  readonly #strokes = s("path", { class: "gd-strokes" });
+  readonly #rails = s("path", { class: "gd-strokes gd-farrails" });
+  readonly #made = new Map<number, SVGElement[]>(); // closed groups
+  #cells: Cells | null = null;
+  #svg = s("svg");
+  #blocks: (Block | null)[] = [];
+  #detail: Detail | null = null;
+  #width = "";
+  #shaped: Rect = NOWHERE;
+  readonly #joints = new Map<SVGElement, [string, string]>();
+  #joined: ReadonlySet<string> = new Set();
   constructor(
     private readonly doc: GraphDoc,
     private readonly stage: Stage,
@@ -85,50 +74,50 @@ class StagePicture {
     private readonly dress: Dress,
   ) {}
 
-  private entity(index: number): string {
+  #entity(index: number): string {
     return this.stage.entities?.[index] ?? `node:${this.stage.index}.${index}`;
   }
 
   /** An edge of the layout by its reader's port; a pair that is ordered only has no port and is no entity. */
-  private edgeEntity(a: number, b: number): string | null {
+  #edgeEntity(a: number, b: number): string | null {
     const port = this.stage.entities ? -1 : (this.stage.nodes[b]?.inputs.indexOf(a) ?? -1);
     return port < 0 ? null : `edge:${this.stage.index}.${b}.${port}`;
   }
 
-  private edgeGroup(a: number, b: number, kind: string, path: string, note: string, extra: SVGElement[] = []): SVGGElement {
+  #edgeGroup(a: number, b: number, kind: string, path: string, note: string, extra: SVGElement[] = []): SVGGElement {
     const source = this.stage.nodes[a]!;
     const title = `${nodeName(source)} → ${nodeName(this.stage.nodes[b]!)}: ${typeText(this.doc, source)}, ${bytes(this.doc.types[source.type]?.nbytes ?? 0)}${note}`;
     const group = s(
       "g",
-      { class: `gd-edge gd-edge-${kind} ${this.dress.edge?.(a, b) ?? ""}`, "data-entity": this.edgeEntity(a, b) },
+      { class: `gd-edge gd-edge-${kind} ${this.dress.edge?.(a, b) ?? ""}`, "data-entity": this.#edgeEntity(a, b) },
       s("title", null, title),
       s("path", { class: "gd-hit", d: path }),
       s("path", { class: "gd-stroke", d: path }),
       ...extra,
     );
-    const ends: [string, string] = [this.entity(a), this.entity(b)];
-    this.joints.set(group, ends);
-    setFlag(group, "data-joined", this.joined.has(ends[0]) && this.joined.has(ends[1]));
+    const ends: [string, string] = [this.#entity(a), this.#entity(b)];
+    this.#joints.set(group, ends);
+    setFlag(group, "data-joined", this.#joined.has(ends[0]) && this.#joined.has(ends[1]));
     return group;
   }
 
   /** Adjoint lanes are read upwards, all others downwards, rows to the right. */
-  private againstReading(b: number, flat: number[]): boolean {
+  #againstReading(b: number, flat: number[]): boolean {
     const [x0, y0] = flat as [number, number],
       x1 = flat.at(-2)!,
       y1 = flat.at(-1)!;
     if (y0 === y1) return x1 < x0;
-    return this.laneOf(b).startsWith("adjoint") ? y1 > y0 : y1 < y0;
+    return this.#laneOf(b).startsWith("adjoint") ? y1 > y0 : y1 < y0;
   }
 
-  private edge({ a, b, kind, bends }: EdgeRecord): SVGGElement {
+  #edge({ a, b, kind, bends }: EdgeRecord): SVGGElement {
     const path = bends[1] === bends.at(-1) ? orthogonal(bends) : smooth(bends);
     const dotted = kind === "param" && this.stage.nodes[a]!.op === "input" ? "data" : kind; // an input is the spine's head
-    return this.edgeGroup(a, b, dotted, path, "", this.againstReading(b, bends) ? [arrow(bends)] : []);
+    return this.#edgeGroup(a, b, dotted, path, "", this.#againstReading(b, bends) ? [arrow(bends)] : []);
   }
 
   /** Long edges bend smoothly into their gutter; backward ones turn round with square corners. */
-  private rail({ a, b, x, y0, y1 }: RailRecord): SVGGElement {
+  #rail({ a, b, x, y0, y1 }: RailRecord): SVGGElement {
     const from = this.layout.boxes[a]!,
       to = this.layout.boxes[b]!;
     const xa = from.x + Math.floor(from.w / 2),
@@ -137,25 +126,25 @@ class StagePicture {
       yb = to.y + (y1 < to.y + BOX ? 0 : BOX);
     const forward = y1 > y0 === y0 > ya;
     const flat = forward ? [xa, ya, x, y0, x, y1, xb, yb] : [xa, ya, xa, y0, x, y0, x, y1, xb, y1, xb, yb];
-    return this.edgeGroup(a, b, "data", forward ? smooth(flat) : orthogonal(flat), "", forward ? [] : [arrow(flat)]);
+    return this.#edgeGroup(a, b, "data", forward ? smooth(flat) : orthogonal(flat), "", forward ? [] : [arrow(flat)]);
   }
 
-  private laneOf(index: number): string {
+  #laneOf(index: number): string {
     const { x } = this.layout.boxes[index]!;
     return this.layout.lanes.find(lane => x >= lane.x && x < lane.x + lane.width)?.title ?? "";
   }
 
   /** What goes from a forward lane into an adjoint one is saved, unless it is a parameter. */
-  private wire({ a, b, points }: WireRecord): SVGGElement {
+  #wire({ a, b, points }: WireRecord): SVGGElement {
     const source = this.stage.nodes[a]!,
       leaf = source.inputs.length === 0;
-    const saved = this.laneOf(a).startsWith("forward") && this.laneOf(b).startsWith("adjoint") && source.op !== "parameter";
-    if (!saved) return this.edgeGroup(a, b, leaf ? "param" : "data", orthogonal(points), "");
+    const saved = this.#laneOf(a).startsWith("forward") && this.#laneOf(b).startsWith("adjoint") && source.op !== "parameter";
+    if (!saved) return this.#edgeGroup(a, b, leaf ? "param" : "data", orthogonal(points), "");
     const marks = [points.slice(0, 2), points.slice(-2)].map(([x, y]) => s("circle", { class: "gd-mark", cx: x, cy: y, r: 2.5 }));
-    return this.edgeGroup(a, b, "saved", orthogonal(points), ", saved for the way back", marks);
+    return this.#edgeGroup(a, b, "saved", orthogonal(points), ", saved for the way back", marks);
   }
 
-  private pill({ leaf, reader, x, y, w, echo }: PillRecord): SVGGElement[] {
+  #pill({ leaf, reader, x, y, w, echo }: PillRecord): SVGGElement[] {
     const node = this.stage.nodes[leaf]!,
       box = this.layout.boxes[reader]!;
     const name = cut(nodeName(node), 24),
@@ -165,13 +154,13 @@ class StagePicture {
     // From an outer column the line goes through the gap between the pills of the inner one.
     const straight = box.x - right <= 12 || middle === gap;
     const around = `C${right + 6} ${middle} ${right + 6} ${gap} ${right + 12} ${gap}`;
-    const line = this.edgeGroup(leaf, reader, "param", `M${right} ${middle}${straight ? "" : around}H${box.x}`, "");
+    const line = this.#edgeGroup(leaf, reader, "param", `M${right} ${middle}${straight ? "" : around}H${box.x}`, "");
     const type = echo || !typeText(this.doc, node) ? null : s("tspan", { class: "gd-type", dx: 6 }, cut(typeText(this.doc, node), 24));
     const pill = s(
       "g",
       {
         class: `gd-node gd-pill ${familyClass(node.family)}${line.matches(".gd-edge-gone") ? " gd-edge-gone" : ""}`,
-        "data-entity": this.entity(leaf),
+        "data-entity": this.#entity(leaf),
         "data-echo": echo > 0,
         tabindex: -1,
         role: "button",
@@ -187,7 +176,7 @@ class StagePicture {
     return [line, pill];
   }
 
-  private box(index: number, detail: Detail): SVGGElement {
+  #box(index: number, detail: Detail): SVGGElement {
     const { x, y, w } = this.layout.boxes[index]!;
     const node = this.stage.nodes[index]!,
       leaf = node.flags.includes("leaf") || node.family === "leaf",
@@ -198,7 +187,7 @@ class StagePicture {
       "g",
       {
         class: `gd-node gd-box ${familyClass(node.family)}`,
-        "data-entity": this.entity(index),
+        "data-entity": this.#entity(index),
         tabindex: -1,
         role: "button",
         "data-output": has("output") || has("loss"),
@@ -209,16 +198,16 @@ class StagePicture {
       },
       has("group") && s("rect", { class: "gd-sheet", x: 4, y: -4, width: w, height: BOX, rx: 6 }),
       s("rect", { class: "gd-shape", width: w, height: BOX, rx: leaf ? BOX / 2 : 6 }),
-      ...(detail === "op" ? [s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 25 }, op)] : this.inside(index, op, title, leaf)),
+      ...(detail === "op" ? [s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 25 }, op)] : this.#inside(index, op, title, leaf)),
     );
   }
 
-  private kept(index: number, element: SVGGElement): SVGElement[] {
-    if (this.dress.members) this.made.set(index, [element]);
+  #kept(index: number, element: SVGGElement): SVGElement[] {
+    if (this.dress.members) this.#made.set(index, [element]);
     return [element];
   }
 
-  private inside(index: number, op: string, title: string, leaf: boolean): Child[] {
+  #inside(index: number, op: string, title: string, leaf: boolean): Child[] {
     const { w } = this.layout.boxes[index]!,
       node = this.stage.nodes[index]!,
       fits = (op.length + 2 + title.length) * CHAR + 24 <= w + 10;
@@ -233,7 +222,7 @@ class StagePicture {
     ]; // a family is never its colour alone
   }
 
-  private lanes(height: number): SVGGElement[] {
+  #lanes(height: number): SVGGElement[] {
     return this.layout.lanes.map(({ index, title, x, width }) =>
       s(
         "g",
@@ -245,7 +234,7 @@ class StagePicture {
   }
 
   /** Everything to draw, in layers: edges, pills, boxes. */
-  private items(): Item[] {
+  #items(): Item[] {
     const { layout } = this;
     const flat = (points: readonly number[]) => {
       const reach = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity, layer: 0 };
@@ -259,19 +248,19 @@ class StagePicture {
     };
     const box = ({ x, y, w }: { x: number; y: number; w: number }, height: number, layer: number) => ({ left: x, top: y, right: x + w, bottom: y + height, layer });
     const items: Item[] = [
-      ...layout.edges.map(each => ({ ...flat(each.bends), make: () => [this.edge(each)] })),
-      ...layout.rails.map(each => ({ ...flat([each.x, each.y0, each.x, each.y1]), make: () => [this.rail(each)] })),
-      ...layout.wires.map(each => ({ ...flat(each.points), make: () => [this.wire(each)] })),
-      ...layout.pills.map(each => ({ ...box(each, PILL, 1), make: () => this.pill(each) })),
+      ...layout.edges.map(each => ({ ...flat(each.bends), make: () => [this.#edge(each)] })),
+      ...layout.rails.map(each => ({ ...flat([each.x, each.y0, each.x, each.y1]), make: () => [this.#rail(each)] })),
+      ...layout.wires.map(each => ({ ...flat(each.points), make: () => [this.#wire(each)] })),
+      ...layout.pills.map(each => ({ ...box(each, PILL, 1), make: () => this.#pill(each) })),
     ];
     const drawn = items.length;
     layout.boxes.forEach((place, index) => {
-      if (place.row >= 0) items.push({ ...box(place, BOX, 2), make: detail => this.kept(index, this.box(index, detail)) });
+      if (place.row >= 0) items.push({ ...box(place, BOX, 2), make: detail => this.#kept(index, this.#box(index, detail)) });
     });
     const shown = layout.boxes.flatMap(({ row }, index) => (row < 0 ? [] : [index]));
-    this.blocks = items.map((item, i) => {
+    this.#blocks = items.map((item, i) => {
       const index = i < drawn ? layout.pills[i - drawn + layout.pills.length]?.leaf : shown[i - drawn];
-      return index === undefined ? null : { ...item, entity: this.entity(index), family: familyClass(this.stage.nodes[index]!.family) };
+      return index === undefined ? null : { ...item, entity: this.#entity(index), family: familyClass(this.stage.nodes[index]!.family) };
     });
     return items;
   }
@@ -290,19 +279,20 @@ class StagePicture {
       bottom = first ? LANE_BELOW + MARGIN / 2 : MARGIN - (ROW - BOX);
     const width = right - left,
       height = layout.height + top + bottom;
-    const svg = s(
+    const svg = (this.#svg = s(
       "svg",
       { class: "gd-picture", width, height, viewBox: `${left} ${-top} ${width} ${height}`, "data-many": shown > MANY },
-      ...this.lanes(layout.height),
+      ...this.#lanes(layout.height),
       ...open.map(each => bracket(each, left + margin)),
-      this.strokes,
-      this.merged.el,
+      this.#rails,
+      this.#strokes,
+      this.#merged.el,
       ...layers,
-    );
-    const items = this.items(),
+    ));
+    const items = this.#items(),
       culled = shown > CULLED || items.length > 6 * CULLED;
-    const cells = new Cells(items, layers, element => this.joints.delete(element));
-    this.cells = cells;
+    const cells = new Cells(items, layers, element => this.#joints.delete(element));
+    this.#cells = cells;
     if (!culled)
       cells.show(
         items.map((_, i) => i),
@@ -315,12 +305,13 @@ class StagePicture {
       height,
       boxes: shown,
       culled,
-      join: lit => this.join(lit),
+      join: lit => this.#join(lit),
       axis: first ? 0 : width / 2,
       look: (seen, zoom) =>
-        culled && this.look({ left: seen.left + left, right: seen.right + left, top: seen.top - top, bottom: seen.bottom - top }, zoom),
+        culled && this.#look({ left: seen.left + left, right: seen.right + left, top: seen.top - top, bottom: seen.bottom - top }, zoom),
       again: () => {
-        if (culled) return void (this.detail = null);
+        this.#shaped = NOWHERE;
+        if (culled) return void (this.#detail = null);
         cells.show(
           items.map((_, i) => i),
           "full",
@@ -328,43 +319,58 @@ class StagePicture {
         );
       },
       placeOf: entity => {
-        const place = this.placeOf(entity);
+        const place = this.#placeOf(entity);
         return place && { x: place.x - left, y: place.y + top };
       },
-      at: (x, y) => (this.detail === "shape" ? this.merged.at(x + left, y - top, 12) : null),
+      at: (x, y) => (this.#detail === "shape" ? this.#merged.at(x + left, y - top, 12) : null),
     };
   }
 
   /** In a large picture things exist while they are in sight (and a quarter of a screen around), in as many elements as the page bears. */
-  private look(seen: Rect, zoom: number): boolean {
-    const cells = this.cells!,
+  #look(seen: Rect, zoom: number): boolean {
+    const cells = this.#cells!,
       dx = (seen.right - seen.left) / 4,
-      dy = (seen.bottom - seen.top) / 4;
-    const found = cells.within({ left: seen.left - dx, right: seen.right + dx, top: seen.top - dy, bottom: seen.bottom + dy });
-    const bears = (detail: Detail) => found.length * COST[detail] <= MOST;
-    const detail: Detail = zoom < 0.25 || !bears("op") ? "shape" : zoom < 0.6 || !bears("full") ? "op" : "full";
-    const again = detail !== this.detail;
-    this.detail = detail;
-    const shapes = detail === "shape";
-    if (shapes || again) {
-      this.merged.show(
-        shapes ? found.flatMap(i => this.blocks[i] ?? []) : [],
-        this.joined,
-      );
-      this.strokes.setAttribute("d", shapes ? found.map(i => this.stroke(i)).join("") : "");
-    }
-    return cells.show(shapes ? [] : found, detail, again) || again;
+      dy = (seen.bottom - seen.top) / 4,
+      sight = { left: seen.left - dx, right: seen.right + dx, top: seen.top - dy, bottom: seen.bottom + dy };
+    const found = zoom < 0.25 ? null : cells.within(sight),
+      bears = (detail: Detail) => found !== null && found.length * COST[detail] <= MOST;
+    const detail: Detail = !bears("op") ? "shape" : zoom < 0.6 || !bears("full") ? "op" : "full";
+    const again = detail !== this.#detail;
+    this.#detail = detail;
+    if (detail === "shape") this.#far(seen, zoom);
+    if (again) for (const each of [this.#merged.el, this.#strokes, this.#rails]) each.style.display = detail === "shape" ? "" : "none";
+    return cells.show(detail === "shape" ? [] : found!, detail, again) || again;
+  }
+
+  /** From far away things are a few paths; made for what is in sight and a screen around it, so that few gestures make them anew. */
+  #far(seen: Rect, zoom: number): void {
+    const width = String(1.5 ** Math.round(-Math.log(zoom) / Math.log(1.5)));
+    if (this.#width !== width) this.#svg.style.setProperty("--gd-px", (this.#width = width)); // lines keep about their width on the screen
+    const { left, right, top, bottom } = this.#shaped;
+    if (seen.left >= left && seen.right <= right && seen.top >= top && seen.bottom <= bottom) return;
+    const dx = seen.right - seen.left,
+      dy = seen.bottom - seen.top;
+    this.#shaped = { left: seen.left - dx, right: seen.right + dx, top: seen.top - dy, bottom: seen.bottom + dy };
+    const found = this.#cells!.within(this.#shaped);
+    this.#merged.show(
+      found.flatMap(i => this.#blocks[i] ?? []),
+      this.#joined,
+    );
+    const { length } = this.layout.edges,
+      draw = (path: SVGElement, items: number[]) => path.setAttribute("d", items.map(i => this.#stroke(i)).join(""));
+    draw(this.#strokes, found.filter(i => i < length));
+    draw(this.#rails, found.filter(i => i >= length));
   }
 
   /** An edge as straight lines, for the picture from far away. */
-  private stroke(item: number): string {
+  #stroke(item: number): string {
     const { edges, rails } = this.layout,
       rail = rails[item - edges.length];
     const flat = item < edges.length ? edges[item]!.bends : rail && [rail.x, rail.y0, rail.x, rail.y1];
     return flat ? `M${flat.join(" ")}` : "";
   }
 
-  private placeOf(entity: string): { x: number; y: number } | null {
+  #placeOf(entity: string): { x: number; y: number } | null {
     const [, stage, at] = /^node:(\d+)\.(\d+)$/.exec(entity) ?? [],
       own = Number(stage) === this.stage.index ? Number(at) : -1,
       index = this.dress.members?.findIndex(all => all.includes(own)) ?? this.stage.entities?.indexOf(entity) ?? own;
@@ -373,14 +379,14 @@ class StagePicture {
     return place ? { x: place.x + place.w / 2, y: place.y } : null;
   }
 
-  private join(lit: ReadonlySet<string>): void {
-    this.joined = lit;
-    this.merged.light(lit);
+  #join(lit: ReadonlySet<string>): void {
+    this.#joined = lit;
+    this.#merged.light(lit);
     const { members } = this.dress;
     members?.forEach((all, v) => {
-      if (all.length > 1) for (const element of this.made.get(v) ?? []) setFlag(element, "data-some", all.some(i => lit.has(`node:${this.stage.index}.${i}`)));
+      if (all.length > 1) for (const element of this.#made.get(v) ?? []) setFlag(element, "data-some", all.some(i => lit.has(`node:${this.stage.index}.${i}`)));
     });
-    for (const [element, ends] of this.joints) setFlag(element, "data-joined", lit.has(ends[0]) && lit.has(ends[1]));
+    for (const [element, ends] of this.#joints) setFlag(element, "data-joined", lit.has(ends[0]) && lit.has(ends[1]));
   }
 }
 

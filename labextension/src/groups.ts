@@ -3,10 +3,10 @@
 import type { GraphDoc, GroupRow, Layout, NodeRecord, Stage } from "./doc.ts";
 import { joined } from "./union.ts";
 
-/** The groups that stand open at first: all in small graphs, two levels in larger ones, none above 500 nodes. */
-export function opened(stage: Stage): Set<number> {
+/** The groups that stand open at first: so deep, or else all in small graphs, two levels in larger ones, none above 500 nodes. */
+export function opened(stage: Stage, asked?: number | null): Set<number> {
   const depth: number[] = [],
-    most = stage.nodes.length <= 60 ? Infinity : stage.nodes.length <= 500 ? 2 : 0;
+    most = asked ?? (stage.nodes.length <= 60 ? Infinity : stage.nodes.length <= 500 ? 2 : 0);
   stage.groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
   return new Set(depth.flatMap((d, g) => (d < most ? [g] : [])));
 }
@@ -37,10 +37,40 @@ export interface Folded {
   members: number[][];
   /** The closed group that a drawn node is, −1 for a node. */
   group: number[];
+  /** The groups that stand open: those asked for, and those that had to open (`forced`, the last of them by name). */
+  open: ReadonlySet<number>;
+  forced: string;
+}
+
+/** Of several closed groups that make a circle, the drawn node to open: the one of fewest nodes, then the first. */
+function onCircle(count: number, wires: Iterable<{ a: number; b: number }>, group: readonly number[], members: readonly number[][]): number {
+  const out = Array.from({ length: count }, (): number[] => []),
+    open = out.map(() => 0);
+  for (const { a, b } of wires) {
+    out[a]!.push(b);
+    open[b]!++;
+  }
+  const order = open.flatMap((n, v) => (n === 0 ? [v] : []));
+  for (const v of order) for (const b of out[v]!) if (--open[b]! === 0) order.push(b);
+  if (order.length === count) return -1;
+  const back = (v: number) => {
+    const seen = new Set<number>(),
+      stack = [v];
+    while (stack.length > 0)
+      for (const b of out[stack.pop()!]!) {
+        if (b === v) return true;
+        if (!seen.has(b)) stack.push(b);
+        seen.add(b);
+      }
+    return false;
+  };
+  const rest = group.flatMap((g, v) => (g >= 0 && open[v]! > 0 ? [v] : []));
+  rest.sort((v, w) => members[v]!.length - members[w]!.length || group[v]! - group[w]!);
+  return rest.find(back) ?? -1;
 }
 
 /** The stage with its closed groups as nodes, one per lane and part; null when none is closed. */
-export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>): Folded | null {
+export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, forced = ""): Folded | null {
   const closed = closedOf(stage.groups, open),
     lane = (i: number) => stage.nodes[i]!.lane,
     inside = stage.nodes.map(({ group, inputs }) => (group < 0 || inputs.length === 0 ? -1 : closed[group]!));
@@ -76,6 +106,8 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>): 
       if (a !== b) wires.set(`${a} ${b}`, { a, b, born: 0, died: Infinity });
     }),
   );
+  const circle = onCircle(members.length, wires.values(), group, members);
+  if (circle >= 0) return folded(doc, stage, new Set([...open, group[circle]!]), stage.groups[group[circle]!]!.label);
   const made = joined(stage.index, nodes, members.map(all => `node:${stage.index}.${all.at(-1)}`), members.map((_, i) => ({ born: i, died: 0 })), [...wires.values()], 0);
   const order = made.lives.map(life => life.born),
     now = new Map(order.map((v, i) => [v, i]));
@@ -85,7 +117,7 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>): 
       at = twin < 0 ? -1 : now.get(place.get(keys[twin]!)!)!;
     node.twin = at === i ? -1 : at;
   });
-  return { stage: { ...made.stage, key: stage.key, title: stage.title }, members: order.map(v => members[v]!), group: order.map(v => group[v]!) };
+  return { stage: { ...made.stage, key: stage.key, title: stage.title }, members: order.map(v => members[v]!), group: order.map(v => group[v]!), open, forced };
 }
 
 function groupNode(doc: GraphDoc, stage: Stage, g: number, members: number[]): NodeRecord {

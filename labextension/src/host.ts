@@ -58,22 +58,22 @@ export class Host {
   live: Live = noSession;
   doc: { rev: number; payload: Record<string, unknown> } | null = null;
   dead = false;
-  private have: string | null | undefined = undefined;
-  private nextReq = 1;
-  private readonly waiting = new Map<number, Waiting>();
-  private readonly listeners = new Set<() => void>();
-  private readonly views = new Map<object, boolean>();
-  private readonly undo: (() => void)[] = [];
+  #have: string | null | undefined = undefined;
+  #nextReq = 1;
+  readonly #waiting = new Map<number, Waiting>();
+  readonly #listeners = new Set<() => void>();
+  readonly #views = new Map<object, boolean>();
+  readonly #undo: (() => void)[] = [];
 
   constructor(
     private readonly model: Model,
     private readonly now: () => number = () => Date.now(),
   ) {
-    this.listenTo("msg:custom", (content: ToPage) => this.receive(content));
-    this.listenTo("change:state", () => this.fromTraits());
-    this.listenTo("change:step", () => this.fromTraits());
-    for (const event of ["destroy", "comm:close"]) this.listenTo(event, () => this.close());
-    this.fromTraits();
+    this.#listenTo("msg:custom", (content: ToPage) => this.#receive(content));
+    this.#listenTo("change:state", () => this.#fromTraits());
+    this.#listenTo("change:step", () => this.#fromTraits());
+    for (const event of ["destroy", "comm:close"]) this.#listenTo(event, () => this.close());
+    this.#fromTraits();
   }
 
   get study(): string {
@@ -81,35 +81,35 @@ export class Host {
   }
 
   get pending(): Pending[] {
-    return [...this.waiting.values()];
+    return [...this.#waiting.values()];
   }
 
   /** Calls back after every change; returns the function that ends it. */
   listen(callback: () => void): () => void {
-    this.listeners.add(callback);
-    return () => this.listeners.delete(callback);
+    this.#listeners.add(callback);
+    return () => this.#listeners.delete(callback);
   }
 
   /** A view that draws document `id` (or none yet) joins; the first word says what need not be sent. */
   attach(id: string | null): Handle {
     const view = {};
-    this.views.set(view, true);
-    if (this.have === undefined || (this.have !== id && this.doc === null)) {
-      this.have = id;
-      this.send({ type: "hello", version: PROTOCOL, host: hostName(), views: this.views.size, have: id });
+    this.#views.set(view, true);
+    if (this.#have === undefined || (this.#have !== id && this.doc === null)) {
+      this.#have = id;
+      this.#send({ type: "hello", version: PROTOCOL, host: hostName(), views: this.#views.size, have: id });
     } else {
-      this.sayVisible();
+      this.#sayVisible();
     }
     const change = (act: () => void) => {
       act();
-      this.sayVisible();
+      this.#sayVisible();
     };
     return {
       show: shown => {
-        if (this.views.has(view) && this.views.get(view) !== shown) change(() => this.views.set(view, shown));
+        if (this.#views.has(view) && this.#views.get(view) !== shown) change(() => this.#views.set(view, shown));
       },
       detach: () => {
-        if (this.views.has(view)) change(() => this.views.delete(view));
+        if (this.#views.has(view)) change(() => this.#views.delete(view));
       },
     };
   }
@@ -117,12 +117,12 @@ export class Host {
   /** Sends a wish; the promise always resolves, with the kernel's answer or with why none will come. */
   command(name: CommandName, args: Record<string, unknown> = {}): Promise<Answer> {
     if (this.dead) return Promise.resolve(GONE);
-    const req = this.nextReq++;
+    const req = this.#nextReq++;
     return new Promise(resolve => {
-      const timer = setTimeout(() => this.markQueued(req), QUEUED_AFTER);
-      this.waiting.set(req, { req, name, since: this.now(), queued: false, resolve, timer });
-      this.send({ type: "command", name, args, req });
-      this.changed();
+      const timer = setTimeout(() => this.#markQueued(req), QUEUED_AFTER);
+      this.#waiting.set(req, { req, name, since: this.now(), queued: false, resolve, timer });
+      this.#send({ type: "command", name, args, req });
+      this.#changed();
     });
   }
 
@@ -134,52 +134,52 @@ export class Host {
       state: this.live.state === "none" ? "none" : "closed",
       reason: "replaced by a newer run, or the kernel is gone",
     };
-    for (const req of [...this.waiting.keys()]) this.settle(req, GONE);
-    this.undo.forEach(each => each());
-    this.changed();
+    for (const req of [...this.#waiting.keys()]) this.#settle(req, GONE);
+    this.#undo.forEach(each => each());
+    this.#changed();
   }
 
-  private listenTo(event: string, callback: (...args: never[]) => void): void {
+  #listenTo(event: string, callback: (...args: never[]) => void): void {
     this.model.on(event, callback);
-    this.undo.push(() => this.model.off(event, callback));
+    this.#undo.push(() => this.model.off(event, callback));
   }
 
-  private send(message: ToKernel): void {
+  #send(message: ToKernel): void {
     if (!this.dead) this.model.send(message);
   }
 
-  private sayVisible(): void {
-    this.send({ type: "visible", views: this.views.size, shown: [...this.views.values()].includes(true) });
+  #sayVisible(): void {
+    this.#send({ type: "visible", views: this.#views.size, shown: [...this.#views.values()].includes(true) });
   }
 
-  private changed(): void {
-    [...this.listeners].forEach(callback => callback());
+  #changed(): void {
+    [...this.#listeners].forEach(callback => callback());
   }
 
-  private markQueued(req: number): void {
-    const waiting = this.waiting.get(req);
+  #markQueued(req: number): void {
+    const waiting = this.#waiting.get(req);
     if (!waiting) return;
     waiting.queued = true;
-    this.changed();
+    this.#changed();
   }
 
-  private settle(req: number, answer: Answer): void {
-    const waiting = this.waiting.get(req);
+  #settle(req: number, answer: Answer): void {
+    const waiting = this.#waiting.get(req);
     if (!waiting) return; // answered before, or never asked by this page
     clearTimeout(waiting.timer);
-    this.waiting.delete(req);
+    this.#waiting.delete(req);
     waiting.resolve(answer);
   }
 
-  private receive(message: ToPage): void {
+  #receive(message: ToPage): void {
     switch (message?.type) {
       case "reply":
-        this.takeReply(message);
+        this.#takeReply(message);
         break;
       case "metrics": {
         this.live = { ...withMetrics(this.live, message), error: this.live.error };
         const rev = Number(this.model.get("rev") ?? 0);
-        afterPaint(() => this.send({ type: "ack", rev, frame: message.frame }));
+        afterPaint(() => this.#send({ type: "ack", rev, frame: message.frame }));
         break;
       }
       case "event":
@@ -193,23 +193,23 @@ export class Host {
       default:
         return console.info("gdlab: unknown message", message);
     }
-    this.changed();
+    this.#changed();
   }
 
-  private takeReply(reply: Reply): void {
-    const known = this.waiting.has(reply.req);
-    this.settle(reply.req, { ok: reply.ok, result: reply.result, error: reply.error });
+  #takeReply(reply: Reply): void {
+    const known = this.#waiting.has(reply.req);
+    this.#settle(reply.req, { ok: reply.ok, result: reply.result, error: reply.error });
     if (known && reply.ok) this.live = { ...this.live, error: "" };
     if (known && !reply.ok) this.live = { ...this.live, error: reply.error?.message ?? "refused" };
     const late = this.pending.filter(each => each.req < reply.req && this.now() - each.since > LOST_AFTER);
-    for (const { req } of late) this.settle(req, LOST);
+    for (const { req } of late) this.#settle(req, LOST);
   }
 
   /** Before the first frame the two traits are all that is known of a session. */
-  private fromTraits(): void {
+  #fromTraits(): void {
     if (this.live.frame >= 0) return;
     const state = (this.model.get("state") as Live["state"] | undefined) ?? "none";
     this.live = { ...this.live, state, step: Number(this.model.get("step") ?? 0) };
-    this.changed();
+    this.#changed();
   }
 }

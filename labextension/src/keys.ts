@@ -5,7 +5,7 @@ import type { GraphDoc } from "./doc.ts";
 import { neighbour } from "./graph.ts";
 import type { Marks } from "./marks.ts";
 import { parseEntity } from "./select.ts";
-import type { Action, Ui } from "./state.ts";
+import { TABS, type Action, type Ui } from "./state.ts";
 
 /** What keys may do to a view. */
 export interface Keyed {
@@ -24,7 +24,7 @@ const isTyping = (element: Element): boolean => element.matches("input, select, 
 
 /** Remembers the last step along an edge, so that a dead end goes on to the next input or user of where it came from. */
 export class Keys {
-  private last: { from: number; to: number; key: string; turn: number } | null = null;
+  #last: { from: number; to: number; key: string; turn: number } | null = null;
 
   constructor(private readonly view: Keyed) {}
 
@@ -39,25 +39,27 @@ export class Keys {
       view.act({ do: event.key === "ArrowLeft" ? "back" : "forward" });
       return true;
     }
-    if (event.key.startsWith("Arrow")) return this.arrow(target, event.key);
-    const act = this.table(target)[event.key];
+    if (event.key.startsWith("Arrow")) return this.#arrow(target, event.key);
+    const act = this.#table(target)[event.key];
     if (!act) return false;
     return act() !== false;
   }
 
-  private table(target: Element): Record<string, (() => void | boolean) | undefined> {
+  #table(target: Element): Record<string, (() => void | boolean) | undefined> {
     const { view } = this,
-      entity = target.getAttribute("data-entity");
+      // From the search, Escape leads to the view itself: there Enter means what is selected.
+      entity = target.getAttribute("data-entity") ?? (target.matches(".gdlab") ? (view.ui().selected[0] ?? null) : null);
     const onButton = target.matches("button, summary, a") && !entity;
-    const open = entity === null || onButton ? undefined : () => this.open(entity);
+    const open = entity === null || onButton ? undefined : () => this.#open(entity);
     return {
-      Escape: () => this.escape(),
+      Escape: () => this.#escape(),
       Enter: open,
       " ": () => {
         const grouped = target.closest("[data-group]");
         if (!grouped) return open?.() ?? false;
         return void grouped.dispatchEvent(new CustomEvent("gd-toggle", { bubbles: true }));
       },
+      ...Object.fromEntries(TABS.map((tab, i) => [`${i + 1}`, () => view.act({ do: "tab", tab })])),
       "0": () => view.cameras().fit(),
       "+": () => Camera.step(view.cameras(), 1),
       "=": () => Camera.step(view.cameras(), 1),
@@ -65,36 +67,36 @@ export class Keys {
       n: () => view.press("step"),
       p: () => view.press("pause"),
       "/": () => view.search(),
-      t: () => this.text("text"),
-      o: () => this.text("outline"),
+      t: () => this.#text("text"),
+      o: () => this.#text("outline"),
       "[": () => view.act({ do: "back" }),
       "]": () => view.act({ do: "forward" }),
-      ",": () => this.rewrite(-1),
-      ".": () => this.rewrite(1),
+      ",": () => this.#rewrite(-1),
+      ".": () => this.#rewrite(1),
       "?": () => view.act({ do: "help", on: !view.ui().help }),
     };
   }
 
-  private escape(): void {
+  #escape(): void {
     const { view } = this;
     if (view.ui().help) view.act({ do: "help", on: false });
     else if (view.ui().selected.length > 0) view.act({ do: "clear" });
     else view.blur();
   }
 
-  private text(face: "text" | "outline"): void {
+  #text(face: "text" | "outline"): void {
     this.view.act({ do: "tab", tab: "text" });
     this.view.act({ do: "face", face });
   }
 
   /** Enter selects; on what is selected already it opens the kernel that runs it. */
-  private open(entity: string): void {
+  #open(entity: string): void {
     const { view } = this;
     if (!view.ui().selected.includes(entity)) return view.act({ do: "select", entities: [entity] });
     if ([...view.lit()].some(each => each.startsWith("wgsl:") || each.startsWith("kernel:"))) view.act({ do: "tab", tab: "kernels" });
   }
 
-  private rewrite(by: 1 | -1): void {
+  #rewrite(by: 1 | -1): void {
     const { view } = this;
     const steps = view.doc.passes
       .filter(pass => pass.role === "optimize")
@@ -104,39 +106,41 @@ export class Keys {
     if (next) view.act({ do: "select", entities: [next] });
   }
 
-  private arrow(target: Element, key: string): boolean {
+  #arrow(target: Element, key: string): boolean {
     const { view } = this,
       marks = view.marksAt(target);
     if (!marks) return false;
     const camera = target.closest<HTMLElement>(".gd-camera");
-    if (camera) return this.walkGraph(marks, target, Number(camera.dataset.stage), key);
+    if (camera) return this.#walkGraph(marks, target, key);
     const entity = target.closest("[data-entity]");
     if (!entity) return false;
     const all = marks.walkable(),
       at = all.indexOf(entity);
-    return this.go(marks, all[at + (key === "ArrowUp" || key === "ArrowLeft" ? -1 : 1)] ?? null);
+    return this.#go(marks, all[at + (key === "ArrowUp" || key === "ArrowLeft" ? -1 : 1)] ?? null);
   }
 
-  private walkGraph(marks: Marks, target: Element, stageIndex: number, key: string): boolean {
+  #walkGraph(marks: Marks, target: Element, key: string): boolean {
     const { view } = this,
-      stage = view.doc.stages[stageIndex]!;
-    const entity = parseEntity(target.closest("[data-entity]")?.getAttribute("data-entity") ?? "");
-    const from = entity?.kind === "node" ? entity.at[1]! : 0;
+      stage = marks.pane.walked?.();
+    if (!stage) return false;
+    const name = (index: number) => stage.entities?.[index] ?? `node:${stage.index}.${index}`,
+      at = target.closest("[data-entity]")?.getAttribute("data-entity") ?? "",
+      entity = parseEntity(at);
+    const from = Math.max(0, stage.entities?.indexOf(at) ?? (entity?.kind === "node" ? entity.at[1]! : 0));
     let step = { from, key, turn: 0 },
       to = neighbour(stage, from, key, 0);
-    if (to === null && this.last?.to === from && this.last.key === key) {
-      step = { from: this.last.from, key, turn: this.last.turn + 1 };
+    if (to === null && this.#last?.to === from && this.#last.key === key) {
+      step = { from: this.#last.from, key, turn: this.#last.turn + 1 };
       to = neighbour(stage, step.from, key, step.turn);
     }
-    if (to === null) return true;
-    this.last = { ...step, to };
+    if (to === null || marks.of(name(to)).some(each => each.hasAttribute("data-gone"))) return true;
+    this.#last = { ...step, to };
     // Selected first: in a large picture that is what draws it.
-    view.act({ do: "select", entities: [`node:${stageIndex}.${to}`] });
-    const elements = marks.of(`node:${stageIndex}.${to}`);
-    return this.go(marks, elements.find(each => !each.hasAttribute("data-echo")) ?? null);
+    view.act({ do: "select", entities: [name(to)] });
+    return this.#go(marks, marks.of(name(to)).find(each => !each.hasAttribute("data-echo")) ?? null);
   }
 
-  private go(marks: Marks, element: Element | null): boolean {
+  #go(marks: Marks, element: Element | null): boolean {
     if (!element) return true;
     marks.tabStop(element);
     (element as HTMLElement | SVGElement).focus({ preventScroll: true });

@@ -124,7 +124,7 @@ const WHY: Record<State, string> = {
 
 /** null when the command acts now, else the reason in words. */
 export function refusal(state: State, connected: boolean, command: CommandName): string | null {
-  if (!connected) return "no live session: run the cell to get one";
+  if (!connected) return "no live session: run the cell, or wait until a running one ends";
   return ENABLED[state].includes(command) ? null : WHY[state];
 }
 

@@ -3,7 +3,7 @@
 export const PROTOCOL = 1;
 
 export type State = "none" | "ready" | "running" | "paused" | "failed" | "closed";
-export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop" | "reset" | "speed" | "watch" | "why";
+export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop" | "reset" | "speed" | "watch" | "why" | "optimize";
 export type EventKind = "nonfinite" | "pause" | "error" | "note";
 
 export interface Hello {
@@ -76,7 +76,7 @@ export interface Metrics {
   reason: string;
   step: number;
   wanted: number;
-  loss: number[][];
+  loss: ((number | string)[])[];
   counters: Counters;
   memory: string;
   device: string;

@@ -1,6 +1,6 @@
 // What a pane is, what it may ask of the view, and the small parts that panes are made of.
 
-import type { GraphDoc, RuleSource } from "./doc.ts";
+import type { GraphDoc, RuleSource, Stage } from "./doc.ts";
 import { append, h, replace, type Child, type Props } from "./dom.ts";
 import type { CameraGroup } from "./camera.ts";
 import type { Host } from "./host.ts";
@@ -16,6 +16,8 @@ export interface Context {
   live(): Live;
   host(): Host | null;
   lit(): ReadonlySet<string>;
+  /** What lights up with an entity, selected or not. */
+  reached(entity: string): ReadonlySet<string>;
   act(action: Action): void;
   /** Sends a command to the kernel; what it answers appears in the session panel. */
   send(name: CommandName, args?: Record<string, unknown>): void;
@@ -30,6 +32,8 @@ export interface Pane {
   /** After elements are marked. */
   lit?(lit: ReadonlySet<string>): void;
   live?(live: Live, host: Host | null): void;
+  /** The graph that the picture shows, for keys that walk along its edges. */
+  walked?(): Stage | null;
   destroy?(): void;
 }
 
@@ -146,7 +150,28 @@ export function ruleSource(source: RuleSource | undefined): Child[] {
   ];
 }
 
+/** A line of source as a row that can be selected. */
+export function sourceLine(doc: GraphDoc, line: number): Child {
+  const record = doc.lines[line];
+  const source = record && doc.sources[record.source];
+  if (!record || !source) return null;
+  const text = source.text.split("\n")[record.line - source.first_line] ?? "";
+  return h(
+    "div",
+    {
+      class: "gd-line",
+      "data-entity": `line:${line}`,
+      tabindex: -1,
+      role: "button",
+      "aria-label": `line ${record.line}`,
+      title: text.trim(),
+    },
+    h("span", { class: "gd-lineno" }, record.line),
+    h("span", { class: "gd-linetext" }, ...highlighted(text, "python")),
+  );
+}
+
 export const facts = (rows: [string, Child][]): HTMLElement =>
   h("dl", { class: "gd-facts" }, ...rows.flatMap(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
 
-export { append, h, replace };
+export { append, h, replace, type Child };

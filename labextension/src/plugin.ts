@@ -10,23 +10,23 @@ import { page, type Mounted } from "./page.ts";
 import { VERSION } from "./version.ts";
 
 class GraphRenderer extends Widget implements Renderer {
-  private view: Mounted | null = null;
-  private stop = () => {};
+  #view: Mounted | null = null;
+  #stop = () => {};
 
   async renderModel(model: MimeModel): Promise<void> {
     const doc = model.data[MIME] as Payload;
-    if (this.view) return this.view.update(doc);
+    if (this.#view) return this.#view.update(doc);
     this.node.style.overflow = "auto";
     const view = core.mount(this.node, doc, null);
-    this.view = view;
+    this.#view = view;
     const study = (model.metadata[MIME] as { study?: string } | undefined)?.study ?? doc.study;
-    if (typeof study === "string") this.stop = page().when(study, host => view.goLive(host));
+    if (typeof study === "string") this.#stop = page().when(study, host => view.goLive(host));
   }
 
   override dispose(): void {
-    this.stop();
-    this.view?.destroy();
-    this.view = null;
+    this.#stop();
+    this.#view?.destroy();
+    this.#view = null;
     super.dispose();
   }
 }

@@ -123,7 +123,7 @@ export interface Stage {
   users: number[][];
   layout: Layout | null;
   /** Of a picture that is no stage of the document: what each node stands for. */
-  entities?: readonly string[];
+  entities?: string[];
 }
 export interface SourceRecord {
   id: string;
@@ -210,6 +210,7 @@ export interface Pass {
   from: number;
   to: number;
   report: Json;
+  options: Json;
   seconds: number;
   sources: Record<string, RuleSource>;
   rewrites: RewriteStep[];
@@ -305,6 +306,7 @@ export interface OverlayRecord {
   id: string;
   label: string;
   unit?: string;
+  aggregate?: "sum" | "max" | "mean" | "none";
   stage: number;
   values: Record<string, unknown>;
 }
@@ -312,6 +314,7 @@ export interface ViewState {
   show?: string[];
   overlay?: string | null;
   around?: string | null;
+  depth?: number | null;
   diff?: [number, number] | null;
   select?: string | null;
   height?: number | null;

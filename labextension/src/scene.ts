@@ -59,65 +59,66 @@ function openedTab(doc: GraphDoc): Tab {
 export class Scene implements Context {
   readonly cameras = { graph: new CameraGroup(), lanes: new CameraGroup(), union: new CameraGroup() };
   readonly chrome: Chrome;
-  private readonly provenance: Provenance;
-  private readonly marks = new Map<PaneKey, Marks>();
-  private readonly keys: Keys;
-  private readonly selection: Selection;
-  private readonly mirror = (value: readonly string[]) => this.mirrored(value);
-  private state: Ui;
-  private litNow: ReadonlySet<string> = NOTHING;
-  private frame = 0;
-  private searched = "";
-  private hits: readonly string[] = [];
-  private found: ReadonlySet<string> = NOTHING;
-  private wrong: string | null = null;
+  readonly #provenance: Provenance;
+  readonly #marks = new Map<PaneKey, Marks>();
+  readonly #keys: Keys;
+  readonly #selection: Selection;
+  readonly #mirror = (value: readonly string[]) => this.#mirrored(value);
+  #state: Ui;
+  #litNow: ReadonlySet<string> = NOTHING;
+  #frame = 0;
+  #searched = "";
+  #hits: readonly string[] = [];
+  #found: ReadonlySet<string> = NOTHING;
+  #wrong: string | null = null;
 
   constructor(
     readonly doc: GraphDoc,
     private readonly current: () => Host | null,
     before: Ui | null,
   ) {
-    this.provenance = provenance(doc);
-    this.selection = selectionOf(doc);
-    const shared = this.selection.value.flatMap(each => local(doc, each) ?? []);
+    this.#provenance = provenance(doc);
+    this.#selection = selectionOf(doc);
+    const shared = this.#selection.value.flatMap(each => local(doc, each) ?? []);
     const first = shared.length > 0 ? shared : doc.view?.select ? [doc.view.select] : [];
-    this.state = before ? { ...before, selected: shared, hover: null } : initialUi(openedTab(doc), first);
+    const opened = { overlay: doc.view?.overlay ?? "", reach: doc.view?.around ?? "all" };
+    this.#state = before ? { ...before, selected: shared, hover: null } : { ...initialUi(openedTab(doc), first), ...opened };
     const act = (action: Action) => this.act(action);
     const tools = new Tools(
       doc,
       act,
-      () => this.state,
-      this.state,
+      () => this.#state,
+      this.#state,
       text => this.chrome.say(text),
     );
     this.chrome = new Chrome(doc, act, tools);
-    this.keys = new Keys({
+    this.#keys = new Keys({
       doc,
-      ui: () => this.state,
-      lit: () => this.litNow,
+      ui: () => this.#state,
+      lit: () => this.#litNow,
       act: action => this.act(action),
       // To the notebook's cell where there is one, so that its keys act again.
       blur: () => {
         (document.activeElement as HTMLElement | null)?.blur();
         this.chrome.root.closest<HTMLElement>(".jp-Cell")?.focus();
       },
-      cameras: () => this.cameras[this.state.tab === "grad" ? "lanes" : this.state.tab === "opt" ? "graph" : "union"],
+      cameras: () => this.cameras[this.#state.tab === "grad" ? "lanes" : this.#state.tab === "opt" ? "graph" : "union"],
       search: () => {
         if (tools.el.hidden) this.act({ do: "tab", tab: "opt" });
         tools.field.focus();
         tools.field.select();
       },
-      press: name => this.press(name),
-      marksAt: element => this.marks.get(element.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey) ?? null,
+      press: name => this.#press(name),
+      marksAt: element => this.#marks.get(element.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey) ?? null,
     });
-    this.selection.listeners.add(this.mirror);
-    this.listen(this.chrome.root);
-    this.litNow = this.provenance.lit(this.state.selected);
+    this.#selection.listeners.add(this.#mirror);
+    this.#listen(this.chrome.root);
+    this.#litNow = this.#provenance.lit(this.#state.selected);
     if (doc.view?.height) this.chrome.root.style.setProperty("--gd-height", `${doc.view.height}px`);
   }
 
   ui(): Ui {
-    return this.state;
+    return this.#state;
   }
   live(): Live {
     return this.host()?.live ?? noSession;
@@ -126,10 +127,11 @@ export class Scene implements Context {
     return this.current();
   }
   lit(): ReadonlySet<string> {
-    return this.litNow;
+    return this.#litNow;
   }
+  readonly reached = (entity: string): ReadonlySet<string> => this.#provenance.closure(entity);
   get snapshot(): Ui {
-    return this.state;
+    return this.#state;
   }
 
   send(name: CommandName, args: Record<string, unknown> = {}): void {
@@ -141,134 +143,134 @@ export class Scene implements Context {
   }
 
   act(action: Action): void {
-    const before = this.state;
-    this.state = reduce(before, action);
-    if (this.state === before) return;
-    if (this.state.hover !== before.hover) this.showHover();
-    const moved = this.state.selected !== before.selected;
-    if (moved) this.publish();
+    const before = this.#state;
+    this.#state = reduce(before, action);
+    if (this.#state === before) return;
+    if (this.#state.hover !== before.hover) this.#showHover();
+    const moved = this.#state.selected !== before.selected;
+    if (moved) this.#publish();
     if (
       moved ||
-      this.state.tab !== before.tab ||
-      this.state.faces !== before.faces ||
-      this.state.source !== before.source ||
-      this.state.query !== before.query ||
-      this.state.reach !== before.reach ||
-      this.state.overlay !== before.overlay ||
-      this.state.help !== before.help
+      this.#state.tab !== before.tab ||
+      this.#state.faces !== before.faces ||
+      this.#state.source !== before.source ||
+      this.#state.query !== before.query ||
+      this.#state.reach !== before.reach ||
+      this.#state.overlay !== before.overlay ||
+      this.#state.help !== before.help
     )
       this.show(moved);
   }
 
   redrawn(key: PaneKey): void {
-    const marks = this.marks.get(key);
+    const marks = this.#marks.get(key);
     if (!marks) return;
     marks.index();
-    marks.mark(this.litNow, new Set(this.state.selected), this.found);
+    marks.mark(this.#litNow, new Set(this.#state.selected), this.#found);
   }
 
   /** The nodes that the search finds, in the stages that this tab shows. */
-  private search(): void {
-    const { query, tab } = this.state,
+  #search(): void {
+    const { query, tab } = this.#state,
       key = `${query}\n${tab}`;
-    if (key === this.searched) return;
-    this.searched = key;
+    if (key === this.#searched) return;
+    this.#searched = key;
     const parsed = parseQuery(query),
       roles = STAGES_OF[tab] ?? [];
     const stages = this.doc.stages.flatMap(stage => (roles.length === 0 || roles.includes(stage.role) ? [stage.index] : []));
-    this.hits = query.trim() ? hits(this.doc, stages, parsed) : [];
-    this.found = new Set(this.hits);
-    this.wrong = parsed.error;
+    this.#hits = query.trim() ? hits(this.doc, stages, parsed) : [];
+    this.#found = new Set(this.#hits);
+    this.#wrong = parsed.error;
   }
 
   /** Panes of the open tab exist, the others are hidden; everything that is lit is marked. */
   show(moved: boolean): void {
-    this.litNow = this.provenance.lit(this.state.selected);
-    this.search();
-    this.chrome.show(this.doc, this.state, this.litNow);
-    this.chrome.tools.show(this.state, this.hits, this.wrong);
-    this.chrome.root.toggleAttribute("data-searching", this.found.size > 0);
-    const { faces, below } = ARRANGEMENT[this.state.tab],
+    this.#litNow = this.#provenance.lit(this.#state.selected);
+    this.#search();
+    this.chrome.show(this.doc, this.#state, this.#litNow);
+    this.chrome.tools.show(this.#state, this.#hits, this.#wrong);
+    this.chrome.root.toggleAttribute("data-searching", this.#found.size > 0);
+    const { faces, below } = ARRANGEMENT[this.#state.tab],
       wanted = [...faces, ...below],
-      current = faceOf(this.state);
-    const fresh = wanted.filter(key => !this.marks.has(key));
-    for (const key of fresh) this.make(key);
-    for (const [key, { pane }] of this.marks) {
+      current = faceOf(this.#state);
+    const fresh = wanted.filter(key => !this.#marks.has(key));
+    for (const key of fresh) this.#make(key);
+    for (const [key, { pane }] of this.#marks) {
       pane.el.hidden = !wanted.includes(key);
       pane.el.dataset.place = faces.includes(key) ? "face" : "below";
       pane.el.toggleAttribute("data-current", key === current);
     }
-    const selected = new Set(this.state.selected),
+    const selected = new Set(this.#state.selected),
       focused = document.activeElement;
-    for (const [key, marks] of this.marks) {
+    for (const [key, marks] of this.#marks) {
       if (!wanted.includes(key)) continue;
-      if (marks.pane.choose?.(this.litNow)) marks.index();
-      marks.mark(this.litNow, selected, this.found);
+      if (marks.pane.choose?.(this.#litNow)) marks.index();
+      marks.mark(this.#litNow, selected, this.#found);
       marks.reveal();
     }
     this.showLive();
-    if (focused) this.keepFocus(focused, current);
+    if (focused) this.#keepFocus(focused, current);
     if (moved)
       this.chrome.say(
-        this.state.selected.length === 0
+        this.#state.selected.length === 0
           ? "nothing selected"
-          : chain(this.doc, this.litNow)
+          : chain(this.doc, this.#litNow)
               .map(part => part.text)
-              .join(", ") || this.state.selected.join(", "),
+              .join(", ") || this.#state.selected.join(", "),
       );
   }
 
   showLive(): void {
-    for (const { pane } of this.marks.values()) if (!pane.el.hidden) pane.live?.(this.live(), this.host());
+    for (const { pane } of this.#marks.values()) if (!pane.el.hidden) pane.live?.(this.live(), this.host());
   }
 
   destroy(): void {
-    cancelAnimationFrame(this.frame);
-    this.selection.listeners.delete(this.mirror);
-    for (const { pane } of this.marks.values()) pane.destroy?.();
+    cancelAnimationFrame(this.#frame);
+    this.#selection.listeners.delete(this.#mirror);
+    for (const { pane } of this.#marks.values()) pane.destroy?.();
     this.chrome.destroy();
   }
 
   /** What held the focus may have been drawn anew or hidden with its tab: keys go on from what is lit now, else from the view. */
-  private keepFocus(focused: Element, current: PaneKey): void {
+  #keepFocus(focused: Element, current: PaneKey): void {
     const inPane = focused.isConnected ? focused.closest<HTMLElement>(".gd-pane") : null;
     if (focused.isConnected && !inPane?.hidden) return;
     if (focused.isConnected && !this.chrome.root.contains(focused)) return;
-    const pane = this.marks.get(current)?.pane.el;
+    const pane = this.#marks.get(current)?.pane.el;
     const next =
       pane?.querySelector<HTMLElement>(".gd-line[data-lit]") ?? pane?.querySelector<HTMLElement>("[data-lit]") ?? this.chrome.root;
     next.focus({ preventScroll: true });
   }
 
-  private make(key: PaneKey): void {
+  #make(key: PaneKey): void {
     const pane = PANES[key](this);
-    this.marks.set(key, new Marks(pane));
+    this.#marks.set(key, new Marks(pane));
     const order = Object.keys(PANES);
     const next = [...this.chrome.panes.children].find(each => order.indexOf((each as HTMLElement).dataset.pane!) > order.indexOf(key));
     this.chrome.panes.insertBefore(pane.el, next ?? null);
   }
 
-  private showHover(): void {
-    cancelAnimationFrame(this.frame);
-    this.frame = requestAnimationFrame(() => {
-      const preview = this.state.hover ? this.provenance.closure(this.state.hover) : NOTHING;
-      for (const marks of this.marks.values()) if (!marks.pane.el.hidden) marks.hover(preview);
+  #showHover(): void {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = requestAnimationFrame(() => {
+      const preview = this.#state.hover ? this.#provenance.closure(this.#state.hover) : NOTHING;
+      for (const marks of this.#marks.values()) if (!marks.pane.el.hidden) marks.hover(preview);
     });
   }
 
-  private publish(): void {
-    const { selected } = this.state;
-    this.selection.value = selected.map(each => portable(this.doc, each));
-    for (const listener of this.selection.listeners) if (listener !== this.mirror) listener(this.selection.value);
+  #publish(): void {
+    const { selected } = this.#state;
+    this.#selection.value = selected.map(each => portable(this.doc, each));
+    for (const listener of this.#selection.listeners) if (listener !== this.#mirror) listener(this.#selection.value);
   }
 
-  private mirrored(value: readonly string[]): void {
-    const before = this.state;
-    this.state = reduce(before, { do: "select", entities: value.flatMap(each => local(this.doc, each) ?? []) });
-    if (this.state !== before) this.show(true);
+  #mirrored(value: readonly string[]): void {
+    const before = this.#state;
+    this.#state = reduce(before, { do: "select", entities: value.flatMap(each => local(this.doc, each) ?? []) });
+    if (this.#state !== before) this.show(true);
   }
 
-  private press(name: "step" | "pause"): void {
+  #press(name: "step" | "pause"): void {
     const live = this.live(),
       command: CommandName = name === "pause" && live.state === "paused" ? "resume" : name;
     const why = refusal(live.state, Boolean(this.host()), command);
@@ -276,7 +278,7 @@ export class Scene implements Context {
     else this.send(command);
   }
 
-  private listen(root: HTMLElement): void {
+  #listen(root: HTMLElement): void {
     const entityAt = (event: Event) => (event.target as Element).closest?.("[data-entity]")?.getAttribute("data-entity") ?? null;
     root.addEventListener("click", event => {
       const entity = entityAt(event);
@@ -291,7 +293,7 @@ export class Scene implements Context {
     });
     root.addEventListener("pointerleave", () => this.act({ do: "hover", entity: null }));
     root.addEventListener("keydown", event => {
-      if (!this.keys.handle(event)) return;
+      if (!this.#keys.handle(event)) return;
       event.preventDefault();
       event.stopPropagation();
     });
@@ -300,7 +302,7 @@ export class Scene implements Context {
       (event.target as Element).setAttribute("data-lm-suppress-shortcuts", "true");
       const element = (event.target as Element).closest("[data-entity]");
       const key = element?.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey | undefined;
-      if (element && key) this.marks.get(key)?.tabStop(element);
+      if (element && key) this.#marks.get(key)?.tabStop(element);
     });
   }
 }

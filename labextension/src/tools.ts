@@ -11,9 +11,9 @@ import type { Action, Ui } from "./state.ts";
 export class Tools {
   readonly el: HTMLElement;
   readonly field: HTMLInputElement;
-  private readonly count = h("span", { class: "gd-muted gd-hits", role: "status" });
+  readonly #count = h("span", { class: "gd-muted gd-hits", role: "status" });
   private found: readonly string[] = [];
-  private typing: ReturnType<typeof setTimeout> | undefined;
+  #typing: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     doc: GraphDoc,
@@ -32,8 +32,8 @@ export class Tools {
     });
     const set = (value: string) => this.act({ do: "tool", tool: "query", value });
     this.field.addEventListener("input", () => {
-      clearTimeout(this.typing);
-      this.typing = setTimeout(() => set(this.field.value), 80);
+      clearTimeout(this.#typing);
+      this.#typing = setTimeout(() => set(this.field.value), 80);
     });
     this.field.addEventListener("keydown", event => {
       if (event.key === "Escape") {
@@ -42,7 +42,7 @@ export class Tools {
         this.field.closest<HTMLElement>(".gdlab")?.focus();
       } else if (event.key === "Enter") {
         if (this.field.value !== this.ui().query) set(this.field.value);
-        this.go(event.shiftKey ? -1 : 1);
+        this.#go(event.shiftKey ? -1 : 1);
       } else return;
       event.preventDefault();
       event.stopPropagation();
@@ -61,9 +61,9 @@ export class Tools {
       "div",
       { class: "gd-tools", role: "toolbar", "aria-label": "search and show" },
       this.field,
-      this.count,
-      button("previous hit", { class: "gd-mini", "data-command": "search-previous", on: { click: () => this.go(-1) } }, "\u2039"),
-      button("next hit", { class: "gd-mini", "data-command": "search-next", on: { click: () => this.go(1) } }, "\u203a"),
+      this.#count,
+      button("previous hit", { class: "gd-mini", "data-command": "search-previous", on: { click: () => this.#go(-1) } }, "\u2039"),
+      button("next hit", { class: "gd-mini", "data-command": "search-next", on: { click: () => this.#go(1) } }, "\u203a"),
       h("span", { class: "gd-space" }),
       tool("reach", "show around the selection", Object.entries(REACHES)),
       tool("overlay", "colour by", [["", "colour: family"], ...Object.entries(overlaysOf(doc)).map(([id, { label }]): [string, string] => [id, label])]),
@@ -76,13 +76,13 @@ export class Tools {
     this.found = found;
     for (const each of this.el.querySelectorAll<HTMLElement>("[data-tool]")) each.hidden = ui.tab !== "opt" && ui.tab !== "grad";
     const at = found.findIndex(each => ui.selected.includes(each));
-    write(this.count, error ?? (ui.query ? `${at < 0 ? "" : `${at + 1} / `}${found.length} found` : ""));
-    this.count.toggleAttribute("data-error", error !== null);
-    for (const each of this.el.querySelectorAll<HTMLButtonElement>("[data-command^=search-]")) each.disabled = found.length === 0;
+    write(this.#count, error ?? (ui.query ? `${at < 0 ? "" : `${at + 1} / `}${found.length} found` : ""));
+    this.#count.toggleAttribute("data-error", error !== null);
+    for (const each of this.el.querySelectorAll<HTMLElement>("[data-command^=search-]")) each.hidden = found.length === 0;
     if (document.activeElement !== this.field && this.field.value !== ui.query) this.field.value = ui.query;
   }
 
-  private go(by: number): void {
+  #go(by: number): void {
     const { found } = this,
       at = found.findIndex(each => this.ui().selected.includes(each));
     const next = found[(at < 0 ? (by > 0 ? 0 : -1) : at + by + found.length) % found.length] ?? found.at(-1);
@@ -90,6 +90,6 @@ export class Tools {
   }
 
   destroy(): void {
-    clearTimeout(this.typing);
+    clearTimeout(this.#typing);
   }
 }

@@ -1,6 +1,6 @@
 // Two graphs in one picture: every node that exists at some time, so that nothing moves while a rewrite is played. Pure.
 
-import type { GraphDoc, NodeRecord, Pass, Stage, TypeRecord } from "./doc.ts";
+import { nodeName, type GraphDoc, type NodeRecord, type Pass, type Stage, type TypeRecord } from "./doc.ts";
 import { provenance } from "./select.ts";
 
 /** A node of a union, and when it lives: from step `born` on, until step `died`. */
@@ -65,57 +65,71 @@ export function joined(index: number, nodes: NodeRecord[], entities: string[], l
 
 const FOREVER = Infinity;
 
+/** A pass as a picture of places: what a step puts where another node was stands in the place of that node. */
+export interface Replay extends Union {
+  /** The nodes that stand in each place at some time. */
+  tenants: { node: NodeRecord; entity: string; reads: string[]; life: Life }[][];
+}
+
+/** How much room the text of a node takes. */
+const room = ({ op, raw, type }: NodeRecord, doc: GraphDoc): number => Math.max(op.length + raw.length, 0.9 * (doc.types[type]?.text.length ?? 0));
+
 /** The replay of a pass: what lives after each number of steps. */
-export function replayed(doc: GraphDoc, pass: Pass): Union {
+export function replayed(doc: GraphDoc, pass: Pass): Replay {
   const from = doc.stages[pass.from]!,
     to = doc.stages[pass.to]!;
-  const nodes = from.nodes.map(node => node),
-    entities = nodes.map((_, i) => `node:${from.index}.${i}`),
-    lives: Life[] = nodes.map(() => ({ born: 0, died: FOREVER })),
-    at = new Map(nodes.map((node, i) => [node.key, i])),
+  const tenants: Replay["tenants"] = from.nodes.map((node, i) => [{ node, entity: `node:${from.index}.${i}`, reads: node.inputs.map(a => nodeName(from.nodes[a]!)), life: { born: 0, died: FOREVER } }]),
+    names = new Map(from.nodes.map(node => [node.key, nodeName(node)])),
+    place = new Map(from.nodes.map((node, i) => [node.key, i])),
     after = new Map(to.nodes.map((node, i) => [node.key, i])),
     types = new Map(doc.types.map((type, i) => [type.text, i])),
     families = new Map([...from.nodes, ...to.nodes].map(node => [node.op, node.family]));
   const wires: Wire[] = [],
-    current = nodes.map(node => node.inputs.map(a => a)),
-    ends = new Map<number, Wire[]>();
-  const connect = (a: number, b: number, born: number) => {
-    const wire = { a, b, born, died: FOREVER };
+    inputs = new Map(from.nodes.map(node => [node.key, node.inputs.map(a => from.nodes[a]!.key)])),
+    ends = new Map<string, { wire: Wire; from: string; to: string }[]>();
+  const connect = (a: string, b: string, born: number) => {
+    const wire = { a: place.get(a)!, b: place.get(b)!, born, died: FOREVER };
     wires.push(wire);
-    for (const end of [a, b]) ends.set(end, [...(ends.get(end) ?? []), wire]);
+    for (const end of [a, b]) ends.set(end, [...(ends.get(end) ?? []), { wire, from: a, to: b }]);
   };
-  nodes.forEach((node, b) => node.inputs.forEach(a => connect(a, b, 0)));
+  const die = (key: string, when: number, other?: string) => {
+    for (const { wire, from: a } of ends.get(key) ?? []) if (wire.died === FOREVER && (other === undefined || a === other)) wire.died = when;
+  };
+  inputs.forEach((keys, b) => keys.forEach(a => connect(a, b, 0)));
   pass.rewrites.forEach((step, s) => {
+    const now = s + 1,
+      rewired = (step.rewired ?? []) as [string, number, string][],
+      removed = new Set(step.removed),
+      instead = new Map(rewired.flatMap(([reader, port, fresh]) => (port < 0 ? [] : [[fresh, inputs.get(reader)![port]!]])));
     for (const each of step.added ?? []) {
       const made = each as { key: string; op: string; name: string; type: string; inputs: string[]; attrs: NodeRecord["attrs"] },
-        known = to.nodes[after.get(made.key) ?? -1];
-      const b = nodes.length,
-        inputs = made.inputs.map(key => at.get(key)!);
-      nodes.push(
-        known ?? { ...from.nodes[0]!, key: made.key, op: made.op, name: made.name, raw: made.name, type: types.get(made.type) ?? -1, attrs: made.attrs, family: families.get(made.op) ?? "elementwise", lane: nodes[inputs[0] ?? 0]?.lane ?? "forward", flags: inputs.length > 0 ? [] : ["leaf"] },
-      );
-      at.set(made.key, b);
-      entities.push(known ? `node:${to.index}.${after.get(made.key)}` : `step:${pass.index}.${s}`);
-      lives.push({ born: s + 1, died: FOREVER });
-      current.push(inputs);
-      inputs.forEach(a => connect(a, b, s + 1));
+        known = to.nodes[after.get(made.key) ?? -1],
+        like = tenants[place.get(made.inputs[0] ?? "") ?? 0]![0]!.node;
+      const node = known ?? { ...like, key: made.key, op: made.op, name: made.name, raw: made.name, type: types.get(made.type) ?? -1, attrs: made.attrs, family: families.get(made.op) ?? "elementwise", flags: made.inputs.length > 0 ? [] : ["leaf"] };
+      const entity = known ? `node:${to.index}.${after.get(made.key)}` : `step:${pass.index}.${s}`,
+        before = instead.get(made.key),
+        taken = before !== undefined && removed.has(before) ? place.get(before)! : tenants.length;
+      place.set(made.key, taken);
+      (tenants[taken] ??= []).push({ node, entity, reads: made.inputs.map(key => names.get(key)!), life: { born: now, died: FOREVER } });
+      names.set(made.key, nodeName(node));
+      inputs.set(made.key, [...made.inputs]);
+      made.inputs.forEach(a => connect(a, made.key, now));
     }
-    for (const [reader, port, fresh] of (step.rewired ?? []) as [string, number, string][]) {
-      const b = at.get(reader)!,
-        a = at.get(fresh)!;
+    for (const [reader, port, fresh] of rewired) {
       if (port < 0) continue;
-      const old = ends.get(b)?.find(wire => wire.b === b && wire.a === current[b]![port] && wire.died === FOREVER);
-      if (old) old.died = s + 1;
-      current[b]![port] = a;
-      connect(a, b, s + 1);
+      die(reader, now, inputs.get(reader)![port]!);
+      inputs.get(reader)![port] = fresh;
+      connect(fresh, reader, now);
     }
     for (const key of step.removed) {
-      const gone = at.get(key)!;
-      lives[gone]!.died = s + 1;
-      for (const wire of ends.get(gone) ?? []) if (wire.died === FOREVER) wire.died = s + 1;
+      tenants[place.get(key)!]!.find(({ node }) => node.key === key)!.life.died = now;
+      die(key, now);
     }
   });
-  return joined(from.index, nodes, entities, lives, wires, pass.rewrites.length);
+  // The layout makes room for the widest of each place.
+  const widest = tenants.map(all => all.map(({ node }) => node).reduce((a, b) => (room(b, doc) > room(a, doc) ? b : a)));
+  const made = joined(from.index, widest, tenants.map(([first]) => first!.entity), tenants.map((_, i) => ({ born: i, died: 0 })), wires.filter(({ a, b }) => a !== b), pass.rewrites.length);
+  return { ...made, tenants: made.lives.map(({ born }) => tenants[born]!) };
 }
 
 export type Change = "same" | "rewired" | "changed" | "moved" | "removed" | "made" | "added";

@@ -9,93 +9,93 @@ import { Scene } from "./scene.ts";
 
 export class View implements Mounted {
   host: Host | null = null;
-  private scene: Scene | null = null;
-  private asked = 0;
-  private rev = -1;
-  private handle: Handle | null = null;
-  private stop = () => {};
-  private destroyed = false;
-  private shown = true;
-  private readonly observer: IntersectionObserver;
-  private readonly waiting = h("div", { class: "gdlab gd-wait", role: "status" }, "gdlab: waiting for the graph …");
+  #scene: Scene | null = null;
+  #asked = 0;
+  #rev = -1;
+  #handle: Handle | null = null;
+  #stop = () => {};
+  #destroyed = false;
+  #shown = true;
+  readonly #observer: IntersectionObserver;
+  readonly #waiting = h("div", { class: "gdlab gd-wait", role: "status" }, "gdlab: waiting for the graph …");
 
   constructor(private readonly el: HTMLElement) {
     insertStyle(el);
-    el.append(this.waiting);
-    this.observer = new IntersectionObserver(entries => {
-      this.shown = entries.at(-1)!.isIntersecting;
-      this.handle?.show(this.shown);
+    el.append(this.#waiting);
+    this.#observer = new IntersectionObserver(entries => {
+      this.#shown = entries.at(-1)!.isIntersecting;
+      this.#handle?.show(this.#shown);
     });
-    this.observer.observe(el);
+    this.#observer.observe(el);
   }
 
   /** Draw another document; what is open and selected stays. An older call that is still unpacking is dropped. */
   update(payload: Payload): void {
-    const asked = ++this.asked;
+    const asked = ++this.#asked;
     openDoc(payload).then(
       doc => {
-        if (asked === this.asked && !this.destroyed) this.draw(doc);
+        if (asked === this.#asked && !this.#destroyed) this.#draw(doc);
       },
       (error: unknown) => {
-        if (asked === this.asked && !this.scene) replace(this.waiting, `gdlab: ${error instanceof Error ? error.message : String(error)}`);
+        if (asked === this.#asked && !this.#scene) replace(this.#waiting, `gdlab: ${error instanceof Error ? error.message : String(error)}`);
       },
     );
   }
 
   goLive(host: Host): void {
-    if (host === this.host || this.destroyed) return;
-    this.leave();
+    if (host === this.host || this.#destroyed) return;
+    this.#leave();
     this.host = host;
-    this.rev = -1;
-    this.stop = host.listen(() => this.hostChanged());
-    if (this.asked === 0 || this.scene) this.attach();
-    this.hostChanged();
+    this.#rev = -1;
+    this.#stop = host.listen(() => this.#hostChanged());
+    if (this.#asked === 0 || this.#scene) this.#attach();
+    this.#hostChanged();
   }
 
   destroy(): void {
-    this.destroyed = true;
-    this.leave();
-    this.observer.disconnect();
-    this.scene?.destroy();
-    this.scene = null;
-    this.waiting.remove();
+    this.#destroyed = true;
+    this.#leave();
+    this.#observer.disconnect();
+    this.#scene?.destroy();
+    this.#scene = null;
+    this.#waiting.remove();
   }
 
   /** The first word says which document is drawn: so only when it is known. */
-  private attach(): void {
-    if (!this.host || this.handle) return;
-    this.handle = this.host.attach(this.scene?.doc.id ?? null);
-    this.handle.show(this.shown);
+  #attach(): void {
+    if (!this.host || this.#handle) return;
+    this.#handle = this.host.attach(this.#scene?.doc.id ?? null);
+    this.#handle.show(this.#shown);
   }
 
-  private leave(): void {
-    this.stop();
-    this.handle?.detach();
-    this.handle = null;
+  #leave(): void {
+    this.#stop();
+    this.#handle?.detach();
+    this.#handle = null;
     this.host = null;
   }
 
-  private hostChanged(): void {
+  #hostChanged(): void {
     const { host } = this;
     // The document of the output itself comes first: it says which view is open.
-    const opening = this.asked > 0 && !this.scene;
-    if (host?.doc && !opening && host.doc.rev > Math.max(this.rev, this.scene?.doc.rev ?? -1)) {
-      this.rev = host.doc.rev;
+    const opening = this.#asked > 0 && !this.#scene;
+    if (host?.doc && !opening && host.doc.rev > Math.max(this.#rev, this.#scene?.doc.rev ?? -1)) {
+      this.#rev = host.doc.rev;
       this.update(host.doc.payload);
     }
-    this.scene?.showLive();
+    this.#scene?.showLive();
   }
 
-  private draw(doc: GraphDoc): void {
-    if (this.scene?.doc.id !== doc.id || this.scene.doc.runs.length !== doc.runs.length) {
-      const scene = new Scene(doc, () => this.host, this.scene?.snapshot ?? null);
-      this.scene?.destroy();
-      this.scene = scene;
-      this.waiting.remove();
+  #draw(doc: GraphDoc): void {
+    if (this.#scene?.doc.id !== doc.id || this.#scene.doc.runs.length !== doc.runs.length) {
+      const scene = new Scene(doc, () => this.host, this.#scene?.snapshot ?? null);
+      this.#scene?.destroy();
+      this.#scene = scene;
+      this.#waiting.remove();
       this.el.append(scene.chrome.root);
       scene.show(false);
     }
-    this.attach();
-    if (this.host && this.host.doc && this.host.doc.rev > doc.rev) this.hostChanged();
+    this.#attach();
+    if (this.host && this.host.doc && this.host.doc.rev > doc.rev) this.#hostChanged();
   }
 }

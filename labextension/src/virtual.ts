@@ -7,16 +7,16 @@ const WHOLE = 300,
 
 /** Rows `0 … count` of a scroller; `make` draws one, `changed` is told when others were drawn. */
 export class Rows {
-  private first = -1;
-  private last = -1;
+  #first = -1;
+  #last = -1;
   private count = 0;
-  private make: (index: number) => HTMLElement = () => h("div");
-  private readonly above: HTMLElement;
-  private readonly below: HTMLElement;
-  private readonly listen = () => {
-    if (this.draw()) this.changed();
+  #make: (index: number) => HTMLElement = () => h("div");
+  readonly #above: HTMLElement;
+  readonly #below: HTMLElement;
+  readonly #listen = () => {
+    if (this.#draw()) this.changed();
   };
-  private readonly observer = new ResizeObserver(this.listen);
+  readonly #observer = new ResizeObserver(this.#listen);
 
   constructor(
     private readonly scroller: HTMLElement,
@@ -25,59 +25,59 @@ export class Rows {
     private readonly changed: () => void,
   ) {
     const spacer = () => (el instanceof HTMLTableSectionElement ? h("tr", { class: "gd-spacer" }, h("td", { colspan: 9 })) : h("div"));
-    this.above = spacer();
-    this.below = spacer();
-    scroller.addEventListener("scroll", this.listen, { passive: true });
-    this.observer.observe(scroller);
+    this.#above = spacer();
+    this.#below = spacer();
+    scroller.addEventListener("scroll", this.#listen, { passive: true });
+    this.#observer.observe(scroller);
   }
 
   /** Another list in the same place. */
   set(count: number, make: (index: number) => HTMLElement): void {
     this.count = count;
-    this.make = make;
-    this.first = this.last = -1;
-    this.draw();
+    this.#make = make;
+    this.#first = this.#last = -1;
+    this.#draw();
   }
 
   /** Scrolls to a row, unless it is in sight; true when other rows were drawn. */
   bring(index: number): boolean {
     const { scroller, height } = this,
-      top = this.top() + index * height - scroller.scrollTop;
+      top = this.#top() + index * height - scroller.scrollTop;
     if (this.count <= WHOLE || (top >= 0 && top + height <= scroller.clientHeight)) return false;
     scroller.scrollTop += top - scroller.clientHeight / 3;
-    return this.draw();
+    return this.#draw();
   }
 
   destroy(): void {
-    this.observer.disconnect();
-    this.scroller.removeEventListener("scroll", this.listen);
+    this.#observer.disconnect();
+    this.scroller.removeEventListener("scroll", this.#listen);
   }
 
   /** Where the list begins in what is scrolled. */
-  private top(): number {
+  #top(): number {
     const { el, scroller } = this;
     return el.isConnected ? el.getBoundingClientRect().top - scroller.getBoundingClientRect().top + scroller.scrollTop : 0;
   }
 
-  private draw(): boolean {
+  #draw(): boolean {
     const { count, height, scroller } = this;
     const whole = count <= WHOLE,
-      at = whole ? 0 : (scroller.scrollTop - this.top()) / height;
+      at = whole ? 0 : (scroller.scrollTop - this.#top()) / height;
     const shown = (scroller.clientHeight || 600) / height;
     const first = whole ? 0 : Math.min(Math.max(0, Math.floor(at) - AROUND), count),
       last = whole ? count : Math.min(count, Math.ceil(Math.max(0, at + shown)) + AROUND);
     // Half of what is around may be used up before anything is drawn again.
-    const inside = first >= this.first && last <= this.last && last - first >= this.last - this.first - 4;
-    if (inside || (this.first >= 0 && Math.abs(first - this.first) < AROUND / 2 && Math.abs(last - this.last) < AROUND / 2)) return false;
-    this.first = first;
-    this.last = last;
+    const inside = first >= this.#first && last <= this.#last && last - first >= this.#last - this.#first - 4;
+    if (inside || (this.#first >= 0 && Math.abs(first - this.#first) < AROUND / 2 && Math.abs(last - this.#last) < AROUND / 2)) return false;
+    this.#first = first;
+    this.#last = last;
     const space = (element: HTMLElement, rows: number) => {
       element.style.height = `${rows * height}px`;
       element.hidden = rows === 0;
     };
-    space(this.above, first);
-    space(this.below, count - last);
-    this.el.replaceChildren(this.above, ...Array.from({ length: last - first }, (_, i) => this.make(first + i)), this.below);
+    space(this.#above, first);
+    space(this.#below, count - last);
+    this.el.replaceChildren(this.#above, ...Array.from({ length: last - first }, (_, i) => this.#make(first + i)), this.#below);
     return true;
   }
 }

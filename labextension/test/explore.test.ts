@@ -5,11 +5,12 @@ import { readFileSync } from "node:fs";
 import { cwd } from "node:process";
 import { test } from "node:test";
 import { Cells, type Item, type Rect } from "../src/cells.ts";
-import { readDoc, type Json } from "../src/doc.ts";
+import { readDoc, type Json, type Stage } from "../src/doc.ts";
 import { around, partLayout } from "../src/explore.ts";
 import { brackets, folded, opened } from "../src/groups.ts";
 import { layoutOf } from "../src/layouts.ts";
 import { Merged } from "../src/merged.ts";
+import { overlaysOf, sayings } from "../src/overlays.ts";
 import { hits, parseQuery } from "../src/query.ts";
 import { differing, replayed } from "../src/union.ts";
 import { random } from "./fixture.ts";
@@ -80,11 +81,13 @@ test("a replay begins and ends with the stages of its pass, and never moves a no
     const union = replayed(doc, pass);
     for (const [k, stage] of [[0, doc.stages[pass.from]!], [union.steps, doc.stages[pass.to]!]] as const) {
       const lives = (each: { born: number; died: number }) => each.born <= k && k < each.died;
-      const keys = union.stage.nodes.flatMap((node, i) => (lives(union.lives[i]!) ? [node.key] : []));
-      assert.deepEqual(keys.sort(), stage.nodes.map(node => node.key).sort());
-      const wires = union.wires.filter(lives).map(({ a, b }) => `${union.stage.nodes[a]!.key} ${union.stage.nodes[b]!.key}`);
+      const there = union.tenants.map(all => all.filter(({ life }) => lives(life)).map(({ node }) => node.key));
+      assert.ok(there.every(keys => keys.length <= 1), "a place holds one node at a time");
+      assert.deepEqual(there.flat().sort(), stage.nodes.map(node => node.key).sort());
+      const wires = union.wires.filter(lives).map(({ a, b }) => `${there[a]} ${there[b]}`);
       assert.deepEqual(wires.sort(), stage.nodes.flatMap(node => node.inputs.map(a => `${stage.nodes[a]!.key} ${node.key}`)).sort());
     }
+    for (const all of union.tenants) for (const [i, { life }] of all.entries()) assert.ok(i === 0 || life.born === all[i - 1]!.life.died, "what comes instead of a node stands in its place");
     const layout = layoutOf(union.stage, doc.types);
     assert.equal("boxes" in layout && layout.boxes.length, union.stage.nodes.length);
   }
@@ -136,4 +139,34 @@ test("all groups are open in a small graph, two levels in a larger one; brackets
   const [series, ...others] = [spans.filter(each => each.label === "block ×12"), spans.filter(each => each.label === "block")].flat();
   assert.equal(others.length, 12);
   assert.equal(others.every(each => series!.top <= each.top && series!.bottom >= each.bottom && series!.track > each.track), true);
+});
+
+/** A stage by hand: the inputs and the group of each node. */
+const byHand = (rows: [inputs: number[], group: number][], groups: number): Stage => {
+  const nodes = rows.map(([inputs, group], i) => ({ ...doc.stages[0]!.nodes[2]!, key: `n${i}`, inputs, group, twin: -1, lane: "forward" }));
+  const users = nodes.map((_, a) => nodes.flatMap((node, b) => (node.inputs.includes(a) ? [b] : [])));
+  const rowsOf = Array.from({ length: groups }, (_, g) => ({ key: `g${g}`, parent: -1, label: `g${g}`, kind: "call", repeat: 1 }));
+  return { ...doc.stages[0]!, nodes, users, groups: rowsOf, layout: null };
+};
+
+test("of two closed groups that make a circle the smaller opens, and that is told", () => {
+  // 1 and 4 are one group, 2, 3 and 5 the other; each reads the other: 1 → 2 and 3 → 4.
+  const stage = byHand([[[], -1], [[0], 0], [[1], 1], [[0], 1], [[3], 0], [[2, 4], 1]], 2);
+  const found = folded(doc, stage, new Set())!;
+  assert.deepEqual([found.forced, [...found.open]], ["g0", [0]]);
+  assert.deepEqual(found.group.filter(g => g >= 0).length >= 1 && found.group.includes(0), false);
+  assert.equal(folded(doc, stage, new Set([0, 1])), null);
+});
+
+test("a closed group says the sum, the greatest or the mean of its nodes, or nothing", () => {
+  const stage = byHand([[[], -1], [[0], 0], [[1], 0], [[2], -1]], 1),
+    values = { "0": 1, "1": 10, "2": 30, "3": 2 };
+  const of = (aggregate: "sum" | "max" | "mean" | "none") => {
+    const own = { ...doc, overlays: [{ id: "mine", label: "mine", unit: "J", stage: stage.index, values, aggregate }] };
+    return sayings(own, stage, overlaysOf(own).mine!, [[0], [1, 2], [3]]);
+  };
+  assert.deepEqual(of("sum"), [1, 40, 2]);
+  assert.deepEqual(of("max"), [1, 30, 2]);
+  assert.deepEqual(of("mean"), [1, 20, 2]);
+  assert.deepEqual(of("none"), [1, null, 2]);
 });

@@ -1,11 +1,11 @@
 // The arena: x = dispatch order, reusable slots to scale below each other, pinned buffers as strips, the peak, the play-head.
 
 import type { IntervalRecord, Plan } from "../doc.ts";
-import { reveal, s } from "../dom.ts";
+import { reveal, s, type Child } from "../dom.ts";
 import { bytes, plural } from "../format.ts";
 import { cut, familyClass } from "../graph.ts";
 import { Merged, type Block } from "../merged.ts";
-import { body, choice, empty, frame, type Context, type MakePane } from "../pane.ts";
+import { body, choice, empty, entity, frame, type Context, type MakePane } from "../pane.ts";
 import { arrange, isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../slots.ts";
 
 const LEFT = 118,
@@ -13,41 +13,42 @@ const LEFT = 118,
   TOP = 20,
   GAP = 4,
   AXIS = 24,
-  DENSE = 400; // intervals
+  DENSE = 400, // intervals
+  KEPT = "kept from the first dispatch to the last";
 
 class ArenaPicture {
-  private readonly count: number;
-  private readonly dense: boolean;
-  private readonly merged = new Merged();
-  private readonly over = s("g");
-  private places: { index: number; top: number; row: Row }[] = [];
+  readonly #count: number;
+  readonly #dense: boolean;
+  readonly #merged = new Merged();
+  readonly #over = s("g");
+  #places: { index: number; top: number; row: Row }[] = [];
   constructor(
     private readonly plan: Plan,
     private readonly width: number,
     private readonly toggle: (kind: string) => void,
   ) {
-    this.count = Math.max(1, plan.dispatches.length);
-    this.dense = plan.intervals.length > DENSE;
+    this.#count = Math.max(1, plan.dispatches.length);
+    this.#dense = plan.intervals.length > DENSE;
   }
 
   x(dispatch: number): number {
-    return LEFT + ((this.width - LEFT - RIGHT) * dispatch) / this.count;
+    return LEFT + ((this.width - LEFT - RIGHT) * dispatch) / this.#count;
   }
 
   /** Where an interval stands in its row. */
-  private place(index: number, top: number, row: Row): { from: number; y: number; width: number; height: number } {
+  #place(index: number, top: number, row: Row): { from: number; y: number; width: number; height: number } {
     const interval = this.plan.intervals[index]!,
       pinned = isPinned(interval);
     const from = this.x(pinned ? 0 : interval.first),
-      to = this.x(pinned && interval.first < 0 ? this.count : Math.min(this.count, interval.last + 1));
+      to = this.x(pinned && interval.first < 0 ? this.#count : Math.min(this.#count, interval.last + 1));
     const height = pinned ? row.height - 2 : Math.max(THINNEST - 2, Math.round(interval.nbytes * row.unit) - 2);
     return { from, y: pinned ? top : top + Math.round(interval.offset * row.unit), width: Math.max(3, to - from - 1), height };
   }
 
   /** Of very many intervals only the lit ones are elements; the others are a few shapes (merged.ts). */
-  private block(index: number, top: number, row: Row): Block {
-    const { from, y, width, height } = this.place(index, top, row),
-      step = (this.x(this.count) - LEFT) / row.intervals.length,
+  #shape(index: number, top: number, row: Row): Block {
+    const { from, y, width, height } = this.#place(index, top, row),
+      step = (this.x(this.#count) - LEFT) / row.intervals.length,
       left = row.folded ? LEFT + row.intervals.indexOf(index) * step : from;
     return {
       left,
@@ -60,11 +61,11 @@ class ArenaPicture {
   }
 
   light(lit: ReadonlySet<string>, selected: readonly string[]): void {
-    if (!this.dense) return;
-    this.merged.light(lit);
-    const found = this.places.filter(({ index }) => lit.has(`interval:${index}`)).slice(0, 200);
-    this.over.replaceChildren(...found.map(({ index, top, row }) => {
-      const made = this.interval(index, top, row.folded ? { ...row, folded: false } : row);
+    if (!this.#dense) return;
+    this.#merged.light(lit);
+    const found = this.#places.filter(({ index }) => lit.has(`interval:${index}`)).slice(0, 200);
+    this.#over.replaceChildren(...found.map(({ index, top, row }) => {
+      const made = this.#interval(index, top, row.folded ? { ...row, folded: false } : row);
       made.setAttribute("data-lit", "");
       if (selected.includes(`interval:${index}`)) made.setAttribute("data-selected", "");
       return made;
@@ -72,69 +73,53 @@ class ArenaPicture {
   }
 
   at(x: number, y: number): string | null {
-    return this.dense ? this.merged.at(x, y, 2) : null;
+    return this.#dense ? this.#merged.at(x, y, 2) : null;
   }
 
-  private interval(index: number, top: number, row: Row): SVGGElement {
+  #interval(index: number, top: number, row: Row): SVGGElement {
     const interval = this.plan.intervals[index]!,
       pinned = isPinned(interval);
-    const { from, y, width, height } = this.place(index, top, row);
+    const { from, y, width, height } = this.#place(index, top, row);
     const name = interval.name || `buffer ${index}`,
       label = pinned ? `${cut(name, 28)} ${bytes(interval.nbytes)}` : cut(name, 28);
     const alias = interval.alias_of >= 0 ? `\nin the place of ${this.plan.intervals[interval.alias_of]?.name ?? interval.alias_of}` : "";
     const life = pinned
-      ? "kept from the first dispatch to the last"
+      ? KEPT
       : `written by dispatch ${interval.first}, last read by ${interval.last}`;
     const fits = (text: string) => text.length * 6.6 + 14 <= width;
     const padding = interval.padded > interval.nbytes && !pinned ? Math.round((interval.padded - interval.nbytes) * row.unit) : 0;
-    return s(
-      "g",
-      {
-        class: `gd-interval ${familyClass(interval.family)}`,
-        "data-entity": `interval:${index}`,
-        tabindex: -1,
-        role: "button",
-        "aria-label": `buffer ${name}, ${bytes(interval.nbytes)}, ${life}`,
-        "data-alias": interval.alias_of >= 0,
-      },
-      s(
-        "title",
-        null,
-        `${name}: ${bytes(interval.nbytes)} (${interval.kind})\n${life}${interval.pinned ? `\npinned: ${interval.pinned}` : ""}${alias}`,
-      ),
-      s("rect", { class: "gd-shape", x: from, y, width, height: Math.min(height, row.height - 2), rx: 3 }),
+    return this.#block(index, life + alias, { x: from, y, width, height: Math.min(height, row.height - 2) }, [
       padding > 1 && s("rect", { class: "gd-padding", x: from, y: y + height, width, height: padding }),
       fits(label) && s("text", { x: from + 8, y: y + Math.min(height, row.height - 2) / 2 + 4 }, label),
       pinned && (fits(`${label}   `) || !fits(label)) && s("circle", { class: "gd-pin", cx: from + width - 9, cy: y + (row.height - 2) / 2, r: 3 }),
+    ]);
+  }
+
+  /** The rectangle of an interval, with what is told of it. */
+  #block(index: number, told: string, place: { x: number; y: number; width: number; height: number }, inside: Child[]): SVGGElement {
+    const interval = this.plan.intervals[index]!,
+      name = interval.name || `buffer ${index}`,
+      pinned = interval.pinned ? `\npinned: ${interval.pinned}` : "";
+    return s(
+      "g",
+      { class: `gd-interval ${familyClass(interval.family)}`, ...entity(`interval:${index}`, `buffer ${name}, ${bytes(interval.nbytes)}, ${told}`), "data-alias": interval.alias_of >= 0 },
+      s("title", null, `${name}: ${bytes(interval.nbytes)} (${interval.kind})\n${told}${pinned}`),
+      s("rect", { class: "gd-shape", ...place, rx: 3 }),
+      ...inside,
     );
   }
 
   /** Several pinned buffers of one kind share a strip in equal parts; its label gives each a strip of its own. */
-  private folded(row: Row, top: number): SVGElement[] {
+  #folded(row: Row, top: number): SVGElement[] {
     const total = row.intervals.reduce((sum, index) => sum + this.plan.intervals[index]!.nbytes, 0);
-    const step = (this.x(this.count) - LEFT) / row.intervals.length,
+    const step = (this.x(this.#count) - LEFT) / row.intervals.length,
       height = row.height - 2;
     const label = (interval: IntervalRecord) => `${cut(interval.name, 28)} ${bytes(interval.nbytes)}`;
     const fit = row.intervals.every(index => label(this.plan.intervals[index]!).length * 6.6 + 14 <= step);
     const parts = row.intervals.map((index, i) => {
       const interval = this.plan.intervals[index]!;
-      return s(
-        "g",
-        {
-          class: `gd-interval ${familyClass(interval.family)}`,
-          "data-entity": `interval:${index}`,
-          tabindex: -1,
-          role: "button",
-          "aria-label": `buffer ${interval.name}, ${bytes(interval.nbytes)}`,
-        },
-        s(
-          "title",
-          null,
-          `${interval.name}: ${bytes(interval.nbytes)} (${interval.kind})${interval.pinned ? `\npinned: ${interval.pinned}` : ""}`,
-        ),
-        s("rect", { class: "gd-shape", x: LEFT + i * step, y: top, width: Math.max(2, step - 1), height, rx: 3 }),
-        fit && s("text", { x: LEFT + i * step + 8, y: top + height / 2 + 4 }, label(interval)),
-      );
+      const text = fit && s("text", { x: LEFT + i * step + 8, y: top + height / 2 + 4 }, label(interval));
+      return this.#block(index, KEPT, { x: LEFT + i * step, y: top, width: Math.max(2, step - 1), height }, [text]);
     });
     return fit
       ? parts
@@ -148,7 +133,7 @@ class ArenaPicture {
         ];
   }
 
-  private label(row: Row, top: number, first: boolean): SVGElement {
+  #label(row: Row, top: number, first: boolean): SVGElement {
     const y = top + Math.min(row.height, 60) / 2 + 3;
     if (!row.folded && !(row.kind && first && row.intervals.length === 1 && shares(this.plan, row.kind)))
       return s("text", { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" }, first || !row.kind ? row.label : "");
@@ -186,30 +171,30 @@ class ArenaPicture {
     let top = TOP,
       before = "";
     for (const row of arrangement.rows) {
-      grounds.push(s("rect", { class: "gd-slotrow", x: LEFT, y: top, width: this.x(this.count) - LEFT, height: row.height - 2, rx: 3 }));
-      parts.push(this.label(row, top, row.kind !== before || !row.kind));
-      if (this.dense) for (const index of row.intervals) this.places.push({ index, top, row });
-      else parts.push(...(row.folded ? this.folded(row, top) : row.intervals.map(index => this.interval(index, top, row))));
+      grounds.push(s("rect", { class: "gd-slotrow", x: LEFT, y: top, width: this.x(this.#count) - LEFT, height: row.height - 2, rx: 3 }));
+      parts.push(this.#label(row, top, row.kind !== before || !row.kind));
+      if (this.#dense) for (const index of row.intervals) this.#places.push({ index, top, row });
+      else parts.push(...(row.folded ? this.#folded(row, top) : row.intervals.map(index => this.#interval(index, top, row))));
       before = row.kind;
       top += row.height + (row.kind ? 2 : GAP);
     }
-    this.merged.show(
-      this.places.map(({ index, top: at, row }) => this.block(index, at, row)),
+    this.#merged.show(
+      this.#places.map(({ index, top: at, row }) => this.#shape(index, at, row)),
       new Set(),
     );
     return s(
       "svg",
       { class: "gd-arena", width: this.width, height: top + AXIS, viewBox: `0 0 ${this.width} ${top + AXIS}` },
       ...grounds,
-      ...(this.dense ? [this.merged.el, this.over] : this.bands(top)),
+      ...(this.#dense ? [this.#merged.el, this.#over] : this.#bands(top)),
       ...parts,
-      ...this.axis(top),
-      ...this.peak(top),
+      ...this.#axis(top),
+      ...this.#peak(top),
       s("g", { class: "gd-playhead" }),
     );
   }
 
-  private bands(bottom: number): SVGElement[] {
+  #bands(bottom: number): SVGElement[] {
     return this.plan.groups
       .filter((_, g) => g % 2 === 1)
       .map(({ start, stop }) =>
@@ -217,21 +202,15 @@ class ArenaPicture {
       );
   }
 
-  private axis(bottom: number): SVGElement[] {
-    const every = Math.max(1, Math.ceil((this.count * 26) / (this.width - LEFT - RIGHT)));
+  #axis(bottom: number): SVGElement[] {
+    const every = Math.max(1, Math.ceil((this.#count * 26) / (this.width - LEFT - RIGHT)));
     return this.plan.dispatches.flatMap((dispatch, k) =>
       k % every > 0
         ? []
         : [
             s(
               "g",
-              {
-                class: "gd-axisdispatch",
-                "data-entity": `dispatch:${k}`,
-                tabindex: -1,
-                role: "button",
-                "aria-label": `dispatch ${k}, ${dispatch.label}`,
-              },
+              { class: "gd-axisdispatch", ...entity(`dispatch:${k}`, `dispatch ${k}, ${dispatch.label}`) },
               s("title", null, `${k} ${dispatch.label}`),
               s("rect", { class: "gd-hit", x: this.x(k), y: bottom, width: this.x(k + 1) - this.x(k), height: AXIS }),
               s("text", { class: "gd-axis", x: (this.x(k) + this.x(k + 1)) / 2, y: bottom + 15, "text-anchor": "middle" }, k),
@@ -240,7 +219,7 @@ class ArenaPicture {
     );
   }
 
-  private peak(bottom: number): SVGElement[] {
+  #peak(bottom: number): SVGElement[] {
     const { peak_group: group, peak_bytes: nbytes } = this.plan.memory;
     const at = this.plan.groups[group ?? -1];
     if (!at || !nbytes) return [];

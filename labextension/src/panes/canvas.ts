@@ -12,7 +12,7 @@ export class Canvas {
   readonly el = h("div", { class: "gd-canvas" });
   private camera: Camera | null = null;
   private picture: Picture | null = null;
-  private laying: Laying | null = null;
+  #laying: Laying | null = null;
 
   constructor(
     private readonly context: Context,
@@ -24,20 +24,24 @@ export class Canvas {
   draw(stage: Stage, dress: Dress): void {
     this.destroy();
     const layout = layoutOf(stage, this.context.doc.types);
-    if (!("done" in layout)) return this.put(stage, layout, dress);
-    this.laying = layout;
+    if (!("done" in layout)) return this.#put(stage, layout, dress);
+    this.#laying = layout;
     this.el.replaceChildren(h("p", { class: "gd-laying" }, `Laying out ${stage.nodes.length} nodes …`));
     layout.done.then(
       done => {
-        if (this.laying !== layout) return;
-        this.put(stage, done, dress);
+        if (this.#laying !== layout) return;
+        this.#put(stage, done, dress);
         this.context.redrawn(this.key);
       },
       () => {},
     );
   }
 
-  private put(stage: Stage, layout: Layout, dress: Dress): void {
+  /** The graph that is drawn now. */
+  stage: Stage | null = null;
+
+  #put(stage: Stage, layout: Layout, dress: Dress): void {
+    this.stage = stage;
     const picture = drawStage(this.context.doc, stage, layout, dress);
     const camera = new Camera(this.group, picture.svg, picture.width, picture.height, picture.boxes > MANY, picture.axis, (seen, zoom) => {
       if (picture.look(seen, zoom)) this.context.redrawn(this.key);
@@ -55,12 +59,12 @@ export class Canvas {
     this.camera?.seen();
   }
 
-  /** Scrolls to the first of these that is drawn, unless one is in sight. */
+  /** Scrolls to these, to the first of them where not all fit. */
   look(entities: readonly string[]): void {
     const { camera, picture } = this;
     if (!camera || !picture) return;
     const places = entities.map(each => picture.placeOf(each)).filter(place => place !== null);
-    if (places[0] && !places.some(place => camera.inSight(place))) camera.bring(places[0]);
+    camera.gather(places);
   }
 
   join(lit: ReadonlySet<string>): void {
@@ -68,8 +72,8 @@ export class Canvas {
   }
 
   destroy(): void {
-    this.laying?.cancel();
+    this.#laying?.cancel();
     this.camera?.destroy();
-    this.laying = this.camera = this.picture = null;
+    this.#laying = this.camera = this.picture = null;
   }
 }

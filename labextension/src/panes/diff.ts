@@ -56,5 +56,5 @@ export const diffPane: MakePane = context => {
     });
   };
   draw();
-  return { el, lit: lit => canvas.join(lit), destroy: () => canvas.destroy() };
+  return { el, lit: lit => canvas.join(lit), walked: () => canvas.stage, destroy: () => canvas.destroy() };
 };

@@ -27,7 +27,7 @@ function zoomButtons(group: CameraGroup): HTMLElement {
     "span",
     { class: "gd-zoom", role: "group", "aria-label": "zoom" },
     button("zoom out", { "data-command": "zoom-out", class: "gd-mini", on: { click: () => Camera.step(group, -1) } }, "\u2212"),
-    button("zoom to fit", { "data-command": "zoom-fit", class: "gd-mini", on: { click: () => group.fit() } }, "fit"),
+    button("zoom to fit; again: all of it", { "data-command": "zoom-fit", class: "gd-mini", on: { click: () => group.fit() } }, "fit"),
     button("zoom in", { "data-command": "zoom-in", class: "gd-mini", on: { click: () => Camera.step(group, 1) } }, "+"),
   );
 }
@@ -50,6 +50,7 @@ function picturePane(
     laying: Laying | null = null,
     waiting: ReturnType<typeof setTimeout> | undefined,
     open: { stage: Stage; groups: Set<number> } | null = null,
+    walked: Stage | null = null,
     shown = ""; // overlay, reach and seeds of the picture
   const el = frame(key, "", "", []);
   const end = () => {
@@ -81,9 +82,9 @@ function picturePane(
     };
     const controls = [choice("stage", options, at, pick), zoom && stage ? zoomButtons(group) : null];
     const kept = stage ? part(stage) : null;
-    if (stage && open?.stage !== stage) open = { stage, groups: opened(stage) };
+    if (stage && open?.stage !== stage) open = { stage, groups: opened(stage, context.doc.view?.depth) };
     const fold = stage && !kept && stage.groups.length > 0 ? folded(doc, stage, open!.groups) : null;
-    const told = !stage ? "" : fold ? `${plural(fold.stage.nodes.length, "node")} for ${fact(stage)}` : kept ? `showing ${kept.size} of ${fact(stage)}` : fact(stage);
+    const told = !stage ? "" : fold ? `${plural(fold.stage.nodes.length, "node")} for ${fact(stage)}${fold.forced && `; ${fold.forced} stays open, closed it would make a circle`}` : kept ? `showing ${kept.size} of ${fact(stage)}` : fact(stage);
     const made = frame(key, stage ? title(stage) : (TITLES[key] ?? key), told, [], controls);
     el.setAttribute("aria-label", stage ? title(stage) : key);
     const put = (...parts: Node[]) => el.replaceChildren(...made.childNodes, ...parts);
@@ -120,19 +121,20 @@ function picturePane(
     look(context.lit());
   };
   const drawn = (stage: Stage, layout: Layout, fold: Folded | null, part: boolean): Node[] => {
-    const painted = paint(doc, stage, context.ui().overlay),
+    const painted = paint(doc, stage, context.ui().overlay, fold?.members),
       grouped = stage.groups.length > 0 && !part;
-    const of = (index: number) => (fold ? (fold.group[index]! < 0 ? fold.members[index]![0]! : -1) : index);
     const node = (index: number) => {
-      const style = painted && of(index) >= 0 ? painted.style(of(index)) : null,
-        closed = fold?.group[index] ?? -1;
-      return { style, "data-heat": style !== null, "data-group": closed >= 0 ? closed : grouped ? (stage.nodes[of(index)]!.group >= 0 ? stage.nodes[of(index)]!.group : null) : null };
+      const style = painted?.style(index) ?? null,
+        closed = fold?.group[index] ?? -1,
+        group = closed >= 0 ? closed : grouped ? stage.nodes[fold ? fold.members[index]![0]! : index]!.group : -1;
+      return { style, "data-heat": style !== null, "data-group": group >= 0 ? group : null };
     };
-    picture = drawStage(doc, fold?.stage ?? stage, layout, {
+    walked = fold?.stage ?? stage;
+    picture = drawStage(doc, walked, layout, {
       node,
-      told: index => [painted && of(index) >= 0 ? painted.told(of(index)) : "", (fold?.group[index] ?? -1) >= 0 ? "double click, or Space: open" : ""].filter(Boolean).join("\n"),
+      told: index => [painted?.told(index), (fold?.group[index] ?? -1) >= 0 ? "double click, or Space: open" : ""].filter(Boolean).join("\n"),
       ...(fold ? { members: fold.members } : {}),
-      brackets: grouped ? brackets(stage, open!.groups, layout, fold?.members ?? null) : [],
+      brackets: grouped ? brackets(stage, fold?.open ?? open!.groups, layout, fold?.members ?? null) : [],
     });
     const made = new Camera(group, picture.svg, picture.width, picture.height, picture.boxes > MANY, picture.axis, (seen, scale) => {
       if (picture?.look(seen, scale)) context.redrawn(key);
@@ -144,7 +146,6 @@ function picturePane(
     };
     const roles = { role: "application", "aria-roledescription": "computation graph", "aria-label": `${title(stage)}, ${plural(stage.nodes.length, "node")}. ${HELP}` };
     Object.entries(roles).forEach(([name, value]) => made.el.setAttribute(name, value));
-    made.el.dataset.stage = String(stage.index);
     const groupAt = (event: Event) => (event.target as Element).closest("[data-group]")?.getAttribute("data-group") ?? null;
     made.el.addEventListener("gd-toggle", event => toggle(Number(groupAt(event))));
     made.el.addEventListener("dblclick", event => {
@@ -198,6 +199,7 @@ function picturePane(
       return true;
     },
     lit: lit => picture?.join(showPartners(lit)),
+    walked: () => walked,
     destroy: end,
   };
 }
@@ -245,7 +247,7 @@ export function laneStages(stages: readonly Stage[]): Choice[] {
 export const lanesPane: MakePane = context => {
   const choices = laneStages(context.doc.stages);
   const many = (stage: Stage) => stage.nodes.filter(node => node.inputs.length > 0).length > MANY;
-  const fact = (stage: Stage) => `${nodesFact(stage)}; dashed = kept for the way back${many(stage) ? ", drawn where it is lit" : ""}`;
+  const fact = (stage: Stage) => `${nodesFact(stage)}; dashed = kept${many(stage) ? ", where lit" : " for the way back"}`;
   return picturePane(
     context,
     "lanes",

@@ -4,7 +4,7 @@ import type { GraphDoc, KernelRecord, Plan } from "../doc.ts";
 import { h, replace, type Child } from "../dom.ts";
 import { plural, whole } from "../format.ts";
 import { familyClass } from "../graph.ts";
-import { body, empty, facts, frame, highlighted, swatch, type MakePane } from "../pane.ts";
+import { body, empty, entity, facts, frame, highlighted, swatch, type MakePane } from "../pane.ts";
 import { parseEntity } from "../select.ts";
 
 /** "matmul ×5, relu": names once, with how often. */
@@ -44,10 +44,7 @@ function codeLines(doc: GraphDoc, kernel: KernelRecord, index: number): HTMLElem
           "div",
           {
             class: "gd-line",
-            "data-entity": `wgsl:${index}.${i + 1}`,
-            tabindex: -1,
-            role: "button",
-            "aria-label": `WGSL line ${i + 1}: ${text.trim() || "empty"}${from ? `, from ${from}` : ""}`,
+            ...entity(`wgsl:${index}.${i + 1}`, `WGSL line ${i + 1}: ${text.trim() || "empty"}${from ? `, from ${from}` : ""}`),
             title: from ? `from ${from}` : null,
           },
           h("span", { class: "gd-lineno" }, i + 1),
@@ -58,12 +55,23 @@ function codeLines(doc: GraphDoc, kernel: KernelRecord, index: number): HTMLElem
   );
 }
 
+/** The intervals that a dispatch binds, in binding order: what it only reads, then what it writes. */
+function boundTo(plan: Plan, dispatch: number | undefined): number[] {
+  const { reads = [], writes = [] } = plan.dispatches[dispatch ?? -1] ?? {};
+  return [...reads.filter(each => !writes.includes(each)), ...writes];
+}
+
 function kernelFacts(plan: Plan, kernel: KernelRecord, index: number): HTMLElement {
   const constants = Object.entries(kernel.constants ?? {})
     .map(([name, value]) => `${name} = ${String(value)}`)
     .join(", ");
   const used = plan.dispatches.flatMap((dispatch, k) => (dispatch.kernel === index ? [k] : []));
-  const bindings = (kernel.bindings ?? []).map(({ index: at, access, role }) => `${at} ${role} (${access.replace("_", " ")})`).join(", ");
+  const bound = boundTo(plan, used[0]);
+  const bindings = (kernel.bindings ?? []).map(({ index: at, access, role }) => {
+    const text = `${at} ${plan.intervals[bound[at] ?? -1]?.name || role}`,
+      interval = used.length === 1 && bound[at] !== undefined ? `interval:${bound[at]}` : null;
+    return h("button", { type: "button", class: "gd-chip", ...entity(interval, `binding ${text}`), title: `${role}, ${access.replace("_", " ")}` }, used.length === 1 ? text : `${at} ${role}`, access === "read" ? "" : ", written");
+  });
   const chips = used
     .slice(0, 12)
     .map(k =>
@@ -79,7 +87,7 @@ function kernelFacts(plan: Plan, kernel: KernelRecord, index: number): HTMLEleme
     ],
     ["workgroup", h("span", { class: "gd-mono" }, kernel.workgroup_size.join(" × "))],
     ...(constants ? [["constants", h("span", { class: "gd-mono" }, constants)] as [string, Child]] : []),
-    ...(bindings ? [["bindings", h("span", { class: "gd-mono" }, bindings)] as [string, Child]] : []),
+    ...(bindings.length > 0 ? [["bindings", bindings] as [string, Child]] : []),
     ["used by", [plural(used.length, "dispatch"), " ", ...chips, used.length > 12 && ` and ${used.length - 12} more`]],
   ];
   return facts(rows);
@@ -112,10 +120,7 @@ export const kernelsPane: MakePane = context => {
         "div",
         {
           class: "gd-kernel",
-          "data-entity": `kernel:${index}`,
-          tabindex: -1,
-          role: "button",
-          "aria-label": `kernel ${index}, ${labels[index]}, ${lines[index]} lines`,
+          ...entity(`kernel:${index}`, `kernel ${index}, ${labels[index]}, ${lines[index]} lines`),
           title: `${labels[index]}\n${kernel.entry}, ${kernel.variant_reason}`,
         },
         swatch(familyClass(kernel.family)),

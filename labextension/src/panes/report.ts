@@ -1,7 +1,7 @@
 // The OptimizeReport: what the optimizer did in three numbers, which rules, and why not more.
 
 import { nodeName, optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc.ts";
-import { h, replace, type Child } from "../dom.ts";
+import { h, replace, setFlag, type Child } from "../dom.ts";
 import { change, plural, seconds, sig, whole } from "../format.ts";
 import { big, body, button, choice, dot, empty, frame, highlighted, type Context, type MakePane } from "../pane.ts";
 import { parseEntity } from "../select.ts";
@@ -153,9 +153,39 @@ function whyNot(context: Context): { el: HTMLElement; show(pass: Pass | undefine
           replace(el, ask, h("p", { class: "gd-note", "data-level": ok ? "info" : "error" }, said), ...guards.map(guardLine));
         });
       });
-      replace(el, ask);
+      replace(el, ask, typeof asked.a === "string" && without(context, pass, asked.a, text));
     },
   };
+}
+
+/** What if this rule were off (or, in a variant without it, on again)? A variant beside the graph answers. */
+function without(context: Context, pass: Pass, rule: string, label: string): HTMLElement {
+  const off = (pass.options.disable as string[] | undefined) ?? [],
+    on = off.filter(each => each !== rule && each !== label),
+    host = context.host(),
+    told = `${on.length < off.length ? "With" : "Without"} ${label}`;
+  const made = button(told, { class: "gd-button gd-small", "data-command": "what-if", disabled: !host || host.dead || (on.length < off.length && on.length === 0) });
+  made.title = host ? "optimizes again, as a variant beside this one" : "no live kernel to ask: run the cell again";
+  made.addEventListener("click", () => {
+    made.disabled = true;
+    void host!.command("optimize", { disable: on.length < off.length ? on : [...off, rule] }).then(({ ok, error }) => {
+      if (!ok) made.after(h("p", { class: "gd-note", "data-level": "error" }, error?.message ?? "refused"));
+    });
+  });
+  return made;
+}
+
+/** The graph as optimized and its variants, side by side in figures. */
+function variants(passes: readonly Pass[]): Child {
+  const rows = passes.filter(({ key }, i) => i === 0 || !key.endsWith(":full"));
+  if (rows.length < 2) return null;
+  const row = (pass: Pass) => {
+    const report = optimizeReport(pass),
+      name = pass.key.replace(/^optimize:/, "");
+    return h("tr", null, h("td", { class: "gd-rule", title: name }, h("div", { class: "gd-ellipsis" }, name)), h("td", { class: "gd-num" }, whole(report.nodes_after)), h("td", { class: "gd-num" }, sig(report.cost_after)));
+  };
+  const head = h("tr", null, h("th", null, "variant"), h("th", { class: "gd-num" }, "nodes"), h("th", { class: "gd-num" }, "µs"));
+  return [h("h4", null, "What if"), h("table", { class: "gd-table gd-rules" }, h("thead", null, head), h("tbody", null, ...rows.map(row)))];
 }
 
 const guardLine = ([file, line, text]: [string, number, string]): Child => [
@@ -172,7 +202,7 @@ export const reportPane: MakePane = context => {
   const draw = () => {
     const pass = passes[at];
     const report = pass && optimizeReport(pass);
-    const options = passes.map((each, value) => ({ value, text: optimizeReport(each).phase || each.key, title: each.key }));
+    const options = passes.map((each, value) => ({ value, text: each.key.replace(/^optimize:/, ""), title: each.key }));
     const controls = choice("pass", options, at, value => {
       at = value;
       draw();
@@ -183,7 +213,7 @@ export const reportPane: MakePane = context => {
     el.replaceChildren(header, holder);
     holder.replaceChildren();
     if (!pass || !report) return holder.append(empty("This graph has not been optimized. ", h("code", null, `%graph ${context.doc.title || "NAME"}`), " does it."));
-    holder.append(numbers(report), rulesTable(pass, report), h("div", { class: "gd-notfused" }, ...missedList(report)), why.el);
+    holder.append(numbers(report), rulesTable(pass, report), h("div", { class: "gd-notfused" }, ...missedList(report)), why.el, h("div", null, variants(passes)));
     why.show(pass, report);
     for (const note of context.doc.notes) holder.append(h("p", { class: "gd-note", "data-level": note.level }, note.text));
   };
@@ -201,7 +231,11 @@ export const reportPane: MakePane = context => {
       draw();
       return true;
     },
-    lit() {
+    lit(lit) {
+      const pass = passes[at],
+        used = new Set(pass?.rewrites.flatMap((step, i) => (lit.has(`step:${pass.index}.${i}`) ? [step.rule] : [])));
+      const rules = pass ? optimizeReport(pass).rules : [];
+      el.querySelectorAll("[data-entity^=rule]").forEach(row => setFlag(row, "data-some", used.has(rules[Number(row.getAttribute("data-entity")!.split(".")[1])]?.id ?? "")));
       const hidden = el.querySelector<HTMLElement>("tbody[hidden]");
       if (hidden?.querySelector("[data-lit]")) el.querySelector<HTMLButtonElement>(".gd-fold")?.click();
     },

@@ -1,10 +1,10 @@
 // The replay: a slider over the rewrites of a pass. Nodes keep their places, what a step adds glows, what it removes fades.
 
-import { nodeName, typeText, type Pass } from "../doc.ts";
+import { typeText, type Pass } from "../doc.ts";
 import { h, write } from "../dom.ts";
 import { plural, sig } from "../format.ts";
 import { button, choice, empty, frame, replace, select, type MakePane } from "../pane.ts";
-import { replayed, type Union } from "../union.ts";
+import { replayed, type Replay } from "../union.ts";
 import { Canvas } from "./canvas.ts";
 
 const SPEEDS: [string, string][] = [["1", "1 step/s"], ["2", "2 steps/s"], ["5", "5 steps/s"]];
@@ -28,7 +28,7 @@ export const scrubPane: MakePane = context => {
     after = button("next step (.)", { class: "gd-mini", "data-command": "scrub-next", on: { click: () => go(at + 1) } }, "\u203a"),
     play = button("play the rewrites", { class: "gd-mini", "data-command": "scrub-play", on: { click: () => (timer ? stop() : start()) } }, "▶");
   let pass = passes[0]!,
-    union: Union = replayed(doc, pass),
+    union: Replay = replayed(doc, pass),
     at = 0,
     speed = "2",
     timer: ReturnType<typeof setInterval> | undefined;
@@ -37,12 +37,24 @@ export const scrubPane: MakePane = context => {
     if (timer) start();
   });
   const alive = ({ born, died }: { born: number; died: number }) => born <= at && at < died;
+  type Tenant = Replay["tenants"][number][number];
+  const born = ({ life }: Tenant) => at > 0 && life.born === at,
+    died = ({ life }: Tenant) => at > 0 && life.died === at;
+  /** Who stands in each place now: the node that lives, else the one that this step takes away. */
+  const settle = () =>
+    union.tenants.forEach((all, i) => {
+      const now = all.find(({ life }) => alive(life)) ?? all.find(died);
+      if (!now) return;
+      const { inputs, twin } = union.stage.nodes[i]!;
+      union.stage.nodes[i] = { ...now.node, inputs, twin };
+      union.stage.entities![i] = now.entity;
+    });
   const dress = {
     node: (i: number) => {
-      const life = union.lives[i]!;
-      if (at > 0 && life.born === at) return { "data-diff": "added" };
-      if (at > 0 && life.died === at) return { "data-diff": "removed" };
-      return alive(life) ? {} : { "data-gone": true, "aria-hidden": true };
+      const all = union.tenants[i]!;
+      if (all.some(born)) return { "data-diff": "added" };
+      if (all.some(({ life }) => alive(life))) return {};
+      return all.some(died) ? { "data-diff": "removed" } : { "data-gone": true, "aria-hidden": true };
     },
     edge: (a: number, b: number) => {
       const own = union.wires.filter(wire => wire.a === a && wire.b === b);
@@ -62,11 +74,13 @@ export const scrubPane: MakePane = context => {
   };
   /** The nodes that a step takes away and adds, as text. */
   const difference = () =>
-    union.stage.nodes
-      .flatMap((node, i) => {
-        const { born, died } = union.lives[i]!,
-          sign = at > 0 && born === at ? "+" : at > 0 && died === at ? "−" : "";
-        const text = `${sign} ${node.op}${node.name && ` "${node.name}"`}(${node.inputs.map(a => nodeName(union.stage.nodes[a]!)).join(", ")}) : ${typeText(doc, node)}`;
+    union.tenants
+      .flat()
+      .sort((a, b) => Number(born(b)) - Number(born(a)))
+      .flatMap(tenant => {
+        const { node, reads } = tenant,
+          sign = born(tenant) ? "+" : died(tenant) ? "−" : "";
+        const text = `${sign} ${node.op}${node.name && ` "${node.name}"`}(${reads.join(", ")}) : ${typeText(doc, node)}`;
         return sign ? [h("div", { class: sign === "+" ? "gd-plus" : "gd-minus", title: text }, text)] : [];
       })
       .slice(0, 12);
@@ -82,13 +96,15 @@ export const scrubPane: MakePane = context => {
     before.disabled = at === 0;
     after.disabled = at === union.steps;
     replace(changes, ...difference());
-    write(el.querySelector(".gd-fact")!, `${plural(union.stage.nodes.filter((_, i) => alive(union.lives[i]!)).length, "node")} after ${at} of ${plural(union.steps, "step")}`);
+    write(el.querySelector(".gd-fact")!, `${plural(union.tenants.flat().filter(({ life }) => alive(life)).length, "node")} after ${at} of ${plural(union.steps, "step")}`);
   };
   const move = (to: number) => {
     at = Math.min(union.steps, Math.max(0, Math.round(to) || 0));
+    settle();
     show();
     canvas.again();
-    canvas.look(union.stage.entities!.filter((_, i) => at > 0 && (union.lives[i]!.born === at || union.lives[i]!.died === at)));
+    const touched = (how: typeof born) => union.stage.entities!.filter((_, i) => union.tenants[i]!.some(how));
+    canvas.look([...touched(born), ...touched(died)]);
   };
   const go = (to: number) => {
     move(to);
@@ -118,6 +134,8 @@ export const scrubPane: MakePane = context => {
   };
   slider.addEventListener("input", () => go(Number(slider.value)));
   field.addEventListener("change", () => go(Number(field.value)));
+  // A notebook keeps Enter for itself.
+  field.addEventListener("keydown", event => event.key === "Enter" && go(Number(field.value)));
   take(pass);
   return {
     el,
@@ -131,6 +149,7 @@ export const scrubPane: MakePane = context => {
       return true;
     },
     lit: lit => canvas.join(lit),
+    walked: () => canvas.stage,
     destroy: () => {
       stop();
       canvas.destroy();

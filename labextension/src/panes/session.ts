@@ -7,10 +7,16 @@ import { bytes, sig, whole } from "../format.ts";
 import type { Host } from "../host.ts";
 import { noSession, primary, refusal, type Live } from "../live.ts";
 import type { CommandName } from "../messages.ts";
-import { body, empty, frame, select, type Context, type MakePane } from "../pane.ts";
+import { body, choice, empty, frame, select, sourceLine, type Child, type Context, type MakePane } from "../pane.ts";
 
 const LABELS: Record<string, string> = { run: "Run", step: "Step", pause: "Pause", resume: "Resume", stop: "Stop", reset: "Reset" };
 const ICONS: Record<string, string> = { run: "▶", pause: "❚❚", resume: "▶", stop: "■", step: "" };
+const WATCHED: Record<string, string> = {
+  off: "nothing",
+  loss: "loss, every step",
+  parameters: "parameters and gradients, every step",
+  everything: "every buffer, before every step",
+};
 const QUEUED = "queued: kernel is busy";
 
 /** The last run that the document holds, for a study whose session is gone. */
@@ -39,7 +45,7 @@ function recorded(context: Context): Live {
 }
 
 class SessionPanel {
-  private readonly steps = h("input", {
+  readonly #steps = h("input", {
     class: "gd-steps-field",
     type: "number",
     min: 1,
@@ -48,123 +54,141 @@ class SessionPanel {
     "aria-label": "number of steps to run",
     "data-command": "steps",
   });
-  private readonly buttons = new Map<CommandName, HTMLButtonElement>();
-  private readonly settings: HTMLSelectElement[] = [];
-  private sure: ReturnType<typeof setTimeout> | undefined;
-  private readonly words = new Map<CommandName, HTMLElement>();
-  private readonly state = h("span", { class: "gd-state", "data-value": "state", role: "status" });
-  private readonly values = new Map<string, HTMLElement>();
-  private readonly units = new Map<string, HTMLElement>();
-  private readonly chart = h("div", { class: "gd-chartbox" });
-  private readonly facts = h("dl", { class: "gd-facts" });
-  private readonly message = h("p", { class: "gd-note", "data-level": "error", role: "alert", hidden: true });
-  private readonly hint = empty("No session yet. ", h("code"), ", or press Run.");
-  private readonly events = h("ol", { class: "gd-events", "aria-label": "events" });
-  private readonly observer: ResizeObserver;
-  private readonly shown: HTMLElement;
-  private width = 0;
-  private seen = false;
-  private drawn: Live | null = null;
+  readonly #buttons = new Map<CommandName, HTMLButtonElement>();
+  readonly #settings: HTMLSelectElement[] = [];
+  #sure: ReturnType<typeof setTimeout> | undefined;
+  readonly #words = new Map<CommandName, HTMLElement>();
+  readonly #state = h("span", { class: "gd-state", "data-value": "state", role: "status" });
+  readonly #values = new Map<string, HTMLElement>();
+  readonly #units = new Map<string, HTMLElement>();
+  readonly #chart = h("div", { class: "gd-chartbox" });
+  readonly #facts = h("dl", { class: "gd-facts" });
+  readonly #message = h("p", { class: "gd-note", "data-level": "error", role: "alert", hidden: true });
+  readonly #hint = empty("No session yet. ", h("code"), ", or press Run.");
+  readonly #events = h("ol", { class: "gd-events", "aria-label": "events" });
+  readonly #observer: ResizeObserver;
+  readonly #shown: HTMLElement;
+  #width = 0;
+  #log = false;
+  #frame = 0;
+  #seen = false;
+  #written = 0;
+  #drawn: Live | null = null;
   readonly el: HTMLElement;
 
   constructor(private readonly context: Context) {
-    const runGroup = h("span", { class: "gd-rungroup" }, this.button("run"), this.steps);
+    const runGroup = h("span", { class: "gd-rungroup" }, this.#button("run"), this.#steps);
     const top = h(
       "div",
       { class: "gd-buttons" },
       runGroup,
-      this.button("step"),
-      this.button("pause"),
-      this.button("resume"),
-      this.button("stop"),
-      this.button("reset"),
-      this.setting("speed", [["", "full speed"], ["10", "10 steps/s"], ["1", "1 step/s"]], value => ({ steps_per_second: value ? Number(value) : null })),
-      this.setting("watch", [["loss", "watch the loss"], ["parameters", "watch parameters"], ["everything", "watch everything"], ["off", "watch nothing"]], mode => ({ mode })),
-      this.state,
+      this.#button("step"),
+      this.#button("pause"),
+      this.#button("resume"),
+      this.#button("stop"),
+      this.#button("reset"),
+      this.#setting("speed", [["", "full speed"], ["10", "10 steps/s"], ["1", "1 step/s"]], value => ({ steps_per_second: value ? Number(value) : null })),
+      this.#setting("watch", [["loss", "watch the loss"], ["parameters", "watch parameters"], ["everything", "watch everything"], ["off", "watch nothing"]], mode => ({ mode })),
+      this.#state,
     );
     const numbers = h(
       "div",
       { class: "gd-bigs gd-four" },
-      this.big("step", "step"),
-      this.big("loss", "loss"),
-      this.big("rate", "steps per second"),
-      this.big("dispatches_per_step", "dispatches per step"),
+      this.#big("step", "step"),
+      this.#big("loss", "loss"),
+      this.#big("rate", "steps per second"),
+      this.#big("dispatches_per_step", "dispatches per step"),
     );
-    this.hint.querySelector("code")!.textContent = `%graph_run ${context.doc.title || "NAME"} 100`;
-    this.shown = h(
+    this.#hint.querySelector("code")!.textContent = `%graph_run ${context.doc.title || "NAME"} 100`;
+    this.#shown = h(
       "div",
       { class: "gd-shown" },
-      h("div", { class: "gd-figures" }, numbers, this.chart),
-      h("div", { class: "gd-side" }, this.facts, this.events),
+      h("div", { class: "gd-figures" }, numbers, this.#scale(), this.#chart),
+      h("div", { class: "gd-side" }, this.#facts, this.#events),
     );
-    this.el = frame("session", "Session", "", [body({ class: "gd-session" }, top, this.message, this.hint, this.shown)]);
-    this.observer = new ResizeObserver(([entry]) => {
+    this.el = frame("session", "Session", "", [body({ class: "gd-session" }, top, this.#message, this.#hint, this.#shown)]);
+    this.#observer = new ResizeObserver(([entry]) => {
       const width = Math.floor(entry!.contentRect.width);
-      if (Math.abs(width - this.width) > 1) {
-        this.width = width;
-        this.curve();
+      if (Math.abs(width - this.#width) > 1) {
+        this.#width = width;
+        this.#curve();
       }
     });
-    this.observer.observe(this.chart);
-    this.steps.addEventListener("keydown", event => {
+    this.#observer.observe(this.#chart);
+    this.#steps.addEventListener("keydown", event => {
       if (event.key === "Enter") {
         event.preventDefault();
-        this.press("run");
+        this.#press("run");
       }
     });
   }
 
   destroy(): void {
-    this.observer.disconnect();
-    clearTimeout(this.sure);
+    this.#observer.disconnect();
+    clearTimeout(this.#sure);
+    cancelAnimationFrame(this.#frame);
   }
 
-  private button(name: CommandName): HTMLButtonElement {
+  #button(name: CommandName): HTMLButtonElement {
     const icon = ICONS[name],
       word = h("span", null, LABELS[name]!);
     const made = h(
       "button",
-      { type: "button", class: "gd-button", "data-command": name, on: { click: () => this.press(name) } },
+      { type: "button", class: "gd-button", "data-command": name, on: { click: () => this.#press(name) } },
       icon && h("span", { class: "gd-icon", "aria-hidden": "true" }, icon),
       word,
     );
-    this.buttons.set(name, made);
-    this.words.set(name, word);
+    this.#buttons.set(name, made);
+    this.#words.set(name, word);
     return made;
   }
 
-  private setting(name: CommandName, options: [string, string][], args: (value: string) => Record<string, unknown>): HTMLElement {
+  #setting(name: CommandName, options: [string, string][], args: (value: string) => Record<string, unknown>): HTMLElement {
     const made = select(name, options, options[0]![0], value => this.context.send(name, args(value)));
     made.dataset.command = name;
-    this.settings.push(made);
+    this.#settings.push(made);
     return made;
   }
 
-  private big(name: string, unit: string): HTMLElement {
+  #scale(): HTMLElement {
+    const holder = h("div", { class: "gd-scale" });
+    const draw = () => {
+      const options = [{ value: false, text: "linear" }, { value: true, text: "log" }];
+      replace(holder, choice("scale of the loss", options, this.#log, value => {
+        this.#log = value;
+        draw();
+        this.#curve();
+      }));
+    };
+    draw();
+    return holder;
+  }
+
+  #big(name: string, unit: string): HTMLElement {
     const value = h("span", { "data-value": name }, "–"),
       more = h("span", { class: "gd-of" });
-    this.values.set(name, value);
-    this.values.set(`${name}+`, more);
+    this.#values.set(name, value);
+    this.#values.set(`${name}+`, more);
     const below = h("div", { class: "gd-unit" }, unit);
-    this.units.set(name, below);
+    this.#units.set(name, below);
     return h("div", { class: "gd-big" }, h("div", { class: "gd-number" }, value, more), below);
   }
 
-  private press(name: CommandName): void {
+  #press(name: CommandName): void {
     const { context } = this;
     if (refusal(context.live().state, Boolean(context.host()), name)) return;
-    if (name === "reset" && !this.sure) {
+    if (name === "reset" && !this.#sure) {
       // It throws steps away: the second press within four seconds does it.
-      write(this.words.get("reset")!, "Reset?");
-      this.sure = setTimeout(() => {
-        this.sure = undefined;
-        write(this.words.get("reset")!, "Reset");
+      write(this.#words.get("reset")!, "Reset?");
+      this.#sure = setTimeout(() => {
+        this.#sure = undefined;
+        write(this.#words.get("reset")!, "Reset");
       }, 4000);
       return;
     }
-    clearTimeout(this.sure);
-    this.sure = undefined;
-    const wanted = Math.max(1, Math.floor(Number(this.steps.value)) || 1);
+    clearTimeout(this.#sure);
+    this.#sure = undefined;
+    const wanted = Math.max(1, Math.floor(Number(this.#steps.value)) || 1);
     context.send(name, name === "run" ? { steps: wanted } : {});
   }
 
@@ -175,28 +199,28 @@ class SessionPanel {
         : live.state === "none" && this.context.doc.runs.length > 0
           ? { ...recorded(this.context), state: "none" as const }
           : live;
-    this.controls(live, host);
-    this.numbers(shown);
+    this.#controls(live, host);
+    this.#numbers(shown);
     const started = shown.state !== "none" || shown.points.length > 0;
-    this.hint.hidden = started;
-    this.shown.hidden = !started;
-    this.message.hidden = !live.error && live.state !== "failed";
-    write(this.message, live.error || (live.state === "failed" ? live.reason : ""));
+    this.#hint.hidden = started;
+    this.#shown.hidden = !started;
+    this.#message.hidden = !live.error && live.state !== "failed";
+    write(this.#message, live.error || (live.state === "failed" ? live.reason : ""));
     write(this.el.querySelector(".gd-fact")!, shown.optimizer || (started ? "no update rule" : ""));
-    if (this.drawn?.points !== shown.points || this.drawn?.wanted !== shown.wanted) {
-      this.drawn = shown;
-      this.curve();
+    if (this.#drawn?.points !== shown.points || this.#drawn?.wanted !== shown.wanted) {
+      this.#drawn = shown;
+      this.#frame ||= requestAnimationFrame(() => this.#curve()); // once for all messages of a frame
     }
-    this.drawn = shown;
-    this.writeFacts(shown);
-    this.writeEvents(shown);
+    this.#drawn = shown;
+    this.#writeFacts(shown);
+    this.#writeEvents(shown);
   }
 
-  private controls(live: Live, host: Host | null): void {
+  #controls(live: Live, host: Host | null): void {
     const connected = Boolean(host) && !host!.dead,
       queued = new Set(host?.pending.filter(each => each.queued).map(each => each.name));
     const main = primary(live.state);
-    for (const [name, element] of this.buttons) {
+    for (const [name, element] of this.#buttons) {
       const why = refusal(live.state, connected, name),
         waits = queued.has(name);
       element.disabled = why !== null;
@@ -204,14 +228,16 @@ class SessionPanel {
       element.setAttribute("aria-label", waits ? `${LABELS[name]}, ${QUEUED}` : name === "run" ? "Run that many steps" : LABELS[name]!);
       setFlag(element, "data-primary", name === main);
       setFlag(element, "data-queued", waits);
-      if (name !== "reset" || !this.sure) write(this.words.get(name)!, waits ? QUEUED : LABELS[name]!);
+      if (name !== "reset" || !this.#sure) write(this.#words.get(name)!, waits ? QUEUED : LABELS[name]!);
     }
     // One place for both: Pause while running, Resume while paused.
     const resumes = live.state === "paused";
-    this.buttons.get("resume")!.hidden = !resumes;
-    this.buttons.get("pause")!.hidden = resumes;
-    for (const each of this.settings) each.disabled = !connected || live.state === "none";
-    this.steps.disabled = refusal(live.state, connected, "run") !== null;
+    this.#buttons.get("resume")!.hidden = !resumes;
+    this.#buttons.get("pause")!.hidden = resumes;
+    for (const each of this.#settings) each.disabled = !connected || live.state === "none";
+    const watch = this.#settings.at(-1)!;
+    if (live.watch && document.activeElement !== watch) watch.value = live.watch;
+    this.#steps.disabled = refusal(live.state, connected, "run") !== null;
     const word = host?.dead
       ? "closed: replaced by a newer run, or the kernel is gone"
       : !host
@@ -219,45 +245,47 @@ class SessionPanel {
         : live.state === "none"
           ? "no session yet"
           : live.state;
-    this.state.dataset.state = connected ? live.state : "none";
-    write(this.state, live.state === "paused" && live.reason ? `paused: ${live.reason}` : word);
+    this.#state.dataset.state = connected ? live.state : "none";
+    write(this.#state, live.state === "paused" && live.reason ? `paused: ${live.reason}` : word);
   }
 
-  private set(name: string, value: number, text: string): void {
-    const element = this.values.get(name)!;
+  #set(name: string, value: number, text: string): void {
+    const element = this.#values.get(name)!;
     write(element, text);
     element.dataset.number = String(value);
+    setFlag(element, "data-broken", name === "loss" && text !== "–" && !Number.isFinite(value));
   }
 
-  private numbers({ step, wanted, points, counters }: Live): void {
-    this.set("step", step, whole(step));
-    write(this.values.get("step+")!, wanted > 0 ? ` / ${whole(wanted)}` : "");
+  #numbers({ step, wanted, points, counters }: Live): void {
+    this.#set("step", step, whole(step));
+    write(this.#values.get("step+")!, wanted > 0 ? ` / ${whole(wanted)}` : "");
     const loss = points.at(-1)?.[1] ?? NaN;
-    this.set("loss", loss, points.length > 0 ? sig(loss) : "–");
+    this.#set("loss", loss, points.length > 0 ? sig(loss) : "–");
     const rate = counters.steps_per_second;
-    this.set("rate", rate, rate > 0 ? sig(rate) : "–");
-    this.set(
+    this.#set("rate", rate, rate > 0 ? sig(rate) : "–");
+    this.#set(
       "dispatches_per_step",
       counters.dispatches_per_step,
       counters.dispatches_per_step > 0 ? whole(counters.dispatches_per_step) : "–",
     );
     const all = h("span", { "data-value": "dispatches", "data-number": counters.dispatches }, whole(counters.dispatches));
-    const unit = this.units.get("dispatches_per_step")!;
+    const unit = this.#units.get("dispatches_per_step")!;
     if (unit.querySelector("span")?.textContent !== all.textContent) replace(unit, "dispatches per step, ", all, " in all");
   }
 
-  private curve(): void {
-    if (this.width < 50 || !this.drawn) return;
-    const { points, wanted } = this.drawn;
-    this.chart.replaceChildren(drawChart(points, wanted, this.width, 200));
+  #curve(): void {
+    this.#frame = 0;
+    if (this.#width < 50 || !this.#drawn) return;
+    const { points, wanted } = this.#drawn;
+    this.#chart.replaceChildren(drawChart(points, wanted, this.#width, 200, this.#log));
   }
 
-  private writeFacts({ device, memory, optimizer, watch, counters, state }: Live): void {
+  #writeFacts({ device, memory, optimizer, watch, counters, state }: Live): void {
     const rows: [string, string][] = [
       ["device", device],
       ["memory", memory],
       ["update", optimizer || "no update rule: parameters do not change"],
-      ["watched", watch],
+      ["watched", WATCHED[watch] ?? watch],
       [
         "sent",
         counters.submissions > 0
@@ -267,10 +295,10 @@ class SessionPanel {
       ["groups", counters.groups > 0 ? `${whole(counters.groups)} barrier groups per step` : ""],
     ];
     const wanted = rows.filter(([name, value]) => value && (name !== "update" || state !== "none"));
-    if (wanted.map(row => row.join()).join() === this.facts.dataset.shown) return;
-    this.facts.dataset.shown = wanted.map(row => row.join()).join();
+    if (wanted.map(row => row.join()).join() === this.#facts.dataset.shown) return;
+    this.#facts.dataset.shown = wanted.map(row => row.join()).join();
     replace(
-      this.facts,
+      this.#facts,
       ...wanted.flatMap(([name, value]) => [
         h("dt", null, name),
         h("dd", { "data-value": name, "data-warn": name === "update" && !optimizer }, value),
@@ -278,25 +306,38 @@ class SessionPanel {
     );
   }
 
-  private writeEvents({ events }: Live): void {
-    const known = this.events.childElementCount;
-    if (known === events.length) return void (this.seen = true);
+  /** The written lines that the dispatch of an event came from: the one that its text names, if it does. */
+  #linesOf(about: string | null, text: string): Child[] {
+    if (!about?.startsWith("dispatch:")) return [];
+    const { doc, reached } = this.context,
+      rows = new Map<number, number>();
+    for (const each of reached(about)) if (each.startsWith("line:")) rows.set(doc.lines[Number(each.slice(5))]!.line, Number(each.slice(5)));
+    const named = rows.get(Number(/line (\d+)/.exec(text)?.[1]));
+    return (named === undefined ? [...rows.values()].slice(0, 3) : [named]).map(row => sourceLine(doc, row));
+  }
+
+  #writeEvents({ events }: Live): void {
+    const known = this.#written;
+    if (known === events.length) return void (this.#seen = true);
+    this.#written = events.length;
+    const told = events.filter(({ kind, step }) => kind !== "pause" || !events.some(each => each.kind === "nonfinite" && each.step === step));
     replace(
-      this.events,
-      ...events.map(({ step, kind, text, about }) =>
+      this.#events,
+      ...told.map(({ step, kind, text, about }) =>
         h(
           "li",
           { "data-kind": kind, "data-entity": about, tabindex: about ? -1 : null },
           h("span", { class: "gd-muted" }, `step ${whole(step)} `),
           text,
+          ...this.#linesOf(about, text),
         ),
       ),
     );
     this.context.redrawn("session");
     // The first bad dispatch lights its node and line, as if it had been clicked.
     const cause = events.slice(known).find(({ kind, about }) => kind === "nonfinite" && about?.startsWith("dispatch:"));
-    if (cause && this.seen) this.context.act({ do: "select", entities: [cause.about!] });
-    this.seen = true;
+    if (cause && this.#seen) this.context.act({ do: "select", entities: [cause.about!] });
+    this.#seen = true;
   }
 }
 

@@ -2,54 +2,23 @@
 
 import { nodeName, typeText, type DiffReport, type DiffStep, type GraphDoc, type Pass, type Stage } from "../doc.ts";
 import { h, replace, type Child } from "../dom.ts";
-import { bytes } from "../format.ts";
-import { body, button, empty, frame, highlighted, ruleSource, type Context, type MakePane } from "../pane.ts";
+import { bytes, whole } from "../format.ts";
+import { body, button, empty, entity, frame, ruleSource, sourceLine, type Context, type MakePane } from "../pane.ts";
 import { laneStages } from "./graphs.ts";
 
 const keptBy = (step: DiffStep): number => (step.residuals ?? []).reduce((sum, each) => sum + each.nbytes, 0);
 
-/** Node rows by op (or name) and type; each is that node. */
-function nodeList(doc: GraphDoc, stage: Stage, label: string, nodes: readonly number[]): Child {
-  return nodes.map((index, i) => {
-    const node = stage.nodes[index];
-    return (
-      node &&
-      h(
-        "div",
-        {
-          class: "gd-row",
-          "data-entity": `node:${stage.index}.${index}`,
-          tabindex: -1,
-          role: "button",
-          "aria-label": `${label} ${node.op} ${node.name}`,
-        },
-        h("span", { class: "gd-muted" }, i === 0 ? label : ""),
-        h("span", { class: "gd-mono gd-ellipsis" }, node.op, node.name && h("em", null, ` ${node.name}`)),
-        h("span", { class: "gd-mono gd-end" }, typeText(doc, node)),
-      )
-    );
-  });
-}
+/** One node as a row: what it is to this step, what it is called, and a fact. */
+const nodeRow = (entityName: string, spoken: string, role: Child, name: Child[], fact: Child): Child =>
+  h("div", { class: "gd-row", ...entity(entityName, spoken) }, h("span", { class: "gd-muted" }, role), h("span", { class: "gd-mono gd-ellipsis" }, name), h("span", { class: "gd-end" }, fact));
 
-function sourceLine(doc: GraphDoc, line: number): Child {
-  const record = doc.lines[line];
-  const source = record && doc.sources[record.source];
-  if (!record || !source) return null;
-  const text = source.text.split("\n")[record.line - source.first_line] ?? "";
-  return h(
-    "div",
-    {
-      class: "gd-line",
-      "data-entity": `line:${line}`,
-      tabindex: -1,
-      role: "button",
-      "aria-label": `line ${record.line}`,
-      title: text.trim(),
-    },
-    h("span", { class: "gd-lineno" }, record.line),
-    h("span", { class: "gd-linetext" }, ...highlighted(text, "python")),
-  );
-}
+const nodeList = (doc: GraphDoc, stage: Stage, label: string, nodes: readonly number[]): Child =>
+  nodes.map((index, i) => {
+    const node = stage.nodes[index];
+    if (!node) return null;
+    const name = [node.op, node.name && h("em", null, ` ${node.name}`)];
+    return nodeRow(`node:${stage.index}.${index}`, `${label} ${node.op} ${node.name}`, i === 0 ? label : "", name, h("span", { class: "gd-mono" }, typeText(doc, node)));
+  });
 
 function saved(doc: GraphDoc, pass: Pass, at: number, to: Stage): Child[] {
   const step = pass.diffs[at]!,
@@ -62,20 +31,8 @@ function saved(doc: GraphDoc, pass: Pass, at: number, to: Stage): Child[] {
     .flatMap(each => each.residuals ?? [])
     .reduce((sum, { node, nbytes }) => (seen.has(node) ? sum : (seen.add(node), sum + nbytes)), 0);
   const rows = residuals.map(({ node, nbytes }) => {
-    const record = to.nodes[node];
-    return h(
-      "div",
-      {
-        class: "gd-row",
-        "data-entity": `node:${to.index}.${node}`,
-        tabindex: -1,
-        role: "button",
-        "aria-label": `saved ${record ? nodeName(record) : node}`,
-      },
-      h("span", null),
-      h("span", { class: "gd-mono gd-ellipsis" }, record ? nodeName(record) : String(node)),
-      h("span", { class: "gd-end" }, bytes(nbytes)),
-    );
+    const name = to.nodes[node] ? nodeName(to.nodes[node]) : String(node);
+    return nodeRow(`node:${to.index}.${node}`, `saved ${name}`, "", [name], bytes(nbytes));
   });
   const meter = h(
     "div",
@@ -138,7 +95,7 @@ export const stepperPane: MakePane = context => {
     const many = pass!.diffs.length;
     slider.max = String(many - 1);
     slider.value = String(at);
-    place.textContent = `op ${at + 1} of ${many}, backwards from the loss`;
+    place.textContent = `op ${whole(at + 1)} of ${whole(many)}, backwards from the loss`;
     slider.setAttribute("aria-valuetext", place.textContent);
     previous.disabled = at === 0;
     next.disabled = last.disabled = at === many - 1;
