@@ -49,7 +49,7 @@ def random_graph(
         pool = [ops.input(f"x{i}", SHAPES[int(rng.integers(len(SHAPES)))]) for i in range(2)]
         pool += [ops.parameter(f"w{i}", SHAPES[i % len(SHAPES)]) for i in range(int(rng.integers(2, 5)))]
         while len(g) < count:
-            motifs = (*MOTIFS, tamed, tamed) if every_op else MOTIFS
+            motifs = (*MOTIFS, tamed, tamed, heads) if every_op else MOTIFS
             grow = motifs[int(rng.integers(len(motifs)))] if rng.random() < 0.5 else any_op
             start = len(g)
             try:
@@ -117,7 +117,8 @@ def as_sampled(rng: np.random.Generator, pool: list[Value], op: Op, sample: Samp
             operands.append(ops.input(f"x{len(pool[0].graph)}", shape))
     if op.name in CACHE_WRITES:  # a parameter itself would be written in place, and others may read it
         operands[1] = ops.materialize(operands[1])
-    return op(*op.spread(operands), **sample.attrs)
+    made = op(*op.spread(operands), **sample.attrs)
+    return made.stop_gradient() if op.no_grad == "refuses" else made
 
 
 Motif = Callable[[np.random.Generator, list[Value]], list[Value]]
@@ -200,6 +201,15 @@ def tamed(rng: np.random.Generator, pool: list[Value]) -> list[Value]:
     )  # fmt: skip
     y = makers[int(rng.integers(len(makers)))]()
     return [y.tanh()] if rng.random() < 0.5 else [y.clamp(-4.0, 4.0)]
+
+
+def heads(rng: np.random.Generator, pool: list[Value]) -> list[Value]:
+    """Attention of two heads of two over one head of keys, with or without turns."""
+    q, k, v = (pick(rng, pool, (N, N)) for _ in range(3))
+    if rng.random() < 0.5:
+        q = ops.rope(q, 10.0, 2)
+    attend = (ops.causal_attention, ops.full_attention)[int(rng.integers(2))]
+    return [attend(q, k[:, :2], v[:, 2:], 2, 1, 2)]
 
 
 MOTIFS: tuple[Motif, ...] = (unary_chain, reshapes, product, gate, twins, fills, differences)
