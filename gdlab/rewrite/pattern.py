@@ -73,7 +73,7 @@ class Rule:
         conditions = f" where {', '.join(map(str, self.where))}" if self.where else ""
         return f"{self.label}  ({self.name}, {self.safety}){conditions}"
 
-    @property
+    @cached_property
     def doc(self) -> str:
         """The first line of its docstring."""
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
