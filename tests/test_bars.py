@@ -143,6 +143,7 @@ def test_a_loss_that_is_no_number_is_said_and_marked(page: Page) -> None:
     page.evaluate("tell(metrics(1, 3, [[1, 2.5], [2, 1.5], [3, 'nan']], {state: 'paused', reason: 'non-finite loss'}))")
     loss = page.locator('[data-value="loss"]')
     assert loss.inner_text() == "NaN" and loss.get_attribute("data-broken") is not None
+    page.wait_for_selector(".gd-chart .gd-broken", state="attached")  # the chart is drawn with the next frame
     assert page.locator(".gd-chart .gd-broken").count() == 1
     text = "first NaN: dispatch 0, line 3 of the cell"
     page.evaluate("text => tell({type: 'event', step: 3, kind: 'nonfinite', about: 'dispatch:0', text})", text)
