@@ -6,16 +6,22 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 TEXT = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_script(capsys) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+def test_the_scripts(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(compile(code, "README.md", "exec"), names)
+    for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+        exec(compile(code, "README.md", "exec"), names)
     assert names["study"].session.step_count == 100
     assert capsys.readouterr().out.startswith("graph linear: 7 nodes")
+    assert names["session"].param_names() == ["body.weight", "body.bias", "head.weight", "head.bias"]
+    assert (tmp_path / "mlp.safetensors").stat().st_size > 4 * 784 * 128
     names["study"].close()
+    names["session"].close()
 
 
 def test_the_pictures_are_there() -> None:
