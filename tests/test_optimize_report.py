@@ -96,7 +96,8 @@ def test_the_report_as_json_holds_everything() -> None:
     assert step["label"] == "Silu+Mul→SwiGLU" and step["at"] == [16] and step["added"][0]["op"] == "swiglu"
     assert plain["steps"][-1]["order"][-1] == 17
     assert plain["sources"]["neg_neg"]["text"].startswith("@rule(")
-    assert set(plain) >= {f.name for f in dataclasses.fields(report)} - {"program", "asked"}
+    asked = {"program", "near", "asked"}  # what answers only when asked
+    assert set(plain) >= {f.name for f in dataclasses.fields(report)} - asked | {"missed"}
     assert plain["origin"]["10"] == [16, 14, 15]
 
 
@@ -199,3 +200,18 @@ def test_why_not_answers_for_every_rule_and_every_pair() -> None:
         assert str(report.why(a.id))
         for b_id in (n.id for n in result.nodes if n.id in a.inputs):
             assert str(report.why_not(b_id, a.id))
+
+
+def test_near_misses_are_those_of_the_result_as_it_was() -> None:
+    """They are looked for when first asked for, and what people append to the result meanwhile does not count."""
+    with Graph() as g:
+        x, b = ops.input("x", (3, 4)), ops.input("b", (4, 1))
+        g.set_outputs([x.T + ops.broadcast_to(b, (4, 3))])
+    result, report = optimize(g, phase="full")
+    again = optimize(g, phase="full")[1].missed
+    value = result.outputs[0]
+    for _ in range(3):
+        value = value + ops.broadcast_to(result.value(result.leaf("b").id), (4, 3))  # type: ignore[union-attr]
+    result.set_outputs([value])
+    assert [m.text for m in report.missed] == [m.text for m in again] != []
+    assert report.missed is report.missed

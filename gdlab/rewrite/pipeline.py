@@ -97,7 +97,7 @@ def _select(
 ) -> Selection:
     if allow not in TAGS:
         raise unknown_name("optimize", "allow", str(allow), TAGS)
-    named = {what: {r.name for r in RULES.named(names, "optimize", what)} for what, names in
+    named = {what: {r.name for r in RULES.named(names, "optimize", what)} if names else set() for what, names in
              (("enable", enable), ("disable", disable), ("only", only))}  # fmt: skip
     if CSE in named["disable"]:
         raise OptimizeError("optimize", "disable", "CSE", "a rule that can be left out: equal nodes are one e-class")
@@ -153,7 +153,8 @@ def _optimize(
     rebuild_seconds = time.perf_counter() - begin
     moved = node_map(graph, prepared, classes, done, order)
     early = _over_budget(searched.saturation)
-    near = near_misses(result, [r for r in selection.table if r.near], selection.off, early)
+    seen = result.copy()  # as it is now: people may append to what they get
+    near = [r for r in selection.table if r.near]
     report = OptimizeReport(
         phase=phase,
         cost_model=model.name,
@@ -165,7 +166,7 @@ def _optimize(
         extract_time=searched.extract_seconds + rebuild_seconds,
         rules_fired=rules_fired(steps),
         fusions_applied=tuple((s.label, done.root_of.get(s.at[0], s.at[0])) for s in steps[:-1] if s.at),
-        missed=near,
+        near=lambda: near_misses(seen, near, selection.off, early),
         node_map=moved,
         origin=origin(graph, prepared, done, order, moved),
         steps=steps,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from gdlab.errors import OptimizeError
@@ -109,7 +110,6 @@ class OptimizeReport:
     rules_fired: tuple[tuple[str, int], ...] = ()
     fusions_applied: tuple[tuple[str, int], ...] = ()
     iterations: tuple[Iteration, ...] = ()
-    missed: tuple[Missed, ...] = ()
     node_map: Mapping[int, int | None] = field(default_factory=dict)
     origin: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
@@ -119,6 +119,7 @@ class OptimizeReport:
     deltas: tuple[Delta, ...] = ()
     asked: Asked | None = field(default=None, repr=False, compare=False)
     program: Callable[[], str] = field(default=str, repr=False, compare=False)
+    near: Callable[[], tuple[Missed, ...]] = field(default=tuple, repr=False, compare=False)
 
     @staticmethod
     def empty() -> OptimizeReport:
@@ -150,6 +151,11 @@ class OptimizeReport:
     def egglog_program(self) -> str:
         """The program as egglog text: run alone, it gives the same e-graph. Written when first asked for."""
         return self.program()
+
+    @cached_property
+    def missed(self) -> tuple[Missed, ...]:
+        """Near matches that were not used, each with its reason. Looked for when first asked: a tenth of the call."""
+        return self.near()
 
     @property
     def fused_away(self) -> int:
