@@ -45,8 +45,3 @@ def test_wheel_ships_the_front_end_once(wheel: Path) -> None:
     assert [name for name in names if name.startswith("gdlab/labextension/")] == []
     manifest = json.loads(zipfile.ZipFile(wheel).read(f"{SHARED}/package.json"))
     assert f"{SHARED}/{manifest['jupyterlab']['_build']['load']}" in names
-
-
-def test_front_end_keeps_its_size() -> None:
-    sizes = {name: (REPO / "gdlab" / "static" / name).stat().st_size for name in ("gdlab.js", "loader.js")}
-    assert sizes["gdlab.js"] <= 170_000 and sizes["loader.js"] <= 6_000, sizes
