@@ -13,10 +13,11 @@ from wgpu_plans import on_owner
 from gdlab.autodiff import differentiate
 from gdlab.device import device
 from gdlab.device import wgpu as room
-from gdlab.device.base import Array, Program
+from gdlab.device.base import Program
 from gdlab.plan import compile
 from gdlab.plan.plan import ExecutionPlan, Target
-from gdlab.plan.update import Rule, update_of
+from gdlab.plan.update import Recipe, Rule, update_of
+from gdlab.session.optimizer import Optimizer, scalars
 
 NETWORKS = {"mlp": networks.mlp, "transformer": networks.transformer}
 
@@ -51,17 +52,13 @@ def fill(program: Program, plan: ExecutionPlan) -> None:
         on_owner(program.upload, b, hot if name == "y" else noise)
 
 
-def scalars(step: int, lr: float) -> Array:
-    beta1, beta2 = 0.9, 0.999
-    return np.array([lr, beta1, beta2, 1e-8, 1 / (1 - beta1**step), 1 / (1 - beta2**step)], np.float32)
-
-
 def train(program: Program, rule: Rule, steps: int, *, poison: bool = False) -> list[float]:
-    on_owner(program.configure, update_of(program.plan, rule))
+    on_owner(program.configure, update_of(program.plan, Recipe(rule), program.update.buffers))
+    optimizer = Optimizer(rule, 0.05 if rule == "sgd" else 1e-3, 0.9, 0.999, 1e-8)
     for k in range(1, steps + 1):
         if poison:
             on_owner(program.poison)
-        on_owner(program.step, scalars(k, 0.05 if rule == "sgd" else 1e-3))
+        on_owner(program.step, scalars(optimizer, k))
     return [loss for _, loss in on_owner(program.losses, True)]
 
 
