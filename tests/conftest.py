@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import slot_checker
 
-pytest_plugins = ("browser",)
+pytest_plugins = ("browser", "documents")
 
 # Before anything asks for an adapter. One thread of the software driver: a small dispatch costs a tenth; the disk cache
 # of kernels halves a second run; without a runtime folder every request prints a line.

@@ -9,10 +9,14 @@ from importlib.resources import files
 from typing import Any
 
 import jsonschema
+import networks
+import pytest
 
 from gdlab.study import Study
 from gdlab.view.columns import Table
 from gdlab.view.doc import Document
+
+STAGES = ["written", "optimized", "derivative", "final", "derivative:written"]
 
 
 @cache
@@ -113,3 +117,18 @@ def entities(document: Document) -> list[str]:
     for k, kernel in enumerate(document.plan("kernels")):
         found += [f"wgsl:{k}.{n}" for n in range(1, kernel["wgsl"].count("\n") + 2)]
     return found
+
+
+# fixtures, for every module (tests/conftest.py)
+@pytest.fixture(scope="module")
+def trained() -> Iterator[Study]:
+    """The tour's network after three steps of Adam."""
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    study.run(3, feed="random:0", adam=1e-3, init=0)
+    yield study
+    study.close()
+
+
+@pytest.fixture(scope="module")
+def mlp(trained: Study) -> Document:
+    return doc_of(trained)

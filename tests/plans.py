@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from gdlab import ops
 from gdlab.device.base import Device, Program
-from gdlab.graph import Graph
+from gdlab.graph import Graph, Value
 from gdlab.plan import compile
 from gdlab.plan.plan import SCALARS, CompileOptions, ExecutionPlan, PlanMode
 
@@ -27,6 +27,18 @@ def regression(batch: int = 6, width: int = 5) -> Graph:
         d = ops.where(ops.greater(h, 0.0), ops.scale(h - y, 2.0 / (3 * batch)), 0.0)
         g.set_outputs([loss, ops.matmul_at(x, d), ops.sum_rows(d)])
         g.set_output_ids(zip(g.output_ids, g.output_names, strict=True), gradients=2)
+    return g
+
+
+def labels(graph: Graph, **options: Any) -> list[str]:
+    """What the dispatches of an inference plan are called."""
+    return [d.label for d in compile(graph, mode="inference", **options).dispatches]
+
+
+def graph_of(build: Callable[[], Value | list[Value]]) -> Graph:
+    """The graph whose outputs `build` makes."""
+    with Graph() as g:
+        g.set_outputs(build())
     return g
 
 
