@@ -85,13 +85,8 @@ def as_it_is(view: Locator) -> None:
 
 def far_away(view: Locator) -> None:
     open_tab(view, "grad")
-    lanes = view.locator('[data-pane="lanes"]')
-    lanes.locator(".gd-camera").wait_for()
-    for _ in range(3):  # the first press may only bring it to a readable size; from afar no node has a label
-        view.page.wait_for_timeout(1500)
-        if not lanes.locator(".gd-camera text").count():
-            return
-        lanes.locator('[data-command="zoom-fit"]').click()
+    view.locator('[data-pane="lanes"] .gd-camera').wait_for()
+    view.locator('[data-pane="lanes"] [data-command="zoom-fit"]').click()  # it fits already: now all of it
 
 
 @dataclass(frozen=True, slots=True)
