@@ -37,16 +37,26 @@ def kept_by_wgpu() -> dict[str, int]:
     return {name: getattr(report.hub, name).numKeptFromUser for name in names if hasattr(report.hub, name)}
 
 
-def make_steps(session: Session, first: int, count: int) -> list[tuple[int, float]]:
+class Losses:
+    """Every (step, loss) in the order in which it came, in memory that was there before the first."""
+
+    def __init__(self) -> None:
+        self.pairs, self.count = np.zeros((STEPS, 2)), 0
+
+    def take(self, session: Session, all_of_them: bool = False) -> None:
+        for pair in owner().call(lambda: session.take_losses(all_of_them)):
+            self.pairs[self.count] = pair
+            self.count += 1
+
+
+def make_steps(session: Session, first: int, count: int, losses: Losses) -> None:
     """Steps whose loss can be told beforehand: y is the prediction plus k."""
-    losses = []
     for k in range(first, first + count):
         if k % 10 == 0:
             session.set_input("y", X @ W + np.float32(k % 97))
         session.step()
         if k % 50 == 0:
-            losses += owner().call(lambda: session.take_losses(False))
-    return losses
+            losses.take(session)
 
 
 def test_a_long_run_leaves_nothing_behind(device: str) -> None:
@@ -54,17 +64,18 @@ def test_a_long_run_leaves_nothing_behind(device: str) -> None:
         fitted(session).set_adam(0.0)
         session.set_input("y", Y)
         warm = STEPS // 4 // 10 * 10
-        losses = make_steps(session, 0, warm)
+        losses = Losses()
+        make_steps(session, 0, warm, losses)
         session.wait()
         gc.collect()
         before, kept = resident_bytes(), owner().call(kept_by_wgpu)
-        losses += make_steps(session, warm, STEPS - warm)
-        losses += owner().call(lambda: session.take_losses(True))
+        make_steps(session, warm, STEPS - warm, losses)
+        losses.take(session, True)
         gc.collect()
         grown = resident_bytes() - before
         assert owner().call(kept_by_wgpu) == kept
         assert grown < 8 << 20, f"{grown / 1e6:.1f} MB more after {STEPS - warm} steps"
-        assert [step for step, _ in losses] == list(range(1, STEPS + 1))
+        np.testing.assert_array_equal(losses.pairs[:, 0], np.arange(1, STEPS + 1))
         want = [(k // 10 * 10 % 97) ** 2 for k in range(STEPS)]
-        np.testing.assert_allclose([loss for _, loss in losses], want, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(losses.pairs[:, 1], want, rtol=1e-5, atol=1e-6)
         assert session.adam_step_count() == session.traffic.submissions == STEPS
