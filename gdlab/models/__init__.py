@@ -1,6 +1,14 @@
 """Example networks: builders with a configuration, under the parameter names of public checkpoints."""
 
+from gdlab.models.checkpoint import checkpoint_weights
 from gdlab.models.lm import TransformerLmConfig, transformer_lm
 from gdlab.models.mlp import MlpConfig, mlp
+from gdlab.models.resnet import ResNetConfig, resnet18
+from gdlab.models.unet import UnetConfig, unet_small
+from gdlab.models.vit import VitConfig, vit_encoder
+from gdlab.models.whisper import WhisperConfig, whisper_encoder
 
-__all__ = ["MlpConfig", "TransformerLmConfig", "mlp", "transformer_lm"]
+__all__ = [
+    "MlpConfig", "ResNetConfig", "TransformerLmConfig", "UnetConfig", "VitConfig", "WhisperConfig",
+    "checkpoint_weights", "mlp", "resnet18", "transformer_lm", "unet_small", "vit_encoder", "whisper_encoder",
+]  # fmt: skip

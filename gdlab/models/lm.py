@@ -52,8 +52,11 @@ def transformer_lm(config: TransformerLmConfig | None = None, length: int = 64, 
 
     training: `token_ids` u32[length], `labels` f32[length, vocab] -> `loss`
     prefill:  `token_ids` u32[length] -> `logits` f32[length, vocab], `k.{i}` and `v.{i}` f32[length, kv_dim]
-    decode:   `token_ids` u32[1], `kv_pos` u32[1], caches `k.{i}`, `v.{i}` f32[length, kv_dim] of `length` positions
-              -> `logits` f32[1, vocab] and the caches with the rows of position `kv_pos` written
+    decode:   `token_ids` u32[1], `kv_pos` u32[1] -> `logits` f32[1, vocab]
+
+    The caches of decode are parameters `k.{i}`, `v.{i}` f32[length, kv_dim], one row per position, that start at 0. A
+    step writes row `kv_pos` in place, so they stay on the device from step to step; `session.upload_param` fills them
+    with what prefill gave. A session for decoding is one for inference: nothing is derived through a cache.
     """
     config = TransformerLmConfig() if config is None else config
     if mode not in MODES:
@@ -117,22 +120,19 @@ def _prefill(g: Graph, model: _Model, length: int) -> None:
 
 
 def _decode(g: Graph, model: _Model, length: int) -> None:
-    c, kept = model.config, list[Value]()
+    c = model.config
     x, position = model.embed(ops.input_u32("token_ids", (1,))), ops.input_u32("kv_pos", (1,))
-    caches = iter([ops.input(name, (length, c.kv_dim)) for name in cache_names(c)])
+    caches = iter([ops.parameter(name, (length, c.kv_dim), init="zeros") for name in cache_names(c)])
 
     def attend(q: Value, k: Value, v: Value) -> Value:
         q, k = (ops.rope_dynamic_offset(t, position, c.rope_theta, c.head_dim) for t in (q, k))
         keys, values = (ops.cache_write(new, next(caches), position) for new in (k, v))
-        kept.extend((keys, values))
         heads = c.num_attention_heads, c.num_key_value_heads, c.head_dim
         return ops.cached_attention(q, keys, values, position, *heads)
 
     for block in model.blocks:
         x = _block(block, x, attend)
     g.output(model.logits(x), "logits")
-    for name, value in zip(cache_names(c), kept, strict=True):
-        g.output(value, name)
 
 
 def cache_names(config: TransformerLmConfig) -> list[str]:

@@ -1,0 +1,62 @@
+"""What several models are made of: checked modes and extents, attention over every image, an encoder's block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from gdlab import nn, ops
+from gdlab.errors import GraphError
+from gdlab.graph import Value
+
+Mode = Literal["training", "inference"]
+
+
+def check_mode(model: str, mode: str) -> None:
+    """Refuse any other word."""
+    if mode not in ("training", "inference"):
+        raise GraphError(model, "mode", repr(mode), "'training' or 'inference'")
+
+
+def check_extents(model: str, **extents: int) -> None:
+    """Refuse what is no int ≥ 1."""
+    for name, n in extents.items():
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise GraphError(model, name, repr(n), "an int ≥ 1")
+
+
+def check_multiple(model: str, name: str, n: int, of: int) -> None:
+    """Refuse what `of` does not divide."""
+    if n % of:
+        raise GraphError(model, name, n, f"a multiple of {of}")
+
+
+def attend(q: Value, k: Value, v: Value, batch: int, heads: int) -> Value:
+    """Full attention among the rows of each of `batch` sequences that lie one behind the other, all f32[n, d]."""
+    width = q.shape[1] // heads
+
+    def one(parts: Sequence[Value]) -> Value:
+        return ops.full_attention(*parts, heads, heads, width)
+
+    if batch == 1:
+        return one((q, k, v))
+    rows = [q.shape[0] // batch] * batch
+    return ops.concat([one(parts) for parts in zip(*(t.split(rows, 0) for t in (q, k, v)), strict=True)], 0)
+
+
+def classified(x: Value, batch: int, classes: int, mode: Mode) -> tuple[Value, str]:
+    """The output of a classifier and its name: logits f32[batch, classes], or their cross entropy against `labels`."""
+    if mode == "inference":
+        return x.named("logits"), "logits"
+    return ops.cross_entropy_loss(x, ops.input("labels", (batch, classes))), "loss"
+
+
+def encoder_block(x: Value, norms: tuple[str, str], mix: Callable[[Value], Value], mlp: tuple[str, str], wide: int,
+                  eps: float) -> Value:  # fmt: skip
+    """x + mix(norm x), then + fc2(gelu(fc1(norm x))): f32[n, d] -> f32[n, d]; norms and both matrices by name."""
+    width = x.shape[1]
+    x = x + mix(nn.LayerNorm(norms[0], width, eps)(x))
+    h = nn.Linear(mlp[0], width, wide)(nn.LayerNorm(norms[1], width, eps)(x))
+    return x + nn.Linear(mlp[1], wide, width)(ops.gelu_erf(h))

@@ -1,0 +1,79 @@
+"""The encoder of Whisper (Radford and others, 2022) under the parameter names of OpenAI's checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gdlab import nn, ops
+from gdlab.graph import Graph, Value
+from gdlab.models.blocks import attend, check_extents, check_multiple, encoder_block
+
+
+@dataclass(frozen=True, slots=True)
+class WhisperConfig:
+    """Extents of `whisper_encoder`, as checkpoints call them; the defaults are those of `tiny`."""
+
+    n_mels: int = 80
+    n_audio_ctx: int = 1500
+    n_audio_state: int = 384
+    n_audio_head: int = 6
+    n_audio_layer: int = 4
+
+
+def whisper_encoder(config: WhisperConfig | None = None, batch: int = 1) -> Graph:
+    """mel f32[batch, n_mels, 2 · n_audio_ctx] -> `features` f32[batch, n_audio_ctx, n_audio_state].
+
+    Parameters `encoder.conv1.weight` [state, mels, 3] and `.bias`, `encoder.conv2.*`, `encoder.ln_post.*`, and of each
+    `encoder.blocks.{i}` `.attn.query.*`, `.attn.key.weight`, `.attn.value.*`, `.attn.out.*`, `.attn_ln.*`, `.mlp.0.*`,
+    `.mlp.2.*`, `.mlp_ln.*`; matrices are [in, out]. `encoder.positional_embedding`, a table of sines that is not
+    trained, is a constant.
+    """
+    c = WhisperConfig() if config is None else config
+    check_extents("whisper_encoder", batch=batch, n_mels=c.n_mels, n_audio_ctx=c.n_audio_ctx,
+                  n_audio_state=c.n_audio_state, n_audio_head=c.n_audio_head,
+                  n_audio_layer=c.n_audio_layer)  # fmt: skip
+    check_multiple("whisper_encoder", "n_audio_state", c.n_audio_state, c.n_audio_head)
+    check_multiple("whisper_encoder", "n_audio_state", c.n_audio_state, 2)
+    with Graph() as g:
+        x = ops.input("mel", (batch, c.n_mels, 2 * c.n_audio_ctx)).reshape((batch, c.n_mels, 1, -1))
+        x = ops.gelu_erf(_conv("encoder.conv1", x, c.n_audio_state, 1))
+        x = ops.gelu_erf(_conv("encoder.conv2", x, c.n_audio_state, 2))
+        x = ops.transpose(x.reshape((batch, c.n_audio_state, c.n_audio_ctx)))
+        x = (x + ops.constant(sinusoids(c.n_audio_ctx, c.n_audio_state))).reshape((-1, c.n_audio_state))
+        for i in range(c.n_audio_layer):
+            x = _block(f"encoder.blocks.{i}", x, c, batch)
+        x = nn.LayerNorm("encoder.ln_post", c.n_audio_state)(x)
+        g.output(x.reshape((batch, c.n_audio_ctx, c.n_audio_state)).named("features"), "features")
+    return g
+
+
+def sinusoids(length: int, channels: int) -> np.ndarray[Any, Any]:
+    """f32[length, channels]: sines of position / 10000^(i / (channels/2 − 1)) and behind them their cosines."""
+    half = channels // 2
+    rates = np.exp(-np.log(10000.0) / max(half - 1, 1) * np.arange(half))
+    angles = np.arange(length)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
+
+
+def _conv(name: str, x: Value, wide: int, stride: int) -> Value:
+    """A convolution of three along the last axis; its kernel has the checkpoint's three axes."""
+    kernel = ops.parameter(f"{name}.weight", (wide, x.shape[1], 3), init="uniform")
+    bias = ops.parameter(f"{name}.bias", (wide,), init="zeros")
+    image = ops.conv2d_hw(x, kernel.reshape((wide, x.shape[1], 1, 3)), (1, stride), (0, 1))
+    return ops.add_per_channel(image, bias).named(name)
+
+
+def _block(name: str, x: Value, c: WhisperConfig, batch: int) -> Value:
+    width = c.n_audio_state
+
+    def mix(h: Value) -> Value:
+        q = nn.Linear(f"{name}.attn.query", width, width)(h)
+        k = nn.Linear.no_bias(f"{name}.attn.key", width, width)(h)
+        v = nn.Linear(f"{name}.attn.value", width, width)(h)
+        return nn.Linear(f"{name}.attn.out", width, width)(attend(q, k, v, batch, c.n_audio_head))
+
+    norms, mlp = (f"{name}.attn_ln", f"{name}.mlp_ln"), (f"{name}.mlp.0", f"{name}.mlp.2")
+    return encoder_block(x, norms, mix, mlp, 4 * width, 1e-5)
