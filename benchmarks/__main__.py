@@ -58,6 +58,7 @@ def table() -> str:
         steps.encode_rows,
         memory.memory_rows,
         passes.layout_rows,
+        passes.document_rows,
         passes.picture_rows,
     )
     lines = ["| what | median (least – most) | |", "|---|---|---|"]

@@ -33,7 +33,7 @@ class Footprint:
 def live_bytes(plan: ExecutionPlan) -> int:
     """The largest sum, over the dispatches, of the bytes of all buffers that some dispatch at or before it wrote and
     some dispatch at or behind it uses; what the plan keeps (parameters, inputs, gradients, outputs) counts always."""
-    kept = {b for b, _ in plan.memory.pinned}
+    kept = {*plan.memory.pinned}
     first, last = dict[int, int](), dict[int, int]()
     for d in plan.dispatches:
         for b in {d.output, *d.in_place, *(o.buffer for o in d.operands)} - kept:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import statistics
 import subprocess
@@ -20,6 +21,7 @@ from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.graph import Graph, Value
 from gdlab.plan import compile
 from gdlab.rewrite import RULES, Rewrite, optimize, rule
+from gdlab.study import Study
 from gdlab.view.boxes import Drawn
 from gdlab.view.lanes import lanes
 from gdlab.view.layered import layered
@@ -27,7 +29,8 @@ from gdlab.view.stages import derivative_lanes
 from tests import networks
 
 TOUR = Path(__file__).parents[1] / "notebooks" / "tour.ipynb"
-SMALL, LARGE, DRAWN = 298, 2300, 1236
+SMALL, LARGE = 298, 2300
+DRAWN = {1236: 60, 6236: 350}  # nodes: ms
 EXPLODING = 780
 BARS = {SMALL: 20, 500: None, LARGE: 150, 5720: 350, 19_020: 1300}  # nodes: ms of the whole call
 
@@ -97,15 +100,32 @@ def exploding() -> Iterator[None]:
 
 
 def layout_rows() -> Iterator[Row]:
-    """Both layouts at the size of a small language model."""
-    nodes = drawn(DRAWN)
+    """Both layouts at the sizes of two language models, and how they grow."""
     for name, engine in (("lanes", lanes), ("layered", layered)):
-        taken = seconds_of(partial(engine, nodes))
-        yield Row(f"layout ({name}), {len(nodes):,} nodes", spread(taken, "ms", 1e3), "bar 60 ms")
+        middle = []
+        for size, bar in DRAWN.items():
+            nodes = drawn(size)
+            taken = seconds_of(partial(engine, nodes))
+            middle.append(statistics.median(taken))
+            growth = f", {middle[-1] / middle[0]:.1f} times that of {min(DRAWN):,} (bar 8)" if len(middle) > 1 else ""
+            yield Row(f"layout ({name}), {len(nodes):,} nodes", spread(taken, "ms", 1e3), f"bar {bar} ms{growth}")
+
+
+def document_rows() -> Iterator[Row]:
+    """The document of a large training graph from its finished stages and plan; then its bytes, also in gzip."""
+    study = Study(networks.experts(), train=True, device="cpu")
+    _ = study.plan, study.written_derivative
+    nodes = len(study.derivative)
+    yield Row(f"document, {nodes:,} nodes", spread(seconds_of(lambda: study.doc), "ms", 1e3), "bar 400 ms")
+    document = study.doc
+    taken, size = seconds_of(document.json), len(document.json())
+    packed = len(gzip.compress(document.json(), 5))
+    what = f"{size / 1e6:.1f} MB (bar 4), {packed / 1e6:.2f} MB in gzip (bar 1)"
+    yield Row(f"its JSON, {nodes:,} nodes", spread(taken, "ms", 1e3), what)
 
 
 def import_row() -> Row:
-    """`import gdlab` in a fresh process, and NumPy's share."""
+    """`import gdlab` in a fresh process, and NumPy's share; without bytecode where the environment forbids it."""
     code = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
     found: dict[str, list[float]] = {"gdlab": [], "numpy": []}
     for _ in range(ROUNDS):
@@ -117,7 +137,8 @@ def import_row() -> Row:
 
 def picture_rows() -> Iterator[Row]:
     """The kernel's side of a `%%graph` cell of the tour: run, study, plan, document, bundle of text, SVG and data."""
-    code = "from benchmarks.passes import tour_cells, picture_seconds; print(picture_seconds(*tour_cells()[0]))"
+    code = "from benchmarks.passes import tour_cells, picture_seconds; import gdlab.jupyter.magics  # as %load_ext does"
+    code += "\nprint(picture_seconds(*tour_cells()[0]))"
     first = [float(_child(code)) for _ in range(ROUNDS)]
     yield Row("cell to picture, first, `mlp`", spread(first, "ms", 1e3), "bar 500 ms to the page")
     for name, header, body in tour_cells():
@@ -136,7 +157,6 @@ def picture_seconds(name: str, header: str, body: str) -> float:
     """Seconds from the text of a cell to its MIME bundle."""
     from gdlab.jupyter.cell import run_cell
     from gdlab.jupyter.display import bundle
-    from gdlab.study import Study
 
     start = time.perf_counter()
     program = run_cell(name, header, body, {"np": np}, 1)

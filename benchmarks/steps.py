@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.measure import ROUNDS, Row, rates_of, seconds_of, spread
+from benchmarks.passes import LARGE
+from benchmarks.peer_models import CASES
+from gdlab.autodiff import differentiate
 from gdlab.device.base import owner
 from gdlab.device.choose import Kind
+from gdlab.device.recording import loop
 from gdlab.device.wgpu import WgpuProgram, adapters
 from gdlab.runner import Runner
-from gdlab.session import Session, build_session, initial_values
+from gdlab.session import Session, build_session, build_session_cached, initial_values
 from gdlab.session.optimizer import scalars
 from tests import networks, numpy_training
 from tests.wgpu_plans import encode_cost
 
 SHAPES = {"w1": (64, 128), "b1": (128,), "w2": (128, 10), "b2": (10,)}
+ROOT = Path(__file__).parents[1]
 STEPS = {"NumPy": 400, "cpu": 400, "wgpu": 60}
 Contestant = Callable[[int], object]
 
@@ -88,10 +97,52 @@ def devices() -> list[Kind]:
 
 
 def build_rows() -> Iterator[Row]:
-    """From a graph to a session that can step, warm."""
+    """From a graph to a session that can step, warm; and how long the first step of a fresh process takes."""
     for device in devices():
         taken = seconds_of(partial(open_and_close, device))
         yield Row(f"build_session, tour's network, {device}", spread(taken, "ms", 1e3))
+    yield from large_rows()
+    for device in devices():
+        for case in ("tour", "mlp"):
+            found = [first_by_median(device, case) for _ in range(ROUNDS)]
+            yield Row(f"first step by the median one, {case} Adam, {device}", spread(found, "×"), "bar 3 ×")
+
+
+def large_rows() -> Iterator[Row]:
+    """`build_session` of a network whose derivative has 2,300 nodes, as it is and from a plan cache."""
+    graph = networks.written_with(LARGE, lambda graph: len(differentiate(graph)[0]))
+    for device in devices():
+        taken = seconds_of(lambda device=device: build_session(graph, device).close())  # type: ignore[misc]
+        yield Row(f"build_session, {LARGE:,} nodes, {device}", spread(taken, "ms", 1e3), "bar 1,500 ms")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "plan"
+            taken = seconds_of(lambda path=path, device=device: build_session_cached(graph, path, device).close())  # type: ignore[misc]
+        yield Row(f"build_session_cached, {LARGE:,} nodes, {device}", spread(taken, "ms", 1e3), "bar 400 ms")
+
+
+def first_by_median(device: str, case: str) -> float:
+    """CPU time of the first step by that of the median one, in a fresh process; the session is built and configured."""
+    code = f"from benchmarks.steps import first_steps; print(first_steps({device!r}, {case!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return float(done.stdout.split()[-1])
+
+
+def first_steps(device: Kind, case: str, steps: int = 41) -> float:
+    """The same, here."""
+    graph = networks.mlp() if case == "tour" else CASES[case].graph(True)
+    with build_session(graph, device) as session:
+        session.initialize(0)
+        session.set_adam(1e-3)
+        rng = np.random.default_rng(0)
+        for node in session.plan().graph.inputs:
+            session.set_input(node.name, rng.random(node.type.shape, np.float32))
+        taken = []
+        for _ in range(steps):
+            start = time.process_time()
+            session.step()
+            session.wait()
+            taken.append(time.process_time() - start)
+    return taken[0] / statistics.median(taken)
 
 
 def encode_rows() -> Iterator[Row]:
@@ -111,9 +162,10 @@ def encode_rows() -> Iterator[Row]:
         count = len(program.rows) + len(program.update_rows)
         ours, floor = ([pair[k] for pair in pairs] for k in (0, 1))
         over = statistics.median(a / b for a, b in pairs)
-        beside = f"{count} dispatches in one pass; {over:.2f} × the bare calls"
+        how = "in one pass" if loop() is None else "in one pass, by the C loop"
+        beside = f"{count} dispatches {how}; {over:.2f} × the bare calls; bar 2 µs"
         yield Row("encoding, thread CPU time per dispatch", spread(ours, "µs", 1e6), beside)
-        yield Row("the same by bare C calls", spread(floor, "µs", 1e6), "what recording cannot do without")
+        yield Row("the same by bare calls from Python", spread(floor, "µs", 1e6), "wgpu's calls and nothing else")
 
 
 def floor_cost(program: WgpuProgram, steps: int) -> float:

@@ -1,7 +1,7 @@
 """Reverse-mode differentiation: a graph in, a graph out, and a report that pairs each forward node with its adjoints.
 
 Formulas live with the ops (`@op.vjp`); here is only the bookkeeping of the reverse sweep (Linnainmaa, 1970; the
-cotangents of a node with several readers are added in reverse id order).
+cotangents of a node with several readers are added in reverse id order; those of column ranges lie side by side).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from gdlab.derived import PACKED
 from gdlab.errors import AutodiffError, ShapeError
 from gdlab.graph import Graph, Node, Value, reachable
 from gdlab.op import REGISTRY, Leaf, Op
+from gdlab.ops.packed import side_by_side
 from gdlab.types import f32
 
 __all__ = ["AutodiffReport", "GradientStep", "differentiate"]
@@ -162,9 +163,13 @@ class _Sweep:
             if not terms or not self.needed[id]:
                 continue
             start = len(self.graph)
-            g = terms[0]
-            for term in terms[1:]:
-                g = REGISTRY["add"](g, term)
+            together = side_by_side(terms)
+            if together is not None:
+                g, terms = together
+            else:
+                g = terms[0]
+                for term in terms[1:]:
+                    g = REGISTRY["add"](g, term)
             joined = list(range(start, len(self.graph)))
             self.accumulations += joined
             self.total[id] = g

@@ -17,7 +17,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from gdlab.derived import PACKED
+from gdlab.derived import COLUMNS, PACKED
 from gdlab.errors import OptimizeError, unknown_name
 from gdlab.graph import Attrs, Graph, Node
 from gdlab.op import REGISTRY, Alias, Contraction, Fill, Leaf, Op, Reduction, Shader
@@ -198,8 +198,8 @@ def _is_price(value: Any) -> bool:
 
 # work -----------------------------------------------------------------------------------------------------------------
 def _is_free(record: Op) -> bool:
-    """Leaves, fills and aliases; `packed`, which of weights is their storage."""
-    return record.name == PACKED or isinstance(record.kernel, (Leaf, Alias, Fill))
+    """Leaves, fills and aliases; `packed`, which of weights is their storage, and `columns` of a product with them."""
+    return record.name in (PACKED, COLUMNS) or isinstance(record.kernel, (Leaf, Alias, Fill))
 
 
 def _operands(node: Node, graph: Graph) -> Types:

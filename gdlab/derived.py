@@ -14,6 +14,7 @@ from gdlab.types import Shape, f32
 Graph: TypeAlias = Any  # of `gdlab.graph`, which imports this: imports only go up
 Node: TypeAlias = Any
 PACKED = "packed"
+COLUMNS = "columns"  # (product with a packed weight): what it says of one of them
 CACHE_WRITES = ("cache_write", "cache_write_prefix")  # (rows, cache, …): of a parameter the plan writes in place
 _VIEWS = ("reshape", "stop_gradient")  # their result is their operand's elements, where they lie
 

@@ -50,7 +50,7 @@ class Step:
 def replay(graph: Graph, steps: Sequence[Step], k: int | None = None) -> Graph:
     """The graph after the first `k` steps (None: all); sources, output names and gradient count come along."""
     nodes, outputs, origin, order = _state(graph, steps, k)
-    return assemble(graph, nodes, outputs, order, origin)
+    return assemble(graph, nodes, {id: node.inputs for id, node in nodes.items()}, outputs, order, origin)
 
 
 def replayed_ids(graph: Graph, steps: Sequence[Step], k: int | None = None) -> tuple[int, ...]:
@@ -82,18 +82,22 @@ def _state(graph: Graph, steps: Sequence[Step], k: int | None) -> State:
         for id in step.removed:
             del nodes[id]
     final = steps[count - 1].order if count else ()
-    return nodes, outputs, root_of, final or topological(nodes)
+    return nodes, outputs, root_of, final or topological({id: node.inputs for id, node in nodes.items()})
 
 
-def topological(nodes: Mapping[int, Node], rank: Mapping[int, int] | None = None) -> list[int]:
+def topological(inputs: Mapping[int, Sequence[int]], rank: Mapping[int, int] | None = None) -> list[int]:
     """All ids: the inputs of a node before it, then lowest id (or lowest `rank`, then lowest id) first."""
+    # one number per node, its id in the low bits: they are fast to compare
+    place = {id: id if rank is None else rank[id] << BITS | id for id in inputs}
+    order = sorted(inputs, key=place.__getitem__)
+    at = {id: i for i, id in enumerate(order)}
+    if all(at[i] < at[id] for id, below in inputs.items() for i in below):  # mostly nothing has to wait
+        return order
     waiting: dict[int, int] = {}
-    readers: dict[int, list[int]] = {id: [] for id in nodes}
-    # one number per node, its id in the low bits: a heap of numbers is fast
-    place = {id: id if rank is None else rank[id] << BITS | id for id in nodes}
+    readers: dict[int, list[int]] = {id: [] for id in inputs}
     ready = []
-    for id, node in nodes.items():
-        below = node.inputs if len(node.inputs) < 2 else set(node.inputs)
+    for id, found in inputs.items():
+        below = set(found)
         waiting[id] = len(below)
         for i in below:
             readers[i].append(id)
@@ -112,24 +116,25 @@ def topological(nodes: Mapping[int, Node], rank: Mapping[int, int] | None = None
 
 
 def assemble(
-    graph: Graph, nodes: Mapping[int, Node], outputs: Iterable[int], order: Sequence[int], root_of: Mapping[int, int]
-) -> Graph:
-    """A graph of `nodes` in `order`, numbered anew; whatever is not a node comes from `graph`.
+    graph: Graph, nodes: Mapping[int, Node] | Sequence[Node], inputs: Mapping[int, Sequence[int]],
+    outputs: Iterable[int], order: Sequence[int], root_of: Mapping[int, int],
+) -> Graph:  # fmt: skip
+    """A graph of `nodes` in `order` that read `inputs`, numbered anew; whatever is not a node comes from `graph`.
 
     An added node has the source of the node in `root_of`.
     """
     new = {id: i for i, id in enumerate(order)}
     result = Graph()
-    for id, i in new.items():
-        node, inputs = nodes[id], tuple([new[k] for k in nodes[id].inputs])
-        same = node.id == i and inputs == node.inputs
-        made = node if same else Node(i, node.op, inputs, node.attrs, node.type, node.name)
-        result._nodes.append(made)
-        frames = graph._frames.get(root_of.get(id, id))
-        if frames is not None:
-            result._frames[i] = frames
-        if made.op in ("input", "parameter"):
-            result._leaves[made.name] = i
+    frames, place, append = graph._frames, new.__getitem__, result._nodes.append
+    for i, id in enumerate(order):
+        node, reads = nodes[id], tuple(map(place, inputs[id]))
+        same = node.id == i and reads == node.inputs
+        append(node if same else Node(i, node.op, reads, node.attrs, node.type, node.name))
+        written = frames.get(root_of.get(id, id))
+        if written is not None:
+            result._frames[i] = written
+        if not reads and node.op in ("input", "parameter"):
+            result._leaves[node.name] = i
     result._outputs = [(new[id], name) for id, name in zip(outputs, graph.output_names, strict=True)]
     result.num_param_grad_outputs = graph.num_param_grad_outputs
     result.zero_gradients = tuple(new[id] for id in graph.zero_gradients if id in new)

@@ -66,15 +66,15 @@ def _block(x: Value, mask: Value, prefix: str, inner: int) -> Value:
     return (g * ops.sigmoid(g) * u) @ weight("down", inner, width) + r
 
 
-def decomposed(layers: int = 1, length: int = 32, width: int = 64, inner: int = 128) -> Graph:
-    """A transformer in which every part is written out: rms norms by √, rotary positions, softmax, SwiGLU, a last layer
-    norm and a loss by log softmax; one head."""
-    angles = np.arange(length)[:, None] / 10000.0 ** (np.arange(width) // 2 * 2 / width)[None, :]
-    turn = np.kron(np.eye(width // 2), [[0.0, 1.0], [-1.0, 0.0]])  # (x₀, x₁) -> (−x₁, x₀)
+def decomposed(layers: int = 1, length: int = 32, width: int = 64, inner: int = 128, heads: int = 4) -> Graph:
+    """A transformer in which every part is written out: rms norms by √, heads by reshape and permute, rotary positions
+    by halves, causal attention by softmax, SwiGLU, a last layer norm, and cross entropy by log softmax."""
+    d = width // heads
+    angles = np.tile(np.outer(np.arange(length), 10000.0 ** (-2 * np.arange(d // 2) / d)), 2)
     with Graph() as g:
         x, target = ops.input("x", (length, width)), ops.input("target", (length, width))
         mask = ops.constant(np.triu(np.full((length, length), -1e9, np.float32), 1))
-        cos, sin, rotation = (ops.constant(part.astype(np.float32)) for part in (np.cos(angles), np.sin(angles), turn))
+        cos, sin = (ops.constant(part.astype(np.float32)) for part in (np.cos(angles), np.sin(angles)))
 
         def weight(name: str, *shape: int) -> Value:
             return ops.parameter(name, shape)
@@ -82,23 +82,43 @@ def decomposed(layers: int = 1, length: int = 32, width: int = 64, inner: int = 
         def norm(v: Value, name: str) -> Value:
             return v / ops.sqrt((v * v).sum(-1, keepdims=True) / width + 1e-5) * weight(name, width)
 
+        def apart(v: Value) -> Value:
+            return v.reshape((length, heads, d)).permute((1, 0, 2))
+
+        def turned(v: Value) -> Value:
+            return v * cos + ops.concat([-v[..., d // 2 :], v[..., : d // 2]], -1) * sin
+
         def softmax_parts(v: Value) -> tuple[Value, Value]:
             shifted = v - v.max(-1, keepdims=True)
             return shifted, ops.exp(shifted).sum(-1, keepdims=True)
 
         for i in range(layers):
             a = norm(x, f"{i}.norm1")
-            q, k, v = (a @ weight(f"{i}.{name}", width, width) for name in ("wq", "wk", "wv"))
-            q, k = (t * cos + t @ rotation * sin for t in (q, k))
-            shifted, total = softmax_parts(q @ k.T * width**-0.5 + mask)
-            x = x + ops.exp(shifted) / total @ v @ weight(f"{i}.wo", width, width)
+            q, k, v = (apart(a @ weight(f"{i}.{name}", width, width)) for name in ("wq", "wk", "wv"))
+            shifted, total = softmax_parts(ops.batch_matmul(turned(q), turned(k).T) / np.sqrt(d) + mask)
+            each = ops.batch_matmul(ops.exp(shifted) / total, v)
+            x = x + each.permute((1, 0, 2)).reshape((length, width)) @ weight(f"{i}.wo", width, width)
             b = norm(x, f"{i}.norm2")
             gate, up = b @ weight(f"{i}.gate", width, inner), b @ weight(f"{i}.up", width, inner)
             x = x + gate * ops.sigmoid(gate) * up @ weight(f"{i}.down", inner, width)
         c = x - x.mean(-1, keepdims=True)
         x = c / ops.sqrt((c**2).mean(-1, keepdims=True) + 1e-5) * weight("norm.w", width) + weight("norm.b", width)
         shifted, total = softmax_parts(x)
-        g.output(-(target * (shifted - ops.log(total))).mean_all())
+        g.output(-(target * (shifted - ops.log(total))).sum(-1).mean())
+    return g
+
+
+def experts(layers: int = 12) -> Graph:
+    """21 experts beside each other, layer below layer: with the derivative 6,236 nodes in 12 layers."""
+    with Graph() as g:
+        h = ops.input("x", (16, 32))
+        for layer in range(layers):
+            total = h
+            for e in range(21):
+                up, down, gate = (ops.parameter(f"{layer}.{e}.{n}", (32, 32)) for n in ("up", "down", "gate"))
+                total = total + ops.tanh(h @ gate) * (ops.relu(h @ up) @ down)
+            h = total
+        g.output(ops.mse_loss(ops.tanh(ops.tanh(h)) + 1.0, ops.input("y", (16, 32))))
     return g
 
 

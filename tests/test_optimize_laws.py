@@ -1,10 +1,12 @@
-"""`optimize` on random graphs: an equal graph, no dearer, that every prefix of its steps leads to."""
+"""`optimize` on random graphs, models, notebooks and long chains: an equal graph, no dearer, that every prefix of its
+steps leads to, and in which there is nothing more to gain."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
+import corpus
 import numpy as np
 import optimizing
 import pytest
@@ -16,7 +18,10 @@ from optimizing import (
 )
 from random_graphs import random_feeds, random_graph
 
+from gdlab import models
 from gdlab.autodiff import differentiate
+from gdlab.graph import Graph
+from gdlab.op import Phase
 from gdlab.reference import compare, evaluate, magnitudes
 from gdlab.rewrite import Budget, optimize
 
@@ -91,3 +96,63 @@ def test_exact_rules_keep_every_bit() -> None:
             assert np.array_equal(want[a], got[b], equal_nan=True)
         assert {r.tag for r in report.rules if r.used} <= {"exact"}
 
+
+# the laws on what people build ----------------------------------------------------------------------------------------
+def keep_every_law(graph: Graph, phase: Phase, **options: Any) -> Graph:
+    """The optimized graph, once it has kept them."""
+    before = graph.fingerprint()
+    result, report = optimize(graph, phase=phase, **options)
+    assert graph.fingerprint() == before and report.stop_reason == "saturated"
+    check_laws(graph, result, report, corpus.feeds_of(graph), at_most=SAMPLED)
+    again, second = optimize(result, phase=phase, **options)
+    assert second.cost_after == second.cost_before == report.cost_after
+    return result
+
+
+def keep_the_laws_of_training(graph: Graph) -> None:
+    """Forward, derivative, and both together; the gradients are those of the graph as it was written."""
+    plain, _ = differentiate(graph)
+    forward = keep_every_law(graph, "forward")
+    full, _ = differentiate(forward, wrt=map(forward.value, (n.id for n in forward.parameters)))
+    result = keep_every_law(full, "full")
+    feeds = corpus.feeds_of(graph)
+    want, got = evaluate(plain, feeds), evaluate(result, feeds)
+    m = magnitudes(plain, want)
+    assert len(plain.output_ids) == len(result.output_ids) > 1
+    for a, b in zip(plain.output_ids, result.output_ids, strict=True):
+        assert compare(got[b], want[a], m[a], 1e-6) is None
+
+
+SAMPLED = 5  # prefixes of the steps that are evaluated
+
+
+@pytest.mark.parametrize("name", corpus.TRAINED)
+def test_models_that_are_trained_keep_every_law(name: str) -> None:
+    keep_the_laws_of_training(corpus.TRAINED[name]())
+
+
+@pytest.mark.parametrize("name", corpus.READ)
+def test_models_that_are_read_keep_every_law(name: str) -> None:
+    keep_every_law(corpus.READ[name](), "inference")
+
+
+def test_every_model_is_held_to_the_laws() -> None:
+    builders = {name for name in models.__all__ if name.islower() and name != "checkpoint_weights"}
+    assert {name.partition(",")[0] for name in (*corpus.TRAINED, *corpus.READ)} == builders | {"decomposed"}
+
+
+@pytest.mark.parametrize("name", corpus.cells())
+def test_cells_of_notebooks_keep_every_law(name: str) -> None:
+    graph, trained = corpus.of_cell(name)
+    if trained:
+        keep_the_laws_of_training(graph)
+    else:
+        keep_every_law(graph, "inference")
+
+
+@pytest.mark.parametrize("engine", ["egglog", "fallback"])
+@pytest.mark.parametrize("name", corpus.CHAINS)
+def test_long_chains_leave_nothing_for_a_second_call(name: str, engine: str) -> None:
+    graph = corpus.CHAINS[name]()
+    result = keep_every_law(graph, "forward", engine=engine)
+    assert len(result) <= (20 if name == "factors and steps" else 4)

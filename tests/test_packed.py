@@ -202,7 +202,7 @@ def test_the_sources_are_ranges_of_one_buffer(form: Form) -> None:
     assert {n: g.nbytes for n, g in pairs.items()} == {"down": 4 * N * 2, "bias": 8, "gate+up": 4 * K * 2 * N}
     assert pairs["gate+up"].name == "∂gate+up"
     assert dict(plan.memory.pinned)[ref] == "kept from step to step"
-    reasons = {plan.graph.node(n).name: why for n, _, why in plan.fused_nodes}
+    reasons = {plan.graph.node(n).name: why for n, (_, why) in plan.fused_nodes.items()}
     assert reasons["gate"] == reasons["up"] == "aliased: a range of gate+up"
     assert codec.from_json(codec.to_json(plan)) == plan
     apart = compiled(ffn(form), SessionConfig(optimize={"disable": PACKING}), plan.target).plan

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import networks
 import numpy as np
 import pytest
 import random_graphs
@@ -74,9 +73,9 @@ def softmax_by_recip(x: Value) -> Value:
     return powers * ops.recip(total)
 
 
-def layer(x: Value) -> Value:
-    c = x - x.mean_inner()
-    return p("b", 4) + c / (ops.square(c).mean_inner() + 1e-5).sqrt() * p("w", 4)
+def layer(x: Value, *row: int) -> Value:
+    c, row = x - x.mean_inner(), row or (4,)
+    return p("b", *row) + c / (ops.square(c).mean_inner() + 1e-5).sqrt() * p("w", *row)
 
 
 def back(x: Value) -> Value:
@@ -125,17 +124,36 @@ SPELLED: list[tuple[str, Callable[[Value], Value], str]] = [
     ("mean of all", lambda x: x.sum_all() / 12, "mean_all"),
     ("mean along the last axis", lambda x: x.sum_inner() * 0.25, "mean_inner"),
     ("mean of rows", lambda x: x.sum_rows() / 3, "mean"),
+    ("gelu_erf by the normal distribution", lambda x: x * (0.5 * (1 + ops.erf(x / math.sqrt(2)))), "gelu_erf"),
+    ("gelu_erf by two halves", lambda x: x * (0.5 + 0.5 * ops.erf(x * math.sqrt(0.5))), "gelu_erf"),
+    ("rms_norm, a weight [1, n]", lambda x: x * rms(x).rsqrt() * p("w", 1, 4), "rms_norm"),
+    ("rms_norm, a weight [1, n] first", lambda x: p("w", 1, 4) * x / rms(x).sqrt(), "rms_norm"),
+    ("rms_norm, a weight [1, n] at the size", lambda x: x * (rms(x).rsqrt() * p("w", 1, 4)), "rms_norm"),
+    ("layer_norm, weight and bias [1, n]", lambda x: layer(x, 1, 4), "layer_norm"),
+    ("cross entropy", lambda x: -(p("t", 3, 4) * ops.log_softmax(x)).sum(-1).mean(), "cross_entropy_loss"),
+    ("cross entropy, all written", lambda x: -(x * (softmax_parts(x)[0] - ops.log(softmax_parts(x)[2]))).sum(1).mean(),
+     "cross_entropy_loss"),
+    ("cross entropy, the sign inside", lambda x: (-p("t", 3, 4) * ops.log_softmax(x)).sum(1).mean(0),
+     "cross_entropy_loss"),
+    ("cross entropy, the sign at the sum", lambda x: (-(ops.log_softmax(x) * p("t", 3, 4)).sum_inner()).mean_all(),
+     "cross_entropy_loss"),
+    ("cross entropy, the sign at the logarithm", lambda x: (p("t", 3, 4) * -ops.log_softmax(x)).sum_inner().mean(),
+     "cross_entropy_loss"),
+    ("squared error", lambda x: ((x - p("t", 3, 4)) ** 2).mean(), "mse_loss"),
+    ("squared error by a product", lambda x: (lambda d: (d * d).sum() / 12)(p("t", 3, 4) - x), "mse_loss"),
+    ("absolute error", lambda x: ops.abs(x - p("t", 3, 4)).mean(), "l1_loss"),
 ]
+FREE = ("reshape",)  # beside the composite, and no dispatch
 
 
 @pytest.mark.parametrize(("make", "op"), [row[1:] for row in SPELLED], ids=[row[0] for row in SPELLED])
 def test_a_composite_written_out_is_recognized(make: Callable[[Value], Value], op: str) -> None:
     graph = graph_of(lambda: make(p("x", 3, 4)))
     result, report = optimize(graph, phase="forward")
-    assert ops_of(result) == [op]
+    assert [made for made in ops_of(result) if made not in FREE] == [op]
     assert report.cost_after <= report.cost_before and (report.extraction_failures, report.shape_conflicts) == (0, 0)
     same_values(graph, result)
-    assert ops_of(optimize(graph, phase="forward", engine="fallback")[0]) == [op]
+    assert ops_of(optimize(graph, phase="forward", engine="fallback")[0]) == ops_of(result)
     again, second = optimize(result, phase="forward")
     assert second.cost_after == report.cost_after and second.rules_fired == ()
     for g in (graph, result):
@@ -165,8 +183,13 @@ WRONG: list[tuple[str, Callable[[Value], Value], str]] = [
     ("another x in the sum", lambda x: powers_of(x) / powers_of(x + 1).square().sum_inner(), "softmax"),
     ("the naive softmax", lambda x: ops.exp(x) / ops.exp(x).sum_inner(), "softmax"),  # overflows where softmax does not
     ("eps not above 0", lambda x: x * ((x * x).mean_inner() + -0.25).rsqrt() * p("w", 4), "rms_norm"),
-    ("a weight of rank 2", lambda x: x * rms(x).rsqrt() * p("w", 1, 4), "rms_norm"),
-    ("a bias of rank 2", lambda x: ops.rms_norm(x - x.mean_inner(), p("w", 4), 1e-5) + p("b", 1, 4), "layer_norm"),
+    ("a weight for each row", lambda x: x * rms(x).rsqrt() * p("w", 3, 1), "rms_norm"),
+    ("one bias for all", lambda x: ops.rms_norm(x - x.mean_inner(), p("w", 4), 1e-5) + p("b", 1, 1), "layer_norm"),
+    ("cross entropy over all elements", lambda x: -(x * ops.log_softmax(x)).mean(), "cross_entropy_loss"),
+    ("cross entropy by columns", lambda x: -(x * ops.log_softmax(x)).sum(0).mean(), "cross_entropy_loss"),
+    ("the sum of squares", lambda x: ((x - p("t", 3, 4)) ** 2).sum(), "mse_loss"),
+    ("a product of two errors", lambda x: ((x - p("t", 3, 4)) * (x - p("u", 3, 4))).mean(), "mse_loss"),
+    ("a square of a sum", lambda x: ((x + p("t", 3, 4)) ** 2).mean(), "mse_loss"),
     ("a weight for each element", lambda x: x * rms(x).rsqrt() * p("w", 3, 4), "rms_norm"),
     ("a mean of something else", lambda x: x * ((x.tanh() * x).mean_inner() + 1e-5).rsqrt() * p("w", 4), "rms_norm"),
     ("another cube factor", lambda x: 0.5 * x * (1 + ops.tanh(math.sqrt(2 / math.pi) * (x + 0.0447 * x**3))), "gelu"),
@@ -187,24 +210,6 @@ def test_a_mean_by_another_number_says_so() -> None:
     missed = next(m for m in report.missed if m.label == "Recognize Mean")
     wanted = float(np.float32(1 / 3))
     assert (missed.reason, missed.detail) == ("attributes", f"c is 0.25, 1 / the elements that s adds up is {wanted!r}")
-
-
-# the decomposed transformer -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("train", [False, True])
-def test_the_decomposed_transformer_is_recognized(train: bool) -> None:
-    graph = networks.decomposed(2, length=4, width=6, inner=8)
-    result, _ = optimize(graph, phase="forward")
-    found = Counter(ops_of(result))
-    assert (found["rms_norm"], found["causal_attention"], found["swiglu_concat"]) == (4, 2, 2)
-    assert (found["packed"], found["swiglu"], found["fused_matmul_add"]) == (2, 0, 4)
-    assert (found["layer_norm"], found["log_softmax"], found["softmax"], found["exp"], found["sqrt"]) == (1, 1, 0, 0, 0)
-    if not train:
-        same_values(graph, result)
-        return
-    full, _ = differentiate(result, wrt=map(result.value, (n.id for n in result.parameters)))
-    final, report = optimize(full, phase="full")
-    assert report.cost_after < report.cost_before
-    same_values(differentiate(graph)[0], final, 1e-5)
 
 
 # products -------------------------------------------------------------------------------------------------------------
@@ -244,64 +249,6 @@ def test_a_value_that_both_passes_compute_lies_in_the_forward_pass() -> None:
     assert Counter(ops_of(study.final))["square"] == 2 and Counter(ops_of(study.final))["mul"] < 4
     phases = [d.phase for d in study.plan.dispatches]
     assert phases == sorted(phases, key=("forward", "backward", "update").index)
-
-
-# attention ------------------------------------------------------------------------------------------------------------
-LATER = np.triu(np.full((3, 3), -1e9), 1)
-HIDE = {"causal": LATER, "strict": LATER + LATER.T, "soft": LATER / 1e6, "earlier": LATER.T,
-        "infinite": np.triu(np.full((3, 3), -np.inf), 1)}  # fmt: skip
-
-
-def attend(
-    q: Value, k: Value, v: Value, mask: Value | None = None, factor: float = 0.5, *, first: bool = False
-) -> Value:
-    scores = (q * factor) @ k.T if first else q @ k.T * factor
-    return ops.softmax(scores if mask is None else scores + mask) @ v
-
-
-def one_head(form: str) -> Value:
-    q, k, v, w = (p(name, 3, 4) for name in "qkvw")
-    masks = {name: ops.constant(data) for name, data in HIDE.items()}
-    return {
-        "full": lambda: attend(q, k, v),
-        "full, the query scaled": lambda: attend(q, k, v, first=True),
-        "full, the key scaled": lambda: attend(q, k * 0.5, v, factor=1.0),
-        "causal": lambda: attend(q, k, v, masks["causal"]),
-        "causal, mask first": lambda: ops.softmax(masks["causal"] + (q @ k.T) / 2) @ v,
-        "causal, infinite": lambda: attend(q, k, v, masks["infinite"]),
-        "another factor": lambda: attend(q, k, v, factor=0.25),
-        "fewer keys": lambda: attend(q, p("k2", 2, 4), p("v2", 2, 4)),
-        "wider values": lambda: attend(q, k, p("v3", 3, 5)),
-        **{name: lambda name=name: attend(q, k, v, masks[name]) for name in ("strict", "soft", "earlier")},
-        "a mask from outside": lambda: attend(q, k, v, p("mask", 3, 3)),
-    }[form]()
-
-
-ONE_HEAD = {"full": "full_attention", "full, the query scaled": "full_attention",
-            "full, the key scaled": "full_attention", "causal": "causal_attention",
-            "causal, mask first": "causal_attention",
-            "causal, infinite": "causal_attention"}  # fmt: skip
-NO_HEAD = ("another factor", "fewer keys", "wider values", "strict", "soft", "earlier", "a mask from outside")
-
-
-@pytest.mark.parametrize("form", ONE_HEAD)
-def test_attention_of_one_head_is_recognized(form: str) -> None:
-    graph = graph_of(lambda: one_head(form))
-    result, report = optimize(graph, phase="forward")
-    assert ops_of(result) == [ONE_HEAD[form]] and report.cost_after < report.cost_before
-    same_values(graph, result)
-    for g in (graph, result):
-        g.set_outputs(g.outputs[0].square().mean_all())
-    same_values(differentiate(graph)[0], differentiate(result)[0])
-
-
-@pytest.mark.parametrize("form", NO_HEAD)
-def test_what_only_looks_like_attention_is_left_alone(form: str) -> None:
-    graph = graph_of(lambda: one_head(form))
-    result, report = optimize(graph, phase="forward")
-    assert not any("attention" in op for op in ops_of(result))
-    missed = [m for m in report.missed if "Attention" in m.label]
-    assert [m.reason for m in missed] == ["shape" if form in ("fewer keys", "wider values") else "attributes"]
 
 
 # the laws, where composites written out stand between other nodes -----------------------------------------------------

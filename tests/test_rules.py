@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
+from rule_sides import STATED, of, side, tried
 
 import gdlab.ops as ops
 from gdlab.errors import GraphError, OptimizeError
@@ -36,20 +34,9 @@ from gdlab.rewrite import (
     shape_eq,
     single_use,
 )
-from gdlab.rewrite.pattern import COMMUTATIVE, Condition, Refusal
-from gdlab.rewrite.sound import Case, build, cases, constants_of, left_sides, matched, slope_disagreement
-from gdlab.types import Shape, TensorType, f32
-
-STATED = [r for r in RULES if r.left >= 0]
-TRIED = 4  # operand types per rule
-
-
-def of(rule: Rule) -> str:
-    return rule.name
-
-
-def leaf(graph: Graph, name: str, type: TensorType) -> Value:
-    return ops.parameter(name, type.shape, graph=graph)
+from gdlab.rewrite.pattern import COMMUTATIVE, Condition
+from gdlab.rewrite.sound import slope_disagreement
+from gdlab.types import Shape, f32
 
 
 def orders(rule: Rule) -> Iterator[frozenset[int]]:
@@ -57,21 +44,6 @@ def orders(rule: Rule) -> Iterator[frozenset[int]]:
     ids = [n.id for n in rule.left_nodes if n.op in COMMUTATIVE]
     for flags in itertools.product((False, True), repeat=len(ids)):
         yield frozenset(id for id, flag in zip(ids, flags, strict=True) if flag)
-
-
-def side(rule: Rule, case: Case, right: bool = False, swapped: frozenset[int] = frozenset()) -> Graph:
-    held = constants_of(rule, case)
-
-    def make(graph: Graph, name: str, type: TensorType) -> Value:
-        return ops.constant(held[name], graph=graph) if name in held else leaf(graph, name, type)
-
-    graph, root = build(rule, case, rule.right if right else rule.left, make, swapped)
-    graph.set_outputs(Value(graph, root))
-    return graph
-
-
-def tried(rule: Rule) -> list[Case]:
-    return list(itertools.islice(cases(rule), TRIED))
 
 
 @pytest.fixture
@@ -151,39 +123,6 @@ def test_it_fires_in_every_argument_order(rule: Rule) -> None:
         want, got = evaluate(graph, fed), evaluate(result, fed)
         m = magnitudes(graph, want)[graph.output_ids[0]]
         assert compare(got[result.output_ids[0]], want[graph.output_ids[0]], m, max(rule.rtol, 1e-12)) is None
-
-
-def refusals() -> Iterator[Any]:
-    """For every rule and each of its conditions operands that fit the left side, where this condition says no."""
-    for r in STATED:
-        for condition in (c for c in r.where if c.example is None and not c.text.startswith("is_param")):
-            loose = dataclasses.replace(r, where=(), samples=())
-            for types, attrs in islice(left_sides(loose), 200):
-                unbound = [c for c in r.where if c.binds in r.attr_variables and c.binds not in attrs]
-                attrs = attrs | {c.binds: c.value(matched(r, types, attrs)) for c in unbound}
-                refusal = condition.check(matched(r, types, attrs))
-                if refusal is not None:
-                    yield pytest.param(r, Case(types, attrs), refusal, id=f"{r.name}-{condition}")
-                    break
-
-
-@pytest.mark.parametrize(("rule", "case", "refusal"), list(refusals()))
-def test_a_rule_refuses_with_the_reason_of_its_condition(rule: Rule, case: Case, refusal: Refusal) -> None:
-    graph = side(rule, case)
-    _, report = optimize(graph, phase=rule.phases[-1], only=(rule.name,), enable=(rule.name,))
-    assert next(r.fired for r in report.rules if r.id == rule.name) == 0
-    if rule.near:
-        missed = [m for m in report.missed if m.label == rule.label]
-        assert [(m.reason, m.detail) for m in missed] == [refusal]
-        file, line, text = missed[0].guard or ("", 0, "")
-        assert file.startswith("gdlab/rewrite/") and line > 1 and text
-
-
-def test_most_conditions_were_seen_to_refuse() -> None:
-    # those that nothing can break for a left side alone: `written`, products that stay finite, compositions that exist
-    seen = {param.id.partition("-")[0] for param in refusals()}
-    assert {"broadcast_to_bias_add", "recognize_mean", "recognize_rms_norm", "permute_identity"} <= seen
-    assert {"reshape_to_own_shape", "mean_over_the_last_axis", "recognize_mean_of_rows"} <= seen
 
 
 def test_fusions_make_the_graph_cheaper() -> None:
@@ -319,7 +258,7 @@ def test_a_refusal_shows_the_line_of_its_condition(stated: list[Rule]) -> None:
     assert missed.reason == "multi_use" and missed.guard is not None
     file, line, text = missed.guard
     assert file == __file__ and text == 'single_use("t"),  # this line'
-    assert inspect.getsource(inspect.getmodule(of)).splitlines()[line - 1].strip() == text  # type: ignore[arg-type]
+    assert Path(__file__).read_text("utf-8").splitlines()[line - 1].strip() == text
 
 
 def test_a_bias_must_be_one_row() -> None:
@@ -458,7 +397,7 @@ def test_shape_eq_compares_two_operands(stated: list[Rule]) -> None:
         g.set_outputs([ops.neg(x @ p("y", 3, 3)), ops.neg(x @ p("z", 3, 4))])
     _, report = optimize(g, phase="forward", only=("square_only",), budget=Budget(iterations=2))
     assert [r.fired for r in report.rules if r.id == "square_only"] == [1]
-    assert {m.reason for m in report.missed} == {"shape", "cost"}
+    assert {m.reason for m in report.missed if m.label == "square_only"} == {"shape", "cost"}
 
 
 def test_a_condition_is_no_name() -> None:

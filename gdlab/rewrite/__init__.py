@@ -7,15 +7,13 @@ from gdlab.rewrite.conditions import (
     dtype,
     finite,
     is_param,
-    last_axis,
-    leading_axes,
-    mean_factor,
     not_output,
     rank,
     shape_eq,
     single_use,
 )
 from gdlab.rewrite.egraph import Budget
+from gdlab.rewrite.measures import last_axis, leading_axes, mean_factor
 from gdlab.rewrite.pattern import Matrix, Rewrite, Rule
 from gdlab.rewrite.pipeline import optimize
 from gdlab.rewrite.report import Derivation, Iteration, Missed, OptimizeReport, RuleStat

@@ -5,17 +5,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from gdlab.cost import CostModel
-from gdlab.graph import Graph, Node
-from gdlab.rewrite.load import UNITS
+from gdlab.graph import Node
+from gdlab.rewrite.load import UNITS, Prices
+from gdlab.rewrite.prepare import Prepared
 from gdlab.steps import Rewired, Step
-from gdlab.types import TensorType
 
-__all__ = ["Bench", "Draft", "finish"]
+__all__ = ["Bench", "Draft", "Minutes", "finish"]
 
 OUTPUT = -1  # the reader of an output; its port is −1 − i
+
+
+@dataclass(frozen=True, slots=True)
+class Minutes:
+    """What is left of a bench when the work is done: all nodes, the first `size` those of the graph, its outputs, the
+    drafts, the changes that no step has written down, and the cost in units."""
+
+    nodes: Sequence[Node]
+    size: int
+    outputs: tuple[int, ...]
+    drafts: Sequence[Draft]
+    silent: Sequence[Rewired]
+    cost: int
 
 
 @dataclass
@@ -36,76 +47,72 @@ class Draft:
 class Bench:
     """Nodes by stable id, who reads them, and which of them the outputs reach."""
 
-    def __init__(self, graph: Graph, model: CostModel) -> None:
-        self.graph, self.model = graph, model
-        self._prices: dict[int, int] = {}
-        self._known: dict[Any, int] = {}
-        self._types: dict[int | str, int] = {}
-        self.nodes: dict[int, Node] = {}
-        self.inputs: dict[int, list[int]] = {}
-        self.readers: dict[int, dict[tuple[int, int], None]] = {}
-        self.reads: dict[int, int] = {}  # readers that are alive, and outputs
-        self.outputs = list(graph.output_ids)
+    def __init__(self, prepared: Prepared, prices: Prices, attrs: Mapping[int, tuple[int, ...]]) -> None:
+        """`attrs` are the attribute numbers of kept nodes that are no leaves."""
+        self.graph, self.prepared, self.prices, self.attrs = prepared.graph, prepared, prices, attrs
+        self.size, self.outputs_before = len(prepared.graph), tuple(prepared.graph.output_ids)
+        self.nodes: list[Node] = []
+        self.inputs: list[tuple[int, ...]] = []
+        self.readers: list[list[tuple[int, int]]] = []  # (reader, port), each slot in one list alone
+        self.reads: list[int] = []  # readers that are alive, and outputs
+        self.outputs = list(self.outputs_before)
         self.cost = 0
         self.drafts: list[Draft] = []
+        self._costs: dict[int, int] = {}
         self._silent: list[Rewired] = []
 
     def put_on(self) -> None:
         """Put the graph on the bench; asked twice, it stays as it is."""
         if self.nodes:
             return
-        nodes = self.graph._nodes
-        self.nodes = {node.id: node for node in nodes}
-        self.inputs = {node.id: [*node.inputs] for node in nodes}
-        self.readers = {node.id: {} for node in nodes}
-        for node in nodes:
-            for port, i in enumerate(node.inputs):
-                self.readers[i][node.id, port] = None
-        self.reads = dict.fromkeys(self.nodes, 0)
+        self.nodes = self.graph._nodes[: self.size]
+        self.inputs = [node.inputs for node in self.nodes]
+        self.readers = [[] for _ in self.nodes]
+        for id, inputs in enumerate(self.inputs):
+            for port, i in enumerate(inputs):
+                self.readers[i].append((id, port))
+        reads = self.reads = [0] * self.size
         for i, id in enumerate(self.outputs):
-            self.readers[id][OUTPUT, -1 - i] = None
-            self._hold(id)
+            self.readers[id].append((OUTPUT, -1 - i))
+            reads[id] += 1
+        for id in reversed(range(self.size)):
+            if reads[id]:
+                self.cost += self.price(id)
+                for i in self.inputs[id]:
+                    reads[i] += 1
 
     def price(self, id: int) -> int:
-        """The price of a node in units, worked out once per op, attributes and types."""
-        if id not in self._prices:
-            node = self.nodes[id]
-            operands = tuple([self.nodes[i].type for i in node.inputs])
-            key = node.op, node.attrs, self._number(node.type), tuple([self._number(t) for t in operands])
-            if key not in self._known:
-                self._known[key] = round(self.model.price(node.op, node.attrs, node.type, operands) * UNITS)
-            self._prices[id] = self._known[key]
-        return self._prices[id]
-
-    def _number(self, type: TensorType) -> int:
-        """A number for a type: its hash takes long. Types stay as long as their nodes do, so identity is enough."""
-        number = self._types.get(id(type))
-        if number is None:
-            number = self._types[id(type)] = self._types.setdefault(str(type), len(self._types))
-        return number
+        """The price of a node of the graph, or an added one, in units."""
+        found = self._costs.get(id)
+        if found is None:
+            found = self._costs[id] = self.prices.node(self.prepared, self.attrs, id)
+        return found
 
     def alive(self, id: int) -> bool:
         """Whether an output depends on this node."""
         return self.reads[id] > 0
 
-    def add(self, node: Node) -> None:
-        """Put a node on the bench; nothing reads it yet."""
-        self.nodes[node.id] = node
-        self.inputs[node.id] = list(node.inputs)
-        self.readers[node.id] = {}
-        self.reads[node.id] = 0
+    def add(self, node: Node, cost: int) -> None:
+        """Put a node on the bench; nothing reads it yet. Ids of added nodes follow each other."""
+        self.nodes.append(node)
+        self.inputs.append(node.inputs)
+        self.readers.append([])
+        self.reads.append(0)
+        self._costs[node.id] = cost
         for port, i in enumerate(node.inputs):
-            self.readers[i][node.id, port] = None
+            self.readers[i].append((node.id, port))
 
     def redirect(
         self, moved: Sequence[int], to: int, rule: str, label: str, bindings: Mapping[str, int],
         added: Sequence[Node] = (), iteration: int | None = None, *, at: Sequence[int],
+        beside: Sequence[tuple[int, int]] = (),
     ) -> bool:  # fmt: skip
-        """Let `to` be read wherever one of `moved` is, and write a step down. Where nothing was added and nobody alive
-        notices, the change goes with the next step, and the answer is False."""
-        before = self.cost
-        noticed = bool(added) or any(self.alive(id) for id in moved if id != to)
-        rewired = [change for id in moved if id != to for change in self._rewire(id, to)]
+        """Let `to` be read wherever one of `moved` is, in the same step the others of `beside` (old, new), and write it
+        down. Where nothing was added and nobody alive notices, the change goes with the next step, and the answer is
+        False."""
+        before, pairs = self.cost, [*((id, to) for id in moved if id != to), *beside]
+        noticed = bool(added) or any(self.alive(old) for old, _ in pairs)
+        rewired = [change for old, new in pairs for change in self._rewire(old, new)]
         if not noticed:
             self._silent += rewired
             return False
@@ -117,53 +124,49 @@ class Bench:
     def _rewire(self, old: int, new: int) -> list[Rewired]:
         changes = []
         for reader, port in self.readers[old]:
-            self.readers[new][reader, port] = None
             if reader == OUTPUT:
                 self.outputs[-1 - port] = new
             else:
-                self.inputs[reader][port] = new
-            if reader == OUTPUT or self.alive(reader):
+                inputs = self.inputs[reader]
+                self.inputs[reader] = (*inputs[:port], new, *inputs[port + 1 :])
+            if reader == OUTPUT or self.reads[reader] > 0:
                 self._hold(new)
                 self._drop(old)
             changes.append((old if reader == OUTPUT else reader, port, new))
-        self.readers[old] = {}
+        self.readers[new] += self.readers[old]
+        self.readers[old] = []
         return changes
 
     def _hold(self, id: int) -> None:
-        stack = [id]
+        stack, reads = [id], self.reads
         while stack:
             id = stack.pop()
-            self.reads[id] += 1
-            if self.reads[id] == 1:
+            reads[id] += 1
+            if reads[id] == 1:
                 self.cost += self.price(id)
                 stack += self.inputs[id]
 
     def _drop(self, id: int) -> None:
-        stack = [id]
+        stack, reads = [id], self.reads
         while stack:
             id = stack.pop()
-            self.reads[id] -= 1
-            if self.reads[id] == 0:
+            reads[id] -= 1
+            if reads[id] == 0:
                 self.cost -= self.price(id)
                 stack += self.inputs[id]
 
-    def final(self, id: int) -> Node:
-        """The node as it is wired now."""
-        node, inputs = self.nodes[id], tuple(self.inputs[id])
-        return node if inputs == node.inputs else Node(id, node.op, inputs, node.attrs, node.type, node.name)
-
-    def leftover(self) -> list[Rewired]:
-        """Changes that no step has written down yet."""
-        return self._silent
+    def minutes(self) -> Minutes:
+        """All that the steps are made of."""
+        return Minutes(self.nodes, self.size, self.outputs_before, self.drafts, self._silent, self.cost)
 
 
 def finish(
-    bench: Bench, order: Sequence[int], stays: Callable[[Node], bool], sweep: tuple[str, str]
+    held: Minutes, order: Sequence[int], stays: Callable[[Node], bool], sweep: tuple[str, str]
 ) -> tuple[Step, ...]:
     """The drafts as steps. The step after which nobody reads or names a node removes it; the sweep takes the rest."""
-    readings = _Readings(bench, stays)
+    readings = _Readings(held, stays)
     steps = []
-    for k, draft in enumerate(bench.drafts):
+    for k, draft in enumerate(held.drafts):
         rewired = readings.carry_out(draft)
         steps.append(
             Step(draft.rule, draft.label, draft.at, draft.bindings, readings.removed_after(k), draft.added, rewired,
@@ -171,8 +174,8 @@ def finish(
         )  # fmt: skip
     kept = set(order)
     left = tuple(id for id in readings.inputs if id not in kept and id not in readings.gone)
-    rest = tuple(change for change in bench.leftover() if change[1] < 0 or change[0] in kept)
-    cost = bench.cost / UNITS
+    rest = tuple(change for change in held.silent if change[1] < 0 or change[0] in kept)
+    cost = held.cost / UNITS
     return (*steps, Step(*sweep, (), {}, left, (), rest, cost, cost, None, tuple(order)))
 
 
@@ -180,15 +183,15 @@ class _Readings:
     """The drafts carried out once more, counting who reads whom: a node can go when nobody does and no later step
     speaks of it. What was dead from the beginning waits for the sweep."""
 
-    def __init__(self, bench: Bench, stays: Callable[[Node], bool]) -> None:
-        self.nodes, self.stays = bench.nodes, stays
-        self.inputs = {node.id: list(node.inputs) for node in bench.graph}
-        self.outputs = list(bench.graph.output_ids)
-        self.reads = dict.fromkeys(bench.nodes, 0)
+    def __init__(self, held: Minutes, stays: Callable[[Node], bool]) -> None:
+        self.nodes, self.stays = held.nodes, stays
+        self.inputs = {id: list(held.nodes[id].inputs) for id in range(held.size)}
+        self.outputs = list(held.outputs)
+        self.reads = [0] * len(held.nodes)
         for id in itertools.chain(self.outputs, *self.inputs.values()):
             self.reads[id] += 1
         self.idle = {id for id in self.inputs if not self.reads[id]}
-        self.last = _last_mention(bench.drafts)
+        self.last = _last_mention(held.drafts)
         self.due: dict[int, list[int]] = {}
         for id, k in self.last.items():
             self.due.setdefault(k, []).append(id)

@@ -22,9 +22,9 @@ from gdlab.graph import Graph, Node
 from gdlab.types import DType, TensorType
 
 __all__ = [
-    "Condition", "Match", "Measure", "Reason", "Refusal", "attr_compose", "attr_eq", "causal_mask", "composed",
-    "const_eq", "dtype", "finite", "interned", "is_causal_mask", "is_param", "kept", "last_axis", "leading_axes",
-    "mean_factor", "not_output", "one_over_root", "rank", "shape_eq", "single_use", "width", "written",
+    "HIDDEN", "Condition", "Egg", "Intern", "Match", "Measure", "Reason", "Refusal", "attr_compose", "attr_eq",
+    "composed", "condition", "const_eq", "dtype", "finite", "interned", "is_param", "not_output", "rank", "repeated",
+    "repeats", "rows_of", "shape_eq", "single_use", "written",
 ]  # fmt: skip
 
 Reason = Literal[
@@ -58,10 +58,14 @@ Egg = Callable[[str], str]  # the e-graph's variable for a name of the rule
 Intern = Callable[[Any], int]  # the number that stands for an attribute value
 
 
+# files that make conditions
+STATING = {str(Path(__file__).with_name(f"{name}.py")) for name in ("conditions", "constants", "measures")}
+
+
 def _here() -> Place:
-    """Where a rule states its condition: the first frame outside this file."""
+    """Where a rule states its condition: the first frame outside the files that make them."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+    while frame.f_back is not None and frame.f_code.co_filename in STATING:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
@@ -100,7 +104,7 @@ def _stated(file: str, line: int) -> tuple[str, int, str]:
     return named, line, linecache.getline(file, line).strip()
 
 
-def _condition(
+def condition(
     text: str,
     names: tuple[str, ...],
     facts: Callable[[Egg, Intern], tuple[str, ...]],
@@ -108,6 +112,7 @@ def _condition(
     binds: str = "",
     value: Callable[[Match], Any] = lambda m: None,
 ) -> Condition:
+    """A condition that knows the line of the rule that states it."""
     return Condition(text, names, facts, check, binds, value, _here())
 
 
@@ -133,7 +138,7 @@ def shape_eq(a: str, b: str, *, last: bool = False) -> Condition:
         return "shape", f"{a} has shape {list(given)}, {b} has {list(wanted)}"
 
     value = lambda m: m.node(a).type.shape  # noqa: E731
-    return _condition(f"shape_eq({a}, {b}{', last' if last else ''})", (a, b), facts, check, b, value)
+    return condition(f"shape_eq({a}, {b}{', last' if last else ''})", (a, b), facts, check, b, value)
 
 
 def rows_of(type: TensorType) -> tuple[tuple[int, ...], ...]:
@@ -149,7 +154,7 @@ def rank(a: str, n: int) -> Condition:
         found = m.node(a).type.rank
         return None if found == n else ("shape", f"{a} has rank {found}, not {n}")
 
-    return _condition(f"rank({a}, {n})", (a,), lambda egg, intern: (f"(f_rank {egg(a)} {n})",), check)
+    return condition(f"rank({a}, {n})", (a,), lambda egg, intern: (f"(f_rank {egg(a)} {n})",), check)
 
 
 def dtype(a: str, wanted: DType) -> Condition:
@@ -160,7 +165,7 @@ def dtype(a: str, wanted: DType) -> Condition:
         return None if found is wanted else ("dtype", f"{a} is {found}, not {wanted}")
 
     facts = lambda egg, intern: (f"(f_dtype {egg(a)} {intern(str(wanted))})",)  # noqa: E731
-    return _condition(f"dtype({a}, {wanted})", (a,), facts, check)
+    return condition(f"dtype({a}, {wanted})", (a,), facts, check)
 
 
 # what a node is to the graph ------------------------------------------------------------------------------------------
@@ -171,7 +176,7 @@ def is_param(a: str) -> Condition:
         found = m.node(a).op
         return None if found == "parameter" else ("weight_not_parameter", f"{a} is a {found}")
 
-    return _condition(f"is_param({a})", (a,), lambda egg, intern: (f"(f_param {egg(a)})",), check)
+    return condition(f"is_param({a})", (a,), lambda egg, intern: (f"(f_param {egg(a)})",), check)
 
 
 def single_use(a: str) -> Condition:
@@ -182,7 +187,7 @@ def single_use(a: str) -> Condition:
         reason: Reason = "weight_shared" if weight else "multi_use"
         return None if found == 1 else (reason, f"{a}, %{m.nodes[a]}, is used {found} times")
 
-    return _condition(f"single_use({a})", (a,), lambda egg, intern: (f"(f_single {egg(a)})",), check)
+    return condition(f"single_use({a})", (a,), lambda egg, intern: (f"(f_single {egg(a)})",), check)
 
 
 def not_output(a: str) -> Condition:
@@ -191,7 +196,7 @@ def not_output(a: str) -> Condition:
     def check(m: Match) -> Refusal | None:
         return ("is_output", f"{a}, %{m.nodes[a]}, is an output") if m.nodes[a] in m.outputs else None
 
-    return _condition(f"not_output({a})", (a,), lambda egg, intern: (f"(f_inner {egg(a)})",), check)
+    return condition(f"not_output({a})", (a,), lambda egg, intern: (f"(f_inner {egg(a)})",), check)
 
 
 def const_eq(a: str, value: float) -> Condition:
@@ -205,40 +210,16 @@ def const_eq(a: str, value: float) -> Condition:
 
     facts = lambda egg, intern: (f"(f_fill {egg(a)} {intern(float(value))})",)  # noqa: E731
     example = a, lambda shape: np.full(shape, float(value))
-    return replace(_condition(f"const_eq({a}, {value})", (a,), facts, check), example=example)
+    return replace(condition(f"const_eq({a}, {value})", (a,), facts, check), example=example)
 
 
 SMALLEST = float(np.finfo(np.float32).tiny)
 HIDDEN = -1e8  # what is added to a score that must not count: e to that is 0
 
 
-def causal_mask(a: str) -> Condition:
-    """Operand `a` is a constant that hides the later keys of every query: 0 up to the diagonal, −1e8 or less above."""
-
-    def check(m: Match) -> Refusal | None:
-        node = m.node(a)
-        return None if is_causal_mask(node) else ("attributes", f"{a}, a {node.op}, is no causal mask")
-
-    facts = lambda egg, intern: (f"(f_causal {egg(a)})",)  # noqa: E731
-    return replace(_condition(f"const_eq({a}, causal mask)", (a,), facts, check), example=(a, _a_causal_mask))
-
-
-def _a_causal_mask(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    return np.triu(np.full(shape, 10 * HIDDEN), 1)
-
-
-def is_causal_mask(node: Node) -> bool:
-    """Whether a node is a square constant, 0 up to the diagonal and −1e8 or less above."""
-    if node.op != "constant" or node.type.rank != 2 or node.type.shape[0] != node.type.shape[1]:
-        return False
-    elements = node.attr("data").array
-    above = np.triu(np.ones(elements.shape, bool), 1)
-    return bool(np.all(elements[~above] == 0) and np.all(elements[above] <= HIDDEN))
-
-
 def written(a: str) -> Condition:
     """`a` (an inner node by its name) stands in the input graph: no rule made it."""
-    return _condition(f"written({a})", (a,), lambda egg, intern: (f"(f_written {egg(a)})",), lambda m: None)
+    return condition(f"written({a})", (a,), lambda egg, intern: (f"(f_written {egg(a)})",), lambda m: None)
 
 
 # attributes -----------------------------------------------------------------------------------------------------------
@@ -252,59 +233,6 @@ class Measure:
     value: Callable[[Match], Any]
 
 
-def last_axis(a: str) -> Measure:
-    """The last axis of operand `a` as a reduction names it, such as (1,)."""
-    value = lambda m: (m.node(a).type.rank - 1,)  # noqa: E731
-    return Measure(f"the last axis of {a}", (a,), lambda egg, it: (f"(f_last {egg(a)} {it})",), value)
-
-
-def kept(a: str) -> Measure:
-    """The shape of operand `a` with 1 in place of its last extent: what a reduction that keeps its axis leaves."""
-    value = lambda m: (*m.node(a).type.shape[:-1], 1)  # noqa: E731
-    return Measure(f"the shape of {a} reduced", (a,), lambda egg, it: (f"(f_kept {egg(a)} {it})",), value)
-
-
-def leading_axes(a: str) -> Measure:
-    """All axes of operand `a` but the last."""
-    value = lambda m: tuple(range(m.node(a).type.rank - 1))  # noqa: E731
-    return Measure(f"the leading axes of {a}", (a,), lambda egg, it: (f"(f_lead {egg(a)} {it})",), value)
-
-
-def mean_factor(a: str, s: str) -> Measure:
-    """1 / the number of elements of `a` that one element of its sum `s` adds up, as float32 holds it."""
-
-    def facts(egg: Egg, it: str) -> tuple[str, ...]:
-        sizes = f"n_{a}", f"n_{s}"
-        return f"(f_size {egg(a)} {sizes[0]})", f"(f_size {egg(s)} {sizes[1]})", f"(f_mean {sizes[0]} {sizes[1]} {it})"
-
-    def value(m: Match) -> float:
-        return one_over(m.node(a).type.num_elements // m.node(s).type.num_elements)
-
-    return Measure(f"1 / the elements that {s} adds up", (a, s), facts, value)
-
-
-def width(a: str) -> Measure:
-    """The extent of the last axis of operand `a`."""
-    value = lambda m: m.node(a).type.shape[-1]  # noqa: E731
-    return Measure(f"the width of {a}", (a,), lambda egg, it: (f"(f_width {egg(a)} {it})",), value)
-
-
-def one_over_root(a: str) -> Measure:
-    """1 / √(the extent of the last axis of operand `a`), as float32 holds it: what attention scales by."""
-    value = lambda m: over_root(m.node(a).type.shape[-1])  # noqa: E731
-    return Measure(f"1 / √(the width of {a})", (a,), lambda egg, it: (f"(f_root {egg(a)} {it})",), value)
-
-
-def over_root(n: int) -> float:
-    """1 / √n as an attribute holds it."""
-    return float(np.float32(n**-0.5))
-
-
-def one_over(n: int) -> float:
-    """1 / n as an attribute holds it."""
-    return float(np.float32(1 / n))
-
-
 def attr_eq(a: str, b: str | Measure) -> Condition:
     """Attributes `a` and `b` are equal; `b` may be what operands determine, such as `last_axis("x")`."""
     if isinstance(b, Measure):
@@ -314,7 +242,7 @@ def attr_eq(a: str, b: str | Measure) -> Condition:
         same = interned(m.attrs[a]) == interned(m.attrs[b])
         return None if same else ("attributes", f"{a} is {m.attrs[a]!r}, {b} is {m.attrs[b]!r}")
 
-    return _condition(f"attr_eq({a}, {b})", (a, b), lambda egg, intern: (f"(= {egg(a)} {egg(b)})",), check)
+    return condition(f"attr_eq({a}, {b})", (a, b), lambda egg, intern: (f"(= {egg(a)} {egg(b)})",), check)
 
 
 def _measured(a: str, b: Measure) -> Condition:
@@ -324,7 +252,7 @@ def _measured(a: str, b: Measure) -> Condition:
         return None if same else ("attributes", f"{a} is {m.attrs[a]!r}, {b.text} is {wanted!r}")
 
     facts = lambda egg, intern: b.facts(egg, egg(a))  # noqa: E731
-    return _condition(f"attr_eq({a}, {b.text})", (a, *b.names), facts, check, a, b.value)
+    return condition(f"attr_eq({a}, {b.text})", (a, *b.names), facts, check, a, b.value)
 
 
 def attr_compose(a: str, b: str, c: str) -> Condition:
@@ -342,7 +270,7 @@ def attr_compose(a: str, b: str, c: str) -> Condition:
 
     facts = lambda egg, intern: (f"(f_compose {egg(a)} {egg(b)} {egg(c)})",)  # noqa: E731
     value = lambda m: composed(m.attrs[a], m.attrs[b])  # noqa: E731
-    return _condition(f"attr_compose({a}, {b}, {c})", (a, b, c), facts, check, c, value)
+    return condition(f"attr_compose({a}, {b}, {c})", (a, b, c), facts, check, c, value)
 
 
 def composed(a: Any, b: Any) -> Any:
@@ -354,6 +282,22 @@ def composed(a: Any, b: Any) -> Any:
     # one that became 0 or lost digits would be a factor of its own: (1e-30 · (1e-30 · 1e30)) is not 0
     held = math.isfinite(product) and (abs(product) >= SMALLEST or a == 0 or b == 0)
     return product if held else None
+
+
+def repeats(a: str, b: str) -> Condition:
+    """Shape `a` is shape `b` but along axis 1, where b has extent 1."""
+
+    def check(m: Match) -> Refusal | None:
+        found = repeated(m.attrs[b], m.attrs[a])
+        return None if found else ("attributes", f"{a} is {m.attrs[a]}, more than axis 1 of {m.attrs[b]} repeated")
+
+    facts = lambda egg, intern: (f"(f_repeats {egg(a)} {egg(b)})",)  # noqa: E731
+    return condition(f"attr_eq({a}, {b} repeated along axis 1)", (a, b), facts, check)
+
+
+def repeated(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """Whether a broadcast from one shape to the other repeats along axis 1 alone."""
+    return len(before) == len(after) > 1 and before[1] == 1 and (*before[:1], after[1], *before[2:]) == after
 
 
 def finite(a: str, *, above: float | None = None) -> Condition:
@@ -369,7 +313,7 @@ def finite(a: str, *, above: float | None = None) -> Condition:
 
     table = "f_finite" if above is None else "f_positive"
     text = f"finite({a}{'' if above is None else f', above={above:g}'})"
-    return _condition(text, (a,), lambda egg, intern: (f"({table} {egg(a)})",), check)
+    return condition(text, (a,), lambda egg, intern: (f"({table} {egg(a)})",), check)
 
 
 def interned(value: Any) -> tuple[Any, ...]:

@@ -30,6 +30,7 @@ __all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "
 
 ENGINES_KEPT = 16  # small ones: each holds the ops and rules of one kind of graph
 BELIEVED = 0.02  # of our own clock: egglog 14 accounts for a third of it, egglog 13 for a thousandth
+MEMORY = "/dev/shm"  # files in memory, where the system has them: a busy disk would hold every call up
 SLICE_SECONDS = 0.05  # how long Ctrl-C waits at most
 Stop = Literal["saturated", "iterations", "enodes", "time"]
 
@@ -135,24 +136,27 @@ class Gate:
 class _Job:
     """A closure for the owner, and the way back. An error comes back as text: a traceback would carry e-graphs."""
 
-    def __init__(self, work: Callable[[_Engines, threading.Event], Saturation]) -> None:
+    def __init__(self, work: Callable[[_Engines, _Job], Saturation]) -> None:
         self.work, self.cancelled, self.done = work, threading.Event(), threading.Event()
+        self.begun = threading.Event()  # the owner is inside egglog: this thread may compute without holding it up
         self.result: Saturation | None = None
         self.failure = ""
 
     def run(self, engines: _Engines) -> None:
         try:
-            self.result = self.work(engines, self.cancelled)
+            self.result = self.work(engines, self)
             self.done.set()
             engines.clean()  # after the answer: nobody waits for it
         except BaseException as e:  # a Rust panic is no Exception
             kind = "" if isinstance(e, EngineFailure) else f"{type(e).__name__}: "
             self.failure = f"{kind}{e}".strip().partition("\n")[0]
             engines.kept.clear()
+        self.begun.set()
         self.done.set()
 
     def wait(self, meanwhile: Callable[[], None]) -> Saturation:
         try:
+            self.begun.wait(SLICE_SECONDS)
             meanwhile()
             while not self.done.wait(SLICE_SECONDS):
                 pass
@@ -174,7 +178,8 @@ class _Owner:
         self.thread.start()
 
     def _work(self) -> None:
-        folder = tempfile.mkdtemp(prefix="gdlab-")  # a TemporaryDirectory would be emptied at exit before we are done
+        # a TemporaryDirectory would be emptied at exit before we are done
+        folder = tempfile.mkdtemp(prefix="gdlab-", dir=MEMORY if os.access(MEMORY, os.W_OK | os.X_OK) else None)
         engines = _Engines(folder)
         while (job := self.jobs.get()) is not None:
             job.run(engines)
@@ -205,7 +210,7 @@ def saturate(
             if _owner is None:
                 atexit.register(stop_engine)
             _owner = _Owner()
-        job = _Job(lambda engines, cancelled: engines.of(program).run(rows, budget, cancelled, history))
+        job = _Job(lambda engines, job: engines.of(program).run(rows, budget, job, history))
         _owner.jobs.put(job)
     return job.wait(meanwhile)
 
@@ -277,18 +282,20 @@ class _Engine:
             file.write(text)
         return path
 
-    def run(self, rows: Rows, budget: Budget, cancelled: threading.Event, history: bool = False) -> Saturation:
+    def run(self, rows: Rows, budget: Budget, job: _Job, history: bool = False) -> Saturation:
         """Saturate one graph; `clean` before the next. An engine whose run failed is dropped."""
-        self._load(rows)
-        return self._iterate(rows.count, budget, cancelled, history)
+        self._load(rows, job.begun)
+        return self._iterate(rows.count, budget, job.cancelled, history)
 
     def clean(self) -> None:
         """Forget the graph."""
         self.graph.run_program(self.egg.Pop(self.at, 1), self.egg.Push(1))
 
-    def _load(self, rows: Rows) -> None:
+    def _load(self, rows: Rows, begun: threading.Event) -> None:
         tables = rows.tables(self.program).items()
-        self.graph.run_program(*(self.egg.Input(self.at, name, self._file(name, text)) for name, text in tables))
+        inputs = [self.egg.Input(self.at, name, self._file(name, text)) for name, text in tables]
+        begun.set()
+        self.graph.run_program(*inputs)
         self._step("ingest")
 
     def _step(self, rules: str) -> Any:
@@ -354,17 +361,16 @@ class _Engine:
         numbers = _Numbers(self.graph.value_to_i64)
         class_of, number = classes.__getitem__, numbers.__getitem__
         seen = Snapshot()
-        for row in tables["N"].rows:
-            seen.class_of[number(row.inputs[0])] = class_of(row.output)
+        seen.class_of = {number(row.inputs[0]): class_of(row.output) for row in tables["N"].rows}
         for (op, n), s in self.program.constructors.items():
-            if s.attrs:
-                for row in tables[s.egg].rows:
-                    inputs = row.inputs
-                    attrs = tuple([numbers[v] for v in inputs[n:]])
-                    seen.enodes.append((op, tuple([classes[v] for v in inputs[:n]]), attrs, class_of(row.output)))
-            else:
-                rows = tables[s.egg].rows
-                seen.enodes += [(op, tuple([classes[v] for v in r.inputs]), (), class_of(r.output)) for r in rows]
+            rows = tables[s.egg].rows
+            if not s.attrs:
+                seen.enodes += [(op, tuple(map(class_of, row.inputs)), (), class_of(row.output)) for row in rows]
+                continue
+            for row in rows:
+                inputs = row.inputs
+                attrs = tuple(map(number, inputs[n:]))
+                seen.enodes.append((op, tuple(map(class_of, inputs[:n])), attrs, class_of(row.output)))
         for j, rule in enumerate(self.program.rules):
             n = len(rule.variables)
             seen.fired.append([_firing(row.inputs, n, class_of, number) for row in tables[f"F_{j}"].rows])

@@ -6,118 +6,61 @@ each firing; the other nodes of its class hand their readers over to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from gdlab.derived import PACKED
 from gdlab.graph import Node
+from gdlab.rewrite.basis import Basis, Explained, Said, shortest
 from gdlab.rewrite.bench import Bench
 from gdlab.rewrite.load import EClasses, Firing, Key, Prices
 from gdlab.rewrite.pattern import Rule
 
 __all__ = ["Explained", "explain"]
 
-CONGRUENT = 32  # nodes of one e-node that a firing is said to stand on: a chain of relus is one, whatever its length
-NOTHING: frozenset[int] = frozenset()
 
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """A firing behind a step: the node it led to, the root it replaced, the nodes it stands on, the labels so far."""
+class Move(NamedTuple):
+    """A firing about to be shown: the nodes that stand for its root, those of them that may be replaced, by what."""
 
     firing: Firing
+    at: Sequence[int]
+    movable: Sequence[int]
     to: int
-    root: int
-    consumed: tuple[int, ...]
-    chain: tuple[str, ...]
-
-
-@dataclass
-class Explained:
-    """What the walk found out: the node of every live class, the firings behind the steps, the root of added nodes."""
-
-    rep: dict[int, int] = field(default_factory=dict)
-    used: list[Use] = field(default_factory=list)
-    root_of: dict[int, int] = field(default_factory=dict)  # added node -> node that gave it name and source
-    consumed: dict[int, set[int]] = field(default_factory=dict)  # node -> nodes of the graph it stands for
-
-
-def shortest(classes: EClasses) -> dict[Key, Firing]:
-    """For every e-node that rules made the firing that ends its shortest derivation (D. Knuth, 1977: a generalization
-    of Dijkstra's algorithm)."""
-    size: dict[Key, int] = dict.fromkeys(classes.key_of.values(), 0)
-    known = {c for c, nodes in enumerate(classes.nodes) if nodes}
-    best: dict[Key, Firing] = {}
-    waiting: dict[Key | int, list[int]] = {}
-    missing = []
-    heap: list[tuple[int, int]] = []
-
-    def ready(i: int) -> None:
-        left = classes.firings[i].left
-        heappush(heap, (1 + sum(size[k] for k in dict.fromkeys(left)), i))
-
-    for i, f in enumerate(classes.firings):
-        needs: list[Key | int] = [k for k in f.left if k not in size]
-        needs += [c for c in f.env if c not in known]
-        if needs:
-            needs = list(dict.fromkeys(needs))
-            for need in needs:
-                waiting.setdefault(need, []).append(i)
-        else:
-            heap.append((1, i))  # all that it stands on is the graph's own; in order, so this is a heap
-        missing.append(len(needs))
-    while heap:
-        cost, i = heappop(heap)
-        f = classes.firings[i]
-        fresh: list[Key | int] = []
-        for key in f.right:
-            if key not in size:
-                size[key], best[key] = cost, f
-                fresh.append(key)
-        homes = {f.root, *(c for key in f.right for c in key[1])}
-        fresh += sorted(homes - known)
-        known |= homes
-        for found in fresh:
-            for j in waiting.pop(found, ()):
-                missing[j] -= 1
-                if not missing[j]:
-                    ready(j)
-    return best
 
 
 def explain(
     bench: Bench, classes: EClasses, rules: Sequence[Rule], chosen: Mapping[int, Key], live: Sequence[int],
-    component: Sequence[int], prices: Prices, seen: Sequence[int | None], fold: Rule,
+    component: Sequence[int], prices: Prices, seen: Sequence[int | None], given: Mapping[int, Rule],
 ) -> Explained:  # fmt: skip
-    """Carry the choice out on the bench. `chosen` is the e-node of every live class, `live` their order."""
-    walk = _Walk(bench, classes, rules, chosen, component, prices, seen, fold)
+    """Carry the choice out on the bench. `chosen` is the e-node of every live class, `live` their order; `given` are
+    the rules without a pattern, by the numbers below 0 that their firings have."""
+    walk = _Walk(bench, classes, rules, chosen, component, prices, seen, given)
+    node_of, nodes, rep = walk.node_of, walk.nodes, walk.done.rep
     for c in live:
-        walk.settle(c)
+        keep = node_of.get(chosen[c])
+        if keep is not None and nodes[c] == [keep]:  # as most are
+            rep[c] = keep
+        else:
+            walk.settle(c)
     return walk.done
 
 
 class _Walk:
     def __init__(
         self, bench: Bench, classes: EClasses, rules: Sequence[Rule], chosen: Mapping[int, Key],
-        component: Sequence[int], prices: Prices, seen: Sequence[int | None], fold: Rule,
+        component: Sequence[int], prices: Prices, seen: Sequence[int | None], given: Mapping[int, Rule],
     ) -> None:  # fmt: skip
         self.bench, self.classes, self.rules, self.chosen = bench, classes, rules, chosen
-        self.component, self.prices, self.seen, self.fold = component, prices, seen, fold
+        self.component, self.prices, self.seen, self.given = component, prices, seen, given
         self.best = shortest(classes)
-        self.nodes = [list(ids) for ids in classes.nodes]  # per class, those of the graph first
-        self.key_of = dict(classes.key_of)
-        self.node_of: dict[Key, int] = {}
-        self.written: dict[Key, list[int]] = {}  # nodes of the graph by their e-node
-        for id in sorted(self.key_of):
-            self.written.setdefault(self.key_of[id], []).append(id)
-            self.node_of.setdefault(self.key_of[id], id)
-        self.home = dict(classes.class_of)  # node -> class
-        self.of_class: dict[int, list[Firing]] = {}
-        for f in classes.firings:
-            self.of_class.setdefault(f.root, []).append(f)
-        self.done = Explained()
+        self.nodes = list(classes.nodes)  # per class, those of the graph first
+        self.node_of = {key: id for id, key in reversed(classes.key_of.items())}  # the first of every e-node
+        self.added: dict[int, tuple[Key, int]] = {}  # added node -> e-node, class
+        self.places: dict[int, Places] = {}  # by rule
+        self.of_class: dict[int, list[Firing]] | None = None
         self.size = self.fresh = len(bench.graph)
+        self.basis = Basis(classes.key_of, self.best, rules, given)
+        self.done = Explained(basis=self.basis, size=self.size)
         self.current = -1
 
     def settle(self, c: int) -> None:
@@ -126,9 +69,19 @@ class _Walk:
         if key not in self.node_of:
             self.derive(key)
         keep = self.done.rep[c] = self.node_of[key]
-        for id in self.nodes[c]:  # it grows: derivations add to it
+        k = 0
+        while k < len(self.nodes[c]):  # it grows: derivations add to it
+            id = self.nodes[c][k]
             if id != keep and self.bench.readers[id]:
                 self.hand_over(id, keep)
+            k += 1
+
+    def _key(self, id: int) -> Key:
+        return self.classes.key_of[id] if id < self.size else self.added[id][0]
+
+    def _home(self, id: int) -> int:
+        """The class of a node; −1 where it has none."""
+        return self.classes.class_of.get(id, -1) if id < self.size else self.added[id][1]
 
     # deriving a node ------------------------------------------------------------------------------------------------
     def derive(self, key: Key) -> None:
@@ -158,67 +111,83 @@ class _Walk:
         return f is not None and (f.root == self.current or self.chosen.get(f.root, key) == key)
 
     def apply(self, f: Firing) -> int:
-        """One step: add the right side's nodes, and let the root replace the nodes that the left side matched."""
-        at = [id for id in self.nodes[f.root] if self.key_of[id] == f.left[-1]] or list(self.nodes[f.root])
-        added = self._right_side(f, at)
-        to = self.node_of[f.right[-1]]
-        movable = [id for id in at if id != to and not self._would_close(id, to)]
-        if not self._may_replace(f.right[-1]):
-            movable = []
-        self._record(f, at, movable, to, added)
-        return to
+        """One step: add the right side's nodes, and let the root replace the nodes that the left side matched; products
+        that are packed together do so together."""
+        moves, added = list[Move](), list[Node]()
+        for g in (f, *self._beside(f)):
+            at = [id for id in self.nodes[g.root] if self._key(id) == g.left[-1]] or list(self.nodes[g.root])
+            added += self._right_side(g, at)
+            to = self.node_of[g.right[-1]]
+            movable = [id for id in at if id != to and not self._would_close(id, to)]
+            moves.append(Move(g, at, movable if self._may_replace(g.right[-1]) else [], to))
+        self._record(added, *moves)
+        return moves[0].to
+
+    def _beside(self, f: Firing) -> list[Firing]:
+        """The firings for the other products of a pack whose columns are chosen and have no node yet."""
+        if f.rule >= 0 or not f.env:
+            return []
+        pack = (g for g in self.classes.firings if (g.rule, g.env) == (f.rule, f.env) and g != f)
+        return [g for g in pack if self.chosen.get(g.root) == g.right[-1] and g.right[-1] not in self.node_of]
 
     def _right_side(self, f: Firing, at: Sequence[int]) -> list[Node]:
         """The nodes of the right side that are not there yet, on the bench."""
         root = self._root(at)
         added: list[Node] = []
-        made: dict[int, int] = {}
+        made: list[int] = []
         for key, operands in zip(f.right, self._operands(f), strict=True):
-            inputs = tuple([made[i] if i in made else self._node(c) for i, c in operands])
-            made[len(made) - len(f.right)] = self._place(key, inputs, f, root, added)
+            inputs = tuple([made[i] if i >= 0 else self._node(c) for i, c in operands])
+            made.append(self._place(key, inputs, f, root, added))
         return added
 
     def _place(self, key: Key, inputs: tuple[int, ...], f: Firing, root: int, added: list[Node]) -> int:
         if key in self.node_of:
             return self.node_of[key]
-        op, operands, numbers = key
-        c = self.classes.home[key]
+        op, _, numbers = key
+        classes, types = self.classes, self.classes.types
+        c = classes.home[key]
         attrs = self.prices.attrs(op, numbers)
         name = self.bench.nodes[root].name if key == f.right[-1] and root >= 0 else ""
         if op == PACKED:  # the storage of its operands bears their names
             name = "+".join(self.bench.nodes[i].name for i in inputs)
-        node = Node(self.fresh, op, inputs, attrs, self.classes.types[c], name)
+        node = Node(self.fresh, op, inputs, attrs, classes.held[types[c]], name)
         self.fresh += 1
-        self.bench.add(node)
-        self.node_of[key], self.key_of[node.id], self.home[node.id] = node.id, key, c
-        self.nodes[c].append(node.id)
+        cost, _ = self.prices.price(op, numbers, types[c], tuple([types[self._home(i)] for i in inputs]))
+        self.bench.add(node, cost)
+        self.node_of[key], self.added[node.id] = node.id, (key, c)
+        self.nodes[c] = [*self.nodes[c], node.id]
         if root >= 0:
             self.done.root_of[node.id] = self.done.root_of.get(root, root)
         added.append(node)
         return node.id
 
     def _operands(self, f: Firing) -> list[list[tuple[int, int]]]:
-        """For every op of the right side its operands as written: (index of an earlier op − count, class)."""
+        """For every op of the right side its operands as written: (index of an earlier op, or −1; class)."""
         if f.rule < 0:
-            return [[] for _ in f.right]
-        rule = self.rules[f.rule]
-        classes = dict(zip(rule.variables, f.env, strict=True))
-        index = {n.id: i - len(f.right) for i, n in enumerate(rule.right_nodes)}
-        left = {n.id: key for n, key in zip(rule.left_nodes, f.left, strict=True)}
+            return self._wider(f) if len(f.right) > 1 else [[] for _ in f.right]
+        if f.rule not in self.places:
+            self.places[f.rule] = _places(self.rules[f.rule])
+        home, rep = self.classes.home, self.done.rep
         rows = []
-        for node in rule.right_nodes:
+        for places in self.places[f.rule]:
             row = []
-            for i in node.inputs:
-                inner = rule.pattern.node(i)
-                if inner.op == "var":
-                    row.append((0, classes[inner.attr("name")]))
-                elif i in index and self.done.rep.get(self.classes.home[f.right[index[i]]]) is None:
-                    row.append((index[i], -1))
-                else:
-                    key = f.right[index[i]] if i in index else left[i]
-                    row.append((0, self.classes.home[key]))
+            for side, i in places:
+                if side == "env":
+                    row.append((-1, f.env[i]))
+                elif side == "left":
+                    row.append((-1, home[f.left[i]]))
+                else:  # the op just made, where the class has no node of its own yet
+                    c = home[f.right[i]]
+                    row.append((-1, c) if c in rep else (i, -1))
             rows.append(row)
         return rows
+
+    def _wider(self, f: Firing) -> list[list[tuple[int, int]]]:
+        """The same of packed products (`siblings.py`): the pack, the wider product, and one's columns of it."""
+        left, *weights = f.env
+        pack, product = (self.classes.home[key] for key in f.right[:2])
+        inner = [(-1, c) if c in self.done.rep else (i, -1) for i, c in enumerate((pack, product))]
+        return [[(-1, c) for c in weights], [(-1, left), inner[0]], [inner[1]]]
 
     def _node(self, c: int) -> int:
         """The node that stands for a class now."""
@@ -231,7 +200,7 @@ class _Walk:
     # handing readers over -------------------------------------------------------------------------------------------
     def hand_over(self, id: int, keep: int) -> None:
         """Let the readers of `id` read `keep`, by the rules that make them equal, or because they became the same."""
-        start, goal = self.key_of[id], self.key_of[keep]
+        start, goal = self._key(id), self._key(keep)
         path = [] if start == goal else self._path(start, goal, False)
         for f in path[:-1]:
             if f.right[-1] not in self.node_of:
@@ -240,13 +209,17 @@ class _Walk:
             return
         path = path or ([] if start == goal else self._path(start, goal, True))
         if path:
-            self._record(path[-1], [id], [id], keep, [])
+            self._record([], Move(path[-1], [id], [id], keep))
         else:
             self.bench.redirect([id], keep, "cse", "CSE", {"kept": keep}, at=[id])
-            self._stands_for(keep, [id])
+            self.done.notes.append(Said(keep, (id,)))
 
     def _path(self, start: Key, goal: Key, both_ways: bool) -> list[Firing]:
         """The firings that lead from one e-node of the current class to another; empty where there are none."""
+        if self.of_class is None:  # few classes are asked for, but those more than once
+            self.of_class = {}
+            for f in self.classes.firings:
+                self.of_class.setdefault(f.root, []).append(f)
         came: dict[Key, tuple[Key, Firing] | None] = {start: None}
         front = [start]
         while front:
@@ -266,45 +239,24 @@ class _Walk:
         return []
 
     # writing down ---------------------------------------------------------------------------------------------------
-    def _record(self, f: Firing, at: Sequence[int], movable: Sequence[int], to: int, added: list[Node]) -> None:
-        rule = self.fold if f.rule < 0 else self.rules[f.rule]
-        root = self._root(at)
-        bound = zip(rule.variables, f.env, strict=True) if f.rule >= 0 else ()
-        bindings = {name: self._node(c) for name, c in bound if self._node(c) >= 0}
+    def _record(self, added: list[Node], move: Move, *beside: Move) -> None:
+        f, at, movable, to = move
+        rule, root = self.basis.rule(f), self._root(at)
+        bound = zip(rule.variables if f.rule >= 0 else _names(f), f.env, strict=True)
+        bindings = {name: id for name, c in bound if (id := self._node(c)) >= 0}
         iteration = self.seen[f.rule] if f.rule >= 0 else None
         places = [root, *(id for id in at if id != root)] if at else []
-        consumed, chain = self._basis(f)
-        if self.bench.redirect(movable, to, rule.name, rule.label, bindings, added, iteration, at=places):
-            self.done.used.append(Use(f, to, self.done.root_of.get(root, root), tuple(consumed), tuple(chain)))
-        self._stands_for(to, [*at, *consumed])
-
-    def _stands_for(self, keep: int, ids: Iterable[int]) -> None:
-        own = self.done.consumed.setdefault(keep, set())
-        for id in ids:
-            if id != keep:
-                own |= self.done.consumed.get(id, NOTHING)
-                if id < self.size:
-                    own.add(id)
-
-    def _basis(self, f: Firing) -> tuple[list[int], list[str]]:
-        """The nodes of the graph that the left side of a firing stands on, and the labels of all rules on the way."""
-        found: list[int] = []
-        labels: list[str] = []
-        stack, seen = [f], {f}
-        while stack:
-            f = stack.pop()
-            labels.append((self.fold if f.rule < 0 else self.rules[f.rule]).label)
-            for key in f.left:
-                if key in self.written:
-                    found += self.written[key][:CONGRUENT]
-                elif key in self.best and self.best[key] not in seen:
-                    seen.add(self.best[key])
-                    stack.append(self.best[key])
-        return found, labels[::-1]
+        places += [id for other in beside for id in other.at]
+        pairs = [(id, other.to) for other in beside for id in other.movable]
+        shown = self.bench.redirect(
+            movable, to, rule.name, rule.label, bindings, added, iteration, at=places, beside=pairs
+        )
+        self.done.notes.append(Said(to, tuple(at), f, self.done.root_of.get(root, root), shown))
+        self.done.notes += [Said(other.to, tuple(other.at), other.firing) for other in beside]
 
     def _would_close(self, old: int, new: int) -> bool:
         """Whether a reader of `old` lies below `new`: only where their class is in a cycle of classes."""
-        home = self.component[self.home[old]]
+        home = self.component[self._home(old)]
         if home < 0:
             return False
         readers = {reader for reader, port in self.bench.readers[old] if port >= 0}
@@ -314,10 +266,28 @@ class _Walk:
             if id in readers:
                 return True
             for i in self.bench.inputs[id]:
-                if i not in seen and i in self.home and self.component[self.home[i]] == home:
+                c = self._home(i)
+                if i not in seen and c >= 0 and self.component[c] == home:
                     seen.add(i)
                     stack.append(i)
         return False
+
+
+Places = tuple[tuple[tuple[Literal["env", "left", "right"], int], ...], ...]
+
+
+def _places(rule: Rule) -> Places:
+    """Where the operands of every op of the right side are found in a firing: a variable, or an op of either side."""
+    where: dict[int, tuple[Literal["env", "left", "right"], int]] = {}
+    where |= {n.id: ("left", i) for i, n in enumerate(rule.left_nodes)}
+    where |= {n.id: ("right", i) for i, n in enumerate(rule.right_nodes)}
+    where |= {rule.names[name]: ("env", i) for i, name in enumerate(rule.variables)}
+    return tuple(tuple(where[i] for i in node.inputs) for node in rule.right_nodes)
+
+
+def _names(f: Firing) -> list[str]:
+    """What the operands of a rule without a pattern are called."""
+    return [*(["h"] if f.env else []), *(f"w{i}" for i in range(1, len(f.env)))]
 
 
 def _back(came: Mapping[Key, tuple[Key, Firing] | None], key: Key, last: Firing) -> list[Firing]:

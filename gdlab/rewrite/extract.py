@@ -8,6 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+from gdlab.rewrite.cycles import classes_below, cyclic_classes
+from gdlab.rewrite.starts import cheapest_trees
 
 __all__ = ["Choice", "Problem", "cyclic_classes", "extract"]
 
@@ -28,6 +32,11 @@ class Problem:
     cost: Sequence[int]
     heavy: Sequence[int]
     roots: Sequence[int]
+    below: Sequence[tuple[int, ...]] = ()  # per class the classes that its e-nodes read, each once; () to be worked out
+
+    def __post_init__(self) -> None:
+        if not self.below:
+            object.__setattr__(self, "below", classes_below(self.of_class, self.children))
 
 
 @dataclass(frozen=True)
@@ -46,12 +55,15 @@ def extract(problem: Problem, component: Sequence[int], seconds: float | None = 
     """The cheapest choice that local search finds; never worse than the start. `component`: see `cyclic_classes`."""
     search = _Search(problem, component, seconds)
     before = search.total
+    moves = (search.prepare, search.switch, search.unblock, search.eliminate, search.adopt)
+    quiet = [-1] * len(moves)  # how many changes there were when a move last found nothing to do
     for _ in range(PASSES):
         at = search.total
-        search.prepare()
-        search.switch()
-        search.eliminate()
-        search.adopt()
+        for k, move in enumerate(moves):
+            changes = search.changes
+            if quiet[k] != changes:
+                move()
+                quiet[k] = changes if search.changes == changes else -1
         if search.total == at or search.late:
             break
     start = [enodes[0] if enodes else -1 for enodes in problem.of_class]
@@ -97,20 +109,21 @@ def branch_and_bound(problem: Problem, choice: Sequence[int], total: int) -> lis
 
 def live_order(problem: Problem, choice: Sequence[int]) -> tuple[int, ...] | None:
     """The classes that the roots reach, children first, in a fixed order; None when the choice has a cycle."""
-    order: list[int] = []
+    children, order = problem.children, list[int]()
     state = bytearray(len(choice))  # 1: open, 2: done
-    stack = [(root, False) for root in reversed(problem.roots)]
+    stack = [*reversed(problem.roots)]  # a class to enter, or ~class to leave
     while stack:
-        c, leaving = stack.pop()
-        if leaving:
-            state[c] = 2
-            order.append(c)
+        c = stack.pop()
+        if c < 0:
+            state[~c] = 2
+            order.append(~c)
         elif state[c] == 1:
             return None
         elif state[c] == 0:
+            below = children[choice[c]]
             state[c] = 1
-            stack.append((c, True))
-            stack += [(k, False) for k in reversed(problem.children[choice[c]]) if state[k] != 2]
+            stack.append(~c)
+            stack += below[::-1]
     return tuple(order)
 
 
@@ -123,21 +136,13 @@ class _Search:
         self.choice = [enodes[0] if enodes else -1 for enodes in self.of_class]
         self.ref = [0] * len(self.of_class)
         self.users: list[list[int]] = [[] for _ in self.of_class]  # classes with an e-node that reads it
-        self.bound: list[list[int]] = [[] for _ in self.of_class]  # those of them whose every e-node reads it
-        for c, below in enumerate(classes_below(self.of_class, self.children)):
+        for c, below in enumerate(problem.below):
             for k in below:
                 self.users[k].append(c)
-            for k in below if len(self.of_class[c]) == 1 else self._read_by_all(c):
-                self.bound[k].append(c)
         self.open = [c for c, enodes in enumerate(self.of_class) if len(enodes) > 1]
         self.deadline = None if seconds is None else time.perf_counter() + seconds
-        self.late, self.attempts, self.gained_heavy = False, 0, 0
+        self.late, self.attempts, self.changes, self.gained_heavy = False, 0, 0, 0
         self.total = self._count(list(dict.fromkeys(problem.roots)), 1)
-
-    def _read_by_all(self, c: int) -> tuple[int, ...]:
-        """The classes that every e-node of class c reads."""
-        first, *others = self.of_class[c] or (-1,)
-        return tuple(k for k in self.children[first] if all(k in self.children[e] for e in others)) if others else ()
 
     def _count(self, stack: list[int], sign: int) -> int:
         """Add (or drop) one reference each; the answer is the change of the live cost."""
@@ -201,30 +206,68 @@ class _Search:
         allowed = allowed and self.gained_heavy <= 0
         if keep and allowed and gain < 0:
             self.total += gain
+            self.changes += 1
             return gain
         for c, e in reversed(done):
             self._point(c, e)
         return gain if allowed else None
 
+    def _promising(self, c: int) -> list[int]:
+        """The e-nodes that can make a live class cost less: cheaper ones, and those that let something die."""
+        cost, children = self.cost, self.children
+        old = self.choice[c]
+        most = cost[old]
+        dying = [k for k in children[old] if self.ref[k] == 1]
+        if not dying:
+            return [e for e in self.of_class[c] if cost[e] < most]
+        return [e for e in self.of_class[c] if cost[e] < most or any(k not in children[e] for k in dying)]
+
     def _best(self, c: int, enodes: Iterable[int]) -> tuple[int, int] | None:
-        """(gain, e-node) of the best single re-point of class c among `enodes`; ties: the first."""
+        """(gain, e-node) of the best single re-point of class c among `enodes`; ties: the first. Nothing changes."""
+        ref, cost, heavy, children = self.ref, self.cost, self.heavy, self.children
+        old, cyclic = self.choice[c], self.component[c] >= 0
+        lost = children[old]
         best: tuple[int, int] | None = None
         for e in enodes:
-            gain = 0 if e == self.choice[c] else self._trial(c, e)
-            if gain is not None and (best is None or gain < best[0]):
+            gain = flops = 0
+            if e != old:
+                self._tick()
+                if cyclic and self._closes_cycle(c, e):
+                    continue
+                if ref[c]:
+                    gain, flops, kept = cost[e] - cost[old], heavy[e] - heavy[old], children[e]
+                    if kept != lost:
+                        # what both read stays as it is; of the others mostly none comes to life or dies
+                        fresh, gone = [k for k in kept if k not in lost], [k for k in lost if k not in kept]
+                        if 0 in [ref[k] for k in fresh] or 1 in [ref[k] for k in gone]:
+                            more, work = self._cones(fresh, gone)
+                            gain, flops = gain + more, flops + work
+            if flops <= 0 and (best is None or gain < best[0]):
                 best = gain, e
         return best
 
-    def _trial(self, c: int, e: int) -> int | None:
-        """What `attempt` says of one re-point, and nothing changes."""
-        self._tick()
-        if self._closes_cycle(c, e):
-            return None
-        old, self.gained_heavy = self.choice[c], 0
-        gain = self._point(c, e)
-        allowed = self.gained_heavy <= 0
-        self._point(c, old)
-        return gain if allowed else None
+    def _cones(self, fresh: list[int], gone: list[int]) -> tuple[int, int]:
+        """The change of cost and of flops of products if `fresh` were read once more and then `gone` once less."""
+        ref, choice, children = self.ref, self.choice, self.children
+        change: dict[int, int] = {}
+        cost = heavy = 0
+        while fresh:
+            c = fresh.pop()
+            change[c] = now = change.get(c, 0) + 1
+            if ref[c] + now == 1:
+                e = choice[c]
+                cost += self.cost[e]
+                heavy += self.heavy[e]
+                fresh += children[e]
+        while gone:
+            c = gone.pop()
+            change[c] = now = change.get(c, 0) - 1
+            if ref[c] + now == 0:
+                e = choice[c]
+                cost -= self.cost[e]
+                heavy -= self.heavy[e]
+                gone += children[e]
+        return cost, heavy
 
     def prepare(self) -> None:
         """Give every dormant class the e-node that would be best if it were read now."""
@@ -233,9 +276,10 @@ class _Search:
                 return
             if not self.ref[c]:
                 self._count([c], 1)
-                best = self._best(c, self.of_class[c])
+                best = self._best(c, self._promising(c))
                 if best is not None and best[0] < 0:
                     self._point(c, best[1])
+                    self.changes += 1
                 self._count([c], -1)
 
     def switch(self) -> None:
@@ -244,21 +288,62 @@ class _Search:
             if self.late:
                 return
             if self.ref[c]:
-                best = self._best(c, self.of_class[c])
+                best = self._best(c, self._promising(c))
                 if best is not None and best[0] < 0:
                     self.attempt([(c, best[1])], keep=True)
 
-    def eliminate(self) -> None:
-        """Free a class of all its readers at once, where each has another e-node."""
-        for d in range(len(self.of_class)):
+    def unblock(self) -> None:
+        """Give a live class an e-node that leads back to it: first the dormant classes below, or all of them, start
+        anew, each from its cheapest tree."""
+        for c in self.open:
             if self.late:
                 return
-            if self.ref[d] < 2 or any(map(self.ref.__getitem__, self.bound[d])):
+            if not self.ref[c] or self.component[c] < 0:
                 continue
-            readers = [c for c in self.users[d] if self.ref[c] and d in self.children[self.choice[c]]]
-            plan = self._without(d, readers)
-            if plan:
-                self.attempt(plan, keep=True)
+            for e in self._promising(c):
+                if e != self.choice[c] and self._closes_cycle(c, e):
+                    for live in (False, True):
+                        plan = self._anew(c, e, live)
+                        if plan and (self.attempt(plan, keep=True) or 0) < 0:
+                            break
+
+    @cached_property
+    def trees(self) -> dict[int, int]:
+        """The e-nodes of the cheapest trees, worked out when something is blocked."""
+        return cheapest_trees(self.of_class, self.children, self.cost, self.component)
+
+    def _anew(self, c: int, e: int, live: bool) -> Plan:
+        """The cheapest trees below e, of live classes too where `live`, and then e; none where they lead back to c."""
+        trees, children = self.trees, self.children
+        anew: dict[int, int] = {}
+        stack = [e]
+        while stack:
+            for k in children[stack.pop()]:
+                if k == c:
+                    return []
+                near = k in trees and self.component[k] == self.component[c]
+                if near and k not in anew and (live or not self.ref[k]):
+                    anew[k] = trees[k]
+                    stack.append(trees[k])
+        return [*reversed(anew.items()), (c, e)]
+
+    def eliminate(self) -> None:
+        """Free a class of all its readers at once, where each has another e-node."""
+        ref, choice, children = self.ref, self.choice, self.children
+        alone = [len(enodes) == 1 for enodes in self.of_class]
+        for d, users in enumerate(self.users):
+            if self.late:
+                return
+            if ref[d] < 2:
+                continue
+            for c in users:
+                if alone[c] and ref[c]:  # it has to read d
+                    break
+            else:
+                readers = [c for c in users if ref[c] and d in children[choice[c]]]
+                plan = self._without(d, readers)
+                if plan:
+                    self.attempt(plan, keep=True)
 
     def _without(self, d: int, readers: list[int]) -> Plan | None:
         """For each reader the alternative of least cost that does not read d, given the ones before; undone."""
@@ -305,72 +390,3 @@ class _Search:
                     links.append((c, e))
                     front.append(c)
         return links, targets
-
-
-def classes_below(
-    of_class: Sequence[Sequence[int]], children: Sequence[tuple[int, ...]]
-) -> list[tuple[int, ...]]:
-    """Per class the classes that its e-nodes read, each once."""
-    return [
-        children[enodes[0]] if len(enodes) == 1 else tuple(dict.fromkeys([k for e in enodes for k in children[e]]))
-        for enodes in of_class
-    ]
-
-
-def cyclic_classes(of_class: Sequence[Sequence[int]], children: Sequence[tuple[int, ...]]) -> list[int]:
-    """Per class the number of its strongly connected component, all e-nodes as edges; −1 where it is in no cycle.
-
-    (R. Tarjan, Depth-first search and linear graph algorithms, 1972; iterative.)
-    """
-    below = classes_below(of_class, children)
-    index, low, component = [-1] * len(below), [0] * len(below), [-1] * len(below)
-    path: list[int] = []
-    on_path = bytearray(len(below))
-    counter = groups = 0
-    for root in range(len(below)):
-        if index[root] >= 0:
-            continue
-        index[root] = low[root] = counter
-        counter += 1
-        path.append(root)
-        on_path[root] = 1
-        work = [(root, iter(below[root]))]
-        while work:
-            c, rest = work[-1]
-            for k in rest:
-                if index[k] < 0:
-                    index[k] = low[k] = counter
-                    counter += 1
-                    path.append(k)
-                    on_path[k] = 1
-                    work.append((k, iter(below[k])))
-                    break
-                if on_path[k] and index[k] < low[c]:
-                    low[c] = index[k]
-            else:
-                work.pop()
-                if work and low[c] < low[work[-1][0]]:
-                    low[work[-1][0]] = low[c]
-                if low[c] == index[c]:
-                    groups += _pop_component(c, path, on_path, component, groups, below)
-    return component
-
-
-def _pop_component(
-    c: int, path: list[int], on_path: bytearray, component: list[int], group: int, below: Sequence[tuple[int, ...]]
-) -> int:
-    """Take the component of c off the path; number it if it holds a cycle. The answer is 1 if it does."""
-    if path[-1] == c and c not in below[c]:
-        on_path[path.pop()] = 0
-        return 0
-    start = len(path) - 1
-    while path[start] != c:
-        start -= 1
-    members = path[start:]
-    del path[start:]
-    cyclic = len(members) > 1 or c in below[c]
-    for k in members:
-        on_path[k] = 0
-        if cyclic:
-            component[k] = group
-    return int(cyclic)

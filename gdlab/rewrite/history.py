@@ -121,7 +121,9 @@ def _e_nodes(shot: Snapshot) -> dict[Key, int]:
 
 
 def _order(key: Key, names: Mapping[int, str]) -> tuple[Any, ...]:
-    return (key[0], tuple([_rank(names[k]) for k in key[1]]), key[2])
+    """By op, operands (of commutative ops by name: class numbers are the engine's own) and attributes."""
+    ranks = [_rank(names[k]) for k in key[1]]
+    return (key[0], tuple(sorted(ranks) if key[0] in COMMUTATIVE else ranks), key[2])
 
 
 def _kept_names(known: Mapping[NamedNode, None], shot: Snapshot, numbers: Interner) -> dict[str, int]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
-from gdlab.graph import Graph, Node
-from gdlab.rewrite.explain import Explained
-from gdlab.rewrite.load import EClasses, Firing, Key
+from gdlab.graph import Node
+from gdlab.rewrite.basis import Explained
+from gdlab.rewrite.load import Firing, Key
 from gdlab.rewrite.pattern import Rule
-from gdlab.rewrite.prepare import Prepared
 from gdlab.rewrite.report import Derivation, RuleStat
-from gdlab.rewrite.rules import CSE, FOLD
+from gdlab.rewrite.rules import CSE
+from gdlab.rewrite.siblings import distinct
 from gdlab.steps import Step
 
 __all__ = ["derivations", "node_map", "origin", "rule_table", "rules_fired", "stays"]
@@ -23,53 +23,47 @@ def stays(node: Node) -> bool:
 
 
 def node_map(
-    graph: Graph, prepared: Prepared, classes: EClasses | None, done: Explained, order: Sequence[int]
+    same: Sequence[int], class_of: Mapping[int, int], rep: Mapping[int, int], order: Sequence[int]
 ) -> dict[int, int | None]:
     """Where the value of every node lies in the result; None where it was fused away or dead."""
     new = {id: i for i, id in enumerate(order)}
-    found: dict[int, int | None] = {}
-    for id, kept in enumerate(prepared.same):
-        if kept < 0:
-            found[id] = new.get(id)
-        elif classes is None:
-            found[id] = new.get(kept)
-        else:
-            found[id] = new.get(done.rep.get(classes.class_of[kept], kept))
-    return found
+    return {id: new.get(id if kept < 0 else rep.get(class_of[kept], kept)) for id, kept in enumerate(same)}
 
 
 def origin(
-    graph: Graph, prepared: Prepared, done: Explained, order: Sequence[int], moved: Mapping[int, int | None]
+    nodes: Sequence[Node], same: Sequence[int], done: Explained, order: Sequence[int], moved: Mapping[int, int | None]
 ) -> dict[int, tuple[int, ...]]:
     """For every new node the old ones it stands for: first the one it has name and source of, then the others by id.
 
     A node that lives on by itself belongs to nobody else; one that vanished without a rule of its own (only vanished
     nodes read it, or it was a duplicate) belongs where its readers do. So every live node of the graph is found again.
+    `nodes` are those of the graph as it was.
     """
-    others: dict[int, set[int]] = {i: set() for i in range(len(order))}
+    others: list[set[int]] = [set() for _ in order]
     for old, to in moved.items():
         if to is not None:
             others[to].add(old)
     for i, id in enumerate(order):
-        others[i] |= {old for old in done.consumed.get(id, ()) if moved[old] is None}
-    _adopt_orphans(graph, prepared, others)
+        if id in done.consumed:
+            others[i] |= {old for old in done.consumed[id] if moved[old] is None}
+    _adopt_orphans(nodes, same, others)
     result = {}
     for i, id in enumerate(order):
-        first = id if id < len(graph) else done.root_of.get(id, -1)
+        first = id if id < len(nodes) else done.root_of.get(id, -1)
         rest = sorted(others[i] - {first})
         result[i] = (first, *rest) if first >= 0 else tuple(rest)
     return result
 
 
-def _adopt_orphans(graph: Graph, prepared: Prepared, others: Mapping[int, set[int]]) -> None:
-    owners: list[set[int]] = [set() for _ in range(len(graph))]
-    for new, olds in others.items():
+def _adopt_orphans(nodes: Sequence[Node], same: Sequence[int], others: Sequence[set[int]]) -> None:
+    owners: list[set[int]] = [set() for _ in nodes]
+    for new, olds in enumerate(others):
         for old in olds:
             owners[old].add(new)
     orphan = [not found for found in owners]
-    for node in reversed(graph.nodes):
+    for node in reversed(nodes):
         for i in node.inputs:
-            if orphan[i] and prepared.same[node.id] >= 0:
+            if orphan[i] and same[node.id] >= 0:
                 owners[i] |= owners[node.id]
     for old, found in enumerate(owners):
         for new in found if orphan[old] else ():
@@ -91,23 +85,22 @@ def rules_fired(steps: Sequence[Step]) -> tuple[tuple[str, int], ...]:
     return tuple(Counter(s.label for s in steps[:-1]).items())
 
 
-def _says_something_new(f: Firing, own: set[Key]) -> bool:
+def _says_something_new(f: Firing, own: Set[Key]) -> bool:
     """Whether the graph held neither the result nor, as two different nodes, both sides."""
     return not f.right or any(k not in own for k in f.right) or f.left[-1] in own
 
 
 def rule_table(
-    table: Sequence[Rule], off: Mapping[str, object], program: Sequence[Rule], classes: EClasses | None,
+    table: Sequence[Rule], off: Mapping[str, object], program: Sequence[Rule],
+    firings: Sequence[Firing], own: Set[Key],
     matched: Mapping[str, int], fired: Mapping[str, int], seconds: Mapping[str, float], steps: Sequence[Step],
-    done: Explained,
+    done: Explained, given: Mapping[int, Rule],
 ) -> tuple[RuleStat, ...]:  # fmt: skip
-    """A row per rule, those without a match included."""
-    firings = () if classes is None else classes.firings
-    own: set[Key] = set() if classes is None else set(classes.key_of.values())
-    names = {-1: FOLD} | {j: r.name for j, r in enumerate(program)}
+    """A row per rule, those without a match included. `own` are the e-nodes of the graph's nodes."""
+    names = {j: r.name for j, r in given.items()} | {j: r.name for j, r in enumerate(program)}
     behind = {use.firing for use in done.used}
     used = Counter(names[f.rule] for f in behind)
-    created = Counter(names[f.rule] for f in firings if f in behind or _says_something_new(f, own))
+    created = Counter(names[f.rule] for f in distinct(firings) if f in behind or _says_something_new(f, own))
     same = sum(1 for s in steps if s.rule == CSE)
     rows = []
     for rule in table:

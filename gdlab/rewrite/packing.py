@@ -1,6 +1,6 @@
-"""The rules that put the weights of neighbouring products side by side, so that one product reads both.
+"""The rules that put the weights of neighbouring products side by side, so that one product reads them all.
 
-Both weights must be parameters that nothing else reads: then the packed one is their storage (`graph.derived_params`).
+The weights must be parameters that nothing else reads: then the packed one is their storage (`graph.derived_params`).
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -12,14 +12,16 @@ from gdlab.graph import Value
 from gdlab.op import Sample
 from gdlab.ops import geglu, geglu_concat, matmul, matmul_bt, swiglu, swiglu_concat
 from gdlab.ops.packed import packed
-from gdlab.rewrite.conditions import dtype, is_param, not_output, shape_eq, single_use
-from gdlab.rewrite.pattern import Rewrite
-from gdlab.rewrite.table import rule
+from gdlab.rewrite.conditions import dtype, is_param, not_output, rank, shape_eq, single_use
+from gdlab.rewrite.pattern import Rewrite, Rule
+from gdlab.rewrite.siblings import siblings_of
+from gdlab.rewrite.table import RULES, rule
 from gdlab.types import f32
 
-__all__ = ["PACKING"]
+__all__ = ["PACKING", "PRODUCTS"]
 
 PACKING = ("pack_swiglu", "pack_swiglu_bt", "pack_geglu", "pack_geglu_bt")
+PRODUCTS = ("pack_products", "pack_products_bt")  # of any number and width; only where they are enabled
 
 WEIGHTS = (
     is_param("gate"), is_param("up"), dtype("gate", f32), dtype("up", f32), shape_eq("up", "gate"),
@@ -57,3 +59,9 @@ def pack_geglu(h: Value, gate: Value, up: Value) -> Rewrite:
 def pack_geglu_bt(h: Value, gate: Value, up: Value) -> Rewrite:
     """The same of weights [out, in]."""
     return geglu(matmul_bt(h, gate), matmul_bt(h, up)) >> geglu_concat(matmul_bt(h, packed([gate, up], 0)))
+
+
+# query, key and value -------------------------------------------------------------------------------------------------
+WEIGHT = is_param("w"), dtype("w", f32), rank("w", 2), not_output("w"), single_use("w")
+for name, label in zip(PRODUCTS, ("MatMul×n→PackedMatMul", "MatMulBT×n→PackedMatMulBT"), strict=True):
+    RULES.add(Rule(name, label, "rounding", siblings_of, where=WEIGHT, near=True, on=False))

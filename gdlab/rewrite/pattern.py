@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, cast
 
@@ -15,7 +15,7 @@ from gdlab.rewrite.conditions import Condition, Match, Reason, Refusal, interned
 
 __all__ = [
     "COMMUTATIVE", "TOLERANCE", "Condition", "Match", "Matrix", "Reason", "Refusal", "Rewrite", "Rule",
-    "check_shape_of", "interned", "matches",
+    "check_shape_of", "interned", "matches", "refused",
 ]  # fmt: skip
 
 # C5: both argument orders of these match; nothing is reported of it
@@ -204,6 +204,20 @@ def matches(rule: Rule, graph: Graph, root: int, uses: list[int], outputs: froze
             orders.append(node.inputs[::-1])
         for inputs in reversed(orders):
             stack.append(((*zip(want.inputs, inputs, strict=True), *rest), bound | {p: id}, unified))
+
+
+def refused(rule: Rule, match: Match) -> tuple[int, Refusal] | None:
+    """The first condition that says no, by its place in `where`, and its refusal; None where all hold.
+
+    A condition that determines an attribute tells the ones after it.
+    """
+    for i, condition in enumerate(rule.where):
+        refusal = condition.check(match)
+        if refusal is not None:
+            return i, refusal
+        if condition.binds and condition.binds not in (*match.attrs, *match.nodes):
+            match = replace(match, attrs={**match.attrs, condition.binds: condition.value(match)})
+    return None
 
 
 def _unify(want: Node, node: Node, attrs: dict[str, Any]) -> dict[str, Any] | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 from gdlab.cost import Cost, CostModel, cost_model
@@ -13,21 +16,32 @@ from gdlab.errors import OptimizeError, unknown_name
 from gdlab.graph import Graph, no_collector
 from gdlab.op import ALL_PHASES, REGISTRY, Leaf, Phase, Safety
 from gdlab.rewrite import worklist
-from gdlab.rewrite.bench import Bench, finish
+from gdlab.rewrite.bench import Bench
 from gdlab.rewrite.egraph import Budget, EngineFailure, Saturation, saturate
 from gdlab.rewrite.explain import Explained, explain
 from gdlab.rewrite.extract import Choice, extract
 from gdlab.rewrite.history import Delta, deltas
 from gdlab.rewrite.load import UNITS, EClasses, Encoded, Firing, Key, Prices, encode, fold_key, name_classes, problem_of
-from gdlab.rewrite.maps import derivations, node_map, origin, rule_table, rules_fired, stays
+from gdlab.rewrite.maps import stays
 from gdlab.rewrite.missed import near_misses
 from gdlab.rewrite.pattern import Refusal, Rule
 from gdlab.rewrite.prepare import Folded, Prepared, fold_constant, hash_cons
 from gdlab.rewrite.program import Program, program_of, program_text
 from gdlab.rewrite.report import Iteration, OptimizeReport, StopReason
 from gdlab.rewrite.rules import CSE, FOLD, RULES
+from gdlab.rewrite.siblings import (
+    PACKED_PRODUCT,
+    WHEN_ENABLED,
+    Siblings,
+    add_rows,
+    distinct,
+    firings_of,
+    held_by,
+    siblings_of,
+)
+from gdlab.rewrite.told import Told
 from gdlab.rewrite.why import Asked
-from gdlab.steps import SWEEP, Step, assemble, topological
+from gdlab.steps import assemble, topological
 
 __all__ = ["optimize"]
 
@@ -78,9 +92,17 @@ def optimize(
     selection = _select(phase, allow, *(_names(n) for n in (enable, disable, only)))
     with no_collector():
         result, report = _optimize(graph, phase, cost_model(cost), selection, budget, engine, history)
+        _grow_old()
     if report.stop_reason == "engine-unavailable":
         warnings.warn(f"optimize: egglog: {report.stop_detail}", RuntimeWarning, stacklevel=2)
     return result, report
+
+
+def _grow_old() -> None:
+    """Count what a call leaves behind as old: the collector would walk through all of it as it is switched on again."""
+    if not getattr(gc, "get_freeze_count", lambda: 1)():  # nobody's own frozen objects are thawed
+        gc.freeze()
+        gc.unfreeze()
 
 
 def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -111,7 +133,7 @@ def _select(
         elif rule.name in named["disable"] or (only and rule.name not in named["only"] | {CSE}):
             off[rule.name] = "disabled", "it was switched off"
         elif not rule.on and rule.name not in named["enable"]:
-            off[rule.name] = "disabled", "it takes part only when enabled"
+            off[rule.name] = "disabled", WHEN_ENABLED
     return Selection(tuple(r for r in table if r.name not in off), table, off)
 
 
@@ -119,6 +141,7 @@ def _select(
 class Searched:
     """The e-graph, what was chosen from it, by which engine, and how long it took. `failure`: why it was not egglog."""
 
+    bench: Bench
     saturation: Saturation
     engine: str
     failure: str
@@ -128,7 +151,7 @@ class Searched:
     chosen: dict[int, Key]
     component: Sequence[int]
     prices: Prices
-    folds: int
+    given: dict[str, int]  # firings of the rules without a pattern
     engine_seconds: float
     extract_seconds: float
 
@@ -137,73 +160,60 @@ def _optimize(
     graph: Graph, phase: Phase, model: CostModel, selection: Selection, budget: Budget, engine: Engine, history: bool
 ) -> tuple[Graph, OptimizeReport]:
     prepared = hash_cons(graph)
-    bench = Bench(graph, model)
     folded = fold_constant(prepared) if any(r.name == FOLD for r in selection.used) else {}
-    program = program_of(selection.used, _held(prepared, folded))
-    searched = _search(prepared, folded, program, model, budget, engine, history, bench.put_on)
+    siblings = siblings_of(prepared, selection.used)
+    program = program_of(selection.used, _held(prepared, folded) | held_by(siblings))
+    given = _given(selection)
+    searched = _search(prepared, folded, siblings, given, program, model, budget, engine, history)
+    bench, classes = searched.bench, searched.classes
     cost_before = bench.cost
     for duplicate, kept in prepared.merged:
         bench.redirect([duplicate], kept, CSE, "CSE", {"kept": kept}, at=[duplicate])
-    classes = searched.classes
     begin = time.perf_counter()
-    fold = next((r for r in selection.table if r.name == FOLD), selection.table[0])
     done = explain(bench, classes, program.rules, searched.chosen, searched.choice.live,
-                   searched.component, searched.prices, searched.saturation.first_seen, fold)  # fmt: skip
-    result, steps, order = _rebuild(bench, done)
+                   searched.component, searched.prices, searched.saturation.first_seen, given)  # fmt: skip
+    result, order = _rebuild(bench, done)
     rebuild_seconds = time.perf_counter() - begin
-    moved = node_map(graph, prepared, classes, done, order)
     early = _over_budget(searched.saturation)
     seen = result.copy()  # as it is now: people may append to what they get
     near = [r for r in selection.table if r.near]
+    found, rows, iterations = searched.saturation, searched.encoded.rows, len(searched.saturation.iterations)
+    reason, detail = _stop(searched, selection)
     report = OptimizeReport(
         phase=phase,
-        cost_model=model.name,
-        nodes_before=len(graph),
-        nodes_after=len(result),
-        dead_nodes_removed=sum(1 for n in graph if prepared.same[n.id] < 0 and not stays(n)),
-        cost_before=cost_before / UNITS,
-        cost_after=bench.cost / UNITS,
-        extract_time=searched.extract_seconds + rebuild_seconds,
-        rules_fired=rules_fired(steps),
-        fusions_applied=tuple((s.label, done.root_of.get(s.at[0], s.at[0])) for s in steps[:-1] if s.at),
-        near=lambda: near_misses(seen, near, selection.off, early),
-        node_map=moved,
-        origin=origin(graph, prepared, done, order, moved),
-        steps=steps,
-        derivations=derivations(done, order),
-        sources={r.name: r.source for r in selection.table},
-        deltas=_deltas(searched, program) if history else (),
-        asked=Asked(result, order, selection.table, selection.off, early),
-    )
-    return result, _with_engine(report, searched, selection, program, done)
-
-
-def _with_engine(
-    report: OptimizeReport, searched: Searched, selection: Selection, program: Program, done: Explained
-) -> OptimizeReport:
-    """The report with all that the engine has to tell."""
-    found, classes, choice = searched.saturation, searched.classes, searched.choice
-    names = [r.name for r in program.rules]
-    matched = dict(zip(names, found.matched, strict=True)) | {FOLD: searched.folds}
-    fired = {name: len(rows) for name, rows in zip(names, found.fired, strict=True)} | {FOLD: searched.folds}
-    seconds = dict(zip(names, found.rule_seconds, strict=True))
-    rows, iterations = searched.encoded.rows, len(found.iterations)
-    reason, detail = _stop(searched, selection)
-    return replace(
-        report,
         engine=searched.engine,
+        cost_model=model.name,
         stop_reason=reason,
         stop_detail=detail,
+        nodes_before=len(graph),
+        nodes_after=len(result),
+        dead_nodes_removed=sum(not stays(graph._nodes[id]) for id, kept in enumerate(prepared.same) if kept < 0),
+        cost_before=cost_before / UNITS,
+        cost_after=bench.cost / UNITS,
         num_eclasses=found.iterations[-1][1] if found.iterations else len(classes.enodes),
         num_enodes=found.iterations[-1][0] if found.iterations else rows.count,
         egglog_time=searched.engine_seconds,
-        extraction_failures=choice.failures,
+        extract_time=searched.extract_seconds + rebuild_seconds,
+        extraction_failures=searched.choice.failures,
         shape_conflicts=classes.shape_conflicts,
-        rules=rule_table(selection.table, selection.off, program.rules, classes, matched, fired, seconds, report.steps,
-                         done),
         iterations=tuple(Iteration(*i) for i in found.iterations),
-        program=lambda: program_text(program, rows, iterations),
-    )  # fmt: skip
+        near=lambda: near_misses(seen, near, selection.off, early),
+        sources={r.name: r.source for r in selection.table},
+        deltas=_deltas(searched, program) if history else (),
+        asked=Asked(result, order, selection.table, selection.off, early),
+        program=partial(program_text, program, rows.texts or rows, iterations),
+    )
+    told = Told(bench.minutes(), prepared.same, classes.class_of, classes.key_of, classes.firings, done, order,
+                selection.table, selection.off, program.rules, given, _counts(searched, program))  # fmt: skip
+    return result, report.told_by(told)
+
+
+def _counts(searched: Searched, program: Program) -> tuple[dict[str, int], dict[str, int], dict[str, float]]:
+    """Matches, firings and seconds by rule."""
+    found, names = searched.saturation, [r.name for r in program.rules]
+    matched = dict(zip(names, found.matched, strict=True)) | searched.given
+    fired = {name: len(rows) for name, rows in zip(names, found.fired, strict=True)} | searched.given
+    return matched, fired, dict(zip(names, found.rule_seconds, strict=True))
 
 
 def _stop(searched: Searched, selection: Selection) -> tuple[StopReason, str]:
@@ -227,21 +237,34 @@ def _held(prepared: Prepared, folded: Mapping[int, Folded]) -> set[tuple[str, in
     return held | {("full" if isinstance(value, float) else "constant", 0) for value in folded.values()}
 
 
+def _given(selection: Selection) -> dict[int, Rule]:
+    """The rules that gdlab carries out itself, by the number of their firings."""
+    known = {r.name: r for r in selection.table}
+    names = (FOLD, *PACKED_PRODUCT)
+    return {-k: known.get(name, selection.table[0]) for k, name in enumerate(names, 1)}
+
+
 def _search(
-    prepared: Prepared, folded: Mapping[int, Folded], program: Program, model: CostModel, budget: Budget,
-    engine: Engine, history: bool, meanwhile: Callable[[], None],
+    prepared: Prepared, folded: Mapping[int, Folded], siblings: Sequence[Siblings], given: Mapping[int, Rule],
+    program: Program, model: CostModel, budget: Budget, engine: Engine, history: bool,
 ) -> Searched:  # fmt: skip
     begin = time.perf_counter()
     encoded = encode(prepared, program, folded)
-    found, used, failure = _saturated(program, encoded, budget, engine, history, meanwhile)
-    prices = Prices(model, encoded.numbers, program.signatures)
+    add_rows(encoded.rows, siblings, encoded.numbers)
+    prices = Prices(model, encoded.numbers, program.signatures, prepared.types)
+    bench = Bench(prepared, prices, encoded.attrs)
+    found, used, failure = _saturated(program, encoded, budget, engine, history, bench.put_on)
     classes = name_classes(prepared, encoded, found, program.rules, prices)
+    number = {rule.name: j for j, rule in given.items()}
     classes.firings += _folds(prepared, classes, folded, encoded)
+    classes.firings += firings_of(siblings, classes, encoded, number)
     between = time.perf_counter()
     problem, keys, component = problem_of(classes, (prepared.same[id] for id in prepared.graph.output_ids), prices)
     choice = extract(problem, component, budget.seconds)
     chosen = {c: keys[choice.enode[c]] for c in choice.live}
-    return Searched(found, used, failure, encoded, classes, choice, chosen, component, prices, len(folded),
+    carried_out = Counter(f.rule for f in distinct(f for f in classes.firings if f.rule < 0))
+    return Searched(bench, found, used, failure, encoded, classes, choice, chosen, component, prices,
+                    {rule.name: carried_out[j] for j, rule in given.items()},
                     between - begin, time.perf_counter() - between)  # fmt: skip
 
 
@@ -275,13 +298,11 @@ def _folds(prepared: Prepared, classes: EClasses, folded: Mapping[int, Folded], 
     return firings
 
 
-def _rebuild(bench: Bench, done: Explained) -> tuple[Graph, tuple[Step, ...], Sequence[int]]:
-    """The result, the steps that lead to it, and the stable ids of its nodes in order."""
-    kept = {id: bench.final(id) for id, node in bench.nodes.items() if bench.alive(id) or stays(node)}
-    rank = {id: done.root_of.get(id, id) for id in kept}
-    order = topological(kept, rank)
-    steps = finish(bench, order, stays, (SWEEP, SWEEP))
-    return assemble(bench.graph, kept, bench.outputs, order, done.root_of), steps, order
+def _rebuild(bench: Bench, done: Explained) -> tuple[Graph, Sequence[int]]:
+    """The result, and the stable ids of its nodes in order."""
+    kept = {id: bench.inputs[id] for id, node in enumerate(bench.nodes) if bench.reads[id] or stays(node)}
+    order = topological(kept, {id: done.root_of.get(id, id) for id in kept})
+    return assemble(bench.graph, bench.nodes, kept, bench.outputs, order, done.root_of), order
 
 
 def _over_budget(found: Saturation) -> Refusal | None:

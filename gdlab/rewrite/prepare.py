@@ -22,13 +22,18 @@ MAX_ELEMENTS = 16_384  # 64 KiB: larger results are folded only where one elemen
 @dataclass(frozen=True)
 class Prepared:
     """A graph without duplicates: `kept` ids in order, their `inputs` among the kept, and `same[id]`, the kept node
-    that is equal to id (−1: dead). `merged` holds the (duplicate, kept) pairs."""
+    that is equal to id (−1: dead). `merged` holds the (duplicate, kept) pairs.
+
+    `types` are the types of live nodes, each once, and `type_of[id]` is the place of a node's type among them.
+    """
 
     graph: Graph
     kept: tuple[int, ...]
     inputs: Mapping[int, tuple[int, ...]]
     same: tuple[int, ...]
     merged: tuple[tuple[int, int], ...]
+    types: tuple[TensorType, ...]
+    type_of: Mapping[int, int]
 
 
 def hash_cons(graph: Graph) -> Prepared:
@@ -38,17 +43,43 @@ def hash_cons(graph: Graph) -> Prepared:
     first: dict[tuple[Any, ...], int] = {}
     inputs: dict[int, tuple[int, ...]] = {}
     merged = []
-    for node in graph:
-        if not live[node.id]:
+    types, type_of = TypeNumbers(), dict[int, int]()
+    known: dict[int, int] = {}  # by identity: types live as long as their nodes
+    for at, node in enumerate(graph._nodes):
+        if not live[at]:
             continue
-        operands = tuple(same[i] for i in node.inputs)
-        kept = first.setdefault((node.op, attrs_key(node.attrs), operands, str(node.type)), node.id)
-        same[node.id] = kept
-        if kept == node.id:
+        operands = tuple([same[i] for i in node.inputs])
+        number = known.get(id(node.type))
+        if number is None:
+            number = known[id(node.type)] = types[node.type]
+        type_of[at] = number
+        kept = first.setdefault((node.op, operands, number, attrs_key(node.attrs) if node.attrs else ()), at)
+        same[at] = kept
+        if kept == at:
             inputs[kept] = operands
         else:
-            merged.append((node.id, kept))
-    return Prepared(graph, tuple(inputs), inputs, tuple(same), tuple(merged))
+            merged.append((at, kept))
+    return Prepared(graph, tuple(inputs), inputs, tuple(same), tuple(merged), tuple(types.held), type_of)
+
+
+class TypeNumbers:
+    """Types by number: equal types have one. `numbers[type]`; `held[number]` is a type again."""
+
+    def __init__(self) -> None:
+        self.held: list[TensorType] = []
+        self._by_value: dict[Any, int] = {}
+        self._known: dict[int, tuple[int, TensorType]] = {}  # by identity; held, so that nothing else gets it
+
+    def __getitem__(self, type: TensorType) -> int:
+        known = self._known.get(id(type))
+        if known is None:
+            # f32 is what most are; the hash of an Enum is a call of Python
+            key = type.shape if type.dtype is f32 else (str(type.dtype), type.shape)
+            number = self._by_value.setdefault(key, len(self.held))
+            if number == len(self.held):
+                self.held.append(type)
+            self._known[id(type)] = known = number, type
+        return known[0]
 
 
 # folding --------------------------------------------------------------------------------------------------------------
@@ -64,18 +95,18 @@ def fold_constant(prepared: Prepared) -> dict[int, Folded]:
     """
     known: dict[int, Known] = {}
     folded: dict[int, Folded] = {}
-    for id in prepared.kept:
-        node = prepared.graph._nodes[id]
-        if node.op in ("full", "constant"):
-            known[id] = _held(node)
+    nodes = prepared.graph._nodes
+    for id, operands in prepared.inputs.items():
+        if not operands:
+            if nodes[id].op in ("full", "constant"):
+                known[id] = _held(nodes[id])
             continue
-        operands = prepared.inputs[id]
-        if not operands or any(i not in known for i in operands) or not _plain(node):
+        if operands[0] not in known or any(i not in known for i in operands) or not _plain(nodes[id]):
             continue
-        value = _result(node, [(prepared.graph._nodes[i].type, known[i]) for i in operands])
+        value = _result(nodes[id], [(nodes[i].type, known[i]) for i in operands])
         if value is not None:
             known[id] = value
-            folded[id] = value if isinstance(value, float) else _data(node.type, value)
+            folded[id] = value if isinstance(value, float) else _data(nodes[id].type, value)
     return folded
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from gdlab.graph import AttrVar, Node
@@ -12,16 +14,30 @@ from gdlab.op import REGISTRY, Leaf
 from gdlab.rewrite.conditions import Egg
 from gdlab.rewrite.pattern import COMMUTATIVE, Rule, interned
 
-__all__ = ["FACTS", "OF_TYPE", "TABLES", "Interner", "Program", "Rows", "Signature", "program_of", "program_text"]
+__all__ = [
+    "FACTS", "OF_FIRST", "OF_TYPE", "SPREAD", "TABLES", "Interner", "Program", "Rows", "Signature", "program_of",
+    "program_text",
+]  # fmt: skip
 
 # facts about a node: columns after it. Most are facts about its type, of which there are few: the node has a `f_type`,
 # and what a rule asks of a node's shape is asked of that. Beside them tables of attribute numbers.
-FACTS = {"f_type": 1, "f_fill": 1, "f_param": 0, "f_single": 0, "f_inner": 0, "f_written": 0, "f_causal": 0}
+FACTS = {
+    "f_type": 1, "f_fill": 1, "f_param": 0, "f_single": 0, "f_inner": 0, "f_written": 0, "f_causal": 0, "f_seen": 0,
+    "f_hides": 0, "f_low": 0, "f_cosines": 2, "f_sines": 2,
+}  # fmt: skip
 OF_TYPE = {
     "f_shape": 1, "f_row": 1, "f_rank": 1, "f_dtype": 1, "f_last": 1, "f_lead": 1, "f_size": 1, "f_width": 1,
-    "f_root": 1, "f_kept": 1,
+    "f_root": 1, "f_kept": 1, "f_last_extent": 1, "f_axes": 1, "f_heads": 1, "f_rows_first": 1, "f_flat_heads": 1,
+    "f_apart": 1, "f_flat_rows": 1, "f_halves": 6, "f_over_rows": 1,
 }  # fmt: skip
-TABLES = {"f_compose": 3, "f_mean": 3, "f_finite": 1, "f_positive": 1} | {name: 1 + n for name, n in OF_TYPE.items()}
+# most nodes have these together: one row says them all, so that less is read, matched and looked up
+TOGETHER = (("f_type", "f_inner", "f_single"), ("f_type", "f_inner"))
+TABLES = {"f_compose": 3, "f_mean": 3, "f_finite": 1, "f_positive": 1, "f_repeats": 2}
+TABLES |= {name: 1 + n for name, n in OF_TYPE.items()}
+
+# ops whose result has the type of the first operand: where rules make them, what is known of one is known of the other
+OF_FIRST = ("causal_attention", "full_attention", "multi_head_attn", "rope", "scale")
+SPREAD = frozenset({"f_flat_heads", "f_flat_rows"})  # asked for where that matters
 
 Held = tuple[str, int]  # an op and the number of its operands
 Table = tuple[int, int]  # number and columns: its rows go into the relation of this width, the number before them
@@ -90,15 +106,22 @@ def _program(rules: tuple[Rule, ...], signatures: tuple[Signature, ...]) -> Prog
     used = [name for name in (*FACTS, *TABLES) if any(f"({name} " in t for t in texts)]
     lines = ["(sort T)", "(ruleset ingest)", "(ruleset opt)", "(constructor N (i64) T :unextractable)"]
     inputs: dict[str, Table] = {}
-    for declared, ingest, name, columns in (_leaf(), *map(_constructor, signatures), *map(_fact, used)):
+    several = [names for names in TOGETHER if set(names) <= set(used)]
+    stated = (_leaf(), *map(_constructor, signatures), *map(_fact, used), *map(_facts_together, several))
+    for declared, ingest, name, columns in stated:
         inputs[name] = len(inputs), columns
-        lines.append(declared)
+        lines += [declared] if declared else []
         lines.append(ingest.format(row=f"row_{columns} {len(inputs) - 1}"))
     widths = sorted({columns for _, columns in inputs.values()})
     lines[1:1] = [f"(relation row_{n} ({' '.join(['i64'] * (n + 1))}))" for n in widths]
     for s in signatures:
         if s.op in COMMUTATIVE:
             lines.append(f'(rewrite ({s.egg} a b) ({s.egg} b a) :ruleset opt :name "comm_{s.op}")')
+        if s.op in OF_FIRST and SPREAD & set(used):
+            row = f"(= e ({s.egg} {' '.join(f'x{i}' for i in range(s.inputs + len(s.attrs)))}))"
+            for name, a, b in (("up", "x0", "e"), ("down", "e", "x0")):
+                rule = f"({row} (f_type {a} t)) ((f_type {b} t))"
+                lines.append(f'(rule {rule} :ruleset opt :name "type_{name}_{s.op}")')
     text = "\n".join([*lines, *texts]) + "\n"
     return Program(text, {s.op: s for s in signatures}, table, rules, literals, frozenset(used), inputs)
 
@@ -168,20 +191,38 @@ def _fact(name: str) -> Stated:
     return f"(relation {name} ({' '.join(sorts)}))", _ingest(f"({' '.join([name, *values])})", columns), name, columns
 
 
+def _facts_together(names: tuple[str, ...]) -> Stated:
+    typed, *others = names
+    actions = f"(let n (N x0)) ({typed} n x1) {' '.join(f'({name} n)' for name in others)}"
+    return "", f"(rule (({{row}} x0 x1)) ({actions}) :ruleset ingest)", "+".join(names), 2
+
+
 def _ingest(action: str, columns: int) -> str:
     return f"(rule (({{row}} {' '.join(f'x{i}' for i in range(columns))})) ({action}) :ruleset ingest)"
 
 
 def asked(rule: Rule, egg: Egg, literals: Interner) -> list[str]:
-    """The facts that a rule's conditions ask for, those about a type asked of the node's `f_type`."""
-    premises = []
-    for fact in (text for condition in rule.where for text in condition.facts(egg, literals)):
+    """The facts that a rule's conditions ask for, those about a type asked of the node's `f_type`.
+
+    A value that is known already is compared once all are found, and not by a join: egglog 13.2 loses such joins in
+    rules of eight premises and more, and then finds what is not there.
+    """
+    known = {f"a_{v.name}" for node in rule.left_nodes for _, v in node.attrs if isinstance(v, AttrVar)}
+    premises: dict[str, None] = {}
+    compared: list[str] = []
+    for fact in dict.fromkeys(text for condition in rule.where for text in condition.facts(egg, literals)):
         name, subject, *rest = fact.strip("()").split()
         if name in OF_TYPE:
-            premises.append(f"(f_type {subject} ty_{subject})")
-            fact = f"({' '.join([name, f'ty_{subject}', *rest])})"
-        premises.append(fact)
-    return list(dict.fromkeys(premises))
+            premises[f"(f_type {subject} ty_{subject})"] = None
+            subject = f"ty_{subject}"
+        if name in OF_TYPE or name in FACTS:
+            for i, value in enumerate(rest):
+                if value in known:
+                    rest[i] = f"c{len(compared)}_{value}"
+                    compared.append(f"(= 0 (- {rest[i]} {value}))")
+        known.update(rest)
+        premises[f"({' '.join([name, subject, *rest])})"] = None
+    return [*premises, *compared]
 
 
 def _rule(j: int, rule: Rule, table: Mapping[Held, Signature], literals: Interner) -> str:
@@ -220,6 +261,7 @@ class Rows:
     leaves: list[int] = field(default_factory=list)
     facts: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
     count: int = 0
+    texts: dict[str, str] = field(default_factory=dict)  # what `tables` made of it last
 
     def tables(self, program: Program) -> dict[str, str]:
         """Lines of columns by relation, in egglog's own format: a tab between two, a line break behind each row."""
@@ -228,14 +270,27 @@ class Rows:
             number, columns = program.inputs[name]
             line = "\t".join([str(number), *["%d"] * columns]) + "\n"
             texts.setdefault(f"row_{columns}", []).extend([line % row for row in rows])
-        return {name: "".join(lines) for name, lines in texts.items()}
+        self.texts = {name: "".join(lines) for name, lines in texts.items()}
+        return self.texts
 
     def _named(self, program: Program) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
         yield "Leaf", [(i, i) for i in self.leaves]
         for op, rows in self.ops.items():
             for s, part in by_arity(program, op, rows):
                 yield s.egg, part
-        yield from self.facts.items()
+        yield from _joined(program, self.facts).items()
+
+
+def _joined(program: Program, facts: Mapping[str, list[tuple[int, ...]]]) -> dict[str, list[tuple[int, ...]]]:
+    """The facts, with those of one node in one row where `TOGETHER` says so."""
+    rest = dict(facts)
+    for names in TOGETHER:
+        if "+".join(names) in program.inputs:
+            ids = set(chain.from_iterable(rest[names[1]])).intersection(*(map(itemgetter(0), rest[n]) for n in names))
+            whole = [row for row in rest[names[0]] if row[0] in ids]
+            rest |= {name: [row for row in rest[name] if row[0] not in ids] for name in names}
+            rest["+".join(names)] = whole
+    return rest
 
 
 def by_arity(
@@ -251,8 +306,9 @@ def by_arity(
         yield program.constructors[op, n - beside], [row for row in rows if len(row) == n]
 
 
-def program_text(program: Program, rows: Rows, iterations: int) -> str:
-    """Schema, rules, graph and schedule as one text that egglog runs alone."""
-    tables = rows.tables(program).items()
-    facts = [f"({name} {line.replace(chr(9), ' ')})" for name, text in tables for line in text.splitlines()]
+def program_text(program: Program, given: Rows | Mapping[str, str], iterations: int) -> str:
+    """Schema, rules, graph (rows, or what `Rows.tables` made of them) and schedule as one text that egglog runs
+    alone."""
+    tables = given.tables(program) if isinstance(given, Rows) else given
+    facts = [f"({name} {line.replace(chr(9), ' ')})" for name, text in tables.items() for line in text.splitlines()]
     return "\n".join([program.text, *facts, "(run ingest 1)", f"(run opt {iterations})"]) + "\n"

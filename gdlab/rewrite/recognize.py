@@ -22,8 +22,6 @@ from gdlab.ops import (
     div,
     exp,
     log,
-    matmul,
-    matmul_bt,
     max_inner,
     mean,
     mean_all,
@@ -45,21 +43,9 @@ from gdlab.ops import (
     tanh,
 )
 from gdlab.ops.functions import erf
-from gdlab.rewrite.conditions import (
-    attr_eq,
-    causal_mask,
-    finite,
-    kept,
-    last_axis,
-    leading_axes,
-    mean_factor,
-    one_over,
-    one_over_root,
-    rank,
-    shape_eq,
-    width,
-)
-from gdlab.rewrite.pattern import F32_CONSTANTS, Matrix, Rewrite
+from gdlab.rewrite.conditions import attr_eq, finite, rank
+from gdlab.rewrite.measures import kept, last_axis, leading_axes, mean_factor, one_over, row
+from gdlab.rewrite.pattern import F32_CONSTANTS, Rewrite
 from gdlab.rewrite.table import rule
 from gdlab.types import Shape
 
@@ -244,11 +230,45 @@ def recognize_rms_norm_weighted_size(x: Value, w: Value, s: Shape, eps: float) -
     return x * bias_mul(broadcast_to(size, s), w) >> rms_norm(x, w, eps)
 
 
+ROW = (rank("w", 2), attr_eq("n", row("w")), finite("eps", above=0))
+
+
+@rule(safety="rounding", label="Recognize RmsNorm", near=True, where=ROW, tolerance=F32_CONSTANTS)
+def recognize_rms_norm_of_row(x: Value, w: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
+    """x / √(mean x² + eps) · w with a weight [1, n]."""
+    size = rsqrt(add_scalar(mean_inner(x * x), eps))
+    return bias_mul(x * broadcast_to(size, s), w) >> rms_norm(x, reshape(w, n), eps)
+
+
+@rule(safety="rounding", label="Recognize RmsNorm", near=True, where=ROW, tolerance=F32_CONSTANTS)
+def recognize_rms_norm_of_row_first(x: Value, w: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
+    """(x · w) / √(mean x² + eps) with a weight [1, n]."""
+    size = rsqrt(add_scalar(mean_inner(x * x), eps))
+    return bias_mul(x, w) * broadcast_to(size, s) >> rms_norm(x, reshape(w, n), eps)
+
+
+@rule(safety="rounding", label="Recognize RmsNorm", near=True, where=ROW, tolerance=F32_CONSTANTS)
+def recognize_rms_norm_of_weighted_row(x: Value, w: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
+    """x · (w / √(mean x² + eps)) with a weight [1, n]."""
+    size = rsqrt(add_scalar(mean_inner(x * x), eps))
+    return x * bias_mul(broadcast_to(size, s), w) >> rms_norm(x, reshape(w, n), eps)
+
+
 @rule(safety="rounding", label="Recognize LayerNorm", near=True, where=(rank("b", 1),), tolerance=F32_CONSTANTS)
 def recognize_layer_norm(x: Value, w: Value, b: Value, s: Shape, eps: float) -> Rewrite:
     """The rms_norm of what is left of x without its mean, and a bias."""
     centred = x - broadcast_to(mean_inner(x), s)
     return bias_add(rms_norm(centred, w, eps), b) >> ops.layer_norm(x, w, b, eps)
+
+
+@rule(
+    safety="rounding", label="Recognize LayerNorm", near=True, where=(rank("b", 2), attr_eq("n", row("b"))),
+    tolerance=F32_CONSTANTS,
+)  # fmt: skip
+def recognize_layer_norm_of_row(x: Value, w: Value, b: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
+    """The same with a bias [1, n]."""
+    centred = x - broadcast_to(mean_inner(x), s)
+    return bias_add(rms_norm(centred, w, eps), b) >> ops.layer_norm(x, w, reshape(b, n), eps)
 
 
 # silu -----------------------------------------------------------------------------------------------------------------
@@ -351,40 +371,3 @@ def recognize_gelu_erf(x: Value) -> Rewrite:
 def recognize_softplus(x: Value) -> Rewrite:
     """relu(x) + ln(1 + e^−|x|)."""
     return relu(x) + log(add_scalar(exp(neg(ops.abs(x))), 1.0)) >> ops.softplus(x, 1.0)
-
-
-# attention of one head ------------------------------------------------------------------------------------------------
-SQUARE = (shape_eq("k", "q"), shape_eq("v", "k"), attr_eq("c", one_over_root("q")), attr_eq("d", width("q")))
-HEADS = (Sample((3, 4), (3, 4), (3, 4), attrs={"c": 0.5, "d": 4}),)
-MASKED = (Sample((3, 4), (3, 4), (3, 3), (3, 4), attrs={"c": 0.5, "d": 4}),)
-
-
-@rule(safety="rounding", label="Scale∘MatMulBT→MatMulBT∘Scale")
-def scaled_query(q: Value, k: Value, c: float) -> Rewrite:
-    """(c · q) · kᵀ is c · (q · kᵀ): scores are scaled before or after."""
-    return matmul_bt(scale(q, c), k) >> scale(matmul_bt(q, k), c)
-
-
-@rule(safety="rounding", label="MatMulBT∘Scale→Scale∘MatMulBT")
-def scaled_key(q: Value, k: Value, c: float) -> Rewrite:
-    """q · (c · k)ᵀ is c · (q · kᵀ)."""
-    return matmul_bt(q, scale(k, c)) >> scale(matmul_bt(q, k), c)
-
-
-@rule(
-    safety="rounding", label="Recognize FullAttention", near=True, where=SQUARE, samples=HEADS, tolerance=F32_CONSTANTS
-)
-def recognize_full_attention(q: Matrix, k: Value, v: Value, c: float, d: int) -> Rewrite:
-    """softmax(q · kᵀ / √d) · v."""
-    scores = ops.softmax(scale(matmul_bt(q, k), c))
-    return matmul(scores, v) >> ops.full_attention(q, k, v, 1, 1, d)
-
-
-@rule(
-    safety="rounding", label="Recognize CausalAttention", near=True, where=(*SQUARE, causal_mask("mask")),
-    samples=MASKED, tolerance=F32_CONSTANTS,
-)  # fmt: skip
-def recognize_causal_attention(q: Matrix, k: Value, mask: Value, v: Value, c: float, d: int) -> Rewrite:
-    """softmax(q · kᵀ / √d + mask) · v, where the mask hides the later keys."""
-    scores = ops.softmax(scale(matmul_bt(q, k), c) + mask)
-    return matmul(scores, v) >> ops.causal_attention(q, k, v, 1, 1, d)

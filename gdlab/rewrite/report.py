@@ -88,6 +88,7 @@ class OptimizeReport:
     kept), then what was merged or fused into it. `node_map[old]` is where a value lies now, None where it was fused
     away or dead. `steps` replay the whole (`gdlab.steps.replay`).
     `deltas[k]` is what iteration k added to the e-graph (0: the graph itself), where `history` was asked for.
+    The fields in `LATE` are worked out when one of them is first read, all at once.
     """
 
     phase: str = ""
@@ -106,20 +107,39 @@ class OptimizeReport:
     extract_time: float = 0.0
     extraction_failures: int = 0
     shape_conflicts: int = 0
-    rules: tuple[RuleStat, ...] = ()
-    rules_fired: tuple[tuple[str, int], ...] = ()
-    fusions_applied: tuple[tuple[str, int], ...] = ()
+    rules: tuple[RuleStat, ...] = field(default_factory=tuple)
+    rules_fired: tuple[tuple[str, int], ...] = field(default_factory=tuple)
+    fusions_applied: tuple[tuple[str, int], ...] = field(default_factory=tuple)
     iterations: tuple[Iteration, ...] = ()
     node_map: Mapping[int, int | None] = field(default_factory=dict)
     origin: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    steps: tuple[Step, ...] = ()
-    derivations: tuple[Derivation, ...] = ()
+    steps: tuple[Step, ...] = field(default_factory=tuple)
+    derivations: tuple[Derivation, ...] = field(default_factory=tuple)
     sources: Mapping[str, tuple[str, int, str]] = field(default_factory=dict)
     phases: tuple[OptimizeReport, ...] = ()
     deltas: tuple[Delta, ...] = ()
     asked: Asked | None = field(default=None, repr=False, compare=False)
     program: Callable[[], str] = field(default=str, repr=False, compare=False)
     near: Callable[[], tuple[Missed, ...]] = field(default=tuple, repr=False, compare=False)
+
+    def told_by(self, tell: Callable[[], Mapping[str, Any]]) -> OptimizeReport:
+        """This report, with its `LATE` fields left to a function that answers them by name."""
+        for name in LATE:
+            object.__delattr__(self, name)
+        object.__setattr__(self, "_tell", tell)
+        return self
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A field that was left to `told_by`."""
+            tell = self.__dict__.get("_tell")
+            if tell is not None and name in LATE:
+                self.__dict__.update(tell())
+                self.__dict__.pop("_tell", None)  # what the answers were found in can go
+            if name in self.__dict__:
+                return self.__dict__[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @staticmethod
     def empty() -> OptimizeReport:
@@ -222,6 +242,7 @@ class OptimizeReport:
         }
 
 
+LATE = ("rules", "rules_fired", "fusions_applied", "node_map", "origin", "steps", "derivations")
 _PLAIN = (
     "phase", "engine", "cost_model", "stop_reason", "stop_detail", "nodes_before", "nodes_after", "dead_nodes_removed",
     "cost_before", "cost_after", "num_eclasses", "num_enodes", "egglog_time", "extract_time", "extraction_failures",

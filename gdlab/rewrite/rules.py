@@ -11,6 +11,9 @@ from __future__ import annotations
 from gdlab.graph import Value
 from gdlab.ops import (
     abs,
+    batch_matmul,
+    batch_matmul_at,
+    batch_matmul_bt,
     bias_add,
     bias_mul,
     broadcast_to,
@@ -231,6 +234,48 @@ def transpose_of_matmul_at(a: Value, b: Value) -> Rewrite:
     return transpose(matmul_at(a, b)) >> matmul_at(b, a)
 
 
+@rule(safety="rounding", label="BatchMatMul+Transpose→BatchMatMulBT")
+def batch_matmul_of_transposed_b(a: Value, b: Value) -> Rewrite:
+    """Products read their second operands transposed without a copy."""
+    return batch_matmul(a, transpose(b)) >> batch_matmul_bt(a, b)
+
+
+@rule(safety="rounding", label="Transpose+BatchMatMul→BatchMatMulAT")
+def batch_matmul_of_transposed_a(a: Value, b: Value) -> Rewrite:
+    """Products read their first operands transposed without a copy."""
+    return batch_matmul(transpose(a), b) >> batch_matmul_at(a, b)
+
+
+@rule(safety="rounding", label="BatchMatMulBT+Transpose→BatchMatMul")
+def batch_matmul_bt_of_transposed_b(a: Value, b: Value) -> Rewrite:
+    """a · (bᵀ)ᵀ is a · b, matrix by matrix."""
+    return batch_matmul_bt(a, transpose(b)) >> batch_matmul(a, b)
+
+
+@rule(safety="rounding", label="Transpose+BatchMatMulAT→BatchMatMul")
+def batch_matmul_at_of_transposed_a(a: Value, b: Value) -> Rewrite:
+    """(aᵀ)ᵀ · b is a · b, matrix by matrix."""
+    return batch_matmul_at(transpose(a), b) >> batch_matmul(a, b)
+
+
+@rule(safety="exact", label="Permute→Transpose")
+def permute_of_two(x: Value) -> Rewrite:
+    """Both axes exchanged is the transpose."""
+    return permute(x, (1, 0)) >> transpose(x)
+
+
+@rule(safety="exact", label="Permute→Transpose")
+def permute_of_the_last_two(x: Value) -> Rewrite:
+    """The last two of three axes exchanged is the transpose."""
+    return permute(x, (0, 2, 1)) >> transpose(x)
+
+
+@rule(safety="exact", label="Permute→Transpose∘Permute")
+def permute_to_columns(x: Value) -> Rewrite:
+    """[rows, heads, d] as [heads, d, rows] is the transpose of [heads, rows, d]."""
+    return permute(x, (1, 2, 0)) >> transpose(permute(x, (1, 0, 2)))
+
+
 # off: a norm inside a product is computed again by every tile, and again by the gradient
 @rule(safety="rounding", label="RmsNorm+MatMul→FusedRmsNormMatMul", near=True, on=False)
 def fuse_rms_norm_matmul(x: Matrix, w: Value, m: Matrix, eps: float) -> Rewrite:
@@ -246,4 +291,7 @@ def drop_stop_gradient(x: Value) -> Rewrite:
 
 
 import gdlab.rewrite.packing  # noqa: E402  (… and with those that pack weights)
-import gdlab.rewrite.recognize  # noqa: E402, F401  (fills the table with the rules that recognize composites)
+import gdlab.rewrite.recognize  # noqa: E402  (fills the table with the rules that recognize composites)
+import gdlab.rewrite.recognize_attention  # noqa: E402
+import gdlab.rewrite.recognize_loss  # noqa: E402
+import gdlab.rewrite.recognize_rotary  # noqa: E402, F401

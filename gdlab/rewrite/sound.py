@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
@@ -19,8 +20,8 @@ from gdlab.rewrite.pattern import F32_CONSTANTS, Rule
 from gdlab.types import Shape, TensorType
 
 __all__ = [
-    "Case", "build", "cases", "check_rule", "constants_of", "disagreement", "left_sides", "matched",
-    "slope_disagreement", "telling",
+    "Case", "build", "cases", "check_rule", "constants_of", "disagreement", "left_sides", "matched", "shapes_of",
+    "slope_disagreement", "stands", "telling", "values_of",
 ]  # fmt: skip
 
 SHAPES: tuple[Shape, ...] = ((3, 4), (4,), (4, 3), (3, 4, 5), (4, 5), (1,), (3, 3), (2, 3), (5, 4))
@@ -192,7 +193,7 @@ def _append(graph: Graph, node: Node, operands: Sequence[Value], attrs: Mapping[
     if op.broadcasts and len({v.shape for v in operands}) > 1:  # the builder would insert a broadcast
         raise ShapeError(op.name, "operands", " and ".join(str(v.type) for v in operands), "equal shapes")
     if op.canonical is not None:
-        given = op._asking(op.canonical, operands, given)
+        given = op._asking(partial(op._stored, graph), operands, given)
     type = op.infer(operands, given)
     return graph.append(op.name, tuple(v.id for v in operands), tuple(sorted(given.items())), type, node.name)
 
@@ -253,16 +254,16 @@ def left_sides(
     while stack and tries < most:
         tries += 1
         at, types, attrs = stack.pop()
-        if not _stands(rule, types, attrs):
+        if not stands(rule, types, attrs):
             continue
         if at == len(order):
             yield types, attrs
             continue
         name = order[at]
         if name in rule.variables:
-            more = [(at + 1, types | {name: TensorType(s)}, attrs) for s in _shapes(rule)]
+            more = [(at + 1, types | {name: TensorType(s)}, attrs) for s in shapes_of(rule)]
         else:
-            more = [(at + 1, types, attrs | {name: value}) for value in _values(rule, name)]
+            more = [(at + 1, types, attrs | {name: value}) for value in values_of(rule, name)]
         if rng is not None:
             rng.shuffle(more)
         stack += reversed(more)
@@ -278,7 +279,7 @@ def _in_order_of_need(rule: Rule) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _stands(rule: Rule, types: Mapping[str, TensorType], attrs: Mapping[str, Any]) -> bool:
+def stands(rule: Rule, types: Mapping[str, TensorType], attrs: Mapping[str, Any]) -> bool:
     """Whether the ops whose operands are all chosen accept them."""
     graph, values = Graph(), dict[int, Value]()
     for name, type in types.items():
@@ -321,14 +322,14 @@ def matched(rule: Rule, types: Mapping[str, TensorType], attrs: Mapping[str, Any
     return Match(graph, ids, attrs, inner, uses, frozenset({root}))
 
 
-def _shapes(rule: Rule) -> list[Shape]:
+def shapes_of(rule: Rule) -> list[Shape]:
     """Shapes to try: the usual ones, then those of the samples of the rule's ops."""
     ops = dict.fromkeys(n.op for n in rule.left_nodes)
     sampled = [s for op in ops for sample in REGISTRY[op].samples for s in sample.shapes if np.prod(s) <= 256]
     return list(dict.fromkeys([*SHAPES, *sampled]))
 
 
-def _values(rule: Rule, name: str) -> list[Any]:
+def values_of(rule: Rule, name: str) -> list[Any]:
     """Values of an attribute to try: those that the samples of its op have, then some of its kind."""
     found: list[Any] = []
     for node in rule.left_nodes:

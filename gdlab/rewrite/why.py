@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gdlab.errors import OptimizeError
 from gdlab.graph import AttrVar, Graph, Node, users
-from gdlab.rewrite.pattern import COMMUTATIVE, Match, Refusal, Rule, interned, matches
+from gdlab.rewrite.pattern import COMMUTATIVE, Match, Refusal, Rule, interned, matches, refused
 from gdlab.steps import Step
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Asked:
         for id in self.graph.output_ids:
             uses[id] += 1
         for match in matches(rule, self.graph, root, uses, outputs):
-            refusal = next((r for c in rule.where if (r := c.check(match)) is not None), None)
+            _, refusal = refused(rule, match) or (0, None)
             refusal = refusal or self.off.get(rule.name) or _shared(match, readers) or self.early
             return refusal[1] if refusal else "the graph costs no less with it"
         return "its pattern is not there"

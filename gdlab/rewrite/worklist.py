@@ -6,6 +6,7 @@ same rows, asks the same facts, and gives the same record.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from gdlab.graph import AttrVar
 from gdlab.rewrite.egraph import Budget, EngineFailure, ENode, Firing, Gate, Saturation, Snapshot
 from gdlab.rewrite.pattern import COMMUTATIVE, Rule
-from gdlab.rewrite.program import FACTS, TABLES, Program, Rows, asked, by_arity
+from gdlab.rewrite.program import FACTS, OF_FIRST, SPREAD, TABLES, Program, Rows, asked, by_arity
 
 __all__ = ["saturate"]
 
@@ -98,8 +99,11 @@ class _EGraph:
         self.readers: list[dict[Key, None]] = []  # per class the e-nodes that read it
         self.facts: dict[str, dict[int, dict[Row, None]]] = {name: {} for name in FACTS}
         self.tables: dict[str, list[Row]] = {name: [] for name in TABLES}
+        self.places: dict[tuple[str, tuple[int, ...]], dict[Row, list[Row]]] = {}  # rows of tables by known columns
         self.changed: dict[int, None] = {}  # classes that came or grew since `roots` was asked
         self.merged: list[int] = []
+        self.spread = OF_FIRST if SPREAD & program.relations else ()
+        self.of_first: dict[Key, None] = {}  # e-nodes whose type is that of their first operand
         self.changes = self.count = self.twice = 0
         self.class_of: dict[int, int] = {}
         self._load(rows)
@@ -155,6 +159,8 @@ class _EGraph:
 
     def _put(self, key: Key, c: int) -> None:
         self.home[key] = c
+        if key[0] in self.spread:
+            self.of_first[key] = None
         self.twice += _two_orders(key)
         self.held[c].setdefault((key[0], len(key[1])), {})[key] = None
         for k in key[1]:
@@ -200,6 +206,19 @@ class _EGraph:
                     self.union(twin, c)
                 self.changed[self.find(c)] = None
             self.readers[lost] = {}
+        self._spread_types()
+
+    def _spread_types(self) -> None:
+        """What is known of the type of a result or of its first operand is known of both, where they have one type."""
+        types = self.facts["f_type"]
+        for key in [key for key in self.of_first if key in self.home]:
+            pair = self.find(self.home[key]), self.find(key[1][0])
+            known = types.get(pair[0], {}) | types.get(pair[1], {})
+            for c in pair:
+                if len(types.get(c, {})) < len(known):
+                    types[c] = dict(known)
+                    self.changed[c] = None
+                    self.changes += 1
 
     def roots(self, depth: int) -> dict[tuple[str, int], list[Key]]:
         """E-nodes by op whose class changed, or one less than `depth` levels below them: where rules may match anew."""
@@ -219,6 +238,16 @@ class _EGraph:
         for key in found:
             by_op.setdefault((key[0], len(key[1])), []).append(key)
         return by_op
+
+    def rows_with(self, name: str, given: Sequence[int | None]) -> Sequence[Row]:
+        """The rows of a table that have these values where one is given."""
+        at = tuple([i for i, value in enumerate(given) if value is not None])
+        found = self.places.get((name, at))
+        if found is None:
+            found = self.places[name, at] = {}
+            for row in self.tables[name]:
+                found.setdefault(tuple([row[i] for i in at]), []).append(row)
+        return found.get(tuple([value for value in given if value is not None]), ())
 
     def snapshot(self, fired: Iterable[Iterable[Firing]]) -> Snapshot:
         """The e-graph as the pipeline reads it."""
@@ -315,7 +344,8 @@ _Fact = tuple[str, tuple[str | int, ...]]
 
 
 def _fact(text: str) -> _Fact:
-    """A premise such as `(f_shape v_x a_s)`: its name and its arguments."""
+    """A premise such as `(f_shape v_x a_s)` or `(= 0 (- c0 a_s))`: its name and its arguments."""
+    text = re.sub(r"^\(= 0 \(- (\S+) (\S+)\)\)$", r"(= \1 \2)", text)
     name, *arguments = text.strip("()").split()
     if "(" in text[1:] or (name != "=" and name not in FACTS and name not in TABLES):
         raise EngineFailure(f"the fallback engine does not know the condition {text}")
@@ -337,7 +367,7 @@ def _rows_that_fit(graph: _EGraph, name: str, arguments: tuple[str | int, ...], 
         known = next(value for value in given if value is not None)
         rows = [(known, known)]
     elif name in TABLES:
-        rows = graph.tables[name]
+        rows = graph.rows_with(name, given)
     else:
         c = given[0]
         assert c is not None  # facts speak of what the left side matched
