@@ -32,7 +32,7 @@ from gdlab.errors import GdlabError, GraphError, LoadError, unknown_name
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY, Op, public_ops
 from gdlab.rewrite import RULES
-from gdlab.runner import Watch
+from gdlab.runner import NanWatch
 from gdlab.study import Study
 from gdlab.until import parse_condition
 from gdlab.view import text
@@ -97,7 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("--adam", metavar="LR", type=float)
     one.add_argument("--init", metavar="SEED", type=int, help="initialize the parameters that have no value")
     one.add_argument("--until", metavar="TEST", help='pause when it holds, such as "loss < 0.1"')
-    one.add_argument("--watch", choices=get_args(Watch), help="what is looked at for NaN and infinity (loss)")
+    hint = 'a breakpoint, "EVENT [if TEST]", such as "nonfinite" or "loss rises 3"; repeatable'
+    one.add_argument("--break", metavar="EXPR", dest="breaks", action="append", default=[], help=hint)
+    one.add_argument("--watch", choices=get_args(NanWatch), help="what is looked at for NaN and infinity (loss)")
     one.add_argument(
         "--save", metavar="OUT", help="write the document: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt"
     )
@@ -176,6 +178,8 @@ def run(options: argparse.Namespace) -> int:
     study.prepare(feed=feed, sgd=options.sgd, adam=options.adam, init=options.init, until=options.until)
     if options.watch:
         study.runner.set_watch(options.watch)
+    for expression in options.breaks:
+        study.break_at(expression)
     print(study.summary())
     print(f"device: {study.session.device_information()}")
     interrupted = False

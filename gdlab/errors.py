@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,8 +42,11 @@ __all__ = [
 class GdlabError(Exception):
     """`{where}: {what}: given {given}, wanted {wanted}`, then the user's source line of the node, when there is one.
 
-    `node` is the id of the node the error is about (or None), `source` its innermost location (or None).
+    `node` is the id of the node the error is about (or None), `source` its innermost location (or None); `operands` the
+    values that an op refused.
     """
+
+    operands: tuple[Any, ...] = ()
 
     def __init__(
         self, where: str, what: str, given: object, wanted: str, *, node: int | None = None, source: Any = None
@@ -167,6 +169,8 @@ class Aliased(ReadNodeError):
 
 def unknown_name(where: str, what: str, given: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not among `known`; says which one is nearest."""
+    import difflib  # here: `import gdlab` refuses no name
+
     names = list(known)
     near = difflib.get_close_matches(given, names, 1)
     listed = ", ".join(names[:20]) + (f" … ({len(names)} in all)" if len(names) > 20 else "") or "none: there are none"

@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from gdlab.autodiff import differentiate
 from gdlab.errors import AutodiffError, GraphError
 from gdlab.graph import Graph, reachable
 from gdlab.op import Array
 from gdlab.reference import evaluate
+from gdlab.summary import told
 from gdlab.types import f32
 
 MOST_NODES = 60
-_IN_FULL = 8  # elements of a vector that is told in full
 
 
 @dataclass(frozen=True)
@@ -70,25 +68,3 @@ def _gradients(graph: Graph, feeds: Mapping[str, Any]) -> dict[int, Array]:
         got = evaluate(full, feeds)
         return {i: got[g] for i, g in zip(ids, report.gradients, strict=True)}
     return {}
-
-
-def told(array: Array) -> str:
-    """One number, a small vector in full, else range and mean: `0.25`, `[1, −2, 0.5]`, `−1.2 … 3.4, mean 0.1`."""
-    if array.size <= _IN_FULL and array.ndim <= 2:
-        return _nested(array.tolist()) if array.size > 1 else _number(array.reshape(-1)[0]) if array.size else "[]"
-    finite = array[np.isfinite(array)]
-    bad = array.size - finite.size
-    also = f", {bad} not finite" if bad else ""
-    if not finite.size:
-        return f"{bad} values, none finite"
-    return f"{_number(finite.min())} … {_number(finite.max())}, mean {_number(finite.mean())}{also}"
-
-
-def _nested(values: Any) -> str:
-    return f"[{', '.join(map(_nested, values))}]" if isinstance(values, list) else _number(values)
-
-
-def _number(value: Any) -> str:
-    """Four significant digits, a true minus."""
-    text = f"{value:.4g}" if isinstance(value, (float, np.floating)) else str(value)
-    return text.replace("-", "\N{MINUS SIGN}")

@@ -11,7 +11,7 @@ import numpy as np
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY, Array
 from gdlab.plan.plan import Dispatch, ExecutionPlan
-from gdlab.session import Session
+from gdlab.session import Session, by_buffer
 
 _EXPONENT = np.uint32(0x7F800000)  # all ones: NaN or infinity
 
@@ -54,7 +54,7 @@ def first_bad(session: Session) -> Culprit | None:
         bad = _bad_elements(data)
         if bad.any():
             return _culprit(session, plan, dispatch, data, int(bad.argmax()), made)
-        made[dispatch.output] = data
+        made |= by_buffer(dispatch, data)
     return None
 
 
@@ -72,7 +72,7 @@ def _culprit(
 ) -> Culprit:
     what = "NaN" if np.isnan(data.reshape(-1)[first]) else "infinity"
     parameters = tuple(name for name, norm in session.read_all_param_norms() if not math.isfinite(norm))
-    read = tuple(_told(session, plan, buffer, made) for buffer in dict.fromkeys(d.reads) if buffer != d.output)
+    read = tuple(_told(session, plan, buffer, made) for buffer in dict.fromkeys(d.reads) if buffer not in d.outputs)
     node = _first_node(session, plan, d, made)
     op, place = plan.graph.nodes[node].op if node >= 0 else d.kernel, _place(plan, node)
     return Culprit(d.index, d.label, d.origin, node, op, what, first, place, read, parameters)

@@ -18,7 +18,7 @@ from gdlab.graph import Graph, Node
 from gdlab.op import REGISTRY, Array
 from gdlab.reference import compare, evaluate, magnitudes
 from gdlab.rewrite import RULES, OptimizeReport
-from gdlab.session import Session, nodes_of
+from gdlab.session import Session, by_buffer, nodes_of
 from gdlab.types import f32
 
 if TYPE_CHECKING:
@@ -241,8 +241,9 @@ def first_dispatch(session: Session, want: Mapping[int, Array], rtol: float) -> 
     """The first dispatch whose output is not what the reference makes of the compiled graph: words, and an entity."""
     plan = session.plan()
     scale = magnitudes(plan.graph, dict(want))
-    for dispatch, data in session.dispatch_outputs():
-        for id in plan.buffers[dispatch.output].nodes:
+    written = ((d, b, part) for d, data in session.dispatch_outputs() for b, part in by_buffer(d, data))
+    for dispatch, buffer, data in written:
+        for id in plan.buffers[buffer].nodes:
             if id not in dispatch.origin or want[id].size != data.size:
                 continue
             problem = compare(data.reshape(want[id].shape), want[id], scale[id], rtol)

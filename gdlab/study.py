@@ -9,16 +9,17 @@ plain = study.variant("plain", disable=["Silu+Mul→SwiGLU"]); print(study.compa
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gdlab.autodiff import AutodiffReport, differentiate
+from gdlab.debugging import Debugging
 from gdlab.device.base import Device
 from gdlab.errors import AutodiffError, GraphError, SessionError, unknown_name
 from gdlab.feeds import make_feed, random_batch
-from gdlab.graph import Graph, Value
+from gdlab.graph import UPWARD, Graph, Value
 from gdlab.nodevalues import NodeValues, node_values
 from gdlab.op import Safety
 from gdlab.parity import Check, check_study
@@ -28,12 +29,10 @@ from gdlab.rewrite import OptimizeReport, optimize
 from gdlab.runner import Runner
 from gdlab.session import DeviceLike, Session, initial_values, lanes_of, nodes_of, open_session, resolve_device
 
-# `view/` lies further down the list of rooms and hangs its document builder and file writer here
-VIEWS: dict[str, Callable[..., Any]] = {}
 _MOST_VARIANTS = 6
 
 
-class Study:
+class Study(Debugging):
     """One written graph: `.graph .optimized .report .derivative .final .plan .session .runner .doc`, each made once.
 
     `train=True`: output 0 is the loss and the training pipeline is used; else the study is for inference. `disable`,
@@ -65,6 +64,7 @@ class Study:
         self.options: dict[str, Any] = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in named.items()}
         self.options["allow"] = allow
         self.variants: dict[str, Study] = {}
+        self.weights: Mapping[str, Any] = {}  # what its sessions begin with, where a file brought values along
         self.numbers: NodeValues | None = None
         self.source = dict(source or {})  # file name of the cell -> its text
         self.key = secrets.token_hex(8)
@@ -169,7 +169,10 @@ class Study:
     def open_on(self, device: Device, plan: ExecutionPlan | None = None) -> Session:
         """A session of its own on a device; the caller closes it."""
         plan = self.plan_for(device.target) if plan is None else plan
-        return open_session(plan, device, nodes_of(self.graph, self._home, self.reports))
+        session = open_session(plan, device, nodes_of(self.graph, self._home, self.reports))
+        for name, values in self.weights.items():
+            session.set_parameter(name, values)
+        return session
 
     @property
     def reports(self) -> list[OptimizeReport]:
@@ -266,6 +269,8 @@ class Study:
         for node in self.graph.parameters:
             if session is not None and node.name not in unset:
                 found[node.name] = session.read_param(node.name)
+            elif node.name in self.weights:
+                found[node.name] = self.weights[node.name]
             else:
                 init = str(dict(node.attrs).get("init") or "default")
                 if init == "default" and len(node.type.shape) == 1:
@@ -303,6 +308,7 @@ class Study:
         name = name or _variant_name({**options, "allow": allow}, device)
         where = self._device if device is None else device
         made = Study(self.graph, train=self.train, device=where, name=name, source=self.source, allow=allow, **options)
+        made.weights = self.weights
         _ = made.plan  # what is wrong with the options is said before anything is kept
         self.variants.pop(name, None)
         self.variants[name] = made
@@ -339,11 +345,11 @@ class Study:
     @property
     def doc(self) -> Any:
         """The GraphDoc of everything made so far: what every view draws."""
-        return VIEWS["doc"](self)
+        return UPWARD["doc"](self)
 
     def save(self, path: str | Path, timeless: bool = False) -> Path:
         """Write the document by suffix: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt."""
-        return VIEWS["save"](self.doc, Path(path), timeless)  # type: ignore[no-any-return]
+        return UPWARD["save"](self.doc, Path(path), timeless)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         state = f"session {self._runner.state}" if self._runner is not None else "no session"

@@ -1,4 +1,5 @@
-"""One text form of a graph: `str(graph)` for people, `graph.text()` in full, and `parse(text)` that reads it back.
+"""One text form of a graph: `str(graph)` for people, `graph.text()` in full, and `parse(text)` that reads it back;
+`to_python(graph)` is a `%%graph` cell that builds it.
 
     %0 = input("x") : f32[4, 784]
     %1 "fc1" = relu(%0) : f32[4, 784]
@@ -8,18 +9,20 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import json
+import keyword
 import re
 from collections.abc import Callable
 
 import numpy as np
 
-from gdlab.errors import GdlabError, LoadError
+from gdlab.errors import GdlabError, GraphError, LoadError
 from gdlab.graph import UPWARD, Attr, ConstantData, Graph, Node
 from gdlab.op import REGISTRY, Leaf
 from gdlab.types import DType, TensorType
 
-__all__ = ["attrs_text", "parse"]
+__all__ = ["attrs_text", "parse", "to_python"]
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _LINE = re.compile(rf"%(\d+)(?: ({_STRING}))? = (\w+)\((.*)\) : (\w+\[[\d, ]+\])")
@@ -131,6 +134,100 @@ def _attr(value: Attr, op: str, type: TensorType) -> Attr:
     if len(raw) != type.size_bytes:
         raise ValueError(f"{len(raw)} bytes, wanted {type.size_bytes}")
     return ConstantData(DType(type.dtype), type.shape, raw)
+
+
+# Python ---------------------------------------------------------------------------------------------------------------
+_SPELLED = {
+    ("input", DType.u32): "input_u32", ("constant", DType.u32): "constant_u32", ("parameter", DType.f16):
+    "parameter_f16", ("parameter", DType.q4): "parameter_q4", ("parameter", DType.q8): "parameter_q8",
+}  # fmt: skip
+_MOST_SPELLED = 64  # elements of a constant that are written as numbers
+
+
+def to_python(graph: Graph) -> str:
+    """The body of a `%%graph` cell that builds the same graph, with the same ids, names and outputs. `GraphError` for a
+    derivative: a cell declares no gradients."""
+    if graph.num_param_grad_outputs:
+        raise GraphError("to_python", "graph", "one with gradients", "a graph as it is written")
+    return _Python(graph).text()
+
+
+class _Python:
+    """A cell under way. What is read once stands where it is read, as long as that keeps the order of the nodes; a
+    plain assignment would give a node without a name one, so that others are kept in `n`."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.lines, self.waiting = graph, list[str](), list[tuple[int, str]]()
+        self.called: dict[int, str] = {}
+        self.taken = {*REGISTRY, *keyword.kwlist, *dir(builtins), *_SPELLED.values(), "graph", "output", "n"}
+        self.readers = [0] * len(graph)
+        for id in (*(i for n in graph for i in n.inputs), *graph.output_ids, *graph.output_ids):
+            self.readers[id] += 1  # an output twice: it is never written in place
+
+    def text(self) -> str:
+        """The whole cell."""
+        for node in self.graph:
+            text = self._call(node)
+            leaf = node.op in ("input", "parameter")
+            if self.readers[node.id] == 1 and node.op != "input" and (leaf or not node.name):
+                self.waiting.append((node.id, text))
+            else:
+                self._flush()
+                self._assign(node, text)
+        self._flush()
+        for id, name in zip(self.graph.output_ids, self.graph.output_names, strict=True):
+            self.lines.append(f"output({self.called[id]}{f', {name!r}' if name else ''})")
+        held = ["n = {}"] if any(line.startswith("n[") for line in self.lines) else []
+        return "\n".join([*held, *self.lines]) + "\n"
+
+    def _call(self, node: Node) -> str:
+        mine = [i for i in node.inputs if i not in self.called]
+        tail = self.waiting[len(self.waiting) - len(mine) :]
+        if [id for id, _ in tail] != mine:
+            self._flush()
+            tail = []
+        texts = dict(tail)
+        del self.waiting[len(self.waiting) - len(tail) :]
+        if tail:
+            self._flush()
+        operands = [texts.get(i) or self.called[i] for i in node.inputs]
+        record = REGISTRY[node.op]
+        if record.variadic:
+            operands = [f"[{', '.join(operands)}]"]
+        attributes = [f"{k}={_literal(v)}" for k, v in node.attrs]
+        if isinstance(record.kernel, Leaf):
+            operands, attributes = _leaf_arguments(node), []
+        name = _SPELLED.get((node.op, node.type.dtype), node.op)
+        return f"{name}({', '.join([*operands, *attributes])})"
+
+    def _flush(self) -> None:
+        for id, text in self.waiting:
+            self._assign(self.graph.nodes[id], text)
+        self.waiting.clear()
+
+    def _assign(self, node: Node, text: str) -> None:
+        if node.name.isidentifier() and node.name.isascii() and node.name not in self.taken:
+            self.taken.add(node.name)
+            self.called[node.id] = node.name
+        else:
+            self.called[node.id] = f"n[{node.id}]"
+            text += f".named({node.name!r})" if node.name and node.op not in ("input", "parameter") else ""
+        self.lines.append(f"{self.called[node.id]} = {text}")
+
+
+def _literal(value: Attr) -> str:
+    return attr_text(value) if isinstance(value, float) else repr(value)
+
+
+def _leaf_arguments(node: Node) -> list[str]:
+    shape, held = repr(node.type.shape), dict(node.attrs).get("data")
+    if not isinstance(held, ConstantData):
+        declared = [f"init={v!r}" for k, v in node.attrs if k == "init"]
+        return [repr(node.attr("name")), shape, *declared]
+    data = held.array.reshape(-1)
+    if data.size <= _MOST_SPELLED and (data.dtype.kind == "u" or np.isfinite(data).all()):
+        return [f"[{', '.join(map(str, data))}]", shape]
+    return [f'__import__("numpy").frombuffer(bytes.fromhex("{held.raw.hex()}"), "{data.dtype}")', shape]
 
 
 UPWARD["str"] = lambda graph: _write(graph, attr_text)

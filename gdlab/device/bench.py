@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gdlab.device.chain import Array, Scratch, Step, Value, array, chain, domain, emit, viewed
+from gdlab.device.chain import Array, Scratch, Step, Value, array, chain, emit, lay_out
+from gdlab.device.views import domain, viewed
 from gdlab.plan.plan import Dispatch, Operand, PointOp
 from gdlab.types import Shape
 
@@ -26,10 +27,21 @@ class Bench:
         self.d, self.arrays, self.scratch, self.scalars = d, arrays, scratch, scalars
         self.taken: set[int] = set()
         self.steps: list[Step] = []
+        self.whole: Array | None = None
 
     def out(self, shape: Shape) -> Array:
-        """The output, as an array of `shape`."""
-        return self.arrays[self.d.output].reshape(shape)
+        """The output, as an array of `shape`; of a result in ranges a temporary, which `cut` takes apart."""
+        if self.d.ranges is None:
+            return self.arrays[self.d.output].reshape(shape)
+        if self.whole is None:
+            self.whole = self.temporary((self.d.output_type.shape[0], self.d.ranges.width))
+        return self.whole.reshape(shape)
+
+    def cut(self) -> None:
+        """Put every range of columns in its buffer."""
+        if self.d.ranges is not None and self.whole is not None:
+            for c, buffer in zip(self.d.ranges.columns, self.d.outputs, strict=True):
+                self.steps.append((np.copyto, (self.arrays[buffer], self.whole[:, c.start : c.stop])))
 
     def operand(self, index: int, shape: Shape) -> Array:
         """All elements that operand `index` reads, as an array of `shape`."""
@@ -56,7 +68,7 @@ class Bench:
         """The sum of every row of x[rows, n] in `out`, one element each. Of short rows as a product with ones: half the
         time of a reduction, whose loop begins anew in each row, and as exact (both add in a few lanes)."""
         if x.shape[1] <= SHORT and x.flags.c_contiguous:
-            self.steps.append((np.dot, (x, np.ones(x.shape[1], _F32), out.reshape(-1))))
+            self.steps.append((x.dot, (np.ones(x.shape[1], _F32), out.reshape(-1))))
         else:
             self.steps.append((np.add.reduce, (x, 1, None, out.reshape(-1))))
 
@@ -69,6 +81,11 @@ class Bench:
             self.taken.discard(id(beside))
         else:
             self.steps.append((np.maximum.reduce, (x, 1, None, out.reshape(-1))))
+
+    def call(self, ufunc: Callable[..., Any], a: Array, b: Array, out: Array) -> None:
+        """ufunc(a, b) in `out`, where b may be a row or a column."""
+        steps, args = lay_out((a, b), out, self.scratch, self.taken)
+        self.steps += [*steps, (ufunc, (*args, out))]
 
     def chain(self, lines: Iterable[PointOp], size: int, acc: Value | None, out: Array) -> None:
         """Evaluate a chain over `size` elements into `out`; `acc` must be broadcastable over its domain."""

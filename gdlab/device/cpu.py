@@ -11,8 +11,8 @@ import numpy as np
 from gdlab.device.base import Array, Device, DeviceInfo, Program, Shared, Traffic
 from gdlab.device.calls import steps_of
 from gdlab.device.chain import Scratch, Step
-from gdlab.device.fit import check_memory, free_bytes, physical_bytes
-from gdlab.device.updates import DERIVED, derive
+from gdlab.device.fit import check_memory, free_bytes, physical_bytes, zeros
+from gdlab.device.updates import BLOCK, DERIVED, derive
 from gdlab.errors import ArgumentError, SessionError
 from gdlab.plan.plan import SCALARS, Buffer, ExecutionPlan, Limits, Target, Update
 from gdlab.plan.verify import verify, verify_update
@@ -23,10 +23,14 @@ _F32 = np.dtype(np.float32)
 NO_UPDATE = Update("none", (), (), ())
 TINY = np.float32(1.2e-38)  # smaller moments are flushed to zero: arithmetic on denormals is a hundred times slower
 FLUSH_EVERY = 16  # updates between two flushes
+CHEAP = 1 << 26  # floating point operations of a plan that runs once to be warm: some milliseconds
+PAGE = 4096  # bytes of memory that the system gives at a time, at the least
 
 
 class CpuDevice(Device):
     """NumPy on this machine: needs no driver. `step` is synchronous."""
+
+    anywhere = True
 
     def __init__(self, reason: str = "asked for") -> None:
         self.info = DeviceInfo("cpu", f"NumPy {np.__version__}, {platform.machine()}", "cpu", reason)
@@ -37,6 +41,16 @@ class CpuDevice(Device):
         verify(plan)
         check_memory(plan.memory.physical_bytes, plan.buffers, free_bytes())
         return CpuProgram(plan, shared)
+
+
+def flush(moment: Array) -> None:
+    """Zero in place of what is smaller than `TINY`, in parts that stay in the cache."""
+    flat = moment.reshape(-1)
+    for start in range(0, flat.size, BLOCK):
+        part = flat[start : start + BLOCK]
+        small = np.abs(part) < TINY
+        if small.any():
+            part[small] = 0
 
 
 def memory_bytes() -> int:
@@ -58,6 +72,7 @@ class CpuProgram(Program):
         self.numbers = np.zeros(len(SCALARS) + len(DERIVED), np.float32)
         self.scalars = {name: self.numbers[i : i + 1].reshape(()) for i, name in enumerate((*SCALARS, *DERIVED))}
         self.given: Array | None = None
+        self.reads_scalars = plan.reads_scalars
         self.derive = derive(self.scalars)
         self.step_of = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in plan.dispatches]
         self.calls: list[Step] = [call for steps in self.step_of for call in steps]
@@ -70,13 +85,33 @@ class CpuProgram(Program):
         self.updates = 0
         self.loss = None if plan.loss_buffer is None else self.arrays[plan.loss_buffer].reshape(-1)
         self.readable: list[tuple[int, float]] = []
+        self._warm_up({b for b, _ in shared.buffers} if shared is not None else set())
+
+    def _warm_up(self, shared: set[int]) -> None:
+        """Make the first step like the others: every page of memory is touched, and a plan that costs little runs once,
+        on zeros, for what NumPy and BLAS do at their first call."""
+        cheap = sum(d.flops for d in self.plan.dispatches) <= CHEAP
+        if cheap and not any(d.in_place for d in self.plan.dispatches):
+            with np.errstate(all="ignore"):
+                for function, args in self.calls:
+                    function(*args)
+        kept = {self.plan.memory.slot_of[b] for b in shared | {b for b, _ in self.plan.constant_buffers}}
+        for slot, data in enumerate(self.slots):
+            if slot not in kept:
+                data.fill(0)
+        self._touch_scratch()
+
+    def _touch_scratch(self) -> None:
+        for array in self.scratch.arrays():
+            pages = array.reshape(-1).view(np.uint8)[::PAGE]
+            pages[...] = pages.copy()
 
     def upload(self, buffer: int, data: Array) -> None:
         """Copy `data` into the buffer."""
         home = self._home("upload", buffer)
         usual = data.__class__ is np.ndarray and data.dtype is home.dtype is _F32 and buffer not in self.packed
         if usual and data.shape == home.shape:
-            np.copyto(home, data)
+            home[...] = data
             self.traffic.bytes_up += home.nbytes
             return
         given, stored = np.asarray(data), self._dtype(buffer)
@@ -102,10 +137,12 @@ class CpuProgram(Program):
         check_memory(sum(b.nbytes for b in new), new, free_bytes() if new else None)
         for b in update.buffers:
             if b.id not in self.arrays:
-                self.arrays[b.id] = np.zeros(b.shape, b.dtype.numpy)
+                self.arrays[b.id] = zeros(b.shape, b.dtype.numpy)
+                self.arrays[b.id].fill(0)  # touches its pages now
         self.update_steps = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in update.dispatches]
         self.update_calls = [call for steps in self.update_steps for call in steps]
         self.early_calls = [call for steps in self.update_steps[: update.early] for call in steps]
+        self._touch_scratch()
         self.update = update
         self.moments = [self.arrays[b] for _, *pair in update.moments for b in pair]
         self.given = None
@@ -124,21 +161,25 @@ class CpuProgram(Program):
         self._count(whole)
 
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
-        """Some dispatches of the plan, now."""
+        """Some dispatches, now."""
         self._alive("run")
         if scalars is not None:
             self._set("run", scalars)
         with np.errstate(all="ignore"):
-            for steps in self.step_of[start:stop]:
+            for steps in [*self.step_of, *self.update_steps][start:stop]:
                 for function, args in steps:
                     function(*args)
 
-    def end_step(self, scalars: Array | None, whole: bool = True) -> None:
-        """The update, and the step counts."""
+    def end_step(self, scalars: Array | None, whole: bool = True, done: int = 0) -> None:
+        """What is left of the update, and the step counts."""
         self._alive("step")
         self._set("step", scalars)
         with np.errstate(all="ignore"):
-            self._update(whole)
+            for steps in self.update_steps[done : None if whole else self.update.early]:
+                for function, args in steps:
+                    function(*args)
+            if whole:
+                self._flush()
         self._count(whole)
 
     def update_only(self, scalars: Array) -> None:
@@ -162,7 +203,7 @@ class CpuProgram(Program):
 
     def _set(self, where: str, scalars: Array | None) -> None:
         if scalars is None:
-            if self.update_steps or self.plan.reads_scalars:
+            if self.update_steps or self.reads_scalars:
                 raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
             return
         if scalars is self.given:  # the session hands over the same array as long as no number changes
@@ -186,7 +227,7 @@ class CpuProgram(Program):
         self.updates += 1
         if self.updates % FLUSH_EVERY == 0:
             for moment in self.moments:
-                moment[np.abs(moment) < TINY] = 0
+                flush(moment)
 
     def _timed(self, whole: bool) -> None:
         """A step that looks at the clock after each dispatch of the window."""
@@ -225,7 +266,7 @@ class CpuProgram(Program):
     def poison(self) -> None:
         """NaN in every slot of intermediates."""
         self._alive("poison")
-        pinned = {self.plan.memory.slot_of[b] for b, _ in self.plan.memory.pinned}
+        pinned = {self.plan.memory.slot_of[b] for b in self.plan.memory.pinned}
         for slot, data in enumerate(self.slots):
             if slot not in pinned:
                 data.view(np.float32)[...] = np.nan
@@ -259,7 +300,7 @@ def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
         taken = {plan.memory.slot_of[b]: there.slots[there.plan.memory.slot_of[o]] for b, o in shared.buffers}
     decoded = {plan.memory.slot_of[b.id]: math.prod(b.shape) for b in plan.buffers if b.dtype.is_storage}
     sizes = [max(slot.nbytes // 4, decoded.get(i, 0)) for i, slot in enumerate(plan.memory.slots)]
-    return [taken[i] if i in taken else np.zeros(size, np.uint32) for i, size in enumerate(sizes)]
+    return [taken[i] if i in taken else zeros((size,), np.uint32) for i, size in enumerate(sizes)]
 
 
 def _tensor(slot: Array, buffer: Buffer) -> Array:

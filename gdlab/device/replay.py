@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import itertools
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,9 +18,13 @@ import numpy as np
 
 from gdlab.device.base import Array, Program, Shared, Traffic
 from gdlab.device.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
+from gdlab.device.progress import told
+from gdlab.device.recording import Row, Rows, record_pass
+from gdlab.device.staging import Staging
 from gdlab.device.stamps import MOST, Stamps
 from gdlab.errors import ArgumentError, CompileError, SessionError
 from gdlab.plan.plan import JOINER, SCALARS, Buffer, Dispatch, ExecutionPlan, LineMap, Target, Update
+from gdlab.plan.source import source_hash
 from gdlab.plan.variants import in_bounds
 from gdlab.quant import decode, encode
 
@@ -30,10 +32,7 @@ if TYPE_CHECKING:
     from gdlab.device.wgpu import Gpu, Pipeline
 
 IN_FLIGHT = 2
-SPIN_SECONDS = 300e-6  # a blocking poll doubles a short step (H200: 26 µs spun, 70 µs blocked)
-PATIENCE_SECONDS = 5.0  # between the end of a submission and the news of it
 READ_BYTES = 16 << 20  # the kept staging buffer of reads grows up to this
-Row = tuple[Any, Any, int, int, int]  # raw pipeline, raw bind group, workgroups
 NO_UPDATE = Update("none", (), (), ())
 
 
@@ -56,45 +55,6 @@ class Flight:
     loss_of: int | None
     staging: Staging
     submission: int
-
-
-class Staging:
-    """A buffer to read results through; `status` is 0 until the map that was asked for has ended."""
-
-    numbers = itertools.count(1)
-
-    def __init__(self, gpu: Gpu, nbytes: int) -> None:
-        self.gpu, self.nbytes, self.status = gpu, nbytes, 0
-        self.owner = gpu.buffer(nbytes, mapped=True)
-        self.handle = self.owner._internal
-        self.number = next(self.numbers)
-        gpu.staging[self.number] = self
-        fields = {"mode": gpu.lib.WGPUCallbackMode_AllowProcessEvents, "callback": gpu.callback}
-        self.info = gpu.ffi.new("WGPUBufferMapCallbackInfo *", fields)
-        self.info.userdata1 = gpu.ffi.cast("void *", self.number)
-
-    def request(self, where: str, nbytes: int) -> None:
-        """Ask for the first bytes; call it after the submission that fills them."""
-        self.status = 0
-        with self.gpu.checked(where):
-            self.gpu.raw.BufferMapAsync(self.handle, self.gpu.lib.WGPUMapMode_Read, 0, nbytes, self.info[0])
-
-    def take(self, where: str, submission: int, into: memoryview) -> None:
-        """Wait for the submission and copy what it wrote: spin first, then sleep."""
-        gpu, deadline = self.gpu, time.perf_counter() + SPIN_SECONDS
-        gpu.alive(where)  # the mapped range of a lost device ends the process
-        while not self.status and time.perf_counter() < deadline:
-            gpu.poll()
-        if not self.status:
-            gpu.poll(submission)
-        deadline = time.perf_counter() + PATIENCE_SECONDS
-        while not self.status and time.perf_counter() < deadline:
-            gpu.poll()
-        if self.status != gpu.lib.WGPUMapAsyncStatus_Success:
-            raise SessionError(where, "reading back", f"map status {self.status}", "a device that is alive")
-        mapped = gpu.raw.BufferGetConstMappedRange(self.handle, 0, len(into))
-        into[:] = gpu.ffi.buffer(mapped, len(into))
-        gpu.raw.BufferUnmap(self.handle)
 
 
 def _joiner() -> Callable[[Dispatch, Target], tuple[str, LineMap]]:
@@ -127,6 +87,7 @@ class WgpuProgram(Program):
         self.update_launches: list[Launch] = []
         self.rows: list[Row] = [launch.row for launch in self.launches]
         self.update_rows: list[Row] = []
+        self.joined: dict[bool, tuple[list[Row], list[Row], Rows]] = {}  # by whether it updates; made of what, and rows
         self.marker = self.scalars if plan.loss_buffer is None else self._memory_of(plan.loss_buffer)
         self.ring = tuple(Staging(gpu, 4) for _ in range(IN_FLIGHT + 1))
         self.reader: Staging | None = None
@@ -140,23 +101,34 @@ class WgpuProgram(Program):
 
     # the plan made ready ----------------------------------------------------------------------------------------------
     def _launches(
-        self, what: str, dispatches: Iterable[Dispatch], places: dict[int, Place], memory: dict[tuple[str, int], Any]
+        self, what: str, dispatches: Sequence[Dispatch], places: dict[int, Place], memory: dict[tuple[str, int], Any]
     ) -> list[Launch]:
-        return [self._launch(f"{what} {n} ({d.label})", d, places, memory) for n, d in enumerate(dispatches)]
+        made = enumerate(told(f"compile, {what}", dispatches))
+        return [self._launch(f"{what} {n} ({d.label})", d, places, memory) for n, d in made]
 
     def _launch(
         self, where: str, dispatch: Dispatch, places: dict[int, Place], memory: dict[tuple[str, int], Any]
     ) -> Launch:
-        text, _ = _joiner()(dispatch, self.plan.target)
-        access = "".join(a for _, a in dispatch.bindings) + "r" * bool(dispatch.scalars)
-        trusted = self.plan.target.adapter_class == "hardware" and in_bounds(dispatch)
-        key, pipeline = self.gpu.pipeline(where, text, access, trusted)
+        key, pipeline = self._kernel(where, dispatch)
         bound = [(memory[places[b].home], places[b].bound) for b, _ in dispatch.bindings]
         if dispatch.scalars:
             bound.append((self.scalars, self.scalars.size))
         group = self.gpu.group(where, pipeline, bound)
         sizes = tuple(size for _, size in bound)
         return Launch(key, pipeline, group, sizes, (pipeline.raw, group._internal, *dispatch.workgroups))
+
+    def _kernel(self, where: str, dispatch: Dispatch) -> tuple[tuple[str, str], Pipeline]:
+        """The compiled kernel and its key; the text of equal dispatches is written once."""
+        access = "".join(a for _, a in dispatch.bindings) + "r" * bool(dispatch.scalars)
+        recipe = source_hash(dispatch), tuple(o.shape for o in dispatch.operands), self.plan.target, access
+        known = self.gpu.recipes.get(recipe)
+        if known is not None:
+            return known, self.gpu.pipelines[known]
+        text, _ = _joiner()(dispatch, self.plan.target)
+        trusted = self.plan.target.adapter_class == "hardware" and in_bounds(dispatch)
+        key, pipeline = self.gpu.pipeline(where, text, access, trusted)
+        self.gpu.recipes[recipe] = key
+        return key, pipeline
 
     def _taken(self, shared: Shared | None) -> dict[tuple[str, int], Any]:
         """The device buffers that belong to another program as well, by their place in this one."""
@@ -168,11 +140,14 @@ class WgpuProgram(Program):
 
     def _warm_up(self, taken: Container[tuple[str, int]]) -> None:
         """Run one workgroup of every new kernel (drivers compile at first use), then zero (so touch) every buffer."""
-        for launch, d in zip(self.launches, self.plan.dispatches, strict=True):
+        for launch, d in told("warm-up", list(zip(self.launches, self.plan.dispatches, strict=True))):
             kept = d.in_place and taken  # a cache that belongs to another program as well
             self._run_cold([launch], self._scratch_group if kept else lambda launch: launch.group)
         buffers = [buffer for home, buffer in self.memory.items() if home not in taken]
         self._submit_and_wait("warm-up", partial(self._clear, buffers))
+        for staging in self.ring:  # the way of a loss, once
+            self.read_into("warm-up", self.scalars._internal, 0, staging, memoryview(bytearray(4)))
+        self._whole(True)
 
     def _run_cold(self, launches: Iterable[Launch], group_of: Callable[[Launch], Any]) -> None:
         for launch in launches:
@@ -210,22 +185,11 @@ class WgpuProgram(Program):
             self._submit_and_wait("configure", partial(self._clear, list(new.values())))
         self.update, self.places, self.memory = update, places, memory
         self.update_launches, self.update_rows = launches, [launch.row for launch in launches]
+        self._whole(True)  # now, not in the first step
 
     # recording --------------------------------------------------------------------------------------------------------
     def _pass(self, rows: Sequence[Row], encoder: Any, described: Any = None) -> None:
-        """One compute pass over all rows: nothing but raw calls. `described`: a pass descriptor of ours."""
-        raw, null = self.gpu.raw, self.gpu.null
-        set_pipeline, set_group = raw.ComputePassEncoderSetPipeline, raw.ComputePassEncoderSetBindGroup
-        dispatch = raw.ComputePassEncoderDispatchWorkgroups
-        one_pass, last = raw.CommandEncoderBeginComputePass(encoder, described or null), None
-        for pipeline, group, x, y, z in rows:
-            if pipeline is not last:
-                set_pipeline(one_pass, pipeline)
-                last = pipeline
-            set_group(one_pass, 0, group, 0, null)
-            dispatch(one_pass, x, y, z)
-        raw.ComputePassEncoderEnd(one_pass)
-        raw.ComputePassEncoderRelease(one_pass)
+        record_pass(self.gpu, rows, encoder, described)
 
     def record(self, where: str, rows: Sequence[Row], staging: Staging, stamps: Stamps | None = None) -> Any:
         """A finished command buffer: the rows in one pass, then four bytes of the loss (of anything, if none)."""
@@ -248,16 +212,16 @@ class WgpuProgram(Program):
 
     # running ----------------------------------------------------------------------------------------------------------
     def step(self, scalars: Array | None, whole: bool = True) -> None:
-        self._step(self.rows + self._update_part(whole), scalars, self.stamps)
+        self._step(self._whole(whole), scalars, self.stamps)
 
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
         self._alive("run")
         self._tell("run", scalars)
-        self._submit_and_wait("run", partial(self._pass, self.rows[start:stop]))
+        self._submit_and_wait("run", partial(self._pass, (self.rows + self.update_rows)[start:stop]))
 
-    def end_step(self, scalars: Array | None, whole: bool = True) -> None:
-        self._step(self._update_part(whole), scalars, None)
-        self.traffic.dispatches += len(self.rows)
+    def end_step(self, scalars: Array | None, whole: bool = True, done: int = 0) -> None:
+        self._step(self._update_part(whole)[done:], scalars, None)
+        self.traffic.dispatches += len(self.rows) + done
 
     def _step(self, rows: Sequence[Row], scalars: Array | None, stamps: Stamps | None) -> None:
         number = self.traffic.steps + 1
@@ -267,6 +231,14 @@ class WgpuProgram(Program):
 
     def _update_part(self, whole: bool) -> list[Row]:
         return self.update_rows if whole else self.update_rows[: self.update.early]
+
+    def _whole(self, whole: bool) -> Rows:
+        """All rows of a step, made ready once."""
+        held = self.joined.get(whole)
+        if held is None or held[0] is not self.rows or held[1] is not self.update_rows:
+            rows = Rows(self.gpu, self.rows + self._update_part(whole))
+            held = self.joined[whole] = self.rows, self.update_rows, rows
+        return held[2]
 
     def update_only(self, scalars: Array) -> None:
         self._fly(f"update after step {self.traffic.steps}", self.update_rows, scalars, None, None)
@@ -378,7 +350,7 @@ class WgpuProgram(Program):
 
     def poison(self) -> None:
         self._alive("poison")
-        pinned = {self.places[b].home for b, _ in self.plan.memory.pinned}
+        pinned = {self.places[b].home for b in self.plan.memory.pinned}
         for home, buffer in self.memory.items():
             if home[0] == "slot" and home not in pinned:
                 self.gpu.write("poison", buffer, np.full(buffer.size // 4, np.nan, np.float32))
@@ -395,5 +367,5 @@ class WgpuProgram(Program):
             self._harvest(0)
         self.open = False
         self.memory, self.places, self.ring, self.reader, self.stamps = {}, {}, (), None, None
-        self.launches, self.rows, self.update_launches, self.update_rows = [], [], [], []
+        self.launches, self.rows, self.update_launches, self.update_rows, self.joined = [], [], [], [], {}
         self.scalars = self.marker = None

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from gdlab.device.replay import Row, WgpuProgram
+    from gdlab.device.recording import Row
+    from gdlab.device.replay import WgpuProgram
     from gdlab.device.wgpu import Gpu
 
 SET = 4096  # stamps that a query set holds

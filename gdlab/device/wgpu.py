@@ -19,7 +19,8 @@ from typing import Any
 
 from gdlab.device.base import Device, DeviceInfo, Shared, owner
 from gdlab.device.fit import ALIGN, Bounds, free_bytes, round_up
-from gdlab.device.replay import Staging, WgpuProgram
+from gdlab.device.replay import WgpuProgram
+from gdlab.device.staging import Staging
 from gdlab.errors import CompileError, DeviceUnavailableError, SessionError
 from gdlab.plan.plan import ExecutionPlan, Limits, Target
 
@@ -176,6 +177,8 @@ class Gpu:
         self.layouts: dict[str, tuple[Any, Any]] = {}
         self.modules: dict[str, Any] = {}
         self.pipelines: dict[tuple[str, str], Pipeline] = {}
+        self.address, self.calls = ffi.typeof("uintptr_t"), tuple[int, ...]()
+        self.recipes: dict[Any, tuple[str, str]] = {}  # what the text of a dispatch is written from → key of its kernel
         self.warm: set[tuple[str, str]] = set()
         self.staging: weakref.WeakValueDictionary[int, Staging] = weakref.WeakValueDictionary()
         # One callback for life: a callback of its own would die with a program dropped while a map is under way.
@@ -183,7 +186,7 @@ class Gpu:
         self.callback = self.ffi.callback(kind, self._mapped)
 
     def _mapped(self, status: int, _message: Any, key: Any, _unused: Any) -> None:
-        staging = self.staging.get(int(self.ffi.cast("uintptr_t", key)))
+        staging = self.staging.get(int(self.ffi.cast(self.address, key)))
         if staging is not None:
             staging.status = int(status)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
@@ -26,6 +27,7 @@ class Location:
 
 
 Source = tuple[Location, ...]  # innermost user frame first
+Position = tuple[int | None, int | None, int | None, int | None]  # line, end line, column, end column
 Frame = tuple[CodeType, int, int]  # resolved to a Location only when somebody asks
 
 
@@ -49,9 +51,36 @@ def here() -> Location | None:
     return locate(frames[0]) if frames else None
 
 
+def located(chains: Iterable[tuple[Frame, ...] | Source]) -> list[Source]:
+    """The places of many nodes: a place that several share is one object, found once."""
+    # id(): codes compare by what they do, whatever their file. Whoever holds the chains keeps the codes alive.
+    known: dict[tuple[int, int, int], Location] = {}
+    positions: dict[int, list[Position]] = {}
+    found = []
+    for chain in chains:
+        places = []
+        for frame in chain:
+            if isinstance(frame, Location):
+                places.append(frame)
+                continue
+            code, lasti, lineno = frame
+            key = id(code), lasti, lineno
+            place = known.get(key)
+            if place is None:
+                if id(code) not in positions:
+                    positions[id(code)] = list(code.co_positions())
+                place = known[key] = _place(frame, positions[id(code)])
+            places.append(place)
+        found.append(tuple(places))
+    return found
+
+
 def locate(frame: Frame) -> Location:
+    return _place(frame, list(frame[0].co_positions()))
+
+
+def _place(frame: Frame, positions: Sequence[Position]) -> Location:
     code, lasti, lineno = frame
-    positions = list(code.co_positions())
     line, end_line, col, end_col = positions[lasti // 2] if lasti // 2 < len(positions) else (None,) * 4
     return Location(
         code.co_filename,

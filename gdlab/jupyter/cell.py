@@ -15,6 +15,9 @@ from gdlab.errors import GraphError
 from gdlab.graph import Graph, Value
 from gdlab.op import public_ops
 
+_ALSO = (
+    "input_u32", "constant_u32", "scalar", "zeros", "parameter_f16", "parameter_q4", "parameter_q8", "Graph", "DType",
+)  # fmt: skip
 _LAST, _NAME = "__gdlab_last__", "__gdlab_name__"
 _MAX_SHOWN = 120  # columns of a cell line in an error; of a longer one the part around the caret
 
@@ -33,7 +36,7 @@ class Program:
 def op_names() -> dict[str, Any]:
     """Every name that a cell knows without import: ops, leaves, and `Graph`."""
     names = {op.name: op for op in public_ops()}
-    return names | {n: getattr(gdlab, n) for n in ("input_u32", "constant_u32", "scalar", "zeros", "Graph", "DType")}
+    return names | {n: getattr(gdlab, n) for n in _ALSO}
 
 
 def run_cell(name: str, header: str, body: str, variables: Mapping[str, Any], number: int) -> Program:

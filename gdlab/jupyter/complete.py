@@ -14,9 +14,10 @@ from gdlab.jupyter.options import DEVICES, SHOW
 from gdlab.op import REGISTRY, Safety
 from gdlab.plan.plan import ExecutionPlan
 from gdlab.rewrite import OptimizeReport, rules
-from gdlab.runner import Watch
+from gdlab.runner import NanWatch
 from gdlab.session import Session
 from gdlab.study import Study
+from gdlab.until.events import EVENTS, known_names
 from gdlab.view.document import Document
 from gdlab.view.engines import ENGINES
 from gdlab.view.values import OVERLAYS
@@ -30,7 +31,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "--engine": ENGINES,
     "--overlay": OVERLAYS,
     "--allow": get_args(Safety),
-    "--watch": get_args(Watch),
+    "--watch": get_args(NanWatch),
     "--feed": ("random", "random:0"),
 }
 _NUMBERS = (
@@ -99,6 +100,8 @@ def _option_candidates(
         found = list(options.get(magic, ()))
     elif previous in _NUMBERS:
         found = []
+    elif len(words) > 2 - before.endswith(" ") and magic in ("graph_watch", "graph_look", "graph_break"):
+        found = _inside(magic, words, last, variables)
     else:
         kinds = _SHOWN if magic == "graph" else (Study,)
         found = [n for n, v in variables.items() if isinstance(v, kinds) and (not n.startswith("_") or n == "_graph")]
@@ -109,6 +112,16 @@ def _node_names(words: list[str], variables: Mapping[str, Any]) -> list[str]:
     """The named nodes of the study on the line."""
     study = next((v for w in words if isinstance(v := variables.get(w), Study)), None)
     return list(dict.fromkeys(n.name for n in study.graph if n.name)) if study is not None else []
+
+
+def _inside(magic: str, words: list[str], last: str, variables: Mapping[str, Any]) -> list[str]:
+    """What may be watched, or broken at: an event first, then what it is of."""
+    study = next((v for w in words if isinstance(v := variables.get(w), Study)), None)
+    if magic == "graph_break" and len(words) - bool(last) == 2:
+        return list(EVENTS)
+    if study is not None and study.has_session:
+        return known_names(study.session)
+    return _node_names(words, variables)
 
 
 def _is_feed(name: str, value: Any) -> bool:

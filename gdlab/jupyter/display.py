@@ -10,13 +10,14 @@ from typing import Any
 
 from IPython.display import display
 
-from gdlab.errors import ArgumentError
+from gdlab.errors import ArgumentError, GdlabError
 from gdlab.graph import Graph
 from gdlab.jupyter.widget import panel_of
 from gdlab.study import Study
 from gdlab.view.doc import Document
 from gdlab.view.engines import laid_out
 from gdlab.view.picture import picture
+from gdlab.view.refused import refused_operands, refused_picture, refused_text
 from gdlab.view.text import twin
 from gdlab.view.things import document_of, first_view
 
@@ -91,6 +92,12 @@ def show_document(
     display(data, metadata=metadata, raw=True)
 
 
+def show_refused(error: BaseException) -> None:
+    """Display the graph so far with the op that was refused in red, where the error is of such an op."""
+    if isinstance(error, GdlabError) and refused_operands(error):
+        display({"image/svg+xml": refused_picture(error), "text/plain": refused_text(error)}, raw=True)
+
+
 def bundle(
     document: Document, show: Sequence[str], height: int | None = None, view: View | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -108,7 +115,7 @@ def bundle(
 
 def pack(document: Document) -> str:
     """The canonical JSON, gzipped without a time stamp, as base64 text: notebooks write JSON one number a line."""
-    return base64.b64encode(gzip.compress(document.json(), 6, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(document.json(), 5, mtime=0)).decode("ascii")
 
 
 def _text(document: Document, show: Sequence[str]) -> str:

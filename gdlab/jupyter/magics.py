@@ -8,6 +8,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from gdlab.graph import Graph
 from gdlab.jupyter.complete import make_matcher
+from gdlab.jupyter.debugging import DebugMagics
 from gdlab.jupyter.display import rich
 from gdlab.jupyter.running import RunMagics
 from gdlab.jupyter.showing import ShowMagics
@@ -17,7 +18,7 @@ from gdlab.session import Session
 from gdlab.study import Study
 from gdlab.view.document import Document
 
-FAMILIES = (ShowMagics, RunMagics)
+FAMILIES = (ShowMagics, RunMagics, DebugMagics)
 _RICH = (Study, Graph, ExecutionPlan, Session, Document)
 
 

@@ -8,8 +8,11 @@ from typing import Any, Literal
 PROTOCOL = 1
 
 State = Literal["none", "ready", "running", "paused", "failed", "closed"]
-CommandName = Literal["open", "step", "run", "pause", "resume", "stop", "reset", "speed", "watch", "why", "optimize"]
-EventKind = Literal["nonfinite", "pause", "error", "note"]
+CommandName = Literal[
+    "open", "step", "run", "pause", "resume", "stop", "reset", "speed", "watch", "break", "clear", "back", "value",
+    "why", "optimize",
+]  # fmt: skip
+EventKind = Literal["nonfinite", "break", "pause", "error", "note"]
 
 
 # front end -> kernel -------------------------------------------------------------------------------------------------
@@ -98,10 +101,35 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchRow:
+    """A watched tensor: its newest value in words, the range of what is finite, how much is not, and the means of its
+    last samples; a number that is not finite is a word."""
+
+    id: int
+    name: str
+    value: str
+    step: int
+    min: float | str
+    max: float | str
+    nonfinite: int
+    course: list[float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class BreakRow:
+    """A breakpoint and how often it stopped a run."""
+
+    id: int
+    text: str
+    hits: int
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """Live figures. `loss` holds [step, loss] points since the last frame (merged to minimum, maximum and last when
     many; what is not finite as "nan", "inf", "-inf"); `wanted` is the step count at which the present run ends;
-    `watch` is what is looked at for NaN. Every figure a panel shows is in here."""
+    `watch` is what is looked at for NaN. `dispatch` is the current one of a step that is made by dispatches (−1: none),
+    `place` says where that is. Every figure a panel shows is in here."""
 
     frame: int
     state: State
@@ -114,6 +142,10 @@ class Metrics:
     device: str
     optimizer: str
     watch: str
+    dispatch: int
+    place: str
+    watches: list[WatchRow]
+    breaks: list[BreakRow]
     full: bool
 
 

@@ -1,12 +1,15 @@
-"""How a picture opens: options such as `--around h:2` as the view state of a document, for magics and `gdlab.show`."""
+"""How a picture opens: options such as `--around h:2` as the view state of a document, and files of models as studies;
+for magics and `gdlab.show`."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from gdlab.errors import ArgumentError
+from gdlab.errors import ArgumentError, LoadError
 from gdlab.graph import Graph
 from gdlab.jupyter.display import show_document, show_thing
 from gdlab.study import Study
@@ -17,6 +20,7 @@ from gdlab.view.things import document_of
 from gdlab.view.values import OVERLAYS
 
 DEFAULT_RADIUS = 2
+MODELS = (".onnx", ".safetensors")  # files that open as a study
 
 
 def opening(
@@ -62,6 +66,27 @@ def _around(document: Document, text: str) -> tuple[int, int]:
     raise ArgumentError("show", "around", name, wanted)
 
 
+def open_model(path: str | Path) -> Study:
+    """The ONNX model in a file as a study with the file's weights; a `.safetensors` of the same name beside it has the
+    last word on those that it names. Either of the two files may be given."""
+    from gdlab.load import load_onnx, load_safetensors
+
+    model, beside = Path(path).with_suffix(".onnx"), Path(path).with_suffix(".safetensors")
+    loaded = load_onnx(model)
+    weights = dict(loaded.weights)
+    if beside.exists():
+        tensors = load_safetensors(beside)
+        for name in [name for name in weights if name in tensors]:
+            given, wanted = tensors.tensor_info(name).shape, weights[name].shape
+            if given != wanted:
+                where = f"{beside.name}: tensor {name!r}"
+                raise LoadError("show", where, list(given), f"{list(wanted)}, as in {model.name}")
+            weights[name] = tensors.tensor_f32(name)
+    study = Study(loaded.graph, name=re.sub(r"\W|^(?=\d)", "_", model.stem))
+    study.weights = weights
+    return study
+
+
 def show_with(
     thing: Any, show: list[str], *, static: bool = False, height: int | None = None, diff: Any = None, **options: Any
 ) -> None:
@@ -71,6 +96,8 @@ def show_with(
         raise ArgumentError(
             "show", "option", unknown[0], "one of show, static, height, diff, overlay, engine, depth, around"
         )
+    if isinstance(thing, (str, Path)) and str(thing).endswith(MODELS):
+        thing = open_model(thing)
     if diff is not None:
         show_document(diff_doc(document_of(thing), document_of(diff)), ["diff"], height=height)
         return

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_args
 
+from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from gdlab.jupyter.options import name_option, output_options, parse_argstring, rate, run_options, steps_option
+from gdlab.jupyter.options import (
+    count,
+    name_option,
+    output_options,
+    parse_argstring,
+    rate,
+    run_options,
+    steps_option,
+)
 from gdlab.jupyter.widget import wake
-from gdlab.jupyter.words import Words, outcome
-from gdlab.runner import Watch
+from gdlab.jupyter.words import Words, here, outcome
+from gdlab.runner import NanWatch
 from gdlab.study import Study
 
 
@@ -23,7 +32,7 @@ class RunMagics(Words):
     @name_option
     @steps_option
     @argument("--speed", metavar="HZ", type=rate, help="at most so many steps per second")
-    @argument("--watch", choices=get_args(Watch), help="what is looked at for NaN and infinity (loss)")
+    @argument("--watch", choices=get_args(NanWatch), help="what is looked at for NaN and infinity (loss)")
     @run_options
     @output_options
     @no_var_expand
@@ -43,13 +52,25 @@ class RunMagics(Words):
     @magic_arguments()
     @name_option
     @steps_option
+    @argument("--dispatch", action="store_true", help="count dispatches: the same step, one dispatch at a time")
+    @argument("--to", metavar="WHAT", help="until a dispatch has run: its number, a node's name, or an entity (line:3)")
+    @argument("--back", metavar="N", type=count, help="go back N dispatches in the step that is made by dispatches")
     @no_var_expand
     @line_magic
     def graph_step(self, line: str) -> None:
-        """Make a few steps: the Step button, for front ends without widgets."""
+        """Make a few steps, or dispatches: the Step button, for front ends without widgets."""
         args = parse_argstring(self.graph_step, line, self.names)
         study = self.named(args.name)
-        self._act(study, lambda: study.step(args.steps))
+        if given := [o for o in ("dispatch", "to", "back") if getattr(args, o) not in (None, False)][1:]:
+            raise UsageError(f"--{given[0]}: given with another of --dispatch, --to, --back, wanted one of them")
+        if args.to is not None:
+            self._inside(study, lambda: study.run_to(args.to))
+        elif args.back is not None:
+            self._inside(study, lambda: print(study.back(args.back)))
+        elif args.dispatch:
+            self._inside(study, lambda: study.step_dispatch(args.steps))
+        else:
+            self._act(study, lambda: study.step(args.steps))
 
     @magic_arguments()
     @name_option
@@ -97,6 +118,11 @@ class RunMagics(Words):
         print(profile)
         if args.file:
             print(f"wrote {self.call(lambda: profile.save(args.file, chrome=True))}")
+
+    def _inside(self, study: Study, work: Callable[[], Any]) -> None:
+        """Move inside a step, and tell what the current dispatch wrote and what is watched."""
+        self._act(study, work)
+        print(here(study))
 
     def _act(self, study: Study, work: Callable[[], Any]) -> None:
         self.call(work)

@@ -12,6 +12,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from gdlab.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import Program, run_cell
+from gdlab.jupyter.opening import MODELS, open_model
 from gdlab.jupyter.options import (
     DEVICES,
     SHOW,
@@ -128,11 +129,21 @@ class ShowMagics(Words):
         self.display(study, args.show or _first_views(args), args, args.run, _value_view(args))
 
     def _thing(self, name: str) -> Any:
-        """A variable of the notebook, or the name of a document file."""
+        """A variable of the notebook, or the name of a file: of a document, or of a model, whose study is bound."""
         thing = self.names.get(name)
+        if thing is None and name.endswith(MODELS):
+            return self._model(name)
         if thing is None and not name.endswith(_FILES):
             raise UsageError(self.no_such(name))
         return name if thing is None else thing
+
+    def _model(self, path: str) -> Study:
+        """The study of a model's file, bound to the name of the file where that is free or a study's."""
+        study: Study = self.call(lambda: open_model(path))
+        if isinstance(self.names.get(study.name), (Study, type(None))):
+            self.bind(study.name, study)
+            print(f"{study.name} = the study of {path}")
+        return study
 
     def _document(self, thing: Any, name: str) -> Document:
         try:

@@ -11,8 +11,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import files
 from typing import Any
 
@@ -21,8 +20,21 @@ import traitlets
 
 from gdlab.device.base import Job, owner
 from gdlab.errors import ArgumentError, GdlabError
-from gdlab.jupyter.messages import PROTOCOL, Counters, Doc, Event, Metrics, Reply, ReplyError, State
+from gdlab.jupyter.commands import COMMANDS
+from gdlab.jupyter.messages import (
+    PROTOCOL,
+    BreakRow,
+    Counters,
+    Doc,
+    Event,
+    Metrics,
+    Reply,
+    ReplyError,
+    State,
+    WatchRow,
+)
 from gdlab.study import Study
+from gdlab.until import Lookout
 from gdlab.view.pack import packed
 from gdlab.view.passes import number
 
@@ -30,7 +42,7 @@ _FRAME_SECONDS = 0.05
 _RESEND_SECONDS = 0.5
 _MAX_UNACKED = 2
 _MAX_POINTS = 400  # loss points of one frame; more are merged to minimum, maximum and last
-_MAX_STEPS = 10**9
+_COURSE = 60  # samples of a watched tensor that are sent
 
 
 @functools.cache
@@ -169,6 +181,7 @@ class Panel:
                 return
             metrics = self._metrics()
             digest = f"{metrics.state}{metrics.step}{metrics.wanted}{metrics.optimizer}{len(metrics.loss)}"
+            digest += f"{metrics.place}{metrics.watches}{metrics.breaks}"
             if digest == self.told and not self.want_full:
                 return
             self.told, self.want_full, self.sent_at = digest, False, now
@@ -183,11 +196,15 @@ class Panel:
         session, runner = study._session, study._runner
         if session is None or runner is None:
             device = str(study.device.info)
-            return Metrics(self.frame, "none", "", 0, 0, [], _NO_COUNTERS, "", device, "", "", self.want_full)
+            nothing = Metrics(self.frame, "none", "", 0, 0, [], _NO_COUNTERS, "", device, "", "", -1, "", [], [], False)
+            return replace(nothing, full=self.want_full)
         if runner is not self.runner:  # a new session after a closed one: nothing of it was sent yet
             self.runner, self.sent_events, self.want_full = runner, 0, True
         full = self.want_full
+        if full:  # a page that was reloaded knows no event; one that stayed drops what it has
+            self.sent_events = 0
         since = 0 if full else self.sent_step
+        since = min(since, len(runner.losses))  # a step may have been taken back
         points = runner.losses[since:]
         self.sent_step = since + len(points)
         traffic = session.traffic
@@ -201,9 +218,11 @@ class Panel:
         )  # fmt: skip
         state: State = "closed" if session.closed else runner.state
         loss = [[s, number(v)] for s, v in merge_points(points)]
+        watches, breaks = _rows(runner.lookout)
         return Metrics(
             self.frame, state, runner.reason, session.step_count, runner.wanted, loss, counters,
-            memory, str(session.device), str(session.optimizer), runner.watch, full,
+            memory, str(session.device), str(session.optimizer), runner.nan_watch, runner.dispatch,
+            runner.place, watches, breaks, full,
         )  # fmt: skip
 
     def _send_events(self) -> None:
@@ -234,6 +253,16 @@ class Panel:
 _NO_COUNTERS = Counters(0, 0, 0, 0, 0, 0, 0, 0.0)
 
 
+def _rows(lookout: Lookout) -> tuple[list[WatchRow], list[BreakRow]]:
+    watches = [
+        WatchRow(
+            w.id, w.name, w.value, w.step, number(w.min), number(w.max), w.nonfinite,
+            [number(v) for _, v in list(w.history)[-_COURSE:]],
+        ) for w in list(lookout.watches.values())
+    ]  # fmt: skip
+    return watches, [BreakRow(b.id, b.text, b.hits) for b in list(lookout.breaks.values())]
+
+
 def merge_points(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     """At most `_MAX_POINTS` points, in order of steps: of each bucket the minimum, the maximum, the first that is not
     finite, and the last."""
@@ -256,66 +285,6 @@ def _keep_subshell(widget: GraphWidget) -> None:
     comm = widget.comm
     if comm is not None and hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, default: default
-
-
-# commands, on the owner thread ----------------------------------------------------------------------------------------
-def _steps(args: dict[str, Any]) -> int:
-    steps = args.get("steps", 1)
-    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= _MAX_STEPS:
-        raise ArgumentError("run", "steps", repr(steps), f"an int in 1 … {_MAX_STEPS}")
-    return steps
-
-
-def _open(study: Study, args: dict[str, Any]) -> None:
-    _ = study.session
-
-
-def _step(study: Study, args: dict[str, Any]) -> None:
-    study.check_ready()
-    study.runner.step(_steps(args))
-
-
-def _run(study: Study, args: dict[str, Any]) -> None:
-    study.check_ready()
-    study.runner.start(_steps(args))
-
-
-def _resume(study: Study, args: dict[str, Any]) -> None:
-    study.runner.resume()
-
-
-def _why(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """What kept two neighbours of an optimized graph from becoming one, or a rule from being used: words, and the
-    Python of each condition that refused, as [file, line, text]."""
-    a, b = args.get("a"), args.get("b")
-    if not isinstance(a, (int, str)) or not isinstance(b, (int, type(None))):
-        raise ArgumentError("why", "nodes", f"{a!r} and {b!r}", "two node ids, or a rule")
-    report = study.final_report if args.get("phase") == "full" else study.report
-    answer = report.why_not(a, b)
-    return {"text": answer.text, "guards": [list(missed.guard) for missed in answer.missed if missed.guard]}
-
-
-def _optimize(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """A variant of the study without some rules, beside it in its document; the answer compares all variants."""
-    rules = args.get("disable")
-    if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
-        raise ArgumentError("optimize", "disable", repr(rules), "a list of rules")
-    return {"name": study.variant(disable=rules).name, "text": study.compare()}
-
-
-COMMANDS: dict[str, Callable[[Study, dict[str, Any]], dict[str, Any] | None]] = {
-    "open": _open,
-    "step": _step,
-    "run": _run,
-    "pause": lambda study, args: study.runner.pause(),
-    "resume": _resume,
-    "stop": lambda study, args: study.runner.stop(),
-    "reset": lambda study, args: study.runner.reset(),
-    "speed": lambda study, args: study.runner.set_speed(args.get("steps_per_second")),
-    "watch": lambda study, args: study.runner.set_watch(args.get("mode")),  # type: ignore[arg-type]  # it is checked
-    "why": _why,
-    "optimize": _optimize,
-}
 
 
 # the reporter ---------------------------------------------------------------------------------------------------------

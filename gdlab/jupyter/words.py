@@ -13,11 +13,12 @@ from IPython.core.magic import Magics, magics_class
 
 from gdlab.errors import GdlabError, OptimizeError
 from gdlab.jupyter.cell import render_error
-from gdlab.jupyter.display import show_document, show_study
+from gdlab.jupyter.display import show_document, show_refused, show_study
 from gdlab.jupyter.opening import opening
 from gdlab.jupyter.options import checked_rules
 from gdlab.jupyter.widget import close_panel, wake
 from gdlab.study import Study
+from gdlab.summary import told
 from gdlab.view.document import Document
 from gdlab.view.files import suffix_of
 from gdlab.view.things import KINDS
@@ -171,6 +172,7 @@ class Words(Magics):
         except SyntaxError as error:  # IPython shows these in its own way, with frames
             raise UsageError("\n".join(render_error(error, self._file))) from error
         except (Exception, KeyboardInterrupt) as error:
+            show_refused(error)
             lines = render_error(error, self._file)
             error._render_traceback_ = lambda: lines  # type: ignore[union-attr]  # IPython shows these lines instead of frames
             raise
@@ -184,3 +186,12 @@ def outcome(study: Study) -> str:
     where = f"{study.name}: step {session.step_count} of {runner.wanted}"
     line = f"{where}{loss}; {runner.state}{more}; {session.optimizer}"
     return line if runner.culprit is None else f"{line}\n{runner.culprit}"
+
+
+def here(study: Study) -> str:
+    """What the current dispatch wrote, and what is watched."""
+    runner, lines = study.runner, list[str]()
+    if runner.dispatch >= 0:
+        dispatch, data = runner.output()
+        lines.append(f"dispatch {runner.dispatch}, {dispatch.label}, wrote {dispatch.output_type}: {told(data)}")
+    return "\n".join([*lines, *([study.watching()] if runner.lookout.watches else [])])

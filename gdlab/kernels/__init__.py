@@ -2,8 +2,5 @@
 
 from gdlab.kernels.join import wgsl
 from gdlab.kernels.pieces import shader_folder
-from gdlab.plan.plan import JOINER
-
-JOINER[:] = [wgsl]  # so that `plan.wgsl(i)` finds it: imports only go up
 
 __all__ = ["shader_folder", "wgsl"]

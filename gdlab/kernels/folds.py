@@ -15,7 +15,7 @@ from gdlab.kernels.pieces import (
     widened,
     written_out,
 )
-from gdlab.kernels.stores import constants, four_calls, store, store4, whole_file
+from gdlab.kernels.stores import by_fours, constants, four_calls, store, store4, whole_file
 from gdlab.plan.plan import Dispatch, PointOp, Reduce
 
 _COMBINE = {"sum": "a + b", "max": "max_nan(a, b)", "min": "min_nan(a, b)"}
@@ -63,7 +63,7 @@ def _across(text: Text, d: Dispatch, r: Reduce) -> None:
     """Four neighbouring results at a time: elements of one fold lie apart."""
     across, lanes, each = d.params
     after = [(d.operands[k].buffer, may_be_wide(d.operands[k])) for k in chain_operands(d.epilogue)]
-    bindings = Bindings(d, widened([*_read(d), *after, (d.output, True)]))
+    bindings = Bindings(d, widened([*_read(d), *after, *((out, by_fours(d)) for out in d.outputs)]))
     bindings.declare(text)
     turns = r.length // (lanes * each)
     size = r.outer * r.inner // 4

@@ -21,7 +21,7 @@ from gdlab.kernels.pieces import (
     widened,
 )
 from gdlab.kernels.product import Product, aligned
-from gdlab.kernels.stores import by_four, constants, store, store4, whole_file
+from gdlab.kernels.stores import by_four, by_fours, constants, store, store4, whole_file
 from gdlab.kernels.tiles import WRITERS
 from gdlab.kernels.updates import UPDATES
 from gdlab.plan.plan import Dispatch, LineMap, Target
@@ -78,10 +78,11 @@ def _matmul(text: Text, d: Dispatch) -> None:
     assert p is not None  # the table asks by kernel
     kind = d.variant.split()[0]
     wide_a, wide_b, wide_out = aligned(p)
+    wide_out = wide_out and by_fours(d)
     wide_a, wide_b = (w and not o.dtype.is_storage for w, o in zip((wide_a, wide_b), d.operands, strict=False))
     a, b = d.operands[0].buffer, d.operands[1].buffer
     used = [d.operands[k] for k in chain_operands(d.epilogue)]
-    uses = [(a, wide_a), (b, wide_b), (d.output, wide_out)]
+    uses = [(a, wide_a), (b, wide_b), *((out, wide_out) for out in d.outputs)]
     wide = widened([*uses, *((o.buffer, wide_out and may_be_wide(o)) for o in used)])
     bindings = Bindings(d, wide)
     bindings.declare(text)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gdlab.kernels.pieces import Bindings, Text, call, chain_function, chain_operands, number, shader
-from gdlab.plan.plan import SCALARS, Dispatch, PointOp
+from gdlab.plan.plan import SCALARS, Dispatch, PointOp, Ranges
 
 
 def constants(text: Text, **values: int | float) -> None:
@@ -33,20 +35,52 @@ def store(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
     loads = [bindings.at(d.operands[k]) for k in chain_operands(d.epilogue)]
     value = call("after", d.epilogue, "value", loads) if d.epilogue else "value"
     text.add(f"fn store(i: u32, value: {bindings.type}) {{")
-    text.add(f"    out[i] = {value};", node)
+    if d.ranges is None:
+        text.add(f"    out[i] = {value};", node)
+    else:
+        text.add(f"    let stored = {value};", node)
+        _into_ranges(text, d.ranges, bindings, d.outputs, "[{}]", node)
     text.add("}\n")
 
 
 def store4(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
     """`store4(i, value)`: four neighbours at once."""
+    if not by_fours(d):
+        store(text, d, bindings, node)
+        each = " ".join(f"store(i + {k}u, value.{q});" for k, q in enumerate("xyzw"))
+        text.add(f"fn store4(i: u32, value: vec4<f32>) {{\n    {each}\n}}\n")
+        return
     used = chain_operands(d.epilogue)
     if d.epilogue:
         chain_function(text, "after", d.epilogue, "acc: f32", "f32")
     text.add("fn store4(i: u32, value: vec4<f32>) {")
     for k in used:
         text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
-    by_four(text, "out[i / 4u]", [f"x{k}" for k in used], d.epilogue, "after", "value", node)
+    place = "out[i / 4u]" if d.ranges is None else "let stored"
+    by_four(text, place, [f"x{k}" for k in used], d.epilogue, "after", "value", node)
+    if d.ranges is not None:
+        _into_ranges(text, d.ranges, bindings, d.outputs, "[({}) / 4u]", node)
     text.add("}\n")
+
+
+def by_fours(d: Dispatch) -> bool:
+    """Whether four neighbours of the result, aligned, always lie in one range of its columns."""
+    if d.ranges is None:
+        return True
+    return d.ranges.width % 4 == 0 and all(c.start % 4 == c.stop % 4 == 0 for c in d.ranges.columns)
+
+
+def _into_ranges(
+    text: Text, ranges: Ranges, bindings: Bindings, outputs: Sequence[int], at: str, node: int
+) -> None:
+    """Put `stored`, element i of the result, where its column lies."""
+    text.add(f"    let row = i / {ranges.width}u;\n    let column = i % {ranges.width}u;", node)
+    for c, buffer in zip(ranges.columns, outputs, strict=True):
+        inside = [f"column >= {c.start}u"] if c.start else []
+        inside += [f"column < {c.stop}u"] if c.stop < ranges.width else []
+        place = f"row * {c.stop - c.start}u + column" + (f" - {c.start}u" if c.start else "")
+        one = f"{bindings.variable[buffer]}{at.format(place)} = stored;"
+        text.add(f"    if ({' && '.join(inside)}) {{ {one} }}" if inside else f"    {one}", c.node)
 
 
 def by_four(

@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -63,16 +64,28 @@ def shown(given: object) -> str:
     return type(given).__name__ + shape
 
 
+_written = lru_cache(maxsize=1)(inspect.signature)  # both functions below ask for that of the op at hand
+
+
 def parameters_of(rule: Callable[..., Any]) -> tuple[Parameter, ...]:
-    hints = inspect.get_annotations(rule, eval_str=True)
-    for p in inspect.signature(rule).parameters.values():
-        if p.name not in hints or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+    """The parameters of a builder, from the signature of its rule."""
+    written = _written(rule)
+    for p in written.parameters.values():
+        if p.annotation is p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise GraphError(f"op {rule.__name__}", "parameter", str(p), "one annotated Value or as an attribute")
+    scope = inspect.unwrap(rule).__globals__
+    hints = {p.name: _meaning(p.annotation, scope) for p in written.parameters.values() if p.name != "graph"}
     return tuple(
-        Parameter(p.name, hints[p.name] in (Value, Values), _required(hints[p.name]), p.default)
-        for p in inspect.signature(rule).parameters.values()
-        if p.name != "graph"
+        Parameter(name, hint in (Value, Values), _required(hint), written.parameters[name].default)
+        for name, hint in hints.items()
     )
+
+
+def _meaning(annotation: Any, scope: dict[str, Any]) -> Any:
+    """What an annotation stands for; nearly all are one word, and `eval` takes ten times as long."""
+    if not isinstance(annotation, str):
+        return annotation
+    return scope[annotation] if annotation in scope else eval(annotation, scope)
 
 
 class Spelled(str):
@@ -86,7 +99,7 @@ class Spelled(str):
 
 def signature_of(rule: Callable[..., Any]) -> inspect.Signature:
     """The call as people read it: every op gives a value, whatever its shape rule answers."""
-    written = inspect.signature(rule)
+    written = _written(rule)
     spelled = {"Extended": "float", "Values": "Sequence[Value]"}
     plain = [
         p.replace(annotation=Spelled(spelled.get(p.annotation, p.annotation))) for p in written.parameters.values()

@@ -158,7 +158,9 @@ class Op:
             return rule(*inputs, **attrs)
         except Refused as refused:
             given = refused.given if refused.given is not None else " and ".join(str(v.type) for v in inputs) or "none"
-            raise refused.error(self.name, refused.what, given, refused.wanted) from None
+            error = refused.error(self.name, refused.what, given, refused.wanted)
+            error.operands = tuple(inputs)
+            raise error from None
 
     def trace(self, types: tuple[TensorType, ...], attrs: Attrs) -> Graph:
         """The body of a fused op on operands of these types: a graph whose first nodes are `var`s."""
@@ -256,7 +258,9 @@ class Op:
         common = shapes[0] if all(s == shapes[0] for s in shapes) else broadcast_shapes(shapes)
         if common is None:
             types = " and ".join(str(v.type) for v in values)
-            raise ShapeError(self.name, "operands", types, "shapes that broadcast to one")
+            error = ShapeError(self.name, "operands", types, "shapes that broadcast to one")
+            error.operands = tuple(values)
+            raise error
         operands = [v if isinstance(v, Value) else fill(common, float(v), graph=home) for v in given]
         return [v if v.shape == common else spread(v, common) for v in operands]
 

@@ -1,5 +1,6 @@
 """From a graph to an execution plan: `compile(graph, mode="training")`."""
 
 from gdlab.plan.compiler import compile
+from gdlab.plan.plan import CompileOptions, ExecutionPlan, Limits, Target
 
-__all__ = ["compile"]
+__all__ = ["CompileOptions", "ExecutionPlan", "Limits", "Target", "compile"]

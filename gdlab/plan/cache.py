@@ -20,13 +20,14 @@ from typing import Any
 
 from gdlab.errors import GdlabError
 from gdlab.graph import Graph
-from gdlab.plan.codec import from_json, to_json
+from gdlab.plan.codec import plan_of, to_json
 from gdlab.plan.compiler import VERSION
 from gdlab.plan.plan import CompileOptions, ExecutionPlan, Target
 from gdlab.rewrite import Budget
 from gdlab.rewrite.rules import RULES
 
-FORMAT = 1
+FORMAT = 2
+BODY = ', "body": '  # what stands before the body, whose digest the head holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,14 @@ def load(path: str | os.PathLike[str], key: str, graph: Graph) -> Cached | None:
         _warn(path, f"cannot be read ({error})")
         return None
     try:
-        found = json.loads(text)
+        head, _, rest = text.partition(BODY)
+        found, written = json.loads(head + "}"), rest[:-1]
         if found["format"] != FORMAT or found["key"] != key:
             return None
-        if hashlib.sha256(found["body"].encode()).hexdigest() != found["digest"]:
+        if hashlib.sha256(written.encode()).hexdigest() != found["digest"] or rest[-1:] != "}":
             raise ValueError("another digest")
-        body = json.loads(found["body"])
-        cached = Cached(from_json(body["plan"]), dict(body["place"]), dict(body["why"]))
+        body = json.loads(written)
+        cached = Cached(plan_of(body["plan"]), dict(body["place"]), dict(body["why"]))
         sources = body["sources"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, GdlabError) as error:
         _warn(path, f"is damaged ({type(error).__name__}: {str(error)[:80]})")
@@ -85,12 +87,10 @@ def save(path: str | os.PathLike[str], key: str, cached: Cached, graph: Graph) -
     sources = [
         (n.id, written[source]) for n in cached.plan.graph if (source := cached.plan.graph.source(n.id)) in written
     ]
-    body = json.dumps({
-        "plan": to_json(cached.plan), "place": list(cached.place.items()), "why": list(cached.why.items()),
-        "sources": sources,
-    })  # fmt: skip
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    text = json.dumps({"format": FORMAT, "key": key, "digest": digest, "body": body})
+    facts = {"place": list(cached.place.items()), "why": list(cached.why.items()), "sources": sources}
+    body = f'{json.dumps(facts)[:-1]}, "plan": {to_json(cached.plan)}}}'
+    head = json.dumps({"format": FORMAT, "key": key, "digest": hashlib.sha256(body.encode()).hexdigest()})
+    text = f"{head[:-1]}{BODY}{body}}}"
     target = Path(path)
     temporary = target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gdlab.derived import COLUMNS
 from gdlab.op import Contraction, Elementwise, Leaf, Movement, Reduction, Shader
 from gdlab.plan.labels import display
 from gdlab.plan.plan import CompileOptions, Limits, Missed
@@ -24,12 +25,13 @@ class Cluster:
     core: int = -1
     prologue: list[int] = field(default_factory=list)
     epilogue: list[int] = field(default_factory=list)
+    ranges: list[int] = field(default_factory=list)  # what it writes instead of the core: columns of that
     reads: dict[int, None] = field(default_factory=dict)  # terms with buffers of their own
 
     @property
     def members(self) -> list[int]:
         """All of its terms."""
-        return [*self.prologue, *([self.core] if self.core >= 0 else []), *self.epilogue]
+        return [*self.prologue, *([self.core] if self.core >= 0 else []), *self.epilogue, *self.ranges]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,13 @@ class Clusters:
         self.side: list[Side] = ["epilogue"] * len(terms.terms)
         self.missed: list[Missed] = []
         self.all: list[Cluster] = []
+        self.in_ranges = in_ranges(terms, needs, limits) if options.fuse_dispatches else {}
+        self.product_of = {t: product for product, ranges in self.in_ranges.items() for t in ranges}
 
     def assign(self) -> list[Cluster]:
         """The clusters, in the order of what they write."""
         for term in reversed(self.terms.terms):
-            if self.needs.needed[term.id] and not is_leaf(term):
+            if self.needs.needed[term.id] and not is_leaf(term) and term.id not in self.product_of:
                 self._place(term)
         self.all.reverse()
         for cluster in self.all:
@@ -100,14 +104,14 @@ class Clusters:
         return self.all
 
     def _place(self, term: Term) -> None:
-        readers = self.needs.edges[term.id]
+        readers = self.needs.edges[term.id] if term.id not in self.in_ranges else []
         host, side, refusal = self._host(term, readers)
         if refusal is not None:
             if any(e.chain for e in readers) and self.options.fuse_dispatches and isinstance(
                 term.op.kernel, (Elementwise, Contraction)
             ):
                 self.missed.append(self._missed(term, readers, *refusal))
-            host = Cluster(term.id, term.type.num_elements)
+            host = Cluster(term.id, term.type.num_elements, ranges=self.in_ranges.get(term.id, []))
             self.all.append(host)
         assert host is not None  # either joined or made above
         self.of[term.id], self.side[term.id] = host, side
@@ -165,6 +169,19 @@ class Clusters:
 
     def _node(self, term: int) -> int:
         return self.terms.terms[term].node
+
+
+def in_ranges(terms: Terms, needs: Needs, limits: Limits) -> dict[int, list[int]]:
+    """The products that nobody reads but in column ranges, as many as a dispatch can write, and these in order."""
+    found = {t.id: _ranges_of(t, terms, needs) for t in terms.terms if isinstance(t.op.kernel, Contraction)}
+    return {product: ranges for product, ranges in found.items() if 0 < len(ranges) <= limits.storage_buffers - 2}
+
+
+def _ranges_of(term: Term, terms: Terms, needs: Needs) -> list[int]:
+    readers = {e.reader: terms.terms[e.reader] for e in needs.edges[term.id]}
+    if needs.protected[term.id] or any(t.op.name != COLUMNS or t.inputs != (term.id,) for t in readers.values()):
+        return []
+    return sorted(readers, key=lambda id: (dict(readers[id].attrs)["start"], id))
 
 
 def is_leaf(term: Term) -> bool:

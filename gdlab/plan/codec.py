@@ -31,7 +31,16 @@ def to_json(plan: ExecutionPlan) -> str:
 def from_json(text: str) -> ExecutionPlan:
     """The plan that `text` holds, verified; `LoadError` where it holds none."""
     try:
-        plan = decode(json.loads(text), ExecutionPlan)
+        data = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise LoadError("plan", "JSON", f"{type(error).__name__}: {error}", "what to_json writes") from None
+    return plan_of(data)
+
+
+def plan_of(data: Json) -> ExecutionPlan:
+    """`from_json` of JSON that is read already."""
+    try:
+        plan = decode(data, ExecutionPlan)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         given = f"{type(error).__name__}: {error}"
         raise LoadError("plan", "JSON", given, "what to_json writes") from None

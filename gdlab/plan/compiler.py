@@ -17,6 +17,7 @@ from gdlab.plan.memory import memory_plan
 from gdlab.plan.plan import CompileOptions, Dispatch, ExecutionPlan, Lane, Place, PlanMode, Target
 from gdlab.plan.schedule import before_reordering, groups_of, numbered, scheduled
 from gdlab.plan.terms import Terms, terms_of
+from gdlab.plan.variants import TILES, is_software
 from gdlab.plan.verify import verify
 from gdlab.types import TensorType
 
@@ -50,7 +51,7 @@ def _compile(
     needs = needs_of(terms, tuple(terms.term_of[i] for i in graph.output_ids))
     _check_sizes(graph, terms, needs.needed, target)
     clusters = Clusters(terms, needs, options, target.limits)
-    lowered = Lowering(graph, terms, target).run(clusters.assign(), needs.needed)
+    lowered = Lowering(graph, terms, target, options.tile).run(clusters.assign(), needs.needed)
     order, groups = scheduled(lowered.dispatches, options.serial, options.reorder)
     before = before_reordering(lowered.dispatches, order) if options.reorder else ((), 0)
     dispatches = numbered(lowered.dispatches, order, groups)
@@ -74,8 +75,8 @@ def _compile(
             param_grad_pairs=tuple(zip(stored, outputs[users:], strict=False)),
             output_buffers=outputs[:users],
             loss_buffer=loss,
-            node_buffers=tuple(node_buffers.items()),
-            fused_nodes=_fates(graph, terms, lowered, dispatches, place, node_buffers),
+            places=tuple(node_buffers.items()),
+            fates=_fates(graph, terms, lowered, dispatches, place, node_buffers),
             missed=tuple(clusters.missed),
             graph=graph,
             options=options,
@@ -104,6 +105,10 @@ def _check_arguments(
         raise CompileError("compile", "lanes", f"{len(lanes)} lanes", f"{len(graph)}, one per node")
     if not isinstance(options.pin, tuple):
         raise CompileError("compile", "pin", repr(options.pin), "a tuple of node names")
+    tiles = TILES[is_software(target)]
+    if options.tile is not None and options.tile not in tiles:
+        wanted = f"None or one of {', '.join(map(str, tiles))} on this target"
+        raise CompileError("compile", "tile", repr(options.tile), wanted)
     names = {n.name: None for n in graph if n.name}
     for name in options.pin:
         if name not in names:

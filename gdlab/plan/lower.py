@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gdlab.graph import Graph
-from gdlab.op import Contraction, Elementwise, Fill, Reduction, Shader, Work
+from gdlab.op import Contraction, Reduction, Shader, Work
 from gdlab.plan import labels, variants
 from gdlab.plan.chains import Cluster, is_leaf
+from gdlab.plan.parts import Parts, fold_stages
 from gdlab.plan.plan import (
     Arg,
     Buffer,
     BufferKind,
+    Columns,
     Custom,
     Dispatch,
     DispatchPhase,
@@ -22,12 +24,13 @@ from gdlab.plan.plan import (
     Matmul,
     Operand,
     PointOp,
+    Ranges,
     Reduce,
     Target,
 )
-from gdlab.plan.terms import Term, Terms, View, fill_value, movement_of
+from gdlab.plan.terms import Term, Terms, movement_of
 from gdlab.plan.variants import Schedule
-from gdlab.types import Shape, TensorType
+from gdlab.types import TensorType
 
 COPY = "copy"
 
@@ -46,8 +49,8 @@ class Lowered:
 class Lowering:
     """Writes one dispatch per cluster (a fold over separated axes: one per run of axes)."""
 
-    def __init__(self, graph: Graph, terms: Terms, target: Target) -> None:
-        self.graph, self.terms, self.target = graph, terms, target
+    def __init__(self, graph: Graph, terms: Terms, target: Target, tile: variants.Tile | None = None) -> None:
+        self.graph, self.terms, self.target, self.tile = graph, terms, target, tile
         self.nodes = graph.nodes  # once: the property copies
         self.out = Lowered()
         self.holders: dict[int, list[int]] = {}
@@ -111,7 +114,7 @@ class Lowering:
         root = self.terms.terms[cluster.root]
         core = self.terms.terms[cluster.core] if cluster.core >= 0 else None
         kernel = None if core is None else core.op.kernel
-        parts = _Parts(self, cluster, core)
+        parts = Parts(self, cluster, core)
         if core is None:
             self._emit_pointwise(root, parts)
         elif isinstance(kernel, Contraction):
@@ -125,7 +128,7 @@ class Lowering:
         for member in cluster.members:
             self.out.dispatch_of[member] = len(self.out.dispatches) - 1
 
-    def _emit_pointwise(self, root: Term, parts: _Parts) -> None:
+    def _emit_pointwise(self, root: Term, parts: Parts) -> None:
         chain = parts.epilogue()
         size = root.type.num_elements
         operands = tuple(parts.operands)
@@ -134,13 +137,13 @@ class Lowering:
             variants.pointwise(size, operands, self.target), epilogue=chain, flops=size * len(chain),
         )  # fmt: skip
 
-    def _emit_matmul(self, root: Term, core: Term, kernel: Contraction, parts: _Parts) -> None:
+    def _emit_matmul(self, root: Term, core: Term, kernel: Contraction, parts: Parts) -> None:
         a, b = (self.terms.terms[i].type.shape for i in core.inputs)
         m, n = core.type.shape
         product = Matmul(m, n, a[1] if kernel.a == "mk" else a[0], kernel.a, kernel.b, core.node)
         parts.read_whole(core.inputs)
-        schedule = variants.matmul(product, self.target)
-        split = variants.split_of(schedule)
+        schedule = variants.matmul(product, self.target, self.tile)
+        split, ranges = variants.split_of(schedule), self._ranges(n, parts.cluster)
         flops = 2 * m * n * product.k
         if split > 1:
             scratch = TensorType((split, m, n))
@@ -159,15 +162,21 @@ class Lowering:
             fold = Reduce("sum", "acc", 1, split, m * n, split, core.node)
             self._emit(
                 "reduce", root, parts, labels.reduce(fold, ()) + tail, variants.reduce(fold, self.target),
-                epilogue=chain, reduce=fold, flops=m * n * (split + len(chain)),
+                epilogue=chain, reduce=fold, ranges=ranges, flops=m * n * (split + len(chain)),
             )  # fmt: skip
             return
         self._emit(
             "matmul", root, parts, labels.matmul(product, via) + tail, schedule, epilogue=chain, matmul=product,
-            flops=flops + m * n * len(chain),
+            ranges=ranges, flops=flops + m * n * len(chain),
         )  # fmt: skip
 
-    def _emit_reduce(self, root: Term, core: Term, kernel: Reduction, parts: _Parts) -> None:
+    def _ranges(self, width: int, cluster: Cluster) -> Ranges | None:
+        """The columns that a cluster writes each to a buffer of its own."""
+        taken = [(dict(self.terms.terms[t].attrs), self.terms.terms[t].node) for t in cluster.ranges]
+        columns = tuple(Columns(ends["start"], ends["stop"], node) for ends, node in taken)
+        return Ranges(width, columns) if columns else None
+
+    def _emit_reduce(self, root: Term, core: Term, kernel: Reduction, parts: Parts) -> None:
         operand = self.terms.terms[core.inputs[0]].type
         runs = fold_stages(operand.shape, kernel.axes(operand, dict(core.attrs)))
         stages = [stage for run in runs for stage in variants.split_fold(*run, self.target)]
@@ -192,7 +201,7 @@ class Lowering:
             )
             parts.operands, chain = [Operand(buffer, partial.shape)], ()
 
-    def _emit_custom(self, root: Term, core: Term, kernel: Shader, parts: _Parts) -> None:
+    def _emit_custom(self, root: Term, core: Term, kernel: Shader, parts: Parts) -> None:
         if core.id in self.terms.states and kernel.in_place is not None:
             return self._emit_in_place(root, core, kernel.in_place, parts)
         form, work = self._form(core, kernel)
@@ -206,7 +215,7 @@ class Lowering:
             scalars=kernel.scalars, flops=work.flops + core.type.num_elements * len(chain),
         )  # fmt: skip
 
-    def _emit_in_place(self, root: Term, core: Term, kernel: Shader, parts: _Parts) -> None:
+    def _emit_in_place(self, root: Term, core: Term, kernel: Shader, parts: Parts) -> None:
         """A cache write into the buffer of the parameter, which is then the result's."""
         cache = self.out.buffer_of[core.id] = self.out.buffer_of[self.terms.states[core.id]]
         home = self.out.buffers[cache]
@@ -234,7 +243,7 @@ class Lowering:
         assert work is not None  # the first form fits everything
         return kernel, work
 
-    def _emit_gather(self, root: Term, core: Term, parts: _Parts) -> None:
+    def _emit_gather(self, root: Term, core: Term, parts: Parts) -> None:
         offset, axes, fill = movement_of(core, self.terms.terms[core.inputs[0]].type)
         parts.read_whole(core.inputs)
         chain = parts.epilogue()
@@ -251,7 +260,7 @@ class Lowering:
         outputs = dict.fromkeys(self.graph.output_ids)
         nodes = [n for n in outputs if self.terms.base[self.terms.term_of[n]] == leaf.id]
         buffer = self.out.copies[leaf.id] = self._buffer(leaf.type, kind, name, nodes)
-        parts = _Parts(self, Cluster(leaf.id, leaf.type.num_elements), None)
+        parts = Parts(self, Cluster(leaf.id, leaf.type.num_elements), None)
         parts.operand(leaf.id, "full", 1, leaf.type.shape)
         line = PointOp(COPY, "x", ("x",), (Arg("operand", 0),), (), nodes[0])
         size = leaf.type.num_elements
@@ -261,14 +270,20 @@ class Lowering:
             nodes=nodes,
         )  # fmt: skip
 
-    def _emit(self, kernel: str, root: Term, parts: _Parts, label: str, schedule: Schedule, **fields: Any) -> None:
-        self._append(kernel, root, parts, label, schedule, self._result(root), root.type, **fields)
+    def _emit(self, kernel: str, root: Term, parts: Parts, label: str, schedule: Schedule, **fields: Any) -> None:
+        written = [self.terms.terms[t] for t in parts.cluster.ranges] or [root]
+        first, *rest = [self._result(t) for t in written]
+        size = sum(t.type.size_bytes for t in written)
+        self._append(
+            kernel, root, parts, label, schedule, first, written[0].type, extra_outputs=tuple(rest), bytes_written=size,
+            **fields,
+        )  # fmt: skip
 
     def _append(
         self,
         kernel: str,
         root: Term,
-        parts: _Parts,
+        parts: Parts,
         label: str,
         schedule: Schedule,
         output: int,
@@ -278,6 +293,7 @@ class Lowering:
         **fields: Any,
     ) -> None:
         operands = tuple(parts.operands)
+        fields.setdefault("bytes_written", type.size_bytes)
         read = sum(self.out.buffers[b].nbytes for b in dict.fromkeys(o.buffer for o in operands))
         self.out.dispatches.append(
             Dispatch(
@@ -285,13 +301,15 @@ class Lowering:
                 workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size, params=schedule.params,
                 variant=schedule.variant, variant_reason=schedule.reason,
                 origin=self._origin(parts.cluster) if nodes is None else tuple(nodes),
-                bytes_read=read, bytes_written=type.size_bytes, **fields,
+                bytes_read=read, **fields,
             )
         )  # fmt: skip
 
     def _origin(self, cluster: Cluster) -> tuple[int, ...]:
         """The nodes that a cluster computes, and those that it reads as literals, aliases or by broadcast access."""
         terms, found = self.terms, dict.fromkeys(self.holders.get(cluster.root, ()))
+        for root in cluster.ranges:
+            found.update(dict.fromkeys(self.holders.get(root, ())))
         for member in cluster.members:
             found.update(dict.fromkeys(terms.terms[member].nodes))
         stack = [i for n in found for i in self.nodes[n].inputs]
@@ -311,90 +329,3 @@ def _custom(core: Term, file: str, form: Shader, work: Work, names: tuple[str, .
     name, tables = file.split(" + ")[0].removesuffix(".wgsl"), tuple(work.tables.items())
     return Custom(core.op.family, name, form.file, names, work.units, work.length, work.group, integers, numbers,
                   core.node, tables, work.trips)  # fmt: skip
-
-
-class _Parts:
-    """Operands and chains of one dispatch while it is written."""
-
-    def __init__(self, lowering: Lowering, cluster: Cluster, core: Term | None) -> None:
-        self.lowering, self.cluster, self.core = lowering, cluster, core
-        self.operands: list[Operand] = []
-        self.index: dict[tuple[int, str, int], int] = {}
-
-    def operand(self, term: int, access: str, extent: int, shape: Shape) -> int:
-        """The number of this view among the operands."""
-        buffer = self.lowering.out.buffer_of[term]
-        key = buffer, access, extent
-        if key not in self.index:
-            dtype = self.lowering.out.buffers[buffer].dtype
-            self.index[key] = len(self.operands)
-            self.operands.append(Operand(buffer, shape, access, extent, dtype))  # type: ignore[arg-type]
-        return self.index[key]
-
-    def read_whole(self, inputs: Iterable[int]) -> None:
-        """The operands of a core that reads memory as it lies, one each even where they are equal."""
-        terms = self.lowering.terms
-        for i in inputs:
-            buffer = self.lowering.out.buffer_of[terms.base[i]]
-            dtype = self.lowering.out.buffers[buffer].dtype
-            self.operands.append(Operand(buffer, terms.terms[i].type.shape, dtype=dtype))
-
-    def prologue(self, core: Term) -> tuple[PointOp, ...]:
-        """The chain whose last value a reduction folds; without one the reduction reads operand 0."""
-        if self.cluster.prologue:
-            return self._chain(self.cluster.prologue)
-        (view,) = self.lowering.terms.reads[core.id]
-        if view.is_literal:
-            return (_literal(view.value, core.node),)
-        self.operand(view.term, view.access, view.extent, self.lowering.terms.terms[view.term].type.shape)
-        return ()
-
-    def epilogue(self) -> tuple[PointOp, ...]:
-        """The chain on the core's result; of a fill its one literal."""
-        root = self.lowering.terms.terms[self.cluster.root]
-        if isinstance(root.op.kernel, Fill):
-            return (_literal(fill_value(root), root.node),)
-        return self._chain(self.cluster.epilogue)
-
-    def _chain(self, members: list[int]) -> tuple[PointOp, ...]:
-        terms, place, lines = self.lowering.terms, dict[int, int](), list[PointOp]()
-        for member in members:
-            term = terms.terms[member]
-            kernel = term.op.kernel
-            assert isinstance(kernel, Elementwise)  # chains hold nothing else
-            args = tuple(self._arg(view, place) for view in terms.reads[member])
-            place[member] = len(lines)
-            lines.append(PointOp(term.op.name, kernel.expr, term.op.operands, args, term.attrs, term.node))
-        return tuple(lines)
-
-    def _arg(self, view: View, place: dict[int, int]) -> Arg:
-        if view.is_literal:
-            return Arg("literal", value=view.value)
-        if view.term in place:
-            return Arg("op", place[view.term])
-        if self.core is not None and view.term == self.core.id:
-            return Arg("acc")
-        shape = self.lowering.terms.terms[view.term].type.shape
-        return Arg("operand", self.operand(view.term, view.access, view.extent, shape))
-
-
-def _literal(value: float, node: int) -> PointOp:
-    return PointOp("full", "x", ("x",), (Arg("literal", value=value),), (), node)
-
-
-def fold_stages(shape: Shape, axes: Iterable[int]) -> list[tuple[int, int, int]]:
-    """(outer, length, inner) of every run of neighbouring folded axes, the last run first; at least one."""
-    folded = {a % len(shape) for a in axes}
-    wide = [(n, i in folded) for i, n in enumerate(shape) if n > 1]
-    runs: list[tuple[int, bool]] = []
-    for n, inside in wide:
-        if runs and runs[-1][1] == inside:
-            runs[-1] = (runs[-1][0] * n, inside)
-        else:
-            runs.append((n, inside))
-    stages = []
-    for i in reversed(range(len(runs))):
-        if runs[i][1]:
-            kept = [n for n, inside in runs[i + 1 :] if not inside]
-            stages.append((math.prod(n for n, _ in runs[:i]), runs[i][0], math.prod(kept)))
-    return stages or [(math.prod(shape), 1, 1)]

@@ -6,14 +6,17 @@ from the same fields, and nobody looks at the graph again. Buffers are referred 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from types import MappingProxyType
 from typing import Literal
 
 from gdlab.derived import DerivedParam, Part
 from gdlab.graph import Attrs, Graph
 from gdlab.op import Axis
+from gdlab.plan import facts
 from gdlab.plan.indices import index_bounds
 from gdlab.types import DType, Shape, TensorType
 
@@ -41,6 +44,11 @@ class Buffer:
     kind: BufferKind
     name: str
     nodes: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Its logical size, `nbytes`."""
+        return self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +153,24 @@ class Gather:
     node: int
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns start … stop − 1 of a result that is stored in ranges; `node` is what computes them."""
+
+    start: int
+    stop: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """A result of rows of `width` that is stored in ranges of its columns: range k in `Dispatch.outputs[k]`, whole
+    rows of its own. Columns of no range are not stored."""
+
+    width: int
+    columns: tuple[Columns, ...]
+
+
 @dataclass(frozen=True)
 class Dispatch:
     """One kernel launch.
@@ -152,7 +178,8 @@ class Dispatch:
     The core (`reduce`, `matmul`, `gather`, `custom`; none for `pointwise`) reads operand 0 (1 too for a product, all of
     its own for a `custom` one), or the last value of `prologue`, a chain evaluated per element read; `epilogue` is a
     chain on its result (`acc`), evaluated per element written. A `pointwise` dispatch is its `epilogue` alone. `output`
-    is written in full; `in_place` (read and written through one binding) occurs in updates. `params` are the numbers of
+    is written in full, and so are `extra_outputs`, which only a result in `ranges` has (`output_type` is then that of
+    the first range); `in_place` (read and written through one binding) occurs in updates. `params` are the numbers of
     the variant: rows and columns of a tile, results and lanes of a group, or an update's learning rate multiplier (bits
     of an f32).
     """
@@ -171,6 +198,8 @@ class Dispatch:
     matmul: Matmul | None = None
     gather: Gather | None = None
     custom: Custom | None = None
+    ranges: Ranges | None = None
+    extra_outputs: tuple[int, ...] = ()
     scalars: tuple[str, ...] = ()
     workgroups: tuple[int, int, int] = (1, 1, 1)
     workgroup_size: tuple[int, int, int] = (64, 1, 1)
@@ -192,7 +221,38 @@ class Dispatch:
     @cached_property
     def writes(self) -> tuple[int, ...]:
         """Buffers it writes."""
-        return tuple(dict.fromkeys((self.output, *self.in_place)))
+        return tuple(dict.fromkeys((*self.outputs, *self.in_place)))
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Buffers it reads, each once: `reads`."""
+        return self.reads
+
+    @property
+    def pointwise(self) -> tuple[PointOp, ...] | None:
+        """The chain of a dispatch that is nothing else, or None."""
+        return self.epilogue if self.kernel == "pointwise" else None
+
+    @property
+    def reduction(self) -> Reduce | None:
+        """The fold, or None: `reduce`."""
+        return self.reduce
+
+    @property
+    def weight_format(self) -> DType | None:
+        """The reduced storage that it decodes as it reads, or None."""
+        return next((o.dtype for o in self.operands if o.dtype.is_storage), None)
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Buffers of its results."""
+        return self.output, *self.extra_outputs
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of its result; of one in ranges those of all columns, stored or not."""
+        size = self.output_type.num_elements
+        return size if self.ranges is None else size // self.output_type.shape[1] * self.ranges.width
 
     @cached_property
     def bindings(self) -> tuple[tuple[int, Literal["r", "w"]], ...]:
@@ -238,6 +298,11 @@ class Slot:
     nbytes: int
     tenants: tuple[int, ...]
 
+    @property
+    def bytes(self) -> int:
+        """Its size, `nbytes`."""
+        return self.nbytes
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -249,18 +314,23 @@ class Interval:
     last_group: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryPlan:
-    """Where every buffer lies. `pinned[buffer]` says in words why it shares with nobody."""
+    """Where every buffer lies; `peak_bytes` are alive in group `peak_group`, more than in any other."""
 
     slot_of: tuple[int, ...]
     slots: tuple[Slot, ...]
     intervals: tuple[Interval, ...]
-    pinned: tuple[tuple[int, str], ...]
+    pins: tuple[tuple[int, str], ...]
     logical_bytes: int
     physical_bytes: int
     peak_bytes: int
     peak_group: int
+
+    @cached_property
+    def pinned(self) -> Mapping[int, str]:
+        """Buffer -> why it shares with nobody, in words."""
+        return MappingProxyType(dict(self.pins))
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,13 +354,15 @@ class Lane:
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """Switches of `compile`; none changes a value beyond rounding. `reorder`: dispatches move across the borders of
-    phases wherever no conflict holds them, into fewer and wider barrier groups."""
+    phases wherever no conflict holds them, into fewer and wider barrier groups. `tile`: (rows, columns) that every
+    product is cut into, one of `variants.TILES`; None: what suits each on the target."""
 
     fuse_dispatches: bool = True
     alias: bool = True
     serial: bool = False
     pin: tuple[str, ...] = ()
     reorder: bool = False
+    tile: tuple[int, int] | None = None
 
 
 AdapterClass = Literal["hardware", "software", "cpu"]
@@ -337,8 +409,8 @@ class ExecutionPlan:
     param_grad_pairs: tuple[tuple[int, int], ...]
     output_buffers: tuple[int, ...]
     loss_buffer: int | None
-    node_buffers: tuple[tuple[int, int], ...]
-    fused_nodes: tuple[tuple[int, int, str], ...]  # (node, dispatch or −1, reason)
+    places: tuple[tuple[int, int], ...]  # (node, buffer): `node_buffers`
+    fates: tuple[tuple[int, int, str], ...]  # (node, dispatch or −1, reason): `fused_nodes`
     missed: tuple[Missed, ...]
     graph: Graph
     options: CompileOptions
@@ -364,10 +436,45 @@ class ExecutionPlan:
         """Logical bytes of every buffer."""
         return tuple(b.nbytes for b in self.buffers)
 
+    @property
+    def phase(self) -> PlanMode:
+        """What it was compiled for: `mode`."""
+        return self.mode
+
     @cached_property
-    def index_bounds(self) -> tuple[tuple[str, int], ...]:
-        """(input, bound) of every input of indices: its elements must lie below the bound."""
-        return index_bounds(self.graph)
+    def node_buffers(self) -> Mapping[int, int]:
+        """Node of `graph` -> the buffer that holds its value."""
+        return MappingProxyType(dict(self.places))
+
+    @cached_property
+    def fused_nodes(self) -> Mapping[int, tuple[int, str]]:
+        """Node without a buffer of its own -> (the dispatch that it went into or −1, why)."""
+        return MappingProxyType({node: (dispatch, why) for node, dispatch, why in self.fates})
+
+    @cached_property
+    def node_names(self) -> Mapping[int, str]:
+        """Node of `graph` -> its name, of those that have one."""
+        return MappingProxyType(facts.names_of(self))
+
+    @cached_property
+    def fills(self) -> tuple[tuple[int, float], ...]:
+        """(buffer, number) of every buffer that one number fills."""
+        return facts.fills_of(self)
+
+    @cached_property
+    def weight_buffers(self) -> Mapping[int, tuple[DType, int, int]]:
+        """Buffer -> (storage dtype, rows, columns) of every parameter in reduced storage."""
+        return MappingProxyType(facts.weights_of(self))
+
+    @cached_property
+    def lse_buffers(self) -> tuple[tuple[int, int], ...]:
+        """(attention node, buffer) of the logarithms of sums that its derivative reads."""
+        return facts.statistics_of(self)
+
+    @cached_property
+    def index_bounds(self) -> Mapping[str, int]:
+        """Input of indices -> what its elements must lie below."""
+        return MappingProxyType(dict(index_bounds(self.graph)))
 
     @cached_property
     def reads_scalars(self) -> bool:
@@ -399,9 +506,28 @@ class ExecutionPlan:
         """The WGSL of dispatch `index`, and (1-based line, node ids) of the lines that compute a node."""
         return JOINER[0](self.dispatches[index], self.target)
 
+    def to_json(self) -> str:
+        """The plan and its graph as text, canonical: keys sorted, no spaces."""
+        text: str = import_module("gdlab.plan.codec").to_json(self)
+        return text
+
+    @staticmethod
+    def from_json(text: str) -> ExecutionPlan:
+        """The plan that `to_json` wrote, verified and equal to it; `LoadError` for anything else."""
+        plan: ExecutionPlan = import_module("gdlab.plan.codec").from_json(text)
+        return plan
+
 
 LineMap = tuple[tuple[int, tuple[int, ...]], ...]
-JOINER: list[Callable[[Dispatch, Target], tuple[str, LineMap]]] = []  # `kernels.py`, further down, puts its joiner here
+
+
+def _joined(dispatch: Dispatch, target: Target) -> tuple[str, LineMap]:
+    """The text by `kernels`, which lies further down the list of rooms and is loaded when somebody asks."""
+    found: tuple[str, LineMap] = import_module("gdlab.kernels").wgsl(dispatch, target)
+    return found
+
+
+JOINER: list[Callable[[Dispatch, Target], tuple[str, LineMap]]] = [_joined]  # tests put kernels of their own here
 
 
 def _fields(plan: ExecutionPlan) -> tuple[object, ...]:

@@ -24,8 +24,9 @@ def source_hash(d: Dispatch) -> str:
     written = tuple(place[b] for b in d.writes)
     schedule = d.variant, d.params, d.workgroup_size
     chains = _lines(d.prologue), _lines(d.epilogue)
-    size = d.output_type.num_elements, d.output_type.dtype
-    return _digest((d.kernel, d.label, size, operands, written, core, chains, schedule, d.scalars))
+    size = d.num_elements, d.output_type.dtype
+    ranges = d.ranges and (d.ranges.width, tuple((c.start, c.stop) for c in d.ranges.columns))
+    return _digest((d.kernel, d.label, size, operands, written, core, ranges, chains, schedule, d.scalars))
 
 
 def _lines(chain: Sequence[PointOp]) -> tuple[object, ...]:

@@ -21,6 +21,8 @@ _STREAM = 1 << 20  # elements from which memory traffic is all that counts
 _SCRATCH = 16 << 20  # bytes of partial sums that one product may need beside its result
 _LARGE = 1 << 26  # multiply-adds from which a product is worth a longer compilation
 
+Tile = tuple[int, int]  # rows and columns of a result
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -225,11 +227,15 @@ def _registers(c: Custom, target: Target) -> Schedule:
 
 # products -------------------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
-def matmul(p: Matmul, target: Target) -> Schedule:
-    """Register tiles on software adapters, shared-memory tiles or K-parallel groups on hardware."""
+def matmul(p: Matmul, target: Target, tile: Tile | None = None) -> Schedule:
+    """Register tiles on software adapters, shared-memory tiles or K-parallel groups on hardware. `tile`: as asked for,
+    one of `TILES`."""
     if is_software(target):
         _check_trips(f"product over {p.k} steps", -(-p.k // 4), p.node, target)
-        return _register_tiles(p, target.limits)
+        return _register_tiles(p, target.limits) if tile is None else _registers_of(p, tile, target.limits)
+    if tile is not None:
+        wanted = next(t for t in (_WIDE, _MIDDLE, _SMALL) if t[:2] == tile)
+        return shared_tiles(p, (*wanted, 1, 1), target.limits)
     tiling = _tiling(p)
     if tiling is None and target.limits.workgroup_bytes >= 16384:
         return _k_groups(p, target.limits)
@@ -237,6 +243,10 @@ def matmul(p: Matmul, target: Target) -> Schedule:
 
 
 _WIDE, _MIDDLE, _SMALL = (128, 128, 16, 8, 8), (64, 64, 16, 8, 8), (32, 32, 16, 4, 4)
+# what `CompileOptions.tile` may ask for: of software adapters, and of others
+TILES: dict[bool, tuple[Tile, ...]] = {
+    True: tuple(itertools.product((8, 4, 2, 1), (16, 8, 4))), False: ((128, 128), (64, 64), (32, 32)),
+}  # fmt: skip
 
 
 def _tiling(p: Matmul) -> tuple[int, int, int, int, int, int, int] | None:
@@ -296,7 +306,11 @@ def _register_tiles(p: Matmul, limits: Limits) -> Schedule:
     # 8x16 is a tenth faster than 8x8 and takes twice as long to compile: 0.4 s (lavapipe, 2 shared cores, 2026-11-21)
     columns = (16, 8, 4) if p.m * p.n * p.k >= _LARGE else (8, 4)
     best = min(itertools.product((8, 4, 2, 1), columns), key=lambda t: _tile_cost(p, *t))
-    tiles = -(-p.m // best[0]) * -(-p.n // best[1])
+    return _registers_of(p, best, limits)
+
+
+def _registers_of(p: Matmul, best: Tile, limits: Limits) -> Schedule:
+    tiles = tiles_of(p, best)
     reason = f"software adapter: one {best[0]}x{best[1]} tile in registers per invocation, {tiles} tiles"
     return Schedule(f"registers {best[0]}x{best[1]}", reason, (SIMD, 1, 1), grid(-(-tiles // SIMD), limits), best)
 

@@ -83,6 +83,7 @@ def _check_grid(where: str, d: Dispatch, limits: Limits) -> None:
 def _check_fields(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
     if d.output_type.size_bytes != buffers[d.output].nbytes:
         raise CompileError(where, "output", str(d.output_type), f"{buffers[d.output].nbytes} bytes")
+    _check_ranges(where, d, buffers)
     if d.kernel in _DOMAINS:
         core, inner, outer = _DOMAINS[d.kernel](d)
         for number, (operand, need) in enumerate(zip(d.operands, core, strict=False)):
@@ -90,8 +91,25 @@ def _check_fields(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
         _check_chain(where, d, d.prologue, inner, buffers, has_acc=False)
         has_acc = bool(core) or bool(d.prologue) or d.custom is not None  # a random draw reads no operand
         _check_chain(where, d, d.epilogue, outer, buffers, has_acc=has_acc)
-        if outer != d.output_type.num_elements:
-            raise CompileError(where, "elements", outer, f"{d.output_type.num_elements} ({d.output_type})")
+        if outer != d.num_elements:
+            raise CompileError(where, "elements", outer, f"{d.num_elements} ({d.output_type})")
+
+
+def _check_ranges(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
+    """Every range of columns lies inside the rows, and fills a buffer of its own."""
+    if d.ranges is None:
+        if d.extra_outputs:
+            raise CompileError(where, "outputs", len(d.outputs), "1: its result is in no ranges")
+        return
+    columns, width, rows = d.ranges.columns, d.ranges.width, d.output_type.shape[0]
+    if len(d.output_type.shape) != 2 or d.kernel not in ("matmul", "reduce"):
+        raise CompileError(where, "ranges", f"{d.kernel} {d.output_type}", "columns of a product")
+    if len(set(d.outputs)) != len(columns) or set(d.outputs) & set(d.in_place):
+        raise CompileError(where, "outputs", list(d.outputs), f"{len(columns)}, one for each range of columns")
+    for c, b in zip(columns, d.outputs, strict=True):
+        if not 0 <= c.start < c.stop <= width or 4 * rows * (c.stop - c.start) != buffers[b].nbytes:
+            wanted = f"{buffers[b].nbytes // 4 // rows} of {width}, which fill buffer {b}"
+            raise CompileError(where, "columns", f"{c.start} … {c.stop - 1}", wanted)
 
 
 def _check_operand(where: str, number: int, operand: Operand, domain: int, buffers: Sequence[Buffer]) -> None:
@@ -195,7 +213,7 @@ def _references(plan: ExecutionPlan) -> Iterable[tuple[str, Iterable[int]]]:
     yield "constant buffer", (b for b, _ in plan.constant_buffers)
     yield "output buffer", plan.output_buffers
     yield "gradient buffer", (b for pair in plan.param_grad_pairs for b in pair)
-    yield "node buffer", (b for _, b in plan.node_buffers)
+    yield "node buffer", (b for _, b in plan.places)
     yield "loss buffer", () if plan.loss_buffer is None else (plan.loss_buffer,)
 
 
@@ -254,7 +272,7 @@ def _check_memory(
         if not 0 <= place < len(memory.slots):
             raise CompileError("memory", f"slot of buffer {b}", place, f"0 … {len(memory.slots) - 1}")
         tenants[place].append(b)
-    pinned = {b for b, _ in memory.pinned} | {b.id for b in buffers if b.kind not in ("intermediate",)}
+    pinned = {*memory.pinned} | {b.id for b in buffers if b.kind not in ("intermediate",)}
     for number, slot in enumerate(memory.slots):
         held = sorted(tenants[number], key=lambda b: first[b])
         if sorted(slot.tenants) != sorted(held):

@@ -21,7 +21,7 @@ from gdlab.session.build import (
     resolve_device,
 )
 from gdlab.session.initial import initial_values
-from gdlab.session.inspect import Anomaly, DebugStepReport, TraceRow
+from gdlab.session.inspect import Anomaly, DebugStepReport, TraceRow, by_buffer
 from gdlab.session.memory import MemorySummary
 from gdlab.session.nodes import Nodes, nodes_of
 from gdlab.session.optimizer import Optimizer
@@ -47,6 +47,7 @@ __all__ = [
     "build_session_cached",
     "build_session_unoptimized",
     "build_session_with_report",
+    "by_buffer",
     "compile_training_graph",
     "initial_values",
     "lanes_of",

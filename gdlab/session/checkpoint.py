@@ -69,6 +69,7 @@ class Checkpoints(Updates):
         if self.unset_parameters:
             given = f"no value for {', '.join(self.unset_parameters)}"
             raise CheckpointError("save_checkpoint", "parameters", given, "a value of each")
+        self._between_steps("save_checkpoint")
         snapshot = owner().call(self._snapshot_now)
         write(target, snapshot, self._layout(snapshot.adam))
 
@@ -88,6 +89,7 @@ class Checkpoints(Updates):
     def snapshot(self) -> Snapshot:
         """Parameters, moments and the Adam counter as they are now, in memory: what `restore` takes."""
         self._alive("snapshot")
+        self._between_steps("snapshot")
         return owner().call(self._snapshot_now)
 
     def restore(self, snapshot: Snapshot, steps: int = 0) -> None:
@@ -109,6 +111,7 @@ class Checkpoints(Updates):
         return Snapshot(tensors, self._adam_steps, tuple(self._state_named(MOMENTS[0])))
 
     def _apply_now(self, snapshot: Snapshot) -> None:
+        self._way = None
         if snapshot.adam and self._plan.mode == "training":
             self._make_moments_now()  # first: it may find no memory, and nothing has changed yet
         for name, buffer in self._parameters.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -117,6 +118,7 @@ class Inspection(Steps):
 
     def node_names(self) -> list[str]:
         """The names of the graph as written, in node order: what `read_node_by_name` takes."""
+        self._alive("node_names")
         return list(dict.fromkeys(n.name for n in self._nodes.written if n.name))
 
     def _node_id(self, node: Any, space: Space) -> int:
@@ -133,11 +135,11 @@ class Inspection(Steps):
 
     def _value_of(self, id: int, at: int) -> Array:
         """The value of node `at` of the compiled graph."""
-        buffer = dict(self._plan.node_buffers).get(at)
+        buffer = self._plan.node_buffers.get(at)
         if buffer is None and self._plan.graph.nodes[at].op == "parameter":
             return self._download(self._parameters[self._plan.graph.nodes[at].name])
         if buffer is None:
-            dispatch, reason = next(((d, why) for n, d, why in self._plan.fused_nodes if n == at), (-1, "the planner"))
+            dispatch, reason = self._plan.fused_nodes.get(at, (-1, "the planner"))
             if reason.startswith("folded: the literal "):
                 node = self._plan.graph.nodes[at]
                 value = float(reason.split(",")[0].removeprefix("folded: the literal "))
@@ -162,15 +164,16 @@ class Inspection(Steps):
         """One real step, its update included, that looks at all elements of every dispatch's output, by bits: group by
         group, before anything lies where they lie."""
         self.check_ready("step_debug")
+        self._between_steps("step_debug")
         return owner().call(self._step_debug_now)
 
     def _step_debug_now(self) -> DebugStepReport:
-        whole, adam_steps = self._next_now()
-        found = [(d, _scan(data), self._dropped(d)) for d, data in self._run_read()]
-        self._program.end_step(self._scalars_now(adam_steps), whole)
-        self._advance_now(adam_steps)
-        updates = self._update.dispatches if whole else self._update.dispatches[: self._update.early]
-        found += [(d, _scan(self._program.download(d.output)), "") for d in updates]
+        way, found = self.begin_now(), list[tuple[Dispatch, _Scan, str]]()
+        for stop in (*(group.stop for group in self._plan.groups), len(way.dispatches)):
+            made = way.dispatches[way.at : stop]
+            if not way.over:
+                self.advance_now(stop, returns=False)
+            found += [(d, _scan(self._result_now(d)), self._dropped(d)) for d in made]
         bad = tuple(
             Anomaly(d.index, d.label, d.origin, s.nan, s.inf, s.max_abs, s.first, dropped)
             for d, s, dropped in found if s.nan or s.inf or dropped
@@ -192,6 +195,7 @@ class Inspection(Steps):
         """Every dispatch with its output, in order, read before anything lies where it lies. Runs forward and backward
         group by group with the values as they are; no update, and no step is counted."""
         self.check_ready("dispatch_outputs")
+        self._between_steps("dispatch_outputs")
         return owner().call(lambda: self._kept_now(lambda: list(self._run_read())))
 
     def _kept_now(self, look: Callable[[], list[Row]]) -> list[Row]:
@@ -206,7 +210,14 @@ class Inspection(Steps):
         for group in self._plan.groups:
             self._program.run(group.start, group.stop, self._scalars_now(self._adam_steps))
             for d in self._plan.dispatches[group.start : group.stop]:
-                yield d, self._program.download(d.output)
+                yield d, self._result_now(d)
+
+    def _result_now(self, d: Dispatch) -> Array:
+        """What a dispatch has just written; ranges of columns side by side."""
+        if d.ranges is None:
+            return self._program.download(d.output)
+        rows = d.output_type.shape[0]
+        return np.concatenate([self._program.download(b).reshape(rows, -1) for b in d.outputs], 1)
 
     def _run_scanned(self) -> Iterator[tuple[Dispatch, _Scan]]:
         return ((d, _scan(data)) for d, data in self._run_read())
@@ -215,11 +226,12 @@ class Inspection(Steps):
         """Dispatches whose output is not finite, above `threshold` somewhere, or all zero with more than 100 elements.
         Runs forward and backward group by group with the values as they are; no update, and no step is counted."""
         self.check_ready("trace_dispatches")
+        self._between_steps("trace_dispatches")
         if not is_real(threshold) or threshold < 0:
             raise ArgumentError("trace_dispatches", "threshold", repr(threshold), "a finite number ≥ 0")
         rows = []
         for d, s in owner().call(lambda: self._kept_now(lambda: list(self._run_scanned()))):
-            empty = s.max_abs == 0 and d.output_type.num_elements > 100
+            empty = s.max_abs == 0 and d.num_elements > 100
             if s.nan or s.inf or s.max_abs > threshold or empty:
                 rows.append(TraceRow(d.index, d.label, s.max_abs, s.nan, s.inf))
         return rows
@@ -288,6 +300,13 @@ class Inspection(Steps):
     def mode(self) -> str:
         """`training` or `inference`."""
         return self._plan.mode
+
+
+def by_buffer(d: Dispatch, data: Array) -> Iterator[tuple[int, Array]]:
+    """(buffer, what it wrote there) of a dispatch, from what `dispatch_outputs` tells of it."""
+    ends = [0] if d.ranges is None else list(accumulate((c.stop - c.start for c in d.ranges.columns), initial=0))
+    parts = [data] if d.ranges is None else [data[:, a:b] for a, b in pairwise(ends)]
+    return zip(d.outputs, parts, strict=True)
 
 
 def _scan(data: Array) -> _Scan:

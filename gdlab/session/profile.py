@@ -141,6 +141,7 @@ class Profiling(Steps):
     def capture_profile(self, samples: int = 3) -> SessionProfile:
         """Make `samples` real steps with the clock on (times the windows of a long plan) and sum them up."""
         self.check_ready("capture_profile")
+        self._between_steps("capture_profile")
         if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 1:
             raise ArgumentError("capture_profile", "samples", repr(samples), "an int ≥ 1")
         return owner().call(lambda: self._capture_now(int(samples)))

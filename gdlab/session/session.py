@@ -82,7 +82,7 @@ def open_session(
     session._optimizer, session._update, session._state_buffers = Optimizer(), update_of(plan, Recipe()), ()
     session._multipliers, session._clip, session._accumulate, session._window = {}, None, 1, 0
     session._steps = session._adam_steps = 0
-    session._timed_window = session._profiling = session._numbers = None
+    session._timed_window = session._profiling = session._numbers = session._way = None
     session._closed = False
     return session
 

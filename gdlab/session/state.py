@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from gdlab.plan.update import Clip, Recipe, update_of
 from gdlab.session.data import Array, as_array
 from gdlab.session.nodes import Nodes
 from gdlab.session.optimizer import Optimizer
+from gdlab.session.way import Way
 from gdlab.types import Shape, TensorType
+
+T = TypeVar("T")
 
 
 class State:
@@ -42,6 +45,7 @@ class State:
     _window: int  # steps whose gradients are added up so far
     _state_buffers: tuple[Buffer, ...]
     _steps: int
+    _way: Way | None  # the step that is, or was last, made in parts
     _adam_steps: int
     _numbers: tuple[object, Array] | None  # what the kernels of the last step read besides tensors, and made of what
     _timed_window: tuple[int, int] | None
@@ -69,6 +73,12 @@ class State:
         if self._closed:
             raise SessionError(where, "session", "closed", "an open session")
 
+    def _between_steps(self, where: str) -> None:
+        way = self._way
+        if way is not None and not way.over:
+            given = f"a step of which {way.at} of {len(way.dispatches)} dispatches are made"
+            raise SessionError(where, "session", given, "its end first: step()")
+
     def _trainable(self, where: str) -> None:
         self._alive(where)
         if self._plan.mode != "training":
@@ -86,14 +96,18 @@ class State:
             raise unknown_name(where, "name", str(name), known)
         return known[name]
 
+    def _do(self, function: Callable[[], T]) -> T:
+        """Run what must not fall between others: on the owner thread, or here where the device allows it."""
+        return owner().here(function) if self._device.anywhere else owner().call(function)
+
     def _write(self, where: str, name: str, data: Any, known: Mapping[str, Place]) -> None:
         buffer = self._lookup(where, name, known)
         bound = self._bounds.get(name) if known is self._inputs else None
         array = as_array(where, name, data, self._types[buffer], bound)
-        owner().call(lambda: self._put_now(buffer, array))
+        self._do(lambda: self._put_now(buffer, array))
 
     def _download(self, buffer: Place) -> Array:
-        return owner().call(lambda: self._read_now(buffer))
+        return self._do(lambda: self._read_now(buffer))
 
     def _read_now(self, place: Place) -> Array:
         """A buffer, or a copy of the range of one."""

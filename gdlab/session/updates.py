@@ -159,17 +159,20 @@ class Updates(State):
     # inside -----------------------------------------------------------------------------------------------------------
     def _configure(self, where: str, optimizer: Optimizer) -> None:
         self._trainable(where)
+        self._between_steps(where)
         owner().call(lambda: self._use(optimizer))  # there no step of a run falls between the update and its scalars
 
     def _use(self, optimizer: Optimizer) -> None:
         if optimizer.rule != self._optimizer.rule:
             self._load_update(optimizer)
         self._optimizer = optimizer
+        scalars(optimizer, 1)  # at its first call NumPy takes 80 µs, which are not the first step's
 
     def _change(self, field: str, to: Callable[[Any], Any], then: Callable[[], None] = lambda: None) -> None:
         """Set a field and write the update anew; as before if that fails."""
 
         def change() -> None:
+            self._between_steps("update")
             old = getattr(self, field)
             setattr(self, field, to(old))
             try:
@@ -190,6 +193,7 @@ class Updates(State):
     def _update_once(self, where: str, optimizer: Optimizer) -> None:
         self._trainable(where)
         self._stepped(where, "gradients")
+        self._between_steps(where)
 
         def once() -> None:
             update = update_of(self._plan, self._recipe(optimizer, 1), self._state_buffers)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.device.base import owner
 from gdlab.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError
 from gdlab.quant import decode
 from gdlab.session.data import Array, into
@@ -68,7 +67,7 @@ class Values(State):
         self._alive("read_params")
         names = list(names)
         buffers = [self._lookup("read_params", name, self._parameters) for name in names]
-        read = owner().call(lambda: [self._read_now(b) for b in buffers])
+        read = self._do(lambda: [self._read_now(b) for b in buffers])
         return {name: data.astype(np.float32, copy=False) for name, data in zip(names, read, strict=True)}
 
     def read_param_grad(self, name: str, out: Array | None = None) -> Array:

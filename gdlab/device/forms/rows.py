@@ -15,7 +15,8 @@ def _shifted(bench: Bench, x: Array, out: Array) -> tuple[Array, Array]:
     """x − max in `out`; e to that, and its sum per row."""
     powers, column = bench.temporary(x.shape), bench.temporary((x.shape[0], 1))
     bench.row_maxima(x, column)
-    bench.steps += [(np.subtract, (x, column, out)), (np.exp, (out, powers))]
+    bench.call(np.subtract, x, column, out)
+    bench.steps.append((np.exp, (out, powers)))
     bench.row_sums(powers, column)
     return powers, column
 
@@ -24,14 +25,15 @@ def _softmax(bench: Bench, c: Custom) -> None:
     shape = c["ROWS"], c["WIDTH"]
     out = bench.out(shape)
     powers, total = _shifted(bench, bench.operand(0, shape), out)
-    bench.steps.append((np.divide, (powers, total, out)))
+    bench.call(np.divide, powers, total, out)
 
 
 def _log_softmax(bench: Bench, c: Custom) -> None:
     shape = c["ROWS"], c["WIDTH"]
     out = bench.out(shape)
     _, total = _shifted(bench, bench.operand(0, shape), out)
-    bench.steps += [(np.log, (total, total)), (np.subtract, (out, total, out))]
+    bench.steps.append((np.log, (total, total)))
+    bench.call(np.subtract, out, total, out)
 
 
 # norms ----------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,49 @@
+"""Facts of a plan that follow from its records: what is filled, stored in few bits, kept of attention, and named."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from gdlab.op import REGISTRY
+from gdlab.types import DType
+
+if TYPE_CHECKING:
+    from gdlab.plan.plan import Dispatch, ExecutionPlan
+
+LSE = "attention_lse"
+
+
+def fills_of(plan: ExecutionPlan) -> tuple[tuple[int, float], ...]:
+    """(buffer, number) of every buffer that holds one number alone, which a dispatch without operands writes. All other
+    numbers are literals inside a kernel."""
+    return tuple((d.output, d.epilogue[0].args[0].value) for d in plan.dispatches if _is_fill(d))
+
+
+def _is_fill(d: Dispatch) -> bool:
+    return d.kernel == "pointwise" and not d.operands and [op.op for op in d.epilogue] == ["full"]
+
+
+def weights_of(plan: ExecutionPlan) -> dict[int, tuple[DType, int, int]]:
+    """Buffer -> (storage dtype, rows, columns) of every parameter in reduced storage; leading axes count as rows."""
+    stored = [b for b in plan.buffers if b.dtype.is_storage]
+    return {b.id: (b.dtype, math.prod(b.shape[:-1]), b.shape[-1]) for b in stored}
+
+
+def statistics_of(plan: ExecutionPlan) -> tuple[tuple[int, int], ...]:
+    """(node, buffer) of what attention keeps for its derivative, the logarithms of its sums: the attention of the same
+    queries and keys, or where it is no node of its own the one that computes the logarithms."""
+    nodes, places = plan.graph.nodes, plan.node_buffers
+    attention = {n.inputs[:2]: n.id for n in reversed(nodes) if _is_attention(n.op)}
+    return tuple(
+        (attention.get(n.inputs[:2], n.id), places[n.id]) for n in nodes if n.op == LSE and n.id in places
+    )
+
+
+def _is_attention(op: str) -> bool:
+    return "attention" in op and op in REGISTRY and REGISTRY[op].kind != "private"
+
+
+def names_of(plan: ExecutionPlan) -> dict[int, str]:
+    """Node -> name, of the nodes that have one."""
+    return {n.id: n.name for n in plan.graph if n.name}

@@ -1,0 +1,150 @@
+"""Where a tensor that has a name lies, and which dispatches write it: `find_tensor(session, "watch", "h")`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gdlab.device.base import Array
+from gdlab.errors import ArgumentError, unknown_name
+from gdlab.plan.plan import Dispatch, Place
+from gdlab.session.session import Session
+from gdlab.session.state import _range
+from gdlab.types import Shape, TensorType
+
+GRADIENT = ".grad"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of a session: `place` is the buffer that holds it, `stays` whether it lies there until the next step
+    (others may come to lie there); `node` of the graph as written (−1: a gradient), `leaf`: an input or a parameter."""
+
+    name: str
+    type: TensorType
+    place: Place
+    stays: bool
+    node: int
+    leaf: bool
+
+    @property
+    def shape(self) -> Shape:
+        """Its extents, as the graph says them."""
+        return self.type.shape
+
+    def writers(self, dispatches: Sequence[Dispatch]) -> list[int]:
+        """The dispatches of a step, by their place in it, that write it."""
+        buffer = self.place if isinstance(self.place, int) else self.place.buffer
+        return [k for k, d in enumerate(dispatches) if buffer in d.writes]
+
+
+def tensor_names(session: Session) -> list[str]:
+    """The names that `find_tensor` knows: named nodes in node order, other parameters, and `w.grad` of each parameter
+    that has a gradient."""
+    parameters = session.param_names()
+    gradients = [p + GRADIENT for p in parameters if session.mode == "training" and session.has_param_grad(p)]
+    return list(dict.fromkeys([*session.node_names(), *parameters, *gradients]))
+
+
+def node_of(session: Session, where: str, name: str) -> int:
+    """The node of the graph as written that `name` or `%id` says; of several the last."""
+    written = session._nodes.written
+    if name[:1] == "%" and name[1:].isdigit() and int(name[1:]) < len(written):
+        return int(name[1:])
+    known = {n.name: n.id for n in written if n.name}
+    if name not in known:
+        raise unknown_name(where, "node", name, known)
+    return known[name]
+
+
+def find_tensor(session: Session, where: str, name: str) -> Tensor:
+    """The tensor of this name (`w`, `w.grad`, `%7`). Unknown names say which is nearest; of a node without a value of
+    its own the error says where it went."""
+    session._alive(where)
+    places, gradients = session._parameters, session._gradients
+    base = name.removesuffix(GRADIENT)
+    if name != base and base in places and places[base] in gradients:
+        return Tensor(name, session._types[places[base]], gradients[places[base]], True, -1, False)
+    if name in places:
+        nodes = {n.name: n.id for n in session._nodes.written if n.op == "parameter"}
+        return Tensor(name, session._types[places[name]], places[name], True, nodes.get(name, -1), True)
+    if not name.startswith("%") and name not in session.node_names():
+        raise unknown_name(where, "tensor", name, tensor_names(session))
+    return _of_node(session, where, name, node_of(session, where, name))
+
+
+def _of_node(session: Session, where: str, name: str, id: int) -> Tensor:
+    node, at = session._nodes.written.nodes[id], session._nodes.place.get(id)
+    plan = session.plan()
+    if node.op == "parameter":
+        return find_tensor(session, where, node.name)
+    buffer = None if at is None else plan.node_buffers.get(at)
+    if buffer is None:
+        wanted = "a tensor of its own: a session built with SessionConfig.debug() keeps every node"
+        raise ArgumentError(where, "tensor", f"{name}, which went into {_why(session, id, at)}", wanted)
+    stays = buffer in plan.memory.pinned or plan.memory.slots[plan.memory.slot_of[buffer]].tenants[-1] == buffer
+    return Tensor(name, node.type, buffer, stays, id, node.op == "input")
+
+
+def _why(session: Session, id: int, at: int | None) -> str:
+    """The rule or dispatch that swallowed a node."""
+    if at is None:
+        return session._nodes.why.get(id, "the optimizer")
+    dispatch, reason = session.plan().fused_nodes.get(at, (-1, "the planner"))
+    return f"dispatch {dispatch} ({session.plan().dispatches[dispatch].label})" if dispatch >= 0 else reason
+
+
+def dispatch_of(session: Session, where: str, name: str) -> int:
+    """The dispatch of a step that computes the node `name` (the one after which its value is whole)."""
+    id = node_of(session, where, name)
+    node, at = session._nodes.written.nodes[id], session._nodes.place.get(id)
+    plan = session.plan()
+    if node.op in ("input", "parameter"):
+        raise ArgumentError(where, "node", f"{name}, an {node.op}" if node.op == "input" else f"{name}, a parameter",
+                            "one that is computed (write NAME for a parameter)")  # fmt: skip
+    found = [k for k, d in enumerate(plan.dispatches) if at in d.origin]
+    if at is None or not found:
+        wanted = "a node that a dispatch computes"
+        raise ArgumentError(where, "node", f"{name}, which went into {_why(session, id, at)}", wanted)
+    buffer = plan.node_buffers.get(at)
+    return next((k for k in found if buffer in plan.dispatches[k].outputs), found[0])
+
+
+def read_tensor(session: Session, tensor: Tensor) -> Array:
+    """What lies there now, in its shape."""
+    data = session._download(tensor.place)
+    shaped: Array = data.reshape(tensor.shape)
+    return shaped if shaped.dtype == np.uint32 else shaped.astype(np.float32, copy=False)
+
+
+def read_output(session: Session, dispatch: Dispatch) -> Array:
+    """What lies now where a dispatch writes; ranges of columns side by side."""
+    if dispatch.ranges is None:
+        return session._download(dispatch.output)
+    rows = dispatch.output_type.shape[0]
+    return np.concatenate([session._download(b).reshape(rows, -1) for b in dispatch.outputs], 1)
+
+
+def leaves(session: Session) -> dict[str, Array] | None:
+    """Every input and parameter as the step that is, or was last, made in parts began with it; between other steps as
+    it is now, None where the last step has changed it."""
+    way, plan = session._way, session.plan()
+    changes = session.optimizer.rule != "none" or any(d.in_place for d in plan.dispatches)
+    if way is None and changes and session.step_count:
+        return None
+    if way is not None and not way.returns:
+        return None
+    start = {} if way is None else way.start
+    found = {name: session.read_input(name) for name in session._inputs}
+    for name, place in session._parameters.items():
+        buffer = place if isinstance(place, int) else place.buffer
+        data = start.get(buffer)
+        if data is None:
+            found[name] = session.read_param(name)
+        elif isinstance(place, int):
+            found[name] = data.reshape(session._types[place].shape)
+        else:
+            found[name] = data.reshape(session._shapes[buffer])[_range(place)]
+    return found
