@@ -85,8 +85,11 @@ def as_it_is(view: Locator) -> None:
 
 def far_away(view: Locator) -> None:
     open_tab(view, "grad")
-    view.locator('[data-pane="lanes"] .gd-camera').wait_for()
-    view.locator('[data-pane="lanes"] [data-command="zoom-fit"]').click()  # it fits already: now all of it
+    lanes = view.locator('[data-pane="lanes"]')
+    camera = lanes.locator(".gd-camera[data-zoom]")
+    camera.wait_for()
+    while camera.get_attribute("data-zoom") != "all":
+        lanes.locator('[data-command="zoom-fit"]').click()
 
 
 @dataclass(frozen=True, slots=True)

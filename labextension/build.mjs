@@ -21,7 +21,7 @@ const styles = {
   name: 'styles',
   setup(builder) {
     builder.onLoad({ filter: /\.css$/ }, async ({ path }) => {
-      const { code } = await transform(readFileSync(path, 'utf8'), { loader: 'css', minifyWhitespace: true });
+      const { code } = await transform(readFileSync(path, 'utf8'), { loader: 'css', minify: true, target: 'esnext' });
       return { contents: code, loader: 'text' };
     });
   },

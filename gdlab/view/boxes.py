@@ -240,10 +240,12 @@ def cast(nodes: Sequence[Drawn], first_lane: Sequence[bool]) -> Cast:
 
 def _check(nodes: Sequence[Drawn], b: int) -> None:
     node = nodes[b]
+    if not node.inputs:
+        return
     where = f"layout: node {b} ({node.op})"
-    if node.leaf and node.inputs:
+    if node.leaf:
         raise GraphError(where, "inputs", f"{len(node.inputs)} of a leaf", "none")
-    if node.inputs and not (0 <= min(node.inputs) and max(node.inputs) < b):
+    if not (0 <= min(node.inputs) and max(node.inputs) < b):
         raise GraphError(where, "inputs", list(node.inputs), f"indexes from 0 to {b - 1}")
 
 

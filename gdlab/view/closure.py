@@ -87,11 +87,12 @@ def _nodes(data: Data) -> Iterator[str]:
         if s == compiled:
             ways.append([linked.get((f"node:{s}", level)) for level in ("dispatch", "interval")])
         for starts in ways:
-            yield from (
-                f"node:{s}.{i}: goes nowhere and has no fate"
-                for i, fate in enumerate(fates)
-                if fate is None and not any(start and start[i] < start[i + 1] for start in starts)
-            )
+            goes = np.zeros(len(fates), bool)
+            for start in starts:
+                if start:
+                    goes |= np.diff(start) > 0
+            lost = [i for i in np.flatnonzero(~goes).tolist() if fates[i] is None]
+            yield from (f"node:{s}.{i}: goes nowhere and has no fate" for i in lost)
 
 
 def _intervals(data: Data) -> Iterator[str]:

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gdlab.graph import Graph
 from gdlab.kernels import wgsl
-from gdlab.plan.plan import Buffer, Dispatch, ExecutionPlan, Group, Hazard, LineMap, Update
+from gdlab.plan.plan import Buffer, Dispatch, ExecutionPlan, Group, Hazard, LineMap, Target, Update
 from gdlab.plan.schedule import groups_of, hazards
+from gdlab.plan.source import source_hash
 from gdlab.view.columns import Json, ragged, sparse, words
-from gdlab.view.links import link
+from gdlab.view.links import Row, link, link_of_rows
 from gdlab.view.stages import Fates, family
 
 _FATES = {"dead": "dead", "aliased": "aliased", "merged": "folded", "folded": "literal", "operand view": "operand"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """One text of WGSL, and for each of its lines the nodes it computes, over all dispatches that run it."""
-
-    dispatch: Dispatch  # the first that runs it
-    text: str
-    nodes: dict[int, set[int]]  # 1-based line → nodes
-
-    @property
-    def lines(self) -> int:
-        return self.text.count("\n") + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +24,32 @@ class _Alike:
     """Dispatches that differ in buffers and nodes alone, such as those of layers: their text is joined once."""
 
     kernel: int
-    lines: LineMap  # of the first of them
-    first: tuple[int, ...]  # its nodes
-    places: list[set[int]]  # for each of these, the nodes that stand there in any of them
+    lines: LineMap  # of the first of them: 1-based line → its nodes
+    first: tuple[int, ...]  # the nodes of that first one, which may be of another plan
+    nodes: list[tuple[int, ...]]  # of each of this plan: where the first has one, each has one
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """One text of WGSL, and the dispatches that run it."""
+
+    dispatch: Dispatch  # the first that runs it
+    text: str
+    alike: list[_Alike]
+
+    @property
+    def lines(self) -> int:
+        return self.text.count("\n") + 1
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSection:
-    """The `plan` of a document, its links, and where each kernel's lines begin among all WGSL lines."""
+    """The `plan` of a document, its links (`texts`: the JSON of large ones, by `id()`), and where each kernel's lines
+    begin among all WGSL lines."""
 
     plan: Json
     links: list[Json]
+    texts: dict[int, str]
     wgsl_base: list[int]
     fates: Fates
 
@@ -73,8 +77,8 @@ def plan_section(plan: ExecutionPlan, update: Update | None, stage: int, optimiz
         "slots": _slots(plan, buffers),
         "memory": _memory(plan, buffers, intervals),
     }
-    links = _links(plan, stage, dispatches, len(buffers), kernels, kernel_of, base)
-    return PlanSection(section, links, base[:-1], _fates(plan))
+    links, texts = _links(plan, stage, dispatches, len(buffers), kernels, kernel_of, base)
+    return PlanSection(section, links, texts, base[:-1], _fates(plan))
 
 
 def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[Group]:
@@ -98,19 +102,33 @@ def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[
         nodes = _nodes_of(d)
         shape = _shape_of(d, nodes)
         if shape not in alike:
-            text, line_map = wgsl(d, plan.target)
-            text = text.removesuffix("\n")
+            text, line_map, first = _text(_Asked(shape, plan.target, d, nodes))
             kernel = known.setdefault((text, d.workgroup_size), len(kernels))
             if kernel == len(kernels):
-                kernels.append(_Kernel(d, text, {}))
-            alike[shape] = _Alike(kernel, line_map, nodes, [set() for _ in nodes])
+                kernels.append(_Kernel(d, text, []))
+            alike[shape] = _Alike(kernel, line_map, first, [])
+            kernels[kernel].alike.append(alike[shape])
         one = alike[shape]
-        for place, node in zip(one.places, nodes, strict=True):
-            place.add(node)
+        one.nodes.append(nodes)
         kernel_of.append(one.kernel)
-    for one in alike.values():
-        _add_lines(kernels[one.kernel], one)
     return kernels, kernel_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A text that is asked for: equal for all dispatches that are alike, in other documents too."""
+
+    shape: Hashable
+    target: Target
+    dispatch: Dispatch = field(compare=False)
+    nodes: tuple[int, ...] = field(compare=False)
+
+
+@lru_cache(maxsize=1024)
+def _text(asked: _Asked) -> tuple[str, LineMap, tuple[int, ...]]:
+    """The text of the first dispatch that asked, its lines and nodes: a cell that runs again changes few kernels."""
+    text, lines = wgsl(asked.dispatch, asked.target)
+    return text.removesuffix("\n"), lines, asked.nodes
 
 
 def _nodes_of(d: Dispatch) -> tuple[int, ...]:
@@ -120,33 +138,16 @@ def _nodes_of(d: Dispatch) -> tuple[int, ...]:
         *(p.node for p in d.prologue),
         *(p.node for p in d.epilogue),
         *(c.node for c in cores if c is not None),
+        *(c.node for c in (d.ranges.columns if d.ranges else ())),
         *d.origin,
     )
 
 
 def _shape_of(d: Dispatch, nodes: Sequence[int]) -> Hashable:
-    """What the text depends on; buffers and nodes count only by which of them are the same."""
-    buffers = [o.buffer for o in d.operands] + [d.output, *d.in_place]
-    return (
-        d.kernel, d.label, d.output_type, d.scalars, d.workgroups, d.workgroup_size, d.params, d.variant,
-        _ordinals(buffers), _ordinals(nodes), len(d.prologue),
-        tuple((o.shape, o.access, o.extent) for o in d.operands),
-        tuple((p.op, p.expr, p.names, p.args, p.attrs) for p in (*d.prologue, *d.epilogue)),
-        tuple(None if core is None else replace(core, node=0) for core in (d.reduce, d.matmul, d.gather, d.custom)),
-    )  # fmt: skip
-
-
-def _ordinals(ids: Sequence[int]) -> tuple[int, ...]:
-    place: dict[int, int] = {}
-    return tuple(place.setdefault(i, len(place)) for i in ids)
-
-
-def _add_lines(kernel: _Kernel, alike: _Alike) -> None:
-    """Put the nodes of all dispatches that are alike on the lines that they share."""
-    at = dict(zip(alike.first, alike.places, strict=True))
-    for line, nodes in alike.lines:
-        if nodes:
-            kernel.nodes.setdefault(line, set()).update(*(at.get(i, {i}) for i in nodes))
+    """What the text and its lines depend on; nodes count only by which of them are the same."""
+    written = d.source_hash or source_hash(d)  # an update's have none
+    first = dict(zip(reversed(nodes), range(len(nodes) - 1, -1, -1), strict=True))
+    return written, len(d.prologue), tuple([o.shape for o in d.operands]), tuple([first[n] for n in nodes])
 
 
 def _kernel_table(kernels: Sequence[_Kernel]) -> Json:
@@ -162,8 +163,14 @@ def _kernel_table(kernels: Sequence[_Kernel]) -> Json:
         "bindings": [_bindings(d) for d in first],
         "variant": words([d.variant for d in first]),
         "variant_reason": words([d.variant_reason for d in first]),
-        "boilerplate": [_runs([n for n in range(1, k.lines + 1) if n not in k.nodes]) for k in kernels],
+        "boilerplate": [_runs(_plain_lines(k)) for k in kernels],
     }
+
+
+def _plain_lines(kernel: _Kernel) -> list[int]:
+    """The lines that compute no node."""
+    computed = {line for one in kernel.alike for line, nodes in one.lines if nodes}
+    return [n for n in range(1, kernel.lines + 1) if n not in computed]
 
 
 _FAMILY = {
@@ -177,7 +184,7 @@ def _bindings(d: Dispatch) -> list[Json]:
     found: list[Json] = []
     for index, (buffer, access) in enumerate(d.bindings):
         operands = [k for k, o in enumerate(d.operands) if o.buffer == buffer]
-        role = "result" if buffer == d.output else "in place" if buffer in d.in_place else ""
+        role = "result" if buffer in d.outputs else "in place" if buffer in d.in_place else ""
         role = role or f"operand {', '.join(map(str, operands))}"
         found.append({"index": index, "access": "read" if access == "r" else "read_write", "role": role})
     if d.scalars:
@@ -320,16 +327,11 @@ def _links(
     kernels: Sequence[_Kernel],
     kernel_of: Sequence[int],
     base: Sequence[int],
-) -> list[Json]:
+) -> tuple[list[Json], dict[int, str]]:
     node, nodes, lines = f"node:{stage}", len(plan.graph), base[-1]
-    leaves = [(i, b) for i, b in plan.node_buffers if plan.memory.intervals[b].first < 0]
+    leaves = [(i, b) for i, b in plan.node_buffers.items() if plan.memory.intervals[b].first < 0]
     own = [(k, base[k] + line) for k, kernel in enumerate(kernels) for line in range(kernel.lines)]
-    computed = [
-        (i, base[k] + line - 1)
-        for k, kernel in enumerate(kernels)
-        for line, found in kernel.nodes.items()
-        for i in found
-    ]
+    computed, text = link_of_rows(node, "wgsl", *_computed(kernels, base, nodes))
     return [
         link(node, "dispatch", ((i, k) for k, d in enumerate(dispatches) for i in d.origin), nodes, len(dispatches)),
         link(
@@ -342,14 +344,56 @@ def _links(
         link(node, "interval", leaves, nodes, buffers),
         link("dispatch", "kernel", enumerate(kernel_of), len(dispatches), len(kernels)),
         link("kernel", "wgsl", own, len(kernels), lines),
-        link(node, "wgsl", computed, nodes, lines),
-    ]
+        computed,
+    ], {id(computed): text}
+
+
+def _computed(kernels: Sequence[_Kernel], base: Sequence[int], nodes: int) -> tuple[list[Row], list[Row]]:
+    """The WGSL lines of each node, and the nodes of each line: far more pairs than different rows."""
+    lines_of: list[list[Row]] = [[] for _ in range(nodes)]
+    nodes_of: list[list[set[int]]] = [[] for _ in range(base[-1])]
+    for kernel, start in zip(kernels, base, strict=False):
+        for one in kernel.alike:
+            at = dict(zip(one.first, map(set, zip(*one.nodes, strict=True)), strict=True))
+            own: dict[int, Row] = {}
+            for found, lines in _by_nodes(one.lines, start - 1).items():
+                there = at[found[0]].union(*(at[i] for i in found[1:]))
+                for line in lines:
+                    nodes_of[line].append(there)
+                for i in found:
+                    own[i] = own.get(i, ()) + lines
+            for i, row in own.items():
+                for n in at[i]:
+                    lines_of[n].append(row)
+    return _merged(lines_of), _merged(nodes_of)
+
+
+def _by_nodes(lines: LineMap, start: int) -> dict[Row, Row]:
+    """The lines, counted from `start`, that compute the same nodes."""
+    found: dict[Row, list[int]] = {}
+    for line, nodes in lines:
+        if nodes:
+            found.setdefault(nodes, []).append(start + line)
+    return {nodes: tuple(rows) for nodes, rows in found.items()}
+
+
+def _merged(rows: Iterable[Sequence[Collection[int]]]) -> list[Row]:
+    """For each row the union of its parts, in order; rows of the same parts are one object."""
+    known: dict[tuple[int, ...], Row] = {}  # by id(): whoever made the parts holds them
+    found = []
+    for parts in rows:
+        key = tuple(map(id, parts))
+        row = known.get(key)
+        if row is None:
+            row = known[key] = tuple(sorted(set().union(*parts)))
+        found.append(row)
+    return found
 
 
 def _fates(plan: ExecutionPlan) -> Fates:
     """What became of the nodes that have no buffer of their own."""
     fates: Fates = {}
-    for node, dispatch, reason in plan.fused_nodes:
+    for node, (dispatch, reason) in plan.fused_nodes.items():
         kind = _FATES.get(reason.partition(":")[0], "fused")
         into = f"dispatch:{dispatch}" if dispatch >= 0 else None
         fates[node] = {"kind": kind, "into": into, "reason": reason}

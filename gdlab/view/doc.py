@@ -12,13 +12,14 @@ from weakref import WeakKeyDictionary
 
 from gdlab.autodiff import AutodiffReport
 from gdlab.errors import GdlabError
-from gdlab.graph import Graph, no_collector, reachable
+from gdlab.graph import UPWARD, Graph, no_collector, reachable
 from gdlab.plan.plan import ExecutionPlan
 from gdlab.plan.update import update_of
 from gdlab.rewrite import OptimizeReport
 from gdlab.runner import Runner
 from gdlab.session import Session
-from gdlab.study import VIEWS, Study
+from gdlab.stepping import Earlier
+from gdlab.study import Study
 from gdlab.view import passes
 from gdlab.view.closure import problems
 from gdlab.view.columns import Json
@@ -34,6 +35,7 @@ from gdlab.view.values import overlays_of
 
 __all__ = ["FORMAT", "Document", "graph_doc", "load_doc", "read_doc", "study_doc"]
 
+_MOST_EARLIER_LOSSES = 400
 _MOST_LOSSES = 20_000
 _layouts: WeakKeyDictionary[Study, dict[str, Json]] = WeakKeyDictionary()  # a study's graphs do not change
 
@@ -247,7 +249,7 @@ class Draft:
             "notes": self.notes,
             "view": None,
         }
-        data["id"] = document_id(data)
+        data["id"] = document_id(data, self.plan.texts if self.plan else None)
         return Document(data)
 
 
@@ -271,10 +273,25 @@ def _device(study: Study) -> str:
 
 
 def _runs(study: Study) -> list[Json]:
-    """The run of the study's session, if it has one that made a step."""
-    if not study.has_session or study.session.step_count == 0:
+    """The runs of the study's session that a reset ended, then the present one if it made a step."""
+    if not study.has_session:
         return []
-    return [run_json(study.session, study.runner, f"run{study.rev}")]
+    runner, now = study.runner, [run_json(study.session, study.runner, f"run{study.rev}")]
+    runs = [_earlier_json(now[0], run, f"earlier{i}") for i, run in enumerate(runner.earlier)]
+    return runs + (now if study.session.step_count else [])
+
+
+def _earlier_json(now: Json, run: Earlier, key: str) -> Json:
+    """A run that a reset ended: its losses, and the update rule as its `label`."""
+    losses = decimated(run.losses, _MOST_EARLIER_LOSSES)
+    return now | {
+        "key": key,
+        "label": run.options,
+        "loss": [[step, passes.number(loss)] for step, loss in losses],
+        "truncated": len(losses) < len(run.losses),
+        "counters": dict.fromkeys(now["counters"], 0) | {"steps": run.losses[-1][0]},
+        "events": [],
+    }
 
 
 def run_json(session: Session, runner: Runner, key: str) -> Json:
@@ -313,5 +330,5 @@ def decimated(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int,
     return kept if kept[-1] == points[-1] else [*kept, points[-1]]
 
 
-VIEWS["doc"] = study_doc
-VIEWS["save"] = save
+UPWARD["doc"] = study_doc
+UPWARD["save"] = save

@@ -148,8 +148,8 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def document_id(data: Mapping[str, Any]) -> str:
-    """The `id` of a document."""
+def document_id(data: Mapping[str, Any], links: Mapping[int, str] | None = None) -> str:
+    """The `id` of a document: a hash of its canonical JSON. `links`: that of some of its links, by their `id()`."""
     hashed = {key: data[key] for key in _HASHED}
     hashed["stages"] = [
         {**{k: v for k, v in stage.items() if k != "layouts"}, "nodes": {**stage["nodes"], "cost_seconds": None}}
@@ -158,7 +158,16 @@ def document_id(data: Mapping[str, Any]) -> str:
     hashed["passes"] = [
         {**one, "seconds": None, "report": _without_times(one["report"], drop=True)} for one in data["passes"]
     ]
-    return hashlib.sha256(canonical(hashed)).hexdigest()[:16]
+    made = hashlib.sha256()
+    for start, key in zip(("{", *[","] * len(hashed)), sorted(hashed), strict=False):
+        made.update(f'{start}"{key}":'.encode())
+        if key == "links" and links:
+            texts = [links[id(each)].encode() if id(each) in links else canonical(each) for each in hashed["links"]]
+            made.update(b"[" + b",".join(texts) + b"]")
+        else:
+            made.update(canonical(hashed[key]))
+    made.update(b"}")
+    return made.hexdigest()[:16]
 
 
 def _timeless(data: Json) -> Json:
@@ -174,13 +183,13 @@ def _timeless(data: Json) -> Json:
 def _without_times(value: Any, drop: bool) -> Any:
     """`value` with measured times dropped, or set to 0."""
     if isinstance(value, list):
-        return [_without_times(v, drop) for v in value]
+        return [_without_times(v, drop) if isinstance(v, (list, dict)) else v for v in value]
     if not isinstance(value, dict):
         return value
-    found = {}
+    found: Json = {}
     for key, each in value.items():
         if not key.endswith(_TIMES):
-            found[key] = _without_times(each, drop)
+            found[key] = _without_times(each, drop) if isinstance(each, (list, dict)) else each
         elif not drop:
             found[key] = _zero(each)
     return found

@@ -64,19 +64,16 @@ class Scene:
 
 def plain(text: str) -> str:
     """Text for an SVG element or attribute: nothing in it is markup, and control characters are visible."""
-    return "".join(_ESCAPED.get(c) or _visible(c) for c in text)
+    return text.translate(_SHOWN)
 
 
-_ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
-
-
-def _visible(c: str) -> str:
-    code = ord(c)
-    if code < 0x20:
-        return chr(0x2400 + code)  # control pictures
-    if 0x7F <= code < 0xA0:
-        return "\u2421"
-    return "\ufffd" if 0xD800 <= code < 0xE000 or code & 0xFFFE == 0xFFFE else c
+_SHOWN: dict[int, str] = {
+    **{code: chr(0x2400 + code) for code in range(0x20)},  # control pictures
+    **dict.fromkeys(range(0x7F, 0xA0), "\u2421"),
+    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),  # halves of pairs
+    **dict.fromkeys((plane + end for plane in range(0, 0x110000, 0x10000) for end in (0xFFFE, 0xFFFF)), "\ufffd"),
+    ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;", ord('"'): "&quot;",
+}  # fmt: skip
 
 
 def text(content: str, at: str, width: float, attributes: str = "") -> str:

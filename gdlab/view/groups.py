@@ -101,21 +101,22 @@ def _calls(graph: Graph) -> tuple[list[_Call], list[int]]:
 def _chains(graph: Graph) -> list[list[Location]]:
     """The places that lead to each node, outermost first, from the innermost function that all of them lie in: what is
     around it (a cell's module, a test runner) says nothing about the graph."""
-    found = [
-        [at for at in graph.source(node.id) if at.function == "<module>" or at.function[0] != "<"] for node in graph
-    ]
-    named = [{(at.file, at.function) for at in chain} for chain in found if chain]
-    common = set.intersection(*named) if named else set()
+    found = [[at for at in chain if at.function == "<module>" or at.function[0] != "<"] for chain in graph.sources()]
+    # id(): the nodes of one call share its places
+    named = {id(at): (at.file, at.function) for chain in found for at in chain}
+    common = set.intersection(*({named[id(at)] for at in chain} for chain in found if chain)) if named else set()
     cut = []
     for chain in found:
-        base = next((k for k, at in enumerate(chain) if (at.file, at.function) in common), len(chain) - 1)
+        base = next((k for k, at in enumerate(chain) if named[id(at)] in common), len(chain) - 1)
         cut.append(chain[base::-1] if chain else [])
     return cut
 
 
 def _goes_on(call: _Call, parent: int, caller: Location, at: Location) -> bool:
     """Whether a node at this place belongs to the call: one that is back at its first place is the next call."""
-    return call.parent == parent and call.caller == caller and (at != call.first or call.last == call.first)
+    if call.parent != parent or (call.caller is not caller and call.caller != caller):
+        return False
+    return (at is not call.first and at != call.first) or call.last == call.first
 
 
 def _numbered(graph: Graph, calls: Sequence[_Call], kept: Sequence[int], inner: Sequence[int]) -> Groups:

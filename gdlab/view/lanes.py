@@ -63,7 +63,11 @@ def lanes(nodes: Sequence[Drawn]) -> Layout:
 
 def _numbers(nodes: Sequence[Drawn]) -> list[int]:
     """The lane of every op: the one it names, or the next of its kind such that no edge goes left; leaves have 0."""
-    named = [0 if node.leaf else _number(node.lane, u) for u, node in enumerate(nodes)]
+    of_name: dict[str, int] = {}
+    for u, node in enumerate(nodes):
+        if not node.leaf and node.lane not in of_name:
+            of_name[node.lane] = _number(node.lane, u)
+    named = [0 if node.leaf else of_name[node.lane] for node in nodes]
     number: list[int] = []
     for u, node in enumerate(nodes):
         least = max((number[a] for a in node.inputs if a < u), default=0)

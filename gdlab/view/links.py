@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gdlab.errors import ArgumentError
-from gdlab.view.columns import Json, Table
+from gdlab.view.columns import Json, Table, ragged
 
 _PARTS = {"line": 1, "node": 2, "edge": 3, "step": 2, "rule": 2, "kernel": 1, "dispatch": 1, "interval": 1, "wgsl": 2}
 _ENTITY = re.compile(r"(\w+):(\d+(?:\.\d+)*)")
@@ -29,6 +30,23 @@ def link(a: str, b: str, pairs: Iterable[tuple[int, int]], count_a: int, count_b
     x, y = np.divmod(both[np.diff(both, prepend=-1) > 0], max(1, count_b))  # each once
     turned = np.argsort(y, kind="stable")
     return {"a": a, "b": b, "out": _rows(x, y, count_a), "back": _rows(y[turned], x[turned], count_b)}
+
+
+Row = tuple[int, ...]
+
+
+def link_of_rows(a: str, b: str, out: Sequence[Row], back: Sequence[Row]) -> tuple[Json, str]:
+    """The link whose rows are known (ascending, each id once, `back` the transpose of `out`), and its canonical JSON:
+    cheap to write here, where rows that repeat are one object."""
+    made = {"a": a, "b": b, "out": ragged(out), "back": ragged(back)}
+    return made, f'{{"a":{json.dumps(a)},"b":{json.dumps(b)},"back":{_text(back)},"out":{_text(out)}}}'
+
+
+def _text(rows: Sequence[Row]) -> str:
+    """The canonical JSON of `ragged(rows)`."""
+    lengths = list(accumulate(map(len, rows), initial=0))
+    texts = {key: ",".join(map(str, row)) for key, row in {id(row): row for row in rows if row}.items()}
+    return f'{{"ids":[{",".join([texts[id(row)] for row in rows if row])}],"start":[{",".join(map(str, lengths))}]}}'
 
 
 def _rows(of: Ints, ids: Ints, count: int) -> Json:

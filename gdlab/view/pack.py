@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from gdlab.view.columns import TABLES, Json, column
@@ -57,7 +58,7 @@ def _column(raw: Any, count: int, absent: Any) -> Any:
     if isinstance(raw, dict) and ("start" in raw or "words" in raw):
         return raw
     values = column(raw, count, absent)
-    texts = [json.dumps(v, sort_keys=True) for v in values]
+    texts = _texts(values)
     known = {text: i for i, text in enumerate(dict.fromkeys(texts))}
     shared = sum(map(len, known)) + len(known) + count * (len(str(len(known))) + 1)
     plain = sum(map(len, texts)) + count
@@ -68,6 +69,21 @@ def _column(raw: Any, count: int, absent: Any) -> Any:
     return values if plain < sparse else raw
 
 
+def _texts(values: Sequence[Any]) -> list[str]:
+    """The JSON of each value; each different one is written once."""
+    kinds = set(map(type, values))
+    if len(kinds) == 1 and kinds <= {int, str}:  # of other types equal values may be written differently
+        write = str if int in kinds else encode_basestring_ascii
+        written = {value: write(value) for value in set(values)}
+        return [written[value] for value in values]
+    by_id = {id(value): value for value in values}
+    texts = {key: "null" if value is None else _ENCODER.encode(value) for key, value in by_id.items()}
+    return [texts[id(value)] for value in values]
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True)
+
+
 # passes --------------------------------------------------------------------------------------------------------------
 def _report(one: Json) -> Json:
     """Where many were missed, what follows from the rest of the record is left out."""
@@ -75,7 +91,10 @@ def _report(one: Json) -> Json:
     missed = report.get("missed") or []
     if len(missed) < LARGE:
         return report  # type: ignore[no-any-return]
-    kept = [{k: v for k, v in m.items() if v != _follows(one, m).get(k, _NOTHING)} for m in missed]
+    kept = []
+    for m in missed:
+        follows = _follows(one, m)
+        kept.append({k: v for k, v in m.items() if k not in follows or v != follows[k]})
     return {**report, "missed": kept}
 
 
@@ -85,9 +104,6 @@ def _told(one: Json) -> Json:
     if len(missed) < LARGE:
         return report  # type: ignore[no-any-return]
     return {**report, "missed": [{**_follows(one, m), **m} for m in missed]}
-
-
-_NOTHING = object()
 
 
 def _follows(one: Json, missed: Json) -> Json:

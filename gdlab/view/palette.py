@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 Theme = Literal["light", "dark"]
@@ -101,6 +102,7 @@ class FamilyInk:
     border: str
 
 
+@cache
 def family_ink(family: str, theme: Theme) -> FamilyInk:
     """The colours of a family's nodes on the canvas of a theme."""
     known = FAMILIES[family]
@@ -109,6 +111,7 @@ def family_ink(family: str, theme: Theme) -> FamilyInk:
     return FamilyInk(known.letter, full, mix(full, bg, FILL[theme]), mix(full, bg, BORDER))
 
 
+@cache
 def lane_tint(lane: str, theme: Theme) -> str:
     """The column behind a lane: `forward`, `adjoint` or `optimizer`."""
     return mix(family_ink(LANE_FAMILY[lane], theme).full, INK[theme].bg, LANE_TINT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from gdlab.autodiff import AutodiffReport
@@ -109,7 +109,7 @@ _PLAIN = (
 
 
 def _fields(record: Any) -> Json:
-    return {f.name: clean(getattr(record, f.name)) for f in fields(record)}
+    return {name: clean(getattr(record, name)) for name in record.__dataclass_fields__}
 
 
 def rule_sources(report: OptimizeReport) -> Json:
@@ -196,6 +196,8 @@ def carried_lines(lines: Sequence[int], images: Pairs, count: int) -> list[int]:
 
 def clean(value: Any) -> Any:
     """A report as plain JSON: tuples as lists, keys as text, non-finite floats as words."""
+    if type(value) in _PLAIN_TYPES:
+        return value
     match value:
         case dict():
             return {str(k): clean(v) for k, v in value.items()}
@@ -207,6 +209,9 @@ def clean(value: Any) -> Any:
             return value
         case _:
             return str(value)
+
+
+_PLAIN_TYPES = frozenset({bool, int, str, type(None)})
 
 
 def number(value: float) -> float | str:

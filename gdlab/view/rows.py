@@ -147,9 +147,10 @@ def _order(units: _Units) -> None:
         up = sweep % 2 == 1
         near = units.below if up else units.above
         for row in reversed(units.rows) if up else units.rows:
-            row.sort(key=lambda u: (units.depth[u], _middle([at[v] for v in near[u]]) if near[u] else 2 * at[u]))
-            for i, u in enumerate(row):
-                at[u] = i
+            if len(row) > 1:
+                row.sort(key=lambda u: (units.depth[u], _middle([at[v] for v in near[u]]) if near[u] else 2 * at[u]))
+                for i, u in enumerate(row):
+                    at[u] = i
 
 
 def _middle(values: list[int]) -> int:
@@ -178,16 +179,16 @@ def _spread(units: _Units) -> None:
 
 def _wants(units: _Units, row: list[int], near: list[list[int]]) -> list[int] | None:
     """Where each box of a row wants to stand; None when none of them has a neighbour."""
-    x, anchor, width = units.x, units.anchor, units.width
+    width = units.width
+    if len(row) == 1:  # nearly all rows of deep graphs
+        return [_want(units, row[0], near[row[0]])] if near[row[0]] else None
     wants: list[int] = []
     first = next((i for i, u in enumerate(row) if near[u]), -1)
     if first < 0:
         return None
     for u in row[first:]:
         if near[u]:
-            middle = _middle([2 * (x[v] + anchor[v]) for v in near[u]])
-            # 15/16 pulls to the axis: without it deep graphs drift sideways.
-            wants.append((15 * middle // 16 - 4 * anchor[u]) // 4)
+            wants.append(_want(units, u, near[u]))
             last = u
         else:
             wants.append(wants[-1] + width[last] + GX)
@@ -199,11 +200,21 @@ def _wants(units: _Units, row: list[int], near: list[list[int]]) -> list[int] | 
     return wants
 
 
+def _want(units: _Units, u: int, near: list[int]) -> int:
+    """Where a box stands with its anchor amid those of its neighbours."""
+    middle = _middle([2 * (units.x[v] + units.anchor[v]) for v in near])
+    # 15/16 pulls to the axis: without it deep graphs drift sideways.
+    return (15 * middle // 16 - 4 * units.anchor[u]) // 4
+
+
 def _settle(units: _Units, row: list[int], wants: list[int] | None) -> None:
     """The middle between packing from the left and packing from the right: neither overlaps, so it does not."""
     if wants is None:
         return
     x, width = units.x, units.width
+    if len(row) == 1:
+        x[row[0]] = wants[0]
+        return
     low = []
     free = wants[0]
     for u, want in zip(row, wants, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import PurePath
@@ -57,13 +57,17 @@ class Sources:
 def sources_of(graph: Graph, cells: Mapping[str, str]) -> Sources:
     """The sources of a written graph; a node that no call wrote reaches its line of the graph's own text."""
     found = Sources()
-    calls = [graph.source(node.id) for node in graph]
-    place = _places(found, calls, cells)
-    row_of: dict[tuple[Location, ...], int] = {}
+    calls = graph.sources()
+    # id(): the nodes of one call share its places, which are slow to compare; equal ones are told apart by value once
+    distinct = list({id(at): at for chain in calls for at in chain}.values())
+    same = {at: at for at in reversed(distinct)}
+    shared = {id(at): same[at] for at in distinct}
+    place = _places(found, distinct, cells)
+    row_of: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
     text = -1
     for node, chain in zip(graph, calls, strict=True):
         if chain:
-            found.of_node.append(_rows(found, chain, place, row_of))
+            found.of_node.append(_rows(found, [shared[id(at)] for at in chain], place, row_of))
             continue
         if text < 0:
             text = found.add("generated", "graph text", str(graph), language="text")
@@ -73,30 +77,26 @@ def sources_of(graph: Graph, cells: Mapping[str, str]) -> Sources:
 
 def _rows(
     found: Sources,
-    chain: tuple[Location, ...],
+    chain: Sequence[Location],
     place: Callable[[Location], int],
-    row_of: dict[tuple[Location, ...], int],
+    row_of: dict[tuple[int, tuple[int, ...]], tuple[int, ...]],
 ) -> tuple[int, ...]:
     """The rows of a call and its callers, innermost first; the same call from another caller is another row."""
     rows: tuple[int, ...] = ()
-    for depth in range(len(chain) - 1, -1, -1):
-        part = chain[depth:]
-        if part not in row_of:
-            here = part[0]
-            row_of[part] = len(found.rows)
+    for here in reversed(chain):
+        inner = row_of.get((id(here), rows))
+        if inner is None:
+            inner = row_of[id(here), rows] = (len(found.rows), *rows)
             found.rows.append((place(here), here.line, here.col, here.end_line, here.end_col, rows))
-        rows = (row_of[part], *rows)
+        rows = inner
     return rows
 
 
-def _places(
-    found: Sources, calls: Iterable[tuple[Location, ...]], cells: Mapping[str, str]
-) -> Callable[[Location], int]:
-    """Add the sources that these calls stand in; the answer gives the source of a location."""
+def _places(found: Sources, locations: Iterable[Location], cells: Mapping[str, str]) -> Callable[[Location], int]:
+    """Add the sources that these locations stand in; the answer gives the source of each."""
     used: dict[str, set[int]] = {}
-    for chain in calls:
-        for at in chain:
-            used.setdefault(at.file, set()).update(range(at.line, max(at.line, at.end_line) + 1))
+    for at in locations:
+        used.setdefault(at.file, set()).update(range(at.line, max(at.line, at.end_line) + 1))
     blocks: dict[str, list[tuple[int, int]]] = {}  # (last line, source)
     for file, lines in sorted(used.items(), key=lambda item: item[0] not in cells):
         if file in cells:

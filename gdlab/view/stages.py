@@ -47,30 +47,54 @@ class Stage:
         return Stage(key, role, title, parent, graph, keys, ["forward"] * len(graph), [-1] * len(graph), loss)
 
 
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """The attributes of a node in the two ways that a document needs: as JSON, and as text that is equal only where
+    they are equal bit by bit (of a constant its digest)."""
+
+    json: Json
+    text: str
+
+
 @dataclass(slots=True)
 class Shared:
-    """What all stages of a document have in common: the rows of `types`, and what each kind of node costs."""
+    """What all stages of a document have in common: the rows of `types`, attributes, and what each kind of node costs.
+
+    Types and attributes are known by `id()`: passes hand the objects on, and the graphs of the stages keep them alive.
+    """
 
     types: dict[TensorType, int] = field(default_factory=dict)
+    rows: dict[int, int] = field(default_factory=dict)
+    attrs: dict[int, Spelled] = field(default_factory=dict)
     work: dict[Hashable, tuple[int, int, float]] = field(default_factory=dict)
     hashes: dict[Hashable, str] = field(default_factory=dict)
 
-    def type(self, type: TensorType) -> int:
-        """The row of a type."""
-        return self.types.setdefault(type, len(self.types))
+    def types_of(self, graph: Graph) -> list[int]:
+        """The row of every node's type."""
+        for key, type in {id(node.type): node.type for node in graph}.items():
+            if key not in self.rows:
+                self.rows[key] = self.types.setdefault(type, len(self.types))
+        return [self.rows[id(node.type)] for node in graph]
 
-    def costs(self, graph: Graph, types: Sequence[int]) -> list[tuple[int, int, float]]:
+    def attrs_of(self, graph: Graph) -> list[Spelled]:
+        """The attributes of every node."""
+        for key, attrs in {id(node.attrs): node.attrs for node in graph}.items():
+            if key not in self.attrs:
+                text = repr([(k, v.digest if isinstance(v, ConstantData) else v) for k, v in attrs])
+                self.attrs[key] = Spelled({k: attr_json(v) for k, v in attrs}, text)
+        return [self.attrs[id(node.attrs)] for node in graph]
+
+    def costs(self, graph: Graph, types: Sequence[int], attrs: Sequence[Spelled]) -> list[tuple[int, int, float]]:
         """(flops, bytes moved, seconds) of every node, whose type is a row of `types`: nodes of one op, attributes and
         types cost the same."""
-        found = []
-        for node, own in zip(graph, types, strict=True):
-            kind = node.op, node.attrs, own, *[types[i] for i in node.inputs]
-            known = self.work.get(kind)
-            if known is None:
-                known = cost.flops(node, graph), cost.bytes_moved(node, graph), cost.seconds(node, graph)
-                self.work[kind] = known
-            found.append(known)
-        return found
+        kinds = [
+            (node.op, own.text, type, *[types[i] for i in node.inputs])
+            for node, own, type in zip(graph, attrs, types, strict=True)
+        ]
+        for kind, node in dict(zip(kinds, graph, strict=True)).items():
+            if kind not in self.work:
+                self.work[kind] = cost.flops(node, graph), cost.bytes_moved(node, graph), cost.seconds(node, graph)
+        return [self.work[kind] for kind in kinds]
 
     def table(self) -> Json:
         """The table of types."""
@@ -115,27 +139,31 @@ def display_names(graph: Graph) -> list[str]:
     seen: Counter[str] = Counter()
     names = []
     for node in graph:
-        seen[node.name] += 1
-        again = node.name and seen[node.name] > 1
-        names.append(f"{node.name}#{seen[node.name]}" if again else node.name)
+        name = node.name
+        if name:
+            seen[name] += 1
+            if seen[name] > 1:
+                name = f"{name}#{seen[name]}"
+        names.append(name)
     return names
 
 
 def _nodes(stage: Stage, shared: Shared) -> Json:
     graph = stage.graph
-    types = [shared.type(node.type) for node in graph]
-    work = shared.costs(graph, types)
+    families = {op: family(op) for op in {node.op for node in graph}}
+    types, attrs = shared.types_of(graph), shared.attrs_of(graph)
+    work = shared.costs(graph, types, attrs)
     return {
         "count": len(graph),
         "key": list(stage.keys),
-        "hash": hashes(graph, types, shared.hashes),
+        "hash": hashes(graph, types, attrs, shared.hashes),
         "op": words([node.op for node in graph]),
-        "family": words([family(node.op) for node in graph]),
+        "family": words([families[node.op] for node in graph]),
         "name": sparse(display_names(graph), ""),
         "type": types,
         "inputs": ragged([node.inputs for node in graph]),
         "after": {},
-        "attrs": {str(node.id): {k: attr_json(v) for k, v in node.attrs} for node in graph if node.attrs},
+        "attrs": {str(i): own.json for i, own in enumerate(attrs) if own.json},
         "lane": words(stage.lane),
         "twin": sparse(stage.twin, -1),
         "group": sparse(stage.groups.of_node, -1) if stage.groups and stage.groups.rows else {},
@@ -219,21 +247,22 @@ def attr_json(value: Any) -> Any:
             return [attr_json(v) for v in value]
 
 
-def hashes(graph: Graph, types: Sequence[int], known: dict[Hashable, str]) -> list[str]:
+def hashes(graph: Graph, types: Sequence[int], attrs: Sequence[Spelled], known: dict[Hashable, str]) -> list[str]:
     """Equal for nodes of two documents that compute the same: op, attributes, type, hashes of the inputs, leaf name.
 
     `types` are rows of the types of the document; `known` holds what was worked out before: most nodes of a stage are
     in the one before, too.
     """
     found: list[str] = []
-    for node, type in zip(graph, types, strict=True):
-        attrs = [(k, v.digest if isinstance(v, ConstantData) else v) for k, v in node.attrs]
+    for node, type, own in zip(graph, types, attrs, strict=True):
         inputs = [found[i] for i in node.inputs]
-        kind = node.op, repr(attrs) if attrs else "", type, "" if inputs else node.name, *inputs
-        if kind not in known:
-            text = repr((node.op, attrs, node.type, inputs, "" if inputs else node.name))
-            known[kind] = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).hexdigest()
-        found.append(known[kind])
+        name = "" if inputs else node.name
+        kind = node.op, own.text, type, name, *inputs
+        made = known.get(kind)
+        if made is None:
+            text = f"({node.op!r}, {kind[1]}, {node.type!r}, {inputs!r}, {name!r})"
+            made = known[kind] = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).hexdigest()
+        found.append(made)
     return found
 
 

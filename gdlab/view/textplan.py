@@ -150,7 +150,8 @@ def session(document: Document) -> Lines:
         yield f"no session yet: %graph_run {document.data['title']} 100, or study.run(100)"
     for run in runs:
         counters, loss = run["counters"], run["loss"]
-        yield f"{run['key']}: {run['device']}, {run['adapter']}"
+        label = f"; {run['label']}" if run.get("label") else ""
+        yield f"{run['key']}: {run['device']}, {run['adapter']}{label}"
         yield f"  {', '.join(f'{name} {whole(counters[name])}' for name in sorted(counters))}"
         yield f"  memory: {run['memory']['text']}"
         if loss:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gdlab.nodevalues import told
 from gdlab.study import Study
+from gdlab.summary import told
 from gdlab.view.columns import Json
 
 # Those that every document has (the page works them out from its nodes), then those that a study may add.

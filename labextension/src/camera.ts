@@ -1,18 +1,24 @@
 // Pan and zoom of a picture: a scroller, and a wrapper under a CSS transform. Cameras of one group share their scale.
 
 import type { Rect } from "./cells.ts";
-import { h } from "./dom.ts";
+import { MANY, type Picture } from "./graph.ts";
+import { div, h } from "./dom.ts";
 
 const CLOSEST = 3,
   FARTHEST = 0.02,
   FIT_AT_LEAST = 0.8,
-  TALLEST = 524;
+  TALLEST = 524,
+  NAMES = 24, // the line with the names of the lanes
+  TOO_WIDE = 4; // panes: of such a picture a part says nothing
 const STEP = 1.25;
+
+/** What the scale stands for: all of the picture, what can be read of it, or what a person chose. */
+type Zoom = "all" | "readable" | "free";
 
 export class CameraGroup {
   zoom = 1;
-  #fitting = true;
-  #least = FIT_AT_LEAST;
+  state: Zoom = "readable";
+  #wish: Zoom | null = null;
   readonly #cameras = new Set<Camera>();
 
   add(camera: Camera): void {
@@ -23,31 +29,26 @@ export class CameraGroup {
     this.#cameras.delete(camera);
   }
 
-  /** As large as fits, never above 1 and never below .8: then the panes scroll. Asked again: all of it, however small. */
+  /** Back and forth between all of it, however small, and what can be read: at most 1, at least .8, then the panes scroll. */
   fit(): void {
-    this.#least = this.#fitting && this.#least === FIT_AT_LEAST ? FARTHEST : FIT_AT_LEAST;
-    this.#fitting = true;
+    this.#wish = this.#wish === "readable" ? "all" : "readable";
     this.refit();
     this.#cameras.forEach(camera => camera.refound());
   }
 
   refit(): void {
-    if (!this.#fitting) return;
     const shown = [...this.#cameras].filter(camera => camera.el.clientWidth > 0);
-    const fits = shown.map(camera => Math.min(camera.el.clientWidth / camera.width, TALLEST / camera.height, 1));
-    this.#set(
-      Math.max(
-        this.#least,
-        fits.reduce((a, b) => Math.min(a, b), 1),
-      ),
-    );
+    if (this.#wish === "free" || shown.length === 0) return;
+    const whole = shown.reduce((least, { el, width, height, head }) => Math.min(least, el.clientWidth / width, (TALLEST - head) / height), 1);
+    this.#wish ??= shown.some(({ el, width }) => width > TOO_WIDE * el.clientWidth) ? "all" : "readable";
+    this.state = whole < FIT_AT_LEAST ? this.#wish : "all";
+    this.#set(Math.max(this.state === "all" ? FARTHEST : FIT_AT_LEAST, whole));
     shown.forEach(camera => camera.center());
   }
 
   zoomBy(factor: number, at?: { camera: Camera; x: number; y: number }): void {
-    this.#fitting = false;
-    const zoom = Math.min(CLOSEST, Math.max(FARTHEST, this.zoom * factor));
-    this.#set(zoom, at);
+    this.state = this.#wish = "free";
+    this.#set(Math.min(CLOSEST, Math.max(FARTHEST, this.zoom * factor)), at);
   }
 
   #set(zoom: number, at?: { camera: Camera; x: number; y: number }): void {
@@ -58,6 +59,9 @@ export class CameraGroup {
 
 export class Camera {
   readonly el: HTMLDivElement;
+  readonly width: number;
+  readonly height: number;
+  readonly head: number;
   readonly #world: HTMLDivElement;
   readonly #sizer: HTMLDivElement;
   readonly #observer: ResizeObserver;
@@ -68,16 +72,18 @@ export class Camera {
 
   constructor(
     readonly group: CameraGroup,
-    picture: SVGSVGElement,
-    readonly width: number,
-    readonly height: number,
-    private readonly many: boolean,
-    private readonly axis: number,
-    private readonly look: (seen: Rect, zoom: number) => void,
+    readonly picture: Picture,
+    label: string,
+    private readonly redrawn: () => void,
   ) {
-    this.#world = h("div", { class: "gd-world" }, picture);
-    this.#sizer = h("div", { class: "gd-sizer" }, this.#world);
-    this.el = h("div", { class: "gd-camera gd-scroll" }, this.#sizer);
+    this.width = picture.width;
+    this.height = picture.height;
+    this.head = picture.lanes.length > 0 ? NAMES : 0;
+    // The names of lanes stay at the top, readable at every scale.
+    const names = picture.lanes.map(({ title, x }) => h("span", { style: `left:calc(${x}px*var(--gd-z))` }, title));
+    this.#world = div("gd-world", picture.svg);
+    this.#sizer = div("gd-sizer", this.head > 0 && div("gd-lanenames", names), this.#world);
+    this.el = h("div", { class: "gd-camera gd-scroll", role: "application", "aria-roledescription": "computation graph", "aria-label": label }, this.#sizer);
     this.el.addEventListener("wheel", event => this.#onWheel(event), { passive: false });
     this.el.addEventListener("pointerdown", event => this.#onDown(event));
     this.el.addEventListener("scroll", () => this.seen(), { passive: true });
@@ -101,12 +107,14 @@ export class Camera {
       factor = zoom / this.#scale;
     this.#scale = zoom;
     this.#world.style.transform = zoom === 1 ? "" : `scale(${zoom})`;
+    this.#sizer.style.setProperty("--gd-z", String(zoom));
     this.#sizer.style.width = `${this.width * zoom}px`;
-    this.#sizer.style.height = `${this.height * zoom}px`;
-    if (factor !== 1) this.el.scrollTo((scrollLeft + at.x) * factor - at.x, (scrollTop + at.y) * factor - at.y);
+    this.#sizer.style.height = `${this.head + this.height * zoom}px`;
+    if (factor !== 1) this.el.scrollTo((scrollLeft + at.x) * factor - at.x, (scrollTop + at.y - this.head) * factor - at.y + this.head);
     // Above 60 boxes small scales drop text; below, everything is always drawn.
     this.seen();
-    this.el.dataset.detail = !this.many || zoom >= 0.6 ? "full" : zoom >= 0.25 ? "op" : "shape";
+    this.el.dataset.zoom = this.group.state;
+    this.el.dataset.detail = this.picture.boxes <= MANY || zoom >= 0.6 ? "full" : zoom >= 0.25 ? "op" : "shape";
   }
 
   /** What part of the picture is in sight, in its own units. */
@@ -115,11 +123,11 @@ export class Camera {
       { scrollLeft, scrollTop, clientWidth, clientHeight } = this.el,
       left = scrollLeft / zoom,
       top = scrollTop / zoom;
-    return { left, top, right: left + (clientWidth || 1000) / zoom, bottom: top + (clientHeight || TALLEST) / zoom };
+    return { left, top, right: left + (clientWidth || 1000) / zoom, bottom: top + ((clientHeight || TALLEST) - this.head) / zoom };
   }
 
   seen(): void {
-    this.look(this.sight, this.group.zoom);
+    if (this.picture.look(this.sight, this.group.zoom)) this.redrawn();
   }
 
   inSight({ x, y }: { x: number; y: number }): boolean {
@@ -155,12 +163,12 @@ export class Camera {
     const frame = this.el.getBoundingClientRect(),
       { left, top } = this.sight;
     const inset = Math.max(0, (this.el.clientWidth - this.width * this.group.zoom) / 2);
-    return { x: left + (event.clientX - frame.left - inset) / this.group.zoom, y: top + (event.clientY - frame.top) / this.group.zoom };
+    return { x: left + (event.clientX - frame.left - inset) / this.group.zoom, y: top + (event.clientY - frame.top - this.head) / this.group.zoom };
   }
 
   /** A picture that is wider than its pane starts with its axis in the middle. */
   center(): void {
-    if (this.width * this.group.zoom > this.el.clientWidth) this.el.scrollLeft = this.axis * this.group.zoom - this.el.clientWidth / 2;
+    if (this.width * this.group.zoom > this.el.clientWidth) this.el.scrollLeft = this.picture.axis * this.group.zoom - this.el.clientWidth / 2;
   }
 
   #onWheel(event: WheelEvent): void {

@@ -1,5 +1,7 @@
 // Large pictures: only what stands in sight exists as elements. Space is cut into cells, each knows what reaches into it.
 
+import { put } from "./format.ts";
+
 export interface Rect {
   left: number;
   top: number;
@@ -28,9 +30,7 @@ export class Cells {
   ) {
     items.forEach((item, index) =>
       this.around(item, key => {
-        const known = this.cells.get(key);
-        if (known) known.push(index);
-        else this.cells.set(key, [index]);
+        put(this.cells, key, index);
       }),
     );
   }

@@ -2,7 +2,7 @@
 
 import { s } from "./dom.ts";
 import { sig, whole } from "./format.ts";
-import type { Point } from "./live.ts";
+import { extremes, type Point } from "./live.ts";
 
 /** Round numbers from low to high, at most about `most` of them: 1, 2, 2.5 or 5 times a power of ten apart. */
 export function ticks(low: number, high: number, most = 5): number[] {
@@ -62,10 +62,7 @@ export function decimated(points: readonly Point[], columns: number): readonly P
   const size = points.length / columns,
     kept: Point[] = [];
   for (let column = 0; column < columns; column++) {
-    const bucket = points.slice(Math.floor(column * size), Math.floor((column + 1) * size));
-    const low = bucket.reduce((a, b) => (b[1] < a[1] ? b : a)),
-      high = bucket.reduce((a, b) => (b[1] >= a[1] ? b : a));
-    kept.push(...(low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low]));
+    kept.push(...extremes(points.slice(Math.floor(column * size), Math.floor((column + 1) * size))));
   }
   if (kept.at(-1) !== points.at(-1)) kept.push(points.at(-1)!);
   return kept;
@@ -75,12 +72,22 @@ const RIGHT = 18,
   TOP = 12,
   BOTTOM = 24;
 
-export function drawChart(given: readonly Point[], wanted: number, width: number, height: number, log = false): SVGSVGElement {
-  const points = log ? given.map(([step, loss]): Point => [step, loss > 0 ? Math.log10(loss) : NaN]) : given,
+/** A run that a reset ended: a thin line, told apart by its dashes. */
+export interface Earlier {
+  label: string;
+  points: readonly Point[];
+}
+const DASHES = ["none", "5 3", "1.5 2.5", "9 3"];
+
+export function drawChart(given: readonly Point[], wanted: number, width: number, height: number, log = false, runs: readonly Earlier[] = []): SVGSVGElement {
+  const scaled = (points: readonly Point[]) => (log ? points.map(([step, loss]): Point => [step, loss > 0 ? Math.log10(loss) : NaN]) : points),
+    points = scaled(given),
+    earlier = runs.map(({ label, points }) => ({ label, points: scaled(points).filter(point => Number.isFinite(point[1])) })),
+    all = [points, ...earlier.map(run => run.points)],
     told = (value: number) => sig(log ? 10 ** value : value);
   const smooth = smoothed(points, Math.max(1, Math.min(20, points.length / 30)));
-  const [low, high] = robustRange(points.map(point => point[1]), log);
-  const most = Math.max(wanted, points.at(-1)?.[0] ?? 0, 1);
+  const [low, high] = robustRange(all.reverse().flatMap(run => run.map(point => point[1])), log);
+  const most = Math.max(wanted, 1, ...all.map(run => run.at(-1)?.[0] ?? 0));
   const ys = ticks(low, high, Math.max(2, Math.floor(height / 44))),
     xs = ticks(0, most, Math.max(2, Math.floor(width / 90)));
   const labels = ys.map(told),
@@ -116,6 +123,11 @@ export function drawChart(given: readonly Point[], wanted: number, width: number
     ...xs.map(tick =>
       s("text", { class: "gd-axis", x: x(tick), y: height - 6, "text-anchor": "middle" }, Number.isInteger(tick) ? whole(tick) : ""),
     ),
+    ...earlier.flatMap(({ label, points }, i) => [
+      s("path", { class: "gd-earlier", "stroke-dasharray": DASHES[i % 4], d: line(points) }),
+      s("path", { class: "gd-earlier", "stroke-dasharray": DASHES[i % 4], d: `M${width - RIGHT - 26} ${TOP + 26 + 14 * i - 4}h26` }),
+      s("text", { class: "gd-axis", x: width - RIGHT - 32, y: TOP + 26 + 14 * i, "text-anchor": "end" }, label),
+    ]),
     s("path", { class: "gd-raw", d: line(finite) }),
     s("path", { class: "gd-smooth", d: line(smooth) }),
     ...broken.map(([step]) => s("path", { class: "gd-broken", d: `M${x(step)} ${TOP}V${height - BOTTOM}` })),

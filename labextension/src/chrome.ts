@@ -1,11 +1,13 @@
 // The parts around the panes: top bar with tabs, the switch of panes where it is narrow, status line, help.
 
 import type { GraphDoc } from "./doc.ts";
-import { h, replace, type Child } from "./dom.ts";
+import { div, h, replace, span, type Child } from "./dom.ts";
 import { bytes } from "./format.ts";
+import { familyClass, LETTERS } from "./labels.ts";
 import { planFact } from "./panes/plan.ts";
 import { rewritesOf } from "./panes/rewrites.ts";
 import { chain } from "./select.ts";
+import type { State } from "./messages.ts";
 import type { Tools } from "./tools.ts";
 import { ARRANGEMENT, faceOf, TABS, type Action, type PaneKey, type Tab, type Ui } from "./state.ts";
 
@@ -73,16 +75,23 @@ const KEYS: [string, string][] = [
   ["?", "this help"],
 ];
 
+const SIGNS: [string, string][] = [
+  ["·····", "an edge from a parameter"],
+  ["- - -", "kept for the way back"],
+  ["\u25cf \u25a0 \u25c6 \u25cb", "a rule: the same bits, other roundings, sums in another order, an approximation"],
+];
+const pairs = (all: readonly [Child, Child][]): HTMLElement => h("dl", null, ...all.flatMap(([sign, does]) => [h("dt", null, sign), h("dd", null, does)]));
+
 export class Chrome {
   readonly root: HTMLDivElement;
-  readonly panes = h("div", { class: "gd-panes" });
+  readonly panes = div("gd-panes");
   readonly #tabs = new Map<Tab, HTMLButtonElement>();
   readonly #faces = h("div", { class: "gd-faces", role: "group", "aria-label": "pane" });
   readonly #source: HTMLButtonElement;
   readonly #helpButton: HTMLButtonElement;
   readonly #help: HTMLElement;
   readonly #chain = h("span", { class: "gd-chain", role: "group", "aria-label": "where the selection comes from and goes to" });
-  readonly #summary = h("span", { class: "gd-summaryline" });
+  readonly #summary = span("gd-summaryline");
   readonly #voice = h("div", { class: "gd-voice", role: "status", "aria-live": "polite" });
   #spoken = 0;
   #saying: ReturnType<typeof setTimeout> | undefined;
@@ -97,31 +106,29 @@ export class Chrome {
       const made = h(
         "button",
         {
-          type: "button",
           role: "tab",
           class: "gd-tab",
           "data-tab": key,
           on: { click: () => act({ do: "tab", tab: key }), keydown: (event: KeyboardEvent) => this.#walk(event, key) },
         },
         NAMES[key],
-        count[key] && h("span", { class: "gd-count" }, count[key]),
+        count[key] && span("gd-count", count[key]),
       );
       this.#tabs.set(key, made);
       return made;
     };
     this.#source = h(
       "button",
-      { type: "button", class: "gd-button gd-sourceswitch", "data-command": "source", on: { click: () => act({ do: "source" }) } },
+      { class: "gd-button gd-sourceswitch", "data-command": "source", on: { click: () => act({ do: "source" }) } },
       "Source",
     );
     this.#helpButton = h(
       "button",
       {
-        type: "button",
         class: "gd-button gd-helpbutton",
         "data-command": "help",
-        "aria-label": "keys",
-        title: "keys (?)",
+        "aria-label": "keys and signs",
+        title: "keys and signs (?)",
         on: { click: () => act({ do: "help", on: this.#help.hidden === true }) },
       },
       "?",
@@ -130,10 +137,12 @@ export class Chrome {
       "div",
       { class: "gd-help", role: "dialog", "aria-label": "keys", hidden: true },
       h("h3", null, "Keys"),
-      h("dl", null, ...KEYS.flatMap(([key, does]) => [h("dt", null, key), h("dd", null, does)])),
+      pairs(KEYS),
+      h("h4", null, "Signs"),
+      pairs([...Object.entries(LETTERS).map(([family, letter]): [Child, Child] => [h("b", { class: familyClass(family) }, letter), family]), ...SIGNS]),
     );
-    this.#summary.textContent = doc.summary;
-    this.#summary.title = doc.summary;
+    this.#summary.title = this.#summary.textContent = doc.summary;
+    tools.el.prepend(this.#source);
     this.root = h(
       "div",
       {
@@ -144,21 +153,16 @@ export class Chrome {
         "aria-label": `gdlab ${doc.title}`,
         "data-doc": doc.id,
       },
-      h(
-        "div",
-        { class: "gd-frame" },
-        h(
-          "div",
-          { class: "gd-bar" },
+      div("gd-frame",
+        div("gd-bar",
           h("strong", { class: "gd-title", title: doc.title }, doc.title || "graph"),
           h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, ...TABS.map(tab)),
-          this.#source,
           this.#helpButton,
         ),
         tools.el,
         this.#faces,
         this.panes,
-        h("div", { class: "gd-status" }, this.#summary, this.#chain),
+        div("gd-status", this.#summary, this.#chain),
         this.#help,
         this.#voice,
       ),
@@ -166,12 +170,14 @@ export class Chrome {
   }
 
   show(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
+    const moved = this.root.dataset.tab !== ui.tab;
     this.root.dataset.tab = ui.tab;
     this.root.toggleAttribute("data-source", ui.source);
     for (const [key, element] of this.#tabs) {
       element.setAttribute("aria-selected", String(key === ui.tab));
       element.tabIndex = key === ui.tab ? 0 : -1;
     }
+    if (moved) requestAnimationFrame(() => this.#bring(ui.tab));
     this.#source.setAttribute("aria-pressed", String(ui.source));
     this.#source.hidden = ui.tab !== "opt";
     this.#help.hidden = !ui.help;
@@ -207,7 +213,6 @@ export class Chrome {
         h(
           "button",
           {
-            type: "button",
             "aria-pressed": String(face === current),
             "data-face": face,
             on: { click: () => this.act({ do: "face", face }) },
@@ -218,13 +223,26 @@ export class Chrome {
     );
   }
 
+  /** Where not all tabs fit, the open one is in sight. */
+  #bring(tab: Tab): void {
+    const { offsetLeft, offsetWidth, parentElement: bar } = this.#tabs.get(tab)!,
+      at = offsetLeft - bar!.offsetLeft - 16;
+    bar!.scrollLeft = Math.max(Math.min(bar!.scrollLeft, at), at + offsetWidth + 64 - bar!.clientWidth);
+  }
+
+  /** A dot at the tab of the session says from every other tab how it is doing. */
+  live(state: State): void {
+    const tab = this.#tabs.get("session")!;
+    tab.dataset.state = state;
+    tab.title = state === "none" ? "" : `the session is ${state}`;
+  }
+
   #showChain(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
     const parts = ui.selected.length > 0 ? chain(doc, lit) : [];
     const link = (part: (typeof parts)[number]) =>
       h(
         "button",
         {
-          type: "button",
           class: "gd-link",
           title: part.title,
           on: {

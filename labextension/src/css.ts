@@ -1,6 +1,7 @@
 // The style sheet, inserted once per document (or shadow root), from the module itself.
 
 import base from "./base.css";
+import panes from "./panes.css";
 import parts from "./parts.css";
 import { VERSION } from "./version.ts";
 
@@ -10,6 +11,6 @@ export function insertStyle(el: HTMLElement): void {
   if (into.querySelector(`style[data-gdlab="${VERSION}"]`)) return;
   const style = document.createElement("style");
   style.dataset.gdlab = VERSION;
-  style.textContent = base + parts;
+  style.textContent = base + parts + panes;
   into.append(style);
 }

@@ -270,7 +270,7 @@ export function readDoc(raw: Json): GraphDoc {
     study: raw.study ? text(raw.study) : null,
     rev: Number(raw.rev ?? -1),
     title: text(raw.title),
-    summary: text(raw.summary),
+    summary: text(raw.summary).replaceAll("->", "→"),
     producer: (raw.producer ?? {}) as Json,
     types: records(table(raw.types), { text: "", shape: [] as number[], dtype: "", nbytes: 0 }),
     sources: list(raw.sources).map(each => ({ language: "python", first_line: 1, text: "", ...each }) as unknown as SourceRecord),
@@ -298,6 +298,23 @@ function written(doc: GraphDoc): GraphDoc {
   });
   stage.layout = null;
   return doc;
+}
+
+/** What an output was opened with (`--engine`, `--values`, `--depth`, …) holds for the study's newer documents in it, too. */
+export function inherit(doc: GraphDoc, before: GraphDoc): void {
+  const own = before.view ?? {};
+  doc.view = { ...doc.view, ...own };
+  const same = (a: NodeRecord, b?: NodeRecord) => a.key === b?.key && a.op === b.op && a.raw === b.raw;
+  const pairs = doc.stages.flatMap(stage => {
+    const old = before.stages.find(({ key }) => key === stage.key);
+    return old?.nodes.length === stage.nodes.length && stage.nodes.every((node, i) => same(node, old.nodes[i])) ? [{ stage, old }] : [];
+  });
+  for (const each of before.overlays) {
+    const pair = pairs.find(({ old }) => old.index === each.stage);
+    if (pair && !doc.overlays.some(({ id }) => id === each.id)) doc.overlays.push({ ...each, stage: pair.stage.index });
+  }
+  written(doc);
+  if ((own.engine ?? "auto") !== "auto") for (const { stage, old } of pairs) stage.layout = old.layout;
 }
 
 /** base64 of gzip -> text, by the browser's own decompressor. */

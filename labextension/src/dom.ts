@@ -30,9 +30,15 @@ export function append(element: Element, children: Child[]): void {
 
 export function h<K extends keyof HTMLElementTagNameMap>(tag: K, props?: Props | null, ...children: Child[]): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
+  if (element instanceof HTMLButtonElement) element.type = "button";
   fill(element, props ?? null, children);
   return element;
 }
+
+/** The commonest elements, by their class: `span("gd-muted", "12 nodes")`. */
+export const span = (name: string, ...children: Child[]): HTMLSpanElement => h("span", { class: name }, ...children);
+export const div = (name: string, ...children: Child[]): HTMLDivElement => h("div", { class: name }, ...children);
+export const td = (name: string, ...children: Child[]): HTMLTableCellElement => h("td", { class: name }, ...children);
 
 export function s<K extends keyof SVGElementTagNameMap>(tag: K, props?: Props | null, ...children: Child[]): SVGElementTagNameMap[K] {
   const element = document.createElementNS(SVG, tag) as SVGElementTagNameMap[K];

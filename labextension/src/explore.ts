@@ -5,10 +5,10 @@ import { readLayout, type Layout, type Stage } from "./doc.ts";
 import { drawnOf } from "./layouts.ts";
 
 export const REACHES: Record<string, string> = {
-  all: "everything",
-  "1": "1 edge around",
-  "2": "2 edges around",
-  "4": "4 edges around",
+  all: "show everything",
+  "1": "1 edge around it",
+  "2": "2 edges around it",
+  "4": "4 edges around it",
   inputs: "all it needs",
   users: "all that needs it",
 };

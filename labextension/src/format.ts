@@ -67,3 +67,10 @@ export const plural = (n: number, word: string): string => `${whole(n)} ${word}$
 
 /** "f32[32, 128]" -> "f32 32 by 128", for a voice. */
 export const spokenType = (text: string): string => text.replace(/\[(.*)\]/, (_, inside: string) => ` ${inside.replaceAll(", ", " by ")}`);
+
+/** One more value for a key that has several. */
+export function put<K, V>(all: Map<K, V[]>, key: K, value: V): void {
+  const known = all.get(key);
+  if (known) known.push(value);
+  else all.set(key, [value]);
+}

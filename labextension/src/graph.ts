@@ -19,6 +19,8 @@ export interface Picture {
   boxes: number;
   /** Only what is in sight is drawn. */
   culled: boolean;
+  /** The names of the lanes, and where they stand. */
+  lanes: { title: string; x: number }[];
   /** x that stands in the middle of a pane that is too narrow; 0 for lanes, which are read from the left. */
   axis: number;
   /** Marks the edges between two lit nodes; the nodes themselves are marked by the view. */
@@ -34,7 +36,7 @@ export interface Picture {
 }
 
 // The same measures as gdlab/view/draw.py.
-const [MARGIN, LANE_ABOVE, LANE_BELOW, TITLE_ABOVE, ROW, BOX, PILL] = [16, 48, 8, 28, 72, 40, 18] as const;
+const [MARGIN, LANE_ABOVE, LANE_BELOW, ROW, BOX, PILL] = [16, 16, 8, 72, 40, 18] as const;
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
 export const MANY = 60;
 const CULLED = 500; // boxes
@@ -226,9 +228,9 @@ class StagePicture {
     return this.layout.lanes.map(({ index, title, x, width }) =>
       s(
         "g",
-        { class: `gd-lane gd-lane-${/optimizer/.test(title) ? "u" : index % 2}` },
+        { class: `gd-lane gd-f-${/optimizer/.test(title) ? "update" : index % 2 ? "elementwise" : "reduction"}` },
+        s("title", null, title),
         s("rect", { x, y: -LANE_ABOVE, width, height: height + LANE_ABOVE + LANE_BELOW, rx: 8 }),
-        s("text", { x: x + 14, y: -TITLE_ABOVE }, title),
       ),
     );
   }
@@ -273,9 +275,10 @@ class StagePicture {
     // Lanes reach past the boxes on every side.
     const open = this.dress.brackets ?? [],
       margin = open.reduce((most, { track }) => Math.max(most, TRACK * (track + 1)), 0);
-    const left = Math.min(0, first?.x ?? 0) - MARGIN - margin,
-      right = layout.lanes.reduce((most, lane) => Math.max(most, lane.x + lane.width), layout.width) + MARGIN;
-    const top = first ? LANE_ABOVE + MARGIN / 2 : MARGIN,
+    const side = first ? MARGIN / 4 : MARGIN,
+      left = Math.min(0, first?.x ?? 0) - side - margin,
+      right = layout.lanes.reduce((most, lane) => Math.max(most, lane.x + lane.width), layout.width) + side;
+    const top = first ? LANE_ABOVE : MARGIN,
       bottom = first ? LANE_BELOW + MARGIN / 2 : MARGIN - (ROW - BOX);
     const width = right - left,
       height = layout.height + top + bottom;
@@ -306,6 +309,7 @@ class StagePicture {
       boxes: shown,
       culled,
       join: lit => this.#join(lit),
+      lanes: layout.lanes.map(({ title, x }) => ({ title, x: x - left })),
       axis: first ? 0 : width / 2,
       look: (seen, zoom) =>
         culled && this.#look({ left: seen.left + left, right: seen.right + left, top: seen.top - top, bottom: seen.bottom - top }, zoom),

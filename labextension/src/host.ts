@@ -1,7 +1,7 @@
 // A host speaks with the kernel for one study: hello, commands answered by `req`, metrics acknowledged after drawing.
 
 import { noSession, withEvent, withMetrics, type Live } from "./live.ts";
-import { PROTOCOL, type CommandName, type Reply, type ToKernel, type ToPage } from "./messages.ts";
+import { PROTOCOL, type CommandName, type Event, type Reply, type ToKernel, type ToPage } from "./messages.ts";
 
 /** The part of an anywidget model that is used. */
 export interface Model {
@@ -9,6 +9,17 @@ export interface Model {
   on(event: string, callback: (...args: never[]) => void): void;
   off(event: string, callback: (...args: never[]) => void): void;
   send(content: unknown, callbacks?: unknown, buffers?: ArrayBuffer[]): void;
+  /** Not every host has one; in JupyterLab and Notebook it knows the kernel. */
+  widget_manager?: { kernel?: Kernel | null };
+}
+
+interface Signal {
+  connect(slot: (sender: unknown, value: string) => void): void;
+  disconnect(slot: (sender: unknown, value: string) => void): void;
+}
+interface Kernel {
+  statusChanged: Signal;
+  disposed: Signal;
 }
 
 export interface Answer {
@@ -35,6 +46,7 @@ export const QUEUED_AFTER = 300;
 /** An answer that a later command overtook by this much is not coming: its subshell died with a page. */
 export const LOST_AFTER = 5000;
 
+const ENDED = ["dead", "terminating", "restarting", "autorestarting"];
 const LOST: Answer = { ok: false, result: null, error: { kind: "Lost", message: "no reply came from the kernel", about: null } };
 const GONE: Answer = { ok: false, result: null, error: { kind: "Closed", message: "the kernel is gone", about: null } };
 
@@ -58,6 +70,7 @@ export class Host {
   live: Live = noSession;
   doc: { rev: number; payload: Record<string, unknown> } | null = null;
   dead = false;
+  #known: Event[] = [];
   #have: string | null | undefined = undefined;
   #nextReq = 1;
   readonly #waiting = new Map<number, Waiting>();
@@ -73,7 +86,21 @@ export class Host {
     this.#listenTo("change:state", () => this.#fromTraits());
     this.#listenTo("change:step", () => this.#fromTraits());
     for (const event of ["destroy", "comm:close"]) this.#listenTo(event, () => this.close());
+    this.#watchKernel();
     this.#fromTraits();
+  }
+
+  /** A kernel that is shut down or restarted closes no comm: its connection tells. */
+  #watchKernel(): void {
+    const kernel = this.model.widget_manager?.kernel,
+      end = () => this.close("the kernel has ended; run the cell again"),
+      changed = (_: unknown, status: string) => ENDED.includes(status) && end();
+    kernel?.statusChanged.connect(changed);
+    kernel?.disposed.connect(end);
+    this.#undo.push(() => {
+      kernel?.statusChanged.disconnect(changed);
+      kernel?.disposed.disconnect(end);
+    });
   }
 
   get study(): string {
@@ -126,13 +153,13 @@ export class Host {
     });
   }
 
-  close(): void {
+  close(reason = "replaced by a newer run, or the kernel is gone"): void {
     if (this.dead) return;
     this.dead = true;
     this.live = {
       ...this.live,
       state: this.live.state === "none" ? "none" : "closed",
-      reason: "replaced by a newer run, or the kernel is gone",
+      reason,
     };
     for (const req of [...this.#waiting.keys()]) this.#settle(req, GONE);
     this.#undo.forEach(each => each());
@@ -178,13 +205,18 @@ export class Host {
         break;
       case "metrics": {
         this.live = { ...withMetrics(this.live, message), error: this.live.error };
+        if (message.full) this.#known = [...this.live.events];
         const rev = Number(this.model.get("rev") ?? 0);
         afterPaint(() => this.#send({ type: "ack", rev, frame: message.frame }));
         break;
       }
-      case "event":
-        this.live = withEvent(this.live, message);
+      case "event": {
+        // With a full frame the kernel says all events again, for a page that was reloaded.
+        const known = this.#known.findIndex(({ step, kind, text }) => step === message.step && kind === message.kind && text === message.text);
+        if (known >= 0) this.#known.splice(known, 1);
+        else this.live = withEvent(this.live, message);
         break;
+      }
       case "doc": {
         if (this.doc && message.rev < this.doc.rev) return;
         this.doc = { rev: message.rev, payload: message.doc };

@@ -50,7 +50,8 @@ export class Keys {
       // From the search, Escape leads to the view itself: there Enter means what is selected.
       entity = target.getAttribute("data-entity") ?? (target.matches(".gdlab") ? (view.ui().selected[0] ?? null) : null);
     const onButton = target.matches("button, summary, a") && !entity;
-    const open = entity === null || onButton ? undefined : () => this.#open(entity);
+    const drawn = target.matches("svg [role=button]:not([data-entity], [data-group])");
+    const open = drawn ? () => void target.dispatchEvent(new MouseEvent("click", { bubbles: true })) : entity === null || onButton ? undefined : () => this.#open(entity);
     return {
       Escape: () => this.#escape(),
       Enter: open,

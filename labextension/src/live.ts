@@ -1,7 +1,7 @@
 // The live session as data: messages of the kernel in, one record out that the session panel draws. Pure.
 
 import { number } from "./doc.ts";
-import type { CommandName, Counters, Event, Metrics, State } from "./messages.ts";
+import type { BreakRow, CommandName, Counters, Event, Metrics, State, WatchRow } from "./messages.ts";
 
 export type Point = readonly [step: number, loss: number];
 
@@ -17,6 +17,10 @@ export interface Live {
   device: string;
   optimizer: string;
   watch: string;
+  dispatch: number;
+  place: string;
+  watches: readonly WatchRow[];
+  breaks: readonly BreakRow[];
   events: readonly Event[];
   error: string;
 }
@@ -44,6 +48,10 @@ export const noSession: Live = {
   device: "",
   optimizer: "",
   watch: "",
+  dispatch: -1,
+  place: "",
+  watches: [],
+  breaks: [],
   events: [],
   error: "",
 };
@@ -51,15 +59,19 @@ export const noSession: Live = {
 const MOST_POINTS = 8000,
   MOST_EVENTS = 50;
 
+/** The lowest and the highest point, in order of steps. */
+export function extremes(points: readonly Point[]): Point[] {
+  const low = points.reduce((a, b) => (b[1] < a[1] ? b : a)),
+    high = points.reduce((a, b) => (b[1] >= a[1] ? b : a));
+  return low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low];
+}
+
 /** Every bucket of four keeps its lowest and highest point, the last one stays: the curve looks the same. */
 export function thinned(points: readonly Point[]): readonly Point[] {
   if (points.length <= MOST_POINTS) return points;
   const kept: Point[] = [];
   for (let i = 0; i < points.length - 1; i += 4) {
-    const bucket = points.slice(i, Math.min(i + 4, points.length - 1));
-    const low = bucket.reduce((a, b) => (b[1] < a[1] ? b : a));
-    const high = bucket.reduce((a, b) => (b[1] >= a[1] ? b : a));
-    kept.push(...(low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low]));
+    kept.push(...extremes(points.slice(i, Math.min(i + 4, points.length - 1))));
   }
   return [...kept, points.at(-1)!];
 }
@@ -83,7 +95,7 @@ const readPoints = (loss: unknown[]): Point[] =>
 export function withMetrics(live: Live, metrics: Metrics): Live {
   const fresh = readPoints(metrics.loss);
   if (!metrics.full && metrics.frame <= live.frame) return { ...live, points: merged(live.points, fresh) };
-  const { state, reason, step, wanted, frame, memory, device, optimizer, watch } = metrics;
+  const { state, reason, step, wanted, frame, memory, device, optimizer, watch, dispatch, place, watches = [], breaks = [] } = metrics;
   const points = metrics.full ? merged([], fresh) : merged(live.points, fresh);
   return {
     ...live,
@@ -96,6 +108,10 @@ export function withMetrics(live: Live, metrics: Metrics): Live {
     device,
     optimizer,
     watch,
+    dispatch,
+    place,
+    watches,
+    breaks,
     points,
     counters: { ...NO_COUNTERS, ...metrics.counters },
   };

@@ -1,6 +1,7 @@
 // Light entities: which elements of the panes stand for what, and the attributes data-lit, data-selected, data-preview.
 
 import { reveal } from "./dom.ts";
+import { put } from "./format.ts";
 import type { Pane } from "./pane.ts";
 
 /** The elements of one pane by entity. One of them is the pane's tab stop. */
@@ -21,9 +22,7 @@ export class Marks {
     this.#elements = new Map();
     for (const element of this.pane.el.querySelectorAll("[data-entity]")) {
       const entity = element.getAttribute("data-entity")!;
-      const known = this.#elements.get(entity);
-      if (known) known.push(element);
-      else this.#elements.set(entity, [element]);
+      put(this.#elements, entity, element);
     }
     // Elements that stayed keep their marks until the next `mark` takes them away.
     const marked = (name: string) => [...this.pane.el.querySelectorAll(`[${name}]`)];
@@ -52,9 +51,7 @@ export class Marks {
     for (const element of [...this.#selected, ...this.#lit]) {
       const scroller = element.closest<HTMLElement>(".gd-scroll");
       if (!scroller || element.classList.contains("gd-edge")) continue;
-      const known = byScroller.get(scroller);
-      if (known) known.push(element);
-      else byScroller.set(scroller, [element]);
+      put(byScroller, scroller, element);
     }
     byScroller.forEach((elements, scroller) => reveal(scroller, elements.slice(0, 200)));
   }

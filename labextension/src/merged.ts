@@ -2,6 +2,7 @@
 
 import { s } from "./dom.ts";
 import type { Rect } from "./cells.ts";
+import { put } from "./format.ts";
 
 export interface Block extends Rect {
   entity: string;
@@ -20,11 +21,7 @@ export class Merged {
   show(blocks: readonly Block[], lit: ReadonlySet<string>): void {
     this.blocks = blocks;
     const families = new Map<string, Block[]>();
-    for (const block of blocks) {
-      const known = families.get(block.family);
-      if (known) known.push(block);
-      else families.set(block.family, [block]);
-    }
+    for (const block of blocks) put(families, block.family, block);
     this.el.replaceChildren(
       ...[...families].map(([family, all]) => s("g", { class: family }, s("path", { class: "gd-shape", d: outline(all) }))),
       this.lit,

@@ -3,8 +3,8 @@
 export const PROTOCOL = 1;
 
 export type State = "none" | "ready" | "running" | "paused" | "failed" | "closed";
-export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop" | "reset" | "speed" | "watch" | "why" | "optimize";
-export type EventKind = "nonfinite" | "pause" | "error" | "note";
+export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop" | "reset" | "speed" | "watch" | "break" | "clear" | "back" | "value" | "why" | "optimize";
+export type EventKind = "nonfinite" | "break" | "pause" | "error" | "note";
 
 export interface Hello {
   type: "hello";
@@ -69,6 +69,23 @@ export interface Counters {
   steps_per_second: number;
 }
 
+export interface WatchRow {
+  id: number;
+  name: string;
+  value: string;
+  step: number;
+  min: number | string;
+  max: number | string;
+  nonfinite: number;
+  course: (number | string)[];
+}
+
+export interface BreakRow {
+  id: number;
+  text: string;
+  hits: number;
+}
+
 export interface Metrics {
   type: "metrics";
   frame: number;
@@ -82,6 +99,10 @@ export interface Metrics {
   device: string;
   optimizer: string;
   watch: string;
+  dispatch: number;
+  place: string;
+  watches: WatchRow[];
+  breaks: BreakRow[];
   full: boolean;
 }
 

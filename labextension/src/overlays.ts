@@ -2,7 +2,7 @@
 
 import type { GraphDoc, NodeRecord, OverlayRecord, Stage } from "./doc.ts";
 import { number } from "./doc.ts";
-import { h } from "./dom.ts";
+import { h, span } from "./dom.ts";
 import { bytes, flops, seconds, sig } from "./format.ts";
 
 type Said = (doc: GraphDoc, stage: Stage, node: NodeRecord, index: number) => number | string | null;
@@ -24,11 +24,17 @@ const dispatchOf: Said = (doc, stage, _node, index) => {
     : link.out.ids[link.out.start[index]!]!;
 };
 const positive = (value: number): number | null => (value > 0 && Number.isFinite(value) ? value : null);
+const summed = (field: "bytes_moved" | "flops" | "cost_seconds", label: string, tell: Overlay["tell"]): Overlay => ({
+  label,
+  aggregate: "sum",
+  said: (_doc, _stage, node) => positive(node[field]),
+  tell,
+});
 const OVERLAYS: Record<string, Overlay> = {
   nbytes: { label: "size of the result", aggregate: "sum", said: (doc, _s, node) => doc.types[node.type]?.nbytes ?? null, tell: bytes },
-  bytes_moved: { label: "bytes moved", aggregate: "sum", said: (_d, _s, node) => positive(node.bytes_moved), tell: bytes },
-  flops: { label: "operations", aggregate: "sum", said: (_d, _s, node) => positive(node.flops), tell: flops },
-  seconds: { label: "cost, as modelled", aggregate: "sum", said: (_d, _s, node) => positive(node.cost_seconds), tell: seconds },
+  bytes_moved: summed("bytes_moved", "bytes moved", bytes),
+  flops: summed("flops", "operations", flops),
+  seconds: summed("cost_seconds", "cost, as modelled", seconds),
   dispatch: { label: "dispatch, in order", aggregate: "max", said: dispatchOf, tell: value => `#${value}` },
   dtype: { label: "dtype", aggregate: "none", said: (doc, _s, node) => doc.types[node.type]?.dtype ?? null, tell: String },
   lane: { label: "lane", aggregate: "none", said: (_d, _s, node) => node.lane, tell: String },
@@ -93,7 +99,7 @@ export function paint(doc: GraphDoc, stage: Stage, id: string, members: Members 
   // What stands on the nodes already needs no colour.
   const plain = kinds.length > MOST_KINDS || stage.nodes.some(({ told }, i) => told !== undefined && told === values[i]);
   const swatches = (plain ? [] : kinds).map(kind => h("span", { class: "gd-kind", style: style(kind) }, kind));
-  const range = figures.length > 0 && h("span", { class: "gd-nowrap" }, told(least), h("span", { class: "gd-ramp", "aria-hidden": "true" }), told(greatest));
+  const range = figures.length > 0 && span("gd-nowrap", told(least), h("span", { class: "gd-ramp", "aria-hidden": "true" }), told(greatest));
   const legend = h("div", { class: "gd-legend", role: "note" }, h("strong", null, overlay.label), range, ...swatches, plain && "written on the nodes", values.every(value => value === null) && "nothing known of this stage");
   return { style: index => style(values[index] ?? null), told: index => told(values[index] ?? null), legend };
 }

@@ -1,7 +1,7 @@
 // What a pane is, what it may ask of the view, and the small parts that panes are made of.
 
 import type { GraphDoc, RuleSource, Stage } from "./doc.ts";
-import { append, h, replace, type Child, type Props } from "./dom.ts";
+import { append, div, h, replace, span, type Child, type Props } from "./dom.ts";
 import type { CameraGroup } from "./camera.ts";
 import type { Host } from "./host.ts";
 import type { Live } from "./live.ts";
@@ -49,10 +49,49 @@ export function frame(key: PaneKey, title: string, fact: string, body: Child[], 
       { class: "gd-head" },
       h("h3", null, title),
       h("span", { class: "gd-fact", title: fact || null }, fact),
-      h("span", { class: "gd-controls" }, ...controls),
+      span("gd-controls", ...controls),
     ),
     ...body,
   );
+}
+
+/** Another name, fact and controls in a pane's header. */
+export function retitle(el: HTMLElement, title: string, fact: string, ...controls: Child[]): void {
+  const [name, said, tools] = el.firstElementChild!.children as unknown as [HTMLElement, HTMLElement, HTMLElement];
+  el.ariaLabel = name.textContent = title;
+  said.title = said.textContent = fact;
+  replace(tools, controls);
+}
+
+/** Other parts below a pane's header. */
+export const refill = (el: HTMLElement, ...parts: Child[]): void => replace(el, el.firstElementChild, parts);
+
+/** Brings what is lit into sight once for each selection, so that scrolling stays free. */
+export function once(bring: (lit: ReadonlySet<string>) => boolean): (lit: ReadonlySet<string>) => boolean {
+  let brought: ReadonlySet<string> | null = null;
+  return lit => lit !== brought && ((brought = lit), bring(lit));
+}
+
+export const row = (tag: "th" | "td", cells: [name: string, text: Child][]): HTMLTableRowElement =>
+  h("tr", null, ...cells.map(([name, text]) => h(tag, { class: name || null }, text)));
+
+/** A table by the classes and names of its columns. */
+export const table = (name: string, head: [name: string, text: Child][], ...parts: Child[]): HTMLTableElement =>
+  h("table", { class: `gd-table ${name}` }, h("thead", null, row("th", head)), ...parts);
+
+/** A quiet button that opens and closes something; `to` opens or closes it, as `turn` does when it is pressed. */
+export function fold(label: string, turn: (open: boolean) => void): { el: HTMLButtonElement; to(open: boolean): void; open: boolean } {
+  const el = h("button", { class: "gd-fold", "aria-expanded": "false", on: { click: () => made.to(!made.open) } }, label),
+    made = {
+      el,
+      open: false,
+      to(open: boolean) {
+        made.open = open;
+        el.ariaExpanded = String(open);
+        turn(open);
+      },
+    };
+  return made;
 }
 
 /** The scrolling body of a pane. Its entities are one tab stop: arrows walk, Enter selects. */
@@ -62,7 +101,7 @@ export const body = (props: Props | null, ...children: Child[]): HTMLDivElement 
 export const button = (label: string, props: Props, ...children: Child[]): HTMLButtonElement =>
   h(
     "button",
-    { type: "button", class: "gd-button", "aria-label": label, title: label, ...props },
+    { class: "gd-button", "aria-label": label, title: label, ...props },
     ...(children.length > 0 ? children : [label]),
   );
 
@@ -84,7 +123,7 @@ export function choice<T>(
     ...options.map(({ value, text, title }) =>
       h(
         "button",
-        { type: "button", "aria-pressed": value === chosen ? "true" : "false", title: title ?? null, on: { click: () => pick(value) } },
+        { "aria-pressed": value === chosen ? "true" : "false", title: title ?? null, on: { click: () => pick(value) } },
         text,
       ),
     ),
@@ -110,8 +149,12 @@ export const entity = (name: string | null, label: string): Props => ({
   "aria-label": name ? label : null,
 });
 
+/** A small button for something that is named elsewhere, too. */
+export const chip = (name: string | null, label: string, text: Child, title: string | null = null): HTMLButtonElement =>
+  h("button", { class: "gd-chip", ...entity(name, label), role: null, title }, text);
+
 export const big = (value: Child, unit: Child): HTMLElement =>
-  h("div", { class: "gd-big" }, h("div", { class: "gd-number" }, value), h("div", { class: "gd-unit" }, unit));
+  div("gd-big", div("gd-number", value), div("gd-unit", unit));
 
 export const swatch = (familyClass: string): HTMLElement => h("span", { class: `gd-swatch ${familyClass}`, "aria-hidden": "true" });
 
@@ -131,7 +174,7 @@ export function highlighted(text: string, language: "python" | "wgsl"): Child[] 
   let at = 0;
   for (const match of text.matchAll(language === "python" ? PYTHON : WGSL)) {
     const kind = KINDS[match.slice(1).findIndex(each => each !== undefined) + 1];
-    parts.push(text.slice(at, match.index), h("span", { class: `gd-code-${kind}` }, match[0]));
+    parts.push(text.slice(at, match.index), span(`gd-code-${kind}`, match[0]));
     at = match.index + match[0].length;
   }
   return [...parts, text.slice(at)];
@@ -146,7 +189,7 @@ export function ruleSource(source: RuleSource | undefined): Child[] {
       { class: "gd-code", tabindex: 0, "aria-label": `source of the rule, ${source.name} line ${source.line}` },
       ...highlighted(source.text.trimEnd(), "python"),
     ),
-    h("div", { class: "gd-muted gd-place" }, `${source.name}:${source.line}`),
+    div("gd-muted gd-place", `${source.name}:${source.line}`),
   ];
 }
 
@@ -166,8 +209,8 @@ export function sourceLine(doc: GraphDoc, line: number): Child {
       "aria-label": `line ${record.line}`,
       title: text.trim(),
     },
-    h("span", { class: "gd-lineno" }, record.line),
-    h("span", { class: "gd-linetext" }, ...highlighted(text, "python")),
+    span("gd-lineno", record.line),
+    span("gd-linetext", ...highlighted(text, "python")),
   );
 }
 

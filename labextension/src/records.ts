@@ -1,5 +1,7 @@
 // The records of a GraphDoc (docs/graphdoc.md), as the accessor in doc.ts gives them.
 
+import type { Event } from "./messages.ts";
+
 export type Json = Record<string, unknown>;
 export type RawTable = { count?: number } & Json;
 
@@ -287,9 +289,11 @@ export interface RunRecord {
   device: string;
   adapter: string;
   seed: unknown;
+  label?: string;
   loss: unknown[];
   counters: Record<string, number>;
   memory: { text?: string };
+  events?: Event[];
 }
 export interface RawLink {
   a: string;
@@ -311,6 +315,7 @@ export interface OverlayRecord {
   values: Record<string, unknown>;
 }
 export interface ViewState {
+  engine?: string | null;
   show?: string[];
   overlay?: string | null;
   around?: string | null;

@@ -49,6 +49,8 @@ const PANES: Record<PaneKey, MakePane> = {
 /** Roles of the stages that a tab draws; in the others all are searched. */
 const STAGES_OF: Partial<Record<Tab, string[]>> = { opt: ["written", "optimized"], rewrites: ["written", "optimized"], grad: ["derivative", "final"] };
 const NOTHING: ReadonlySet<string> = new Set();
+/** What panes are drawn from, besides the selection. */
+const SHOWN = ["tab", "faces", "source", "query", "reach", "overlay", "help"] as const;
 
 function openedTab(doc: GraphDoc): Tab {
   const asked = (doc.view?.show ?? []).map(name => (name === "graph" ? "opt" : name));
@@ -149,17 +151,7 @@ export class Scene implements Context {
     if (this.#state.hover !== before.hover) this.#showHover();
     const moved = this.#state.selected !== before.selected;
     if (moved) this.#publish();
-    if (
-      moved ||
-      this.#state.tab !== before.tab ||
-      this.#state.faces !== before.faces ||
-      this.#state.source !== before.source ||
-      this.#state.query !== before.query ||
-      this.#state.reach !== before.reach ||
-      this.#state.overlay !== before.overlay ||
-      this.#state.help !== before.help
-    )
-      this.show(moved);
+    if (moved || SHOWN.some(key => this.#state[key] !== before[key])) this.show(moved);
   }
 
   redrawn(key: PaneKey): void {
@@ -221,6 +213,7 @@ export class Scene implements Context {
   }
 
   showLive(): void {
+    this.chrome.live(this.host() ? this.live().state : "none");
     for (const { pane } of this.#marks.values()) if (!pane.el.hidden) pane.live?.(this.live(), this.host());
   }
 

@@ -1,6 +1,7 @@
 // Provenance: which entities light up when one is selected (docs/graphdoc.md, "Links"). Pure; knows no DOM.
 
 import type { GraphDoc, OptimizeReport } from "./doc.ts";
+import { put } from "./format.ts";
 
 export interface Entity {
   kind: string;
@@ -31,12 +32,9 @@ export interface Provenance {
 function waysOf(doc: GraphDoc): { down: Ways; up: Ways } {
   const down: Ways = new Map(),
     up: Ways = new Map();
-  const add = (ways: Ways, from: string, way: Way) => {
-    ways.set(from, [...(ways.get(from) ?? []), way]);
-  };
   for (const { a, b, out, back } of doc.links) {
-    add(down, a, { level: b, ...out });
-    add(up, b, { level: a, ...back });
+    put(down, a, { level: b, ...out });
+    put(up, b, { level: a, ...back });
   }
   return { down, up };
 }
@@ -176,7 +174,7 @@ export function chain(doc: GraphDoc, lit: ReadonlySet<string>): ChainPart[] {
     const entity = parseEntity(text);
     if (!entity) continue;
     const level = entity.at.length === 2 && entity.kind !== "wgsl" ? `${entity.kind}:${entity.at[0]}` : entity.kind;
-    groups.set(level, [...(groups.get(level) ?? []), text]);
+    put(groups, level, text);
   }
   const part = (level: string, word: string, one: (row: number) => string): ChainPart[] => {
     const entities = groups.get(level) ?? [];

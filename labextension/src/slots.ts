@@ -1,7 +1,7 @@
 // Which buffers stand in which row of the arena, and how high it is. Pure.
 
 import type { IntervalRecord, Plan } from "./doc.ts";
-import { bytes } from "./format.ts";
+import { bytes, put } from "./format.ts";
 
 /** Heights in pixels. */
 export const STRIP = 18,
@@ -48,7 +48,7 @@ export function arrange(plan: Plan, toScale: boolean, open: ReadonlySet<string>)
   const unit = TALLEST / sizes.reduce((a, b) => Math.max(a, b), 1);
   const tall = (nbytes: number) => Math.max(THINNEST, Math.round(nbytes * unit));
   const byKind = new Map<string, number[]>();
-  for (const { interval, index } of pinned) byKind.set(interval.kind, [...(byKind.get(interval.kind) ?? []), index]);
+  for (const { interval, index } of pinned) put(byKind, interval.kind, index);
   const strips = [...byKind].flatMap(([kind, indexes]): Row[] => {
     if (!toScale && indexes.length > FOLD_ABOVE && !open.has(kind))
       return [{ label: KINDS[kind] ?? kind, height: STRIP, intervals: indexes, unit: 0, folded: true, kind }];

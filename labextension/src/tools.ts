@@ -2,7 +2,7 @@
 
 import { copyAs, FORMATS } from "./copy.ts";
 import type { GraphDoc } from "./doc.ts";
-import { h, write } from "./dom.ts";
+import { h, span, write } from "./dom.ts";
 import { REACHES } from "./explore.ts";
 import { overlaysOf } from "./overlays.ts";
 import { button, select } from "./pane.ts";
@@ -64,7 +64,7 @@ export class Tools {
       this.#count,
       button("previous hit", { class: "gd-mini", "data-command": "search-previous", on: { click: () => this.#go(-1) } }, "\u2039"),
       button("next hit", { class: "gd-mini", "data-command": "search-next", on: { click: () => this.#go(1) } }, "\u203a"),
-      h("span", { class: "gd-space" }),
+      span("gd-space"),
       tool("reach", "show around the selection", Object.entries(REACHES)),
       tool("overlay", "colour by", [["", "colour: family"], ...Object.entries(overlaysOf(doc)).map(([id, { label }]): [string, string] => [id, label])]),
       copy,

@@ -1,6 +1,7 @@
 // Two graphs in one picture: every node that exists at some time, so that nothing moves while a rewrite is played. Pure.
 
 import { nodeName, type GraphDoc, type NodeRecord, type Pass, type Stage, type TypeRecord } from "./doc.ts";
+import { put } from "./format.ts";
 import { provenance } from "./select.ts";
 
 /** A node of a union, and when it lives: from step `born` on, until step `died`. */
@@ -90,7 +91,7 @@ export function replayed(doc: GraphDoc, pass: Pass): Replay {
   const connect = (a: string, b: string, born: number) => {
     const wire = { a: place.get(a)!, b: place.get(b)!, born, died: FOREVER };
     wires.push(wire);
-    for (const end of [a, b]) ends.set(end, [...(ends.get(end) ?? []), { wire, from: a, to: b }]);
+    for (const end of [a, b]) put(ends, end, { wire, from: a, to: b });
   };
   const die = (key: string, when: number, other?: string) => {
     for (const { wire, from: a } of ends.get(key) ?? []) if (wire.died === FOREVER && (other === undefined || a === other)) wire.died = when;

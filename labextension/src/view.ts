@@ -1,7 +1,7 @@
 // One view: the document that it draws now, and the host that it is live with.
 
 import { insertStyle } from "./css.ts";
-import { openDoc, type GraphDoc, type Payload } from "./doc.ts";
+import { inherit, openDoc, type GraphDoc, type Payload } from "./doc.ts";
 import { h, replace } from "./dom.ts";
 import type { Handle, Host } from "./host.ts";
 import { type Mounted } from "./page.ts";
@@ -87,6 +87,7 @@ export class View implements Mounted {
   }
 
   #draw(doc: GraphDoc): void {
+    if (this.#scene) inherit(doc, this.#scene.doc);
     if (this.#scene?.doc.id !== doc.id || this.#scene.doc.runs.length !== doc.runs.length) {
       const scene = new Scene(doc, () => this.host, this.#scene?.snapshot ?? null);
       this.#scene?.destroy();

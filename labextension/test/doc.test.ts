@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { gzipSync } from "node:zlib";
-import { column, number, openDoc, readDoc, records } from "../src/doc.ts";
+import { column, inherit, number, openDoc, readDoc, records } from "../src/doc.ts";
 import { smallDoc } from "./fixture.ts";
 
 test("a column reads the same in each of its five forms", () => {
@@ -76,4 +76,21 @@ test("the output form is unpacked, and the study of the envelope wins", async ()
   const doc = await openDoc({ format: "gdlab.graph.v1", study: "other", gz });
   assert.deepEqual([doc.title, doc.study, doc.stages.length], ["µ→λ", "other", 2]);
   assert.equal((await openDoc(smallDoc())).study, "s1");
+});
+
+test("what an output was opened with holds for a newer document: layouts, overlays, the view", () => {
+  const asked = readDoc(smallDoc()),
+    newer = readDoc(smallDoc());
+  asked.view = { engine: "layered", overlay: "values", height: 300 };
+  asked.overlays.push({ id: "values", label: "values", stage: 0, values: { "0": "[1, 2]" } });
+  const own = { ...asked.stages[1]!.layout!, width: 1 };
+  asked.stages[1]!.layout = own;
+  newer.stages[0]!.nodes[1]!.op = "another"; // not the same graph: nothing of the old one fits it
+  inherit(newer, asked);
+  assert.deepEqual(newer.view, { engine: "layered", overlay: "values", height: 300 });
+  assert.equal(newer.stages[1]!.layout, own);
+  assert.equal(newer.overlays.length, 0);
+  const same = readDoc(smallDoc());
+  inherit(same, asked);
+  assert.deepEqual([same.overlays.length, same.stages[0]!.nodes[0]!.told], [1, "[1, 2]"]);
 });

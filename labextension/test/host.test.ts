@@ -68,6 +68,10 @@ const metrics = (frame: number, step: number, loss: [number, number][], full = f
   device: "",
   optimizer: "",
   watch: "",
+  dispatch: -1,
+  place: "",
+  watches: [],
+  breaks: [],
   full,
 });
 
@@ -224,4 +228,51 @@ test("before the first frame the traits speak", () => {
   model.traits.step = 13;
   model.emit("change:step");
   assert.equal(host.live.step, 13);
+});
+
+class FakeSignal {
+  readonly slots = new Set<(sender: unknown, value: string) => void>();
+  connect(slot: (sender: unknown, value: string) => void): void {
+    this.slots.add(slot);
+  }
+  disconnect(slot: (sender: unknown, value: string) => void): void {
+    this.slots.delete(slot);
+  }
+  emit(value = ""): void {
+    for (const slot of [...this.slots]) slot(this, value);
+  }
+}
+
+test("a kernel that ends says so at once, though it closes no comm; nothing listens to it any more", async () => {
+  for (const end of ["disposed", "dead", "restarting"]) {
+    const kernel = { statusChanged: new FakeSignal(), disposed: new FakeSignal() },
+      model = Object.assign(new FakeModel(), { widget_manager: { kernel } }),
+      host = new Host(model);
+    model.message(metrics(1, 7, [[7, 0.5]]));
+    kernel.statusChanged.emit("busy");
+    assert.equal(host.dead, false);
+    const waiting = host.command("step");
+    if (end === "disposed") kernel.disposed.emit();
+    else kernel.statusChanged.emit(end);
+    assert.deepEqual([host.dead, host.live.state, host.live.reason], [true, "closed", "the kernel has ended; run the cell again"]);
+    assert.deepEqual([host.live.step, (await waiting).error!.kind], [7, "Closed"]);
+    assert.equal(kernel.statusChanged.slots.size + kernel.disposed.slots.size, 0);
+  }
+});
+
+test("with a full frame all events come again, for a page that was reloaded: each counts once", () => {
+  const model = new FakeModel(),
+    host = new Host(model),
+    event = (step: number, text: string) => model.message({ type: "event", step, kind: "nonfinite", about: null, text }),
+    texts = () => host.live.events.map(({ step, text }) => `${step} ${text}`);
+  model.message(metrics(1, 3, [], true));
+  event(3, "first");
+  event(4, "second");
+  model.message(metrics(2, 4, [], true));
+  event(3, "first");
+  event(4, "second");
+  event(4, "second"); // it happened again
+  assert.deepEqual(texts(), ["3 first", "4 second", "4 second"]);
+  event(3, "first"); // without a full frame it is new
+  assert.equal(texts().length, 4);
 });

@@ -1,18 +1,18 @@
 // The arena: x = dispatch order, reusable slots to scale below each other, pinned buffers as strips, the peak, the play-head.
 
 import type { IntervalRecord, Plan } from "../doc.ts";
-import { reveal, s, type Child } from "../dom.ts";
+import { h, reveal, s, type Child } from "../dom.ts";
 import { bytes, plural } from "../format.ts";
 import { cut, familyClass } from "../graph.ts";
 import { Merged, type Block } from "../merged.ts";
-import { body, choice, empty, entity, frame, type Context, type MakePane } from "../pane.ts";
+import { body, choice, empty, entity, frame, retitle, type Context, type MakePane } from "../pane.ts";
 import { arrange, isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../slots.ts";
 
 const LEFT = 118,
   RIGHT = 16,
   TOP = 20,
   GAP = 4,
-  AXIS = 24,
+  AXIS = 38, // numbers, and phases below them
   DENSE = 400, // intervals
   KEPT = "kept from the first dispatch to the last";
 
@@ -90,9 +90,21 @@ class ArenaPicture {
     const padding = interval.padded > interval.nbytes && !pinned ? Math.round((interval.padded - interval.nbytes) * row.unit) : 0;
     return this.#block(index, life + alias, { x: from, y, width, height: Math.min(height, row.height - 2) }, [
       padding > 1 && s("rect", { class: "gd-padding", x: from, y: y + height, width, height: padding }),
-      fits(label) && s("text", { x: from + 8, y: y + Math.min(height, row.height - 2) / 2 + 4 }, label),
+      fits(label) && s("text", { x: this.#labelAt(from, width, label), y: y + Math.min(height, row.height - 2) / 2 + 4 }, label),
       pinned && (fits(`${label}   `) || !fits(label)) && s("circle", { class: "gd-pin", cx: from + width - 9, cy: y + (row.height - 2) / 2, r: 3 }),
     ]);
+  }
+
+  /** Beside the line of the peak, never under it, where there is room. */
+  #labelAt(from: number, width: number, label: string): number {
+    const peak = this.#peakAt() + 6,
+      long = 6.6 * label.length + 8;
+    return from + 8 < peak && peak < from + 20 + long && peak + long < from + width ? peak : from + 8;
+  }
+
+  #peakAt(): number {
+    const at = this.plan.groups[this.plan.memory.peak_group ?? -1];
+    return at && this.plan.memory.peak_bytes ? (this.x(at.start) + this.x(at.stop)) / 2 : -1000;
   }
 
   /** The rectangle of an interval, with what is told of it. */
@@ -113,23 +125,21 @@ class ArenaPicture {
   #folded(row: Row, top: number): SVGElement[] {
     const total = row.intervals.reduce((sum, index) => sum + this.plan.intervals[index]!.nbytes, 0);
     const step = (this.x(this.#count) - LEFT) / row.intervals.length,
-      height = row.height - 2;
+      height = row.height - 2,
+      told = `${plural(row.intervals.length, "buffer")}, ${bytes(total)}`;
     const label = (interval: IntervalRecord) => `${cut(interval.name, 28)} ${bytes(interval.nbytes)}`;
     const fit = row.intervals.every(index => label(this.plan.intervals[index]!).length * 6.6 + 14 <= step);
     const parts = row.intervals.map((index, i) => {
       const interval = this.plan.intervals[index]!;
-      const text = fit && s("text", { x: LEFT + i * step + 8, y: top + height / 2 + 4 }, label(interval));
+      const text = fit && s("text", { x: this.#labelAt(LEFT + i * step, step, label(interval)), y: top + height / 2 + 4 }, label(interval));
       return this.#block(index, KEPT, { x: LEFT + i * step, y: top, width: Math.max(2, step - 1), height }, [text]);
     });
     return fit
       ? parts
       : [
           ...parts,
-          s(
-            "text",
-            { class: "gd-over", x: LEFT + 8, y: top + height / 2 + 4 },
-            `${plural(row.intervals.length, "buffer")}, ${bytes(total)}`,
-          ),
+          s("rect", { class: "gd-over", x: LEFT + 3, y: top + 2, width: 6.6 * told.length + 10, height: height - 4, rx: 2 }),
+          s("text", { x: LEFT + 8, y: top + height / 2 + 4 }, told),
         ];
   }
 
@@ -137,7 +147,6 @@ class ArenaPicture {
     const y = top + Math.min(row.height, 60) / 2 + 3;
     if (!row.folded && !(row.kind && first && row.intervals.length === 1 && shares(this.plan, row.kind)))
       return s("text", { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" }, first || !row.kind ? row.label : "");
-    const act = () => this.toggle(row.kind);
     return s(
       "g",
       {
@@ -149,14 +158,7 @@ class ArenaPicture {
         on: {
           click: (event: Event) => {
             event.stopPropagation();
-            act();
-          },
-          keydown: (event: KeyboardEvent) => {
-            if (event.key === "Enter" || event.key === " ") {
-              event.preventDefault();
-              event.stopPropagation();
-              act();
-            }
+            this.toggle(row.kind);
           },
         },
       },
@@ -186,7 +188,8 @@ class ArenaPicture {
       "svg",
       { class: "gd-arena", width: this.width, height: top + AXIS, viewBox: `0 0 ${this.width} ${top + AXIS}` },
       ...grounds,
-      ...(this.#dense ? [this.#merged.el, this.#over] : this.#bands(top)),
+      ...this.#phases(top),
+      ...(this.#dense ? [this.#merged.el, this.#over] : []),
       ...parts,
       ...this.#axis(top),
       ...this.#peak(top),
@@ -194,12 +197,17 @@ class ArenaPicture {
     );
   }
 
-  #bands(bottom: number): SVGElement[] {
-    return this.plan.groups
-      .filter((_, g) => g % 2 === 1)
-      .map(({ start, stop }) =>
-        s("rect", { class: "gd-groupband", x: this.x(start), y: TOP - 6, width: this.x(stop) - this.x(start), height: bottom - TOP + 6 }),
-      );
+  /** Where forward, backward and update begin. */
+  #phases(bottom: number): SVGElement[] {
+    const phase = (k: number) => this.plan.dispatches[k]?.phase;
+    return this.plan.dispatches.flatMap((each, k) =>
+      each.phase === phase(k - 1)
+        ? []
+        : [
+            s("path", { class: "gd-phaseline", d: `M${this.x(k)} ${TOP - 6}V${bottom + AXIS}` }),
+            s("text", { class: "gd-axis", x: this.x(k) + 6, y: bottom + 31 }, each.phase),
+          ],
+    );
   }
 
   #axis(bottom: number): SVGElement[] {
@@ -220,17 +228,15 @@ class ArenaPicture {
   }
 
   #peak(bottom: number): SVGElement[] {
-    const { peak_group: group, peak_bytes: nbytes } = this.plan.memory;
-    const at = this.plan.groups[group ?? -1];
-    if (!at || !nbytes) return [];
-    const x = (this.x(at.start) + this.x(at.stop)) / 2,
+    const x = this.#peakAt(),
       left = x > this.width - 110;
+    if (x < 0) return [];
     return [
       s(
         "g",
         { class: "gd-peak" },
         s("line", { x1: x, x2: x, y1: 4, y2: bottom }),
-        s("text", { x: x + (left ? -5 : 5), y: 12, "text-anchor": left ? "end" : "start" }, `peak ${bytes(nbytes)}`),
+        s("text", { x: x + (left ? -5 : 5), y: 12, "text-anchor": left ? "end" : "start" }, `peak ${bytes(this.plan.memory.peak_bytes!)}`),
       ),
     ];
   }
@@ -249,11 +255,11 @@ class ArenaPicture {
 
 export const arenaPane: MakePane = (context: Context) => {
   const { plan } = context.doc;
-  if (!plan || plan.intervals.length === 0) return { el: frame("arena", "Arena", "", [body(null, empty("No plan, so no buffers yet."))]) };
+  if (!plan || plan.intervals.length === 0) return { el: frame("arena", "Arena", "", [body(null, empty("Not compiled yet, so no buffers. ", h("code", null, `%graph_plan ${context.doc.title || "NAME"}`), " makes the plan."))]) };
   const open = new Set<string>();
   const holder = body({ class: "gd-arenabody" });
   const { physical_bytes: physical = 0, logical_bytes: logical = 0 } = plan.memory;
-  const fact = `${bytes(physical)} in device memory for ${bytes(logical)} of values; slots to scale, x = dispatch`;
+  const fact = `${bytes(physical)} in device memory for ${bytes(logical)} of values; slots to scale, x = dispatch, ● = pinned`;
   const el = frame("arena", "Arena", fact, [holder]);
   let toScale = false,
     width = 0,
@@ -264,20 +270,11 @@ export const arenaPane: MakePane = (context: Context) => {
       { value: false, text: "pinned as strips" },
       { value: true, text: "all to scale" },
     ];
-    el.firstElementChild!.replaceWith(
-      frame(
-        "arena",
-        "Arena",
-        fact,
-        [],
-        [
-          choice("scale", options, toScale, value => {
-            toScale = value;
-            draw();
-          }),
-        ],
-      ).firstElementChild!,
-    );
+    const pick = choice("scale", options, toScale, value => {
+      toScale = value;
+      draw();
+    });
+    retitle(el, "Arena", fact, pick);
     if (width === 0) return;
     const toggle = (kind: string) => {
       if (!open.delete(kind)) open.add(kind);

@@ -2,14 +2,15 @@
 
 import { Camera, type CameraGroup } from "../camera.ts";
 import type { Layout, Stage } from "../doc.ts";
-import { h } from "../dom.ts";
-import { drawStage, MANY, type Dress, type Picture } from "../graph.ts";
+import { div, h } from "../dom.ts";
+import { drawStage, type Dress, type Picture } from "../graph.ts";
 import { layoutOf, type Laying } from "../layouts.ts";
+import { glide, placesIn, type Places } from "../motion.ts";
 import type { Context } from "../pane.ts";
 import type { PaneKey } from "../state.ts";
 
 export class Canvas {
-  readonly el = h("div", { class: "gd-canvas" });
+  readonly el = div("gd-canvas");
   private camera: Camera | null = null;
   private picture: Picture | null = null;
   #laying: Laying | null = null;
@@ -22,15 +23,16 @@ export class Canvas {
   ) {}
 
   draw(stage: Stage, dress: Dress): void {
+    const before = placesIn(this.el);
     this.destroy();
     const layout = layoutOf(stage, this.context.doc.types);
-    if (!("done" in layout)) return this.#put(stage, layout, dress);
+    if (!("done" in layout)) return this.#put(stage, layout, dress, before);
     this.#laying = layout;
     this.el.replaceChildren(h("p", { class: "gd-laying" }, `Laying out ${stage.nodes.length} nodes …`));
     layout.done.then(
       done => {
         if (this.#laying !== layout) return;
-        this.#put(stage, done, dress);
+        this.#put(stage, done, dress, before);
         this.context.redrawn(this.key);
       },
       () => {},
@@ -40,17 +42,14 @@ export class Canvas {
   /** The graph that is drawn now. */
   stage: Stage | null = null;
 
-  #put(stage: Stage, layout: Layout, dress: Dress): void {
+  #put(stage: Stage, layout: Layout, dress: Dress, before: Places): void {
     this.stage = stage;
     const picture = drawStage(this.context.doc, stage, layout, dress);
-    const camera = new Camera(this.group, picture.svg, picture.width, picture.height, picture.boxes > MANY, picture.axis, (seen, zoom) => {
-      if (picture.look(seen, zoom)) this.context.redrawn(this.key);
-    });
+    const camera = new Camera(this.group, picture, this.label, () => this.context.redrawn(this.key));
     this.picture = picture;
     this.camera = camera;
-    const roles = { role: "application", "aria-roledescription": "computation graph", "aria-label": this.label };
-    Object.entries(roles).forEach(([name, value]) => camera.el.setAttribute(name, value));
     this.el.replaceChildren(camera.el);
+    glide(camera, before, this.context.ui().selected);
   }
 
   /** The dress has changed: the same nodes in the same places. */

@@ -1,9 +1,9 @@
 // The diff of two stages in one picture: what is the same, rewired, changed, moved into another node, removed, added.
 
-import { h } from "../dom.ts";
+import { div, h } from "../dom.ts";
 import { around } from "../explore.ts";
 import { partLayout } from "../explore.ts";
-import { button, empty, frame, select, type MakePane } from "../pane.ts";
+import { button, empty, frame, refill, retitle, select, type MakePane } from "../pane.ts";
 import { differing, LETTERS, type Change } from "../union.ts";
 import { Canvas } from "./canvas.ts";
 
@@ -32,12 +32,11 @@ export const diffPane: MakePane = context => {
       "only changes",
     );
     const controls = [pick("left", left, at => (left = at)), "→", pick("right", right, at => (right = at)), toggle];
-    const legend = h(
-      "div",
-      { class: "gd-legend" },
-      ...NAMES.filter(([change]) => found.changes.includes(change)).map(([change, name]) => h("span", { class: "gd-change", "data-diff": change }, h("b", null, LETTERS[change]), ` ${found.changes.filter(each => each === change).length} ${name}`)),
+    const legend = div("gd-legend",
+      ...NAMES.filter(([change]) => found.changes.includes(change)).map(([change, name]) => h("span", { class: "gd-change", "data-diff": change }, h("b", null, LETTERS[change]), ` ${name}`)),
     );
-    el.replaceChildren(...frame("diff", "Diff", found.summary, [canvas.el, legend], controls).childNodes);
+    retitle(el, "Diff", found.summary, controls);
+    refill(el, canvas.el, legend);
     const { stage, changes, fields, lives, wires } = found;
     const born = new Map(wires.map(wire => [`${wire.a} ${wire.b}`, wire]));
     if (only) {

@@ -2,14 +2,15 @@
 
 import { Camera, type CameraGroup } from "../camera.ts";
 import type { Layout, Stage } from "../doc.ts";
-import { h, type Child } from "../dom.ts";
+import { div, h, type Child } from "../dom.ts";
 import { around, partLayout } from "../explore.ts";
 import { plural } from "../format.ts";
+import { glide, placesIn } from "../motion.ts";
 import { drawStage, MANY, type Picture } from "../graph.ts";
 import { brackets, folded, opened, type Folded } from "../groups.ts";
 import { hasLanes, layoutOf, type Laying } from "../layouts.ts";
 import { paint } from "../overlays.ts";
-import { button, choice, empty, frame, type Context, type MakePane, type Pane } from "../pane.ts";
+import { button, choice, empty, frame, refill, retitle, type Context, type MakePane, type Pane } from "../pane.ts";
 import type { PaneKey } from "../state.ts";
 
 const HELP =
@@ -27,7 +28,7 @@ function zoomButtons(group: CameraGroup): HTMLElement {
     "span",
     { class: "gd-zoom", role: "group", "aria-label": "zoom" },
     button("zoom out", { "data-command": "zoom-out", class: "gd-mini", on: { click: () => Camera.step(group, -1) } }, "\u2212"),
-    button("zoom to fit; again: all of it", { "data-command": "zoom-fit", class: "gd-mini", on: { click: () => group.fit() } }, "fit"),
+    button("fit: what can be read; again: all of it (0)", { "data-command": "zoom-fit", class: "gd-mini", on: { click: () => group.fit() } }, "fit"),
     button("zoom in", { "data-command": "zoom-in", class: "gd-mini", on: { click: () => Camera.step(group, 1) } }, "+"),
   );
 }
@@ -72,6 +73,8 @@ function picturePane(
     return `${overlay} ${reach} ${reach === "all" ? "" : [...context.lit()].filter(each => each.startsWith(`node:${stage.index}.`)).join()}`;
   };
   const draw = () => {
+    const before = placesIn(el),
+      glided = () => glide(camera!, before, [context.ui().hover, ...context.ui().selected]);
     end();
     const stage = choices[at]?.stage;
     const options = choices.map(({ text }, value) => ({ value, text }));
@@ -85,15 +88,17 @@ function picturePane(
     if (stage && open?.stage !== stage) open = { stage, groups: opened(stage, context.doc.view?.depth) };
     const fold = stage && !kept && stage.groups.length > 0 ? folded(doc, stage, open!.groups) : null;
     const told = !stage ? "" : fold ? `${plural(fold.stage.nodes.length, "node")} for ${fact(stage)}${fold.forced && `; ${fold.forced} stays open, closed it would make a circle`}` : kept ? `showing ${kept.size} of ${fact(stage)}` : fact(stage);
-    const made = frame(key, stage ? title(stage) : (TITLES[key] ?? key), told, [], controls);
-    el.setAttribute("aria-label", stage ? title(stage) : key);
-    const put = (...parts: Node[]) => el.replaceChildren(...made.childNodes, ...parts);
+    retitle(el, stage ? title(stage) : (TITLES[key] ?? key), told, controls);
+    const put = (...parts: Node[]) => refill(el, parts);
     if (!stage) return put(empty(missing));
     shown = wanted(stage);
     const layout = kept ? partLayout(stage, doc.types, kept) : layoutOf(fold?.stage ?? stage, doc.types);
-    if (!("done" in layout)) return put(...drawn(stage, layout, fold, Boolean(kept)));
+    if (!("done" in layout)) {
+      put(...drawn(stage, layout, fold, Boolean(kept)));
+      return glided();
+    }
     const mine = (laying = layout);
-    const holder = h("div", { class: "gd-camera" });
+    const holder = div("gd-camera");
     put(holder);
     waiting = setTimeout(() => {
       const stop = button("cancel", { on: { click: () => (end(), holder.replaceChildren(tell(stage, "Not laid out."))) } }, "Cancel");
@@ -105,13 +110,14 @@ function picturePane(
         clearTimeout(waiting);
         laying = null;
         holder.replaceWith(...drawn(stage, done, fold, false));
+        glided();
         context.redrawn(key);
         look(context.lit());
       },
       () => {},
     );
   };
-  /** Opens a closed group, closes an open one; what was there stays where it was in the pane. */
+  /** Opens a closed group, closes an open one. */
   const toggle = (group: number) => {
     if (!open || !camera) return;
     if (!open.groups.delete(group)) open.groups.add(group);
@@ -136,16 +142,13 @@ function picturePane(
       ...(fold ? { members: fold.members } : {}),
       brackets: grouped ? brackets(stage, fold?.open ?? open!.groups, layout, fold?.members ?? null) : [],
     });
-    const made = new Camera(group, picture.svg, picture.width, picture.height, picture.boxes > MANY, picture.axis, (seen, scale) => {
-      if (picture?.look(seen, scale)) context.redrawn(key);
-    });
+    const label = `${title(stage)}, ${plural(stage.nodes.length, "node")}. ${HELP}`,
+      made = new Camera(group, picture, label, () => context.redrawn(key));
     camera = made;
     made.refound = () => {
       brought = null;
       look(context.lit());
     };
-    const roles = { role: "application", "aria-roledescription": "computation graph", "aria-label": `${title(stage)}, ${plural(stage.nodes.length, "node")}. ${HELP}` };
-    Object.entries(roles).forEach(([name, value]) => made.el.setAttribute(name, value));
     const groupAt = (event: Event) => (event.target as Element).closest("[data-group]")?.getAttribute("data-group") ?? null;
     made.el.addEventListener("gd-toggle", event => toggle(Number(groupAt(event))));
     made.el.addEventListener("dblclick", event => {

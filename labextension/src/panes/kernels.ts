@@ -1,10 +1,10 @@
 // The kernels: WGSL as it is sent to the device, the nodes of each line in the gutter, and what the kernel is bound to.
 
 import type { GraphDoc, KernelRecord, Plan } from "../doc.ts";
-import { h, replace, type Child } from "../dom.ts";
+import { div, h, replace, span, type Child } from "../dom.ts";
 import { plural, whole } from "../format.ts";
 import { familyClass } from "../graph.ts";
-import { body, empty, entity, facts, frame, highlighted, swatch, type MakePane } from "../pane.ts";
+import { body, chip, empty, entity, facts, frame, highlighted, retitle, swatch, type MakePane } from "../pane.ts";
 import { parseEntity } from "../select.ts";
 
 /** "matmul ×5, relu": names once, with how often. */
@@ -32,9 +32,7 @@ function nodesOfLines(doc: GraphDoc): (kernel: number, line: number) => string {
 
 function codeLines(doc: GraphDoc, kernel: KernelRecord, index: number): HTMLElement {
   const nodes = nodesOfLines(doc);
-  return h(
-    "div",
-    { class: "gd-code gd-wgsl" },
+  return div("gd-code gd-wgsl",
     ...kernel.wgsl
       .replace(/\n$/, "")
       .split("\n")
@@ -47,9 +45,9 @@ function codeLines(doc: GraphDoc, kernel: KernelRecord, index: number): HTMLElem
             ...entity(`wgsl:${index}.${i + 1}`, `WGSL line ${i + 1}: ${text.trim() || "empty"}${from ? `, from ${from}` : ""}`),
             title: from ? `from ${from}` : null,
           },
-          h("span", { class: "gd-lineno" }, i + 1),
-          h("span", { class: "gd-linetext" }, ...highlighted(text, "wgsl")),
-          h("span", { class: "gd-from" }, from),
+          span("gd-lineno", i + 1),
+          span("gd-linetext", ...highlighted(text, "wgsl")),
+          span("gd-from", from),
         );
       }),
   );
@@ -70,23 +68,20 @@ function kernelFacts(plan: Plan, kernel: KernelRecord, index: number): HTMLEleme
   const bindings = (kernel.bindings ?? []).map(({ index: at, access, role }) => {
     const text = `${at} ${plan.intervals[bound[at] ?? -1]?.name || role}`,
       interval = used.length === 1 && bound[at] !== undefined ? `interval:${bound[at]}` : null;
-    return h("button", { type: "button", class: "gd-chip", ...entity(interval, `binding ${text}`), title: `${role}, ${access.replace("_", " ")}` }, used.length === 1 ? text : `${at} ${role}`, access === "read" ? "" : ", written");
+    const told = `${used.length === 1 ? text : `${at} ${role}`}${access === "read" ? "" : ", written"}`;
+    return chip(interval, `binding ${text}`, told, `${role}, ${access.replace("_", " ")}`);
   });
-  const chips = used
-    .slice(0, 12)
-    .map(k =>
-      h("button", { type: "button", class: "gd-chip", "data-entity": `dispatch:${k}`, tabindex: -1, "aria-label": `dispatch ${k}` }, k),
-    );
+  const chips = used.slice(0, 12).map(k => chip(`dispatch:${k}`, `dispatch ${k}`, k));
   const rows: [string, Child][] = [
     [
       "variant",
       [
-        h("span", { class: "gd-mono" }, kernel.variant || "–"),
-        kernel.variant_reason && h("span", { class: "gd-muted" }, ` ${kernel.variant_reason}`),
+        span("gd-mono", kernel.variant || "–"),
+        kernel.variant_reason && span("gd-muted", ` ${kernel.variant_reason}`),
       ],
     ],
-    ["workgroup", h("span", { class: "gd-mono" }, kernel.workgroup_size.join(" × "))],
-    ...(constants ? [["constants", h("span", { class: "gd-mono" }, constants)] as [string, Child]] : []),
+    ["workgroup", span("gd-mono", kernel.workgroup_size.join(" × "))],
+    ...(constants ? [["constants", span("gd-mono", constants)] as [string, Child]] : []),
     ...(bindings.length > 0 ? [["bindings", bindings] as [string, Child]] : []),
     ["used by", [plural(used.length, "dispatch"), " ", ...chips, used.length > 12 && ` and ${used.length - 12} more`]],
   ];
@@ -107,7 +102,7 @@ export const kernelsPane: MakePane = context => {
   const { doc } = context,
     { plan } = doc;
   if (!plan || plan.kernels.length === 0)
-    return { el: frame("kernels", "Kernels", "", [body(null, empty("No plan, so no kernels yet."))]) };
+    return { el: frame("kernels", "Kernels", "", [body(null, empty("Not compiled yet, so no kernels. ", h("code", null, `%graph_plan ${doc.title || "NAME"}`), " makes the plan."))]) };
   const uses = plan.kernels.map((_, index) => plan.dispatches.filter(dispatch => dispatch.kernel === index).length);
   // Entry points repeat ("main"); what a kernel does is told by the first dispatch that runs it.
   const labels = plan.kernels.map((kernel, index) => plan.dispatches.find(dispatch => dispatch.kernel === index)?.label ?? kernel.entry);
@@ -124,22 +119,19 @@ export const kernelsPane: MakePane = context => {
           title: `${labels[index]}\n${kernel.entry}, ${kernel.variant_reason}`,
         },
         swatch(familyClass(kernel.family)),
-        h("span", { class: "gd-ellipsis" }, labels[index]!),
-        h("span", { class: "gd-muted gd-end" }, uses[index]! > 1 ? `×${whole(uses[index]!)}` : ""),
+        span("gd-ellipsis", labels[index]!),
+        span("gd-muted gd-end", uses[index]! > 1 ? `×${whole(uses[index]!)}` : ""),
       ),
     ),
   );
   const code = body({ class: "gd-codebody" });
-  const el = frame("kernels", "Kernels", "", [h("div", { class: "gd-kernelsplit" }, listed, code)]);
-  const fact = el.querySelector(".gd-fact")!,
-    title = el.querySelector("h3")!;
+  const el = frame("kernels", "WGSL", "", [div("gd-kernelsplit", listed, code)]);
   let at = -1;
   const show = (index: number): boolean => {
     if (index === at) return false;
     at = index;
     const kernel = plan.kernels[index]!;
-    title.textContent = "WGSL";
-    fact.textContent = `kernel ${index} of ${plan.kernels.length}: ${labels[index]}, ${plural(lines[index]!, "line")}`;
+    retitle(el, "WGSL", `${labels[index]}, kernel ${index}, ${plural(lines[index]!, "line")}`);
     replace(code, kernelFacts(plan, kernel, index), codeLines(doc, kernel, index));
     code.scrollTop = 0;
     listed.querySelectorAll(".gd-kernel").forEach((each, i) => each.toggleAttribute("data-shown", i === index));

@@ -1,10 +1,10 @@
 // The outline: every node of a stage in a table that sorts, the view for keyboards and screen readers.
 
 import { typeText, type NodeRecord } from "../doc.ts";
-import { h } from "../dom.ts";
+import { h, td } from "../dom.ts";
 import { bytes, cell, plural, whole } from "../format.ts";
 import { familyClass, spokenName } from "../graph.ts";
-import { body, choice, entity, frame, swatch, type MakePane } from "../pane.ts";
+import { body, choice, entity, frame, once, retitle, swatch, type MakePane } from "../pane.ts";
 import { Rows } from "../virtual.ts";
 
 interface Column {
@@ -51,7 +51,7 @@ export const outlinePane: MakePane = context => {
           return h(
             "th",
             { class: number ? "gd-num" : null, "aria-sort": by === i ? (down ? "descending" : "ascending") : null },
-            h("button", { type: "button", class: "gd-sort", on: { click: sort } }, text + arrow),
+            h("button", { class: "gd-sort", on: { click: sort } }, text + arrow),
           );
         }),
       ),
@@ -64,13 +64,13 @@ export const outlinePane: MakePane = context => {
     return h(
       "tr",
       { ...entity(`node:${at}.${index}`, spokenName(doc, stage, index)), role: "row", "aria-rowindex": i + 2 },
-      h("td", { class: "gd-num gd-muted" }, index),
-      h("td", { class: "gd-label" }, swatch(familyClass(node.family)), node.op),
+      td("gd-num gd-muted", index),
+      td("gd-label", swatch(familyClass(node.family)), node.op),
       h("td", { class: "gd-label", title: node.name }, node.name),
       h("td", { class: "gd-label gd-mono", title: type }, type),
-      h("td", { class: "gd-muted" }, node.lane),
-      h("td", { class: "gd-num" }, node.flops > 0 ? cell(node.flops / 1e6) : ""),
-      h("td", { class: "gd-num" }, node.bytes_moved > 0 ? bytes(node.bytes_moved) : ""),
+      td("gd-muted", node.lane),
+      td("gd-num", node.flops > 0 ? cell(node.flops / 1e6) : ""),
+      td("gd-num", node.bytes_moved > 0 ? bytes(node.bytes_moved) : ""),
     );
   };
   const draw = () => {
@@ -82,24 +82,22 @@ export const outlinePane: MakePane = context => {
       draw();
       context.redrawn("outline");
     });
-    el.replaceChildren(frame("outline", "Outline", `${stage.title || stage.key}, ${plural(stage.nodes.length, "node")}`, [], [controls]).firstElementChild!, holder);
+    retitle(el, "Outline", `${stage.title || stage.key}, ${plural(stage.nodes.length, "node")}`, controls);
     const keys = stage.nodes.map((node, i) => COLUMNS[by]!.key(node, i, doc.types[node.type]?.nbytes ?? 0));
     const less = (a: number | string, b: number | string) => (a < b ? -1 : a > b ? 1 : 0);
     order = stage.nodes.map((_, i) => i).sort((a, b) => (down ? -1 : 1) * less(keys[a]!, keys[b]!) || a - b);
+    table.toggleAttribute("data-lanes", new Set(stage.nodes.map(node => node.lane)).size > 1);
     table.setAttribute("aria-rowcount", whole(order.length + 1));
     table.replaceChildren(head(), list);
     rows.set(order.length, row);
   };
   draw();
-  let brought: ReadonlySet<string> | null = null;
   return {
     el,
-    choose(lit) {
-      if (lit === brought) return false;
-      brought = lit;
+    choose: once(lit => {
       const first = order.findIndex(index => lit.has(`node:${at}.${index}`));
       return first >= 0 && rows.bring(first);
-    },
+    }),
     destroy: () => rows.destroy(),
   };
 };

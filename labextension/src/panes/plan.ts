@@ -1,11 +1,11 @@
 // The plan: one line per dispatch in barrier groups, a strip of them in order, and the details of the one that is lit.
 
 import type { DispatchRecord, GroupRecord, Plan } from "../doc.ts";
-import { h, replace, s, type Child } from "../dom.ts";
+import { div, h, replace, s, span, td, type Child } from "../dom.ts";
 import { bytes, cell, plural, whole } from "../format.ts";
 import { familyClass } from "../graph.ts";
 import { Merged } from "../merged.ts";
-import { body, empty, entity, facts, frame, swatch, type MakePane } from "../pane.ts";
+import { body, chip, empty, entity, facts, fold, frame, row, swatch, table, type MakePane } from "../pane.ts";
 import { Rows } from "../virtual.ts";
 
 const DENSE = 400;
@@ -74,7 +74,7 @@ function denseStrip(plan: Plan, most: number, label: string): { el: HTMLElement;
   };
   svg.addEventListener("pointerdown", at);
   svg.addEventListener("click", event => (at(event), setTimeout(() => delete svg.dataset.entity)));
-  return { el: h("div", { class: "gd-strip" }, svg), light: lit => merged.light(lit) };
+  return { el: div("gd-strip", svg), light: lit => merged.light(lit) };
 }
 
 function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLElement {
@@ -88,17 +88,15 @@ function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLEleme
       "data-opens": opens,
       title: opens && group ? because(plan, group) || null : null,
     },
-    h("td", { class: "gd-num gd-muted" }, k),
-    h(
-      "td",
-      { class: "gd-label" },
+    td("gd-num gd-muted", k),
+    td("gd-label",
       swatch(familyClass(dispatch.family)),
       h("span", { class: "gd-ellipsis", title: dispatch.label }, dispatch.label),
     ),
-    h("td", { class: "gd-muted gd-phase" }, dispatch.phase),
-    h("td", { class: "gd-num" }, dispatch.group),
-    h("td", { class: "gd-num" }, cell(dispatch.flops / 1e6)),
-    h("td", { class: "gd-num" }, cell(moved(dispatch) / 1e3)),
+    td("gd-muted gd-phase", dispatch.phase),
+    td("gd-num", dispatch.group),
+    td("gd-num", cell(dispatch.flops / 1e6)),
+    td("gd-num", cell(moved(dispatch) / 1e3)),
   );
 }
 
@@ -107,25 +105,16 @@ function dispatchTable(plan: Plan, scroller: HTMLElement, changed: () => void): 
   const first = plan.dispatches.length - plan.updates,
     list = h("tbody"),
     rows = new Rows(scroller, list, 28, changed);
-  let open = false;
-  const fold = h(
-    "button",
-    { type: "button", class: "gd-fold", "aria-expanded": "false", on: { click: () => (unfold(!open), changed()) } },
-    `+ ${plural(plan.updates, "update dispatch")}${plan.optimizer ? ` (${plan.optimizer})` : ""}`,
-  );
-  const foldRow = h("tr", { class: "gd-foldrow" }, h("td", { colspan: 6 }, fold));
-  const unfold = (to: boolean) => {
-    open = to;
-    fold.setAttribute("aria-expanded", String(open));
-    const extra = plan.updates === 0 ? 0 : open ? 1 + plan.updates : 1;
+  const more = fold(`+ ${plural(plan.updates, "update dispatch")}${plan.optimizer ? ` (${plan.optimizer})` : ""}`, () => (fill(), changed()));
+  const foldRow = h("tr", { class: "gd-foldrow" }, h("td", { colspan: 6 }, more.el));
+  const fill = () => {
+    const extra = plan.updates === 0 ? 0 : more.open ? 1 + plan.updates : 1;
     rows.set(first + extra, i => (i === first ? foldRow : dispatchRow(plan, plan.dispatches[i > first ? i - 1 : i]!, i > first ? i - 1 : i)));
   };
   const sum = (what: (dispatch: DispatchRecord) => number) => plan.dispatches.reduce((total, each) => total + what(each), 0);
-  const row = (tag: "th" | "td", cells: [string, Child][]) => h("tr", null, ...cells.map(([name, text]) => h(tag, { class: name || null }, text)));
-  const el = h(
-    "table",
-    { class: "gd-table gd-dispatches" },
-    h("thead", null, row("th", [["gd-num", "#"], ["", "dispatch"], ["gd-phase", "phase"], ["gd-num", "group"], ["gd-num", "MFLOP"], ["gd-num", "KB moved"]])),
+  const el = table(
+    "gd-dispatches",
+    [["gd-num", "#"], ["", "dispatch"], ["gd-phase", "phase"], ["gd-num", "group"], ["gd-num", "MFLOP"], ["gd-num", "KB moved"]],
     list,
     h(
       "tfoot",
@@ -140,12 +129,12 @@ function dispatchTable(plan: Plan, scroller: HTMLElement, changed: () => void): 
       ]),
     ),
   );
-  unfold(false);
+  fill();
   return {
     el,
     bring(k) {
-      const hidden = k >= first && !open;
-      if (hidden) unfold(true);
+      const hidden = k >= first && !more.open;
+      if (hidden) more.to(true);
       return rows.bring(k >= first ? k + 1 : k) || hidden;
     },
     destroy: () => rows.destroy(),
@@ -158,11 +147,7 @@ function detailOf(plan: Plan, k: number): Child[] {
   const buffers = (indexes: readonly number[]): Child =>
     indexes.map(index => {
       const name = plan.intervals[index]?.name || `buffer ${index}`;
-      return h(
-        "button",
-        { type: "button", class: "gd-chip", "data-entity": `interval:${index}`, tabindex: -1, "aria-label": `buffer ${name}` },
-        name,
-      );
+      return chip(`interval:${index}`, `buffer ${name}`, name);
     });
   const kernel = plan.kernels[dispatch.kernel];
   return [
@@ -171,9 +156,7 @@ function detailOf(plan: Plan, k: number): Child[] {
       ["writes", buffers(dispatch.writes)],
       [
         "workgroups",
-        h(
-          "span",
-          { class: "gd-mono" },
+        span("gd-mono",
           `${dispatch.workgroups.join(" × ")}${kernel ? ` of ${kernel.workgroup_size.join(" × ")} · ${kernel.entry}` : ""}`,
         ),
       ],

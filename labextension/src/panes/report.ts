@@ -1,9 +1,9 @@
 // The OptimizeReport: what the optimizer did in three numbers, which rules, and why not more.
 
 import { nodeName, optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc.ts";
-import { h, replace, setFlag, type Child } from "../dom.ts";
+import { div, h, replace, setFlag, span, td, type Child } from "../dom.ts";
 import { change, plural, seconds, sig, whole } from "../format.ts";
-import { big, body, button, choice, dot, empty, frame, highlighted, type Context, type MakePane } from "../pane.ts";
+import { big, body, button, choice, dot, empty, fold, frame, highlighted, retitle, row, table, type Context, type MakePane } from "../pane.ts";
 import { parseEntity } from "../select.ts";
 
 const SAFETY: Record<string, string> = {
@@ -20,9 +20,7 @@ function stopReason(report: OptimizeReport): string {
 }
 
 const numbers = (report: OptimizeReport): HTMLElement =>
-  h(
-    "div",
-    { class: "gd-bigs" },
+  div("gd-bigs",
     big(`${whole(report.nodes_before)} → ${whole(report.nodes_after)}`, "nodes"),
     big(change(report.cost_before, report.cost_after), `cost ${sig(report.cost_before)}→${sig(report.cost_after)} µs`),
     big(seconds(report.egglog_time + report.extract_time), h("span", { title: report.stop_detail || null }, stopReason(report))),
@@ -40,9 +38,9 @@ function ruleRow(pass: Pass, rule: RuleStat, index: number, slowest: number): HT
       title: note,
       "data-idle": rule.used === 0,
     },
-    h("td", { class: "gd-rule" }, h("div", { class: "gd-inline" }, dot(rule.tag), h("span", { class: "gd-ellipsis" }, rule.label))),
-    h("td", { class: "gd-num" }, whole(rule.matched)),
-    h("td", { class: "gd-num gd-strong" }, whole(rule.used)),
+    td("gd-rule", div("gd-inline", dot(rule.tag), span("gd-ellipsis", rule.label))),
+    td("gd-num", whole(rule.matched)),
+    td("gd-num gd-strong", whole(rule.used)),
     h("td", { class: "gd-time", title: seconds(rule.seconds) }, h("span", { class: "gd-bar", style: `width:${share}px` })),
   );
 }
@@ -53,51 +51,17 @@ function rulesTable(pass: Pass, report: OptimizeReport): HTMLElement {
   const order = (a: { rule: RuleStat }, b: { rule: RuleStat }) => b.rule.used - a.rule.used || b.rule.matched - a.rule.matched;
   const met = rows.filter(({ rule }) => rule.matched + rule.used > 0).sort(order),
     idle = rows.filter(({ rule }) => rule.matched + rule.used === 0);
-  const head = h(
-    "thead",
-    null,
-    h(
-      "tr",
-      null,
-      h("th", null, "rule"),
-      h("th", { class: "gd-num" }, "matched"),
-      h("th", { class: "gd-num" }, "used"),
-      h("th", { class: "gd-time" }, "time"),
-    ),
-  );
   const folded = h("tbody", { hidden: true }, ...idle.map(({ row }) => row));
-  const label = `${plural(idle.length, "rule")} without a match`;
-  const fold = h(
-    "button",
-    {
-      type: "button",
-      class: "gd-fold",
-      "aria-expanded": "false",
-      on: {
-        click: () => {
-          folded.hidden = !folded.hidden;
-          fold.setAttribute("aria-expanded", String(!folded.hidden));
-        },
-      },
-    },
-    label,
+  const { el } = fold(`${plural(idle.length, "rule")} without a match`, open => (folded.hidden = !open));
+  const made = table(
+    "gd-rules",
+    [["", "rule"], ["gd-num", "matched"], ["gd-num", "used"], ["gd-time", "time"]],
+    h("tbody", null, ...met.map(each => each.row)),
+    h("tbody", { hidden: idle.length === 0 }, h("tr", null, h("td", { colspan: 3 }, el), td("gd-time"))),
+    folded,
   );
-  return h(
-    "div",
-    null,
-    h(
-      "table",
-      { class: "gd-table gd-rules", "data-timed": slowest > 0 },
-      head,
-      h("tbody", null, ...met.map(({ row }) => row)),
-      h(
-        "tbody",
-        null,
-        h("tr", { class: "gd-foldrow", hidden: idle.length === 0 }, h("td", { colspan: 3 }, fold), h("td", { class: "gd-time" })),
-      ),
-      folded,
-    ),
-  );
+  made.toggleAttribute("data-timed", slowest > 0);
+  return made;
 }
 
 function missedList(report: OptimizeReport): Child[] {
@@ -116,7 +80,7 @@ function missedList(report: OptimizeReport): Child[] {
           "aria-label": entity ? `${label}: ${text}` : null,
         },
         dot("missed"),
-        h("div", null, h("strong", null, label), h("div", { class: "gd-muted" }, text || [reason, detail].filter(Boolean).join(": ")), guard && guardLine(guard)),
+        h("div", null, h("strong", null, label), div("gd-muted", text || [reason, detail].filter(Boolean).join(": ")), guard && guardLine(guard)),
       );
     }),
   ];
@@ -179,18 +143,16 @@ function without(context: Context, pass: Pass, rule: string, label: string): HTM
 function variants(passes: readonly Pass[]): Child {
   const rows = passes.filter(({ key }, i) => i === 0 || !key.endsWith(":full"));
   if (rows.length < 2) return null;
-  const row = (pass: Pass) => {
-    const report = optimizeReport(pass),
-      name = pass.key.replace(/^optimize:/, "");
-    return h("tr", null, h("td", { class: "gd-rule", title: name }, h("div", { class: "gd-ellipsis" }, name)), h("td", { class: "gd-num" }, whole(report.nodes_after)), h("td", { class: "gd-num" }, sig(report.cost_after)));
+  const line = (pass: Pass) => {
+    const report = optimizeReport(pass);
+    return row("td", [["gd-rule gd-ellipsis", pass.key.replace(/^optimize:/, "")], ["gd-num", whole(report.nodes_after)], ["gd-num", sig(report.cost_after)]]);
   };
-  const head = h("tr", null, h("th", null, "variant"), h("th", { class: "gd-num" }, "nodes"), h("th", { class: "gd-num" }, "µs"));
-  return [h("h4", null, "What if"), h("table", { class: "gd-table gd-rules" }, h("thead", null, head), h("tbody", null, ...rows.map(row)))];
+  return [h("h4", null, "What if"), table("gd-rules", [["", "variant"], ["gd-num", "nodes"], ["gd-num", "µs"]], h("tbody", null, ...rows.map(line)))];
 }
 
 const guardLine = ([file, line, text]: [string, number, string]): Child => [
   h("pre", { class: "gd-code gd-guard" }, ...highlighted(text.trim(), "python")),
-  h("div", { class: "gd-muted gd-place" }, `${file}:${line}`),
+  div("gd-muted gd-place", `${file}:${line}`),
 ];
 
 export const reportPane: MakePane = context => {
@@ -209,11 +171,10 @@ export const reportPane: MakePane = context => {
       context.redrawn("report");
     });
     const fact = report ? [report.engine, report.cost_model].filter(Boolean).join(", ") : "";
-    const header = frame("report", "OptimizeReport", fact, [], [controls]).firstElementChild!;
-    el.replaceChildren(header, holder);
+    retitle(el, "OptimizeReport", fact, controls);
     holder.replaceChildren();
     if (!pass || !report) return holder.append(empty("This graph has not been optimized. ", h("code", null, `%graph ${context.doc.title || "NAME"}`), " does it."));
-    holder.append(numbers(report), rulesTable(pass, report), h("div", { class: "gd-notfused" }, ...missedList(report)), why.el, h("div", null, variants(passes)));
+    holder.append(numbers(report), rulesTable(pass, report), div("gd-notfused", ...missedList(report)), why.el, h("div", null, variants(passes)));
     why.show(pass, report);
     for (const note of context.doc.notes) holder.append(h("p", { class: "gd-note", "data-level": note.level }, note.text));
   };

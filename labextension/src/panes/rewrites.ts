@@ -1,9 +1,9 @@
 // The rewrites, one row per step in the order of the replay, and the rule of the one that is lit as it stands in its file.
 
 import { type Pass, type RewriteStep } from "../doc.ts";
-import { h, replace, type Child } from "../dom.ts";
+import { div, h, replace, td, type Child } from "../dom.ts";
 import { plural, sig } from "../format.ts";
-import { body, empty, frame, ruleSource, type Context, type MakePane } from "../pane.ts";
+import { body, empty, frame, ruleSource, table, type Context, type MakePane } from "../pane.ts";
 import { Rows } from "../virtual.ts";
 
 /** Steps that rewrite something: the sweep at the end only removes what nobody reads. */
@@ -32,24 +32,22 @@ function stepRow(pass: Pass, step: RewriteStep, nodes: string, index: number, pl
       title: `${step.label}\n${nodes}`,
       "aria-label": `step ${place}, ${step.label}, ${nodes}, cost ${cost} microseconds`,
     },
-    h("td", { class: "gd-num gd-muted" }, place),
-    h(
-      "td",
-      { class: "gd-rule" },
-      h("div", { class: "gd-ellipsis" }, step.label),
-      h("div", { class: "gd-ellipsis gd-muted gd-mono" }, nodes),
+    td("gd-num gd-muted", place),
+    td("gd-rule",
+      div("gd-ellipsis", step.label),
+      div("gd-ellipsis gd-muted gd-mono", nodes),
     ),
-    h("td", { class: "gd-num gd-nowrap" }, cost),
+    td("gd-num gd-nowrap", cost),
   );
 }
 
 export const rewritesPane: MakePane = context => {
   const passes = context.doc.passes.filter(pass => pass.role === "optimize");
   const total = passes.reduce((sum, pass) => sum + rewritesOf(pass).length, 0);
-  const detail = h("div", { class: "gd-detail" }),
+  const detail = div("gd-detail"),
     listed = body(null),
     lists: { pass: Pass; rows: Rows; indexes: number[] }[] = [];
-  const table = (pass: Pass): Child => {
+  const listOf = (pass: Pass): Child => {
     const rows = rewritesOf(pass),
       stages = context.doc.stages,
       about = aboutSteps(context, pass),
@@ -70,21 +68,12 @@ export const rewritesPane: MakePane = context => {
     return [
       passes.length > 1 && h("h4", { class: "gd-indent" }, title),
       rows.length === 0
-        ? h("p", { class: "gd-muted gd-indent" }, "No rule was used.")
-        : h(
-            "table",
-            { class: "gd-table gd-steps" },
-            h(
-              "thead",
-              null,
-              h("tr", null, h("th", { class: "gd-num" }, "#"), h("th", null, "rule and nodes"), h("th", { class: "gd-num" }, "cost, µs")),
-            ),
-            list,
-          ),
+        ? h("p", { class: "gd-muted gd-indent" }, "No rewrites here: no rule matched, or none made it cheaper.")
+        : table("gd-steps", [["gd-num", "#"], ["", "rule and nodes"], ["gd-num", "cost, µs"]], list),
       swept,
     ];
   };
-  listed.append(...body(null, ...(passes.length > 0 ? passes.map(table) : [empty("This graph has not been optimized.")]), detail).childNodes);
+  listed.append(...body(null, ...(passes.length > 0 ? passes.map(listOf) : [empty("This graph has not been optimized.")]), detail).childNodes);
   const el = frame("rewrites", "Rewrites", plural(total, "step"), [listed]);
   const showRule = (lit: ReadonlySet<string>): boolean => {
     const found = passes

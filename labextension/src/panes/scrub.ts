@@ -1,29 +1,31 @@
 // The replay: a slider over the rewrites of a pass. Nodes keep their places, what a step adds glows, what it removes fades.
 
-import { typeText, type Pass } from "../doc.ts";
-import { h, write } from "../dom.ts";
+import { optimizeReport, typeText, type Pass } from "../doc.ts";
+import { div, h, setFlag, span, write } from "../dom.ts";
 import { plural, sig } from "../format.ts";
-import { button, choice, empty, frame, replace, select, type MakePane } from "../pane.ts";
+import { body, button, choice, empty, frame, refill, replace, retitle, select, type MakePane } from "../pane.ts";
 import { replayed, type Replay } from "../union.ts";
 import { Canvas } from "./canvas.ts";
 
+const LIMITS = ["iterations", "enodes", "time"]; // reasons to stop that are limits
 const SPEEDS: [string, string][] = [["1", "1 step/s"], ["2", "2 steps/s"], ["5", "5 steps/s"]];
 
 export const scrubPane: MakePane = context => {
   const { doc } = context,
-    passes = doc.passes.filter(pass => pass.role === "optimize" && pass.rewrites.length > 0);
+    passes = doc.passes.filter(pass => pass.rewrites.some(({ label, removed }) => label !== "sweep" || removed.length > 0));
   const el = frame("scrub", "Replay", "", []);
   if (passes.length === 0) {
-    el.append(empty("Nothing to play: no rule was used."));
+    el.append(body(null, empty("No rewrites here: no rule matched, or none made it cheaper. The Graph tab tells why, under \u201cNot fused\u201d.")));
     return { el };
   }
   const canvas = new Canvas(context, "scrub", context.cameras.union, "Replay of the rewrites. Comma and full stop step through them.");
   const slider = h("input", { type: "range", min: 0, step: 1, value: 0, "aria-label": "rewrite step", "data-command": "scrub" }),
     field = h("input", { type: "number", min: 0, value: 0, class: "gd-number-field", "aria-label": "step number", "data-value": "scrub" }),
-    said = h("span", { class: "gd-ellipsis gd-strong" }),
-    cost = h("span", { class: "gd-muted gd-nowrap gd-end" }),
+    said = span("gd-ellipsis gd-strong"),
+    end = span("gd-broken gd-nowrap"),
+    cost = span("gd-muted gd-nowrap gd-end"),
     ticks = h("div", { class: "gd-ticks", "aria-hidden": "true" }),
-    changes = h("div", { class: "gd-code gd-changes" });
+    changes = div("gd-code gd-changes");
   const before = button("previous step (,)", { class: "gd-mini", "data-command": "scrub-previous", on: { click: () => go(at - 1) } }, "\u2039"),
     after = button("next step (.)", { class: "gd-mini", "data-command": "scrub-next", on: { click: () => go(at + 1) } }, "\u203a"),
     play = button("play the rewrites", { class: "gd-mini", "data-command": "scrub-play", on: { click: () => (timer ? stop() : start()) } }, "▶");
@@ -31,6 +33,7 @@ export const scrubPane: MakePane = context => {
     union: Replay = replayed(doc, pass),
     at = 0,
     speed = "2",
+    marks: HTMLElement[] = [],
     timer: ReturnType<typeof setInterval> | undefined;
   const speeds = select("speed", SPEEDS, speed, value => {
     speed = value;
@@ -96,6 +99,7 @@ export const scrubPane: MakePane = context => {
     before.disabled = at === 0;
     after.disabled = at === union.steps;
     replace(changes, ...difference());
+    marks.forEach((mark, i) => setFlag(mark, "data-some", pass.rewrites[i]!.label === step?.label));
     write(el.querySelector(".gd-fact")!, `${plural(union.tenants.flat().filter(({ life }) => alive(life)).length, "node")} after ${at} of ${plural(union.steps, "step")}`);
   };
   const move = (to: number) => {
@@ -115,7 +119,6 @@ export const scrubPane: MakePane = context => {
     pass = chosen;
     union = replayed(doc, pass);
     at = 0;
-    const rules = [...new Set(pass.rewrites.map(step => step.label))];
     const controls = [
       choice(
         "pass",
@@ -124,12 +127,17 @@ export const scrubPane: MakePane = context => {
         take,
       ),
     ];
-    el.replaceChildren(...frame("scrub", "Replay", "", [h("div", { class: "gd-slide gd-player" }, play, before, h("div", { class: "gd-track" }, slider, ticks), after, field, speeds), h("div", { class: "gd-said" }, said, cost), canvas.el, changes], controls).childNodes);
-    replace(
-      ticks,
-      ...pass.rewrites.map((step, i) => h("span", { style: `left:${(100 * (i + 1)) / union.steps}%;--gd-f:oklch(var(--gd-l) .13 ${(245 + 137 * rules.indexOf(step.label)) % 360})` })),
-    );
-    canvas.draw(union.stage, dress);
+    retitle(el, "Replay", "", controls);
+    refill(el, div("gd-slide gd-player", play, before, div("gd-track", slider, ticks), after, field, speeds), div("gd-said", said, end, cost), canvas.el, changes);
+    const { stop_reason: why, stop_detail: more } = optimizeReport(pass),
+      stopped = LIMITS.includes(why) && (more || `the limit of ${why} was reached`);
+    marks = pass.rewrites.map((step, i) => h("span", { style: `left:${(100 * (i + 1)) / union.steps}%`, title: step.label }));
+    marks.at(-1)!.toggleAttribute("data-stopped", Boolean(stopped));
+    replace(ticks, marks);
+    write(end, stopped ? `ended early: ${stopped}` : "");
+    canvas.draw(union.stage, dress); // with room for the widest node of each place
+    settle();
+    canvas.again();
     show();
   };
   slider.addEventListener("input", () => go(Number(slider.value)));

@@ -2,14 +2,23 @@
 
 import { number } from "../doc.ts";
 import { drawChart } from "../chart.ts";
-import { h, replace, setFlag, write } from "../dom.ts";
+import { div, h, replace, setFlag, span, write } from "../dom.ts";
 import { bytes, sig, whole } from "../format.ts";
 import type { Host } from "../host.ts";
 import { noSession, primary, refusal, type Live } from "../live.ts";
 import type { CommandName } from "../messages.ts";
 import { body, choice, empty, frame, select, sourceLine, type Child, type Context, type MakePane } from "../pane.ts";
+import { Watches } from "./watches.ts";
 
 const LABELS: Record<string, string> = { run: "Run", step: "Step", pause: "Pause", resume: "Resume", stop: "Stop", reset: "Reset" };
+const TELLS: Record<string, string> = {
+  run: "makes exactly so many steps",
+  step: "makes one step (n)",
+  pause: "pauses before the next step (p)",
+  resume: "makes the rest of the run (p)",
+  stop: "pauses and drops the rest",
+  reset: "back to the opening state: parameters, moments, counters",
+};
 const ICONS: Record<string, string> = { run: "▶", pause: "❚❚", resume: "▶", stop: "■", step: "" };
 const WATCHED: Record<string, string> = {
   off: "nothing",
@@ -18,6 +27,11 @@ const WATCHED: Record<string, string> = {
   everything: "every buffer, before every step",
 };
 const QUEUED = "queued: kernel is busy";
+
+const pointsOf = (loss: readonly unknown[]) => loss.map((each, i) => (Array.isArray(each) ? ([number(each[0]), number(each[1])] as const) : ([i + 1, number(each)] as const)));
+
+/** The runs of before a reset. */
+const earlier = ({ doc }: Context) => doc.runs.filter(run => run.label).map(run => ({ label: run.label!, points: pointsOf(run.loss) }));
 
 /** The last run that the document holds, for a study whose session is gone. */
 function recorded(context: Context): Live {
@@ -30,9 +44,7 @@ function recorded(context: Context): Live {
     reason: "recorded",
     step: counters.steps ?? run.loss.length,
     wanted: counters.steps ?? run.loss.length,
-    points: run.loss.map((loss, i) =>
-      Array.isArray(loss) ? ([number(loss[0]), number(loss[1])] as const) : ([i + 1, number(loss)] as const),
-    ),
+    points: pointsOf(run.loss),
     counters: {
       ...noSession.counters,
       ...counters,
@@ -40,6 +52,7 @@ function recorded(context: Context): Live {
     },
     device: [run.device, run.adapter].filter(Boolean).join(", "),
     memory: run.memory?.text ?? "",
+    events: run.events ?? [],
     optimizer: context.doc.plan?.optimizer ?? "",
   };
 }
@@ -61,13 +74,16 @@ class SessionPanel {
   readonly #state = h("span", { class: "gd-state", "data-value": "state", role: "status" });
   readonly #values = new Map<string, HTMLElement>();
   readonly #units = new Map<string, HTMLElement>();
-  readonly #chart = h("div", { class: "gd-chartbox" });
+  readonly #chart = div("gd-chartbox");
   readonly #facts = h("dl", { class: "gd-facts" });
   readonly #message = h("p", { class: "gd-note", "data-level": "error", role: "alert", hidden: true });
   readonly #hint = empty("No session yet. ", h("code"), ", or press Run.");
   readonly #events = h("ol", { class: "gd-events", "aria-label": "events" });
   readonly #observer: ResizeObserver;
   readonly #shown: HTMLElement;
+  readonly #watches: Watches;
+  /** What the memory holds, in units that fit. */
+  readonly #parts: string;
   #width = 0;
   #log = false;
   #frame = 0;
@@ -77,10 +93,10 @@ class SessionPanel {
   readonly el: HTMLElement;
 
   constructor(private readonly context: Context) {
-    const runGroup = h("span", { class: "gd-rungroup" }, this.#button("run"), this.#steps);
-    const top = h(
-      "div",
-      { class: "gd-buttons" },
+    const { parameter_bytes: weights = 0, state_bytes: state = 0, physical_bytes: all = 0 } = context.doc.plan?.memory ?? {};
+    this.#parts = [`parameters ${bytes(weights)}`, state > 0 && `optimizer state ${bytes(state)}`, `the rest ${bytes(Math.max(0, all - weights - state))}`].filter(Boolean).join(", ");
+    const runGroup = span("gd-rungroup", this.#button("run"), this.#steps);
+    const top = div("gd-buttons",
       runGroup,
       this.#button("step"),
       this.#button("pause"),
@@ -91,20 +107,18 @@ class SessionPanel {
       this.#setting("watch", [["loss", "watch the loss"], ["parameters", "watch parameters"], ["everything", "watch everything"], ["off", "watch nothing"]], mode => ({ mode })),
       this.#state,
     );
-    const numbers = h(
-      "div",
-      { class: "gd-bigs gd-four" },
+    const numbers = div("gd-bigs gd-four",
       this.#big("step", "step"),
       this.#big("loss", "loss"),
       this.#big("rate", "steps per second"),
       this.#big("dispatches_per_step", "dispatches per step"),
     );
     this.#hint.querySelector("code")!.textContent = `%graph_run ${context.doc.title || "NAME"} 100`;
-    this.#shown = h(
-      "div",
-      { class: "gd-shown" },
-      h("div", { class: "gd-figures" }, numbers, this.#scale(), this.#chart),
-      h("div", { class: "gd-side" }, this.#facts, this.#events),
+    this.#watches = new Watches(context);
+    this.#shown = div("gd-shown",
+      div("gd-figures", numbers, this.#scale(), this.#chart),
+      div("gd-side", this.#events, this.#facts),
+      this.#watches.el,
     );
     this.el = frame("session", "Session", "", [body({ class: "gd-session" }, top, this.#message, this.#hint, this.#shown)]);
     this.#observer = new ResizeObserver(([entry]) => {
@@ -134,7 +148,7 @@ class SessionPanel {
       word = h("span", null, LABELS[name]!);
     const made = h(
       "button",
-      { type: "button", class: "gd-button", "data-command": name, on: { click: () => this.#press(name) } },
+      { class: "gd-button", "data-command": name, on: { click: () => this.#press(name) } },
       icon && h("span", { class: "gd-icon", "aria-hidden": "true" }, icon),
       word,
     );
@@ -151,7 +165,7 @@ class SessionPanel {
   }
 
   #scale(): HTMLElement {
-    const holder = h("div", { class: "gd-scale" });
+    const holder = div("gd-scale");
     const draw = () => {
       const options = [{ value: false, text: "linear" }, { value: true, text: "log" }];
       replace(holder, choice("scale of the loss", options, this.#log, value => {
@@ -166,12 +180,12 @@ class SessionPanel {
 
   #big(name: string, unit: string): HTMLElement {
     const value = h("span", { "data-value": name }, "–"),
-      more = h("span", { class: "gd-of" });
+      more = span("gd-of");
     this.#values.set(name, value);
     this.#values.set(`${name}+`, more);
-    const below = h("div", { class: "gd-unit" }, unit);
+    const below = div("gd-unit", unit);
     this.#units.set(name, below);
-    return h("div", { class: "gd-big" }, h("div", { class: "gd-number" }, value, more), below);
+    return div("gd-big", div("gd-number", value, more), below);
   }
 
   #press(name: CommandName): void {
@@ -200,6 +214,7 @@ class SessionPanel {
           ? { ...recorded(this.context), state: "none" as const }
           : live;
     this.#controls(live, host);
+    this.#watches.show(live, host);
     this.#numbers(shown);
     const started = shown.state !== "none" || shown.points.length > 0;
     this.#hint.hidden = started;
@@ -224,7 +239,7 @@ class SessionPanel {
       const why = refusal(live.state, connected, name),
         waits = queued.has(name);
       element.disabled = why !== null;
-      element.title = why ?? (waits ? QUEUED : "");
+      element.title = why ?? (waits ? QUEUED : TELLS[name]!);
       element.setAttribute("aria-label", waits ? `${LABELS[name]}, ${QUEUED}` : name === "run" ? "Run that many steps" : LABELS[name]!);
       setFlag(element, "data-primary", name === main);
       setFlag(element, "data-queued", waits);
@@ -239,7 +254,7 @@ class SessionPanel {
     if (live.watch && document.activeElement !== watch) watch.value = live.watch;
     this.#steps.disabled = refusal(live.state, connected, "run") !== null;
     const word = host?.dead
-      ? "closed: replaced by a newer run, or the kernel is gone"
+      ? `closed: ${live.reason}`
       : !host
         ? "no live session"
         : live.state === "none"
@@ -277,13 +292,14 @@ class SessionPanel {
     this.#frame = 0;
     if (this.#width < 50 || !this.#drawn) return;
     const { points, wanted } = this.#drawn;
-    this.#chart.replaceChildren(drawChart(points, wanted, this.#width, 200, this.#log));
+    this.#chart.replaceChildren(drawChart(points, wanted, this.#width, 200, this.#log, earlier(this.context)));
   }
 
   #writeFacts({ device, memory, optimizer, watch, counters, state }: Live): void {
     const rows: [string, string][] = [
       ["device", device],
       ["memory", memory],
+      ["of it", this.#parts],
       ["update", optimizer || "no update rule: parameters do not change"],
       ["watched", WATCHED[watch] ?? watch],
       [
@@ -327,7 +343,7 @@ class SessionPanel {
         h(
           "li",
           { "data-kind": kind, "data-entity": about, tabindex: about ? -1 : null },
-          h("span", { class: "gd-muted" }, `step ${whole(step)} `),
+          !/^step \d/.test(text) && span("gd-muted", `step ${whole(step)} `),
           text,
           ...this.#linesOf(about, text),
         ),

@@ -1,8 +1,8 @@
 // The source: one row per line of text, calls inside it as nested spans; both light with what came from them.
 
 import type { GraphDoc, LineRecord, SourceRecord } from "../doc.ts";
-import { h, type Child } from "../dom.ts";
-import { plural } from "../format.ts";
+import { h, span, type Child } from "../dom.ts";
+import { plural, put } from "../format.ts";
 import { body, frame, highlighted, type Context, type MakePane } from "../pane.ts";
 
 interface Call {
@@ -63,15 +63,15 @@ function row(text: string, number: number, calls: Call[], context: Context): HTM
       "aria-label": single ? `line ${number}: ${text.trim()}` : null,
       on: { click: pickAll },
     },
-    h("span", { class: "gd-lineno" }, number),
-    h("span", { class: "gd-linetext" }, ...(single ? highlighted(text, "python") : spans(text, [...calls], 0, text.length))),
+    span("gd-lineno", number),
+    span("gd-linetext", ...(single ? highlighted(text, "python") : spans(text, [...calls], 0, text.length))),
   );
 }
 
 function listing(doc: GraphDoc, source: SourceRecord, index: number, context: Context): HTMLElement[] {
   const byLine = new Map<number, [number, LineRecord][]>();
   doc.lines.forEach((line, i) => {
-    if (line.source === index) byLine.set(line.line, [...(byLine.get(line.line) ?? []), [i, line]]);
+    if (line.source === index) put(byLine, line.line, [i, line]);
   });
   return source.text
     .replace(/\n$/, "")

@@ -1,7 +1,7 @@
 // The autodiff stepper: one forward op at a time, backwards from the loss; its rule, its cotangents, what it keeps.
 
 import { nodeName, typeText, type DiffReport, type DiffStep, type GraphDoc, type Pass, type Stage } from "../doc.ts";
-import { h, replace, type Child } from "../dom.ts";
+import { div, h, replace, span, type Child } from "../dom.ts";
 import { bytes, whole } from "../format.ts";
 import { body, button, empty, entity, frame, ruleSource, sourceLine, type Context, type MakePane } from "../pane.ts";
 import { laneStages } from "./graphs.ts";
@@ -10,14 +10,14 @@ const keptBy = (step: DiffStep): number => (step.residuals ?? []).reduce((sum, e
 
 /** One node as a row: what it is to this step, what it is called, and a fact. */
 const nodeRow = (entityName: string, spoken: string, role: Child, name: Child[], fact: Child): Child =>
-  h("div", { class: "gd-row", ...entity(entityName, spoken) }, h("span", { class: "gd-muted" }, role), h("span", { class: "gd-mono gd-ellipsis" }, name), h("span", { class: "gd-end" }, fact));
+  h("div", { class: "gd-row", ...entity(entityName, spoken), title: spoken }, span("gd-muted", role), span("gd-mono gd-ellipsis", name), span("gd-end", fact));
 
 const nodeList = (doc: GraphDoc, stage: Stage, label: string, nodes: readonly number[]): Child =>
   nodes.map((index, i) => {
     const node = stage.nodes[index];
     if (!node) return null;
     const name = [node.op, node.name && h("em", null, ` ${node.name}`)];
-    return nodeRow(`node:${stage.index}.${index}`, `${label} ${node.op} ${node.name}`, i === 0 ? label : "", name, h("span", { class: "gd-mono" }, typeText(doc, node)));
+    return nodeRow(`node:${stage.index}.${index}`, `${label} ${node.op} ${node.name}`, i === 0 ? label : "", name, span("gd-mono", typeText(doc, node)));
   });
 
 function saved(doc: GraphDoc, pass: Pass, at: number, to: Stage): Child[] {
@@ -43,7 +43,7 @@ function saved(doc: GraphDoc, pass: Pass, at: number, to: Stage): Child[] {
     h("h4", null, "Saved for this step"),
     ...(rows.length > 0 ? rows : [h("p", { class: "gd-muted" }, "nothing")]),
     meter,
-    h("div", { class: "gd-muted" }, `${bytes(sofar)} saved so far, ${bytes(all)} in all`),
+    div("gd-muted", `${bytes(sofar)} saved so far, ${bytes(all)} in all`),
   ];
 }
 
@@ -76,7 +76,7 @@ export const stepperPane: MakePane = context => {
   const holder = body({ class: "gd-stepper" });
   const el = frame("stepper", "Step", "autodiff", [holder]);
   if (!pass || pass.diffs.length === 0) {
-    holder.append(empty("Nothing to step through."));
+    holder.append(empty("Nothing to step through: without a derivative there are no gradient rules."));
     return { el };
   }
   const slider = h("input", {
@@ -86,11 +86,11 @@ export const stepperPane: MakePane = context => {
     "aria-label": "forward op, backwards from the loss",
     "data-command": "autodiff",
   });
-  const place = h("span", { class: "gd-muted" });
+  const place = span("gd-muted");
   const previous = button("previous op", { class: "gd-mini", "data-command": "autodiff-previous" }, "‹");
   const next = button("next op", { class: "gd-mini", "data-command": "autodiff-next" }, "›");
   const last = button("to the end", { class: "gd-mini", "data-command": "autodiff-end" }, "»");
-  const detail = h("div", { class: "gd-detail" });
+  const detail = div("gd-detail");
   const show = () => {
     const many = pass!.diffs.length;
     slider.max = String(many - 1);
@@ -111,7 +111,7 @@ export const stepperPane: MakePane = context => {
   previous.addEventListener("click", () => go(at - 1));
   next.addEventListener("click", () => go(at + 1));
   last.addEventListener("click", () => go(Infinity));
-  holder.append(h("div", { class: "gd-slide" }, previous, slider, next, last), place, detail);
+  holder.append(div("gd-slide", previous, slider, next, last), place, detail);
   show();
   return {
     el,

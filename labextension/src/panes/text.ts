@@ -1,10 +1,10 @@
 // The text of everything: one line per node or dispatch, the same entities, for reading and for voices.
 
 import { type GraphDoc } from "../doc.ts";
-import { h } from "../dom.ts";
+import { h, span } from "../dom.ts";
 import { bytes, cell, plural } from "../format.ts";
 import { nodeText } from "../nodetext.ts";
-import { body, choice, entity, frame, type MakePane } from "../pane.ts";
+import { body, choice, entity, frame, once, retitle, type MakePane } from "../pane.ts";
 import { Rows } from "../virtual.ts";
 
 interface Line {
@@ -46,24 +46,21 @@ export const textPane: MakePane = context => {
       context.redrawn("text");
     });
     const fact = stage ? plural(stage.nodes.length, "node") : plural(doc.plan?.dispatches.length ?? 0, "dispatch");
-    el.replaceChildren(frame("text", stage ? stage.title || stage.key : "Plan", fact, [], [controls]).firstElementChild!, holder);
+    retitle(el, stage ? stage.title || stage.key : "Plan", fact, controls);
     const lines = stage ? stageLines(doc, at) : planLines(doc);
     rows.set(lines.length, i => {
       const { entity: name, text } = lines[i]!();
-      return h("div", { class: "gd-line", ...entity(name, text) }, h("span", { class: "gd-linetext" }, text));
+      return h("div", { class: "gd-line", ...entity(name, text) }, span("gd-linetext", text));
     });
   };
   draw();
-  let brought: ReadonlySet<string> | null = null;
   return {
     el,
-    choose(lit) {
-      if (lit === brought) return false;
-      brought = lit;
+    choose: once(lit => {
       const prefix = doc.stages[at] ? `node:${at}.` : "dispatch:";
       const first = [...lit].reduce((least, each) => (each.startsWith(prefix) ? Math.min(least, Number(each.slice(prefix.length))) : least), Infinity);
       return first < Infinity && rows.bring(first);
-    },
+    }),
     destroy: () => rows.destroy(),
   };
 };

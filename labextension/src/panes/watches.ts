@@ -1,0 +1,150 @@
+// What looks inside a run: steps by dispatches, watched tensors with their course, breakpoints, and the microscope.
+
+import { number } from "../doc.ts";
+import { div, h, replace, s, setFlag, span, write } from "../dom.ts";
+import { whole } from "../format.ts";
+import type { Host } from "../host.ts";
+import { refusal, type Live } from "../live.ts";
+import type { CommandName } from "../messages.ts";
+import { button, type Context } from "../pane.ts";
+
+const WIDTH = 72,
+  HEIGHT = 18;
+
+/** The course as a line; it breaks where a value is not finite. */
+function course(values: readonly unknown[]): SVGElement | null {
+  const finite = values.map(number).filter(Number.isFinite);
+  if (finite.length < 2) return null;
+  const low = Math.min(...finite),
+    height = Math.max(...finite) - low || 1;
+  let pen = "M";
+  const at = (value: unknown, i: number): string => {
+    const y = number(value);
+    if (!Number.isFinite(y)) return (pen = "M"), "";
+    const point = `${pen}${((i / (values.length - 1)) * (WIDTH - 2) + 1).toFixed(1)} ${(HEIGHT - 2 - ((y - low) / height) * (HEIGHT - 4)).toFixed(1)}`;
+    pen = "L";
+    return point;
+  };
+  return s("svg", { width: WIDTH, height: HEIGHT, "aria-hidden": "true" }, s("path", { class: "gd-raw", d: values.map(at).join("") }));
+}
+
+interface Row {
+  el: HTMLElement;
+  said: HTMLElement;
+  line: HTMLElement;
+}
+
+export class Watches {
+  readonly #rows = new Map<string, Row>();
+  readonly #list = h("ul", { class: "gd-watchlist", "aria-label": "watches and breakpoints" });
+  readonly #place = span("gd-muted");
+  readonly #glass = h("pre", { class: "gd-code gd-glass", tabindex: 0, hidden: true, "aria-label": "microscope" });
+  readonly #text = h("input", {
+    class: "gd-search",
+    placeholder: "h   or   node h if absmax(h) > 1e3",
+    "aria-label": "a tensor to watch, or a breakpoint: event, if test",
+    "data-command": "watchtext",
+  });
+  readonly #buttons: [CommandName, HTMLButtonElement][] = [];
+  #dispatch: number | null = null;
+  readonly el: HTMLElement;
+
+  constructor(private readonly context: Context) {
+    this.#text.addEventListener("keydown", event => {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      this.#add(/\s/.test(this.#text.value.trim()) || this.#text.value.trim() === "nonfinite" ? "break" : "watch");
+    });
+    this.el = div("gd-watches",
+      div("gd-buttons",
+        this.#button("step", "Step dispatch", "step-dispatch", () => context.send("step", { dispatches: 1 })),
+        this.#button("step", "Back", "back", () => context.send("back", { dispatches: 1 })),
+        this.#button("step", "Run to selected", "run-to", () => this.#runTo()),
+        this.#place,
+      ),
+      div("gd-buttons", this.#text, button("Watch", { "data-command": "watch-add", on: { click: () => this.#add("watch") } }), button("Break", { "data-command": "break-add", on: { click: () => this.#add("break") } })),
+      this.#list,
+      this.#glass,
+    );
+  }
+
+  #button(needs: CommandName, label: string, command: string, click: () => void): HTMLButtonElement {
+    const made = button(label, { "data-command": command, on: { click } });
+    this.#buttons.push([needs, made]);
+    return made;
+  }
+
+  /** The first dispatch of what is selected. */
+  #selected(): number {
+    return Math.min(...[...this.context.lit()].filter(each => each.startsWith("dispatch:")).map(each => Number(each.slice(9))));
+  }
+
+  #runTo(): void {
+    const dispatch = this.#selected();
+    if (Number.isFinite(dispatch)) this.context.send("run", { to: String(dispatch) });
+    else write(this.#place, "select a node, line, kernel or dispatch first");
+  }
+
+  #add(name: "watch" | "break"): void {
+    const text = this.#text.value.trim();
+    if (!text) return this.#text.focus();
+    void this.context.host()?.command(name, name === "watch" ? { name: text } : { text }).then(({ ok }) => {
+      if (ok && this.#text.value.trim() === text) this.#text.value = "";
+    });
+  }
+
+  #look(name: string): void {
+    void this.context.host()?.command("value", { name }).then(({ ok, result }) => {
+      this.#glass.hidden = !ok;
+      if (ok) write(this.#glass, String(result?.text ?? ""));
+    });
+  }
+
+  #row(key: string, id: number, name: string, look: boolean): Row {
+    const known = this.#rows.get(key);
+    if (known) return known;
+    const title = look ? button(name, { class: "gd-button gd-quiet", "aria-label": `look at ${name}`, on: { click: () => this.#look(name) } }) : span("", name),
+      clear = button("×", { class: "gd-button gd-quiet", "aria-label": `clear ${name}`, title: "clear", on: { click: () => this.context.send("clear", { id }) } });
+    const said = span("gd-now"),
+      line = span(""),
+      made = { el: h("li", { "data-watch": id }, title, said, line, clear), said, line };
+    this.#rows.set(key, made);
+    return made;
+  }
+
+  show(live: Live, host: Host | null): void {
+    const connected = Boolean(host) && !host!.dead;
+    for (const [needs, element] of this.#buttons) {
+      const why = refusal(live.state, connected, needs);
+      element.disabled = why !== null;
+      element.title = why ?? element.ariaLabel!;
+    }
+    for (const add of this.el.querySelectorAll<HTMLButtonElement>("[data-command$='-add']")) {
+      add.disabled = !connected;
+      add.title = connected ? add.ariaLabel! : "no live session";
+    }
+    write(this.#place, live.reason === live.place ? "" : live.place); // the state says it already
+    const rows: HTMLElement[] = [],
+      keep = new Set<string>();
+    const put = (key: string, row: Row, said: string): void => {
+      write(row.said, said);
+      keep.add(key);
+      rows.push(row.el);
+    };
+    for (const each of live.watches) {
+      const key = `w${each.id}`,
+        row = this.#row(key, each.id, each.name, true);
+      put(key, row, each.step < 0 ? "no value yet" : `${each.value} · step ${whole(each.step)}`);
+      setFlag(row.el, "data-broken", each.nonfinite > 0);
+      if (row.line.dataset.at !== String(each.course)) replace(row.line, course(each.course));
+      row.line.dataset.at = String(each.course);
+    }
+    for (const { id, text, hits } of live.breaks) put(`b${id}`, this.#row(`b${id}`, id, text, false), `${whole(hits)} hit${hits === 1 ? "" : "s"}`);
+    for (const key of this.#rows.keys()) if (!keep.has(key)) this.#rows.delete(key);
+    if (rows.length !== this.#list.children.length || rows.some((el, i) => this.#list.children[i] !== el)) this.#list.replaceChildren(...rows);
+    // The current dispatch lights like anything selected: its node, line, bar, intervals and the play-head.
+    if (this.#dispatch !== null && live.dispatch !== this.#dispatch && live.dispatch >= 0 && live.state !== "running")
+      this.context.act({ do: "select", entities: [`dispatch:${live.dispatch}`] });
+    if (live.state !== "running") this.#dispatch = live.dispatch;
+  }
+}
