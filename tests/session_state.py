@@ -43,7 +43,7 @@ def download(session: Session, buffer: int) -> Any:
 def state_of(session: Session) -> tuple[object, ...]:
     """Counters, update rule, unset names, and the bits of all that the session holds between two steps."""
     plan, traffic = session._plan, session.traffic
-    kept = [b for _, b in (*plan.param_buffers, *plan.input_buffers)]
+    kept = [b if isinstance(b, int) else b.buffer for _, b in (*plan.param_buffers, *plan.input_buffers)]
     kept += [*plan.output_buffers, *(g for _, g in plan.param_grad_pairs)]
     kept += [buffer.id for buffer in session._state_buffers]
     bits = hashlib.sha256()

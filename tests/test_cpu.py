@@ -14,9 +14,10 @@ import pytest
 from gdlab import ops
 from gdlab.autodiff import differentiate
 from gdlab.device import device
-from gdlab.device.chain import Scratch, array, build, domain, emit, viewed
+from gdlab.device.chain import Scratch, array, build, emit
 from gdlab.device.cpu import CpuDevice, memory_bytes
 from gdlab.device.updates import BLOCK
+from gdlab.device.views import domain, viewed
 from gdlab.errors import ArgumentError, CompileError, DeviceUnavailableError, SessionError
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY

@@ -87,7 +87,7 @@ def test_search_by_keyboard_alone(page: Page) -> None:
     page.keyboard.press("Enter")
     assert page.locator("[data-selected]").get_attribute("data-entity") == hits[1]
     assert page.locator(".gd-hits").inner_text() == "2 / 2 found"
-    page.locator(".gd-search").fill("/(/")
+    page.locator(".gd-tools .gd-search").fill("/(/")
     page.locator(".gd-hits[data-error]").wait_for()
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('[data-hit]')")
@@ -204,8 +204,8 @@ def test_a_large_page_from_disk_lays_out_in_a_worker_and_asks_for_nothing(tmp_pa
 
 
 def test_the_module_keeps_its_size() -> None:
-    """As it is shipped, minified: 170 KiB with its style."""
-    assert len((REPO / "gdlab" / "static" / "gdlab.js").read_bytes()) <= 170 * 1024
+    """As it is shipped, minified: 175 KiB with its style."""
+    assert len((REPO / "gdlab" / "static" / "gdlab.js").read_bytes()) <= 175 * 1024
     assert len((REPO / "gdlab" / "static" / "loader.js").read_bytes()) <= 6_000
 
 
@@ -218,7 +218,7 @@ def test_hostile_names_are_text_everywhere(page: Page) -> None:
     mount(page, Study(g, train=True, device="cpu", name=bad).doc)
     for name in ("opt", "rewrites", "grad", "diff", "plan", "arena", "kernels", "text"):
         open_tab(page, name)
-    page.locator(".gd-search").fill("onerror")
+    page.locator(".gd-tools .gd-search").fill("onerror")
     page.locator(".gd-hits", has_text="found").wait_for()
     assert page.locator("[data-hit]:visible").count() >= 1
     assert page.locator("img").count() == 0 and page.locator(".gdlab script").count() == 0

@@ -97,7 +97,9 @@ def test_the_tour(lab: Server, page: Page) -> None:
 def reopened_without_kernel(lab: Server, page: Page, magic: list[int]) -> None:
     """The saved notebook without its kernel: the picture is interactive, the buttons say that there is no session."""
     command(page, "kernelmenu:shutdown")
-    page.wait_for_timeout(500)
+    told = page.locator('[data-pane="session"] [data-value="state"]', has_text="closed: the kernel has ended")
+    told.first.wait_for(state="attached", timeout=5_000)  # at once, without a reload
+    assert page.locator('[data-tab="session"][data-state="closed"]').count() >= 4
     visit(page, lab, "tour.ipynb")
     for i in magic[:2]:
         cell(page, i).scroll_into_view_if_needed()
@@ -244,3 +246,9 @@ def test_a_nan_lights_the_line_that_made_it(lab: Server, page: Page) -> None:
     written.locator("[data-lit]", has_text="log").wait_for()
     cell(page, 1).locator('[data-command="source"]').click()
     cell(page, 1).locator('[data-pane="source"] [data-lit]', has_text="log(p - 2.0)").first.wait_for()
+    save(page)
+    page.reload()
+    wait_restored(page)
+    cell(page, 2).scroll_into_view_if_needed()
+    session.locator('li[data-kind="nonfinite"]', has_text="first NaN: dispatch").wait_for()
+    assert session.locator("li[data-kind]").count() == 2, "said again, counted once"

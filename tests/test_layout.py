@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -380,13 +381,20 @@ def test_bad_graphs() -> None:
 # Bars
 
 
+def cpu_seconds(engine: Callable[[Sequence[Drawn]], Layout], nodes: Sequence[Drawn]) -> float:
+    """By the processor's clock: other processes do not count."""
+    start = time.process_time()
+    engine(nodes)
+    return time.process_time() - start
+
+
 @pytest.mark.parametrize("engine", corpus.ENGINES)
 def test_layout_is_fast_and_grows_linearly(engine: str) -> None:
     """1,298 and 6,266 nodes; the bars with their allowance of 2 for a shared machine."""
     seconds = []
     for blocks in (24, 116):
         nodes = corpus.transformer_training(blocks).nodes
-        seconds.append(min(corpus.ENGINES[engine](nodes).seconds for _ in range(4)))
+        seconds.append(min(cpu_seconds(corpus.ENGINES[engine], nodes) for _ in range(4)))
     assert len(nodes) == 6266
     assert seconds[0] <= 2 * 0.06
     assert seconds[1] <= 2 * 0.35

@@ -254,11 +254,11 @@ def test_every_node_reaches_a_dispatch_a_buffer_or_a_reason() -> None:
         g = random_graph(seed, scalar_loss=True)
         plan = compile(differentiate(g)[0], mode="training")
         computed = {n for d in plan.dispatches for n in d.origin}
-        held = {n for n, b in plan.node_buffers if plan.buffers[b].kind in ("input", "parameter", "constant")}
-        told = {n for n, _, reason in plan.fused_nodes if reason.startswith(("dead", "folded", "aliased"))}
+        held = {n for n, b in plan.node_buffers.items() if plan.buffers[b].kind in ("input", "parameter", "constant")}
+        told = {n for n, (_, reason) in plan.fused_nodes.items() if reason.startswith(("dead", "folded", "aliased"))}
         assert computed | held | told == set(range(len(plan.graph)))
-        without = set(range(len(plan.graph))) - dict(plan.node_buffers).keys()
-        assert without <= {n for n, _, _ in plan.fused_nodes}
+        without = set(range(len(plan.graph))) - plan.node_buffers.keys()
+        assert without <= plan.fused_nodes.keys()
         assert all(d.origin for d in plan.dispatches)
 
 
@@ -271,7 +271,7 @@ def test_reasons_in_words() -> None:
         return ops.reshape(ops.tanh(x * half) + row, (24,)).relu()
 
     plan = compile(graph_of(build), mode="inference")
-    told = {plan.graph.nodes[n].op: reason for n, _, reason in plan.fused_nodes}
+    told = {plan.graph.nodes[n].op: reason for n, (_, reason) in plan.fused_nodes.items()}
     assert told == {
         "exp": "dead: no output needs it",
         "full": "folded: the literal 0.5, in dispatch 0",
@@ -341,7 +341,7 @@ def test_lives_of_tenants_lie_apart_and_slots_are_never_larger_than_the_sum() ->
 
 def test_pins_and_their_reasons() -> None:
     plan = compile(plans.regression(), mode="training", options=CompileOptions(pin=("h",)))
-    reasons = {plan.buffers[b].name: why for b, why in plan.memory.pinned}
+    reasons = {plan.buffers[b].name: why for b, why in plan.memory.pinned.items()}
     assert reasons["w"] == "kept from step to step"
     assert reasons["x"] == "written by the host before a step"
     assert reasons["∂w"] == "read by the update and by the host"

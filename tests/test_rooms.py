@@ -35,11 +35,13 @@ plan
 kernels
 device
 session compiled record eager
+summary
 feeds until nonfinite
+stepping
 runner
 init nn train data load models
 nodevalues
-parity study
+parity study debugging
 view
 __init__
 jupyter

@@ -276,8 +276,15 @@ def test_a_step_that_fails_does_not_count(runner: Runner, monkeypatch: pytest.Mo
 
 
 # many hands -----------------------------------------------------------------------------------------------------------
-def test_a_thousand_commands_from_several_threads_lose_no_step(runner: Runner) -> None:
+@pytest.mark.parametrize("inside", [False, True], ids=["steps", "dispatches too"])
+def test_a_thousand_commands_from_several_threads_lose_no_step(runner: Runner, inside: bool) -> None:
     session, asked, refused, lock = runner.session, [0], [0], threading.Lock()
+    count, undone = len(session.step_dispatches()), [0]
+
+    def back(dispatches: int) -> None:
+        runner.back(dispatches)
+        with lock:
+            undone[0] += 1
 
     def click(seed: int) -> None:
         rng = random.Random(seed)
@@ -290,6 +297,14 @@ def test_a_thousand_commands_from_several_threads_lose_no_step(runner: Runner) -
             (1, session.step),
             (1, lambda: made(session)),
         ]
+        if inside:
+            commands += [
+                (3, lambda: runner.step_dispatch(rng.randrange(1, 2 * count))),
+                (2, lambda: runner.run_to(rng.randrange(count))),
+                (2, lambda: back(rng.randrange(1, 3))),
+                (1, lambda: runner.break_at(f"dispatch {rng.randrange(count)} if step == {rng.randrange(1, 500)}")),
+                (1, lambda: runner.clear(rng.choice([*runner.lookout.breaks, 0]))),
+            ]
         weights = [weight for weight, _ in commands]
         for _ in range(250):
             _, command = rng.choices(commands, weights)[0]
@@ -297,7 +312,7 @@ def test_a_thousand_commands_from_several_threads_lose_no_step(runner: Runner) -
                 asked[0] += 1
             try:
                 command()
-            except SessionError:
+            except (SessionError, ArgumentError):
                 with lock:
                     refused[0] += 1
             if rng.random() < 0.2:
@@ -311,11 +326,15 @@ def test_a_thousand_commands_from_several_threads_lose_no_step(runner: Runner) -
     until(lambda: runner.state != "running")
     while runner.state == "paused":
         runner.wait(runner.resume())
+    if session.under_way:  # Stop leaves a step where it is
+        session.step()
     total = session.step_count
     assert asked == [1000] and 0 < refused[0] < 1000 and runner.state == "ready"
     assert total == runner.wanted or total > runner.wanted  # steps by hand may go beyond the last run
     runner.run(0)
-    assert made(session) == total == session.traffic.steps == session.traffic.submissions
+    assert made(session) == total == session.traffic.steps - runner._behind
+    assert session.traffic.submissions == session.traffic.steps and (inside or runner._behind == 0)
+    assert not inside or undone[0] > 0
     assert runner.losses == [(k, 1.0 - k) for k in range(1, total + 1)]
 
 

@@ -47,8 +47,8 @@ def test_non_finite_elements_are_counted() -> None:
 @pytest.mark.parametrize(
     ("text", "message", "caret"),
     [
-        ("absmx(h) > 1", "until: test: given absmx(h), wanted one of min, max, mean, absmax, l2, nonfinite, loss, step,"
-                         " or a number", "absmx(h)"),
+        ("absmx(h) > 1", "until: test: given absmx(h), wanted one of min, max, mean, absmax, l2, nonfinite, shape,"
+                         " loss, step, or a number", "absmx(h)"),
         ("loss", "until: test: given the end, wanted one of < <= > >= == !=", "^"),
         ("loss < 0.1 nor step > 3", "until: test: given nor, wanted and, or, or the end", "nor"),
         ("min(k) < 1", "until: test: given k, wanted one of h, a.w", "k"),

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 import networks
 import numpy as np
 import pytest
+from documents import checked
 
 from gdlab import ops
 from gdlab.errors import ArgumentError, SessionError
 from gdlab.graph import Graph
 from gdlab.nonfinite import first_bad
 from gdlab.study import Study
+from gdlab.view import text
 
 
 def fragile() -> Graph:
@@ -172,3 +174,25 @@ def test_a_reset_clears_a_pause_and_is_refused_while_running(study: Study) -> No
     finally:
         study.runner.stop()
         study.runner.wait(future)
+
+
+def test_runs_of_before_a_reset_stay_in_the_document_with_their_rule() -> None:
+    study = Study(networks.mlp(batch=8), train=True, device="cpu", name="mlp")
+    study.reset()
+    assert study.runner.earlier == [], "nothing was run"
+    study.run(3, feed="random:0", sgd=0.1, init=0)
+    first = list(study.runner.losses)
+    study.reset()
+    study.prepare(adam=1e-2)
+    study.run(2)
+    old, new = study.doc.data["runs"]
+    assert [tuple(row) for row in old["loss"]] == first and old["label"] == "SGD, lr 0.1" and "label" not in new
+    assert len(new["loss"]) == 2 and old["counters"]["steps"] == 3
+    checked(study.doc)
+    twin = text.twin(study.doc, "session")
+    assert "earlier0: cpu, " in twin and "; SGD, lr 0.1" in twin
+    for _ in range(6):
+        study.reset()
+        study.run(1)
+    assert [len(run.losses) for run in study.runner.earlier] == [1, 1, 1, 1] and len(study.doc.data["runs"]) == 5
+    study.close()

@@ -69,7 +69,7 @@ def test_a_compiled_plan_trains_as_on_cpu(pair: tuple[Program, Program]) -> None
     np.testing.assert_allclose(given, train(cpu, "sgd", 20), rtol=2e-5)
     assert given[-1] < given[0]
     np.testing.assert_allclose(train(wgpu, "adam", 3), train(cpu, "adam", 3), rtol=1e-4)
-    for b, _ in wgpu.plan.memory.pinned:
+    for b in wgpu.plan.memory.pinned:
         want = on_owner(cpu.download, b)
         scale = float(np.abs(want).max()) or 1.0
         np.testing.assert_allclose(on_owner(wgpu.download, b), want, rtol=0, atol=2e-4 * scale)

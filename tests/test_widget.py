@@ -47,7 +47,7 @@ def of(panel, kind):
     return [m for m in panel.sent if m["type"] == kind]
 
 
-def ask(panel, req, name, **args):
+def ask(panel, req, name, /, **args):
     panel.receive({"type": "command", "name": name, "args": args, "req": req})
     until(lambda: any(m["req"] == req for m in of(panel, "reply")))
     (reply,) = [m for m in of(panel, "reply") if m["req"] == req]
@@ -269,7 +269,7 @@ def test_reset_speed_and_watch_reach_the_runner(panel):
     ask(panel, 1, "run", steps=5)
     until(lambda: panel.study.session.step_count == 5 and panel.study.runner.state == "ready")
     assert ask(panel, 2, "speed", steps_per_second=10)["ok"] and panel.study.runner.speed == 10
-    assert ask(panel, 3, "watch", mode="parameters")["ok"] and panel.study.runner.watch == "parameters"
+    assert ask(panel, 3, "watch", mode="parameters")["ok"] and panel.study.runner.nan_watch == "parameters"
     assert ask(panel, 4, "reset")["ok"] and panel.study.session.step_count == 0
     assert not ask(panel, 5, "watch", mode="nothing")["ok"] and not ask(panel, 6, "speed", steps_per_second=-1)["ok"]
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from gdlab.device import wgpu as room
 from gdlab.device.base import Array, owner
-from gdlab.device.replay import Row, Staging
+from gdlab.device.recording import Row
+from gdlab.device.staging import Staging
 from gdlab.device.wgpu import WgpuProgram
 from gdlab.graph import Graph
 from gdlab.plan.plan import (
@@ -102,7 +103,7 @@ def make_plan(
         "dispatches": tuple(replace(d, output_type=TensorType(buffers[d.output].shape)) for d in dispatches),
         "groups": tuple(Group(k, k + 1, ()) for k in range(len(dispatches))),
         "param_buffers": (), "input_buffers": (), "constant_buffers": (), "param_grad_pairs": (), "output_buffers": (),
-        "node_buffers": (), "fused_nodes": (), "missed": (), "graph": Graph(), "options": CompileOptions(),
+        "places": (), "fates": (), "missed": (), "graph": Graph(), "options": CompileOptions(),
         "target": Target.portable(), "fingerprint": "by hand",
     }  # fmt: skip
     return ExecutionPlan(**{**fields, **changes})
