@@ -105,7 +105,7 @@ def test_shared_tiles_of_every_size(name: str, monkeypatch: pytest.MonkeyPatch) 
         nbytes = (16384, 32768)[number % 2] if tiling[5] == 1 else 32768
         limits = replace(found.target.limits, workgroup_bytes=nbytes)
         target = Target("wgpu", "hardware", limits)
-        forced = lambda p, t, tiling=tiling: variants.shared_tiles(p, tiling, t.limits)  # noqa: E731
+        forced = lambda p, t, _, tiling=tiling: variants.shared_tiles(p, tiling, t.limits)  # noqa: E731
         monkeypatch.setattr(variants, "matmul", forced)
         for m, n, k in ((133, 70, 5), (37, 130, 64), (64, 128, 33), (129, 65, 129)):
             a, b = (k, m) if name == "matmul_at" else (m, k), (n, k) if name == "matmul_bt" else (k, n)

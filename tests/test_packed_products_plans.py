@@ -161,7 +161,7 @@ def test_every_schedule_stores_every_range(
     plain = variants.matmul
     for (m, k), tiling in itertools.product([(5, 7), (36, 64)], TILINGS if kind == "hardware" else [None]):
         if tiling is not None:
-            forced = lambda p, t, tiling=tiling: variants.shared_tiles(p, tiling, t.limits)  # noqa: E731
+            forced = lambda p, t, _, tiling=tiling: variants.shared_tiles(p, tiling, t.limits)  # noqa: E731
             monkeypatch.setattr(variants, "matmul", forced)
         else:
             monkeypatch.setattr(variants, "matmul", plain)

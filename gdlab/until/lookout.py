@@ -174,8 +174,8 @@ class Lookout:
     # a run, on the owner's thread -------------------------------------------------------------------------------------
     @property
     def reads_losses(self) -> bool:
-        """Whether somebody waits for the loss of every step."""
-        return any(b.when.kind == "loss" for b in list(self.breaks.values()))
+        """Whether somebody waits for the loss of every step; inside a step the device is waited for anyhow."""
+        return any(b.when.kind == "loss" or b.when.inside for b in list(self.breaks.values()))
 
     def looks_inside(self, last: bool) -> bool:
         """Whether the next step must be looked into; `last`: it ends the run, so watches want its values."""
