@@ -139,14 +139,13 @@ def load_doc(path: str | Path) -> Any:
     return load_doc(path)
 
 
-def show(
-    thing: Any, *, show: str | Sequence[str] = "opt", static: bool = False, height: int | None = None, **view: Any
-) -> None:
-    """Display a study, graph, report, plan, session, document or file in the notebook, as `%graph` does; `view` are its
-    other options: overlay, engine, depth, around, diff."""
+def show(thing: Any, *, show: str | Sequence[str] | None = None, **options: Any) -> None:
+    """Display a study, graph, report, plan, session, document or file in the notebook: `%graph` as a function, with the
+    same options by the same names (`train=True, run=20, feed="random:0", height=300, around="h:1"` …). `no`, `only`
+    and `show` take one or several; `feed` and `diff` the thing itself."""
     from gdlab.jupyter.opening import show_with
 
-    show_with(thing, [show] if isinstance(show, str) else list(show), static=static, height=height, **view)
+    show_with(thing, [show] if isinstance(show, str) else show and list(show), **options)
 
 
 def widget(thing: Any) -> Any:

@@ -8,13 +8,14 @@
     ├── OutputIndexError    an output that the graph does not have                       (IndexError)
     └── SessionError        a session cannot do that now                                 (RuntimeError)
         ├── DeviceUnavailableError
+        ├── ExternalBindError   memory that cannot be bound: its kinds UnknownSlot and TooSmall
         └── ReadNodeError   a node whose value cannot be read: UnknownNode, UnknownName, FusedAway, Aliased
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = [
     "Aliased",
@@ -24,6 +25,7 @@ __all__ = [
     "CompileError",
     "DTypeError",
     "DeviceUnavailableError",
+    "ExternalBindError",
     "FusedAway",
     "GdlabError",
     "GraphError",
@@ -36,6 +38,7 @@ __all__ = [
     "UnknownName",
     "UnknownNameError",
     "UnknownNode",
+    "UnknownRuleError",
 ]
 
 
@@ -114,6 +117,10 @@ class UnknownNameError(GdlabError, KeyError):
     """A name that nothing has. Build it with `unknown_name`, which lists the known ones."""
 
 
+class UnknownRuleError(OptimizeError, UnknownNameError):
+    """The id or label of a rule that no table holds; tells the nearest one."""
+
+
 class OutputIndexError(GdlabError, IndexError):
     """An output index outside 0 … n − 1."""
 
@@ -126,8 +133,8 @@ class DeviceUnavailableError(SessionError):
     """No device of the wanted kind answers on this machine."""
 
 
-class ReadNodeError(SessionError):
-    """A node whose value cannot be read after a step; every kind of it has the fields that its class names."""
+class _WithFields(SessionError):
+    """An error with more fields, which its class names."""
 
     def __init__(
         self, where: str, what: str, given: object, wanted: str, *, node: int | None = None, source: Any = None,
@@ -138,6 +145,10 @@ class ReadNodeError(SessionError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (*super().__reduce__(), {k: v for k, v in self.__dict__.items() if k != "source"})
+
+
+class ReadNodeError(_WithFields):
+    """A node whose value cannot be read after a step; every kind of it has the fields that its class names."""
 
 
 class UnknownNode(ReadNodeError):
@@ -165,6 +176,30 @@ class Aliased(ReadNodeError):
 
     slot: int
     later: tuple[str, ...]
+
+
+class ExternalBindError(_WithFields):
+    """Memory of somebody else that cannot be bound: `ExternalBindError.UnknownSlot`, `ExternalBindError.TooSmall`."""
+
+    UnknownSlot: ClassVar[type[UnknownSlot]]
+    TooSmall: ClassVar[type[TooSmall]]
+
+
+class UnknownSlot(ExternalBindError, UnknownNameError):
+    """Neither the name of an input nor the number of an output: `slot`, `known`."""
+
+    slot: object
+    known: tuple[str, ...]
+
+
+class TooSmall(ExternalBindError):
+    """Memory of `got` bytes where `required` are needed."""
+
+    required: int
+    got: int
+
+
+ExternalBindError.UnknownSlot, ExternalBindError.TooSmall = UnknownSlot, TooSmall
 
 
 def unknown_name(where: str, what: str, given: str, known: Iterable[str]) -> UnknownNameError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import struct
 import warnings
@@ -128,6 +129,8 @@ def test_json_round_trip_by_methods_of_the_plan() -> None:
         assert again == plan and hash(again) == hash(plan) and again.to_json() == text
         assert again.memory.pinned == plan.memory.pinned and again.fills == plan.fills
         assert again.node_buffers == plan.node_buffers and again.options == plan.options
+        for copied in (copy.deepcopy(plan), replace(plan)):
+            assert copied == plan and copied.memory.pinned == plan.memory.pinned
     assert plan_of() != plan_of(options=gd.CompileOptions(serial=True))
     for text in ("", "{}", "[1]", "null", plan.to_json()[:-2], plan.to_json().replace('"tile":[32,32]', '"tile":[32]')):
         with pytest.raises(gd.LoadError) as error:
@@ -228,7 +231,8 @@ def test_an_output_that_is_a_leaf_is_copied() -> None:
 # 5.4, 5.5 -------------------------------------------------------------------------------------------------------------
 def test_groups_are_ranges_and_phases_are_in_order() -> None:
     plan = gd.compile_training_graph(trained())
-    ends = [(g.start, g.stop) for g in plan.groups]
+    ends = [(start, stop) for start, stop in plan.groups]
+    assert ends == [(g.start, g.stop) for g in plan.groups]
     assert ends[0][0] == 0 and ends[-1][1] == len(plan.dispatches)
     assert all(a[1] == b[0] for a, b in zip(ends, ends[1:], strict=False))
     phases = [d.phase for d in plan.dispatches]

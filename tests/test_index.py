@@ -66,7 +66,7 @@ def test_the_bound_of_an_index_input_is_the_smallest_extent_that_it_numbers() ->
         g.output(gd.gather(table, moved, 1))
         g.output(gd.gather(table, k.to_f32().scale(0.5).to_u32().reshape(6), 0))
         g.output(gd.scatter_add(j.reshape(6), gd.input("src", (6, 2)), 50))
-    assert compile(g, mode="inference").index_bounds == (("i", 4), ("j", 4))
+    assert compile(g, mode="inference").index_bounds == {"i": 4, "j": 4}
 
 
 def test_an_index_out_of_range_is_refused_with_its_position_and_nothing_is_written(device: str) -> None:

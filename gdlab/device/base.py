@@ -66,6 +66,28 @@ class Program(ABC):
         """A copy of the logical extent, in the buffer's dtype and shape, after everything submitted so far."""
 
     @abstractmethod
+    def upload_words(self, buffer: int, words: Array) -> None:
+        """Write a buffer of reduced storage in the very words that it shall hold, u32[...] (`gdlab.quant`)."""
+
+    @abstractmethod
+    def words(self, buffer: int) -> Array:
+        """A copy of the words of a buffer of reduced storage, after everything submitted so far. Not `encode` of what
+        `download` gives: values do not tell the step of a block exactly."""
+
+    @abstractmethod
+    def memory_at(self, buffer: int) -> tuple[Any, int]:
+        """The memory that a buffer lies in (on cpu an array of its shape), and the bytes that other memory in its place
+        must have."""
+
+    @abstractmethod
+    def bytes_in(self, memory: object) -> int | None:
+        """Bytes of memory that could be bound here; None of anything else."""
+
+    @abstractmethod
+    def rebind(self, buffer: int, memory: Any) -> None:
+        """From the next step on a buffer that shares with nobody lies in this memory."""
+
+    @abstractmethod
     def configure(self, update: Update) -> None:
         """Use these update dispatches from the next step on; state buffers that are new start at zero, others are
         kept."""

@@ -17,7 +17,7 @@ from gdlab.errors import ArgumentError, SessionError
 from gdlab.plan.plan import SCALARS, Buffer, ExecutionPlan, Limits, Target, Update
 from gdlab.plan.verify import verify, verify_update
 from gdlab.quant import decode, encode
-from gdlab.types import DType
+from gdlab.types import BLOCK_BYTES, DType
 
 _F32 = np.dtype(np.float32)
 NO_UPDATE = Update("none", (), (), ())
@@ -68,6 +68,7 @@ class CpuProgram(Program):
         for buffer, data in plan.constant_buffers:
             self.arrays[buffer][...] = np.frombuffer(data, self.arrays[buffer].dtype).reshape(self.arrays[buffer].shape)
         self.packed = {b.id for b in plan.buffers if b.dtype.is_storage}
+        self.blocks = _blocks(plan, shared)
         self.scratch = Scratch()
         self.numbers = np.zeros(len(SCALARS) + len(DERIVED), np.float32)
         self.scalars = {name: self.numbers[i : i + 1].reshape(()) for i, name in enumerate((*SCALARS, *DERIVED))}
@@ -118,16 +119,49 @@ class CpuProgram(Program):
         if given.dtype != stored.numpy or given.size != home.size:
             wanted = f"{stored.numpy}, {home.size * stored.nbytes} bytes"
             raise ArgumentError("upload", f"data of buffer {buffer}", f"{given.dtype}, {given.nbytes} bytes", wanted)
-        if stored.is_storage:  # decoded once, here
-            given = decode(encode(given.reshape(home.shape), stored), stored, home.shape)
+        if stored.is_storage:
+            return self.upload_words(buffer, encode(given.reshape(home.shape), stored))
         np.copyto(home, given.reshape(home.shape))
         self.traffic.bytes_up += home.nbytes
+
+    def upload_words(self, buffer: int, words: Array) -> None:
+        """Decode them, once and here; of blocks keep them too."""
+        home = self._home("upload", buffer)
+        if buffer in self.blocks:
+            self.blocks[buffer][...] = words
+        home[...] = decode(words, self._dtype(buffer), home.shape)
+        self.traffic.bytes_up += home.nbytes
+
+    def words(self, buffer: int) -> Array:
+        """Those of blocks as they are kept; f16 is exact both ways."""
+        home = self._home("download", buffer)
+        self.traffic.bytes_down += home.nbytes
+        return self.blocks[buffer].copy() if buffer in self.blocks else encode(home, self._dtype(buffer))
 
     def download(self, buffer: int) -> Array:
         """A copy of the buffer."""
         home = self._home("download", buffer)
         self.traffic.bytes_down += home.nbytes
         return home.astype(self._dtype(buffer).numpy)
+
+    def memory_at(self, buffer: int) -> tuple[Array, int]:
+        """The array itself, and its size."""
+        home = self._home("memory", buffer)
+        return home, home.nbytes
+
+    def bytes_in(self, memory: object) -> int | None:
+        """Those of a writable C-contiguous array of 4-byte elements."""
+        good = isinstance(memory, np.ndarray) and memory.itemsize == 4 and memory.flags.carray
+        return memory.nbytes if good else None  # type: ignore[attr-defined]
+
+    def rebind(self, buffer: int, memory: Array) -> None:
+        """All calls are made anew: they hold the arrays."""
+        home = self._home("memory", buffer)
+        self.arrays[buffer] = memory.reshape(-1)[: home.size].view(home.dtype).reshape(home.shape)
+        self.step_of = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in self.plan.dispatches]
+        self.calls = [call for steps in self.step_of for call in steps]
+        self.loss = None if self.plan.loss_buffer is None else self.arrays[self.plan.loss_buffer].reshape(-1)
+        self.configure(self.update)  # an output may be a gradient too
 
     def configure(self, update: Update) -> None:
         """Make the update's calls; new state starts at zero."""
@@ -301,6 +335,16 @@ def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
     decoded = {plan.memory.slot_of[b.id]: math.prod(b.shape) for b in plan.buffers if b.dtype.is_storage}
     sizes = [max(slot.nbytes // 4, decoded.get(i, 0)) for i, slot in enumerate(plan.memory.slots)]
     return [taken[i] if i in taken else zeros((size,), np.uint32) for i, size in enumerate(sizes)]
+
+
+def _blocks(plan: ExecutionPlan, shared: Shared | None) -> dict[int, Array]:
+    """The words of every buffer of blocks, beside the values in its slot."""
+    blocks = {b.id: zeros((b.nbytes // 4,), np.uint32) for b in plan.buffers if b.dtype in BLOCK_BYTES}
+    for b, other in shared.buffers if shared is not None else ():
+        if b in blocks:
+            assert shared is not None and isinstance(shared.program, CpuProgram)  # as in `_slots`
+            blocks[b] = shared.program.blocks[other]
+    return blocks
 
 
 def _tensor(slot: Array, buffer: Buffer) -> Array:

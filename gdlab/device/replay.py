@@ -320,20 +320,31 @@ class WgpuProgram(Program):
             raise ArgumentError("upload", f"data of {logical.name}", f"{given.dtype}, {given.nbytes} bytes", wanted)
         if logical.dtype.is_storage:
             given = encode(given.reshape(logical.shape), logical.dtype)
-        self.gpu.write("upload", self._memory_of(buffer), given)
-        self.traffic.bytes_up += given.nbytes
+        self.upload_words(buffer, given)
+
+    def upload_words(self, buffer: int, words: Array) -> None:
+        self._alive("upload")
+        self.gpu.write("upload", self._memory_of(buffer), words)
+        self.traffic.bytes_up += words.nbytes
 
     def download(self, buffer: int) -> Array:
         logical = self._logical("download", buffer)
-        stored = logical.dtype.is_storage
-        out = np.empty(logical.nbytes // 4, np.uint32) if stored else np.empty(logical.shape, logical.dtype.numpy)
+        if logical.dtype.is_storage:
+            return decode(self.words(buffer), logical.dtype, logical.shape).astype(logical.dtype.numpy, copy=False)
+        return self._read(buffer, np.empty(logical.shape, logical.dtype.numpy))
+
+    def words(self, buffer: int) -> Array:
+        return self._read(buffer, np.empty(self._logical("download", buffer).nbytes // 4, np.uint32))
+
+    def _read(self, buffer: int, out: Array) -> Array:
+        """Fill `out` with all bytes of a buffer."""
         whole, source = out.data.cast("B"), self._memory_of(buffer)._internal
-        staging = self._staging(logical.nbytes)
+        staging = self._staging(len(whole))
         for start in range(0, len(whole), staging.nbytes):
             part = whole[start : start + staging.nbytes]
             self.read_into("download", source, start, staging, part)
-        self.traffic.bytes_down += logical.nbytes
-        return decode(out, logical.dtype, logical.shape).astype(logical.dtype.numpy, copy=False) if stored else out
+        self.traffic.bytes_down += len(whole)
+        return out
 
     def read_into(self, where: str, source: Any, start: int, staging: Staging, into: memoryview) -> None:
         copy, nbytes = self.gpu.raw.CommandEncoderCopyBufferToBuffer, len(into)
@@ -347,6 +358,22 @@ class WgpuProgram(Program):
         if self.reader is None or self.reader.nbytes < wanted:
             self.reader = Staging(self.gpu, wanted)
         return self.reader
+
+    def memory_at(self, buffer: int) -> tuple[Any, int]:
+        self._alive("memory")
+        return self._memory_of(buffer), self.places[buffer].bound
+
+    def bytes_in(self, memory: Any) -> int | None:
+        mine = type(memory) is type(self.scalars) and memory._device is self.scalars._device
+        return int(memory.size) if mine and memory.usage & self.scalars.usage == self.scalars.usage else None
+
+    def rebind(self, buffer: int, memory: Any) -> None:
+        self.wait()
+        held = {**self.memory, self.places[buffer].home: memory}
+        self.launches = self._launches("dispatch", self.plan.dispatches, self.places, held)
+        self.memory, self.rows = held, [launch.row for launch in self.launches]
+        self.marker = self.scalars if self.plan.loss_buffer is None else self._memory_of(self.plan.loss_buffer)
+        self.configure(self.update)  # an output may be a gradient too
 
     def poison(self) -> None:
         self._alive("poison")

@@ -35,9 +35,7 @@ def statistics_of(plan: ExecutionPlan) -> tuple[tuple[int, int], ...]:
     queries and keys, or where it is no node of its own the one that computes the logarithms."""
     nodes, places = plan.graph.nodes, plan.node_buffers
     attention = {n.inputs[:2]: n.id for n in reversed(nodes) if _is_attention(n.op)}
-    return tuple(
-        (attention.get(n.inputs[:2], n.id), places[n.id]) for n in nodes if n.op == LSE and n.id in places
-    )
+    return tuple((attention.get(n.inputs[:2], n.id), places[n.id]) for n in nodes if n.op == LSE and n.id in places)
 
 
 def _is_attention(op: str) -> bool:

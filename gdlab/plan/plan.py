@@ -6,7 +6,7 @@ from the same fields, and nobody looks at the graph again. Buffers are referred 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -290,6 +290,10 @@ class Group:
     stop: int
     because: tuple[Hazard, ...]
 
+    def __iter__(self) -> Iterator[int]:
+        """`start, stop = group`."""
+        return iter((self.start, self.stop))
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -314,6 +318,11 @@ class Interval:
     last_group: int
 
 
+def _stored(record: MemoryPlan | ExecutionPlan) -> dict[str, object]:
+    """The fields alone, for copies and pickles: what was made of them can be made again."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
     """Where every buffer lies; `peak_bytes` are alive in group `peak_group`, more than in any other."""
@@ -326,6 +335,9 @@ class MemoryPlan:
     physical_bytes: int
     peak_bytes: int
     peak_group: int
+
+    def __getstate__(self) -> dict[str, object]:
+        return _stored(self)
 
     @cached_property
     def pinned(self) -> Mapping[int, str]:
@@ -426,6 +438,9 @@ class ExecutionPlan:
 
     def __hash__(self) -> int:
         return hash((self.fingerprint, len(self.dispatches)))
+
+    def __getstate__(self) -> dict[str, object]:
+        return _stored(self)
 
     def __repr__(self) -> str:
         dispatches, groups, buffers = len(self.dispatches), len(self.groups), len(self.buffers)

@@ -21,7 +21,7 @@ import numpy as np
 
 from gdlab.device.base import owner
 from gdlab.errors import CheckpointError
-from gdlab.quant import decode, encode
+from gdlab.plan.plan import Place
 from gdlab.session.data import Array
 from gdlab.session.updates import Updates
 from gdlab.types import BLOCK_BYTES, DType, TensorType
@@ -105,17 +105,29 @@ class Checkpoints(Updates):
         return {"parameters": rows, "adam": list(adam)}
 
     def _snapshot_now(self) -> Snapshot:
-        tensors = {n: packed(self._read_now(b), self._types[b]) for n, b in self._parameters.items()}
+        tensors = {n: self._stored_now(b) for n, b in self._parameters.items()}
         for prefix in MOMENTS:
             tensors |= {prefix + name: self._read_now(b) for name, b in self._state_named(prefix).items()}
         return Snapshot(tensors, self._adam_steps, tuple(self._state_named(MOMENTS[0])))
+
+    def _stored_now(self, place: Place) -> Array:
+        """A parameter as it stands in a file: blocks of `q4` and `q8` as u8[bytes], the others as they are."""
+        if isinstance(place, int) and self._types[place].dtype in BLOCK_BYTES:
+            return self._program.words(place).view(np.uint8)
+        return self._read_now(place)
+
+    def _store_now(self, place: Place, data: Array) -> None:
+        """The inverse."""
+        if isinstance(place, int) and self._types[place].dtype in BLOCK_BYTES:
+            return self._program.upload_words(place, np.ascontiguousarray(data).view(np.uint32))
+        return self._put_now(place, data.reshape(self._types[place].shape))
 
     def _apply_now(self, snapshot: Snapshot) -> None:
         self._way = None
         if snapshot.adam and self._plan.mode == "training":
             self._make_moments_now()  # first: it may find no memory, and nothing has changed yet
         for name, buffer in self._parameters.items():
-            self._put_now(buffer, unpacked(snapshot.tensors[name], self._types[buffer]))
+            self._store_now(buffer, snapshot.tensors[name])
         if self._plan.mode != "training":
             return
         for prefix in MOMENTS:
@@ -125,18 +137,6 @@ class Checkpoints(Updates):
                 self._put_now(buffer, held.reshape(shape))
         self._set_adam_steps_now(snapshot.adam_step)
         self._clear_sums_now()
-
-
-def packed(data: Array, type: TensorType) -> Array:
-    """A parameter as it stands in a file: blocks of `q4` and `q8` as u8[bytes], the others as they are."""
-    return encode(data, type.dtype).view(np.uint8) if type.dtype in BLOCK_BYTES else data
-
-
-def unpacked(data: Array, type: TensorType) -> Array:
-    """The inverse."""
-    if type.dtype in BLOCK_BYTES:
-        return decode(np.ascontiguousarray(data).view(np.uint32), type.dtype, type.shape)
-    return data.reshape(type.shape)
 
 
 # files ----------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from gdlab.errors import SessionError, UnknownNameError
 from gdlab.plan.plan import ExecutionPlan
 from gdlab.plan.update import Recipe, update_of
 from gdlab.session.checkpoint import Checkpoints
+from gdlab.session.external import External
 from gdlab.session.inspect import Inspection
 from gdlab.session.nodes import Nodes, nodes_as_compiled
 from gdlab.session.optimizer import Optimizer
@@ -18,7 +19,7 @@ from gdlab.session.values import Values
 from gdlab.types import TensorType
 
 
-class Session(Values, Checkpoints, Inspection, Profiling):
+class Session(Values, Checkpoints, Inspection, Profiling, External):
     """A plan on a device with its state; made by `build_session` and its siblings, closed by `close` or `with`.
 
     Every failed call raises `SessionError` (or `ShapeError`, `DTypeError`, `UnknownNameError`) and changes nothing.

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gdlab.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError
-from gdlab.quant import decode
 from gdlab.session.data import Array, into
 from gdlab.session.initial import DEFAULT, check_init, initial_values
 from gdlab.session.state import State
@@ -45,15 +44,18 @@ class Values(State):
 
     def set_parameter_packed(self, name: str, data: bytes) -> None:
         """Parameter `name` in the bytes of its storage: f16, or the blocks of q4 and q8 (`gdlab.quant`)."""
-        type = self._types[self._lookup("set_parameter_packed", name, self._parameters)]
+        buffer = self._lookup("set_parameter_packed", name, self._parameters)
+        type = self._types[buffer]
         if not type.dtype.is_storage:
             wanted = "one of f16, q4 or q8: set_parameter for this"
             raise DTypeError("set_parameter_packed", repr(name), f"a parameter of {type}", wanted)
         if not isinstance(data, _BYTES) or memoryview(data).nbytes != type.size_bytes:
             given = f"{memoryview(data).nbytes} bytes" if isinstance(data, _BYTES) else data.__class__.__name__
             raise ShapeError("set_parameter_packed", repr(name), given, f"{type.size_bytes} bytes ({type})")
+        assert isinstance(buffer, int)  # only f32 lies in ranges of another parameter
         words = np.frombuffer(bytes(data) + bytes(-type.size_bytes % 4), np.uint32)
-        self.set_parameter(name, decode(words, type.dtype, type.shape))
+        self._do(lambda: self._program.upload_words(buffer, words))
+        self._unset_parameters.discard(name)
 
     def read_param(self, name: str, out: Array | None = None) -> Array:
         """Parameter `name` as float32 of its declared shape, after everything submitted. `out`: filled and returned."""
