@@ -22,7 +22,7 @@ from gdlab.device.base import Program, owner
 from gdlab.device.wgpu import WgpuProgram, adapters
 from gdlab.graph import Graph, Value
 from gdlab.plan import compile
-from gdlab.plan.plan import SCALARS
+from gdlab.plan.dispatch import SCALARS
 from gdlab.plan.update import adam_update
 
 Array = np.ndarray[Any, Any]

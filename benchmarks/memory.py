@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from benchmarks.measure import Row
 from gdlab import models, nn, ops
 from gdlab.graph import Graph, Value
-from gdlab.plan.plan import ExecutionPlan, PlanMode, Target
+from gdlab.plan.plan import ExecutionPlan, PlanMode
+from gdlab.plan.target import Target
 from gdlab.session.build import SessionConfig, compiled
 from tests import networks
 

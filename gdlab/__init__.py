@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from gdlab.data import Batch, DataLoader, InputStream, MnistDataset
     from gdlab.load import NnefModel, OnnxModel, SafeTensorsModel, load_nnef, load_onnx, load_safetensors
     from gdlab.plan import compile
-    from gdlab.plan.plan import CompileOptions, ExecutionPlan, Limits, Target
+    from gdlab.plan.plan import ExecutionPlan
+    from gdlab.plan.target import CompileOptions, Limits, Target
     from gdlab.rewrite import RULES as rules
     from gdlab.rewrite import Budget, OptimizeReport, optimize, rule
     from gdlab.runner import Runner
@@ -85,7 +86,8 @@ _LATER: dict[str, str] = {
     "data": "Batch DataLoader InputStream MnistDataset",
     "load": "NnefModel OnnxModel SafeTensorsModel load_nnef load_onnx load_safetensors",
     "plan": "compile",
-    "plan.plan": "CompileOptions ExecutionPlan Limits Target",
+    "plan.plan": "ExecutionPlan",
+    "plan.target": "CompileOptions Limits Target",
     "rewrite": "Budget OptimizeReport optimize rule rules",
     "runner": "Runner",
     "session": "MemorySummary Session SessionConfig build build_inference_session build_session build_session_cached "

@@ -10,7 +10,8 @@ import numpy as np
 
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY, Array
-from gdlab.plan.plan import Dispatch, ExecutionPlan
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.plan import ExecutionPlan
 from gdlab.session import Session, by_buffer
 
 _EXPONENT = np.uint32(0x7F800000)  # all ones: NaN or infinity

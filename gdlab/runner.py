@@ -13,7 +13,7 @@ from gdlab.device.base import owner, wait_for
 from gdlab.errors import ArgumentError, SessionError
 from gdlab.feeds import Feed, make_feed, random_batch
 from gdlab.op import Array
-from gdlab.plan.plan import Dispatch
+from gdlab.plan.dispatch import Dispatch
 from gdlab.session.tensors import read_output
 from gdlab.stepping import LARGEST_OPENING, Earlier, Event, NanWatch, State, Stepping
 from gdlab.until import Break, Watched

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gdlab.autodiff import AutodiffReport, differentiate
+from gdlab.autodiff import AutodiffReport, differentiate, to_read
 from gdlab.debugging import Debugging
 from gdlab.device.base import Device
 from gdlab.errors import AutodiffError, GraphError, SessionError, unknown_name
@@ -24,7 +24,8 @@ from gdlab.nodevalues import NodeValues, node_values
 from gdlab.op import Safety
 from gdlab.parity import Check, check_study
 from gdlab.plan import compile
-from gdlab.plan.plan import ExecutionPlan, Missed, Target
+from gdlab.plan.plan import ExecutionPlan, Missed
+from gdlab.plan.target import Target
 from gdlab.rewrite import OptimizeReport, optimize
 from gdlab.runner import Runner
 from gdlab.session import DeviceLike, Session, initial_values, lanes_of, nodes_of, open_session, resolve_device
@@ -142,7 +143,7 @@ class Study(Debugging):
     def plan_for(self, target: Target) -> ExecutionPlan:
         """The execution plan on another device's target; nothing of it is kept."""
         if not self.train:
-            return compile(self.final, mode="inference", target=target)
+            return compile(to_read(self.final), mode="inference", target=target)
         lanes = lanes_of(self.final, self.autodiff, self.final_report)
         return compile(self.final, mode="training", lanes=lanes, target=target)
 
@@ -221,7 +222,8 @@ class Study(Debugging):
         """Make exactly `steps` steps (settings as in `prepare`); returns when done or paused. Ctrl-C pauses, raises."""
         self.runner.check_start(steps)
         self.prepare(**settings)
-        self.check_ready()
+        if steps:
+            self.check_ready()
         self.runner.run(steps)
 
     def step(self, steps: int = 1) -> None:
@@ -358,12 +360,14 @@ class Study(Debugging):
     def __str__(self) -> str:
         return f"{self.summary()}\n{self.graph}"
 
-    def check_ready(self) -> None:
-        """Raise `SessionError` unless a run could start: a feed, or a value of every input; one of every parameter."""
-        missing = [] if self.runner.feed is not None else self.session.unset_inputs
+    def check_ready(self, feed: bool = False, init: bool = False) -> None:
+        """Raise `SessionError` unless a run could start: a feed, or a value of every input; one of every parameter.
+        `feed`, `init`: one will be set before it starts."""
+        missing = [] if feed or self.runner.feed is not None else self.session.unset_inputs
         if missing:
             raise SessionError(f"graph {self.name}", "run", f"no value for {', '.join(missing)}", "--feed or set_input")
-        self.session.check_ready("run", inputs=False)
+        if not init:
+            self.session.check_ready("run", inputs=False)
 
     def _need_training(self, what: str) -> None:
         if not self.train:

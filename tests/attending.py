@@ -13,7 +13,8 @@ from gdlab import ops
 from gdlab.device import device as device_of
 from gdlab.device.base import Program
 from gdlab.graph import Graph, Value
-from gdlab.plan.plan import ExecutionPlan, Target
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import Target
 from gdlab.rewrite.packing import PRODUCTS
 from gdlab.session import Session, SessionConfig, build
 from gdlab.session.build import compiled

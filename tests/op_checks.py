@@ -280,7 +280,7 @@ def check_hardware_form(op: Op) -> None:
     """What a software adapter computes with the kernels that hardware adapters get: more lanes, other forms."""
     from gdlab.device import device as open_device
     from gdlab.plan import compile
-    from gdlab.plan.plan import Limits, Target
+    from gdlab.plan.target import Limits, Target
     from gdlab.session.optimizer import Optimizer, scalars
 
     b = board(op)

@@ -11,7 +11,9 @@ from gdlab import ops
 from gdlab.device.base import Device, Program
 from gdlab.graph import Graph, Value
 from gdlab.plan import compile
-from gdlab.plan.plan import SCALARS, CompileOptions, ExecutionPlan, PlanMode
+from gdlab.plan.dispatch import SCALARS
+from gdlab.plan.plan import ExecutionPlan, PlanMode
+from gdlab.plan.target import CompileOptions
 
 Array = np.ndarray[Any, Any]
 DEFAULT = CompileOptions()

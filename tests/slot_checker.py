@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gdlab.plan.plan import Dispatch, ExecutionPlan
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.plan import ExecutionPlan
 
 HOST = -1  # the group in which the host fills what is held from before
 HELD = {"input", "parameter", "derived", "constant", "state"}

@@ -15,7 +15,7 @@ from gdlab.errors import AutodiffError, CompileError, GdlabError
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Sample
 from gdlab.plan import compile
-from gdlab.plan.plan import AdapterClass, Limits, Target
+from gdlab.plan.target import AdapterClass, Limits, Target
 from gdlab.reference import evaluate
 from gdlab.session import build_inference_session
 

@@ -16,7 +16,8 @@ from gdlab.graph import Graph, Value
 from gdlab.models import lm
 from gdlab.plan import compile
 from gdlab.plan.codec import from_json, to_json
-from gdlab.plan.plan import CompileOptions, ExecutionPlan
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import CompileOptions
 from gdlab.reference import evaluate
 from gdlab.session import Session, SessionConfig, build, build_inference_session, build_session
 

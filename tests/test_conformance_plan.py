@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import gdlab as gd
-from gdlab.plan.plan import Limits, Slot, Target
+from gdlab.plan.plan import Slot
+from gdlab.plan.target import Limits, Target
 
 KINDS = "input parameter derived constant intermediate gradient output loss scratch state".split()
 

@@ -21,7 +21,8 @@ from gdlab.graph import Graph, Value
 from gdlab.ops import conv_work
 from gdlab.ops.pool import max_pool_2d_grad
 from gdlab.plan import compile
-from gdlab.plan.plan import ExecutionPlan, Target
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import Target
 
 Array = np.ndarray[Any, Any]
 Case = tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]

@@ -22,8 +22,9 @@ from gdlab.errors import ArgumentError, CompileError, DeviceUnavailableError, Se
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY
 from gdlab.plan import compile
+from gdlab.plan.dispatch import SCALARS, Operand
 from gdlab.plan.expr import evaluate
-from gdlab.plan.plan import SCALARS, CompileOptions, Operand
+from gdlab.plan.target import CompileOptions
 from gdlab.plan.update import Recipe, adam_update, sgd_update, update_of
 from gdlab.session import build_inference_session, build_session
 

@@ -16,7 +16,7 @@ from gdlab.errors import DTypeError, GdlabError, ShapeError
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY
 from gdlab.plan import compile
-from gdlab.plan.plan import CompileOptions, Limits, Target
+from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.reference import compare, evaluate, magnitudes
 
 HARDWARE = Target("wgpu", "hardware", Limits())

@@ -29,7 +29,9 @@ from gdlab.kernels.product import Product
 from gdlab.kernels.shared import shared_tiles
 from gdlab.op import REGISTRY, Shader
 from gdlab.plan import compile, variants
-from gdlab.plan.plan import SCALARS, Dispatch, ExecutionPlan, Matmul, Target
+from gdlab.plan.dispatch import SCALARS, Dispatch, Matmul
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import Target
 from gdlab.plan.update import adam_update, sgd_update
 
 SCHEDULES = ("software", "hardware")

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.memory import BAR, NETWORKS, footprint, live_bytes
 from gdlab.plan import compile
 from gdlab.plan.memory import Lives, _bytes, _in_time, _largest_first, _shared
-from gdlab.plan.plan import CompileOptions, Target
+from gdlab.plan.target import CompileOptions, Target
 from gdlab.session.build import SessionConfig, compiled
 
 # Two large images and their gradient meet one whole image more than slots can be shared; a search over placements

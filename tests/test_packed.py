@@ -18,7 +18,7 @@ from gdlab.errors import ShapeError
 from gdlab.graph import Graph, Value
 from gdlab.ops.packed import packed
 from gdlab.plan import codec, compile
-from gdlab.plan.plan import Target
+from gdlab.plan.target import Target
 from gdlab.reference import evaluate
 from gdlab.rewrite import RULES, optimize
 from gdlab.rewrite.packing import PACKING

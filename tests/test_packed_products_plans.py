@@ -23,7 +23,9 @@ from gdlab.graph import Value
 from gdlab.models import TransformerLmConfig, transformer_lm
 from gdlab.ops.packed import columns, packed
 from gdlab.plan import codec, compile, variants
-from gdlab.plan.plan import CompileOptions, Dispatch, ExecutionPlan, Target
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import CompileOptions, Target
 from gdlab.plan.verify import verify
 from gdlab.reference import compare, evaluate, magnitudes
 from gdlab.session import SessionConfig

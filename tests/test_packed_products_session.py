@@ -21,7 +21,7 @@ from test_packed_session import recipe
 from gdlab import nonfinite, ops, parity, reference
 from gdlab.graph import Graph, Value
 from gdlab.models import TransformerLmConfig, transformer_lm
-from gdlab.plan.plan import CompileOptions
+from gdlab.plan.target import CompileOptions
 from gdlab.session import (
     Session,
     SessionConfig,

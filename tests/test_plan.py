@@ -25,7 +25,8 @@ from gdlab.op import Axis
 from gdlab.plan import compile
 from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.lower import fold_stages
-from gdlab.plan.plan import CompileOptions, ExecutionPlan, Lane
+from gdlab.plan.plan import ExecutionPlan, Lane
+from gdlab.plan.target import CompileOptions
 from gdlab.plan.terms import flat_access
 
 CPU = CpuDevice()

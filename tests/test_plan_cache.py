@@ -19,7 +19,7 @@ from gdlab import ops
 from gdlab.device import device as choose_device
 from gdlab.graph import Graph
 from gdlab.plan import cache
-from gdlab.plan.plan import CompileOptions, Limits, Target
+from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.session import Session, SessionConfig, build, build_session_cached
 
 CORRUPTIONS = int(os.environ.get("GDLAB_CORRUPTIONS", "40"))

@@ -18,7 +18,9 @@ from gdlab.device.cpu import CpuDevice
 from gdlab.errors import CompileError, GraphError, UnknownNameError
 from gdlab.graph import Graph
 from gdlab.plan import compile
-from gdlab.plan.plan import CompileOptions, Dispatch, ExecutionPlan, Limits, Operand, Target
+from gdlab.plan.dispatch import Dispatch, Operand
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.plan.update import adam_update, sgd_update
 from gdlab.plan.variants import grid
 from gdlab.plan.verify import verify, verify_update

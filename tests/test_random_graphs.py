@@ -14,7 +14,7 @@ from gdlab.autodiff import differentiate
 from gdlab.device import device
 from gdlab.device.base import Device, owner
 from gdlab.graph import Graph
-from gdlab.plan.plan import CompileOptions
+from gdlab.plan.target import CompileOptions
 from gdlab.reference import compare, evaluate, magnitudes
 
 GRAPHS = 300

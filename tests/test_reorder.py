@@ -20,7 +20,9 @@ from gdlab.errors import AutodiffError
 from gdlab.graph import Graph
 from gdlab.plan import compile
 from gdlab.plan.codec import from_json, to_json
-from gdlab.plan.plan import SCALARS, CompileOptions, ExecutionPlan
+from gdlab.plan.dispatch import SCALARS
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import CompileOptions
 from gdlab.session import SessionConfig, build, build_session
 
 CPU = CpuDevice()

@@ -25,7 +25,7 @@ from gdlab.errors import (
     UnknownNameError,
 )
 from gdlab.graph import Graph
-from gdlab.plan.plan import CompileOptions
+from gdlab.plan.target import CompileOptions
 from gdlab.quant import encode
 from gdlab.session import (
     SessionConfig,

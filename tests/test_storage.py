@@ -15,7 +15,7 @@ from gdlab.device import device as open_device
 from gdlab.errors import AutodiffError, CompileError, DTypeError, SessionError, ShapeError
 from gdlab.graph import Graph, Value
 from gdlab.plan import compile
-from gdlab.plan.plan import Limits, Target
+from gdlab.plan.target import Limits, Target
 from gdlab.reference import compare, evaluate, magnitudes
 from gdlab.types import DType, TensorType
 

@@ -17,7 +17,8 @@ from conftest import needs
 from gdlab.device import device as choose_device
 from gdlab.graph import Graph
 from gdlab.plan import compile
-from gdlab.plan.plan import CompileOptions, ExecutionPlan
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import CompileOptions
 from gdlab.rewrite.rules import CSE, RULES
 from gdlab.runner import make_feed
 from gdlab.session import Session, build_inference_session, build_session, initial_values, lanes_of, open_session

@@ -27,7 +27,8 @@ from wgpu_plans import (
 from gdlab.device import wgpu as room
 from gdlab.device.wgpu import WgpuProgram
 from gdlab.errors import CompileError, SessionError
-from gdlab.plan.plan import Buffer, ExecutionPlan, Limits, Slot, Target, Update
+from gdlab.plan.plan import Buffer, ExecutionPlan, Slot, Update
+from gdlab.plan.target import Limits, Target
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from gdlab.device import device
 from gdlab.device import wgpu as room
 from gdlab.device.base import Program
 from gdlab.plan import compile
-from gdlab.plan.plan import ExecutionPlan, Target
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import Target
 from gdlab.plan.update import Recipe, Rule, update_of
 from gdlab.session.optimizer import Optimizer, scalars
 

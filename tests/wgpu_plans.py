@@ -15,20 +15,9 @@ from gdlab.device.recording import Row
 from gdlab.device.staging import Staging
 from gdlab.device.wgpu import WgpuProgram
 from gdlab.graph import Graph
-from gdlab.plan.plan import (
-    JOINER,
-    Buffer,
-    CompileOptions,
-    Dispatch,
-    ExecutionPlan,
-    Group,
-    Interval,
-    LineMap,
-    MemoryPlan,
-    Operand,
-    Slot,
-    Target,
-)
+from gdlab.plan.dispatch import Dispatch, Operand
+from gdlab.plan.plan import JOINER, Buffer, ExecutionPlan, Group, Interval, LineMap, MemoryPlan, Slot
+from gdlab.plan.target import CompileOptions, Target
 from gdlab.types import TensorType, f32
 
 Load = Callable[..., WgpuProgram]

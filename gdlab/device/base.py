@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gdlab.errors import SessionError
-from gdlab.plan.plan import ExecutionPlan, Target, Update
+from gdlab.plan.plan import ExecutionPlan, Update
+from gdlab.plan.target import Target
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]

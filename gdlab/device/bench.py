@@ -10,7 +10,7 @@ import numpy as np
 
 from gdlab.device.chain import Array, Scratch, Step, Value, array, chain, emit, lay_out
 from gdlab.device.views import domain, viewed
-from gdlab.plan.plan import Dispatch, Operand, PointOp
+from gdlab.plan.dispatch import Dispatch, Operand, PointOp
 from gdlab.types import Shape
 
 _F32 = np.dtype(np.float32)

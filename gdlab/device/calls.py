@@ -13,7 +13,7 @@ from gdlab.device.forms import FORMS
 from gdlab.device.updates import UPDATES
 from gdlab.errors import CompileError
 from gdlab.op import Axis
-from gdlab.plan.plan import Dispatch, Gather
+from gdlab.plan.dispatch import Dispatch, Gather
 
 LONG = 4096  # longer folds accumulate in float64
 # a·bᵀ of so few rows, wider than twice b's: BLAS takes 0.7–0.9 of the time where the result lies transposed, with the

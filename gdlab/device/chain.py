@@ -14,8 +14,8 @@ import numpy as np
 
 from gdlab.device.fit import zeros
 from gdlab.errors import CompileError
+from gdlab.plan.dispatch import PointOp
 from gdlab.plan.expr import parse
-from gdlab.plan.plan import PointOp
 from gdlab.types import Shape
 
 Array = np.ndarray[Any, Any]

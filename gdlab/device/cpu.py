@@ -14,7 +14,9 @@ from gdlab.device.chain import Scratch, Step
 from gdlab.device.fit import check_memory, free_bytes, physical_bytes, zeros
 from gdlab.device.updates import BLOCK, DERIVED, derive
 from gdlab.errors import ArgumentError, SessionError
-from gdlab.plan.plan import SCALARS, Buffer, ExecutionPlan, Limits, Target, Update
+from gdlab.plan.dispatch import SCALARS
+from gdlab.plan.plan import Buffer, ExecutionPlan, Update
+from gdlab.plan.target import Limits, Target
 from gdlab.plan.verify import verify, verify_update
 from gdlab.quant import decode, encode
 from gdlab.types import BLOCK_BYTES, DType

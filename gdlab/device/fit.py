@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from gdlab.errors import CompileError, SessionError
-from gdlab.plan.plan import Buffer, ExecutionPlan, Limits, Update
+from gdlab.plan.plan import Buffer, ExecutionPlan, Update
+from gdlab.plan.target import Limits
 from gdlab.plan.verify import verify, verify_update
 from gdlab.types import Shape
 

@@ -23,8 +23,10 @@ from gdlab.device.recording import Row, Rows, record_pass
 from gdlab.device.staging import Staging
 from gdlab.device.stamps import MOST, Stamps
 from gdlab.errors import ArgumentError, CompileError, SessionError
-from gdlab.plan.plan import JOINER, SCALARS, Buffer, Dispatch, ExecutionPlan, LineMap, Target, Update
+from gdlab.plan.dispatch import SCALARS, Dispatch
+from gdlab.plan.plan import JOINER, Buffer, ExecutionPlan, LineMap, Update
 from gdlab.plan.source import source_hash
+from gdlab.plan.target import Target
 from gdlab.plan.variants import in_bounds
 from gdlab.quant import decode, encode
 

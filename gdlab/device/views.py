@@ -8,7 +8,7 @@ import numpy as np
 
 from gdlab.device.chain import Array, Step
 from gdlab.errors import CompileError
-from gdlab.plan.plan import Operand
+from gdlab.plan.dispatch import Operand
 from gdlab.types import Shape
 
 

@@ -22,7 +22,8 @@ from gdlab.device.fit import ALIGN, Bounds, free_bytes, round_up
 from gdlab.device.replay import WgpuProgram
 from gdlab.device.staging import Staging
 from gdlab.errors import CompileError, DeviceUnavailableError, SessionError
-from gdlab.plan.plan import ExecutionPlan, Limits, Target
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import Limits, Target
 
 __all__ = ["Gpu", "WgpuDevice", "WgpuProgram", "adapters", "open"]
 

@@ -20,7 +20,7 @@ import re
 
 from gdlab.kernels.pieces import Bindings, Text, chain_operands, may_be_wide, shader, widened, written_out
 from gdlab.kernels.stores import constants, scalar_functions, store, store4, whole_file
-from gdlab.plan.plan import Custom, Dispatch, Operand
+from gdlab.plan.dispatch import Custom, Dispatch, Operand
 from gdlab.types import DType
 
 

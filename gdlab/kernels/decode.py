@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gdlab.kernels.pieces import Text
-from gdlab.plan.plan import Dispatch, Operand
+from gdlab.plan.dispatch import Dispatch, Operand
 from gdlab.types import BLOCK, BLOCK_BYTES, DType
 
 

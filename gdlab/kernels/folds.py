@@ -16,7 +16,7 @@ from gdlab.kernels.pieces import (
     written_out,
 )
 from gdlab.kernels.stores import by_fours, constants, four_calls, store, store4, whole_file
-from gdlab.plan.plan import Dispatch, PointOp, Reduce
+from gdlab.plan.dispatch import Dispatch, PointOp, Reduce
 
 _COMBINE = {"sum": "a + b", "max": "max_nan(a, b)", "min": "min_nan(a, b)"}
 

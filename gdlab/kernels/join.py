@@ -24,7 +24,9 @@ from gdlab.kernels.product import Product, aligned
 from gdlab.kernels.stores import by_four, by_fours, constants, store, store4, whole_file
 from gdlab.kernels.tiles import WRITERS
 from gdlab.kernels.updates import UPDATES
-from gdlab.plan.plan import Dispatch, LineMap, Target
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.plan import LineMap
+from gdlab.plan.target import Target
 from gdlab.types import DType
 
 _CALL = re.compile(r"\b([a-z_]\w*)\(")

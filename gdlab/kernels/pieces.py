@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from gdlab.errors import CompileError
-from gdlab.plan.plan import Arg, Dispatch, LineMap, Operand, PointOp
+from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp
+from gdlab.plan.plan import LineMap
 from gdlab.types import DType
 
 _NAME = re.compile(r"[A-Za-z_]\w*")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gdlab.plan.plan import Matmul
+from gdlab.plan.dispatch import Matmul
 
 FLAT = "(group.z * groups.y + group.y) * groups.x + group.x"
 MAIN = """fn main(

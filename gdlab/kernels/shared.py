@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gdlab.kernels.pieces import LANES, Text
 from gdlab.kernels.product import FLAT, MAIN, Product, k_comes_last
-from gdlab.plan.plan import Matmul
+from gdlab.plan.dispatch import Matmul
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gdlab.kernels.pieces import Bindings, Text, call, chain_function, chain_operands, number, shader
-from gdlab.plan.plan import SCALARS, Dispatch, PointOp, Ranges
+from gdlab.plan.dispatch import SCALARS, Dispatch, PointOp, Ranges
 
 
 def constants(text: Text, **values: int | float) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gdlab.kernels.pieces import Bindings, Text, number, shader
 from gdlab.kernels.stores import constants, scalar_functions, whole_file
-from gdlab.plan.plan import Dispatch
+from gdlab.plan.dispatch import Dispatch
 
 _MOMENTS = ("weight", "first_moment", "second_moment")
 _IN_PLACE = {

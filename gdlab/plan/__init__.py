@@ -1,6 +1,7 @@
 """From a graph to an execution plan: `compile(graph, mode="training")`."""
 
 from gdlab.plan.compiler import compile
-from gdlab.plan.plan import CompileOptions, ExecutionPlan, Limits, Target
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import CompileOptions, Limits, Target
 
 __all__ = ["CompileOptions", "ExecutionPlan", "Limits", "Target", "compile"]

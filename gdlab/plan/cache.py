@@ -22,7 +22,8 @@ from gdlab.errors import GdlabError
 from gdlab.graph import Graph
 from gdlab.plan.codec import plan_of, to_json
 from gdlab.plan.compiler import VERSION
-from gdlab.plan.plan import CompileOptions, ExecutionPlan, Target
+from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.target import CompileOptions, Target
 from gdlab.rewrite import Budget
 from gdlab.rewrite.rules import RULES
 

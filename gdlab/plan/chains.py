@@ -8,7 +8,8 @@ from typing import Literal
 from gdlab.derived import COLUMNS
 from gdlab.op import Contraction, Elementwise, Leaf, Movement, Reduction, Shader
 from gdlab.plan.labels import display
-from gdlab.plan.plan import CompileOptions, Limits, Missed
+from gdlab.plan.plan import Missed
+from gdlab.plan.target import CompileOptions, Limits
 from gdlab.plan.terms import Term, Terms
 
 Side = Literal["epilogue", "prologue"]

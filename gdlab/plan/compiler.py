@@ -12,10 +12,12 @@ from gdlab.errors import CompileError, GraphError, unknown_name
 from gdlab.graph import Graph, Node, no_collector, reachable
 from gdlab.op import Alias, Elementwise, Fill, Leaf, Movement
 from gdlab.plan.chains import Clusters, needs_of
+from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.lower import Lowered, Lowering
 from gdlab.plan.memory import memory_plan
-from gdlab.plan.plan import CompileOptions, Dispatch, ExecutionPlan, Lane, Place, PlanMode, Target
+from gdlab.plan.plan import ExecutionPlan, Lane, Place, PlanMode
 from gdlab.plan.schedule import before_reordering, groups_of, numbered, scheduled
+from gdlab.plan.target import CompileOptions, Target
 from gdlab.plan.terms import Terms, terms_of
 from gdlab.plan.variants import TILES, is_software
 from gdlab.plan.verify import verify

@@ -9,7 +9,8 @@ from gdlab.op import REGISTRY
 from gdlab.types import DType
 
 if TYPE_CHECKING:
-    from gdlab.plan.plan import Dispatch, ExecutionPlan
+    from gdlab.plan.dispatch import Dispatch
+    from gdlab.plan.plan import ExecutionPlan
 
 LSE = "attention_lse"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdlab.plan.plan import Arg, Matmul, PointOp, Reduce
+from gdlab.plan.dispatch import Arg, Matmul, PointOp, Reduce
 
 _WORDS = {
     "matmul": "MatMul", "at": "AT", "bt": "BT", "swiglu": "SwiGLU", "u32": "U32", "adamw": "AdamW", "laprop": "LaProp",

@@ -11,11 +11,8 @@ from gdlab.graph import Graph
 from gdlab.op import Contraction, Reduction, Shader, Work
 from gdlab.plan import labels, variants
 from gdlab.plan.chains import Cluster, is_leaf
-from gdlab.plan.parts import Parts, fold_stages
-from gdlab.plan.plan import (
+from gdlab.plan.dispatch import (
     Arg,
-    Buffer,
-    BufferKind,
     Columns,
     Custom,
     Dispatch,
@@ -26,8 +23,10 @@ from gdlab.plan.plan import (
     PointOp,
     Ranges,
     Reduce,
-    Target,
 )
+from gdlab.plan.parts import Parts, fold_stages
+from gdlab.plan.plan import Buffer, BufferKind
+from gdlab.plan.target import Target
 from gdlab.plan.terms import Term, Terms, movement_of
 from gdlab.plan.variants import Schedule
 from gdlab.types import TensorType

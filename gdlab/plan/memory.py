@@ -5,7 +5,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from gdlab.plan.plan import Buffer, CompileOptions, Dispatch, Interval, MemoryPlan, Slot
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.plan import Buffer, Interval, MemoryPlan, Slot
+from gdlab.plan.target import CompileOptions
 
 _PINNED = {
     "input": "written by the host before a step",

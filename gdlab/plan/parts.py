@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gdlab.op import Elementwise, Fill
 from gdlab.plan.chains import Cluster
-from gdlab.plan.plan import Arg, Operand, PointOp
+from gdlab.plan.dispatch import Arg, Operand, PointOp
 from gdlab.plan.terms import Term, View, fill_value
 from gdlab.types import Shape
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gdlab.plan.plan import Dispatch, DispatchPhase, Group, Hazard, HazardKind
+from gdlab.plan.dispatch import Dispatch, DispatchPhase
+from gdlab.plan.plan import Group, Hazard, HazardKind
 from gdlab.plan.source import source_hash
 
 PHASES: tuple[DispatchPhase, ...] = ("forward", "backward", "copy", "update")

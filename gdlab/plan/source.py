@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from gdlab.graph import attrs_key
-from gdlab.plan.plan import Dispatch, PointOp
+from gdlab.plan.dispatch import Dispatch, PointOp
 
 
 def source_hash(d: Dispatch) -> str:

@@ -10,8 +10,8 @@ from gdlab.derived import derived_of, written_in_place
 from gdlab.errors import CompileError
 from gdlab.graph import Attrs, Graph, Node, attrs_key, reachable, scratch
 from gdlab.op import REGISTRY, Alias, Axis, Contraction, Elementwise, Fill, Leaf, Movement, Op, Reduction, Shader
+from gdlab.plan.dispatch import Access
 from gdlab.plan.expr import evaluate
-from gdlab.plan.plan import Access
 from gdlab.types import Shape, TensorType, f32
 
 OPERANDS = 7  # that a kernel can read: 8 storage buffers with the result

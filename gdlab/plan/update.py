@@ -14,7 +14,8 @@ import numpy as np
 from gdlab.derived import Part
 from gdlab.op import REGISTRY, Axis, Elementwise
 from gdlab.plan import labels, variants
-from gdlab.plan.plan import Arg, Buffer, Dispatch, ExecutionPlan, Gather, KernelName, Operand, PointOp, Reduce, Update
+from gdlab.plan.dispatch import Arg, Dispatch, Gather, KernelName, Operand, PointOp, Reduce
+from gdlab.plan.plan import Buffer, ExecutionPlan, Update
 from gdlab.plan.schedule import numbered, scheduled
 from gdlab.types import Shape, TensorType, f32
 

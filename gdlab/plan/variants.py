@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gdlab.errors import CompileError
-from gdlab.plan.plan import Custom, Dispatch, Limits, Matmul, Operand, Reduce, Target
+from gdlab.plan.dispatch import Custom, Dispatch, Matmul, Operand, Reduce
+from gdlab.plan.target import Limits, Target
 
 GROUP = 64  # invocations of a group that works element by element
 ROW_GROUP = 256  # of a group that works on one long row, on hardware

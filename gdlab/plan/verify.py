@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from gdlab.errors import CompileError
-from gdlab.plan.plan import Arg, Buffer, Dispatch, ExecutionPlan, Limits, MemoryPlan, Operand, PointOp, Update
+from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp
+from gdlab.plan.plan import Buffer, ExecutionPlan, MemoryPlan, Update
+from gdlab.plan.target import Limits
 
 # kinds of buffers that hold something before the first dispatch
 _HELD = ("input", "parameter", "derived", "constant", "state")

@@ -15,7 +15,8 @@ from gdlab.device.choose import Kind
 from gdlab.errors import ArgumentError, GraphError
 from gdlab.graph import Graph
 from gdlab.plan import cache, compile
-from gdlab.plan.plan import CompileOptions, ExecutionPlan, Lane, PlanMode, Target
+from gdlab.plan.plan import ExecutionPlan, Lane, PlanMode
+from gdlab.plan.target import CompileOptions, Target
 from gdlab.rewrite import RULES, OptimizeReport, optimize
 from gdlab.rewrite.packing import PACKING
 from gdlab.session.nodes import Nodes, nodes_of

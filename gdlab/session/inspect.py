@@ -12,7 +12,8 @@ import numpy as np
 from gdlab.device.base import DeviceInfo, owner
 from gdlab.errors import Aliased, ArgumentError, FusedAway, GraphError, UnknownName, UnknownNode, unknown_name
 from gdlab.graph import Value
-from gdlab.plan.plan import Dispatch, ExecutionPlan, Place
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.plan import ExecutionPlan, Place
 from gdlab.session.data import Array, is_real
 from gdlab.session.memory import MemorySummary, summary
 from gdlab.session.steps import Steps

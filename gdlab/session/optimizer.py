@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from gdlab.errors import SessionError
-from gdlab.plan.plan import SCALARS
+from gdlab.plan.dispatch import SCALARS
 from gdlab.plan.update import Clip, Rule
 from gdlab.session.data import Array, is_real, positive
 

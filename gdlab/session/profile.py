@@ -12,7 +12,7 @@ import numpy as np
 
 from gdlab.device.base import owner
 from gdlab.errors import ArgumentError
-from gdlab.plan.plan import Dispatch
+from gdlab.plan.dispatch import Dispatch
 from gdlab.session.steps import Steps
 
 WINDOW = 2047  # dispatches that one set of 4096 stamps holds on every adapter

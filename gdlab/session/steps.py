@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gdlab.errors import SessionError
-from gdlab.plan.plan import Dispatch
+from gdlab.plan.dispatch import Dispatch
 from gdlab.session.data import Array
 from gdlab.session.optimizer import scalars
 from gdlab.session.state import State

@@ -9,7 +9,8 @@ import numpy as np
 
 from gdlab.device.base import Array
 from gdlab.errors import ArgumentError, unknown_name
-from gdlab.plan.plan import Dispatch, Place
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.plan import Place
 from gdlab.session.session import Session
 from gdlab.session.state import _range
 from gdlab.types import Shape, TensorType

@@ -9,7 +9,8 @@ import numpy as np
 
 from gdlab.device.base import owner
 from gdlab.errors import SessionError, unknown_name
-from gdlab.plan.plan import Dispatch, Place, Update
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.plan import Place, Update
 from gdlab.plan.update import Clip, update_of
 from gdlab.session.data import Array, as_array, positive
 from gdlab.session.optimizer import Optimizer, adam, adaptive_clip, norm_clip, scalars, sgd

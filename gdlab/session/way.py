@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gdlab.device.base import Array
-from gdlab.plan.plan import Dispatch
+from gdlab.plan.dispatch import Dispatch
 
 EVERY = 16  # dispatches between two snapshots
 MOST_BYTES = 1 << 28  # of snapshots, and of what lay there before the step

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gdlab.errors import GdlabError
-from gdlab.plan.plan import Dispatch
+from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.tensors import Tensor, dispatch_of, find_tensor, tensor_names
 from gdlab.until.grammar import ConditionError, StopTest, parse_test

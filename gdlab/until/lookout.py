@@ -16,7 +16,7 @@ import numpy as np
 
 from gdlab.errors import ArgumentError
 from gdlab.op import Array
-from gdlab.plan.plan import Dispatch
+from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.tensors import Tensor, find_tensor, read_output, read_tensor
 from gdlab.summary import bars, told

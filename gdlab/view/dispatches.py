@@ -9,9 +9,11 @@ from functools import lru_cache
 
 from gdlab.graph import Graph
 from gdlab.kernels import wgsl
-from gdlab.plan.plan import Buffer, Dispatch, ExecutionPlan, Group, Hazard, LineMap, Target, Update
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.plan import Buffer, ExecutionPlan, Group, Hazard, LineMap, Update
 from gdlab.plan.schedule import groups_of, hazards
 from gdlab.plan.source import source_hash
+from gdlab.plan.target import Target
 from gdlab.view.columns import Json, ragged, sparse, words
 from gdlab.view.links import Row, link, link_of_rows
 from gdlab.view.stages import Fates, family

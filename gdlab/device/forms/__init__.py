@@ -24,7 +24,7 @@ from gdlab.device.forms import (
     rope,
     rows,
 )
-from gdlab.plan.plan import Custom
+from gdlab.plan.dispatch import Custom
 
 Form = Callable[[Bench, Custom], None]
 _FAMILIES = (attention, cache, cast, conv, gates, index, inner, join, pool, products, random, rope, rows)

@@ -9,7 +9,7 @@ import numpy as np
 
 from gdlab.device.bench import Bench
 from gdlab.device.chain import Array
-from gdlab.plan.plan import Custom
+from gdlab.plan.dispatch import Custom
 
 BLOCK = 128  # rows of a block: its scores stay in the cache
 

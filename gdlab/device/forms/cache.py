@@ -7,7 +7,7 @@ import numpy as np
 from gdlab.device.bench import Bench
 from gdlab.device.chain import Array
 from gdlab.device.forms.attention import of_seen
-from gdlab.plan.plan import Custom
+from gdlab.plan.dispatch import Custom
 
 
 def _write(bench: Bench, c: Custom) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gdlab.device.bench import Bench
 from gdlab.device.chain import Array
-from gdlab.plan.plan import Custom
+from gdlab.plan.dispatch import Custom
 from gdlab.types import Shape
 
 PATCH = 1 << 18  # floats of the patches that are held at a time

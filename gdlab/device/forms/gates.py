@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gdlab.device.bench import Bench
 from gdlab.device.chain import array, build, emit
-from gdlab.plan.plan import Custom
+from gdlab.plan.dispatch import Custom
 
 _SWISH, _INNER = "sigmoid_stable(x)", "1.5957691216057308 * (x + 0.044715 * x * x * x)"
 _GELU = f"sigmoid_stable({_INNER})"

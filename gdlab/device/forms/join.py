@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gdlab.device.bench import Bench
-from gdlab.plan.plan import Custom
+from gdlab.plan.dispatch import Custom
 
 
 def _concat(bench: Bench, c: Custom) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gdlab.device.bench import Bench
 from gdlab.device.chain import Array
-from gdlab.plan.plan import Custom
+from gdlab.plan.dispatch import Custom
 from gdlab.types import Shape
 
 _BOOL = np.dtype(np.bool_)

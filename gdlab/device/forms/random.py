@@ -9,7 +9,7 @@ import numpy as np
 from gdlab import philox
 from gdlab.device.bench import Bench
 from gdlab.device.chain import Array
-from gdlab.plan.plan import Custom
+from gdlab.plan.dispatch import Custom
 
 Numbers = Callable[[int, int, int, int], Array]  # (count, seed, call, step)
 

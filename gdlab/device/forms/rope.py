@@ -6,7 +6,7 @@ import numpy as np
 
 from gdlab.device.bench import Bench
 from gdlab.device.chain import Array
-from gdlab.plan.plan import Custom
+from gdlab.plan.dispatch import Custom
 
 _TO_RADIANS = 2 * np.pi / 2.0**48
 _MASK = np.uint64(2**48 - 1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gdlab.device.bench import Bench
 from gdlab.device.chain import Array
-from gdlab.plan.plan import Custom
+from gdlab.plan.dispatch import Custom
 
 
 def _shifted(bench: Bench, x: Array, out: Array) -> tuple[Array, Array]:

@@ -1,0 +1,242 @@
+"""One kernel launch as a record: everything that a device needs to run it, and what it is called in the field.
+
+The cpu device executes these fields, the kernels room writes WGSL from the same ones, and nobody looks at the graph
+again. Buffers are referred to by their index in the plan's `buffers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from gdlab.graph import Attrs
+from gdlab.op import Axis
+from gdlab.types import DType, Shape, TensorType
+
+DispatchPhase = Literal["forward", "backward", "update", "copy"]
+Access = Literal["full", "row", "column", "scalar"]
+KernelName = Literal[
+    "pointwise", "reduce", "custom", "matmul", "movement", "sgd", "adam", "adamw", "laprop", "accumulate", "clear"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A view of a buffer as a dispatch reads it. For element i of the result it reads element
+    i (full), i mod extent (row), i div extent (column) or 0 (scalar). `shape` is the viewed shape."""
+
+    buffer: int
+    shape: Shape
+    access: Access = "full"
+    extent: int = 1
+    dtype: DType = DType.f32
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """What a point op reads: operand k of the dispatch, point op k before it, the accumulator, or a literal."""
+
+    kind: Literal["operand", "op", "acc", "literal"]
+    index: int = 0
+    value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PointOp:
+    """One line of a pointwise chain: `expr` over `names` (bound to `args` in order) and over the attributes.
+
+    `node` is the node it computes: it gives the WGSL line its provenance.
+    """
+
+    op: str
+    expr: str
+    names: tuple[str, ...]
+    args: tuple[Arg, ...]
+    attrs: Attrs
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """A fold of [outer, length, inner] over `length`: out[o, i] = finish(combine over l of x[o, l, i]).
+
+    `n` of the finish expression is `count`: the length, or of a fold in several stages the product of their lengths.
+    """
+
+    combine: Literal["sum", "max", "min"]
+    finish: str
+    outer: int
+    length: int
+    inner: int
+    count: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """out[m, n] = Σ_k a·b; `a` is stored [m, k] or [k, m], `b` [k, n] or [n, k]. Operands 0 and 1 of the dispatch.
+
+    In several `parts` it is out[part, m, n]: every part over some of the steps k, for another dispatch to add.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: Literal["mk", "km"]
+    b: Literal["kn", "nk"]
+    node: int
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """A kernel of its own: `file` is its WGSL in `shaders/`, `form` names its NumPy form, `names[k]` is what both call
+    operand k, `family` that of the op. The rest is what `gdlab.op.Work` says."""
+
+    family: str
+    form: str
+    file: str
+    names: tuple[str, ...]
+    units: int
+    length: int
+    group: int
+    integers: tuple[tuple[str, int], ...]
+    numbers: tuple[tuple[str, float], ...]
+    node: int
+    tables: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    trips: int = 0
+
+    def __getitem__(self, name: str) -> int:
+        """The integer constant of this name."""
+        return dict(self.integers)[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """An affine gather into `shape` (see `gdlab.op.Axis`): offset + Σ coordinate·stride, `fill` outside."""
+
+    shape: Shape
+    offset: int
+    axes: tuple[Axis, ...]
+    fill: float
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns start … stop − 1 of a result that is stored in ranges; `node` is what computes them."""
+
+    start: int
+    stop: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """A result of rows of `width` that is stored in ranges of its columns: range k in `Dispatch.outputs[k]`, whole
+    rows of its own. Columns of no range are not stored."""
+
+    width: int
+    columns: tuple[Columns, ...]
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """One kernel launch.
+
+    The core (`reduce`, `matmul`, `gather`, `custom`; none for `pointwise`) reads operand 0 (1 too for a product, all of
+    its own for a `custom` one), or the last value of `prologue`, a chain evaluated per element read; `epilogue` is a
+    chain on its result (`acc`), evaluated per element written. A `pointwise` dispatch is its `epilogue` alone. `output`
+    is written in full, and so are `extra_outputs`, which only a result in `ranges` has (`output_type` is then that of
+    the first range); `in_place` (read and written through one binding) occurs in updates. `params` are the numbers of
+    the variant: rows and columns of a tile, results and lanes of a group, or an update's learning rate multiplier (bits
+    of an f32).
+    """
+
+    index: int
+    kernel: KernelName
+    label: str
+    phase: DispatchPhase
+    operands: tuple[Operand, ...]
+    output: int
+    output_type: TensorType
+    in_place: tuple[int, ...] = ()
+    prologue: tuple[PointOp, ...] = ()
+    epilogue: tuple[PointOp, ...] = ()
+    reduce: Reduce | None = None
+    matmul: Matmul | None = None
+    gather: Gather | None = None
+    custom: Custom | None = None
+    ranges: Ranges | None = None
+    extra_outputs: tuple[int, ...] = ()
+    scalars: tuple[str, ...] = ()
+    workgroups: tuple[int, int, int] = (1, 1, 1)
+    workgroup_size: tuple[int, int, int] = (64, 1, 1)
+    params: tuple[int, ...] = ()
+    variant: str = ""
+    variant_reason: str = ""
+    origin: tuple[int, ...] = ()
+    group: int = 0
+    flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    source_hash: str = ""
+
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """Buffers it reads, each once, in binding order (those written in place included)."""
+        return tuple(dict.fromkeys([o.buffer for o in self.operands] + list(self.in_place)))
+
+    @cached_property
+    def writes(self) -> tuple[int, ...]:
+        """Buffers it writes."""
+        return tuple(dict.fromkeys((*self.outputs, *self.in_place)))
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Buffers it reads, each once: `reads`."""
+        return self.reads
+
+    @property
+    def pointwise(self) -> tuple[PointOp, ...] | None:
+        """The chain of a dispatch that is nothing else, or None."""
+        return self.epilogue if self.kernel == "pointwise" else None
+
+    @property
+    def reduction(self) -> Reduce | None:
+        """The fold, or None: `reduce`."""
+        return self.reduce
+
+    @property
+    def weight_format(self) -> DType | None:
+        """The reduced storage that it decodes as it reads, or None."""
+        return next((o.dtype for o in self.operands if o.dtype.is_storage), None)
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Buffers of its results."""
+        return self.output, *self.extra_outputs
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of its result; of one in ranges those of all columns, stored or not."""
+        size = self.output_type.num_elements
+        return size if self.ranges is None else size // self.output_type.shape[1] * self.ranges.width
+
+    @cached_property
+    def bindings(self) -> tuple[tuple[int, Literal["r", "w"]], ...]:
+        """(buffer, access) in binding order: distinct buffers read, then those written, once each (`w` may be read).
+
+        With `scalars` one more read-only binding follows: the per-step scalars, an array<f32> in `SCALARS` order.
+        """
+        read: list[tuple[int, Literal["r", "w"]]] = [(b, "r") for b in self.reads if b not in self.writes]
+        write: list[tuple[int, Literal["r", "w"]]] = [(b, "w") for b in self.writes]
+        return (*read, *write)
+
+
+# per-step scalars that kernels read: element i of the scalar buffer; the number of the step as two halves of 16 bits,
+# which float32 holds exactly
+SCALARS = (
+    "lr", "beta1", "beta2", "epsilon", "correction1", "correction2", "decay", "step_low", "step_high",
+)  # fmt: skip

@@ -1,0 +1,49 @@
+"""What a plan is compiled for and how: the device and its limits, and the switches of `compile`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """Switches of `compile`; none changes a value beyond rounding. `reorder`: dispatches move across the borders of
+    phases wherever no conflict holds them, into fewer and wider barrier groups. `tile`: (rows, columns) that every
+    product is cut into, one of `variants.TILES`; None: what suits each on the target."""
+
+    fuse_dispatches: bool = True
+    alias: bool = True
+    serial: bool = False
+    pin: tuple[str, ...] = ()
+    reorder: bool = False
+    tile: tuple[int, int] | None = None
+
+
+AdapterClass = Literal["hardware", "software", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What kernels and bindings must stay within; the defaults are WebGPU's portable ones."""
+
+    workgroups_per_axis: int = 65535
+    binding_bytes: int = 128 << 20
+    storage_buffers: int = 8
+    alignment: int = 256
+    workgroup_bytes: int = 16384
+    invocations: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a plan is compiled for: kind of device, class of adapter (decides schedules), limits."""
+
+    kind: Literal["wgpu", "cpu"]
+    adapter_class: AdapterClass
+    limits: Limits
+
+    @staticmethod
+    def portable() -> Target:
+        """Any WebGPU adapter."""
+        return Target("wgpu", "hardware", Limits())
