@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from optimizing import p
+from safetensors import safe_open
+from safetensors.numpy import load_file
 
 from gdlab import ops
 from gdlab.graph import Graph, Value
@@ -91,3 +94,32 @@ def different(form: Form) -> dict[str, np.ndarray]:
     count = K * N
     gate, up = np.arange(count, dtype=np.float32), 100 + np.arange(count, dtype=np.float32)
     return {"gate": gate.reshape(form.weight), "up": up.reshape(form.weight)}
+
+
+def content(path: Path) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Metadata (the digest is of every byte) and tensors, whose order in the header is no content."""
+    with safe_open(path, "numpy") as file:
+        return dict(file.metadata()), {n: file.get_tensor(n).tobytes() for n in file.keys()}
+
+
+def crosswise(a: Session, b: Session, folder: Path, source: str, reader: Session) -> None:
+    """Each session goes on from the other's file, a reading one too; `source` lies in a packed weight of one."""
+    for session in (a, b):
+        session.set_adam(0.01)
+        session.step()
+    a.save_checkpoint(folder / "a")
+    b.load_checkpoint(folder / "a")
+    b.save_checkpoint(folder / "b")
+    assert content(folder / "a") == content(folder / "b")
+    b.step()
+    b.save_checkpoint(folder / "b")
+    a.load_checkpoint(folder / "b")
+    for n in a.param_names():
+        assert np.array_equal(a.read_param(n), b.read_param(n))
+        assert np.array_equal(a.read_adam_v(n), b.read_adam_v(n))
+    a.step()
+    b.step()
+    same(a, b, 2e-4)
+    with reader:
+        reader.load_checkpoint(folder / "b")
+        assert np.array_equal(reader.read_param(source), load_file(folder / "b")[source])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from attending import ENABLED, FOURS, ODD_T, ROWS, Heads, K, both, layer, session_of, two
 from documents import checked
-from gated import same
+from gated import crosswise, same
 from optimizing import graph_of, p
 from plans import feeds_of
 from safetensors.numpy import load_file
@@ -123,24 +123,7 @@ def test_ten_steps_are_the_same_packed_or_not(device: str, heads: Heads, tmp_pat
 def test_a_checkpoint_goes_both_ways(device: str, tmp_path: Path) -> None:
     a, b = two(device)
     with a, b:
-        for s in (a, b):
-            s.set_adam(0.01)
-            s.step()
-        a.save_checkpoint(tmp_path / "a")
-        b.load_checkpoint(tmp_path / "a")
-        b.step()
-        b.save_checkpoint(tmp_path / "b")
-        a.load_checkpoint(tmp_path / "b")
-        for n in a.param_names():
-            assert np.array_equal(a.read_param(n), b.read_param(n))
-            assert np.array_equal(a.read_adam_v(n), b.read_adam_v(n))
-        a.step()
-        b.step()
-        same(a, b, 2e-4)
-        reading = build_inference_session(layer(), device)
-        reading.load_checkpoint(tmp_path / "b")
-        assert np.array_equal(reading.read_param("k"), load_file(tmp_path / "b")["k"])
-        reading.close()
+        crosswise(a, b, tmp_path, "k", build_inference_session(layer(), device))
 
 
 def test_a_cached_plan_is_packed_too(tmp_path: Path) -> None:

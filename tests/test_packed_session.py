@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gated import SWIGLU, Form, K, N, both, different, ffn, forms, same, session_of, two
+from gated import SWIGLU, Form, K, N, both, crosswise, different, ffn, forms, same, session_of, two
 from optimizing import graph_of, p
-from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from gdlab import ops
@@ -154,12 +153,6 @@ def test_a_multiplier_of_one_half_leaves_the_other_alone(device: str, form: Form
 
 
 # training and checkpoints ---------------------------------------------------------------------------------------------
-def content(path: Path) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Metadata (the digest is of every byte) and tensors, whose order in the header is no content."""
-    with safe_open(path, "numpy") as file:
-        return dict(file.metadata()), {n: file.get_tensor(n).tobytes() for n in file.keys()}
-
-
 def tensors(s: Session, path: Path) -> Mapping[str, np.ndarray]:
     s.save_checkpoint(path)
     return load_file(path)
@@ -190,26 +183,7 @@ def test_a_checkpoint_says_nothing_of_packing(device: str, tmp_path: Path) -> No
     """Equal values make equal files, and each session takes the other's."""
     a, b = two(device)
     with a, b:
-        for s in (a, b):
-            s.set_adam(0.01)
-            s.step()
-        a.save_checkpoint(tmp_path / "a")
-        b.load_checkpoint(tmp_path / "a")
-        b.save_checkpoint(tmp_path / "b")
-        assert content(tmp_path / "a") == content(tmp_path / "b")
-        b.step()
-        b.save_checkpoint(tmp_path / "b")
-        a.load_checkpoint(tmp_path / "b")
-        for n in a.param_names():
-            assert np.array_equal(a.read_param(n), b.read_param(n))
-            assert np.array_equal(a.read_adam_v(n), b.read_adam_v(n))
-        a.step()
-        b.step()
-        same(a, b, 2e-4)
-        reading = build_inference_session(ffn(), device)
-        reading.load_checkpoint(tmp_path / "b")
-        assert np.array_equal(reading.read_param("up"), load_file(tmp_path / "b")["up"])
-        reading.close()
+        crosswise(a, b, tmp_path, "up", build_inference_session(ffn(), device))
 
 
 def test_a_cached_plan_is_packed_too(tmp_path: Path) -> None:
