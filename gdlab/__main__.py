@@ -36,12 +36,12 @@ from gdlab.runner import NanWatch
 from gdlab.study import Study
 from gdlab.until import parse_condition
 from gdlab.view import text
-from gdlab.view.diff import diff_text
+from gdlab.view.diff import diff_doc, diff_text
 from gdlab.view.doc import Document, load_doc
 from gdlab.view.doctor import doctor_rows, doctor_text
 from gdlab.view.figures import grid, plural, sig
 from gdlab.view.files import suffix_of
-from gdlab.view.replay import replay_text
+from gdlab.view.replay import replay_json, replay_text
 from gdlab.view.slices import view_slice
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -153,12 +153,12 @@ def explain(options: argparse.Namespace) -> int:
     document = load_doc(options.file)
     if options.test is not None:
         return _assert(document, options.test)
-    if options.other is not None:
+    if options.json:
+        print(json.dumps(_json(document, options), sort_keys=True, indent=1, ensure_ascii=False))
+    elif options.other is not None:
         print("\n".join(diff_text(document, load_doc(options.other))))
     elif options.step is not None:
         print("\n".join(replay_text(document, options.step, options.number)))
-    elif options.json:
-        print(json.dumps(view_slice(document, options.view, options.at), sort_keys=True, indent=1, ensure_ascii=False))
     else:
         if options.at is None:
             print(document)
@@ -167,6 +167,15 @@ def explain(options: argparse.Namespace) -> int:
     for problem in failed:
         print(f"document {Path(options.file).name}: {problem}", file=sys.stderr)
     return FAILED if failed else OK
+
+
+def _json(document: Document, options: argparse.Namespace) -> Any:
+    """What the text is made from: the difference of two files, the graph after K rewrites, or the slice of a view."""
+    if options.other is not None:
+        return view_slice(diff_doc(document, load_doc(options.other)), "diff", options.at)
+    if options.step is not None:
+        return replay_json(document, options.step, options.number)
+    return view_slice(document, options.view, options.at)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from gdlab.op import REGISTRY, Leaf, Op
 from gdlab.ops.packed import side_by_side
 from gdlab.types import f32
 
-__all__ = ["AutodiffReport", "GradientStep", "differentiate"]
+__all__ = ["AutodiffReport", "GradientStep", "differentiate", "to_read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,19 @@ def differentiate(
                 sweep.adjoint_of[gradient.id] = id
             gradients.append(gradient.id)
     return _finish(graph, full, sweep, targets, gradients, missing)
+
+
+def to_read(graph: Graph) -> Graph:
+    """The graph; of a derivative with respect to other nodes than all parameters a copy whose gradients are outputs
+    like others: none of them is the gradient of the parameter at its place."""
+    gradients, trained = graph.output_ids[graph.num_user_outputs :], graph.trained_parameters
+    pairs = zip(trained, gradients, strict=False)
+    alike = all(graph.node(p).type == graph.node(i).type for (p, _), i in pairs)
+    if not gradients or alike and len(gradients) == len(trained):
+        return graph
+    made = graph.copy()
+    made.num_param_grad_outputs = 0
+    return made
 
 
 def _loss(graph: Graph, seed: Value | None) -> int:

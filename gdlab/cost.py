@@ -131,7 +131,8 @@ def kept_machine(device: Any) -> Machine:
     by_kind = f"{info}, " if isinstance(info, str) else wanted
     found = [m for m in kept_machines() if m.name == wanted or m.name.startswith(by_kind)]
     if not found:
-        raise OptimizeError("roofline", "device", repr(wanted),
+        given = wanted if isinstance(info, str) or hasattr(info, "kind") else device
+        raise OptimizeError("roofline", "device", repr(given),
                             "one that `python -m gdlab bench --calibrate` has measured")  # fmt: skip
     return found[0]
 
@@ -182,9 +183,12 @@ def cost_model(cost: str | Cost) -> CostModel:
 
 def _checked(cost: Cost) -> Cost:
     def price(op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
-        value = cost(op, attrs, type, operands)
+        spelled = " and ".join(map(str, operands)) or "no operands"
+        try:
+            value = cost(op, attrs, type, operands)
+        except Exception as e:
+            raise OptimizeError("optimize", f"cost of {op} of {spelled}", repr(e), "a finite number ≥ 0") from e
         if not _is_price(value):
-            spelled = " and ".join(map(str, operands)) or "no operands"
             raise OptimizeError("optimize", f"cost of {op} of {spelled}", value, "a finite number ≥ 0")
         return float(value)
 

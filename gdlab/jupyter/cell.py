@@ -149,8 +149,10 @@ def _set_outputs(name: str, graph: Graph, last: Any, extra: list[tuple[Value, st
 
 
 def _described(value: Any) -> str:
-    if isinstance(value, (list, tuple)) and value:
-        return f"{type(value).__name__} of {type(value[0]).__name__}"
+    if isinstance(value, (list, tuple, Mapping)) and value:
+        items = list(value.values() if isinstance(value, Mapping) else value)
+        wrong = next((item for item in items if not isinstance(item, Value)), items[0])
+        return f"{type(value).__name__} of {type(wrong).__name__}"
     return type(value).__name__
 
 

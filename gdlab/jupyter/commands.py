@@ -100,6 +100,12 @@ def _optimize(study: Study, args: dict[str, Any]) -> dict[str, Any]:
     return {"name": study.variant(disable=rules).name, "text": study.compare()}
 
 
+def _check(study: Study, args: dict[str, Any]) -> dict[str, Any]:
+    """Whether the optimizer or a device broke the model: the table, in words, and the entity to look at."""
+    found = study.check()
+    return {"ok": found.ok, "text": str(found), "about": found.about}
+
+
 COMMANDS: dict[str, Callable[[Study, dict[str, Any]], dict[str, Any] | None]] = {
     "open": _open,
     "step": _step,
@@ -116,4 +122,5 @@ COMMANDS: dict[str, Callable[[Study, dict[str, Any]], dict[str, Any] | None]] = 
     "value": _value,
     "why": _why,
     "optimize": _optimize,
+    "check": _check,
 }

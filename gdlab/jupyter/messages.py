@@ -10,7 +10,7 @@ PROTOCOL = 1
 State = Literal["none", "ready", "running", "paused", "failed", "closed"]
 CommandName = Literal[
     "open", "step", "run", "pause", "resume", "stop", "reset", "speed", "watch", "break", "clear", "back", "value",
-    "why", "optimize",
+    "why", "optimize", "check",
 ]  # fmt: skip
 EventKind = Literal["nonfinite", "break", "pause", "error", "note"]
 

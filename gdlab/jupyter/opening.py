@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gdlab.errors import ArgumentError, LoadError
 from gdlab.graph import Graph
-from gdlab.jupyter.display import show_document, show_thing
+from gdlab.jupyter.display import show_document, show_study
+from gdlab.jupyter.options import SHOW
 from gdlab.study import Study
 from gdlab.view.diff import diff_doc
 from gdlab.view.document import Document
 from gdlab.view.engines import ENGINES
-from gdlab.view.things import document_of
+from gdlab.view.files import suffix_of
+from gdlab.view.things import document_of, first_view
 from gdlab.view.values import OVERLAYS
 
 DEFAULT_RADIUS = 2
@@ -87,20 +89,81 @@ def open_model(path: str | Path) -> Study:
     return study
 
 
-def show_with(
-    thing: Any, show: list[str], *, static: bool = False, height: int | None = None, diff: Any = None, **options: Any
-) -> None:
-    """What `gdlab.show` does: display `thing`, or its difference to another (`diff`), opened as the options say."""
-    unknown = [name for name in options if name not in ("overlay", "engine", "depth", "around")]
-    if unknown:
-        raise ArgumentError(
-            "show", "option", unknown[0], "one of show, static, height, diff, overlay, engine, depth, around"
-        )
+_LOOK = ("overlay", "engine", "depth", "around")
+_MADE = ("train", "no", "only", "enable", "allow", "device")  # of a graph that becomes a study
+_RUN = ("feed", "sgd", "adam", "init", "until")
+_OPTIONS = ("show", "static", "height", "quiet", "save", "diff", "values", "plan", "run", *_LOOK, *_MADE, *_RUN)
+
+
+def show_with(thing: Any, show: Sequence[str] | None = None, **options: Any) -> None:
+    """What `gdlab.show` does: `%graph` as a function, with the same options by the same names. Everything that can be
+    refused is, before anything is shown."""
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    if unknown := [name for name in options if name not in _OPTIONS]:
+        raise ArgumentError("show", "option", unknown[0], f"one of {', '.join(_OPTIONS)}")
+    for pane in show or ():
+        _one_of("show", pane, SHOW)
+    _in_range("height", given.get("height", 120), 120, 4000)
+    _in_range("depth", given.get("depth", 0), 0, 100)
+    if "save" in given:
+        suffix_of(given["save"])
+    if "sgd" in given and "adam" in given:
+        raise ArgumentError("show", "adam", repr(given["adam"]), "one update rule: sgd is given as well")
     if isinstance(thing, (str, Path)) and str(thing).endswith(MODELS):
         thing = open_model(thing)
-    if diff is not None:
-        show_document(diff_doc(document_of(thing), document_of(diff)), ["diff"], height=height)
+    if "diff" in given:
+        _show_document(diff_doc(document_of(thing), document_of(given["diff"])), show or ["diff"], given)
         return
     if isinstance(thing, Graph):
-        thing = Study(thing)
-    show_thing(thing, show, static=static, height=height, view=opening(document_of(thing), **options))
+        thing = _study_of(thing, given)
+    elif made := [name for name in _MADE if name in given]:
+        raise ArgumentError("show", made[0], repr(given[made[0]]), "a Graph with it: what is shown has its own")
+    if isinstance(thing, Study):
+        _show_study(thing, show, given)
+    elif asked := [name for name in ("run", "values", *_RUN) if name in given]:
+        raise ArgumentError("show", asked[0], repr(given[asked[0]]), "a Study or a Graph with it")
+    else:
+        _show_document(document_of(thing), show or [first_view(thing)], given)
+
+
+def _in_range(what: str, given: Any, low: int, high: int) -> None:
+    if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
+        raise ArgumentError("show", what, repr(given), f"an int in {low} … {high}")
+
+
+def _study_of(graph: Graph, given: Mapping[str, Any]) -> Study:
+    if "no" in given and "only" in given:
+        raise ArgumentError("show", "only", repr(given["only"]), "no `no` as well")
+    named = {"no": "disable"}
+    made = Study(graph, **{named.get(name, name): given[name] for name in _MADE if name in given})
+    _ = made.plan  # what is wrong with the options is said before anything is shown
+    return made
+
+
+def _show_study(study: Study, show: Sequence[str] | None, given: Mapping[str, Any]) -> None:
+    steps = given.get("run")
+    if steps is not None:
+        study.runner.check_start(steps)
+    study.prepare(**{name: given[name] for name in _RUN if name in given})
+    if steps:
+        study.check_ready()
+    if given.get("values") or given.get("overlay") in ("value", "gradient", "adjoint"):
+        study.values(given.get("feed"))
+    view = opening(study.doc, **{name: given[name] for name in _LOOK if name in given})
+    if given.get("values"):
+        view = {"overlay": "value", **view}
+    if not given.get("quiet"):
+        panes = show or (["opt"] if steps is None else ["session"])
+        show_study(study, panes, static=bool(given.get("static")), height=given.get("height"), view=view)
+    if steps is not None:
+        study.runner.run(steps)
+    if "save" in given:
+        study.save(given["save"])
+
+
+def _show_document(document: Document, show: Sequence[str], given: Mapping[str, Any]) -> None:
+    view = opening(document, **{name: given[name] for name in _LOOK if name in given})
+    if not given.get("quiet"):
+        show_document(document, show, height=given.get("height"), view=view)
+    if "save" in given:
+        document.save(given["save"])

@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
-from IPython.core.magic_arguments import parse_argstring as parse_line
 
 from gdlab.op import Safety
 from gdlab.rewrite import RULES
@@ -21,28 +20,20 @@ from gdlab.view.values import OVERLAYS
 
 SHOW = ("graph", "opt", "diff", "rewrites", "grad", "plan", "arena", "kernels", "session", "text")
 DEVICES = ("auto", "wgpu", "cpu")
-QUOTES = ("'", '"')
 _BRACES = re.compile(r"\{(\w+)\}")
 
 
 def parse_argstring(magic: Any, line: str, names: Mapping[str, Any] | None = None) -> Namespace:
     """The arguments of a magic's line; any fault of the line is one red line. Option values lose their quotes, and
     `{n}` in them is replaced by the notebook's variable `n`."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""  # a backslash is a letter of a path
     try:
-        args: Namespace = parse_line(magic, line)
-    except ValueError as error:  # of the splitting into words
+        words = list(lexer)
+    except ValueError as error:
         raise UsageError(f"given {line}, wanted closed quotes") from error
-    for key, value in vars(args).items():
-        if isinstance(value, str):
-            setattr(args, key, _filled(unquoted(value), names or {}))
-        elif isinstance(value, list):
-            setattr(args, key, [_filled(unquoted(v), names or {}) if isinstance(v, str) else v for v in value])
+    args: Namespace = magic.parser.parse_args([_filled(word, names or {}) for word in words])
     return args
-
-
-def unquoted(text: str) -> str:
-    """The text without the quotes around it."""
-    return shlex.split(text)[0] if text[:1] in QUOTES and len(text) > 1 else text
 
 
 def _filled(text: str, names: Mapping[str, Any]) -> str:

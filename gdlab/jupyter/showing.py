@@ -24,17 +24,16 @@ from gdlab.jupyter.options import (
     parse_argstring,
     rule_options,
     run_options,
-    unquoted,
 )
 from gdlab.jupyter.words import Words
 from gdlab.rewrite import OptimizeReport
 from gdlab.study import Study
 from gdlab.view.diff import diff_doc
 from gdlab.view.doctor import doctor_text
-from gdlab.view.document import Document
+from gdlab.view.document import Document, load_doc
 from gdlab.view.things import document_of, first_view, gradient_doc
 
-_FILES = (".gdlab.json", ".gdlab.json.gz")
+_FILES = (".json", ".json.gz")
 
 
 @magics_class
@@ -130,12 +129,13 @@ class ShowMagics(Words):
 
     def _thing(self, name: str) -> Any:
         """A variable of the notebook, or the name of a file: of a document, or of a model, whose study is bound."""
-        thing = self.names.get(name)
-        if thing is None and name.endswith(MODELS):
+        if name in self.names:
+            return self.names[name]
+        if name.endswith(MODELS):
             return self._model(name)
-        if thing is None and not name.endswith(_FILES):
-            raise UsageError(self.no_such(name))
-        return name if thing is None else thing
+        if name.endswith(_FILES):
+            return self.call(lambda: load_doc(name))
+        raise UsageError(self.no_such(name))
 
     def _model(self, path: str) -> Study:
         """The study of a model's file, bound to the name of the file where that is free or a study's."""
@@ -250,7 +250,7 @@ class ShowMagics(Words):
         """Save the document: .gdlab.json, .gdlab.json.gz, .html, .svg, .dot, .md or .txt."""
         args = parse_argstring(self.graph_save, line, self.names)
         study = self.named(args.name)
-        print(f"wrote {self.call(lambda: study.save(unquoted(args.file), args.timeless))}")
+        print(f"wrote {self.call(lambda: study.save(args.file, args.timeless))}")
 
     @magic_arguments()
     @no_var_expand

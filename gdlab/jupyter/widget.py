@@ -37,6 +37,7 @@ from gdlab.study import Study
 from gdlab.until import Lookout
 from gdlab.view.pack import packed
 from gdlab.view.passes import number
+from gdlab.view.selection import selection_of
 
 _FRAME_SECONDS = 0.05
 _RESEND_SECONDS = 0.5
@@ -62,6 +63,7 @@ class GraphWidget(anywidget.AnyWidget):
     rev = traitlets.Int(0).tag(sync=True)
     state = traitlets.Unicode("none").tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
+    selected: traitlets.List[str] = traitlets.List(traitlets.Unicode()).tag(sync=True)
 
 
 class Panel:
@@ -80,6 +82,10 @@ class Panel:
         self.document: Any = None
         self.runner: Any = None  # the one whose figures were sent
         self.fixed = (0, 0, "")  # dispatches per step, groups and memory of its session
+        self.selection = selection_of(study)
+        self.widget.selected = self.selection.names
+        self.selection.listeners.append(self._select)
+        self.widget.observe(lambda change: self.selection.set(change["new"]), "selected")
         _keep_subshell(self.widget)
         self.widget.on_msg(lambda _widget, content, _buffers: self.receive(content))
         _reporter.add(self)
@@ -239,6 +245,9 @@ class Panel:
         """Whether nothing can change without a command."""
         return self.closed or self.study._runner is None or self.study._runner.state != "running"
 
+    def _select(self, names: list[str]) -> None:
+        self.widget.selected = names
+
     def close(self) -> None:
         """Tell the page the last state and close the model; idempotent."""
         if not self.closed:
@@ -246,6 +255,7 @@ class Panel:
                 self.want_full, self.shown = True, True
             self.report(time.monotonic() + _RESEND_SECONDS)
             self.closed = True
+            self.selection.listeners.remove(self._select)
             self.widget.layout.close()  # a model of its own, which the widget does not close
             self.widget.close()
 

@@ -19,6 +19,7 @@ from gdlab.jupyter.options import checked_rules
 from gdlab.jupyter.widget import close_panel, wake
 from gdlab.study import Study
 from gdlab.summary import told
+from gdlab.until import parse_test
 from gdlab.view.document import Document
 from gdlab.view.files import suffix_of
 from gdlab.view.things import KINDS
@@ -36,11 +37,11 @@ class Words(Magics):
     # names
     def named(self, name: str) -> Study:
         """The study of this name; one red line for anything else."""
-        thing = self.names.get(name)
+        if name not in self.names:
+            raise UsageError(self.no_such(name))
+        thing = self.names[name]
         if isinstance(thing, Study):
             return thing
-        if thing is None:
-            raise UsageError(self.no_such(name))
         raise UsageError(f"graph {name}: given {type(thing).__name__}, wanted {KINDS}")
 
     def no_such(self, name: str) -> str:
@@ -91,10 +92,13 @@ class Words(Magics):
             raise UsageError("--adam: given --sgd as well, wanted one update rule")
         feed = self.feed(args.feed)
         settings = {"sgd": args.sgd, "adam": args.adam, "init": args.init, "until": args.until}
-        self.call(lambda: study.prepare(feed=feed, **settings))
         if steps is not None:
             self.call(lambda: study.runner.check_start(steps))
-            self.call(study.check_ready)
+        if args.until is not None:
+            self.call(lambda: parse_test(args.until, study.session))
+        if steps:
+            self.call(lambda: study.check_ready(feed=feed is not None, init=args.init is not None))
+        self.call(lambda: study.prepare(feed=feed, **settings))
 
     def display(
         self,

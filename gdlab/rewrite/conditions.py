@@ -183,9 +183,12 @@ def single_use(a: str) -> Condition:
     """`a` (an operand, or an inner node by its name) is read exactly once; a gradient of its own reads a parameter."""
 
     def check(m: Match) -> Refusal | None:
-        found, weight = m.uses[m.nodes[a]], m.node(a).op == "parameter"
+        id, weight = m.nodes[a], m.node(a).op == "parameter"
         reason: Reason = "weight_shared" if weight else "multi_use"
-        return None if found == 1 else (reason, f"{a}, %{m.nodes[a]}, is used {found} times")
+        if m.uses[id] != 1:
+            return reason, f"{a}, %{id}, is used {m.uses[id]} times"
+        twin = next((name for name, other in m.nodes.items() if weight and other == id and name != a), None)
+        return None if twin is None else (reason, f"{a} and {twin} are both %{id}")
 
     return condition(f"single_use({a})", (a,), lambda egg, intern: (f"(f_single {egg(a)})",), check)
 

@@ -7,6 +7,7 @@ each firing; the other nodes of its class hand their readers over to it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from gdlab.derived import PACKED
@@ -102,8 +103,19 @@ class _Walk:
         """E-nodes that need a node before the firing can be shown."""
         lost = None if self.nodes[f.root] else f.left[-1]  # a class without a node: the step has to stand somewhere
         inner = [k for k in f.left if k not in self.node_of and (self._may_replace(k) or k == lost)]
-        empty = [c for c in f.env if not self.nodes[c]]
-        return inner + [min(k for k in self.classes.enodes[c] if k in self.best) for c in empty]
+        empty = [c for c in (*f.env, *self._read_again(f)) if not self.nodes[c]]
+        # of such a class the e-node that came first: a later one may stand on this very firing
+        made = [[k for k in self.classes.enodes[c] if k in self.best] for c in empty]
+        return inner + [min(keys, key=self.rank.__getitem__) for keys in made]
+
+    @cached_property
+    def rank(self) -> dict[Key, int]:
+        """The e-nodes that rules made, in the order of their derivations: each stands on earlier ones alone."""
+        return {key: i for i, key in enumerate(self.best)}
+
+    def _read_again(self, f: Firing) -> list[int]:
+        """The classes of the left side's ops that the right side reads."""
+        return [c for row in self._operands(f) for i, c in row if i < 0 and c not in f.env]
 
     def _may_replace(self, key: Key) -> bool:
         """Whether readers may move to this e-node on the way: not away from what its class will keep."""

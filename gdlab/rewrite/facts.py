@@ -21,6 +21,7 @@ __all__ = ["facts_of", "uses_of"]
 HOLDING = ("full", "constant", "broadcast_to")  # what `held_by` looks at and through
 MAX_COMPOSED = 120  # permutations
 MAX_PRODUCTS = 8  # of the factors below a node
+PASSED = ("mul", "matmul", "matmul_bt", "batch_matmul", "batch_matmul_bt")  # the factor of an operand may come out
 
 NodeRow = tuple[int, ...]
 
@@ -157,14 +158,19 @@ def _compositions(nodes: Sequence[Node], numbers: Interner) -> list[NodeRow]:
 
 
 def _products(nodes: Sequence[Node]) -> list[tuple[float, float, float]]:
-    """(a, b, a · b) for a factor and the products of those below it, through whatever reads one operand; of chains that
-    are longer than `MAX_PRODUCTS` the rows of `_jumps`."""
+    """(a, b, a · b) for a factor and the products of those below it, through whatever reads one operand and the ops in
+    `PASSED`; of chains that are longer than `MAX_PRODUCTS` the rows of `_jumps`."""
     below: dict[int, list[float]] = {}  # node -> products of the factors right below it, of the longest chain first
     chains: dict[int, _Chain] = {}
     once: dict[int, tuple[str, _Chain]] = {}  # below an op that undoes itself: another of it, and the chain goes on
     rows: list[tuple[float, float, float]] = []
     for node in nodes:
         inner = below.get(node.inputs[0], []) if len(node.inputs) == 1 else []
+        if node.op in PASSED:
+            left, right = (below.get(i, []) for i in node.inputs)
+            both = [(a, b, composed(a, b)) for a in left for b in right]
+            rows += [row for a, b, c in both if c is not None for row in ((a, b, c), (b, a, c))]
+            inner = [*(c for _, _, c in both if c is not None), *left, *right][:MAX_PRODUCTS]
         if node.op == "scale":
             factor = node.attr("factor")
             chain = chains[node.id] = _jumps(factor, chains.get(node.inputs[0]))

@@ -159,9 +159,20 @@ def check_shape_of(rule: Rule) -> None:
             raise OptimizeError(where, "right side", f"{lost[0]}", "only variables of the left side")
     for condition in rule.where:
         lost = [n for n in condition.names if n not in rule.names and n not in rule.attr_variables]
+        lost += [condition.binds] if _is_idle(rule, condition) else []
         if lost:
-            known = ", ".join([*rule.names, *rule.attr_variables])
+            known = ", ".join(n for n in (*rule.names, *rule.attr_variables) if n not in lost)
             raise OptimizeError(where, str(condition), lost[0], f"one of {known}")
+
+
+def _is_idle(rule: Rule, condition: Condition) -> bool:
+    """Whether a condition determines an attribute that nothing reads: a name that was mistyped."""
+    name = condition.binds
+    if not name or name in rule.names:
+        return False
+    read = [v.name for n in (*rule.left_nodes, *rule.right_nodes) for _, v in n.attrs if isinstance(v, AttrVar)]
+    read += [n for other in rule.where if other is not condition for n in other.names]
+    return name not in read
 
 
 def _same_sides(rule: Rule) -> bool:

@@ -160,7 +160,9 @@ def _optimize(
     graph: Graph, phase: Phase, model: CostModel, selection: Selection, budget: Budget, engine: Engine, history: bool
 ) -> tuple[Graph, OptimizeReport]:
     prepared = hash_cons(graph)
-    folded = fold_constant(prepared) if any(r.name == FOLD for r in selection.used) else {}
+    names = {r.name for r in selection.used}
+    dropped = ("stop_gradient",) if "drop_stop_gradient" in names else ()
+    folded = fold_constant(prepared, dropped) if FOLD in names else {}
     siblings = siblings_of(prepared, selection.used)
     program = program_of(selection.used, _held(prepared, folded) | held_by(siblings))
     given = _given(selection)
@@ -201,7 +203,7 @@ def _optimize(
         sources={r.name: r.source for r in selection.table},
         deltas=_deltas(searched, program) if history else (),
         asked=Asked(result, order, selection.table, selection.off, early),
-        program=partial(program_text, program, rows.texts or rows, iterations),
+        program=partial(program_text, program, rows.texts or rows, None if found.stop == "saturated" else iterations),
     )
     told = Told(bench.minutes(), prepared.same, classes.class_of, classes.key_of, classes.firings, done, order,
                 selection.table, selection.off, program.rules, given, _counts(searched, program))  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,11 +87,12 @@ Known = float | Array  # what a node holds: one number in every element, or its 
 Folded = float | ConstantData
 
 
-def fold_constant(prepared: Prepared) -> dict[int, Folded]:
+def fold_constant(prepared: Prepared, through: Container[str] = ()) -> dict[int, Folded]:
     """An op whose operands are all constants is its value: the elements of a result of at most 64 KiB, or a fill.
 
     The answer is for each such kept node the number that fills it, or its elements. They are computed by the reference
-    in float64 and rounded to float32; a result that float32 does not hold is not folded.
+    in float64 and rounded to float32; a result that float32 does not hold is not folded. The ops in `through` hand on
+    what their operand is, and stay.
     """
     known: dict[int, Known] = {}
     folded: dict[int, Folded] = {}
@@ -100,6 +101,9 @@ def fold_constant(prepared: Prepared) -> dict[int, Folded]:
         if not operands:
             if nodes[id].op in ("full", "constant"):
                 known[id] = _held(nodes[id])
+            continue
+        if nodes[id].op in through and operands[0] in known:
+            known[id] = known[operands[0]]
             continue
         if operands[0] not in known or any(i not in known for i in operands) or not _plain(nodes[id]):
             continue
@@ -134,9 +138,12 @@ def _data(type: TensorType, value: Array) -> ConstantData:
 def _result(node: Node, operands: list[tuple[TensorType, Known]]) -> Known | None:
     op, attrs = REGISTRY[node.op], dict(node.attrs)
     fills = all(isinstance(v, float) for _, v in operands)
-    if fills and isinstance(op.kernel, Elementwise):
-        return _rounded(op.reference([np.full((1,), v) for _, v in operands], attrs))
     small = node.type.num_elements <= MAX_ELEMENTS
+    if fills and isinstance(op.kernel, Elementwise):
+        value = _rounded(op.reference([np.full((1,), v) for _, v in operands], attrs))
+        if isinstance(value, np.ndarray):  # ±inf or NaN: no fill, but elements
+            return np.broadcast_to(value, node.type.shape) if small else None
+        return value
     if small and sum(t.num_elements for t, v in operands if isinstance(v, float)) <= MAX_ELEMENTS:
         arrays = [np.full(t.shape, v) if isinstance(v, float) else v for t, v in operands]
         return _rounded(op.reference(arrays, attrs))

@@ -306,9 +306,10 @@ def by_arity(
         yield program.constructors[op, n - beside], [row for row in rows if len(row) == n]
 
 
-def program_text(program: Program, given: Rows | Mapping[str, str], iterations: int) -> str:
+def program_text(program: Program, given: Rows | Mapping[str, str], iterations: int | None) -> str:
     """Schema, rules, graph (rows, or what `Rows.tables` made of them) and schedule as one text that egglog runs
-    alone."""
+    alone. `iterations` None: as many as it takes until nothing is new, since engines do not need equally many."""
     tables = given.tables(program) if isinstance(given, Rows) else given
     facts = [f"({name} {line.replace(chr(9), ' ')})" for name, text in tables.items() for line in text.splitlines()]
-    return "\n".join([program.text, *facts, "(run ingest 1)", f"(run opt {iterations})"]) + "\n"
+    search = "(run-schedule (saturate opt))" if iterations is None else f"(run opt {iterations})"
+    return "\n".join([program.text, *facts, "(run ingest 1)", search]) + "\n"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from gdlab.errors import OptimizeError
@@ -140,6 +140,18 @@ class OptimizeReport:
             if name in self.__dict__:
                 return self.__dict__[name]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled with all fields worked out; the graph, in which questions are answered, stays behind."""
+        told = {f.name: getattr(self, f.name) for f in fields(self)}
+        left = {"asked": None, "near": partial(tuple, self.missed), "program": partial(str, self.egglog_program)}
+        return partial(type(self), **told | left), ()
+
+    def __copy__(self) -> OptimizeReport:
+        return self
+
+    def __deepcopy__(self, memo: object) -> OptimizeReport:
+        return self
 
     @staticmethod
     def empty() -> OptimizeReport:

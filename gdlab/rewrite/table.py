@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, get_args, overload
 
-from gdlab.errors import OptimizeError
+from gdlab.errors import GdlabError, OptimizeError, UnknownRuleError
 from gdlab.graph import AttrVar, Graph, Value, scratch
 from gdlab.op import ALL_PHASES, REGISTRY, Op, Phase, Safety, Sample
 from gdlab.rewrite.conditions import Condition, rank, written
 from gdlab.rewrite.pattern import Matrix, Rewrite, Rule, check_shape_of
 from gdlab.rewrite.prepare import is_opaque
 
-__all__ = ["RULES", "RuleTable", "fused_rules", "rule", "trace"]
+__all__ = ["RULES", "RuleTable", "fused_rules", "nearest", "rule", "trace"]
 
 
 class RuleTable:
@@ -72,14 +72,14 @@ class RuleTable:
         return [text for r in self for text in (r.name, r.label)]
 
     def named(self, names: Iterable[str], where: str, what: str) -> list[Rule]:
-        """The rules of these ids or labels (a label may stand for several); `OptimizeError` names the nearest."""
+        """The rules of these ids or labels (a label may stand for several); `UnknownRuleError` names the nearest."""
         table, found = list(self), []
         for name in names:
             hits = [r for r in table if name in (r.name, r.label)]
             if not hits:
-                near = _nearest(str(name), [text for r in table for text in (r.name, r.label)])
+                near = nearest(str(name), [text for r in table for text in (r.name, r.label)])
                 hint = f"; nearest: {near}" if near else ""
-                raise OptimizeError(where, what, repr(name), f"the id or label of a rule{hint}")
+                raise UnknownRuleError(where, what, repr(name), f"the id or label of a rule{hint}")
             found += hits
         return found
 
@@ -102,7 +102,7 @@ class RuleTable:
         return self._of_op[op]
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def nearest(name: str, known: Sequence[str]) -> str:
     """The most alike; of equals the first, so that `Mul+Sigmoid` means the rule that fuses it."""
     alike = difflib.get_close_matches(name, known, 5)
     return max(alike, key=lambda t: (difflib.SequenceMatcher(None, t, name).ratio(), -known.index(t)), default="")
@@ -128,10 +128,10 @@ def rule(
     safety: Safety = ...,
     label: str = ...,
     near: bool = ...,
-    where: Sequence[Condition] = ...,
+    where: Condition | Sequence[Condition] = ...,
     phases: Phase | Sequence[Phase] = ...,
     on: bool = ...,
-    samples: Sequence[Sample] = ...,
+    samples: Sample | Sequence[Sample] = ...,
     tolerance: float | None = ...,
 ) -> Callable[[Stated], Rule]: ...
 def rule(
@@ -141,10 +141,10 @@ def rule(
     safety: Safety = "rounding",
     label: str = "",
     near: bool = False,
-    where: Sequence[Condition] = (),
+    where: Condition | Sequence[Condition] = (),
     phases: Phase | Sequence[Phase] = ALL_PHASES,
     on: bool = True,
-    samples: Sequence[Sample] = (),
+    samples: Sample | Sequence[Sample] = (),
     tolerance: float | None = None,
 ) -> Rule | Callable[[Stated], Rule]:
     """Decorator: a function that returns `left >> right` in op notation becomes a rule of the table.
@@ -157,8 +157,8 @@ def rule(
     """
 
     def state(stated: Stated) -> Rule:
-        taken = [phases] if isinstance(phases, str) else list(phases)  # one phase alone is a word
-        made = trace(stated, safety, label, tuple(where), tuple(taken), near, on, tuple(samples), tolerance)
+        several = _several(where), _several(phases), _several(samples)
+        made = trace(stated, safety, label, several[0], several[1], near, on, several[2], tolerance)
         if not _is_ours(made):
             from gdlab.rewrite.sound import check_rule
 
@@ -181,7 +181,7 @@ def trace(
     kinds = inspect.get_annotations(stated, eval_str=True)
     with scratch(pattern=True) as g:
         arguments = [_variable(g, p, kinds.get(p, Value)) for p in inspect.signature(stated).parameters]
-        result = stated(*arguments)
+        result = _run(stated, arguments)
     if not isinstance(result, Rewrite):
         raise OptimizeError(f"rule {name}", "result", type(result).__name__, "left >> right, both in op notation")
     code = stated.__code__
@@ -193,6 +193,22 @@ def trace(
     check_shape_of(made)
     _check_opaque(made)
     return made
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    """What was given as a tuple; one alone may be given as it is."""
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+
+
+def _run(stated: Stated, arguments: Sequence[Value | AttrVar]) -> Any:
+    """What a person's function returns; what else it does wrong is told as any fault of a rule."""
+    try:
+        return stated(*arguments)
+    except GdlabError:
+        raise
+    except Exception as e:
+        wanted = "left >> right, both in op notation; attributes as they are"
+        raise OptimizeError(f"rule {stated.__name__}", "function", repr(e), wanted) from e
 
 
 def _variable(g: Graph, name: str, kind: Any) -> Value | AttrVar:

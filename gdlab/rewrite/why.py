@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gdlab.errors import OptimizeError
+from gdlab.errors import OptimizeError, UnknownRuleError
 from gdlab.graph import AttrVar, Graph, Node, users
 from gdlab.rewrite.pattern import COMMUTATIVE, Match, Refusal, Rule, interned, matches, refused
+from gdlab.rewrite.table import nearest
 from gdlab.steps import Step
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ class Asked:
             if named:
                 return named[-1]
         elif isinstance(id, int) and not isinstance(id, bool) and 0 <= id < len(self.graph):
-            return self.graph.node(id)
+            node = self.graph.node(id)
+            if _is_it(given, node):
+                return node
         raise OptimizeError("report", "node", repr(given), f"an id 0 … {len(self.graph) - 1} or a name of the result")
 
     # why not ------------------------------------------------------------------------------------------------------
@@ -71,8 +74,9 @@ class Asked:
         wanted = str(getattr(name, "name", name))
         rules = [r for r in self.table if wanted in (r.name, r.label)]
         if not rules:
-            known = ", ".join(sorted({r.label for r in self.table}))
-            raise OptimizeError("report", "rule", repr(wanted), f"the id or label of a rule: {known}")
+            near = nearest(wanted, [text for r in self.table for text in (r.name, r.label)])
+            hint = f"; nearest: {near}" if near else ""
+            raise UnknownRuleError("report", "rule", repr(wanted), f"the id or label of a rule{hint}")
         missed = tuple(m for m in report.missed if m.label == rules[0].label)
         steps = tuple(s for s in report.steps[:-1] if s.rule in {r.name for r in rules})
         lines = [f"{rules[0].label} was used at %{s.at[0]}." for s in steps if s.at]
@@ -135,6 +139,12 @@ class Asked:
             refusal = refusal or self.off.get(rule.name) or _shared(match, readers) or self.early
             return refusal[1] if refusal else "the graph costs no less with it"
         return "its pattern is not there"
+
+
+def _is_it(given: Any, node: Node) -> bool:
+    """Whether a Value or a Node is not of another graph, such as the one before; ids are taken as they are."""
+    record = getattr(given, "node", given)
+    return not isinstance(record, Node) or replace(record, name=node.name) == node
 
 
 def _shared(match: Match, readers: list[list[tuple[int, int]]]) -> Refusal | None:

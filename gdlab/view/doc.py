@@ -29,6 +29,7 @@ from gdlab.view.files import save
 from gdlab.view.groups import groups_of
 from gdlab.view.links import link
 from gdlab.view.passes import Pairs, Trace
+from gdlab.view.selection import selection_of
 from gdlab.view.sources import Sources, function_source, sources_of
 from gdlab.view.stages import Role, Shared, Stage, carried_lanes, derivative_lanes, stage_json
 from gdlab.view.values import overlays_of
@@ -55,7 +56,8 @@ def _study_doc(study: Study) -> Document:
     summary = study.summary() if draft.plan is not None else graph_summary(study.graph, study.name)
     live = {"study": study.key, "rev": study.rev}
     overlays = overlays_of(study, [stage.key for stage in draft.stages])
-    document = draft.document(summary, runs=_runs(study), extra=live, device=_device(study), overlays=overlays)
+    made = draft.document(summary, runs=_runs(study), extra=live, device=_device(study), overlays=overlays)
+    document = Document(made.data, selection_of(study))
     failed = problems(document.data, own_links=True)
     return document.with_notes(f"this document breaks a rule of documents: {failed[0]}") if failed else document
 

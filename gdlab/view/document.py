@@ -19,6 +19,7 @@ from gdlab.view.columns import Json, Table
 from gdlab.view.figures import flat
 from gdlab.view.links import Provenance
 from gdlab.view.pack import packed, unpacked
+from gdlab.view.selection import Selection, local, portable
 
 FORMAT = "gdlab.graph.v1"
 _HASHED = ("types", "sources", "lines", "stages", "passes", "plan", "links")
@@ -29,8 +30,10 @@ _STEPS = {"optimize": "rewrites", "differentiate": "gradients", "compile": "grad
 class Document:
     """A document; made by `study_doc`, `graph_doc` and `load_doc`. `data` is read, never changed."""
 
-    def __init__(self, data: Json) -> None:
+    def __init__(self, data: Json, selection: Selection | None = None) -> None:
         self.data = data
+        first = (data.get("view") or {}).get("select") if selection is None else None
+        self._selection = selection or Selection([portable(data, first)] if isinstance(first, str) else ())
         self._tables: dict[tuple[str, int | str], Table] = {}
 
     def __repr__(self) -> str:
@@ -102,6 +105,19 @@ class Document:
         """All entities that light up with this one, itself included."""
         return self.provenance.select(entity)
 
+    @property
+    def selection(self) -> list[str]:
+        """The selected entities, such as `["node:0.3"]`: one selection for a study and all its views, live in the page;
+        one for each document alone. Set it to an entity, several, or None."""
+        return [entity for name in self._selection.names if (entity := local(self.data, name)) is not None]
+
+    @selection.setter
+    def selection(self, entities: Any) -> None:
+        given = [entities] if isinstance(entities, str) else list(entities or ())
+        for entity in given:
+            self.select(entity)  # refuses what this document does not have
+        self._selection.set(portable(self.data, entity) for entity in given)
+
     def check(self) -> tuple[str, ...]:
         """What breaks the closure rules, each beginning with its entity; empty for a sound document."""
         return problems(self.data)
@@ -109,12 +125,12 @@ class Document:
     # copies
     def with_view(self, view: Mapping[str, Any] | None) -> Document:
         """The same document with another state of its views."""
-        return Document({**self.data, "view": None if view is None else dict(view)})
+        return Document({**self.data, "view": None if view is None else dict(view)}, self._selection)
 
     def with_notes(self, *texts: str) -> Document:
         """The same document with more warnings."""
         notes = [{"level": "warning", "text": text, "about": None} for text in texts]
-        return Document({**self.data, "notes": [*self.data["notes"], *notes]})
+        return Document({**self.data, "notes": [*self.data["notes"], *notes]}, self._selection)
 
     def portable(self, timeless: bool = False) -> Document:
         """The document as a file holds it: no tie to a live study; `timeless`: measured times are 0."""

@@ -69,9 +69,7 @@ def _ordered(live: dict[str, Json]) -> list[str]:
 def replay_text(document: Document, count: int, number: int = 0) -> Iterator[str]:
     """The graph after `count` steps, the last step in words, and its nodes marked: + came with it, − went with it."""
     passes = document.data["passes"]
-    if not 0 <= number < len(passes) or passes[number]["role"] != "optimize":
-        known = [str(p) for p, one in enumerate(passes) if one["role"] == "optimize"]
-        raise ArgumentError("explain", "pass", str(number), f"an optimize pass: one of {', '.join(known) or 'none'}")
+    _check_pass(document, number)
     moment, steps = after(document, number, count), list(document.steps(number))
     yield f"pass {number}, {passes[number]['key']}: after {count} of {plural(len(steps), 'step')}"
     gone: list[Json] = []
@@ -87,6 +85,25 @@ def replay_text(document: Document, count: int, number: int = 0) -> Iterator[str
     rows += [("−", *_row(n)) for n in gone]
     yield from grid(("", "key", "op", "name", "inputs", "type"), rows)
     yield f"  outputs: {', '.join(moment.outputs)}"
+
+
+def replay_json(document: Document, count: int, number: int = 0) -> Json:
+    """What `replay_text` says: the pass, its first `count` steps, and the records of the graph after them, by key."""
+    _check_pass(document, number)
+    moment = after(document, number, count)
+    return {
+        "format": document.data["format"], "title": document.data["title"], "pass": number,
+        "key": document.data["passes"][number]["key"], "step": count,
+        "steps": [dict(step) for step in list(document.steps(number))[:count]],
+        "nodes": list(moment.nodes.values()), "outputs": list(moment.outputs),
+    }  # fmt: skip
+
+
+def _check_pass(document: Document, number: int) -> None:
+    passes = document.data["passes"]
+    if not 0 <= number < len(passes) or passes[number]["role"] != "optimize":
+        known = [str(p) for p, one in enumerate(passes) if one["role"] == "optimize"]
+        raise ArgumentError("explain", "pass", str(number), f"an optimize pass: one of {', '.join(known) or 'none'}")
 
 
 def _row(node: Json) -> tuple[str, ...]:

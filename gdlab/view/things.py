@@ -39,7 +39,7 @@ def document_of(thing: Any, name: str = "graph") -> Document:
             return plan_doc(thing.plan(), name, thing)
         case OptimizeReport() if thing.asked is not None:
             return titled(graph_doc(thing.asked.graph, name), "The result")
-        case str() | Path() if str(thing).endswith((".gdlab.json", ".gdlab.json.gz")):
+        case str() | Path() if str(thing).endswith((".json", ".json.gz")):
             return load_doc(thing)
     raise ArgumentError("show", "thing", type(thing).__name__, KINDS)
 

@@ -2,6 +2,7 @@
 
 import { noSession, withEvent, withMetrics, type Live } from "./live.ts";
 import { PROTOCOL, type CommandName, type Event, type Reply, type ToKernel, type ToPage } from "./messages.ts";
+import { selectionNamed } from "./page.ts";
 
 /** The part of an anywidget model that is used. */
 export interface Model {
@@ -9,6 +10,8 @@ export interface Model {
   on(event: string, callback: (...args: never[]) => void): void;
   off(event: string, callback: (...args: never[]) => void): void;
   send(content: unknown, callbacks?: unknown, buffers?: ArrayBuffer[]): void;
+  set?(name: string, value: unknown): void;
+  save_changes?(): void;
   /** Not every host has one; in JupyterLab and Notebook it knows the kernel. */
   widget_manager?: { kernel?: Kernel | null };
 }
@@ -87,7 +90,29 @@ export class Host {
     this.#listenTo("change:step", () => this.#fromTraits());
     for (const event of ["destroy", "comm:close"]) this.#listenTo(event, () => this.close());
     this.#watchKernel();
+    this.#shareSelection();
     this.#fromTraits();
+  }
+
+  /** What is selected is a trait: Python reads and sets it, and a page that reloads finds it again. */
+  #shareSelection(): void {
+    const { model } = this,
+      selection = selectionNamed(this.study),
+      known = () => (model.get("selected") ?? []) as string[];
+    const told = (value: readonly string[]) => {
+      model.set?.("selected", [...value]);
+      model.save_changes?.();
+    };
+    const hear = () => {
+      const value = known();
+      if (value.join("\n") === selection.value.join("\n")) return;
+      selection.value = value;
+      for (const listener of selection.listeners) if (listener !== told) listener(value);
+    };
+    selection.listeners.add(told);
+    this.#undo.push(() => selection.listeners.delete(told));
+    this.#listenTo("change:selected", hear);
+    if (known().length > 0) hear();
   }
 
   /** A kernel that is shut down or restarted closes no comm: its connection tells. */

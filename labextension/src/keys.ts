@@ -15,6 +15,8 @@ export interface Keyed {
   act(action: Action): void;
   cameras(): CameraGroup;
   marksAt(element: Element): Marks | null;
+  /** What is selected, where it is drawn. */
+  chosen(): Element | null;
   press(name: "step" | "pause"): void;
   blur(): void;
   search(): void;
@@ -107,10 +109,11 @@ export class Keys {
     if (next) view.act({ do: "select", entities: [next] });
   }
 
-  #arrow(target: Element, key: string): boolean {
+  #arrow(focused: Element, key: string): boolean {
     const { view } = this,
-      marks = view.marksAt(target);
-    if (!marks) return false;
+      target = focused.matches(".gdlab") ? view.chosen() : focused, // from the search: on from what it found
+      marks = target && view.marksAt(target);
+    if (!target || !marks) return false;
     const camera = target.closest<HTMLElement>(".gd-camera");
     if (camera) return this.#walkGraph(marks, target, key);
     const entity = target.closest("[data-entity]");

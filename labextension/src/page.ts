@@ -64,4 +64,12 @@ function make(): Page {
   return made;
 }
 
+/** The selection of a study, or of a document alone, by its key; made at first use, with these names. */
+export function selectionNamed(key: string, first: readonly string[] = []): Selection {
+  const { selections } = page(),
+    made = selections.get(key) ?? { value: first, listeners: new Set() };
+  selections.set(key, made);
+  return made;
+}
+
 export const page = (): Page => ((globalThis as { gdlab?: Page }).gdlab ??= make());

@@ -8,7 +8,7 @@ import { Keys } from "./keys.ts";
 import { noSession, refusal, type Live } from "./live.ts";
 import { Marks } from "./marks.ts";
 import type { CommandName } from "./messages.ts";
-import { page, type Selection } from "./page.ts";
+import { selectionNamed, type Selection } from "./page.ts";
 import type { Context, MakePane } from "./pane.ts";
 import { arenaPane } from "./panes/arena.ts";
 import { afterPane, beforePane, lanesPane } from "./panes/graphs.ts";
@@ -70,6 +70,7 @@ export class Scene implements Context {
   #litNow: ReadonlySet<string> = NOTHING;
   #frame = 0;
   #searched = "";
+  #told = "";
   #hits: readonly string[] = [];
   #found: ReadonlySet<string> = NOTHING;
   #wrong: string | null = null;
@@ -111,6 +112,7 @@ export class Scene implements Context {
         tools.field.select();
       },
       press: name => this.#press(name),
+      chosen: () => this.#chosen(),
       marksAt: element => this.#marks.get(element.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey) ?? null,
     });
     this.#selection.listeners.add(this.#mirror);
@@ -212,7 +214,17 @@ export class Scene implements Context {
       );
   }
 
+  /** How a run came out, told once it is over; what it was at first is no news. */
+  #tell({ state, step, reason, points }: Live): void {
+    const loss = points.at(-1)?.[1],
+      key = `${state} ${step}`;
+    if (state === "running" || key === this.#told) return;
+    if (this.#told) this.chrome.say([`step ${step}`, ...(loss === undefined ? [] : [`loss ${Number(loss.toPrecision(4))}`]), `${state} ${reason}`.trim()].join(", "));
+    this.#told = key;
+  }
+
   showLive(): void {
+    this.#tell(this.live());
     this.chrome.live(this.host() ? this.live().state : "none");
     for (const { pane } of this.#marks.values()) if (!pane.el.hidden) pane.live?.(this.live(), this.host());
   }
@@ -263,6 +275,11 @@ export class Scene implements Context {
     if (this.#state !== before) this.show(true);
   }
 
+  #chosen(): Element | null {
+    const drawn = [...this.#marks.values()].filter(({ pane }) => !pane.el.hidden).flatMap(marks => this.#state.selected.flatMap(each => marks.of(each)));
+    return drawn.find(each => each.hasAttribute("tabindex") && !each.hasAttribute("data-echo") && !each.closest("[hidden]")) ?? null;
+  }
+
   #press(name: "step" | "pause"): void {
     const live = this.live(),
       command: CommandName = name === "pause" && live.state === "paused" ? "resume" : name;
@@ -301,12 +318,4 @@ export class Scene implements Context {
 }
 
 /** One selection per study in a page; a document alone has its own. */
-function selectionOf(doc: GraphDoc): Selection {
-  const { selections } = page(),
-    key = doc.study ?? doc.id;
-  const known = selections.get(key);
-  if (known) return known;
-  const made: Selection = { value: doc.view?.select ? [portable(doc, doc.view.select)] : [], listeners: new Set() };
-  selections.set(key, made);
-  return made;
-}
+const selectionOf = (doc: GraphDoc): Selection => selectionNamed(doc.study ?? doc.id, doc.view?.select ? [portable(doc, doc.view.select)] : []);

@@ -11,8 +11,9 @@ import type { Action, Ui } from "./state.ts";
 export class Tools {
   readonly el: HTMLElement;
   readonly field: HTMLInputElement;
-  readonly #count = h("span", { class: "gd-muted gd-hits", role: "status" });
+  readonly #count = h("span", { class: "gd-muted gd-hits" });
   private found: readonly string[] = [];
+  #told = "";
   #typing: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
@@ -20,7 +21,7 @@ export class Tools {
     private readonly act: (action: Action) => void,
     private readonly ui: () => Ui,
     before: Ui,
-    say: (text: string) => void,
+    private readonly say: (text: string) => void,
   ) {
     this.field = h("input", {
       type: "search",
@@ -54,7 +55,7 @@ export class Tools {
     };
     const copy = select("copy the selection, or all, as", [["", "copy as …"], ...FORMATS.map((name): [string, string] => [name, name])], "", name => {
       copy.value = "";
-      copyAs(doc, name, this.ui().selected, this.el.closest<HTMLElement>(".gdlab")!).then(say, (error: Error) => say(`copy: ${error.message}`));
+      copyAs(doc, name, this.ui().selected, this.el.closest<HTMLElement>(".gdlab")!).then(this.say, (error: Error) => this.say(`copy: ${error.message}`));
     });
     copy.dataset.command = "copy";
     this.el = h(
@@ -77,6 +78,8 @@ export class Tools {
     for (const each of this.el.querySelectorAll<HTMLElement>("[data-tool]")) each.hidden = ui.tab !== "opt" && ui.tab !== "grad";
     const at = found.findIndex(each => ui.selected.includes(each));
     write(this.#count, error ?? (ui.query ? `${at < 0 ? "" : `${at + 1} / `}${found.length} found` : ""));
+    if (ui.query !== this.#told && ui.query) this.say(error ?? `${found.length} found`);
+    this.#told = ui.query;
     this.#count.toggleAttribute("data-error", error !== null);
     for (const each of this.el.querySelectorAll<HTMLElement>("[data-command^=search-]")) each.hidden = found.length === 0;
     if (document.activeElement !== this.field && this.field.value !== ui.query) this.field.value = ui.query;

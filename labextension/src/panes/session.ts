@@ -71,7 +71,7 @@ class SessionPanel {
   readonly #settings: HTMLSelectElement[] = [];
   #sure: ReturnType<typeof setTimeout> | undefined;
   readonly #words = new Map<CommandName, HTMLElement>();
-  readonly #state = h("span", { class: "gd-state", "data-value": "state", role: "status" });
+  readonly #state = h("span", { class: "gd-state", "data-value": "state" });
   readonly #values = new Map<string, HTMLElement>();
   readonly #units = new Map<string, HTMLElement>();
   readonly #chart = div("gd-chartbox");
