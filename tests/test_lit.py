@@ -1,4 +1,4 @@
-"""B6 in a bare page: after a click on any kind of thing, what is lit in every pane is what `doc.select` says, no less."""
+"""B6 in a bare page: after a click on any kind of thing, every pane lights what `doc.select` says, no less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases that a suspicious reader tried: option values, refusals that change nothing, `gdlab.show`, JSON of the text twins."""
+"""What a suspicious reader tried: option values, refusals that change nothing, `gdlab.show`, JSON of text twins."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_variables_and_quotes_in_values_of_every_kind(shell: Any, tmp_path: Path
     (tmp_path / "my files").mkdir()
     _, error = run(shell, f'%%graph g --train --quiet --device {{kind}} --height {{n}}00 --no "{{rule}}"\n{BODY}')
     assert error is None and shell.user_ns["g"].options["disable"] == ("Silu+Mul→SwiGLU",)
-    line = "%graph_run g {n} --feed random:{n} --sgd='{lr}' --init \"0\" --quiet --until=\"loss < -{lr}\" --save {folder}/g{n}.svg"
+    line = '%graph_run g {n} --feed random:{n} --sgd=\'{lr}\' --init "0" --quiet --until="loss < -{lr}"'
+    line += " --save {folder}/g{n}.svg"
     out, error = run(shell, line)
     assert error is None and "step 4 of 4" in out.stdout and "SGD, lr 0.25" in out.stdout
     assert (tmp_path / "my files" / "g4.svg").exists()
@@ -64,7 +65,10 @@ def test_a_backslash_is_a_letter(shell: Any) -> None:
     ("body", "message"),
     [
         ("x = input('x', (2,))\n[relu(x), 3]", "graph g: output: given list of int, wanted a node or nodes"),
-        ("x = input('x', (2,))\n{'a': relu(x), 'b': 'c'}", "graph g: output: given dict of str, wanted a node or nodes"),
+        (
+            "x = input('x', (2,))\n{'a': relu(x), 'b': 'c'}",
+            "graph g: output: given dict of str, wanted a node or nodes",
+        ),
         ("[[input('x', (2,))]]", "graph g: output: given list of list, wanted a node or nodes"),
     ],
 )
@@ -86,7 +90,11 @@ def test_a_json_file_of_another_format_and_a_variable_that_is_none(shell: Any, t
 # a refusal changes nothing --------------------------------------------------------------------------------------------
 def test_a_refused_run_leaves_the_session_as_it_was(shell: Any) -> None:
     study = shell.user_ns["mlp"]
-    for line in ("3 --adam 1e-3", "3 --adam 1e-3 --feed random:0", "3 --adam 1e-3 --feed random --init 0 --until 'q <'"):
+    for line in (
+        "3 --adam 1e-3",
+        "3 --adam 1e-3 --feed random:0",
+        "3 --adam 1e-3 --feed random --init 0 --until 'q <'",
+    ):
         said(shell, f"%graph_run mlp {line}")
         assert str(study.session.optimizer) == "no update rule" and study.runner.feed is None
         assert study.session.unset_parameters and study.session.step_count == 0
@@ -128,7 +136,7 @@ def test_show_does_what_the_magic_does(shell: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bogus": 1}, "show: option: given bogus, wanted one of show, static, height, quiet, save, diff, values, plan"),
+        ({"bogus": 1}, "show: option: given bogus, wanted one of show, static, height, quiet, save, diff"),
         ({"height": 119}, "show: height: given 119, wanted an int in 120 … 4000"),
         ({"depth": -1}, "show: depth: given -1, wanted an int in 0 … 100"),
         ({"show": "nope"}, "show: show: given 'nope', wanted one of graph, opt, diff"),
@@ -159,9 +167,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return study.save(folder / "a.gdlab.json"), study.variant(only=["CSE"]).save(folder / "b.gdlab.json")
 
 
-def test_json_of_a_step_and_of_a_difference(
-    saved: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_of_a_step_and_of_a_difference(saved: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     a, b = map(str, saved)
     document = gd.load_doc(a)
     for k in range(len(document.steps(0)) + 1):
@@ -171,7 +177,8 @@ def test_json_of_a_step_and_of_a_difference(
     keys = [node["key"] for node in document.nodes("optimized")]
     assert [node["key"] for node in found["nodes"]] == keys
     assert main(["explain", a, b, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(view_slice(diff_doc(document, gd.load_doc(b)), "diff")))
+    told = view_slice(diff_doc(document, gd.load_doc(b)), "diff")
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(told))
     assert main(["explain", a, "--step", "1", "--pass", "1", "--json"]) == 2
 
 

@@ -72,18 +72,6 @@ def rich(thing: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return study_bundle(thing, ["opt"]) if isinstance(thing, Study) else bundle(document_of(thing), [first_view(thing)])
 
 
-def show_thing(
-    thing: Any, show: Sequence[str], *, static: bool = False, height: int | None = None, view: View | None = None
-) -> None:
-    """Display a study, or anything else that has a picture: a graph, report, plan, session, document or file."""
-    if isinstance(thing, Graph):
-        thing = Study(thing)
-    if isinstance(thing, Study):
-        show_study(thing, show, static=static, height=height, view=view)
-    else:
-        show_document(document_of(thing), show, height=height, view=view)
-
-
 def show_document(
     document: Document, show: Sequence[str], *, height: int | None = None, view: View | None = None
 ) -> None:

@@ -1,4 +1,4 @@
-"""What is selected: one selection for all views of a study, one for a document alone; `doc.selection` reads and sets it."""
+"""What is selected, in all views of a study or in one document alone: `doc.selection` reads and sets it."""
 
 from __future__ import annotations
 
