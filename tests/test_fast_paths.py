@@ -20,7 +20,7 @@ from benchmarks.passes import LARGE
 from gdlab import ops
 from gdlab.autodiff import differentiate
 from gdlab.device import progress, recording
-from gdlab.device.base import owner
+from gdlab.device.base import KEPT, owner
 from gdlab.device.chain import Scratch, array, build, emit
 from gdlab.device.cpu import TINY, flush
 from gdlab.device.updates import BLOCK
@@ -68,7 +68,7 @@ def test_an_interrupt_cuts_no_step_in_two() -> None:
     try:
         while caught < 40 and time.monotonic() < end:
             try:
-                while True:
+                while time.monotonic() < end:
                     session.step()
                     session.set_input("x", np.ones(4))
             except KeyboardInterrupt:
@@ -86,6 +86,14 @@ def test_an_interrupt_cuts_no_step_in_two() -> None:
     np.testing.assert_array_equal(session.read_param("p"), np.full(4, -float(made)))
     assert session.read_loss() == -4.0 * (made - 1)
     session.close()
+
+
+def test_losses_that_nobody_takes_are_let_go() -> None:
+    with falling() as session:
+        for _ in range(KEPT + 100):
+            session.step()
+        told = owner().call(lambda: session.take_losses(True))
+        assert [step for step, _ in told] == list(range(101, KEPT + 101))
 
 
 def test_work_inside_work_runs_at_once_and_an_error_lets_others_work() -> None:

@@ -49,6 +49,9 @@ class Traffic:
     bytes_down: int = 0
 
 
+KEPT = 1 << 16  # losses that nobody has taken yet: a script that only steps holds no more of them
+
+
 class Program(ABC):
     """A plan made ready on a device: its buffers live here. All methods are called on the owner thread."""
 
@@ -123,8 +126,8 @@ class Program(ABC):
 
     @abstractmethod
     def losses(self, wait: bool) -> list[tuple[int, float]]:
-        """(step, loss) pairs that became readable since the last call, in order, none missing; `wait`: all submitted
-        ones."""
+        """(step, loss) pairs that became readable since the last call, in order, none missing of the last `KEPT`;
+        `wait`: all submitted ones."""
 
     @abstractmethod
     def wait(self) -> None:

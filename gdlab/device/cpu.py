@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import platform
 import time
+from collections import deque
 
 import numpy as np
 
-from gdlab.device.base import Array, Device, DeviceInfo, Program, Shared, Traffic
+from gdlab.device.base import KEPT, Array, Device, DeviceInfo, Program, Shared, Traffic
 from gdlab.device.calls import steps_of
 from gdlab.device.chain import Scratch, Step
 from gdlab.device.fit import check_memory, free_bytes, physical_bytes, zeros
@@ -87,7 +88,7 @@ class CpuProgram(Program):
         self.moments: list[Array] = []
         self.updates = 0
         self.loss = None if plan.loss_buffer is None else self.arrays[plan.loss_buffer].reshape(-1)
-        self.readable: list[tuple[int, float]] = []
+        self.readable: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self._warm_up({b for b, _ in shared.buffers} if shared is not None else set())
 
     def _warm_up(self, shared: set[int]) -> None:
@@ -292,7 +293,8 @@ class CpuProgram(Program):
     def losses(self, wait: bool) -> list[tuple[int, float]]:
         """All losses since the last call."""
         self._alive("losses")
-        found, self.readable = self.readable, []
+        found = list(self.readable)
+        self.readable.clear()
         return found
 
     def wait(self) -> None:

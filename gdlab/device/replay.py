@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdlab.device.base import Array, Program, Shared, Traffic
+from gdlab.device.base import KEPT, Array, Program, Shared, Traffic
 from gdlab.device.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
 from gdlab.device.progress import told
 from gdlab.device.recording import Row, Rows, record_pass
@@ -94,7 +94,7 @@ class WgpuProgram(Program):
         self.ring = tuple(Staging(gpu, 4) for _ in range(IN_FLIGHT + 1))
         self.reader: Staging | None = None
         self.flying: deque[Flight] = deque()
-        self.readable: list[tuple[int, float]] = []
+        self.readable: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self.stamps: Stamps | None = None
         self.times: list[tuple[int, float]] = []
         self._warm_up(taken)
@@ -297,8 +297,9 @@ class WgpuProgram(Program):
         self._alive("losses")
         self.gpu.poll()
         self._harvest(0 if wait else IN_FLIGHT)
-        out, self.readable = self.readable, []
-        return out
+        found = list(self.readable)
+        self.readable.clear()
+        return found
 
     def wait(self) -> None:
         self._alive("wait")
