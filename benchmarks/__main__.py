@@ -46,7 +46,7 @@ def main() -> int:
 
 def table() -> str:
     """Every row, measured now."""
-    from benchmarks import memory, passes, recognize, steps
+    from benchmarks import memory, pages, passes, recognize, steps
     from benchmarks.measure import Row, machine
 
     parts: tuple[Callable[[], Iterable[Row]], ...] = (
@@ -59,6 +59,7 @@ def table() -> str:
         memory.memory_rows,
         passes.layout_rows,
         passes.document_rows,
+        pages.page_rows,
         passes.picture_rows,
     )
     lines = ["| what | median (least – most) | |", "|---|---|---|"]

@@ -89,8 +89,7 @@ def test_a_refusal_says_why_in_words() -> None:
     assert refused(lambda h, g, u: of(h, g, ops.exp(u))) == ("weight_not_parameter", "up is a exp")
     assert refused(lambda h, g, u: of(h, h.T @ h @ g, u)) == ("weight_not_parameter", "gate is a matmul")
     assert refused(lambda h, g, u: [of(h, g, u), g]) == ("is_output", "gate, %1, is an output")
-    reason, detail = refused(lambda h, g, u: of(h, g, g))
-    assert (reason, detail) == ("cost", "the graph costs no less with it")
+    assert refused(lambda h, g, u: of(h, g, g)) == ("weight_shared", "gate and up are both %1")
 
 
 def test_a_product_that_something_else_reads_is_not_made_twice() -> None:

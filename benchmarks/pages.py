@@ -1,0 +1,108 @@
+"""What a person waits for in the page: first paint, frames while a picture moves, a selection, a step of the replay.
+
+In headless Chromium, with the front end alone in a page; without Chromium there are no rows but those of its size.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import networks
+from browser import CHROMIUM_FLAGS
+from conftest import chromium
+
+from benchmarks.measure import ROUNDS, Row, spread
+from gdlab.graph import Graph
+from gdlab.study import Study
+from gdlab.view.doc import graph_doc
+from gdlab.view.document import Document
+
+MODULE = Path(__file__).parents[1] / "gdlab" / "static" / "gdlab.js"
+PAINTED = {500: 100, 2_000: 300, 6_236: 500}  # nodes: ms
+SECONDS = 4.0  # of a gesture
+
+MOUNT = """async ([module, text]) => {
+  const url = URL.createObjectURL(new Blob([module], {type: 'text/javascript'})), front = await import(url);
+  URL.revokeObjectURL(url);
+  document.body.replaceChildren(document.createElement('div'));
+  const data = JSON.parse(text), began = performance.now();
+  front.mount(document.body.firstChild, data, null);
+  while (!document.querySelector('.gd-box')) await new Promise(requestAnimationFrame);
+  await new Promise(requestAnimationFrame);
+  return performance.now() - began;
+}"""
+FRAMES = """async seconds => {
+  const camera = document.querySelector('[data-pane=before] .gd-camera'), times = [], start = performance.now();
+  for (let before = start; before - start < 1000 * seconds;) {
+    const now = await new Promise(requestAnimationFrame);
+    times.push(now - before);
+    before = now;
+    camera.scrollTop += 60;
+  }
+  return times.slice(2);
+}"""
+# Until the frame after what a click changed has been drawn.
+CLICK = """async ([selector, turn]) => {
+  const all = [...document.querySelectorAll(selector)], began = performance.now();
+  all[turn % all.length].dispatchEvent(new MouseEvent('click', {bubbles: true}));
+  await new Promise(requestAnimationFrame);
+  await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+  return performance.now() - began;
+}"""
+
+
+def page_rows() -> Iterator[Row]:
+    """The bars of the view that a page can tell."""
+    size = len(MODULE.read_bytes()) / 1e3
+    yield Row("front end, minified, with its style", f"**{size:.0f}** KB", "bar 150 + 20 KB, unminified")
+    found = chromium()
+    if found is None:
+        return
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(CHROMIUM_FLAGS))
+        page = browser.new_page(viewport={"width": 1110, "height": 900})
+        yield from _painted(page)
+        yield from _moved(page)
+        yield from _replayed(page)
+        browser.close()
+
+
+def _mount(page: Any, document: Document) -> float:
+    page.set_content("<!doctype html><title>gdlab</title><body></body>")
+    return float(page.evaluate(MOUNT, [MODULE.read_text("utf-8"), document.json().decode()]))
+
+
+def _written(nodes: int) -> Graph:
+    return networks.written_with(nodes, len)
+
+
+def _painted(page: Any) -> Iterator[Row]:
+    for nodes, bar in PAINTED.items():
+        document = graph_doc(_written(nodes), "painted")
+        taken = [_mount(page, document) for _ in range(ROUNDS + 1)][1:]
+        yield Row(f"first paint, {len(document.nodes()):,} nodes", spread(taken, "ms"), f"bar {bar} ms")
+
+
+def _moved(page: Any) -> Iterator[Row]:
+    """In the largest of the pictures, which stands there still."""
+    times = page.evaluate(FRAMES, SECONDS)
+    late = statistics.quantiles(times, n=20)[-1]
+    yield Row("a frame while it moves", spread(times, "ms"), f"one in twenty over {late:.0f} ms; bars 17 and 33 ms")
+    taken = [page.evaluate(CLICK, ["[data-pane=before] .gd-box", 3 * k]) for k in range(ROUNDS + 1)][1:]
+    yield Row("a selection in it, all panes lit and drawn", spread(taken, "ms"), "bar 50 ms")
+
+
+def _replayed(page: Any) -> Iterator[Row]:
+    study = Study(_written(2_000), name="replayed")
+    _mount(page, study.doc)
+    page.locator('[role="tab"][data-tab="rewrites"]').click()
+    taken = [page.evaluate(CLICK, ['[data-command="scrub-next"]', 0]) for _ in range(ROUNDS + 1)][1:]
+    yield Row(f"a step of the replay, {len(study.graph):,} nodes", spread(taken, "ms"), "bar 30 ms")
+    study.close()
