@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,13 @@ def content(path: Path) -> tuple[dict[str, str], dict[str, bytes]]:
     """Metadata (the digest is of every byte) and tensors, whose order in the header is no content."""
     with safe_open(path, "numpy") as file:
         return dict(file.metadata()), {n: file.get_tensor(n).tobytes() for n in file.keys()}
+
+
+def alike(mine: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> None:
+    """Two checkpoints of one network: the same tensors under the same names, none of a packed weight."""
+    assert list(mine) == list(theirs) and not any("+" in name for name in mine)
+    for name in mine:
+        np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def crosswise(a: Session, b: Session, folder: Path, source: str, reader: Session) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gated import SWIGLU, Form, K, N, both, crosswise, different, ffn, forms, same, session_of, two
+from gated import SWIGLU, Form, K, N, alike, both, crosswise, different, ffn, forms, same, session_of, two
 from optimizing import graph_of, p
 from safetensors.numpy import load_file
 
@@ -174,9 +174,8 @@ def test_twenty_steps_are_the_same_packed_or_not(device: str, form: Form, tmp_pa
         np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
         assert losses[0][-1] < losses[0][0]
         mine, theirs = tensors(a, tmp_path / "a"), tensors(b, tmp_path / "b")
-        assert list(mine) == list(theirs) and "adam_v.up" in mine and not any("+" in name for name in mine)
-        for name in mine:
-            np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
+        assert "adam_v.up" in mine
+        alike(mine, theirs)
 
 
 def test_a_checkpoint_says_nothing_of_packing(device: str, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import networks
 import pytest
@@ -21,19 +20,6 @@ from gdlab.view.slices import view_slice
 from gdlab.view.text import VIEWS, everything, markdown, twin
 
 EVIL = "</script><img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def trained() -> Iterator[Study]:
-    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
-    study.run(3, feed="random:0", adam=1e-3, init=0)
-    yield study
-    study.close()
-
-
-@pytest.fixture(scope="module")
-def mlp(trained: Study) -> Document:
-    return doc_of(trained)
 
 
 def named_in(text: str) -> set[str]:
