@@ -22,7 +22,7 @@ from gdlab.graph import Graph, Value
 from gdlab.plan import compile
 from gdlab.rewrite import RULES, Rewrite, optimize, rule
 from gdlab.study import Study
-from gdlab.view.boxes import Drawn
+from gdlab.view.drawn import Drawn
 from gdlab.view.lanes import lanes
 from gdlab.view.layered import layered
 from gdlab.view.stages import derivative_lanes

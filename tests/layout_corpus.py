@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from gdlab.view.boxes import Drawn, Layout
 from gdlab.view.draw import NodeStyle
+from gdlab.view.drawn import Drawn, Layout
 from gdlab.view.lanes import lanes
 from gdlab.view.layered import layered
 
@@ -186,6 +186,19 @@ def many_pills() -> Draft:
     return draft
 
 
+def branches_of_parameters() -> Draft:
+    """A batch norm folded by hand, far down: three ops of parameters alone, then one that two ops share."""
+    draft = Draft()
+    h = draft.input("x")
+    for i in range(4):
+        h = draft.linear(h, str(i), 64)
+    root = draft.op("rsqrt", draft.op("add_scalar", draft.parameter("var", "f32[64]")))
+    factor = draft.op("mul", root, draft.parameter("gamma", "f32[64]"))
+    h = draft.op("bias_mul", h, factor)
+    draft.op("bias_add", draft.op("relu", h), draft.op("neg", factor))
+    return draft
+
+
 def rails(count: int, span: int) -> Draft:
     draft = Draft()
     last = draft.op("relu", draft.input("x"))
@@ -345,6 +358,7 @@ GRAPHS: dict[str, Callable[[], Draft]] = {
     "leaf_twice": leaf_twice,
     "unread_leaves": unread_leaves,
     "many_pills": many_pills,
+    "branches_of_parameters": branches_of_parameters,
     "skips_of_6": lambda: rails(8, 3),
     "skips_of_16": lambda: rails(12, 16),
     "crowded_gutter": crowded_gutter,

@@ -16,7 +16,8 @@ import layout_corpus as corpus
 import pytest
 
 from gdlab.errors import GraphError
-from gdlab.view.boxes import Drawn, Layout, cut, headline, kind_of, node_width, pill_width
+from gdlab.view.boxes import kind_of
+from gdlab.view.drawn import Drawn, Layout, cut, headline, node_width, pill_width
 from gdlab.view.lanes import lanes
 from gdlab.view.layered import auto, layered
 from gdlab.view.rows import LONG, TRACKS, tracks
@@ -288,6 +289,15 @@ def test_who_is_a_box() -> None:
     assert [(p.leaf, p.reader, p.echo) for p in layered(only_leaves).pills] == [(0, 2, False), (0, 3, True)]
     parameters = [w, w, Drawn("mul", "", "f32[2]", (1, 0), False)]
     assert layered(parameters).row == (-1, -1, 0), "an op of parameters alone starts a branch by itself"
+
+
+@pytest.mark.parametrize("engine", corpus.ENGINES)
+def test_a_branch_of_parameters_alone_stands_above_its_first_reader(engine: str) -> None:
+    nodes = corpus.branches_of_parameters().nodes
+    row = corpus.ENGINES[engine](nodes).row
+    at = {node.op: row[i] for i, node in enumerate(nodes)}
+    assert at["bias_mul"] == 9 and (at["mul"], at["rsqrt"], at["add_scalar"]) == (8, 7, 6)
+    assert at["neg"] == 10 and row[0] == 0, "what hangs from an input stays on its own longest path"
 
 
 def test_a_branch_of_parameters_stands_beside_its_reader():

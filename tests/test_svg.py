@@ -10,8 +10,8 @@ from dataclasses import replace
 import layout_corpus as corpus
 import pytest
 
-from gdlab.view.boxes import Drawn
 from gdlab.view.draw import NodeStyle, smooth, square
+from gdlab.view.drawn import Drawn
 from gdlab.view.layered import auto, layered
 from gdlab.view.palette import INK, Theme
 from gdlab.view.svg import svg, svg_panes

@@ -7,24 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .boxes import (
-    LINE_CUT,
-    NODE,
-    PILL,
-    PILL_CUT,
-    Drawn,
-    Edge,
-    Lane,
-    Layout,
-    Pill,
-    Point,
-    Rail,
-    Wire,
-    cut,
-    headline,
-    kind_of,
-    pill_label,
-)
+from .boxes import NODE, PILL, kind_of
+from .drawn import LINE_CUT, PILL_CUT, Drawn, Edge, Lane, Layout, Pill, Point, Rail, Wire, cut, headline, pill_label
 from .palette import INK, Theme, family_ink, lane_tint
 
 CODE_FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gdlab.view.boxes import NODE, ROW, Drawn, Edge, Layout, node_width
+from gdlab.view.boxes import NODE, ROW
 from gdlab.view.document import Document
+from gdlab.view.drawn import Drawn, Edge, Layout, node_width
 from gdlab.view.lanes import lanes
 from gdlab.view.layered import auto, layered
 from gdlab.view.picture import drawn

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from gdlab.view.boxes import Drawn
 from gdlab.view.document import Document
+from gdlab.view.drawn import Drawn
 
 
 def around(document: Document, stage: int, entity: str, radius: int) -> list[int]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gdlab.view.boxes import Drawn, Edge, Lane, Layout, Pill, Point, Rail, Wire
 from gdlab.view.columns import Json, column
 from gdlab.view.document import Document
 from gdlab.view.draw import NodeStyle
+from gdlab.view.drawn import Drawn, Edge, Lane, Layout, Pill, Point, Rail, Wire
 from gdlab.view.layered import auto
 from gdlab.view.palette import Theme
 from gdlab.view.part import around, cut_out

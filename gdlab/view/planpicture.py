@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gdlab.view.boxes import cut
 from gdlab.view.columns import Json
 from gdlab.view.document import Document
 from gdlab.view.draw import CODE_FONT, UI_FONT, plain, text
+from gdlab.view.drawn import cut
 from gdlab.view.figures import cell, nbytes, plural, sig, whole
 from gdlab.view.palette import INK, Theme, family_ink
 from gdlab.view.textplan import plan_counts

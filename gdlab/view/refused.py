@@ -6,8 +6,8 @@ import hashlib
 
 from gdlab.errors import GdlabError
 from gdlab.graph import Graph, Value
-from gdlab.view.boxes import Drawn
 from gdlab.view.draw import NodeStyle
+from gdlab.view.drawn import Drawn
 from gdlab.view.layered import auto
 from gdlab.view.palette import INK, Theme, family_ink, mix
 from gdlab.view.stages import family

@@ -14,8 +14,8 @@ from gdlab import cost
 from gdlab.graph import AttrVar, ConstantData, Graph
 from gdlab.op import REGISTRY
 from gdlab.types import TensorType
-from gdlab.view.boxes import Drawn
 from gdlab.view.columns import Json, ragged, ragged_words, sparse, words
+from gdlab.view.drawn import Drawn
 from gdlab.view.groups import Groups
 from gdlab.view.layered import auto
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .boxes import ROW, Drawn, Layout, cut
+from .boxes import ROW
 from .draw import (
     CODE_FONT,
     TINT_ABOVE,
@@ -22,6 +22,7 @@ from .draw import (
     wire_parts,
     wires_are_marks,
 )
+from .drawn import Drawn, Layout, cut
 from .palette import INK, Theme
 
 __all__ = ["NodeStyle", "Pane", "svg", "svg_panes"]

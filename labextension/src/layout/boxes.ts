@@ -1,4 +1,4 @@
-// Who is a box and who a pill, and the drawing of one column of boxes: what gdlab/view/boxes.py computes.
+// Who is a box and who a pill, and the drawing of one column of boxes: what gdlab/view/boxes.py and drawn.py compute.
 
 import { GX, half, most, place, type Pair, type Placed } from "./rows.ts";
 
@@ -79,6 +79,14 @@ export function cast(nodes: readonly Drawn[], firstLane: readonly boolean[]): Ca
   });
   const width = nodes.map((node, i) => (box[i] ? nodeWidth(node) : -1));
   return { nodes, box, width, inputs: ports.map(inputs => inputs.filter(a => box[a])), pills, readers };
+}
+
+/** Those of these boxes, given in index order, that hang from no input: branches of parameters and constants, that stand
+ * above their reader instead of at the top; and the inputs themselves. */
+export function loose(who: Cast, boxes: Iterable<number>): number[] {
+  const found = new Map<number, boolean>(); // whether what reads it may be loose, too
+  for (const u of boxes) if (who.readers[u]!.length > 0 && who.inputs[u]!.every(a => found.get(a))) found.set(u, !who.nodes[u]!.leaf);
+  return [...found.keys()];
 }
 
 /** The boxes of one lane, placed; `left` is the x of each box without its pills, from the column's edge. */

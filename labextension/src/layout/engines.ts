@@ -1,6 +1,6 @@
 // `layout(nodes)`: the record that gdlab/view/lanes.py and layered.py make, to the byte, in the page or in a worker.
 
-import { cast, column, NODE, PITCH, ROW, Rowed, Sheet, unique, words, type Cast, type Column, type Drawn } from "./boxes.ts";
+import { cast, column, loose, NODE, PITCH, ROW, Rowed, Sheet, unique, words, type Cast, type Column, type Drawn } from "./boxes.ts";
 import { most, tracks, type Pair } from "./rows.ts";
 
 export type Engine = "layered" | "lanes";
@@ -41,7 +41,7 @@ function finished(sheet: Sheet, engine: Engine, width: number, height: number, w
   };
 }
 
-/** Rows by longest path, every edge downwards; a box without inputs stands next to the first of its users. */
+/** Rows by longest path, every edge downwards; what hangs from no input stands next to the first of its users. */
 export function layered(nodes: readonly Drawn[]): Json {
   const who = cast(
     nodes,
@@ -58,8 +58,7 @@ export function layered(nodes: readonly Drawn[]): Json {
         ),
       );
   });
-  for (const u of row.keys())
-    if (who.inputs[u]!.length === 0 && who.readers[u]!.length > 0) row.set(u, Math.min(...smallest(who.readers[u]!, row)) - 1);
+  for (const u of loose(who, row.keys()).reverse()) row.set(u, Math.min(...smallest(who.readers[u]!, row)) - 1);
   const least = -most(
     [...row.values()].map(r => -r),
     row.size > 0 ? -Infinity : 0,
@@ -120,9 +119,8 @@ function laneRows(who: Cast, number: readonly number[]): Map<number, number> {
         0,
       ),
     );
-  for (const u of [...boxes].reverse()) {
-    if (!who.nodes[u]!.leaf && (number[u] !== 1 || who.inputs[u]!.length > 0)) continue;
-    const [least = (row.get(u) ?? 0) + 1] = smallest(
+  for (const u of loose(who, first).reverse()) {
+    const [least = row.get(u)! + 1] = smallest(
       who.readers[u]!.filter(b => number[b] === 1),
       row,
     );

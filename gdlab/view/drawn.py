@@ -1,0 +1,187 @@
+"""What a layout is given and what it returns, and how wide its texts are.
+
+Everything that a picture shows follows from a `Layout`: both the static SVG and the front end draw this record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["data", "param", "saved", "control"]
+Point = tuple[int, int]
+
+LINE_CUT, PILL_CUT = 28, 24  # code points
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One node to lay out, its texts as drawn; its index is its position in the list."""
+
+    op: str
+    name: str
+    type: str
+    inputs: tuple[int, ...]  # indexes, all smaller than its own
+    leaf: bool  # input, parameter, constant …: it has no inputs and may be drawn as pills
+    lane: str = "forward"  # forward adjoint forward2 adjoint2 … optimizer
+    twin: int = -1  # the forward node this one belongs to
+
+
+@dataclass(frozen=True, slots=True)
+class Pill:
+    """A leaf beside the op that reads it; an echo repeats an earlier pill of the leaf with its name alone."""
+
+    leaf: int
+    reader: int
+    x: int
+    y: int
+    w: int
+    echo: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An edge of a column, from the source's anchor to the target's.
+
+    Ends at different heights: a curve that is vertical at every point. Ends at one height: straight lines with round
+    corners, two points beside each other, four for a hop over what stands between.
+    """
+
+    a: int
+    b: int
+    kind: Kind
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rail:
+    """A long or backward edge: its vertical part in the gutter, from y0 beside the source to y1 beside the target.
+
+    It is joined to the side of each box that faces it: to the bottom of the source if y0 is below the source's top,
+    else to the top; to the top of the target if y1 is above the target's bottom, else to the bottom.
+    """
+
+    a: int
+    b: int
+    track: int
+    x: int
+    y0: int
+    y1: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """An edge between lanes: straight lines with round corners; wires of one source share their beginning."""
+
+    a: int
+    b: int
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A tinted column with its title."""
+
+    index: int
+    title: str
+    x: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of a picture stands; −1 in x, y, w and row for a node that is no box."""
+
+    engine: Literal["layered", "lanes", "dot"]
+    seconds: float
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    w: tuple[int, ...]
+    row: tuple[int, ...]
+    pills: tuple[Pill, ...]
+    edges: tuple[Edge, ...]
+    rails: tuple[Rail, ...]
+    wires: tuple[Wire, ...]
+    lanes: tuple[Lane, ...]
+    width: int
+    height: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The columnar form that a document stores; all integers but `seconds`."""
+        return {
+            "engine": self.engine,
+            "engine_version": 1,
+            "seconds": self.seconds,
+            "x": list(self.x),
+            "y": list(self.y),
+            "w": list(self.w),
+            "row": list(self.row),
+            "pills": _columns(self.pills, ("leaf", "reader", "x", "y", "w", "echo")),
+            "edges": {
+                **_columns(self.edges, ("a", "b")),
+                "kind": _words([edge.kind for edge in self.edges]),
+                "bends": _ragged([edge.points for edge in self.edges]),
+            },
+            "rails": _columns(self.rails, ("a", "b", "track", "x", "y0", "y1")),
+            "wires": {**_columns(self.wires, ("a", "b")), "points": _ragged([wire.points for wire in self.wires])},
+            "lanes": {
+                **_columns(self.lanes, ("index", "x", "width")),
+                "title": _words([lane.title for lane in self.lanes]),
+            },
+            "width": self.width,
+            "height": self.height,
+        }
+
+
+def _columns(rows: Sequence[object], fields: Sequence[str]) -> dict[str, Any]:
+    return {"count": len(rows), **{field: [int(getattr(row, field)) for row in rows] for field in fields}}
+
+
+def _words(texts: Sequence[str]) -> dict[str, Any]:
+    words = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    return {"words": list(words), "index": [words[text] for text in texts]}
+
+
+def _ragged(lines: Sequence[tuple[Point, ...]]) -> dict[str, Any]:
+    start, ids = [0], []
+    for line in lines:
+        ids += [value for point in line for value in point]
+        start.append(len(ids))
+    return {"start": start, "ids": ids}
+
+
+# Texts: no text is ever measured, the width follows from the number of code points.
+
+
+def cut(text: str, limit: int) -> str:
+    """The text, or its beginning and `…`: at most `limit` code points."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def headline(node: Drawn) -> tuple[str, str]:
+    """The first line of a box as drawn: its op and its name; of a leaf, its name (or op) alone."""
+    if node.leaf or not node.name:
+        return cut((node.leaf and node.name) or node.op, LINE_CUT), ""
+    line = cut(f"{node.op}  {node.name}", LINE_CUT)
+    if len(node.op) + 4 > LINE_CUT and len(node.op) + 2 + len(node.name) > LINE_CUT:
+        return line, ""  # no room for a letter of the name
+    return node.op, line[len(node.op) + 2 :]
+
+
+def node_width(node: Drawn) -> int:
+    """The width of a box: a multiple of 8, from the longer of its two lines."""
+    op, name = headline(node)
+    count = max(len(op) + 2 + len(name) if name else len(op), min(len(node.type), LINE_CUT))
+    return max(64, (29 * count // 4 + 24 + 7) // 8 * 8)
+
+
+def pill_label(node: Drawn) -> str:
+    """The name on a pill as drawn; a leaf without a name shows its op."""
+    return cut(node.name or node.op, PILL_CUT)
+
+
+def pill_width(node: Drawn, echo: bool) -> int:
+    """The width of a pill: a multiple of 8; an echo shows the name alone."""
+    name = 7 * len(pill_label(node))
+    return (name + (20 if echo else 64 * min(len(node.type), PILL_CUT) // 10 + 26) + 7) // 8 * 8
