@@ -14,8 +14,8 @@ TABLES: dict[str, Json] = {
     "types": {"text": "", "shape": [], "dtype": "", "nbytes": 0},
     "lines": {"source": -1, "line": 0, "col": -1, "end_line": -1, "end_col": -1, "stack": []},
     "nodes": {
-        "key": "", "hash": "", "op": "", "family": "", "name": "", "type": -1, "inputs": [], "after": [], "attrs": None,
-        "lane": "forward", "twin": -1, "group": -1, "flags": [], "fate": None, "flops": 0, "bytes_moved": 0,
+        "key": "", "hash": "", "op": "", "family": "", "name": "", "label": "", "type": -1, "inputs": [], "after": [],
+        "attrs": None, "lane": "forward", "twin": -1, "group": -1, "flags": [], "fate": None, "flops": 0, "bytes_moved": 0,
         "cost_seconds": 0,
     },
     "outputs": {"node": -1, "name": "", "kind": "user", "of": ""},

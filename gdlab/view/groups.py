@@ -1,6 +1,7 @@
-"""Groups of a graph: the calls of a person's own functions that made its nodes, and runs of calls that are alike.
+"""Groups of a graph: the calls of a person's own functions that made its nodes, else the modules that own its
+parameters; and runs of groups that are alike.
 
-A group is one call (`block(h)`); three or more calls in a row that made the same structure lie in a `series`.
+A group is one call (`block(h)`) or module (`layers.0`); three or more in a row of the same structure lie in a `series`.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from typing import Literal
 
 from gdlab.graph import Graph, Location
 from gdlab.view.columns import Json, words
+from gdlab.view.modules import Path, module_of, places
 
 _LEAST_NODES, _LEAST_CALLS = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group: its parent comes before it, −1 at the top; `repeat` calls lie in a series."""
+    """One group: its parent comes before it, −1 at the top; `repeat` groups lie in a series. Of a module, its path."""
 
     parent: int
     label: str
-    kind: Literal["call", "series"]
+    kind: Literal["call", "module", "series"]
     repeat: int = 1
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,13 @@ class Groups:
     def carried(self, origin: Sequence[int]) -> Groups:
         """The groups of a stage that was made from this one; `origin`: the node each came from, −1 for none."""
         return replace(self, of_node=tuple(self.of_node[i] if i >= 0 else -1 for i in origin))
+
+    def short(self, names: Sequence[str]) -> list[str]:
+        """The names of the nodes, and of their gradients, without the path of the module that they lie in."""
+        return [
+            _without_path(name, self.rows[g]) if g >= 0 and self.rows[g].path else name
+            for name, g in zip(names, self.of_node, strict=True)
+        ]
 
     def table(self) -> Json:
         """The table of a document."""
@@ -49,32 +59,74 @@ class Groups:
         }
 
 
+def _without_path(name: str, row: Group) -> str:
+    of = "∂" * (name[:1] == "∂")
+    bare = name.removeprefix(of)
+    return of + (row.label if bare == row.path else bare.removeprefix(f"{row.path}."))
+
+
 @dataclass(slots=True)
-class _Call:
-    """A call while its nodes are collected; `first` and `last` are the places inside it that made a node."""
+class _Part:
+    """What may become a group. Of a call, its place; of a module, its path."""
 
     parent: int
-    caller: Location
     label: str
-    first: Location
-    last: Location
-    nodes: list[int] = field(default_factory=list)  # of this call and of the calls inside it
+    caller: Location | None = None
+    path: Path = ()
+    nodes: list[int] = field(default_factory=list)  # of this part and of those inside it
+
+
+@dataclass(slots=True)
+class _Call(_Part):
+    """A call while its nodes are collected; `first` and `last` are the places inside it that made a node."""
+
+    first: Location | None = None
+    last: Location | None = None
 
 
 def groups_of(graph: Graph) -> Groups:
-    """The groups of a written graph."""
-    calls, inner = _calls(graph)
+    """The groups of a written graph: calls, and where there are none, modules."""
     ops = {node.id for node in graph if node.inputs}
-    kept = [k for k, call in enumerate(calls) if _counts(call, ops)]
-    return _numbered(graph, calls, kept, inner)
+    for found in (_calls, _modules):
+        parts, inner = found(graph)
+        kept = [k for k, part in enumerate(parts) if _counts(part, ops)]
+        if kept:
+            return _numbered(graph, parts, kept, inner)
+    return Groups((), (-1,) * len(graph))
 
 
-def _counts(call: _Call, ops: set[int]) -> bool:
-    """A call of a single op, and one that made the whole graph, group nothing."""
-    return _LEAST_NODES <= len(ops.intersection(call.nodes)) < len(ops)
+def _counts(part: _Part, ops: set[int]) -> bool:
+    """A part of a single op, and one that is the whole graph, group nothing."""
+    return _LEAST_NODES <= len(ops.intersection(part.nodes)) < len(ops)
 
 
-def _calls(graph: Graph) -> tuple[list[_Call], list[int]]:
+def _modules(graph: Graph) -> tuple[Sequence[_Part], list[int]]:
+    """Every module in the order of its first node, outer ones first, and the innermost one of each node."""
+    paths = module_of(graph)
+    wanted = set(places(paths, [bool(node.inputs) for node in graph]))
+    parts: list[_Part] = []
+    number: dict[Path, int] = {}
+    inner: list[int] = []
+    for node, path in zip(graph, paths, strict=True):
+        parent = -1
+        for place in (path[:k] for k in range(1, len(path) + 1) if path[:k] in wanted):
+            if place not in number:
+                number[place] = len(parts)
+                skip = len(parts[parent].path) if parent >= 0 else 0
+                parts.append(_Part(parent, _called(place, skip), path=place))
+            parent = number[place]
+            parts[parent].nodes.append(node.id)
+        inner.append(parent)
+    return parts, inner
+
+
+def _called(path: Path, skip: int) -> str:
+    """The last of a path's words; of a numbered one, with the list that it stands in."""
+    words = path[skip:]
+    return ".".join(words[-2:] if words[-1].isdecimal() else words[-1:])
+
+
+def _calls(graph: Graph) -> tuple[Sequence[_Part], list[int]]:
     """Every call in the order of its first node, and the innermost call of each node."""
     calls: list[_Call] = []
     inner: list[int] = []
@@ -87,7 +139,7 @@ def _calls(graph: Graph) -> tuple[list[_Call], list[int]]:
             known = path[depth] if depth < len(path) else -1
             if known < 0 or not _goes_on(calls[known], parent, caller, at):
                 known = len(calls)
-                calls.append(_Call(parent, caller, at.function, at, at))
+                calls.append(_Call(parent, at.function, caller, first=at, last=at))
                 path = path[:depth]
             calls[known].last = at
             calls[known].nodes.append(node.id)
@@ -119,8 +171,8 @@ def _goes_on(call: _Call, parent: int, caller: Location, at: Location) -> bool:
     return (at is not call.first and at != call.first) or call.last == call.first
 
 
-def _numbered(graph: Graph, calls: Sequence[_Call], kept: Sequence[int], inner: Sequence[int]) -> Groups:
-    """Number what is kept, parents first, with a series before each run of calls that are alike."""
+def _numbered(graph: Graph, calls: Sequence[_Part], kept: Sequence[int], inner: Sequence[int]) -> Groups:
+    """Number what is kept, parents first, with a series before each run of parts that are alike."""
     number: dict[int, int] = {}
     series: dict[int, int] = {}
     rows: list[Group] = []
@@ -130,22 +182,28 @@ def _numbered(graph: Graph, calls: Sequence[_Call], kept: Sequence[int], inner: 
         parent = number.get(_above(calls, calls[k].parent, keep), -1)
         if k in runs:
             if runs[k][0] == k:
-                rows.append(Group(parent, calls[k].label, "series", len(runs[k])))
+                rows.append(Group(parent, _list_of(calls[k]), "series", len(runs[k])))
                 series.update(dict.fromkeys(runs[k], len(rows) - 1))
             parent = series[k]
         number[k] = len(rows)
-        rows.append(Group(parent, calls[k].label, "call"))
+        path = ".".join(calls[k].path)
+        rows.append(Group(parent, calls[k].label, "module" if path else "call", path=path))
     return Groups(tuple(rows), tuple(number.get(_above(calls, k, keep), -1) for k in inner))
 
 
-def _above(calls: Sequence[_Call], k: int, keep: set[int]) -> int:
+def _list_of(part: _Part) -> str:
+    """What a run is called: of numbered modules, the list that they stand in."""
+    return part.path[-2] if len(part.path) > 1 else part.label
+
+
+def _above(calls: Sequence[_Part], k: int, keep: set[int]) -> int:
     """The nearest call from k outwards that is kept, or −1."""
     while k >= 0 and k not in keep:
         k = calls[k].parent
     return k
 
 
-def _runs(graph: Graph, calls: Sequence[_Call], kept: Sequence[int], keep: set[int]) -> dict[int, list[int]]:
+def _runs(graph: Graph, calls: Sequence[_Part], kept: Sequence[int], keep: set[int]) -> dict[int, list[int]]:
     """For each call that lies in a run of at least three that are alike: the run."""
     found: dict[int, list[int]] = {}
     run: list[int] = []
@@ -162,13 +220,13 @@ def _runs(graph: Graph, calls: Sequence[_Call], kept: Sequence[int], keep: set[i
     return found
 
 
-def _inside(calls: Sequence[_Call], k: int, outer: int) -> bool:
+def _inside(calls: Sequence[_Part], k: int, outer: int) -> bool:
     while k >= 0 and k != outer:
         k = calls[k].parent
     return k == outer
 
 
-def _structure(graph: Graph, call: _Call) -> Hashable:
+def _structure(graph: Graph, call: _Part) -> Hashable:
     """Ops, types, attributes and edges inside a call; what comes from outside is told apart by its port alone."""
     place = {id: i for i, id in enumerate(call.nodes)}
     return tuple(

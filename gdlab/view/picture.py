@@ -79,10 +79,10 @@ def layout(document: Document, stage: int) -> Layout:
 def drawn(document: Document, stage: int) -> list[Drawn]:
     """The nodes of a stage as the layout saw them."""
     nodes, types = document.nodes(stage), document.types.column("text")
-    columns = [nodes.column(name) for name in ("op", "name", "type", "inputs", "lane", "twin")]
+    columns = [nodes.column(name) for name in ("op", "name", "label", "type", "inputs", "lane", "twin")]
     return [
-        Drawn(op, name, types[type], tuple(inputs), not inputs, lane, twin)
-        for op, name, type, inputs, lane, twin in zip(*columns, strict=True)
+        Drawn(op, label or name, types[type], tuple(inputs), not inputs, lane, twin)
+        for op, name, label, type, inputs, lane, twin in zip(*columns, strict=True)
     ]
 
 

@@ -127,7 +127,7 @@ def stage_json(stage: Stage, shared: Shared, layouts: dict[str, Json]) -> Json:
 
 def drawn(stage: Stage) -> list[Drawn]:
     """What the layout is given."""
-    names = display_names(stage.graph)
+    names = labels(stage)
     return [
         Drawn(node.op, names[i], str(node.type), node.inputs, not node.inputs, stage.lane[i], stage.twin[i])
         for i, node in enumerate(stage.graph)
@@ -148,8 +148,15 @@ def display_names(graph: Graph) -> list[str]:
     return names
 
 
+def labels(stage: Stage) -> list[str]:
+    """The names on boxes and pills: without the path of the module around them."""
+    names = display_names(stage.graph)
+    return stage.groups.short(names) if stage.groups else names
+
+
 def _nodes(stage: Stage, shared: Shared) -> Json:
     graph = stage.graph
+    names, drawn_as = display_names(graph), labels(stage)
     families = {op: family(op) for op in {node.op for node in graph}}
     types, attrs = shared.types_of(graph), shared.attrs_of(graph)
     work = shared.costs(graph, types, attrs)
@@ -159,7 +166,8 @@ def _nodes(stage: Stage, shared: Shared) -> Json:
         "hash": hashes(graph, types, attrs, shared.hashes),
         "op": words([node.op for node in graph]),
         "family": words([families[node.op] for node in graph]),
-        "name": sparse(display_names(graph), ""),
+        "name": sparse(names, ""),
+        "label": sparse([label if label != name else "" for name, label in zip(names, drawn_as, strict=True)], ""),
         "type": types,
         "inputs": ragged([node.inputs for node in graph]),
         "after": {},

@@ -40,7 +40,7 @@ export class CameraGroup {
     const shown = [...this.#cameras].filter(camera => camera.el.clientWidth > 0);
     if (this.#wish === "free" || shown.length === 0) return;
     const whole = shown.reduce((least, { el, width, height, head }) => Math.min(least, el.clientWidth / width, (TALLEST - head) / height), 1);
-    this.#wish ??= shown.some(({ el, width }) => width > TOO_WIDE * el.clientWidth) ? "all" : "readable";
+    this.#wish ??= shown.some(({ el, width, picture }) => picture.culled && width > TOO_WIDE * el.clientWidth) ? "all" : "readable";
     this.state = whole < FIT_AT_LEAST ? this.#wish : "all";
     this.#set(Math.max(this.state === "all" ? FARTHEST : FIT_AT_LEAST, whole));
     shown.forEach(camera => camera.center());

@@ -54,7 +54,7 @@ export function column(table: RawTable | undefined, name: string, missing: unkno
 const coerce = (value: unknown, missing: unknown): unknown => (typeof missing === "number" ? number(value) : value);
 
 /** A name that changes nothing beside it: no control characters, and right-to-left runs are isolated. */
-const drawable = (name: string): string =>
+export const drawable = (name: string): string =>
   name.replace(/[\p{Cc}\p{Cf}]/gu, "\ufffd").replace(/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]+/g, "\u2068$&\u2069");
 
 /** The rows of a table as records; `missing` names the columns that are read and what an absent value means. */
@@ -77,6 +77,7 @@ const NODE: NodeRecord = {
   family: "",
   name: "",
   raw: "",
+  label: "",
   type: -1,
   inputs: [],
   after: [],

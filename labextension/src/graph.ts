@@ -38,6 +38,12 @@ export interface Picture {
 // The same measures as gdlab/view/draw.py.
 const [MARGIN, LANE_ABOVE, LANE_BELOW, ROW, BOX, PILL] = [16, 16, 8, 72, 40, 18] as const;
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
+/** The middle of the box that a graph begins with. */
+function spine({ boxes }: Layout): number {
+  const first = boxes.find(({ row }) => row === 0);
+  return first ? first.x + first.w / 2 : 0;
+}
+
 export const MANY = 60;
 const CULLED = 500; // boxes
 const MOST = 2500; // elements
@@ -149,7 +155,7 @@ class StagePicture {
   #pill({ leaf, reader, x, y, w, echo }: PillRecord): SVGGElement[] {
     const node = this.stage.nodes[leaf]!,
       box = this.layout.boxes[reader]!;
-    const name = cut(nodeName(node), 24),
+    const name = cut(titleOf(this.stage, leaf) || node.op, 24),
       middle = y + PILL / 2;
     const right = x + w,
       gap = box.y + BOX / 2;
@@ -310,7 +316,7 @@ class StagePicture {
       culled,
       join: lit => this.#join(lit),
       lanes: layout.lanes.map(({ title, x }) => ({ title, x: x - left })),
-      axis: first ? 0 : width / 2,
+      axis: first ? 0 : spine(layout) - left,
       look: (seen, zoom) =>
         culled && this.#look({ left: seen.left + left, right: seen.right + left, top: seen.top - top, bottom: seen.bottom - top }, zoom),
       again: () => {

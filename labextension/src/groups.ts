@@ -125,7 +125,7 @@ function groupNode(doc: GraphDoc, stage: Stage, g: number, members: number[]): N
     last = stage.nodes[members.at(-1)!]!,
     name = repeat > 1 ? `×${repeat}` : "";
   const text = `${members.length} nodes, ${doc.types[last.type]?.text ?? ""}`;
-  return { ...last, op: label, name, raw: name, family: "movement", flags: ["group"], told: text };
+  return { ...last, op: label, name, raw: name, label: "", family: "movement", flags: ["group"], told: text };
 }
 
 export interface Bracket {

@@ -1,6 +1,6 @@
 // What a node is called: letters and classes of families, cut texts, the name for a voice, the tooltip; where arrows lead.
 
-import { typeText, type GraphDoc, type NodeRecord, type Stage } from "./doc.ts";
+import { drawable, typeText, type GraphDoc, type NodeRecord, type Stage } from "./doc.ts";
 import { s } from "./dom.ts";
 import { plural, spokenType } from "./format.ts";
 
@@ -26,16 +26,16 @@ export const cut = (text: string, most: number): string =>
 
 /** The name at the right of a box: a person's, or ∂w for the gradient of w. */
 export function titleOf({ nodes, gradients }: Stage, index: number): string {
-  const { name } = nodes[index]!,
+  const { name, label } = nodes[index]!,
     of = gradients.get(index);
-  return of && !name.startsWith("∂") ? `∂${of}` : name;
+  return of && !name.startsWith("∂") ? `∂${of}` : drawable(label) || name;
 }
 
 export function spokenName(doc: GraphDoc, stage: Stage, index: number): string {
   const node = stage.nodes[index]!,
     users = stage.users[index]!.length;
   const parts = [
-    [node.op, titleOf(stage, index)].filter(Boolean).join(" "),
+    [node.op, node.label ? node.name : titleOf(stage, index)].filter(Boolean).join(" "),
     spokenType(typeText(doc, node)),
     plural(node.inputs.length, "input"),
     plural(users, "user"),

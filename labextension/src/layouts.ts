@@ -8,9 +8,9 @@ import type { Drawn } from "./layout/boxes.ts";
 const AT_ONCE = 1000;
 
 export const drawnOf = (stage: Stage, types: readonly { text: string }[]): Drawn[] =>
-  stage.nodes.map(({ op, raw, type, inputs, lane, twin, told }) => ({
+  stage.nodes.map(({ op, raw, label, type, inputs, lane, twin, told }) => ({
     op,
-    name: raw,
+    name: label || raw,
     type: told ?? types[type]?.text ?? "",
     inputs,
     leaf: inputs.length === 0 && told === undefined,

@@ -34,6 +34,8 @@ export interface NodeRecord {
   name: string;
   /** The name as written; `name` is what can be drawn of it. */
   raw: string;
+  /** What a picture says for it, as written: without the path of the module around it; "": the name. */
+  label: string;
   type: number;
   inputs: number[];
   after: number[];

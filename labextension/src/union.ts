@@ -106,7 +106,7 @@ export function replayed(doc: GraphDoc, pass: Pass): Replay {
       const made = each as { key: string; op: string; name: string; type: string; inputs: string[]; attrs: NodeRecord["attrs"] },
         known = to.nodes[after.get(made.key) ?? -1],
         like = tenants[place.get(made.inputs[0] ?? "") ?? 0]![0]!.node;
-      const node = known ?? { ...like, key: made.key, op: made.op, name: made.name, raw: made.name, type: types.get(made.type) ?? -1, attrs: made.attrs, family: families.get(made.op) ?? "elementwise", flags: made.inputs.length > 0 ? [] : ["leaf"] };
+      const node = known ?? { ...like, key: made.key, op: made.op, name: made.name, raw: made.name, label: "", type: types.get(made.type) ?? -1, attrs: made.attrs, family: families.get(made.op) ?? "elementwise", flags: made.inputs.length > 0 ? [] : ["leaf"] };
       const entity = known ? `node:${to.index}.${after.get(made.key)}` : `step:${pass.index}.${s}`,
         before = instead.get(made.key),
         taken = before !== undefined && removed.has(before) ? place.get(before)! : tenants.length;
