@@ -199,6 +199,18 @@ def branches_of_parameters() -> Draft:
     return draft
 
 
+def early_branches() -> Draft:
+    """What a diffusion network does with its time step: a few ops at the top, read by every block far below."""
+    draft = Draft()
+    t = draft.op("sin", draft.input("t"))
+    h = draft.input("x")
+    for block in range(3):
+        for i in range(9):
+            h = draft.linear(h, f"{block}.{i}", 64)
+        h = draft.op("add", h, draft.linear(draft.op("silu", t), f"{block}.t", 64))
+    return draft
+
+
 def rails(count: int, span: int) -> Draft:
     draft = Draft()
     last = draft.op("relu", draft.input("x"))
@@ -359,6 +371,7 @@ GRAPHS: dict[str, Callable[[], Draft]] = {
     "unread_leaves": unread_leaves,
     "many_pills": many_pills,
     "branches_of_parameters": branches_of_parameters,
+    "early_branches": early_branches,
     "skips_of_6": lambda: rails(8, 3),
     "skips_of_16": lambda: rails(12, 16),
     "crowded_gutter": crowded_gutter,
@@ -369,6 +382,7 @@ GRAPHS: dict[str, Callable[[], Draft]] = {
     "block_training": lambda: transformer_training(1),
     "block_primitives": lambda: transformer_training(1, True),
     "transformer_training": lambda: transformer_training(4),
+    "transformer_12": lambda: transformer_training(12),
     "second_derivative": second_derivative,
     "gradient_penalty": gradient_penalty,
     **{f"random_{seed}": partial(scattered, seed) for seed in range(60)},

@@ -256,6 +256,25 @@ def test_an_adjoint_stands_on_the_row_of_its_op() -> None:
     assert 48 - 32 <= adjoint.x - forward.x - forward.width <= 48 - 32 + 5 * 12
 
 
+def test_the_way_back_is_as_straight_as_the_way_there() -> None:
+    """What stands beside the adjoints, gradients of parameters and the edges to them, does not push them aside."""
+    draft = corpus.Draft()
+    h = draft.input("x", "f32[32, 64]")
+    for i in range(8):
+        h = draft.op("relu", draft.linear(h, str(i), 64))
+    corpus.differentiate(draft, draft.op("mse_loss", h, draft.input("y", "f32[32, 64]"), type="f32[1]"))
+    nodes, layout = draft.nodes, lanes(draft.nodes)
+    middle = {i: layout.x[i] + layout.w[i] // 2 for i, row in enumerate(layout.row) if row >= 0}
+    read = {a for node in nodes for a in node.inputs}
+    inside = [(a, i) for i in read & set(middle) for a in nodes[i].inputs if a in middle]
+    steps = [abs(middle[a] - middle[i]) for a, i in inside if nodes[a].lane == nodes[i].lane]
+    assert len(steps) > 30 and max(steps) <= 32
+
+
+def test_no_lane_is_wider_for_more_blocks() -> None:
+    assert lanes(corpus.transformer_training(100).nodes).width <= laid("transformer_12", "lanes")[1].width + 16
+
+
 def test_gradients_of_parameters_stand_right_of_the_spine() -> None:
     """A box that nobody reads stands at the right end of its row."""
     nodes, layout = laid("block_training", "lanes")
@@ -298,6 +317,17 @@ def test_a_branch_of_parameters_alone_stands_above_its_first_reader(engine: str)
     at = {node.op: row[i] for i, node in enumerate(nodes)}
     assert at["bias_mul"] == 9 and (at["mul"], at["rsqrt"], at["add_scalar"]) == (8, 7, 6)
     assert at["neg"] == 10 and row[0] == 0, "what hangs from an input stays on its own longest path"
+
+
+@pytest.mark.parametrize("engine", corpus.ENGINES)
+def test_what_is_read_far_below_only_stands_above_its_first_reader(engine: str) -> None:
+    nodes = corpus.early_branches().nodes
+    row = corpus.ENGINES[engine](nodes).row
+    at = [(node.op, row[i]) for i, node in enumerate(nodes)]
+    adds = [r for op, r in at if op == "add"]
+    assert adds == [19, 38, 57]
+    assert [r for op, r in at if op == "silu"] == [add - 3 for add in adds], "silu, matmul, bias_add, then the sum"
+    assert [r for op, r in at if op == "sin"] == [15], "above the first of three readers, though two are far below it"
 
 
 def test_a_branch_of_parameters_stands_beside_its_reader():

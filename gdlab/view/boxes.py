@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import GraphError
 from .drawn import Drawn, Edge, Kind, Lane, Layout, Pill, Point, Rail, Wire, node_width, pill_width
-from .rows import GX, Placed, place
+from .rows import GX, LONG, Placed, place
 
 NODE = 40  # height of a node
 GY = 32  # gap down
@@ -59,14 +59,17 @@ def cast(nodes: Sequence[Drawn], first_lane: Sequence[bool]) -> Cast:
     return Cast(nodes, box, widths, inputs, pills, readers)
 
 
-def loose(who: Cast, boxes: Iterable[int]) -> list[int]:
-    """Those of these boxes, given in index order, that hang from no input: branches of parameters and constants, that
-    stand above their reader instead of at the top; and the inputs themselves."""
-    found: dict[int, bool] = {}  # whether what reads it may be loose, too
-    for u in boxes:
-        if who.readers[u] and all(found.get(a, False) for a in who.inputs[u]):
-            found[u] = not who.nodes[u].leaf
-    return list(found)
+def sink(who: Cast, row: dict[int, int], within: Callable[[int], bool]) -> None:
+    """Move boxes down to stand above the first of their readers `within` the lane: what hangs from no input (branches
+    of parameters and constants, and the inputs themselves), and what is read far below only. `row`: in index order."""
+    loose: dict[int, bool] = {}  # whether what reads it may be loose, too
+    for u in row:
+        if all(loose.get(a, False) for a in who.inputs[u]):
+            loose[u] = not who.nodes[u].leaf
+    for u in reversed(row):
+        first = min((row[b] for b in who.readers[u] if within(b)), default=row[u] + 1)
+        if u in loose or first - row[u] > LONG:
+            row[u] = first - 1
 
 
 def _check(nodes: Sequence[Drawn], b: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import GraphError
-from .boxes import NODE, PITCH, ROW, Cast, Column, Sheet, cast, column, finished, loose, sheet, write
+from .boxes import NODE, PITCH, ROW, Cast, Column, Sheet, cast, column, finished, sheet, sink, write
 from .drawn import Drawn, Lane, Layout, Point, Wire
 from .rows import tracks
 
@@ -91,8 +91,7 @@ def _rows(who: Cast, number: Sequence[int]) -> dict[int, int]:
     for u in boxes:
         if number[u] == 1:
             row[u] = max((row[a] + 1 for a in who.inputs[u] if number[a] == 1), default=0)
-    for u in reversed(loose(who, list(row))):
-        row[u] = max(0, min((row[b] for b in who.readers[u] if number[b] == 1), default=row[u] + 1) - 1)
+    sink(who, row, lambda b: number[b] == 1)
     for lane in sorted({number[u] for u in boxes} - {1}):
         for u in boxes:
             if number[u] == lane:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from .boxes import PITCH, ROW, Cast, cast, column, finished, loose, sheet, write
+from .boxes import PITCH, ROW, Cast, cast, column, finished, sheet, sink, write
 from .drawn import Drawn, Layout
 from .lanes import lanes
 
@@ -30,12 +30,11 @@ def auto(nodes: Sequence[Drawn]) -> Layout:
 
 
 def _rows(who: Cast) -> dict[int, int]:
-    """The longest path to each box; what hangs from no input then moves down, next to the first of its users."""
+    """The longest path to each box; what is not needed so early then moves down, next to the first of its users."""
     row: dict[int, int] = {}
     for u, inputs in enumerate(who.inputs):
         if who.box[u]:
             row[u] = max((row[a] + 1 for a in inputs), default=0)
-    for u in reversed(loose(who, row)):
-        row[u] = min(row[b] for b in who.readers[u]) - 1
+    sink(who, row, lambda b: True)
     least = min(row.values(), default=0)
     return {u: r - least for u, r in row.items()}

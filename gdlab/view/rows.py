@@ -99,9 +99,12 @@ def _units(
         else:
             ways.append(_dummies(units, a, b))
     for neighbours in units.below[:count]:
-        loud = [u for u in neighbours if u >= count or not quiet[u]]
+        loud = [u for u in neighbours if units.depth[u] < QUIET]
         if loud:
             neighbours[:] = loud
+    head = _heads(rows, edges, len(units.width))
+    for neighbours in (*above, *below):
+        neighbours[:] = [head[v] for v in neighbours]
     for boxes in units.rows:
         boxes.sort(key=units.depth.__getitem__)
     return units, ways, rails
@@ -116,6 +119,17 @@ def _depths(rows: Sequence[int], edges: Sequence[tuple[int, int]], quiet: Sequen
     return [d + QUIET if q else d for d, q in zip(depth, quiet, strict=True)]
 
 
+def _heads(rows: Sequence[int], edges: Sequence[tuple[int, int]], units: int) -> list[int]:
+    """Where the chain inside its row that ends in a box begins, else the box itself. What another row has to do with
+    the chain stands amid its head: a row that is entered at the left and left at the right would push the next one
+    aside, and all together would walk across the page."""
+    head = list(range(units))
+    for a, b in edges:
+        if rows[a] == rows[b] and head[b] == b:
+            head[b] = head[a]
+    return head
+
+
 def _dummies(units: _Units, a: int, b: int) -> list[int]:
     """Join a with b, through one dummy per row between them; the dummies."""
     made = []
@@ -125,7 +139,7 @@ def _dummies(units: _Units, a: int, b: int) -> list[int]:
         units.width.append(DUMMY)
         units.anchor.append(DUMMY // 2)
         units.row.append(row)
-        units.depth.append(0)
+        units.depth.append(QUIET if units.depth[b] >= QUIET else 0)
         units.above.append([last])
         units.below.append([])
         units.rows[row].append(dummy)
@@ -187,7 +201,8 @@ def _wants(units: _Units, row: list[int], near: list[list[int]]) -> list[int] | 
     if first < 0:
         return None
     for u in row[first:]:
-        if near[u]:
+        # A quiet box stands beside the others: between them it would push them off the spine.
+        if near[u] and (not wants or units.depth[u] < QUIET):
             wants.append(_want(units, u, near[u]))
             last = u
         else:

@@ -86,10 +86,13 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
       });
     }
   }
-  // A leaf that only one closed group reads is inside it; an input is where the graph begins.
+  // A leaf that only one closed group reads, in whatever lanes, is inside it; an input is where the graph begins.
+  const within = new Set<number>();
   stage.nodes.forEach(({ inputs, op }, i) => {
-    const [first, ...others] = new Set(stage.users[i]!.map(b => keys[b]!));
-    if (inputs.length === 0 && op !== "input" && first?.includes(" ") && others.length === 0) keys[i] = first;
+    const [first, ...others] = stage.users[i]!.map(b => inside[b]!);
+    if (inputs.length > 0 || op === "input" || first === undefined || first < 0 || others.some(g => g !== first)) return;
+    keys[i] = keys[stage.users[i]![0]!]!;
+    within.add(i);
   });
   const place = new Map([...new Set(keys)].map((key, i) => [key, i])),
     members = [...place].map((): number[] => []);
@@ -103,7 +106,7 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
   stage.nodes.forEach(({ inputs }, i) =>
     inputs.forEach(input => {
       const [a, b] = [place.get(keys[input]!)!, place.get(keys[i]!)!];
-      if (a !== b) wires.set(`${a} ${b}`, { a, b, born: 0, died: Infinity });
+      if (a !== b && !within.has(input)) wires.set(`${a} ${b}`, { a, b, born: 0, died: Infinity });
     }),
   );
   const circle = onCircle(members.length, wires.values(), group, members);

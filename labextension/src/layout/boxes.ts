@@ -1,6 +1,6 @@
 // Who is a box and who a pill, and the drawing of one column of boxes: what gdlab/view/boxes.py and drawn.py compute.
 
-import { GX, half, most, place, type Pair, type Placed } from "./rows.ts";
+import { GX, half, LONG, most, place, type Pair, type Placed } from "./rows.ts";
 
 export const NODE = 40,
   ROW = 72,
@@ -81,12 +81,17 @@ export function cast(nodes: readonly Drawn[], firstLane: readonly boolean[]): Ca
   return { nodes, box, width, inputs: ports.map(inputs => inputs.filter(a => box[a])), pills, readers };
 }
 
-/** Those of these boxes, given in index order, that hang from no input: branches of parameters and constants, that stand
- * above their reader instead of at the top; and the inputs themselves. */
-export function loose(who: Cast, boxes: Iterable<number>): number[] {
-  const found = new Map<number, boolean>(); // whether what reads it may be loose, too
-  for (const u of boxes) if (who.readers[u]!.length > 0 && who.inputs[u]!.every(a => found.get(a))) found.set(u, !who.nodes[u]!.leaf);
-  return [...found.keys()];
+/** Moves boxes down to stand above the first of their readers within the lane: what hangs from no input (branches of
+ * parameters and constants, and the inputs themselves), and what is read far below only. `row`: in index order. */
+export function sink(who: Cast, row: Map<number, number>, within: (u: number) => boolean): void {
+  const loose = new Map<number, boolean>(); // whether what reads it may be loose, too
+  for (const u of row.keys()) if (who.inputs[u]!.every(a => loose.get(a))) loose.set(u, !who.nodes[u]!.leaf);
+  for (const u of [...row.keys()].reverse()) {
+    const own = row.get(u)!;
+    let first = Infinity;
+    for (const b of who.readers[u]!) if (within(b)) first = Math.min(first, row.get(b)!);
+    if (first < Infinity && (loose.has(u) || first - own > LONG)) row.set(u, first - 1);
+  }
 }
 
 /** The boxes of one lane, placed; `left` is the x of each box without its pills, from the column's edge. */

@@ -1,8 +1,9 @@
 // `layout(nodes)`: the record that gdlab/view/lanes.py and layered.py make, to the byte, in the page or in a worker.
 
-import { cast, column, loose, NODE, PITCH, ROW, Rowed, Sheet, unique, words, type Cast, type Column, type Drawn } from "./boxes.ts";
+import { cast, column, NODE, PITCH, ROW, Rowed, Sheet, sink, unique, words, type Cast, type Column, type Drawn } from "./boxes.ts";
 import { most, tracks, type Pair } from "./rows.ts";
 
+export { place } from "./rows.ts";
 export type Engine = "layered" | "lanes";
 type Json = Record<string, unknown>;
 
@@ -41,7 +42,7 @@ function finished(sheet: Sheet, engine: Engine, width: number, height: number, w
   };
 }
 
-/** Rows by longest path, every edge downwards; what hangs from no input stands next to the first of its users. */
+/** Rows by longest path, every edge downwards; what is not needed so early stands next to the first of its users. */
 export function layered(nodes: readonly Drawn[]): Json {
   const who = cast(
     nodes,
@@ -58,7 +59,7 @@ export function layered(nodes: readonly Drawn[]): Json {
         ),
       );
   });
-  for (const u of loose(who, row.keys()).reverse()) row.set(u, Math.min(...smallest(who.readers[u]!, row)) - 1);
+  sink(who, row, () => true);
   const least = -most(
     [...row.values()].map(r => -r),
     row.size > 0 ? -Infinity : 0,
@@ -119,13 +120,7 @@ function laneRows(who: Cast, number: readonly number[]): Map<number, number> {
         0,
       ),
     );
-  for (const u of loose(who, first).reverse()) {
-    const [least = row.get(u)! + 1] = smallest(
-      who.readers[u]!.filter(b => number[b] === 1),
-      row,
-    );
-    row.set(u, Math.max(0, least - 1));
-  }
+  sink(who, row, b => number[b] === 1);
   const lanes = unique(boxes.map(u => number[u]!)).sort((a, b) => a - b);
   for (const lane of lanes) if (lane !== 1) for (const u of boxes) if (number[u] === lane) row.set(u, laterRow(who, number, row, u));
   return new Map([...row].sort(([a], [b]) => a - b));

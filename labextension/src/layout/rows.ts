@@ -1,8 +1,8 @@
 // Place boxes that already have a row: the core of both layouts, integer by integer what gdlab/view/rows.py computes.
 
-export const GX = 16;
-const LONG = 6,
-  TRACKS = 32,
+export const GX = 16,
+  LONG = 6; // rows: a longer edge is a rail
+const TRACKS = 32,
   QUIET = 1 << 16,
   NEAR = 24,
   DUMMY = 8;
@@ -59,7 +59,7 @@ function join(units: Units, a: number, b: number): number[] {
     units.width.push(DUMMY);
     units.anchor.push(DUMMY / 2);
     units.row.push(row);
-    units.depth.push(0);
+    units.depth.push(units.depth[b]! < QUIET ? 0 : QUIET);
     units.above.push([last]);
     units.below.push([]);
     units.rows[row]!.push(dummy);
@@ -99,12 +99,13 @@ function order(units: Units): void {
   });
 }
 
-function wants({ x, anchor, width }: Units, row: number[], near: number[][]): number[] | null {
+function wants({ x, anchor, width, depth }: Units, row: number[], near: number[][]): number[] | null {
   const first = row.findIndex(u => near[u]!.length > 0);
   if (first < 0) return null;
   const found: number[] = [];
   row.slice(first).forEach((u, i) => {
-    if (near[u]!.length > 0) {
+    // A quiet box stands beside the others: between them it would push them off the spine.
+    if (near[u]!.length > 0 && (i === 0 || depth[u]! < QUIET)) {
       const sum = middle(near[u]!.map(v => 2 * (x[v]! + anchor[v]!)));
       // 15/16 pulls to the axis: without it deep graphs drift sideways.
       found.push(Math.floor((Math.floor((15 * sum) / 16) - 4 * anchor[u]!) / 4));
@@ -180,9 +181,14 @@ export function place(widths: number[], anchors: number[], rows: number[], edges
     return null;
   });
   for (let u = 0; u < count; u++) {
-    const loud = units.below[u]!.filter(v => v >= count || !quiet[v]);
+    const loud = units.below[u]!.filter(v => units.depth[v]! < QUIET);
     if (loud.length > 0) units.below[u] = loud;
   }
+  // Another row stands amid the head of a chain inside a row: what is entered at the left and left at the right would
+  // push the next row aside, and all together would walk across the page.
+  const head = units.width.map((_, u) => u);
+  for (const [a, b] of edges) if (rows[a] === rows[b] && head[b] === b) head[b] = head[a]!;
+  for (const near of [units.above, units.below]) near.forEach((all, u) => (near[u] = all.map(v => head[v]!)));
   for (const boxes of units.rows) boxes.sort((u, v) => units.depth[u]! - units.depth[v]!);
   order(units);
   spread(units);
