@@ -38,7 +38,7 @@ h = x = input("x", (16, 32))
 for layer in range(12):
     total = h
     for e in range(21):
-        up, down, gate = (parameter(f"{layer}.{e}.{n}", (32, 32)) for n in ("up", "down", "gate"))
+        up, down, gate = (parameter(f"{layer}_{e}_{n}", (32, 32)) for n in ("up", "down", "gate"))
         total = total + tanh(h @ gate) * (relu(h @ up) @ down)
     h = total
 mse_loss(tanh(tanh(h)) + 1.0, input("y", (16, 32)))"""

@@ -115,7 +115,7 @@ def experts(layers: int = 12) -> Graph:
         for layer in range(layers):
             total = h
             for e in range(21):
-                up, down, gate = (ops.parameter(f"{layer}.{e}.{n}", (32, 32)) for n in ("up", "down", "gate"))
+                up, down, gate = (ops.parameter(f"{layer}_{e}_{n}", (32, 32)) for n in ("up", "down", "gate"))
                 total = total + ops.tanh(h @ gate) * (ops.relu(h @ up) @ down)
             h = total
         g.output(ops.mse_loss(ops.tanh(ops.tanh(h)) + 1.0, ops.input("y", (16, 32))))

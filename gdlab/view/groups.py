@@ -106,18 +106,18 @@ def _modules(graph: Graph) -> tuple[Sequence[_Part], list[int]]:
     wanted = set(places(paths, [bool(node.inputs) for node in graph]))
     parts: list[_Part] = []
     number: dict[Path, int] = {}
-    inner: list[int] = []
+    around: dict[Path, tuple[int, ...]] = {}  # the parts that a path lies in, outer ones first
     for node, path in zip(graph, paths, strict=True):
-        parent = -1
-        for place in (path[:k] for k in range(1, len(path) + 1) if path[:k] in wanted):
-            if place not in number:
-                number[place] = len(parts)
-                skip = len(parts[parent].path) if parent >= 0 else 0
-                parts.append(_Part(parent, _called(place, skip), path=place))
-            parent = number[place]
-            parts[parent].nodes.append(node.id)
-        inner.append(parent)
-    return parts, inner
+        if path not in around:
+            within = [path[:k] for k in range(1, len(path) + 1) if path[:k] in wanted]
+            for outer, place in zip([(), *within], within, strict=False):
+                if place not in number:
+                    number[place] = len(parts)
+                    parts.append(_Part(number.get(outer, -1), _called(place, len(outer)), path=place))
+            around[path] = tuple(number[place] for place in within)
+        for k in around[path]:
+            parts[k].nodes.append(node.id)
+    return parts, [around[path][-1] if around[path] else -1 for path in paths]
 
 
 def _called(path: Path, skip: int) -> str:

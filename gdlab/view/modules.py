@@ -24,21 +24,21 @@ def module_of(graph: Graph) -> list[Path]:
     An op lies where the parameters that it reads lie. Any other lies in the module around what it reads last and around
     the next op that reads parameters; what ends a numbered block, as a residual sum does, belongs to the block.
     """
-    path = [tuple(node.name.split(".")[:-1]) if node.op == "parameter" else () for node in graph]
-    direct: list[Path] = [() for _ in graph]
-    for node in graph:
-        owners = [path[i] for i in node.inputs if graph.node(i).op == "parameter"]
-        direct[node.id] = _common(owners)
+    nodes = graph.nodes
+    path: list[Path] = [tuple(node.name.split(".")[:-1]) if node.op == "parameter" else () for node in nodes]
+    if not any(path):
+        return path
+    direct = [_common([path[i] for i in node.inputs if nodes[i].op == "parameter"]) for node in nodes]
     within = {p[:k] for p in {*path, *direct} for k in range(len(p))}  # those that hold another module
     following: list[Path] = [()] * len(path)
     after: Path = ()
     for i in reversed(range(len(path))):
         following[i] = after
         after = _around(direct[i], within) if direct[i] else after
-    for node in graph:
+    for node in nodes:
         if not node.inputs:
             continue
-        ops = [i for i in node.inputs if graph.node(i).inputs]
+        ops = [i for i in node.inputs if nodes[i].inputs]
         before = _around(path[max(ops)], within) if ops else ()
         path[node.id] = direct[node.id] or _between(before, following[node.id], node.op)
     return path
@@ -59,6 +59,8 @@ def _between(before: Path, after: Path, op: str) -> Path:
 
 def _common(paths: Sequence[Path]) -> Path:
     """What all of these begin with; () of none."""
+    if len(paths) == 1:
+        return paths[0]
     columns = zip(*paths, strict=False)
     return tuple(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns))
 
