@@ -18,7 +18,7 @@ export GDLAB_EXPECT
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
 demo: .venv/.demo ## set everything up and run the tour, end to end, on the best device there is
@@ -47,6 +47,12 @@ front: .venv/.test ## tsc --strict, and the front-end tests that run in Node
 .PHONY: pytest
 pytest: .venv/.test .venv/.machine ## the Python tests, those in a real browser among them
 	@$(PYTHON) -m pytest
+
+.PHONY: lab44
+lab44: .venv/.test .venv/.machine build/lab44/.made ## the tests in JupyterLab again, in JupyterLab 4.4
+	@build/lab44/bin/python labextension/frontend.py
+	@GDLAB_JUPYTER=$(CURDIR)/build/lab44/bin/python $(PYTHON) -m pytest -k "not seven and not notebook_7" \
+		tests/test_lab.py tests/test_hosts.py tests/test_two_views.py tests/test_watches_lab.py
 
 .PHONY: laws
 laws: .venv/.test ## the optimizer's laws on 300 random graphs instead of 60
@@ -81,6 +87,12 @@ fix: .venv/.test ## format, and mend what ruff can mend
 $(FRONT): $(FRONT_SOURCES) | .venv/.made
 	@echo "building the front end"
 	@$(PYTHON) labextension/frontend.py
+
+build/lab44/.made: .venv/.made pyproject.toml hatch_build.py | $(FRONT)
+	@echo "installing JupyterLab 4.4 into build/lab44 (the first time this takes a minute or two)"
+	@$(PYTHON) -m venv build/lab44
+	@build/lab44/bin/python -m pip install --quiet --disable-pip-version-check --prefer-binary 'jupyterlab==4.4.*' -e '.[demo]'
+	@touch $@
 
 .venv/.demo .venv/.test: .venv/.%: .venv/.made pyproject.toml hatch_build.py | $(FRONT)
 	@echo "installing gdlab and what it needs into .venv (the first time this takes a minute or two)"

@@ -1,4 +1,4 @@
-"""Make the pictures of `docs/pictures/`: run the tour and three more cells in real JupyterLab, look at eight views.
+"""Make the pictures of `docs/pictures/`: run the tour and four more cells in real JupyterLab, look at eight views.
 
 make pictures                                  all of them, light and dark
 python docs/pictures.py plan kernels           only these
@@ -43,6 +43,13 @@ for layer in range(12):
     h = total
 mse_loss(tanh(tanh(h)) + 1.0, input("y", (16, 32)))"""
 
+# Small enough that its e-graph can be read.
+GATED = """%%graph gated
+x = input("x", (32, 64))
+g = x @ parameter("wg", (64, 128)) + parameter("bg", (128,)).broadcast_to((32, 128))
+u = x @ parameter("wu", (64, 128))
+(g * sigmoid(g) * u) @ parameter("wd", (128, 64)) + x"""
+
 
 def open_tab(view: Locator, name: str) -> None:
     view.locator(f'[role="tab"][data-tab="{name}"]').click()
@@ -67,6 +74,16 @@ def replay(view: Locator) -> None:
     middle = int(field.get_attribute("max") or 0) * 3 // 4
     field.select_text()
     field.press_sequentially(f"{middle}\n")
+
+
+def growth(view: Locator) -> None:
+    """The e-graph when no rule has anything left to say, and one class of it."""
+    open_tab(view, "rewrites")
+    view.get_by_role("button", name="e-graph").click()
+    on = view.locator('[data-command="egraph-next"]')
+    while on.is_enabled():
+        on.click()
+    view.locator('[data-pane="egraph"] [data-class="g"]').click()
 
 
 def plan(view: Locator) -> None:
@@ -105,6 +122,7 @@ SHOTS = (
     Shot("graph", "%%graph mlp", graph),
     Shot("derivative", "%graph_grad mlp", stepper),
     Shot("replay", "%%graph block", replay),
+    Shot("egraph", "%%graph gated", growth),
     Shot("plan", "%graph_plan mlp", plan),
     Shot("kernels", "%graph_plan mlp", kernels),
     Shot("nan", "%graph_run bad", as_it_is),
@@ -132,7 +150,7 @@ def take(page: Page, sources: list[str], mode: str, wanted: list[str]) -> None:
 def notebook(lab: Server) -> Path:
     """The tour with what the other pictures need behind it, in front of its summary."""
     made = nbformat.read(TOUR, as_version=4)
-    more = [nbformat.v4.new_code_cell(source) for source in (BROKEN, RUN_BROKEN, LARGE)]
+    more = [nbformat.v4.new_code_cell(source) for source in (BROKEN, RUN_BROKEN, GATED, LARGE)]
     made.cells[-1:-1] = more
     path = lab.root.parent / "pictures.ipynb"
     nbformat.write(made, path)

@@ -130,6 +130,7 @@ def _at_first_use(room: str, name: str) -> Callable[..., Any]:
 
 for _room, _name in (
     ("text", "str"), ("text", "text"), ("decompose", "decompose"), ("view.doc", "doc"), ("view.doc", "save"),
+    ("jupyter.controls", "controls"),
 ):  # fmt: skip
     UPWARD.setdefault(_name, _at_first_use(_room, _name))  # setdefault: `%reload_ext` comes here again
 

@@ -1,13 +1,15 @@
-"""`python -m gdlab`: doctor, explain, run, check, why, bench, ops: what the views show, as text.
+"""`python -m gdlab`: doctor, explain, run, check, why, cell, bench, ops: what the views show, as text.
 
 python -m gdlab doctor                                   what this machine has and lacks
 python -m gdlab explain mlp.gdlab.json --view plan       a view of a saved document
 python -m gdlab explain mlp.gdlab.json --view links --at dispatch:14
+python -m gdlab explain mlp.gdlab.json --at node:0.1 --to node:0.9    the shortest paths between them
 python -m gdlab explain mlp.gdlab.json --step 3          the graph after three rewrites
 python -m gdlab explain old.gdlab.json new.gdlab.json    what is different
 python -m gdlab explain mlp.gdlab.json --assert "dispatches <= 14 and peak_bytes < 2e6"
 python -m gdlab check mlp.py --train                     did the optimizer or a device break it?
 python -m gdlab why mlp.py h z                           why two nodes did not become one
+python -m gdlab cell mlp.py --optimized                  the graph as a %%graph cell that builds it
 python -m gdlab run mlp.py --steps 100 --feed random:0 --adam 1e-3 --init 0
 python -m gdlab bench --calibrate                        measure this device for cost=roofline(device)
 python -m gdlab ops matmul
@@ -28,19 +30,22 @@ from typing import Any, get_args
 from gdlab.cost import Machine, calibration_file, kept_machines
 from gdlab.device import device
 from gdlab.device.calibrate import calibrate
-from gdlab.errors import GdlabError, GraphError, LoadError, unknown_name
+from gdlab.errors import ArgumentError, GdlabError, GraphError, LoadError, unknown_name
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY, Op, public_ops
 from gdlab.rewrite import RULES
 from gdlab.runner import NanWatch
 from gdlab.study import Study
+from gdlab.text import to_cell
 from gdlab.until import parse_condition
 from gdlab.view import text
+from gdlab.view.chain import bookmarks
 from gdlab.view.diff import diff_doc, diff_text
 from gdlab.view.doc import Document, load_doc
 from gdlab.view.doctor import doctor_rows, doctor_text
 from gdlab.view.figures import grid, plural, sig
 from gdlab.view.files import suffix_of
+from gdlab.view.paths import paths_json, paths_text
 from gdlab.view.replay import replay_json, replay_text
 from gdlab.view.slices import view_slice
 
@@ -87,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     one.add_argument("--view", metavar="V", default="opt", choices=list(text.VIEWS), help=", ".join(text.VIEWS))
     one.add_argument("--at", metavar="ENTITY", help="only what belongs to this entity, such as node:0.3 or dispatch:14")
+    one.add_argument("--to", metavar="ENTITY", help="with --at: the shortest paths between the two nodes, by length")
     one.add_argument("--json", action="store_true", help="the part of the document that the view reads")
     one.set_defaults(command=explain)
 
@@ -115,6 +121,10 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("a", metavar="A", help="a node of the optimized graph (name or %%id), or a rule (id or label)")
     one.add_argument("b", metavar="B", nargs="?", help="a node beside it")
     one.set_defaults(command=why)
+
+    one = _of_program(commands.add_parser("cell", help="the graph of a file as a %%%%graph cell that builds it"))
+    one.add_argument("--optimized", action="store_true", help="as the optimizer made it")
+    one.set_defaults(command=cell)
 
     one = commands.add_parser("bench", help="the figures of rooflines: nominal, and measured on this machine")
     one.add_argument("--calibrate", action="store_true", help="measure a device and keep the figures")
@@ -151,6 +161,8 @@ def doctor(options: argparse.Namespace) -> int:
 def explain(options: argparse.Namespace) -> int:
     """Print a view of a document; 1 when the document breaks its own rules."""
     document = load_doc(options.file)
+    if options.to is not None and options.at is None:
+        raise ArgumentError("explain", "to", f"--to {options.to} alone", "--at ENTITY, the other end")
     if options.test is not None:
         return _assert(document, options.test)
     if options.json:
@@ -159,9 +171,11 @@ def explain(options: argparse.Namespace) -> int:
         print("\n".join(diff_text(document, load_doc(options.other))))
     elif options.step is not None:
         print("\n".join(replay_text(document, options.step, options.number)))
+    elif options.to is not None:
+        print("\n".join(paths_text(document, options.at, options.to)))
     else:
         if options.at is None:
-            print(document)
+            print("\n".join([str(document), *bookmarks(document)]))
         print(text.twin(document, options.view, options.at), end="")
     failed = document.check()
     for problem in failed:
@@ -170,11 +184,13 @@ def explain(options: argparse.Namespace) -> int:
 
 
 def _json(document: Document, options: argparse.Namespace) -> Any:
-    """What the text is made from: the difference of two files, the graph after K rewrites, or the slice of a view."""
+    """What the text is made from: the difference of two files, the graph after K rewrites, paths, or a view's slice."""
     if options.other is not None:
         return view_slice(diff_doc(document, load_doc(options.other)), "diff", options.at)
     if options.step is not None:
         return replay_json(document, options.step, options.number)
+    if options.to is not None:
+        return paths_json(document, options.at, options.to)
     return view_slice(document, options.view, options.at)
 
 
@@ -222,6 +238,13 @@ def why(options: argparse.Namespace) -> int:
     a, b = (_entity(text) for text in (options.a, options.b))
     report = study.report
     print(report.why_not(a, b) if b is not None or a in RULES else report.why(a))
+    return OK
+
+
+def cell(options: argparse.Namespace) -> int:
+    """Print a graph as a cell."""
+    study = _study(_namespace(options.file), options)
+    print(to_cell(study.optimized if options.optimized else study.graph, study.name, study.train), end="")
     return OK
 
 

@@ -6,56 +6,19 @@ study.step_dispatch(); print(study.look("h", against="reference")); study.back(2
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Any, get_args
 
-import numpy as np
+from gdlab.errors import ArgumentError
+from gdlab.microscope import Against, Microscope, Value, other_value, take, value_of
+from gdlab.session.tensors import dispatch_of
+from gdlab.summary import difference, window
+from gdlab.targets import target_of
+from gdlab.until import Break, Watched
 
-from gdlab.device import device as choose_device
-from gdlab.errors import ArgumentError, SessionError
-from gdlab.op import Array
-from gdlab.ops.random import at_step
-from gdlab.reference import evaluate
-from gdlab.runner import Runner
-from gdlab.session import Session
-from gdlab.session.tensors import GRADIENT, Tensor, dispatch_of, find_tensor, leaves, read_tensor
-from gdlab.summary import Difference, Summary, Window, bars, difference, summarize, window
-from gdlab.until import Break, NoValue, Watched
+__all__ = ["Against", "Debugging", "Microscope"]
 
-if TYPE_CHECKING:
-    from gdlab.study import Study
-
-Against = Literal["reference", "cpu"]
-
-
-@dataclass(frozen=True, slots=True)
-class Microscope:
-    """A tensor under the microscope: `place` says at which point of the run it was looked at."""
-
-    name: str
-    type: str
-    place: str
-    summary: Summary
-    window: Window
-    difference: Difference | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """For the page: the summary of a document, the window as text, and what `str` says."""
-        return {"name": self.name, "type": self.type, "text": str(self), **self.summary.to_json()}
-
-    def __str__(self) -> str:
-        s = self.summary
-        lines = [
-            f"{self.name} : {self.type}, {self.place}",
-            f"  {s}",
-            f"  std {s.std:.4g}, l2 {s.l2:.4g}; {s.n} elements, {s.zero} zero, {s.nan} NaN, {s.inf} infinite",
-            f"  {s.histogram.low:.4g} {bars(s.histogram.counts)} {s.histogram.high:.4g}",
-        ]
-        if self.difference is not None:
-            lines.append(f"  against {self.difference}")
-        lines.append("\n".join(f"  {line}" for line in str(self.window).split("\n")))
-        return "\n".join(lines)
+_MOST_LOOKED = 256
 
 
 class Debugging:
@@ -112,66 +75,29 @@ class Debugging:
         self: Any, name: str, *, row: int = 0, col: int = 0, slice: Sequence[int] = (), against: Against | None = None
     ) -> Microscope:
         """A tensor as it is now: figures, histogram, exact values of a window of at most 16 × 16 from (row, col) on,
-        and the difference to the float64 reference or the cpu device, from what this step began with."""
+        and the difference to the float64 reference or the cpu device, from what this step began with.
+
+        `name`: as in `watch`, or any entity of the document (`node:0.5`, `edge:0.6.0`, `interval:4`, `dispatch:2`); of
+        more than two axes `slice` picks the leading ones. A node that has no memory of its own is told by the
+        reference. The document of the study tells what was looked at.
+        """
         if against is not None and against not in get_args(Against):
             raise ArgumentError("look", "against", repr(against), f"one of {', '.join(get_args(Against))}")
-        runner, session = self.runner, self.session
-        runner.refuse_while_running("a look")
-        tensor = find_tensor(session, "look", name)
-        data = _value(runner, tensor)
+        self.runner.refuse_while_running("a look")
+        target = target_of(self, name)
+        taken = take(self, target)
+        value = value_of(target, taken, slice)
         found = None
         if against is not None:
             other = "the reference" if against == "reference" else "cpu"
-            found = difference(data, _other(self, tensor, against), other)
-        place = runner.place or f"after step {session.step_count}"
-        kind = str(tensor.type)
-        return Microscope(name, kind, place, summarize(data, slice), window(data, row, col, slice), found)
+            found = difference(taken.data, other_value(self, target, against), other)
+        self._remember(name, value)
+        return Microscope(value, window(taken.data, row, col, slice), taken.read, found)
 
-
-def _value(runner: Runner, tensor: Tensor) -> Array:
-    session = runner.session
-    step = session.step_count + session.under_way
-    try:
-        return runner.lookout.newest(tensor.name, step, session.position - 1 if session.under_way else -1)
-    except NoValue:
-        given = "no value now" if session.step_count or session.under_way else "no value yet"
-        wanted = "a step by dispatches up to it: step --to it"
-        raise SessionError("look", tensor.name, given, wanted) from None
-
-
-def _other(study: Study, tensor: Tensor, against: Against) -> Array:
-    """The same tensor by another executor, from the same inputs and parameters."""
-    session = study.session
-    feeds = leaves(session)
-    if feeds is None:
-        wanted = "a step by dispatches: the last one has changed the parameters"
-        raise SessionError("look", f"difference of {tensor.name}", "a step that is over", wanted)
-    step = session.step_count - (not session.under_way and session.step_count > 0)
-    if tensor.leaf:
-        return feeds[study.graph.nodes[tensor.node].name]
-    if against == "cpu":
-        return _on_cpu(study, tensor, feeds, step)
-    with at_step(step):
-        if tensor.node >= 0:
-            return evaluate(study.graph, feeds)[tensor.node]
-        graph, report = study.written_derivative
-        trained = [name for _, name in study.graph.trained_parameters]
-        values = evaluate(graph, feeds)
-        return values[report.gradients[trained.index(tensor.name.removesuffix(GRADIENT))]]
-
-
-def _on_cpu(study: Study, tensor: Tensor, feeds: Mapping[str, Array], step: int) -> Array:
-    with study.open_on(choose_device("cpu")) as other:
-        for name, data in feeds.items():
-            (other.set_input if other.has_input(name) else other.set_parameter)(name, data)
-        other.restore(other.snapshot(), step)
-        return _by_dispatches(other, find_tensor(other, "look", tensor.name))
-
-
-def _by_dispatches(session: Session, tensor: Tensor) -> Array:
-    made = session.dispatch_outputs()
-    writers = tensor.writers([d for d, _ in made])
-    if not isinstance(tensor.place, int) or not writers:
-        return read_tensor(session, tensor)
-    data: Array = np.asarray(made[writers[0]][1]).reshape(tensor.shape)
-    return data
+    def _remember(self: Any, name: str, value: Value) -> None:
+        """The newest look at each tensor is told in documents; those of long ago are forgotten."""
+        looked = self.runner.lookout.looked
+        looked.pop(name, None)
+        looked[name] = value
+        while len(looked) > _MOST_LOOKED:
+            del looked[next(iter(looked))]

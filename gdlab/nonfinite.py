@@ -13,6 +13,7 @@ from gdlab.op import REGISTRY, Array
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.plan import ExecutionPlan
 from gdlab.session import Session, by_buffer
+from gdlab.summary import number
 
 _EXPONENT = np.uint32(0x7F800000)  # all ones: NaN or infinity
 
@@ -126,10 +127,10 @@ def _told(session: Session, plan: ExecutionPlan, buffer: int, made: Mapping[int,
     named = [plan.graph.nodes[i] for i in b.nodes]
     name = b.name or next((n.name or f"%{n.id}" for n in named), f"buffer {buffer}")
     if data.dtype != np.float32:
-        return f"{name} {data.min(initial=0)} … {data.max(initial=0)}"
+        return f"{name} {number(data.min(initial=0))} … {number(data.max(initial=0))}"
     bad = _bad_elements(data)
     finite = data.reshape(-1)[~bad]
-    held = f"{finite.min():.4g} … {finite.max():.4g}" if finite.size else "nothing finite"
+    held = f"{number(finite.min())} … {number(finite.max())}" if finite.size else "nothing finite"
     return f"{name} {held}" + (f" and {int(bad.sum())} not finite" if bad.any() else "")
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import get_args
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -14,13 +15,21 @@ from gdlab.errors import ArgumentError, SessionError
 from gdlab.feeds import Feed, make_feed, random_batch
 from gdlab.op import Array
 from gdlab.plan.dispatch import Dispatch
+from gdlab.session import Session
 from gdlab.session.tensors import read_output
 from gdlab.stepping import LARGEST_OPENING, Earlier, Event, NanWatch, State, Stepping
 from gdlab.until import Break, Watched
 
-__all__ = ["Event", "Feed", "NanWatch", "Runner", "State", "make_feed", "random_batch"]
+__all__ = ["Event", "Feed", "NanWatch", "Runner", "State", "make_feed", "random_batch", "runner_of"]
 
 _MOST_EARLIER = 4
+_runners: WeakValueDictionary[int, Runner] = WeakValueDictionary()  # by the id of their session
+
+
+def runner_of(session: Session) -> Runner:
+    """What steps a session: the runner that it has, else a new one. Two would count past each other."""
+    known = _runners.get(id(session))
+    return known if known is not None and known.session is session else Runner(session)
 
 
 class Runner(Stepping):
@@ -37,6 +46,10 @@ class Runner(Stepping):
     A step may be made dispatch by dispatch: the last one that has run is the current one. Step and Run finish the step
     under way first; it is one of those that they were asked for.
     """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        _runners[id(session)] = self
 
     # -- commands, from any thread -------------------------------------------------------------------------------------
     def start(self, steps: int, feed: Feed | None = None) -> Future[None]:

@@ -3,7 +3,7 @@
 study = Study(graph, train=True, name="mlp")
 print(study.summary()); print(study.report); print(study.check())
 study.run(100, feed=batches, adam=1e-3, init=0)
-plain = study.variant("plain", disable=["Silu+Mul→SwiGLU"]); print(study.compare())
+print(study.check_gradient("h"))
 """
 
 from __future__ import annotations
@@ -19,25 +19,39 @@ from gdlab.debugging import Debugging
 from gdlab.device.base import Device
 from gdlab.errors import AutodiffError, GraphError, SessionError, unknown_name
 from gdlab.feeds import make_feed, random_batch
+from gdlab.gradcheck import GradientCheck, check_node
 from gdlab.graph import UPWARD, Graph, Value
 from gdlab.nodevalues import NodeValues, node_values
-from gdlab.op import Safety
+from gdlab.op import Phase, Safety
 from gdlab.parity import Check, check_study
 from gdlab.plan import compile
 from gdlab.plan.plan import ExecutionPlan, Missed
-from gdlab.plan.target import Target
+from gdlab.plan.target import CompileOptions, Target
 from gdlab.rewrite import OptimizeReport, optimize
+from gdlab.rewrite.history import RECORDED
 from gdlab.runner import Runner
-from gdlab.session import DeviceLike, Session, initial_values, lanes_of, nodes_of, open_session, resolve_device
+from gdlab.session import (
+    DeviceLike,
+    Session,
+    SessionProfile,
+    initial_values,
+    lanes_of,
+    nodes_of,
+    open_session,
+    resolve_device,
+)
+from gdlab.variants import StepTime, Variants, size_words
 
-_MOST_VARIANTS = 6
+_DEFAULT = CompileOptions()
 
 
-class Study(Debugging):
+class Study(Variants, Debugging):
     """One written graph: `.graph .optimized .report .derivative .final .plan .session .runner .doc`, each made once.
 
     `train=True`: output 0 is the loss and the training pipeline is used; else the study is for inference. `disable`,
-    `only`, `enable` and `allow` are those of `optimize`. The study owns its session and closes it in `close`.
+    `only`, `enable` and `allow` are those of `optimize`, `compile` those of its plan. `egraph`:
+    whether the reports tell how the e-graph grew (None: of graphs of up to 300 nodes). The study owns its session and
+    closes it in `close`.
     """
 
     def __init__(
@@ -51,6 +65,8 @@ class Study(Debugging):
         only: tuple[str, ...] = (),
         enable: tuple[str, ...] = (),
         allow: Safety = "rounding",
+        compile: CompileOptions = _DEFAULT,
+        egraph: bool | None = None,
         source: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(graph, Graph):
@@ -64,7 +80,11 @@ class Study(Debugging):
         named = {"disable": disable, "only": only, "enable": enable}
         self.options: dict[str, Any] = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in named.items()}
         self.options["allow"] = allow
+        self.compile = compile
+        self.egraph = egraph
         self.variants: dict[str, Study] = {}
+        self.step_time: StepTime | None = None  # of `measure`
+        self.made_of: tuple[Any, ...] = ()  # a variant's rules
         self.weights: Mapping[str, Any] = {}  # what its sessions begin with, where a file brought values along
         self.numbers: NodeValues | None = None
         self.source = dict(source or {})  # file name of the cell -> its text
@@ -77,7 +97,8 @@ class Study(Debugging):
     # -- stages --------------------------------------------------------------------------------------------------------
     @cached_property
     def _forward(self) -> tuple[Graph, OptimizeReport]:
-        return optimize(self.graph, phase="forward" if self.train else "inference", **self.options)
+        phase: Phase = "forward" if self.train else "inference"
+        return optimize(self.graph, phase=phase, history=self._watched(self.graph), **self.options)
 
     @cached_property
     def _derivative(self) -> tuple[Graph, AutodiffReport]:
@@ -86,7 +107,11 @@ class Study(Debugging):
 
     @cached_property
     def _final(self) -> tuple[Graph, OptimizeReport]:
-        return optimize(self.derivative, phase="full", **self.options)
+        return optimize(self.derivative, phase="full", history=self._watched(self.derivative), **self.options)
+
+    def _watched(self, graph: Graph) -> bool:
+        """Whether the report is to tell how the e-graph grew."""
+        return len(graph) <= RECORDED if self.egraph is None else self.egraph
 
     @property
     def optimized(self) -> Graph:
@@ -143,9 +168,9 @@ class Study(Debugging):
     def plan_for(self, target: Target) -> ExecutionPlan:
         """The execution plan on another device's target; nothing of it is kept."""
         if not self.train:
-            return compile(to_read(self.final), mode="inference", target=target)
+            return compile(to_read(self.final), mode="inference", options=self.compile, target=target)
         lanes = lanes_of(self.final, self.autodiff, self.final_report)
-        return compile(self.final, mode="training", lanes=lanes, target=target)
+        return compile(self.final, mode="training", lanes=lanes, options=self.compile, target=target)
 
     @property
     def missed(self) -> tuple[Missed, ...]:
@@ -248,6 +273,14 @@ class Study(Debugging):
         """`reset`, then the same number of steps again; with the same feed and update rule the losses are the same."""
         self.runner.wait(self.runner.replay())
 
+    def trace(self, samples: int = 3) -> SessionProfile:
+        """Time every dispatch over a few real steps, against what the roofline predicts; the document has the times."""
+        self.check_ready()
+        self.runner.refuse_while_running("a trace")
+        profile = self.session.capture_profile(samples)
+        self.rev += 1
+        return profile
+
     def close(self) -> None:
         """Close the session; the study's graphs, reports and plan stay readable."""
         if self._runner is not None:
@@ -293,42 +326,11 @@ class Study(Debugging):
         graph, each device and, for gradients, differences. The study's own session is not touched."""
         return check_study(self, self.feeds(feed), tuple(devices))
 
-    def variant(
-        self,
-        name: str = "",
-        *,
-        disable: Iterable[str] = (),
-        only: Iterable[str] = (),
-        enable: Iterable[str] = (),
-        allow: Safety = "rounding",
-        device: DeviceLike = None,
-    ) -> Study:
-        """The same graph under other rules, or for another device, as a study of its own; this one shows it beside its
-        own result. At most 6 are kept in `.variants`: the oldest goes."""
-        options = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in
-                   {"disable": disable, "only": only, "enable": enable}.items()}  # fmt: skip
-        name = name or _variant_name({**options, "allow": allow}, device)
-        where = self._device if device is None else device
-        made = Study(self.graph, train=self.train, device=where, name=name, source=self.source, allow=allow, **options)
-        made.weights = self.weights
-        _ = made.plan  # what is wrong with the options is said before anything is kept
-        self.variants.pop(name, None)
-        self.variants[name] = made
-        while len(self.variants) > _MOST_VARIANTS:
-            del self.variants[next(iter(self.variants))]
-        self.rev += 1
-        return made
-
-    def compare(self) -> str:
-        """This study and its variants, one row each: nodes, rewrites, dispatches, groups, bytes moved, planned peak."""
-        head = ("", "nodes", "rewrites", "dispatches", "groups", "bytes moved", "peak")
-        rows = [head, *(_figures(s) for s in (self, *self.variants.values()))]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        sides = [str.ljust, *[str.rjust] * (len(head) - 1)]
-        return "\n".join(
-            "  ".join(side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)).rstrip()
-            for row in rows
-        )
+    def check_gradient(self, node: Any, *, optimized: bool = False) -> GradientCheck:
+        """Whether the gradient rule of one op (a node by name, id or Value, of the graph as written, or `optimized`) is
+        its slope: against central differences in float64 on values that its operands have in `feeds()`; and how large
+        the gradient of the loss is that arrives at it."""
+        return check_node(self, node, optimized)
 
     # -- telling -------------------------------------------------------------------------------------------------------
     def summary(self) -> str:
@@ -342,7 +344,7 @@ class Study(Debugging):
             before, rewrites = len(self.derivative), rewrites + sum(n for _, n in self.final_report.rules_fired)
         text += f"; {'train' if self.train else 'inference'}: {_count(before, 'node')} -> {len(self.final)}, "
         text += f"{_count(rewrites, 'rewrite')}; plan: {_count(len(self.plan.dispatches), 'dispatch', 'es')}, "
-        return text + f"{_count(len(self.plan.groups), 'group')}, {_size(self.plan.memory.physical_bytes)}"
+        return text + f"{_count(len(self.plan.groups), 'group')}, {size_words(self.plan.memory.physical_bytes)}"
 
     @property
     def doc(self) -> Any:
@@ -375,26 +377,5 @@ class Study(Debugging):
             raise AutodiffError(f"graph {self.name}", what, "a study for inference", wanted)
 
 
-def _variant_name(options: Mapping[str, Any], device: DeviceLike) -> str:
-    """What is different, in words: `no Silu+Mul→SwiGLU`, `only F`, `allow approx`, `cpu`."""
-    words = {"disable": "no", "only": "only", "enable": "enable"}
-    parts = [f"{word} {', '.join(options[key])}" for key, word in words.items() if options[key]]
-    parts += [f"allow {options['allow']}"] if options["allow"] != "rounding" else []
-    parts += [str(device)] if isinstance(device, str) else []
-    return "; ".join(parts) or "as it is"
-
-
-def _figures(study: Study) -> tuple[str, ...]:
-    plan = study.plan
-    rewrites = sum(n for report in study.reports for _, n in report.rules_fired)
-    moved = sum(d.bytes_read + d.bytes_written for d in plan.dispatches)
-    counts = len(study.final), rewrites, len(plan.dispatches), len(plan.groups)
-    return study.name, *(f"{n:,}" for n in counts), _size(moved), _size(plan.memory.physical_bytes)
-
-
 def _count(n: int, word: str, plural: str = "s") -> str:
     return f"{n:,} {word}{plural if n != 1 else ''}"
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} KB"

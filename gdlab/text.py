@@ -1,5 +1,5 @@
 """One text form of a graph: `str(graph)` for people, `graph.text()` in full, and `parse(text)` that reads it back;
-`to_python(graph)` is a `%%graph` cell that builds it.
+`to_python(graph)` is Python that builds it, `to_cell` a whole `%%graph` cell.
 
     %0 = input("x") : f32[4, 784]
     %1 "fc1" = relu(%0) : f32[4, 784]
@@ -22,7 +22,7 @@ from gdlab.graph import UPWARD, Attr, ConstantData, Graph, Node
 from gdlab.op import REGISTRY, Leaf
 from gdlab.types import DType, TensorType
 
-__all__ = ["attrs_text", "parse", "to_python"]
+__all__ = ["attrs_text", "parse", "to_cell", "to_python"]
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _LINE = re.compile(rf"%(\d+)(?: ({_STRING}))? = (\w+)\((.*)\) : (\w+\[[\d, ]+\])")
@@ -150,6 +150,12 @@ def to_python(graph: Graph) -> str:
     if graph.num_param_grad_outputs:
         raise GraphError("to_python", "graph", "one with gradients", "a graph as it is written")
     return _Python(graph).text()
+
+
+def to_cell(graph: Graph, name: str = "", train: bool = False) -> str:
+    """A whole `%%graph` cell that builds the same graph under a name; `GraphError` as for `to_python`."""
+    named = name if name.isidentifier() and not keyword.iskeyword(name) else ""
+    return " ".join(filter(None, ["%%graph", named, "--train" if train else ""])) + "\n" + to_python(graph)
 
 
 class _Python:

@@ -34,6 +34,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator
 REPO = Path(__file__).parent.parent
 SHOTS = REPO / "build" / "shots"
 App = Literal["jupyterlab", "notebook"]
+JUPYTER = os.environ.get("GDLAB_JUPYTER", sys.executable)  # the Python that serves: `make lab44` names another
 
 CHROMIUM_FLAGS = (
     "--no-sandbox --disable-dev-shm-usage --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -65,10 +66,10 @@ def free_port() -> int:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Everything that Jupyter keeps goes below `home`; the kernel is this Python."""
+    """Everything that Jupyter keeps goes below `home`; the kernel is the Python that serves."""
     folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
     lab = ("JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    path = os.pathsep.join((str(Path(JUPYTER).parent), os.environ["PATH"]))
     own = {name: str(home / name.lower()) for name in (*folders, *lab)}
     return {**os.environ, **own, "HOME": str(home), "PATH": path}
 
@@ -105,7 +106,7 @@ def serving(app: App, home: Path) -> Iterator[Server]:
         f"--no-browser --allow-root --port={urlsplit(server.url).port} --ServerApp.port_retries=0 --log-level=WARN "
         f"--IdentityProvider.token= --ServerApp.disable_check_xsrf=True --{exposed}.expose_app_in_browser=True"
     ).split()
-    command = [sys.executable, "-m", app, *options, f"--ServerApp.root_dir={server.root}"]
+    command = [JUPYTER, "-m", app, *options, f"--ServerApp.root_dir={server.root}"]
     with server.log.open("wb") as log:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=server.root)
     try:
@@ -252,13 +253,24 @@ def cell(page: Page, index: int) -> Locator:
     return page.locator(".jp-Notebook .jp-Cell").nth(index)
 
 
+def bring(page: Page, index: int) -> Locator:
+    """Scroll to a cell that may not be drawn yet: a notebook draws those in sight (JupyterLab 4.4 hides the others)."""
+    page.evaluate("index => window.jupyterapp.shell.currentWidget.content.scrollToItem(index, 'start')", index)
+    found = cell(page, index)
+    found.wait_for()
+    return found
+
+
 def output(page: Page, index: int) -> Locator:
     return cell(page, index).locator(".jp-OutputArea-output")
 
 
 def start_cell(page: Page, index: int) -> None:
     """Run a cell as a person does, without waiting for its end."""
-    cell(page, index).locator(".cm-content").click()
+    editor = cell(page, index).locator(".cm-content")
+    if not editor.count():
+        bring(page, index)
+    editor.click()
     page.keyboard.press("Control+Enter")
 
 
@@ -272,6 +284,19 @@ def run_cell(page: Page, index: int) -> None:
         arg=[index, before],
     )
     wait_idle(page)
+
+
+def run_again(page: Page, index: int) -> None:
+    """Run a cell by the application's own command, which says itself when the cell has ended: counts may repeat."""
+    page.evaluate("index => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = index; }", index)
+    command(page, "notebook:run-cell")
+
+
+def restart_kernel(page: Page) -> None:
+    """Restart the kernel as a person does, through the menu and its question."""
+    page.evaluate("void window.jupyterapp.commands.execute('kernelmenu:restart')")
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    page.locator(".jp-Dialog").wait_for(state="detached")
 
 
 def execution_count(page: Page, index: int) -> int | None:

@@ -1,8 +1,9 @@
-"""Searches that page and Python must answer alike: `python tests/query_corpus.py FILE` writes document and answers."""
+"""Searches and paths that page and Python must find alike: `python tests/query_corpus.py FILE` writes the answers."""
 
 from __future__ import annotations
 
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from test_view_groups import network
 
 from gdlab.study import Study
 from gdlab.view.document import Document
+from gdlab.view.paths import told, ways
 from gdlab.view.query import search
 
 QUERIES = (
@@ -27,12 +29,32 @@ def document() -> Document:
     return Study(networks.mlp(), train=True, device="cpu", name="mlp").doc
 
 
+def wired(seed: int) -> list[list[int]]:
+    """The inputs of each node of a random graph; of the last one, so that there are more lengths than are wanted."""
+    some, count = random.Random(seed), 200 if seed == 60 else 2 + seed
+    most = 2 if seed == 60 else seed % 4
+    return [some.sample(range(max(0, i - 6), i), min(i, some.randrange(most and 1, most + 1))) for i in range(count)]
+
+
+def routes() -> list[dict[str, object]]:
+    """Graphs, two ends in each, and the ways between them."""
+    found: list[dict[str, object]] = []
+    for seed in range(61):
+        inputs = wired(seed)
+        ends = sorted((random.Random(seed).randrange(len(inputs) // 2), len(inputs) - 1), reverse=seed % 2 > 0)
+        answer = ways(inputs, *ends)
+        told_so = {"paths": answer.paths, "whole": answer.whole, "told": told(answer)}
+        found.append({"inputs": inputs, "ends": ends, **told_so})
+    return found
+
+
 def dump(path: str) -> None:
     """Write the document and the answer to every query."""
     doc = document()
     answers = {query: search(doc, query) for query in QUERIES}
     grouped = Study(network(12), train=True, device="cpu", name="blocks").doc
     found = {"doc": json.loads(doc.json()), "answers": answers, "groups": json.loads(grouped.json())}
+    found["routes"] = routes()
     Path(path).write_text(json.dumps(found), encoding="utf-8")
 
 

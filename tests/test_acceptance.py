@@ -52,7 +52,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
         "state.test.ts::history walks back and forward; a new selection forgets what lay ahead",
         "state.test.ts::what changes nothing gives the same state",
     ),
-    "N2": ("explore.test.ts::what is drawn is what a search through everything finds",),
+    "N2": ("explore.test.ts::what is drawn is what a search through everything finds, in the order of all",),
     "N3": (
         "keys.test.ts::keyboard walk: left goes through the inputs and right through the users, each once, in order, "
         "and round again",
@@ -78,6 +78,9 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "B4": (
         "bars::b4_at_200_percent_nothing_is_cut", "bars::b4_forced_colours_keep_outlines_and_letters",
         "look::forced_colours_show_what_is_selected_in_every_tab",
+        "reading::at_200_percent_every_word_of_every_tab_can_be_read",
+        "reading::letters_of_twice_the_size_have_room",
+        "reading::forced_colours_have_no_colour_of_ours_behind_words",
     ),
     "B5": ("notebooks::every_graph_cell_is_live_and_reads_without_scripts",),
     "B6": ("lit::b6_every_pane_lights_what_the_links_say", "lab::one_selection_lights_what_the_links_say"),
@@ -88,25 +91,40 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "B8": ("lab::buttons_while_a_cell_runs", "runner::a_thousand_commands_from_several_threads_lose_no_step"),
     "B9": (
         "hosts::b9_a_page_that_reloads_in_mid_run_says_so_and_is_live_again_after_it",
+        "hosts::b9_a_kernel_that_is_restarted_leaves_pictures_that_say_so",
         "hosts::b10_a_saved_notebook_is_interactive_without_its_kernel",
         "bars::when_the_kernel_is_gone_the_picture_stays_and_says_so",
         "host.test.ts::a kernel that ends says so at once, though it closes no comm; nothing listens to it any more",
     ),
     "B10": ("hosts::b10_a_saved_notebook_is_interactive_without_its_kernel",),
-    "B11": ("two_views::b11_two_views_share_the_selection_and_keep_their_zoom",),
+    "B11": (
+        "two_views::b11_two_views_share_the_selection_and_keep_their_zoom",
+        "hosts::two_tabs_on_one_notebook_show_one_session_and_one_selection",
+    ),
     "B12": ("bars::b12_the_audit_finds_nothing",),
     "B13": (
         "files::a_page_draws_from_disk_without_any_request", "files::a_page_allows_its_own_script_alone",
         "front::a_large_page_from_disk_lays_out_in_a_worker_and_asks_for_nothing",
     ),
-    "B14": ("hosts::b14_without_the_extension_views_are_live_and_completion_works", "magics::completion"),
+    "B14": (
+        "hosts::b14_without_the_extension_views_are_live_and_completion_works", "magics::completion",
+        "hosts::a_package_that_the_page_does_not_share_costs_one_feature_and_is_said",
+    ),
     "B15": (
         "lab::a_nan_lights_the_line_that_made_it", "inspection::what_is_injected_at_a_dispatch_is_reported_there",
         "widget::the_first_bad_dispatch_is_named",
     ),
     "B16": ("notebooks::every_graph_cell_is_live_and_reads_without_scripts",),
+    "B17": (
+        "bars::what_if_a_rule_were_off", "optimize_report::why_not_of_two_neighbours",
+        "compiler_views::other_options_make_a_variant_and_show_it", "compiler_views::nodes_in_an_answer_are_links",
+        "compiler_views::times_stand_beside_their_prediction",
+        "compiler_views::a_gradient_is_checked_against_differences",
+        "watches_lab::the_panel_watches_breaks_and_steps_by_dispatches",
+        "microscope_page::b17_numbers_histogram_and_heat_map_are_those_of_python",
+    ),
 }  # fmt: skip
-ROWS = [*(f"D{i}" for i in range(1, 11)), *(f"N{i}" for i in range(1, 6)), *(f"B{i}" for i in range(1, 17))]
+ROWS = [*(f"D{i}" for i in range(1, 11)), *(f"N{i}" for i in range(1, 6)), *(f"B{i}" for i in range(1, 18))]
 
 
 @cache

@@ -128,7 +128,7 @@ def test_bytes(shell: Any) -> None:
     assert "paused after 21 steps: non-finite loss nan at step 21" in text
     log = next(n.id for n in fragile.graph if n.op == "log")
     line = fragile.graph.source(log)[0].line
-    assert f", line {line} of <graph fragile" in text and "it read safe -0.4" in text
+    assert f", line {line} of <graph fragile" in text and "it read safe \N{MINUS SIGN}0.4" in text
     assert "step 22: " in text and "first: dispatch" in text
     assert "step 21 would not be finite\nweights finite: True" in text
     assert "ready after 100 steps; loss -" in text

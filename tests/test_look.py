@@ -58,18 +58,18 @@ def test_a_tick_says_where_the_same_rule_fired_and_only_a_limit_is_red(page: Pag
 
 @cache
 def wide() -> Any:
-    """Sixty products beside each other: many panes wide."""
+    """Two hundred products beside each other: many panes wide."""
     with Graph() as g:
         x = ops.input("x", (4, 8))
         total = x
-        for i in range(60):
+        for i in range(200):
             total = total + ops.tanh(x @ ops.parameter(f"w{i}", (8, 8)))
         g.set_outputs(ops.square(total).sum_all())
     return Study(g, train=True, device="cpu", name="wide").doc
 
 
 def test_the_zoom_has_a_state_that_can_be_read(page: Page) -> None:
-    """A picture that is several panes wide opens whole; `fit` goes to and fro; the wheel leaves both."""
+    """More than 500 boxes, several panes wide, open whole; `fit` goes to and fro; the wheel leaves both."""
     mount(page, right_to_left())
     assert page.locator('[data-pane="before"] .gd-camera').get_attribute("data-zoom") == "all", "it fits"
     mount(page, wide())
@@ -93,6 +93,7 @@ def test_the_names_of_lanes_stay_in_sight(page: Page) -> None:
     open_tab(page, "grad")
     camera = page.locator('[data-pane="lanes"] .gd-camera')
     names = camera.locator(".gd-lanenames span")
+    names.first.wait_for()  # a worker lays it out
     assert names.all_inner_texts() == ["forward ↓", "adjoint ↑"]
     assert camera.get_attribute("data-zoom") == "all" and names.first.bounding_box()["height"] > 12  # type: ignore[index]
     page.locator('[data-pane="lanes"] [data-command="zoom-fit"]').click()

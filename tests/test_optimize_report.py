@@ -99,6 +99,9 @@ def test_the_report_as_json_holds_everything() -> None:
     asked = {"program", "near", "asked"}  # what answers only when asked
     assert set(plain) >= {f.name for f in dataclasses.fields(report)} - asked | {"missed"}
     assert plain["origin"]["10"] == [16, 14, 15]
+    told = optimize(mlp_with_gate(), phase="forward", history=True)[1].to_json()["classes"]
+    swiglu = next(way for c in json.loads(json.dumps(told)) for way in c["ways"] if way["op"] == "swiglu")
+    assert swiglu["chosen"] and swiglu["more"] == 0 and swiglu["cost"] > 0
 
 
 def test_iterations_and_times_are_told() -> None:

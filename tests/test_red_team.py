@@ -127,7 +127,8 @@ def test_show_does_what_the_magic_does(shell: Any, tmp_path: Path) -> None:
         "import gdlab\ngdlab.show(mlp.graph, train=True, device='cpu', run=3, feed='random:1', init=0, sgd=0.1, "
         f"height=300, values=True, no='Silu+Mul→SwiGLU', save={str(tmp_path / 's.svg')!r})",
     )
-    assert error is None and len(out.outputs) == 1 and (tmp_path / "s.svg").exists()
+    assert error is None and (tmp_path / "s.svg").exists()
+    assert [each.update for each in out.outputs] == [False, True], "one output, shown anew when the run is over"
     study = shell.user_ns["mlp"]
     run(shell, "gdlab.show(mlp, run=2, feed='random:1', init=0, adam=0.1, quiet=True)")
     assert study.session.step_count == 2 and str(study.session.optimizer).startswith("Adam")

@@ -41,7 +41,7 @@ stepping
 runner
 init nn train data load models
 nodevalues
-parity study debugging
+parity study debugging microscope targets variants gradcheck
 view
 __init__
 jupyter

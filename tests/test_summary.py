@@ -91,7 +91,9 @@ def test_a_difference_is_told_in_float32_steps_with_its_place() -> None:
     assert str(difference(got, got, "cpu")) == "cpu: equal"
     got[0, 0] = np.nan
     assert difference(got, got, "cpu").unlike == 0
-    assert str(difference(got, want, "cpu")) == "cpu: 1 elements are not finite in one of the two alone"
+    odd = difference(got, want, "cpu")
+    assert odd.unlike == 1 and odd.at == (0, 0)
+    assert str(odd) == "cpu: 1 element is not finite in one of the two alone, first at [0, 0]: nan for −1"
 
 
 def test_sparklines() -> None:

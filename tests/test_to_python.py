@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import networks
 import numpy as np
 import pytest
@@ -9,11 +12,14 @@ import random_graphs
 
 import gdlab
 from gdlab import ops
+from gdlab.__main__ import main
+from gdlab.device.base import owner
 from gdlab.errors import GraphError
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import run_cell
+from gdlab.jupyter.widget import close_panel, panel_of
 from gdlab.study import Study
-from gdlab.text import to_python
+from gdlab.text import to_cell, to_python
 
 
 def again(graph: Graph) -> Graph:
@@ -75,3 +81,54 @@ def test_stored_weights_come_back_and_a_derivative_is_refused() -> None:
     study = Study(networks.mlp(batch=4), train=True, name="m")
     with pytest.raises(GraphError, match="to_python: graph: given one with gradients, wanted a graph as it is written"):
         to_python(study.derivative)
+
+
+# a whole cell --------------------------------------------------------------------------------------------------------
+def test_a_cell_says_its_name_and_what_it_is_for() -> None:
+    graph = networks.mlp(batch=4)
+    for name, train, head in (
+        ("mlp", True, "%%graph mlp --train"), ("mlp", False, "%%graph mlp"), ("my graph", False, "%%graph"),
+        ("class", True, "%%graph --train"), ("", False, "%%graph"),
+    ):  # fmt: skip
+        assert to_cell(graph, name, train).split("\n", 1) == [head, to_python(graph)]
+
+
+def asked(study: Study, stage: Any) -> dict[str, Any]:
+    """What the kernel answers a page that wants this stage as a cell."""
+    panel, replies = panel_of(study), list[dict[str, Any]]()
+    panel.widget.send = lambda content, buffers=None: replies.append(content)
+    panel.receive({"type": "command", "name": "cell", "args": {"stage": stage}, "req": 1})
+    owner().call(lambda: None)
+    (reply,) = [each for each in replies if each["type"] == "reply"]
+    return reply
+
+
+def test_the_kernel_writes_the_cell_of_a_stage() -> None:
+    study = Study(networks.mlp(batch=4), train=True, name="mlp", device="cpu")
+    study.variant("plain", disable=["MatMul+BiasAdd→FusedMatMulAdd"])
+    graphs = {"written": study.graph, "optimized": study.optimized, "variant:plain": study.variants["plain"].optimized}
+    for stage, graph in graphs.items():
+        head, _, body = asked(study, stage)["result"]["text"].partition("\n")
+        assert head == "%%graph mlp --train"
+        assert run_cell("mlp", head, body, {}, 1).graph.text() == graph.text()
+    for stage, said in (
+        ("final", "to_python: graph: given one with gradients, wanted a graph as it is written"),
+        ("derivative:written", "to_python: graph: given one with gradients, wanted a graph as it is written"),
+        ("nope", "cell: stage: given nope, wanted one of written, optimized, derivative, final"),
+        (3, "cell: stage: given 3, wanted a text"),
+    ):
+        reply = asked(study, stage)
+        assert not reply["ok"] and reply["error"]["message"].startswith(said)
+    close_panel(study)
+
+
+def test_the_command_line_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "net.py"
+    program.write_text(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import networks\n"
+        "net = networks.mlp(batch=4)\n"
+    )
+    wanted = Study(networks.mlp(batch=4), train=True, name="net", device="cpu")
+    for words, graph in (([], wanted.graph), (["--optimized"], wanted.optimized)):
+        assert main(["cell", str(program), "--train", *words]) == 0
+        assert capsys.readouterr().out == to_cell(graph, "net", True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from browser import Server, cell, command, open_notebook, run_cell
+from browser import Server, cell, command, open_notebook, run_again, run_cell
 from playwright.sync_api import Locator, Page
 from test_lab import NET, wait_steps
 
@@ -42,3 +42,19 @@ def test_b11_two_views_share_the_selection_and_keep_their_zoom(lab: Server, page
     second.locator('[data-command="step"]').first.click()
     wait_steps(page, 2, 5)
     assert second.locator('[data-value="step"]').inner_text().startswith("5")
+    replaced(page)
+
+
+def replaced(page: Page) -> None:
+    """The graph's cell is run again: views of the old graph keep it, say so, and lead to the new one."""
+    run_again(page, 1)
+    old = cell(page, 2).locator(".gdlab")
+    old.locator('[data-value="state"]', has_text="closed: replaced by a newer run").wait_for()
+    assert str(old.locator('[data-value="step"]').text_content()).startswith("5")
+    link = old.locator('[data-command="newer"]')
+    assert link.text_content() == "replaced by a newer run: show it"
+    link.click()
+    newer = cell(page, 1).locator(".gdlab")
+    page.wait_for_function("key => document.activeElement.dataset.study === key", arg=newer.get_attribute("data-study"))
+    assert newer.get_attribute("data-study") == link.get_attribute("data-newer") != old.get_attribute("data-study")
+    assert newer.locator('[data-command="newer"]').is_hidden()

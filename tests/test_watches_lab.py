@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from browser import Server, cell, open_notebook, output, run_cell, shot, theme
 from playwright.sync_api import Locator, Page
@@ -13,11 +14,23 @@ y = input("y", (16, 10))
 h = relu(bias_add(x @ parameter("w1", (24, 32)), parameter("b1", (32,))))
 z = bias_add(h @ parameter("w2", (32, 10)), parameter("b2", (10,)))
 cross_entropy_loss(z, y)"""
-ASK = """import json
-r = mlp.runner
+LOOK = """import json
+def look(name):
+    f = mlp.look(name, against="reference")
+    s = f.summary
+    figures = {n: getattr(s, n) for n in ("min", "max", "mean", "std", "l2")}
+    return {"figures": figures, "counts": [s.n, s.zero, s.nan, s.inf],
+            "rows": f.window.texts(), "difference": f"against {f.difference}"}
+"""
+ASK = (
+    LOOK
+    + """r = mlp.runner
 print(json.dumps({"watches": [[w.name, w.value, w.step] for w in r.lookout.watches.values()], "reason": r.reason,
  "hits": [b.hits for b in r.lookout.breaks.values()], "dispatch": r.dispatch, "step": mlp.session.step_count,
- "lit": sorted(mlp.doc.select(f"dispatch:{r.dispatch}")), "text": str(mlp.look("h", against="reference"))}))"""
+ "lit": sorted(mlp.doc.select(f"dispatch:{r.dispatch}")), "look": look("h")}))"""
+)
+
+ASK_W1 = LOOK + 'print(json.dumps({"look": look("interval:2")}))'
 
 
 def said(page: Page, index: int) -> dict[str, object]:
@@ -32,8 +45,43 @@ def enter(panel: Locator, text: str, name: str) -> None:
     panel.locator(f'[data-command="{name}"]').click()
 
 
+def look(page: Page, panel: Locator) -> None:
+    """B17: the microscope tells what Python tells, of a watched name and of what is selected, against the reference."""
+    panel.locator(".gd-watchlist li").first.locator("button", has_text="h").first.click()
+    glass = panel.locator(".gd-glass")
+    glass.get_by_label("compare with").select_option("reference")
+    glass.locator('[data-value="difference"]', has_text="against the reference").wait_for()
+    first = told(glass)
+    python = said(page, 2)["look"]
+    assert first == python
+    cell(page, 1).locator('[data-pane="arena"] [data-entity="interval:2"]').first.click()
+    panel.locator('[data-command="look"]').click()
+    glass.locator(".gd-glassname", has_text="w1").wait_for()
+    assert told(glass) == said(page, 3)["look"]
+    panel.locator(".gd-watchlist li").first.locator("button", has_text="h").first.click()
+    glass.locator(".gd-glassname", has_text="h").wait_for()
+    glass.scroll_into_view_if_needed()
+
+
+def told(glass: Locator) -> dict[str, object]:
+    """What the microscope shows, in the form in which Python says it."""
+    number = "e => Number(e.dataset.number)"
+    figures = {
+        n: glass.locator(f'[data-value="glass-{n}"]').evaluate(number) for n in ("min", "max", "mean", "std", "l2")
+    }
+    rows = glass.locator(".gd-window tr").evaluate_all(
+        "all => all.slice(1).map(r => [...r.cells].slice(1).map(c => c.innerText))"
+    )
+    counts = [
+        int(n.replace(",", ""))
+        for n in re.findall(r"[\d,]*\d", glass.locator('[data-value="glass-counts"]').inner_text())
+    ]
+    difference = glass.locator('[data-value="difference"]').inner_text().removesuffix("Show it").strip()
+    return {"figures": figures, "counts": counts, "rows": rows, "difference": difference}
+
+
 def test_the_panel_watches_breaks_and_steps_by_dispatches(lab: Server, page: Page) -> None:
-    open_notebook(page, lab, ["%load_ext gdlab", NET, ASK], "watches.ipynb")
+    open_notebook(page, lab, ["%load_ext gdlab", NET, ASK, ASK_W1], "watches.ipynb")
     for i in range(2):
         run_cell(page, i)
     panel = cell(page, 1).locator('[data-pane="session"]')
@@ -73,12 +121,7 @@ def test_the_panel_watches_breaks_and_steps_by_dispatches(lab: Server, page: Pag
     lit = plan.locator("[data-entity][data-lit]").evaluate_all("all => all.map(each => each.dataset.entity)")
     assert set(lit) <= set(python["lit"]) and "dispatch:1" in lit  # type: ignore[arg-type]
 
-    # The microscope says what Python says.
-    rows.first.locator("button", has_text="h").first.click()
-    glass = panel.locator(".gd-glass")
-    glass.wait_for()
-    glass.scroll_into_view_if_needed()
-    assert glass.inner_text().split() == str(python["text"]).split()
+    look(page, panel)
     page.evaluate("document.activeElement.blur()")
     shot(page, "watches-light")
     theme(page, "dark")

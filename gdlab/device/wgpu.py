@@ -10,6 +10,7 @@ import hashlib
 import os
 import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,12 @@ def adapters() -> list[DeviceInfo]:
     return []
 
 
+def listed() -> None:
+    """List the adapters once, on this thread, and keep nothing: library and drivers are loaded then."""
+    with contextlib.suppress(DeviceUnavailableError):
+        _adapters()
+
+
 def open(reason: str = "asked for") -> WgpuDevice:
     """The best adapter as a device, one per process; `DeviceUnavailableError` when none answers."""
     return owner().call(lambda: _open(reason))
@@ -87,9 +94,12 @@ def _open(reason: str) -> WgpuDevice:
     return WgpuDevice(gpu, reason)
 
 
+_listing = threading.Lock()  # one instance for all: the first list makes it
+
+
 def _adapters() -> list[Any]:
-    wgpu = _wgpu()
-    with _driver_environment():
+    with _listing, _driver_environment():
+        wgpu = _wgpu()
         found = [a for a in wgpu.gpu.enumerate_adapters_sync() if "GL" not in a.info["backend_type"]]
     return best_first(found)
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, get_args
 
-from gdlab.errors import ArgumentError, SessionError
+from gdlab.errors import ArgumentError, SessionError, unknown_name
+from gdlab.graph import Graph
+from gdlab.jupyter.messages import Looked
+from gdlab.op import Safety
+from gdlab.plan import CompileOptions
 from gdlab.study import Study
+from gdlab.text import to_cell
 
 _MAX_STEPS = 10**9
 
@@ -73,12 +79,25 @@ def _back(study: Study, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """A tensor under the microscope; with the difference to the reference where what the step began with is known."""
-    name = _text("value", args, "name")
+    """A tensor under the microscope: one of `name` (also an entity of the document), its `slice`, the window from `row`
+    and `col` on, compared `against` the reference, cpu or nothing; where none of it can be, `why` says so."""
+    name, against = _text("value", args, "name"), args.get("against", "reference")
+    row, col = (_index(args.get(what, 0), what) for what in ("row", "col"))
+    picked = args.get("slice", [])
+    if not isinstance(picked, list):
+        raise ArgumentError("value", "slice", repr(picked), "a list of ints ≥ 0")
+    plane = [_index(i, "slice") for i in picked]
     try:
-        return study.look(name, against="reference").to_json()
-    except SessionError:
-        return study.look(name).to_json()
+        found = study.look(name, row=row, col=col, slice=plane, against=against or None)
+    except SessionError as error:  # it may have a value, and nothing to compare it with
+        found = replace(study.look(name, row=row, col=col, slice=plane), why=str(error).removeprefix("look: "))
+    return asdict(Looked(**found.to_json()))
+
+
+def _index(given: Any, what: str) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        raise ArgumentError("value", what, repr(given), "an int ≥ 0")
+    return given
 
 
 def _why(study: Study, args: dict[str, Any]) -> dict[str, Any]:
@@ -93,17 +112,59 @@ def _why(study: Study, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optimize(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """A variant of the study without some rules, beside it in its document; the answer compares all variants."""
-    rules = args.get("disable")
-    if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
-        raise ArgumentError("optimize", "disable", repr(rules), "a list of rules")
-    return {"name": study.variant(disable=rules).name, "text": study.compare()}
+    """A variant of the study without some rules, with others, with other compile options, beside it in its document;
+    the answer compares all variants."""
+    rules: dict[str, Any] = {name: args.get(name, []) for name in ("disable", "enable")}
+    for name, given in rules.items():
+        if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):
+            raise ArgumentError("optimize", name, repr(given), "a list of rules")
+    allow = args.get("allow", "rounding")
+    if allow not in get_args(Safety):
+        raise ArgumentError("optimize", "allow", repr(allow), f"one of {', '.join(get_args(Safety))}")
+    switches = {name: args[key] for key, name in _SWITCHES.items() if key in args}
+    if not all(isinstance(on, bool) for on in switches.values()):
+        raise ArgumentError("optimize", "options", repr(switches), "fuse, alias and serial as true or false")
+    made = study.variant(**rules, allow=allow, compile=CompileOptions(**switches))
+    return {"name": made.name, "text": study.compare()}
+
+
+_SWITCHES = {"fuse": "fuse_dispatches", "alias": "alias", "serial": "serial"}
+
+
+def _measure(study: Study, args: dict[str, Any]) -> dict[str, Any]:
+    """Times a step of the study and of its variants, in sessions of their own."""
+    study.measure(_steps(args))
+    return {"text": study.compare()}
+
+
+def _trace(study: Study, args: dict[str, Any]) -> dict[str, Any]:
+    """Times every dispatch over a few real steps; the document has the figures from then on."""
+    return {"text": str(study.trace(_steps(args)))}
 
 
 def _check(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """Whether the optimizer or a device broke the model: the table, in words, and the entity to look at."""
+    """Whether the gradient rule of one node is its slope; without a node, whether the optimizer or a device broke the
+    model: the table, in words, and the entity to look at."""
+    if "node" in args:
+        return study.check_gradient(args["node"], optimized=args.get("stage") == "optimized").to_json()
     found = study.check()
     return {"ok": found.ok, "text": str(found), "about": found.about}
+
+
+def _cell(study: Study, args: dict[str, Any]) -> dict[str, Any]:
+    """A stage of the study as a `%%graph` cell that builds it; one with gradients is none that a cell could build."""
+    stages: dict[str, Callable[[], Graph]] = {
+        "written": lambda: study.graph,
+        "optimized": lambda: study.optimized,
+        "derivative": lambda: study.derivative,
+        "final": lambda: study.final,
+        "derivative:written": lambda: study.written_derivative[0],
+        **{f"variant:{name}": lambda each=each: each.optimized for name, each in study.variants.items()},  # type: ignore[misc]
+    }
+    stage = _text("cell", args, "stage")
+    if stage not in stages:
+        raise unknown_name("cell", "stage", stage, stages)
+    return {"text": to_cell(stages[stage](), study.name, study.train)}
 
 
 COMMANDS: dict[str, Callable[[Study, dict[str, Any]], dict[str, Any] | None]] = {
@@ -123,4 +184,7 @@ COMMANDS: dict[str, Callable[[Study, dict[str, Any]], dict[str, Any] | None]] = 
     "why": _why,
     "optimize": _optimize,
     "check": _check,
+    "measure": _measure,
+    "trace": _trace,
+    "cell": _cell,
 }

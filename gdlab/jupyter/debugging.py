@@ -54,7 +54,7 @@ class DebugMagics(Words):
 
     @magic_arguments()
     @name_option
-    @argument("tensor", help="a named node, a parameter, the gradient of one (w1.grad), or %%id")
+    @argument("tensor", help="a named node, a parameter, its gradient (w1.grad), %%id, or an entity (interval:4)")
     @argument("--at", metavar="ROW,COL", default="0,0", help="where the window of exact values begins (0,0)")
     @argument("--slice", metavar="I,J", default="", help="which slice of a tensor with more than two axes (zeros)")
     @argument("--against", choices=get_args(Against), help="the difference to the reference or the cpu device")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import gzip
 import itertools
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from IPython.display import display
@@ -15,9 +17,11 @@ from gdlab.graph import Graph
 from gdlab.jupyter.widget import panel_of
 from gdlab.study import Study
 from gdlab.view.doc import Document
+from gdlab.view.egraph import without_growth
 from gdlab.view.engines import laid_out
 from gdlab.view.picture import picture
 from gdlab.view.refused import refused_operands, refused_picture, refused_text
+from gdlab.view.tensors import without_values
 from gdlab.view.text import twin
 from gdlab.view.things import document_of, first_view
 
@@ -32,10 +36,30 @@ View = Mapping[str, Any]  # what a picture opens with: overlay, engine, depth, a
 
 def show_study(
     study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None, view: View | None = None
-) -> None:
-    """Display a study with these views open; live unless `static`."""
-    data, metadata = study_bundle(study, show, static=static, height=height, view=view)
-    display(data, metadata=metadata, raw=True)
+) -> Callable[[], None]:
+    """Display a study with these views open; live unless `static`. What comes back shows it anew in the same output: a
+    notebook that is saved after a run holds its losses then."""
+    make = partial(study_bundle, study, show, static=static, height=height, view=view)
+    data, metadata = make()
+    alone = not static and _stand_in(study.key, data["image/svg+xml"])
+    shown = display(data, metadata=metadata, raw=True, display_id=True)
+
+    def again() -> None:
+        if not alone:
+            data, metadata = make()
+            shown.update(data, metadata=metadata, raw=True)
+
+    return again
+
+
+def _stand_in(key: str, svg: str) -> bool:
+    """In marimo, which shows the widget of a bundle and nothing else: the picture beside it. The loader hides it when
+    the view draws; in an export, where no widget ever does, it stays. Whether this is marimo."""
+    marimo: Any = sys.modules.get("marimo")
+    if marimo is None or not marimo.running_in_notebook():
+        return False
+    marimo.output.append(marimo.Html(f'<div data-gdlab-static="{key}">{svg}</div>'))
+    return True
 
 
 def study_bundle(
@@ -94,6 +118,10 @@ def bundle(
     state = {**(document.data.get("view") or {}), **(view or {}), "show": list(show), "height": height}
     document = document.with_view(state)
     packed = pack(document)
+    for less in (without_growth, without_values):  # what is largest for what it tells goes first
+        if len(packed) > _MAX_PACKED_BYTES:
+            document = less(document)
+            packed = pack(document)
     study = document.data.get("study") or ""
     data: dict[str, Any] = {"image/svg+xml": picture(document, show[0]), "text/plain": _text(document, show)}
     if len(packed) <= _MAX_PACKED_BYTES:

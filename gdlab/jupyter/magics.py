@@ -7,6 +7,7 @@ from typing import Any
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from gdlab.graph import Graph
+from gdlab.jupyter import warming
 from gdlab.jupyter.complete import make_matcher
 from gdlab.jupyter.debugging import DebugMagics
 from gdlab.jupyter.display import rich
@@ -44,10 +45,12 @@ def load(shell: Any) -> None:
     graph.__func__.__doc__ = (graph.__doc__ or "").replace("  %graph [", "  %%graph [", 1)
     if shell.Completer is not None:
         shell.Completer.custom_matchers.append(make_matcher(shell, option_names()))
+    warming.begin()
 
 
 def unload(shell: Any) -> None:
     """Remove what `load` registered."""
+    warming.end()
     if shell.Completer is not None:
         matchers = shell.Completer.custom_matchers
         matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != "gdlab"]

@@ -10,7 +10,7 @@ PROTOCOL = 1
 State = Literal["none", "ready", "running", "paused", "failed", "closed"]
 CommandName = Literal[
     "open", "step", "run", "pause", "resume", "stop", "reset", "speed", "watch", "break", "clear", "back", "value",
-    "why", "optimize", "check",
+    "why", "optimize", "check", "measure", "trace", "cell",
 ]  # fmt: skip
 EventKind = Literal["nonfinite", "break", "pause", "error", "note"]
 
@@ -122,6 +122,85 @@ class BreakRow:
     id: int
     text: str
     hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many finite elements lie in each of 32 equal parts of low … high."""
+
+    low: float | str
+    high: float | str
+    counts: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Thumbnail:
+    """At most 64 × 64 bytes in base64, row by row: 0 … 254 between low and high, 255 where something is not finite."""
+
+    rows: int
+    cols: int
+    low: float
+    high: float
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorValue:
+    """A tensor as it was: what a document holds of it. `place` says when, `slice` which plane the thumbnail is of."""
+
+    name: str
+    about: str
+    type: str
+    shape: list[int]
+    step: int
+    dispatch: int
+    place: str
+    slice: list[int]
+    n: int
+    min: float | str
+    max: float | str
+    mean: float | str
+    std: float | str
+    l2: float | str
+    nan: int
+    inf: int
+    zero: int
+    histogram: Histogram
+    thumbnail: Thumbnail
+
+
+@dataclass(frozen=True, slots=True)
+class TensorWindow:
+    """Exact values, as texts, from (row, col) of the slice on."""
+
+    row: int
+    col: int
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDifference:
+    """How far a tensor is from the same by another executor, where most so, and that in words."""
+
+    to: str
+    error: float | str
+    ulp: float | str
+    at: list[int]
+    got: float | str
+    want: float | str
+    unlike: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Looked(TensorValue):
+    """The answer to `value`: `why` there is no difference, `read` bytes from the device, and all of it as `text`."""
+
+    window: TensorWindow
+    difference: TensorDifference | None
+    why: str
+    read: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def open_model(path: str | Path) -> Study:
 
 
 _LOOK = ("overlay", "engine", "depth", "around")
-_MADE = ("train", "no", "only", "enable", "allow", "device")  # of a graph that becomes a study
+_MADE = ("train", "egraph", "no", "only", "enable", "allow", "device")  # of a graph that becomes a study
 _RUN = ("feed", "sgd", "adam", "init", "until")
 _OPTIONS = ("show", "static", "height", "quiet", "save", "diff", "values", "plan", "run", *_LOOK, *_MADE, *_RUN)
 
@@ -149,14 +149,20 @@ def _show_study(study: Study, show: Sequence[str] | None, given: Mapping[str, An
         study.check_ready()
     if given.get("values") or given.get("overlay") in ("value", "gradient", "adjoint"):
         study.values(given.get("feed"))
-    view = opening(study.doc, **{name: given[name] for name in _LOOK if name in given})
+    look = {name: given[name] for name in _LOOK if name in given}
+    view = opening(study.doc, **look) if look else {}
     if given.get("values"):
         view = {"overlay": "value", **view}
+    again: Callable[[], None] | None = None
     if not given.get("quiet"):
         panes = show or (["opt"] if steps is None else ["session"])
-        show_study(study, panes, static=bool(given.get("static")), height=given.get("height"), view=view)
+        again = show_study(study, panes, static=bool(given.get("static")), height=given.get("height"), view=view)
     if steps is not None:
-        study.runner.run(steps)
+        try:
+            study.runner.run(steps)
+        finally:
+            if again is not None and steps:
+                again()
     if "save" in given:
         study.save(given["save"])
 

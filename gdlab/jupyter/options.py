@@ -18,7 +18,7 @@ from gdlab.rewrite import RULES
 from gdlab.view.engines import ENGINES
 from gdlab.view.values import OVERLAYS
 
-SHOW = ("graph", "opt", "diff", "rewrites", "grad", "plan", "arena", "kernels", "session", "text")
+SHOW = ("graph", "opt", "diff", "rewrites", "egraph", "grad", "plan", "arena", "kernels", "session", "text")
 DEVICES = ("auto", "wgpu", "cpu")
 _BRACES = re.compile(r"\{(\w+)\}")
 

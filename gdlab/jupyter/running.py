@@ -18,7 +18,7 @@ from gdlab.jupyter.options import (
     run_options,
     steps_option,
 )
-from gdlab.jupyter.widget import wake
+from gdlab.jupyter.widget import refresh, wake
 from gdlab.jupyter.words import Words, here, outcome
 from gdlab.runner import NanWatch
 from gdlab.study import Study
@@ -109,12 +109,12 @@ class RunMagics(Words):
     @no_var_expand
     @line_magic
     def graph_trace(self, line: str) -> None:
-        """Time every dispatch over a few real steps: a table, and with FILE a Chrome trace."""
+        """Time every dispatch over a few real steps, against what the roofline predicts: a table, and with FILE a
+        Chrome trace. The plan and its kernels show the times from then on."""
         args = parse_argstring(self.graph_trace, line, self.names)
         study = self.named(args.name)
-        self.call(study.check_ready)
-        self.call(lambda: study.runner.refuse_while_running("a trace"))
-        profile = self.call(lambda: study.session.capture_profile(args.samples))
+        profile = self.call(lambda: study.trace(args.samples))
+        refresh(study)
         print(profile)
         if args.file:
             print(f"wrote {self.call(lambda: profile.save(args.file, chrome=True))}")

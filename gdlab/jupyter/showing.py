@@ -26,7 +26,9 @@ from gdlab.jupyter.options import (
     run_options,
 )
 from gdlab.jupyter.words import Words
+from gdlab.plan import CompileOptions
 from gdlab.rewrite import OptimizeReport
+from gdlab.rewrite.history import RECORDED
 from gdlab.study import Study
 from gdlab.view.diff import diff_doc
 from gdlab.view.doctor import doctor_text
@@ -50,6 +52,7 @@ class ShowMagics(Words):
     @argument("--show", metavar="V", action="append", choices=SHOW, help=f"panes open at first: {' '.join(SHOW)} (opt)")
     @argument("-b", dest="show", action="append_const", const="opt", help="same as --show opt")
     @argument("--train", action="store_true", help="output 0 is the loss: the training pipeline")
+    @argument("--egraph", action="store_true", help=f"record how the e-graph grew (always up to {RECORDED} nodes)")
     @argument("--values", action="store_true", help="the numbers on every node, value and gradient (up to 60 nodes)")
     @argument("--plan", action="store_true", help="also compile")
     @argument("--run", metavar="N", type=count, help="open a session and run N steps")
@@ -73,12 +76,12 @@ class ShowMagics(Words):
         if args.diff is not None:
             raise UsageError("--diff: given a cell, wanted %graph NAME --diff OTHER")
         self.feed(args.feed)
-        options = self.rules(args)
+        options = self.rules(args) | _recording(args)
         study = self.guard(lambda: self._study(name, line, cell, args, options))
         try:
             self.prepare(study, args, args.run)
             self._numbers(study, args)
-            view = self.look(study.doc, args)
+            view = self.look(study, args)
         except BaseException:
             study.close()
             raise
@@ -111,11 +114,12 @@ class ShowMagics(Words):
             self.display_document(document, ["diff"], args)
             return
         if isinstance(thing, Graph):
-            options = self.rules(args) | {"train": args.train, "device": args.device or "auto"}
+            options = self.rules(args) | _recording(args) | {"train": args.train, "device": args.device or "auto"}
             study = self.guard(lambda: Study(thing, name=args.name, **options))
         elif isinstance(thing, Study):
             study = thing
-            if given := [f"--{o}" for o in ("train", "no", "only", "enable", "allow", "device") if getattr(args, o)]:
+            fixed = ("train", "egraph", "no", "only", "enable", "allow", "device")
+            if given := [f"--{o}" for o in fixed if getattr(args, o)]:
                 wanted = "a %%graph cell or a Graph: a study has its own"
                 raise UsageError(f"%graph {args.name}: given {given[0]}, wanted {wanted}")
         else:
@@ -160,6 +164,10 @@ class ShowMagics(Words):
     @name_option
     @as_option
     @rule_options
+    @argument("--no-fusion", action="store_true", help="compile every op as a dispatch of its own")
+    @argument("--no-alias", action="store_true", help="compile with memory of its own for every buffer")
+    @argument("--serial", action="store_true", help="compile with a barrier behind every dispatch")
+    @argument("--measure", metavar="N", type=int, help="time N steps of every variant, in sessions of their own")
     @look_options
     @output_options
     @no_var_expand
@@ -170,7 +178,10 @@ class ShowMagics(Words):
         study, options = self.named(args.name), self.rules(args)
         if args.bound:
             self.check_name("%graph_opt", args.bound)
-        variant = self.call(lambda: study.variant(args.bound or "", **options))
+        compile = CompileOptions(fuse_dispatches=not args.no_fusion, alias=not args.no_alias, serial=args.serial)
+        variant = self.call(lambda: study.variant(args.bound or "", compile=compile, **options))
+        if args.measure is not None:
+            self.call(lambda: study.measure(args.measure))
         if args.bound:
             self.bind(args.bound, variant)
         keys = [stage["key"] for stage in study.doc.data["stages"]]
@@ -231,12 +242,16 @@ class ShowMagics(Words):
     @name_option
     @argument("--feed", metavar="F", help="inputs to check with (those of the session, else random)")
     @argument("--device", choices=("wgpu", "cpu"), action="append", help="compare this device alone, repeatable")
+    @argument("--gradient", metavar="NODE", help="is the gradient rule of this node its slope? a name or id")
     @no_var_expand
     @line_magic
     def graph_check(self, line: str) -> None:
         """Did the optimizer or the GPU break my model? Reference, optimized, cpu and wgpu side by side."""
         args = parse_argstring(self.graph_check, line, self.names)
         study, feed = self.named(args.name), self.feed(args.feed)
+        if args.gradient is not None:
+            print(self.call(lambda: study.check_gradient(args.gradient)))
+            return
         print(self.call(lambda: study.check(feed, tuple(args.device or ("cpu", "wgpu")))))
 
     # -- files and facts -----------------------------------------------------------------------------------------------
@@ -263,6 +278,11 @@ class ShowMagics(Words):
 
 def _first_views(args: Namespace) -> list[str]:
     return ["opt"] if args.run is None else ["session"]
+
+
+def _recording(args: Namespace) -> dict[str, Any]:
+    """`--egraph`; without it the size of the graph decides."""
+    return {"egraph": True} if args.egraph else {}
 
 
 def _value_view(args: Namespace) -> dict[str, Any]:

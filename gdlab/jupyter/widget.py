@@ -13,7 +13,7 @@ import time
 import weakref
 from dataclasses import asdict, replace
 from importlib.resources import files
-from typing import Any
+from typing import Any, Protocol
 
 import anywidget
 import traitlets
@@ -64,6 +64,8 @@ class GraphWidget(anywidget.AnyWidget):
     state = traitlets.Unicode("none").tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
     selected: traitlets.List[str] = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    replaced = traitlets.Unicode("").tag(sync=True)  # the key of the study that has the name now
+    kept: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
 
 
 class Panel:
@@ -86,6 +88,9 @@ class Panel:
         self.widget.selected = self.selection.names
         self.selection.listeners.append(self._select)
         self.widget.observe(lambda change: self.selection.set(change["new"]), "selected")
+        self.widget.kept = self.selection.kept
+        self.selection.keepers.append(self._keep)
+        self.widget.observe(lambda change: self.selection.keep(change["new"]), "kept")
         _keep_subshell(self.widget)
         self.widget.on_msg(lambda _widget, content, _buffers: self.receive(content))
         _reporter.add(self)
@@ -177,7 +182,7 @@ class Panel:
 
     def send_doc(self) -> None:
         """The whole document."""
-        self._send(Doc(self.study.rev, packed(self.document.data)))
+        self._send(Doc(self.study.rev, packed(self.document.with_view(self.document.data["view"]).data)))
 
     def report(self, now: float) -> None:
         """Send what is new, within the limits of back-pressure; called by the reporter every 50 ms."""
@@ -248,14 +253,19 @@ class Panel:
     def _select(self, names: list[str]) -> None:
         self.widget.selected = names
 
-    def close(self) -> None:
-        """Tell the page the last state and close the model; idempotent."""
+    def _keep(self, kept: dict[str, Any]) -> None:
+        self.widget.kept = kept
+
+    def close(self, replaced: str = "") -> None:
+        """Tell the page the last state, and which study took the place if one did, and close the model; idempotent."""
         if not self.closed:
             with self.lock:
                 self.want_full, self.shown = True, True
             self.report(time.monotonic() + _RESEND_SECONDS)
             self.closed = True
             self.selection.listeners.remove(self._select)
+            self.selection.keepers.remove(self._keep)
+            self.widget.replaced = replaced
             self.widget.layout.close()  # a model of its own, which the widget does not close
             self.widget.close()
 
@@ -297,16 +307,30 @@ def _keep_subshell(widget: GraphWidget) -> None:
         comm._reply_subshell_for = lambda data, default: default
 
 
+class Reported(Protocol):
+    """What the reporter asks again and again to tell the page what is new."""
+
+    want_full: bool
+
+    @property
+    def idle(self) -> bool: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def report(self, now: float) -> None: ...
+
+
 # the reporter ---------------------------------------------------------------------------------------------------------
 class Reporter:
     """One thread that sends new figures of every open panel at most 20 times a second; it sleeps while all are idle."""
 
     def __init__(self) -> None:
-        self.panels: weakref.WeakSet[Panel] = weakref.WeakSet()
+        self.panels: weakref.WeakSet[Reported] = weakref.WeakSet()
         self.bell = threading.Event()
         self.thread: threading.Thread | None = None
 
-    def add(self, panel: Panel) -> None:
+    def add(self, panel: Reported) -> None:
         """Report `panel` from now on."""
         self.panels.add(panel)
         if self.thread is None or not self.thread.is_alive():
@@ -348,11 +372,24 @@ def panel_of(study: Study) -> Panel:
     return panel
 
 
-def close_panel(study: Study) -> None:
-    """Close the study's model in the page, where there is one."""
+def close_panel(study: Study, replaced: str = "") -> None:
+    """Close the study's model in the page, where there is one; `replaced`: the key of the study that came after it."""
     panel = _panels.pop(study, None)
     if panel is not None:
-        panel.close()
+        panel.close(replaced)
+
+
+def report_to(panel: Reported) -> None:
+    """Let the reporter ask `panel` from now on, and at once."""
+    _reporter.add(panel)
+    _reporter.wake()
+
+
+def refresh(study: Study) -> None:
+    """Tell the page what a cell has added to the study's document."""
+    panel = _panels.get(study)
+    if panel is not None:
+        panel.refresh()
 
 
 def wake() -> None:

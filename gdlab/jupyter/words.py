@@ -62,7 +62,7 @@ class Words(Magics):
         self.names[name] = thing
         if isinstance(old, Study) and old is not thing:
             old.close()
-            close_panel(old)
+            close_panel(old, thing.key if isinstance(thing, Study) else "")
 
     def feed(self, text: str | None) -> Any:
         """The feed that the option names: a variable of the notebook, or `random[:SEED]`."""
@@ -109,9 +109,10 @@ class Words(Magics):
         view: Mapping[str, Any] | None = None,
     ) -> None:
         """Show the study, make `steps` steps if given, and save what came of it."""
+        again: Callable[[], None] | None = None
         if not args.quiet:
-            state = {**self.look(study.doc, args), **(view or {})}
-            self.call(lambda: show_study(study, show, static=args.static, height=args.height, view=state))
+            state = {**self.look(study, args), **(view or {})}
+            again = self.call(lambda: show_study(study, show, static=args.static, height=args.height, view=state))
         if steps is not None:
             wake()
             try:
@@ -121,6 +122,8 @@ class Words(Magics):
                 raise
             finally:
                 wake()
+                if again is not None and steps:
+                    self.call(again)
             print(outcome(study))
         if args.save:
             self.call(lambda: study.save(args.save))
@@ -135,12 +138,12 @@ class Words(Magics):
         if args.save:
             self.call(lambda: document.save(args.save))
 
-    def look(self, document: Document, args: Namespace) -> dict[str, Any]:
-        """The view state that --overlay, --engine, --depth and --around ask for."""
+    def look(self, thing: Study | Document, args: Namespace) -> dict[str, Any]:
+        """The view state that --overlay, --engine, --depth and --around ask for. A study makes its document for it."""
         given = {name: getattr(args, name, None) for name in ("overlay", "engine", "depth", "around")}
         if not any(value is not None for value in given.values()):
             return {}
-        state: dict[str, Any] = self.call(lambda: opening(document, **given))
+        state: dict[str, Any] = self.call(lambda: opening(thing.doc if isinstance(thing, Study) else thing, **given))
         return state
 
     # errors

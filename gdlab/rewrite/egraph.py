@@ -245,11 +245,19 @@ class _Engines:
 _MODULE = "egglog.bindings"
 
 
-def _bindings() -> Any:
+_importing = threading.Lock()
+
+
+def bindings() -> Any:
     """egglog's compiled module alone: importing the package takes a second.
 
     Once per process, and under its own name, because initialising it a second time panics (egglog 14.0.0).
     """
+    with _importing:
+        return _bindings()
+
+
+def _bindings() -> Any:
     found = importlib.util.find_spec("egglog")
     if found is None or not found.submodule_search_locations:
         raise EngineFailure("egglog is not installed")
@@ -271,7 +279,7 @@ class _Engine:
     """One e-graph with schema and rules; every graph is loaded between a push and a pop. It waits pushed."""
 
     def __init__(self, program: Program, folder: str) -> None:
-        self.program, self.egg, self.folder = program, _bindings(), folder
+        self.program, self.egg, self.folder = program, bindings(), folder
         self.at, self.graph = self.egg.RustSpan("", 0, 0), self.egg.EGraph()
         self.graph.run_program(self.egg.Include(self.at, self._file("program.egg", program.text)))
         self.graph.run_program(self.egg.Push(1))
@@ -327,7 +335,7 @@ class _Engine:
         found.first_seen = [_one_iteration([row[j] for row in sizes]) for j in rules]
         found.last, classes = self._decode(frozen[-1])
         if history:
-            found.history = [self._decode(tables)[0] for tables in frozen]
+            found.history = [found.last if t is frozen[-1] else self._decode(t)[0] for t in frozen]
         self._count_classes(found, frozen[-len(found.iterations) :] if found.iterations else [], classes)
         return found
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from gdlab.rewrite.cycles import classes_below, cyclic_classes
 from gdlab.rewrite.starts import cheapest_trees
 
-__all__ = ["Choice", "Problem", "cyclic_classes", "extract"]
+__all__ = ["Choice", "Problem", "Search", "cyclic_classes", "extract"]
 
 PASSES = 6
 SMALL = 16  # classes with a choice, up to which the optimum is looked for by branch and bound …
@@ -53,7 +53,7 @@ class Choice:
 
 def extract(problem: Problem, component: Sequence[int], seconds: float | None = None) -> Choice:
     """The cheapest choice that local search finds; never worse than the start. `component`: see `cyclic_classes`."""
-    search = _Search(problem, component, seconds)
+    search = Search(problem, component, seconds)
     before = search.total
     moves = (search.prepare, search.switch, search.unblock, search.eliminate, search.adopt)
     quiet = [-1] * len(moves)  # how many changes there were when a move last found nothing to do
@@ -84,13 +84,31 @@ def branch_and_bound(problem: Problem, choice: Sequence[int], total: int) -> lis
     costs as much as the best so far. It gives up after `BRANCHES`.
     """
     start = [enodes[0] if enodes else -1 for enodes in problem.of_class]
-    limit = sum(problem.heavy[start[c]] for c in live_order(problem, start) or ())
+    order = live_order(problem, start) or ()
+    limit = sum(problem.heavy[start[c]] for c in order)
+    settled = bytearray(len(start))  # nothing below is to be chosen: decided at once, for all branches that follow
+    for c in order:
+        settled[c] = len(problem.of_class[c]) == 1 and all(settled[k] for k in problem.children[start[c]])
     least = [min((problem.cost[e] for e in enodes), default=0) for enodes in problem.of_class]
     roots = tuple(dict.fromkeys(problem.roots))
     best, branches = list(choice), 0
-    stack: list[tuple[dict[int, int], tuple[int, ...], int, int]] = [({}, roots, sum(least[c] for c in roots), 0)]
+    of_class, children = problem.of_class, problem.children
+    # what is pending stands among the decided as -1
+    stack = [(dict.fromkeys(roots, -1), [*roots], sum(least[c] for c in roots), 0)]
     while stack and branches < BRANCHES:
         decided, pending, bound, heavy = stack.pop()
+        bare = [c for c in pending if settled[c]]
+        pending = [c for c in pending if not settled[c]]
+        while bare or (pending and len(of_class[pending[-1]]) == 1):  # no choice, no branch: decided in place
+            c = bare.pop() if bare else pending.pop()
+            (e,) = of_class[c]
+            decided[c] = e
+            heavy += problem.heavy[e]
+            for k in children[e]:
+                if k not in decided:
+                    decided[k] = -1
+                    bound += least[k]
+                    (bare if settled[k] else pending).append(k)
         if bound >= total or heavy > limit:
             continue
         if not pending:
@@ -99,11 +117,12 @@ def branch_and_bound(problem: Problem, choice: Sequence[int], total: int) -> lis
                 best, total = found, bound
             continue
         c, rest = pending[-1], pending[:-1]
-        branches += len(problem.of_class[c]) > 1
-        for e in sorted(problem.of_class[c], key=lambda e: -problem.cost[e]):
-            fresh = tuple([k for k in problem.children[e] if k not in decided and k not in rest and k != c])
+        branches += len(of_class[c]) > 1
+        for e in sorted(of_class[c], key=lambda e: -problem.cost[e]):
+            fresh = [k for k in children[e] if k not in decided]
             more = problem.cost[e] - least[c] + sum([least[k] for k in fresh])
-            stack.append(({**decided, c: e}, rest + fresh, bound + more, heavy + problem.heavy[e]))
+            taken = {**decided, c: e, **dict.fromkeys(fresh, -1)}
+            stack.append((taken, rest + fresh, bound + more, heavy + problem.heavy[e]))
     return best
 
 
@@ -127,7 +146,7 @@ def live_order(problem: Problem, choice: Sequence[int]) -> tuple[int, ...] | Non
     return tuple(order)
 
 
-class _Search:
+class Search:
     """One choice under change: who is alive, how often it is read, what all of it costs."""
 
     def __init__(self, problem: Problem, component: Sequence[int], seconds: float | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gdlab.graph import AttrVar, ConstantData
@@ -11,7 +12,9 @@ from gdlab.rewrite.egraph import Snapshot
 from gdlab.rewrite.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.program import Interner, Signature
 
-__all__ = ["Delta", "NamedNode", "deltas", "replayed"]
+__all__ = ["RECORDED", "Delta", "NamedNode", "deltas", "rank", "renamed", "replayed", "sorted_operands"]
+
+RECORDED = 300  # nodes of a graph up to which a study has its e-graph's growth recorded by itself: at most 30 ms
 
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]  # op, operand classes, attribute numbers
 
@@ -68,7 +71,10 @@ def deltas(
     told: list[Delta] = []
     known: dict[NamedNode, None] = {}  # without labels
     count, shots = 0, [-1] * len(rules)
-    for shot in history:
+    for k, shot in enumerate(history):
+        if k and shot is history[k - 1]:  # nothing has changed
+            told.append(Delta((), ()))
+            continue
         kept = _kept_names(known, shot, numbers)
         names, count = _all_names(kept, shot, count)
         labels = _labels(shot, rules, numbers) if told else {}
@@ -76,15 +82,16 @@ def deltas(
         for key, c in sorted(_e_nodes(shot).items(), key=lambda item: _order(item[0], names)):
             children = tuple([names[k] for k in key[1]])
             attrs = tuple([numbers.values[i] for i in key[2]])
-            nodes.setdefault(NamedNode(names[c], key[0], _sorted(key[0], children), attrs), labels.get(key))
-        moved = {old: names[c] for old, c in kept.items()} if told else {}
-        before = [_renamed(node, moved) for node in known]
-        merged = tuple((new, old) for old, new in moved.items() if old != new)
-        fresh = [n for n in nodes if n not in set(before)] if told else list(nodes)
+            nodes.setdefault(NamedNode(names[c], key[0], sorted_operands(key[0], children), attrs), labels.get(key))
+        moved = {old: names[c] for old, c in kept.items() if old != names[c]} if told else {}
+        before = [renamed(node, moved) for node in known] if moved else list(known)
+        merged = tuple((new, old) for old, new in moved.items())
+        there = set(before)
+        fresh = [n for n in nodes if n not in there]
         added = tuple(NamedNode(n.cls, n.op, n.children, n.attrs, nodes[n]) for n in fresh)
         now = [len(rows) for rows in shot.fired] or [0] * len(rules)
         fired = tuple((r.label, a - max(b, 0)) for r, a, b in zip(rules, now, shots, strict=True) if a > max(b, 0))
-        told.append(Delta(added, merged, len(before) - len(set(before)), fired))
+        told.append(Delta(added, merged, len(before) - len(there), fired))
         known, shots = dict.fromkeys(nodes), now
     return tuple(told)
 
@@ -94,21 +101,25 @@ def replayed(told: Sequence[Delta], k: int) -> frozenset[NamedNode]:
     nodes: set[NamedNode] = set()
     for delta in told[: k + 1]:
         moved = {old: new for new, old in delta.merged}
-        nodes = {_renamed(n, moved) for n in nodes}
+        nodes = {renamed(n, moved) for n in nodes}
         nodes |= {NamedNode(n.cls, n.op, n.children, n.attrs) for n in delta.added}
     return frozenset(nodes)
 
 
-def _renamed(node: NamedNode, moved: Mapping[str, str]) -> NamedNode:
+def renamed(node: NamedNode, moved: Mapping[str, str]) -> NamedNode:
+    """An e-node without its label, some of its classes under other names."""
     children = tuple([moved.get(c, c) for c in node.children])
-    return NamedNode(moved.get(node.cls, node.cls), node.op, _sorted(node.op, children), node.attrs)
+    return NamedNode(moved.get(node.cls, node.cls), node.op, sorted_operands(node.op, children), node.attrs)
 
 
-def _sorted(op: str, children: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted(children, key=_rank)) if op in COMMUTATIVE else children
+def sorted_operands(op: str, children: tuple[str, ...]) -> tuple[str, ...]:
+    """Class names as e-nodes are compared: those of commutative ops in one order."""
+    return tuple(sorted(children, key=rank)) if op in COMMUTATIVE else children
 
 
-def _rank(name: str) -> tuple[int, int]:
+@lru_cache(maxsize=4096)
+def rank(name: str) -> tuple[int, int]:
+    """The order of class names: those of the graph first."""
     return (name[0] != "%"), int(name[1:])
 
 
@@ -122,7 +133,7 @@ def _e_nodes(shot: Snapshot) -> dict[Key, int]:
 
 def _order(key: Key, names: Mapping[int, str]) -> tuple[Any, ...]:
     """By op, operands (of commutative ops by name: class numbers are the engine's own) and attributes."""
-    ranks = [_rank(names[k]) for k in key[1]]
+    ranks = [rank(names[k]) for k in key[1]]
     return (key[0], tuple(sorted(ranks) if key[0] in COMMUTATIVE else ranks), key[2])
 
 
@@ -153,7 +164,7 @@ def _kept_names(known: Mapping[NamedNode, None], shot: Snapshot, numbers: Intern
 def _all_names(kept: Mapping[str, int], shot: Snapshot, count: int) -> tuple[dict[int, str], int]:
     """The name of every class, new ones numbered level by level, and how many numbers are given out."""
     names: dict[int, str] = {}
-    for name, c in sorted(kept.items(), key=lambda item: _rank(item[0])):
+    for name, c in sorted(kept.items(), key=lambda item: rank(item[0])):
         names.setdefault(c, name)
     waiting = {key: c for key, c in _e_nodes(shot).items() if c not in names}
     while waiting:

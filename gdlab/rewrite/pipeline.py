@@ -17,6 +17,7 @@ from gdlab.graph import Graph, no_collector
 from gdlab.op import ALL_PHASES, REGISTRY, Leaf, Phase, Safety
 from gdlab.rewrite import worklist
 from gdlab.rewrite.bench import Bench
+from gdlab.rewrite.classes import EClass, Priced, eclasses
 from gdlab.rewrite.egraph import Budget, EngineFailure, Saturation, saturate
 from gdlab.rewrite.explain import Explained, explain
 from gdlab.rewrite.extract import Choice, extract
@@ -152,6 +153,7 @@ class Searched:
     component: Sequence[int]
     prices: Prices
     given: dict[str, int]  # firings of the rules without a pattern
+    priced: Priced
     engine_seconds: float
     extract_seconds: float
 
@@ -181,6 +183,7 @@ def _optimize(
     near = [r for r in selection.table if r.near]
     found, rows, iterations = searched.saturation, searched.encoded.rows, len(searched.saturation.iterations)
     reason, detail = _stop(searched, selection)
+    told_deltas, at_end = _growth(searched, program, prepared, given, done.rep, order) if history else ((), ())
     report = OptimizeReport(
         phase=phase,
         engine=searched.engine,
@@ -201,7 +204,8 @@ def _optimize(
         iterations=tuple(Iteration(*i) for i in found.iterations),
         near=lambda: near_misses(seen, near, selection.off, early),
         sources={r.name: r.source for r in selection.table},
-        deltas=_deltas(searched, program) if history else (),
+        deltas=told_deltas,
+        classes=at_end,
         asked=Asked(result, order, selection.table, selection.off, early),
         program=partial(program_text, program, rows.texts or rows, None if found.stop == "saturated" else iterations),
     )
@@ -266,7 +270,7 @@ def _search(
     chosen = {c: keys[choice.enode[c]] for c in choice.live}
     carried_out = Counter(f.rule for f in distinct(f for f in classes.firings if f.rule < 0))
     return Searched(bench, found, used, failure, encoded, classes, choice, chosen, component, prices,
-                    {rule.name: carried_out[j] for j, rule in given.items()},
+                    {rule.name: carried_out[j] for j, rule in given.items()}, Priced(problem, keys, component, choice),
                     between - begin, time.perf_counter() - between)  # fmt: skip
 
 
@@ -286,9 +290,17 @@ def _saturated(
     return worklist.saturate(program, encoded.rows, budget, history=history), "fallback", failure
 
 
-def _deltas(searched: Searched, program: Program) -> tuple[Delta, ...]:
-    numbers = searched.encoded.numbers
-    return deltas(searched.saturation.history, program.rules, program.signatures, numbers)
+def _growth(
+    searched: Searched, program: Program, prepared: Prepared, given: Mapping[int, Rule], rep: Mapping[int, int],
+    order: Sequence[int],
+) -> tuple[tuple[Delta, ...], tuple[EClass, ...]]:  # fmt: skip
+    """The e-graph through time, and its classes at the end."""
+    numbers, classes = searched.encoded.numbers, searched.classes
+    told = deltas(searched.saturation.history, program.rules, program.signatures, numbers)
+    labels = {j: rule.label for j, rule in given.items()}
+    new = {id: i for i, id in enumerate(order)}
+    made = {c: new[id] for c, id in rep.items() if id in new}
+    return told, eclasses(told, classes, searched.priced, numbers, prepared.same, made, labels)
 
 
 def _folds(prepared: Prepared, classes: EClasses, folded: Mapping[int, Folded], encoded: Encoded) -> list[Firing]:

@@ -164,9 +164,12 @@ def _sides(rule: Rule) -> tuple[frozenset[Held], frozenset[Held]]:
 
 
 def _signature(name: str, inputs: int) -> Signature:
-    op = REGISTRY[name]
-    attrs = ("data",) if name == "constant" else tuple(sorted(p.name for p in op.attributes))
-    return Signature(name, inputs, attrs, op.variadic)
+    return Signature(name, inputs, attr_names(name), REGISTRY[name].variadic)
+
+
+def attr_names(name: str) -> tuple[str, ...]:
+    """The names of an op's attributes, in the order in which e-nodes hold them."""
+    return ("data",) if name == "constant" else tuple(sorted(p.name for p in REGISTRY[name].attributes))
 
 
 Stated = tuple[str, str, str, int]  # declaration, rule that reads its rows, name, columns of a row

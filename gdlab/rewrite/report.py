@@ -14,6 +14,7 @@ from gdlab.rewrite.pattern import Reason
 from gdlab.steps import Step
 
 if TYPE_CHECKING:
+    from gdlab.rewrite.classes import EClass
     from gdlab.rewrite.why import Answer, Asked
 
 __all__ = ["Derivation", "Iteration", "Missed", "OptimizeReport", "RuleStat"]
@@ -87,7 +88,8 @@ class OptimizeReport:
     `origin[new]` are the nodes a new node stands for: first the one that gave its name and source (itself, when it was
     kept), then what was merged or fused into it. `node_map[old]` is where a value lies now, None where it was fused
     away or dead. `steps` replay the whole (`gdlab.steps.replay`).
-    `deltas[k]` is what iteration k added to the e-graph (0: the graph itself), where `history` was asked for.
+    `deltas[k]` is what iteration k added to the e-graph (0: the graph itself), and `classes` is what it held at the end
+    with what was chosen, where `history` was asked for.
     The fields in `LATE` are worked out when one of them is first read, all at once.
     """
 
@@ -118,6 +120,7 @@ class OptimizeReport:
     sources: Mapping[str, tuple[str, int, str]] = field(default_factory=dict)
     phases: tuple[OptimizeReport, ...] = ()
     deltas: tuple[Delta, ...] = ()
+    classes: tuple[EClass, ...] = ()
     asked: Asked | None = field(default=None, repr=False, compare=False)
     program: Callable[[], str] = field(default=str, repr=False, compare=False)
     near: Callable[[], tuple[Missed, ...]] = field(default=tuple, repr=False, compare=False)
@@ -251,6 +254,7 @@ class OptimizeReport:
             "sources": {k: {"name": v[0], "line": v[1], "text": v[2]} for k, v in self.sources.items()},
             "phases": [p.to_json() for p in self.phases],
             "deltas": [d.to_json() for d in self.deltas],
+            "classes": [c.to_json() for c in self.classes],
         }
 
 

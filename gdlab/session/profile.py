@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.cost import Machine
 from gdlab.device.base import owner
 from gdlab.errors import ArgumentError
 from gdlab.plan.dispatch import Dispatch
+from gdlab.session.roof import machine_of, machine_words, predicted, verdict
 from gdlab.session.steps import Steps
 
 WINDOW = 2047  # dispatches that one set of 4096 stamps holds on every adapter
@@ -28,7 +30,8 @@ class Timings(list[Row]):
 
 @dataclass(frozen=True, slots=True)
 class DispatchProfile:
-    """One dispatch over all samples; seconds; `share` of the sum of all medians."""
+    """One dispatch over all samples; seconds; `share` of the sum of all medians; what the roofline `predicted`, and the
+    `verdict` in words: `memory-bound, 62 % of the roof`."""
 
     index: int
     phase: str
@@ -40,11 +43,14 @@ class DispatchProfile:
     p25: float
     p75: float
     share: float
+    predicted: float
+    verdict: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionProfile:
-    """Several timed steps. Times per dispatch are not those of a step: on a software adapter a stamp takes 12-70 µs."""
+    """Several timed steps. Times per dispatch are not those of a step: on a software adapter a stamp takes 12-70 µs.
+    `machine`: whose roofline the predictions are of."""
 
     device: str
     mode: str
@@ -53,6 +59,7 @@ class SessionProfile:
     passes: int
     physical_bytes: int
     reason: str
+    machine: str
     dispatches: tuple[DispatchProfile, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -86,12 +93,16 @@ class SessionProfile:
         lines = [f"{self.samples} samples on {self.device}: {len(self.dispatches)} dispatches"]
         lines += [self.reason] if self.reason else []
         for d in sorted(self.dispatches, key=lambda d: -d.median):
-            lines.append(f"  {d.index:>5}  {d.median * 1e6:>10.1f} µs  {d.share:>6.1%}  {d.phase:<8}  {d.label}")
+            told = f"{d.median * 1e6:>10.1f} µs  {d.share:>6.1%}  {d.predicted * 1e6:>9.1f} µs  {d.verdict:<34}"
+            lines.append(f"  {d.index:>5}  {told}  {d.phase:<8}  {d.label}")
+        lines += [f"  predicted by the roofline of {self.machine}"] if self.dispatches else []
         return "\n".join(lines)
 
 
 class Profiling(Steps):
-    """`set_profiling`, `gpu_timings`, `capture_profile`."""
+    """`set_profiling`, `gpu_timings`, `capture_profile`, `last_profile`."""
+
+    _profile: SessionProfile | None
 
     def set_profiling(self, on: bool) -> None:
         """Time every step from now on, dispatch by dispatch (off by default): by timestamps of the adapter, on cpu by
@@ -144,7 +155,15 @@ class Profiling(Steps):
         self._between_steps("capture_profile")
         if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 1:
             raise ArgumentError("capture_profile", "samples", repr(samples), "an int ≥ 1")
-        return owner().call(lambda: self._capture_now(int(samples)))
+        self._profile = owner().call(lambda: self._capture_now(int(samples)))
+        return self._profile
+
+    @property
+    def last_profile(self) -> SessionProfile | None:
+        """What `capture_profile` found last, of the dispatches that a step still has; else None."""
+        made = self._profile
+        labels = [d.label for d in (*self._plan.dispatches, *self._update.dispatches)]
+        return made if made is not None and [d.label for d in made.dispatches] == labels else None
 
     def _capture_now(self, samples: int) -> SessionProfile:
         dispatches = (*self._plan.dispatches, *self._update.dispatches)
@@ -160,19 +179,22 @@ class Profiling(Steps):
         finally:
             self._program.profile(None if self._profiling is None else self._timed_window or (0, WINDOW))
         plan = self._plan
-        rows = _rows(dispatches, seconds)
-        facts = len(plan.groups), plan.passes, plan.memory.physical_bytes
-        return SessionProfile(str(self._device.info), plan.mode, samples, *facts, reason, rows)
+        machine = machine_of(self._device)
+        rows = _rows(machine, dispatches, seconds)
+        facts = len(plan.groups), plan.passes, plan.memory.physical_bytes, reason, machine_words(machine)
+        return SessionProfile(str(self._device.info), plan.mode, samples, *facts, rows)
 
 
-def _rows(dispatches: Sequence[Dispatch], seconds: dict[int, list[float]]) -> tuple[DispatchProfile, ...]:
+def _rows(
+    machine: Machine, dispatches: Sequence[Dispatch], seconds: dict[int, list[float]]
+) -> tuple[DispatchProfile, ...]:
     quartiles = {i: np.percentile(times, (25, 50, 75)) for i, times in seconds.items()}
     total = float(sum(q[1] for q in quartiles.values())) or 1.0
     return tuple(
         DispatchProfile(
             i, dispatches[i].phase, dispatches[i].kernel, dispatches[i].label, dispatches[i].origin,
             dispatches[i].bytes_read + dispatches[i].bytes_written, float(mid), float(low), float(high),
-            float(mid) / total,
+            float(mid) / total, predicted(machine, dispatches[i]), verdict(machine, dispatches[i], float(mid)),
         )
         for i, (low, mid, high) in sorted(quartiles.items())
     )  # fmt: skip

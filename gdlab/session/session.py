@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gdlab.device.base import Device, Shared, owner
 from gdlab.errors import SessionError, UnknownNameError
+from gdlab.graph import UPWARD
 from gdlab.plan.plan import ExecutionPlan
 from gdlab.plan.update import Recipe, update_of
 from gdlab.session.checkpoint import Checkpoints
@@ -38,6 +39,10 @@ class Session(Values, Checkpoints, Inspection, Profiling, External):
         if not self._closed:
             self._closed = True
             owner().call(self._program.close)
+
+    def controls(self) -> Any:
+        """Classic ipywidgets for people who link traits: buttons, a slider, a label; traits `state`, `step`, `loss`."""
+        return UPWARD["controls"](self)
 
     def __enter__(self) -> Session:
         return self
@@ -83,7 +88,7 @@ def open_session(
     session._optimizer, session._update, session._state_buffers = Optimizer(), update_of(plan, Recipe()), ()
     session._multipliers, session._clip, session._accumulate, session._window = {}, None, 1, 0
     session._steps = session._adam_steps = 0
-    session._timed_window = session._profiling = session._numbers = session._way = None
+    session._timed_window = session._profiling = session._profile = session._numbers = session._way = None
     session._closed = False
     return session
 

@@ -10,7 +10,7 @@ import numpy as np
 from gdlab.device.base import Array
 from gdlab.errors import ArgumentError, unknown_name
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.plan import Place
+from gdlab.plan.plan import ExecutionPlan, Place
 from gdlab.session.session import Session
 from gdlab.session.state import _range
 from gdlab.types import Shape, TensorType
@@ -85,8 +85,27 @@ def _of_node(session: Session, where: str, name: str, id: int) -> Tensor:
     if buffer is None:
         wanted = "a tensor of its own: a session built with SessionConfig.debug() keeps every node"
         raise ArgumentError(where, "tensor", f"{name}, which went into {_why(session, id, at)}", wanted)
-    stays = buffer in plan.memory.pinned or plan.memory.slots[plan.memory.slot_of[buffer]].tenants[-1] == buffer
-    return Tensor(name, node.type, buffer, stays, id, node.op == "input")
+    return Tensor(name, node.type, buffer, _stays(plan, buffer), id, node.op == "input")
+
+
+def tensor_at(session: Session, where: str, buffer: int) -> Tensor:
+    """What lies in a buffer, by its number in the plan (behind those of the plan stand those of the update)."""
+    session._alive(where)
+    plan = session.plan()
+    buffers = (*plan.buffers, *session._state_buffers)
+    if not 0 <= buffer < len(buffers):
+        raise ArgumentError(where, "interval", str(buffer), f"0 … {len(buffers) - 1}: {len(buffers)} buffers")
+    b = buffers[buffer]
+    if b.kind == "parameter":
+        return find_tensor(session, where, b.name)
+    kept = b.kind in ("input", "derived", "constant", "state")
+    stays = kept or _stays(plan, buffer)
+    return Tensor(b.name or f"buffer {buffer}", TensorType(b.shape, b.dtype), buffer, stays, -1, kept)
+
+
+def _stays(plan: ExecutionPlan, buffer: int) -> bool:
+    """Whether nothing comes to lie there behind it."""
+    return buffer in plan.memory.pinned or plan.memory.slots[plan.memory.slot_of[buffer]].tenants[-1] == buffer
 
 
 def _why(session: Session, id: int, at: int | None) -> str:

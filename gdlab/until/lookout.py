@@ -106,6 +106,7 @@ class Lookout:
         self.breaks: dict[int, Break] = {}
         self.watches: dict[int, Watched] = {}
         self.until: StopTest | None = None
+        self.looked: dict[str, Any] = {}  # what was under the microscope last, by entity
         self._ids = 1
         self._kept: dict[str, list[tuple[int, int, Array]]] = {}
         self._due = 0.0
@@ -127,7 +128,7 @@ class Lookout:
             known = next((w for w in self.watches.values() if w.name == tensor.name), None)
             watched = known or Watched(self._next_id(), tensor)
             self.watches[watched.id] = watched
-            if not self.session.under_way and self._lies(tensor, self.session.step_count, -1):
+            if not self.session.under_way and self.lies(tensor, self.session.step_count, -1):
                 watched.take(self.session.step_count, read_tensor(self.session, tensor))
             made.append(watched)
         return made
@@ -153,6 +154,7 @@ class Lookout:
     def reset(self) -> None:
         """Forget every value; watches and breakpoints stay."""
         self._kept.clear()
+        self.looked.clear()
         for watched in list(self.watches.values()):
             watched.history.clear()
             watched.forget()
@@ -215,18 +217,21 @@ class Lookout:
 
     def newest(self, name: str, step: int, dispatch: int) -> Array:
         """The newest value of a tensor; `NoValue` where none was kept and none lies there."""
-        tensor = find_tensor(self.session, "read", name)
-        kept = self._kept.get(name, [])
+        return self.dated(find_tensor(self.session, "read", name), step, dispatch)[2]
+
+    def dated(self, tensor: Tensor, step: int, dispatch: int) -> tuple[int, int, Array]:
+        """The newest value of a tensor, with the step and the dispatch after which it was that; `NoValue` as above."""
+        kept = self._kept.get(tensor.name, [])
         if kept and kept[-1][0] == step:
-            return kept[-1][2]
-        if self._lies(tensor, step, dispatch):
-            return read_tensor(self.session, tensor)
+            return kept[-1]
+        if self.lies(tensor, step, dispatch):
+            return step, dispatch, read_tensor(self.session, tensor)
         if kept:
-            return kept[-1][2]
+            return kept[-1]
         raise NoValue
 
     # inside -----------------------------------------------------------------------------------------------------------
-    def _lies(self, tensor: Tensor, step: int, dispatch: int) -> bool:
+    def lies(self, tensor: Tensor, step: int, dispatch: int) -> bool:
         """Whether its memory holds it now."""
         if tensor.leaf:
             unset = {*self.session.unset_inputs, *self.session.unset_parameters}
@@ -295,7 +300,7 @@ class Lookout:
     def _sample(self, step: int) -> None:
         began = time.monotonic()
         for watched in list(self.watches.values()):
-            if self._lies(watched.tensor, step, -1):
+            if self.lies(watched.tensor, step, -1):
                 watched.take(step, read_tensor(self.session, watched.tensor))
         now = time.monotonic()
         self._due = now + max(_SAMPLE_SECONDS, _SHARE * (now - began))
@@ -314,4 +319,3 @@ def _by_dispatch(pairs: Iterable[tuple[int, Any]]) -> dict[int, list[Any]]:
     for k, thing in pairs:
         found.setdefault(k, []).append(thing)
     return found
-

@@ -17,6 +17,13 @@ def links(document: Document) -> Lines:
         yield f"{each['a']} – {each['b']}: {plural(len(each['out']['ids']), 'pair')}"
 
 
+def bookmarks(document: Document) -> Lines:
+    """What a person has kept to find it again: each bookmark, and its entities in words."""
+    for name, entities in document.bookmarks.items():
+        told = (f"{entity} {_TOLD[kind](document, *at)}" for entity in entities for kind, at in [parse_entity(entity)])
+        yield flat(f"bookmark {name!r}: {', '.join(told) or 'nothing that is in this document'}")
+
+
 def chain(document: Document, at: str) -> Lines:
     """What lights up with an entity, from the source to the WGSL, level by level."""
     lit = document.select(at)

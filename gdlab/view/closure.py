@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from gdlab.view.columns import Table
+from gdlab.view.growth import faults
 from gdlab.view.links import Levels
+from gdlab.view.tensors import value_faults
 
 Data = Mapping[str, Any]
 
@@ -153,4 +155,4 @@ def _tenants(data: Data) -> Iterator[str]:
             before = i if before < 0 or last[i] > last[before] else before
 
 
-_RULES = (_links, _dispatches, _nodes, _intervals, _kernels, _tenants)
+_RULES = (_links, _dispatches, _nodes, _intervals, _kernels, _tenants, faults, value_faults)

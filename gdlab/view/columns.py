@@ -15,8 +15,8 @@ TABLES: dict[str, Json] = {
     "lines": {"source": -1, "line": 0, "col": -1, "end_line": -1, "end_col": -1, "stack": []},
     "nodes": {
         "key": "", "hash": "", "op": "", "family": "", "name": "", "label": "", "type": -1, "inputs": [], "after": [],
-        "attrs": None, "lane": "forward", "twin": -1, "group": -1, "flags": [], "fate": None, "flops": 0, "bytes_moved": 0,
-        "cost_seconds": 0,
+        "attrs": None, "lane": "forward", "twin": -1, "group": -1, "flags": [], "fate": None, "flops": 0,
+        "bytes_moved": 0, "cost_seconds": 0,
     },
     "outputs": {"node": -1, "name": "", "kind": "user", "of": ""},
     "node_groups": {"key": "", "parent": -1, "label": "", "kind": "", "repeat": 1},
@@ -28,6 +28,11 @@ TABLES: dict[str, Json] = {
         "node": -1, "line": -1, "rule": "", "cotangents": [], "added": [], "accumulated": [], "residuals": None,
         "reason": "",
     },
+    "enodes": {
+        "class": "", "op": "", "family": "", "children": [], "attrs": None, "label": "", "cost": None, "more": None,
+        "chosen": 0,
+    },
+    "eclasses": {"name": "", "type": -1, "nodes": [], "made": -1},
     "kernels": {
         "key": "", "entry": "", "family": "", "wgsl": "", "workgroup_size": [], "constants": None, "bindings": None,
         "variant": "", "variant_reason": "", "boilerplate": None,
@@ -49,7 +54,7 @@ TABLES: dict[str, Json] = {
 def words(texts: Sequence[str]) -> Json:
     """A text column that repeats."""
     known = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    return {"words": list(known), "index": [known[text] for text in texts]}
+    return {"words": list(known), "index": list(map(known.__getitem__, texts))}
 
 
 def ragged(lists: Sequence[Sequence[int]]) -> Json:
@@ -59,8 +64,8 @@ def ragged(lists: Sequence[Sequence[int]]) -> Json:
 
 def ragged_words(lists: Sequence[Sequence[str]]) -> Json:
     """A column of text lists."""
-    known = {text: i for i, text in enumerate(dict.fromkeys(text for each in lists for text in each))}
-    return {**ragged([[known[text] for text in each] for each in lists]), "words": list(known)}
+    flat = words(list(chain.from_iterable(lists)))
+    return {"start": list(accumulate(map(len, lists), initial=0)), "ids": flat["index"], "words": flat["words"]}
 
 
 def sparse(values: Sequence[Any], absent: Any = None) -> Json:

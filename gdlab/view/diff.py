@@ -89,8 +89,20 @@ def _fields(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
 
 # matching ------------------------------------------------------------------------------------------------------------
 def _by_key(a: _Side, b: _Side) -> dict[int, int]:
+    """Equal keys; between two results for one graph (a variant) also what each has made for itself, by unique hash."""
     there = {node["key"]: y for y, node in enumerate(b.nodes)}
-    return {x: there[node["key"]] for x, node in enumerate(a.nodes) if node["key"] in there}
+    match = {x: there[node["key"]] for x, node in enumerate(a.nodes) if node["key"] in there}
+    parents = [side.document.stage(side.stage)["parent"] for side in (a, b)]
+    if parents[0] != parents[1] or parents[0] < 0:
+        return match
+    taken = set(match.values())
+    mine = _unique(a, [x for x in range(len(a.nodes)) if x not in match], _hash)
+    theirs = _unique(b, [y for y in range(len(b.nodes)) if y not in taken], _hash)
+    return dict(sorted({**match, **{x: theirs[key] for key, x in mine.items() if key in theirs}}.items()))
+
+
+def _hash(side: _Side, i: int) -> Hashable:
+    return side.nodes[i]["hash"]  # type: ignore[no-any-return]
 
 
 def _by_content(a: _Side, b: _Side) -> dict[int, int]:
@@ -99,7 +111,7 @@ def _by_content(a: _Side, b: _Side) -> dict[int, int]:
     taken: set[int] = set()
     lines = {id(side): _lines(side) for side in (a, b)}
     rules: tuple[Callable[[_Side, int], Hashable | None], ...] = (
-        lambda s, i: s.nodes[i]["hash"],
+        _hash,
         lambda s, i: (s.nodes[i]["name"], *s.own(i)[:2]) if s.nodes[i]["name"] else None,
         lambda s, i: (lines[id(s)][i], s.nodes[i]["op"]) if i in lines[id(s)] else None,
     )

@@ -25,6 +25,7 @@ from gdlab.view.closure import problems
 from gdlab.view.columns import Json
 from gdlab.view.dispatches import PlanSection, plan_section
 from gdlab.view.document import FORMAT, Document, document_id, load_doc, read_doc
+from gdlab.view.egraph import growth_json
 from gdlab.view.files import save
 from gdlab.view.groups import groups_of
 from gdlab.view.links import link
@@ -32,7 +33,9 @@ from gdlab.view.passes import Pairs, Trace
 from gdlab.view.selection import selection_of
 from gdlab.view.sources import Sources, function_source, sources_of
 from gdlab.view.stages import Role, Shared, Stage, carried_lanes, derivative_lanes, stage_json
-from gdlab.view.values import overlays_of
+from gdlab.view.times import times_json
+from gdlab.view.values import overlays_of, values_json
+from gdlab.view.whatif import variants_json
 
 __all__ = ["FORMAT", "Document", "graph_doc", "load_doc", "read_doc", "study_doc"]
 
@@ -54,9 +57,10 @@ def _study_doc(study: Study) -> Document:
     except GdlabError as error:  # what exists is shown, and what is missing is said
         draft.note(str(error), None if error.node is None else f"node:{len(draft.stages) - 1}.{error.node}")
     summary = study.summary() if draft.plan is not None else graph_summary(study.graph, study.name)
-    live = {"study": study.key, "rev": study.rev}
-    overlays = overlays_of(study, [stage.key for stage in draft.stages])
-    made = draft.document(summary, runs=_runs(study), extra=live, device=_device(study), overlays=overlays)
+    keys = [stage.key for stage in draft.stages]
+    live = {"study": study.key, "rev": study.rev, **variants_json(study, keys)}
+    overlays = overlays_of(study, keys)
+    made = draft.document(summary, runs=_runs(study, draft), extra=live, device=_device(study), overlays=overlays)
     document = Document(made.data, selection_of(study))
     failed = problems(document.data, own_links=True)
     return document.with_notes(f"this document breaks a rule of documents: {failed[0]}") if failed else document
@@ -152,6 +156,7 @@ class Draft:
             "steps": steps,
             "sources": passes.rule_sources(report),
             "seconds": report.egglog_time + report.extract_time,
+            **growth_json(report, self.shared),
         })  # fmt: skip
         role: Role = "final" if key == "final" else "optimized"
         self._stage(Stage(key, role, title, parent, graph, trace.keys, lane, twin, self.loss), trace, steps["count"])
@@ -274,25 +279,30 @@ def _device(study: Study) -> str:
         return str(error)
 
 
-def _runs(study: Study) -> list[Json]:
-    """The runs of the study's session that a reset ended, then the present one if it made a step."""
+def _runs(study: Study, draft: Draft) -> list[Json]:
+    """The runs of the study's session that a reset ended, then the present one if it made a step, or if it was looked
+    into."""
     if not study.has_session:
         return []
-    runner, now = study.runner, [run_json(study.session, study.runner, f"run{study.rev}")]
+    values, count = values_json(study)
+    if count > len(values):
+        draft.note(f"{len(values)} of {count} tensors that were watched or looked at are kept here: the newest")
+    runner, now = study.runner, [run_json(study.session, study.runner, f"run{study.rev}") | {"values": values}]
     runs = [_earlier_json(now[0], run, f"earlier{i}") for i, run in enumerate(runner.earlier)]
-    return runs + (now if study.session.step_count else [])
+    return runs + (now if study.session.step_count or values else [])
 
 
 def _earlier_json(now: Json, run: Earlier, key: str) -> Json:
     """A run that a reset ended: its losses, and the update rule as its `label`."""
     losses = decimated(run.losses, _MOST_EARLIER_LOSSES)
-    return now | {
+    return {name: value for name, value in now.items() if name != "dispatch_seconds"} | {
         "key": key,
         "label": run.options,
         "loss": [[step, passes.number(loss)] for step, loss in losses],
         "truncated": len(losses) < len(run.losses),
         "counters": dict.fromkeys(now["counters"], 0) | {"steps": run.losses[-1][0]},
         "events": [],
+        "values": [],
     }
 
 
@@ -312,10 +322,12 @@ def run_json(session: Session, runner: Runner, key: str) -> Json:
             name: getattr(traffic, name) for name in ("steps", "dispatches", "submissions", "bytes_up", "bytes_down")
         },
         "memory": {"text": str(memory), **asdict(memory)},
+        **times_json(session),
         "events": [
             {"step": e.step, "dispatch": e.dispatch, "kind": e.kind, "about": e.about, "text": e.text}
             for e in runner.events
         ],
+        "values": [],
     }
 
 

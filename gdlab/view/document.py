@@ -32,8 +32,9 @@ class Document:
 
     def __init__(self, data: Json, selection: Selection | None = None) -> None:
         self.data = data
-        first = (data.get("view") or {}).get("select") if selection is None else None
-        self._selection = selection or Selection([portable(data, first)] if isinstance(first, str) else ())
+        view = (data.get("view") or {}) if selection is None else {}
+        first = view.get("select")
+        self._selection = selection or Selection([portable(data, first)] if isinstance(first, str) else (), view)
         self._tables: dict[tuple[str, int | str], Table] = {}
 
     def __repr__(self) -> str:
@@ -118,14 +119,40 @@ class Document:
             self.select(entity)  # refuses what this document does not have
         self._selection.set(portable(self.data, entity) for entity in given)
 
+    @property
+    def bookmarks(self) -> dict[str, list[str]]:
+        """What was kept to be found again: names, and the entities of each. One set for a study and all its views, one
+        for each document alone; saved with it. Set it to a mapping."""
+        kept = self._selection.kept.get("bookmarks", ())
+        return {
+            each["name"]: [e for name in each["entities"] if (e := local(self.data, name)) is not None] for each in kept
+        }
+
+    @bookmarks.setter
+    def bookmarks(self, marks: Mapping[str, Any]) -> None:
+        known = {each["name"]: each["tab"] for each in self._selection.kept.get("bookmarks", ())}
+        made = []
+        for name, entities in marks.items():
+            given = [entities] if isinstance(entities, str) else list(entities)
+            for entity in given:
+                self.select(entity)
+            names = [portable(self.data, entity) for entity in given]
+            made.append({"name": str(name), "tab": known.get(str(name), "opt"), "entities": names})
+        self._selection.keep({**self._selection.kept, "bookmarks": made})
+
     def check(self) -> tuple[str, ...]:
         """What breaks the closure rules, each beginning with its entity; empty for a sound document."""
         return problems(self.data)
 
     # copies
+    def changed(self, **fields: Any) -> Document:
+        """The same document with other fields at its top level."""
+        return Document({**self.data, **fields}, self._selection)
+
     def with_view(self, view: Mapping[str, Any] | None) -> Document:
-        """The same document with another state of its views."""
-        return Document({**self.data, "view": None if view is None else dict(view)}, self._selection)
+        """The same document with another state of its views; what is kept stays."""
+        state = None if view is None else {**view, **self._selection.kept}
+        return Document({**self.data, "view": state}, self._selection)
 
     def with_notes(self, *texts: str) -> Document:
         """The same document with more warnings."""
@@ -135,6 +162,8 @@ class Document:
     def portable(self, timeless: bool = False) -> Document:
         """The document as a file holds it: no tie to a live study; `timeless`: measured times are 0."""
         data = {k: v for k, v in self.data.items() if k not in ("study", "rev")}
+        if self._selection.kept:
+            data["view"] = {**(data["view"] or {}), **self._selection.kept}
         return Document(_timeless(data) if timeless else data)
 
     def save(self, path: str | Path, timeless: bool = False) -> Path:
@@ -193,7 +222,11 @@ def _timeless(data: Json) -> Json:
         for stage in data["stages"]
     ]
     passes = [_without_times({**one, "steps": None}, drop=False) | {"steps": one["steps"]} for one in data["passes"]]
-    return {**data, "stages": stages, "passes": passes, "runs": _without_times(data["runs"], drop=False)}
+    runs = [{k: v for k, v in run.items() if k != "dispatch_seconds"} for run in data["runs"]]
+    timed: Json = {"runs": _without_times(runs, drop=False)}
+    if "variants" in data:
+        timed["variants"] = [{**row, "step_seconds": None} for row in data["variants"]]
+    return {**data, "stages": stages, "passes": passes, **timed}
 
 
 def _without_times(value: Any, drop: bool) -> Any:

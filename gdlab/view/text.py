@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from gdlab.errors import unknown_name
-from gdlab.view.chain import chain, links
+from gdlab.view.chain import bookmarks, chain, links
 from gdlab.view.diff import diff_text
 from gdlab.view.document import Document
 from gdlab.view.figures import flat
+from gdlab.view.textegraph import egraph
 from gdlab.view.textgraph import before_after, derivative, node_rows, rewrites, written
-from gdlab.view.textplan import DISPATCH_HEAD, arena, dispatch_rows, kernels, plan_table, session
+from gdlab.view.textplan import arena, dispatch_head, dispatch_rows, kernels, plan_table, session
 
 Lines = Iterator[str]
 
@@ -28,8 +29,8 @@ def twin(document: Document, view: str = "opt", at: str | None = None) -> str:
 
 def everything(document: Document) -> str:
     """All views, one after the other."""
-    parts = [str(document), ""]
-    for view in ("graph", "opt", "rewrites", "grad", "plan", "arena", "kernels", "session"):
+    parts = [str(document), *bookmarks(document), ""]
+    for view in ("graph", "opt", "rewrites", "egraph", "grad", "plan", "arena", "kernels", "session"):
         parts += [f"== {view} ==", twin(document, view)]
     return "\n".join(parts)
 
@@ -43,7 +44,7 @@ def markdown(document: Document) -> str:
             rows.append((node["entity"], node["op"], node["name"], node["type"], ", ".join(node["reads"])))
         parts += [f"## {_cell(stage['title'])}", "", *_table(head, rows), ""]
     if document.data["plan"]:
-        parts += ["## Plan", "", *_table(DISPATCH_HEAD, dispatch_rows(document)), ""]
+        parts += ["## Plan", "", *_table(dispatch_head(document), dispatch_rows(document)), ""]
     return "\n".join(parts)
 
 
@@ -75,6 +76,7 @@ VIEWS: dict[str, Callable[[Document], Lines]] = {
     "opt": before_after,
     "diff": diff_text,
     "rewrites": rewrites,
+    "egraph": egraph,
     "grad": derivative,
     "plan": plan_table,
     "arena": arena,

@@ -9,6 +9,7 @@ from typing import Any
 from gdlab.view.columns import Json
 from gdlab.view.document import Document
 from gdlab.view.figures import duration, grid, nbytes, plural, sig, whole
+from gdlab.view.whatif import comparison
 
 Lines = Iterator[str]
 
@@ -96,6 +97,7 @@ def before_after(document: Document) -> Lines:
         yield from _graph(document, s)
         yield ""
     yield from _reports(document)
+    yield from comparison(document)
     yield from notes(document)
 
 
@@ -141,6 +143,8 @@ def rewrites(document: Document) -> Lines:
         if one["role"] != "optimize":
             continue
         yield f"pass {p}: {plural(one['steps']['count'], 'step')}, {one['key']}"
+        if one.get("deltas") is not None:
+            yield f"  e-graph: {plural(len(one['deltas']) - 1, 'iteration')}; the view egraph tells how it grew"
         rows = []
         for s, step in enumerate(document.steps(p)):
             added = ", ".join(f"{n['key']} {n['op']}" for n in step["added"] or ())

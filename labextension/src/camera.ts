@@ -23,7 +23,6 @@ export class CameraGroup {
 
   add(camera: Camera): void {
     this.#cameras.add(camera);
-    this.refit();
   }
   remove(camera: Camera): void {
     this.#cameras.delete(camera);
@@ -37,10 +36,12 @@ export class CameraGroup {
   }
 
   refit(): void {
-    const shown = [...this.#cameras].filter(camera => camera.el.clientWidth > 0);
-    if (this.#wish === "free" || shown.length === 0) return;
-    const whole = shown.reduce((least, { el, width, height, head }) => Math.min(least, el.clientWidth / width, (TALLEST - head) / height), 1);
-    this.#wish ??= shown.some(({ el, width, picture }) => picture.culled && width > TOO_WIDE * el.clientWidth) ? "all" : "readable";
+    this.#cameras.forEach(camera => camera.measure());
+    const shown = [...this.#cameras].filter(camera => camera.across > 0);
+    if (shown.length === 0) return;
+    if (this.#wish === "free") return this.#set(this.zoom);
+    const whole = shown.reduce((least, { across, width, height, head }) => Math.min(least, across / width, (TALLEST - head) / height), 1);
+    this.#wish ??= shown.some(({ across, width, picture }) => picture.culled && width > TOO_WIDE * across) ? "all" : "readable";
     this.state = whole < FIT_AT_LEAST ? this.#wish : "all";
     this.#set(Math.max(this.state === "all" ? FARTHEST : FIT_AT_LEAST, whole));
     shown.forEach(camera => camera.center());
@@ -67,8 +68,12 @@ export class Camera {
   readonly #observer: ResizeObserver;
   /** Called when everything was fitted: what is lit is to be found again. */
   refound = () => {};
+  /** What of the frame shows the picture, in pixels; 0 where it is hidden. */
+  across = 0;
+  #down = 0;
   #scale = 1;
   #gesture: ReturnType<typeof setTimeout> | undefined;
+  #later = 0;
 
   constructor(
     readonly group: CameraGroup,
@@ -81,7 +86,7 @@ export class Camera {
     this.head = picture.lanes.length > 0 ? NAMES : 0;
     // The names of lanes stay at the top, readable at every scale.
     const names = picture.lanes.map(({ title, x }) => h("span", { style: `left:calc(${x}px*var(--gd-z))` }, title));
-    this.#world = div("gd-world", picture.svg);
+    this.#world = div("gd-world"); // the picture comes with its scale: texts are measured once
     this.#sizer = div("gd-sizer", this.head > 0 && div("gd-lanenames", names), this.#world);
     this.el = h("div", { class: "gd-camera gd-scroll", role: "application", "aria-roledescription": "computation graph", "aria-label": label }, this.#sizer);
     this.el.addEventListener("wheel", event => this.#onWheel(event), { passive: false });
@@ -99,20 +104,33 @@ export class Camera {
     this.#observer.disconnect();
     this.group.remove(this);
     clearTimeout(this.#gesture);
+    cancelAnimationFrame(this.#later);
+  }
+
+  /** It may stand in the page now, and be drawn. */
+  placed(): void {
+    if (this.el.isConnected) this.group.refit();
+  }
+
+  measure(): void {
+    this.across = this.el.clientWidth;
+    this.#down = this.el.clientHeight;
   }
 
   /** Draws at another scale; the point `at` of the frame, else its middle, stays where it is. */
-  apply(zoom: number, at = { x: this.el.clientWidth / 2, y: this.el.clientHeight / 2 }): void {
-    const { scrollLeft, scrollTop } = this.el,
+  apply(zoom: number, at = { x: this.across / 2, y: this.#down / 2 }): void {
+    const fresh = !this.#world.firstChild,
+      { scrollLeft, scrollTop } = fresh ? { scrollLeft: 0, scrollTop: 0 } : this.el,
       factor = zoom / this.#scale;
     this.#scale = zoom;
     this.#world.style.transform = zoom === 1 ? "" : `scale(${zoom})`;
     this.#sizer.style.setProperty("--gd-z", String(zoom));
     this.#sizer.style.width = `${this.width * zoom}px`;
     this.#sizer.style.height = `${this.head + this.height * zoom}px`;
-    if (factor !== 1) this.el.scrollTo((scrollLeft + at.x) * factor - at.x, (scrollTop + at.y - this.head) * factor - at.y + this.head);
+    if (fresh) this.#begin();
+    else if (factor !== 1) this.el.scrollTo((scrollLeft + at.x) * factor - at.x, (scrollTop + at.y - this.head) * factor - at.y + this.head);
+    if (!fresh) this.seen();
     // Above 60 boxes small scales drop text; below, everything is always drawn.
-    this.seen();
     this.el.dataset.zoom = this.group.state;
     this.el.dataset.detail = this.picture.boxes <= MANY || zoom >= 0.6 ? "full" : zoom >= 0.25 ? "op" : "shape";
   }
@@ -120,10 +138,29 @@ export class Camera {
   /** What part of the picture is in sight, in its own units. */
   get sight(): Rect {
     const { zoom } = this.group,
-      { scrollLeft, scrollTop, clientWidth, clientHeight } = this.el,
-      left = scrollLeft / zoom,
-      top = scrollTop / zoom;
-    return { left, top, right: left + (clientWidth || 1000) / zoom, bottom: top + ((clientHeight || TALLEST) - this.head) / zoom };
+      { scrollLeft, scrollTop } = this.el;
+    return this.#part(scrollLeft / zoom, scrollTop / zoom);
+  }
+
+  #part(left: number, top: number): Rect {
+    const { zoom } = this.group;
+    return { left, top, right: left + (this.across || 1000) / zoom, bottom: top + ((this.#down || TALLEST) - this.head) / zoom };
+  }
+
+  /** What is in sight comes at once, the rest of a picture in slices after it was painted. */
+  #begin(): void {
+    this.picture.look(this.#part(0, 0), this.group.zoom);
+    this.#world.append(this.picture.svg);
+    this.redrawn();
+    let painted = false;
+    const more = () => {
+      this.#later = requestAnimationFrame(() => {
+        if (painted && !this.picture.more()) return this.redrawn();
+        painted = true;
+        more();
+      });
+    };
+    if (this.picture.boxes > MANY && !this.picture.culled) more();
   }
 
   seen(): void {
@@ -145,16 +182,16 @@ export class Camera {
     if (!first) return;
     const fits = high - low < bottom - top - 24,
       y = fits ? (low + high) / 2 : first.y;
-    if (fits ? low < top || high > bottom : !this.inSight(first)) this.el.scrollTop = y * this.group.zoom - this.el.clientHeight / 2;
-    if (first.x < left || first.x > right) this.el.scrollLeft = first.x * this.group.zoom - this.el.clientWidth / 2;
+    if (fits ? low < top || high > bottom : !this.inSight(first)) this.el.scrollTop = y * this.group.zoom - this.#down / 2;
+    if (first.x < left || first.x > right) this.el.scrollLeft = first.x * this.group.zoom - this.across / 2;
     this.seen();
   }
 
   bring({ x, y }: { x: number; y: number }): void {
     const { zoom } = this.group,
       { left, right } = this.sight;
-    this.el.scrollTop = y * zoom - this.el.clientHeight / 3;
-    if (x < left || x > right) this.el.scrollLeft = x * zoom - this.el.clientWidth / 2;
+    this.el.scrollTop = y * zoom - this.#down / 3;
+    if (x < left || x > right) this.el.scrollLeft = x * zoom - this.across / 2;
     this.seen();
   }
 
@@ -162,13 +199,14 @@ export class Camera {
   pointAt(event: MouseEvent): { x: number; y: number } {
     const frame = this.el.getBoundingClientRect(),
       { left, top } = this.sight;
-    const inset = Math.max(0, (this.el.clientWidth - this.width * this.group.zoom) / 2);
+    const inset = Math.max(0, (this.across - this.width * this.group.zoom) / 2);
     return { x: left + (event.clientX - frame.left - inset) / this.group.zoom, y: top + (event.clientY - frame.top - this.head) / this.group.zoom };
   }
 
-  /** A picture that is wider than its pane starts with its axis in the middle. */
+  /** A picture that is wider than its pane starts with its axis in the middle; lanes with the first, if its axis is seen. */
   center(): void {
-    if (this.width * this.group.zoom > this.el.clientWidth) this.el.scrollLeft = this.picture.axis * this.group.zoom - this.el.clientWidth / 2;
+    const axis = this.picture.axis * this.group.zoom;
+    if (this.width * this.group.zoom > this.across) this.el.scrollLeft = this.head > 0 && axis < 0.9 * this.across ? 0 : axis - this.across / 2;
   }
 
   #onWheel(event: WheelEvent): void {

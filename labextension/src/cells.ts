@@ -11,9 +11,10 @@ export interface Rect {
 /** How much of a thing is drawn; "shape" is a block among others (merged.ts). */
 export type Detail = "full" | "op" | "shape";
 
-/** Something to draw: where it reaches, the layer it goes to, and how to make its elements. */
+/** Something to draw: where it reaches, the layer it goes to, the nodes it tells of, and how to make its elements. */
 export interface Item extends Rect {
   layer: number;
+  nodes: readonly number[];
   make(detail: Detail): SVGElement[];
 }
 
@@ -50,12 +51,18 @@ export class Cells {
     return [...found].filter(index => inside(this.items[index]!)).sort((a, b) => a - b);
   }
 
-  /** Draws exactly these items; true when something changed. `again`: those that stand are drawn anew. */
-  show(indexes: readonly number[], detail: Detail, again: boolean): boolean {
-    const wanted = new Set(indexes);
+  /** The items that are drawn, in their order. */
+  get shown(): number[] {
+    return [...this.drawn.keys()].sort((a, b) => a - b);
+  }
+
+  /** Draws exactly these items, given in their order; true when something changed. Those that are `stale` are drawn anew. */
+  show(indexes: readonly number[], detail: Detail, stale: (index: number) => boolean = () => false): boolean {
+    const wanted = new Set(indexes),
+      next: (SVGElement | null)[] = this.layers.map(() => null);
     let changed = false;
     for (const [index, elements] of this.drawn) {
-      if (!again && wanted.has(index)) continue;
+      if (wanted.has(index) && !stale(index)) continue;
       for (const element of elements) {
         this.forget(element);
         element.remove();
@@ -63,13 +70,18 @@ export class Cells {
       this.drawn.delete(index);
       changed = true;
     }
-    for (const index of wanted) {
-      if (this.drawn.has(index)) continue;
-      const item = this.items[index]!,
-        elements = item.make(detail);
-      this.layers[item.layer]!.append(...elements);
-      this.drawn.set(index, elements);
-      changed = true;
+    // From the last to the first: each stands before the one that follows it, whenever it was drawn.
+    for (const index of [...indexes].reverse()) {
+      const { layer, make } = this.items[index]!,
+        known = this.drawn.get(index),
+        elements = known ?? make(detail);
+      if (!known) {
+        if (next[layer]) next[layer].before(...elements);
+        else this.layers[layer]!.append(...elements);
+        this.drawn.set(index, elements);
+        changed = true;
+      }
+      next[layer] = elements[0] ?? next[layer]!;
     }
     return changed;
   }

@@ -121,7 +121,8 @@ export function drawChart(given: readonly Point[], wanted: number, width: number
       ])
       .flat(),
     ...xs.map(tick =>
-      s("text", { class: "gd-axis", x: x(tick), y: height - 6, "text-anchor": "middle" }, Number.isInteger(tick) ? whole(tick) : ""),
+      // The last label keeps within the picture, however many digits it has.
+      s("text", { class: "gd-axis", x: Math.min(x(tick), width - 3.5 * whole(tick).length), y: height - 6, "text-anchor": "middle" }, Number.isInteger(tick) ? whole(tick) : ""),
     ),
     ...earlier.flatMap(({ label, points }, i) => [
       s("path", { class: "gd-earlier", "stroke-dasharray": DASHES[i % 4], d: line(points) }),

@@ -1,9 +1,11 @@
 // The parts around the panes: top bar with tabs, the switch of panes where it is narrow, status line, help.
 
 import type { GraphDoc } from "./doc.ts";
-import { div, h, replace, span, type Child } from "./dom.ts";
+import { div, h, replace, s, span, type Child } from "./dom.ts";
+import { bookmarks, type Bookmarks } from "./bookmarks.ts";
 import { bytes } from "./format.ts";
 import { familyClass, LETTERS } from "./labels.ts";
+import { page } from "./page.ts";
 import { planFact } from "./panes/plan.ts";
 import { rewritesOf } from "./panes/rewrites.ts";
 import { chain } from "./select.ts";
@@ -28,6 +30,7 @@ const FACES: Partial<Record<PaneKey, string>> = {
   after: "Optimized",
   rewrites: "Steps",
   scrub: "Replay",
+  egraph: "E-graph",
   outline: "Outline",
   text: "Text",
   plan: "Dispatches",
@@ -65,11 +68,15 @@ const KEYS: [string, string][] = [
   ["Esc", "clear the selection"],
   ["Shift + click", "add to the selection"],
   ["Alt + ← →, [ ]", "selection before, after"],
+  ["b", "bookmarks"],
   [", .", "previous, next rewrite"],
   ["+ \u2212 0", "zoom in, out, fit"],
   ["Ctrl + wheel", "zoom"],
+  ["m", "overview, on or off"],
+  ["e", "bytes on edges, on or off"],
   ["n", "step the session"],
   ["p", "pause or resume"],
+  ["l", "look at the selected tensor"],
   ["o, t", "outline, text"],
   ["1 … 9", "the tabs"],
   ["?", "this help"],
@@ -82,6 +89,9 @@ const SIGNS: [string, string][] = [
 ];
 const pairs = (all: readonly [Child, Child][]): HTMLElement => h("dl", null, ...all.flatMap(([sign, does]) => [h("dt", null, sign), h("dd", null, does)]));
 
+/** Two panes side by side. */
+const panes = () => s("svg", { width: 14, height: 12, "aria-hidden": "true" }, s("path", { d: "M1 1h12v10H1zM7 1v10", fill: "none", stroke: "currentColor", "stroke-width": 1.3 }));
+
 export class Chrome {
   readonly root: HTMLDivElement;
   readonly panes = div("gd-panes");
@@ -93,6 +103,8 @@ export class Chrome {
   readonly #chain = h("span", { class: "gd-chain", role: "group", "aria-label": "where the selection comes from and goes to" });
   readonly #summary = span("gd-summaryline");
   readonly #voice = h("div", { class: "gd-voice", role: "status", "aria-live": "polite" });
+  readonly #newer = h("button", { class: "gd-link gd-newer", "data-command": "newer", hidden: true, on: { click: (event: MouseEvent) => this.#showNewer(event) } }, "replaced by a newer run: show it");
+  readonly bookmarks: Bookmarks;
   #spoken = 0;
   #saying: ReturnType<typeof setTimeout> | undefined;
 
@@ -100,8 +112,10 @@ export class Chrome {
     doc: GraphDoc,
     private readonly act: (action: Action) => void,
     readonly tools: Tools,
+    ui: () => Ui,
   ) {
     const count = counts(doc);
+    this.bookmarks = bookmarks(doc, act, ui, text => tools.tell(text));
     const tab = (key: Tab) => {
       const made = h(
         "button",
@@ -152,17 +166,19 @@ export class Chrome {
         role: "region",
         "aria-label": `gdlab ${doc.title}`,
         "data-doc": doc.id,
+        "data-study": doc.study,
       },
       div("gd-frame",
         div("gd-bar",
           h("strong", { class: "gd-title", title: doc.title }, doc.title || "graph"),
           h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, ...TABS.map(tab)),
+          h("button", { class: "gd-button gd-helpbutton gd-besidebutton", "data-command": "beside", "aria-label": "open beside the notebook", title: "open beside the notebook", hidden: !page().beside, on: { click: () => page().beside?.(this.root) } }, panes()),
           this.#helpButton,
         ),
         tools.el,
         this.#faces,
         this.panes,
-        div("gd-status", this.#summary, this.#chain),
+        div("gd-status", this.#newer, this.#summary, this.#chain, this.bookmarks.el),
         this.#help,
         this.#voice,
       ),
@@ -175,7 +191,7 @@ export class Chrome {
     this.root.toggleAttribute("data-source", ui.source);
     for (const [key, element] of this.#tabs) {
       element.setAttribute("aria-selected", String(key === ui.tab));
-      element.tabIndex = key === ui.tab ? 0 : -1;
+      if (moved) element.tabIndex = key === ui.tab ? 0 : -1; // it lays the page out
     }
     if (moved) requestAnimationFrame(() => this.#bring(ui.tab));
     this.#source.setAttribute("aria-pressed", String(ui.source));
@@ -200,6 +216,7 @@ export class Chrome {
   destroy(): void {
     clearTimeout(this.#saying);
     this.tools.destroy();
+    this.bookmarks.destroy();
     this.root.remove();
   }
 
@@ -231,10 +248,21 @@ export class Chrome {
   }
 
   /** A dot at the tab of the session says from every other tab how it is doing. */
-  live(state: State): void {
+  live(state: State, replaced = ""): void {
+    this.#newer.dataset.newer = replaced;
+    this.#newer.hidden = !replaced;
     const tab = this.#tabs.get("session")!;
     tab.dataset.state = state;
     tab.title = state === "none" ? "" : `the session is ${state}`;
+  }
+
+  /** The views of the study that has the name now, where one stands in the page. */
+  #showNewer(event: MouseEvent): void {
+    event.stopPropagation(); // this view would take the focus back
+    const view = [...document.querySelectorAll<HTMLElement>(".gdlab")].find(each => each.dataset.study === this.#newer.dataset.newer);
+    view?.scrollIntoView({ block: "nearest" });
+    view?.focus({ preventScroll: true });
+    if (!view) this.#newer.textContent = "replaced by a newer run: run this cell again";
   }
 
   #showChain(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {

@@ -1,10 +1,14 @@
-// Copy what is selected (or a whole stage) as text, Markdown, JSON, DOT, or its picture as SVG.
+// Copy what is selected (or a whole stage) as text, Markdown, JSON, DOT, as a `%%graph` cell, or its picture as SVG or PNG.
 
 import { typeText, type GraphDoc, type Stage } from "./doc.ts";
+import { h } from "./dom.ts";
+import type { Host } from "./host.ts";
 import { nodeText } from "./nodetext.ts";
 import { parseEntity } from "./select.ts";
 
-export const FORMATS = ["text", "Markdown", "JSON", "DOT", "SVG"] as const;
+export const FORMATS = ["text", "Markdown", "JSON", "DOT", "SVG", "PNG", "%%graph cell"] as const;
+const PIXELS = 10_000_000, // of a PNG; of a larger picture it shows what is in sight
+  SIDE = 16_000;
 type Picked = { stage: Stage; nodes: number[] }[];
 
 /** Selected nodes by stage; nothing selected: all of the first stage. */
@@ -33,12 +37,16 @@ function table(doc: GraphDoc, { stage, nodes }: Picked[number]): string {
   return ["| node | op | name | type | inputs |", "|---|---|---|---|---|", ...rows].join("\n");
 }
 
-const PROPERTIES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-family", "font-size", "font-weight", "font-style", "text-anchor", "opacity", "display"];
+const PROPERTIES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-family", "font-size", "font-weight", "font-style", "text-anchor", "opacity", "display", "visibility"];
 
-/** The picture on show with its colours written into it. */
-function svgText(root: HTMLElement): string {
+function pictureIn(root: HTMLElement): SVGSVGElement {
   const shown = [...root.querySelectorAll<SVGSVGElement>("svg.gd-picture")].find(each => each.getClientRects().length > 0);
   if (!shown) throw new Error("given no picture in this tab, wanted the Graph, Rewrites, Derivative or Diff tab");
+  return shown;
+}
+
+/** A picture with its colours written into it, so that it needs nothing else; `more`: other attributes of its root. */
+function svgText(shown: SVGSVGElement, more: Record<string, number | string> = {}): string {
   const clone = shown.cloneNode(true) as SVGSVGElement,
     from = [shown, ...shown.querySelectorAll("*")];
   [clone, ...clone.querySelectorAll("*")].forEach((each, i) => {
@@ -46,7 +54,7 @@ function svgText(root: HTMLElement): string {
     for (const name of PROPERTIES) each.setAttribute(name, style.getPropertyValue(name));
     for (const { name } of [...each.attributes]) if (/^(data-|aria-|class|tabindex|role|style)/.test(name)) each.removeAttribute(name);
   });
-  clone.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  for (const [name, value] of Object.entries({ xmlns: "http://www.w3.org/2000/svg", ...more })) clone.setAttribute(name, String(value));
   return new XMLSerializer().serializeToString(clone);
 }
 
@@ -57,13 +65,51 @@ const WRITERS: Record<string, (doc: GraphDoc, all: Picked) => string> = {
   DOT: (doc, all) => all.map(each => dot(doc, each)).join("\n"),
 };
 
-/** The text of a copy. */
-export const written = (doc: GraphDoc, format: string, selected: readonly string[], root: HTMLElement): string =>
-  format === "SVG" ? svgText(root) : WRITERS[format]!(doc, picked(doc, selected));
+/** The picture on show as PNG, two pixels for each of the screen, on the ground it stands on; and what it shows, in words. */
+async function png(root: HTMLElement): Promise<[blob: Blob | null, told: string]> {
+  const shown = pictureIn(root),
+    { x, y, width, height } = shown.viewBox.baseVal,
+    own = shown.getBoundingClientRect(),
+    frame = shown.closest(".gd-camera")!.getBoundingClientRect(),
+    // Of a large picture only what is in sight is drawn at all.
+    all = 4 * width * height <= PIXELS && 2 * Math.max(width, height) <= SIDE,
+    zoom = all ? 1 : own.width / width,
+    part = (a: number, b: number, from: number, to: number, size: number) => (all ? [0, size] : [Math.max(0, a - from), Math.min(b, to) - Math.max(a, from)]),
+    [left, across] = part(frame.left, frame.right, own.left, own.right, width) as [number, number],
+    [top, down] = part(frame.top, frame.bottom, own.top, own.bottom, height) as [number, number],
+    size = { width: Math.round(2 * across), height: Math.round(2 * down) },
+    canvas = Object.assign(document.createElement("canvas"), size),
+    paint = canvas.getContext("2d")!,
+    image = new Image();
+  image.src = `data:image/svg+xml,${encodeURIComponent(svgText(shown, { ...size, viewBox: [x + left / zoom, y + top / zoom, across / zoom, down / zoom].join(" ") }))}`;
+  await image.decode();
+  paint.fillStyle = getComputedStyle(root.querySelector(".gd-frame")!).backgroundColor;
+  paint.fillRect(0, 0, size.width, size.height);
+  paint.drawImage(image, 0, 0);
+  return [await new Promise(resolve => canvas.toBlob(resolve)), `${size.width} × ${size.height} pixels${all ? "" : `, what is in sight of ${2 * width} × ${2 * height}`}`];
+}
 
-/** Copies, and says what. Without a clipboard (a page from disk) the text is selected in a field and copied from there. */
-export async function copyAs(doc: GraphDoc, format: string, selected: readonly string[], root: HTMLElement): Promise<string> {
-  const text = written(doc, format, selected, root);
+/** What is copied, and from where. */
+export interface From {
+  doc: GraphDoc;
+  selected: readonly string[];
+  root: HTMLElement;
+  host: Host | null;
+}
+
+/** The stage of the selection as a cell. Python writes it: a document does not hold the numbers of its constants. */
+async function cellText({ doc, selected, host }: From): Promise<string> {
+  const stage = picked(doc, selected)[0]?.stage ?? doc.stages[0]!;
+  if (!host || host.dead) throw new Error("wanted a live session: run the cell again, or use gdlab.text.to_cell in Python");
+  const { ok, result, error } = await host.command("cell", { stage: stage.key });
+  if (!ok) throw new Error(error?.message);
+  return (result as { text: string }).text;
+}
+
+/** The text of a copy. */
+export const written = ({ doc, selected, root }: From, format: string): string => (format === "SVG" ? svgText(pictureIn(root)) : WRITERS[format]!(doc, picked(doc, selected)));
+
+async function copyText(text: string, root: HTMLElement): Promise<void> {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -74,5 +120,28 @@ export async function copyAs(doc: GraphDoc, format: string, selected: readonly s
     document.execCommand("copy");
     field.remove();
   }
+}
+
+/** Into the clipboard; where a page may not, into a file. */
+async function copyImage(blob: Blob | null, name: string): Promise<string> {
+  try {
+    await navigator.clipboard.write([new ClipboardItem({ "image/png": blob! })]);
+    return "copied";
+  } catch {
+    const link = h("a", { href: URL.createObjectURL(blob!), download: `${name}.png` });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    return "saved";
+  }
+}
+
+/** Copies, and says what. Without a clipboard (a page from disk) a text is copied out of a field, a PNG becomes a file. */
+export async function copyAs(from: From, format: string): Promise<string> {
+  if (format === "PNG") {
+    const [blob, told] = await png(from.root);
+    return `${await copyImage(blob, from.doc.title)} a PNG of ${told}`;
+  }
+  const text = format === "%%graph cell" ? await cellText(from) : written(from, format);
+  await copyText(text, from.root);
   return `copied ${text.length} characters of ${format}`;
 }

@@ -19,6 +19,8 @@ import type {
   Hazard,
   IntervalRecord,
   Plan,
+  Times,
+  VariantRow,
   RunRecord,
   RawLink,
   NoteRecord,
@@ -26,6 +28,7 @@ import type {
   ViewState,
   GraphDoc,
 } from "./records.ts";
+import { gunzip } from "./gunzip.ts";
 
 export type * from "./records.ts";
 
@@ -73,6 +76,7 @@ export function records<T extends object>(table: RawTable | undefined, missing: 
 
 const NODE: NodeRecord = {
   key: "",
+  hash: "",
   op: "",
   family: "",
   name: "",
@@ -207,6 +211,8 @@ function readPass(raw: Json, index: number): Pass {
     seconds: number(raw.seconds),
     sources: (raw.sources ?? {}) as Record<string, RuleSource>,
     rewrites: role === "optimize" ? records(table(raw.steps), REWRITE) : [],
+    deltas: raw.deltas ? list(raw.deltas) : null,
+    classes: (raw.classes as RawTable | null) ?? null,
     diffs: role === "differentiate" ? records(table(raw.steps), DIFF) : [],
   };
 }
@@ -223,7 +229,22 @@ function readPlan(raw: Json | null | undefined): Plan | null {
     updates: Number(raw.updates ?? 0),
     stage: Number(raw.stage ?? -1),
     optimizer: (raw.optimizer ?? null) as string | null,
+    times: null,
+    missed: [],
   };
+}
+
+/** The newest measured times, of all dispatches of the plan as it is now. */
+function withTimes(plan: Plan | null, doc: Json): Plan | null {
+  const compiled = list(doc.passes).find(({ role }) => role === "compile")?.report as Json | undefined;
+  for (const { dispatch_seconds } of plan ? list(doc.runs) : []) {
+    const times = dispatch_seconds as Times | undefined,
+      count = plan!.dispatches.length;
+    if (times?.median.length !== count) continue;
+    const verdict = column(dispatch_seconds as RawTable, "verdict", "");
+    plan!.times = { ...times, verdict: times.median.map((_, k) => text(verdict(k))) };
+  }
+  return plan && { ...plan, missed: list(compiled?.missed) as unknown as Missed[] };
 }
 
 interface PackedLink extends Omit<RawLink, "back"> {
@@ -278,10 +299,11 @@ export function readDoc(raw: Json): GraphDoc {
     lines: records(table(raw.lines), { source: -1, line: 0, col: -1, end_line: -1, end_col: -1, stack: [] as number[] }),
     stages: list(raw.stages).map(readStage),
     passes: list(raw.passes).map(readPass),
-    plan: readPlan(raw.plan as Json | null),
+    plan: withTimes(readPlan(raw.plan as Json | null), raw),
     links: list(raw.links).map(each => plainLink(each as unknown as PackedLink, raw)),
     wgslBase: list(raw.wgsl_base).map(Number),
     runs: list(raw.runs) as unknown as RunRecord[],
+    variants: list(raw.variants) as unknown as VariantRow[],
     notes: list(raw.notes) as unknown as NoteRecord[],
     overlays: list(raw.overlays) as unknown as OverlayRecord[],
     view: (raw.view ?? null) as ViewState | null,
@@ -316,13 +338,6 @@ export function inherit(doc: GraphDoc, before: GraphDoc): void {
   }
   written(doc);
   if ((own.engine ?? "auto") !== "auto") for (const { stage, old } of pairs) stage.layout = old.layout;
-}
-
-/** base64 of gzip -> text, by the browser's own decompressor. */
-async function gunzip(base64: string): Promise<string> {
-  const bytes = Uint8Array.from(atob(base64), letter => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).text();
 }
 
 /** The document of a payload: as it stands, or out of `{format, study, gz}`; the study's key of the envelope wins. */

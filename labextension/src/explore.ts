@@ -1,7 +1,8 @@
-// Parts of a graph: what lies within some edges of the selection, all inputs or all users; and its layout alone.
+// Parts of a graph: what lies within some edges of the selection, all inputs or all users, its layout alone; paths.
 
 import { engine } from "layout-engine";
 import { readLayout, type Layout, type Stage } from "./doc.ts";
+import { plural, whole as figure } from "./format.ts";
 import { drawnOf } from "./layouts.ts";
 
 export const REACHES: Record<string, string> = {
@@ -53,4 +54,51 @@ export function partLayout(stage: Stage, types: readonly { text: string }[], kep
     rails: rename(part.rails),
     wires: rename(part.wires),
   };
+}
+
+const MOST = 20, // paths
+  VISITS = 2_000_000;
+
+/** Paths along the edges between two nodes, shortest first, one of each length (gdlab/view/paths.py says how); `whole`: no more lengths. */
+export function ways(inputs: readonly (readonly number[])[], one: number, other: number): { paths: number[][]; whole: boolean } {
+  const a = Math.min(one, other),
+    b = Math.max(one, other),
+    far = new Map([[a, 0]]), // edges from `a`
+    detours = [new Map([[b, b]])],
+    paths: number[][] = [];
+  for (let node = a + 1; node <= b; node++) {
+    const least = Math.min(...inputs[node]!.map(i => far.get(i) ?? Infinity));
+    if (least < Infinity) far.set(node, least + 1);
+  }
+  const order = [...far.keys()].reverse(),
+    dearer = (from: number, to: number) => 1 + far.get(to)! - far.get(from)!;
+  for (let detour = 0, visits = 0; detour < detours.length; detour++) {
+    const reached = detours[detour];
+    if (!reached) continue;
+    if (paths.length === MOST || visits > VISITS) return { paths, whole: false };
+    visits += order.length;
+    for (const node of order)
+      if (reached.has(node))
+        for (const i of inputs[node]!) {
+          if (!far.has(i)) continue;
+          const into = (detours[detour + dearer(node, i)] ??= new Map());
+          if (!into.has(i)) into.set(i, node);
+        }
+    if (!reached.has(a)) continue;
+    const path = [a];
+    for (let at = a, left = detour; at !== b; path.push(at)) {
+      const next = detours[left]!.get(at)!;
+      left -= dearer(next, at);
+      at = next;
+    }
+    paths.push(path);
+  }
+  return { paths, whole: true };
+}
+
+/** `3 paths, 4 to 9 edges`. */
+export function toldWays({ paths, whole }: ReturnType<typeof ways>): string {
+  const [low = 0, high = 0] = [paths[0], paths.at(-1)].map(path => (path?.length ?? 1) - 1);
+  if (paths.length === 0) return whole ? "no path along the edges" : "no path was found in time";
+  return `${plural(paths.length, "path")}, ${low === high ? "" : `${figure(low)} to `}${plural(high, "edge")}${whole ? "" : "; there are longer ones"}`;
 }

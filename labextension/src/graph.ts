@@ -3,73 +3,41 @@
 import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
 import { nodeName, typeText, type EdgeRecord, type GraphDoc, type Layout, type PillRecord, type RailRecord, type Stage, type WireRecord } from "./doc.ts";
 import { s, setFlag, type Child } from "./dom.ts";
-import type { Bracket } from "./groups.ts";
 import { bytes } from "./format.ts";
 import { cut, familyClass, LETTERS, spokenName, titleOf, tooltip } from "./labels.ts";
 import { Merged, type Block } from "./merged.ts";
 import { arrow, bracket, TRACK } from "./strokes.ts";
 import { orthogonal, smooth } from "./paths.ts";
+import type { Dress, Picture } from "./picture.ts";
 
 export { cut, familyClass, neighbour, spokenName } from "./labels.ts";
-
-export interface Picture {
-  svg: SVGSVGElement;
-  width: number;
-  height: number;
-  boxes: number;
-  /** Only what is in sight is drawn. */
-  culled: boolean;
-  /** The names of the lanes, and where they stand. */
-  lanes: { title: string; x: number }[];
-  /** x that stands in the middle of a pane that is too narrow; 0 for lanes, which are read from the left. */
-  axis: number;
-  /** Marks the edges between two lit nodes; the nodes themselves are marked by the view. */
-  join(lit: ReadonlySet<string>): void;
-  /** Draws what lies in a rectangle of the frame at this scale; true when that changed what is drawn. */
-  look(seen: Rect, zoom: number): boolean;
-  /** Where an entity stands in the frame, drawn or not. */
-  placeOf(entity: string): { x: number; y: number } | null;
-  /** Draws everything in sight anew: its dress has changed. */
-  again(): void;
-  /** The entity at a point of the frame, where boxes are drawn as mere shapes. */
-  at(x: number, y: number): string | null;
-}
+export type { Dress, Picture } from "./picture.ts";
 
 // The same measures as gdlab/view/draw.py.
 const [MARGIN, LANE_ABOVE, LANE_BELOW, ROW, BOX, PILL] = [16, 16, 8, 72, 40, 18] as const;
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
+export const MANY = 60;
+const CULLED = 500; // boxes
+const MOST = 2500; // elements
+const SLICE = 12; // ms that drawing the rest of a picture may hold up the page
+const COST: Record<Detail, number> = { full: 6, op: 3, shape: 0 };
+const NOWHERE: Rect = { left: Infinity, right: -Infinity, top: Infinity, bottom: -Infinity };
+
 /** The middle of the box that a graph begins with. */
 function spine({ boxes }: Layout): number {
   const first = boxes.find(({ row }) => row === 0);
   return first ? first.x + first.w / 2 : 0;
 }
 
-export const MANY = 60;
-const CULLED = 500; // boxes
-const MOST = 2500; // elements
-const NOWHERE: Rect = { left: Infinity, right: -Infinity, top: Infinity, bottom: -Infinity };
-const COST: Record<Detail, number> = { full: 6, op: 3, shape: 0 };
-
-/** What a picture shows besides the graph: more attributes of a node (an overlay, a class of a diff), a class of an edge. */
-export interface Dress {
-  node?(index: number): Record<string, unknown>;
-  edge?(a: number, b: number): string;
-  told?(index: number): string;
-  letter?(index: number): string;
-  /** Open groups, drawn as brackets left of everything. */
-  brackets?: readonly Bracket[];
-  /** The nodes behind each node that is drawn, for a picture with closed groups. */
-  members?: readonly (readonly number[])[];
-}
-
 class StagePicture {
   readonly #merged = new Merged();
   readonly #strokes = s("path", { class: "gd-strokes" });
   readonly #rails = s("path", { class: "gd-strokes gd-farrails" });
-  readonly #made = new Map<number, SVGElement[]>(); // closed groups
+  readonly #made = new Map<number, SVGElement>(); // of what stands for several nodes
+  #items: Item[] = [];
   #cells: Cells | null = null;
+  #whole = 0; // items from the first on that are drawn, where all are to be
   #svg = s("svg");
-  #blocks: (Block | null)[] = [];
   #detail: Detail | null = null;
   #width = "";
   #shaped: Rect = NOWHERE;
@@ -211,7 +179,7 @@ class StagePicture {
   }
 
   #kept(index: number, element: SVGGElement): SVGElement[] {
-    if (this.dress.members) this.#made.set(index, [element]);
+    if (this.dress.members) this.#made.set(index, element);
     return [element];
   }
 
@@ -242,7 +210,7 @@ class StagePicture {
   }
 
   /** Everything to draw, in layers: edges, pills, boxes. */
-  #items(): Item[] {
+  #parts(): Item[] {
     const { layout } = this;
     const flat = (points: readonly number[]) => {
       const reach = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity, layer: 0 };
@@ -255,22 +223,23 @@ class StagePicture {
       return reach;
     };
     const box = ({ x, y, w }: { x: number; y: number; w: number }, height: number, layer: number) => ({ left: x, top: y, right: x + w, bottom: y + height, layer });
+    const ends = ({ a, b }: { a: number; b: number }) => [a, b];
     const items: Item[] = [
-      ...layout.edges.map(each => ({ ...flat(each.bends), make: () => [this.#edge(each)] })),
-      ...layout.rails.map(each => ({ ...flat([each.x, each.y0, each.x, each.y1]), make: () => [this.#rail(each)] })),
-      ...layout.wires.map(each => ({ ...flat(each.points), make: () => [this.#wire(each)] })),
-      ...layout.pills.map(each => ({ ...box(each, PILL, 1), make: () => this.#pill(each) })),
+      ...layout.edges.map(each => ({ ...flat(each.bends), nodes: ends(each), make: () => [this.#edge(each)] })),
+      ...layout.rails.map(each => ({ ...flat([each.x, each.y0, each.x, each.y1]), nodes: ends(each), make: () => [this.#rail(each)] })),
+      ...layout.wires.map(each => ({ ...flat(each.points), nodes: ends(each), make: () => [this.#wire(each)] })),
+      ...layout.pills.map(each => ({ ...box(each, PILL, 1), nodes: [each.leaf, each.reader], make: () => this.#pill(each) })),
     ];
-    const drawn = items.length;
     layout.boxes.forEach((place, index) => {
-      if (place.row >= 0) items.push({ ...box(place, BOX, 2), make: detail => this.#kept(index, this.#box(index, detail)) });
-    });
-    const shown = layout.boxes.flatMap(({ row }, index) => (row < 0 ? [] : [index]));
-    this.#blocks = items.map((item, i) => {
-      const index = i < drawn ? layout.pills[i - drawn + layout.pills.length]?.leaf : shown[i - drawn];
-      return index === undefined ? null : { ...item, entity: this.#entity(index), family: familyClass(this.stage.nodes[index]!.family) };
+      if (place.row >= 0) items.push({ ...box(place, BOX, 2), nodes: [index], make: detail => this.#kept(index, this.#box(index, detail)) });
     });
     return items;
+  }
+
+  /** A box or a pill as a mere shape. */
+  #block(item: Item): Block | null {
+    const [index] = item.nodes;
+    return item.layer > 0 ? { ...item, entity: this.#entity(index!), family: familyClass(this.stage.nodes[index!]!.family) } : null;
   }
 
   draw(): Picture {
@@ -298,16 +267,10 @@ class StagePicture {
       this.#merged.el,
       ...layers,
     ));
-    const items = this.#items(),
+    const items = (this.#items = this.#parts()),
       culled = shown > CULLED || items.length > 6 * CULLED;
-    const cells = new Cells(items, layers, element => this.#joints.delete(element));
-    this.#cells = cells;
-    if (!culled)
-      cells.show(
-        items.map((_, i) => i),
-        "full",
-        false,
-      );
+    const cells = (this.#cells = new Cells(items, layers, element => this.#joints.delete(element)));
+    if (shown <= MANY && !culled) this.#fill(items.length);
     return {
       svg,
       width,
@@ -316,17 +279,21 @@ class StagePicture {
       culled,
       join: lit => this.#join(lit),
       lanes: layout.lanes.map(({ title, x }) => ({ title, x: x - left })),
-      axis: first ? 0 : spine(layout) - left,
+      axis: spine(layout) - left,
       look: (seen, zoom) =>
-        culled && this.#look({ left: seen.left + left, right: seen.right + left, top: seen.top - top, bottom: seen.bottom - top }, zoom),
-      again: () => {
+        (culled || this.#whole < items.length) &&
+        this.#look({ left: seen.left + left, right: seen.right + left, top: seen.top - top, bottom: seen.bottom - top }, zoom, culled),
+      more: () => {
+        const end = performance.now() + SLICE;
+        while (!culled && this.#whole < items.length && performance.now() < end) this.#fill(this.#whole + MANY);
+        return !culled && this.#whole < items.length;
+      },
+      again: changed => {
         this.#shaped = NOWHERE;
-        if (culled) return void (this.#detail = null);
-        cells.show(
-          items.map((_, i) => i),
-          "full",
-          true,
-        );
+        if (this.#detail === "shape") this.#detail = null;
+        const stale = (i: number) => !changed || items[i]!.nodes.some(each => changed.has(each));
+        cells.show(cells.shown, this.#detail ?? "full", stale);
+        return !culled || this.#detail !== null;
       },
       placeOf: entity => {
         const place = this.#placeOf(entity);
@@ -336,12 +303,21 @@ class StagePicture {
     };
   }
 
+  /** Draws the items up to this one, and leaves what is drawn. */
+  #fill(end: number): void {
+    const drawn = this.#cells!.shown;
+    this.#whole = end;
+    this.#cells!.show([...this.#items.keys()].slice(0, end).concat(drawn.filter(i => i >= end)), "full");
+  }
+
   /** In a large picture things exist while they are in sight (and a quarter of a screen around), in as many elements as the page bears. */
-  #look(seen: Rect, zoom: number): boolean {
+  #look(seen: Rect, zoom: number, culled: boolean): boolean {
     const cells = this.#cells!,
       dx = (seen.right - seen.left) / 4,
       dy = (seen.bottom - seen.top) / 4,
       sight = { left: seen.left - dx, right: seen.right + dx, top: seen.top - dy, bottom: seen.bottom + dy };
+    // What will be drawn whole begins with what is in sight, too.
+    if (!culled) return cells.show([...new Set([...cells.shown, ...cells.within(sight)])].sort((a, b) => a - b), "full");
     const found = zoom < 0.25 ? null : cells.within(sight),
       bears = (detail: Detail) => found !== null && found.length * COST[detail] <= MOST;
     const detail: Detail = !bears("op") ? "shape" : zoom < 0.6 || !bears("full") ? "op" : "full";
@@ -349,7 +325,7 @@ class StagePicture {
     this.#detail = detail;
     if (detail === "shape") this.#far(seen, zoom);
     if (again) for (const each of [this.#merged.el, this.#strokes, this.#rails]) each.style.display = detail === "shape" ? "" : "none";
-    return cells.show(detail === "shape" ? [] : found!, detail, again) || again;
+    return cells.show(detail === "shape" ? [] : found!, detail, () => again) || again;
   }
 
   /** From far away things are a few paths; made for what is in sight and a screen around it, so that few gestures make them anew. */
@@ -363,7 +339,7 @@ class StagePicture {
     this.#shaped = { left: seen.left - dx, right: seen.right + dx, top: seen.top - dy, bottom: seen.bottom + dy };
     const found = this.#cells!.within(this.#shaped);
     this.#merged.show(
-      found.flatMap(i => this.#blocks[i] ?? []),
+      found.flatMap(i => this.#block(this.#items[i]!) ?? []),
       this.#joined,
     );
     const { length } = this.layout.edges,
@@ -392,10 +368,10 @@ class StagePicture {
   #join(lit: ReadonlySet<string>): void {
     this.#joined = lit;
     this.#merged.light(lit);
-    const { members } = this.dress;
-    members?.forEach((all, v) => {
-      if (all.length > 1) for (const element of this.#made.get(v) ?? []) setFlag(element, "data-some", all.some(i => lit.has(`node:${this.stage.index}.${i}`)));
-    });
+    for (const [v, element] of this.#made) {
+      const all = this.dress.members![v]!;
+      if (all.length > 1) setFlag(element, "data-some", all.some(i => lit.has(`node:${this.stage.index}.${i}`)));
+    }
     for (const [element, ends] of this.#joints) setFlag(element, "data-joined", lit.has(ends[0]) && lit.has(ends[1]));
   }
 }

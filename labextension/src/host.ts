@@ -2,7 +2,8 @@
 
 import { noSession, withEvent, withMetrics, type Live } from "./live.ts";
 import { PROTOCOL, type CommandName, type Event, type Reply, type ToKernel, type ToPage } from "./messages.ts";
-import { selectionNamed } from "./page.ts";
+import { keptNamed } from "./kept.ts";
+import { selectionNamed, type Shared } from "./page.ts";
 
 /** The part of an anywidget model that is used. */
 export interface Model {
@@ -88,31 +89,32 @@ export class Host {
     this.#listenTo("msg:custom", (content: ToPage) => this.#receive(content));
     this.#listenTo("change:state", () => this.#fromTraits());
     this.#listenTo("change:step", () => this.#fromTraits());
-    for (const event of ["destroy", "comm:close"]) this.#listenTo(event, () => this.close());
+    const ended = () => this.close(this.replaced ? "replaced by a newer run" : undefined);
+    for (const event of ["destroy", "comm:close"]) this.#listenTo(event, ended);
     this.#watchKernel();
-    this.#shareSelection();
+    this.#share("selected", selectionNamed(this.study));
+    this.#share("kept", keptNamed(this.study));
     this.#fromTraits();
   }
 
-  /** What is selected is a trait: Python reads and sets it, and a page that reloads finds it again. */
-  #shareSelection(): void {
+  /** What is selected or kept is a trait: Python reads and sets it, and a page that reloads finds it again. */
+  #share<T extends object>(name: string, all: Shared<T>): void {
     const { model } = this,
-      selection = selectionNamed(this.study),
-      known = () => (model.get("selected") ?? []) as string[];
-    const told = (value: readonly string[]) => {
-      model.set?.("selected", [...value]);
+      known = () => model.get(name) as T | undefined;
+    const told = (value: T) => {
+      model.set?.(name, structuredClone(value));
       model.save_changes?.();
     };
     const hear = () => {
       const value = known();
-      if (value.join("\n") === selection.value.join("\n")) return;
-      selection.value = value;
-      for (const listener of selection.listeners) if (listener !== told) listener(value);
+      if (!value || JSON.stringify(value) === JSON.stringify(all.value)) return;
+      all.value = value;
+      for (const listener of all.listeners) if (listener !== told) listener(value);
     };
-    selection.listeners.add(told);
-    this.#undo.push(() => selection.listeners.delete(told));
-    this.#listenTo("change:selected", hear);
-    if (known().length > 0) hear();
+    all.listeners.add(told);
+    this.#undo.push(() => all.listeners.delete(told));
+    this.#listenTo(`change:${name}`, hear);
+    if (Object.keys(known() ?? {}).length > 0) hear();
   }
 
   /** A kernel that is shut down or restarted closes no comm: its connection tells. */
@@ -130,6 +132,11 @@ export class Host {
 
   get study(): string {
     return String(this.model.get("study") ?? "");
+  }
+
+  /** The key of the study that has this one's name now; empty while it is this one. */
+  get replaced(): string {
+    return String(this.model.get("replaced") ?? "");
   }
 
   get pending(): Pending[] {
@@ -254,7 +261,8 @@ export class Host {
   }
 
   #takeReply(reply: Reply): void {
-    const known = this.#waiting.has(reply.req);
+    const name = this.#waiting.get(reply.req)?.name,
+      known = name !== undefined && name !== "value"; // the microscope says itself what it was refused
     this.#settle(reply.req, { ok: reply.ok, result: reply.result, error: reply.error });
     if (known && reply.ok) this.live = { ...this.live, error: "" };
     if (known && !reply.ok) this.live = { ...this.live, error: reply.error?.message ?? "refused" };

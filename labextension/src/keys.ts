@@ -17,9 +17,13 @@ export interface Keyed {
   marksAt(element: Element): Marks | null;
   /** What is selected, where it is drawn. */
   chosen(): Element | null;
-  press(name: "step" | "pause"): void;
+  press(name: "step" | "pause" | "look"): void;
+  tools: { press(tool: string): void };
+  bookmarks(): void;
   blur(): void;
   search(): void;
+  /** What the pane in front does with comma and full stop, if anything. */
+  turn(): ((by: 1 | -1) => void) | undefined;
 }
 
 const isTyping = (element: Element): boolean => element.matches("input, select, textarea, [contenteditable]");
@@ -69,7 +73,11 @@ export class Keys {
       "-": () => Camera.step(view.cameras(), -1),
       n: () => view.press("step"),
       p: () => view.press("pause"),
+      l: () => view.press("look"),
       "/": () => view.search(),
+      b: () => view.bookmarks(),
+      m: () => view.tools.press("map"),
+      e: () => view.tools.press("labels"),
       t: () => this.#text("text"),
       o: () => this.#text("outline"),
       "[": () => view.act({ do: "back" }),
@@ -100,7 +108,9 @@ export class Keys {
   }
 
   #rewrite(by: 1 | -1): void {
-    const { view } = this;
+    const { view } = this,
+      turn = view.turn();
+    if (turn) return turn(by);
     const steps = view.doc.passes
       .filter(pass => pass.role === "optimize")
       .flatMap(pass => pass.rewrites.map((_, i) => `step:${pass.index}.${i}`));

@@ -122,9 +122,9 @@ export const withEvent = (live: Live, event: Event): Live => ({ ...live, events:
 /** Which button acts in which state (view.md 10.1). Without a session Step and Run open one. */
 const ENABLED: Record<State, readonly CommandName[]> = {
   none: ["step", "run"],
-  ready: ["step", "run", "reset"],
+  ready: ["step", "run", "reset", "value"],
   running: ["pause", "stop"],
-  paused: ["step", "run", "resume", "stop", "reset"],
+  paused: ["step", "run", "resume", "stop", "reset", "value"],
   failed: ["reset"],
   closed: [],
 };
@@ -140,7 +140,7 @@ const WHY: Record<State, string> = {
 
 /** null when the command acts now, else the reason in words. */
 export function refusal(state: State, connected: boolean, command: CommandName): string | null {
-  if (!connected) return "no live session: run the cell, or wait until a running one ends";
+  if (!connected) return state === "closed" ? `${WHY.closed}: run the cell again` : "no live session: run the cell, or wait until a running one ends";
   return ENABLED[state].includes(command) ? null : WHY[state];
 }
 

@@ -3,7 +3,7 @@
 export const PROTOCOL = 1;
 
 export type State = "none" | "ready" | "running" | "paused" | "failed" | "closed";
-export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop" | "reset" | "speed" | "watch" | "break" | "clear" | "back" | "value" | "why" | "optimize" | "check";
+export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop" | "reset" | "speed" | "watch" | "break" | "clear" | "back" | "value" | "why" | "optimize" | "check" | "measure" | "trace" | "cell";
 export type EventKind = "nonfinite" | "break" | "pause" | "error" | "note";
 
 export interface Hello {
@@ -84,6 +84,86 @@ export interface BreakRow {
   id: number;
   text: string;
   hits: number;
+}
+
+export interface Histogram {
+  low: number | string;
+  high: number | string;
+  counts: number[];
+}
+
+export interface Thumbnail {
+  rows: number;
+  cols: number;
+  low: number;
+  high: number;
+  data: string;
+}
+
+export interface TensorValue {
+  name: string;
+  about: string;
+  type: string;
+  shape: number[];
+  step: number;
+  dispatch: number;
+  place: string;
+  slice: number[];
+  n: number;
+  min: number | string;
+  max: number | string;
+  mean: number | string;
+  std: number | string;
+  l2: number | string;
+  nan: number;
+  inf: number;
+  zero: number;
+  histogram: Histogram;
+  thumbnail: Thumbnail;
+}
+
+export interface TensorWindow {
+  row: number;
+  col: number;
+  rows: string[][];
+}
+
+export interface TensorDifference {
+  to: string;
+  error: number | string;
+  ulp: number | string;
+  at: number[];
+  got: number | string;
+  want: number | string;
+  unlike: number;
+  text: string;
+}
+
+export interface Looked {
+  name: string;
+  about: string;
+  type: string;
+  shape: number[];
+  step: number;
+  dispatch: number;
+  place: string;
+  slice: number[];
+  n: number;
+  min: number | string;
+  max: number | string;
+  mean: number | string;
+  std: number | string;
+  l2: number | string;
+  nan: number;
+  inf: number;
+  zero: number;
+  histogram: Histogram;
+  thumbnail: Thumbnail;
+  window: TensorWindow;
+  difference: TensorDifference | null;
+  why: string;
+  read: number;
+  text: string;
 }
 
 export interface Metrics {

@@ -2,6 +2,7 @@
 
 import type { Host, Model } from "./host.ts";
 import type { Payload } from "./doc.ts";
+import type { Kept } from "./kept.ts";
 
 export interface Mounted {
   goLive(host: Host): void;
@@ -14,11 +15,19 @@ export interface CoreModule {
 }
 type Callback = (host: Host) => void;
 
-/** The selection of one study, by names that hold in every document of it. */
-export interface Selection {
-  value: readonly string[];
-  listeners: Set<(value: readonly string[]) => void>;
+/** What all views of one study share, and who is told of a change. */
+export interface Shared<T> {
+  value: T;
+  listeners: Set<(value: T) => void>;
 }
+/** The cell that a study was written in: its text, the lines of it that are lit, and what selects a line. */
+export interface Written {
+  text: string;
+  lit: ReadonlySet<number>;
+  select(line: number, add: boolean): void;
+}
+/** The selection of one study, by names that hold in every document of it. */
+export type Selection = Shared<readonly string[]>;
 
 export interface Page {
   /** The front-end module by version: the extension's, or asked from a kernel once. */
@@ -30,6 +39,12 @@ export interface Page {
   add(study: string, host: Host): void;
   remove(study: string, host: Host): void;
   selections: Map<string, Selection>;
+  /** What is kept, of each study; absent where an older module made the page. */
+  kept?: Map<string, Shared<Kept>>;
+  /** The cells that the studies of this page were written in; absent where an older module made the page. */
+  written?: Shared<Map<string, Written>>;
+  /** Opens the view that holds an element a second time, beside the notebook; where the host can. */
+  beside?(el: Element): void;
 }
 
 function make(): Page {
@@ -47,6 +62,7 @@ function make(): Page {
     core: {},
     hosts: new Map(),
     selections: new Map(),
+    written: { value: new Map(), listeners: new Set() },
     when(study, callback) {
       const callbacks = waiting.get(study) ?? new Set();
       waiting.set(study, callbacks.add(callback));
@@ -64,12 +80,14 @@ function make(): Page {
   return made;
 }
 
-/** The selection of a study, or of a document alone, by its key; made at first use, with these names. */
-export function selectionNamed(key: string, first: readonly string[] = []): Selection {
-  const { selections } = page(),
-    made = selections.get(key) ?? { value: first, listeners: new Set() };
-  selections.set(key, made);
+/** What is shared under a key; made at first use, with this value. */
+export function shared<T>(all: Map<string, Shared<T>>, key: string, first: T): Shared<T> {
+  const made = all.get(key) ?? { value: first, listeners: new Set() };
+  all.set(key, made);
   return made;
 }
+
+/** The selection of a study, or of a document alone, by its key. */
+export const selectionNamed = (key: string, first: readonly string[] = []): Selection => shared(page().selections, key, first);
 
 export const page = (): Page => ((globalThis as { gdlab?: Page }).gdlab ??= make());

@@ -19,6 +19,8 @@ export interface Context {
   /** What lights up with an entity, selected or not. */
   reached(entity: string): ReadonlySet<string>;
   act(action: Action): void;
+  /** Tells those who listen. */
+  say(text: string): void;
   /** Sends a command to the kernel; what it answers appears in the session panel. */
   send(name: CommandName, args?: Record<string, unknown>): void;
   /** A pane drew other elements: they are to be lit as well. */
@@ -34,6 +36,8 @@ export interface Pane {
   live?(live: Live, host: Host | null): void;
   /** The graph that the picture shows, for keys that walk along its edges. */
   walked?(): Stage | null;
+  /** Comma and full stop, where they mean something else than the next rewrite. */
+  turn?(by: 1 | -1): void;
   destroy?(): void;
 }
 
@@ -113,7 +117,7 @@ export function choice<T>(
   pick: (value: T) => void,
 ): HTMLElement | null {
   if (options.length < 2) return null;
-  if (options.length > 3) {
+  if (options.length > 3 || options.map(({ text }) => text).join("").length > 36) {
     const texts = options.map(({ text }, i) => [String(i), text] as const);
     return select(label, texts, String(options.findIndex(({ value }) => value === chosen)), i => pick(options[Number(i)]!.value));
   }

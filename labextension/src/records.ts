@@ -1,6 +1,7 @@
 // The records of a GraphDoc (docs/graphdoc.md), as the accessor in doc.ts gives them.
 
-import type { Event } from "./messages.ts";
+import type { Kept } from "./kept.ts";
+import type { Event, TensorValue } from "./messages.ts";
 
 export type Json = Record<string, unknown>;
 export type RawTable = { count?: number } & Json;
@@ -29,6 +30,7 @@ export interface Fate {
 }
 export interface NodeRecord {
   key: string;
+  hash: string;
   op: string;
   family: string;
   name: string;
@@ -146,6 +148,7 @@ export interface RuleStat {
   id: string;
   label: string;
   tag: string;
+  phases: string[];
   doc: string;
   matched: number;
   fired: number;
@@ -218,6 +221,9 @@ export interface Pass {
   seconds: number;
   sources: Record<string, RuleSource>;
   rewrites: RewriteStep[];
+  /** How the e-graph grew, iteration by iteration, and its classes at the end (growth.ts); null where nobody recorded it. */
+  deltas: Json[] | null;
+  classes: RawTable | null;
   diffs: DiffStep[];
 }
 export interface KernelRecord {
@@ -285,6 +291,33 @@ export interface Plan {
   updates: number;
   stage: number;
   optimizer: string | null;
+  /** What the dispatches took when they were timed last. */
+  times: Times | null;
+  /** The fusions that the plan did not make. */
+  missed: Missed[];
+}
+/** Seconds per dispatch; what the roofline of `machine` predicts, and the verdict in words. */
+export interface Times {
+  samples: number;
+  machine: string;
+  median: number[];
+  p25: number[];
+  p75: number[];
+  predicted: number[];
+  verdict: string[];
+}
+/** A study or one of its variants, in figures; `stage` is its optimized graph. */
+export interface VariantRow {
+  name: string;
+  stage: number;
+  nodes: number;
+  rewrites: number;
+  dispatches: number;
+  groups: number;
+  bytes_moved: number;
+  peak_bytes: number;
+  physical_bytes: number;
+  step_seconds: { samples: number; median: number; mad: number } | null;
 }
 export interface RunRecord {
   key: string;
@@ -296,6 +329,7 @@ export interface RunRecord {
   counters: Record<string, number>;
   memory: { text?: string };
   events?: Event[];
+  values?: TensorValue[];
 }
 export interface RawLink {
   a: string;
@@ -316,13 +350,15 @@ export interface OverlayRecord {
   stage: number;
   values: Record<string, unknown>;
 }
-export interface ViewState {
+export interface ViewState extends Kept {
   engine?: string | null;
   show?: string[];
   overlay?: string | null;
   around?: string | null;
   depth?: number | null;
   diff?: [number, number] | null;
+  /** The variant that was made last here: the diff shows it. */
+  variant?: string;
   select?: string | null;
   height?: number | null;
 }
@@ -343,6 +379,7 @@ export interface GraphDoc {
   links: RawLink[];
   wgslBase: number[];
   runs: RunRecord[];
+  variants: VariantRow[];
   notes: NoteRecord[];
   overlays: OverlayRecord[];
   view: ViewState | null;

@@ -13,6 +13,7 @@ import type { Context, MakePane } from "./pane.ts";
 import { arenaPane } from "./panes/arena.ts";
 import { afterPane, beforePane, lanesPane } from "./panes/graphs.ts";
 import { diffPane } from "./panes/diff.ts";
+import { egraphPane } from "./panes/egraph.ts";
 import { kernelsPane } from "./panes/kernels.ts";
 import { outlinePane } from "./panes/outline.ts";
 import { planPane } from "./panes/plan.ts";
@@ -27,6 +28,7 @@ import { hits, parseQuery } from "./query.ts";
 import { chain, local, portable, provenance, type Provenance } from "./select.ts";
 import { ARRANGEMENT, faceOf, initialUi, reduce, TABS, type Action, type PaneKey, type Tab, type Ui } from "./state.ts";
 import { Tools } from "./tools.ts";
+import { Cell } from "./written.ts";
 
 /** In the order in which panes stand, whichever tab shows them. */
 const PANES: Record<PaneKey, MakePane> = {
@@ -36,6 +38,7 @@ const PANES: Record<PaneKey, MakePane> = {
   after: afterPane,
   report: reportPane,
   scrub: scrubPane,
+  egraph: egraphPane,
   lanes: lanesPane,
   stepper: stepperPane,
   diff: diffPane,
@@ -50,10 +53,10 @@ const PANES: Record<PaneKey, MakePane> = {
 const STAGES_OF: Partial<Record<Tab, string[]>> = { opt: ["written", "optimized"], rewrites: ["written", "optimized"], grad: ["derivative", "final"] };
 const NOTHING: ReadonlySet<string> = new Set();
 /** What panes are drawn from, besides the selection. */
-const SHOWN = ["tab", "faces", "source", "query", "reach", "overlay", "help"] as const;
+const SHOWN = ["tab", "faces", "source", "query", "reach", "overlay", "beside", "help"] as const;
 
 function openedTab(doc: GraphDoc): Tab {
-  const asked = (doc.view?.show ?? []).map(name => (name === "graph" ? "opt" : name));
+  const asked = (doc.view?.show ?? []).map(name => (name === "graph" ? "opt" : name === "egraph" ? "rewrites" : name));
   return TABS.find(tab => tab === asked[0]) ?? "opt";
 }
 
@@ -65,6 +68,7 @@ export class Scene implements Context {
   readonly #marks = new Map<PaneKey, Marks>();
   readonly #keys: Keys;
   readonly #selection: Selection;
+  readonly #cell: Cell;
   readonly #mirror = (value: readonly string[]) => this.#mirrored(value);
   #state: Ui;
   #litNow: ReadonlySet<string> = NOTHING;
@@ -81,10 +85,11 @@ export class Scene implements Context {
     before: Ui | null,
   ) {
     this.#provenance = provenance(doc);
+    this.#cell = new Cell(doc, action => this.act(action));
     this.#selection = selectionOf(doc);
     const shared = this.#selection.value.flatMap(each => local(doc, each) ?? []);
     const first = shared.length > 0 ? shared : doc.view?.select ? [doc.view.select] : [];
-    const opened = { overlay: doc.view?.overlay ?? "", reach: doc.view?.around ?? "all" };
+    const opened = { faces: doc.view?.show?.includes("egraph") ? { rewrites: "egraph" as const } : {}, overlay: doc.view?.overlay ?? "", reach: doc.view?.around ?? "all" };
     this.#state = before ? { ...before, selected: shared, hover: null } : { ...initialUi(openedTab(doc), first), ...opened };
     const act = (action: Action) => this.act(action);
     const tools = new Tools(
@@ -93,8 +98,9 @@ export class Scene implements Context {
       () => this.#state,
       this.#state,
       text => this.chrome.say(text),
+      () => this.host(),
     );
-    this.chrome = new Chrome(doc, act, tools);
+    this.chrome = new Chrome(doc, act, tools, () => this.#state);
     this.#keys = new Keys({
       doc,
       ui: () => this.#state,
@@ -112,6 +118,9 @@ export class Scene implements Context {
         tools.field.select();
       },
       press: name => this.#press(name),
+      turn: () => this.#marks.get(faceOf(this.#state))?.pane.turn,
+      tools,
+      bookmarks: () => this.chrome.bookmarks.open(),
       chosen: () => this.#chosen(),
       marksAt: element => this.#marks.get(element.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey) ?? null,
     });
@@ -136,6 +145,10 @@ export class Scene implements Context {
   readonly reached = (entity: string): ReadonlySet<string> => this.#provenance.closure(entity);
   get snapshot(): Ui {
     return this.#state;
+  }
+
+  say(text: string): void {
+    this.chrome.say(text);
   }
 
   send(name: CommandName, args: Record<string, unknown> = {}): void {
@@ -180,6 +193,7 @@ export class Scene implements Context {
   /** Panes of the open tab exist, the others are hidden; everything that is lit is marked. */
   show(moved: boolean): void {
     this.#litNow = this.#provenance.lit(this.#state.selected);
+    this.#cell.tell(this.#litNow);
     this.#search();
     this.chrome.show(this.doc, this.#state, this.#litNow);
     this.chrome.tools.show(this.#state, this.#hits, this.#wrong);
@@ -188,21 +202,22 @@ export class Scene implements Context {
       wanted = [...faces, ...below],
       current = faceOf(this.#state);
     const fresh = wanted.filter(key => !this.#marks.has(key));
+    this.chrome.root.dataset.front = current;
     for (const key of fresh) this.#make(key);
     for (const [key, { pane }] of this.#marks) {
       pane.el.hidden = !wanted.includes(key);
       pane.el.dataset.place = faces.includes(key) ? "face" : "below";
       pane.el.toggleAttribute("data-current", key === current);
     }
+    if (fresh.length > 0) Object.values(this.cameras).forEach(group => group.refit());
     const selected = new Set(this.#state.selected),
-      focused = document.activeElement;
-    for (const [key, marks] of this.#marks) {
-      if (!wanted.includes(key)) continue;
-      if (marks.pane.choose?.(this.#litNow)) marks.index();
-      marks.mark(this.#litNow, selected, this.#found);
-      marks.reveal();
-    }
+      focused = document.activeElement,
+      open = wanted.map(key => this.#marks.get(key)!);
+    // First everything that writes, then everything that measures: the page is laid out once.
+    for (const marks of open) if (marks.pane.choose?.(this.#litNow)) marks.index();
+    for (const marks of open) marks.mark(this.#litNow, selected, this.#found);
     this.showLive();
+    for (const marks of open) marks.reveal();
     if (focused) this.#keepFocus(focused, current);
     if (moved)
       this.chrome.say(
@@ -225,13 +240,14 @@ export class Scene implements Context {
 
   showLive(): void {
     this.#tell(this.live());
-    this.chrome.live(this.host() ? this.live().state : "none");
+    this.chrome.live(this.host() ? this.live().state : "none", this.host()?.replaced);
     for (const { pane } of this.#marks.values()) if (!pane.el.hidden) pane.live?.(this.live(), this.host());
   }
 
   destroy(): void {
     cancelAnimationFrame(this.#frame);
     this.#selection.listeners.delete(this.#mirror);
+    this.#cell.leave();
     for (const { pane } of this.#marks.values()) pane.destroy?.();
     this.chrome.destroy();
   }
@@ -280,7 +296,11 @@ export class Scene implements Context {
     return drawn.find(each => each.hasAttribute("tabindex") && !each.hasAttribute("data-echo") && !each.closest("[hidden]")) ?? null;
   }
 
-  #press(name: "step" | "pause"): void {
+  #press(name: "step" | "pause" | "look"): void {
+    if (name === "look") {
+      this.act({ do: "tab", tab: "session" });
+      return this.chrome.panes.querySelector<HTMLElement>('[data-command="look"]')?.click();
+    }
     const live = this.live(),
       command: CommandName = name === "pause" && live.state === "paused" ? "resume" : name;
     const why = refusal(live.state, Boolean(this.host()), command);
@@ -290,6 +310,8 @@ export class Scene implements Context {
 
   #listen(root: HTMLElement): void {
     const entityAt = (event: Event) => (event.target as Element).closest?.("[data-entity]")?.getAttribute("data-entity") ?? null;
+    // Shift adds to the selection: it marks no text on the way, which would not count as a click.
+    root.addEventListener("mousedown", event => event.shiftKey && entityAt(event) && event.preventDefault());
     root.addEventListener("click", event => {
       const entity = entityAt(event);
       // A notebook takes the focus when its output is pressed: without it no key would come here.

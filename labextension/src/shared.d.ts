@@ -5,16 +5,29 @@ declare module "*.css" {
   export default text;
 }
 
+/** The style of the page, small (build.mjs). */
+declare module "packed-styles" {
+  const gzip: string;
+  export default gzip;
+}
+
 /** The layouts as a function whose text is a worker's program (build.mjs). */
 declare module "layout-engine" {
   export function engine(): typeof import("./layout/engines.ts");
 }
 
+/** What a service of the host is asked by. */
+interface Token<T> {
+  readonly service?: T;
+}
+
 declare module "@lumino/widgets" {
   export class Widget {
     constructor(options?: { node?: HTMLElement });
+    id: string;
     readonly node: HTMLElement;
     readonly isDisposed: boolean;
+    readonly title: { label: string; caption: string; closable: boolean };
     addClass(name: string): void;
     dispose(): void;
   }
@@ -63,9 +76,99 @@ declare module "@jupyterlab/docregistry" {
   }
 }
 
+declare module "@jupyterlab/codemirror" {
+  import type { Extension } from "@codemirror/state";
+  export interface IEditorExtensionRegistry {
+    addExtension(extension: { name: string; factory: () => unknown }): void;
+  }
+  export const IEditorExtensionRegistry: Token<IEditorExtensionRegistry>;
+  export class EditorExtensionRegistry {
+    static createImmutableExtension(extension: Extension): unknown;
+  }
+}
+
+declare module "@codemirror/state" {
+  export type Extension = object;
+  export interface Range<T> {
+    readonly from: number;
+    readonly value: T;
+  }
+  export interface Line {
+    readonly from: number;
+    readonly to: number;
+    readonly number: number;
+  }
+  export interface EditorState {
+    readonly doc: { readonly lines: number; line(n: number): Line; lineAt(at: number): Line; toString(): string };
+    readonly selection: { readonly main: { readonly empty: boolean } };
+    sliceDoc(from: number, to?: number): string;
+  }
+  export interface Transaction {
+    readonly effects: readonly { is(type: StateEffectType): boolean }[];
+  }
+  export interface StateEffectType {
+    of(value: null): { is(type: StateEffectType): boolean };
+  }
+  export const StateEffect: { define<T>(): StateEffectType };
+  export const Prec: { highest(extension: Extension): Extension };
+}
+
+declare module "@codemirror/view" {
+  import type { EditorState, Extension, Range, Transaction } from "@codemirror/state";
+  export interface DecorationSet {
+    readonly size: number;
+  }
+  export class Decoration {
+    range(from: number, to?: number): Range<Decoration>;
+    static mark(spec: { class: string }): Decoration;
+    static line(spec: { class: string }): Decoration;
+    static widget(spec: { widget: WidgetType; side: number }): Decoration;
+    static set(of: Range<Decoration>[], sort: boolean): DecorationSet;
+    static readonly none: DecorationSet;
+  }
+  export abstract class WidgetType {
+    abstract toDOM(): HTMLElement;
+    eq(other: WidgetType): boolean;
+  }
+  export interface ViewUpdate {
+    readonly view: EditorView;
+    readonly docChanged: boolean;
+    readonly viewportChanged: boolean;
+    readonly transactions: readonly Transaction[];
+  }
+  export class EditorView {
+    readonly state: EditorState;
+    readonly visibleRanges: readonly { from: number; to: number }[];
+    dispatch(change: { effects: unknown }): void;
+    posAtCoords(at: { x: number; y: number }): number | null;
+    static domEventHandlers(handlers: { click(event: MouseEvent, view: EditorView): void }): Extension;
+  }
+  export class ViewPlugin {
+    static fromClass<T>(made: new (view: EditorView) => T, spec: { decorations(each: T): DecorationSet }): Extension;
+  }
+}
+
+declare module "@jupyterlab/apputils" {
+  export interface ICommandPalette {
+    addItem(item: { command: string; category: string }): void;
+  }
+  export const ICommandPalette: unique symbol;
+}
+
 declare module "@jupyterlab/application" {
   import type { FileType, MimeDocumentFactory } from "@jupyterlab/docregistry";
+  import type { Widget } from "@lumino/widgets";
   export interface JupyterFrontEnd {
+    readonly name: string;
+    readonly shell: {
+      readonly currentWidget: Widget | null;
+      add(widget: Widget, area: string, options?: { mode?: string; ref?: string }): void;
+      activateById(id: string): void;
+    };
+    readonly commands: {
+      addCommand(id: string, options: { label: string; caption: string; isEnabled(): boolean; execute(): void }): void;
+    };
+    resolveOptionalService<T>(token: Token<T>): Promise<T | null>;
     readonly docRegistry: {
       addFileType(type: {
         name: string;
@@ -84,7 +187,8 @@ declare module "@jupyterlab/application" {
     description: string;
     autoStart: boolean;
     requires: readonly unknown[];
-    activate(app: JupyterFrontEnd, ...services: never[]): void;
+    optional?: readonly unknown[];
+    activate(app: JupyterFrontEnd, ...services: never[]): void | Promise<void>;
   }
 }
 

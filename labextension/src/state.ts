@@ -9,6 +9,7 @@ export type PaneKey =
   | "report"
   | "rewrites"
   | "scrub"
+  | "egraph"
   | "lanes"
   | "stepper"
   | "diff"
@@ -22,7 +23,7 @@ export type PaneKey =
 /** What a tab shows: `faces` stand side by side and take turns where it is narrow, `below` stays under them then. */
 export const ARRANGEMENT: Record<Tab, { faces: PaneKey[]; below: PaneKey[] }> = {
   opt: { faces: ["source", "before", "after"], below: ["report", "session"] },
-  rewrites: { faces: ["rewrites", "scrub"], below: [] },
+  rewrites: { faces: ["rewrites", "scrub", "egraph"], below: [] },
   grad: { faces: ["lanes"], below: ["stepper"] },
   diff: { faces: ["diff"], below: [] },
   plan: { faces: ["plan", "kernels"], below: ["arena"] },
@@ -45,6 +46,8 @@ export interface Ui {
   query: string;
   reach: string;
   overlay: string;
+  /** What is kept of what stands beside the pictures (kept.ts), so that a change draws them anew. */
+  beside: string;
 }
 
 export type Action =
@@ -56,7 +59,7 @@ export type Action =
   | { do: "back" }
   | { do: "forward" }
   | { do: "source" }
-  | { do: "tool"; tool: "query" | "reach" | "overlay"; value: string }
+  | { do: "tool"; tool: "query" | "reach" | "overlay" | "beside"; value: string }
   | { do: "help"; on: boolean };
 
 const KEPT = 100;
@@ -73,6 +76,7 @@ export const initialUi = (tab: Tab = "opt", selected: readonly string[] = []): U
   query: "",
   reach: "all",
   overlay: "",
+  beside: "",
 });
 
 export const faceOf = (ui: Ui): PaneKey => {

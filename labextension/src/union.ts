@@ -70,6 +70,29 @@ const FOREVER = Infinity;
 export interface Replay extends Union {
   /** The nodes that stand in each place at some time. */
   tenants: { node: NodeRecord; entity: string; reads: string[]; life: Life }[][];
+  /** The places at which each step changes something, wires included; those of step 0 are none. */
+  touched: number[][];
+  /** How many nodes live after each number of steps. */
+  alive: number[];
+}
+
+/** What each step touches, and what it leaves. */
+function events(tenants: Replay["tenants"], wires: readonly Wire[], steps: number): Pick<Replay, "touched" | "alive"> {
+  const touched = Array.from({ length: steps + 1 }, () => new Set<number>()),
+    alive = touched.map(() => 0);
+  const mark = ({ born, died }: Life, ...places: number[]) => {
+    for (const when of [born, died]) if (when > 0) for (const place of places) touched[when]?.add(place);
+  };
+  wires.forEach(wire => mark(wire, wire.a, wire.b));
+  tenants.forEach((all, place) =>
+    all.forEach(({ life }) => {
+      mark(life, place);
+      alive[life.born]!++;
+      if (life.died <= steps) alive[life.died]!--;
+    }),
+  );
+  for (let k = 1; k <= steps; k++) alive[k]! += alive[k - 1]!;
+  return { touched: touched.map(all => [...all].sort((a, b) => a - b)), alive };
 }
 
 /** How much room the text of a node takes. */
@@ -130,7 +153,8 @@ export function replayed(doc: GraphDoc, pass: Pass): Replay {
   // The layout makes room for the widest of each place.
   const widest = tenants.map(all => all.map(({ node }) => node).reduce((a, b) => (room(b, doc) > room(a, doc) ? b : a)));
   const made = joined(from.index, widest, tenants.map(([first]) => first!.entity), tenants.map((_, i) => ({ born: i, died: 0 })), wires.filter(({ a, b }) => a !== b), pass.rewrites.length);
-  return { ...made, tenants: made.lives.map(({ born }) => tenants[born]!) };
+  const settled = made.lives.map(({ born }) => tenants[born]!);
+  return { ...made, tenants: settled, ...events(settled, made.wires, made.steps) };
 }
 
 export type Change = "same" | "rewired" | "changed" | "moved" | "removed" | "made" | "added";
@@ -149,15 +173,24 @@ const own = (node: NodeRecord, types: readonly TypeRecord[]): [string, string][]
   ["attributes", JSON.stringify(node.attrs ?? {}, Object.keys(node.attrs ?? {}).sort())],
 ];
 
-/** Two stages of a document: nodes are the same where their keys are. */
+/** The nodes of a stage that no node of the other has the key of, by hash; -1: several. */
+function alone(stage: Stage, other: Stage): Map<string, number> {
+  const keys = new Set(other.nodes.map(({ key }) => key)),
+    found = new Map<string, number>();
+  stage.nodes.forEach(({ key, hash }, i) => keys.has(key) || found.set(hash, found.has(hash) ? -1 : i));
+  return found;
+}
+
+/** Two stages of a document: nodes are the same where their keys are; what two results for one graph (a variant) made alike is, too. */
 export function differing(doc: GraphDoc, left: Stage, right: Stage): Diff {
   const nodes = left.nodes.map(node => node),
     entities = nodes.map((_, i) => `node:${left.index}.${i}`),
     lives: Life[] = nodes.map(() => ({ born: 0, died: 1 })),
     at = new Map(nodes.map((node, i) => [node.key, i]));
+  const [mine, theirs] = left.parent === right.parent && left.parent >= 0 ? [alone(left, right), alone(right, left)] : [];
   const place = right.nodes.map((node, i) => {
-    const known = at.get(node.key);
-    if (known !== undefined) {
+    const known = at.get(node.key) ?? (theirs?.get(node.hash) === i ? mine!.get(node.hash) : undefined);
+    if (known !== undefined && known >= 0) {
       lives[known] = { born: 0, died: 2 };
       return known;
     }

@@ -15,12 +15,13 @@ export class View implements Mounted {
   #handle: Handle | null = null;
   #stop = () => {};
   #destroyed = false;
+  readonly #styled: Promise<void>;
   #shown = true;
   readonly #observer: IntersectionObserver;
   readonly #waiting = h("div", { class: "gdlab gd-wait", role: "status" }, "gdlab: waiting for the graph …");
 
   constructor(private readonly el: HTMLElement) {
-    insertStyle(el);
+    this.#styled = insertStyle(el);
     el.append(this.#waiting);
     this.#observer = new IntersectionObserver(entries => {
       this.#shown = entries.at(-1)!.isIntersecting;
@@ -32,8 +33,8 @@ export class View implements Mounted {
   /** Draw another document; what is open and selected stays. An older call that is still unpacking is dropped. */
   update(payload: Payload): void {
     const asked = ++this.#asked;
-    openDoc(payload).then(
-      doc => {
+    Promise.all([openDoc(payload), this.#styled]).then(
+      ([doc]) => {
         if (asked === this.#asked && !this.#destroyed) this.#draw(doc);
       },
       (error: unknown) => {
@@ -88,7 +89,11 @@ export class View implements Mounted {
 
   #draw(doc: GraphDoc): void {
     if (this.#scene) inherit(doc, this.#scene.doc);
-    if (this.#scene?.doc.id !== doc.id || this.#scene.doc.runs.length !== doc.runs.length) {
+    // Who is live knows of the run already; what comes with its end is for the notebook that is saved.
+    const live = this.host !== null && !this.host.dead,
+      known = (runs: GraphDoc["runs"]) => runs.filter(run => !live || run.label).length;
+    const measured = ({ id, runs, plan, variants }: GraphDoc) => JSON.stringify([id, known(runs), plan?.times, variants]);
+    if (!this.#scene || measured(this.#scene.doc) !== measured(doc)) {
       const scene = new Scene(doc, () => this.host, this.#scene?.snapshot ?? null);
       this.#scene?.destroy();
       this.#scene = scene;

@@ -6,7 +6,7 @@ import { cwd } from "node:process";
 import { test } from "node:test";
 import { Cells, type Item, type Rect } from "../src/cells.ts";
 import { readDoc, type Json, type Stage } from "../src/doc.ts";
-import { around, partLayout } from "../src/explore.ts";
+import { around, partLayout, toldWays, ways } from "../src/explore.ts";
 import { brackets, folded, opened } from "../src/groups.ts";
 import { layoutOf } from "../src/layouts.ts";
 import { Merged } from "../src/merged.ts";
@@ -15,7 +15,14 @@ import { hits, parseQuery } from "../src/query.ts";
 import { differing, replayed } from "../src/union.ts";
 import { random } from "./fixture.ts";
 
-const corpus = JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "utf8")) as { doc: Json; answers: Record<string, string[]> };
+interface Route {
+  inputs: number[][];
+  ends: [number, number];
+  paths: number[][];
+  whole: boolean;
+  told: string;
+}
+const corpus = JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "utf8")) as { doc: Json; answers: Record<string, string[]>; routes: Route[] };
 const doc = readDoc(corpus.doc);
 
 test("every query finds what Python finds", () => {
@@ -44,16 +51,30 @@ test("what is around a node, in edges; a leaf comes with every op that is kept",
   assert.equal(layout.edges.every(({ a, b }) => stage!.nodes[b]!.inputs.includes(a)), true);
 });
 
-test("what is drawn is what a search through everything finds", () => {
+test("the ways between two nodes are Python's", () => {
+  for (const { inputs, ends, paths, whole, told } of corpus.routes) {
+    const found = ways(inputs, ...ends);
+    assert.deepEqual(found, { paths, whole });
+    assert.equal(toldWays(found), told);
+  }
+  assert.deepEqual([...new Set(corpus.routes.map(each => Math.min(each.paths.length, 3)))].sort(), [0, 1, 2, 3]);
+  assert.equal(corpus.routes.some(each => !each.whole), true);
+});
+
+test("what is drawn is what a search through everything finds, in the order of all", () => {
   const next = random(7),
-    drawn = new Set<number>();
-  const element = (id: number) => ({ id, remove: () => void drawn.delete(id) }) as unknown as SVGElement;
-  const layer = { append: (...all: { id: number }[]) => all.forEach(each => drawn.add(each.id)) } as unknown as SVGGElement;
+    drawn: number[] = [];
+  const element = (id: number) => ({
+    id,
+    remove: () => drawn.splice(drawn.indexOf(id), 1),
+    before: (...all: { id: number }[]) => drawn.splice(drawn.indexOf(id), 0, ...all.map(each => each.id)),
+  }) as unknown as SVGElement;
+  const layer = { append: (...all: { id: number }[]) => drawn.push(...all.map(each => each.id)) } as unknown as SVGGElement;
   const items = Array.from({ length: 600 }, (_, id): Item => {
     const left = next(9000) - 2000,
       top = next(9000) - 2000,
       tall = id % 30 === 0;
-    return { left, top, right: left + next(tall ? 20 : 300), bottom: top + next(tall ? 6000 : 60), layer: 0, make: () => [element(id)] };
+    return { left, top, right: left + next(tall ? 20 : 300), bottom: top + next(tall ? 6000 : 60), layer: 0, nodes: [id], make: () => [element(id)] };
   });
   const cells = new Cells(items, [layer], () => {});
   for (let i = 0; i < 60; i++) {
@@ -64,8 +85,8 @@ test("what is drawn is what a search through everything finds", () => {
       item.right >= seen.left && item.left <= seen.right && item.bottom >= seen.top && item.top <= seen.bottom ? [id] : [],
     );
     assert.deepEqual(cells.within(seen), wanted);
-    cells.show(wanted, "full", i % 7 === 0);
-    assert.deepEqual([...drawn].sort((a, b) => a - b), wanted);
+    cells.show(wanted, "full", id => (i + id) % 7 === 0);
+    assert.deepEqual(drawn, wanted);
   }
 });
 
@@ -86,6 +107,13 @@ test("a replay begins and ends with the stages of its pass, and never moves a no
       assert.deepEqual(there.flat().sort(), stage.nodes.map(node => node.key).sort());
       const wires = union.wires.filter(lives).map(({ a, b }) => `${there[a]} ${there[b]}`);
       assert.deepEqual(wires.sort(), stage.nodes.flatMap(node => node.inputs.map(a => `${stage.nodes[a]!.key} ${node.key}`)).sort());
+    }
+    for (let k = 0; k <= union.steps; k++) {
+      const tenants = union.tenants.flat().filter(({ life }) => life.born <= k && k < life.died);
+      assert.equal(union.alive[k], tenants.length);
+      const moved = [...union.wires, ...union.tenants.flatMap((all, a) => all.map(({ life }) => ({ ...life, a, b: a })))];
+      const ends = moved.filter(({ born, died }) => k > 0 && (born === k || died === k)).flatMap(({ a, b }) => [a, b]);
+      assert.deepEqual(union.touched[k], [...new Set(ends)].sort((a, b) => a - b));
     }
     for (const all of union.tenants) for (const [i, { life }] of all.entries()) assert.ok(i === 0 || life.born === all[i - 1]!.life.died, "what comes instead of a node stands in its place");
     const layout = layoutOf(union.stage, doc.types);

@@ -1,11 +1,11 @@
 // The arena: x = dispatch order, reusable slots to scale below each other, pinned buffers as strips, the peak, the play-head.
 
-import type { IntervalRecord, Plan } from "../doc.ts";
-import { h, reveal, s, type Child } from "../dom.ts";
+import { nodeName, type IntervalRecord, type Plan } from "../doc.ts";
+import { div, h, replace, reveal, s, type Child } from "../dom.ts";
 import { bytes, plural } from "../format.ts";
 import { cut, familyClass } from "../graph.ts";
 import { Merged, type Block } from "../merged.ts";
-import { body, choice, empty, entity, frame, retitle, type Context, type MakePane } from "../pane.ts";
+import { body, button, chip, choice, empty, entity, frame, retitle, row, table, type Context, type MakePane } from "../pane.ts";
 import { arrange, isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../slots.ts";
 
 const LEFT = 118,
@@ -14,7 +14,37 @@ const LEFT = 118,
   GAP = 4,
   AXIS = 38, // numbers, and phases below them
   DENSE = 400, // intervals
+  GHOSTS = 24,
   KEPT = "kept from the first dispatch to the last";
+
+/** The bytes that sharing saves, and what would be needed without. */
+function reuse({ memory }: Plan): { saved: number; without: number } {
+  const without = (memory.logical_bytes ?? 0) + (memory.padding_bytes ?? 0);
+  return { saved: without - (memory.physical_bytes ?? 0), without };
+}
+
+/** What is in memory at the peak, largest first: pinned buffers, and those alive in its group; the optimizer's state is counted apart. */
+function peakList({ doc, reached }: Context, plan: Plan): HTMLElement {
+  const at = plan.memory.peak_group!;
+  const alive = plan.intervals
+    .map((interval, index) => ({ ...interval, index }))
+    .filter(({ kind, pinned, first_group, last_group }) => kind !== "state" && (pinned !== null || (first_group <= at && at <= last_group)))
+    .sort((a, b) => b.nbytes - a.nbytes);
+  const lines = (node: string): Child[] => {
+    const lit = [...reached(node)].flatMap(each => (each.startsWith("line:") ? [Number(each.slice(5))] : [])),
+      callers = lit.flatMap(each => doc.lines[each]!.stack);
+    // Of several calls on one line, the first.
+    const own = lit.filter(each => !callers.includes(each)).sort((a, b) => b - a).map(each => [doc.lines[each]!.line, each] as const);
+    return [...new Map(own)].reverse().map(([line, each]) => chip(`line:${each}`, `line ${line}`, `line ${line}`));
+  };
+  const rows = alive.map(({ index, node, name, nbytes }) => {
+    const record = doc.stages[plan.stage]?.nodes[node],
+      key = `node:${plan.stage}.${node}`;
+    return row("td", [["gd-num", bytes(nbytes)], ["", chip(`interval:${index}`, `buffer ${name}`, name)], ["", record && chip(key, `node ${nodeName(record)}`, `${record.op} ${record.name}`)], ["", record && lines(key)]]);
+  });
+  const head: [string, Child][] = [["gd-num", "bytes"], ["", "buffer"], ["", "node"], ["", `${plural(rows.length, "buffer")}, ${bytes(plan.memory.peak_bytes!)} padded, in group ${at}`]];
+  return div("gd-atpeak", table("", head, h("tbody", null, ...rows)));
+}
 
 class ArenaPicture {
   readonly #count: number;
@@ -26,6 +56,7 @@ class ArenaPicture {
     private readonly plan: Plan,
     private readonly width: number,
     private readonly toggle: (kind: string) => void,
+    private readonly ghosts: boolean,
   ) {
     this.#count = Math.max(1, plan.dispatches.length);
     this.#dense = plan.intervals.length > DENSE;
@@ -180,6 +211,12 @@ class ArenaPicture {
       before = row.kind;
       top += row.height + (row.kind ? 2 : GAP);
     }
+    const slots = top;
+    if (this.ghosts) {
+      const { outlines, bottom } = this.#ghosts(top, arrangement.unit);
+      parts.push(outlines);
+      top = bottom;
+    }
     this.#merged.show(
       this.#places.map(({ index, top: at, row }) => this.#shape(index, at, row)),
       new Set(),
@@ -192,9 +229,27 @@ class ArenaPicture {
       ...(this.#dense ? [this.#merged.el, this.#over] : []),
       ...parts,
       ...this.#axis(top),
-      ...this.#peak(top),
+      ...this.#peak(slots),
       s("g", { class: "gd-playhead" }),
     );
+  }
+
+  /** What memory would be needed besides if no two buffers shared a slot: outlines of the largest. */
+  #ghosts(top: number, unit: number): { outlines: SVGElement; bottom: number } {
+    const { intervals, slots } = this.plan,
+      larger = (a: number, b: number) => intervals[b]!.padded - intervals[a]!.padded;
+    let y = top + 2;
+    const drawn = slots.flatMap(({ tenants }) => [...tenants].sort(larger).slice(1)).sort(larger).slice(0, GHOSTS).flatMap((index): Child[] => {
+      const { first, last, padded, name } = intervals[index]!,
+        x = this.x(first),
+        width = this.x(Math.min(this.#count, last + 1)) - x - 1,
+        height = Math.max(THINNEST, Math.round(padded * unit)) - 2,
+        at = y;
+      y += height + 2;
+      return [s("rect", { x, y: at, width, height, rx: 3 }), name.length * 6.6 + 14 <= width && s("text", { x: x + 8, y: at + height / 2 + 4 }, cut(name, 28))];
+    });
+    const label = s("text", { class: "gd-axis", x: LEFT - 8, y: top + 13, "text-anchor": "end" }, `+ ${bytes(reuse(this.plan).saved)}`);
+    return { outlines: s("g", { class: "gd-ghosts" }, label, ...drawn), bottom: y + GAP };
   }
 
   /** Where forward, backward and update begin. */
@@ -256,11 +311,12 @@ class ArenaPicture {
 export const arenaPane: MakePane = (context: Context) => {
   const { plan } = context.doc;
   if (!plan || plan.intervals.length === 0) return { el: frame("arena", "Arena", "", [body(null, empty("Not compiled yet, so no buffers. ", h("code", null, `%graph_plan ${context.doc.title || "NAME"}`), " makes the plan."))]) };
-  const open = new Set<string>();
+  const open = new Set<string>(),
+    on = new Set<string>();
   const holder = body({ class: "gd-arenabody" });
   const { physical_bytes: physical = 0, logical_bytes: logical = 0 } = plan.memory;
-  const fact = `${bytes(physical)} in device memory for ${bytes(logical)} of values; slots to scale, x = dispatch, ● = pinned`;
-  const el = frame("arena", "Arena", fact, [holder]);
+  const { saved, without } = reuse(plan);
+  const el = frame("arena", "Arena", "", [holder]);
   let toScale = false,
     width = 0,
     picture: ArenaPicture | null = null,
@@ -274,14 +330,23 @@ export const arenaPane: MakePane = (context: Context) => {
       toScale = value;
       draw();
     });
-    retitle(el, "Arena", fact, pick);
+    const turned = (key: string, text: string) => {
+      const turn = () => (on.delete(key) || on.add(key), draw(), el.querySelector<HTMLElement>(`[data-command=${key}]`)!.focus());
+      return button(text, { class: "gd-button gd-small", "data-command": key, "aria-pressed": String(on.has(key)), on: { click: turn } });
+    };
+    const ghosts = on.has("without-reuse");
+    const fact = ghosts
+      ? `reuse saves ${bytes(saved)}: without it ${bytes(without)}, dashed`
+      : `${bytes(physical)} in device memory for ${bytes(logical)} of values; slots to scale, x = dispatch, ● = pinned`;
+    retitle(el, "Arena", fact,
+      turned("at-peak", "at the peak"), turned("without-reuse", "without reuse"), pick);
     if (width === 0) return;
     const toggle = (kind: string) => {
       if (!open.delete(kind)) open.add(kind);
       draw();
       el.querySelector<SVGGElement>(`.gd-opener`)?.focus();
     };
-    picture = new ArenaPicture(plan, width, toggle);
+    picture = new ArenaPicture(plan, width, toggle, ghosts);
     svg = picture.draw(arrange(plan, toScale, open));
     svg.addEventListener("click", event => {
       const { left, top } = svg!.getBoundingClientRect(),
@@ -290,7 +355,7 @@ export const arenaPane: MakePane = (context: Context) => {
       event.stopPropagation();
       context.act({ do: "select", entities: [found], add: event.shiftKey });
     });
-    holder.replaceChildren(svg);
+    replace(holder, on.has("at-peak") && peakList(context, plan), svg);
     context.redrawn("arena");
     reveal(holder, [...holder.querySelectorAll("[data-lit]")]);
   };

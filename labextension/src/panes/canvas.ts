@@ -49,13 +49,13 @@ export class Canvas {
     this.picture = picture;
     this.camera = camera;
     this.el.replaceChildren(camera.el);
+    camera.placed();
     glide(camera, before, this.context.ui().selected);
   }
 
-  /** The dress has changed: the same nodes in the same places. */
-  again(): void {
-    this.picture?.again();
-    this.camera?.seen();
+  /** The dress of these nodes has changed, else of all: the same nodes in the same places. */
+  again(changed?: ReadonlySet<number>): void {
+    if (this.picture?.again(changed) === false) this.camera!.seen();
   }
 
   /** Scrolls to these, to the first of them where not all fit. */

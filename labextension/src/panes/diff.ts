@@ -5,7 +5,9 @@ import { around } from "../explore.ts";
 import { partLayout } from "../explore.ts";
 import { button, empty, frame, refill, retitle, select, type MakePane } from "../pane.ts";
 import { differing, LETTERS, type Change } from "../union.ts";
+import { enliven } from "./ask.ts";
 import { Canvas } from "./canvas.ts";
+import { compared, whatIf } from "./whatif.ts";
 
 const NAMES: [Change, string][] = [["same", "same"], ["rewired", "rewired"], ["changed", "changed"], ["moved", "moved into another"], ["made", "made of others"], ["removed", "removed"], ["added", "added"]];
 
@@ -13,8 +15,10 @@ export const diffPane: MakePane = context => {
   const { doc } = context,
     { stages } = doc;
   if (stages.length < 2) return { el: frame("diff", "Diff", "", [empty("One graph alone: ", h("code", null, "%graph A --diff B"), " compares two.")]) };
-  let [left = 0, right = 1] = doc.view?.diff ?? [],
+  let [left, right] = compared(doc),
     only = false;
+  const shown = (a: number, b: number) => ([left, right] = [a, b], draw(), context.redrawn("diff"));
+  const what = whatIf(context, shown);
   const canvas = new Canvas(context, "diff", context.cameras.union, "Diff of two graphs");
   const el = frame("diff", "Diff", "", []);
   const draw = () => {
@@ -36,7 +40,7 @@ export const diffPane: MakePane = context => {
       ...NAMES.filter(([change]) => found.changes.includes(change)).map(([change, name]) => h("span", { class: "gd-change", "data-diff": change }, h("b", null, LETTERS[change]), ` ${name}`)),
     );
     retitle(el, "Diff", found.summary, controls);
-    refill(el, canvas.el, legend);
+    refill(el, canvas.el, legend, what);
     const { stage, changes, fields, lives, wires } = found;
     const born = new Map(wires.map(wire => [`${wire.a} ${wire.b}`, wire]));
     if (only) {
@@ -55,5 +59,5 @@ export const diffPane: MakePane = context => {
     });
   };
   draw();
-  return { el, lit: lit => canvas.join(lit), walked: () => canvas.stage, destroy: () => canvas.destroy() };
+  return { el, live: (_, host) => enliven(el, host), lit: lit => canvas.join(lit), walked: () => canvas.stage, destroy: () => canvas.destroy() };
 };

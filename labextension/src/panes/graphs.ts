@@ -3,12 +3,15 @@
 import { Camera, type CameraGroup } from "../camera.ts";
 import type { Layout, Stage } from "../doc.ts";
 import { div, h, type Child } from "../dom.ts";
+import { edgeLabels } from "../edgelabels.ts";
 import { around, partLayout } from "../explore.ts";
 import { plural } from "../format.ts";
 import { glide, placesIn } from "../motion.ts";
 import { drawStage, MANY, type Picture } from "../graph.ts";
 import { brackets, folded, opened, type Folded } from "../groups.ts";
+import { keptOf } from "../kept.ts";
 import { hasLanes, layoutOf, type Laying } from "../layouts.ts";
+import { minimap, type Minimap } from "../minimap.ts";
 import { paint } from "../overlays.ts";
 import { button, choice, empty, frame, refill, retitle, type Context, type MakePane, type Pane } from "../pane.ts";
 import type { PaneKey } from "../state.ts";
@@ -48,17 +51,20 @@ function picturePane(
   let at = 0,
     camera: Camera | null = null,
     picture: Picture | null = null,
+    map: Minimap | null = null,
     laying: Laying | null = null,
     waiting: ReturnType<typeof setTimeout> | undefined,
     open: { stage: Stage; groups: Set<number> } | null = null,
     walked: Stage | null = null,
     shown = ""; // overlay, reach and seeds of the picture
-  const el = frame(key, "", "", []);
+  const el = frame(key, "", "", []),
+    beside = () => keptOf(doc).value;
   const end = () => {
     clearTimeout(waiting);
     laying?.cancel();
     camera?.destroy();
-    laying = camera = picture = null;
+    map?.destroy();
+    laying = camera = picture = map = null;
   };
   const tell = (stage: Stage, ...parts: Child[]) => h("div", { class: "gd-laying", role: "status" }, h("p", null, ...parts), h("p", { class: "gd-muted" }, `${plural(stage.nodes.length, "node")}; the Text tab lists them.`));
   /** What the reach leaves of a stage: null for all of it. */
@@ -70,11 +76,14 @@ function picturePane(
   };
   const wanted = (stage: Stage): string => {
     const { overlay, reach } = context.ui();
-    return `${overlay} ${reach} ${reach === "all" ? "" : [...context.lit()].filter(each => each.startsWith(`node:${stage.index}.`)).join()}`;
+    return `${overlay} ${beside().labels} ${reach} ${reach === "all" ? "" : [...context.lit()].filter(each => each.startsWith(`node:${stage.index}.`)).join()}`;
   };
   const draw = () => {
     const before = placesIn(el),
-      glided = () => glide(camera!, before, [context.ui().hover, ...context.ui().selected]);
+      glided = () => {
+        camera!.placed();
+        glide(camera!, before, [context.ui().hover, ...context.ui().selected]);
+      };
     end();
     const stage = choices[at]?.stage;
     const options = choices.map(({ text }, value) => ({ value, text }));
@@ -162,7 +171,9 @@ function picturePane(
       event.stopPropagation();
       context.act({ do: "select", entities: [entity], add: event.shiftKey });
     });
-    return painted ? [made.el, painted.legend] : [made.el];
+    if (beside().labels && !picture.culled) picture.svg.append(edgeLabels(doc, walked, layout));
+    map = minimap(made, layout, () => beside().map);
+    return painted ? [made.el, map.el, painted.legend] : [made.el, map.el];
   };
   /** Nodes of this stage that are the same as lit ones of the stage it was made from: drawn with the accent, but not lit. */
   const showPartners = (lit: ReadonlySet<string>): ReadonlySet<string> => {
@@ -195,13 +206,17 @@ function picturePane(
   return {
     el,
     choose(lit) {
+      map?.place();
       const stage = choices[at]?.stage;
       if (!stage || wanted(stage) === shown) return look(lit);
       draw();
       look(lit);
       return true;
     },
-    lit: lit => picture?.join(showPartners(lit)),
+    lit(lit) {
+      picture?.join(showPartners(lit));
+      map?.light(lit);
+    },
     walked: () => walked,
     destroy: end,
   };

@@ -1,8 +1,8 @@
 // The kernels: WGSL as it is sent to the device, the nodes of each line in the gutter, and what the kernel is bound to.
 
 import type { GraphDoc, KernelRecord, Plan } from "../doc.ts";
-import { div, h, replace, span, type Child } from "../dom.ts";
-import { plural, whole } from "../format.ts";
+import { div, h, replace, setFlag, span, type Child } from "../dom.ts";
+import { plural, seconds, whole } from "../format.ts";
 import { familyClass } from "../graph.ts";
 import { body, chip, empty, entity, facts, frame, highlighted, retitle, swatch, type MakePane } from "../pane.ts";
 import { parseEntity } from "../select.ts";
@@ -83,6 +83,7 @@ function kernelFacts(plan: Plan, kernel: KernelRecord, index: number): HTMLEleme
     ["workgroup", span("gd-mono", kernel.workgroup_size.join(" × "))],
     ...(constants ? [["constants", span("gd-mono", constants)] as [string, Child]] : []),
     ...(bindings.length > 0 ? [["bindings", bindings] as [string, Child]] : []),
+    ...(plan.times ? [["time", h("span", { title: "median, all its dispatches" }, seconds(used.reduce((sum, k) => sum + plan.times!.median[k]!, 0)))] as [string, Child]] : []),
     ["used by", [plural(used.length, "dispatch"), " ", ...chips, used.length > 12 && ` and ${used.length - 12} more`]],
   ];
   return facts(rows);
@@ -145,6 +146,10 @@ export const kernelsPane: MakePane = context => {
       if (lit.has(`kernel:${at}`)) return false;
       const first = litKernel(lit);
       return first !== null && show(first);
+    },
+    lit() {
+      // All of it lit says little: quietly, then.
+      setFlag(code, "data-whole", !code.querySelector(".gd-wgsl > :not([data-lit])"));
     },
   };
 };

@@ -1,12 +1,13 @@
 // The plan: one line per dispatch in barrier groups, a strip of them in order, and the details of the one that is lit.
 
-import type { DispatchRecord, GroupRecord, Plan } from "../doc.ts";
+import type { DispatchRecord, GroupRecord, Plan, Times } from "../doc.ts";
 import { div, h, replace, s, span, td, type Child } from "../dom.ts";
-import { bytes, cell, plural, whole } from "../format.ts";
+import { bytes, cell, plural, seconds, whole } from "../format.ts";
 import { familyClass } from "../graph.ts";
 import { Merged } from "../merged.ts";
-import { body, chip, empty, entity, facts, fold, frame, row, swatch, table, type MakePane } from "../pane.ts";
+import { body, chip, choice, empty, entity, facts, fold, frame, refill, retitle, row, select, swatch, type Context, type MakePane } from "../pane.ts";
 import { Rows } from "../virtual.ts";
+import { asking, enliven } from "./ask.ts";
 
 const DENSE = 400;
 
@@ -29,18 +30,25 @@ export const planFact = (plan: Plan): string => {
 
 const height = (dispatch: DispatchRecord, most: number): number => 4 + 17 * Math.sqrt(moved(dispatch) / most);
 
-/** Bars in order; of many dispatches they are a few shapes in one drawing. */
-function strip(plan: Plan): { el: HTMLElement; light(lit: ReadonlySet<string>): void } {
+interface Strip {
+  el: HTMLElement;
+  light(lit: ReadonlySet<string>): void;
+}
+
+/** Bars in order, each as wide as its time (`byTime`) or as all others; of many dispatches they are a few shapes in one drawing. */
+function strip(plan: Plan, byTime: boolean): Strip {
   const most = plan.dispatches.reduce((max, each) => Math.max(max, moved(each)), 1);
-  const label = "dispatches in order, one band per barrier group, height by bytes moved";
-  if (plan.dispatches.length > DENSE) return denseStrip(plan, most, label);
+  const label = `dispatches in order, ${byTime ? "width by time, " : ""}one band per barrier group, height by bytes moved`;
+  const wide = (k: number) => (byTime ? plan.times!.median[k]! * 1e6 : 1);
+  if (plan.dispatches.length > DENSE) return denseStrip(plan, most, label, wide);
   const bar = (dispatch: DispatchRecord, k: number) =>
     h(
       "span",
       {
         class: `gd-tick ${familyClass(dispatch.family)}`,
         ...entity(`dispatch:${k}`, `dispatch ${k}, ${dispatch.label}`),
-        title: `${k} ${dispatch.label}\n${bytes(moved(dispatch))} moved`,
+        style: `flex-grow:${wide(k)}`,
+        title: `${k} ${dispatch.label}\n${bytes(moved(dispatch))} moved${plan.times ? `\n${timed(plan.times, k)}` : ""}`,
       },
       h("span", { style: `height:${height(dispatch, most).toFixed(1)}px` }),
     );
@@ -51,7 +59,7 @@ function strip(plan: Plan): { el: HTMLElement; light(lit: ReadonlySet<string>): 
     ...groups.map((group, g) =>
       h(
         "span",
-        { class: "gd-band", style: `flex-grow:${group.stop - group.start}`, title: `group ${g}${group.because?.length ? `\n${because(plan, group)}` : ""}` },
+        { class: "gd-band", style: `flex-grow:${plan.dispatches.slice(group.start, group.stop).reduce((sum, _, i) => sum + wide(group.start + i), 0)}`, title: `group ${g}${group.because?.length ? `\n${because(plan, group)}` : ""}` },
         ...plan.dispatches.slice(group.start, group.stop).map((dispatch, i) => bar(dispatch, group.start + i)),
       ),
     ),
@@ -59,23 +67,32 @@ function strip(plan: Plan): { el: HTMLElement; light(lit: ReadonlySet<string>): 
   return { el, light: () => {} };
 }
 
-function denseStrip(plan: Plan, most: number, label: string): { el: HTMLElement; light(lit: ReadonlySet<string>): void } {
+function denseStrip(plan: Plan, most: number, label: string, wide: (k: number) => number): Strip {
   const merged = new Merged(),
-    count = plan.dispatches.length;
+    ends = plan.dispatches.map((_, k) => wide(k));
+  ends.forEach((each, k) => (ends[k] = each + (ends[k - 1] ?? 0)));
   merged.show(
-    plan.dispatches.map((dispatch, k) => ({ left: k, right: k + 1, top: 22 - height(dispatch, most), bottom: 22, entity: `dispatch:${k}`, family: familyClass(dispatch.family) })),
+    plan.dispatches.map((dispatch, k) => ({ left: ends[k - 1] ?? 0, right: ends[k]!, top: 22 - height(dispatch, most), bottom: 22, entity: `dispatch:${k}`, family: familyClass(dispatch.family) })),
     new Set(),
   );
-  const svg = s("svg", { class: "gd-densestrip", viewBox: `0 0 ${count} 22`, preserveAspectRatio: "none", role: "img", "aria-label": label }, merged.el);
+  const svg = s("svg", { class: "gd-densestrip", viewBox: `0 0 ${ends.at(-1)} 22`, preserveAspectRatio: "none", role: "img", "aria-label": label }, merged.el);
   // The bar under the pointer is the entity of the drawing while the pointer is there.
   const at = (event: MouseEvent) => {
-    const { left, width } = svg.getBoundingClientRect();
-    svg.dataset.entity = `dispatch:${Math.min(count - 1, Math.max(0, Math.floor(((event.clientX - left) / width) * count)))}`;
+    const { left, width } = svg.getBoundingClientRect(),
+      x = ((event.clientX - left) / width) * ends.at(-1)!;
+    svg.dataset.entity = `dispatch:${Math.max(0, ends.findIndex(end => x < end))}`;
   };
   svg.addEventListener("pointerdown", at);
   svg.addEventListener("click", event => (at(event), setTimeout(() => delete svg.dataset.entity)));
   return { el: div("gd-strip", svg), light: lit => merged.light(lit) };
 }
+
+/** What a dispatch took and should have taken, in words. */
+const timed = ({ median, p25, p75, predicted, verdict, machine }: Times, k: number): string =>
+  `${seconds(median[k]!)} (${seconds(p25[k]!)} \u2026 ${seconds(p75[k]!)}), predicted ${seconds(predicted[k]!)}: ${verdict[k]}${machine.startsWith("a nominal") ? " of a nominal machine" : ""}`;
+
+/** The share of the roof that a verdict tells: "31", ">100". */
+const roof = (verdict: string): string => verdict.replace(/^.*, (.*) % .*$/, "$1").replace("over ", ">").replace("under ", "<");
 
 function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLElement {
   const group = plan.groups[dispatch.group],
@@ -97,52 +114,92 @@ function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLEleme
     td("gd-num", dispatch.group),
     td("gd-num", cell(dispatch.flops / 1e6)),
     td("gd-num", cell(moved(dispatch) / 1e3)),
+    ...(plan.times
+      ? [
+          h("td", { class: "gd-num", title: timed(plan.times, k) }, cell(plan.times.median[k]! * 1e6)),
+          h("td", { class: "gd-num gd-muted", title: timed(plan.times, k) }, roof(plan.times.verdict[k]!)),
+        ]
+      : []),
   );
 }
 
-/** The table: one row per dispatch, then the switch of the update's dispatches, then theirs. */
-function dispatchTable(plan: Plan, scroller: HTMLElement, changed: () => void): { el: HTMLElement; bring(k: number): boolean; destroy(): void } {
+/** What the table may be cut down to; its last row has the sums. */
+const parts = (plan: Plan): (readonly [value: string, text: string])[] =>
+  ["", ...new Set(plan.dispatches.flatMap(each => [`family ${each.family}`, `kernel ${each.kernel}`, `phase ${each.phase}`]).sort())].map(each => [each, each || "all dispatches"]);
+
+/** The table: one row per dispatch, then the switch of the update's dispatches, then theirs. Sorted or cut down it has them all. */
+function dispatchTable(plan: Plan, scroller: HTMLElement, changed: () => void): { el: HTMLElement; bring(k: number): boolean; only(part: string): void; destroy(): void } {
   const first = plan.dispatches.length - plan.updates,
+    { times } = plan,
     list = h("tbody"),
+    foot = h("tfoot"),
     rows = new Rows(scroller, list, 28, changed);
+  const columns: [name: string, text: string, of?: (k: number) => number, unit?: number][] = [
+    ["gd-num", "#", k => -k],
+    ["", "dispatch"],
+    ["gd-phase", "phase"],
+    ["gd-num", "group"],
+    ["gd-num", "MFLOP", k => plan.dispatches[k]!.flops, 1e6],
+    ["gd-num", "KB moved", k => moved(plan.dispatches[k]!), 1e3],
+  ];
+  if (times) columns.push(["gd-num", "µs", k => times.median[k]!, 1e-6], ["gd-num gd-verdict", "roof %"]);
+  let by = columns[0]!,
+    part = "",
+    order: number[] = [];
   const more = fold(`+ ${plural(plan.updates, "update dispatch")}${plan.optimizer ? ` (${plan.optimizer})` : ""}`, () => (fill(), changed()));
-  const foldRow = h("tr", { class: "gd-foldrow" }, h("td", { colspan: 6 }, more.el));
+  const foldRow = h("tr", { class: "gd-foldrow" }, h("td", { colspan: columns.length }, more.el));
+  const head = h("thead"),
+    el = h("table", { class: "gd-table gd-dispatches", "data-timed": times !== null }, head, list, foot);
+  const plain = () => by === columns[0] && !part && plan.updates > 0;
   const fill = () => {
-    const extra = plan.updates === 0 ? 0 : more.open ? 1 + plan.updates : 1;
-    rows.set(first + extra, i => (i === first ? foldRow : dispatchRow(plan, plan.dispatches[i > first ? i - 1 : i]!, i > first ? i - 1 : i)));
+    const [kind, name] = part.split(" ") as ["phase", string];
+    order = plan.dispatches.flatMap((each, k) => (!part || String(each[kind]) === name ? [k] : []));
+    const groups = new Set(order.map(k => plan.dispatches[k]!.group));
+    const sum = ([cls, , of, unit]: (typeof columns)[number], i: number): [string, Child] =>
+      i === 1 ? ["gd-label", `${plural(order.length, "dispatch")} in ${plural(groups.size, "group")}`] : [cls, unit ? cell(order.reduce((total, k) => total + of!(k), 0) / unit) : null];
+    replace(foot, row("td", columns.map(sum)));
+    order.sort((a, b) => by[2]!(b) - by[2]!(a) || a - b);
+    if (plain()) order.splice(first, more.open ? 0 : Infinity, -1);
+    el.toggleAttribute("data-sorted", by !== columns[0]);
+    const sorts = (each: (typeof columns)[number]) => h("button", { class: "gd-sort", on: { click: () => ((by = each), fill(), changed()) } }, each[1], by === each && each[3] && " \u2193");
+    replace(head, h("tr", null, ...columns.map(each => h("th", { class: each[0] || null, "aria-sort": by !== each ? null : each[3] ? "descending" : "ascending" }, each[2] ? sorts(each) : each[1]))));
+    rows.set(order.length, i => (order[i]! < 0 ? foldRow : dispatchRow(plan, plan.dispatches[order[i]!]!, order[i]!)));
   };
-  const sum = (what: (dispatch: DispatchRecord) => number) => plan.dispatches.reduce((total, each) => total + what(each), 0);
-  const el = table(
-    "gd-dispatches",
-    [["gd-num", "#"], ["", "dispatch"], ["gd-phase", "phase"], ["gd-num", "group"], ["gd-num", "MFLOP"], ["gd-num", "KB moved"]],
-    list,
-    h(
-      "tfoot",
-      null,
-      row("td", [
-        ["", null],
-        ["gd-label", `${plural(plan.dispatches.length, "dispatch")} in ${plural(plan.groups.length, "group")}`],
-        ["gd-phase", null],
-        ["", null],
-        ["gd-num", cell(sum(each => each.flops) / 1e6)],
-        ["gd-num", cell(sum(moved) / 1e3)],
-      ]),
-    ),
-  );
   fill();
   return {
     el,
     bring(k) {
-      const hidden = k >= first && !more.open;
+      const hidden = k >= first && plain() && !more.open;
       if (hidden) more.to(true);
-      return rows.bring(k >= first ? k + 1 : k) || hidden;
+      const at = order.indexOf(k);
+      return (at >= 0 && rows.bring(at)) || hidden;
+    },
+    only(wanted) {
+      part = wanted;
+      fill();
+      changed();
     },
     destroy: () => rows.destroy(),
   };
 }
 
-function detailOf(plan: Plan, k: number): Child[] {
-  const dispatch = plan.dispatches[k]!,
+/** Why two dispatches and not one: the fusions that were not made at nodes of this one. */
+const apart = (context: Context, plan: Plan, k: number): string[] =>
+  plan.missed.flatMap(({ about, label, detail }) => (about && context.reached(about).has(`dispatch:${k}`) ? [`${label}: ${detail}`] : []));
+
+/** The same of two selected ones, the first before the other. */
+function whyTwo({ doc, reached }: Context, plan: Plan, a: number, b: number): string[] {
+  const computes = (node: number, k: number) => reached(`node:${plan.stage}.${node}`).has(`dispatch:${k}`);
+  const found = plan.missed.filter(({ node }) => computes(Number(node), a) && doc.stages[plan.stage]!.users[Number(node)]!.some(each => computes(each, b)));
+  if (found.length > 0) return found.map(({ label, detail }) => `${label}: ${detail}`);
+  const reads = plan.dispatches[b]!.reads.some(each => plan.dispatches[a]!.writes.includes(each));
+  return [reads ? `no fusion joins dispatch ${a} and dispatch ${b}` : `dispatch ${b} reads nothing that dispatch ${a} writes`];
+}
+
+function detailOf(context: Context, plan: Plan, k: number): Child[] {
+  const [a, b, ...others] = context.ui().selected.flatMap(each => (each.startsWith("dispatch:") ? [Number(each.slice(9))] : [])).sort((x, y) => x - y),
+    missed = b !== undefined && others.length === 0 ? whyTwo(context, plan, a!, b) : apart(context, plan, k),
+    dispatch = plan.dispatches[k]!,
     group = plan.groups[dispatch.group];
   const buffers = (indexes: readonly number[]): Child =>
     indexes.map(index => {
@@ -161,6 +218,8 @@ function detailOf(plan: Plan, k: number): Child[] {
         ),
       ],
       ...(group && because(plan, group) ? [["group", because(plan, group)] as [string, Child]] : []),
+      ...(plan.times ? [["time", h("span", { "data-value": "verdict", title: plan.times.machine }, timed(plan.times, k))] as [string, Child]] : []),
+      ...(missed.length > 0 ? [["not one", h("span", { title: "why this dispatch and the next are not one", "data-value": "apart" }, missed.join("; "))] as [string, Child]] : []),
     ]),
   ];
 }
@@ -175,17 +234,32 @@ export const planPane: MakePane = context => {
   }
   const detail = h("div", { class: "gd-detail gd-dispatch", "aria-live": "off" }),
     scroller = body(null),
-    table = dispatchTable(plan, scroller, () => context.redrawn("plan")),
-    bars = strip(plan);
+    table = dispatchTable(plan, scroller, () => context.redrawn("plan"));
   scroller.append(table.el);
   const count = `${planFact(plan)} ${plan.dispatches.length === 1 ? "dispatch" : "dispatches"}`;
-  const el = frame("plan", "Plan", `${count}, ${plural(plan.groups.length, "group")}, one submission`, [bars.el, scroller, detail]);
-  let brought: ReadonlySet<string> | null = null;
+  const el = frame("plan", "Plan", "", []);
+  const ask = asking(context, "trace", "time every dispatch", plan.times ? "time again" : "time", "makes 3 real steps and times every dispatch", () => ({ steps: 3 }), () => {});
+  let brought: ReadonlySet<string> | null = null,
+    byTime = plan.times !== null,
+    bars: Strip;
+  const draw = () => {
+    bars = strip(plan, byTime);
+    const widths = [{ value: false, text: "order" }, { value: true, text: "time" }];
+    const along = plan.times && choice("what the strip shows along", widths, byTime, value => {
+      byTime = value;
+      draw();
+      context.redrawn("plan");
+    });
+    retitle(el, "Plan", `${count}, ${plural(plan.groups.length, "group")}, one submission`, select("dispatches", parts(plan), "", table.only), along, ask);
+    refill(el, bars.el, scroller, detail);
+  };
+  draw();
   return {
     el,
+    live: (_, host) => enliven(el, host),
     choose(lit) {
       const k = plan.dispatches.findIndex((_, i) => lit.has(`dispatch:${i}`));
-      replace(detail, ...(k < 0 ? [] : detailOf(plan, k)));
+      replace(detail, ...(k < 0 ? [] : detailOf(context, plan, k)));
       if (k >= 0 && lit !== brought) table.bring(k);
       brought = lit;
       return true;

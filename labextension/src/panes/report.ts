@@ -2,9 +2,11 @@
 
 import { nodeName, optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc.ts";
 import { div, h, replace, setFlag, span, td, type Child } from "../dom.ts";
-import { change, plural, seconds, sig, whole } from "../format.ts";
-import { big, body, button, choice, dot, empty, fold, frame, highlighted, retitle, row, table, type Context, type MakePane } from "../pane.ts";
+import { change, plural, put, seconds, sig, whole } from "../format.ts";
+import { big, body, button, choice, dot, empty, entity, fold, frame, highlighted, retitle, table, type Context, type MakePane } from "../pane.ts";
 import { parseEntity } from "../select.ts";
+import { asking, enliven } from "./ask.ts";
+import { making } from "./whatif.ts";
 
 const SAFETY: Record<string, string> = {
   exact: "exact: the same bits",
@@ -64,26 +66,32 @@ function rulesTable(pass: Pass, report: OptimizeReport): HTMLElement {
   return made;
 }
 
+const PLACES = 12; // of one refusal, one by one
+
+/** One refusal, with all the places where it was the same. */
+function missedRow(rows: OptimizeReport["missed"]): HTMLElement {
+  const { label, text, about, reason, detail, guard } = rows[0]!,
+    place = about && /^(node|edge|rule|step|dispatch|interval):/.test(about) ? about : null;
+  const links = rows.slice(0, PLACES).flatMap(({ about }, i): Child[] => {
+    const at = `%${about!.split(".")[1]}`;
+    return [i > 0 && " ", h("button", { class: "gd-link", ...entity(about!, `${label} at ${at}`), role: null }, at)];
+  });
+  const said = rows.length === 1
+    ? [text || [reason, detail].filter(Boolean).join(": ")]
+    : [`${rows.length} places, `, ...links, rows.length > PLACES && ` and ${rows.length - PLACES} more`, `: ${detail || reason}`];
+  const alone = rows.length === 1 && place ? { ...entity(place, `${label}: ${text}`) } : {};
+  return h("div", { class: "gd-missed", ...alone }, dot("missed"), h("div", null, h("strong", null, ...breakable(label)), div("gd-muted", ...said), guard && guardLine(guard)));
+}
+
+/** A rule's label may be broken behind its arrow and its signs, not inside a word. */
+const breakable = (label: string): Child[] => label.split(/(?<=[→+(,])/).flatMap((part, i): Child[] => [i > 0 && h("wbr", null), part]);
+
 function missedList(report: OptimizeReport): Child[] {
   if (report.missed.length === 0) return [h("h4", null, "Not fused"), h("p", { class: "gd-muted" }, "No near match was left unused.")];
-  return [
-    h("h4", null, "Not fused"),
-    ...report.missed.map(({ label, text, about, reason, detail, guard }) => {
-      const entity = about && /^(node|edge|rule|step|dispatch|interval):/.test(about) ? about : null;
-      return h(
-        "div",
-        {
-          class: "gd-missed",
-          "data-entity": entity,
-          tabindex: entity ? -1 : null,
-          role: entity ? "button" : null,
-          "aria-label": entity ? `${label}: ${text}` : null,
-        },
-        dot("missed"),
-        h("div", null, h("strong", null, label), div("gd-muted", text || [reason, detail].filter(Boolean).join(": ")), guard && guardLine(guard)),
-      );
-    }),
-  ];
+  const alike = new Map<string, OptimizeReport["missed"]>();
+  for (const each of report.missed)
+    put(alike, /^node:/.test(each.about ?? "") ? `${each.label}\n${each.reason}\n${each.detail}` : each.text, each);
+  return [h("h4", null, "Not fused"), ...[...alike.values()].map(missedRow)];
 }
 
 /** What is asked of the kernel: a selected rule, or two selected nodes of the result, with what they are called. */
@@ -106,49 +114,40 @@ function whyNot(context: Context): { el: HTMLElement; show(pass: Pass | undefine
     show(pass, report) {
       const asked = pass && report && question(context, pass, report);
       if (!asked) return replace(el, h("p", { class: "gd-muted" }, "Why not? Select a rule, or two neighbours in the optimized graph (Shift + click)."));
-      const { text, ...nodes } = asked,
-        host = context.host();
-      const ask = button(`why not: ${text}`, { class: "gd-button gd-small", "data-command": "why", disabled: !host || host.dead }, `Why not ${text}?`);
-      ask.title = host ? "" : "no live kernel to ask: run the cell again";
-      ask.addEventListener("click", () => {
-        void host!.command("why", { ...nodes, phase: report.phase }).then(({ ok, result, error }) => {
-          const guards = (ok ? (result?.guards as [string, number, string][]) : null) ?? [];
-          const said = ok ? String(result?.text ?? "") : (error?.message ?? "refused");
-          replace(el, ask, h("p", { class: "gd-note", "data-level": ok ? "info" : "error" }, said), ...guards.map(guardLine));
-        });
+      const { text, ...nodes } = asked;
+      const ask = asking(context, "why", `why not: ${text}`, `Why not ${text}?`, "asks the optimizer", () => ({ ...nodes, phase: report.phase }), result => {
+        const said = h("div", { class: "gd-note", "data-level": "info" }, linked(context, pass, String(result.text ?? "")));
+        replace(el, ask, make, said, ...((result.guards ?? []) as [string, number, string][]).map(guardLine));
+        context.redrawn("report");
       });
-      replace(el, ask, typeof asked.a === "string" && without(context, pass, asked.a, text));
+      const rule = report.rules.find(({ id }) => id === asked.a),
+        make = rule ? without(context, pass, rule) : null;
+      replace(el, ask, make);
     },
   };
 }
 
-/** What if this rule were off (or, in a variant without it, on again)? A variant beside the graph answers. */
-function without(context: Context, pass: Pass, rule: string, label: string): HTMLElement {
-  const off = (pass.options.disable as string[] | undefined) ?? [],
-    on = off.filter(each => each !== rule && each !== label),
-    host = context.host(),
-    told = `${on.length < off.length ? "With" : "Without"} ${label}`;
-  const made = button(told, { class: "gd-button gd-small", "data-command": "what-if", disabled: !host || host.dead || (on.length < off.length && on.length === 0) });
-  made.title = host ? "optimizes again, as a variant beside this one" : "no live kernel to ask: run the cell again";
-  made.addEventListener("click", () => {
-    made.disabled = true;
-    void host!.command("optimize", { disable: on.length < off.length ? on : [...off, rule] }).then(({ ok, error }) => {
-      if (!ok) made.after(h("p", { class: "gd-note", "data-level": "error" }, error?.message ?? "refused"));
-    });
-  });
-  return made;
+/** What if this rule were off, or, where it took no part, on? A variant beside the graph answers. */
+function without(context: Context, pass: Pass, rule: RuleStat): Child {
+  const { disable = [], allow = "rounding" } = pass.options as { disable?: string[]; allow?: string },
+    rest = disable.filter(each => each !== rule.id && each !== rule.label),
+    order = Object.keys(SAFETY);
+  const make = (word: string, args: Record<string, unknown>) => making(context, `${word} ${rule.label}`, `${word} ${rule.label}`, () => args);
+  if (rest.length < disable.length) return make("With", { disable: rest });
+  if (rule.enabled) return make("Without", { disable: [...disable, rule.id] });
+  if (!rule.phases.includes(optimizeReport(pass).phase)) return null;
+  return order.indexOf(rule.tag) > order.indexOf(allow) ? make(`Force it (allow ${rule.tag}):`, { disable, allow: rule.tag }) : make("Force it:", { disable, enable: [rule.id] });
 }
 
-/** The graph as optimized and its variants, side by side in figures. */
-function variants(passes: readonly Pass[]): Child {
-  const rows = passes.filter(({ key }, i) => i === 0 || !key.endsWith(":full"));
-  if (rows.length < 2) return null;
-  const line = (pass: Pass) => {
-    const report = optimizeReport(pass);
-    return row("td", [["gd-rule gd-ellipsis", pass.key.replace(/^optimize:/, "")], ["gd-num", whole(report.nodes_after)], ["gd-num", sig(report.cost_after)]]);
-  };
-  return [h("h4", null, "What if"), table("gd-rules", [["", "variant"], ["gd-num", "nodes"], ["gd-num", "µs"]], h("tbody", null, ...rows.map(line)))];
-}
+/** Lines of words in which `%3` is a node that can be selected: of the result, or where a rule was used of the graph before. */
+const linked = (context: Context, pass: Pass, text: string): Child[] =>
+  text.split("\n").map(line => {
+    const stage = context.doc.stages[line.includes(" was used at %") ? pass.from : pass.to]!;
+    return h("div", null, ...line.split(/%(\d+)/).map((part, i): Child => {
+      const node = i % 2 > 0 ? stage.nodes[Number(part)] : undefined;
+      return node ? h("button", { class: "gd-link", ...entity(`node:${stage.index}.${part}`, `node ${nodeName(node)}`), role: null, title: nodeName(node) }, `%${part}`) : i % 2 > 0 ? `%${part}` : part;
+    }));
+  });
 
 const guardLine = ([file, line, text]: [string, number, string]): Child => [
   h("pre", { class: "gd-code gd-guard" }, ...highlighted(text.trim(), "python")),
@@ -160,6 +159,8 @@ export const reportPane: MakePane = context => {
   const holder = body({ class: "gd-report" });
   const el = frame("report", "OptimizeReport", "", [holder]);
   const why = whyNot(context);
+  const told = context.doc.variants.length > 0 ? `${plural(context.doc.variants.length - 1, "variant")} compared` : "Other rules and options \u2026";
+  const what = button("what if", { class: "gd-button gd-small", "data-command": "compare", on: { click: () => context.act({ do: "tab", tab: "diff" }) } }, told);
   let at = 0;
   const draw = () => {
     const pass = passes[at];
@@ -174,13 +175,14 @@ export const reportPane: MakePane = context => {
     retitle(el, "OptimizeReport", fact, controls);
     holder.replaceChildren();
     if (!pass || !report) return holder.append(empty("This graph has not been optimized. ", h("code", null, `%graph ${context.doc.title || "NAME"}`), " does it."));
-    holder.append(numbers(report), rulesTable(pass, report), div("gd-notfused", ...missedList(report)), why.el, h("div", null, variants(passes)));
+    holder.append(numbers(report), rulesTable(pass, report), div("gd-notfused", ...missedList(report)), why.el, h("h4", null, "What if"), what);
     why.show(pass, report);
     for (const note of context.doc.notes) holder.append(h("p", { class: "gd-note", "data-level": note.level }, note.text));
   };
   draw();
   return {
     el,
+    live: (_, host) => enliven(el, host),
     choose(lit) {
       // What is lit may be of the other pass: show that one.
       const wanted = passes.findIndex(pass => [...lit].some(each => each.startsWith(`rule:${pass.index}.`)));

@@ -2,10 +2,14 @@
 
 import { optimizeReport, typeText, type Pass } from "../doc.ts";
 import { div, h, setFlag, span, write } from "../dom.ts";
-import { plural, sig } from "../format.ts";
+import { plural, put, sig } from "../format.ts";
 import { body, button, choice, empty, frame, refill, replace, retitle, select, type MakePane } from "../pane.ts";
 import { replayed, type Replay } from "../union.ts";
 import { Canvas } from "./canvas.ts";
+import { modes } from "./egraph.ts";
+
+type Tenant = Replay["tenants"][number][number];
+type Wire = Replay["wires"][number];
 
 const LIMITS = ["iterations", "enodes", "time"]; // reasons to stop that are limits
 const SPEEDS: [string, string][] = [["1", "1 step/s"], ["2", "2 steps/s"], ["5", "5 steps/s"]];
@@ -13,7 +17,7 @@ const SPEEDS: [string, string][] = [["1", "1 step/s"], ["2", "2 steps/s"], ["5",
 export const scrubPane: MakePane = context => {
   const { doc } = context,
     passes = doc.passes.filter(pass => pass.rewrites.some(({ label, removed }) => label !== "sweep" || removed.length > 0));
-  const el = frame("scrub", "Replay", "", []);
+  const el = frame("scrub", "Replay", "", [], [modes(context, "scrub")]);
   if (passes.length === 0) {
     el.append(body(null, empty("No rewrites here: no rule matched, or none made it cheaper. The Graph tab tells why, under \u201cNot fused\u201d.")));
     return { el };
@@ -30,7 +34,8 @@ export const scrubPane: MakePane = context => {
     after = button("next step (.)", { class: "gd-mini", "data-command": "scrub-next", on: { click: () => go(at + 1) } }, "\u203a"),
     play = button("play the rewrites", { class: "gd-mini", "data-command": "scrub-play", on: { click: () => (timer ? stop() : start()) } }, "▶");
   let pass = passes[0]!,
-    union: Replay = replayed(doc, pass),
+    union!: Replay,
+    wires = new Map<string, Wire[]>(),
     at = 0,
     speed = "2",
     marks: HTMLElement[] = [],
@@ -40,18 +45,18 @@ export const scrubPane: MakePane = context => {
     if (timer) start();
   });
   const alive = ({ born, died }: { born: number; died: number }) => born <= at && at < died;
-  type Tenant = Replay["tenants"][number][number];
   const born = ({ life }: Tenant) => at > 0 && life.born === at,
     died = ({ life }: Tenant) => at > 0 && life.died === at;
-  /** Who stands in each place now: the node that lives, else the one that this step takes away. */
-  const settle = () =>
-    union.tenants.forEach((all, i) => {
-      const now = all.find(({ life }) => alive(life)) ?? all.find(died);
-      if (!now) return;
-      const { inputs, twin } = union.stage.nodes[i]!;
+  /** Who stands in these places now: the node that came last, alive or not. */
+  const settle = (places: Iterable<number>) => {
+    for (const i of places) {
+      const all = union.tenants[i]!,
+        now = all.filter(({ life }) => life.born <= at).at(-1) ?? all[0]!,
+        { inputs, twin } = union.stage.nodes[i]!;
       union.stage.nodes[i] = { ...now.node, inputs, twin };
       union.stage.entities![i] = now.entity;
-    });
+    }
+  };
   const dress = {
     node: (i: number) => {
       const all = union.tenants[i]!;
@@ -60,7 +65,7 @@ export const scrubPane: MakePane = context => {
       return all.some(died) ? { "data-diff": "removed" } : { "data-gone": true, "aria-hidden": true };
     },
     edge: (a: number, b: number) => {
-      const own = union.wires.filter(wire => wire.a === a && wire.b === b);
+      const own = wires.get(`${a} ${b}`) ?? [];
       return own.some(alive) ? (at > 0 && own.some(wire => wire.born === at) ? "gd-edge-added" : "") : own.some(wire => wire.died === at) && at > 0 ? "gd-edge-removed" : "gd-edge-gone";
     },
   };
@@ -77,8 +82,8 @@ export const scrubPane: MakePane = context => {
   };
   /** The nodes that a step takes away and adds, as text. */
   const difference = () =>
-    union.tenants
-      .flat()
+    union.touched[at]!
+      .flatMap(i => union.tenants[i]!)
       .sort((a, b) => Number(born(b)) - Number(born(a)))
       .flatMap(tenant => {
         const { node, reads } = tenant,
@@ -100,15 +105,18 @@ export const scrubPane: MakePane = context => {
     after.disabled = at === union.steps;
     replace(changes, ...difference());
     marks.forEach((mark, i) => setFlag(mark, "data-some", pass.rewrites[i]!.label === step?.label));
-    write(el.querySelector(".gd-fact")!, `${plural(union.tenants.flat().filter(({ life }) => alive(life)).length, "node")} after ${at} of ${plural(union.steps, "step")}`);
+    write(el.querySelector(".gd-fact")!, `${plural(union.alive[at]!, "node")} after ${at} of ${plural(union.steps, "step")}`);
   };
   const move = (to: number) => {
+    const from = at;
     at = Math.min(union.steps, Math.max(0, Math.round(to) || 0));
-    settle();
-    show();
-    canvas.again();
-    const touched = (how: typeof born) => union.stage.entities!.filter((_, i) => union.tenants[i]!.some(how));
+    // What glowed before does no longer, so the step that is left counts, too.
+    const changed = new Set(union.touched.slice(Math.min(from, at), Math.max(from, at) + 1).flat());
+    settle(changed);
+    const touched = (how: typeof born) => union.touched[at]!.filter(i => union.tenants[i]!.some(how)).map(i => union.stage.entities![i]!);
     canvas.look([...touched(born), ...touched(died)]);
+    canvas.again(changed);
+    show();
   };
   const go = (to: number) => {
     move(to);
@@ -118,6 +126,8 @@ export const scrubPane: MakePane = context => {
   const take = (chosen: Pass) => {
     pass = chosen;
     union = replayed(doc, pass);
+    wires = new Map();
+    for (const wire of union.wires) put(wires, `${wire.a} ${wire.b}`, wire);
     at = 0;
     const controls = [
       choice(
@@ -126,6 +136,7 @@ export const scrubPane: MakePane = context => {
         pass,
         take,
       ),
+      modes(context, "scrub"),
     ];
     retitle(el, "Replay", "", controls);
     refill(el, div("gd-slide gd-player", play, before, div("gd-track", slider, ticks), after, field, speeds), div("gd-said", said, end, cost), canvas.el, changes);
@@ -136,7 +147,7 @@ export const scrubPane: MakePane = context => {
     replace(ticks, marks);
     write(end, stopped ? `ended early: ${stopped}` : "");
     canvas.draw(union.stage, dress); // with room for the widest node of each place
-    settle();
+    settle(union.tenants.keys());
     canvas.again();
     show();
   };

@@ -4,6 +4,7 @@ import { nodeName, typeText, type DiffReport, type DiffStep, type GraphDoc, type
 import { div, h, replace, span, type Child } from "../dom.ts";
 import { bytes, whole } from "../format.ts";
 import { body, button, empty, entity, frame, ruleSource, sourceLine, type Context, type MakePane } from "../pane.ts";
+import { asking, enliven } from "./ask.ts";
 import { laneStages } from "./graphs.ts";
 
 const keptBy = (step: DiffStep): number => (step.residuals ?? []).reduce((sum, each) => sum + each.nbytes, 0);
@@ -47,7 +48,30 @@ function saved(doc: GraphDoc, pass: Pass, at: number, to: Stage): Child[] {
   ];
 }
 
-function details(context: Context, pass: Pass, at: number): Child[] {
+type Checks = Map<string, { ok: boolean; text: string; told: string }>;
+
+/** "Is this rule the slope?": asked of the kernel, answered in green or red, with what arrives at the op. */
+function check(context: Context, pass: Pass, at: number, known: Checks): Child[] {
+  const { node } = pass.diffs[at]!,
+    { key } = context.doc.stages[pass.from]!,
+    holder = div("gd-checked");
+  const show = () => {
+    const found = known.get(`${key} ${node}`);
+    if (found)
+      replace(holder,
+        h("p", { class: "gd-note", "data-level": found.ok ? "ok" : "error", "data-value": "check", role: "alert" }, `${found.ok ? "\u2713" : "\u2717"} ${found.text}`),
+        div("gd-muted gd-place", found.told),
+      );
+  };
+  const ask = asking(context, "check", "check this op's gradient", "Check against differences", "a central difference in float64, on the operands as they are in the study", () => ({ node, stage: key }), result => {
+    known.set(`${key} ${node}`, result as never);
+    show();
+  });
+  show();
+  return [h("h4", null, "Is it right?"), ask, holder];
+}
+
+function details(context: Context, pass: Pass, at: number, known: Checks): Child[] {
   const { doc } = context,
     step = pass.diffs[at]!,
     from = doc.stages[pass.from]!,
@@ -58,6 +82,7 @@ function details(context: Context, pass: Pass, at: number): Child[] {
     sourceLine(doc, step.line),
     step.reason && h("p", { class: "gd-note" }, step.reason),
     ...(pass.sources[step.rule] ? [h("h4", null, "Gradient rule"), ...ruleSource(pass.sources[step.rule])] : []),
+    ...check(context, pass, at, known),
     h("h4", null, "Cotangents"),
     nodeList(doc, to, "in", step.cotangents),
     nodeList(doc, to, "added", step.added),
@@ -90,7 +115,8 @@ export const stepperPane: MakePane = context => {
   const previous = button("previous op", { class: "gd-mini", "data-command": "autodiff-previous" }, "‹");
   const next = button("next op", { class: "gd-mini", "data-command": "autodiff-next" }, "›");
   const last = button("to the end", { class: "gd-mini", "data-command": "autodiff-end" }, "»");
-  const detail = div("gd-detail");
+  const detail = div("gd-detail"),
+    checks: Checks = new Map();
   const show = () => {
     const many = pass!.diffs.length;
     slider.max = String(many - 1);
@@ -99,7 +125,7 @@ export const stepperPane: MakePane = context => {
     slider.setAttribute("aria-valuetext", place.textContent);
     previous.disabled = at === 0;
     next.disabled = last.disabled = at === many - 1;
-    replace(detail, ...details(context, pass!, at));
+    replace(detail, ...details(context, pass!, at, checks));
   };
   const go = (to: number) => {
     at = Math.min(pass!.diffs.length - 1, Math.max(0, to));
@@ -115,6 +141,7 @@ export const stepperPane: MakePane = context => {
   show();
   return {
     el,
+    live: (_, host) => enliven(el, host),
     choose(lit) {
       // "To this op": what is lit elsewhere moves the stepper, unless it stands there already.
       if (lit.has(`step:${pass!.index}.${at}`)) return false;

@@ -1,12 +1,13 @@
-// What looks inside a run: steps by dispatches, watched tensors with their course, breakpoints, and the microscope.
+// What looks inside a run: steps by dispatches, watched tensors with their course, breakpoints; what the microscope is put on.
 
 import { number } from "../doc.ts";
 import { div, h, replace, s, setFlag, span, write } from "../dom.ts";
-import { whole } from "../format.ts";
+import { sig, whole } from "../format.ts";
 import type { Host } from "../host.ts";
 import { refusal, type Live } from "../live.ts";
 import type { CommandName } from "../messages.ts";
 import { button, type Context } from "../pane.ts";
+import { Glass } from "./microscope.ts";
 
 const WIDTH = 72,
   HEIGHT = 18;
@@ -38,7 +39,7 @@ export class Watches {
   readonly #rows = new Map<string, Row>();
   readonly #list = h("ul", { class: "gd-watchlist", "aria-label": "watches and breakpoints" });
   readonly #place = span("gd-muted");
-  readonly #glass = h("pre", { class: "gd-code gd-glass", tabindex: 0, hidden: true, "aria-label": "microscope" });
+  readonly #glass: Glass;
   readonly #text = h("input", {
     class: "gd-search",
     placeholder: "h   or   node h if absmax(h) > 1e3",
@@ -50,6 +51,7 @@ export class Watches {
   readonly el: HTMLElement;
 
   constructor(private readonly context: Context) {
+    this.#glass = new Glass(context);
     this.#text.addEventListener("keydown", event => {
       if (event.key !== "Enter") return;
       event.preventDefault();
@@ -60,11 +62,12 @@ export class Watches {
         this.#button("step", "Step dispatch", "step-dispatch", () => context.send("step", { dispatches: 1 })),
         this.#button("step", "Back", "back", () => context.send("back", { dispatches: 1 })),
         this.#button("step", "Run to selected", "run-to", () => this.#runTo()),
+        this.#button("value", "Look", "look", () => this.#lookAt()),
         this.#place,
       ),
       div("gd-buttons", this.#text, button("Watch", { "data-command": "watch-add", on: { click: () => this.#add("watch") } }), button("Break", { "data-command": "break-add", on: { click: () => this.#add("break") } })),
       this.#list,
-      this.#glass,
+      this.#glass.el,
     );
   }
 
@@ -93,18 +96,18 @@ export class Watches {
     });
   }
 
-  #look(name: string): void {
-    void this.context.host()?.command("value", { name }).then(({ ok, result }) => {
-      this.#glass.hidden = !ok;
-      if (ok) write(this.#glass, String(result?.text ?? ""));
-    });
+  /** Whatever is selected: the kernel knows which tensor that is. */
+  #lookAt(): void {
+    const [entity] = this.context.ui().selected;
+    if (entity) this.#glass.look(entity);
+    else write(this.#place, "select a node, edge or buffer first");
   }
 
-  #row(key: string, id: number, name: string, look: boolean): Row {
+  #row(key: string, id: number, name: string, look: (() => void) | null): Row {
     const known = this.#rows.get(key);
     if (known) return known;
-    const title = look ? button(name, { class: "gd-button gd-quiet", "aria-label": `look at ${name}`, on: { click: () => this.#look(name) } }) : span("", name),
-      clear = button("×", { class: "gd-button gd-quiet", "aria-label": `clear ${name}`, title: "clear", on: { click: () => this.context.send("clear", { id }) } });
+    const title = look ? button(name, { class: "gd-button gd-quiet", "aria-label": `look at ${name}`, on: { click: look } }) : span("", name),
+      clear = id >= 0 && button("×", { class: "gd-button gd-quiet", "aria-label": `clear ${name}`, title: "clear", on: { click: () => this.context.send("clear", { id }) } });
     const said = span("gd-now"),
       line = span(""),
       made = { el: h("li", { "data-watch": id }, title, said, line, clear), said, line };
@@ -133,13 +136,19 @@ export class Watches {
     };
     for (const each of live.watches) {
       const key = `w${each.id}`,
-        row = this.#row(key, each.id, each.name, true);
+        row = this.#row(key, each.id, each.name, () => this.#glass.look(each.name));
       put(key, row, each.step < 0 ? "no value yet" : `${each.value} · step ${whole(each.step)}`);
       setFlag(row.el, "data-broken", each.nonfinite > 0);
       if (row.line.dataset.at !== String(each.course)) replace(row.line, course(each.course));
       row.line.dataset.at = String(each.course);
     }
-    for (const { id, text, hits } of live.breaks) put(`b${id}`, this.#row(`b${id}`, id, text, false), `${whole(hits)} hit${hits === 1 ? "" : "s"}`);
+    for (const { id, text, hits } of live.breaks) put(`b${id}`, this.#row(`b${id}`, id, text, null), `${whole(hits)} hit${hits === 1 ? "" : "s"}`);
+    // Without a session: what the document says of its last run.
+    if (live.state === "none") {
+      for (const [i, each] of (this.context.doc.runs.at(-1)?.values ?? []).entries())
+        put(`v${i}`, this.#row(`v${i}`, -1, each.name, () => this.#glass.record(each)), `${sig(number(each.min))} … ${sig(number(each.max))} · ${each.place}`);
+    }
+    this.#glass.show(live);
     for (const key of this.#rows.keys()) if (!keep.has(key)) this.#rows.delete(key);
     if (rows.length !== this.#list.children.length || rows.some((el, i) => this.#list.children[i] !== el)) this.#list.replaceChildren(...rows);
     // The current dispatch lights like anything selected: its node, line, bar, intervals and the play-head.

@@ -1,0 +1,55 @@
+"""Have at hand what the first picture needs, while a person types it: `%load_ext gdlab` begins, `%unload_ext` ends it.
+
+Importing wgpu and listing the adapters takes half a second, egglog and the cpu device some more. A thread does it and
+ends by itself; a cell that is run before finds part of it done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from importlib import import_module
+
+
+def _adapters() -> None:
+    from gdlab.device.wgpu import listed
+
+    listed()
+
+
+def _engine() -> None:
+    from gdlab.rewrite.egraph import bindings
+
+    bindings()
+
+
+_PARTS: tuple[Callable[[], object], ...] = (_adapters, _engine, lambda: import_module("gdlab.device.cpu"))
+_left = list(_PARTS)  # in this process; a part that is at hand is never fetched again
+_thread: threading.Thread | None = None
+_ended = threading.Event()
+
+
+def begin() -> None:
+    """Start, unless everything is at hand."""
+    global _thread
+    if _left and _thread is None:
+        _ended.clear()
+        # No daemon: one that is cut off inside a driver takes the process down with it.
+        _thread = threading.Thread(target=_fetch, name="gdlab-warming", daemon=False)
+        _thread.start()
+
+
+def end() -> None:
+    """Wait for the part in hand, and leave the others."""
+    global _thread
+    if _thread is not None:
+        _ended.set()
+        _thread.join()
+        _thread = None
+
+
+def _fetch() -> None:
+    while _left and not _ended.is_set():
+        with contextlib.suppress(Exception):  # it fails again, and is told, where it is needed
+            _left.pop(0)()

@@ -1,0 +1,56 @@
+"""What a dispatch should take on a machine, and what is said of a measured one: `memory-bound, 62 % of the roof`.
+
+launch + max(bytes / bandwidth, flops / peak): the roofline of `gdlab.cost`, for whole dispatches.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from gdlab.cost import Machine, kept_machine
+from gdlab.errors import OptimizeError
+from gdlab.plan.dispatch import Dispatch
+
+Bound = Literal["launch", "memory", "compute"]
+
+
+def machine_of(device: Any) -> Machine:
+    """The figures that were measured on a device, else the nominal ones."""
+    try:
+        return kept_machine(device)
+    except OptimizeError:
+        return Machine()
+
+
+def machine_words(machine: Machine) -> str:
+    """The machine, and for the nominal one how to measure this one."""
+    rates = f"{machine.bytes_per_second / 1e9:,.4g} GB/s, {machine.flops_per_second / 1e9:,.5g} GFLOP/s"
+    figures = f"{machine.launch_seconds * 1e6:.3g} µs per launch, {rates}"
+    if machine.name:
+        return f"{machine.name} ({figures})"
+    return f"a nominal machine ({figures}): python -m gdlab bench --calibrate measures this one"
+
+
+def predicted(machine: Machine, dispatch: Dispatch) -> float:
+    """Seconds that a dispatch takes at least."""
+    return machine.launch_seconds + max(_parts(machine, dispatch))
+
+
+def bound(machine: Machine, dispatch: Dispatch) -> Bound:
+    """Which part of the roofline is the largest."""
+    memory, compute = _parts(machine, dispatch)
+    if max(memory, compute) < machine.launch_seconds:
+        return "launch"
+    return "memory" if memory >= compute else "compute"
+
+
+def verdict(machine: Machine, dispatch: Dispatch, seconds: float) -> str:
+    """What bounds a dispatch that took `seconds`, and how much of the roof it reaches."""
+    share = 100 * predicted(machine, dispatch) / seconds if seconds > 0 else 100.0
+    told = "over 100" if share > 100.5 else f"{share:.0f}" if share >= 0.95 else "under 1"
+    return f"{bound(machine, dispatch)}-bound, {told} % of the roof"
+
+
+def _parts(machine: Machine, dispatch: Dispatch) -> tuple[float, float]:
+    moved = dispatch.bytes_read + dispatch.bytes_written
+    return moved / machine.bytes_per_second, dispatch.flops / machine.flops_per_second

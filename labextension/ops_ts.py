@@ -1,0 +1,33 @@
+"""Print the ops that a `%%graph` cell knows, by family: `python labextension/ops_ts.py > labextension/src/ops.ts`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from gdlab.jupyter.cell import op_names
+from gdlab.view.stages import family
+
+_LEAVES = ("input", "parameter", "constant")  # what makes them is no op of the registry
+
+
+def typescript() -> str:
+    """The whole file."""
+    families: dict[str, list[str]] = {}
+    for name in sorted(op_names()):
+        if not name[0].isupper():
+            kind = "leaf" if name.startswith(_LEAVES) else family(name)
+            families.setdefault(kind, []).append(name)
+    rows = [f"  {key}: {json.dumps(' '.join(names))}," for key, names in sorted(families.items())]
+    return "\n".join([
+        "// The ops that a `%%graph` cell knows, by family: generated from the registry by ops_ts.py.",
+        "",
+        "export const FAMILIES: Record<string, string> = {",
+        *rows,
+        "};",
+        "",
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.stdout.write(typescript())

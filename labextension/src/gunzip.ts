@@ -1,0 +1,7 @@
+// What was packed small: base64 of gzip as text, by the browser's own decompressor.
+
+export async function gunzip(base64: string): Promise<string> {
+  const bytes = Uint8Array.from(atob(base64), letter => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
