@@ -6,6 +6,7 @@ python docs/pictures.py plan kernels           only these
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -83,7 +84,7 @@ def growth(view: Locator) -> None:
     on = view.locator('[data-command="egraph-next"]')
     while on.is_enabled():
         on.click()
-    view.locator('[data-pane="egraph"] [data-class="g"]').click()
+    view.locator('[data-pane="egraph"] .gd-classname', has_text=re.compile("^g$")).click()
 
 
 def plan(view: Locator) -> None:

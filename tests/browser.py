@@ -47,6 +47,9 @@ SETTINGS: dict[str, dict[str, object]] = {
     "apputils-extension/kernels-settings": {"commsOverSubshells": "perCommTarget"},
 }
 
+# A notebook without it asks for a kernel.
+PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+
 # Errors that are the host's own: Notebook 7 logs this one with gdlab disabled, too.
 ALLOWED = {"notebook": re.compile(r"page error: .*reading 'schema'")}
 
@@ -210,8 +213,7 @@ def open_notebook(page: Page, server: Server, cells: list[str] | Path, name: str
     if isinstance(cells, Path):
         shutil.copy(cells, path)
     else:
-        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-        made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata)
+        made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=PYTHON)
         nbformat.write(made, path)
     visit(page, server, name)
     wait_idle(page)

@@ -286,8 +286,7 @@ def test_groups_open_and_close(page: Page) -> None:
     (label,) = written.locator(".gd-box:has(.gd-sheet) .gd-op").all_text_contents()
     assert label == "block" and "132 nodes" in closed.text_content()
     open_tab(page, "grad")
-    lanes = page.locator('[data-pane="lanes"]')
-    assert lanes.locator(".gd-box:has(.gd-sheet)").count() >= 24
+    page.locator('[data-pane="lanes"] .gd-box:has(.gd-sheet)').nth(23).wait_for()  # out of sight: a little later
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

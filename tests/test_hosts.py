@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from browser import (
+    PYTHON,
     App,
     Server,
     bring,
@@ -107,7 +108,7 @@ def test_a_package_that_the_page_does_not_share_costs_one_feature_and_is_said(la
     data, metadata = bundle(Study(graph, device="cpu", name="old").doc, ["opt"])
     shown = nbformat.v4.new_output("display_data", data, metadata=metadata)
     cells = [nbformat.v4.new_code_cell("%graph old", outputs=[shown], execution_count=1)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), lab.root / "older.ipynb")
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=PYTHON), lab.root / "older.ipynb")
 
     def without(route: Route) -> None:
         answer = route.fetch()

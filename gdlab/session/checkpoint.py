@@ -6,14 +6,17 @@ before it changes anything: header, layout, sizes, and a digest over all metadat
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import json
 import os
 import secrets
 import struct
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +157,10 @@ def write(target: Path, snapshot: Snapshot, layout: Mapping[str, Any]) -> None:
     tensors = {name: np.ascontiguousarray(snapshot.tensors[name]) for name in ordered}
     metadata["gdlab_digest"] = digest(metadata, (array.data.cast("B") for array in tensors.values()))
     temporary = target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    _wait_at_exit()
     try:
-        save_file(tensors, temporary, metadata)
+        with _WRITING:
+            save_file(tensors, temporary, metadata)
         _flush(temporary)
         os.replace(temporary, target)
         _flush(target.parent)
@@ -168,6 +173,16 @@ def write(target: Path, snapshot: Snapshot, layout: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+_WRITING = threading.Lock()
+
+
+@cache
+def _wait_at_exit() -> None:
+    """A thread of the user's own that is cut off inside the writer's Rust takes the process down with an abort: at exit
+    the file in hand is waited for, and no other is begun."""
+    atexit.register(_WRITING.acquire, timeout=30)
 
 
 def digest(metadata: Mapping[str, str], parts: Any) -> str:
