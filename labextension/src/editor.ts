@@ -16,8 +16,8 @@ const INK = new Map(
     return names.split(" ").map((name): [string, Decoration] => [name, mark]);
   }),
 );
-// Comments and strings come first, so that what is called in them is text.
-const TOKEN = /#.*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\b([a-z_]\w*)(?=\()/g;
+// Comments and strings come first, so that what is called in them is text; what NumPy calls alike is no op.
+const TOKEN = /#.*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\b(?:np|numpy|math)\.\w+|\b([a-z_]\w*)(?=\()/g;
 const LIT = Decoration.line({ class: "gd-cm-lit" });
 
 class Note extends WidgetType {
