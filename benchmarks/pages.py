@@ -26,9 +26,7 @@ MODULE = Path(__file__).parents[1] / "gdlab" / "static" / "gdlab.js"
 PAINTED = {500: 100, 2_000: 300, 6_236: 500}  # nodes: ms
 SECONDS = 4.0  # of a gesture
 
-MOUNT = """async ([module, text]) => {
-  const url = URL.createObjectURL(new Blob([module], {type: 'text/javascript'})), front = await import(url);
-  URL.revokeObjectURL(url);
+PAINT = """async text => {
   document.body.replaceChildren(document.createElement('div'));
   const data = JSON.parse(text), began = performance.now();
   front.mount(document.body.firstChild, data, null);
@@ -36,6 +34,11 @@ MOUNT = """async ([module, text]) => {
   await new Promise(requestAnimationFrame);
   return performance.now() - began;
 }"""
+MOUNT = f"""async ([module, text]) => {{
+  const url = URL.createObjectURL(new Blob([module], {{type: 'text/javascript'}})), front = await import(url);
+  URL.revokeObjectURL(url);
+  return ({PAINT})(text);
+}}"""
 FRAMES = """async seconds => {
   const camera = document.querySelector('[data-pane=before] .gd-camera'), times = [], start = performance.now();
   for (let before = start; before - start < 1000 * seconds;) {

@@ -14,6 +14,7 @@ from test_front import LOAD, mount, open_tab, trained
 from test_view_diff import deep
 from test_view_groups import network
 
+from benchmarks.pages import PAINT
 from gdlab.study import Study
 from gdlab.view.doc import graph_doc
 
@@ -90,16 +91,6 @@ def test_b1_a_graph_of_6236_nodes_moves_smoothly(page: Page) -> None:
         "text => document.querySelector('[data-pane=before] .gd-fact').innerText !== text", arg=before
     )
     assert "nodes for" in written.locator(".gd-fact").inner_text()
-
-
-PAINT = """async text => {
-  document.body.replaceChildren(document.createElement('div'));
-  const data = JSON.parse(text), began = performance.now();
-  front.mount(document.body.firstChild, data, null);
-  while (!document.querySelector('.gd-box')) await new Promise(requestAnimationFrame);
-  await new Promise(requestAnimationFrame);
-  return performance.now() - began;
-}"""
 
 
 def test_what_is_drawn_whole_is_painted_as_soon_as_a_small_graph(page: Page) -> None:

@@ -127,13 +127,18 @@ def test_a_package_that_the_page_does_not_share_costs_one_feature_and_is_said(la
 
 
 # the kernel ends, or starts again -------------------------------------------------------------------------------------
-def test_b9_a_kernel_that_is_restarted_leaves_pictures_that_say_so(host: Server, page: Page) -> None:
-    """In mid-run, and at rest; run again, the cells are live with the new kernel, and their buttons work."""
-    open_notebook(page, host, ["%load_ext gdlab", NET, SLOW_FEED, LONG_RUN], "restart.ipynb")
+def in_mid_run(page: Page, host: Server, name: str) -> None:
+    """A notebook whose last cell makes many slow steps, of which some are made."""
+    open_notebook(page, host, ["%load_ext gdlab", NET, SLOW_FEED, LONG_RUN], name)
     for index in range(3):
         run_cell(page, index)
     start_cell(page, 3)
     wait_steps(page, 3, 3)
+
+
+def test_b9_a_kernel_that_is_restarted_leaves_pictures_that_say_so(host: Server, page: Page) -> None:
+    """In mid-run, and at rest; run again, the cells are live with the new kernel, and their buttons work."""
+    in_mid_run(page, host, "restart.ipynb")
     ended = "closed: the kernel has ended; run the cell again"
     for at_rest in (False, True):
         restart_kernel(page)
@@ -173,11 +178,7 @@ def state_element(page: Page, index: int) -> object:
 
 def test_b9_a_page_that_reloads_in_mid_run_says_so_and_is_live_again_after_it(host: Server, page: Page) -> None:
     """A page finds widgets again by asking the kernel, which answers when the cell has ended; until then it says so."""
-    open_notebook(page, host, ["%load_ext gdlab", NET, SLOW_FEED, LONG_RUN], "reload.ipynb")
-    for index in range(3):
-        run_cell(page, index)
-    start_cell(page, 3)
-    wait_steps(page, 3, 3)
+    in_mid_run(page, host, "reload.ipynb")
     save(page)
     page.reload()
     wait_restored(page)
