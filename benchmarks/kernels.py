@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from gdlab import ops
-from gdlab.device import device
-from gdlab.device.base import Program, owner
-from gdlab.device.wgpu import WgpuProgram, adapters
+from gdlab.devices.base import Program, owner
+from gdlab.devices.choose import device
+from gdlab.devices.wgpu.wgpu_device import WgpuProgram, adapters
 from gdlab.graph import Graph, Value
 from gdlab.plan import compile
 from gdlab.plan.dispatch import SCALARS

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from gdlab.device.wgpu import adapters
+from gdlab.devices.wgpu.wgpu_device import adapters
 
 ROUNDS = 5
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from benchmarks.measure import Row
 from gdlab import models, nn, ops
 from gdlab.graph import Graph, Value
-from gdlab.plan.plan import ExecutionPlan, PlanMode
+from gdlab.plan.records import ExecutionPlan, PlanMode
 from gdlab.plan.target import Target
-from gdlab.session.build import SessionConfig, compiled
+from gdlab.session.builders import SessionConfig, compiled
 from tests import networks
 
 BAR = 1.15

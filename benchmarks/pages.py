@@ -18,9 +18,9 @@ from conftest import chromium
 
 from benchmarks.measure import ROUNDS, Row, spread
 from gdlab.graph import Graph
-from gdlab.study import Study
-from gdlab.view.doc import graph_doc
-from gdlab.view.document import Document
+from gdlab.study.study import Study
+from gdlab.view.document.document import Document
+from gdlab.view.document.make import graph_doc
 
 MODULE = Path(__file__).parents[1] / "gdlab" / "static" / "gdlab.js"
 PAINTED = {500: 100, 2_000: 300, 6_236: 500}  # nodes: ms

@@ -21,11 +21,11 @@ from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.graph import Graph, Value
 from gdlab.plan import compile
 from gdlab.rewrite import RULES, Rewrite, optimize, rule
-from gdlab.study import Study
-from gdlab.view.drawn import Drawn
-from gdlab.view.lanes import lanes
-from gdlab.view.layered import layered
-from gdlab.view.stages import derivative_lanes
+from gdlab.study.study import Study
+from gdlab.view.document.stages import derivative_lanes
+from gdlab.view.layout.drawn import Drawn
+from gdlab.view.layout.lanes import lanes
+from gdlab.view.layout.layered import layered
 from tests import networks
 
 TOUR = Path(__file__).parents[1] / "notebooks" / "tour.ipynb"

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.peer_models import CASES, RATES, ByHand, Case, Maker
-from gdlab.device.choose import Kind
-from gdlab.device.wgpu import adapters
+from gdlab.devices.choose import Kind
+from gdlab.devices.wgpu.wgpu_device import adapters
 from gdlab.session import build_inference_session, build_session
 
 ROUNDS, SECONDS = 5, 0.4  # per contestant and round, at most about so long

@@ -19,13 +19,13 @@ from benchmarks.measure import ROUNDS, Row, rates_of, seconds_of, spread
 from benchmarks.passes import LARGE
 from benchmarks.peer_models import CASES
 from gdlab.autodiff import differentiate
-from gdlab.device.base import owner
-from gdlab.device.choose import Kind
-from gdlab.device.recording import loop
-from gdlab.device.wgpu import WgpuProgram, adapters
-from gdlab.runner import Runner
+from gdlab.devices.base import owner
+from gdlab.devices.choose import Kind
+from gdlab.devices.wgpu.recording import loop
+from gdlab.devices.wgpu.wgpu_device import WgpuProgram, adapters
 from gdlab.session import Session, build_session, build_session_cached, initial_values
 from gdlab.session.optimizer import scalars
+from gdlab.session.run.runner import Runner
 from tests import networks, numpy_training
 from tests.wgpu_plans import encode_cost
 

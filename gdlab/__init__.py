@@ -9,43 +9,91 @@
 
 In Jupyter: `%load_ext gdlab`, then a `%%graph` cell.
 
-Ops, graphs and types are here at once. Every other name is loaded when somebody first reads it: rooms that a script
-never enters cost it nothing, and all of them together take twice as long to load as NumPy.
+This page states the public names. Ops, graphs and types are loaded at once, every other room when a name of it is
+first read. `docs/architecture.md` tells what the rooms hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
-from gdlab import ops
-from gdlab.device import device  # by now: a package that is loaded later would take the name of its function
-from gdlab.errors import *  # noqa: F403
-from gdlab.errors import __all__ as _errors
-from gdlab.graph import UPWARD, Graph, Node, Value
-from gdlab.op import Bad, Elementwise, Op, Reduction, Sample, fused, op
-from gdlab.ops import *  # noqa: F403
-from gdlab.ops import __all__ as _ops
-from gdlab.types import DType, TensorType, f16, f32, q4, q8, u32
+from gdlab.base.binding import BINDINGS as _BINDINGS
+
+# Methods whose work lies in a later room: class -> attribute -> "[property|static] module:function". Stated before any
+# class is made; `gdlab.base.binding` imports the function when the attribute is first used.
+_BINDINGS |= {
+    "Value": {
+        "__getattr__": "op.record:method_of",
+        "__dir__": "op.record:value_dir",
+        "T": "property ops.operators:value_transpose",
+        "__add__": "ops.operators:value_add",
+        "__radd__": "ops.operators:value_radd",
+        "__sub__": "ops.operators:value_sub",
+        "__rsub__": "ops.operators:value_rsub",
+        "__mul__": "ops.operators:value_mul",
+        "__rmul__": "ops.operators:value_rmul",
+        "__truediv__": "ops.operators:value_div",
+        "__rtruediv__": "ops.operators:value_rdiv",
+        "__pow__": "ops.operators:value_pow",
+        "__rpow__": "ops.operators:value_rpow",
+        "__matmul__": "ops.operators:value_matmul",
+        "__rmatmul__": "ops.operators:value_rmatmul",
+        "__neg__": "ops.operators:value_neg",
+        "__abs__": "ops.operators:value_abs",
+        "__getitem__": "ops.operators:value_getitem",
+        "__gt__": "ops.operators:value_greater",
+        "__ge__": "ops.operators:value_greater_equal",
+        "__lt__": "ops.operators:value_less",
+        "__le__": "ops.operators:value_less_equal",
+    },
+    "Graph": {
+        "__str__": "op.text:printed",
+        "text": "op.text:text_of",
+        "decompose": "op.decompose:decompose",
+    },
+    "ExecutionPlan": {
+        "wgsl": "kernels.join:plan_wgsl",
+        "to_json": "plan.codec:to_json",
+        "from_json": "static plan.codec:from_json",
+    },
+    "Session": {"controls": "jupyter.controls:controls"},
+    "Study": {
+        "doc": "property view.document.make:study_doc",
+        "save": "view.files:save_study",
+    },
+}
+
+from gdlab import ops  # noqa: E402
+from gdlab.base.errors import *  # noqa: E402, F403
+from gdlab.base.errors import __all__ as _errors  # noqa: E402
+from gdlab.base.types import DType, TensorType, f16, f32, q4, q8, u32  # noqa: E402
+from gdlab.graph import Graph, Node, Value  # noqa: E402
+from gdlab.op import Bad, Elementwise, Op, Reduction, Sample, fused, op  # noqa: E402
+from gdlab.ops import *  # noqa: E402, F403
+from gdlab.ops import __all__ as _ops  # noqa: E402
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gdlab import data, init, load, models, nn, train
+    from gdlab import models, nn
     from gdlab.autodiff import AutodiffReport, differentiate
-    from gdlab.data import Batch, DataLoader, InputStream, MnistDataset
-    from gdlab.load import NnefModel, OnnxModel, SafeTensorsModel, load_nnef, load_onnx, load_safetensors
-    from gdlab.plan import compile
-    from gdlab.plan.plan import ExecutionPlan
+    from gdlab.devices.choose import device
+    from gdlab.jupyter.display import widget_of as widget
+    from gdlab.jupyter.opening import show
+    from gdlab.load.nnef.model import NnefModel, load_nnef
+    from gdlab.load.onnx.model import OnnxModel, load_onnx
+    from gdlab.load.safetensors_file import SafeTensorsModel, load_safetensors
+    from gdlab.nn import init
+    from gdlab.op.text import parse
+    from gdlab.plan.compiler import compile
+    from gdlab.plan.records import ExecutionPlan
     from gdlab.plan.target import CompileOptions, Limits, Target
     from gdlab.rewrite import RULES as rules
     from gdlab.rewrite import Budget, OptimizeReport, optimize, rule
-    from gdlab.runner import Runner
     from gdlab.session import (
         MemorySummary,
         Session,
         SessionConfig,
+        build,
         build_inference_session,
         build_session,
         build_session_cached,
@@ -53,10 +101,11 @@ if TYPE_CHECKING:
         build_session_with_report,
         compile_training_graph,
     )
-    from gdlab.session.build import build
-    from gdlab.study import Study
-    from gdlab.text import parse
-    from gdlab.train import (
+    from gdlab.session.run.runner import Runner
+    from gdlab.study.study import Study
+    from gdlab.train import data
+    from gdlab.train.data import Batch, DataLoader, InputStream, MnistDataset
+    from gdlab.train.trainer import (
         EpochStats,
         LossHistory,
         MetricCallback,
@@ -66,8 +115,40 @@ if TYPE_CHECKING:
         Trainer,
         TrainHistory,
     )
+    from gdlab.view.document.document import load_doc
 
 __version__ = "0.1.0"
+
+# Names that are loaded when they are first read: module -> names, `name=other` where the module calls it otherwise.
+_LATER: dict[str, str] = {
+    "autodiff": "AutodiffReport differentiate",
+    "devices.choose": "device",
+    "jupyter.display": "widget=widget_of",
+    "jupyter.magics": "load_ipython_extension=load unload_ipython_extension=unload",
+    "jupyter.opening": "show",
+    "load.nnef.model": "NnefModel load_nnef",
+    "load.onnx.model": "OnnxModel load_onnx",
+    "load.safetensors_file": "SafeTensorsModel load_safetensors",
+    "op.text": "parse",
+    "plan.compiler": "compile",
+    "plan.records": "ExecutionPlan",
+    "plan.target": "CompileOptions Limits Target",
+    "rewrite": "Budget OptimizeReport optimize rule rules=RULES",
+    "session": "MemorySummary Session SessionConfig build build_inference_session build_session build_session_cached "
+    "build_session_unoptimized build_session_with_report compile_training_graph",
+    "session.run.runner": "Runner",
+    "study.study": "Study",
+    "train.data": "Batch DataLoader InputStream MnistDataset",
+    "train.trainer": "EpochStats LossHistory MetricCallback Optimizer StepMetrics TrainConfig TrainHistory Trainer",
+    "view.document.document": "load_doc",
+}
+_HOME = {
+    name: (module, other or name)
+    for module, names in _LATER.items()
+    for name, _, other in (word.partition("=") for word in names.split())
+}
+_MODULES = {"data": "train.data", "init": "nn.init", "models": "models", "nn": "nn"}  # public names that are modules
+
 __all__ = [
     *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "Budget", "CompileOptions", "DType", "DataLoader", "Elementwise",
     "EpochStats", "ExecutionPlan", "Graph", "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback",
@@ -75,98 +156,25 @@ __all__ = [
     "SafeTensorsModel", "Sample", "Session", "SessionConfig", "StepMetrics", "Study", "Target", "TensorType",
     "TrainConfig", "TrainHistory", "Trainer", "Value", "build", "build_inference_session", "build_session",
     "build_session_cached", "build_session_unoptimized", "build_session_with_report", "compile",
-    "compile_training_graph", "data", "device", "differentiate", "f16", "f32", "fused", "init", "load", "load_doc",
+    "compile_training_graph", "data", "device", "differentiate", "f16", "f32", "fused", "init", "load_doc",
     "load_nnef", "load_onnx", "load_safetensors",
-    "models", "nn", "op", "ops", "optimize", "parse", "q4", "q8", "rule", "rules", "show", "train", "u32", "widget",
+    "models", "nn", "op", "ops", "optimize", "parse", "q4", "q8", "rule", "rules", "show", "u32", "widget",
 ]  # fmt: skip
-
-# Names that are loaded at first use, by the room that has them (the imports above are for type checkers alone).
-_LATER: dict[str, str] = {
-    "autodiff": "AutodiffReport differentiate",
-    "data": "Batch DataLoader InputStream MnistDataset",
-    "load": "NnefModel OnnxModel SafeTensorsModel load_nnef load_onnx load_safetensors",
-    "plan": "compile",
-    "plan.plan": "ExecutionPlan",
-    "plan.target": "CompileOptions Limits Target",
-    "rewrite": "Budget OptimizeReport optimize rule rules",
-    "runner": "Runner",
-    "session": "MemorySummary Session SessionConfig build build_inference_session build_session build_session_cached "
-    "build_session_unoptimized build_session_with_report compile_training_graph",
-    "study": "Study",
-    "text": "parse",
-    "train": "EpochStats LossHistory MetricCallback Optimizer StepMetrics TrainConfig TrainHistory Trainer",
-}
-_ROOM_OF = {name: room for room, names in _LATER.items() for name in names.split()}
-_ROOMS = frozenset(
-    """autodiff cost data decompose feeds init kernels load models nn nodevalues nonfinite parity philox plan quant
-    reference rewrite runner session steps study text train until view""".split()
-)
 
 
 if not TYPE_CHECKING:  # a checker knows the names from above, and should refuse all others
 
-    def __getattr__(name: str) -> Any:
-        if name in _ROOM_OF:
-            found = globals()[name] = getattr(import_module(f"gdlab.{_ROOM_OF[name]}"), name)
-            return found
-        if name in _ROOMS:
-            return import_module(f"gdlab.{name}")
-        raise AttributeError(f"module 'gdlab' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        if name in _HOME:
+            module, other = _HOME[name]
+            found = getattr(_import_module(f"gdlab.{module}"), other)
+        elif name in _MODULES:
+            found = _import_module(f"gdlab.{_MODULES[name]}")
+        else:
+            raise AttributeError(f"module 'gdlab' has no attribute {name!r}")
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ROOMS})
-
-
-def _at_first_use(room: str, name: str) -> Callable[..., Any]:
-    """What hangs in `UPWARD` until somebody needs it: it loads the room, which hangs the real one there."""
-
-    def first(*args: Any) -> Any:
-        import_module(f"gdlab.{room}")
-        return UPWARD[name](*args)
-
-    return first
-
-
-for _room, _name in (
-    ("text", "str"), ("text", "text"), ("decompose", "decompose"), ("view.doc", "doc"), ("view.doc", "save"),
-    ("jupyter.controls", "controls"),
-):  # fmt: skip
-    UPWARD.setdefault(_name, _at_first_use(_room, _name))  # setdefault: `%reload_ext` comes here again
-
-
-def load_doc(path: str | Path) -> Any:
-    """The document in a `.gdlab.json` or `.gdlab.json.gz` file; `LoadError` for anything else."""
-    from gdlab.view.document import load_doc
-
-    return load_doc(path)
-
-
-def show(thing: Any, *, show: str | Sequence[str] | None = None, **options: Any) -> None:
-    """Display a study, graph, report, plan, session, document or file in the notebook: `%graph` as a function, with the
-    same options by the same names (`train=True, run=20, feed="random:0", height=300, around="h:1"` …). `no`, `only`
-    and `show` take one or several; `feed` and `diff` the thing itself."""
-    from gdlab.jupyter.opening import show_with
-
-    show_with(thing, [show] if isinstance(show, str) else show and list(show), **options)
-
-
-def widget(thing: Any) -> Any:
-    """The live view of a study or graph as one AnyWidget, for hosts without magics: marimo, VS Code, Colab."""
-    from gdlab.jupyter.display import widget_of
-
-    return widget_of(thing)
-
-
-def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext gdlab`."""
-    from gdlab.jupyter.magics import load
-
-    load(shell)
-
-
-def unload_ipython_extension(shell: Any) -> None:
-    """`%unload_ext gdlab`."""
-    from gdlab.jupyter.magics import unload
-
-    unload(shell)
+    return sorted(__all__)

@@ -27,27 +27,27 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from gdlab.cost import Machine, calibration_file, kept_machines
-from gdlab.device import device
-from gdlab.device.calibrate import calibrate
-from gdlab.errors import ArgumentError, GdlabError, GraphError, LoadError, unknown_name
+from gdlab.base.errors import ArgumentError, GdlabError, GraphError, LoadError, unknown_name
+from gdlab.base.words import grid, plural, sig
+from gdlab.devices.calibrate import calibrate
+from gdlab.devices.choose import device
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY, Op, public_ops
+from gdlab.op.cost import Machine, calibration_file, kept_machines
+from gdlab.op.text import to_cell
 from gdlab.rewrite import RULES
-from gdlab.runner import NanWatch
-from gdlab.study import Study
-from gdlab.text import to_cell
-from gdlab.until import parse_condition
-from gdlab.view import text
-from gdlab.view.chain import bookmarks
-from gdlab.view.diff import diff_doc, diff_text
-from gdlab.view.doc import Document, load_doc
-from gdlab.view.doctor import doctor_rows, doctor_text
-from gdlab.view.figures import grid, plural, sig
+from gdlab.session.run.conditions import parse_condition
+from gdlab.session.run.runner import NanWatch
+from gdlab.study.study import Study
+from gdlab.view.ask.chain import bookmarks
+from gdlab.view.ask.diff import diff_doc, diff_text
+from gdlab.view.ask.paths import paths_json, paths_text
+from gdlab.view.ask.replay import replay_json, replay_text
+from gdlab.view.ask.slices import view_slice
+from gdlab.view.document.make import Document, load_doc
 from gdlab.view.files import suffix_of
-from gdlab.view.paths import paths_json, paths_text
-from gdlab.view.replay import replay_json, replay_text
-from gdlab.view.slices import view_slice
+from gdlab.view.text import twin as text
+from gdlab.view.text.doctor import doctor_rows, doctor_text
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _ASSERTED: Mapping[str, Callable[[Document], float]] = {

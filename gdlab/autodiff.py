@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gdlab.derived import PACKED
-from gdlab.errors import AutodiffError, ShapeError
+from gdlab.base.errors import AutodiffError, ShapeError
+from gdlab.base.types import f32
 from gdlab.graph import Graph, Node, Value, reachable
 from gdlab.op import REGISTRY, Leaf, Op
+from gdlab.op.storage import PACKED, trained_parameters
 from gdlab.ops.packed import side_by_side
-from gdlab.types import f32
 
 __all__ = ["AutodiffReport", "GradientStep", "differentiate", "to_read"]
 
@@ -83,7 +83,7 @@ def differentiate(
     follows
     the user outputs. `wrt=None`: all parameters in node order but those of storage dtypes and caches, which are not
     trained. Output 0 must be f32[1] unless `seed` (of its shape)
-    is given. Of weights that lie packed in one (`graph.derived_params`) that one is meant, in their place: it has one
+    is given. Of weights that lie packed in one tensor that one is meant, in their place: it has one
     gradient, and counts once.
 
     Raises `AutodiffError` for a loss of another shape, for a `wrt` entry that is no f32 value of this graph, and
@@ -93,7 +93,7 @@ def differentiate(
         raise AutodiffError("differentiate", "graph", type(graph).__name__, "a Graph")
     loss = _loss(graph, seed)
     wrt = [wrt] if isinstance(wrt, Value) else wrt
-    trained = (graph.value(id) for id, _ in graph.trained_parameters)
+    trained = (graph.value(id) for id, _ in trained_parameters(graph))
     targets = [_target(graph, v) for v in (trained if wrt is None else wrt)]
     full = graph.copy()
     with full, full.silent():
@@ -117,7 +117,7 @@ def differentiate(
 def to_read(graph: Graph) -> Graph:
     """The graph; of a derivative with respect to other nodes than all parameters a copy whose gradients are outputs
     like others: none of them is the gradient of the parameter at its place."""
-    gradients, trained = graph.output_ids[graph.num_user_outputs :], graph.trained_parameters
+    gradients, trained = graph.output_ids[graph.num_user_outputs :], trained_parameters(graph)
     pairs = zip(trained, gradients, strict=False)
     alike = all(graph.node(p).type == graph.node(i).type for (p, _), i in pairs)
     if not gradients or alike and len(gradients) == len(trained):

@@ -6,7 +6,7 @@ import json
 import sys
 
 from gdlab.jupyter.cell import op_names
-from gdlab.view.stages import family
+from gdlab.view.document.stages import family
 
 _LEAVES = ("input", "parameter", "constant")  # what makes them is no op of the registry
 

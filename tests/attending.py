@@ -10,14 +10,15 @@ import pytest
 from optimizing import graph_of, p
 
 from gdlab import ops
-from gdlab.device import device as device_of
-from gdlab.device.base import Program
+from gdlab.devices.base import Program
+from gdlab.devices.choose import device as device_of
 from gdlab.graph import Graph, Value
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
-from gdlab.rewrite.packing import PRODUCTS
-from gdlab.session import Session, SessionConfig, build
-from gdlab.session.build import compiled
+from gdlab.rewrite.rules.packing import PRODUCTS
+from gdlab.session import Session, SessionConfig
+from gdlab.session import builders as build
+from gdlab.session.builders import compiled
 
 ROWS, K = 5, 6
 ENABLED = {"enable": PRODUCTS}

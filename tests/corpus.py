@@ -12,9 +12,9 @@ import networks
 import numpy as np
 
 from gdlab import models, ops
+from gdlab.base.types import u32
 from gdlab.graph import Graph, Value
 from gdlab.jupyter.cell import run_cell
-from gdlab.types import u32
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 LM = models.TransformerLmConfig(32, 8, 2, 2, 1, 12)

@@ -12,9 +12,9 @@ import jsonschema
 import networks
 import pytest
 
-from gdlab.study import Study
-from gdlab.view.columns import Table
-from gdlab.view.doc import Document
+from gdlab.study.study import Study
+from gdlab.view.document.columns import Table
+from gdlab.view.document.make import Document
 
 STAGES = ["written", "optimized", "derivative", "final", "derivative:written"]
 

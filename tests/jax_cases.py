@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gdlab import ops
+from gdlab.base.types import Shape
 from gdlab.graph import Value
-from gdlab.types import Shape
 
 jax.config.update("jax_enable_x64", True)
 Array = Any

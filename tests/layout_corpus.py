@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from gdlab.view.draw import NodeStyle
-from gdlab.view.drawn import Drawn, Layout
-from gdlab.view.lanes import lanes
-from gdlab.view.layered import layered
+from gdlab.view.layout.drawn import Drawn, Layout
+from gdlab.view.layout.lanes import lanes
+from gdlab.view.layout.layered import layered
+from gdlab.view.picture.draw import NodeStyle
 
 ENGINES: dict[str, Callable[[Sequence[Drawn]], Layout]] = {"layered": layered, "lanes": lanes}
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import gdlab as gd
-from gdlab.reference import evaluate
+from gdlab.op.reference import evaluate
 
 Arrays = Mapping[str, np.ndarray]
 TYPES = {"f": TensorProto.FLOAT, "i": TensorProto.INT64, "u": TensorProto.INT64, "b": TensorProto.BOOL}
@@ -40,14 +40,14 @@ def wanted(data: bytes, fed: Arrays) -> list[np.ndarray]:
         return [np.asarray(a) for a in ReferenceEvaluator(onnx.load_model_from_string(data)).run(None, dict(fed))]
 
 
-def given(loaded: gd.load.OnnxModel, fed: Arrays) -> list[np.ndarray]:
+def given(loaded: gd.OnnxModel, fed: Arrays) -> list[np.ndarray]:
     """The outputs by gdlab's reference."""
     feeds = {n.name: fed[n.name] for n in loaded.graph.inputs} | dict(loaded.weights)
     values = evaluate(loaded.graph, feeds)
     return [np.asarray(values[i]) for i in loaded.graph.output_ids]
 
 
-def agree(data: bytes, fed: Arrays, rtol: float = 1e-5, **options: Any) -> gd.load.OnnxModel:
+def agree(data: bytes, fed: Arrays, rtol: float = 1e-5, **options: Any) -> gd.OnnxModel:
     """The model as gdlab loads it; its outputs are those of ONNX."""
     loaded = gd.load_onnx(data, **options)
     for got, want in zip(given(loaded, fed), wanted(data, fed), strict=True):

@@ -12,12 +12,12 @@ import pytest
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.errors import GdlabError
+from gdlab.base.errors import GdlabError
+from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.graph import Graph, Value, same_structure
-from gdlab.op import REGISTRY, Array, Bad, Leaf, Op, Sample
-from gdlab.reference import compare, evaluate, magnitudes
-from gdlab.text import parse
-from gdlab.types import TensorType, f32, u32
+from gdlab.op import REGISTRY, Bad, Leaf, Op, Sample
+from gdlab.op.reference import compare, evaluate, magnitudes
+from gdlab.op.text import parse
 
 H = 1e-6
 RTOL = {"cpu": 1e-5, "wgpu": 2e-4}
@@ -278,7 +278,7 @@ def check_device(op: Op, device: str) -> None:
 
 def check_hardware_form(op: Op) -> None:
     """What a software adapter computes with the kernels that hardware adapters get: more lanes, other forms."""
-    from gdlab.device import device as open_device
+    from gdlab.devices.choose import device as open_device
     from gdlab.plan import compile
     from gdlab.plan.target import Limits, Target
     from gdlab.session.optimizer import Optimizer, scalars

@@ -13,12 +13,12 @@ import pytest
 
 import gdlab.ops as ops
 from gdlab.autodiff import differentiate
-from gdlab.cost import Cost, contraction_flops, roofline
 from gdlab.graph import Graph, Value, reachable, same_structure
+from gdlab.graph.replay import SWEEP, replay, replayed_ids
 from gdlab.op import Phase
-from gdlab.reference import compare, evaluate, magnitudes
+from gdlab.op.cost import Cost, contraction_flops, roofline
+from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.rewrite import RULES, Matrix, OptimizeReport, Rewrite, rule
-from gdlab.steps import SWEEP, replay, replayed_ids
 
 MANY = int(os.environ.get("GDLAB_GRAPHS", "60"))  # random graphs per law; `make laws` asks for 300
 PHASES: tuple[Phase, ...] = ("forward", "full", "inference")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from gdlab import ops
-from gdlab.device.base import Device, Program
+from gdlab.devices.base import Device, Program
 from gdlab.graph import Graph, Value
 from gdlab.plan import compile
 from gdlab.plan.dispatch import SCALARS
-from gdlab.plan.plan import ExecutionPlan, PlanMode
+from gdlab.plan.records import ExecutionPlan, PlanMode
 from gdlab.plan.target import CompileOptions
 
 Array = np.ndarray[Any, Any]

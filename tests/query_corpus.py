@@ -10,10 +10,10 @@ from pathlib import Path
 import networks
 from test_view_groups import network
 
-from gdlab.study import Study
-from gdlab.view.document import Document
-from gdlab.view.paths import told, ways
-from gdlab.view.query import search
+from gdlab.study.study import Study
+from gdlab.view.ask.paths import told, ways
+from gdlab.view.ask.query import search
+from gdlab.view.document.document import Document
 
 QUERIES = (
     "", "relu", "MATMUL", "op:matmul", "op:mat", "w1", "name:w", "f32[64, 10]", "shape:[64,*]", "shape:64,10",

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 import gdlab.ops as ops
-from gdlab.derived import CACHE_WRITES
-from gdlab.errors import GdlabError, GraphError
+from gdlab.base.errors import GdlabError, GraphError
+from gdlab.base.types import f32
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Elementwise, Leaf, Op, Sample
-from gdlab.types import f32
+from gdlab.op.storage import CACHE_WRITES
 
 LARGEST = 600  # elements of operands that are made for an op
 N = 4  # most extents are one of few, so that operands fit

@@ -10,7 +10,7 @@ import numpy as np
 from gdlab import ops
 from gdlab.autodiff import differentiate
 from gdlab.graph import Graph, Value
-from gdlab.reference import compare, evaluate, magnitudes
+from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.rewrite import optimize
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import gdlab.ops as ops
+from gdlab.base.types import TensorType
 from gdlab.graph import AttrVar, Graph, Value
 from gdlab.rewrite import RULES, Rule
-from gdlab.rewrite.sound import (
+from gdlab.rewrite.rules.soundness import (
     Case,
     build,
     cases,
@@ -24,7 +25,6 @@ from gdlab.rewrite.sound import (
     stands,
     values_of,
 )
-from gdlab.types import TensorType
 
 STATED = [r for r in RULES if r.left >= 0]
 TRIED = 4  # operand types per rule

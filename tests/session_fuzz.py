@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from session_state import W, X, Y, fitted, line, state_of
 
-from gdlab.errors import GdlabError
+from gdlab.base.errors import GdlabError
 from gdlab.session import Session, build_inference_session, build_session
 
 NAMES = ("x", "y", "w", "b", "", "ww", "x ", None, 3, ("w",), "adam_m.w", "ü")

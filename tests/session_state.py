@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gdlab import ops
-from gdlab.device.base import owner
+from gdlab.devices.base import owner
 from gdlab.graph import Graph
 from gdlab.session import Session
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 
 HOST = -1  # the group in which the host fills what is held from before
 HELD = {"input", "parameter", "derived", "constant", "state"}

@@ -7,7 +7,7 @@ from test_magics import mlp, run, shell  # noqa: F401  # fixtures
 from test_widget import ask, of, panel, until  # noqa: F401  # a fixture
 
 from gdlab.jupyter import widget
-from gdlab.view.times import times_of
+from gdlab.view.document.times import times_of
 
 
 def test_a_gradient_is_checked(panel) -> None:  # type: ignore[no-untyped-def]  # noqa: F811

@@ -11,12 +11,12 @@ from conftest import needs
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.errors import AutodiffError, CompileError, GdlabError
+from gdlab.base.errors import AutodiffError, CompileError, GdlabError
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Sample
+from gdlab.op.reference import evaluate
 from gdlab.plan import compile
 from gdlab.plan.target import AdapterClass, Limits, Target
-from gdlab.reference import evaluate
 from gdlab.session import build_inference_session
 
 RNG = np.random.default_rng(7)
@@ -115,7 +115,7 @@ def test_a_nan_reaches_only_who_sees_it(rows: int, window: int, spoilt: str, for
     """A weight of 0 times a NaN would be a NaN: what is not seen is left out of the sum."""
     from plans import load, outputs
 
-    from gdlab.device import device as open_device
+    from gdlab.devices.choose import device as open_device
 
     h, kv, d = 2, 1, 6
     shapes = {"q": (rows, h * d), "k": (rows, kv * d), "v": (rows, kv * d), "c": (rows, h * d)}

@@ -5,9 +5,9 @@ import pytest
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.errors import AutodiffError
+from gdlab.base.errors import AutodiffError
 from gdlab.graph import Graph, reachable, users
-from gdlab.reference import evaluate
+from gdlab.op.reference import evaluate
 
 
 def values(graph, feeds):

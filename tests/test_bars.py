@@ -15,8 +15,8 @@ from test_view_diff import deep
 from test_view_groups import network
 
 from benchmarks.pages import PAINT
-from gdlab.study import Study
-from gdlab.view.doc import graph_doc
+from gdlab.study.study import Study
+from gdlab.view.document.make import graph_doc
 
 SHARED = 2  # a shared machine may take twice the time of a bar
 TABS = ("opt", "rewrites", "grad", "diff", "plan", "arena", "kernels", "session", "text")

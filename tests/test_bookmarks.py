@@ -16,13 +16,13 @@ from test_selection import FAKE
 
 import gdlab as gd
 from gdlab.__main__ import main
-from gdlab.errors import ArgumentError
+from gdlab.base.errors import ArgumentError
 from gdlab.jupyter.display import study_bundle
 from gdlab.jupyter.widget import close_panel, panel_of
-from gdlab.study import Study
-from gdlab.view.document import read_doc
-from gdlab.view.slices import view_slice
-from gdlab.view.text import everything
+from gdlab.study.study import Study
+from gdlab.view.ask.slices import view_slice
+from gdlab.view.document.document import read_doc
+from gdlab.view.text.twin import everything
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

@@ -12,12 +12,13 @@ import pytest
 
 from gdlab import ops
 from gdlab.__main__ import main
-from gdlab.errors import ArgumentError, UnknownNameError
+from gdlab.base.errors import ArgumentError, UnknownNameError
 from gdlab.graph import Graph
 from gdlab.session import Session
+from gdlab.session.run.breakpoints import parse_break
+from gdlab.session.run.conditions import ConditionError, parse_condition
 from gdlab.session.tensors import find_tensor, tensor_names
-from gdlab.study import Study
-from gdlab.until import ConditionError, parse_break, parse_condition
+from gdlab.study.study import Study
 
 
 def fragile() -> Graph:

@@ -11,15 +11,16 @@ import pytest
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.errors import AutodiffError, GraphError, SessionError
+from gdlab.base.errors import AutodiffError, GraphError, SessionError
 from gdlab.graph import Graph, Value
 from gdlab.models import lm
+from gdlab.op.reference import evaluate
 from gdlab.plan import compile
 from gdlab.plan.codec import from_json, to_json
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions
-from gdlab.reference import evaluate
-from gdlab.session import Session, SessionConfig, build, build_inference_session, build_session
+from gdlab.session import Session, SessionConfig, build_inference_session, build_session
+from gdlab.session import builders as build
 
 RNG = np.random.default_rng(11)
 

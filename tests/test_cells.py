@@ -10,7 +10,7 @@ import pytest
 from browser import REPO, Server, cell, command, open_notebook, run_cell
 from playwright.sync_api import Locator, Page
 
-from gdlab.view.palette import INK
+from gdlab.view.picture.palette import INK
 
 NET = """%%graph mlp --train
 x = input("x", (8, 8))

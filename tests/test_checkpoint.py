@@ -20,7 +20,7 @@ from conftest import needs
 from session_state import W, X, Y, fitted, line, state_of
 
 from gdlab import ops
-from gdlab.errors import CheckpointError
+from gdlab.base.errors import CheckpointError
 from gdlab.graph import Graph
 from gdlab.session import Session, build_inference_session, build_session, checkpoint
 
@@ -358,7 +358,8 @@ import sys
 import numpy as np
 from gdlab import ops
 from gdlab.graph import Graph
-from gdlab.session import SessionConfig, build
+from gdlab.session import SessionConfig
+from gdlab.session import builders as build
 with Graph() as g:
     g.output(ops.sum_all(ops.parameter("w", (300, 1000)) * 2.0))
 session, _ = build(g, SessionConfig(device="cpu", optimize=None))  # without egglog: it starts sooner

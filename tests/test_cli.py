@@ -10,18 +10,18 @@ from pathlib import Path
 import networks
 import pytest
 
-import gdlab.parity as parity
-import gdlab.view.doctor as doctor_module
+import gdlab.study.parity as parity
+import gdlab.view.text.doctor as doctor_module
 from gdlab import ops
 from gdlab.__main__ import main
-from gdlab.errors import DeviceUnavailableError
+from gdlab.base.errors import DeviceUnavailableError
 from gdlab.graph import Graph
 from gdlab.op import public_ops
-from gdlab.study import Study
-from gdlab.view.doc import load_doc
-from gdlab.view.replay import after
-from gdlab.view.slices import VIEWS
-from gdlab.view.text import twin
+from gdlab.study.study import Study
+from gdlab.view.ask.replay import after
+from gdlab.view.ask.slices import VIEWS
+from gdlab.view.document.make import load_doc
+from gdlab.view.text.twin import twin
 
 PROGRAM = """
 import gdlab as gd

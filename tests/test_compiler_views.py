@@ -14,11 +14,11 @@ from test_bars import live
 from test_front import mount, open_tab, trained
 
 from gdlab import CompileOptions
-from gdlab.study import Study
-from gdlab.view.figures import cell, nbytes
-from gdlab.view.text import twin
-from gdlab.view.textplan import at_peak, own_lines, reuse_words, why_two
-from gdlab.view.times import times_of
+from gdlab.base.words import cell, nbytes
+from gdlab.study.study import Study
+from gdlab.view.document.times import times_of
+from gdlab.view.text.plan_text import at_peak, own_lines, reuse_words, why_two
+from gdlab.view.text.twin import twin
 
 
 @cache

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gdlab as gd
-from gdlab.plan.plan import Slot
+from gdlab.plan.records import Slot
 from gdlab.plan.target import Limits, Target
 
 KINDS = "input parameter derived constant intermediate gradient output loss scratch state".split()

@@ -12,9 +12,9 @@ import networks
 import pytest
 import traitlets
 
-from gdlab.runner import runner_of
 from gdlab.session import build_session
-from gdlab.study import Study
+from gdlab.session.run.runner import runner_of
+from gdlab.study.study import Study
 
 
 @pytest.fixture

@@ -12,16 +12,17 @@ import plans
 import pytest
 from conftest import needs
 
-from gdlab import ops, reference
+from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.device import device
-from gdlab.device.base import Device
-from gdlab.errors import CompileError, GraphError, ShapeError
+from gdlab.base.errors import CompileError, GraphError, ShapeError
+from gdlab.devices.base import Device
+from gdlab.devices.choose import device
 from gdlab.graph import Graph, Value
+from gdlab.op import reference
 from gdlab.ops import conv_work
 from gdlab.ops.pool import max_pool_2d_grad
 from gdlab.plan import compile
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,11 @@ from optimizing import graph_of, mlp_with_gate, p
 
 import gdlab.ops as ops
 from gdlab.__main__ import main
-from gdlab.cost import (
+from gdlab.base.errors import OptimizeError, UnknownNameError
+from gdlab.base.types import TensorType
+from gdlab.devices.calibrate import measure
+from gdlab.devices.choose import device
+from gdlab.op.cost import (
     Machine,
     ast_size,
     calibration_file,
@@ -23,11 +27,7 @@ from gdlab.cost import (
     kept_machines,
     roofline,
 )
-from gdlab.device import device
-from gdlab.device.calibrate import measure
-from gdlab.errors import OptimizeError, UnknownNameError
 from gdlab.rewrite import optimize
-from gdlab.types import TensorType
 
 SLOW = Machine(1e-3, 1e9, 1e10, "cpu, an old one")
 TYPE = TensorType((64, 64))

@@ -13,12 +13,12 @@ import pytest
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.device import device
-from gdlab.device.chain import Scratch, array, build, emit
-from gdlab.device.cpu import CpuDevice, memory_bytes
-from gdlab.device.updates import BLOCK
-from gdlab.device.views import domain, viewed
-from gdlab.errors import ArgumentError, CompileError, DeviceUnavailableError, SessionError
+from gdlab.base.errors import ArgumentError, CompileError, DeviceUnavailableError, SessionError
+from gdlab.devices.choose import device
+from gdlab.devices.cpu.chain import Scratch, array, build, emit
+from gdlab.devices.cpu.cpu_device import CpuDevice, memory_bytes
+from gdlab.devices.cpu.operands import domain, viewed
+from gdlab.devices.cpu.update_calls import BLOCK
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY
 from gdlab.plan import compile
@@ -118,7 +118,7 @@ def test_the_calls_of_an_expression_say_what_the_expression_says(text: str) -> N
 
 
 def _number(value: float) -> Any:
-    from gdlab.device.chain import Number
+    from gdlab.devices.cpu.chain import Number
 
     return Number(np.float32(value))
 
@@ -318,8 +318,8 @@ def test_devices_are_chosen_by_name_and_say_why() -> None:
 
 
 def test_auto_prefers_hardware_then_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gdlab.device import wgpu
-    from gdlab.device.base import DeviceInfo
+    from gdlab.devices.base import DeviceInfo
+    from gdlab.devices.wgpu import wgpu_device as wgpu
 
     def answer(*classes: str) -> None:
         monkeypatch.setattr(wgpu, "adapters", lambda: [DeviceInfo("wgpu", f"a {c} one", c, "") for c in classes])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gdlab as gd
-from gdlab.data import shuffled
+from gdlab.train.data import shuffled
 
 # Orders of 8 samples by seed: fixed for good, they decide what a network learns.
 GOLDEN = {0: [7, 4, 3, 2, 5, 0, 1, 6], 42: [7, 1, 0, 3, 6, 4, 2, 5]}

@@ -13,7 +13,7 @@ from test_magics import BODY, complete, mlp, run, shell  # noqa: F401  # fixture
 from test_widget import ask, of, panel, until  # noqa: F401
 
 from gdlab.session.tensors import dispatch_of, find_tensor, read_tensor
-from gdlab.study import Study
+from gdlab.study.study import Study
 
 
 @pytest.fixture

@@ -11,17 +11,17 @@ import pytest
 from documents import STAGES, brute, checked, doc_of, entities
 from random_graphs import random_graph
 
-import gdlab.view.doc as doc_module
+import gdlab.view.document.make as doc_module
 from gdlab import ops
-from gdlab.errors import ArgumentError
+from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
-from gdlab.study import Study
-from gdlab.text import parse
-from gdlab.view.columns import Table
-from gdlab.view.doc import graph_doc, study_doc
-from gdlab.view.document import Document
-from gdlab.view.links import link
-from gdlab.view.sources import function_source
+from gdlab.op.text import parse
+from gdlab.study.study import Study
+from gdlab.view.document.columns import Table
+from gdlab.view.document.document import Document
+from gdlab.view.document.links import link
+from gdlab.view.document.make import graph_doc, study_doc
+from gdlab.view.document.sources import function_source
 
 
 def node(document: Document, stage: str, **wanted: Any) -> int:
@@ -231,7 +231,7 @@ def test_rule_sources_stand_as_in_their_files() -> None:
 
 def test_a_function_with_its_signature_on_many_lines_is_told_whole() -> None:
     source = function_source(study_doc)
-    assert source is not None and source["name"] == "gdlab/view/doc.py"
+    assert source is not None and source["name"] == "gdlab/view/document/make.py"
     lines = source["text"].rstrip().split("\n")
     assert lines[0].startswith("def study_doc(") and lines[-1].lstrip().startswith("return ")
     wide = function_source(many_lines)

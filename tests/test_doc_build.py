@@ -14,11 +14,11 @@ import pytest
 from gdlab import ops
 from gdlab.graph import Graph
 from gdlab.graph.source import Location
-from gdlab.study import Study
-from gdlab.view import dispatches, pack
-from gdlab.view.columns import column, ragged
-from gdlab.view.document import canonical, document_id
-from gdlab.view.links import link, link_of_rows
+from gdlab.study.study import Study
+from gdlab.view.document import dispatches, pack
+from gdlab.view.document.columns import column, ragged
+from gdlab.view.document.document import canonical, document_id
+from gdlab.view.document.links import link, link_of_rows
 
 
 def cpu_seconds(work: Callable[[], Any]) -> float:

@@ -13,10 +13,10 @@ from test_lessons import LESSONS, shell  # noqa: F401  (a fixture)
 from test_lessons import run as run_lesson
 from test_model_zoo import SMALL, TRAINED
 
-from gdlab.study import Study
-from gdlab.view.doc import Document
-from gdlab.view.document import document_id
-from gdlab.view.replay import after
+from gdlab.study.study import Study
+from gdlab.view.ask.replay import after
+from gdlab.view.document.document import document_id
+from gdlab.view.document.make import Document
 
 
 def plan_holds(document: Document) -> None:

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from documents import STAGES, checked
 
-import gdlab.view.doc as doc_module
-from gdlab.errors import CompileError, UnknownNameError
-from gdlab.study import Study
-from gdlab.view.closure import problems
-from gdlab.view.columns import column, ragged, ragged_words, sparse, words
-from gdlab.view.doc import decimated, study_doc
-from gdlab.view.document import Document, canonical
+import gdlab.view.document.make as doc_module
+from gdlab.base.errors import CompileError, UnknownNameError
+from gdlab.study.study import Study
+from gdlab.view.document.closure import problems
+from gdlab.view.document.columns import column, ragged, ragged_words, sparse, words
+from gdlab.view.document.document import Document, canonical
+from gdlab.view.document.make import decimated, study_doc
 
 
 # what breaks ---------------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_without_a_plan_the_rest_is_shown_and_the_reason_said(monkeypatch: pytes
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise CompileError("compile", "tensor", "f32[9], 36 bytes", "at most 4 bytes", node=2)
 
-    monkeypatch.setattr("gdlab.study.compile", refuse)
+    monkeypatch.setattr("gdlab.study.study.compile", refuse)
     document = checked(Study(networks.mlp(), train=True, device="cpu", name="big").doc)
     assert document.data["plan"] is None and [s["key"] for s in document.data["stages"]] == STAGES
     (note,) = document.data["notes"]
@@ -91,7 +91,7 @@ def test_without_a_plan_the_rest_is_shown_and_the_reason_said(monkeypatch: pytes
 # stable and canonical ------------------------------------------------------------------------------------------------
 SCRIPT = """
 import sys, networks
-from gdlab.study import Study
+from gdlab.study.study import Study
 study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
 study.run(2, feed="random:0", adam=1e-3, init=0)
 sys.stdout.buffer.write(study.doc.portable(timeless=True).json())

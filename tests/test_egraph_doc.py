@@ -20,16 +20,16 @@ from gdlab.autodiff import differentiate
 from gdlab.graph import Graph
 from gdlab.jupyter import display
 from gdlab.rewrite import OptimizeReport, optimize
-from gdlab.rewrite.history import RECORDED, replayed, sorted_operands
-from gdlab.study import Study
-from gdlab.view.closure import problems
-from gdlab.view.columns import Table
-from gdlab.view.doc import Draft, graph_summary
-from gdlab.view.document import Document, read_doc
-from gdlab.view.egraph import TOO_LARGE, without_growth
-from gdlab.view.growth import grown
-from gdlab.view.slices import view_slice
-from gdlab.view.text import everything, twin
+from gdlab.rewrite.engine.history import RECORDED, replayed, sorted_operands
+from gdlab.study.study import Study
+from gdlab.view.ask.slices import view_slice
+from gdlab.view.document.closure import problems
+from gdlab.view.document.columns import Table
+from gdlab.view.document.document import Document, read_doc
+from gdlab.view.document.egraph import TOO_LARGE, without_growth
+from gdlab.view.document.growth import grown
+from gdlab.view.document.make import Draft, graph_summary
+from gdlab.view.text.twin import everything, twin
 
 
 def block() -> Graph:

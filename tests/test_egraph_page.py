@@ -14,11 +14,11 @@ from test_front import mount, open_tab
 
 from gdlab import ops
 from gdlab.graph import Graph
-from gdlab.study import Study
-from gdlab.view.document import Document
-from gdlab.view.egraph import class_names, without_growth
-from gdlab.view.growth import grown, place
-from gdlab.view.slices import view_slice
+from gdlab.study.study import Study
+from gdlab.view.ask.slices import view_slice
+from gdlab.view.document.document import Document
+from gdlab.view.document.egraph import class_names, without_growth
+from gdlab.view.document.growth import grown, place
 
 PANE = '[data-pane="egraph"]'
 DRAWN = """() => [...document.querySelectorAll('[data-pane="egraph"] [data-class]')].map(group => ({

@@ -10,10 +10,10 @@ from pathlib import Path
 import networks
 import pytest
 
-from gdlab.study import Study
-from gdlab.view.document import Document
-from gdlab.view.engines import dot_layout, dot_seconds, laid_out
-from gdlab.view.picture import drawn, picture
+from gdlab.study.study import Study
+from gdlab.view.document.document import Document
+from gdlab.view.layout.engines import dot_layout, dot_seconds, laid_out
+from gdlab.view.picture.picture import drawn, picture
 
 Fake = Callable[[str], None]
 

@@ -11,8 +11,9 @@ from optimizing import mlp_with_gate, transformer
 from random_graphs import random_graph
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from gdlab.rewrite import optimize, pipeline
-from gdlab.rewrite.extract import Choice, Problem, cyclic_classes, extract, live_order
+from gdlab.rewrite import optimize
+from gdlab.rewrite import optimize as pipeline
+from gdlab.rewrite.extract.choose import Choice, Problem, cyclic_classes, extract, live_order
 
 
 def solve(problem: Problem) -> Choice:

@@ -17,20 +17,19 @@ from conftest import needs
 
 from benchmarks import steps
 from benchmarks.passes import LARGE
-from gdlab import ops
+from gdlab import kernels, ops
 from gdlab.autodiff import differentiate
-from gdlab.device import progress, recording
-from gdlab.device.base import KEPT, owner
-from gdlab.device.chain import Scratch, array, build, emit
-from gdlab.device.cpu import TINY, flush
-from gdlab.device.updates import BLOCK
-from gdlab.device.wgpu import WgpuProgram
+from gdlab.devices.base import KEPT, owner
+from gdlab.devices.cpu.chain import Scratch, array, build, emit
+from gdlab.devices.cpu.cpu_device import TINY, flush
+from gdlab.devices.cpu.update_calls import BLOCK
+from gdlab.devices.wgpu import progress, recording
+from gdlab.devices.wgpu.wgpu_device import WgpuProgram
 from gdlab.graph import Graph
-from gdlab.plan.plan import JOINER
 from gdlab.session import Session, build_session, build_session_cached
 from tests import networks
 
-chains: Any = importlib.import_module("gdlab.device.chain")
+chains: Any = importlib.import_module("gdlab.devices.cpu.chain")
 SHARED = 2  # a shared machine may take twice the time of a bar
 
 
@@ -246,11 +245,10 @@ def test_a_compiler_that_fails_is_as_none(
 def written() -> Iterator[list[str]]:
     """The labels of the dispatches whose text is written."""
     needs("wgpu")
-    importlib.import_module("gdlab.kernels")
-    found, usual = list[str](), JOINER[0]
-    JOINER[0] = lambda d, target: (found.append(d.label), usual(d, target))[1]
+    found, usual = list[str](), kernels.wgsl
+    kernels.wgsl = lambda d, target: (found.append(d.label), usual(d, target))[1]
     yield found
-    JOINER[0] = usual
+    kernels.wgsl = usual
 
 
 def test_the_text_of_equal_dispatches_is_written_once(written: list[str]) -> None:
@@ -279,7 +277,7 @@ def test_the_first_step_takes_no_longer_than_three_others(device: str, case: str
 
 
 def test_long_work_tells_how_far_it_is(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    caplog.set_level("INFO", "gdlab.device")
+    caplog.set_level("INFO", "gdlab.devices")
     assert list(progress.told("warm-up", [1, 2])) == [1, 2] and not caplog.messages
     times = iter([0.0, 0.5, 2.5, 2.9, 3.6, 4.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))

@@ -20,12 +20,12 @@ from playwright.sync_api import Browser
 
 import gdlab.view.files as files_module
 from gdlab import ops
-from gdlab.errors import ArgumentError, LoadError
+from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.graph import Graph
-from gdlab.study import Study
-from gdlab.view.doc import Document, graph_doc, load_doc, read_doc
-from gdlab.view.dot import dot
-from gdlab.view.html import page
+from gdlab.study.study import Study
+from gdlab.view.document.make import Document, graph_doc, load_doc, read_doc
+from gdlab.view.picture.dot import dot
+from gdlab.view.picture.html import page
 
 EVIL = "</script><img src=x onerror=alert(1)><!--"
 MODULE = "function draw(el, doc, host) { el.textContent = doc.title; }\nexport {\n  connect,\n  draw as mount\n};\n"
@@ -227,7 +227,7 @@ def test_a_module_that_holds_an_end_tag_ends_nothing() -> None:
 
 
 def test_without_the_front_end_a_page_says_how_to_build_it(study: Study, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("gdlab.view.html.files", lambda package: tmp_path)
+    monkeypatch.setattr("gdlab.view.picture.html.files", lambda package: tmp_path)
     with pytest.raises(
         LoadError, match="front end: given no gdlab/static/gdlab.js, wanted .* labextension/frontend.py"
     ):

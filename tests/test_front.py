@@ -16,9 +16,9 @@ from test_view_groups import network
 
 from gdlab import ops
 from gdlab.graph import Graph
-from gdlab.study import Study
-from gdlab.view.doc import graph_doc
-from gdlab.view.query import search
+from gdlab.study.study import Study
+from gdlab.view.ask.query import search
+from gdlab.view.document.make import graph_doc
 
 LOAD = """async text => {
   const url = URL.createObjectURL(new Blob([text], {type: 'text/javascript'}));

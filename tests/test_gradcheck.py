@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from gdlab import ops
-from gdlab.errors import AutodiffError, GraphError
-from gdlab.gradcheck import GradientCheck
+from gdlab.base.errors import AutodiffError, GraphError
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY
-from gdlab.study import Study
+from gdlab.study.gradcheck import GradientCheck
+from gdlab.study.study import Study
 
 
 def study_of(graph: Graph, train: bool = True) -> Study:

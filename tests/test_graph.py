@@ -8,7 +8,7 @@ import pytest
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.errors import (
+from gdlab.base.errors import (
     ArgumentError,
     AutodiffError,
     CompileError,
@@ -23,10 +23,10 @@ from gdlab.errors import (
     UnknownNameError,
     unknown_name,
 )
+from gdlab.base.types import TensorType, broadcast_shapes, u32
 from gdlab.graph import Graph, reachable, same_structure, users
 from gdlab.op import REGISTRY
-from gdlab.reference import evaluate
-from gdlab.types import TensorType, broadcast_shapes, u32
+from gdlab.op.reference import evaluate
 
 
 def test_type_text_is_read_back():

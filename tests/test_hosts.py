@@ -33,7 +33,7 @@ from test_lab import NET, SLOW_FEED, press, steps, wait_steps
 from gdlab.graph import Graph
 from gdlab.jupyter.display import bundle
 from gdlab.ops import input, relu
-from gdlab.study import Study
+from gdlab.study.study import Study
 
 RUN = "%graph_run mlp 4 --feed random:0 --sgd 0.1 --init 0"
 LONG_RUN = "%graph_run mlp 150 --feed slow --sgd 0.1 --init 0"

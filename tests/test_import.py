@@ -13,7 +13,7 @@ import gdlab
 
 FACE = Path(gdlab.__file__)
 # What `import gdlab` loads; every other room waits.
-AT_ONCE = {"derived", "device", "errors", "graph", "op", "ops", "philox", "types"}
+AT_ONCE = {"base", "graph", "op", "ops"}
 
 
 def fresh(code: str) -> list[str]:
@@ -25,12 +25,10 @@ def fresh(code: str) -> list[str]:
 
 def test_only_ops_graphs_and_types_are_loaded_at_once() -> None:
     rooms = "print(*sorted({m.split('.')[1] for m in sys.modules if m.startswith('gdlab.')}))"
-    modules = "print(*sorted(m for m in sys.modules if m.startswith('gdlab.device')))"
     later = "print(*sorted(m for m in ('pathlib', 'difflib', 'threading', 'json') if m in sys.modules.keys() - before))"
     before = "import sys, numpy; before = set(sys.modules); import gdlab; dir(gdlab); hasattr(gdlab, 'nothing')"
-    loaded, devices, others = fresh(f"{before}; {rooms}; {modules}; {later}")
+    loaded, others = fresh(f"{before}; {rooms}; {later}")
     assert set(loaded.split()) == AT_ONCE
-    assert devices == "gdlab.device"  # its function alone
     assert others == ""
 
 
@@ -38,24 +36,34 @@ def test_every_name_is_there_and_what_its_room_has() -> None:
     code = """
 import gdlab
 from importlib import import_module
-for name, room in gdlab._ROOM_OF.items():
-    assert getattr(gdlab, name) is getattr(import_module(f"gdlab.{room}"), name), name
+for name, (module, other) in gdlab._HOME.items():
+    assert getattr(gdlab, name) is getattr(import_module(f"gdlab.{module}"), other), name
     assert vars(gdlab)[name] is getattr(gdlab, name), name  # read once, then a plain name
-for room in gdlab._ROOMS:
-    assert getattr(gdlab, room) is import_module(f"gdlab.{room}"), room
+for name, module in gdlab._MODULES.items():
+    assert getattr(gdlab, name) is import_module(f"gdlab.{module}"), name
 from gdlab import *
 missing = [name for name in gdlab.__all__ if name not in globals()]
-print(missing, {*gdlab.__all__} - {*dir(gdlab)}, type(device).__name__, callable(op), rules is gdlab.rewrite.RULES)
+print(missing, {*gdlab.__all__} ^ {*dir(gdlab)}, type(device).__name__, callable(op), rules is gdlab.rewrite.RULES)
 """
     assert fresh(code) == ["[] set() function True True"]
 
 
-def test_a_name_is_no_room_that_would_take_its_place() -> None:
-    """Importing a room binds its name in the package: `device` and `op`, which are functions, are there before."""
+def test_no_public_name_hides_a_module_of_its_name() -> None:
+    """Importing a room binds its name in the package; only the decorator `op` has the name of a room."""
     rooms = {path.stem for path in FACE.parent.iterdir()}
-    assert rooms & set(gdlab._ROOM_OF) == set()
-    assert gdlab._ROOMS <= rooms
-    assert rooms & set(gdlab.__all__) == {*gdlab._ROOMS.intersection(gdlab.__all__), "device", "op", "ops"}
+    assert rooms & set(gdlab.__all__) == {"models", "nn", "op", "ops"}
+    code = """
+import gdlab, pkgutil, types
+from importlib import import_module
+for found in pkgutil.walk_packages(gdlab.__path__, "gdlab."):
+    package, _, name = found.name.rpartition(".")
+    if found.name == "gdlab.__main__" or name == "static":
+        continue
+    module, held = import_module(found.name), vars(import_module(package)).get(name)
+    if held is not module:
+        print(found.name)
+"""
+    assert fresh(code) == ["gdlab.op"]
 
 
 def test_type_checkers_see_the_same_names() -> None:
@@ -68,7 +76,7 @@ def test_type_checkers_see_the_same_names() -> None:
         for node in block.body if isinstance(node, ast.ImportFrom) and node.module != "pathlib"
         for alias in node.names
     }  # fmt: skip
-    assert seen == {*gdlab._ROOM_OF, *gdlab._ROOMS.intersection(gdlab.__all__)}
+    assert seen == {*gdlab._HOME, *gdlab._MODULES} - {"load_ipython_extension", "unload_ipython_extension"}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -82,7 +90,7 @@ def test_what_rooms_hang_on_graphs_and_studies_is_there_at_first_use() -> None:
     graph = "from gdlab import Graph, input, gelu\nwith Graph() as g: g.output(gelu(input('x', (2, 3))).mean_all())\n"
     assert fresh(graph + "print(str(g).splitlines()[0])") == ['%0 = input("x") : f32[2, 3]']
     assert fresh(graph + "print(len(g.decompose()) > len(g), g.text().count('gelu'))") == ["True 1"]
-    code = "from gdlab.study import Study\ns = Study(g, device='cpu')\nprint(s.doc.id == s.doc.id, len(s.doc.id))"
+    code = "from gdlab.study.study import Study\ns = Study(g, device='cpu')\nprint(s.doc.id == s.doc.id, len(s.doc.id))"
     assert fresh(graph + code) == ["True 16"]
     code = "from gdlab.plan import compile\nprint(compile(g, mode='inference').wgsl(0)[0][:2])"
     assert fresh(graph + code) == ["//"]

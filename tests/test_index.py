@@ -11,13 +11,13 @@ import pytest
 from conftest import needs
 
 import gdlab as gd
-from gdlab.device import device as open_device
-from gdlab.errors import DTypeError, GdlabError, ShapeError
+from gdlab.base.errors import DTypeError, GdlabError, ShapeError
+from gdlab.devices.choose import device as open_device
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY
+from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.plan import compile
 from gdlab.plan.target import CompileOptions, Limits, Target
-from gdlab.reference import compare, evaluate, magnitudes
 
 HARDWARE = Target("wgpu", "hardware", Limits())
 

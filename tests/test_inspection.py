@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from session_state import W, X, fitted, line, state_of
 
-from gdlab import ops, reference
-from gdlab.device.base import owner
-from gdlab.errors import (
+from gdlab import ops
+from gdlab.base.errors import (
     Aliased,
     ArgumentError,
     FusedAway,
@@ -27,10 +26,13 @@ from gdlab.errors import (
     UnknownNameError,
     UnknownNode,
 )
+from gdlab.devices.base import owner
 from gdlab.graph import Graph
-from gdlab.session import MemorySummary, Session, SessionConfig, build, build_inference_session, build_session
+from gdlab.op import reference
+from gdlab.session import MemorySummary, Session, SessionConfig, build_inference_session, build_session
+from gdlab.session import builders as build
 from gdlab.session.profile import SessionProfile
-from gdlab.study import Study
+from gdlab.study.study import Study
 
 
 def chain(length: int = 6) -> Graph:

@@ -11,10 +11,10 @@ from jax_cases import CASES, DECISIONS, Case, Decision, judged, operand
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.errors import ShapeError
+from gdlab.base.errors import ShapeError
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY
-from gdlab.reference import evaluate
+from gdlab.op.reference import evaluate
 
 RTOL = 1e-6  # attributes are float32
 

@@ -17,20 +17,20 @@ import plans
 import pytest
 from conftest import needs
 
-from gdlab import kernels, ops, reference
+from gdlab import kernels, ops
 from gdlab.autodiff import differentiate
-from gdlab.device import device
-from gdlab.device.base import Device
-from gdlab.device.forms import FORMS
-from gdlab.errors import CompileError
+from gdlab.base.errors import CompileError
+from gdlab.devices.base import Device
+from gdlab.devices.choose import device
+from gdlab.devices.cpu.forms import FORMS
 from gdlab.graph import Graph, Value
 from gdlab.kernels.pieces import Text
 from gdlab.kernels.product import Product
 from gdlab.kernels.shared import shared_tiles
-from gdlab.op import REGISTRY, Shader
+from gdlab.op import REGISTRY, Shader, reference
 from gdlab.plan import compile, variants
 from gdlab.plan.dispatch import SCALARS, Dispatch, Matmul
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
 from gdlab.plan.update import adam_update, sgd_update
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import layout_corpus as corpus
 import pytest
 
-from gdlab.errors import GraphError
-from gdlab.view.boxes import kind_of
-from gdlab.view.drawn import Drawn, Layout, cut, headline, node_width, pill_width
-from gdlab.view.lanes import lanes
-from gdlab.view.layered import auto, layered
-from gdlab.view.rows import LONG, TRACKS, tracks
+from gdlab.base.errors import GraphError
+from gdlab.view.layout.boxes import kind_of
+from gdlab.view.layout.drawn import Drawn, Layout, cut, headline, node_width, pill_width
+from gdlab.view.layout.lanes import lanes
+from gdlab.view.layout.layered import auto, layered
+from gdlab.view.layout.rows import LONG, TRACKS, tracks
 
 BIG = ("chain_5000", "wide_2000")
 EVERY = [(name, engine) for name in corpus.GRAPHS for engine in corpus.ENGINES]

@@ -15,7 +15,7 @@ from IPython.utils.capture import capture_output
 from nbformat import NotebookNode
 
 from gdlab.rewrite import RULES
-from gdlab.study import Study
+from gdlab.study.study import Study
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 LESSONS = ("chain_rule", "fusion", "bytes")

@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 from test_front import mount, open_tab
 
 from gdlab.jupyter.cell import run_cell
-from gdlab.study import Study
+from gdlab.study.study import Study
 
 CELL = """x = input("x", (32, 16))
 y = input("y", (32, 4))

@@ -13,9 +13,9 @@ from test_view_groups import network
 
 from gdlab import ops
 from gdlab.graph import Graph
-from gdlab.study import Study
-from gdlab.view.doc import graph_doc
-from gdlab.view.engines import laid_out
+from gdlab.study.study import Study
+from gdlab.view.document.make import graph_doc
+from gdlab.view.layout.engines import laid_out
 
 OPS = "all => all.filter(e => !e.hasAttribute('data-gone')).map(e => e.querySelector('.gd-op').textContent)"
 

@@ -16,8 +16,8 @@ from IPython.utils.capture import capture_output
 from gdlab.jupyter.complete import candidates
 from gdlab.jupyter.display import MIME
 from gdlab.jupyter.magics import option_names
-from gdlab.study import Study
-from gdlab.view.doc import load_doc
+from gdlab.study.study import Study
+from gdlab.view.document.make import load_doc
 
 BODY = """x = input("x", (8, 6))
 y = input("y", (8, 3))

@@ -10,7 +10,7 @@ from benchmarks.memory import BAR, NETWORKS, footprint, live_bytes
 from gdlab.plan import compile
 from gdlab.plan.memory import Lives, _bytes, _in_time, _largest_first, _shared
 from gdlab.plan.target import CompileOptions, Target
-from gdlab.session.build import SessionConfig, compiled
+from gdlab.session.builders import SessionConfig, compiled
 
 # Two large images and their gradient meet one whole image more than slots can be shared; a search over placements
 # (simulated annealing, 800,000 moves) finds none below 1.2316.

@@ -13,15 +13,15 @@ from gated import SWIGLU, SWIGLU_BT, Form, ffn
 from test_breaks import written
 
 from gdlab import ops
-from gdlab.errors import ArgumentError, GdlabError, SessionError
+from gdlab.base.errors import ArgumentError, GdlabError, SessionError
+from gdlab.base.statistics import Summary, difference, summarize
 from gdlab.graph import Graph
 from gdlab.jupyter.commands import COMMANDS
-from gdlab.reference import evaluate
+from gdlab.op.reference import evaluate
 from gdlab.session.tensors import find_tensor, leaves
-from gdlab.study import Study
-from gdlab.summary import Summary, difference, summarize
-from gdlab.targets import stage_graphs
-from gdlab.view.text import twin
+from gdlab.study.study import Study
+from gdlab.study.targets import stage_graphs
+from gdlab.view.text.twin import twin
 
 
 @pytest.fixture

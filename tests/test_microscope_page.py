@@ -16,11 +16,11 @@ from test_bars import AUDIT, CUT, live
 from test_front import mount, open_tab
 
 from gdlab import ops
-from gdlab.errors import GdlabError
+from gdlab.base.errors import GdlabError
 from gdlab.graph import Graph
 from gdlab.jupyter.commands import COMMANDS
 from gdlab.jupyter.widget import _rows
-from gdlab.study import Study
+from gdlab.study.study import Study
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

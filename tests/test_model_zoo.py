@@ -10,7 +10,7 @@ import pytest
 import gdlab as gd
 from gdlab import models
 from gdlab.models.whisper import sinusoids
-from gdlab.reference import compare, evaluate, magnitudes
+from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.rewrite import optimize
 
 RNG = np.random.default_rng(8)

@@ -12,9 +12,9 @@ import pytest
 import gdlab as gd
 from gdlab import nn, ops
 from gdlab.autodiff import differentiate
-from gdlab.errors import ArgumentError, GraphError
+from gdlab.base.errors import ArgumentError, GraphError
 from gdlab.graph import Graph, Value
-from gdlab.reference import evaluate
+from gdlab.op.reference import evaluate
 
 BLOCK = nn.TransformerBlockConfig(
     hidden=12, intermediate=20, kv_dim=8, num_heads=4, num_kv_heads=2, head_dim=4, rms_eps=1e-5

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import gdlab as gd
-from gdlab.load.nnef_ops import OPERATIONS
-from gdlab.reference import evaluate
+from gdlab.load.nnef.operations import OPERATIONS
+from gdlab.op.reference import evaluate
 
 RNG = np.random.default_rng(6)
 
@@ -44,7 +44,7 @@ def written(folder: Path, body: str, outputs: str = "y", inputs: str = "x", **te
     return folder
 
 
-def values_of(model: gd.load.NnefModel, **fed: np.ndarray) -> list[np.ndarray]:
+def values_of(model: gd.NnefModel, **fed: np.ndarray) -> list[np.ndarray]:
     values = evaluate(model.graph, {**fed, **model.weights})
     return [np.asarray(values[i]) for i in model.graph.output_ids]
 

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import agree, given, model
 
 import gdlab as gd
-from gdlab.load.nnef_ops import OPERATIONS
-from gdlab.load.onnx import TABLE
+from gdlab.load.nnef.operations import OPERATIONS
+from gdlab.load.onnx.model import TABLE
 
 RNG = np.random.default_rng(0)
 

@@ -22,9 +22,9 @@ from random_graphs import random_feeds
 
 import gdlab.ops as ops
 from gdlab.autodiff import differentiate
-from gdlab.cost import flops, seconds
-from gdlab.errors import OptimizeError, UnknownNameError
+from gdlab.base.errors import OptimizeError, UnknownNameError
 from gdlab.graph import Graph, Value
+from gdlab.op.cost import flops, seconds
 from gdlab.rewrite import Budget, optimize
 
 

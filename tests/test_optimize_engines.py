@@ -11,11 +11,13 @@ from optimizing import MANY, PHASES, check_laws, check_replay, graph_of, mlp_wit
 from random_graphs import random_feeds, random_graph
 
 import gdlab.ops as ops
-from gdlab.errors import UnknownNameError
+from gdlab.base.errors import UnknownNameError
 from gdlab.graph import Graph, same_structure
-from gdlab.rewrite import RULES, Budget, OptimizeReport, egraph, optimize, worklist
-from gdlab.rewrite.history import NamedNode, replayed
-from gdlab.rewrite.program import program_of
+from gdlab.rewrite import RULES, Budget, OptimizeReport, optimize
+from gdlab.rewrite.engine import saturate as egraph
+from gdlab.rewrite.engine import worklist
+from gdlab.rewrite.engine.history import NamedNode, replayed
+from gdlab.rewrite.engine.program import program_of
 
 
 @pytest.mark.parametrize("batch", range(4))
@@ -171,7 +173,7 @@ def distinct_e_nodes(graph: Graph, report: OptimizeReport, k: int, engine: Any) 
         history.append(plain(*arguments, **options))
         return history[-1]
 
-    from gdlab.rewrite import pipeline
+    from gdlab.rewrite import optimize as pipeline
 
     where, name = (worklist, "saturate") if engine == "fallback" else (pipeline, "saturate")
     with pytest.MonkeyPatch.context() as patch:
@@ -201,7 +203,7 @@ def test_a_merged_class_takes_the_lower_name() -> None:
 
 
 def test_values_of_both_engines_agree() -> None:
-    from gdlab.reference import evaluate
+    from gdlab.op.reference import evaluate
 
     graph = random_graph(41)
     feeds = random_feeds(graph, 41)

@@ -29,14 +29,15 @@ from optimizing import (
 from random_graphs import random_feeds, random_graph
 
 import gdlab.ops as ops
-from gdlab.errors import OptimizeError
+from gdlab.base.errors import OptimizeError
 from gdlab.graph import Value, same_structure
+from gdlab.graph.replay import replay
 from gdlab.op import REGISTRY
-from gdlab.rewrite import RULES, Budget, Rewrite, egraph, optimize
-from gdlab.rewrite.egraph import stop_engine
-from gdlab.rewrite.program import program_of
-from gdlab.rewrite.rules import trace
-from gdlab.steps import replay
+from gdlab.rewrite import RULES, Budget, Rewrite, optimize
+from gdlab.rewrite.engine import saturate as egraph
+from gdlab.rewrite.engine.program import program_of
+from gdlab.rewrite.engine.saturate import stop_engine
+from gdlab.rewrite.rules.plain import trace
 
 association = pytest.fixture(optimizing.association)
 
@@ -319,7 +320,8 @@ LEAVING = """
 import sys, threading, types
 import gdlab.ops as o
 from gdlab.graph import Graph
-from gdlab.rewrite import RULES, optimize, egraph
+from gdlab.rewrite import RULES, optimize
+from gdlab.rewrite.engine import saturate as egraph
 with Graph() as g: g.set_outputs(o.neg(o.neg(o.parameter('x', (3,)))))
 if sys.argv[1] == 'held':  # an e-graph outside the owner is still there when the interpreter goes
     made = egraph._bindings().EGraph()
@@ -362,7 +364,7 @@ def test_a_forked_process_does_not_wait_for_an_engine_it_lost(monkeypatch: pytes
 
 def test_the_compiled_module_is_initialised_once():
     """egglog 14.0.0 panics the second time; two rule sets make two engines in one process."""
-    from gdlab.rewrite import egraph
+    from gdlab.rewrite.engine import saturate as egraph
 
     g = random_graph(3)
     for off in ((), ("neg_neg",), ("relu_relu",)):

@@ -13,14 +13,14 @@ from random_graphs import random_graph
 
 import gdlab.ops as ops
 from gdlab.graph import same_structure
+from gdlab.graph.replay import replay, topological
 from gdlab.rewrite import OptimizeReport, optimize
-from gdlab.rewrite.egraph import Snapshot
-from gdlab.rewrite.history import deltas
-from gdlab.rewrite.pattern import interned
-from gdlab.rewrite.program import Interner, Program, Rows, program_of
-from gdlab.rewrite.report import LATE
-from gdlab.rewrite.rules import RULES
-from gdlab.steps import replay, topological
+from gdlab.rewrite.engine.history import deltas
+from gdlab.rewrite.engine.program import Interner, Program, Rows, program_of
+from gdlab.rewrite.engine.saturate import Snapshot
+from gdlab.rewrite.explain.report import LATE
+from gdlab.rewrite.rules.pattern import interned
+from gdlab.rewrite.rules.plain import RULES
 
 
 def told(report: OptimizeReport) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_deltas_do_not_depend_on_how_the_engine_numbers_classes(seed: int, monke
         given.append(told)
         return deltas(*told)
 
-    monkeypatch.setattr("gdlab.rewrite.pipeline.deltas", kept)
+    monkeypatch.setattr("gdlab.rewrite.optimizer.deltas", kept)
     plain = optimize(random_graph(seed), phase="full", history=True)[1].deltas
     shots, *others = given[0]
     most = 1 + max(c for shot in shots for c in shot.class_of.values())

@@ -22,7 +22,7 @@ from gdlab import models
 from gdlab.autodiff import differentiate
 from gdlab.graph import Graph
 from gdlab.op import Phase
-from gdlab.reference import compare, evaluate, magnitudes
+from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.rewrite import Budget, optimize
 
 odd_rules = pytest.fixture(optimizing.odd_rules)

@@ -17,10 +17,10 @@ from optimizing import (
 
 import gdlab.ops as ops
 from gdlab.autodiff import differentiate
-from gdlab.errors import ArgumentError, OptimizeError
+from gdlab.base.errors import ArgumentError, OptimizeError
 from gdlab.graph import Graph, Value
+from gdlab.graph.replay import replay
 from gdlab.rewrite import RULES, OptimizeReport, optimize
-from gdlab.steps import replay
 
 # the report -----------------------------------------------------------------------------------------------------------
 GOLDEN = """\

@@ -17,11 +17,12 @@ from test_optimize_engines import run_alone
 from test_recognize_attention import MASKED, heads, keys_first
 
 import gdlab.ops as ops
-from gdlab.errors import OptimizeError, UnknownNameError
+from gdlab.base.errors import OptimizeError, UnknownNameError
 from gdlab.graph import Graph, Value
 from gdlab.op import Phase
+from gdlab.op.storage import derived_parameters
 from gdlab.rewrite import RULES, Budget, OptimizeReport, Rewrite, optimize, rule
-from gdlab.rewrite.conditions import attr_compose, shape_eq, single_use
+from gdlab.rewrite.rules.conditions import attr_compose, shape_eq, single_use
 
 engines = pytest.mark.parametrize("engine", ["egglog", "fallback"])
 
@@ -102,7 +103,7 @@ def test_one_weight_for_gate_and_up_is_no_pack(engine: Any) -> None:
     graph = graph_of(lambda: ops.swiglu(p("h", 3, 4) @ p("w", 4, 5), p("h", 3, 4) @ p("w", 4, 5)))
     for cost in ("roofline", "ast_size"):
         result, report = optimize(graph, phase="forward", engine=engine, cost=cost)
-        assert [n.op for n in result if n.inputs] == ["matmul", "swiglu"] and not result.derived_params
+        assert [n.op for n in result if n.inputs] == ["matmul", "swiglu"] and not derived_parameters(result)
         assert [(m.reason, m.detail) for m in report.missed] == [("weight_shared", "gate and up are both %1")]
 
 

@@ -11,19 +11,21 @@ from gated import SWIGLU, Form, K, N, both, ffn, forms
 from optimizing import check_laws, count, graph_of, p, transformer
 from plans import feeds_of
 
-from gdlab import nn, ops, text
+from gdlab import nn, ops
 from gdlab.autodiff import differentiate
-from gdlab.derived import DerivedParam, Part
-from gdlab.errors import ShapeError
+from gdlab.base.errors import ShapeError
 from gdlab.graph import Graph, Value
+from gdlab.op import text
+from gdlab.op.reference import evaluate
+from gdlab.op.storage import DerivedParam, Part, derived_parameters, stored_in, stored_parameters
 from gdlab.ops.packed import packed
 from gdlab.plan import codec, compile
 from gdlab.plan.target import Target
-from gdlab.reference import evaluate
 from gdlab.rewrite import RULES, optimize
-from gdlab.rewrite.packing import PACKING
-from gdlab.session import SessionConfig, build, compile_training_graph
-from gdlab.session.build import compiled
+from gdlab.rewrite.rules.packing import PACKING
+from gdlab.session import SessionConfig, compile_training_graph
+from gdlab.session import builders as build
+from gdlab.session.builders import compiled
 
 
 # the rules ------------------------------------------------------------------------------------------------------------
@@ -37,9 +39,10 @@ def test_two_products_become_one_by_either_engine(form: Form, engine: Any) -> No
     products = [n.type.shape for n in result if n.op == form.product.__name__]
     assert products == [(4, 2 * N)]  # the other one, `down`, is fused with its bias
     shape = (K, 2 * N) if form.axis else (2 * N, K)
-    assert result.derived_params == (DerivedParam("gate+up", (("gate", N), ("up", N)), form.axis, shape, "concat"),)
+    wanted = DerivedParam("gate+up", (("gate", N), ("up", N)), form.axis, shape, "concat")
+    assert derived_parameters(result) == (wanted,)
     assert next(n.name for n in result if n.op == "packed") == "gate+up"
-    assert result.stored_in == {"gate": "gate+up", "up": "gate+up"} and graph.derived_params == ()
+    assert stored_in(result) == {"gate": "gate+up", "up": "gate+up"} and derived_parameters(graph) == ()
     assert [n.name for n in result.parameters] == ["gate", "up", "down", "bias"]
     check_laws(graph, result, report, feeds_of(graph))
 
@@ -49,7 +52,7 @@ def test_packing_again_gains_nothing(form: Form) -> None:
     once, first = optimize(ffn(form), phase="forward")
     twice, second = optimize(once, phase="forward")
     assert second.rules_fired == () and second.cost_after == first.cost_after
-    assert twice.fingerprint() == once.fingerprint() and twice.derived_params == once.derived_params
+    assert twice.fingerprint() == once.fingerprint() and derived_parameters(twice) == derived_parameters(once)
 
 
 def test_the_written_out_gate_is_packed_and_the_gate_comes_first() -> None:
@@ -58,7 +61,7 @@ def test_the_written_out_gate_is_packed_and_the_gate_comes_first() -> None:
         z = h @ gate
         return (h @ up) * (ops.sigmoid(z) * z)
 
-    (derived,) = optimize(graph_of(make), phase="forward")[0].derived_params
+    (derived,) = derived_parameters(optimize(graph_of(make), phase="forward")[0])
     assert derived.name == "gate+up" and derived.part("up", 9) == (9, 1, N, 2 * N)
 
 
@@ -66,7 +69,7 @@ def test_the_layer_of_nn_is_packed() -> None:
     def make() -> Value:
         return nn.SwiGluFfn("mlp", 6, 8)(ops.input("x", (2, 6)))
 
-    (derived,) = optimize(graph_of(make), phase="inference")[0].derived_params
+    (derived,) = derived_parameters(optimize(graph_of(make), phase="inference")[0])
     assert derived.sources == (("mlp.gate_proj.weight", 8), ("mlp.up_proj.weight", 8))
     assert derived.name == "mlp.gate_proj.weight+mlp.up_proj.weight"
 
@@ -98,7 +101,7 @@ def test_a_product_that_something_else_reads_is_not_made_twice() -> None:
         return [SWIGLU.of(x, gate, up), ops.exp(x @ gate)]
 
     result, _ = optimize(graph_of(make), phase="forward")
-    assert count(result, "matmul") == 2 and result.derived_params == ()
+    assert count(result, "matmul") == 2 and derived_parameters(result) == ()
 
 
 def test_weights_with_gradients_of_their_own_stay_apart() -> None:
@@ -112,7 +115,7 @@ def test_weights_with_gradients_of_their_own_stay_apart() -> None:
 # graphs ---------------------------------------------------------------------------------------------------------------
 def test_what_counts_as_storage() -> None:
     def derived(make: Callable[[Value, Value], Any]) -> list[str]:
-        return [d.name for d in graph_of(lambda: make(p("a", K, N), p("b", K, N))).derived_params]
+        return [d.name for d in derived_parameters(graph_of(lambda: make(p("a", K, N), p("b", K, N))))]
 
     assert derived(lambda a, b: packed([a, b], 1)) == ["a+b"]
     assert derived(lambda a, b: packed([b, a], 0)) == ["b+a"]
@@ -129,7 +132,7 @@ def test_what_counts_as_storage() -> None:
 def test_text_and_copies_keep_it() -> None:
     result, _ = optimize(ffn(), phase="forward")
     read = text.parse(result.text())
-    assert read.derived_params == result.copy().derived_params == result.derived_params
+    assert derived_parameters(read) == derived_parameters(result.copy()) == derived_parameters(result)
     assert read.fingerprint() == result.fingerprint()
 
 
@@ -138,9 +141,9 @@ def test_the_whole_has_one_gradient_in_place_of_its_sources(form: Form) -> None:
     graph = ffn(form)
     result, _ = optimize(graph, phase="forward")
     full, report = differentiate(result)
-    assert [name for _, name in full.stored_parameters] == [full.node(i).name for i in report.wrt]
+    assert [name for _, name in stored_parameters(full)] == [full.node(i).name for i in report.wrt]
     assert sorted(full.node(i).name for i in report.wrt) == ["bias", "down", "gate+up"]
-    assert full.num_param_grad_outputs == 3 and full.derived_params == result.derived_params
+    assert full.num_param_grad_outputs == 3 and derived_parameters(full) == derived_parameters(result)
     feeds = feeds_of(graph)
     plain, _ = differentiate(graph)
     want, got = evaluate(plain, feeds), evaluate(full, feeds)
@@ -163,7 +166,7 @@ def test_the_gradients_of_many_layers_keep_their_places(layers: int) -> None:
     for plan in (packed_plan, plain_plan):
         values, by_name = evaluate(plan.graph, feeds), {}
         gradients = plan.graph.output_ids[plan.graph.num_user_outputs :]
-        for (_, name), id in zip(plan.graph.stored_parameters, gradients, strict=True):
+        for (_, name), id in zip(stored_parameters(plan.graph), gradients, strict=True):
             by_name[name] = values[id]
         for d in plan.derived_params:
             whole = by_name.pop(d.name)

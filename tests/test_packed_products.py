@@ -14,18 +14,18 @@ from test_optimize_engines import run_alone
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.derived import DerivedParam
-from gdlab.device import device as device_of
-from gdlab.errors import GraphError
+from gdlab.base.errors import GraphError
+from gdlab.devices.choose import device as device_of
 from gdlab.graph import Graph, Value
+from gdlab.op.reference import evaluate
+from gdlab.op.storage import DerivedParam, derived_parameters
 from gdlab.ops.packed import among_columns, columns, packed
 from gdlab.plan import compile
-from gdlab.plan.plan import ExecutionPlan
-from gdlab.reference import evaluate
+from gdlab.plan.records import ExecutionPlan
 from gdlab.rewrite import RULES, optimize
-from gdlab.rewrite.packing import PRODUCTS
+from gdlab.rewrite.rules.packing import PRODUCTS
 from gdlab.session import SessionConfig
-from gdlab.session.build import compiled
+from gdlab.session.builders import compiled
 
 engines = pytest.mark.parametrize("engine", ["egglog", "fallback"])
 
@@ -49,7 +49,7 @@ def test_three_products_become_one_by_either_engine(heads: Heads, engine: Any) -
     assert cuts == [("qq", 0, a), ("kk", a, b), ("vv", b, width)]
     shape = (width, K) if heads.turned else (K, width)
     sources = tuple(heads.widths.items())
-    assert result.derived_params == (DerivedParam("q+k+v", sources, heads.axis, shape, "concat"),)
+    assert derived_parameters(result) == (DerivedParam("q+k+v", sources, heads.axis, shape, "concat"),)
     assert [n.name for n in result.parameters] == [n.name for n in graph.parameters]
     check_laws(graph, result, report, feeds_of(graph))
     assert report.cost_after <= optimize(graph, phase="forward")[1].cost_after - 2 * 3  # two launches
@@ -60,7 +60,7 @@ def test_three_products_become_one_by_either_engine(heads: Heads, engine: Any) -
 def test_layers_are_packed_in_every_phase(phase: Any, engine: Any) -> None:
     graph = transformer(2)
     result, report = optimize(graph, phase=phase, engine=engine, enable=PRODUCTS)
-    assert [d.name for d in result.derived_params] == ["wq0+wk0+wv0", "wg0+wu0", "wq1+wk1+wv1", "wg1+wu1"]
+    assert [d.name for d in derived_parameters(result)] == ["wq0+wk0+wv0", "wg0+wu0", "wq1+wk1+wv1", "wg1+wu1"]
     check_laws(graph, result, report, feeds_of(graph))
     again, twice = optimize(result, phase=phase, engine=engine, enable=PRODUCTS)
     assert twice.rules_fired == () and again.fingerprint() == result.fingerprint()
@@ -77,7 +77,7 @@ def test_it_takes_part_only_when_enabled() -> None:
     assert reason == [("disabled", "it takes part only when enabled")]
     off = optimize(graph, phase="forward", disable=PRODUCTS)[1].missed  # somebody knows
     assert not any("×n" in m.label for m in off)
-    assert [d.name for d in optimize(graph, phase="forward", enable=["MatMul×n→PackedMatMul"])[0].derived_params]
+    assert [d.name for d in derived_parameters(optimize(graph, phase="forward", enable=["MatMul×n→PackedMatMul"])[0])]
 
 
 def test_the_report_tells_who_made_what() -> None:
@@ -95,7 +95,7 @@ def test_the_report_tells_who_made_what() -> None:
     (wide,) = (n.id for n in result if n.op == "matmul" and n.type.shape == (ROWS, 32))
     assert set(report.origin[wide]) <= set(products)
     assert RULES["pack_products"].doc.startswith("Two or more products of one operand")
-    assert RULES["pack_products"].source[0] == "gdlab/rewrite/siblings.py"
+    assert RULES["pack_products"].source[0] == "gdlab/rewrite/engine/siblings.py"
 
 
 def test_the_program_of_the_report_says_all_of_it() -> None:
@@ -116,9 +116,9 @@ def missed(make: Callable[..., Any], **shapes: tuple[int, ...]) -> list[tuple[st
     given = {"a": (K, 4), "b": (K, 8)} | shapes
     graph = graph_of(lambda: make(ops.input("x", (ROWS, K)), *(p(n, *s) for n, s in given.items())))
     result, report = optimize(graph, phase="forward", enable=PRODUCTS)
-    assert result.derived_params == () and count(result, "columns") == 0
+    assert derived_parameters(result) == () and count(result, "columns") == 0
     found = [m for m in report.missed if m.label == "MatMul×n→PackedMatMul"]
-    assert all(m.guard is not None and m.guard[0] == "gdlab/rewrite/packing.py" for m in found)
+    assert all(m.guard is not None and m.guard[0] == "gdlab/rewrite/rules/packing.py" for m in found)
     assert all(f"was not used at %{m.node}: {m.detail}" in m.text for m in found)
     return [(m.reason, m.detail) for m in found]
 
@@ -145,7 +145,7 @@ def test_the_others_are_packed_without_the_refused_one() -> None:
 
     graph = graph_of(make)
     result, report = optimize(graph, phase="forward", enable=PRODUCTS)
-    assert [d.name for d in result.derived_params] == ["a+c"]
+    assert [d.name for d in derived_parameters(result)] == ["a+c"]
     check_laws(graph, result, report, feeds_of(graph))
     assert [m.reason for m in report.missed if "×n" in m.label] == ["weight_shared"]
 
@@ -153,7 +153,7 @@ def test_the_others_are_packed_without_the_refused_one() -> None:
 def test_weights_with_gradients_of_their_own_stay_apart() -> None:
     full, _ = differentiate(layer())
     result, report = optimize(full, phase="full", enable=PRODUCTS)
-    assert result.derived_params == ()
+    assert derived_parameters(result) == ()
     assert {m.reason for m in report.missed if "×n" in m.label} == {"weight_shared"}
     compile(result, mode="training")
 
@@ -161,7 +161,7 @@ def test_weights_with_gradients_of_their_own_stay_apart() -> None:
 def test_more_than_a_dispatch_can_write_are_made_by_several() -> None:
     graph = products(ROWS, K, 1, 2, 3, 1, 2, 3, 1, 2)
     result, report = optimize(graph, phase="inference", enable=PRODUCTS)
-    assert [len(d.sources) for d in result.derived_params] == [4, 4]
+    assert [len(d.sources) for d in derived_parameters(result)] == [4, 4]
     check_laws(graph, result, report, feeds_of(graph))
     assert [len(d.outputs) for d in compile(result, mode="inference").dispatches] == [4, 4]
 
@@ -175,7 +175,7 @@ def test_a_product_that_is_worth_more_fused_stays() -> None:
 
     graph = graph_of(make)
     result, report = optimize(graph, phase="forward", enable=PRODUCTS)
-    assert count(result, "fused_matmul_add") == 2 and result.derived_params == ()
+    assert count(result, "fused_matmul_add") == 2 and derived_parameters(result) == ()
     check_laws(graph, result, report, feeds_of(graph))
 
 
@@ -188,7 +188,7 @@ def test_gate_and_up_of_the_same_operand_join_query_key_and_value() -> None:
 
     graph = graph_of(make)
     result, report = optimize(graph, phase="forward", enable=PRODUCTS)
-    assert [d.name for d in result.derived_params] == ["q+k+v+gate+up"]
+    assert [d.name for d in derived_parameters(result)] == ["q+k+v+gate+up"]
     check_laws(graph, result, report, feeds_of(graph))
     assert len(compile(result, mode="inference").dispatches) == 3
 
@@ -303,7 +303,7 @@ def test_random_products_keep_their_values_and_gradients(part: int) -> None:
         check_laws(graph, result, report, feeds)
         other, _ = optimize(graph, phase="forward", enable=PRODUCTS, engine=("fallback", "egglog")[seed % 2])
         assert other.fingerprint() == result.fingerprint(), seed
-        done += len(result.derived_params)
+        done += len(derived_parameters(result))
         packed_plan, plain = (
             compiled(graph, SessionConfig(optimize=o), device_of("cpu").target).plan  # type: ignore[arg-type]
             for o in (ENABLED, {})

@@ -17,19 +17,19 @@ from plans import feeds_of
 
 from benchmarks.peer_models import CASES
 from gdlab import ops
-from gdlab.device import device as device_of
-from gdlab.errors import CompileError
+from gdlab.base.errors import CompileError
+from gdlab.devices.choose import device as device_of
 from gdlab.graph import Value
 from gdlab.models import TransformerLmConfig, transformer_lm
+from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.ops.packed import columns, packed
 from gdlab.plan import codec, compile, variants
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.plan.verify import verify
-from gdlab.reference import compare, evaluate, magnitudes
 from gdlab.session import SessionConfig
-from gdlab.session.build import compiled
+from gdlab.session.builders import compiled
 
 
 # plans ----------------------------------------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ from safetensors.numpy import load_file
 from slot_checker import in_order, judge
 from test_packed_session import recipe
 
-from gdlab import nonfinite, ops, parity, reference
+from gdlab import ops
 from gdlab.graph import Graph, Value
 from gdlab.models import TransformerLmConfig, transformer_lm
+from gdlab.op import reference
 from gdlab.plan.target import CompileOptions
 from gdlab.session import (
     Session,
@@ -30,7 +31,9 @@ from gdlab.session import (
     build_session_cached,
     by_buffer,
 )
-from gdlab.study import Study
+from gdlab.session.run import nonfinite
+from gdlab.study import parity
+from gdlab.study.study import Study
 
 
 # by name --------------------------------------------------------------------------------------------------------------

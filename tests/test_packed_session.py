@@ -14,8 +14,11 @@ from optimizing import graph_of, p
 from safetensors.numpy import load_file
 
 from gdlab import ops
-from gdlab.errors import GdlabError, SessionError, ShapeError, UnknownNameError
-from gdlab.session import Session, SessionConfig, build, build_inference_session, build_session_cached
+from gdlab.base.errors import GdlabError, SessionError, ShapeError, UnknownNameError
+from gdlab.session import Session, SessionConfig, build_inference_session, build_session_cached
+
+# sessions -------------------------------------------------------------------------------------------------------------
+from gdlab.session import builders as build
 
 
 # sessions -------------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from test_front import mount, open_tab, trained
 
 from gdlab import ops
 from gdlab.graph import Graph
-from gdlab.study import Study
-from gdlab.view.doc import graph_doc
+from gdlab.study.study import Study
+from gdlab.view.document.make import graph_doc
 
 
 @cache
@@ -231,7 +231,7 @@ def test_of_a_large_picture_a_png_has_what_is_in_sight(page: Page) -> None:
 def test_without_a_kernel_a_cell_says_why_not(page: Page) -> None:
     mount(page, trained())
     page.locator('[data-command="copy"]').select_option("%%graph cell")
-    said = "copy: wanted a live session: run the cell again, or use gdlab.text.to_cell in Python"
+    said = "copy: wanted a live session: run the cell again, or use gdlab.op.text.to_cell in Python"
     page.wait_for_function("text => document.querySelector('.gd-hits').textContent === text", arg=said)
 
 
@@ -240,7 +240,7 @@ def test_in_a_notebook_cell_and_png_are_in_the_clipboard(lab: Server, page: Page
     source = """%%graph mlp --train --device cpu
 x = input("x", (8, 6))
 mse_loss(tanh(x @ parameter("w", (6, 5))) * 2.0, input("y", (8, 5)))"""
-    told = "from gdlab.text import to_cell; print(to_cell(mlp.optimized, 'mlp', True))"
+    told = "from gdlab.op.text import to_cell; print(to_cell(mlp.optimized, 'mlp', True))"
     open_notebook(page, lab, ["%load_ext gdlab", source, told, "print(mlp.doc.bookmarks)"])
     for index in range(3):
         run_cell(page, index)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gdlab.view.palette import FAMILIES, INK, LANE_FAMILY, Theme, contrast, family_ink, lane_tint, mix, oklch
+from gdlab.view.picture.palette import FAMILIES, INK, LANE_FAMILY, Theme, contrast, family_ink, lane_tint, mix, oklch
 
 THEMES: tuple[Theme, ...] = ("light", "dark")
 

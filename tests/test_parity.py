@@ -10,12 +10,12 @@ import networks
 import numpy as np
 import pytest
 
-import gdlab.parity as parity
+import gdlab.study.parity as parity
 from gdlab import ops
-from gdlab.errors import DeviceUnavailableError
+from gdlab.base.errors import DeviceUnavailableError
 from gdlab.graph import Graph, Value
 from gdlab.rewrite import RULES, Rewrite, rule
-from gdlab.study import Study
+from gdlab.study.study import Study
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from playwright.sync_api import Page
 from test_front import mount, trained
 
 from gdlab.__main__ import main
-from gdlab.errors import ArgumentError
-from gdlab.study import Study
-from gdlab.view.figures import plural
-from gdlab.view.paths import MOST, paths, told, ways
+from gdlab.base.errors import ArgumentError
+from gdlab.base.words import plural
+from gdlab.study.study import Study
+from gdlab.view.ask.paths import MOST, paths, told, ways
 
 
 def lengths(inputs: list[list[int]], a: int, b: int) -> list[int]:

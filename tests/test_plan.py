@@ -18,14 +18,14 @@ from random_graphs import random_feeds, random_graph
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.device.cpu import CpuDevice
-from gdlab.errors import CompileError, LoadError
+from gdlab.base.errors import CompileError, LoadError
+from gdlab.devices.cpu.cpu_device import CpuDevice
 from gdlab.graph import Value
 from gdlab.op import Axis
 from gdlab.plan import compile
 from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.lower import fold_stages
-from gdlab.plan.plan import ExecutionPlan, Lane
+from gdlab.plan.records import ExecutionPlan, Lane
 from gdlab.plan.target import CompileOptions
 from gdlab.plan.terms import flat_access
 

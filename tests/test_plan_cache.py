@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from gdlab import ops
-from gdlab.device import device as choose_device
+from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph
 from gdlab.plan import cache
 from gdlab.plan.target import CompileOptions, Limits, Target
-from gdlab.session import Session, SessionConfig, build, build_session_cached
+from gdlab.session import Session, SessionConfig, build_session_cached
+from gdlab.session import builders as build
 
 CORRUPTIONS = int(os.environ.get("GDLAB_CORRUPTIONS", "40"))
 

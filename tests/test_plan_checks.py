@@ -14,17 +14,17 @@ import pytest
 from plans import graph_of, labels
 
 from gdlab import ops
-from gdlab.device.cpu import CpuDevice
-from gdlab.errors import CompileError, GraphError, UnknownNameError
+from gdlab.base.errors import CompileError, GraphError, UnknownNameError
+from gdlab.base.types import TensorType
+from gdlab.devices.cpu.cpu_device import CpuDevice
 from gdlab.graph import Graph
 from gdlab.plan import compile
 from gdlab.plan.dispatch import Dispatch, Operand
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.plan.update import adam_update, sgd_update
 from gdlab.plan.variants import grid
 from gdlab.plan.verify import verify, verify_update
-from gdlab.types import TensorType
 
 CPU = CpuDevice()
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import gdlab as gd
-from gdlab import philox
-from gdlab.device.base import owner
-from gdlab.errors import ArgumentError, SessionError
+from gdlab.base import philox
+from gdlab.base.errors import ArgumentError, SessionError
+from gdlab.devices.base import owner
+from gdlab.op.reference import compare, evaluate
 from gdlab.ops.random import at_step
 from gdlab.plan.codec import from_json, to_json
-from gdlab.reference import compare, evaluate
 from gdlab.session.optimizer import Optimizer, scalars
 
 N = 1027  # the last block is cut

@@ -11,11 +11,11 @@ from conftest import needs
 from random_graphs import random_feeds, random_graph
 
 from gdlab.autodiff import differentiate
-from gdlab.device import device
-from gdlab.device.base import Device, owner
+from gdlab.devices.base import Device, owner
+from gdlab.devices.choose import device
 from gdlab.graph import Graph
+from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.plan.target import CompileOptions
-from gdlab.reference import compare, evaluate, magnitudes
 
 GRAPHS = 300
 BATCH = 10  # graphs of one test

@@ -16,7 +16,7 @@ from gdlab import ops
 from gdlab.autodiff import differentiate
 from gdlab.graph import Graph, Value
 from gdlab.op import ALL_PHASES, Phase
-from gdlab.reference import compare, evaluate, magnitudes
+from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.rewrite import RULES, optimize
 
 
@@ -239,7 +239,7 @@ def test_a_product_reads_its_operands_as_they_lie(make: Callable[[Value, Value],
 
 def test_a_value_that_both_passes_compute_lies_in_the_forward_pass() -> None:
     # t · t is written, t² comes from the gradient of tanh: one node, by its backward spelling
-    from gdlab.study import Study
+    from gdlab.study.study import Study
 
     def loss() -> Value:
         t = ops.tanh(p("w", 4, 3))

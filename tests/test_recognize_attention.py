@@ -14,11 +14,11 @@ from recognizing import found_in, graph_of, ops_of, p, same_values
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
+from gdlab.base.types import f32
 from gdlab.graph import ConstantData, Value
 from gdlab.op import ALL_PHASES
 from gdlab.rewrite import optimize
-from gdlab.rewrite.constants import mask_kinds
-from gdlab.types import f32
+from gdlab.rewrite.rules.constant_conditions import mask_kinds
 
 S, H, D = 5, 3, 4  # rows, heads, width of a head
 
@@ -202,7 +202,7 @@ def test_another_factor_of_heads_is_left_alone() -> None:
     assert "causal_attention" not in found_in(graph)[1]
     missed = [m for m in optimize(graph, phase="forward")[1].missed if "Attention" in m.label]
     assert [(m.reason, m.detail) for m in missed] == [("attributes", "c is 0.25, 1 / √(the width of q) is 0.5")]
-    assert (missed[0].guard or ("", 0, ""))[0] == "gdlab/rewrite/recognize_attention.py"
+    assert (missed[0].guard or ("", 0, ""))[0] == "gdlab/rewrite/rules/recognize_attention.py"
 
 
 def test_values_wider_than_the_queries_are_no_attention() -> None:

@@ -10,10 +10,10 @@ import pytest
 from recognizing import found_in, graph_of, p
 
 from gdlab import ops
+from gdlab.base.types import f32
 from gdlab.graph import ConstantData, Value
 from gdlab.rewrite import optimize
-from gdlab.rewrite.constants import LAYOUTS, Layout, turn_of
-from gdlab.types import f32
+from gdlab.rewrite.rules.constant_conditions import LAYOUTS, Layout, turn_of
 
 S, H = 5, 3  # rows, heads
 THETA = 10000.0

@@ -15,11 +15,11 @@ from test_magics import BODY, run
 
 import gdlab as gd
 from gdlab.__main__ import main
-from gdlab.errors import ArgumentError
+from gdlab.base.errors import ArgumentError
 from gdlab.jupyter.commands import COMMANDS
-from gdlab.study import Study
-from gdlab.view.diff import diff_doc
-from gdlab.view.slices import view_slice
+from gdlab.study.study import Study
+from gdlab.view.ask.diff import diff_doc
+from gdlab.view.ask.slices import view_slice
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gdlab import ops
-from gdlab.errors import ArgumentError, ShapeError, UnknownNameError
+from gdlab.base.errors import ArgumentError, ShapeError, UnknownNameError
 from gdlab.graph import Graph
-from gdlab.reference import compare, evaluate, magnitudes
+from gdlab.op.reference import compare, evaluate, magnitudes
 
 
 def small() -> Graph:

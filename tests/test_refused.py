@@ -10,10 +10,10 @@ import pytest
 from test_magics import run, shell  # noqa: F401  # fixtures
 
 from gdlab import ops
-from gdlab.errors import ShapeError
+from gdlab.base.errors import ShapeError
 from gdlab.graph import Graph
-from gdlab.view.palette import INK
-from gdlab.view.refused import refused_operands, refused_picture, refused_text
+from gdlab.view.picture.palette import INK
+from gdlab.view.picture.refused import refused_operands, refused_picture, refused_text
 
 CELL = """%%graph bad
 x = input("x", (3, 5))

@@ -13,15 +13,15 @@ import op_checks
 import pytest
 
 from gdlab import ops
-from gdlab.errors import ArgumentError, DTypeError, GdlabError, GraphError, ShapeError
-from gdlab.graph import METHODS, Graph, Value, scratch
+from gdlab.base.errors import ArgumentError, DTypeError, GdlabError, GraphError, ShapeError
+from gdlab.base.types import TensorType, u32
+from gdlab.graph import Graph, PatternGraph, Value, scratch
 from gdlab.jupyter.complete import candidates
 from gdlab.op import REGISTRY, Elementwise, Fill, Leaf, Op, Reduction, public_ops, unregister
 from gdlab.op import op as define
 from gdlab.ops import table
 from gdlab.plan.expr import FUNCTIONS, names
 from gdlab.rewrite import optimize
-from gdlab.types import TensorType, u32
 
 DOCS = Path(__file__).parent.parent / "docs" / "ops.md"
 
@@ -86,7 +86,10 @@ def test_a_kernel_names_only_operands_attributes_and_known_functions(op: Op) -> 
 def test_every_public_op_is_a_function_of_ops_and_a_method() -> None:
     public = {op.name for op in public_ops()}
     assert public - set(ops.__all__) == set()
-    assert {name for name in public if REGISTRY[name].operands} | {"split"} == set(METHODS)
+    with scratch() as g:
+        value = g.append("var", (), (("name", "x"),), TensorType((1,)))
+    of_ops = {name for name in dir(value) if name not in dir(Value)} | {"pow"} & {*dir(value)}
+    assert {name for name in public if REGISTRY[name].operands} | {"split"} == of_ops
     assert [name for name in ops.__all__ if not callable(getattr(ops, name))] == []
     assert ops.__all__ == sorted(ops.__all__)
 
@@ -128,7 +131,7 @@ import numpy as np
 
 from gdlab.graph import Value
 from gdlab.op import Bad, Elementwise, Grads, Sample, fused, op, want
-from gdlab.types import TensorType
+from gdlab.base.types import TensorType
 
 
 @op(
@@ -375,8 +378,8 @@ def test_operators_mean_what_numpy_means(text: str) -> None:
 
 @pytest.mark.parametrize("text", [t for t in EXPRESSIONS if "[" not in t])
 def test_operators_work_in_patterns_where_nothing_has_a_shape(text: str) -> None:
-    with scratch(pattern=True) as g:
-        x, y = (g.append("var", (), (("name", n),), g.value_type) for n in "xy")
+    with PatternGraph() as g:
+        x, y = (g.append("var", (), (("name", n),), g.untyped) for n in "xy")
         value = eval(text, {"np": np, "x": x, "y": y})
     assert [n.op for n in g.nodes[2:]] == EXPRESSIONS[text]
     assert isinstance(value, Value)

@@ -10,8 +10,8 @@ import pytest
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.device import device
-from gdlab.errors import ArgumentError, GraphError, ShapeError
+from gdlab.base.errors import ArgumentError, GraphError, ShapeError
+from gdlab.devices.choose import device
 from gdlab.graph import Graph
 
 

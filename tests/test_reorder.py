@@ -15,15 +15,16 @@ from slot_checker import Hazard, judge
 
 import gdlab as gd
 from gdlab.autodiff import differentiate
-from gdlab.device.cpu import CpuDevice
-from gdlab.errors import AutodiffError
+from gdlab.base.errors import AutodiffError
+from gdlab.devices.cpu.cpu_device import CpuDevice
 from gdlab.graph import Graph
 from gdlab.plan import compile
 from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.dispatch import SCALARS
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions
-from gdlab.session import SessionConfig, build, build_session
+from gdlab.session import SessionConfig, build_session
+from gdlab.session import builders as build
 
 CPU = CpuDevice()
 REORDER = CompileOptions(reorder=True)

@@ -10,16 +10,17 @@ import networks
 import pytest
 from documents import checked, doc_of
 
-from gdlab import CompileOptions, cost
-from gdlab.cost import Machine
+from gdlab import CompileOptions
+from gdlab.base.words import cell, nbytes
+from gdlab.op import cost
+from gdlab.op.cost import Machine
 from gdlab.session.roof import bound, machine_of, machine_words, predicted, verdict
-from gdlab.study import Study
-from gdlab.view.columns import column
-from gdlab.view.document import load_doc
-from gdlab.view.figures import cell, nbytes
-from gdlab.view.text import twin
-from gdlab.view.textplan import at_peak, own_lines, reuse_words
-from gdlab.view.times import times_of
+from gdlab.study.study import Study
+from gdlab.view.document.columns import column
+from gdlab.view.document.document import load_doc
+from gdlab.view.document.times import times_of
+from gdlab.view.text.plan_text import at_peak, own_lines, reuse_words
+from gdlab.view.text.twin import twin
 
 MACHINE = Machine(1e-6, 1e9, 1e10, "cpu, test")
 

@@ -10,11 +10,11 @@ import pytest
 from rule_sides import refusals, side
 
 import gdlab.ops as ops
+from gdlab.base.types import TensorType
 from gdlab.graph import Graph, Value
 from gdlab.rewrite import RULES, Rule, optimize
-from gdlab.rewrite.pattern import Refusal
-from gdlab.rewrite.sound import Case, _append, cases, constants_of
-from gdlab.types import TensorType
+from gdlab.rewrite.rules.pattern import Refusal
+from gdlab.rewrite.rules.soundness import Case, _append, cases, constants_of
 
 SEVERAL = 12  # mutants of a rule
 

@@ -12,10 +12,11 @@ import pytest
 from rule_sides import STATED, of, side, tried
 
 import gdlab.ops as ops
-from gdlab.errors import GraphError, OptimizeError
+from gdlab.base.errors import GraphError, OptimizeError
+from gdlab.base.types import Shape, f32
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Elementwise, Sample, fused, unregister
-from gdlab.reference import compare, evaluate, magnitudes
+from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.rewrite import (
     RULES,
     Budget,
@@ -34,9 +35,8 @@ from gdlab.rewrite import (
     shape_eq,
     single_use,
 )
-from gdlab.rewrite.pattern import COMMUTATIVE, Condition
-from gdlab.rewrite.sound import slope_disagreement
-from gdlab.types import Shape, f32
+from gdlab.rewrite.rules.pattern import COMMUTATIVE, Condition
+from gdlab.rewrite.rules.soundness import slope_disagreement
 
 
 def orders(rule: Rule) -> Iterator[frozenset[int]]:
@@ -72,7 +72,7 @@ def test_the_rules_that_are_owed_are_there_with_their_labels() -> None:
 
 def test_a_rule_knows_the_text_that_states_it() -> None:
     file, line, text = RULES["neg_neg"].source
-    assert file == "gdlab/rewrite/rules.py" and line > 1
+    assert file == "gdlab/rewrite/rules/plain.py" and line > 1
     assert "def neg_neg" in text and ">> x" in text
     assert "def silu" in RULES["fuse_silu"].source[2]
     assert RULES["neg_neg"].doc == "−(−x) is x."

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from gdlab import ops
-from gdlab.device.base import owner
-from gdlab.errors import ArgumentError, SessionError, ShapeError
+from gdlab.base.errors import ArgumentError, SessionError, ShapeError
+from gdlab.devices.base import owner
 from gdlab.graph import Graph
-from gdlab.runner import Event, Runner, make_feed, random_batch
 from gdlab.session import Session, build_session
+from gdlab.session.run.runner import Event, Runner, make_feed, random_batch
 
 ONE = {"x": np.ones(1, np.float32)}
 

@@ -12,7 +12,7 @@ from gdlab import ops
 from gdlab.graph import Graph
 from gdlab.jupyter.display import study_bundle
 from gdlab.jupyter.widget import close_panel, panel_of
-from gdlab.study import Study
+from gdlab.study.study import Study
 
 NODES = 60
 

@@ -10,10 +10,10 @@ from playwright.sync_api import Page
 from test_front import mount
 
 import gdlab as gd
-from gdlab.errors import ArgumentError
+from gdlab.base.errors import ArgumentError
 from gdlab.jupyter.widget import close_panel, panel_of
-from gdlab.study import Study
-from gdlab.view.selection import local, portable
+from gdlab.study.study import Study
+from gdlab.view.ask.selection import local, portable
 
 EVERY_KIND = "node:3.2 edge:0.5.0 step:0.1 rule:0.2 dispatch:1 kernel:0 interval:2 wgsl:0.1 line:0".split()
 

@@ -13,12 +13,11 @@ import pytest
 from session_state import W, X, Y, download, fitted, line, state_of
 
 from gdlab import ops
-from gdlab.device.base import owner
-from gdlab.errors import (
+from gdlab.base.errors import (
     DTypeError,
 )
+from gdlab.devices.base import owner
 from gdlab.graph import Graph
-from gdlab.runner import Runner
 from gdlab.session import (
     MemorySummary,
     Optimizer,
@@ -28,6 +27,7 @@ from gdlab.session import (
     build_session_with_report,
     initial_values,
 )
+from gdlab.session.run.runner import Runner
 
 
 def line_gradients(w: Any, b: Any) -> tuple[Any, Any]:

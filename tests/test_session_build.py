@@ -12,9 +12,7 @@ from conftest import needs
 from session_state import W, X, Y, fitted, line, state_of
 
 from gdlab import ops
-from gdlab.device import device as choose_device
-from gdlab.device import fit
-from gdlab.errors import (
+from gdlab.base.errors import (
     ArgumentError,
     CompileError,
     DTypeError,
@@ -24,9 +22,11 @@ from gdlab.errors import (
     ShapeError,
     UnknownNameError,
 )
+from gdlab.base.formats import encode
+from gdlab.devices import fit
+from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph
 from gdlab.plan.target import CompileOptions
-from gdlab.quant import encode
 from gdlab.session import (
     SessionConfig,
     build,
@@ -294,14 +294,14 @@ def test_a_plan_beyond_the_free_memory_is_refused_before_it_is_allocated(
     with build_session(line(), device) as other:
         fitted(other).step()
         before = state_of(other)
-        for room in ("gdlab.device.cpu", "gdlab.device.wgpu"):
+        for room in ("gdlab.devices.cpu.cpu_device", "gdlab.devices.wgpu.wgpu_device"):
             monkeypatch.setattr(sys.modules[room], "free_bytes", lambda: 60_000)
         with pytest.raises(SessionError) as caught:
             build_session(networks.mlp(64), device)
         assert str(caught.value).startswith("session: memory: given 0.2 MB, of which 0.0 MB are for tensor ")
         assert str(caught.value).endswith("wanted at most 0.1 MB, what this machine has free")
         assert state_of(other) == before
-        for room in ("gdlab.device.cpu", "gdlab.device.wgpu"):
+        for room in ("gdlab.devices.cpu.cpu_device", "gdlab.devices.wgpu.wgpu_device"):
             monkeypatch.setattr(sys.modules[room], "free_bytes", lambda: 16)
         with pytest.raises(SessionError, match="session: memory: given 0.0 MB, of which .* tensor adam_m.w"):
             other.set_adam(0.1)

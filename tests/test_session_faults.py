@@ -14,8 +14,8 @@ import pytest
 from conftest import needs
 from session_state import Y, fitted, line
 
-from gdlab.runner import Runner
 from gdlab.session import build_session
+from gdlab.session.run.runner import Runner
 
 CALLS = int(os.environ.get("GDLAB_FUZZ", "1000"))  # `make faults`: 10,000
 ROUNDS = int(os.environ.get("GDLAB_ROUNDS", "60"))  # `make faults`: 1,000
@@ -99,7 +99,7 @@ EXITS = {
 BEGIN = """
 import sys, threading, time
 from session_state import fitted, line
-from gdlab.runner import Runner
+from gdlab.session.run.runner import Runner
 from gdlab.session import build_session
 session = fitted(build_session(line(), sys.argv[2]))
 session.set_adam(1e-4)
@@ -117,8 +117,8 @@ def test_an_exit_in_mid_run_is_clean(device: str, how: str, tmp_path: Path) -> N
 LOSS = """
 import numpy as np
 from session_state import X, Y, fitted, line
-from gdlab.device.base import owner
-from gdlab.errors import SessionError
+from gdlab.devices.base import owner
+from gdlab.base.errors import SessionError
 from gdlab.session import build_session
 session = fitted(build_session(line(), "wgpu"))
 session.step(); session.wait()

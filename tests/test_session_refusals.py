@@ -9,7 +9,7 @@ import pytest
 from conftest import needs
 from session_state import W, X, Y, fitted, line, state_of
 
-from gdlab.errors import (
+from gdlab.base.errors import (
     ArgumentError,
     AutodiffError,
     DTypeError,

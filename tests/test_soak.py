@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from session_state import W, X, Y, fitted, line
 
-from gdlab.device.base import owner
+from gdlab.devices.base import owner
 from gdlab.session import Session, build_session
 
 STEPS = int(os.environ.get("GDLAB_SOAK", "2000"))  # `make soak`: 100,000

@@ -12,11 +12,12 @@ import pytest
 import random_graphs
 
 from gdlab import ops
-from gdlab.device.base import owner
-from gdlab.errors import ArgumentError, SessionError
+from gdlab.base.errors import ArgumentError, SessionError
+from gdlab.devices.base import owner
 from gdlab.graph import Graph
-from gdlab.session import Session, way
-from gdlab.study import Study
+from gdlab.session import Session
+from gdlab.session import partial_step as way
+from gdlab.study.study import Study
 
 STEPS = 5
 

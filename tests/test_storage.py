@@ -10,14 +10,14 @@ import pytest
 from conftest import needs
 
 import gdlab as gd
-from gdlab import quant
-from gdlab.device import device as open_device
-from gdlab.errors import AutodiffError, CompileError, DTypeError, SessionError, ShapeError
+from gdlab.base import formats as quant
+from gdlab.base.errors import AutodiffError, CompileError, DTypeError, SessionError, ShapeError
+from gdlab.base.types import DType, TensorType
+from gdlab.devices.choose import device as open_device
 from gdlab.graph import Graph, Value
+from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.plan import compile
 from gdlab.plan.target import Limits, Target
-from gdlab.reference import compare, evaluate, magnitudes
-from gdlab.types import DType, TensorType
 
 HARDWARE = Target("wgpu", "hardware", Limits())
 LEAVES = {"f16": gd.parameter_f16, "q4": gd.parameter_q4, "q8": gd.parameter_q8}

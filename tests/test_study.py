@@ -14,10 +14,10 @@ from session_state import state_of
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.errors import ArgumentError, AutodiffError, GraphError, SessionError
+from gdlab.base.errors import ArgumentError, AutodiffError, GraphError, SessionError
 from gdlab.graph import Graph
 from gdlab.session import build_inference_session, build_session, lanes_of
-from gdlab.study import Study
+from gdlab.study.study import Study
 
 STAGES = [
     "optimized", "report", "derivative", "autodiff", "written_derivative", "final", "final_report", "plan", "device",
@@ -278,7 +278,7 @@ def test_values_and_gradients_by_hand() -> None:
 
 
 def test_a_data_loader_is_a_feed_and_replays() -> None:
-    from gdlab.data import DataLoader, InputStream
+    from gdlab.train.data import DataLoader, InputStream
 
     rng = np.random.default_rng(0)
     labels = np.eye(10)[rng.integers(0, 10, 40)]

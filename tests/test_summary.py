@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from gdlab.errors import ArgumentError
-from gdlab.summary import bars, difference, summarize, window
+from gdlab.base.errors import ArgumentError
+from gdlab.base.statistics import bars, difference, summarize, window
 
 
 def test_statistics_are_those_of_the_finite_elements() -> None:

@@ -10,11 +10,11 @@ from dataclasses import replace
 import layout_corpus as corpus
 import pytest
 
-from gdlab.view.draw import NodeStyle, smooth, square
-from gdlab.view.drawn import Drawn
-from gdlab.view.layered import auto, layered
-from gdlab.view.palette import INK, Theme
-from gdlab.view.svg import svg, svg_panes
+from gdlab.view.layout.drawn import Drawn
+from gdlab.view.layout.layered import auto, layered
+from gdlab.view.picture.draw import NodeStyle, smooth, square
+from gdlab.view.picture.palette import INK, Theme
+from gdlab.view.picture.svg import svg, svg_panes
 
 NS = "{http://www.w3.org/2000/svg}"
 ALLOWED = {

@@ -4,9 +4,9 @@ import pytest
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.errors import LoadError
+from gdlab.base.errors import LoadError
 from gdlab.graph import Graph, same_structure
-from gdlab.text import parse
+from gdlab.op.text import parse
 
 
 def small() -> Graph:

@@ -9,15 +9,15 @@ import pytest
 from documents import doc_of, entities
 
 from gdlab import ops
-from gdlab.errors import UnknownNameError
+from gdlab.base.errors import UnknownNameError
+from gdlab.base.words import cell, duration, grid, nbytes, plural, sig, whole
 from gdlab.graph import Graph
-from gdlab.study import Study
-from gdlab.view.doc import Document, graph_doc
-from gdlab.view.figures import cell, duration, grid, nbytes, plural, sig, whole
-from gdlab.view.picture import drawn, layout_of, picture
-from gdlab.view.slices import VIEWS as SLICES
-from gdlab.view.slices import view_slice
-from gdlab.view.text import VIEWS, everything, markdown, twin
+from gdlab.study.study import Study
+from gdlab.view.ask.slices import VIEWS as SLICES
+from gdlab.view.ask.slices import view_slice
+from gdlab.view.document.make import Document, graph_doc
+from gdlab.view.picture.picture import drawn, layout_of, picture
+from gdlab.view.text.twin import VIEWS, everything, markdown, twin
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 
@@ -161,7 +161,7 @@ def test_pictures_carry_the_summary_and_their_entities(mlp: Document, show: str)
 
 
 def test_a_layout_is_read_back_as_it_was_written(mlp: Document) -> None:
-    from gdlab.view.layered import auto
+    from gdlab.view.layout.layered import auto
 
     for s, stage in enumerate(mlp.data["stages"]):
         raw = stage["layouts"]["auto"]

@@ -13,13 +13,13 @@ import random_graphs
 import gdlab
 from gdlab import ops
 from gdlab.__main__ import main
-from gdlab.device.base import owner
-from gdlab.errors import GraphError
+from gdlab.base.errors import GraphError
+from gdlab.devices.base import owner
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import run_cell
 from gdlab.jupyter.widget import close_panel, panel_of
-from gdlab.study import Study
-from gdlab.text import to_cell, to_python
+from gdlab.op.text import to_cell, to_python
+from gdlab.study.study import Study
 
 
 def again(graph: Graph) -> Graph:

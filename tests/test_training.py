@@ -14,15 +14,15 @@ import numpy_training
 import pytest
 from conftest import needs
 
-from gdlab.device import device as choose_device
+from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph
 from gdlab.plan import compile
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions
-from gdlab.rewrite.rules import CSE, RULES
-from gdlab.runner import make_feed
+from gdlab.rewrite.rules.plain import CSE, RULES
 from gdlab.session import Session, build_inference_session, build_session, initial_values, lanes_of, open_session
-from gdlab.study import Study
+from gdlab.session.run.runner import make_feed
+from gdlab.study.study import Study
 
 SHAPES = {"w1": (64, 128), "b1": (128,), "w2": (128, 10), "b2": (10,)}
 LOSSES_AGREE = {"cpu": 1e-5, "wgpu": 2e-4}

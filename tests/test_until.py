@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdlab.errors import ArgumentError
-from gdlab.until import parse_condition
+from gdlab.base.errors import ArgumentError
+from gdlab.session.run.conditions import parse_condition
 
 NUMBERS = {"loss": lambda s: s["loss"], "step": lambda s: s["step"]}
 TENSORS = {"h": lambda s: s["h"], "a.w": lambda s: s["h"] * 2}

@@ -12,7 +12,7 @@ from networks import mlp
 from session_state import W, X, Y, fitted, line, state_of
 
 from gdlab import ops
-from gdlab.errors import GdlabError, SessionError
+from gdlab.base.errors import GdlabError, SessionError
 from gdlab.graph import Graph
 from gdlab.session import Session, build_inference_session, build_session
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import gdlab.ops as ops
-from gdlab.errors import OptimizeError
+from gdlab.base.errors import OptimizeError
+from gdlab.base.types import Shape
 from gdlab.graph import Graph, Value
 from gdlab.op import Sample
 from gdlab.rewrite import RULES, Rewrite, optimize, rule
-from gdlab.types import Shape
 
 CELL = '''from gdlab.rewrite import rule
 @rule(label="Tanh∘Neg→Neg∘Tanh")

@@ -18,15 +18,15 @@ from documents import checked, validator
 from test_breaks import written
 
 from gdlab import ops
+from gdlab.base.statistics import Summary, heat, histogram_bars, summarize
 from gdlab.graph import Graph
 from gdlab.jupyter import display
-from gdlab.study import Study
-from gdlab.summary import Summary, heat, histogram_bars, summarize
-from gdlab.view.document import load_doc
-from gdlab.view.egraph import without_growth
-from gdlab.view.tensors import TOO_LARGE, value_faults, without_values
-from gdlab.view.text import twin
-from gdlab.view.values import MOST_VALUES
+from gdlab.study.study import Study
+from gdlab.view.document.document import load_doc
+from gdlab.view.document.egraph import without_growth
+from gdlab.view.document.tensors import TOO_LARGE, value_faults, without_values
+from gdlab.view.document.values import MOST_VALUES
+from gdlab.view.text.twin import twin
 
 
 def made() -> Study:

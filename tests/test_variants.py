@@ -10,14 +10,14 @@ import pytest
 from documents import checked, doc_of
 
 from gdlab import CompileOptions, ops
-from gdlab.errors import ArgumentError, SessionError
+from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.graph import Graph, Value
 from gdlab.rewrite import RULES, Rewrite, rule
-from gdlab.study import Study
-from gdlab.variants import HEAD
-from gdlab.view.diff import diff
-from gdlab.view.document import load_doc
-from gdlab.view.text import twin
+from gdlab.study.study import Study
+from gdlab.study.variants import HEAD
+from gdlab.view.ask.diff import diff
+from gdlab.view.document.document import load_doc
+from gdlab.view.text.twin import twin
 
 FUSED = "MatMul+BiasAdd→FusedMatMulAdd"
 
@@ -99,7 +99,7 @@ def test_a_variant_never_touches_the_running_session(study: Study) -> None:
 
 def test_median_and_deviation_are_of_the_steps(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     took = iter([9.0, 9.0, 1.0, 2.0, 10.0])  # two steps to warm up
-    monkeypatch.setattr("gdlab.variants._step_seconds", lambda session: next(took))
+    monkeypatch.setattr("gdlab.study.variants._step_seconds", lambda session: next(took))
     found = study.measure(steps=3)["mlp"]
     assert (found.samples, found.median, found.mad) == (3, 2.0, 1.0) and str(found) == "2,000,000 ± 1,000,000"
 

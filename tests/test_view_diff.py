@@ -12,15 +12,15 @@ from documents import checked
 from random_graphs import random_graph
 
 from gdlab import ops
-from gdlab.errors import ArgumentError
+from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
-from gdlab.study import Study
-from gdlab.view import pack
-from gdlab.view.diff import diff, diff_doc, diff_text
-from gdlab.view.doc import graph_doc
-from gdlab.view.document import Document, read_doc
-from gdlab.view.query import search
-from gdlab.view.text import twin
+from gdlab.study.study import Study
+from gdlab.view.ask.diff import diff, diff_doc, diff_text
+from gdlab.view.ask.query import search
+from gdlab.view.document import pack
+from gdlab.view.document.document import Document, read_doc
+from gdlab.view.document.make import graph_doc
+from gdlab.view.text.twin import twin
 
 
 @pytest.fixture(scope="module")

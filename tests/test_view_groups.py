@@ -9,10 +9,10 @@ from documents import checked
 
 from gdlab import ops
 from gdlab.graph import Graph, Value
-from gdlab.study import Study
-from gdlab.view.doc import graph_doc
-from gdlab.view.document import Document
-from gdlab.view.groups import groups_of
+from gdlab.study.study import Study
+from gdlab.view.document.document import Document
+from gdlab.view.document.groups import groups_of
+from gdlab.view.document.make import graph_doc
 
 
 def half(h: Value, name: str) -> Value:

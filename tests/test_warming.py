@@ -13,7 +13,8 @@ shell.run_line_magic("load_ext", "gdlab")
 while_loading = threads()
 for thread in threading.enumerate():
     if thread.name == "gdlab-warming": thread.join()
-fetched = [name for name in ("wgpu", "egglog.bindings", "egglog", "gdlab.device.cpu") if name in sys.modules]
+wanted = ("wgpu", "egglog.bindings", "egglog", "gdlab.devices.cpu.cpu_device")
+fetched = [name for name in wanted if name in sys.modules]
 shell.run_line_magic("reload_ext", "gdlab")
 again = threads()
 from gdlab.jupyter import warming
@@ -30,6 +31,7 @@ def test_loading_fetches_what_the_first_cell_needs_and_leaves_no_thread() -> Non
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     while_loading, fetched, again, left, in_order = json.loads(done.stdout.splitlines()[-1])
     assert while_loading == ["gdlab-warming"]
-    assert fetched == ["wgpu", "egglog.bindings", "gdlab.device.cpu"]  # the package of egglog takes a second
+    # the package of egglog takes a second
+    assert fetched == ["wgpu", "egglog.bindings", "gdlab.devices.cpu.cpu_device"]
     assert again == [] and left == [] and in_order
     assert done.stderr == ""

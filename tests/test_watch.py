@@ -11,11 +11,11 @@ import pytest
 from documents import checked
 
 from gdlab import ops
-from gdlab.errors import ArgumentError, SessionError
+from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.graph import Graph
-from gdlab.nonfinite import first_bad
-from gdlab.study import Study
-from gdlab.view import text
+from gdlab.session.run.nonfinite import first_bad
+from gdlab.study.study import Study
+from gdlab.view.text.twin import twin as text
 
 
 def fragile() -> Graph:

@@ -34,13 +34,13 @@ from wgpu_plans import (
     tensor,
 )
 
-from gdlab.device import wgpu as room
-from gdlab.device.base import Job, Traffic, owner, wait_for
-from gdlab.device.replay import IN_FLIGHT, READ_BYTES
-from gdlab.device.wgpu import RAW, WgpuProgram
-from gdlab.errors import ArgumentError, DeviceUnavailableError
-from gdlab.plan.plan import Buffer
-from gdlab.types import u32
+from gdlab.base.errors import ArgumentError, DeviceUnavailableError
+from gdlab.base.types import u32
+from gdlab.devices.base import Job, Traffic, owner, wait_for
+from gdlab.devices.wgpu import wgpu_device as room
+from gdlab.devices.wgpu.replay import IN_FLIGHT, READ_BYTES
+from gdlab.devices.wgpu.wgpu_device import RAW, WgpuProgram
+from gdlab.plan.records import Buffer
 
 
 @pytest.fixture
@@ -364,9 +364,9 @@ def test_encoding_costs_microseconds(load: Load) -> None:
 CHILD = """
 import sys, time
 import wgpu_plans as T
-from gdlab.device import wgpu as room
-from gdlab.device.base import owner
-T.JOINER[:] = [T.join]
+from gdlab.devices.wgpu import wgpu_device as room
+from gdlab.devices.base import owner
+T.kernels.wgsl = T.join
 def run(program):
     while True:
         program.step(None)
@@ -407,6 +407,6 @@ def test_the_kernel_cache_is_made_and_the_environment_left_alone(tmp_path: Path)
 
 
 def test_importing_the_room_imports_no_wgpu() -> None:
-    code = "import sys, gdlab.device.wgpu; print('wgpu' in sys.modules)"
+    code = "import sys, gdlab.devices.wgpu.wgpu_device; print('wgpu' in sys.modules)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("False\n", "")

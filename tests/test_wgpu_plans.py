@@ -24,10 +24,10 @@ from wgpu_plans import (
     tensor,
 )
 
-from gdlab.device import wgpu as room
-from gdlab.device.wgpu import WgpuProgram
-from gdlab.errors import CompileError, SessionError
-from gdlab.plan.plan import Buffer, ExecutionPlan, Slot, Update
+from gdlab.base.errors import CompileError, SessionError
+from gdlab.devices.wgpu import wgpu_device as room
+from gdlab.devices.wgpu.wgpu_device import WgpuProgram
+from gdlab.plan.records import Buffer, ExecutionPlan, Slot, Update
 from gdlab.plan.target import Limits, Target
 
 

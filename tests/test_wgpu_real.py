@@ -11,11 +11,11 @@ from conftest import needs
 from wgpu_plans import on_owner
 
 from gdlab.autodiff import differentiate
-from gdlab.device import device
-from gdlab.device import wgpu as room
-from gdlab.device.base import Program
+from gdlab.devices.base import Program
+from gdlab.devices.choose import device
+from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.plan import compile
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
 from gdlab.plan.update import Recipe, Rule, update_of
 from gdlab.session.optimizer import Optimizer, scalars

@@ -17,7 +17,7 @@ from gdlab.graph import Graph
 from gdlab.jupyter import widget
 from gdlab.jupyter.messages import PROTOCOL
 from gdlab.jupyter.widget import Panel, merge_points
-from gdlab.study import Study
+from gdlab.study.study import Study
 
 REPO = Path(__file__).parent.parent
 

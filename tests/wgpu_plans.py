@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gdlab.device import wgpu as room
-from gdlab.device.base import Array, owner
-from gdlab.device.recording import Row
-from gdlab.device.staging import Staging
-from gdlab.device.wgpu import WgpuProgram
+from gdlab import kernels
+from gdlab.base.types import Array, TensorType, f32
+from gdlab.devices.base import owner
+from gdlab.devices.wgpu import wgpu_device as room
+from gdlab.devices.wgpu.recording import Row
+from gdlab.devices.wgpu.staging import Staging
+from gdlab.devices.wgpu.wgpu_device import WgpuProgram
 from gdlab.graph import Graph
 from gdlab.plan.dispatch import Dispatch, Operand
-from gdlab.plan.plan import JOINER, Buffer, ExecutionPlan, Group, Interval, LineMap, MemoryPlan, Slot
+from gdlab.plan.records import Buffer, ExecutionPlan, Group, Interval, LineMap, MemoryPlan, Slot
 from gdlab.plan.target import CompileOptions, Target
-from gdlab.types import TensorType, f32
 
 Load = Callable[..., WgpuProgram]
 
@@ -46,15 +47,15 @@ KERNELS = {
 
 
 def join(dispatch: Dispatch, target: Target) -> tuple[str, LineMap]:
-    """The kernel that the label names: what tests put into JOINER."""
+    """The kernel that the label names: for `gdlab.kernels.wgsl`."""
     return KERNELS[dispatch.label], ()
 
 
 @contextmanager
 def loading() -> Iterator[Load]:
     """A function that loads hand-made plans on the best adapter; what it loaded is closed at the end."""
-    device, made, joiners = room.open("for the tests"), list[WgpuProgram](), list(JOINER)
-    JOINER[:] = [join]
+    device, made, joiners = room.open("for the tests"), list[WgpuProgram](), kernels.wgsl
+    kernels.wgsl = join
 
     def load(plan: ExecutionPlan, **how: Any) -> WgpuProgram:
         made.append(device.load(plan, **how))
@@ -63,7 +64,7 @@ def loading() -> Iterator[Load]:
     try:
         yield load
     finally:
-        JOINER[:] = joiners
+        kernels.wgsl = joiners
         for program in made:
             on_owner(program.close)
 

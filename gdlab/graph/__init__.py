@@ -1,9 +1,10 @@
 """The graph: an append-only list of nodes in topological order, plus outputs; values, sources, traversal."""
 
-from gdlab.graph.graph import UPWARD, Graph, current_graph, no_collector, scratch, whole
+from gdlab.graph.graph import Graph, current_graph, no_collector, scratch, whole
 from gdlab.graph.node import Attr, Attrs, AttrVar, ConstantData, Node, attrs_key
+from gdlab.graph.pattern import PatternGraph, PatternValue, Rewrite
 from gdlab.graph.source import Frame, Location, Source, capture, here
-from gdlab.graph.value import METHODS, OPERATORS, Value
+from gdlab.graph.value import Value
 from gdlab.graph.walk import reachable, same_structure, users
 
 __all__ = [
@@ -14,11 +15,11 @@ __all__ = [
     "Frame",
     "Graph",
     "Location",
-    "METHODS",
     "Node",
-    "OPERATORS",
+    "PatternGraph",
+    "PatternValue",
+    "Rewrite",
     "Source",
-    "UPWARD",
     "Value",
     "attrs_key",
     "capture",

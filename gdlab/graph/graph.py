@@ -9,33 +9,27 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from gdlab.derived import DerivedParam, derived_of, stored_of, trained_of
-from gdlab.errors import ArgumentError, GdlabError, GraphError, OutputIndexError
+from gdlab.base.binding import bound
+from gdlab.base.errors import ArgumentError, GdlabError, GraphError, OutputIndexError
+from gdlab.base.types import TensorType
 from gdlab.graph.node import Attrs, ConstantData, Node, attrs_key
 from gdlab.graph.source import Frame, Location, Source, here, locate, located
 from gdlab.graph.value import Value
-from gdlab.types import TensorType
 
-# Rooms further down hang here what they say of a whole graph (`text` its forms, `decompose` its primitives) or study
-# (`view` its document, and how to save that). Until they do, loaders of `gdlab/__init__.py` hang here.
-UPWARD: dict[str, Callable[..., Any]] = {}
-
-_ANY = TensorType((1,))  # the type of every node of a pattern; reading it raises
 _current: ContextVar[Graph | None] = ContextVar("gdlab_current_graph", default=None)
 
 
+@bound
 class Graph:
-    """A computation: `with Graph() as g:` makes it the current one, ops append to it, `g.set_outputs(...)` ends it.
+    """A computation: `with Graph() as g:` makes it the current one, ops append to it, `g.set_outputs(...)` ends it."""
 
-    With `pattern=True` nothing is checked: rules and fused bodies are traced into such graphs.
-    """
+    value_class: type[Value] = Value
 
-    def __init__(self, *, pattern: bool = False) -> None:
-        self.pattern = pattern
+    def __init__(self) -> None:
         self._nodes: list[Node] = []
         self._frames: dict[int, tuple[Frame, ...] | Source] = {}
         self._outputs: list[tuple[int, str]] = []
@@ -43,12 +37,7 @@ class Graph:
         self._tokens: list[Token[Graph | None]] = []
         self.num_param_grad_outputs = 0
         self.zero_gradients: tuple[int, ...] = ()
-        self.records_sources = not pattern
-
-    @property
-    def value_type(self) -> TensorType:
-        """The type that every node of a pattern carries; nothing reads it."""
-        return _ANY
+        self.records_sources = True
 
     @contextmanager
     def silent(self) -> Iterator[None]:
@@ -59,7 +48,7 @@ class Graph:
         finally:
             self.records_sources = before
 
-    def __enter__(self) -> Graph:
+    def __enter__(self) -> Self:
         self._tokens.append(_current.set(self))
         return self
 
@@ -75,17 +64,10 @@ class Graph:
     def __repr__(self) -> str:
         return f"<Graph: {len(self)} nodes, {len(self._outputs)} outputs>"
 
-    def __str__(self) -> str:
-        return str(UPWARD["str"](self))
+    if TYPE_CHECKING:  # bound in gdlab/__init__.py
 
-    def text(self) -> str:
-        """The full text, which `gdlab.text.parse` reads back to an equal graph."""
-        return str(UPWARD["text"](self))
-
-    def decompose(self) -> Graph:
-        """An equal graph of primitive ops: every composite (`gelu`, `layer_norm`, …) is replaced by its body."""
-        found: Graph = UPWARD["decompose"](self)
-        return found
+        def text(self) -> str: ...
+        def decompose(self) -> Graph: ...
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -98,7 +80,7 @@ class Graph:
 
     def value(self, id: int) -> Value:
         """The node with this id, as an operand."""
-        return Value(self, self._check_id(id))
+        return self.value_class(self, self._check_id(id))
 
     def source(self, id: int) -> Source:
         """Where node `id` was written, innermost user frame first; empty for a node that a pass made."""
@@ -131,7 +113,7 @@ class Graph:
         self._nodes.append(Node(id, op, inputs, attrs, type, name))
         if source:
             self._frames[id] = source
-        return Value(self, id)
+        return self.value_class(self, id)
 
     def copy_node(self, node: Node, inputs: tuple[int, ...], source: Source = ()) -> Value:
         """Append a copy of `node` of another graph that reads `inputs`; leaves keep their unique names."""
@@ -214,7 +196,7 @@ class Graph:
     @property
     def outputs(self) -> tuple[Value, ...]:
         """User outputs, then one gradient per parameter."""
-        return tuple(Value(self, id) for id, _ in self._outputs)
+        return tuple(self.value_class(self, id) for id, _ in self._outputs)
 
     @property
     def output_ids(self) -> tuple[int, ...]:
@@ -239,7 +221,7 @@ class Graph:
         """Output `index`, 0 … n − 1; `OutputIndexError` otherwise."""
         if not 0 <= index < len(self._outputs):
             raise OutputIndexError("output", "index", index, f"0 … {len(self._outputs) - 1}")
-        return Value(self, self._outputs[index][0])
+        return self.value_class(self, self._outputs[index][0])
 
     # whole graphs
     @property
@@ -252,29 +234,9 @@ class Graph:
         """All inputs, in node order."""
         return tuple(n for n in self._nodes if n.op == "input")
 
-    @property
-    def derived_params(self) -> tuple[DerivedParam, ...]:
-        """The parameters that are the storage of others, in node order: `packed` nodes of weights read there alone."""
-        return tuple(derived_of(self).values())
-
-    @property
-    def stored_in(self) -> dict[str, str]:
-        """Source -> the derived parameter that is its storage; a parameter that is not here has its own."""
-        return {source: d.name for d in self.derived_params for source, _ in d.sources}
-
-    @property
-    def stored_parameters(self) -> tuple[tuple[int, str], ...]:
-        """(node, name) of what has storage of its own, by node: parameters, a derived one in place of its sources."""
-        return stored_of(self)
-
-    @property
-    def trained_parameters(self) -> tuple[tuple[int, str], ...]:
-        """Those of `stored_parameters` that have a gradient: f32, and no cache that the graph writes."""
-        return trained_of(self)
-
     def copy(self) -> Graph:
         """A graph equal in every field that shares nothing with this one."""
-        other = Graph(pattern=self.pattern)
+        other = type(self)()
         other._nodes, other._frames = list(self._nodes), dict(self._frames)
         other._outputs, other._leaves = list(self._outputs), dict(self._leaves)
         other.num_param_grad_outputs, other.zero_gradients = self.num_param_grad_outputs, self.zero_gradients
@@ -347,9 +309,9 @@ def current_graph(where: str, graph: Graph | None = None) -> Graph:
 
 
 @contextmanager
-def scratch(*, pattern: bool = False) -> Iterator[Graph]:
+def scratch() -> Iterator[Graph]:
     """A graph of its own, current inside the block."""
-    with Graph(pattern=pattern) as graph:
+    with Graph() as graph:
         yield graph
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.types import DType, Shape, TensorType
+from gdlab.base.types import DType, Shape, TensorType
 
 
 @dataclass(frozen=True)

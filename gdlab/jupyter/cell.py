@@ -11,7 +11,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 import gdlab
-from gdlab.errors import GraphError
+from gdlab.base.errors import GraphError
 from gdlab.graph import Graph, Value
 from gdlab.op import public_ops
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, get_args
 
-from gdlab.errors import ArgumentError, SessionError, unknown_name
+from gdlab.base.errors import ArgumentError, SessionError, unknown_name
 from gdlab.graph import Graph
 from gdlab.jupyter.messages import Looked
 from gdlab.op import Safety
+from gdlab.op.text import to_cell
 from gdlab.plan import CompileOptions
-from gdlab.study import Study
-from gdlab.text import to_cell
+from gdlab.study.study import Study
 
 _MAX_STEPS = 10**9
 

@@ -12,15 +12,15 @@ from gdlab.graph import Graph
 from gdlab.jupyter.cell import op_names
 from gdlab.jupyter.options import DEVICES, SHOW
 from gdlab.op import REGISTRY, Safety
-from gdlab.plan.plan import ExecutionPlan
-from gdlab.rewrite import OptimizeReport, rules
-from gdlab.runner import NanWatch
+from gdlab.plan.records import ExecutionPlan
+from gdlab.rewrite import RULES, OptimizeReport
 from gdlab.session import Session
-from gdlab.study import Study
-from gdlab.until.events import EVENTS, known_names
-from gdlab.view.document import Document
-from gdlab.view.engines import ENGINES
-from gdlab.view.values import OVERLAYS
+from gdlab.session.run.breakpoints import EVENTS, known_names
+from gdlab.session.run.runner import NanWatch
+from gdlab.study.study import Study
+from gdlab.view.document.document import Document
+from gdlab.view.document.values import OVERLAYS
+from gdlab.view.layout.engines import ENGINES
 
 _WORD = re.compile(r"[\w∂]*$")
 _CALL = re.compile(r"(\w+)\(([^()]*)$")
@@ -89,7 +89,7 @@ def _option_candidates(
     if len(words) == 1 and last:  # the magic's own name
         return []
     if previous in ("--no", "--only", "--enable"):
-        found = [text for r in rules for text in (r.name, r.label)]
+        found = [text for r in RULES for text in (r.name, r.label)]
     elif previous == "--around":
         found = _node_names(words, variables)
     elif previous == "--feed":

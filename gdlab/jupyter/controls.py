@@ -8,12 +8,11 @@ from typing import Any
 import ipywidgets
 import traitlets
 
-from gdlab.errors import GdlabError
-from gdlab.graph import UPWARD
+from gdlab.base.errors import GdlabError
+from gdlab.base.words import plural, sig
 from gdlab.jupyter.widget import report_to
-from gdlab.runner import runner_of
 from gdlab.session import Session
-from gdlab.view.figures import plural, sig
+from gdlab.session.run.runner import runner_of
 
 _MOST_STEPS = 1000  # of the slider
 
@@ -96,6 +95,3 @@ _ENABLED = {
 def controls(session: Session) -> Controls:
     """The widgets of one session."""
     return Controls(session)
-
-
-UPWARD["controls"] = controls

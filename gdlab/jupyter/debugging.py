@@ -10,11 +10,11 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from gdlab.debugging import Against
+from gdlab.jupyter.common import Words
 from gdlab.jupyter.options import count, name_option, parse_argstring
 from gdlab.jupyter.widget import wake
-from gdlab.jupyter.words import Words
-from gdlab.study import Study
+from gdlab.study.debug import Against
+from gdlab.study.study import Study
 
 
 @magics_class

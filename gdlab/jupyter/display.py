@@ -12,17 +12,17 @@ from typing import Any
 
 from IPython.display import display
 
-from gdlab.errors import ArgumentError, GdlabError
+from gdlab.base.errors import ArgumentError, GdlabError
 from gdlab.graph import Graph
 from gdlab.jupyter.widget import panel_of
-from gdlab.study import Study
-from gdlab.view.doc import Document
-from gdlab.view.egraph import without_growth
-from gdlab.view.engines import laid_out
-from gdlab.view.picture import picture
-from gdlab.view.refused import refused_operands, refused_picture, refused_text
-from gdlab.view.tensors import without_values
-from gdlab.view.text import twin
+from gdlab.study.study import Study
+from gdlab.view.document.egraph import without_growth
+from gdlab.view.document.make import Document
+from gdlab.view.document.tensors import without_values
+from gdlab.view.layout.engines import laid_out
+from gdlab.view.picture.picture import picture
+from gdlab.view.picture.refused import refused_operands, refused_picture, refused_text
+from gdlab.view.text.twin import twin
 from gdlab.view.things import document_of, first_view
 
 MIME = "application/vnd.gdlab.graph.v1+json"

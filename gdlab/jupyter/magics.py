@@ -8,16 +8,16 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from gdlab.graph import Graph
 from gdlab.jupyter import warming
+from gdlab.jupyter.common import Words
 from gdlab.jupyter.complete import make_matcher
 from gdlab.jupyter.debugging import DebugMagics
 from gdlab.jupyter.display import rich
 from gdlab.jupyter.running import RunMagics
 from gdlab.jupyter.showing import ShowMagics
-from gdlab.jupyter.words import Words
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.session import Session
-from gdlab.study import Study
-from gdlab.view.document import Document
+from gdlab.study.study import Study
+from gdlab.view.document.document import Document
 
 FAMILIES = (ShowMagics, RunMagics, DebugMagics)
 _RICH = (Study, Graph, ExecutionPlan, Session, Document)

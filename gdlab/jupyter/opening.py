@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gdlab.errors import ArgumentError, LoadError
+from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.graph import Graph
 from gdlab.jupyter.display import show_document, show_study
 from gdlab.jupyter.options import SHOW
-from gdlab.study import Study
-from gdlab.view.diff import diff_doc
-from gdlab.view.document import Document
-from gdlab.view.engines import ENGINES
+from gdlab.study.study import Study
+from gdlab.view.ask.diff import diff_doc
+from gdlab.view.document.document import Document
+from gdlab.view.document.values import OVERLAYS
 from gdlab.view.files import suffix_of
+from gdlab.view.layout.engines import ENGINES
 from gdlab.view.things import document_of, first_view
-from gdlab.view.values import OVERLAYS
 
 DEFAULT_RADIUS = 2
 MODELS = (".onnx", ".safetensors")  # files that open as a study
@@ -71,7 +71,8 @@ def _around(document: Document, text: str) -> tuple[int, int]:
 def open_model(path: str | Path) -> Study:
     """The ONNX model in a file as a study with the file's weights; a `.safetensors` of the same name beside it has the
     last word on those that it names. Either of the two files may be given."""
-    from gdlab.load import load_onnx, load_safetensors
+    from gdlab.load.onnx.model import load_onnx
+    from gdlab.load.safetensors_file import load_safetensors
 
     model, beside = Path(path).with_suffix(".onnx"), Path(path).with_suffix(".safetensors")
     loaded = load_onnx(model)
@@ -95,13 +96,16 @@ _RUN = ("feed", "sgd", "adam", "init", "until")
 _OPTIONS = ("show", "static", "height", "quiet", "save", "diff", "values", "plan", "run", *_LOOK, *_MADE, *_RUN)
 
 
-def show_with(thing: Any, show: Sequence[str] | None = None, **options: Any) -> None:
-    """What `gdlab.show` does: `%graph` as a function, with the same options by the same names. Everything that can be
-    refused is, before anything is shown."""
+def show(thing: Any, *, show: str | Sequence[str] | None = None, **options: Any) -> None:
+    """Display a study, graph, report, plan, session, document or file in the notebook: `%graph` as a function, with the
+    same options by the same names (`train=True, run=20, feed="random:0", height=300, around="h:1"` …). `no`, `only`
+    and `show` take one or several; `feed` and `diff` the thing itself. What can be refused is, before anything is
+    shown."""
+    panes = [show] if isinstance(show, str) else list(show or ())
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     if unknown := [name for name in options if name not in _OPTIONS]:
         raise ArgumentError("show", "option", unknown[0], f"one of {', '.join(_OPTIONS)}")
-    for pane in show or ():
+    for pane in panes:
         _one_of("show", pane, SHOW)
     _in_range("height", given.get("height", 120), 120, 4000)
     _in_range("depth", given.get("depth", 0), 0, 100)
@@ -112,18 +116,18 @@ def show_with(thing: Any, show: Sequence[str] | None = None, **options: Any) -> 
     if isinstance(thing, (str, Path)) and str(thing).endswith(MODELS):
         thing = open_model(thing)
     if "diff" in given:
-        _show_document(diff_doc(document_of(thing), document_of(given["diff"])), show or ["diff"], given)
+        _show_document(diff_doc(document_of(thing), document_of(given["diff"])), panes or ["diff"], given)
         return
     if isinstance(thing, Graph):
         thing = _study_of(thing, given)
     elif made := [name for name in _MADE if name in given]:
         raise ArgumentError("show", made[0], repr(given[made[0]]), "a Graph with it: what is shown has its own")
     if isinstance(thing, Study):
-        _show_study(thing, show, given)
+        _show_study(thing, panes, given)
     elif asked := [name for name in ("run", "values", *_RUN) if name in given]:
         raise ArgumentError("show", asked[0], repr(given[asked[0]]), "a Study or a Graph with it")
     else:
-        _show_document(document_of(thing), show or [first_view(thing)], given)
+        _show_document(document_of(thing), panes or [first_view(thing)], given)
 
 
 def _in_range(what: str, given: Any, low: int, high: int) -> None:
@@ -140,7 +144,7 @@ def _study_of(graph: Graph, given: Mapping[str, Any]) -> Study:
     return made
 
 
-def _show_study(study: Study, show: Sequence[str] | None, given: Mapping[str, Any]) -> None:
+def _show_study(study: Study, show: Sequence[str], given: Mapping[str, Any]) -> None:
     steps = given.get("run")
     if steps is not None:
         study.runner.check_start(steps)

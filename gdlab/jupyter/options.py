@@ -15,8 +15,8 @@ from IPython.core.magic_arguments import argument
 
 from gdlab.op import Safety
 from gdlab.rewrite import RULES
-from gdlab.view.engines import ENGINES
-from gdlab.view.values import OVERLAYS
+from gdlab.view.document.values import OVERLAYS
+from gdlab.view.layout.engines import ENGINES
 
 SHOW = ("graph", "opt", "diff", "rewrites", "egraph", "grad", "plan", "arena", "kernels", "session", "text")
 DEVICES = ("auto", "wgpu", "cpu")

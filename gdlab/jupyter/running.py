@@ -9,6 +9,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from gdlab.jupyter.common import Words, here, outcome
 from gdlab.jupyter.options import (
     count,
     name_option,
@@ -19,9 +20,8 @@ from gdlab.jupyter.options import (
     steps_option,
 )
 from gdlab.jupyter.widget import refresh, wake
-from gdlab.jupyter.words import Words, here, outcome
-from gdlab.runner import NanWatch
-from gdlab.study import Study
+from gdlab.session.run.runner import NanWatch
+from gdlab.study.study import Study
 
 
 @magics_class

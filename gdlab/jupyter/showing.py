@@ -9,9 +9,10 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from gdlab.errors import ArgumentError
+from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import Program, run_cell
+from gdlab.jupyter.common import Words
 from gdlab.jupyter.opening import MODELS, open_model
 from gdlab.jupyter.options import (
     DEVICES,
@@ -25,14 +26,13 @@ from gdlab.jupyter.options import (
     rule_options,
     run_options,
 )
-from gdlab.jupyter.words import Words
 from gdlab.plan import CompileOptions
 from gdlab.rewrite import OptimizeReport
-from gdlab.rewrite.history import RECORDED
-from gdlab.study import Study
-from gdlab.view.diff import diff_doc
-from gdlab.view.doctor import doctor_text
-from gdlab.view.document import Document, load_doc
+from gdlab.rewrite.engine.history import RECORDED
+from gdlab.study.study import Study
+from gdlab.view.ask.diff import diff_doc
+from gdlab.view.document.document import Document, load_doc
+from gdlab.view.text.doctor import doctor_text
 from gdlab.view.things import document_of, first_view, gradient_doc
 
 _FILES = (".json", ".json.gz")

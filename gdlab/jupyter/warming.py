@@ -9,22 +9,25 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from importlib import import_module
 
 
 def _adapters() -> None:
-    from gdlab.device.wgpu import listed
+    from gdlab.devices.wgpu.wgpu_device import listed
 
     listed()
 
 
 def _engine() -> None:
-    from gdlab.rewrite.egraph import bindings
+    from gdlab.rewrite.engine.saturate import bindings
 
     bindings()
 
 
-_PARTS: tuple[Callable[[], object], ...] = (_adapters, _engine, lambda: import_module("gdlab.device.cpu"))
+def _numpy_device() -> None:
+    import gdlab.devices.cpu.cpu_device  # noqa: F401 (importing it is the point)
+
+
+_PARTS: tuple[Callable[[], object], ...] = (_adapters, _engine, _numpy_device)
 _left = list(_PARTS)  # in this process; a part that is at hand is never fetched again
 _thread: threading.Thread | None = None
 _ended = threading.Event()

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import anywidget
 import traitlets
 
-from gdlab.device.base import Job, owner
-from gdlab.errors import ArgumentError, GdlabError
+from gdlab.base.errors import ArgumentError, GdlabError
+from gdlab.devices.base import Job, owner
 from gdlab.jupyter.commands import COMMANDS
 from gdlab.jupyter.messages import (
     PROTOCOL,
@@ -33,11 +33,11 @@ from gdlab.jupyter.messages import (
     State,
     WatchRow,
 )
-from gdlab.study import Study
-from gdlab.until import Lookout
-from gdlab.view.pack import packed
-from gdlab.view.passes import number
-from gdlab.view.selection import selection_of
+from gdlab.session.run.lookout import Lookout
+from gdlab.study.study import Study
+from gdlab.view.ask.selection import selection_of
+from gdlab.view.document.pack import packed
+from gdlab.view.document.passes import number
 
 _FRAME_SECONDS = 0.05
 _RESEND_SECONDS = 0.5

@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 import re
 
+from gdlab.base.types import DType
 from gdlab.kernels.pieces import Bindings, Text, chain_operands, may_be_wide, shader, widened, written_out
 from gdlab.kernels.stores import constants, scalar_functions, store, store4, whole_file
 from gdlab.plan.dispatch import Custom, Dispatch, Operand
-from gdlab.types import DType
 
 
 def custom(text: Text, d: Dispatch) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gdlab.base.types import BLOCK, BLOCK_BYTES, DType
 from gdlab.kernels.pieces import Text
 from gdlab.plan.dispatch import Dispatch, Operand
-from gdlab.types import BLOCK, BLOCK_BYTES, DType
 
 
 def decode(text: Text, d: Dispatch) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gdlab.errors import CompileError
+from gdlab.base.errors import CompileError
+from gdlab.base.types import DType
 from gdlab.kernels.custom import custom
 from gdlab.kernels.decode import decode
 from gdlab.kernels.folds import reduce
@@ -25,11 +26,15 @@ from gdlab.kernels.stores import by_four, by_fours, constants, store, store4, wh
 from gdlab.kernels.tiles import WRITERS
 from gdlab.kernels.updates import UPDATES
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.plan import LineMap
+from gdlab.plan.records import ExecutionPlan, LineMap
 from gdlab.plan.target import Target
-from gdlab.types import DType
 
 _CALL = re.compile(r"\b([a-z_]\w*)\(")
+
+
+def plan_wgsl(plan: ExecutionPlan, index: int) -> tuple[str, LineMap]:
+    """Return the WGSL of dispatch `index`, and (1-based line, node ids) of the lines that compute a node."""
+    return wgsl(plan.dispatches[index], plan.target)
 
 
 def wgsl(d: Dispatch, target: Target) -> tuple[str, LineMap]:

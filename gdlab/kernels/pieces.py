@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gdlab.errors import CompileError
+from gdlab.base.errors import CompileError
+from gdlab.base.types import DType
 from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp
-from gdlab.plan.plan import LineMap
-from gdlab.types import DType
+from gdlab.plan.records import LineMap
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # builtins that a driver may compute as if there were no NaN; ours test the bits

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from gdlab import ops
+from gdlab.base.types import Shape
 from gdlab.graph import Value
-from gdlab.types import Shape
 
 
 class Unsupported(Exception):

@@ -13,9 +13,8 @@ from functools import reduce
 import numpy as np
 
 from gdlab import ops
+from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
-from gdlab.op import Array
-from gdlab.types import Shape
 
 MOST_SPREAD = 512  # elements along an axis of a dilated window: each makes a node
 Border = tuple[tuple[int, int], ...]

@@ -2,7 +2,7 @@
 
 from gdlab.models.checkpoint import checkpoint_weights
 from gdlab.models.lm import TransformerLmConfig, transformer_lm
-from gdlab.models.mlp import MlpConfig, mlp
+from gdlab.models.perceptron import MlpConfig, mlp
 from gdlab.models.resnet import ResNetConfig, resnet18
 from gdlab.models.unet import UnetConfig, unet_small
 from gdlab.models.vit import VitConfig, vit_encoder

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from gdlab import nn, ops
-from gdlab.errors import GraphError
+from gdlab.base.errors import GraphError
 from gdlab.graph import Value
 
 Mode = Literal["training", "inference"]

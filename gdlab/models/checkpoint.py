@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.errors import ShapeError, unknown_name
+from gdlab.base.errors import ShapeError, unknown_name
+from gdlab.base.types import Array
 from gdlab.graph import Graph
 
-Array = np.ndarray[Any, Any]
 WHERE = "checkpoint_weights"
 BATCH_NORM_EPS = 1e-5  # torchvision's
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gdlab import nn, ops
-from gdlab.errors import GraphError
+from gdlab.base.errors import GraphError
 from gdlab.graph import Graph, Value
 
 Mode = Literal["training", "prefill", "decode"]

@@ -43,9 +43,9 @@ from gdlab.op.record import (
     op,
     public_ops,
     unregister,
+    value_method,
 )
 from gdlab.op.sample import (
-    Array,
     Bad,
     Sample,
 )
@@ -53,7 +53,6 @@ from gdlab.op.sample import (
 __all__ = [
     "ALL_PHASES",
     "Alias",
-    "Array",
     "Axis",
     "Bad",
     "Contraction",
@@ -87,5 +86,6 @@ __all__ = [
     "op",
     "public_ops",
     "unregister",
+    "value_method",
     "want",
 ]

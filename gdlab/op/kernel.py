@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gdlab.op.sample import Array
-from gdlab.types import TensorType
+from gdlab.base.types import Array, TensorType
 
 Family = Literal[
     "leaf", "elementwise", "contraction", "reduction", "loss", "movement", "index", "random", "update"

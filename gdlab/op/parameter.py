@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
 
-from gdlab.errors import GdlabError, GraphError, ShapeError
+from gdlab.base.errors import GdlabError, GraphError, ShapeError
 from gdlab.graph import AttrVar, ConstantData, Value
 
 Values = tuple[Value, ...]

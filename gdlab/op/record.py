@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 import numpy as np
 
-from gdlab.errors import ArgumentError, DTypeError, GraphError, ShapeError
-from gdlab.graph import METHODS, Attrs, AttrVar, Graph, Value, capture, current_graph, scratch, whole
+from gdlab.base.errors import ArgumentError, DTypeError, GraphError, ShapeError
+from gdlab.base.types import Array, DType, TensorType, broadcast_shapes, f16, f32, u32
+from gdlab.graph import Attrs, AttrVar, Graph, PatternGraph, Value, capture, current_graph, scratch, whole
 from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf
 from gdlab.op.parameter import (
     WANTED_VALUE,
@@ -24,8 +25,10 @@ from gdlab.op.parameter import (
     shown,
     signature_of,
 )
-from gdlab.op.sample import Array, Bad, Sample
-from gdlab.types import DType, TensorType, broadcast_shapes, f16, f32, u32
+from gdlab.op.sample import Bad, Sample
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Grad = Value | Callable[[], Value] | None
 Grads = tuple[Grad, ...]
@@ -97,9 +100,9 @@ class Op:
         if graph is not None and graph is not home:
             raise GraphError(self.name, "graph", "another graph", "that of the operands")
         inputs = self._operands(home, operands)
-        if self.canonical is not None and not home.pattern:
+        if self.canonical is not None and not isinstance(home, PatternGraph):
             attrs = self._asking(partial(self._stored, home), inputs, attrs)
-        type = home.value_type if home.pattern else self.infer(inputs, attrs)
+        type = home.untyped if isinstance(home, PatternGraph) else self.infer(inputs, attrs)
         return home.append(
             self.name,
             tuple(v.id for v in inputs),
@@ -175,11 +178,11 @@ class Op:
             return (({}, self.label),)
         return tuple(({choice.name: v}, self.labels.get(v, self.label)) for v in get_args(choice.annotation))
 
-    def pattern(self, **fixed: Any) -> Graph:
+    def pattern(self, **fixed: Any) -> PatternGraph:
         """The body of a fused op as a pattern; attributes are `AttrVar`s, but for those in `fixed`."""
         assert self.body is not None  # only fused ops have patterns
-        with scratch(pattern=True) as g:
-            operands = [g.append("var", (), (("name", name),), g.value_type) for name in self.operands]
+        with PatternGraph() as g:
+            operands = [g.append("var", (), (("name", name),), g.untyped) for name in self.operands]
             g.set_outputs(self.body(*operands, **{p.name: AttrVar(p.name) for p in self.attributes} | fixed))
         return g
 
@@ -246,13 +249,14 @@ class Op:
         values = [home.own(v) for v in given if isinstance(v, Value)]
         if given and not values:
             raise ArgumentError(self.name, "operands", "numbers alone", "a value of a graph")
-        if not home.pattern and not self._reads_f16 and any(v.type.dtype is f16 for v in values):
+        pattern = isinstance(home, PatternGraph)
+        if not pattern and not self._reads_f16 and any(v.type.dtype is f16 for v in values):
             given = [REGISTRY["to_f32"](v) if isinstance(v, Value) and v.type.dtype is f16 else v for v in given]
             values = [v for v in given if isinstance(v, Value)]
         if not self.broadcasts:
             return values
         fill, spread = REGISTRY["full"], REGISTRY["broadcast_to"]
-        if home.pattern:  # no shapes here: a number is a `full` of any shape
+        if pattern:  # no shapes here: a number is a `full` of any shape
             return [v if isinstance(v, Value) else fill(AttrVar("shape"), float(v), graph=home) for v in given]
         shapes = [v.shape for v in values]
         common = shapes[0] if all(s == shapes[0] for s in shapes) else broadcast_shapes(shapes)
@@ -363,7 +367,7 @@ def fused(
 def unregister(name: str) -> None:
     """Remove an op from the registry (ops of gdlab itself included: for tests and for trying things out)."""
     REGISTRY.pop(name, None)
-    METHODS.pop(name, None)
+    _METHODS.pop(name, None)
 
 
 def _register(new: Op) -> Op:
@@ -372,8 +376,31 @@ def _register(new: Op) -> Op:
         raise GraphError("op", "name", repr(new.name), "a name that no op of gdlab has")
     REGISTRY[new.name] = new
     if new.operands and new.kind != "private":
-        METHODS[new.name] = new
+        _METHODS[new.name] = new
     return new
+
+
+# methods of a Value ---------------------------------------------------------------------------------------------------
+_METHODS: dict[str, Callable[..., Any]] = {}
+
+
+def value_method(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator: make a plain function over values a method of `Value` too."""
+    _METHODS[function.__name__] = function
+    return function
+
+
+def method_of(value: Value, name: str) -> Callable[..., Any]:
+    """Return the op or function `name` with its first operand bound; `AttributeError` for another name."""
+    method = _METHODS.get(name)
+    if method is None:
+        raise AttributeError(f"Value has no method {name!r}; ops are listed by `python -m gdlab ops`")
+    return partial(method, value)
+
+
+def value_dir(value: Value) -> list[str]:
+    """Return the attributes of a value, the ops among them."""
+    return [*object.__dir__(value), *_METHODS]
 
 
 @lru_cache(maxsize=4096)

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.types import Shape
-
-Array = np.ndarray[Any, Any]
+from gdlab.base.types import Array, Shape
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ from gdlab.ops.reduce import (
     sum_rows,
 )
 from gdlab.ops.relative import t5_relative_bias
-from gdlab.ops.rope import rope, rope_dynamic_offset, rope_positions, rope_with_offset
+from gdlab.ops.rotary import rope, rope_dynamic_offset, rope_positions, rope_with_offset
 from gdlab.ops.select import (
     equal,
     greater,

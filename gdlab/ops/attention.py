@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from gdlab.base.types import TensorType
 from gdlab.graph import Value
 from gdlab.op import Bad, Grads, Sample, Shader, Work, WorkRule, fused, op, want
 from gdlab.ops.attention_grad import (
@@ -27,7 +28,6 @@ from gdlab.ops.attention_grad import (
     tiled,
     together,
 )
-from gdlab.types import TensorType
 
 TILES = (
     "attention_tiles_result attention_tiles_softmax attention_tiles_values attention_tiles attention_scores "

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.base.types import Array, TensorType
 from gdlab.graph import Graph, Value
-from gdlab.op import REGISTRY, Array, Sample, Shader, Work, WorkRule, fused
+from gdlab.op import REGISTRY, Sample, Shader, Work, WorkRule, fused
 from gdlab.ops.batch import batch_matmul, batch_matmul_at, batch_matmul_bt
 from gdlab.ops.leaves import full
-from gdlab.types import TensorType
 
 LOW = -1e30  # what a key that is not seen scores: e to that is 0
 

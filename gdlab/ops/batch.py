@@ -7,9 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.base.types import Array, TensorType
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Grads, Sample, Shader, Work, WorkRule, op, want
-from gdlab.types import TensorType
+from gdlab.op import (
+    Bad,
+    Grads,
+    Sample,
+    Shader,
+    Work,
+    WorkRule,
+    op,
+    want,
+)
 
 # Strides in elements: of a (matrix, row, step), of b (matrix, step, column), of the result (matrix, row).
 Strides = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int]]

@@ -7,11 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.errors import DTypeError
+from gdlab.base.errors import DTypeError
+from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Refused, Sample, Shader, Work, op, want
+from gdlab.op import (
+    Bad,
+    Refused,
+    Sample,
+    Shader,
+    Work,
+    op,
+    want,
+)
 from gdlab.ops.attention_grad import alone, attend, constants, extents, flops, together
-from gdlab.types import TensorType, f32, u32
 
 
 def _check_types(wanted: str, floats: tuple[Value, ...], counts: tuple[Value, ...]) -> None:

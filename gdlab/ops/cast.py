@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Grads, Sample, Shader, Work, op
-from gdlab.types import TensorType, f32, u32
+from gdlab.op import Bad, Grads, Sample, Shader, Work, op
 
 
 def _each(types: tuple[TensorType, ...], result: TensorType, attrs: object) -> Work:

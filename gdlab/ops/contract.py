@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gdlab.base.types import TensorType, q4, q8
 from gdlab.graph import Value
 from gdlab.op import Bad, Contraction, Grads, Sample, op, want
-from gdlab.types import TensorType, q4, q8
 
 SIZES = (  # m, k, n
     (2, 3, 4), (1, 1, 1), (17, 33, 3), (1, 65, 2), (65, 2, 1), (33, 129, 17), (129, 3, 65), (3, 17, 129), (2, 1, 33),

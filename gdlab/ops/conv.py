@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.base.types import Array, Shape, TensorType
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Grads, Sample, fused, op, want
+from gdlab.op import Bad, Grads, Sample, fused, op, want
 from gdlab.ops.conv_work import (
     OPERANDS,
     Conv,
@@ -19,7 +20,6 @@ from gdlab.ops.conv_work import (
     weight_kernel,
 )
 from gdlab.ops.windows import Pair, is_image
-from gdlab.types import Shape, TensorType
 
 
 # forward and gradients ------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gdlab.base.types import Shape, TensorType
 from gdlab.graph import Value
 from gdlab.op import Shader, Work, WorkRule, want
 from gdlab.ops.windows import Pair, Windows, pair
-from gdlab.types import Shape, TensorType
 
 Types = tuple[TensorType, ...]
 Attributes = Mapping[str, Any]

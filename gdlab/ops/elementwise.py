@@ -9,9 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from gdlab.base.types import Array, TensorType
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Elementwise, Extended, Grads, Sample, op, want
-from gdlab.types import TensorType
+from gdlab.op import (
+    Bad,
+    Elementwise,
+    Extended,
+    Grads,
+    Sample,
+    op,
+    want,
+)
 
 NAN = float("nan")
 UNARY = (Sample((3, 5)), Sample((70,), low=-20, high=20), Sample((1, 1)))

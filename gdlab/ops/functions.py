@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gdlab.base.types import TensorType
 from gdlab.graph import Value
 from gdlab.op import Elementwise, Grads, Sample, op
 from gdlab.ops.elementwise import MISFITS, NAN, NOT_F32, UNARY
-from gdlab.types import TensorType
 
 
 def _horner(x: str, coefficients: Sequence[float]) -> str:

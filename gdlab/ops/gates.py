@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from gdlab.base.types import TensorType
 from gdlab.graph import Value
 from gdlab.op import Bad, Grads, Sample, Shader, Work, fused, want
 from gdlab.ops.fused import geglu, gelu, gelu_grad, silu, silu_grad, swiglu
 from gdlab.ops.join import concat, split
-from gdlab.types import TensorType
 
 
 def _halves(types: tuple[TensorType, ...], result: TensorType, attrs: Any) -> Work:

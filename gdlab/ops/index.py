@@ -12,11 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.errors import DTypeError
+from gdlab.base.errors import DTypeError
+from gdlab.base.types import Array, Shape, TensorType, f16, f32, u32
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Grads, Refused, Sample, Shader, Work, op, want
+from gdlab.op import (
+    Bad,
+    Grads,
+    Refused,
+    Sample,
+    Shader,
+    Work,
+    op,
+    want,
+)
 from gdlab.ops.movement import axis_of, reshape
-from gdlab.types import Shape, TensorType, f16, f32, u32
 
 Types = tuple[TensorType, ...]
 Attributes = Mapping[str, Any]

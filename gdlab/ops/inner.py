@@ -6,11 +6,22 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.base.types import Array, TensorType
 from gdlab.graph import Value
-from gdlab.op import Array, Axis, Bad, Grads, Movement, Sample, Shader, Work, fused, op, want
+from gdlab.op import (
+    Axis,
+    Bad,
+    Grads,
+    Movement,
+    Sample,
+    Shader,
+    Work,
+    fused,
+    op,
+    want,
+)
 from gdlab.ops.elementwise import bias_add
 from gdlab.ops.movement import broadcast_to, reshape, strides
-from gdlab.types import TensorType
 
 NOT_F32 = (Bad(("u32[3, 5]",), "given u32[3, 5], wanted f32 operands"),)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.errors import ArgumentError, DTypeError, ShapeError
-from gdlab.graph import METHODS, Value, whole
-from gdlab.op import Bad, Grads, Refused, Sample, Shader, Values, Work, op, want
+from gdlab.base.errors import ArgumentError, DTypeError, ShapeError
+from gdlab.base.types import Shape, TensorType
+from gdlab.graph import Value, whole
+from gdlab.op import Bad, Grads, Refused, Sample, Shader, Values, Work, op, value_method, want
 from gdlab.ops.movement import axis_of, slice
-from gdlab.types import Shape, TensorType
 
 PARTS = 7  # operands of one kernel: 8 storage buffers with the result; more are joined in two levels
 
@@ -75,6 +75,7 @@ def _along(x: Value, start: int, stop: int, axis: int) -> Value:
     return x if (start, stop) == (0, x.shape[axis]) else slice(x, starts, stops)
 
 
+@value_method
 @whole
 def split(x: Value, sizes: Sequence[int], axis: int) -> tuple[Value, ...]:
     """The parts of these sizes along an axis, as a tuple: any[..., a + b, ...] -> any[..., a, ...], any[..., b, ...].
@@ -93,9 +94,6 @@ def split(x: Value, sizes: Sequence[int], axis: int) -> tuple[Value, ...]:
         raise ShapeError("split", "sizes", f"{sizes!r:.60}", wanted)
     ends = np.cumsum(parts).tolist()
     return tuple(_along(x, end - n, end, int(axis) % rank) for n, end in zip(map(int, parts), ends, strict=True))
-
-
-METHODS["split"] = split  # type: ignore[assignment]  # the one method with several results
 
 
 @op(

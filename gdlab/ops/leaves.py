@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.errors import GraphError, ShapeError
+from gdlab.base.errors import GraphError, ShapeError
+from gdlab.base.types import DType, TensorType, check_shape, f16, f32, q4, q8, u32
 from gdlab.graph import ConstantData, Graph, Value, capture, current_graph
 from gdlab.op import Bad, Extended, Fill, Sample, leaf, op
-from gdlab.types import DType, TensorType, check_shape, f16, f32, q4, q8, u32
 
 
 @leaf
@@ -27,7 +27,7 @@ def input_u32(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) 
 def parameter(name: str, shape: tuple[int, ...], *, init: str | None = None, graph: Graph | None = None) -> Value:
     """A trainable weight: f32[shape]. The same name with the same type is the same node: weight sharing.
 
-    `init` declares how `session.initialize(seed)` fills it: see `gdlab.init`.
+    `init` declares how `session.initialize(seed)` fills it: see `gdlab.nn.init`.
     """
     return _slot("parameter", name, shape, f32, graph, init)
 

@@ -8,9 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.base.types import Array, Shape, TensorType, broadcast_shapes, check_shape, u32
 from gdlab.graph import Value
-from gdlab.op import Alias, Array, Axis, Bad, Extended, Grads, Movement, Refused, Sample, op, want
-from gdlab.types import Shape, TensorType, broadcast_shapes, check_shape, u32
+from gdlab.op import (
+    Alias,
+    Axis,
+    Bad,
+    Extended,
+    Grads,
+    Movement,
+    Refused,
+    Sample,
+    op,
+    want,
+)
 
 Moved = tuple[int, tuple[Axis, ...], float]
 Attributes = Mapping[str, Any]

@@ -7,10 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.base.types import Array, TensorType
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Grads, Sample, Shader, Work, WorkRule, by_rows, fused, op, want
+from gdlab.op import (
+    Bad,
+    Grads,
+    Sample,
+    Shader,
+    Work,
+    WorkRule,
+    by_rows,
+    fused,
+    op,
+    want,
+)
 from gdlab.ops.elementwise import to_row
-from gdlab.types import TensorType
 
 WIDTHS = tuple(Sample((3, n), low=-4, high=4) for n in (1, 2, 3, 5, 64, 257, 50257))
 ROWS = (*WIDTHS, Sample((2, 2, 5)), Sample((7,)), Sample((2, 3), values=([[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]],)))

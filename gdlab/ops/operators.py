@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.errors import GraphError, ShapeError
-from gdlab.graph import OPERATORS, Value, whole
+from gdlab.base.errors import GraphError, ShapeError
+from gdlab.graph import Value, whole
 from gdlab.op import is_number
 from gdlab.ops import contract, elementwise, functions, movement, select
 
@@ -116,20 +116,26 @@ def _spelled(entry: builtins.slice) -> str:
     return ":".join("" if part is None else str(part) for part in parts)
 
 
-_MEANT: dict[str, Callable[..., Value]] = {
-    "T": movement.transpose,
-    "add": add,
-    "sub": sub,
-    "mul": mul,
-    "div": div,
-    "pow": power,
-    "matmul": contract.matmul,
-    "neg": elementwise.neg,
-    "abs": elementwise.abs,
-    "getitem": getitem,
-    "gt": select.greater,
-    "ge": select.greater_equal,
-    "lt": select.less,
-    "le": select.less_equal,
-}
-OPERATORS |= {name: whole(meant) for name, meant in _MEANT.items()}
+# What `gdlab/__init__.py` binds to a Value ---------------------------------------------------------------------------
+def _operator(meant: Callable[..., Value]) -> Callable[..., Value]:
+    """Return the operator whose left operand is the value; if it fails, no node is left."""
+    made = whole(meant)
+    return lambda value, *others: made(value, *others)
+
+
+def _reflected(meant: Callable[..., Value]) -> Callable[..., Value]:
+    """Return the operator whose right operand is the value."""
+    made = whole(meant)
+    return lambda value, other: made(other, value)
+
+
+value_add, value_radd = _operator(add), _reflected(add)
+value_sub, value_rsub = _operator(sub), _reflected(sub)
+value_mul, value_rmul = _operator(mul), _reflected(mul)
+value_div, value_rdiv = _operator(div), _reflected(div)
+value_pow, value_rpow = _operator(power), _reflected(power)
+value_matmul, value_rmatmul = _operator(contract.matmul), _reflected(contract.matmul)
+value_neg, value_abs, value_getitem = _operator(elementwise.neg), _operator(elementwise.abs), _operator(getitem)
+value_greater, value_greater_equal = _operator(select.greater), _operator(select.greater_equal)
+value_less, value_less_equal = _operator(select.less), _operator(select.less_equal)
+value_transpose = _operator(movement.transpose)

@@ -8,10 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.base.types import Array, TensorType, f32
 from gdlab.graph import Value
-from gdlab.op import REGISTRY, Array, Axis, Grads, Movement, Sample, Shader, Values, op, want
+from gdlab.op import (
+    REGISTRY,
+    Axis,
+    Grads,
+    Movement,
+    Sample,
+    Shader,
+    Values,
+    op,
+    want,
+)
 from gdlab.ops.join import concat, places
-from gdlab.types import TensorType, f32
 
 Moved = tuple[int, tuple[Axis, ...], float]
 Attributes = Mapping[str, Any]

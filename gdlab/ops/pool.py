@@ -7,10 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.base.types import Array, Shape, TensorType, u32
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Grads, Sample, Shader, Work, fused, op, want
+from gdlab.op import (
+    Bad,
+    Grads,
+    Sample,
+    Shader,
+    Work,
+    fused,
+    op,
+    want,
+)
 from gdlab.ops.windows import Pair, Windows, is_image, pair
-from gdlab.types import Shape, TensorType, u32
 
 Types = tuple[TensorType, ...]
 Attributes = Mapping[str, Any]

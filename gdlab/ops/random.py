@@ -15,11 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from gdlab import philox
-from gdlab.errors import ArgumentError
+from gdlab.base import philox
+from gdlab.base.errors import ArgumentError
+from gdlab.base.types import Array, Shape, TensorType, check_shape
 from gdlab.graph import Graph, Value
-from gdlab.op import Array, Bad, Grads, Sample, Shader, Work, fused, op, want
-from gdlab.types import Shape, TensorType, check_shape
+from gdlab.op import (
+    Bad,
+    Grads,
+    Sample,
+    Shader,
+    Work,
+    fused,
+    op,
+    want,
+)
 
 _step: ContextVar[int] = ContextVar("gdlab_reference_step", default=0)
 STEP = ("step_low", "step_high")

@@ -8,10 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.base.types import Array, Shape, TensorType
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Elementwise, Grads, Reduction, Sample, op, want
+from gdlab.op import (
+    Bad,
+    Elementwise,
+    Grads,
+    Reduction,
+    Sample,
+    op,
+    want,
+)
 from gdlab.ops.movement import axis_of
-from gdlab.types import Shape, TensorType
 
 Axes = tuple[int, ...]
 OVER_AXES = (

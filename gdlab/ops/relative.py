@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gdlab.errors import ArgumentError, GraphError, ShapeError
+from gdlab.base.errors import ArgumentError, GraphError, ShapeError
+from gdlab.base.types import Array
 from gdlab.graph import Value, whole
-from gdlab.op import Array, is_number
+from gdlab.op import is_number
 from gdlab.ops.index import gather
 from gdlab.ops.leaves import constant_u32
 

@@ -8,14 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.errors import DTypeError
+from gdlab.base.errors import DTypeError
+from gdlab.base.types import Array, TensorType, f32
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Grads, Op, Refused, Sample, Shader, Spelled, Work, op, want
+from gdlab.op import (
+    Bad,
+    Grads,
+    Op,
+    Refused,
+    Sample,
+    Shader,
+    Spelled,
+    Work,
+    op,
+    want,
+)
 from gdlab.ops.leaves import constant
-from gdlab.ops.rope import T, rates, rope, rope_dynamic_offset, rope_positions, rope_with_offset, rotation, turned
-from gdlab.ops.rope import check as check_rope
-from gdlab.ops.rope import check_u32 as check_index
-from gdlab.types import TensorType, f32
+from gdlab.ops.rotary import T, rates, rope, rope_dynamic_offset, rope_positions, rope_with_offset, rotation, turned
+from gdlab.ops.rotary import check as check_rope
+from gdlab.ops.rotary import check_u32 as check_index
 
 
 def _work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:

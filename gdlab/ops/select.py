@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from gdlab.base.types import Array, TensorType
 from gdlab.graph import Value
-from gdlab.op import Array, Bad, Elementwise, Grads, Sample, op, want
+from gdlab.op import Bad, Elementwise, Grads, Sample, op, want
 from gdlab.ops.elementwise import BINARY, MISFITS, NAN
-from gdlab.types import TensorType
 
 _TIES = Sample((6,), (6,), values=([1.0, 2.0, NAN, 1.0, NAN, -0.0], [1.0, 3.0, 1.0, NAN, NAN, 0.0]), kink=True)
 COMPARED = (*BINARY[:3], _TIES)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gdlab.base.types import Array
 from gdlab.graph import Value
-from gdlab.op import Array, Refused, want
+from gdlab.op import Refused, want
 
 Pair = tuple[int, int]
 

@@ -18,14 +18,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gdlab.errors import GdlabError
+from gdlab.base.errors import GdlabError
 from gdlab.graph import Graph
 from gdlab.plan.codec import plan_of, to_json
 from gdlab.plan.compiler import VERSION
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.rewrite import Budget
-from gdlab.rewrite.rules import RULES
+from gdlab.rewrite.rules.plain import RULES
 
 FORMAT = 2
 BODY = ', "body": '  # what stands before the body, whose digest the head holds

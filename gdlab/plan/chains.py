@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gdlab.derived import COLUMNS
 from gdlab.op import Contraction, Elementwise, Leaf, Movement, Reduction, Shader
+from gdlab.op.storage import COLUMNS
 from gdlab.plan.labels import display
-from gdlab.plan.plan import Missed
+from gdlab.plan.records import Missed
 from gdlab.plan.target import CompileOptions, Limits
 from gdlab.plan.terms import Term, Terms
 

@@ -12,12 +12,12 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from gdlab.derived import Part
-from gdlab.errors import LoadError
+from gdlab.base.errors import LoadError
+from gdlab.base.types import DType, TensorType
 from gdlab.graph import ConstantData, Graph
-from gdlab.plan.plan import ExecutionPlan, Place
+from gdlab.op.storage import Part
+from gdlab.plan.records import ExecutionPlan, Place
 from gdlab.plan.verify import verify
-from gdlab.types import DType, TensorType
 
 Json = Any
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from gdlab.derived import check_caches, derived_of
-from gdlab.errors import CompileError, GraphError, unknown_name
+from gdlab.base.errors import CompileError, GraphError, unknown_name
+from gdlab.base.types import TensorType
 from gdlab.graph import Graph, Node, no_collector, reachable
 from gdlab.op import Alias, Elementwise, Fill, Leaf, Movement
+from gdlab.op.storage import check_caches, derived_of, stored_in, trained_parameters
 from gdlab.plan.chains import Clusters, needs_of
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.lower import Lowered, Lowering
 from gdlab.plan.memory import memory_plan
-from gdlab.plan.plan import ExecutionPlan, Lane, Place, PlanMode
+from gdlab.plan.records import ExecutionPlan, Lane, Place, PlanMode
 from gdlab.plan.schedule import before_reordering, groups_of, numbered, scheduled
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.plan.terms import Terms, terms_of
 from gdlab.plan.variants import TILES, is_software
 from gdlab.plan.verify import verify
-from gdlab.types import TensorType
 
 _PORTABLE = Target.portable()
 _DEFAULT = CompileOptions()
@@ -62,7 +62,7 @@ def _compile(
     users = graph.num_user_outputs
     loss = outputs[0] if graph.outputs[0].type == TensorType((1,)) else None
     inputs = tuple((n.name, lowered.buffer_of[terms.term_of[n.id]]) for n in graph.inputs)
-    stored = [lowered.buffer_of[terms.term_of[id]] for id, _ in graph.trained_parameters]
+    stored = [lowered.buffer_of[terms.term_of[id]] for id, _ in trained_parameters(graph)]
     node_buffers = _node_buffers(graph, terms, lowered)
     return verify(
         ExecutionPlan(
@@ -115,7 +115,7 @@ def _check_arguments(
     for name in options.pin:
         if name not in names:
             raise unknown_name("compile", "pin", str(name), names)
-    gradients, stored = graph.num_param_grad_outputs, len(graph.trained_parameters)
+    gradients, stored = graph.num_param_grad_outputs, len(trained_parameters(graph))
     if gradients not in (0, stored):
         raise CompileError("compile", "gradients", gradients, f"{stored}, one per trained parameter, or none")
 
@@ -195,11 +195,11 @@ def _fates(
     for d in dispatches:
         for node in d.origin:
             first.setdefault(node, d.index)
-    nodes, stored_in, found = graph.nodes, graph.stored_in, []
+    nodes, stored, found = graph.nodes, stored_in(graph), []
     for node, term in enumerate(terms.term_of):
         reason = _fate(nodes, terms, node, term, node in node_buffers)
         if term < 0 and nodes[node].op == "parameter":
-            reason = f"aliased: a range of {stored_in[nodes[node].name]}"
+            reason = f"aliased: a range of {stored[nodes[node].name]}"
         if reason is None:
             continue
         in_chain = lowered.dispatch_of.get(term, -1) if term >= 0 else -1

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from gdlab.base.types import DType, Shape, TensorType
 from gdlab.graph import Attrs
 from gdlab.op import Axis
-from gdlab.types import DType, Shape, TensorType
 
 DispatchPhase = Literal["forward", "backward", "update", "copy"]
 Access = Literal["full", "row", "column", "scalar"]

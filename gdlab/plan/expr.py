@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.errors import CompileError
+from gdlab.base.errors import CompileError
 
 
 def _sigmoid(x: Any) -> Any:

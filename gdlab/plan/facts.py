@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gdlab.base.types import DType
 from gdlab.op import REGISTRY
-from gdlab.types import DType
 
 if TYPE_CHECKING:
     from gdlab.plan.dispatch import Dispatch
-    from gdlab.plan.plan import ExecutionPlan
+    from gdlab.plan.records import ExecutionPlan
 
 LSE = "attention_lse"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gdlab.base.types import u32
 from gdlab.graph import Graph, Node
 from gdlab.op import REGISTRY, Alias, Movement
-from gdlab.types import u32
 
 # op -> (which operand holds indices, what they must stay below)
 INDEXED: Mapping[str, tuple[int, Callable[[Graph, Node], int]]] = {

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gdlab.base.types import TensorType
 from gdlab.graph import Graph
 from gdlab.op import Contraction, Reduction, Shader, Work
+from gdlab.op.storage import trained_parameters
 from gdlab.plan import labels, variants
 from gdlab.plan.chains import Cluster, is_leaf
 from gdlab.plan.dispatch import (
@@ -25,11 +27,10 @@ from gdlab.plan.dispatch import (
     Reduce,
 )
 from gdlab.plan.parts import Parts, fold_stages
-from gdlab.plan.plan import Buffer, BufferKind
+from gdlab.plan.records import Buffer, BufferKind
 from gdlab.plan.target import Target
 from gdlab.plan.terms import Term, Terms, movement_of
 from gdlab.plan.variants import Schedule
-from gdlab.types import TensorType
 
 COPY = "copy"
 
@@ -76,7 +77,7 @@ class Lowering:
         """Kind and name of the buffers that outputs lie in; an earlier output's claim wins."""
         kinds: dict[int, tuple[BufferKind, str]] = {}
         ids, names, users = self.graph.output_ids, self.graph.output_names, self.graph.num_user_outputs
-        parameters = self.graph.trained_parameters if len(ids) > users else ()
+        parameters = trained_parameters(self.graph) if len(ids) > users else ()
         for i, node in enumerate(ids):
             term = self.terms.base[self.terms.term_of[node]]
             scalar = self.nodes[node].type == TensorType((1,))

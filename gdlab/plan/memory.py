@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.plan import Buffer, Interval, MemoryPlan, Slot
+from gdlab.plan.records import Buffer, Interval, MemoryPlan, Slot
 from gdlab.plan.target import CompileOptions
 
 _PINNED = {

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from gdlab.base.types import Shape
 from gdlab.op import Elementwise, Fill
 from gdlab.plan.chains import Cluster
 from gdlab.plan.dispatch import Arg, Operand, PointOp
 from gdlab.plan.terms import Term, View, fill_value
-from gdlab.types import Shape
 
 if TYPE_CHECKING:
     from gdlab.plan.lower import Lowering

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gdlab.plan.dispatch import Dispatch, DispatchPhase
-from gdlab.plan.plan import Group, Hazard, HazardKind
+from gdlab.plan.records import Group, Hazard, HazardKind
 from gdlab.plan.source import source_hash
 
 PHASES: tuple[DispatchPhase, ...] = ("forward", "backward", "copy", "update")

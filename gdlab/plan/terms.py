@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gdlab.derived import derived_of, written_in_place
-from gdlab.errors import CompileError
+from gdlab.base.errors import CompileError
+from gdlab.base.types import Shape, TensorType, f32
 from gdlab.graph import Attrs, Graph, Node, attrs_key, reachable, scratch
 from gdlab.op import REGISTRY, Alias, Axis, Contraction, Elementwise, Fill, Leaf, Movement, Op, Reduction, Shader
+from gdlab.op.storage import derived_of, written_in_place
 from gdlab.plan.dispatch import Access
 from gdlab.plan.expr import evaluate
-from gdlab.types import Shape, TensorType, f32
 
 OPERANDS = 7  # that a kernel can read: 8 storage buffers with the result
 

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gdlab.derived import Part
+from gdlab.base.types import Shape, TensorType, f32
 from gdlab.op import REGISTRY, Axis, Elementwise
+from gdlab.op.storage import Part
 from gdlab.plan import labels, variants
 from gdlab.plan.dispatch import Arg, Dispatch, Gather, KernelName, Operand, PointOp, Reduce
-from gdlab.plan.plan import Buffer, ExecutionPlan, Update
+from gdlab.plan.records import Buffer, ExecutionPlan, Update
 from gdlab.plan.schedule import numbered, scheduled
-from gdlab.types import Shape, TensorType, f32
 
 Rule = Literal["none", "sgd", "adam", "adamw", "laprop"]
 _NONE: Mapping[str, float] = MappingProxyType({})

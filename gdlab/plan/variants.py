@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gdlab.errors import CompileError
+from gdlab.base.errors import CompileError
 from gdlab.plan.dispatch import Custom, Dispatch, Matmul, Operand, Reduce
 from gdlab.plan.target import Limits, Target
 

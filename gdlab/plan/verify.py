@@ -6,9 +6,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from gdlab.errors import CompileError
+from gdlab.base.errors import CompileError
 from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp
-from gdlab.plan.plan import Buffer, ExecutionPlan, MemoryPlan, Update
+from gdlab.plan.records import Buffer, ExecutionPlan, MemoryPlan, Update
 from gdlab.plan.target import Limits
 
 # kinds of buffers that hold something before the first dispatch

@@ -1,6 +1,9 @@
 """`optimize`: equality saturation of a graph under the rules of `RULES`, and extraction of the cheapest equal one."""
 
-from gdlab.rewrite.conditions import (
+from gdlab.rewrite.engine.saturate import Budget
+from gdlab.rewrite.explain.report import Derivation, Iteration, Missed, OptimizeReport, RuleStat
+from gdlab.rewrite.optimizer import optimize
+from gdlab.rewrite.rules.conditions import (
     attr_compose,
     attr_eq,
     const_eq,
@@ -12,14 +15,9 @@ from gdlab.rewrite.conditions import (
     shape_eq,
     single_use,
 )
-from gdlab.rewrite.egraph import Budget
-from gdlab.rewrite.measures import last_axis, leading_axes, mean_factor
-from gdlab.rewrite.pattern import Matrix, Rewrite, Rule
-from gdlab.rewrite.pipeline import optimize
-from gdlab.rewrite.report import Derivation, Iteration, Missed, OptimizeReport, RuleStat
-from gdlab.rewrite.rules import RULES, RuleTable, rule
-
-rules = RULES  # the table, as gdlab.rules; the module of this name is reached by `from gdlab.rewrite.rules import …`
+from gdlab.rewrite.rules.measures import last_axis, leading_axes, mean_factor
+from gdlab.rewrite.rules.pattern import Matrix, Rewrite, Rule
+from gdlab.rewrite.rules.plain import RULES, RuleTable, rule
 
 __all__ = [
     "Budget",
@@ -46,7 +44,6 @@ __all__ = [
     "optimize",
     "rank",
     "rule",
-    "rules",
     "shape_eq",
     "single_use",
 ]

@@ -7,7 +7,7 @@
     session.step(); print(session.read_loss())
 """
 
-from gdlab.session.build import (
+from gdlab.session.builders import (
     DeviceLike,
     SessionConfig,
     build,
@@ -23,7 +23,7 @@ from gdlab.session.build import (
 from gdlab.session.initial import initial_values
 from gdlab.session.inspect import Anomaly, DebugStepReport, TraceRow, by_buffer
 from gdlab.session.memory import MemorySummary
-from gdlab.session.nodes import Nodes, nodes_of
+from gdlab.session.node_places import Nodes, nodes_of
 from gdlab.session.optimizer import Optimizer
 from gdlab.session.profile import DispatchProfile, SessionProfile, Timings
 from gdlab.session.session import Session, open_session

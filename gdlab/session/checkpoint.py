@@ -22,12 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.device.base import owner
-from gdlab.errors import CheckpointError
-from gdlab.plan.plan import Place
-from gdlab.session.data import Array
+from gdlab.base.errors import CheckpointError
+from gdlab.base.types import BLOCK_BYTES, Array, DType, TensorType
+from gdlab.devices.base import owner
+from gdlab.plan.records import Place
 from gdlab.session.updates import Updates
-from gdlab.types import BLOCK_BYTES, DType, TensorType
 
 FORMAT = "1"
 KEYS = ("gdlab_checkpoint_format", "gdlab_digest", "gdlab_logical_layout", "adam_step")

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.device.base import owner
-from gdlab.errors import ArgumentError, OutputIndexError, TooSmall, UnknownSlot, unknown_name
+from gdlab.base.errors import ArgumentError, OutputIndexError, TooSmall, UnknownSlot, unknown_name
+from gdlab.devices.base import owner
 from gdlab.session.state import State
 
 Slot = str | int  # the name of an input, or the number of an output

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gdlab import philox
-from gdlab.errors import ArgumentError
-from gdlab.session.data import Array
+from gdlab.base import philox
+from gdlab.base.errors import ArgumentError
+from gdlab.base.types import Array
 
 DOMAIN = 3  # of the counter: these numbers meet no other stream of the same seed
 DEFAULT = "default"

@@ -9,12 +9,13 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from gdlab.device.base import DeviceInfo, owner
-from gdlab.errors import Aliased, ArgumentError, FusedAway, GraphError, UnknownName, UnknownNode, unknown_name
+from gdlab.base.errors import Aliased, ArgumentError, FusedAway, GraphError, UnknownName, UnknownNode, unknown_name
+from gdlab.base.types import Array
+from gdlab.devices.base import DeviceInfo, owner
 from gdlab.graph import Value
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.plan import ExecutionPlan, Place
-from gdlab.session.data import Array, is_real
+from gdlab.plan.records import ExecutionPlan, Place
+from gdlab.session.arrays import is_real
 from gdlab.session.memory import MemorySummary, summary
 from gdlab.session.steps import Steps
 

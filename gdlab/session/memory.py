@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gdlab.plan.plan import Buffer, ExecutionPlan
-from gdlab.session.data import aligned
+from gdlab.plan.records import Buffer, ExecutionPlan
+from gdlab.session.arrays import aligned
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from gdlab.errors import SessionError
+from gdlab.base.errors import SessionError
+from gdlab.base.types import Array
 from gdlab.plan.dispatch import SCALARS
 from gdlab.plan.update import Clip, Rule
-from gdlab.session.data import Array, is_real, positive
+from gdlab.session.arrays import is_real, positive
 
 _NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "laprop": "LaProp"}
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.cost import Machine
-from gdlab.device.base import owner
-from gdlab.errors import ArgumentError
+from gdlab.base.errors import ArgumentError
+from gdlab.devices.base import owner
+from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session.roof import machine_of, machine_words, predicted, verdict
 from gdlab.session.steps import Steps

@@ -1,14 +1,14 @@
 """What a dispatch should take on a machine, and what is said of a measured one: `memory-bound, 62 % of the roof`.
 
-launch + max(bytes / bandwidth, flops / peak): the roofline of `gdlab.cost`, for whole dispatches.
+launch + max(bytes / bandwidth, flops / peak): the roofline of `gdlab.op.cost`, for whole dispatches.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from gdlab.cost import Machine, kept_machine
-from gdlab.errors import OptimizeError
+from gdlab.base.errors import OptimizeError
+from gdlab.op.cost import Machine, kept_machine
 from gdlab.plan.dispatch import Dispatch
 
 Bound = Literal["launch", "memory", "compute"]

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from gdlab.device.base import Device, Shared, owner
-from gdlab.errors import SessionError, UnknownNameError
-from gdlab.graph import UPWARD
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.base.binding import bound
+from gdlab.base.errors import SessionError, UnknownNameError
+from gdlab.base.types import TensorType
+from gdlab.devices.base import Device, Shared, owner
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.update import Recipe, update_of
 from gdlab.session.checkpoint import Checkpoints
 from gdlab.session.external import External
 from gdlab.session.inspect import Inspection
-from gdlab.session.nodes import Nodes, nodes_as_compiled
+from gdlab.session.node_places import Nodes, nodes_as_compiled
 from gdlab.session.optimizer import Optimizer
 from gdlab.session.profile import Profiling
 from gdlab.session.values import Values
-from gdlab.types import TensorType
 
 
+@bound
 class Session(Values, Checkpoints, Inspection, Profiling, External):
     """A plan on a device with its state; made by `build_session` and its siblings, closed by `close` or `with`.
 
@@ -40,9 +41,9 @@ class Session(Values, Checkpoints, Inspection, Profiling, External):
             self._closed = True
             owner().call(self._program.close)
 
-    def controls(self) -> Any:
-        """Classic ipywidgets for people who link traits: buttons, a slider, a label; traits `state`, `step`, `loss`."""
-        return UPWARD["controls"](self)
+    if TYPE_CHECKING:  # bound in gdlab/__init__.py
+
+        def controls(self) -> Any: ...
 
     def __enter__(self) -> Session:
         return self

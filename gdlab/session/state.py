@@ -7,16 +7,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gdlab.derived import Part
-from gdlab.device.base import Device, Program, owner
-from gdlab.errors import SessionError, unknown_name
-from gdlab.plan.plan import Buffer, ExecutionPlan, Place, Update
+from gdlab.base.errors import SessionError, unknown_name
+from gdlab.base.types import Array, Shape, TensorType
+from gdlab.devices.base import Device, Program, owner
+from gdlab.op.storage import Part
+from gdlab.plan.records import Buffer, ExecutionPlan, Place, Update
 from gdlab.plan.update import Clip, Recipe, update_of
-from gdlab.session.data import Array, as_array
-from gdlab.session.nodes import Nodes
+from gdlab.session.arrays import as_array
+from gdlab.session.node_places import Nodes
 from gdlab.session.optimizer import Optimizer
-from gdlab.session.way import Way
-from gdlab.types import Shape, TensorType
+from gdlab.session.partial_step import Way
 
 T = TypeVar("T")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdlab.errors import SessionError
+from gdlab.base.errors import SessionError
+from gdlab.base.types import Array
 from gdlab.plan.dispatch import Dispatch
-from gdlab.session.data import Array
 from gdlab.session.optimizer import scalars
+from gdlab.session.partial_step import EVERY, MOST_BYTES, Way
 from gdlab.session.state import State
-from gdlab.session.way import EVERY, MOST_BYTES, Way
 
 _VALUES = "initialize(seed), initialize(zeros=True), set_parameter or load_checkpoint"
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gdlab.device.base import Array
-from gdlab.errors import ArgumentError, unknown_name
+from gdlab.base.errors import ArgumentError, unknown_name
+from gdlab.base.types import Array, Shape, TensorType
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.plan import ExecutionPlan, Place
+from gdlab.plan.records import ExecutionPlan, Place
 from gdlab.session.session import Session
 from gdlab.session.state import _range
-from gdlab.types import Shape, TensorType
 
 GRADIENT = ".grad"
 

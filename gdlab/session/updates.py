@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.device.base import owner
-from gdlab.errors import SessionError, unknown_name
+from gdlab.base.errors import SessionError, unknown_name
+from gdlab.base.types import Array
+from gdlab.devices.base import owner
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.plan import Place, Update
+from gdlab.plan.records import Place, Update
 from gdlab.plan.update import Clip, update_of
-from gdlab.session.data import Array, as_array, positive
+from gdlab.session.arrays import as_array, positive
 from gdlab.session.optimizer import Optimizer, adam, adaptive_clip, norm_clip, scalars, sgd
 from gdlab.session.state import State
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError
-from gdlab.session.data import Array, into
+from gdlab.base.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError
+from gdlab.base.types import Array, u32
+from gdlab.session.arrays import into
 from gdlab.session.initial import DEFAULT, check_init, initial_values
 from gdlab.session.state import State
-from gdlab.types import u32
 
 _BYTES = (bytes, bytearray, memoryview)
 
@@ -43,7 +43,7 @@ class Values(State):
         self._unset_parameters.difference_update(self._sources(name))
 
     def set_parameter_packed(self, name: str, data: bytes) -> None:
-        """Parameter `name` in the bytes of its storage: f16, or the blocks of q4 and q8 (`gdlab.quant`)."""
+        """Parameter `name` in the bytes of its storage: f16, or the blocks of q4 and q8 (`gdlab.base.formats`)."""
         buffer = self._lookup("set_parameter_packed", name, self._parameters)
         type = self._types[buffer]
         if not type.dtype.is_storage:

@@ -1,0 +1,1 @@
+"""Views of every stage: documents, layouts, pictures, text twins, and questions to a document."""

@@ -7,12 +7,17 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gdlab.errors import ArgumentError
-from gdlab.view import html, text
-from gdlab.view.document import Document
-from gdlab.view.dot import dot
-from gdlab.view.picture import picture
+from gdlab.base.errors import ArgumentError
+from gdlab.view.document.document import Document
+from gdlab.view.picture import html
+from gdlab.view.picture.dot import dot
+from gdlab.view.picture.picture import picture
+from gdlab.view.text import twin
+
+if TYPE_CHECKING:
+    from gdlab.study.study import Study
 
 Writer = Callable[[Document], bytes]
 
@@ -40,8 +45,8 @@ WRITERS: dict[str, Writer] = {
     ".html": lambda document: html.page(document).encode(),
     ".svg": _svg,
     ".dot": _dot,
-    ".md": lambda document: text.markdown(document).encode(),
-    ".txt": lambda document: text.everything(document).encode(),
+    ".md": lambda document: twin.markdown(document).encode(),
+    ".txt": lambda document: twin.everything(document).encode(),
 }
 
 
@@ -53,6 +58,11 @@ def suffix_of(path: str | Path) -> str:
         listed = list(WRITERS)
         raise SuffixError("save", "file", name, f"{', '.join(listed[:-1])} or {listed[-1]}")
     return suffix
+
+
+def save_study(study: Study, path: str | Path, timeless: bool = False) -> Path:
+    """Write the document of a study by suffix: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt."""
+    return save(study.doc, Path(path), timeless)
 
 
 def save(document: Document, path: Path, timeless: bool = False) -> Path:

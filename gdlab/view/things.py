@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gdlab.errors import ArgumentError
+from gdlab.base.errors import ArgumentError
+from gdlab.base.words import nbytes, plural
 from gdlab.graph import Graph
-from gdlab.plan.plan import ExecutionPlan
+from gdlab.plan.records import ExecutionPlan
 from gdlab.rewrite import OptimizeReport
-from gdlab.runner import Runner
 from gdlab.session import Session
-from gdlab.study import Study
-from gdlab.view.doc import Draft, graph_doc, graph_summary, run_json
-from gdlab.view.document import Document, load_doc
-from gdlab.view.figures import nbytes, plural
+from gdlab.session.run.runner import Runner
+from gdlab.study.study import Study
+from gdlab.view.document.document import Document, load_doc
+from gdlab.view.document.make import Draft, graph_doc, graph_summary, run_json
 
 KINDS = "a graph, report, plan, session, document or file"
 

@@ -100,7 +100,7 @@ export interface From {
 /** The stage of the selection as a cell. Python writes it: a document does not hold the numbers of its constants. */
 async function cellText({ doc, selected, host }: From): Promise<string> {
   const stage = picked(doc, selected)[0]?.stage ?? doc.stages[0]!;
-  if (!host || host.dead) throw new Error("wanted a live session: run the cell again, or use gdlab.text.to_cell in Python");
+  if (!host || host.dead) throw new Error("wanted a live session: run the cell again, or use gdlab.op.text.to_cell in Python");
   const { ok, result, error } = await host.command("cell", { stage: stage.key });
   if (!ok) throw new Error(error?.message);
   return (result as { text: string }).text;

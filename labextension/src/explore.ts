@@ -59,7 +59,7 @@ export function partLayout(stage: Stage, types: readonly { text: string }[], kep
 const MOST = 20, // paths
   VISITS = 2_000_000;
 
-/** Paths along the edges between two nodes, shortest first, one of each length (gdlab/view/paths.py says how); `whole`: no more lengths. */
+/** Paths along the edges between two nodes, shortest first, one of each length (gdlab/view/ask/paths.py says how); `whole`: no more lengths. */
 export function ways(inputs: readonly (readonly number[])[], one: number, other: number): { paths: number[][]; whole: boolean } {
   const a = Math.min(one, other),
     b = Math.max(one, other),

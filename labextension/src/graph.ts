@@ -13,7 +13,7 @@ import type { Dress, Picture } from "./picture.ts";
 export { cut, familyClass, neighbour, spokenName } from "./labels.ts";
 export type { Dress, Picture } from "./picture.ts";
 
-// The same measures as gdlab/view/draw.py.
+// The same measures as gdlab/view/picture/draw.py.
 const [MARGIN, LANE_ABOVE, LANE_BELOW, ROW, BOX, PILL] = [16, 16, 8, 72, 40, 18] as const;
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
 export const MANY = 60;

@@ -1,5 +1,5 @@
 // The search language: words of a name or op, `op:matmul`, `shape:[32,*]`, `dtype:f16`, `attr:eps<1e-5`, `flag:output`,
-// `kernel:3`, `/regex/`; all terms must hold. gdlab/view/query.py is the same, held by a common corpus. Pure.
+// `kernel:3`, `/regex/`; all terms must hold. gdlab/view/ask/query.py is the same, held by a common corpus. Pure.
 
 import type { GraphDoc, NodeRecord } from "./doc.ts";
 

@@ -130,7 +130,7 @@ test("the classes of a diff part the nodes; a graph and itself are all the same"
   assert.deepEqual([...new Set(differing(doc, written!, written!).changes)], ["same"]);
 });
 
-/** Twelve calls of a block of two halves; its groups as gdlab/view/groups.py writes them. */
+/** Twelve calls of a block of two halves; its groups as gdlab/view/document/groups.py writes them. */
 const grouped = readDoc((JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "utf8")) as { groups: Json }).groups);
 
 test("closed groups are one node each, hold every node once, and leave a graph without circles", () => {

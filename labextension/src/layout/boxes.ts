@@ -1,4 +1,4 @@
-// Who is a box and who a pill, and the drawing of one column of boxes: what gdlab/view/boxes.py and drawn.py compute.
+// Who is a box and who a pill, and the drawing of one column of boxes: what gdlab/view/layout/boxes.py and drawn.py compute.
 
 import { GX, half, LONG, most, place, type Pair, type Placed } from "./rows.ts";
 

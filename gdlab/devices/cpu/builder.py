@@ -1,0 +1,115 @@
+"""Where the NumPy calls of one dispatch are put together: its arrays, temporaries, chains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.types import Array, Shape
+from gdlab.devices.cpu.chain import (
+    Scratch,
+    Step,
+    Value,
+    array,
+    chain,
+    emit,
+    lay_out,
+)
+from gdlab.devices.cpu.operands import domain, viewed
+from gdlab.plan.dispatch import Dispatch, Operand, PointOp
+
+_F32 = np.dtype(np.float32)
+SHORT = 128  # up to here NumPy adds a row without pairing as well
+NARROW, MANY = 16, 4096
+
+
+class Bench:
+    """What the calls of one dispatch are made with: its arrays, and temporaries that live as long as the dispatch."""
+
+    def __init__(
+        self, d: Dispatch, arrays: Mapping[int, Array], scratch: Scratch, scalars: Mapping[str, Array]
+    ) -> None:
+        self.d, self.arrays, self.scratch, self.scalars = d, arrays, scratch, scalars
+        self.taken: set[int] = set()
+        self.steps: list[Step] = []
+        self.whole: Array | None = None
+
+    def out(self, shape: Shape) -> Array:
+        """The output, as an array of `shape`; of a result in ranges a temporary, which `cut` takes apart."""
+        if self.d.ranges is None:
+            return self.arrays[self.d.output].reshape(shape)
+        if self.whole is None:
+            self.whole = self.temporary((self.d.output_type.shape[0], self.d.ranges.width))
+        return self.whole.reshape(shape)
+
+    def cut(self) -> None:
+        """Put every range of columns in its buffer."""
+        if self.d.ranges is not None and self.whole is not None:
+            for c, buffer in zip(self.d.ranges.columns, self.d.outputs, strict=True):
+                self.steps.append((np.copyto, (self.arrays[buffer], self.whole[:, c.start : c.stop])))
+
+    def operand(self, index: int, shape: Shape) -> Array:
+        """All elements that operand `index` reads, as an array of `shape`."""
+        operand, size = self.d.operands[index], math.prod(shape)
+        data = self.arrays[operand.buffer]
+        if operand.access == "full":
+            return data.reshape(-1)[:size].reshape(shape)
+        whole = self.temporary(shape)
+        axes = domain(size, (operand,))
+        self.steps.append((np.copyto, (whole.reshape(axes), self.view(operand, size, axes))))
+        return whole
+
+    def view(self, operand: Operand, size: int, shape: Shape) -> Array:
+        """The operand, broadcastable over `shape`."""
+        seen, steps = viewed(self.arrays[operand.buffer], operand, size, shape)
+        self.steps += steps
+        return seen
+
+    def temporary(self, shape: Shape, dtype: np.dtype[Any] = _F32) -> Array:
+        """An array that nothing else of this dispatch uses."""
+        return self.scratch.claim(shape, dtype, self.taken)
+
+    def row_sums(self, x: Array, out: Array) -> None:
+        """The sum of every row of x[rows, n] in `out`, one element each. Of short rows as a product with ones: half the
+        time of a reduction, whose loop begins anew in each row, and as exact (both add in a few lanes)."""
+        if x.shape[1] <= SHORT and x.flags.c_contiguous:
+            self.steps.append((x.dot, (np.ones(x.shape[1], _F32), out.reshape(-1))))
+        else:
+            self.steps.append((np.add.reduce, (x, 1, None, out.reshape(-1))))
+
+    def row_maxima(self, x: Array, out: Array) -> None:
+        """The greatest element of every row of x[rows, n] in `out`; short rows are laid side by side first."""
+        rows, n = x.shape
+        if 1 < n <= NARROW <= rows <= MANY:
+            beside = self.temporary((n, rows))
+            self.steps += [(np.copyto, (beside, x.T)), (np.maximum.reduce, (beside, 0, None, out.reshape(-1)))]
+            self.taken.discard(id(beside))
+        else:
+            self.steps.append((np.maximum.reduce, (x, 1, None, out.reshape(-1))))
+
+    def call(self, ufunc: Callable[..., Any], a: Array, b: Array, out: Array) -> None:
+        """ufunc(a, b) in `out`, where b may be a row or a column."""
+        steps, args = lay_out((a, b), out, self.scratch, self.taken)
+        self.steps += [*steps, (ufunc, (*args, out))]
+
+    def chain(self, lines: Iterable[PointOp], size: int, acc: Value | None, out: Array) -> None:
+        """Evaluate a chain over `size` elements into `out`; `acc` must be broadcastable over its domain."""
+        lines = tuple(lines)
+        used = {a.index: self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand"}
+        shape = domain(size, tuple(used.values()))
+        operands = {index: self.view(operand, size, shape) for index, operand in used.items()}
+        self.steps += emit(chain(lines, operands, acc), out.reshape(shape), self.scratch, self.taken)
+
+    def shape_of(self, lines: Iterable[PointOp], size: int) -> Shape:
+        """The domain of a chain over `size` elements."""
+        used = (self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand")
+        return domain(size, tuple(used))
+
+    def finish(self, size: int) -> None:
+        """The epilogue, on the core's result that lies in the output."""
+        if self.d.epilogue:
+            shape = self.shape_of(self.d.epilogue, size)
+            self.chain(self.d.epilogue, size, array(self.out(shape)), self.out(shape))

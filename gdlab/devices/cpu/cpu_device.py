@@ -1,0 +1,356 @@
+"""Run plans with NumPy, dispatch by dispatch from the dispatch's own fields, in float32."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections import deque
+
+import numpy as np
+
+from gdlab.base.errors import ArgumentError, SessionError
+from gdlab.base.formats import decode, encode
+from gdlab.base.types import BLOCK_BYTES, Array, DType
+from gdlab.devices.base import KEPT, Device, DeviceInfo, Program, Shared, Traffic
+from gdlab.devices.cpu.calls import steps_of
+from gdlab.devices.cpu.chain import Scratch, Step
+from gdlab.devices.cpu.update_calls import BLOCK, DERIVED, derive
+from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
+from gdlab.plan.dispatch import SCALARS
+from gdlab.plan.records import Buffer, ExecutionPlan, Update
+from gdlab.plan.target import Limits, Target
+from gdlab.plan.verify import verify, verify_update
+
+_F32 = np.dtype(np.float32)
+NO_UPDATE = Update("none", (), (), ())
+TINY = np.float32(1.2e-38)  # smaller moments are flushed to zero: arithmetic on denormals is a hundred times slower
+FLUSH_EVERY = 16  # updates between two flushes
+CHEAP = 1 << 26  # floating point operations of a plan that runs once to be warm: some milliseconds
+PAGE = 4096  # bytes of memory that the system gives at a time, at the least
+
+
+class CpuDevice(Device):
+    """NumPy on this machine: needs no driver. `step` is synchronous."""
+
+    anywhere = True
+
+    def __init__(self, reason: str = "asked for") -> None:
+        self.info = DeviceInfo("cpu", f"NumPy {np.__version__}, {platform.machine()}", "cpu", reason)
+        self.target = Target("cpu", "cpu", Limits(binding_bytes=memory_bytes()))
+
+    def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> CpuProgram:
+        """Verify the plan and compile it to NumPy calls."""
+        verify(plan)
+        check_memory(plan.memory.physical_bytes, plan.buffers, free_bytes())
+        return CpuProgram(plan, shared)
+
+
+def flush(moment: Array) -> None:
+    """Zero in place of what is smaller than `TINY`, in parts that stay in the cache."""
+    flat = moment.reshape(-1)
+    for start in range(0, flat.size, BLOCK):
+        part = flat[start : start + BLOCK]
+        small = np.abs(part) < TINY
+        if small.any():
+            part[small] = 0
+
+
+def memory_bytes() -> int:
+    """Physical memory of this machine; 16 GiB where it does not tell."""
+    return (physical_bytes() or 16 << 30) // 256 * 256
+
+
+class CpuProgram(Program):
+    """A plan as a list of NumPy calls over its slots. `step_of[k]` are the calls of dispatch k."""
+
+    def __init__(self, plan: ExecutionPlan, shared: Shared | None = None) -> None:
+        self.plan, self.update, self.traffic, self.open = plan, NO_UPDATE, Traffic(), True
+        self.slots = _slots(plan, shared)
+        self.arrays = {b.id: _tensor(self.slots[plan.memory.slot_of[b.id]], b) for b in plan.buffers}
+        for buffer, data in plan.constant_buffers:
+            self.arrays[buffer][...] = np.frombuffer(data, self.arrays[buffer].dtype).reshape(self.arrays[buffer].shape)
+        self.packed = {b.id for b in plan.buffers if b.dtype.is_storage}
+        self.blocks = _blocks(plan, shared)
+        self.scratch = Scratch()
+        self.numbers = np.zeros(len(SCALARS) + len(DERIVED), np.float32)
+        self.scalars = {name: self.numbers[i : i + 1].reshape(()) for i, name in enumerate((*SCALARS, *DERIVED))}
+        self.given: Array | None = None
+        self.reads_scalars = plan.reads_scalars
+        self.derive = derive(self.scalars)
+        self.step_of = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in plan.dispatches]
+        self.calls: list[Step] = [call for steps in self.step_of for call in steps]
+        self.update_steps: list[list[Step]] = []
+        self.update_calls: list[Step] = []
+        self.early_calls: list[Step] = []
+        self.window: tuple[int, int] | None = None
+        self.times: list[tuple[int, float]] = []
+        self.moments: list[Array] = []
+        self.updates = 0
+        self.loss = None if plan.loss_buffer is None else self.arrays[plan.loss_buffer].reshape(-1)
+        self.readable: deque[tuple[int, float]] = deque(maxlen=KEPT)
+        self._warm_up({b for b, _ in shared.buffers} if shared is not None else set())
+
+    def _warm_up(self, shared: set[int]) -> None:
+        """Make the first step like the others: every page of memory is touched, and a plan that costs little runs once,
+        on zeros, for what NumPy and BLAS do at their first call."""
+        cheap = sum(d.flops for d in self.plan.dispatches) <= CHEAP
+        if cheap and not any(d.in_place for d in self.plan.dispatches):
+            with np.errstate(all="ignore"):
+                for function, args in self.calls:
+                    function(*args)
+        kept = {self.plan.memory.slot_of[b] for b in shared | {b for b, _ in self.plan.constant_buffers}}
+        for slot, data in enumerate(self.slots):
+            if slot not in kept:
+                data.fill(0)
+        self._touch_scratch()
+
+    def _touch_scratch(self) -> None:
+        for array in self.scratch.arrays():
+            pages = array.reshape(-1).view(np.uint8)[::PAGE]
+            pages[...] = pages.copy()
+
+    def upload(self, buffer: int, data: Array) -> None:
+        """Copy `data` into the buffer."""
+        home = self._home("upload", buffer)
+        usual = data.__class__ is np.ndarray and data.dtype is home.dtype is _F32 and buffer not in self.packed
+        if usual and data.shape == home.shape:
+            home[...] = data
+            self.traffic.bytes_up += home.nbytes
+            return
+        given, stored = np.asarray(data), self._dtype(buffer)
+        if given.dtype != stored.numpy or given.size != home.size:
+            wanted = f"{stored.numpy}, {home.size * stored.nbytes} bytes"
+            raise ArgumentError("upload", f"data of buffer {buffer}", f"{given.dtype}, {given.nbytes} bytes", wanted)
+        if stored.is_storage:
+            return self.upload_words(buffer, encode(given.reshape(home.shape), stored))
+        np.copyto(home, given.reshape(home.shape))
+        self.traffic.bytes_up += home.nbytes
+
+    def upload_words(self, buffer: int, words: Array) -> None:
+        """Decode them, once and here; of blocks keep them too."""
+        home = self._home("upload", buffer)
+        if buffer in self.blocks:
+            self.blocks[buffer][...] = words
+        home[...] = decode(words, self._dtype(buffer), home.shape)
+        self.traffic.bytes_up += home.nbytes
+
+    def words(self, buffer: int) -> Array:
+        """Those of blocks as they are kept; f16 is exact both ways."""
+        home = self._home("download", buffer)
+        self.traffic.bytes_down += home.nbytes
+        return self.blocks[buffer].copy() if buffer in self.blocks else encode(home, self._dtype(buffer))
+
+    def download(self, buffer: int) -> Array:
+        """A copy of the buffer."""
+        home = self._home("download", buffer)
+        self.traffic.bytes_down += home.nbytes
+        return home.astype(self._dtype(buffer).numpy)
+
+    def memory_at(self, buffer: int) -> tuple[Array, int]:
+        """The array itself, and its size."""
+        home = self._home("memory", buffer)
+        return home, home.nbytes
+
+    def bytes_in(self, memory: object) -> int | None:
+        """Those of a writable C-contiguous array of 4-byte elements."""
+        good = isinstance(memory, np.ndarray) and memory.itemsize == 4 and memory.flags.carray
+        return memory.nbytes if good else None  # type: ignore[attr-defined]
+
+    def rebind(self, buffer: int, memory: Array) -> None:
+        """All calls are made anew: they hold the arrays."""
+        home = self._home("memory", buffer)
+        self.arrays[buffer] = memory.reshape(-1)[: home.size].view(home.dtype).reshape(home.shape)
+        self.step_of = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in self.plan.dispatches]
+        self.calls = [call for steps in self.step_of for call in steps]
+        self.loss = None if self.plan.loss_buffer is None else self.arrays[self.plan.loss_buffer].reshape(-1)
+        self.configure(self.update)  # an output may be a gradient too
+
+    def configure(self, update: Update) -> None:
+        """Make the update's calls; new state starts at zero."""
+        self._alive("configure")
+        verify_update(self.plan, update)
+        new = [b for b in update.buffers if b.id not in self.arrays]
+        check_memory(sum(b.nbytes for b in new), new, free_bytes() if new else None)
+        for b in update.buffers:
+            if b.id not in self.arrays:
+                self.arrays[b.id] = zeros(b.shape, b.dtype.numpy)
+                self.arrays[b.id].fill(0)  # touches its pages now
+        self.update_steps = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in update.dispatches]
+        self.update_calls = [call for steps in self.update_steps for call in steps]
+        self.early_calls = [call for steps in self.update_steps[: update.early] for call in steps]
+        self._touch_scratch()
+        self.update = update
+        self.moments = [self.arrays[b] for _, *pair in update.moments for b in pair]
+        self.given = None
+
+    def step(self, scalars: Array | None, whole: bool = True) -> None:
+        """Forward, backward and update, now."""
+        self._alive("step")
+        self._set("step", scalars)
+        if self.window is not None:
+            self._timed(whole)
+        else:
+            with np.errstate(all="ignore"):
+                for function, args in self.calls:
+                    function(*args)
+                self._update(whole)
+        self._count(whole)
+
+    def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
+        """Some dispatches, now."""
+        self._alive("run")
+        if scalars is not None:
+            self._set("run", scalars)
+        with np.errstate(all="ignore"):
+            for steps in [*self.step_of, *self.update_steps][start:stop]:
+                for function, args in steps:
+                    function(*args)
+
+    def end_step(self, scalars: Array | None, whole: bool = True, done: int = 0) -> None:
+        """What is left of the update, and the step counts."""
+        self._alive("step")
+        self._set("step", scalars)
+        with np.errstate(all="ignore"):
+            for steps in self.update_steps[done : None if whole else self.update.early]:
+                for function, args in steps:
+                    function(*args)
+            if whole:
+                self._flush()
+        self._count(whole)
+
+    def update_only(self, scalars: Array) -> None:
+        """The update with the gradients of the last step."""
+        self._alive("update")
+        self._set("update", scalars)
+        with np.errstate(all="ignore"):
+            self._update(True)
+        self.traffic.submissions += 1
+        self.traffic.dispatches += len(self.update.dispatches)
+
+    def profile(self, window: tuple[int, int] | None) -> str:
+        """By the clock of this machine."""
+        self._alive("profile")
+        self.window = window
+        return ""
+
+    def timings(self) -> list[tuple[int, float]]:
+        """Of the last step that was timed."""
+        return list(self.times)
+
+    def _set(self, where: str, scalars: Array | None) -> None:
+        if scalars is None:
+            if self.update_steps or self.reads_scalars:
+                raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
+            return
+        if scalars is self.given:  # the session hands over the same array as long as no number changes
+            return
+        self.numbers[: len(SCALARS)] = scalars
+        if self.moments:
+            with np.errstate(all="ignore"):
+                for function, args in self.derive:
+                    function(*args)
+        self.given = scalars
+
+    def _update(self, whole: bool) -> None:
+        for function, args in self.update_calls if whole else self.early_calls:
+            function(*args)
+        if whole:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self.moments:
+            return
+        self.updates += 1
+        if self.updates % FLUSH_EVERY == 0:
+            for moment in self.moments:
+                flush(moment)
+
+    def _timed(self, whole: bool) -> None:
+        """A step that looks at the clock after each dispatch of the window."""
+        assert self.window is not None  # the caller looked
+        updates = self.update_steps if whole else self.update_steps[: self.update.early]
+        start, stop = self.window
+        times, clock = [], time.perf_counter
+        with np.errstate(all="ignore"):
+            for index, steps in enumerate([*self.step_of, *updates]):
+                began = clock()
+                for function, args in steps:
+                    function(*args)
+                if start <= index < stop:
+                    times.append((index, clock() - began))
+        if whole:
+            self._flush()
+        self.times = times
+
+    def _count(self, whole: bool) -> None:
+        self.traffic.steps += 1
+        self.traffic.submissions += 1
+        self.traffic.dispatches += len(self.step_of) + (len(self.update_steps) if whole else self.update.early)
+        if self.loss is not None:
+            self.readable.append((self.traffic.steps, float(self.loss[0])))
+
+    def losses(self, wait: bool) -> list[tuple[int, float]]:
+        """All losses since the last call."""
+        self._alive("losses")
+        found = list(self.readable)
+        self.readable.clear()
+        return found
+
+    def wait(self) -> None:
+        """Nothing is ever in flight."""
+        self._alive("wait")
+
+    def poison(self) -> None:
+        """NaN in every slot of intermediates."""
+        self._alive("poison")
+        pinned = {self.plan.memory.slot_of[b] for b in self.plan.memory.pinned}
+        for slot, data in enumerate(self.slots):
+            if slot not in pinned:
+                data.view(np.float32)[...] = np.nan
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.open = False
+        self.slots, self.arrays, self.calls, self.update_steps, self.step_of = [], {}, [], [], []
+        self.update_calls, self.early_calls = [], []
+
+    def _alive(self, where: str) -> None:
+        if not self.open:
+            raise SessionError(where, "program", "closed", "an open one")
+
+    def _dtype(self, buffer: int) -> DType:
+        return self.plan.buffers[buffer].dtype if buffer < len(self.plan.buffers) else DType.f32  # states are f32
+
+    def _home(self, where: str, buffer: int) -> Array:
+        self._alive(where)
+        if buffer not in self.arrays:
+            raise ArgumentError(where, "buffer", buffer, f"one of the {len(self.arrays)} buffers of this program")
+        return self.arrays[buffer]
+
+
+def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
+    """One array per slot, zeroed; that of a shared buffer, which is pinned and so alone in its slot, is the other's."""
+    taken: dict[int, Array] = {}
+    if shared is not None:
+        assert isinstance(shared.program, CpuProgram)  # of the same device, says `Device.load`
+        there = shared.program
+        taken = {plan.memory.slot_of[b]: there.slots[there.plan.memory.slot_of[o]] for b, o in shared.buffers}
+    decoded = {plan.memory.slot_of[b.id]: math.prod(b.shape) for b in plan.buffers if b.dtype.is_storage}
+    sizes = [max(slot.nbytes // 4, decoded.get(i, 0)) for i, slot in enumerate(plan.memory.slots)]
+    return [taken[i] if i in taken else zeros((size,), np.uint32) for i, size in enumerate(sizes)]
+
+
+def _blocks(plan: ExecutionPlan, shared: Shared | None) -> dict[int, Array]:
+    """The words of every buffer of blocks, beside the values in its slot."""
+    blocks = {b.id: zeros((b.nbytes // 4,), np.uint32) for b in plan.buffers if b.dtype in BLOCK_BYTES}
+    for b, other in shared.buffers if shared is not None else ():
+        if b in blocks:
+            assert shared is not None and isinstance(shared.program, CpuProgram)  # as in `_slots`
+            blocks[b] = shared.program.blocks[other]
+    return blocks
+
+
+def _tensor(slot: Array, buffer: Buffer) -> Array:
+    dtype = np.dtype(np.float32) if buffer.dtype.is_storage else buffer.dtype.numpy
+    return slot[: math.prod(buffer.shape)].view(dtype).reshape(buffer.shape)

@@ -1,0 +1,90 @@
+"""NumPy forms of rotary positions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gdlab.base.types import Array
+from gdlab.devices.cpu.builder import Bench
+from gdlab.plan.dispatch import Custom
+
+_TO_RADIANS = 2 * np.pi / 2.0**48
+_MASK = np.uint64(2**48 - 1)
+
+
+def _turn(bench: Bench, c: Custom, cosine: Array, sine: Array) -> None:
+    """The pairs of x turned by angles given as f32[rows, 1, half]."""
+    rows, heads, half = c["ROWS"], c["HEADS"], c["HALF"]
+    x, out = bench.operand(0, (rows, heads, 2, half)), bench.out((rows, heads, 2, half))
+    low, high, product = x[:, :, 0], x[:, :, 1], bench.temporary((rows, heads, half))
+    bench.steps += [
+        (np.multiply, (low, cosine, out[:, :, 0])),
+        (np.multiply, (high, sine, product)),
+        (np.subtract, (out[:, :, 0], product, out[:, :, 0])),
+        (np.multiply, (high, cosine, out[:, :, 1])),
+        (np.multiply, (low, sine, product)),
+        (np.add, (out[:, :, 1], product, out[:, :, 1])),
+    ]
+
+
+def _angles(positions: Array, rates: Array) -> Array:
+    """f64[rows, 1, half]: a product of integers drops whole turns; what is left, of 48 bits, is below 2π."""
+    turns: Array = (positions[:, None].astype(np.uint64) * rates) & _MASK
+    return (turns * _TO_RADIANS)[:, None, :]
+
+
+def _set(positions: Array, first: Array, rates: Array, sign: float, cosine: Array, sine: Array) -> None:
+    angles = _angles(positions + first.astype(np.uint64), rates)
+    np.copyto(cosine, np.cos(angles))
+    np.copyto(sine, sign * np.sin(angles))
+
+
+def _set_scaled(
+    positions: Array, first: Array, factors: Array, rates: Array, sign: float, cosine: Array, sine: Array
+) -> None:  # fmt: skip
+    angles = np.outer(positions + first.astype(np.uint64), rates / factors.astype(np.float64))[:, None, :]
+    np.copyto(cosine, np.cos(angles))
+    np.copyto(sine, sign * np.sin(angles))
+
+
+def _fixed(bench: Bench, c: Custom) -> None:
+    if "freq_factors" in c.names:
+        return _moving(bench, c)
+    angles = _angles(np.arange(c["ROWS"]) + c["OFFSET"], _rates(c))
+    cosine, sine = np.cos(angles).astype(np.float32), (_sign(c) * np.sin(angles)).astype(np.float32)
+    _turn(bench, c, cosine, sine)
+
+
+def _moving(bench: Bench, c: Custom) -> None:
+    """Positions from operand 1: one for all rows, to count from, or one each."""
+    shape = c["ROWS"], 1, c["HALF"]
+    cosine, sine = bench.temporary(shape), bench.temporary(shape)
+    counted = c.form != "rope_positions"
+    start = np.arange(c["ROWS"], dtype=np.uint64) + c["OFFSET"] if counted else np.zeros(c["ROWS"], np.uint64)
+    shapes = {name: o.shape for name, o in zip(c.names, bench.d.operands, strict=False)}
+    operands = {name: bench.operand(i, shape) for i, (name, shape) in enumerate(shapes.items())}
+    given = operands.get("offset", operands.get("positions", np.zeros(1, np.uint32)))
+    factors = operands.get("freq_factors")
+    if factors is None:
+        bench.steps.append((_set, (start, given, _rates(c), _sign(c), cosine, sine)))
+    else:
+        bench.steps.append((_set_scaled, (start, given, factors, _speeds(c), _sign(c), cosine, sine)))
+    _turn(bench, c, cosine, sine)
+
+
+def _rates(c: Custom) -> Array:
+    tables = dict(c.tables)
+    return (np.array(tables["rates"], np.uint64) << np.uint64(16)) | np.array(tables["rests"], np.uint64)
+
+
+def _speeds(c: Custom) -> Array:
+    """Radians per position in float64, of more than a turn (θ < 1) in float32."""
+    exact, rough = _rates(c) * _TO_RADIANS, np.array(dict(c.tables)["speeds"], np.uint32).view(np.float32)
+    return np.where(np.isclose(exact, rough, rtol=1e-6, atol=0), exact, rough)
+
+
+def _sign(c: Custom) -> float:
+    return -1.0 if c["BACK"] else 1.0
+
+
+FORMS = {"rope_offset": _fixed, "rope_dynamic": _moving, "rope_positions": _moving}

@@ -1,0 +1,1 @@
+"""Run plans on Vulkan, Metal and DX12 adapters."""

@@ -1,0 +1,25 @@
+"""Tell once a second how far compiling and warming up have come: `logging`, "gdlab.devices", level INFO."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+EVERY_SECONDS = 1.0
+
+
+def told(what: str, items: Sequence[T]) -> Iterator[T]:
+    """The items; work on them that takes longer than a second says `{what}: 12 of 40`, and at its end how long."""
+    began = last = time.monotonic()
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if now - last >= EVERY_SECONDS:
+            logging.getLogger("gdlab.devices").info("%s: %d of %d", what, done, len(items))
+            last = now
+        yield item
+    if last > began:
+        seconds = time.monotonic() - began
+        logging.getLogger("gdlab.devices").info("%s: all %d in %.1f s", what, len(items), seconds)

@@ -1,0 +1,402 @@
+"""Run plans on any Vulkan, Metal or DX12 adapter: list the adapters, open one, load plans on it.
+
+The only module that imports wgpu, and only when an adapter is asked for. All of it runs on the owner thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from gdlab.base.errors import CompileError, DeviceUnavailableError, SessionError
+from gdlab.devices.base import Device, DeviceInfo, Shared, owner
+from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
+from gdlab.devices.wgpu.replay import WgpuProgram
+from gdlab.devices.wgpu.staging import Staging
+from gdlab.plan.records import ExecutionPlan
+from gdlab.plan.target import Limits, Target
+
+__all__ = ["Gpu", "WgpuDevice", "WgpuProgram", "adapters", "open"]
+
+# Every C function that we call. Some forty others of the header end the process when called: a test runs each of these.
+RAW = (
+    "BufferGetConstMappedRange",
+    "BufferMapAsync",
+    "BufferUnmap",
+    "CommandBufferRelease",
+    "CommandEncoderBeginComputePass",
+    "CommandEncoderClearBuffer",
+    "CommandEncoderCopyBufferToBuffer",
+    "CommandEncoderFinish",
+    "CommandEncoderRelease",
+    "CommandEncoderResolveQuerySet",
+    "ComputePassEncoderDispatchWorkgroups",
+    "ComputePassEncoderEnd",
+    "ComputePassEncoderRelease",
+    "ComputePassEncoderSetBindGroup",
+    "ComputePassEncoderSetPipeline",
+    "ComputePassEncoderWriteTimestamp",
+    "DeviceCreateCommandEncoder",
+    "DeviceCreateShaderModuleTrusted",
+    "DevicePoll",
+    "QueueGetTimestampPeriod",
+    "QueueSubmitForIndex",
+    "QueueWriteBuffer",
+)
+BINDING = {"r": "read-only-storage", "w": "storage"}
+BACKENDS = ("Vulkan", "Metal", "DX12")  # not GL: slower to open, and its software adapter shows up twice
+FLUSH_BYTES = 4 << 20
+STAMPS, STAMPS_INSIDE = "timestamp-query", "timestamp-query-inside-passes"
+FEATURES = (STAMPS, STAMPS_INSIDE)
+PREFERENCE = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
+
+
+# finding adapters -----------------------------------------------------------------------------------------------------
+def adapters() -> list[DeviceInfo]:
+    """The adapters that answer, best first; empty when there are none, or no wgpu."""
+    with contextlib.suppress(DeviceUnavailableError):
+        return [_info(a, "listed") for a in owner().call(_adapters)]
+    return []
+
+
+def listed() -> None:
+    """List the adapters once, on this thread, and keep nothing: library and drivers are loaded then."""
+    with contextlib.suppress(DeviceUnavailableError):
+        _adapters()
+
+
+def open(reason: str = "asked for") -> WgpuDevice:
+    """The best adapter as a device, one per process; `DeviceUnavailableError` when none answers."""
+    return owner().call(lambda: _open(reason))
+
+
+_opened: dict[int, Gpu] = {}  # by process: after a fork the parent's objects must be neither used nor released
+
+
+def _open(reason: str) -> WgpuDevice:
+    gpu = _opened.get(os.getpid())
+    if gpu is None or gpu.lost:
+        found = _adapters()
+        if not found:
+            wanted = 'a Vulkan driver (Debian: mesa-vulkan-drivers) or device="cpu"'
+            raise DeviceUnavailableError("device", "wgpu", "no adapter", wanted)
+        gpu = _opened[os.getpid()] = Gpu(found[0])
+    return WgpuDevice(gpu, reason)
+
+
+_listing = threading.Lock()  # one instance for all: the first list makes it
+
+
+def _adapters() -> list[Any]:
+    with _listing, _driver_environment():
+        wgpu = _wgpu()
+        found = [a for a in wgpu.gpu.enumerate_adapters_sync() if "GL" not in a.info["backend_type"]]
+    return best_first(found)
+
+
+def best_first(found: Sequence[Any]) -> list[Any]:
+    """Adapters in the order in which they are preferred; equals stay as they came."""
+    return sorted(found, key=lambda adapter: PREFERENCE.index(_adapter_type(adapter)))
+
+
+def _adapter_type(adapter: Any) -> str:
+    given = str(adapter.info["adapter_type"])
+    return given if given in PREFERENCE else "Unknown"
+
+
+def _adapter_class(adapter: Any) -> str:
+    return "software" if _adapter_type(adapter) == "CPU" else "hardware"
+
+
+def _info(adapter: Any, reason: str) -> DeviceInfo:
+    return DeviceInfo("wgpu", str(adapter.info["device"]), _adapter_class(adapter), reason)
+
+
+def _wgpu() -> Any:
+    """The library, told which backends to look at."""
+    wanted = 'wgpu 0.32 (pip install "wgpu==0.32.*") or device="cpu"'
+    try:
+        import wgpu
+        from wgpu.backends.wgpu_native import extras
+    except (ImportError, OSError, RuntimeError) as error:
+        raise DeviceUnavailableError("device", "wgpu", str(error), wanted) from error
+    if not wgpu.__version__.startswith("0.32."):  # we call its private C layer
+        raise DeviceUnavailableError("device", "wgpu", f"wgpu {wgpu.__version__}", wanted)
+    with contextlib.suppress(RuntimeError):  # somebody in this process made the instance before us: theirs will do
+        extras.set_instance_extras(backends=BACKENDS)
+    return wgpu
+
+
+@contextlib.contextmanager
+def _driver_environment() -> Iterator[None]:
+    """Mesa's disk cache of compiled kernels in a folder that exists; a runtime folder, without which it complains."""
+    if sys.platform != "linux":
+        yield
+        return
+    with contextlib.suppress(OSError, RuntimeError):  # no home, or one that cannot be written: no disk cache
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab" / "mesa"
+        os.makedirs(os.environ.setdefault("MESA_SHADER_CACHE_DIR", str(cache)), exist_ok=True)  # Mesa makes no parents
+    if "XDG_RUNTIME_DIR" in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="gdlab-") as folder:
+        os.environ["XDG_RUNTIME_DIR"] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop("XDG_RUNTIME_DIR", None)
+
+
+# an open adapter ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A compiled kernel; `keep` is the owner of the raw handle, `layout` what its bind groups are made against."""
+
+    raw: Any
+    layout: Any
+    keep: Any
+
+
+class Gpu:
+    """An open adapter: the raw C layer, and what all plans share. Keeps the owner of every raw handle alive."""
+
+    def __init__(self, adapter: Any) -> None:
+        import wgpu
+        from wgpu.backends.wgpu_native import ffi, lib
+        from wgpu.backends.wgpu_native._api import error_handler
+
+        self.ffi, self.lib, self.errors = ffi, lib, error_handler
+        self.raw = SimpleNamespace(**{name: getattr(lib, f"wgpu{name}") for name in RAW})
+        self.usage, self.map_usage, self.resolve_usage = _usages(wgpu.BufferUsage)
+        self.refused: type[Exception] = wgpu.GPUError
+        self.adapter, self.device = adapter, _opened_device(adapter)
+        self.no_stamps = "" if STAMPS in self.device.features else f"this adapter has no {STAMPS}"
+        self.stamps_inside = STAMPS_INSIDE in self.device.features
+        self.d, self.q, self.null = self.device._internal, self.device.queue._internal, ffi.NULL
+        self.bounds = _bounds(self.device.limits)
+        self.lost, self.pending = False, 0
+        self.layouts: dict[str, tuple[Any, Any]] = {}
+        self.modules: dict[str, Any] = {}
+        self.pipelines: dict[tuple[str, str], Pipeline] = {}
+        self.address, self.calls = ffi.typeof("uintptr_t"), tuple[int, ...]()
+        self.recipes: dict[Any, tuple[str, str]] = {}  # what the text of a dispatch is written from → key of its kernel
+        self.warm: set[tuple[str, str]] = set()
+        self.staging: weakref.WeakValueDictionary[int, Staging] = weakref.WeakValueDictionary()
+        # One callback for life: a callback of its own would die with a program dropped while a map is under way.
+        kind = "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)"
+        self.callback = self.ffi.callback(kind, self._mapped)
+
+    def _mapped(self, status: int, _message: Any, key: Any, _unused: Any) -> None:
+        staging = self.staging.get(int(self.ffi.cast(self.address, key)))
+        if staging is not None:
+            staging.status = int(status)
+
+    # making things ----------------------------------------------------------------------------------------------------
+    def buffer(self, nbytes: int, *, name: str = "", mapped: bool = False, resolve: bool = False) -> Any:
+        """A zeroed device buffer for `name`, a staging buffer to map for reading, or one that stamps are resolved into;
+        its size is rounded up."""
+        self.alive("device")
+        size = round_up(nbytes)
+        usage = self.map_usage if mapped else self.resolve_usage if resolve else self.usage
+        try:
+            return self.device.create_buffer(size=size, usage=usage)
+        except self.refused as error:
+            what = f"tensor {name}, {size} bytes" if name else f"buffer of {size} bytes"
+            wanted = f"memory for it on {self.adapter.info['device']}"
+            raise SessionError("device", what, _told(error), wanted) from error
+
+    def free_bytes(self) -> int | None:
+        """What there is for buffers, as far as it is known: a software adapter has the memory of the machine."""
+        return free_bytes() if _adapter_type(self.adapter) == "CPU" else None
+
+    def query_set(self, count: int) -> Any:
+        """A set of timestamps."""
+        self.alive("profile")
+        return self.device.create_query_set(type="timestamp", count=count)
+
+    def stamped_pass(self, query_set: Any, first: int) -> Any:
+        """The descriptor of a compute pass that writes the stamps `first` and `first` + 1 at its begin and end."""
+        writes = self.ffi.new(
+            "WGPUPassTimestampWrites *",
+            {"querySet": query_set, "beginningOfPassWriteIndex": first, "endOfPassWriteIndex": first + 1},
+        )
+        described = self.ffi.new("WGPUComputePassDescriptor *", {"timestampWrites": writes})
+        self.described = described, writes  # the descriptor holds a bare pointer
+        return described
+
+    def stamp_seconds(self) -> float:
+        """Seconds per tick of a timestamp."""
+        return float(self.raw.QueueGetTimestampPeriod(self.q)) * 1e-9
+
+    def layout(self, access: str) -> tuple[Any, Any]:
+        """(bind group layout, pipeline layout) of an access signature: "rrw" is two bindings read, one written."""
+        if access not in self.layouts:
+            entries = [{"binding": i, "visibility": 4, "buffer": {"type": BINDING[a]}} for i, a in enumerate(access)]
+            group = self.device.create_bind_group_layout(entries=entries)
+            self.layouts[access] = group, self.device.create_pipeline_layout(bind_group_layouts=[group])
+        return self.layouts[access]
+
+    def pipeline(self, where: str, wgsl: str, access: str, trusted: bool = False) -> tuple[tuple[str, str], Pipeline]:
+        """(its key, the compiled kernel); the same text is compiled once per access signature. `trusted`: without
+        checks of indices and loops, for kernels that leave no binding whatever the data."""
+        key = hashlib.sha256(wgsl.encode()).hexdigest() + "!" * trusted, access
+        if key not in self.pipelines:
+            self.pipelines[key] = self._compile(where, wgsl, key)
+        return key, self.pipelines[key]
+
+    def _compile(self, where: str, wgsl: str, key: tuple[str, str]) -> Pipeline:
+        text, access = key
+        group, layout = self.layout(access)
+        try:
+            if text not in self.modules:
+                make = self._unchecked_module if text.endswith("!") else self.device.create_shader_module
+                self.modules[text] = make(label=where, code=wgsl)
+            compute = {"module": self.modules[text], "entry_point": "main"}
+            made = self.device.create_compute_pipeline(label=where, layout=layout, compute=compute)
+        except self.refused as error:
+            raise CompileError(where, "WGSL", _told(error), "a kernel that this adapter takes") from error
+        return Pipeline(made._internal, group, made)
+
+    def _unchecked_module(self, label: str, code: str) -> Any:
+        """A module compiled as it stands: a tenth to a half faster (H200), and undefined where an index is wrong."""
+        from wgpu.backends.wgpu_native._api import GPUShaderModule
+
+        texts = [self.ffi.new("char[]", text.encode()) for text in (code, label)]
+        views = [{"data": text, "length": len(text) - 1} for text in texts]
+        source = self.ffi.new("WGPUShaderSourceWGSL *", {"code": views[0]})
+        source.chain.sType = self.lib.WGPUSType_ShaderSourceWGSL
+        chain = self.ffi.cast("WGPUChainedStruct *", source)
+        descriptor = self.ffi.new("WGPUShaderModuleDescriptor *", {"nextInChain": chain, "label": views[1]})
+        self.errors.capture("module")
+        try:
+            raw = self.raw.DeviceCreateShaderModuleTrusted(self.d, descriptor, 0)
+        finally:
+            error = self.errors.release("module")
+        if error:
+            raise self.refused(error[1])
+        return GPUShaderModule(label, raw, self.device)
+
+    def group(self, where: str, pipeline: Pipeline, bound: Sequence[tuple[Any, int]]) -> Any:
+        """A bind group of (buffer, bytes), in binding order."""
+        resources = [{"buffer": buffer, "offset": 0, "size": size} for buffer, size in bound]
+        entries = [{"binding": i, "resource": resource} for i, resource in enumerate(resources)]
+        try:
+            return self.device.create_bind_group(layout=pipeline.layout, entries=entries)
+        except self.refused as error:
+            raise CompileError(where, "bindings", _told(error), "bindings that this adapter takes") from error
+
+    # talking to the queue ---------------------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def checked(self, where: str) -> Iterator[None]:
+        """Raise what raw calls complain about: they return nothing, and an invalid submission ends the process."""
+        self.alive(where)
+        self.errors.capture("gdlab")
+        try:
+            yield
+        finally:
+            error = self.errors.release("gdlab")
+        if error:
+            text = _told(error[1])
+            self.lost = "is lost" in text
+            raise SessionError(where, "recording", text, "a valid one (nothing was submitted)")
+
+    def alive(self, where: str) -> None:
+        """Refuse every call after the loss of the device: most would end the process."""
+        if self.lost:
+            raise SessionError(where, "device", "one that was lost", "a session on a new device")
+
+    def record(self, where: str, encode: Callable[[Any], None]) -> Any:
+        """A finished command buffer of what `encode` puts into an encoder; an invalid recording raises."""
+        raw, commands = self.raw, self.null
+        try:
+            with self.checked(where):
+                encoder = raw.DeviceCreateCommandEncoder(self.d, self.null)
+                encode(encoder)
+                commands = raw.CommandEncoderFinish(encoder, self.null)
+                raw.CommandEncoderRelease(encoder)
+        except SessionError:
+            if commands != self.null:
+                raw.CommandBufferRelease(commands)
+            raise
+        return commands
+
+    def submit(self, commands: Any) -> int:
+        """Submit one finished command buffer, once, and release it."""
+        self.pending = 0
+        submission = self.raw.QueueSubmitForIndex(self.q, 1, self.ffi.new("WGPUCommandBuffer[1]", [commands]))
+        self.raw.CommandBufferRelease(commands)
+        return int(submission)
+
+    def poll(self, submission: int | None = None) -> None:
+        """Fire callbacks and free what is finished; with a submission, sleep until it has run."""
+        index = self.null if submission is None else self.ffi.new("WGPUSubmissionIndex *", submission)
+        self.raw.DevicePoll(self.d, submission is not None, index)
+
+    def write(self, where: str, buffer: Any, data: Any) -> None:
+        """Write bytes, in queue order: after every earlier submission, before everything in the next one."""
+        source = self.ffi.from_buffer(data)
+        for start in range(0, len(source), FLUSH_BYTES):
+            nbytes = min(FLUSH_BYTES, len(source) - start)
+            with self.checked(where):
+                self.raw.QueueWriteBuffer(self.q, buffer._internal, start, source + start, nbytes)
+            self.pending += nbytes
+            if self.pending >= FLUSH_BYTES:  # unsubmitted writes pile up staging memory
+                self.submit(self.record(where, lambda encoder: None))
+                self.poll()
+
+
+def _opened_device(adapter: Any) -> Any:
+    """A device with the adapter's own limits and, of its features, timestamps."""
+    try:
+        with _driver_environment():
+            return adapter.request_device_sync(required_features=[f for f in FEATURES if f in adapter.features])
+    except RuntimeError as error:
+        given = f"{adapter.info['device']}, which does not open ({_told(error)})"
+        raise DeviceUnavailableError("device", "wgpu", given, 'a working driver or device="cpu"') from error
+
+
+def _told(error: object) -> str:
+    """What wgpu complains about, without the lines that only frame it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return "; ".join(line for line in lines if line and line not in ("Validation Error", "Caused by:"))
+
+
+def _usages(flag: Any) -> tuple[int, int, int]:
+    data, read = flag.STORAGE | flag.COPY_SRC | flag.COPY_DST, flag.MAP_READ | flag.COPY_DST
+    return data, read, flag.QUERY_RESOLVE | flag.COPY_SRC
+
+
+def _bounds(given: Any) -> Bounds:
+    limits = Limits(
+        workgroups_per_axis=given["max-compute-workgroups-per-dimension"],
+        binding_bytes=given["max-storage-buffer-binding-size"] // ALIGN * ALIGN,
+        storage_buffers=given["max-storage-buffers-per-shader-stage"],
+        alignment=max(ALIGN, given["min-storage-buffer-offset-alignment"]),
+        workgroup_bytes=given["max-compute-workgroup-storage-size"],
+        invocations=given["max-compute-invocations-per-workgroup"],
+    )
+    return Bounds(limits, given["max-buffer-size"] // ALIGN * ALIGN)
+
+
+class WgpuDevice(Device):
+    """An adapter behind wgpu; several of them may share one open `Gpu`."""
+
+    def __init__(self, gpu: Gpu, reason: str) -> None:
+        self.gpu = gpu
+        self.info = _info(gpu.adapter, reason)
+        software = self.info.adapter_class == "software"
+        self.target = Target("wgpu", "software" if software else "hardware", gpu.bounds.limits)
+
+    def load(self, plan: ExecutionPlan, shared: Shared | None = None, *, checked: bool = True) -> WgpuProgram:
+        """Validate the plan, allocate, compile, warm up; `checked=False` (for tests) leaves the validation to wgpu."""
+        return owner().call(lambda: WgpuProgram(self.gpu, plan, checked, shared))

@@ -1,0 +1,204 @@
+"""What all magics share: the notebook's names, errors in one red line, and the display of a study."""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, magics_class
+
+from gdlab.base.errors import GdlabError, OptimizeError
+from gdlab.base.statistics import told
+from gdlab.jupyter.cell import render_error
+from gdlab.jupyter.display import show_document, show_refused, show_study
+from gdlab.jupyter.opening import opening
+from gdlab.jupyter.options import checked_rules
+from gdlab.jupyter.widget import close_panel, wake
+from gdlab.session.run.conditions import parse_test
+from gdlab.study.study import Study
+from gdlab.view.document.document import Document
+from gdlab.view.files import suffix_of
+from gdlab.view.things import KINDS
+
+
+@magics_class
+class Words(Magics):
+    """The base of the magics: no magic of its own."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell=shell)
+        self.names: dict[str, Any] = shell.user_ns
+        self._file = ""
+
+    # names
+    def named(self, name: str) -> Study:
+        """The study of this name; one red line for anything else."""
+        if name not in self.names:
+            raise UsageError(self.no_such(name))
+        thing = self.names[name]
+        if isinstance(thing, Study):
+            return thing
+        raise UsageError(f"graph {name}: given {type(thing).__name__}, wanted {KINDS}")
+
+    def no_such(self, name: str) -> str:
+        """That there is no such variable, and which there are."""
+        studies = [n for n, v in self.names.items() if isinstance(v, Study) and not n.startswith("_")]
+        near = difflib.get_close_matches(name, studies, len(studies), 0)  # the most alike first
+        wanted = f"one of {', '.join(near)}" if near else "a %%graph cell first: there are no graphs yet"
+        return f"graph {name}: given no such variable, wanted {wanted}"
+
+    def check_name(self, magic: str, name: str) -> None:
+        """One red line unless a variable may be called so."""
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise UsageError(f"{magic}: name: given {name}, wanted a Python name")
+
+    def bind(self, name: str, thing: Any) -> None:
+        """Bind a variable of the notebook; a study that it held before is closed."""
+        old = self.names.get(name)
+        self.names[name] = thing
+        if isinstance(old, Study) and old is not thing:
+            old.close()
+            close_panel(old, thing.key if isinstance(thing, Study) else "")
+
+    def feed(self, text: str | None) -> Any:
+        """The feed that the option names: a variable of the notebook, or `random[:SEED]`."""
+        if text is None or text.partition(":")[0] == "random":
+            return text
+        if text not in self.names:
+            raise UsageError(f"--feed: given {text}, wanted a variable of the notebook or random[:SEED]")
+        return self.names[text]
+
+    def rules(self, args: Namespace) -> dict[str, Any]:
+        """The options of `optimize` that a line gives."""
+        if args.no and args.only:
+            raise UsageError("--only: given --no as well, wanted one of them")
+        found: dict[str, Any] = {
+            "disable": checked_rules("--no", args.no),
+            "only": checked_rules("--only", args.only),
+            "enable": checked_rules("--enable", args.enable),
+        }
+        return found if args.allow is None else found | {"allow": args.allow}
+
+    # showing
+    def prepare(self, study: Study, args: Namespace, steps: int | None) -> None:
+        """Everything that the line asks of the session before its first step; nothing is changed by a refusal."""
+        if args.save:
+            self.call(lambda: suffix_of(args.save))
+        if args.sgd is not None and args.adam is not None:
+            raise UsageError("--adam: given --sgd as well, wanted one update rule")
+        feed = self.feed(args.feed)
+        settings = {"sgd": args.sgd, "adam": args.adam, "init": args.init, "until": args.until}
+        if steps is not None:
+            self.call(lambda: study.runner.check_start(steps))
+        if args.until is not None:
+            self.call(lambda: parse_test(args.until, study.session))
+        if steps:
+            self.call(lambda: study.check_ready(feed=feed is not None, init=args.init is not None))
+        self.call(lambda: study.prepare(feed=feed, **settings))
+
+    def display(
+        self,
+        study: Study,
+        show: list[str],
+        args: Namespace,
+        steps: int | None = None,
+        view: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Show the study, make `steps` steps if given, and save what came of it."""
+        again: Callable[[], None] | None = None
+        if not args.quiet:
+            state = {**self.look(study, args), **(view or {})}
+            again = self.call(lambda: show_study(study, show, static=args.static, height=args.height, view=state))
+        if steps is not None:
+            wake()
+            try:
+                self.call(lambda: study.runner.run(steps))
+            except KeyboardInterrupt:
+                print(outcome(study))
+                raise
+            finally:
+                wake()
+                if again is not None and steps:
+                    self.call(again)
+            print(outcome(study))
+        if args.save:
+            self.call(lambda: study.save(args.save))
+
+    def display_document(
+        self, document: Document, show: list[str], args: Namespace, view: Mapping[str, Any] | None = None
+    ) -> None:
+        """Show a document that has no live study, and save it where the line says so."""
+        if not args.quiet:
+            state = {**self.look(document, args), **(view or {})}
+            self.call(lambda: show_document(document, show, height=args.height, view=state))
+        if args.save:
+            self.call(lambda: document.save(args.save))
+
+    def look(self, thing: Study | Document, args: Namespace) -> dict[str, Any]:
+        """The view state that --overlay, --engine, --depth and --around ask for. A study makes its document for it."""
+        given = {name: getattr(args, name, None) for name in ("overlay", "engine", "depth", "around")}
+        if not any(value is not None for value in given.values()):
+            return {}
+        state: dict[str, Any] = self.call(lambda: opening(thing.doc if isinstance(thing, Study) else thing, **given))
+        return state
+
+    # errors
+    def call(self, work: Callable[[], Any]) -> Any:
+        """Run `work`; an error of gdlab becomes one red line, one of a feed shows the person's own frames."""
+        try:
+            return work()
+        except GdlabError as error:
+            raise UsageError(str(error)) from error
+        except (Exception, KeyboardInterrupt) as error:
+            lines = self._own_frames(error)
+            error._render_traceback_ = lambda: lines  # type: ignore[union-attr]
+            raise
+
+    def _own_frames(self, error: BaseException) -> list[str]:
+        """The traceback from where gdlab called the person's code; of an interrupt, or without such code, one line."""
+        own = trace = error.__traceback__
+        while trace is not None:
+            inside = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "gdlab"
+            own, trace = (trace.tb_next if inside else own), trace.tb_next
+        if own is None or isinstance(error, KeyboardInterrupt):
+            return [f"{type(error).__name__}: {error}".rstrip(": ")]
+        shell: Any = self.shell
+        shown: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, own)
+        return shown
+
+    def guard(self, work: Callable[[], Study]) -> Study:
+        """Run a cell's program; any error shows one line and the caret, and leaves NAME as it was."""
+        try:
+            return work()
+        except OptimizeError as error:
+            raise UsageError(str(error)) from error
+        except SyntaxError as error:  # IPython shows these in its own way, with frames
+            raise UsageError("\n".join(render_error(error, self._file))) from error
+        except (Exception, KeyboardInterrupt) as error:
+            show_refused(error)
+            lines = render_error(error, self._file)
+            error._render_traceback_ = lambda: lines  # type: ignore[union-attr]  # IPython shows these lines instead of frames
+            raise
+
+
+def outcome(study: Study) -> str:
+    """How far a run came, in one line."""
+    runner, session = study.runner, study.session
+    loss = "" if runner.last_loss is None else f", loss {runner.last_loss:.4g}"
+    more = f" ({runner.reason})" if runner.reason else ""
+    where = f"{study.name}: step {session.step_count} of {runner.wanted}"
+    line = f"{where}{loss}; {runner.state}{more}; {session.optimizer}"
+    return line if runner.culprit is None else f"{line}\n{runner.culprit}"
+
+
+def here(study: Study) -> str:
+    """What the current dispatch wrote, and what is watched."""
+    runner, lines = study.runner, list[str]()
+    if runner.dispatch >= 0:
+        dispatch, data = runner.output()
+        lines.append(f"dispatch {runner.dispatch}, {dispatch.label}, wrote {dispatch.output_type}: {told(data)}")
+    return "\n".join([*lines, *([study.watching()] if runner.lookout.watches else [])])

@@ -1,0 +1,352 @@
+"""ONNX ops that work element by element or along axes: what a graph has for them, and their value on constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from gdlab import ops
+from gdlab.base.types import Array, Shape
+from gdlab.graph import Value
+from gdlab.load.onnx.layout import reshaped
+from gdlab.load.onnx.tensor import Call, Kind, Table, Tensor, Translate, axis_of, check_size, fitted, known
+from gdlab.load.shared import Malformed, Unsupported, common
+from gdlab.ops import operators
+
+Number = Value | float
+Make = Callable[[Any, Any], Value]
+One = Callable[[Call], Tensor]
+
+
+def _common(*tensors: Tensor) -> Shape:
+    return common(*(t.shape for t in tensors))
+
+
+def _folded(fold: Callable[..., Any], tensors: tuple[Tensor, ...], kind: Kind) -> Tensor:
+    with np.errstate(all="ignore"):
+        return known(fold(*(t.array for t in tensors)), kind)
+
+
+# two operands ---------------------------------------------------------------------------------------------------------
+def _binary(make: Make, fold: Callable[..., Any], mask: bool = False) -> One:
+    """`make` takes values and plain numbers, of these at most one."""
+
+    def translate(call: Call) -> Tensor:
+        a, b = call.tensor(0), _aligned(call)
+        shape, kind = _common(a, b), "bool" if mask else a.kind
+        if a.known and b.known:
+            return _folded(fold, (a, b), kind)
+        return fitted(make(call.home.operand(a), call.home.operand(b)), shape, kind)
+
+    return translate
+
+
+def _aligned(call: Call) -> Tensor:
+    """Operand 1; before opset 7 its first axis may lie at a given `axis` of operand 0."""
+    b, behind = call.tensor(1), len(call.tensor(0).shape) - len(call.tensor(1).shape) - call.integer("axis")
+    if call.opset >= 7 or "axis" not in call.node.attrs or behind <= 0:
+        return b
+    return reshaped(call.home, b, (*b.shape, *(1,) * behind))
+
+
+def _trunc(x: Value) -> Value:
+    """Toward 0, for integers below 2³²."""
+    return ops.sign(x) * ops.to_f32(ops.to_u32(ops.abs(x)))
+
+
+def _div(call: Call) -> Tensor:
+    a, b = call.tensor(0), call.tensor(1)
+    if a.kind == "float":
+        return _quotient(call)
+    if a.known and b.known:
+        if not np.all(b.array):
+            raise Malformed("divisor", 0, "an integer other than 0")
+        return _folded(lambda x, y: np.trunc(x / y), (a, b), "int")
+    x, y = call.number(0), call.number(1)
+    size = ops.div(ops.abs(x) + 0.5, ops.abs(y))  # half of one more than needed: a device may round a whole down
+    return fitted(ops.sign(x) * ops.sign(y) * _trunc(size), _common(a, b), "int")
+
+
+def _divided(a: Number, b: Number) -> Value:
+    if b == 0 and not isinstance(b, Value):
+        return ops.div(a, 0.0)
+    return operators.div(a, b)
+
+
+_quotient = _binary(_divided, np.divide)
+
+
+def _mod(call: Call) -> Tensor:
+    a, b = call.tensor(0), call.tensor(1)
+    if not (a.known and b.known):
+        raise Unsupported("operands computed in the graph")
+    return _folded(np.fmod if call.integer("fmod") else np.mod, (a, b), a.kind)
+
+
+def _pow(call: Call) -> Tensor:
+    if call.tensor(0).kind != "float" and not (call.tensor(0).known and call.tensor(1).known):
+        raise Unsupported("a power of integers that are computed in the graph")
+    return _power(call)
+
+
+_power = _binary(operators.power, lambda x, y: np.power(x.astype(np.float64), y))
+
+
+def _compared(make: Callable[..., Value], fold: Callable[..., Any]) -> Translate:
+    return _binary(make, fold, mask=True)
+
+
+def _many(make: Make, fold: Callable[..., Any], mean: bool = False) -> Translate:
+    """Any number of operands, one after the other."""
+
+    def translate(call: Call) -> Tensor:
+        tensors = tuple(call.tensor(i) for i in range(max(1, len(call.inputs))))
+        if all(t.known for t in tensors):
+            total = _folded(lambda *arrays: reduce(fold, arrays), tensors, tensors[0].kind)
+            return known(total.array / len(tensors)) if mean and total.array is not None else total
+        operands = [call.home.number(t) for t in tensors]
+        out = reduce(make, operands)
+        return fitted(out / len(tensors) if mean else out, _common(*tensors), tensors[0].kind)
+
+    return translate
+
+
+def _where(call: Call) -> Tensor:
+    c, a, b = (call.tensor(i) for i in range(3))
+    if c.known and a.known and b.known:
+        return _folded(np.where, (c, a, b), a.kind)
+    mask, x, y = call.number(0), call.home.operand(a), call.home.operand(b)
+    return fitted(ops.where(mask, x, y), _common(c, a, b), a.kind)
+
+
+def _clip(call: Call) -> Tensor:
+    x, lo, hi = call.tensor(0), _bound(call, 1, "min"), _bound(call, 2, "max")
+    if x.known and all(b is None or b.known for b in (lo, hi)):
+        low, high = (b if b is None else b.array for b in (lo, hi))
+        return x if low is None and high is None else _folded(lambda a: np.clip(a, low, high), (x,), x.kind)
+    numbers = [(-math.inf, math.inf)[i] if b is None else _single(b) for i, b in enumerate((lo, hi))]
+    value = call.number(0)
+    if None not in numbers and numbers[0] <= numbers[1]:  # type: ignore[operator]
+        return fitted(ops.clamp(value, numbers[0], numbers[1]), x.shape, x.kind)
+    if lo is not None:
+        value = ops.maximum(value, call.home.operand(lo))
+    if hi is not None:
+        value = ops.minimum(value, call.home.operand(hi))
+    return fitted(value, x.shape, x.kind)
+
+
+def _bound(call: Call, i: int, name: str) -> Tensor | None:
+    """A bound of Clip: an input since opset 11, an attribute before."""
+    given = call.node.attrs.get(name)
+    return call.optional(i) if given is None else known(np.float32(call.real(name)))
+
+
+def _single(t: Tensor) -> float | None:
+    number = float(t.array.reshape(-1)[0]) if t.array is not None and t.size == 1 else None
+    return None if number is None or math.isnan(number) else number
+
+
+# one operand ----------------------------------------------------------------------------------------------------------
+def _unary(make: Callable[[Value], Value], fold: Callable[..., Any] | None = None) -> Translate:
+    def translate(call: Call) -> Tensor:
+        x = call.tensor(0)
+        if fold is not None and x.known:
+            return _folded(fold, (x,), x.kind)
+        return fitted(make(call.number(0)), x.shape, x.kind)
+
+    return translate
+
+
+def _shaped(make: Callable[[Call, Value], Value]) -> Translate:
+    """With attributes."""
+    return lambda call: fitted(make(call, call.number(0)), call.tensor(0).shape)
+
+
+def _gelu(call: Call, x: Value) -> Value:
+    forms = {"none": ops.gelu_erf, "tanh": ops.gelu}
+    kind = call.text("approximate", "none")
+    if kind not in forms:
+        raise Malformed("approximate", repr(kind), "'none' or 'tanh'")
+    return forms[kind](x)
+
+
+def _swish(call: Call, x: Value) -> Value:
+    alpha = call.real("alpha", 1.0)
+    return ops.silu(x) if alpha == 1 else x * ops.sigmoid(x * alpha)
+
+
+def _leaky(call: Call, x: Value) -> Value:
+    return ops.where(ops.less(x, 0.0), x * call.real("alpha", 0.01), x)
+
+
+def _elu(call: Call, x: Value) -> Value:
+    alpha = call.real("alpha", 1.0)
+    return ops.elu(x) if alpha == 1 else ops.where(ops.greater(x, 0.0), x, (ops.exp(x) - 1.0) * alpha)
+
+
+def _hard_sigmoid(x: Value, alpha: float, beta: float) -> Value:
+    return ops.clamp(x * alpha + beta, 0.0, 1.0)
+
+
+def _prelu(call: Call) -> Tensor:
+    """A slope that broadcasts; before opset 7 one per channel."""
+    x, slope = call.tensor(0), call.tensor(1)
+    if call.opset < 7 and slope.size > 1 and len(x.shape) > 2:
+        slope = reshaped(call.home, slope, (slope.size, *(1,) * (len(x.shape) - 2)))
+    value, factor = call.number(0), call.home.operand(slope)
+    return fitted(ops.where(ops.less(value, 0.0), operators.mul(value, factor), value), common(x.shape, slope.shape))
+
+
+def _cast(call: Call) -> Tensor:
+    to = call.integer("to")
+    if to not in CASTS:
+        raise Unsupported(f"a cast to type {to}")
+    return cast(call, CASTS[to])
+
+
+def cast(call: Call, kind: Kind) -> Tensor:
+    """Operand 0 as another kind of number; widths are not told apart."""
+    x = call.tensor(0)
+    if x.known:
+        assert x.array is not None  # known
+        with np.errstate(all="ignore"):
+            return known(np.trunc(x.array) if kind == "int" and x.kind == "float" else x.array, kind)
+    if kind == x.kind or (kind == "float" and x.kind == "bool"):
+        return Tensor(x.shape, kind, x.value, x.array, x.parameter if kind == x.kind else "")
+    number = call.number(0)
+    if kind == "bool":
+        return fitted(ops.not_equal(number, 0.0), x.shape, kind)
+    return fitted(_trunc(number) if x.kind == "float" else number, x.shape, kind)
+
+
+# TensorProto.DataType: every width of floats, ints, and bool
+CASTS: dict[int, Kind] = {
+    **dict.fromkeys((1, 10, 11, 16), "float"), **dict.fromkeys((2, 3, 4, 5, 6, 7, 12, 13), "int"), 9: "bool",
+}  # fmt: skip
+
+
+# along axes -----------------------------------------------------------------------------------------------------------
+def axes_of(call: Call, rank: int) -> tuple[int, ...] | None:
+    """The axes of a reduction: an input or an attribute, by opset; None: nothing is reduced."""
+    given = call.static_ints(1) if len(call.inputs) > 1 else call.integers("axes")
+    if not given:
+        return None if call.integer("noop_with_empty_axes") else tuple(range(rank))
+    axes = tuple(axis_of(axis, rank) for axis in given)
+    if len(set(axes)) != len(axes):
+        raise Malformed("axes", list(given), "each axis once")
+    return axes
+
+
+Reduce = Callable[..., Value]
+
+
+def _reduced(make: Reduce, fold: Callable[..., Any] | None = None) -> One:
+    """`make(x, axes, keepdims=True)`."""
+
+    def translate(call: Call) -> Tensor:
+        x = call.tensor(0)
+        axes, keep = axes_of(call, len(x.shape)), bool(call.integer("keepdims", 1))
+        if x.known and fold is not None:
+            return known(x.array if axes is None else fold(x.array, axis=axes, keepdims=keep), x.kind)
+        value = call.number(0)
+        if axes is None:
+            return fitted(value, x.shape, x.kind)
+        left = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes)
+        return fitted(make(value, axes, True) if axes else value, left, x.kind)
+
+    return translate
+
+
+def _norm1(x: Value, axes: Shape, keepdims: bool) -> Value:
+    return ops.sum(ops.abs(x), axes, keepdims)
+
+
+def _squares(x: Value, axes: Shape, keepdims: bool) -> Value:
+    return ops.sum(ops.square(x), axes, keepdims)
+
+
+def _log_sum_exp(x: Value, axes: Shape, keepdims: bool) -> Value:
+    top = ops.max(x, axes, True)
+    return top + ops.log(ops.sum(ops.exp(x - top), axes, True))
+
+
+def _product(call: Call) -> Tensor:
+    if not call.tensor(0).known:
+        raise Unsupported("a product of values that are computed in the graph")
+    return _known_product(call)
+
+
+_known_product = _reduced(ops.sum, np.prod)
+
+
+def _arg(sign: float) -> Translate:
+    def translate(call: Call) -> Tensor:
+        x, value = call.tensor(0), call.number(0)
+        axis, n = axis_of(call.integer("axis"), len(x.shape)), x.shape[axis_of(call.integer("axis"), len(x.shape))]
+        value = value if sign > 0 else -value
+        left = tuple(1 if i == axis else m for i, m in enumerate(x.shape) if i != axis or call.integer("keepdims", 1))
+        if not call.integer("select_last_index"):
+            return fitted(ops.argmax(value, axis), left, "int")
+        check_size((n,))
+        backward = ops.gather(value, ops.constant_u32(np.arange(n)[::-1].copy()), axis)
+        return fitted((n - 1) - ops.to_f32(ops.argmax(backward, axis)), left, "int")
+
+    return translate
+
+
+def _softmax(make: Callable[[Value], Value]) -> Translate:
+    """Along one axis; before opset 13 over all axes from `axis` on, as one."""
+
+    def translate(call: Call) -> Tensor:
+        x, value = call.tensor(0), call.number(0)
+        rank = len(x.shape)
+        if call.opset < 13:
+            axis = call.integer("axis", 1)
+            outer = math.prod(x.shape[: axis_of(axis, rank) if axis != rank else rank])
+            flat = value if rank == 2 and outer == x.shape[0] else value.reshape((outer, -1))
+            return fitted(make(flat), x.shape)
+        axis = axis_of(call.integer("axis", -1), rank) if rank else 0
+        if axis >= rank - 1:
+            return fitted(make(value), x.shape)
+        order = (*(i for i in range(rank) if i != axis), axis)
+        back = tuple(order.index(i) for i in range(rank))
+        return fitted(ops.permute(make(ops.permute(value, order)), back), x.shape)
+
+    return translate
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))
+
+
+MATH: Table = {
+    "Add": _binary(operators.add, np.add), "Sub": _binary(operators.sub, np.subtract),
+    "Mul": _binary(operators.mul, np.multiply), "Div": _div, "Mod": _mod, "Pow": _pow,
+    "Equal": _compared(ops.equal, np.equal), "Greater": _compared(ops.greater, np.greater),
+    "GreaterOrEqual": _compared(ops.greater_equal, np.greater_equal), "Less": _compared(ops.less, np.less),
+    "LessOrEqual": _compared(ops.less_equal, np.less_equal),
+    "And": _binary(ops.minimum, np.logical_and, mask=True), "Or": _binary(ops.maximum, np.logical_or, mask=True),
+    "Xor": _binary(ops.not_equal, np.logical_xor, mask=True), "Not": _unary(lambda x: 1.0 - x, np.logical_not),
+    "Min": _many(ops.minimum, np.minimum), "Max": _many(ops.maximum, np.maximum), "Sum": _many(ops.add, np.add),
+    "Mean": _many(ops.add, np.add, mean=True), "Where": _where, "Clip": _clip, "Cast": _cast,
+    "CastLike": lambda call: cast(call, call.tensor(1).kind),
+    "PRelu": _prelu,
+    "Neg": _unary(ops.neg, np.negative), "Abs": _unary(ops.abs, np.abs), "Sign": _unary(ops.sign, np.sign),
+    "Exp": _unary(ops.exp, np.exp), "Log": _unary(ops.log, np.log), "Sqrt": _unary(ops.sqrt, np.sqrt),
+    "Reciprocal": _unary(ops.recip, np.reciprocal), "Erf": _unary(ops.erf, _erf), "Sin": _unary(ops.sin, np.sin),
+    "Cos": _unary(ops.cos, np.cos), "Relu": _unary(ops.relu), "Sigmoid": _unary(ops.sigmoid),
+    "Tanh": _unary(ops.tanh, np.tanh), "Softplus": _unary(ops.softplus), "Gelu": _shaped(_gelu),
+    "Silu": _unary(ops.silu), "Swish": _shaped(_swish), "LeakyRelu": _shaped(_leaky), "Elu": _shaped(_elu),
+    "HardSigmoid": _shaped(lambda c, x: _hard_sigmoid(x, c.real("alpha", 0.2), c.real("beta", 0.5))),
+    "HardSwish": _unary(lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5)),
+    "Softsign": _unary(lambda x: x / (ops.abs(x) + 1.0)),
+    "ReduceMean": _reduced(ops.mean), "ReduceSum": _reduced(ops.sum, np.sum), "ReduceMax": _reduced(ops.max, np.max),
+    "ReduceMin": _reduced(ops.min, np.min), "ReduceL1": _reduced(_norm1), "ReduceSumSquare": _reduced(_squares),
+    "ReduceL2": _reduced(lambda x, axes, keep: ops.sqrt(_squares(x, axes, keep))), "ReduceProd": _product,
+    "ReduceLogSumExp": _reduced(_log_sum_exp), "ArgMax": _arg(1.0), "ArgMin": _arg(-1.0),
+    "Softmax": _softmax(ops.softmax), "LogSoftmax": _softmax(ops.log_softmax),
+}  # fmt: skip

@@ -1,0 +1,222 @@
+"""Open an ONNX model as a graph of gdlab, with the values of its parameters.
+
+    model = gd.load_onnx("model.onnx", dims={"batch": 1})
+    session = gd.build_inference_session(model.graph)
+    for name, values in model.weights.items():
+        session.set_parameter(name, values)
+
+Every broadcast is a node, shapes are computed here, and what a model says about its own shapes is folded away. Floats
+of any width are f32; masks are f32 of 0 and 1. It needs `pip install gdlab[onnx]`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gdlab import ops
+from gdlab.base.errors import GdlabError, LoadError, UnknownNameError, unknown_name
+from gdlab.base.types import Array
+from gdlab.graph import Graph
+from gdlab.load.onnx.layers import LAYERS
+from gdlab.load.onnx.layout import LAYOUT
+from gdlab.load.onnx.math import MATH
+from gdlab.load.onnx.proto import WHERE, InputRecord, ModelRecord, read
+from gdlab.load.onnx.tensor import Call, Home, NodeRecord, Tensor, Translate
+from gdlab.load.shared import Malformed, Unsupported
+
+TABLE: dict[str, Translate] = {**MATH, **LAYOUT, **LAYERS}
+ANYWHERE = ("Gelu", "Silu", "SimplifiedLayerNormalization")  # in every domain they mean the same
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxModel:
+    """The graph, and the values of its parameters (float32) by name: `session.set_parameter(name, weights[name])`."""
+
+    graph: Graph
+    weights: Mapping[str, Array]
+
+    def __repr__(self) -> str:
+        return f"<OnnxModel: {len(self.graph)} nodes, {len(self.weights)} parameters>"
+
+
+def load_onnx(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> OnnxModel:
+    """The model in a file, or in bytes. Shapes are static: `dims` gives a number to extents that the model names,
+    `shapes` a whole shape to an input.
+
+    Float tensors of rank ≥ 1 become parameters under their names, other tensors constants, integer inputs u32 (so that
+    no negative number can be given). All that is not understood is listed in one `LoadError`, which is also what
+    anything damaged raises.
+    """
+    try:
+        data, folder = _bytes_of(source)
+        model = read(data, folder)
+        shaped = _shapes(model.inputs, dict(dims or {}), dict(shapes or {}))
+        return _built(model, shaped)
+    except Malformed as error:
+        raise _wrong(error.args, "model") from None
+    except (LoadError, UnknownNameError):
+        raise
+    except GdlabError as error:
+        raise LoadError(WHERE, f"model: {error.where}: {error.what}", error.given, error.wanted) from None
+    except Exception as error:  # a damaged file may break anything
+        given = f"{type(error).__name__}: {error}"
+        raise LoadError(WHERE, "model", f"{given:.200}", "an ONNX model") from error
+
+
+def _bytes_of(source: Any) -> tuple[bytes, Path | None]:
+    """(bytes of the model, the folder of its file)."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source), None
+    try:
+        path = Path(source)
+        return path.read_bytes(), path.parent
+    except (OSError, TypeError, ValueError) as error:
+        raise LoadError(WHERE, f"{source!r:.80}", f"{type(error).__name__}: {error}", "a path or bytes") from None
+
+
+def _wrong(told: tuple[Any, ...], about: str) -> LoadError:
+    what, given, wanted = told
+    return LoadError(WHERE, f"{about}: {what}", given, wanted)
+
+
+# inputs ---------------------------------------------------------------------------------------------------------------
+def _shapes(
+    inputs: Sequence[InputRecord], dims: dict[str, int], shapes: dict[str, Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """The static shape of every input."""
+    symbols = {n for i in inputs for n in i.shape or () if isinstance(n, str)}
+    for what, given, known in (("dims", dims, symbols), ("shapes", shapes, {i.name for i in inputs})):
+        for name in given:
+            if name not in known:
+                raise unknown_name(WHERE, what, str(name), sorted(known))
+    return {i.name: _shape(i, dims, shapes.get(i.name)) for i in inputs}
+
+
+def _shape(record: InputRecord, dims: Mapping[str, int], given: Sequence[int] | None) -> tuple[int, ...]:
+    name, what = record.name, f"input {record.name!r}"
+    declared = None if record.shape is None else [dims.get(n, n) if isinstance(n, str) else n for n in record.shape]
+    if given is not None:
+        shape = tuple(int(n) for n in given)
+        if not _fits(declared, shape) or min(shape, default=1) < 1:
+            raise LoadError(WHERE, what, f"shapes={{{name!r}: {shape}}}", f"{declared}, ints ≥ 1")
+        return shape
+    if declared is None:
+        raise LoadError(WHERE, what, "no shape", f"a static one: load_onnx(…, shapes={{{name!r}: (…)}})")
+    symbols = [n for n in declared if isinstance(n, str)]
+    if symbols or None in declared:
+        by_name = f"dims={{{symbols[0]!r}: 1}} or " if symbols else ""
+        open_ones = ", ".join("?" if n is None else str(n) for n in declared)
+        wanted = f"static extents: load_onnx(…, {by_name}shapes={{{name!r}: (…)}})"
+        raise LoadError(WHERE, what, f"[{open_ones}]", wanted)
+    if min((int(n) for n in declared if n is not None), default=1) < 1:
+        raise LoadError(WHERE, what, declared, "extents ≥ 1")
+    return tuple(int(n) for n in declared if n is not None)
+
+
+def _fits(declared: Sequence[int | str | None] | None, shape: Sequence[int]) -> bool:
+    if declared is None:
+        return True
+    same = (not isinstance(d, int) or d == n for d, n in zip(declared, shape, strict=False))
+    return len(declared) == len(shape) and all(same)
+
+
+def _slot(record: InputRecord, shape: tuple[int, ...]) -> Tensor:
+    make = ops.input_u32 if record.kind == "int" else ops.input
+    return Tensor(shape, record.kind, make(record.name, shape or (1,)))
+
+
+# nodes ----------------------------------------------------------------------------------------------------------------
+def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]]) -> OnnxModel:
+    """The graph, node by node."""
+    home = Home(frozenset({*model.tensors, *shapes}))
+    with Graph() as graph, graph.silent():
+        builder = _Builder(graph, home, dict(model.tensors))
+        for record in model.inputs:
+            builder.tensors[record.name] = _slot(record, shapes[record.name])
+        for node in model.nodes:
+            builder.append(node)
+        if builder.unsupported:
+            raise LoadError(WHERE, "operators", "; ".join(builder.unsupported), "operators that load_onnx takes")
+        for name in model.outputs:
+            graph.output(home.value(builder.output(name)), name)
+        if not model.outputs:
+            raise Malformed("outputs", "none", "at least one")
+    return OnnxModel(graph, home.weights)
+
+
+class _Builder:
+    """The tensors of a model by name, as its nodes give them; None is what came of something unsupported."""
+
+    def __init__(self, graph: Graph, home: Home, tensors: dict[str, Tensor | None]) -> None:
+        self.graph, self.home, self.tensors = graph, home, tensors
+        self.unsupported: list[str] = []
+
+    def append(self, node: NodeRecord) -> None:
+        """What a node gives, or why it gives nothing."""
+        self._check_names(node)
+        translate = TABLE.get(node.op) if not node.domain or node.op in ANYWHERE else None
+        if translate is None:
+            self.unsupported.append(str(node))
+            return
+        inputs = tuple(self.tensors[name] if name else None for name in node.inputs)
+        if any(tensor is None and name for tensor, name in zip(inputs, node.inputs, strict=True)):
+            return
+        first = len(self.graph)
+        try:
+            made = _translated(translate, Call(node, inputs, self.home))
+        except Unsupported as error:
+            self.unsupported.append(f"{node}: {error}")
+            return
+        if any(node.outputs[len(made) :]):
+            self.unsupported.append(f"{node}: more than {len(made)} outputs")
+        for name, tensor in zip(node.outputs, made, strict=False):
+            if name:
+                self.tensors[name] = tensor
+                self._name(tensor, name, first)
+
+    def _check_names(self, node: NodeRecord) -> None:
+        for name in filter(None, node.inputs):
+            if name not in self.tensors:
+                wanted = "an input, a tensor, or what a node before it gives"
+                raise Malformed(f"{node}: input {name!r}", "nothing", wanted)
+        for name in filter(None, node.outputs):
+            if name in self.tensors:
+                raise Malformed(f"{node}: output {name!r}", "a name that is taken", "a new one")
+            self.tensors[name] = None
+
+    def _name(self, tensor: Tensor, name: str, first: int) -> None:
+        """The node of a result that was made for it gets its name."""
+        if tensor.value is not None and tensor.value.id >= first and not tensor.value.name:
+            self.graph.named(tensor.value, name)
+
+    def output(self, name: str) -> Tensor:
+        """A tensor that the model gives."""
+        found = self.tensors.get(name)
+        if found is None:
+            raise Malformed("output", repr(name), "a name that a node gives")
+        return found
+
+
+def _translated(translate: Translate, call: Call) -> tuple[Tensor, ...]:
+    """The results of a node; what goes wrong is told with its name."""
+    try:
+        made = translate(call)
+    except (Unsupported, LoadError):
+        raise
+    except Malformed as error:
+        raise _wrong(error.args, str(call.node)) from None
+    except GdlabError as error:
+        raise LoadError(WHERE, f"{call.node}: {error.where}: {error.what}", error.given, error.wanted) from None
+    except Exception as error:  # attributes and shapes that no valid node has
+        given = f"{type(error).__name__}: {error}"
+        raise LoadError(WHERE, str(call.node), f"{given:.200}", "what the operator takes") from error
+    return (made,) if isinstance(made, Tensor) else tuple(made)

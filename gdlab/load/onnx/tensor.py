@@ -1,0 +1,240 @@
+"""A tensor of an ONNX model on its way into a graph: elements that are known, or a value; and one node that is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Literal
+
+import numpy as np
+
+from gdlab import ops
+from gdlab.base.types import Array, Shape, u32
+from gdlab.graph import Value
+from gdlab.load.shared import Malformed, Unsupported
+
+Kind = Literal["float", "int", "bool"]
+MOST_KNOWN = 1 << 24  # elements that folding may make: a damaged model asks for any number of them
+_KINDS: dict[str, Kind] = {"b": "bool", "f": "float"}
+_STORED: dict[Kind, Any] = {"float": np.float32, "int": np.int64, "bool": np.bool_}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """`shape` is ONNX's: () for a scalar, which a graph holds as [1]. Elements that are known lie in `array`; what has
+    the name of a `parameter` becomes one as soon as the graph needs it. Masks are f32 of 0 and 1; integers are u32, or
+    f32 where they were computed with (exact below 2²⁴)."""
+
+    shape: Shape
+    kind: Kind = "float"
+    value: Value | None = None
+    array: Array | None = None
+    parameter: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether its elements are constants."""
+        return self.array is not None and not self.parameter
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def held(self) -> Shape:
+        """The shape in a graph."""
+        return self.shape or (1,)
+
+
+def known(array: Any, kind: Kind | None = None) -> Tensor:
+    """A constant."""
+    data = np.asarray(array)
+    kind = _KINDS.get(data.dtype.kind, "int") if kind is None else kind
+    check_size(data.shape)
+    with np.errstate(all="ignore"):  # float64 beyond float32, NaN as an integer
+        return Tensor(data.shape, kind, array=data.astype(_STORED[kind]))
+
+
+def check_size(shape: Sequence[int]) -> None:
+    """Refuse to fold so much."""
+    if math.prod(shape) > MOST_KNOWN:
+        raise Malformed("constant", f"{list(shape)}", f"at most {MOST_KNOWN} elements that are computed while loading")
+
+
+def fitted(value: Value, shape: Shape, kind: Kind = "float") -> Tensor:
+    """A value as a tensor of `shape`, reshaped where only ones differ."""
+    held = shape or (1,)
+    return Tensor(shape, kind, value if value.shape == held else ops.reshape(value, held))
+
+
+@dataclass(slots=True)
+class Home:
+    """What the graph gets besides nodes: the values of its parameters. `taken`: the names of the file."""
+
+    taken: frozenset[str] = frozenset()
+    weights: dict[str, Array] = field(default_factory=dict)
+
+    def value(self, t: Tensor) -> Value:
+        """The tensor in the graph; integers u32 where they can be."""
+        if t.value is not None:
+            return t.value
+        assert t.array is not None  # a tensor has one of both
+        if t.parameter:
+            return self.parameter(t.parameter, t.array)
+        if t.kind == "int" and t.size and 0 <= t.array.min() and t.array.max() < 2**32:
+            return ops.constant_u32(t.array.reshape(t.held))
+        with np.errstate(over="ignore"):
+            data = t.array.reshape(t.held).astype(np.float32)
+        first = float(data.flat[0]) if data.size else 0.0
+        if data.size > 1 and not math.isnan(first) and (data == data.flat[0]).all() and (first or not _negative(data)):
+            return ops.full(t.held, first)  # no data is stored
+        return ops.constant(data)
+
+    def parameter(self, name: str, array: Array) -> Value:
+        """The parameter `name`, and `array` as what it holds."""
+        self.weights.setdefault(name, np.ascontiguousarray(array, np.float32))
+        return ops.parameter(name, array.shape)
+
+    def fresh(self, name: str, array: Array) -> Value:
+        """A parameter that the file does not have, under a name that it does not have."""
+        names = (name if i == 1 else f"{name}.{i}" for i in count(1))
+        return self.parameter(next(n for n in names if n not in self.taken and n not in self.weights), array)
+
+    def number(self, t: Tensor) -> Value:
+        """The tensor as f32."""
+        if t.known and t.kind == "int":
+            return self.value(Tensor(t.shape, "float", array=t.array))
+        value = self.value(t)
+        return ops.to_f32(value) if value.type.dtype is u32 else value
+
+    def indices(self, t: Tensor, extent: int) -> Value:
+        """The tensor as u32; negative indices count from `extent`."""
+        if t.known:
+            assert t.array is not None  # known
+            low, high = (int(t.array.min()), int(t.array.max())) if t.size else (0, 0)
+            if not -extent <= low <= high < extent:
+                raise Malformed("indices", f"{low} … {high}", f"{-extent} … {extent - 1}")
+            return ops.constant_u32(np.where(t.array < 0, t.array + extent, t.array).reshape(t.held))
+        value = self.value(t)
+        if value.type.dtype is u32:
+            return value
+        return ops.to_u32(ops.where(ops.less(value, 0.0), value + float(extent), value))
+
+    def operand(self, t: Tensor) -> Value | float:
+        """A number where the tensor is one finite element, so that ops with a number are written; else f32."""
+        if t.known and t.size == 1:
+            assert t.array is not None  # known
+            number = float(t.array.reshape(-1)[0])
+            if abs(number) < 3.4e38:
+                return number
+        return self.number(t)
+
+
+def _negative(data: Array) -> bool:
+    return bool(np.signbit(data).any())
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """One node as the file has it."""
+
+    op: str
+    name: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any]
+    opset: int
+
+    def __str__(self) -> str:
+        where = self.name or next(filter(None, self.outputs), "?")
+        return f"{f'{self.domain}.' if self.domain else ''}{self.op} ({where})"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A node with its operands, and how a translation asks for them."""
+
+    node: NodeRecord
+    inputs: tuple[Tensor | None, ...]
+    home: Home
+
+    @property
+    def opset(self) -> int:
+        """The version of the operators that the node means."""
+        return self.node.opset
+
+    def tensor(self, i: int) -> Tensor:
+        """Operand i, which must be there."""
+        found = self.optional(i)
+        if found is None:
+            raise Malformed("inputs", f"{len(self.inputs)}", f"input {i}")
+        return found
+
+    def optional(self, i: int) -> Tensor | None:
+        """Operand i, None where the model leaves it out."""
+        return self.inputs[i] if i < len(self.inputs) else None
+
+    def number(self, i: int) -> Value:
+        """Operand i as f32."""
+        return self.home.number(self.tensor(i))
+
+    def static(self, i: int) -> Array | None:
+        """The elements of operand i, None where it is left out; they must be known."""
+        found = self.optional(i)
+        if found is not None and found.array is None:
+            raise Unsupported(f"input {i} computed in the graph, where it must be constant")
+        return None if found is None else found.array
+
+    def static_ints(self, i: int) -> tuple[int, ...] | None:
+        """`static`, as ints."""
+        array = self.static(i)
+        if array is not None and array.dtype.kind not in "iu":
+            raise Malformed(f"input {i}", array.dtype, "integers")
+        return None if array is None else tuple(map(int, array.reshape(-1)))
+
+    def attr(self, name: str, kind: type | tuple[type, ...], default: Any) -> Any:
+        """An attribute of that type."""
+        given = self.node.attrs.get(name, default)
+        if given is not default and not isinstance(given, kind):
+            raise Malformed(name, f"{given!r:.60}", f"{getattr(kind, '__name__', 'numbers')}")
+        return given
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """An attribute that is one int."""
+        return int(self.attr(name, int, default))
+
+    def real(self, name: str, default: float = 0.0) -> float:
+        """An attribute that is one float."""
+        return float(self.attr(name, float, default))
+
+    def text(self, name: str, default: str = "") -> str:
+        """An attribute that is a string."""
+        return str(self.attr(name, str, default))
+
+    def integers(self, name: str) -> tuple[Any, ...] | None:
+        """An attribute that is a list of ints, or None."""
+        given = self.attr(name, tuple, None)
+        if given is not None and not all(isinstance(n, int) for n in given):
+            raise Malformed(name, f"{given!r:.60}", "ints")
+        return None if given is None else tuple(given)
+
+    def only_output(self, names: str) -> None:
+        """Refuse further outputs that somebody may use."""
+        if any(self.node.outputs[1:]):
+            raise Unsupported(f"more outputs than {names}")
+
+
+Result = Tensor | Sequence[Tensor]
+Translate = Callable[[Call], Result]
+Table = Mapping[str, Translate]
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """An axis counted from the front."""
+    if not -rank <= axis < rank:
+        raise Malformed("axis", axis, f"{-rank} … {rank - 1}")
+    return axis % rank

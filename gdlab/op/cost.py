@@ -1,0 +1,245 @@
+"""What a node costs: floating point operations, bytes moved, and seconds on a nominal or measured machine (a roofline).
+
+The nominal roofline is equal everywhere: 3 µs per launch + max(bytes / 1e12 per s, flops / 2e13 per s). It ranks
+rewrites; it does not predict kernel times. `roofline(device)` takes the figures that were measured on a device
+(`python -m gdlab bench --calibrate`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from gdlab.base.errors import OptimizeError, unknown_name
+from gdlab.base.types import TensorType
+from gdlab.graph import Attrs, Graph, Node
+from gdlab.op import REGISTRY, Alias, Contraction, Fill, Leaf, Op, Reduction, Shader
+from gdlab.op.storage import COLUMNS, PACKED
+
+__all__ = [
+    "COST_MODELS", "CostModel", "Machine", "Roofline", "ast_size", "bytes_moved", "calibration_file",
+    "contraction_flops", "cost_model", "flops", "keep_machine", "kept_machine", "kept_machines", "roofline", "seconds",
+]  # fmt: skip
+
+
+Types = tuple[TensorType, ...]
+Cost = Callable[[str, Attrs, TensorType, Types], float]  # (op, attributes, type, operand types) -> µs ≥ 0
+
+
+def flops(node: Node, graph: Graph) -> int:
+    """Floating point operations of one node: 2·m·k·n for a product, one per element of an elementwise result."""
+    return _work(node.op, node.attrs, node.type, _operands(node, graph))[0]
+
+
+def bytes_moved(node: Node, graph: Graph) -> int:
+    """Bytes of operands and result; 0 for leaves, fills and aliases, which move nothing."""
+    return _bytes(node.op, node.type, _operands(node, graph))
+
+
+def seconds(node: Node, graph: Graph) -> float:
+    """Roofline time of one node."""
+    return roofline(node.op, node.attrs, node.type, _operands(node, graph)) / 1e6
+
+
+def contraction_flops(op: str, attrs: Attrs, type: TensorType, operands: Types) -> int:
+    """The part of the flops that products make: what the optimizer never lets grow."""
+    return _work(op, attrs, type, operands)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a roofline is made of: seconds per launch, bytes and flops per second; the name says whose."""
+
+    launch_seconds: float = 3e-6
+    bytes_per_second: float = 1e12
+    flops_per_second: float = 2e13
+    name: str = ""
+
+    def __str__(self) -> str:
+        figures = f"{self.launch_seconds * 1e6:.3g} µs per launch, {self.bytes_per_second / 1e9:.3g} GB/s"
+        return f"{self.name or 'nominal'}: {figures}, {self.flops_per_second / 1e9:.3g} GFLOP/s"
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """launch + max(bytes / bandwidth, flops / peak), in µs; called with a device alone, the roofline of that device.
+
+    (S. Williams, A. Waterman, D. Patterson, Roofline: an insightful visual performance model, 2009.)
+    """
+
+    machine: Machine = Machine()
+
+    @property
+    def __name__(self) -> str:
+        return f"roofline({self.machine})" if self.machine.name else "roofline"
+
+    @overload
+    def __call__(self, op: str, attrs: Attrs, type: TensorType, operands: Types, /) -> float: ...
+    @overload
+    def __call__(self, device: Any, /) -> Roofline: ...
+    def __call__(self, *given: Any) -> float | Roofline:
+        """µs of (op, attributes, type, operand types), or the roofline of a device as it was measured."""
+        return Roofline(kept_machine(given[0])) if len(given) == 1 else self._price(*given)
+
+    def _price(self, op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
+        """An op without a kernel costs what its body costs; a product with an epilogue is one launch."""
+        record = REGISTRY.get(op)
+        if record is None or _is_free(record):
+            return 0.0
+        if record.kernel is None and record.family != "contraction":
+            body = record.trace(operands, attrs)
+            types = [n.type for n in body]
+            inner = (n for n in body if n.op != "var")
+            return sum(self._price(n.op, n.attrs, n.type, tuple([types[i] for i in n.inputs])) for n in inner)
+        work, m = _work(op, attrs, type, operands)[0], self.machine
+        moved = _bytes(op, type, operands)
+        return (m.launch_seconds + max(moved / m.bytes_per_second, work / m.flops_per_second)) * 1e6
+
+
+roofline = Roofline()
+
+
+# measured machines ----------------------------------------------------------------------------------------------------
+def calibration_file() -> Path:
+    """Where measured figures are kept: the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`), below `gdlab`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab" / "calibration.json"
+
+
+def keep_machine(machine: Machine) -> Path:
+    """Write a machine's figures down under its name; the others in the file stay. The answer is the file."""
+    file = calibration_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    known = {m.name: m for m in kept_machines()} | {machine.name: machine}
+    text = json.dumps([asdict(m) for _, m in sorted(known.items())], indent=1)
+    part = file.with_suffix(f".{os.getpid()}")
+    part.write_text(text + "\n", "utf-8")
+    part.replace(file)  # whole or not at all, whoever else writes
+    return file
+
+
+def kept_machine(device: Any) -> Machine:
+    """The figures of a device (a Device, its `info`, or the beginning of its name such as "cpu")."""
+    info = getattr(device, "info", device)
+    wanted = info if isinstance(info, str) else f"{getattr(info, 'kind', '')}, {getattr(info, 'name', '')}"
+    by_kind = f"{info}, " if isinstance(info, str) else wanted
+    found = [m for m in kept_machines() if m.name == wanted or m.name.startswith(by_kind)]
+    if not found:
+        given = wanted if isinstance(info, str) or hasattr(info, "kind") else device
+        raise OptimizeError("roofline", "device", repr(given),
+                            "one that `python -m gdlab bench --calibrate` has measured")  # fmt: skip
+    return found[0]
+
+
+def kept_machines() -> list[Machine]:
+    """All machines that were measured here, by name; none where the file is missing or not ours."""
+    try:
+        records = json.loads(calibration_file().read_text("utf-8"))
+        found = [Machine(**record) for record in records]
+    except (OSError, ValueError, TypeError):
+        return []
+    return [m for m in found if _is_price(m.launch_seconds) and _is_rate(m.bytes_per_second, m.flops_per_second)]
+
+
+def _is_rate(*values: Any) -> bool:
+    return all(_is_price(v) and v > 0 for v in values)
+
+
+def ast_size(op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
+    """10 per node, 9 for a fused one, 0 for leaves, fills and aliases."""
+    record = REGISTRY.get(op)
+    if record is None or _is_free(record):
+        return 0.0
+    return 9.0 if record.body is not None else 10.0
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """A named cost: `price(op, attrs, type, operand types)` in µs."""
+
+    name: str
+    price: Cost
+
+
+COST_MODELS: dict[str, Cost] = {"roofline": roofline, "ast_size": ast_size}
+
+
+def cost_model(cost: str | Cost) -> CostModel:
+    """The model that a name or a function stands for; a function must answer a finite number ≥ 0."""
+    if isinstance(cost, Roofline):
+        return CostModel(cost.__name__, cost)
+    if callable(cost):
+        return CostModel(getattr(cost, "__name__", "cost"), _checked(cost))
+    if not isinstance(cost, str) or cost not in COST_MODELS:
+        raise unknown_name("optimize", "cost", str(cost), COST_MODELS)
+    return CostModel(cost, COST_MODELS[cost])
+
+
+def _checked(cost: Cost) -> Cost:
+    def price(op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
+        spelled = " and ".join(map(str, operands)) or "no operands"
+        try:
+            value = cost(op, attrs, type, operands)
+        except Exception as e:
+            raise OptimizeError("optimize", f"cost of {op} of {spelled}", repr(e), "a finite number ≥ 0") from e
+        if not _is_price(value):
+            raise OptimizeError("optimize", f"cost of {op} of {spelled}", value, "a finite number ≥ 0")
+        return float(value)
+
+    return price
+
+
+def _is_price(value: Any) -> bool:
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return real and 0 <= value < float("inf")
+
+
+# work -----------------------------------------------------------------------------------------------------------------
+def _is_free(record: Op) -> bool:
+    """Leaves, fills and aliases; `packed`, which of weights is their storage, and `columns` of a product with them."""
+    return record.name in (PACKED, COLUMNS) or isinstance(record.kernel, (Leaf, Alias, Fill))
+
+
+def _operands(node: Node, graph: Graph) -> Types:
+    return tuple(graph.node(i).type for i in node.inputs)
+
+
+def _bytes(op: str, type: TensorType, operands: Sequence[TensorType]) -> int:
+    record = REGISTRY.get(op)
+    if record is None or _is_free(record):
+        return 0
+    return type.size_bytes + sum(t.size_bytes for t in operands)
+
+
+def _work(op: str, attrs: Attrs, type: TensorType, operands: Types) -> tuple[int, int]:
+    """(all flops, flops of products) of one op."""
+    record = REGISTRY.get(op)
+    if record is None or _is_free(record):
+        return 0, 0
+    if record.body is not None:
+        return _work_of_body(record, operands, attrs)
+    match record.kernel:
+        case Contraction(a=layout):
+            k = operands[0].shape[1 if layout == "mk" else 0]
+            return 2 * k * type.num_elements, 2 * k * type.num_elements
+        case Reduction():
+            return sum(t.num_elements for t in operands), 0
+        case Shader(work=rule):
+            work = rule(operands, type, dict(attrs))
+            assert work is not None  # the first form fits everything
+            return work.flops, work.flops if record.family == "contraction" else 0
+        case _:
+            return (type.num_elements, 0) if record.family == "elementwise" else (0, 0)
+
+
+@lru_cache(maxsize=4096)
+def _work_of_body(record: Op, operands: Types, attrs: Attrs) -> tuple[int, int]:
+    body = record.trace(operands, attrs)
+    work = [_work(n.op, n.attrs, n.type, tuple(body.node(i).type for i in n.inputs)) for n in body if n.op != "var"]
+    return sum(w for w, _ in work), sum(w for _, w in work)

@@ -1,0 +1,146 @@
+"""Which weights of a graph lie packed in one tensor: a `packed` node of parameters that nothing else reads is the
+storage of them all, a derived parameter; its sources are ranges of it. Which parameters are caches, written in
+place, and which are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from gdlab.base.errors import GraphError
+from gdlab.base.types import Shape, f32
+from gdlab.graph import Graph, Node
+
+PACKED = "packed"
+COLUMNS = "columns"  # (product with a packed weight): what it says of one of them
+CACHE_WRITES = ("cache_write", "cache_write_prefix")  # (rows, cache, …): of a parameter the plan writes in place
+_VIEWS = ("reshape", "stop_gradient")  # their result is their operand's elements, where they lie
+
+
+class Part(NamedTuple):
+    """Where a source lies: start … stop − 1 along `axis` (0 rows, 1 columns) of buffer `buffer`."""
+
+    buffer: int
+    axis: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedParam:
+    """A parameter that is the storage of others: `sources` are (name, extent along `axis`) in order; axis 1: columns,
+    0: rows."""
+
+    name: str
+    sources: tuple[tuple[str, int], ...]
+    axis: int
+    shape: Shape
+    transform: Literal["concat"] = "concat"
+
+    def part(self, source: str, buffer: int) -> Part:
+        """The range of a source, where the whole lies in `buffer`."""
+        start = 0
+        for name, extent in self.sources:
+            if name == source:
+                return Part(buffer, self.axis, start, start + extent)
+            start += extent
+        raise KeyError(source)
+
+
+def derived_of(graph: Graph) -> dict[int, DerivedParam]:
+    """The derived parameters by node: `packed` nodes whose operands are different parameters, each read here alone and
+    no output."""
+    nodes: Sequence[Node] = graph._nodes
+    found = [n for n in nodes if n.op == PACKED]
+    if not found:
+        return {}
+    uses = dict.fromkeys((i for n in found for i in n.inputs), 0)
+    for i in (i for n in nodes for i in n.inputs):
+        if i in uses:
+            uses[i] += 1
+    for i in graph.output_ids:
+        if i in uses:
+            uses[i] += 1
+    taken, records = {n.name for n in nodes if not n.inputs}, {}
+    for n in found:
+        if len(n.inputs) > 1 and all(nodes[i].op == "parameter" and uses[i] == 1 for i in n.inputs):
+            records[n.id] = _record(n, [nodes[i] for i in n.inputs], taken)
+            taken.add(records[n.id].name)
+    return records
+
+
+def derived_parameters(graph: Graph) -> tuple[DerivedParam, ...]:
+    """Return the parameters that are the storage of others, in node order."""
+    return tuple(derived_of(graph).values())
+
+
+def stored_in(graph: Graph) -> dict[str, str]:
+    """Map each source to the derived parameter that is its storage; a parameter that is not in it has its own."""
+    return {source: d.name for d in derived_parameters(graph) for source, _ in d.sources}
+
+
+def _record(node: Node, sources: Sequence[Node], taken: set[str]) -> DerivedParam:
+    axis: int = node.attr("axis")
+    extents = tuple((n.name, n.type.shape[axis]) for n in sources)
+    name = "+".join(n.name for n in sources)
+    while name in taken:  # a leaf may be called so
+        name += "+"
+    return DerivedParam(name, extents, axis, node.type.shape)
+
+
+def stored_parameters(graph: Graph) -> tuple[tuple[int, str], ...]:
+    """(node, name) of what has a buffer of its own: parameters, with a derived one in place of its sources, by node."""
+    derived = derived_of(graph)
+    inside = {i for id in derived for i in graph._nodes[id].inputs}
+    plain = [(n.id, n.name) for n in graph._nodes if n.op == "parameter" and n.id not in inside]
+    return tuple(sorted([*plain, *((id, d.name) for id, d in derived.items())]))
+
+
+def _held(graph: Graph) -> dict[int, tuple[int, int]]:
+    """Of every node whose value lies in the memory of a parameter that may be a cache: the parameter, and the node that
+    put it there (the parameter itself or a cache write)."""
+    nodes: Sequence[Node] = graph._nodes
+    if not any(n.op in CACHE_WRITES for n in nodes):
+        return {}
+    held = {n.id: (n.id, n.id) for n in nodes if n.op == "parameter"}
+    for n in nodes:
+        if n.op in _VIEWS and n.inputs[0] in held:
+            held[n.id] = held[n.inputs[0]]
+        elif n.op in CACHE_WRITES and n.inputs[1] in held:
+            held[n.id] = held[n.inputs[1]][0], n.id
+    return held
+
+
+def written_in_place(graph: Graph) -> dict[int, int]:
+    """The cache writes whose cache is a parameter, or what an earlier one left there -> that parameter, by node."""
+    return {id: home for id, (home, by) in _held(graph).items() if id == by != home}
+
+
+def check_caches(graph: Graph, where: str) -> None:
+    """`GraphError` where anything but its cache write reads what that overwrites in place: it would see old rows or new
+    ones, as the order of dispatches happens to be."""
+    held, nodes = _held(graph), graph._nodes
+    over: dict[int, int] = {}  # what put a value there -> the first write over it
+    for id, (home, by) in held.items():
+        if id == by != home:
+            over.setdefault(held[nodes[id].inputs[1]][1], id)
+    reads: list[tuple[Node | None, int, int]] = []
+    if over:
+        reads += [(n, k, i) for n in nodes if n.op not in _VIEWS for k, i in enumerate(n.inputs)]
+        reads += [(None, 0, i) for i in graph.output_ids]
+    for n, k, i in reads:
+        write = over.get(held[i][1]) if i in held else None
+        if write is not None and (n is None or (n.id, k) != (write, 1)):
+            at, what = (i, "an output") if n is None else (n.id, n.op)
+            given, source = f"{nodes[held[i][0]].name}, which %{write} writes in place", graph.source(at)
+            raise GraphError(where, f"%{at} {what}", given, "the rows as written: pass the result of cache_write",
+                             node=at, source=source[0] if source else None)  # fmt: skip
+
+
+def trained_parameters(graph: Graph) -> tuple[tuple[int, str], ...]:
+    """Of `stored_parameters` what is trained: f32 (a storage dtype is not updated), and no cache."""
+    caches = set(written_in_place(graph).values())
+    return tuple(
+        (id, name) for id, name in stored_parameters(graph) if graph._nodes[id].type.dtype is f32 and id not in caches
+    )

@@ -1,0 +1,277 @@
+"""The execution plan: frozen records of buffers, dispatches, barrier groups and memory, printable without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+from gdlab.base.binding import bound
+from gdlab.base.types import DType, Shape, TensorType
+from gdlab.graph import Graph
+from gdlab.op.storage import DerivedParam, Part, derived_parameters
+from gdlab.plan import facts
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.indices import index_bounds
+from gdlab.plan.target import CompileOptions, Target
+
+BufferKind = Literal[
+    "input", "parameter", "derived", "constant", "intermediate", "gradient", "output", "loss", "state"
+]
+Place = int | Part  # a buffer, or a range of one
+HazardKind = Literal["raw", "war", "waw"]
+PlanMode = Literal["training", "inference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One tensor in memory: `nbytes` is its logical size, `nodes` whose value it holds (aliases included)."""
+
+    id: int
+    nbytes: int
+    dtype: DType
+    shape: Shape
+    kind: BufferKind
+    name: str
+    nodes: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Its logical size, `nbytes`."""
+        return self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Why a group had to end: dispatch `after` conflicts with the earlier `before` on `buffer`."""
+
+    before: int
+    after: int
+    buffer: int
+    kind: HazardKind
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A barrier group: dispatches start … stop − 1 may run in any order; `because`: conflicts with the group before."""
+
+    start: int
+    stop: int
+    because: tuple[Hazard, ...]
+
+    def __iter__(self) -> Iterator[int]:
+        """`start, stop = group`."""
+        return iter((self.start, self.stop))
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One device buffer: its size (a multiple of 256) and its tenants in order of their lives."""
+
+    nbytes: int
+    tenants: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Its size, `nbytes`."""
+        return self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The life of a buffer in dispatch and group numbers (first = −1: written before the step), inclusive."""
+
+    first: int
+    last: int
+    first_group: int
+    last_group: int
+
+
+def _stored(record: MemoryPlan | ExecutionPlan) -> dict[str, object]:
+    """The fields alone, for copies and pickles: what was made of them can be made again."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Where every buffer lies; `peak_bytes` are alive in group `peak_group`, more than in any other."""
+
+    slot_of: tuple[int, ...]
+    slots: tuple[Slot, ...]
+    intervals: tuple[Interval, ...]
+    pins: tuple[tuple[int, str], ...]
+    logical_bytes: int
+    physical_bytes: int
+    peak_bytes: int
+    peak_group: int
+
+    def __getstate__(self) -> dict[str, object]:
+        return _stored(self)
+
+    @cached_property
+    def pinned(self) -> Mapping[int, str]:
+        """Buffer -> why it shares with nobody, in words."""
+        return MappingProxyType(dict(self.pins))
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A plan-level fusion that was not made: which node, into which, and why, in words."""
+
+    label: str
+    node: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What `compile` is told of a node: its phase, and the forward node it belongs to (there its own id)."""
+
+    phase: Literal["forward", "backward"]
+    forward: int
+
+
+@bound
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """Everything one step does, in order. Equality is structural."""
+
+    mode: PlanMode
+    buffers: tuple[Buffer, ...]
+    dispatches: tuple[Dispatch, ...]
+    groups: tuple[Group, ...]
+    memory: MemoryPlan
+    param_buffers: tuple[tuple[str, Place], ...]  # of a source of a derived parameter its range
+    input_buffers: tuple[tuple[str, int], ...]
+    constant_buffers: tuple[tuple[int, bytes], ...]
+    param_grad_pairs: tuple[tuple[int, int], ...]
+    output_buffers: tuple[int, ...]
+    loss_buffer: int | None
+    places: tuple[tuple[int, int], ...]  # (node, buffer): `node_buffers`
+    fates: tuple[tuple[int, int, str], ...]  # (node, dispatch or −1, reason): `fused_nodes`
+    missed: tuple[Missed, ...]
+    graph: Graph
+    options: CompileOptions
+    target: Target
+    fingerprint: str
+    passes: int = 1
+    version: int = 1
+    order_before: tuple[int, ...] = ()  # of a reordered plan: each dispatch's place without, and the number of groups
+    groups_before: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ExecutionPlan) and _fields(self) == _fields(other)
+
+    def __hash__(self) -> int:
+        return hash((self.fingerprint, len(self.dispatches)))
+
+    def __getstate__(self) -> dict[str, object]:
+        return _stored(self)
+
+    def __repr__(self) -> str:
+        dispatches, groups, buffers = len(self.dispatches), len(self.groups), len(self.buffers)
+        return f"<ExecutionPlan: {dispatches} dispatches, {groups} groups, {buffers} buffers>"
+
+    @property
+    def buffer_sizes(self) -> tuple[int, ...]:
+        """Logical bytes of every buffer."""
+        return tuple(b.nbytes for b in self.buffers)
+
+    @property
+    def phase(self) -> PlanMode:
+        """What it was compiled for: `mode`."""
+        return self.mode
+
+    @cached_property
+    def node_buffers(self) -> Mapping[int, int]:
+        """Node of `graph` -> the buffer that holds its value."""
+        return MappingProxyType(dict(self.places))
+
+    @cached_property
+    def fused_nodes(self) -> Mapping[int, tuple[int, str]]:
+        """Node without a buffer of its own -> (the dispatch that it went into or −1, why)."""
+        return MappingProxyType({node: (dispatch, why) for node, dispatch, why in self.fates})
+
+    @cached_property
+    def node_names(self) -> Mapping[int, str]:
+        """Node of `graph` -> its name, of those that have one."""
+        return MappingProxyType(facts.names_of(self))
+
+    @cached_property
+    def fills(self) -> tuple[tuple[int, float], ...]:
+        """(buffer, number) of every buffer that one number fills."""
+        return facts.fills_of(self)
+
+    @cached_property
+    def weight_buffers(self) -> Mapping[int, tuple[DType, int, int]]:
+        """Buffer -> (storage dtype, rows, columns) of every parameter in reduced storage."""
+        return MappingProxyType(facts.weights_of(self))
+
+    @cached_property
+    def lse_buffers(self) -> tuple[tuple[int, int], ...]:
+        """(attention node, buffer) of the logarithms of sums that its derivative reads."""
+        return facts.statistics_of(self)
+
+    @cached_property
+    def index_bounds(self) -> Mapping[str, int]:
+        """Input of indices -> what its elements must lie below."""
+        return MappingProxyType(dict(index_bounds(self.graph)))
+
+    @cached_property
+    def reads_scalars(self) -> bool:
+        """Whether a dispatch of the plan itself (not of an update) reads per-step scalars."""
+        return any(d.scalars for d in self.dispatches)
+
+    @property
+    def param_types(self) -> dict[str, TensorType]:
+        """Logical types of the parameters by name."""
+        return {n.name: n.type for n in self.graph.parameters}
+
+    @cached_property
+    def derived_params(self) -> tuple[DerivedParam, ...]:
+        """The parameters that are the storage of others; their sources lie in ranges of their buffers."""
+        return derived_parameters(self.graph)
+
+    @cached_property
+    def stored_params(self) -> tuple[tuple[str, int], ...]:
+        """(name, buffer) of everything that is trained as one: parameters, a derived one in place of its sources."""
+        found = {place if isinstance(place, int) else place.buffer for _, place in self.param_buffers}
+        return tuple((self.buffers[b].name, b) for b in sorted(found))
+
+    @property
+    def input_types(self) -> dict[str, TensorType]:
+        """Logical types of the inputs by name."""
+        return {name: TensorType(self.buffers[b].shape, self.buffers[b].dtype) for name, b in self.input_buffers}
+
+    if TYPE_CHECKING:  # bound in gdlab/__init__.py
+
+        def wgsl(self, index: int) -> tuple[str, LineMap]: ...
+        def to_json(self) -> str: ...
+        @staticmethod
+        def from_json(text: str) -> ExecutionPlan: ...
+
+
+LineMap = tuple[tuple[int, tuple[int, ...]], ...]
+
+
+def _fields(plan: ExecutionPlan) -> tuple[object, ...]:
+    values = [getattr(plan, name) for name in ExecutionPlan.__dataclass_fields__ if name != "graph"]
+    return (*values, plan.graph.fingerprint())
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The configured parameter update: its dispatches (phase `update`) and the state buffers they need.
+
+    State buffer ids continue after `ExecutionPlan.buffers`; `moments[parameter buffer] = (m, v)`. The first `early`
+    dispatches add up gradients and run in every step, the others in those that update.
+    """
+
+    rule: Literal["none", "sgd", "adam", "adamw", "laprop"]
+    dispatches: tuple[Dispatch, ...]
+    buffers: tuple[Buffer, ...]
+    moments: tuple[tuple[int, int, int], ...]
+    early: int = 0

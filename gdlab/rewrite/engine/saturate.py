@@ -1,0 +1,408 @@
+"""Saturate a graph under rules with egglog: rows in, rows out, on the one thread that owns every e-graph.
+
+The compiled bindings are used alone (the Python layer of egglog takes seconds on graphs of this size), and its
+extractor never. A graph is loaded as rows of relations, one iteration is one call, growth is predicted before the next.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.machinery
+import importlib.util
+import itertools
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from gdlab.base.errors import OptimizeError
+from gdlab.rewrite.engine.program import Program, Rows
+
+__all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "Snapshot", "saturate", "stop_engine"]
+
+ENGINES_KEPT = 16  # small ones: each holds the ops and rules of one kind of graph
+BELIEVED = 0.02  # of our own clock: egglog 14 accounts for a third of it, egglog 13 for a thousandth
+MEMORY = "/dev/shm"  # files in memory, where the system has them: a busy disk would hold every call up
+SLICE_SECONDS = 0.05  # how long Ctrl-C waits at most
+Stop = Literal["saturated", "iterations", "enodes", "time"]
+
+
+class EngineFailure(Exception):
+    """egglog is missing, or it failed; the text says how. Everything it held is dropped."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When saturation stops: after so many iterations, e-nodes (None: max(20000, 10·n)) or seconds (None: no limit)."""
+
+    iterations: int = 20
+    enodes: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, kinds in (("iterations", int), ("enodes", int), ("seconds", (int, float))):
+            value = getattr(self, name)
+            if value is None and name != "iterations":
+                continue
+            if not isinstance(value, kinds) or isinstance(value, bool) or not value >= 0:
+                raise OptimizeError("Budget", name, repr(value), f"{'a number' if name == 'seconds' else 'an int'} ≥ 0")
+
+    def cap(self, nodes: int) -> int:
+        """The e-node limit for a graph of `nodes` nodes."""
+        return max(20_000, 10 * nodes) if self.enodes is None else self.enodes
+
+
+ENode = tuple[str, tuple[int, ...], tuple[int, ...], int]  # op, operand classes, attribute numbers, class
+Firing = tuple[tuple[int, ...], tuple[int, ...], int]  # classes of the variables, attribute numbers, class of the root
+
+
+@dataclass
+class Snapshot:
+    """An e-graph with classes as numbers of no meaning: the class of every node, all e-nodes, and per rule of the
+    program its firings so far."""
+
+    class_of: dict[int, int] = field(default_factory=dict)
+    enodes: list[ENode] = field(default_factory=list)
+    fired: list[list[Firing]] = field(default_factory=list)
+
+
+@dataclass
+class Saturation:
+    """What an engine found: the e-graph at the end (`history`: at the start and after every iteration, if asked for),
+    and what it did to get there."""
+
+    last: Snapshot = field(default_factory=Snapshot)
+    history: list[Snapshot] = field(default_factory=list)
+    first_seen: list[int | None] = field(default_factory=list)  # per rule: the iteration of all its firings, if one
+    matched: list[int] = field(default_factory=list)
+    rule_seconds: list[float] = field(default_factory=list)
+    iterations: list[tuple[int, int, int, float]] = field(default_factory=list)  # e-nodes, e-classes, matches, seconds
+    stop: Stop = "saturated"
+    detail: str = ""
+
+    @property
+    def class_of(self) -> dict[int, int]:
+        """The class of every node at the end."""
+        return self.last.class_of
+
+    @property
+    def enodes(self) -> list[ENode]:
+        """The e-nodes at the end."""
+        return self.last.enodes
+
+    @property
+    def fired(self) -> list[list[Firing]]:
+        """The firings of every rule."""
+        return self.last.fired
+
+
+class Gate:
+    """Whether saturation goes on: asked after every iteration, and a guess of the next one counts too."""
+
+    def __init__(self, nodes: int, budget: Budget) -> None:
+        self.budget, self.cap, self.begin = budget, budget.cap(nodes), time.perf_counter()
+        self.size, self.grown, self.rounds = max(nodes, 1), 1.0, 0
+        self.stop: Stop = "iterations"
+        self.detail = f"stopped after {budget.iterations} iterations"
+
+    def closed(self, enodes: int, updated: bool) -> bool:
+        """Whether that was the last iteration; `stop` and `detail` say why."""
+        self.rounds += 1
+        ratio = enodes / self.size
+        guess = enodes * ratio * max(1.0, ratio / self.grown) ** 2
+        self.size, self.grown = max(enodes, 1), ratio
+        seconds, allowed = time.perf_counter() - self.begin, self.budget.seconds
+        if not updated:
+            self.stop, self.detail = "saturated", ""
+        elif enodes > self.cap:
+            self.stop, self.detail = "enodes", f"{enodes} e-nodes, {self.cap} allowed"
+        elif self.rounds > 1 and ratio > 1.3 and guess > self.cap:
+            growth = f"growing {ratio:.1f} times: about {guess:.0f} next"
+            self.stop, self.detail = "enodes", f"{enodes} e-nodes, {growth}, {self.cap} allowed"
+        elif allowed is not None and seconds > allowed:
+            self.stop, self.detail = "time", f"{seconds:.2f} s, {allowed} allowed"
+        return self.stop != "iterations"
+
+
+# the owner thread -----------------------------------------------------------------------------------------------------
+class _Job:
+    """A closure for the owner, and the way back. An error comes back as text: a traceback would carry e-graphs."""
+
+    def __init__(self, work: Callable[[_Engines, _Job], Saturation]) -> None:
+        self.work, self.cancelled, self.done = work, threading.Event(), threading.Event()
+        self.begun = threading.Event()  # the owner is inside egglog: this thread may compute without holding it up
+        self.result: Saturation | None = None
+        self.failure = ""
+
+    def run(self, engines: _Engines) -> None:
+        try:
+            self.result = self.work(engines, self)
+            self.done.set()
+            engines.clean()  # after the answer: nobody waits for it
+        except BaseException as e:  # a Rust panic is no Exception
+            kind = "" if isinstance(e, EngineFailure) else f"{type(e).__name__}: "
+            self.failure = f"{kind}{e}".strip().partition("\n")[0]
+            engines.kept.clear()
+        self.begun.set()
+        self.done.set()
+
+    def wait(self, meanwhile: Callable[[], None]) -> Saturation:
+        try:
+            self.begun.wait(SLICE_SECONDS)
+            meanwhile()
+            while not self.done.wait(SLICE_SECONDS):
+                pass
+        except BaseException:
+            self.cancelled.set()
+            raise
+        if self.result is None:
+            raise EngineFailure(self.failure)
+        return self.result
+
+
+class _Owner:
+    """The thread that makes, uses and drops every e-graph: egglog's objects are bound to their thread."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._work, name="gdlab-egglog", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        # a TemporaryDirectory would be emptied at exit before we are done
+        folder = tempfile.mkdtemp(prefix="gdlab-", dir=MEMORY if os.access(MEMORY, os.W_OK | os.X_OK) else None)
+        engines = _Engines(folder)
+        while (job := self.jobs.get()) is not None:
+            job.run(engines)
+            del job
+        engines.kept.clear()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def stop(self) -> None:
+        if self.pid == os.getpid():
+            self.jobs.put(None)
+            self.thread.join(10)
+
+
+_owner: _Owner | None = None
+_lock = threading.Lock()
+
+
+def saturate(
+    program: Program, rows: Rows, budget: Budget, *, history: bool = False, meanwhile: Callable[[], None] = lambda: None
+) -> Saturation:
+    """Load `rows`, saturate, decode, and do something else meanwhile. Raises `EngineFailure`; Ctrl-C stops it at the
+    next iteration."""
+    global _owner
+    if _owner is not None and _owner.pid != os.getpid():  # egglog's own workers are gone too: it would wait for ever
+        raise EngineFailure("egglog was used before this process was forked off; start processes with spawn")
+    with _lock:
+        if _owner is None or not _owner.thread.is_alive():
+            if _owner is None:
+                atexit.register(stop_engine)
+            _owner = _Owner()
+        job = _Job(lambda engines, job: engines.of(program).run(rows, budget, job, history))
+        _owner.jobs.put(job)
+    return job.wait(meanwhile)
+
+
+def stop_engine() -> None:
+    """End the owner thread, which drops every e-graph; the next call of `saturate` starts another."""
+    if _owner is not None:
+        _owner.stop()
+
+
+class _Engines:
+    """The e-graphs that were made ready, the latest last, and the folder that rows go through."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.kept: OrderedDict[Program, _Engine] = OrderedDict()
+
+    def of(self, program: Program) -> _Engine:
+        """The engine of a program, made ready if there is none."""
+        engine = self.kept.pop(program, None) or _Engine(program, self.folder)
+        self.kept[program] = engine
+        while len(self.kept) > ENGINES_KEPT:
+            self.kept.popitem(last=False)
+        return engine
+
+    def clean(self) -> None:
+        """Empty the engine that was used last."""
+        next(reversed(self.kept.values())).clean()
+
+
+# the engine, on the owner's thread only -------------------------------------------------------------------------------
+_MODULE = "egglog.bindings"
+
+
+_importing = threading.Lock()
+
+
+def bindings() -> Any:
+    """egglog's compiled module alone: importing the package takes a second.
+
+    Once per process, and under its own name, because initialising it a second time panics (egglog 14.0.0).
+    """
+    with _importing:
+        return _bindings()
+
+
+def _bindings() -> Any:
+    found = importlib.util.find_spec("egglog")
+    if found is None or not found.submodule_search_locations:
+        raise EngineFailure("egglog is not installed")
+    if _MODULE in sys.modules:
+        return sys.modules[_MODULE]
+    folder = Path(next(iter(found.submodule_search_locations)))
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        for path in sorted(folder.glob(f"bindings*{suffix}")):
+            spec = importlib.util.spec_from_file_location(_MODULE, path)
+            if spec is not None and spec.loader is not None:
+                module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+                sys.modules[_MODULE] = module
+                return module
+    raise EngineFailure(f"egglog has no compiled module in {folder.name}")
+
+
+class _Engine:
+    """One e-graph with schema and rules; every graph is loaded between a push and a pop. It waits pushed."""
+
+    def __init__(self, program: Program, folder: str) -> None:
+        self.program, self.egg, self.folder = program, bindings(), folder
+        self.at, self.graph = self.egg.RustSpan("", 0, 0), self.egg.EGraph()
+        self.graph.run_program(self.egg.Include(self.at, self._file("program.egg", program.text)))
+        self.graph.run_program(self.egg.Push(1))
+
+    def _file(self, name: str, text: str) -> str:
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        return path
+
+    def run(self, rows: Rows, budget: Budget, job: _Job, history: bool = False) -> Saturation:
+        """Saturate one graph; `clean` before the next. An engine whose run failed is dropped."""
+        self._load(rows, job.begun)
+        return self._iterate(rows.count, budget, job.cancelled, history)
+
+    def clean(self) -> None:
+        """Forget the graph."""
+        self.graph.run_program(self.egg.Pop(self.at, 1), self.egg.Push(1))
+
+    def _load(self, rows: Rows, begun: threading.Event) -> None:
+        tables = rows.tables(self.program).items()
+        inputs = [self.egg.Input(self.at, name, self._file(name, text)) for name, text in tables]
+        begun.set()
+        self.graph.run_program(*inputs)
+        self._step("ingest")
+
+    def _step(self, rules: str) -> Any:
+        run = self.egg.Run(self.at, self.egg.RunConfig(rules, None))
+        return self.graph.run_program(self.egg.RunSchedule(run))[0].report
+
+    def _iterate(self, nodes: int, budget: Budget, cancelled: threading.Event, history: bool) -> Saturation:
+        rules = range(len(self.program.rules))
+        found = Saturation(matched=[0 for _ in rules], rule_seconds=[0.0 for _ in rules])
+        gate, sizes = Gate(nodes, budget), list[list[int]]()
+        frozen: list[Any] = []  # the tables after every iteration, with history after loading too
+        if history or not budget.iterations:
+            frozen.append(self.graph.freeze().functions)
+        for _ in range(budget.iterations):
+            start = time.perf_counter()
+            report = self._step("opt")
+            seconds = time.perf_counter() - start
+            self._count(found, report, seconds)
+            counts = dict(self.graph.run_program(self.egg.PrintSize(self.at, None))[0].sizes)
+            sizes.append([counts.get(f"F_{j}", 0) for j in rules])
+            now = sum(counts.get(s.egg, 0) for s in self.program.constructors.values()) + counts.get("Leaf", 0)
+            found.iterations.append((now, 0, sum(report.num_matches_per_rule.values()), seconds))
+            frozen.append(self.graph.freeze().functions if report.updated or not frozen else frozen[-1])
+            if cancelled.is_set():
+                raise EngineFailure("cancelled")
+            if gate.closed(now, report.updated):
+                break
+        found.stop, found.detail = gate.stop, gate.detail
+        found.first_seen = [_one_iteration([row[j] for row in sizes]) for j in rules]
+        found.last, classes = self._decode(frozen[-1])
+        if history:
+            found.history = [found.last if t is frozen[-1] else self._decode(t)[0] for t in frozen]
+        self._count_classes(found, frozen[-len(found.iterations) :] if found.iterations else [], classes)
+        return found
+
+    def _count(self, found: Saturation, report: Any, seconds: float) -> None:
+        """Matches and time per rule: our own clock around the iteration, shared out by egglog's times per rule.
+
+        egglog 13 reports times a thousand times too small, in whole microseconds: where they add up to next to nothing,
+        matches share instead.
+        """
+        names = [f"r_{j}" for j in range(len(self.program.rules))]
+        times = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
+        believable = sum(times.values()) > BELIEVED * seconds
+        shares = times if believable else report.num_matches_per_rule
+        whole = sum(shares.values()) or 1.0
+        for j, name in enumerate(names):
+            found.matched[j] += report.num_matches_per_rule.get(name, 0)
+            found.rule_seconds[j] += seconds * shares.get(name, 0) / whole
+
+    def _count_classes(self, found: Saturation, frozen: Sequence[Any], last: int) -> None:
+        """Fill in the number of classes after every iteration; the last was counted when it was decoded."""
+        names = ["Leaf", *(s.egg for s in self.program.constructors.values())]
+        for k, tables in enumerate(frozen):
+            counted = tables is frozen[-1]
+            count = last if counted else len({row.output for name in names for row in tables[name].rows})
+            enodes, _, matches, seconds = found.iterations[k]
+            found.iterations[k] = enodes, count, matches, seconds
+
+    def _decode(self, tables: Any) -> tuple[Snapshot, int]:
+        """What the tables hold, and the number of classes."""
+        classes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)
+        numbers = _Numbers(self.graph.value_to_i64)
+        class_of, number = classes.__getitem__, numbers.__getitem__
+        seen = Snapshot()
+        seen.class_of = {number(row.inputs[0]): class_of(row.output) for row in tables["N"].rows}
+        for (op, n), s in self.program.constructors.items():
+            rows = tables[s.egg].rows
+            if not s.attrs:
+                seen.enodes += [(op, tuple(map(class_of, row.inputs)), (), class_of(row.output)) for row in rows]
+                continue
+            for row in rows:
+                inputs = row.inputs
+                attrs = tuple(map(number, inputs[n:]))
+                seen.enodes.append((op, tuple(map(class_of, inputs[:n])), attrs, class_of(row.output)))
+        for j, rule in enumerate(self.program.rules):
+            n = len(rule.variables)
+            seen.fired.append([_firing(row.inputs, n, class_of, number) for row in tables[f"F_{j}"].rows])
+        return seen, len(classes)
+
+
+class _Numbers(dict[Any, int]):
+    """i64 values of the e-graph as ints, each decoded once."""
+
+    def __init__(self, decode: Callable[[Any], int]) -> None:
+        self.decode = decode
+
+    def __missing__(self, value: Any) -> int:
+        found = self[value] = self.decode(value)
+        return found
+
+
+def _firing(
+    row: Sequence[Any], variables: int, class_of: Callable[[Any], int], number: Callable[[Any], int]
+) -> Firing:
+    return tuple(map(class_of, row[:variables])), tuple(map(number, row[variables:-1])), class_of(row[-1])
+
+
+def _one_iteration(sizes: Sequence[int]) -> int | None:
+    """The iteration (from 1) in which a count went from 0 to where it stayed; None where it took several."""
+    grown = [k for k, (a, b) in enumerate(zip([0, *sizes], sizes, strict=False), 1) if a != b]
+    return grown[0] if len(grown) == 1 else None

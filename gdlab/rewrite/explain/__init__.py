@@ -1,0 +1,1 @@
+"""Tell how an optimized graph came about: replayable steps, derivations, the report and its answers."""

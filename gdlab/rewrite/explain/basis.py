@@ -1,0 +1,164 @@
+"""What the nodes of a result stand on: the shortest derivation of every e-node, and the notes of the walk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heappop, heappush
+
+from gdlab.rewrite.engine.rows import EClasses, Firing, Key
+from gdlab.rewrite.rules.pattern import Rule
+
+__all__ = ["Basis", "Explained", "Said", "Use", "shortest"]
+
+CONGRUENT = 32  # nodes of one e-node that a firing is said to stand on: a chain of relus is one, whatever its length
+NOTHING: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A firing behind a step: the node it led to, the root it replaced, the nodes it stands on, the labels so far."""
+
+    firing: Firing
+    to: int
+    root: int
+    consumed: tuple[int, ...]
+    chain: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the walk noted down: the node that came, the ones it replaced, and the firing behind it (None: they became
+    the same). `shown`: a step was made of it."""
+
+    to: int
+    at: tuple[int, ...]
+    firing: Firing | None = None
+    root: int = -1
+    shown: bool = False
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What firings stand on. `key_of`: the e-nodes of the graph's nodes; `best`: the firings that make the others."""
+
+    key_of: Mapping[int, Key]
+    best: Mapping[Key, Firing]
+    rules: Sequence[Rule]
+    given: Mapping[int, Rule]
+
+    @cached_property
+    def written(self) -> dict[Key, list[int]]:
+        """The nodes of the graph by their e-node."""
+        found: dict[Key, list[int]] = {}
+        for id, key in self.key_of.items():
+            found.setdefault(key, []).append(id)
+        return found
+
+    def rule(self, f: Firing) -> Rule:
+        """The rule that fired."""
+        return self.given[f.rule] if f.rule < 0 else self.rules[f.rule]
+
+    def of(self, f: Firing) -> tuple[list[int], list[str]]:
+        """The nodes of the graph that the left side of a firing stands on, and the labels of all rules on the way."""
+        found: list[int] = []
+        labels: list[str] = []
+        stack, seen = [f], {f}
+        while stack:
+            f = stack.pop()
+            labels.append(self.rule(f).label)
+            for key in f.left:
+                if key in self.written:
+                    found += self.written[key][:CONGRUENT]
+                elif key in self.best and self.best[key] not in seen:
+                    seen.add(self.best[key])
+                    stack.append(self.best[key])
+        return found, labels[::-1]
+
+
+@dataclass
+class Explained:
+    """What the walk found out: the node of every live class, the root of added nodes; when asked, the firings behind
+    the steps and what every node stands for."""
+
+    rep: dict[int, int] = field(default_factory=dict)
+    root_of: dict[int, int] = field(default_factory=dict)  # added node -> node that gave it name and source
+    notes: list[Said] = field(default_factory=list)
+    basis: Basis | None = None
+    size: int = 0  # nodes of the graph
+
+    @cached_property
+    def used(self) -> list[Use]:
+        """The firings behind the steps."""
+        return self._told[0]
+
+    @cached_property
+    def consumed(self) -> dict[int, set[int]]:
+        """Node -> nodes of the graph it stands for."""
+        return self._told[1]
+
+    @cached_property
+    def _told(self) -> tuple[list[Use], dict[int, set[int]]]:
+        used: list[Use] = []
+        stands: dict[int, set[int]] = {}
+        for note in self.notes:
+            ids: Sequence[int] = note.at
+            if note.firing is not None and self.basis is not None:
+                found, chain = self.basis.of(note.firing)
+                ids = [*note.at, *found]
+                if note.shown:
+                    used.append(Use(note.firing, note.to, note.root, tuple(found), tuple(chain)))
+            own = stands.setdefault(note.to, set())
+            for id in ids:
+                if id != note.to:
+                    own |= stands.get(id, NOTHING)
+                    if id < self.size:
+                        own.add(id)
+        return used, stands
+
+
+def shortest(classes: EClasses) -> dict[Key, Firing]:
+    """For every e-node that rules made the firing that ends its shortest derivation (D. Knuth, 1977: a generalization
+    of Dijkstra's algorithm)."""
+    size: dict[Key, int] = dict.fromkeys(classes.key_of.values(), 0)
+    first = next((c for c, nodes in enumerate(classes.nodes) if not nodes), len(classes.nodes))
+    known: set[int] = set()  # of the classes from `first` on, which hold no nodes of the graph
+    best: dict[Key, Firing] = {}
+    waiting: dict[Key | int, list[int]] = {}
+    missing: dict[int, int] = {}
+    at_once: list[int] = []  # firings that stand on the graph's own e-nodes: they come first, at cost 1
+    heap: list[tuple[int, int]] = []
+    firings = classes.firings
+    for i, f in enumerate(firings):
+        needs: list[Key | int] = [k for k in f.left if k not in size]
+        needs += [c for c in f.env if c >= first]
+        if needs:
+            needs = list(dict.fromkeys(needs))
+            for need in needs:
+                waiting.setdefault(need, []).append(i)
+            missing[i] = len(needs)
+        else:
+            at_once.append(i)
+    at_once.reverse()
+    while at_once or heap:
+        if at_once and (not heap or (1, at_once[-1]) < heap[0]):
+            cost, i = 1, at_once.pop()
+        else:
+            cost, i = heappop(heap)
+        f = firings[i]
+        fresh: list[Key | int] = []
+        for key in f.right:
+            if key not in size:
+                size[key], best[key] = cost, f
+                fresh.append(key)
+        homes = {c for key in f.right for c in key[1] if c >= first} - known
+        if f.root >= first and f.root not in known:
+            homes.add(f.root)
+        known |= homes
+        for found in [*fresh, *sorted(homes)] if waiting else ():
+            for j in waiting.pop(found, ()):
+                missing[j] -= 1
+                if not missing[j]:
+                    heappush(heap, (1 + sum([size[k] for k in dict.fromkeys(firings[j].left)]), j))
+    return best

@@ -1,0 +1,140 @@
+"""The classes of the e-graph at its end: every way to compute each, what a way costs, and which one was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gdlab.base.types import TensorType
+from gdlab.rewrite.engine.history import Delta, NamedNode, rank, renamed
+from gdlab.rewrite.engine.program import Interner
+from gdlab.rewrite.engine.rows import LEAF, TIE, UNITS, EClasses, Key, ordered
+from gdlab.rewrite.extract.choose import Choice, Problem, Search
+
+__all__ = ["EClass", "Priced", "Way", "eclasses"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to compute a class. `cost`: of its op alone, µs; None where it is no choice (it reads its own class, or
+    has no type). `more`: what the whole would cost more with it, all else as chosen, µs; None where nobody asks for
+    the class, where it would lead back to its own class, and where it computes more products. `given`: the label of the
+    rule that added it before the first iteration (a folded constant, a pack of siblings), else ""."""
+
+    node: NamedNode
+    chosen: bool = False
+    cost: float | None = None
+    more: float | None = None
+    given: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EClass:
+    """A class at the end: the graph's nodes in it, the node of the result that it became (−1: none), and its ways, the
+    chosen one first, then by cost. A leaf has none."""
+
+    name: str
+    type: TensorType
+    nodes: tuple[int, ...]
+    made: int
+    ways: tuple[Way, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; of the ways the e-node and what it costs."""
+        ways = [
+            w.node.to_json() | {"chosen": w.chosen, "cost": w.cost, "more": w.more, "given": w.given} for w in self.ways
+        ]
+        plain = {"name": self.name, "type": str(self.type), "nodes": list(self.nodes), "made": self.made}
+        return {**plain, "ways": ways}
+
+
+@dataclass(frozen=True)
+class Priced:
+    """The problem of extraction with the key of each of its e-nodes, and how it was solved."""
+
+    problem: Problem
+    keys: Sequence[Key]
+    component: Sequence[int]
+    choice: Choice
+
+
+def eclasses(
+    told: Sequence[Delta], classes: EClasses, priced: Priced, numbers: Interner, kept: Sequence[int],
+    made: Mapping[int, int], rules: Mapping[int, str],
+) -> tuple[EClass, ...]:  # fmt: skip
+    """Every class with its ways, by name. `kept[id]` is the node that stands for a node of the graph (−1: dead),
+    `made[c]` the node of the result that class c became, and `rules` are the labels of the rules without a pattern by
+    the number of their firings."""
+    held = sorted(_at_end(told), key=lambda n: rank(n.cls))
+    number = _numbered(held, classes, numbers)
+    nodes: dict[int, list[int]] = {}
+    for id, same in enumerate(kept):
+        if same >= 0:
+            nodes.setdefault(classes.class_of[same], []).append(id)
+    ways: dict[str, list[Way]] = {}
+    prices, own = _prices(priced), set(classes.key_of.values())
+    given = {key: rules[f.rule] for f in classes.firings if f.rule in rules for key in f.right if key not in own}
+    for node in held:
+        key = _key(node, number, numbers)
+        way = prices.get((number.get(node.cls, -1), key), _FREE)
+        ways.setdefault(node.cls, []).append(replace(way, node=node, given=given.get(key, "")))
+    found = []
+    for name, c in sorted(number.items(), key=lambda item: rank(item[0])):
+        listed = sorted(ways.get(name, ()), key=lambda w: (not w.chosen, w.cost is None, w.cost or 0.0))
+        type = classes.held[classes.types[c]]
+        found.append(EClass(name, type, tuple(nodes.get(c, ())), made.get(c, -1), tuple(listed)))
+    return tuple(found)
+
+
+def _at_end(told: Sequence[Delta]) -> Iterable[NamedNode]:
+    """The e-nodes at the end without labels, in the order in which they came."""
+    nodes: dict[NamedNode, None] = {}
+    for delta in told:
+        moved = {old: new for new, old in delta.merged}
+        nodes = dict.fromkeys(renamed(n, moved) for n in nodes) if moved else nodes
+        nodes.update(dict.fromkeys(NamedNode(n.cls, n.op, n.children, n.attrs) for n in delta.added))
+    return nodes
+
+
+_FREE = Way(NamedNode("", "", ()))
+
+
+def _numbered(held: Iterable[NamedNode], classes: EClasses, numbers: Interner) -> dict[str, int]:
+    """The class behind each name: by the lowest node in it, else by one of its e-nodes."""
+    number = {f"%{min(ids)}": c for c, ids in enumerate(classes.nodes) if ids}
+    waiting = [n for n in held if n.cls not in number]
+    while waiting:
+        for node in waiting:
+            c = classes.home.get(_key(node, number, numbers)) if all(k in number for k in node.children) else None
+            if c is not None:
+                number.setdefault(node.cls, c)
+        left = [n for n in waiting if n.cls not in number]
+        if len(left) == len(waiting):
+            break
+        waiting = left
+    return number
+
+
+def _key(node: NamedNode, number: Mapping[str, int], numbers: Interner) -> Key:
+    operands = tuple([number.get(k, -1) for k in node.children])
+    return node.op, ordered(node.op, operands), tuple([numbers(v) for v in node.attrs])
+
+
+def _prices(priced: Priced) -> dict[tuple[int, Key], Way]:
+    """Every e-node that could be chosen, by class and key: its cost, and what it would make of the whole."""
+    problem, choice, live = priced.problem, priced.choice, set(priced.choice.live)
+    start = [[choice.enode[c], *(e for e in of if e != choice.enode[c])] for c, of in enumerate(problem.of_class)]
+    search = Search(replace(problem, of_class=start), priced.component, None)
+    found = {}
+    for c, enodes in enumerate(start):
+        for e in enodes:
+            chosen = c in live and e == choice.enode[c]
+            gain = None if c not in live or priced.keys[e][0] == LEAF else search.attempt([(c, e)], keep=False)
+            more = None if gain is None else _micros((gain + (1 << TIE - 1)) >> TIE)
+            found[c, priced.keys[e]] = Way(_FREE.node, chosen, _micros(problem.cost[e] >> TIE), more)
+    return found
+
+
+def _micros(units: int) -> float:
+    return units / UNITS

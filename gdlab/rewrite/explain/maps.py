@@ -1,0 +1,111 @@
+"""Who became what: old node → new node, new node → the old ones it stands for, and the counts per rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+
+from gdlab.graph import Node
+from gdlab.graph.replay import Step
+from gdlab.rewrite.engine.rows import Firing, Key
+from gdlab.rewrite.engine.siblings import distinct
+from gdlab.rewrite.explain.basis import Explained
+from gdlab.rewrite.explain.report import Derivation, RuleStat
+from gdlab.rewrite.rules.pattern import Rule
+from gdlab.rewrite.rules.plain import CSE
+
+__all__ = ["derivations", "node_map", "origin", "rule_table", "rules_fired", "stays"]
+
+
+def stays(node: Node) -> bool:
+    """Whether a node is kept even when nothing reads it: inputs and parameters are the graph's interface."""
+    return node.op in ("input", "parameter")
+
+
+def node_map(
+    same: Sequence[int], class_of: Mapping[int, int], rep: Mapping[int, int], order: Sequence[int]
+) -> dict[int, int | None]:
+    """Where the value of every node lies in the result; None where it was fused away or dead."""
+    new = {id: i for i, id in enumerate(order)}
+    return {id: new.get(id if kept < 0 else rep.get(class_of[kept], kept)) for id, kept in enumerate(same)}
+
+
+def origin(
+    nodes: Sequence[Node], same: Sequence[int], done: Explained, order: Sequence[int], moved: Mapping[int, int | None]
+) -> dict[int, tuple[int, ...]]:
+    """For every new node the old ones it stands for: first the one it has name and source of, then the others by id.
+
+    A node that lives on by itself belongs to nobody else; one that vanished without a rule of its own (only vanished
+    nodes read it, or it was a duplicate) belongs where its readers do. So every live node of the graph is found again.
+    `nodes` are those of the graph as it was.
+    """
+    others: list[set[int]] = [set() for _ in order]
+    for old, to in moved.items():
+        if to is not None:
+            others[to].add(old)
+    for i, id in enumerate(order):
+        if id in done.consumed:
+            others[i] |= {old for old in done.consumed[id] if moved[old] is None}
+    _adopt_orphans(nodes, same, others)
+    result = {}
+    for i, id in enumerate(order):
+        first = id if id < len(nodes) else done.root_of.get(id, -1)
+        rest = sorted(others[i] - {first})
+        result[i] = (first, *rest) if first >= 0 else tuple(rest)
+    return result
+
+
+def _adopt_orphans(nodes: Sequence[Node], same: Sequence[int], others: Sequence[set[int]]) -> None:
+    owners: list[set[int]] = [set() for _ in nodes]
+    for new, olds in enumerate(others):
+        for old in olds:
+            owners[old].add(new)
+    orphan = [not found for found in owners]
+    for node in reversed(nodes):
+        for i in node.inputs:
+            if orphan[i] and same[node.id] >= 0:
+                owners[i] |= owners[node.id]
+    for old, found in enumerate(owners):
+        for new in found if orphan[old] else ():
+            others[new].add(old)
+
+
+def derivations(done: Explained, order: Sequence[int]) -> tuple[Derivation, ...]:
+    """One for each used rewrite that led to a node of the result."""
+    new = {id: i for i, id in enumerate(order)}
+    return tuple(
+        Derivation(new[use.to], use.root, tuple(sorted(set(use.consumed))), use.chain)
+        for use in done.used
+        if use.to in new
+    )
+
+
+def rules_fired(steps: Sequence[Step]) -> tuple[tuple[str, int], ...]:
+    """The labels of the steps, counted, in order of first use; the sweep is no rewrite."""
+    return tuple(Counter(s.label for s in steps[:-1]).items())
+
+
+def _says_something_new(f: Firing, own: Set[Key]) -> bool:
+    """Whether the graph held neither the result nor, as two different nodes, both sides."""
+    return not f.right or any(k not in own for k in f.right) or f.left[-1] in own
+
+
+def rule_table(
+    table: Sequence[Rule], off: Mapping[str, object], program: Sequence[Rule],
+    firings: Sequence[Firing], own: Set[Key],
+    matched: Mapping[str, int], fired: Mapping[str, int], seconds: Mapping[str, float], steps: Sequence[Step],
+    done: Explained, given: Mapping[int, Rule],
+) -> tuple[RuleStat, ...]:  # fmt: skip
+    """A row per rule, those without a match included. `own` are the e-nodes of the graph's nodes."""
+    names = {j: r.name for j, r in given.items()} | {j: r.name for j, r in enumerate(program)}
+    behind = {use.firing for use in done.used}
+    used = Counter(names[f.rule] for f in behind)
+    created = Counter(names[f.rule] for f in distinct(firings) if f in behind or _says_something_new(f, own))
+    same = sum(1 for s in steps if s.rule == CSE)
+    rows = []
+    for rule in table:
+        counts = [same if rule.name == CSE else d.get(rule.name, 0) for d in (matched, fired, created, used)]
+        who = rule.name, rule.label, rule.safety, rule.phases, rule.doc
+        m, f, c, u = counts
+        rows.append(RuleStat(*who, m, f, c, u, seconds.get(rule.name, 0.0), rule.name not in off))
+    return tuple(rows)

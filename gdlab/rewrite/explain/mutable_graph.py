@@ -1,0 +1,241 @@
+"""A graph on the bench: nodes are added and readers rewired, and the cost of what is alive is known at every moment."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gdlab.graph import Node
+from gdlab.graph.replay import Rewired, Step
+from gdlab.rewrite.engine.prepare import Prepared
+from gdlab.rewrite.engine.rows import UNITS, Prices
+
+__all__ = ["Bench", "Draft", "Minutes", "finish"]
+
+OUTPUT = -1  # the reader of an output; its port is −1 − i
+
+
+@dataclass(frozen=True, slots=True)
+class Minutes:
+    """What is left of a bench when the work is done: all nodes, the first `size` those of the graph, its outputs, the
+    drafts, the changes that no step has written down, and the cost in units."""
+
+    nodes: Sequence[Node]
+    size: int
+    outputs: tuple[int, ...]
+    drafts: Sequence[Draft]
+    silent: Sequence[Rewired]
+    cost: int
+
+
+@dataclass
+class Draft:
+    """A step before it is known what it removes."""
+
+    rule: str
+    label: str
+    at: tuple[int, ...]
+    bindings: Mapping[str, int]
+    added: tuple[Node, ...]
+    rewired: list[Rewired]
+    before: int
+    after: int
+    iteration: int | None
+
+
+class Bench:
+    """Nodes by stable id, who reads them, and which of them the outputs reach."""
+
+    def __init__(self, prepared: Prepared, prices: Prices, attrs: Mapping[int, tuple[int, ...]]) -> None:
+        """`attrs` are the attribute numbers of kept nodes that are no leaves."""
+        self.graph, self.prepared, self.prices, self.attrs = prepared.graph, prepared, prices, attrs
+        self.size, self.outputs_before = len(prepared.graph), tuple(prepared.graph.output_ids)
+        self.nodes: list[Node] = []
+        self.inputs: list[tuple[int, ...]] = []
+        self.readers: list[list[tuple[int, int]]] = []  # (reader, port), each slot in one list alone
+        self.reads: list[int] = []  # readers that are alive, and outputs
+        self.outputs = list(self.outputs_before)
+        self.cost = 0
+        self.drafts: list[Draft] = []
+        self._costs: dict[int, int] = {}
+        self._silent: list[Rewired] = []
+
+    def put_on(self) -> None:
+        """Put the graph on the bench; asked twice, it stays as it is."""
+        if self.nodes:
+            return
+        self.nodes = self.graph._nodes[: self.size]
+        self.inputs = [node.inputs for node in self.nodes]
+        self.readers = [[] for _ in self.nodes]
+        for id, inputs in enumerate(self.inputs):
+            for port, i in enumerate(inputs):
+                self.readers[i].append((id, port))
+        reads = self.reads = [0] * self.size
+        for i, id in enumerate(self.outputs):
+            self.readers[id].append((OUTPUT, -1 - i))
+            reads[id] += 1
+        for id in reversed(range(self.size)):
+            if reads[id]:
+                self.cost += self.price(id)
+                for i in self.inputs[id]:
+                    reads[i] += 1
+
+    def price(self, id: int) -> int:
+        """The price of a node of the graph, or an added one, in units."""
+        found = self._costs.get(id)
+        if found is None:
+            found = self._costs[id] = self.prices.node(self.prepared, self.attrs, id)
+        return found
+
+    def alive(self, id: int) -> bool:
+        """Whether an output depends on this node."""
+        return self.reads[id] > 0
+
+    def add(self, node: Node, cost: int) -> None:
+        """Put a node on the bench; nothing reads it yet. Ids of added nodes follow each other."""
+        self.nodes.append(node)
+        self.inputs.append(node.inputs)
+        self.readers.append([])
+        self.reads.append(0)
+        self._costs[node.id] = cost
+        for port, i in enumerate(node.inputs):
+            self.readers[i].append((node.id, port))
+
+    def redirect(
+        self, moved: Sequence[int], to: int, rule: str, label: str, bindings: Mapping[str, int],
+        added: Sequence[Node] = (), iteration: int | None = None, *, at: Sequence[int],
+        beside: Sequence[tuple[int, int]] = (),
+    ) -> bool:  # fmt: skip
+        """Let `to` be read wherever one of `moved` is, in the same step the others of `beside` (old, new), and write it
+        down. Where nothing was added and nobody alive notices, the change goes with the next step, and the answer is
+        False."""
+        before, pairs = self.cost, [*((id, to) for id in moved if id != to), *beside]
+        noticed = bool(added) or any(self.alive(old) for old, _ in pairs)
+        rewired = [change for old, new in pairs for change in self._rewire(old, new)]
+        if not noticed:
+            self._silent += rewired
+            return False
+        done = [*self._silent, *rewired]
+        self._silent = []
+        self.drafts.append(Draft(rule, label, tuple(at), bindings, tuple(added), done, before, self.cost, iteration))
+        return True
+
+    def _rewire(self, old: int, new: int) -> list[Rewired]:
+        changes = []
+        for reader, port in self.readers[old]:
+            if reader == OUTPUT:
+                self.outputs[-1 - port] = new
+            else:
+                inputs = self.inputs[reader]
+                self.inputs[reader] = (*inputs[:port], new, *inputs[port + 1 :])
+            if reader == OUTPUT or self.reads[reader] > 0:
+                self._hold(new)
+                self._drop(old)
+            changes.append((old if reader == OUTPUT else reader, port, new))
+        self.readers[new] += self.readers[old]
+        self.readers[old] = []
+        return changes
+
+    def _hold(self, id: int) -> None:
+        stack, reads = [id], self.reads
+        while stack:
+            id = stack.pop()
+            reads[id] += 1
+            if reads[id] == 1:
+                self.cost += self.price(id)
+                stack += self.inputs[id]
+
+    def _drop(self, id: int) -> None:
+        stack, reads = [id], self.reads
+        while stack:
+            id = stack.pop()
+            reads[id] -= 1
+            if reads[id] == 0:
+                self.cost -= self.price(id)
+                stack += self.inputs[id]
+
+    def minutes(self) -> Minutes:
+        """All that the steps are made of."""
+        return Minutes(self.nodes, self.size, self.outputs_before, self.drafts, self._silent, self.cost)
+
+
+def finish(
+    held: Minutes, order: Sequence[int], stays: Callable[[Node], bool], sweep: tuple[str, str]
+) -> tuple[Step, ...]:
+    """The drafts as steps. The step after which nobody reads or names a node removes it; the sweep takes the rest."""
+    readings = _Readings(held, stays)
+    steps = []
+    for k, draft in enumerate(held.drafts):
+        rewired = readings.carry_out(draft)
+        steps.append(
+            Step(draft.rule, draft.label, draft.at, draft.bindings, readings.removed_after(k), draft.added, rewired,
+                 draft.before / UNITS, draft.after / UNITS, draft.iteration)
+        )  # fmt: skip
+    kept = set(order)
+    left = tuple(id for id in readings.inputs if id not in kept and id not in readings.gone)
+    rest = tuple(change for change in held.silent if change[1] < 0 or change[0] in kept)
+    cost = held.cost / UNITS
+    return (*steps, Step(*sweep, (), {}, left, (), rest, cost, cost, None, tuple(order)))
+
+
+class _Readings:
+    """The drafts carried out once more, counting who reads whom: a node can go when nobody does and no later step
+    speaks of it. What was dead from the beginning waits for the sweep."""
+
+    def __init__(self, held: Minutes, stays: Callable[[Node], bool]) -> None:
+        self.nodes, self.stays = held.nodes, stays
+        self.inputs = {id: list(held.nodes[id].inputs) for id in range(held.size)}
+        self.outputs = list(held.outputs)
+        self.reads = [0] * len(held.nodes)
+        for id in itertools.chain(self.outputs, *self.inputs.values()):
+            self.reads[id] += 1
+        self.idle = {id for id in self.inputs if not self.reads[id]}
+        self.last = _last_mention(held.drafts)
+        self.due: dict[int, list[int]] = {}
+        for id, k in self.last.items():
+            self.due.setdefault(k, []).append(id)
+        self.gone: set[int] = set()
+        self.touched: set[int] = set()
+
+    def carry_out(self, draft: Draft) -> tuple[Rewired, ...]:
+        """The changes that find their reader still there."""
+        for node in draft.added:
+            self.inputs[node.id] = list(node.inputs)
+            for i in node.inputs:
+                self.reads[i] += 1
+        done = tuple(change for change in draft.rewired if change[1] < 0 or change[0] not in self.gone)
+        for reader, port, new in done:
+            slots, at = (self.outputs, -1 - port) if port < 0 else (self.inputs[reader], port)
+            self.reads[slots[at]] -= 1
+            self.touched.add(slots[at])
+            self.reads[new] += 1
+            slots[at] = new
+        return done
+
+    def removed_after(self, k: int) -> tuple[int, ...]:
+        """The nodes that step k is the last to need."""
+        removed = []
+        stack = sorted(self.touched | set(self.due.get(k, ())), reverse=True)
+        self.touched = set()
+        while stack:
+            id = stack.pop()
+            needed = self.reads[id] or self.last.get(id, -1) > k or self.stays(self.nodes[id])
+            if needed or id in self.gone or id in self.idle:
+                continue
+            self.gone.add(id)
+            removed.append(id)
+            for i in self.inputs[id]:
+                self.reads[i] -= 1
+            stack += sorted(set(self.inputs[id]), reverse=True)
+        return tuple(sorted(removed))
+
+
+def _last_mention(drafts: Sequence[Draft]) -> dict[int, int]:
+    """Per node the last step that speaks of it."""
+    last: dict[int, int] = {}
+    for k, draft in enumerate(drafts):
+        made = (i for node in draft.added for i in (node.id, *node.inputs))
+        new = (change[2] for change in draft.rewired)
+        last.update(dict.fromkeys((*draft.at, *draft.bindings.values(), *made, *new), k))
+    return last

@@ -1,0 +1,305 @@
+"""What the optimizer did, rule by rule, and why not more: `print(report)`, `report.to_text()`, `report.to_json()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from gdlab.base.errors import OptimizeError
+from gdlab.graph import Attrs, ConstantData, Node
+from gdlab.graph.replay import Step
+from gdlab.rewrite.engine.history import Delta
+from gdlab.rewrite.rules.pattern import Reason
+
+if TYPE_CHECKING:
+    from gdlab.rewrite.explain.answers import Answer, Asked
+    from gdlab.rewrite.explain.classes import EClass
+
+__all__ = ["Derivation", "Iteration", "Missed", "OptimizeReport", "RuleStat"]
+
+StopReason = Literal["saturated", "iterations", "enodes", "time", "off", "cache-hit", "engine-unavailable"]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleStat:
+    """One rule of the table, those that found nothing included.
+
+    `matched`: matches of the engine, also those found again (an effort); `fired`: distinct firings; `created`: those
+    that brought a new e-node or made different nodes equal; `used`: those behind a step.
+    `seconds`: its share of the engine's time: our own clock around every iteration, shared out by egglog's times per
+    rule, or where those are all 0 (egglog 13 reports them a thousand times too small) by its matches.
+    """
+
+    id: str
+    label: str
+    tag: str
+    phases: tuple[str, ...]
+    doc: str
+    matched: int = 0
+    fired: int = 0
+    created: int = 0
+    used: int = 0
+    seconds: float = 0.0
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """The e-graph after one iteration, what it matched and how long it took."""
+
+    enodes: int
+    eclasses: int
+    matches: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A rewrite that almost applied: its root in the result, and why it was not used (`text`: a whole sentence).
+
+    `guard` is the Python of the condition that refused: file, line, text; None where no condition did.
+    """
+
+    label: str
+    node: int
+    reason: Reason
+    detail: str
+    text: str
+    about: int | None = None
+    guard: tuple[str, int, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """How a node of the result came about: the root it replaced, the nodes it consumed, the labels in order."""
+
+    node: int
+    root: int
+    consumed: tuple[int, ...]
+    chain: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OptimizeReport:
+    """What one call of `optimize` did. Costs are µs of `cost_model`, times seconds; ids are of input and result graph.
+
+    `origin[new]` are the nodes a new node stands for: first the one that gave its name and source (itself, when it was
+    kept), then what was merged or fused into it. `node_map[old]` is where a value lies now, None where it was fused
+    away or dead. `steps` replay the whole (`gdlab.graph.replay.replay`).
+    `deltas[k]` is what iteration k added to the e-graph (0: the graph itself), and `classes` is what it held at the end
+    with what was chosen, where `history` was asked for.
+    The fields in `LATE` are worked out when one of them is first read, all at once.
+    """
+
+    phase: str = ""
+    engine: str = "none"
+    cost_model: str = ""
+    stop_reason: StopReason = "cache-hit"
+    stop_detail: str = ""
+    nodes_before: int = 0
+    nodes_after: int = 0
+    dead_nodes_removed: int = 0
+    cost_before: float = 0.0
+    cost_after: float = 0.0
+    num_eclasses: int = 0
+    num_enodes: int = 0
+    egglog_time: float = 0.0
+    extract_time: float = 0.0
+    extraction_failures: int = 0
+    shape_conflicts: int = 0
+    rules: tuple[RuleStat, ...] = field(default_factory=tuple)
+    rules_fired: tuple[tuple[str, int], ...] = field(default_factory=tuple)
+    fusions_applied: tuple[tuple[str, int], ...] = field(default_factory=tuple)
+    iterations: tuple[Iteration, ...] = ()
+    node_map: Mapping[int, int | None] = field(default_factory=dict)
+    origin: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    steps: tuple[Step, ...] = field(default_factory=tuple)
+    derivations: tuple[Derivation, ...] = field(default_factory=tuple)
+    sources: Mapping[str, tuple[str, int, str]] = field(default_factory=dict)
+    phases: tuple[OptimizeReport, ...] = ()
+    deltas: tuple[Delta, ...] = ()
+    classes: tuple[EClass, ...] = ()
+    asked: Asked | None = field(default=None, repr=False, compare=False)
+    program: Callable[[], str] = field(default=str, repr=False, compare=False)
+    near: Callable[[], tuple[Missed, ...]] = field(default=tuple, repr=False, compare=False)
+
+    def told_by(self, tell: Callable[[], Mapping[str, Any]]) -> OptimizeReport:
+        """This report, with its `LATE` fields left to a function that answers them by name."""
+        for name in LATE:
+            object.__delattr__(self, name)
+        object.__setattr__(self, "_tell", tell)
+        return self
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A field that was left to `told_by`."""
+            tell = self.__dict__.get("_tell")
+            if tell is not None and name in LATE:
+                self.__dict__.update(tell())
+                self.__dict__.pop("_tell", None)  # what the answers were found in can go
+            if name in self.__dict__:
+                return self.__dict__[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled with all fields worked out; the graph, in which questions are answered, stays behind."""
+        told = {f.name: getattr(self, f.name) for f in fields(self)}
+        left = {"asked": None, "near": partial(tuple, self.missed), "program": partial(str, self.egglog_program)}
+        return partial(type(self), **told | left), ()
+
+    def __copy__(self) -> OptimizeReport:
+        return self
+
+    def __deepcopy__(self, memo: object) -> OptimizeReport:
+        return self
+
+    @staticmethod
+    def empty() -> OptimizeReport:
+        """All zeros: a plan came from the cache, and nothing was optimized."""
+        return OptimizeReport()
+
+    @staticmethod
+    def off(nodes: int, phase: str = "") -> OptimizeReport:
+        """Of a graph of so many nodes that was left as it is."""
+        return OptimizeReport(phase=phase, stop_reason="off", stop_detail="switched off", nodes_before=nodes,
+                              nodes_after=nodes)  # fmt: skip
+
+    def why(self, node: Any) -> Answer:
+        """The chain of rewrites that made a node of the result (its id, its Value, or its name), in words and steps."""
+        return self._answers().why(self, node)
+
+    def why_not(self, a: Any, b: Any = None) -> Answer:
+        """What kept two neighbouring nodes of the result from becoming one, or a rule (id or label) from being used."""
+        answers = self._answers()
+        return answers.why_not_rule(self, a) if b is None else answers.why_not_pair(self, a, b)
+
+    def _answers(self) -> Asked:
+        if self.asked is None:
+            raise OptimizeError("report", "question", "a report without a graph (a cache hit, or switched off)",
+                                "the report of a call of optimize")  # fmt: skip
+        return self.asked
+
+    @property
+    def egglog_program(self) -> str:
+        """The program as egglog text: run alone, it gives the same e-graph. Written when first asked for."""
+        return self.program()
+
+    @cached_property
+    def missed(self) -> tuple[Missed, ...]:
+        """Near matches that were not used, each with its reason. Looked for when first asked: a tenth of the call."""
+        return self.near()
+
+    @property
+    def fused_away(self) -> int:
+        """Nodes fewer than before, dead ones included."""
+        return max(0, self.nodes_before - self.nodes_after)
+
+    def merge(self, full: OptimizeReport) -> OptimizeReport:
+        """The report of a training build: this one of the forward graph, and `full` of the differentiated one."""
+        fired: dict[str, int] = {}
+        for label, count in (*self.rules_fired, *full.rules_fired):
+            fired[label] = fired.get(label, 0) + count
+        return replace(
+            full,
+            rules_fired=tuple(fired.items()),
+            fusions_applied=self.fusions_applied + full.fusions_applied,
+            nodes_before=full.nodes_before + self.nodes_before - self.nodes_after,
+            phases=(self, full),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<OptimizeReport: {self.phase or 'empty'}, {self.nodes_before} -> {self.nodes_after} nodes, "
+            f"{sum(n for _, n in self.rules_fired)} rewrites, {self.stop_reason}>"
+        )
+
+    def __str__(self) -> str:
+        lines = ["=== Optimization Report ==="]
+        ms = self.egglog_time * 1e3
+        lines += [f"Egglog saturation: {ms:.1f}ms ({self.num_eclasses} e-classes, {self.num_enodes} e-nodes)"]
+        if self.rules_fired:
+            lines += ["Rules fired:", *(f"  {label}  x{count}" for label, count in self.rules_fired)]
+        lines += [f"Graph: {self.nodes_before} nodes -> {self.nodes_after} active nodes ({self.fused_away} fused away)"]
+        if self.fusions_applied:
+            lines += ["Fusions: " + ", ".join(f"{label} @node{id}" for label, id in self.fusions_applied)]
+        return "\n".join([*lines, f"Extract time: {self.extract_time * 1e3:.1f}ms"])
+
+    def to_text(self) -> str:
+        """`str`, then engine, costs, the rules that matched, and what was missed."""
+        stop = f"{self.stop_reason} ({len(self.iterations)} iterations)"
+        lines = [str(self), f"Phase: {self.phase}  Engine: {self.engine}  Stop: {stop}"]
+        lines += [f"  {self.stop_detail}"] if self.stop_detail else []
+        lines += [f"Cost: {self.cost_before:.1f} -> {self.cost_after:.1f} us ({self.cost_model})"]
+        lines += _table([r for r in self.rules if r.matched])
+        if self.missed:
+            lines += ["Missed:", *(f"  {m.label} @node{m.node}: {m.reason} ({m.detail})" for m in self.missed)]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field as plain JSON values; nodes by id."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return plain | {
+            "rules": [_record(r) for r in self.rules],
+            "rules_fired": [list(pair) for pair in self.rules_fired],
+            "fusions_applied": [list(pair) for pair in self.fusions_applied],
+            "iterations": [_record(i) for i in self.iterations],
+            "missed": [_record(m) for m in self.missed],
+            "node_map": {str(k): v for k, v in self.node_map.items()},
+            "origin": {str(k): list(v) for k, v in self.origin.items()},
+            "derivations": [_record(d) for d in self.derivations],
+            "steps": [_step(s) for s in self.steps],
+            "sources": {k: {"name": v[0], "line": v[1], "text": v[2]} for k, v in self.sources.items()},
+            "phases": [p.to_json() for p in self.phases],
+            "deltas": [d.to_json() for d in self.deltas],
+            "classes": [c.to_json() for c in self.classes],
+        }
+
+
+LATE = ("rules", "rules_fired", "fusions_applied", "node_map", "origin", "steps", "derivations")
+_PLAIN = (
+    "phase", "engine", "cost_model", "stop_reason", "stop_detail", "nodes_before", "nodes_after", "dead_nodes_removed",
+    "cost_before", "cost_after", "num_eclasses", "num_enodes", "egglog_time", "extract_time", "extraction_failures",
+    "shape_conflicts", "egglog_program",
+)  # fmt: skip
+
+
+def _table(rules: list[RuleStat]) -> list[str]:
+    if not rules:
+        return []
+    rows = [("rule", "tag", "matched", "created", "used", "ms")]
+    rows += [(r.label, r.tag, str(r.matched), str(r.created), str(r.used), f"{r.seconds * 1e3:.1f}") for r in rules]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [str.ljust, str.ljust, str.rjust, str.rjust, str.rjust, str.rjust]
+    return ["  ".join(s(c, w) for s, c, w in zip(sides, row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _record(value: Any) -> dict[str, Any]:
+    fields = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in fields}
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return _record(step) | {
+        "bindings": dict(step.bindings),
+        "added": [_node(n) for n in step.added],
+        "rewired": [list(change) for change in step.rewired],
+    }
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return {
+        "id": node.id, "op": node.op, "inputs": list(node.inputs), "attrs": plain_attrs(node.attrs),
+        "type": str(node.type), "name": node.name,
+    }  # fmt: skip
+
+
+def plain_attrs(attrs: Attrs) -> dict[str, Any]:
+    """Attributes as JSON values: tuples as lists, constants by their digest."""
+    plain: dict[str, Any] = {}
+    for name, value in attrs:
+        held = value.digest if isinstance(value, ConstantData) else value
+        plain[name] = list(held) if isinstance(held, tuple) else held
+    return plain

@@ -1,0 +1,1 @@
+"""Choose one e-node per class so that the whole graph costs least."""

@@ -1,0 +1,239 @@
+"""Conditions about what a constant holds: which keys attention hides, and by which angles rotary positions turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from gdlab.base.types import Array, Shape, f32
+from gdlab.graph import ConstantData, Graph
+from gdlab.rewrite.rules.conditions import HIDDEN, Condition, Egg, Intern, Match, Refusal, condition
+
+__all__ = [
+    "LAYOUTS", "MASKS", "Layout", "causal_mask", "cosines", "held_by", "hidden", "hidden_keys", "is_low", "mask_kinds",
+    "seen_keys", "sines", "turn_of",
+]  # fmt: skip
+
+Held = Mapping[int, float | ConstantData]  # what nodes were folded to
+NONE: Held = {}
+
+
+# what a node holds ----------------------------------------------------------------------------------------------------
+def held_by(graph: Graph, id: int, folded: Held = NONE) -> float | ConstantData | None:
+    """The number that fills a node, or the elements of a constant; broadcasts are looked through. None for others."""
+    while id not in folded:
+        node = graph._nodes[id]
+        if node.op in ("full", "constant"):
+            found: float | ConstantData = node.attr("value" if node.op == "full" else "data")
+            return found
+        if node.op != "broadcast_to":
+            return None
+        id = node.inputs[0]
+    return folded[id]
+
+
+def _constant(m: Match, name: str) -> ConstantData | None:
+    found = held_by(m.graph, m.nodes[name])
+    return found if isinstance(found, ConstantData) else None
+
+
+def _about(text: str, name: str, relation: str, check: Callable[[Match], Refusal | None]) -> Condition:
+    return condition(f"const_eq({name}, {text})", (name,), lambda egg, intern: (f"({relation} {egg(name)})",), check)
+
+
+# masks ----------------------------------------------------------------------------------------------------------------
+# how a constant says that query i sees keys 0 … i: as an addend, as a condition, as the opposite condition
+MASKS: Mapping[str, tuple[str, Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "f_causal": ("causal mask", lambda seen: seen == 0, lambda later: later <= HIDDEN),
+    "f_seen": ("0 for later keys alone", lambda seen: seen != 0, lambda later: later == 0),
+    "f_hides": ("0 for all but later keys", lambda seen: seen == 0, lambda later: later != 0),
+}
+
+
+def mask_kinds(held: float | ConstantData | None, shape: Shape) -> frozenset[str]:
+    """Which of the masks a node of this shape is, […, queries, keys], by what it holds."""
+    square = len(shape) >= 2 and shape[-1] == shape[-2]
+    return _kinds(held) if square and isinstance(held, ConstantData) and held.shape[-2:] == shape[-2:] else frozenset()
+
+
+@lru_cache(maxsize=256)
+def _kinds(data: ConstantData) -> frozenset[str]:
+    elements = data.array.reshape(-1, *data.shape[-2:])
+    later = np.triu(np.ones(data.shape[-2:], bool), 1)
+    found = [name for name, (_, is_seen, is_later) in MASKS.items()
+             if np.all(is_seen(elements[:, ~later])) and np.all(is_later(elements[:, later]))]  # fmt: skip
+    return frozenset(found)
+
+
+def _mask(name: str, relation: str, example: Callable[[Array], Array]) -> Condition:
+    text = MASKS[relation][0]
+
+    def check(m: Match) -> Refusal | None:
+        node = m.node(name)
+        if relation in mask_kinds(held_by(m.graph, node.id), node.type.shape):
+            return None
+        return "attributes", f"{name}, a {node.op}, is {'no' if relation == 'f_causal' else 'not'} {text}"
+
+    made = _about(text, name, relation, check)
+    return replace(made, example=(name, lambda shape: example(np.triu(np.ones(shape), 1))))
+
+
+def causal_mask(a: str) -> Condition:
+    """Operand `a` is a constant that hides the later keys of every query: 0 up to the diagonal, −1e8 or less above."""
+    return _mask(a, "f_causal", lambda later: later * 10 * HIDDEN)
+
+
+def seen_keys(a: str) -> Condition:
+    """Operand `a` is a constant that says which keys a query sees: not 0 up to the diagonal, 0 above."""
+    return _mask(a, "f_seen", lambda later: 1 - later)
+
+
+def hidden_keys(a: str) -> Condition:
+    """Operand `a` is a constant that says which keys a query does not see: 0 up to the diagonal, not 0 above."""
+    return _mask(a, "f_hides", lambda later: later)
+
+
+def is_low(held: float | ConstantData | None) -> bool:
+    """Whether a score of this is one of a key that does not count."""
+    if isinstance(held, ConstantData):
+        return bool(np.all(held.array <= HIDDEN))
+    return held is not None and held <= HIDDEN
+
+
+def hidden(a: str) -> Condition:
+    """Operand `a` is filled with −1e8 or less: e to that is 0."""
+
+    def check(m: Match) -> Refusal | None:
+        found = held_by(m.graph, m.nodes[a])
+        given = f"a {m.node(a).op}" if found is None else "a constant" if isinstance(found, ConstantData) else found
+        return None if is_low(found) else ("attributes", f"{a} is {given}, not {HIDDEN:g} or less")
+
+    made = _about(f"{HIDDEN:g} or less", a, "f_low", check)
+    return replace(made, example=(a, lambda shape: np.full(shape, 10 * HIDDEN)))
+
+
+# tables of angles -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a table of angles lies: its rows are the axis `rows` counted from the end; `twice`: the angle of pair j
+    stands in columns j and j + d/2 of d, else once in d/2 columns."""
+
+    rows: int
+    twice: bool
+
+    @property
+    def number(self) -> int:
+        """What the e-graph knows it by."""
+        return 2 * self.rows + self.twice
+
+
+LAYOUTS = tuple(Layout(rows, twice) for rows in (2, 3) for twice in (False, True))
+EXACT = 1e-7  # how far a table may lie from the angles it stands for: the rounding of float32
+DIGITS = (1, 2, 3, 4, 5, 6, 9)  # people write θ with few
+
+
+def turn_of(
+    held: float | ConstantData | None, shape: Shape, layout: Layout, sine: bool, computed: bool = False
+) -> float | None:
+    """The θ of a table of cosines (or sines) of i · θ^(−2j/d), broadcast to `shape`; None where it is no such table.
+
+    `computed`: its angles were rounded to float32 before, and lie that much further off.
+    """
+    if not isinstance(held, ConstantData) or held.dtype is not f32 or len(shape) < layout.rows:
+        return None
+    given = (*(1,) * len(shape), *held.shape)
+    if any(given[-axis] != shape[-axis] for axis in (1, layout.rows)):
+        return None
+    return _turn(held, layout, sine, computed)
+
+
+@lru_cache(maxsize=256)
+def _turn(data: ConstantData, layout: Layout, sine: bool, computed: bool) -> float | None:
+    table = _rows(data.array.astype(np.float64), layout)
+    if table is None or len(table) < 2 or np.any(np.abs(table[0] - (not sine)) > EXACT):
+        return None
+    return next((theta for theta in _likely(table, sine) if _off(table, theta, sine, computed) <= EXACT), None)
+
+
+def _rows(table: Array, layout: Layout) -> Array | None:
+    """The angles' functions as [rows, d/2]; None where other axes count too."""
+    table = table.reshape((1,) * (layout.rows - table.ndim) + table.shape)
+    axis = table.ndim - layout.rows
+    for other in range(table.ndim - 1):
+        if other != axis:
+            first = table.take([0], other)
+            if not np.array_equal(np.broadcast_to(first, table.shape), table):
+                return None
+            table = first
+    flat = table.reshape(table.shape[axis], table.shape[-1])
+    if not layout.twice:
+        return flat
+    low, high = flat[:, : flat.shape[1] // 2], flat[:, flat.shape[1] // 2 :]
+    return low if np.array_equal(low, high) else None
+
+
+def _likely(table: Array, sine: bool) -> list[float]:
+    """The θ that the second pair tells, with few digits first; any, where there is one pair."""
+    pairs = table.shape[1]
+    if pairs == 1:
+        return [10000.0]
+    column = table[:, 1] if sine else 1 - table[:, 1]
+    below = np.flatnonzero((column > 0.9) | (np.diff(column, prepend=0) < 0))  # beyond, an angle is not told well
+    row = max(1, int(below[0]) - 1 if below.size else len(column) - 1)
+    value = float(np.clip(table[row, 1], -1, 1))
+    angle = (math.asin(value) if sine else math.acos(value)) / row
+    if not 0 < angle <= 1:
+        return []
+    theta = angle**-pairs
+    near = dict.fromkeys(float(np.float32(float(f"{theta:.{n - 1}e}"))) for n in DIGITS)
+    return [t for t in near if math.isfinite(t)]
+
+
+def _off(table: Array, theta: float, sine: bool, computed: bool) -> float:
+    """How far the table lies from that of θ; relative to what rounded angles account for."""
+    pairs = table.shape[1]
+    angles = np.outer(np.arange(len(table)), theta ** (-np.arange(pairs) / pairs))
+    far = np.abs(table - (np.sin(angles) if sine else np.cos(angles)))
+    return float(np.max(far / (1 + 2 * angles) if computed else far))
+
+
+def _table(name: str, theta: str, layout: Layout, sine: bool) -> Condition:
+    function = "sines" if sine else "cosines"
+
+    def facts(egg: Egg, intern: Intern) -> tuple[str, ...]:
+        return (f"({'f_sines' if sine else 'f_cosines'} {egg(name)} {layout.number} {egg(theta)})",)
+
+    def value(m: Match) -> float | None:
+        node = m.node(name)
+        return turn_of(held_by(m.graph, node.id), node.type.shape, layout, sine)
+
+    def check(m: Match) -> Refusal | None:
+        found = value(m)
+        if found is None:
+            node = m.node(name)
+            return "attributes", f"{name}, a {node.op}, does not hold {function} of i · θ^(−2j/d), d wide, for row i"
+        known = m.attrs.get(theta, found)
+        return None if known == found else ("attributes", f"{name} has θ = {found:g}, not {known:g}")
+
+    def example(shape: Shape) -> Array:
+        pairs, rows = shape[-1] // (1 + layout.twice), shape[-layout.rows]
+        angles = np.outer(np.arange(rows), 10000.0 ** (-np.arange(pairs) / pairs))
+        table = np.tile(np.sin(angles) if sine else np.cos(angles), 1 + layout.twice)
+        return np.broadcast_to(table.reshape(rows, *(1,) * (layout.rows - 2), -1), shape).astype(np.float32)
+
+    text = f"const_eq({name}, {function} of {theta})"
+    return replace(condition(text, (name, theta), facts, check, theta, value), example=(name, example))
+
+
+def cosines(a: str, theta: str, layout: Layout) -> Condition:
+    """Operand `a` is a constant that holds cos(i · θ^(−2j/d)) for row i and pair j. It determines θ."""
+    return _table(a, theta, layout, sine=False)
+
+
+def sines(a: str, theta: str, layout: Layout) -> Condition:
+    """Operand `a` is a constant that holds sin(i · θ^(−2j/d)) for row i and pair j. It determines θ."""
+    return _table(a, theta, layout, sine=True)

@@ -1,0 +1,81 @@
+"""What goes into a session and comes out of it: checked arrays, initial values, checked numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.errors import DTypeError, SessionError, ShapeError
+from gdlab.base.types import Array, TensorType, f32
+
+_F32 = np.dtype(np.float32)
+_F32_MAX = float(np.finfo(np.float32).max)
+
+
+def as_array(where: str, name: str, data: Any, type: TensorType, bound: int | None = None) -> Array:
+    """`data` as a contiguous array of `type`, itself where it is one; accepted shapes are the declared one and flat.
+    Indices are below `bound`."""
+    usual = data.__class__ is np.ndarray and data.dtype is _F32 and type.dtype is f32  # at every step
+    if usual and data.shape == type.shape and data.flags.c_contiguous:
+        return data  # type: ignore[no-any-return]
+    try:
+        array = np.asarray(data)
+    except (TypeError, ValueError, OverflowError):
+        raise ShapeError(where, repr(name), "a ragged sequence", f"shape {list(type.shape)}") from None
+    if array.dtype.kind not in "fiub":
+        raise DTypeError(where, repr(name), array.dtype, "real numbers")
+    if array.shape not in (type.shape, (type.num_elements,)):
+        sizes = " x ".join(map(str, type.shape))
+        given = f"{array.size} values" if array.size != type.num_elements else f"shape {list(array.shape)}"
+        product = f"{sizes} = {type.num_elements}" if type.rank > 1 else sizes
+        raise ShapeError(where, repr(name), given, f"{product} ({type})")
+    if type.dtype.numpy.kind == "u":
+        _check_indices(where, name, array, bound)
+    if array.dtype == type.dtype.numpy:
+        return np.ascontiguousarray(array).reshape(type.shape)
+    with np.errstate(over="ignore"):
+        return array.astype(type.dtype.numpy, order="C").reshape(type.shape)
+
+
+def _check_indices(where: str, name: str, array: Array, bound: int | None) -> None:
+    if array.dtype.kind == "f":
+        raise DTypeError(where, repr(name), f"{array.dtype} data", "integers in 0 … 2^32 − 1")
+    low, high = int(array.min()), int(array.max())
+    if not 0 <= low <= high < 2**32:
+        raise DTypeError(where, repr(name), f"values {low} … {high}", "integers in 0 … 2^32 − 1")
+    if bound is not None and high >= bound:
+        flat = array.reshape(-1)
+        at = int(np.argmax(flat >= bound))
+        raise ShapeError(where, repr(name), f"index {flat[at]} at position {at}", f"0 … {bound - 1}")
+
+
+def into(where: str, name: str, out: Array | None, data: Array) -> Array:
+    """`data`, or `out` filled with it (writable, C-contiguous, its dtype, large enough); what lies beyond stays."""
+    if out is None:
+        return data
+    good = isinstance(out, np.ndarray) and out.dtype == data.dtype and out.flags.c_contiguous and out.flags.writeable
+    if not good or out.size < data.size:
+        given = f"{type(out).__name__} {getattr(out, 'dtype', '')}[{getattr(out, 'size', '?')}]"
+        raise SessionError(where, f"{name}: out", given, f"a writable C-contiguous {data.dtype} array of ≥ {data.size}")
+    out.reshape(-1)[: data.size] = data.reshape(-1)
+    return out
+
+
+def positive(where: str, **values: float) -> Iterable[float]:
+    """The values as floats, when all are finite and ≥ 0."""
+    for name, value in values.items():
+        if not is_real(value) or value < 0:
+            raise SessionError(where, name, repr(value), "a finite number ≥ 0")
+    return [float(v) for v in values.values()]
+
+
+def is_real(value: object) -> bool:
+    """Whether `value` is a real number that float32 holds as a finite one."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and bool(-_F32_MAX <= value <= _F32_MAX)
+
+
+def aligned(nbytes: int) -> int:
+    """Bytes of a device buffer: the next multiple of 256."""
+    return -(-nbytes // 256) * 256

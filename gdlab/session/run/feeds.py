@@ -1,0 +1,90 @@
+"""The inputs of each step of a run: a dict, a callable, an iterable, or `random[:SEED]` made to fit the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.errors import ArgumentError
+from gdlab.base.types import f32
+from gdlab.graph import Graph
+from gdlab.plan.indices import index_bounds
+
+Feed = Callable[[int], Mapping[str, Any]]
+
+
+def make_feed(given: Any, graph: Graph) -> Feed:
+    """A feed from what people hand over: a DataLoader (shuffled anew for each epoch), a dict of arrays, a callable
+    `step -> dict`, an iterable of dicts (its end ends the run with an error), or `"random[:SEED]"`."""
+    if isinstance(given, str) and given.partition(":")[0] == "random":
+        seed = given.partition(":")[2] or "0"
+        if not seed.isdigit():
+            raise ArgumentError("feed", "seed", repr(seed), "random or random:SEED, SEED an int ≥ 0")
+        batch = random_batch(graph, int(seed))
+        return lambda step: batch
+    if isinstance(given, Mapping):
+        return lambda step: given
+    if all(hasattr(given, name) for name in ("shuffle", "next_batch", "num_batches")):
+        return _loader_feed(given)
+    if callable(given):
+        return lambda step: _checked(_called(given, step))
+    if hasattr(given, "__iter__") and not isinstance(given, (str, bytes, np.ndarray)):
+        batches: Iterator[Any] = iter(given)
+        return lambda step: _checked(_next(batches, step))
+    wanted = "a dict of arrays, a callable step -> dict, an iterable of dicts, or random[:SEED]"
+    raise ArgumentError("feed", "kind", type(given).__name__, wanted)
+
+
+def _loader_feed(loader: Any) -> Feed:
+    """Epoch after epoch, epoch e in the order of seed e; a step's batch is the same however it is come by."""
+    last = -1
+
+    def feed(step: int) -> Mapping[str, Any]:
+        nonlocal last
+        epoch, at = divmod(step, loader.num_batches())
+        if at == 0 or step != last + 1:
+            loader.shuffle(epoch)
+            for _ in range(at):
+                loader.next_batch()
+        last = step
+        return _checked(loader.next_batch().tensors)
+
+    return feed
+
+
+def _checked(batch: Any) -> Mapping[str, Any]:
+    if not isinstance(batch, Mapping):
+        raise ArgumentError("feed", "batch", type(batch).__name__, "a dict {input name: array}")
+    return batch
+
+
+def _next(batches: Iterator[Any], step: int) -> Any:
+    return _called(lambda _: next(batches), step)
+
+
+def _called(feed: Callable[[int], Any], step: int) -> Any:
+    """What the feed gives; its end must not leave as the `StopIteration` that ends the run's own generator."""
+    try:
+        return feed(step)
+    except StopIteration:
+        raise ArgumentError("feed", "batches", f"an end after {step} steps", "as many batches as steps") from None
+
+
+def random_batch(graph: Graph, seed: int) -> dict[str, np.ndarray[Any, Any]]:
+    """One batch: normal(0, 1), one-hot rows for the labels of a cross entropy, u32 inputs below their bound (what
+    indexes nothing: zeros)."""
+    rng = np.random.default_rng(seed)
+    bounds = dict(index_bounds(graph))
+    labels = {n.inputs[1] for n in graph if n.op == "cross_entropy_loss"}
+    batch: dict[str, np.ndarray[Any, Any]] = {}
+    for node in graph.inputs:
+        shape = node.type.shape
+        if node.id in labels:
+            batch[node.name] = np.eye(shape[-1], dtype=np.float32)[rng.integers(0, shape[-1], shape[:-1])]
+        elif node.type.dtype is f32:
+            batch[node.name] = rng.standard_normal(shape).astype(np.float32)
+        else:
+            batch[node.name] = rng.integers(0, bounds.get(node.name, 1), shape, dtype=np.uint32)
+    return batch

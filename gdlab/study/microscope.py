@@ -1,0 +1,250 @@
+"""Look at a tensor of a study: its value and age, in numbers, and the same tensor by another executor.
+
+target = target_of(study, "node:0.5"); value_of(target, take(study, target)); other_value(study, target, "cpu")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from gdlab.base.errors import SessionError
+from gdlab.base.statistics import Difference, Summary, Window, summarize
+from gdlab.base.types import Array
+from gdlab.devices.choose import device as choose_device
+from gdlab.op.reference import evaluate
+from gdlab.ops.random import at_step
+from gdlab.session import Session, by_buffer
+from gdlab.session.run.conditions import NoValue
+from gdlab.session.tensors import Tensor, find_tensor, leaves, read_tensor, tensor_at
+from gdlab.study.targets import Target, target_of
+
+if TYPE_CHECKING:
+    from gdlab.study.study import Study
+
+Against = Literal["reference", "cpu"]
+_NO_STEP = "a step by dispatches: the last one has changed the parameters"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor as it was after dispatch `dispatch` (−1: after all) of step `step` (0: before the first). `place` says
+    it in words, `slice` which plane of more than two axes is drawn."""
+
+    name: str
+    about: str
+    type: str
+    shape: tuple[int, ...]
+    step: int
+    dispatch: int
+    place: str
+    slice: tuple[int, ...]
+    summary: Summary
+
+    def to_json(self) -> dict[str, Any]:
+        """What a document holds of it."""
+        return {
+            "name": self.name, "about": self.about, "type": self.type, "shape": list(self.shape), "step": self.step,
+            "dispatch": self.dispatch, "place": self.place, "slice": list(self.slice), **self.summary.to_json(),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Microscope:
+    """A tensor under the microscope. `read`: bytes that were read from the device for it; only the summary and the
+    window go on from there. `why`: why there is no difference, where one was asked for and none can be."""
+
+    value: Value
+    window: Window
+    read: int
+    difference: Difference | None = None
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the tensor is called."""
+        return self.value.name
+
+    @property
+    def place(self) -> str:
+        """At which point of the run it is looked at."""
+        return self.value.place
+
+    @property
+    def summary(self) -> Summary:
+        """The whole tensor in numbers."""
+        return self.value.summary
+
+    def to_json(self) -> dict[str, Any]:
+        """For the page: the summary of a document, the window as texts, the difference, and what `str` says."""
+        found = None if self.difference is None else self.difference.to_json()
+        rest = {"window": self.window.to_json(), "difference": found, "why": self.why, "read": self.read}
+        return {**self.value.to_json(), **rest, "text": str(self)}
+
+    def __str__(self) -> str:
+        value = self.value
+        plane = f", slice {list(value.slice)}" if value.slice else ""
+        read = f"; {self.read:,} bytes read from the device" if self.read else ""
+        lines = [f"{value.name} : {value.type}, {value.place}{plane}{read}"]
+        lines += value.summary.lines()
+        if self.difference is not None or self.why:
+            lines.append(f"against {self.difference or self.why}")
+        return "\n  ".join([*lines, *str(self.window).split("\n"), *value.summary.picture()])
+
+
+# its value ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A value and its age, as in `Value`; `read`: bytes that were read for it."""
+
+    data: Array
+    step: int
+    dispatch: int
+    place: str
+    read: int
+
+
+def take(study: Study, target: Target) -> Taken:
+    """The newest value of a target; of one without memory of its own the reference's, from what the step began with."""
+    if target.tensor is None:
+        return _by_reference(study, target)
+    session, lookout = study.session, study.runner.lookout
+    now = moment(session)
+    tensor = next((w.tensor for w in lookout.watches.values() if w.tensor.place == target.tensor.place), target.tensor)
+    try:
+        if _unset(session, target.tensor):
+            raise NoValue
+        step, dispatch, data = lookout.dated(tensor, *now)
+    except NoValue:
+        given = "no value now" if session.step_count or session.under_way else "no value yet"
+        wanted = "a step by dispatches up to it: step --to it"
+        raise SessionError("look", target.name, given, wanted) from None
+    kept = (step, dispatch) != now  # since its memory is taken over, or before that
+    dispatch = now[1] if step == now[0] else dispatch
+    older = f"after dispatch {dispatch} of step {step}"
+    place = study.runner.place or f"after step {step}" if step == now[0] else older
+    read = 0 if kept else _bytes_read(session, tensor)
+    return Taken(np.asarray(data).reshape(target.type.shape), step, dispatch, place, read)
+
+
+def moment(session: Session) -> tuple[int, int]:
+    """The step and the last dispatch of it that has run; −1 behind a step."""
+    return session.step_count + (session.position > 0), session.position - 1
+
+
+def value_of(target: Target, taken: Taken, slice: Sequence[int] = ()) -> Value:
+    """A value in numbers, with its name and age."""
+    shape = target.type.shape
+    return Value(
+        target.name, target.about, str(target.type), shape, taken.step, taken.dispatch, taken.place,
+        tuple(slice) or (0,) * max(0, len(shape) - 2), summarize(taken.data, slice),
+    )  # fmt: skip
+
+
+def values_so_far(study: Study) -> list[Value]:
+    """Each tensor that is watched, as it lies there or as a finished run left it; then what was looked at, as it was.
+    Nothing that hangs on when a run was sampled: the same run tells the same."""
+    runner, found = study.runner, dict[tuple[str, str], Value]()
+    for watched in list(runner.lookout.watches.values()) if runner.state != "running" else ():
+        target = target_of(study, watched.name)
+        with suppress(SessionError):  # it has no value now
+            if runner.lookout.lies(watched.tensor, *moment(study.session)) or _ended(study):
+                found[target.name, target.about] = value_of(target, take(study, target))
+    for value in list(runner.lookout.looked.values()):
+        found.setdefault((value.name, value.about), value)
+    return list(found.values())
+
+
+def _ended(study: Study) -> bool:
+    """Whether a run is over: then every watched tensor was looked at in its last step."""
+    return not study.session.under_way and study.session.step_count >= study.runner.wanted
+
+
+def _unset(session: Session, tensor: Tensor) -> bool:
+    """Whether it is the storage of parameters of which some have no value yet."""
+    waiting = set(session.unset_parameters)
+    whole = (d for d in session.plan().derived_params if d.name == tensor.name)
+    return any(name in waiting for d in whole for name, _ in d.sources)
+
+
+def _bytes_read(session: Session, tensor: Tensor) -> int:
+    """Of a tensor that is a part of a buffer, all of the buffer is read."""
+    if isinstance(tensor.place, int):
+        return tensor.type.size_bytes
+    return session.plan().buffers[tensor.place.buffer].nbytes
+
+
+def _by_reference(study: Study, target: Target) -> Taken:
+    session = study.session
+    feeds = None if {*session.unset_inputs, *session.unset_parameters} else leaves(session)
+    if feeds is None:
+        given = f"no memory of its own: it went into {target.went}"
+        raise SessionError("look", target.name, given, f"its value by the reference, which takes {_NO_STEP}")
+    step = session.step_count + session.under_way
+    place = f"by the reference in float64, for it went into {target.went}"
+    return Taken(_reference(study, target, feeds), step, -1, place, 0)
+
+
+# the same by another executor -----------------------------------------------------------------------------------------
+def other_value(study: Study, target: Target, against: Against) -> Array:
+    """The same tensor by another executor, from the same inputs and parameters; `SessionError` where they are gone."""
+    session = study.session
+    what = f"difference of {target.name}"
+    if target.tensor is None:
+        raise SessionError("look", what, "a value of the reference", "one that a device has computed")
+    feeds = leaves(session)
+    if feeds is None:
+        raise SessionError("look", what, "a step that is over", _NO_STEP)
+    if target.graph is None:
+        raise SessionError("look", what, "memory that no node of the graph stands for", "the value of a node")
+    node = target.graph.nodes[target.node]
+    if not node.inputs and node.name in feeds:
+        return np.asarray(feeds[node.name]).reshape(target.type.shape)
+    found = _reference(study, target, feeds) if against == "reference" else _on_cpu(study, target, feeds)
+    return found.reshape(target.type.shape)
+
+
+def _made_at(study: Study) -> int:
+    """The step that random ops of the present values were made in."""
+    session = study.session
+    return session.step_count - (not session.under_way and session.step_count > 0)
+
+
+def _reference(study: Study, target: Target, feeds: Mapping[str, Array]) -> Array:
+    graph = target.graph
+    assert graph is not None  # the caller has looked
+    wanted = {n.name for n in (*graph.inputs, *graph.parameters)}
+    with at_step(_made_at(study)), np.errstate(all="ignore"):
+        return evaluate(graph, {name: data for name, data in feeds.items() if name in wanted})[target.node]
+
+
+def _on_cpu(study: Study, target: Target, feeds: Mapping[str, Array]) -> Array:
+    with study.open_on(choose_device("cpu")) as other:
+        for name, data in feeds.items():
+            (other.set_input if other.has_input(name) else other.set_parameter)(name, data)
+        other.restore(other.snapshot(), _made_at(study))
+        return _by_dispatches(other, _same_on(other, target))
+
+
+def _same_on(other: Session, target: Target) -> Tensor:
+    """The target on another session of the same study: its plan may be another one."""
+    if target.at < 0:
+        assert target.tensor is not None  # the caller has looked
+        return find_tensor(other, "look", target.tensor.name)
+    buffer = other.plan().node_buffers.get(target.at)
+    if buffer is None:
+        raise SessionError("look", f"difference of {target.name}", "no memory of its own on cpu", "the reference")
+    return tensor_at(other, "look", buffer)
+
+
+def _by_dispatches(session: Session, tensor: Tensor) -> Array:
+    made = session.dispatch_outputs()
+    writers = tensor.writers([d for d, _ in made])
+    if not isinstance(tensor.place, int) or not writers:
+        return read_tensor(session, tensor)
+    data: Array = np.asarray(dict(by_buffer(*made[writers[0]]))[tensor.place]).reshape(tensor.shape)
+    return data

@@ -1,0 +1,70 @@
+"""The numbers of a small graph: value and gradient of every node from one float64 evaluation, to follow by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gdlab.autodiff import differentiate
+from gdlab.base.errors import AutodiffError, GraphError
+from gdlab.base.statistics import told
+from gdlab.base.types import Array, f32
+from gdlab.graph import Graph, reachable
+from gdlab.op.reference import evaluate
+from gdlab.op.storage import trained_parameters
+
+MOST_NODES = 60
+
+
+@dataclass(frozen=True)
+class NodeValues:
+    """`value[id]` of every node of `graph`, float64; `gradient[id]` = ∂ loss / ∂ node, where the loss depends on it;
+    `adjoint[id]` of every node of the graph as written with its derivative behind it (empty without one)."""
+
+    name: str
+    graph: Graph
+    value: Mapping[int, Array]
+    gradient: Mapping[int, Array]
+    adjoint: Mapping[int, Array]
+
+    def __repr__(self) -> str:
+        return f"<NodeValues {self.name}: {len(self.value)} values, {len(self.gradient)} gradients>"
+
+    def __str__(self) -> str:
+        head = ("node", "op", "name", "type", "value", *(("gradient",) if self.gradient else ()))
+        rows = [head, *(self._row(n.id)[: len(head)] for n in self.graph)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+    def _row(self, id: int) -> tuple[str, ...]:
+        node = self.graph.nodes[id]
+        gradient = told(self.gradient[id]) if id in self.gradient else ""
+        return f"%{id}", node.op, node.name, str(node.type), told(self.value[id]), gradient
+
+
+def node_values(name: str, graph: Graph, feeds: Mapping[str, Any], derivative: Graph | None = None) -> NodeValues:
+    """The numbers of `graph` for these inputs and parameters; with its `derivative` also every gradient.
+
+    `GraphError` above 60 nodes: that is no graph to follow by hand.
+    """
+    if len(graph) > MOST_NODES:
+        raise GraphError(f"graph {name}", "values", f"{len(graph)} nodes", f"at most {MOST_NODES}")
+    value = evaluate(graph, feeds)
+    if derivative is None:
+        return NodeValues(name, graph, value, {}, {})
+    return NodeValues(name, graph, value, _gradients(graph, feeds), evaluate(derivative, feeds))
+
+
+def _gradients(graph: Graph, feeds: Mapping[str, Any]) -> dict[int, Array]:
+    """Of every f32 node that the loss depends on; where an op in between has no gradient, of the parameters alone."""
+    needed = reachable(graph, graph.output_ids[:1])
+    every = [n.id for n in graph if needed[n.id] and n.type.dtype is f32]
+    for ids in (every, [id for id, _ in trained_parameters(graph)]):
+        try:
+            full, report = differentiate(graph, wrt=[graph.value(i) for i in ids])
+        except AutodiffError:
+            continue
+        got = evaluate(full, feeds)
+        return {i: got[g] for i, g in zip(ids, report.gradients, strict=True)}
+    return {}

@@ -1,0 +1,311 @@
+"""Did the optimizer or a device break my model? `print(study.check())`: a table of errors, a verdict in one sentence.
+
+Reference, optimized reference, cpu and wgpu side by side for every output and gradient, and for every parameter the
+gradient against a central difference. A difference is traced to the first node that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from gdlab.base.errors import DeviceUnavailableError
+from gdlab.base.types import Array, f32
+from gdlab.devices.choose import device as choose_device
+from gdlab.graph import Graph, Node
+from gdlab.op import REGISTRY
+from gdlab.op.reference import compare, evaluate, magnitudes
+from gdlab.op.storage import derived_parameters, trained_parameters
+from gdlab.rewrite import RULES, OptimizeReport
+from gdlab.session import Session, by_buffer, nodes_of
+
+if TYPE_CHECKING:
+    from gdlab.devices.choose import Kind
+    from gdlab.study.study import Study
+
+RTOL = {"cpu": 1e-5, "wgpu": 2e-4}
+_EXACT = 1e-12  # of rewrites, relative to the error scale; a rule that puts constants in float32 says more
+_STEP, _SLOPE = 1e-6, 1e-5  # of the central difference, and what it may be off
+_MOST_DIFFERENCES = 64  # parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One executor at one output: the largest absolute error, the largest distance in float32 steps, and what is wrong
+    (empty: within the tolerance; `note`: why nothing was compared)."""
+
+    error: float = 0.0
+    ulp: float = 0.0
+    problem: str = ""
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.note:
+            return self.note
+        told = "0" if self.error == 0 else f"{self.error:.1e}"
+        steps = f" ({self.ulp:.0f} ulp)" if 0.5 <= self.ulp < 1e6 else ""
+        return f"{told}{steps}{'  ✗' if self.problem else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """An output or a gradient, and how far each executor is from the float64 reference of the written graph."""
+
+    what: str
+    type: str
+    cells: Mapping[str, Cell]
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of `Study.check`: `ok`, `verdict` (one sentence), `rows`, and `first`: by executor the first node or
+    dispatch that differs, in words. `about` names it as an entity of the study's document, or is empty."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[CheckRow, ...]
+    first: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    about: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything agrees."""
+        return not any(cell.problem for row in self.rows for cell in row.cells.values())
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: nothing broke, or who differs first, and where."""
+        if self.ok:
+            agree = "agrees" if len(self.rows) == 1 else "agree"
+            return f"{self.name}: nothing broke: {_listed(r.what for r in self.rows)} {agree} with the reference."
+        executor = next(c for c in self.columns if any(r.cells[c].problem for r in self.rows if c in r.cells))
+        row = next(r for r in self.rows if executor in r.cells and r.cells[executor].problem)
+        if executor == "differences":
+            return (
+                f"{self.name}: the gradient of {row.what} is not the slope of the loss: {row.cells[executor].problem}."
+            )
+        where = self.first.get(executor) or f"at {row.what}: {row.cells[executor].problem}"
+        return f"{self.name}: {executor} differs from the reference, first {where}."
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        return f"<Check {self.name}: {'nothing broke' if self.ok else 'something differs'}>"
+
+    def __str__(self) -> str:
+        table = [("", "type", *self.columns)]
+        table += [(r.what, r.type, *(str(r.cells.get(c, "")) for c in self.columns)) for r in self.rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+        return "\n".join([*lines, *self.notes, self.verdict])
+
+
+def _listed(whats: Iterable[str]) -> str:
+    names = list(whats)
+    gradients = sum(name.startswith("∂") for name in names)
+    parts = [(len(names) - gradients, "output"), (gradients, "gradient")]
+    return " and ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in parts if n)
+
+
+# the whole ------------------------------------------------------------------------------------------------------------
+def check_study(study: Study, feeds: Mapping[str, Any], devices: Sequence[str]) -> Check:
+    """What `Study.check` gives, for one value of every input and parameter."""
+    written = study.written_derivative[0] if study.train else study.graph
+    want = evaluate(written, feeds)
+    scale = magnitudes(written, want)
+    whats = _whats(study)
+    targets = dict(zip(whats, written.output_ids, strict=study.train))  # gradients alone are none of a study to read
+    cells: dict[str, dict[str, Cell]] = {what: {} for what in whats}
+    first: dict[str, str] = {}
+    notes: list[str] = []
+    about = ""
+
+    got = evaluate(study.final, feeds)
+    rtol = rewrite_tolerance(study.reports)
+    made = _results(study, got)
+    for what, id in targets.items():
+        cells[what]["optimized"] = cell_of(made[what], want[id], scale[id], rtol)
+    if any(cells[what]["optimized"].problem for what in whats):
+        place = nodes_of(study.graph, study.graph, study.reports).place
+        first["optimized"], about = first_node(study.graph, want, got, place, rtol)
+
+    for kind in devices:
+        try:
+            with study.open_on(choose_device(cast("Kind", kind))) as session:
+                made_by = _run(session, study, feeds)
+                for what, id in targets.items():
+                    cells[what][kind] = cell_of(made_by[what], want[id], scale[id], RTOL[kind])
+                if any(cells[what][kind].problem for what in whats):
+                    first[kind], entity = first_dispatch(session, got, RTOL[kind])
+                    about = about or entity
+        except DeviceUnavailableError as error:
+            notes.append(f"{kind}: not compared: {error.given}")
+            devices = [d for d in devices if d != kind]
+
+    columns = ("optimized", *devices)
+    if study.train:
+        gradients = {what.removeprefix("∂"): want[id] for what, id in targets.items() if what.startswith("∂")}
+        slopes = differences(study.graph, feeds, gradients)
+        for name, cell in slopes.items():
+            cells[f"∂{name}"]["differences"] = cell
+        columns = (*columns, "differences")
+    types = {what: str(written.nodes[id].type) for what, id in targets.items()}
+    rows = tuple(CheckRow(what, types[what], cells[what]) for what in whats)
+    return Check(study.name, columns, rows, first, tuple(notes), about)
+
+
+def _whats(study: Study) -> list[str]:
+    """The outputs by name or number, then ∂ and the parameter's name for each gradient."""
+    graph = study.graph
+    names = graph.output_names[: graph.num_user_outputs]
+    outputs = [name or ("loss" if study.train and i == 0 else f"output {i}") for i, name in enumerate(names)]
+    return outputs + ([f"∂{name}" for name in _trained(graph)] if study.train else [])
+
+
+def _trained(graph: Graph) -> list[str]:
+    """The parameters that have a gradient, in node order; of packed ones the sources."""
+    packed = {d.name: dict(d.sources) for d in derived_parameters(graph)}
+    names = {source for _, name in trained_parameters(graph) for source in packed.get(name, (name,))}
+    return [p.name for p in graph.parameters if p.name in names]
+
+
+def _results(study: Study, values: Mapping[int, Array]) -> dict[str, Array]:
+    """Every output and gradient of the compiled graph; the gradient of a packed weight is cut into those of its
+    sources."""
+    final = study.final
+    ids, users = final.output_ids, final.num_user_outputs
+    found = dict(zip(_whats(study), (values[i] for i in ids[:users]), strict=False))
+    packed = {d.name: d for d in derived_parameters(final)}
+    for (_, name), id in zip(trained_parameters(final), ids[users:], strict=True) if study.train else ():
+        if name not in packed:
+            found[f"∂{name}"] = values[id]
+            continue
+        whole = values[id].reshape(packed[name].shape)
+        for source, _ in packed[name].sources:
+            _, axis, start, stop = packed[name].part(source, 0)
+            found[f"∂{source}"] = whole[start:stop] if axis == 0 else whole[:, start:stop]
+    return found
+
+
+def _run(session: Session, study: Study, feeds: Mapping[str, Any]) -> dict[str, Array]:
+    """One step without an update: every output and gradient."""
+    for node in (*study.graph.inputs, *study.graph.parameters):
+        put = session.set_input if node.op == "input" else session.set_parameter
+        put(node.name, feeds[node.name])
+    session.step()
+    whats, outputs = _whats(study), session.num_outputs()
+    found = {what: session.read_output_by_index(i) for i, what in enumerate(whats[:outputs])}
+    return found | {what: session.read_param_grad(what.removeprefix("∂")) for what in whats[outputs:]}
+
+
+# one comparison -------------------------------------------------------------------------------------------------------
+def cell_of(got: Any, want: Array, scale: Array, rtol: float) -> Cell:
+    """How far `got` is from the reference, and whether that is more than 8.2 of the specification allows."""
+    got = np.asarray(got, np.float64).reshape(want.shape)
+    problem = compare(got, want, scale, rtol) or ""
+    with np.errstate(all="ignore"):
+        off = np.abs(got - want)
+        spacing = np.spacing(np.abs(np.asarray(want, np.float32)).clip(np.finfo(np.float32).tiny))
+        steps = off / spacing
+    finite = np.isfinite(off)
+    return Cell(float(off[finite].max(initial=0.0)), float(steps[finite].max(initial=0.0)), problem)
+
+
+def rewrite_tolerance(reports: Sequence[OptimizeReport]) -> float:
+    """Relative to the error scale: ten times what the boldest rule that was used says of itself."""
+    used = {label for report in reports for label, _ in report.rules_fired}
+    return 10 * max([_EXACT, *(rule.rtol for rule in RULES if rule.label in used)])
+
+
+def first_node(
+    graph: Graph, want: Mapping[int, Array], got: Mapping[int, Array], place: Mapping[int, int | None], rtol: float
+) -> tuple[str, str]:
+    """The first node of the written graph whose image in the optimized one has another value, in words and as an
+    entity; two empty strings where every image agrees."""
+    scale = magnitudes(graph, dict(want))
+    for node in graph:
+        at = place.get(node.id)
+        if at is None or want[node.id].size != got[at].size:
+            continue
+        problem = compare(got[at].reshape(want[node.id].shape), want[node.id], scale[node.id], rtol)
+        if problem is not None:
+            return f"at {node_words(graph, node)}: {problem}", f"node:0.{node.id}"
+    return "", ""
+
+
+def first_dispatch(session: Session, want: Mapping[int, Array], rtol: float) -> tuple[str, str]:
+    """The first dispatch whose output is not what the reference makes of the compiled graph: words, and an entity."""
+    plan = session.plan()
+    scale = magnitudes(plan.graph, dict(want))
+    written = ((d, b, part) for d, data in session.dispatch_outputs() for b, part in by_buffer(d, data))
+    for dispatch, buffer, data in written:
+        for id in plan.buffers[buffer].nodes:
+            if id not in dispatch.origin or want[id].size != data.size:
+                continue
+            problem = compare(data.reshape(want[id].shape), want[id], scale[id], rtol)
+            if problem is not None:
+                words = node_words(plan.graph, plan.graph.nodes[id])
+                return (
+                    f"in dispatch {dispatch.index} ({dispatch.label}), {words}: {problem}",
+                    f"dispatch:{dispatch.index}",
+                )
+    return "", ""
+
+
+def node_words(graph: Graph, node: Node) -> str:
+    """`node %5 (relu h), line 4`."""
+    source = graph.source(node.id)
+    named = f"{node.op} {node.name}".rstrip()
+    return f"node %{node.id} ({named})" + (f", line {source[0].line}" if source else "")
+
+
+# gradients against differences ----------------------------------------------------------------------------------------
+def differences(graph: Graph, feeds: Mapping[str, Any], gradients: Mapping[str, Array]) -> dict[str, Cell]:
+    """For each parameter: Σ gradient · d against (L(p + h d) − L(p − h d)) / 2h in float64, d = ± max(1, |p|) at
+    random.
+
+    Where the two sides of L disagree there is a kink within h, and a difference says nothing.
+    """
+    if any(node.op == "stop_gradient" for node in graph):
+        return {name: Cell(note="stop_gradient") for name in gradients}
+    values = evaluate(graph, feeds)
+    rng = np.random.default_rng(0)
+    found: dict[str, Cell] = {}
+    for node in graph.parameters:
+        if node.name not in gradients or node.type.dtype is not f32:
+            continue
+        if len(found) == _MOST_DIFFERENCES:
+            break
+        way = rng.choice([-1.0, 1.0], node.type.shape) * np.maximum(1.0, np.abs(values[node.id]))
+        found[node.name] = _difference(graph, values, node, way, float(np.sum(gradients[node.name] * way)))
+    return found
+
+
+def _difference(graph: Graph, values: Mapping[int, Array], node: Node, way: Array, want: float) -> Cell:
+    loss = float(values[graph.output_ids[0]].reshape(-1)[0])
+    up, down = (_loss_at(graph, values, node.id, values[node.id] + sign * _STEP * way) for sign in (1, -1))
+    got = (up - down) / (2 * _STEP)
+    if not np.isfinite([got, want]).all():
+        return Cell(note="not finite")
+    bend = abs(up - 2 * loss + down) / _STEP
+    allowed = _SLOPE * (1 + abs(want)) + 1e-15 * abs(loss) / _STEP
+    if abs(got - want) > allowed and bend > allowed:
+        return Cell(note="kink")
+    problem = f"{want:.6g} by the gradient, {got:.6g} by differences" if abs(got - want) > allowed else ""
+    return Cell(abs(got - want), 0.0, problem)
+
+
+def _loss_at(graph: Graph, values: Mapping[int, Array], id: int, moved: Array) -> float:
+    """Output 0 with another value of node `id`: only what depends on it is computed again."""
+    fresh: dict[int, Array] = {id: moved}
+    for node in graph.nodes[id + 1 :]:
+        if any(i in fresh for i in node.inputs):
+            operands = [fresh.get(i, values[i]) for i in node.inputs]
+            fresh[node.id] = REGISTRY[node.op].reference(operands, dict(node.attrs))
+    loss = graph.output_ids[0]
+    return float(np.asarray(fresh.get(loss, values[loss])).reshape(-1)[0])

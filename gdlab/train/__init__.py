@@ -1,0 +1,1 @@
+"""Train a session over batches: the trainer, its callbacks, loaders and data sets."""

@@ -1,0 +1,1 @@
+"""Ask a document: search, paths, differences, selection, replay."""

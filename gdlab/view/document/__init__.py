@@ -1,0 +1,1 @@
+"""Make, check and read documents: the JSON that every view draws."""

@@ -1,0 +1,158 @@
+"""The closure rules of a document: all of it can be followed from the source to the buffers, or says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from gdlab.view.document.columns import Table
+from gdlab.view.document.growth import faults
+from gdlab.view.document.links import Levels
+from gdlab.view.document.tensors import value_faults
+
+Data = Mapping[str, Any]
+
+
+def problems(data: Data, own_links: bool = False) -> tuple[str, ...]:
+    """Every breach, each beginning with its entity (or level); the first rule that fails hides the later ones.
+
+    `own_links`: the links were made by `link` just now, and are sound.
+    """
+    for rule in _RULES[own_links:]:
+        found = tuple(rule(data))
+        if found:
+            return found
+    return ()
+
+
+def _links(data: Data) -> Iterator[str]:
+    """1: every link is in range, ascending, without doubles, and its own transpose backwards."""
+    counts = Levels.of(data).counts
+    for each in data["links"]:
+        name, a, b = f"{each['a']}–{each['b']}", each["a"], each["b"]
+        if a not in counts or b not in counts:
+            yield f"{name}: unknown level"
+            continue
+        good = all(_rows_fit(each[way], counts[x], counts[y]) for way, x, y in (("out", a, b), ("back", b, a)))
+        if not good:
+            yield f"{name}: rows out of range or out of order"
+        elif sorted((y, x) for x, y in _pairs(each["out"])) != list(_pairs(each["back"])):
+            yield f"{name}: back is not the transpose of out"
+
+
+def _rows_fit(rows: Data, count: int, other: int) -> bool:
+    start, ids = rows["start"], rows["ids"]
+    if len(start) != count + 1 or start[0] != 0 or start[-1] != len(ids):
+        return False
+    for i in range(count):
+        part = ids[start[i] : start[i + 1]]
+        if start[i] > start[i + 1] or any(x >= y for x, y in zip(part, part[1:], strict=False)):
+            return False
+        if part and not (0 <= part[0] and part[-1] < other):
+            return False
+    return True
+
+
+def _pairs(rows: Data) -> Iterator[tuple[int, int]]:
+    start, ids = rows["start"], rows["ids"]
+    return ((i, ids[k]) for i in range(len(start) - 1) for k in range(start[i], start[i + 1]))
+
+
+def _dispatches(data: Data) -> Iterator[str]:
+    """2: every dispatch reaches a line."""
+    counts = Levels.of(data).counts
+    reached = {level: np.zeros(count, bool) for level, count in counts.items()}
+    reached["line"][:] = True
+    ways = [
+        (reached[each["a"]], reached[each["b"]], np.diff(each["out"]["start"]), np.asarray(each["out"]["ids"], np.intp))
+        for each in data["links"] if each["b"] not in ("kernel", "wgsl", "interval")
+    ]  # fmt: skip
+    before, now = -1, 0
+    while before < now:  # links lie in order as a rule: then the second round finds nothing new
+        before = now
+        for source, target, lengths, ids in ways:
+            target[ids[np.repeat(source, lengths)]] = True
+        now = sum(int(mask.sum()) for mask in reached.values())
+    return (f"dispatch:{k}: reaches no source line" for k in range(counts["dispatch"]) if not reached["dispatch"][k])
+
+
+def _nodes(data: Data) -> Iterator[str]:
+    """3: every node reaches each child stage (the compiled one: a dispatch or an interval), or says why not."""
+    stages = data["stages"]
+    linked = {(each["a"], each["b"]): each["out"]["start"] for each in data["links"]}
+    compiled = data["plan"]["stage"] if data.get("plan") else -1
+    for s, stage in enumerate(stages):
+        fates = Table(stage["nodes"], "nodes").column("fate")
+        ways = [[linked.get((f"node:{s}", f"node:{c}"))] for c, child in enumerate(stages) if child["parent"] == s]
+        if s == compiled:
+            ways.append([linked.get((f"node:{s}", level)) for level in ("dispatch", "interval")])
+        for starts in ways:
+            goes = np.zeros(len(fates), bool)
+            for start in starts:
+                if start:
+                    goes |= np.diff(start) > 0
+            lost = [i for i in np.flatnonzero(~goes).tolist() if fates[i] is None]
+            yield from (f"node:{s}.{i}: goes nowhere and has no fate" for i in lost)
+
+
+def _intervals(data: Data) -> Iterator[str]:
+    """4: every interval is a leaf or is written by a dispatch; every dispatch writes one."""
+    plan = data.get("plan")
+    found = next((x for x in data["links"] if (x["a"], x["b"]) == ("dispatch", "interval")), None)
+    if not plan or found is None:
+        return
+    first = Table(plan["intervals"], "intervals").column("first")
+    out, back = found["out"]["start"], found["back"]["start"]
+    yield from (f"interval:{i}: nobody writes it" for i, at in enumerate(first) if at >= 0 and back[i] == back[i + 1])
+    yield from (f"dispatch:{k}: writes no interval" for k in range(len(out) - 1) if out[k] == out[k + 1])
+    written = {i for i, at in enumerate(first) if at < 0}
+    for k, (reads, writes) in enumerate(_accesses(plan)):
+        yield from (f"dispatch:{k}: reads interval:{i}, which nothing has written" for i in reads if i not in written)
+        written.update(writes)
+
+
+def _accesses(plan: Data) -> Iterator[tuple[list[int], list[int]]]:
+    table = Table(plan["dispatches"], "dispatches")
+    return zip(table.column("reads"), table.column("writes"), strict=True)
+
+
+def _kernels(data: Data) -> Iterator[str]:
+    """5: every WGSL line has nodes or is listed as boilerplate."""
+    plan = data.get("plan")
+    if not plan:
+        return
+    linked = {
+        row for x in data["links"] if x["b"] == "wgsl" and x["a"].startswith("node:") for row in _filled(x["back"])
+    }
+    table = Table(plan["kernels"], "kernels")
+    for k, (text, spans) in enumerate(zip(table.column("wgsl"), table.column("boilerplate"), strict=True)):
+        plain = {line for first, last in spans or () for line in range(first, last + 1)}
+        base = data["wgsl_base"][k] - 1
+        for line in range(1, text.count("\n") + 2):
+            if line not in plain and base + line not in linked:
+                yield f"wgsl:{k}.{line}: has no node and is no boilerplate"
+
+
+def _filled(rows: Data) -> Iterator[int]:
+    start = rows["start"]
+    return (i for i in range(len(start) - 1) if start[i] < start[i + 1])
+
+
+def _tenants(data: Data) -> Iterator[str]:
+    """Plan: tenants of one slot do not live at the same time, unless one is an alias of the other."""
+    plan = data.get("plan")
+    if not plan:
+        return
+    intervals = Table(plan["intervals"], "intervals")
+    first, last, alias = (intervals.column(name) for name in ("first_group", "last_group", "alias_of"))
+    for s, tenants in enumerate(Table(plan["slots"], "slots").column("tenants")):
+        before = -1  # the tenant that lives longest so far
+        for i in sorted(tenants, key=first.__getitem__):
+            if before >= 0 and last[before] >= first[i] and i != alias[before] and before != alias[i]:
+                yield f"interval:{i}: shares slot {s} with interval:{before} while both live"
+            before = i if before < 0 or last[i] > last[before] else before
+
+
+_RULES = (_links, _dispatches, _nodes, _intervals, _kernels, _tenants, faults, value_faults)

@@ -1,0 +1,402 @@
+"""The plan section of a document: kernels with their WGSL, dispatches, barrier groups, buffers, and their links."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from gdlab.graph import Graph
+from gdlab.kernels import wgsl
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.records import Buffer, ExecutionPlan, Group, Hazard, LineMap, Update
+from gdlab.plan.schedule import groups_of, hazards
+from gdlab.plan.source import source_hash
+from gdlab.plan.target import Target
+from gdlab.view.document.columns import Json, ragged, sparse, words
+from gdlab.view.document.links import Row, link, link_of_rows
+from gdlab.view.document.stages import Fates, family
+
+_FATES = {"dead": "dead", "aliased": "aliased", "merged": "folded", "folded": "literal", "operand view": "operand"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """Dispatches that differ in buffers and nodes alone, such as those of layers: their text is joined once."""
+
+    kernel: int
+    lines: LineMap  # of the first of them: 1-based line → its nodes
+    first: tuple[int, ...]  # the nodes of that first one, which may be of another plan
+    nodes: list[tuple[int, ...]]  # of each of this plan: where the first has one, each has one
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """One text of WGSL, and the dispatches that run it."""
+
+    dispatch: Dispatch  # the first that runs it
+    text: str
+    alike: list[_Alike]
+
+    @property
+    def lines(self) -> int:
+        return self.text.count("\n") + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSection:
+    """The `plan` of a document, its links (`texts`: the JSON of large ones, by `id()`), and where each kernel's lines
+    begin among all WGSL lines."""
+
+    plan: Json
+    links: list[Json]
+    texts: dict[int, str]
+    wgsl_base: list[int]
+    fates: Fates
+
+
+def plan_section(plan: ExecutionPlan, update: Update | None, stage: int, optimizer: str | None) -> PlanSection:
+    """The section of a plan that was compiled from a stage, with the dispatches of the configured update behind."""
+    extra = update if update is not None and update.dispatches else None
+    dispatches = [*plan.dispatches, *(extra.dispatches if extra else ())]
+    buffers = [*plan.buffers, *(extra.buffers if extra else ())]
+    groups = [*plan.groups, *(_update_groups(plan, extra) if extra else ())]
+    group_of = [g for g, group in enumerate(groups) for _ in range(group.start, group.stop)]
+    kernels, kernel_of = _kernels(plan, dispatches)
+    base = [0]
+    for kernel in kernels:
+        base.append(base[-1] + kernel.lines)
+    intervals = _intervals(plan, buffers, dispatches, group_of)
+    section = {
+        "stage": stage,
+        "updates": len(dispatches) - len(plan.dispatches),
+        "optimizer": optimizer,
+        "kernels": _kernel_table(kernels),
+        "dispatches": _dispatch_table(plan.graph, dispatches, kernel_of, group_of),
+        "groups": _group_table(groups),
+        "intervals": intervals,
+        "slots": _slots(plan, buffers),
+        "memory": _memory(plan, buffers, intervals),
+    }
+    links, texts = _links(plan, stage, dispatches, len(buffers), kernels, kernel_of, base)
+    return PlanSection(section, links, texts, base[:-1], _fates(plan))
+
+
+def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[Group]:
+    """The groups of the update, and its conflicts with everything before it."""
+    for i, group in enumerate(groups_of(update.dispatches)):
+        because: tuple[Hazard, ...] = group.because
+        if i == 0:
+            because = tuple(hazards(plan.dispatches, update.dispatches[group.start : group.stop]))
+        count = len(plan.dispatches)
+        yield Group(group.start + count, group.stop + count, because)
+
+
+# kernels -------------------------------------------------------------------------------------------------------------
+def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[_Kernel], list[int]]:
+    """The different kernels, and for each dispatch the one it runs."""
+    known: dict[tuple[str, tuple[int, int, int]], int] = {}
+    alike: dict[Hashable, _Alike] = {}
+    kernels: list[_Kernel] = []
+    kernel_of = []
+    for d in dispatches:
+        nodes = _nodes_of(d)
+        shape = _shape_of(d, nodes)
+        if shape not in alike:
+            text, line_map, first = _text(_Asked(shape, plan.target, d, nodes))
+            kernel = known.setdefault((text, d.workgroup_size), len(kernels))
+            if kernel == len(kernels):
+                kernels.append(_Kernel(d, text, []))
+            alike[shape] = _Alike(kernel, line_map, first, [])
+            kernels[kernel].alike.append(alike[shape])
+        one = alike[shape]
+        one.nodes.append(nodes)
+        kernel_of.append(one.kernel)
+    return kernels, kernel_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A text that is asked for: equal for all dispatches that are alike, in other documents too."""
+
+    shape: Hashable
+    target: Target
+    dispatch: Dispatch = field(compare=False)
+    nodes: tuple[int, ...] = field(compare=False)
+
+
+@lru_cache(maxsize=1024)
+def _text(asked: _Asked) -> tuple[str, LineMap, tuple[int, ...]]:
+    """The text of the first dispatch that asked, its lines and nodes: a cell that runs again changes few kernels."""
+    text, lines = wgsl(asked.dispatch, asked.target)
+    return text.removesuffix("\n"), lines, asked.nodes
+
+
+def _nodes_of(d: Dispatch) -> tuple[int, ...]:
+    """Every node that a line of its text may stand for, by place."""
+    cores = (d.reduce, d.matmul, d.gather, d.custom)
+    return (
+        *(p.node for p in d.prologue),
+        *(p.node for p in d.epilogue),
+        *(c.node for c in cores if c is not None),
+        *(c.node for c in (d.ranges.columns if d.ranges else ())),
+        *d.origin,
+    )
+
+
+def _shape_of(d: Dispatch, nodes: Sequence[int]) -> Hashable:
+    """What the text and its lines depend on; nodes count only by which of them are the same."""
+    written = d.source_hash or source_hash(d)  # an update's have none
+    first = dict(zip(reversed(nodes), range(len(nodes) - 1, -1, -1), strict=True))
+    return written, len(d.prologue), tuple([o.shape for o in d.operands]), tuple([first[n] for n in nodes])
+
+
+def _kernel_table(kernels: Sequence[_Kernel]) -> Json:
+    first = [k.dispatch for k in kernels]
+    return {
+        "count": len(kernels),
+        "key": [hashlib.sha256(f"{k.dispatch.workgroup_size}{k.text}".encode()).hexdigest()[:12] for k in kernels],
+        "entry": words([d.kernel for d in first]),
+        "family": words([d.custom.family if d.custom else _FAMILY[d.kernel] for d in first]),
+        "wgsl": [k.text for k in kernels],
+        "workgroup_size": ragged([d.workgroup_size for d in first]),
+        "constants": [{"params": list(d.params)} if d.params else {} for d in first],
+        "bindings": [_bindings(d) for d in first],
+        "variant": words([d.variant for d in first]),
+        "variant_reason": words([d.variant_reason for d in first]),
+        "boilerplate": [_runs(_plain_lines(k)) for k in kernels],
+    }
+
+
+def _plain_lines(kernel: _Kernel) -> list[int]:
+    """The lines that compute no node."""
+    computed = {line for one in kernel.alike for line, nodes in one.lines if nodes}
+    return [n for n in range(1, kernel.lines + 1) if n not in computed]
+
+
+_FAMILY = {
+    "pointwise": "elementwise", "reduce": "reduction", "matmul": "contraction",
+    "movement": "movement", "sgd": "update", "adam": "update", "adamw": "update", "laprop": "update",
+    "accumulate": "update", "clear": "update",
+}  # fmt: skip
+
+
+def _bindings(d: Dispatch) -> list[Json]:
+    found: list[Json] = []
+    for index, (buffer, access) in enumerate(d.bindings):
+        operands = [k for k, o in enumerate(d.operands) if o.buffer == buffer]
+        role = "result" if buffer in d.outputs else "in place" if buffer in d.in_place else ""
+        role = role or f"operand {', '.join(map(str, operands))}"
+        found.append({"index": index, "access": "read" if access == "r" else "read_write", "role": role})
+    if d.scalars:
+        found.append({"index": len(found), "access": "read", "role": f"scalars {', '.join(d.scalars)}"})
+    return found
+
+
+def _runs(lines: Sequence[int]) -> list[list[int]]:
+    """[first, last] of every run of consecutive lines."""
+    runs: list[list[int]] = []
+    for line in lines:
+        if runs and runs[-1][1] == line - 1:
+            runs[-1][1] = line
+        else:
+            runs.append([line, line])
+    return runs
+
+
+# dispatches and groups -----------------------------------------------------------------------------------------------
+def _dispatch_table(
+    graph: Graph, dispatches: Sequence[Dispatch], kernel_of: Sequence[int], group_of: Sequence[int]
+) -> Json:
+    return {
+        "count": len(dispatches),
+        "label": [d.label for d in dispatches],
+        "phase": words([d.phase for d in dispatches]),
+        "kernel": list(kernel_of),
+        "workgroups": ragged([d.workgroups for d in dispatches]),
+        "reads": ragged([d.reads for d in dispatches]),
+        "writes": ragged([d.writes for d in dispatches]),
+        "group": list(group_of),
+        "flops": [d.flops for d in dispatches],
+        "bytes_read": [d.bytes_read for d in dispatches],
+        "bytes_written": [d.bytes_written for d in dispatches],
+        "family": words([_dispatch_family(graph, d) for d in dispatches]),
+    }
+
+
+def _dispatch_family(graph: Graph, d: Dispatch) -> str:
+    """The family of its core; a chain that holds a loss counts as one."""
+    if d.kernel == "pointwise" and any(family(graph.node(i).op) == "loss" for i in d.origin):
+        return "loss"
+    return d.custom.family if d.custom else _FAMILY[d.kernel]
+
+
+def _group_table(groups: Sequence[Group]) -> Json:
+    return {
+        "count": len(groups),
+        "start": [g.start for g in groups],
+        "stop": [g.stop for g in groups],
+        "because": [
+            [{"from": h.before, "to": h.after, "interval": h.buffer, "hazard": h.kind} for h in g.because]
+            for g in groups
+        ],
+    }
+
+
+# memory --------------------------------------------------------------------------------------------------------------
+def _intervals(
+    plan: ExecutionPlan, buffers: Sequence[Buffer], dispatches: Sequence[Dispatch], group_of: Sequence[int]
+) -> Json:
+    """One row per buffer; the update's dispatches lengthen the lives of what they touch."""
+    memory, count = plan.memory, len(plan.buffers)
+    first = [i.first for i in memory.intervals] + [-1] * (len(buffers) - count)
+    last = [i.last for i in memory.intervals] + [-1] * (len(buffers) - count)
+    writer = {b: d for d in dispatches for b in d.writes if b < count and memory.intervals[b].first == d.index}
+    for k in range(len(plan.dispatches), len(dispatches)):
+        for b in (*dispatches[k].reads, *dispatches[k].writes):
+            last[b] = k
+    pinned = dict(memory.pinned) | dict.fromkeys(range(count, len(buffers)), "kept from step to step")
+    slot = [*memory.slot_of, *range(len(memory.slots), len(memory.slots) + len(buffers) - count)]
+    return {
+        "count": len(buffers),
+        "name": sparse([_name(plan.graph, b, writer) for b in buffers], ""),
+        "node": [b.nodes[0] if b.nodes else -1 for b in buffers],
+        "kind": words([b.kind for b in buffers]),
+        "slot": slot,
+        "offset": [0] * len(buffers),
+        "nbytes": [b.nbytes for b in buffers],
+        "padded": [_padded(b.nbytes, plan.target.limits.alignment) for b in buffers],
+        "first": first,
+        "last": last,
+        "first_group": [group_of[k] if k >= 0 else -1 for k in first],
+        "last_group": [group_of[k] if k >= 0 else -1 for k in last],
+        "pinned": {str(b): reason for b, reason in sorted(pinned.items())},
+        "alias_of": {},
+        "family": words([_interval_family(plan.graph, b, writer) for b in buffers]),
+    }
+
+
+def _name(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch]) -> str:
+    """Its name, or what it holds: the loss, the result of an op, or that of a dispatch inside an op."""
+    if buffer.name or buffer.kind == "loss":
+        return buffer.name or "loss"
+    if buffer.nodes:
+        return graph.node(buffer.nodes[0]).op
+    return writer[buffer.id].label.partition("[")[0] if buffer.id in writer else ""
+
+
+def _interval_family(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch]) -> str:
+    if buffer.kind == "state":
+        return "update"
+    return _dispatch_family(graph, writer[buffer.id]) if buffer.id in writer else "leaf"
+
+
+def _slots(plan: ExecutionPlan, buffers: Sequence[Buffer]) -> Json:
+    state = buffers[len(plan.buffers) :]
+    sizes = [_padded(b.nbytes, plan.target.limits.alignment) for b in state]
+    return {
+        "count": len(plan.memory.slots) + len(state),
+        "nbytes": [s.nbytes for s in plan.memory.slots] + sizes,
+        "tenants": ragged([*(s.tenants for s in plan.memory.slots), *((b.id,) for b in state)]),
+    }
+
+
+def _memory(plan: ExecutionPlan, buffers: Sequence[Buffer], intervals: Json) -> Json:
+    """The figures of the plan; state of the optimizer is counted apart, in `state_bytes`."""
+    count = len(plan.buffers)
+    return {
+        "logical_bytes": plan.memory.logical_bytes,
+        "physical_bytes": plan.memory.physical_bytes,
+        "peak_bytes": plan.memory.peak_bytes,
+        "peak_group": plan.memory.peak_group,
+        "padding_bytes": sum(intervals["padded"][:count]) - plan.memory.logical_bytes,
+        "parameter_bytes": sum(b.nbytes for b in plan.buffers if b.kind in ("parameter", "derived")),
+        "state_bytes": sum(_padded(b.nbytes, plan.target.limits.alignment) for b in buffers[count:]),
+    }
+
+
+def _padded(nbytes: int, alignment: int) -> int:
+    return -(-nbytes // alignment) * alignment
+
+
+# provenance ----------------------------------------------------------------------------------------------------------
+def _links(
+    plan: ExecutionPlan,
+    stage: int,
+    dispatches: Sequence[Dispatch],
+    buffers: int,
+    kernels: Sequence[_Kernel],
+    kernel_of: Sequence[int],
+    base: Sequence[int],
+) -> tuple[list[Json], dict[int, str]]:
+    node, nodes, lines = f"node:{stage}", len(plan.graph), base[-1]
+    leaves = [(i, b) for i, b in plan.node_buffers.items() if plan.memory.intervals[b].first < 0]
+    own = [(k, base[k] + line) for k, kernel in enumerate(kernels) for line in range(kernel.lines)]
+    computed, text = link_of_rows(node, "wgsl", *_computed(kernels, base, nodes))
+    return [
+        link(node, "dispatch", ((i, k) for k, d in enumerate(dispatches) for i in d.origin), nodes, len(dispatches)),
+        link(
+            "dispatch",
+            "interval",
+            ((k, b) for k, d in enumerate(dispatches) for b in d.writes),
+            len(dispatches),
+            buffers,
+        ),
+        link(node, "interval", leaves, nodes, buffers),
+        link("dispatch", "kernel", enumerate(kernel_of), len(dispatches), len(kernels)),
+        link("kernel", "wgsl", own, len(kernels), lines),
+        computed,
+    ], {id(computed): text}
+
+
+def _computed(kernels: Sequence[_Kernel], base: Sequence[int], nodes: int) -> tuple[list[Row], list[Row]]:
+    """The WGSL lines of each node, and the nodes of each line: far more pairs than different rows."""
+    lines_of: list[list[Row]] = [[] for _ in range(nodes)]
+    nodes_of: list[list[set[int]]] = [[] for _ in range(base[-1])]
+    for kernel, start in zip(kernels, base, strict=False):
+        for one in kernel.alike:
+            at = dict(zip(one.first, map(set, zip(*one.nodes, strict=True)), strict=True))
+            own: dict[int, Row] = {}
+            for found, lines in _by_nodes(one.lines, start - 1).items():
+                there = at[found[0]].union(*(at[i] for i in found[1:]))
+                for line in lines:
+                    nodes_of[line].append(there)
+                for i in found:
+                    own[i] = own.get(i, ()) + lines
+            for i, row in own.items():
+                for n in at[i]:
+                    lines_of[n].append(row)
+    return _merged(lines_of), _merged(nodes_of)
+
+
+def _by_nodes(lines: LineMap, start: int) -> dict[Row, Row]:
+    """The lines, counted from `start`, that compute the same nodes."""
+    found: dict[Row, list[int]] = {}
+    for line, nodes in lines:
+        if nodes:
+            found.setdefault(nodes, []).append(start + line)
+    return {nodes: tuple(rows) for nodes, rows in found.items()}
+
+
+def _merged(rows: Iterable[Sequence[Collection[int]]]) -> list[Row]:
+    """For each row the union of its parts, in order; rows of the same parts are one object."""
+    known: dict[tuple[int, ...], Row] = {}  # by id(): whoever made the parts holds them
+    found = []
+    for parts in rows:
+        key = tuple(map(id, parts))
+        row = known.get(key)
+        if row is None:
+            row = known[key] = tuple(sorted(set().union(*parts)))
+        found.append(row)
+    return found
+
+
+def _fates(plan: ExecutionPlan) -> Fates:
+    """What became of the nodes that have no buffer of their own."""
+    fates: Fates = {}
+    for node, (dispatch, reason) in plan.fused_nodes.items():
+        kind = _FATES.get(reason.partition(":")[0], "fused")
+        into = f"dispatch:{dispatch}" if dispatch >= 0 else None
+        fates[node] = {"kind": kind, "into": into, "reason": reason}
+    return fates

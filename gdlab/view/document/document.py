@@ -1,0 +1,282 @@
+"""The GraphDoc as an object: `doc.data` is JSON, `doc.nodes(stage)[i]` a record, `doc.select(entity)` the lit set."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gdlab.base.errors import LoadError, unknown_name
+from gdlab.base.words import flat
+from gdlab.view.ask.selection import Selection, local, portable
+from gdlab.view.document.closure import problems
+from gdlab.view.document.columns import Json, Table
+from gdlab.view.document.links import Provenance
+from gdlab.view.document.pack import packed, unpacked
+
+FORMAT = "gdlab.graph.v1"
+_HASHED = ("types", "sources", "lines", "stages", "passes", "plan", "links")
+_TIMES = ("seconds", "_time", "ms")
+_STEPS = {"optimize": "rewrites", "differentiate": "gradients", "compile": "gradients"}
+
+
+class Document:
+    """A document; made by `study_doc`, `graph_doc` and `load_doc`. `data` is read, never changed."""
+
+    def __init__(self, data: Json, selection: Selection | None = None) -> None:
+        self.data = data
+        view = (data.get("view") or {}) if selection is None else {}
+        first = view.get("select")
+        self._selection = selection or Selection([portable(data, first)] if isinstance(first, str) else (), view)
+        self._tables: dict[tuple[str, int | str], Table] = {}
+
+    def __repr__(self) -> str:
+        return f"<Document {self.data['title']}: {len(self.data['stages'])} stages, id {self.data['id']}>"
+
+    def __str__(self) -> str:
+        return flat(str(self.data["summary"]))
+
+    def json(self) -> bytes:
+        """The canonical bytes: UTF-8, sorted keys, no spaces, large tables in their shortest forms."""
+        return canonical(packed(self.data))
+
+    @property
+    def id(self) -> str:
+        """16 hex digits over everything but layouts, measured times and the state of views."""
+        return str(self.data["id"])
+
+    # records
+    def stage(self, stage: int | str) -> Json:
+        """A stage by index or key."""
+        stages = self.data["stages"]
+        if isinstance(stage, int) and 0 <= stage < len(stages):
+            return stages[stage]  # type: ignore[no-any-return]
+        for each in stages:
+            if each["key"] == stage:
+                return each  # type: ignore[no-any-return]
+        raise unknown_name("document", "stage", str(stage), [each["key"] for each in stages])
+
+    def nodes(self, stage: int | str = 0) -> Table:
+        """The nodes of a stage: `doc.nodes("final")[3]["op"]`."""
+        return self._table("nodes", stage, lambda: Table(self.stage(stage)["nodes"], "nodes"))
+
+    def outputs(self, stage: int | str = 0) -> Table:
+        """The outputs of a stage."""
+        return Table(self.stage(stage)["outputs"], "outputs")
+
+    def steps(self, number: int) -> Table:
+        """The steps of a pass."""
+        one = self.data["passes"][number]
+        return self._table("steps", number, lambda: Table(one["steps"], _STEPS[one["role"]]))
+
+    def plan(self, table: str) -> Table:
+        """A table of the plan: kernels, dispatches, groups, intervals or slots; empty without a plan."""
+        kind = "barriers" if table == "groups" else table
+        return self._table("plan", table, lambda: Table((self.data.get("plan") or {}).get(table), kind))
+
+    def _table(self, part: str, which: int | str, make: Callable[[], Table]) -> Table:
+        if (part, which) not in self._tables:
+            self._tables[part, which] = make()
+        return self._tables[part, which]
+
+    @cached_property
+    def types(self) -> Table:
+        """The tensor types."""
+        return Table(self.data["types"], "types")
+
+    @cached_property
+    def lines(self) -> Table:
+        """The source lines, one row per call."""
+        return Table(self.data["lines"], "lines")
+
+    # provenance
+    @cached_property
+    def provenance(self) -> Provenance:
+        """The links, ready to be followed."""
+        return Provenance(self.data)
+
+    def select(self, entity: str) -> frozenset[str]:
+        """All entities that light up with this one, itself included."""
+        return self.provenance.select(entity)
+
+    @property
+    def selection(self) -> list[str]:
+        """The selected entities, such as `["node:0.3"]`: one selection for a study and all its views, live in the page;
+        one for each document alone. Set it to an entity, several, or None."""
+        return [entity for name in self._selection.names if (entity := local(self.data, name)) is not None]
+
+    @selection.setter
+    def selection(self, entities: Any) -> None:
+        given = [entities] if isinstance(entities, str) else list(entities or ())
+        for entity in given:
+            self.select(entity)  # refuses what this document does not have
+        self._selection.set(portable(self.data, entity) for entity in given)
+
+    @property
+    def bookmarks(self) -> dict[str, list[str]]:
+        """What was kept to be found again: names, and the entities of each. One set for a study and all its views, one
+        for each document alone; saved with it. Set it to a mapping."""
+        kept = self._selection.kept.get("bookmarks", ())
+        return {
+            each["name"]: [e for name in each["entities"] if (e := local(self.data, name)) is not None] for each in kept
+        }
+
+    @bookmarks.setter
+    def bookmarks(self, marks: Mapping[str, Any]) -> None:
+        known = {each["name"]: each["tab"] for each in self._selection.kept.get("bookmarks", ())}
+        made = []
+        for name, entities in marks.items():
+            given = [entities] if isinstance(entities, str) else list(entities)
+            for entity in given:
+                self.select(entity)
+            names = [portable(self.data, entity) for entity in given]
+            made.append({"name": str(name), "tab": known.get(str(name), "opt"), "entities": names})
+        self._selection.keep({**self._selection.kept, "bookmarks": made})
+
+    def check(self) -> tuple[str, ...]:
+        """What breaks the closure rules, each beginning with its entity; empty for a sound document."""
+        return problems(self.data)
+
+    # copies
+    def changed(self, **fields: Any) -> Document:
+        """The same document with other fields at its top level."""
+        return Document({**self.data, **fields}, self._selection)
+
+    def with_view(self, view: Mapping[str, Any] | None) -> Document:
+        """The same document with another state of its views; what is kept stays."""
+        state = None if view is None else {**view, **self._selection.kept}
+        return Document({**self.data, "view": state}, self._selection)
+
+    def with_notes(self, *texts: str) -> Document:
+        """The same document with more warnings."""
+        notes = [{"level": "warning", "text": text, "about": None} for text in texts]
+        return Document({**self.data, "notes": [*self.data["notes"], *notes]}, self._selection)
+
+    def portable(self, timeless: bool = False) -> Document:
+        """The document as a file holds it: no tie to a live study; `timeless`: measured times are 0."""
+        data = {k: v for k, v in self.data.items() if k not in ("study", "rev")}
+        if self._selection.kept:
+            data["view"] = {**(data["view"] or {}), **self._selection.kept}
+        return Document(_timeless(data) if timeless else data)
+
+    def save(self, path: str | Path, timeless: bool = False) -> Path:
+        """Write it by suffix: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt."""
+        from gdlab.view.files import save  # it writes documents, and so comes after them
+
+        return save(self, Path(path), timeless)
+
+
+# canonical form ------------------------------------------------------------------------------------------------------
+def canonical(value: Any) -> bytes:
+    """JSON in canonical form; non-finite floats become the words nan, inf, -inf."""
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "replace")  # a lone surrogate in a name has no UTF-8
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return "nan" if value != value else "inf" if value > 0 else "-inf"
+    return value
+
+
+def document_id(data: Mapping[str, Any], links: Mapping[int, str] | None = None) -> str:
+    """The `id` of a document: a hash of its canonical JSON. `links`: that of some of its links, by their `id()`."""
+    hashed = {key: data[key] for key in _HASHED}
+    hashed["stages"] = [
+        {**{k: v for k, v in stage.items() if k != "layouts"}, "nodes": {**stage["nodes"], "cost_seconds": None}}
+        for stage in data["stages"]
+    ]
+    hashed["passes"] = [
+        {**one, "seconds": None, "report": _without_times(one["report"], drop=True)} for one in data["passes"]
+    ]
+    made = hashlib.sha256()
+    for start, key in zip(("{", *[","] * len(hashed)), sorted(hashed), strict=False):
+        made.update(f'{start}"{key}":'.encode())
+        if key == "links" and links:
+            texts = [links[id(each)].encode() if id(each) in links else canonical(each) for each in hashed["links"]]
+            made.update(b"[" + b",".join(texts) + b"]")
+        else:
+            made.update(canonical(hashed[key]))
+    made.update(b"}")
+    return made.hexdigest()[:16]
+
+
+def _timeless(data: Json) -> Json:
+    """A document without measurements: what passes, layouts and runs took is 0."""
+    stages = [
+        {**stage, "layouts": {key: {**layout, "seconds": 0} for key, layout in stage["layouts"].items()}}
+        for stage in data["stages"]
+    ]
+    passes = [_without_times({**one, "steps": None}, drop=False) | {"steps": one["steps"]} for one in data["passes"]]
+    runs = [{k: v for k, v in run.items() if k != "dispatch_seconds"} for run in data["runs"]]
+    timed: Json = {"runs": _without_times(runs, drop=False)}
+    if "variants" in data:
+        timed["variants"] = [{**row, "step_seconds": None} for row in data["variants"]]
+    return {**data, "stages": stages, "passes": passes, **timed}
+
+
+def _without_times(value: Any, drop: bool) -> Any:
+    """`value` with measured times dropped, or set to 0."""
+    if isinstance(value, list):
+        return [_without_times(v, drop) if isinstance(v, (list, dict)) else v for v in value]
+    if not isinstance(value, dict):
+        return value
+    found: Json = {}
+    for key, each in value.items():
+        if not key.endswith(_TIMES):
+            found[key] = _without_times(each, drop) if isinstance(each, (list, dict)) else each
+        elif not drop:
+            found[key] = _zero(each)
+    return found
+
+
+def _zero(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_zero(v) for v in value]
+    return 0 if isinstance(value, (int, float)) else value
+
+
+# reading -------------------------------------------------------------------------------------------------------------
+def load_doc(path: str | Path) -> Document:
+    """The document in a `.gdlab.json` or `.gdlab.json.gz` file; `LoadError` says what is wrong with it."""
+    path = Path(path)
+    where = f"document {path.name}"
+    try:
+        raw = path.read_bytes()
+        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        data = json.loads(text)
+    except OSError as error:
+        raise LoadError(where, "file", error.strerror or str(error), "a file that can be read") from None
+    except (ValueError, EOFError, zlib.error) as error:
+        raise LoadError(where, "content", str(error), "JSON, or JSON in gzip") from None
+    return read_doc(data, where)
+
+
+def read_doc(data: Any, where: str = "document") -> Document:
+    """A document from parsed JSON: the document itself, or the envelope `{format, study, gz}` of an output."""
+    given = data.get("format") if isinstance(data, dict) else None
+    if given != FORMAT:
+        raise LoadError(where, "format", json.dumps(given), json.dumps(FORMAT))
+    if "gz" in data and "stages" not in data:
+        try:
+            return read_doc(json.loads(gzip.decompress(base64.b64decode(data["gz"]))), where)
+        except (ValueError, EOFError, OSError, zlib.error, binascii.Error) as error:
+            raise LoadError(where, "gz", str(error), "base64 of gzip") from None
+    missing = [key for key in ("title", "summary", "stages", "passes", "links", "notes", *_HASHED) if key not in data]
+    if missing:
+        raise LoadError(where, "fields", f"no {missing[0]}", "a whole document")
+    return Document(unpacked(data))

@@ -1,0 +1,343 @@
+"""Make the document of a study or of a bare graph: the one thing that every view draws."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from gdlab.autodiff import AutodiffReport
+from gdlab.base.errors import GdlabError
+from gdlab.graph import Graph, no_collector, reachable
+from gdlab.plan.records import ExecutionPlan
+from gdlab.plan.update import update_of
+from gdlab.rewrite import OptimizeReport
+from gdlab.session import Session
+from gdlab.session.run.runner import Runner
+from gdlab.session.run.stepping import Earlier
+from gdlab.study.study import Study
+from gdlab.view.ask.selection import selection_of
+from gdlab.view.document import passes
+from gdlab.view.document.closure import problems
+from gdlab.view.document.columns import Json
+from gdlab.view.document.dispatches import PlanSection, plan_section
+from gdlab.view.document.document import FORMAT, Document, document_id, load_doc, read_doc
+from gdlab.view.document.egraph import growth_json
+from gdlab.view.document.groups import groups_of
+from gdlab.view.document.links import link
+from gdlab.view.document.passes import Pairs, Trace
+from gdlab.view.document.sources import Sources, function_source, sources_of
+from gdlab.view.document.stages import Role, Shared, Stage, carried_lanes, derivative_lanes, stage_json
+from gdlab.view.document.times import times_json
+from gdlab.view.document.values import overlays_of, values_json
+from gdlab.view.document.whatif import variants_json
+
+__all__ = ["FORMAT", "Document", "graph_doc", "load_doc", "read_doc", "study_doc"]
+
+_MOST_EARLIER_LOSSES = 400
+_MOST_LOSSES = 20_000
+_layouts: WeakKeyDictionary[Study, dict[str, Json]] = WeakKeyDictionary()  # a study's graphs do not change
+
+
+def study_doc(study: Study) -> Document:
+    """The document of a study: every stage, the plan on its device, and the runs so far."""
+    with no_collector():
+        return _study_doc(study)
+
+
+def _study_doc(study: Study) -> Document:
+    draft = Draft(study.graph, study.name, study.train, study.source, layouts=_layouts.setdefault(study, {}))
+    try:
+        _pipeline(draft, study)
+    except GdlabError as error:  # what exists is shown, and what is missing is said
+        draft.note(str(error), None if error.node is None else f"node:{len(draft.stages) - 1}.{error.node}")
+    summary = study.summary() if draft.plan is not None else graph_summary(study.graph, study.name)
+    keys = [stage.key for stage in draft.stages]
+    live = {"study": study.key, "rev": study.rev, **variants_json(study, keys)}
+    overlays = overlays_of(study, keys)
+    made = draft.document(summary, runs=_runs(study, draft), extra=live, device=_device(study), overlays=overlays)
+    document = Document(made.data, selection_of(study))
+    failed = problems(document.data, own_links=True)
+    return document.with_notes(f"this document breaks a rule of documents: {failed[0]}") if failed else document
+
+
+def graph_doc(graph: Graph, name: str = "graph") -> Document:
+    """The document of a graph alone, as it was written (or as a pass made it)."""
+    return Draft(graph, name, graph.num_param_grad_outputs > 0, {}).document(graph_summary(graph, name))
+
+
+def graph_summary(graph: Graph, name: str) -> str:
+    """One line: nodes, parameters, outputs."""
+    values = sum(p.type.num_elements for p in graph.parameters)
+    outputs = len(graph.outputs)
+    return (
+        f"graph {name}: {len(graph)} nodes, {len(graph.parameters)} parameters ({values:,} values), "
+        f"{outputs} output{'s' * (outputs != 1)}"
+    )
+
+
+def _pipeline(draft: Draft, study: Study) -> None:
+    """Put every stage and pass of the study on the draft, in pipeline order."""
+    session = study.session if study.has_session else None
+    if not study.train:
+        draft.optimize("optimized", "Optimized", 0, study.report, study.optimized, study.options)
+        draft.compile(study.plan, 1, session)
+        _variants(draft, study)
+        return
+    draft.optimize("optimized", "Optimized", 0, study.report, study.optimized, study.options)
+    draft.differentiate("derivative", "Derivative", 1, study.autodiff, study.derivative)
+    draft.optimize("final", "As it is trained", 2, study.final_report, study.final, study.options)
+    graph, report = study.written_derivative
+    draft.differentiate("derivative:written", "Derivative, as written", 0, report, graph)
+    draft.compile(study.plan, 3, session)
+    _variants(draft, study)
+
+
+def _variants(draft: Draft, study: Study) -> None:
+    """The graph under the rules of each variant, beside the one as optimized."""
+    for name, variant in study.variants.items():
+        key, title = f"variant:{name}", f"Variant: {name}"
+        draft.optimize(key, title, 0, variant.report, variant.optimized, variant.options)
+
+
+@dataclass(slots=True)
+class Draft:
+    """A document while it is being made."""
+
+    graph: Graph
+    name: str
+    loss: bool
+    cells: Mapping[str, str]
+    stages: list[Stage] = field(default_factory=list)
+    passes: list[Json] = field(default_factory=list)
+    links: list[Json] = field(default_factory=list)
+    notes: list[Json] = field(default_factory=list)
+    lines: list[list[int]] = field(default_factory=list)  # per stage, one line row of each node
+    plan: PlanSection | None = None
+    sources: Sources = field(default_factory=Sources)
+    shared: Shared = field(default_factory=Shared)
+    layouts: dict[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self.sources = sources_of(graph, self.cells)
+        written = Stage.forward(
+            "written", "written", "As written", -1, graph, [f"n{i}" for i in range(len(graph))], self.loss
+        )
+        if graph.num_param_grad_outputs:
+            forward = reachable(graph, graph.output_ids[: graph.num_user_outputs])
+            written.lane = ["forward" if f or not n.inputs else "adjoint" for f, n in zip(forward, graph, strict=True)]
+        written.groups = groups_of(graph)
+        self.stages.append(written)
+        self.lines.append([rows[0] for rows in self.sources.of_node])
+
+    def note(self, text: str, about: str | None = None) -> None:
+        """Say something in the document's notes."""
+        self.notes.append({"level": "warning", "text": text, "about": about})
+
+    # passes
+    def optimize(
+        self, key: str, title: str, parent: int, report: OptimizeReport, graph: Graph, options: Mapping[str, Any]
+    ) -> None:
+        """Add the result of `optimize`, its pass, and what became of the nodes before it."""
+        before, number = self.stages[parent], len(self.passes)
+        trace = passes.optimize_trace(number, before.keys, report, graph)
+        lane, twin = carried_lanes(before, report.origin, len(graph))
+        steps = passes.optimize_steps(report, number, before.keys)
+        variant = key.partition(":")[2]
+        self._pass(f"optimize:{variant or report.phase}", "optimize", parent, len(self.stages), {
+            "options": passes.clean({"phase": report.phase, **options}),
+            "report": passes.optimize_report(report, len(self.stages)),
+            "steps": steps,
+            "sources": passes.rule_sources(report),
+            "seconds": report.egglog_time + report.extract_time,
+            **growth_json(report, self.shared),
+        })  # fmt: skip
+        role: Role = "final" if key == "final" else "optimized"
+        self._stage(Stage(key, role, title, parent, graph, trace.keys, lane, twin, self.loss), trace, steps["count"])
+        before.fates |= passes.optimize_fates(before.graph, trace)
+
+    def differentiate(self, key: str, title: str, parent: int, report: AutodiffReport, graph: Graph) -> None:
+        """Add a derivative and its pass."""
+        before, number = self.stages[parent], len(self.passes)
+        trace = passes.differentiate_trace(number, before.keys, report, graph)
+        lane, twin = derivative_lanes(len(graph), report.forward_nodes, report.adjoint_of)
+        steps = passes.differentiate_steps(report, graph, self.lines[parent])
+        self._pass(f"differentiate:{before.key}", "differentiate", parent, len(self.stages), {
+            "options": {"wrt": [graph.node(i).name for i in report.wrt]},
+            "report": passes.differentiate_report(report, graph),
+            "steps": steps,
+            "sources": passes.gradient_sources(step.rule for step in report.steps),
+            "seconds": None,
+        })  # fmt: skip
+        self._stage(
+            Stage(key, "derivative", title, parent, graph, trace.keys, lane, twin, self.loss), trace, steps["count"]
+        )
+
+    def compile(self, plan: ExecutionPlan, stage: int, session: Session | None = None) -> None:
+        """Add the plan that was compiled from a stage, with the update that the session runs behind it."""
+        update = session.update if session is not None else None
+        rule = str(session.optimizer) if session is not None and session.optimizer.rule != "none" else None
+        self.plan = plan_section(plan, update, stage, rule)
+        self.stages[stage].fates |= self.plan.fates
+        self._pass("compile", "compile", stage, -1, {
+            "options": passes.clean(asdict(plan.options)),
+            "report": {
+                "mode": plan.mode, "target": f"{plan.target.kind}, {plan.target.adapter_class}",
+                "fingerprint": plan.fingerprint,
+                "missed": [
+                    {"label": m.label, "node": m.node, "reason": m.reason, "detail": m.detail,
+                     "text": f"{m.label}: {m.detail}", "about": f"node:{stage}.{m.node}"}
+                    for m in plan.missed
+                ],
+            },
+            "steps": {"count": 0}, "sources": {}, "seconds": None,
+        })  # fmt: skip
+        if session is not None and self.plan.plan["updates"]:
+            self._update_lines(session.optimizer.rule, self.plan.plan)
+
+    def _pass(self, key: str, role: str, start: int, stop: int, rest: Json) -> None:
+        self.passes.append({"key": key, "role": role, "from": start, "to": stop, "deltas": None, **rest})
+
+    def _stage(self, stage: Stage, trace: Trace, steps: int) -> None:
+        number, index = len(self.passes) - 1, len(self.stages)
+        before, after = f"node:{stage.parent}", f"node:{index}"
+        parent = self.stages[stage.parent]
+        counts = len(parent.graph), len(stage.graph)
+        if parent.groups is not None and parent.groups.rows:
+            first = dict(reversed([(new, old) for old, new in trace.images]))
+            stage.groups = parent.groups.carried([first.get(i, -1) for i in range(counts[1])])
+        self.stages.append(stage)
+        self.lines.append(passes.carried_lines(self.lines[stage.parent], trace.images, counts[1]))
+        self.links += [
+            link(before, f"step:{number}", trace.consumed, counts[0], steps),
+            link(f"step:{number}", after, trace.produced, steps, counts[1]),
+            link(before, after, trace.images, *counts),
+        ]
+
+    def _update_lines(self, rule: str, plan: Json) -> None:
+        """What the optimizer runs reaches the Python function that made it."""
+        found = function_source(update_of) or {"name": f"{rule} update", "text": f"{rule} update", "line": 1}
+        source = self.sources.add("generated", found["name"], found["text"], found["line"])
+        row = self.sources.line(source, found["line"])
+        count, updates = plan["dispatches"]["count"], plan["updates"]
+        pairs = [(row, k) for k in range(count - updates, count)]
+        self.links.append(link("line", "dispatch", pairs, len(self.sources.rows), count))
+
+    # the whole
+    def document(
+        self, summary: str, runs: Sequence[Json] = (), extra: Mapping[str, Any] | None = None, device: str = "",
+        overlays: Sequence[Json] = (),
+    ) -> Document:
+        """The finished document."""
+        pairs: Pairs = [(row, i) for i, rows in enumerate(self.sources.of_node) for row in rows]
+        written = link("line", "node:0", pairs, len(self.sources.rows), len(self.graph))
+        data: Json = {
+            **(extra or {}),
+            "format": FORMAT,
+            "title": self.name,
+            "summary": summary,
+            "producer": {**_versions(), "device": device},
+            "stages": [stage_json(stage, self.shared, self.layouts) for stage in self.stages],
+            "types": self.shared.table(),
+            "sources": self.sources.listed,
+            "lines": self.sources.lines(),
+            "passes": self.passes,
+            "plan": self.plan.plan if self.plan else None,
+            "links": [written, *self.links, *(self.plan.links if self.plan else ())],
+            "wgsl_base": self.plan.wgsl_base if self.plan else [],
+            "runs": list(runs),
+            "overlays": list(overlays),
+            "notes": self.notes,
+            "view": None,
+        }
+        data["id"] = document_id(data, self.plan.texts if self.plan else None)
+        return Document(data)
+
+
+# facts around it -----------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=1)
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("gdlab", "numpy", "egglog", "wgpu"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def _device(study: Study) -> str:
+    try:
+        return str(study.device.info)
+    except GdlabError as error:
+        return str(error)
+
+
+def _runs(study: Study, draft: Draft) -> list[Json]:
+    """The runs of the study's session that a reset ended, then the present one if it made a step, or if it was looked
+    into."""
+    if not study.has_session:
+        return []
+    values, count = values_json(study)
+    if count > len(values):
+        draft.note(f"{len(values)} of {count} tensors that were watched or looked at are kept here: the newest")
+    runner, now = study.runner, [run_json(study.session, study.runner, f"run{study.rev}") | {"values": values}]
+    runs = [_earlier_json(now[0], run, f"earlier{i}") for i, run in enumerate(runner.earlier)]
+    return runs + (now if study.session.step_count or values else [])
+
+
+def _earlier_json(now: Json, run: Earlier, key: str) -> Json:
+    """A run that a reset ended: its losses, and the update rule as its `label`."""
+    losses = decimated(run.losses, _MOST_EARLIER_LOSSES)
+    return {name: value for name, value in now.items() if name != "dispatch_seconds"} | {
+        "key": key,
+        "label": run.options,
+        "loss": [[step, passes.number(loss)] for step, loss in losses],
+        "truncated": len(losses) < len(run.losses),
+        "counters": dict.fromkeys(now["counters"], 0) | {"steps": run.losses[-1][0]},
+        "events": [],
+        "values": [],
+    }
+
+
+def run_json(session: Session, runner: Runner, key: str) -> Json:
+    """What a session did so far; of more than 20,000 losses the lowest and highest of each bucket."""
+    memory, traffic = session.memory_summary(), session.traffic
+    losses = decimated(runner.losses, _MOST_LOSSES)
+    return {
+        "key": key,
+        "device": session.device.kind,
+        "adapter": session.device.name,
+        "seed": None,
+        "loss": [[step, passes.number(loss)] for step, loss in losses],
+        "seconds": [],
+        "truncated": len(losses) < len(runner.losses),
+        "counters": {
+            name: getattr(traffic, name) for name in ("steps", "dispatches", "submissions", "bytes_up", "bytes_down")
+        },
+        "memory": {"text": str(memory), **asdict(memory)},
+        **times_json(session),
+        "events": [
+            {"step": e.step, "dispatch": e.dispatch, "kind": e.kind, "about": e.about, "text": e.text}
+            for e in runner.events
+        ],
+        "values": [],
+    }
+
+
+def decimated(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
+    """At most `most` points: the lowest and the highest of each bucket, and the last; order kept."""
+    if len(points) <= most:
+        return list(points)
+    size = -(-2 * len(points) // (most - 2))
+    kept: list[tuple[int, float]] = []
+    for i in range(0, len(points), size):
+        bucket = points[i : i + size]
+        ends = {min(bucket, key=lambda p: p[1]), max(bucket, key=lambda p: p[1])}
+        kept += sorted(ends)
+    return kept if kept[-1] == points[-1] else [*kept, points[-1]]

@@ -1,0 +1,169 @@
+"""Write large documents small: `packed(data)` says the same in shorter forms, `unpacked(data)` has plain links again.
+
+A column of repeated numbers becomes `{words, index}`; a link leaves `back` out, which is the transpose of `out`, and
+writes rows of `out` that repeat once. Documents of a few hundred nodes stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from json.encoder import encode_basestring_ascii
+from typing import Any
+
+from gdlab.view.document.columns import TABLES, Json, column
+from gdlab.view.document.links import Levels
+
+LARGE = 500  # rows of a table from which on it is packed
+MANY = 1500  # pairs of a link
+_PLAN = {
+    "kernels": "kernels", "dispatches": "dispatches", "groups": "barriers", "intervals": "intervals", "slots": "slots",
+}  # fmt: skip
+
+
+def packed(data: Json) -> Json:
+    """The document with every large table and link in its shortest form."""
+    plan = data.get("plan")
+    return {
+        **data,
+        "lines": _table(data["lines"], "lines"),
+        "stages": [{**stage, "nodes": _table(stage["nodes"], "nodes")} for stage in data["stages"]],
+        "plan": plan and {**plan, **{name: _table(plan[name], kind) for name, kind in _PLAN.items()}},
+        "passes": [{**one, "report": _report(one), "steps": _steps(one, data)} for one in data["passes"]],
+        "links": [_link(each) for each in data["links"]],
+    }
+
+
+def unpacked(data: Json) -> Json:
+    """The document with `out` and `back` of every link as plain compressed rows, and every sentence written out."""
+    passes = [{**one, "report": _told(one), "steps": _ordered(one, data)} for one in data["passes"]]
+    if all("back" in each for each in data["links"]):
+        return {**data, "passes": passes}
+    counts = Levels.of(data).counts
+    return {**data, "passes": passes, "links": [_plain(each, counts) for each in data["links"]]}
+
+
+# columns -------------------------------------------------------------------------------------------------------------
+def _table(table: Json, kind: str) -> Json:
+    if table["count"] < LARGE:
+        return table
+    absent = TABLES[kind]
+    return {
+        name: _column(each, table["count"], absent[name]) if name in absent else each for name, each in table.items()
+    }
+
+
+def _column(raw: Any, count: int, absent: Any) -> Any:
+    """A column in the shortest of its forms; ragged ones and those that have words already stay."""
+    if isinstance(raw, dict) and ("start" in raw or "words" in raw):
+        return raw
+    values = column(raw, count, absent)
+    texts = _texts(values)
+    known = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    shared = sum(map(len, known)) + len(known) + count * (len(str(len(known))) + 1)
+    plain = sum(map(len, texts)) + count
+    sparse = sum(len(k) + len(texts[int(k)]) + 4 for k in raw) if isinstance(raw, dict) else plain
+    if 10 * shared < 9 * min(plain, sparse):
+        first = dict(zip(reversed(texts), reversed(values), strict=True))
+        return {"words": [first[text] for text in known], "index": [known[text] for text in texts]}
+    return values if plain < sparse else raw
+
+
+def _texts(values: Sequence[Any]) -> list[str]:
+    """The JSON of each value; each different one is written once."""
+    kinds = set(map(type, values))
+    if len(kinds) == 1 and kinds <= {int, str}:  # of other types equal values may be written differently
+        write = str if int in kinds else encode_basestring_ascii
+        written = {value: write(value) for value in set(values)}
+        return [written[value] for value in values]
+    by_id = {id(value): value for value in values}
+    texts = {key: "null" if value is None else _ENCODER.encode(value) for key, value in by_id.items()}
+    return [texts[id(value)] for value in values]
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True)
+
+
+# passes --------------------------------------------------------------------------------------------------------------
+def _report(one: Json) -> Json:
+    """Where many were missed, what follows from the rest of the record is left out."""
+    report = one["report"]
+    missed = report.get("missed") or []
+    if len(missed) < LARGE:
+        return report  # type: ignore[no-any-return]
+    kept = []
+    for m in missed:
+        follows = _follows(one, m)
+        kept.append({k: v for k, v in m.items() if k not in follows or v != follows[k]})
+    return {**report, "missed": kept}
+
+
+def _told(one: Json) -> Json:
+    report = one["report"]
+    missed = report.get("missed") or []
+    if len(missed) < LARGE:
+        return report  # type: ignore[no-any-return]
+    return {**report, "missed": [{**_follows(one, m), **m} for m in missed]}
+
+
+def _follows(one: Json, missed: Json) -> Json:
+    """The sentence of a near miss is made of its label and detail, unless it says more; it is about its node."""
+    label, node, detail = (missed[name] for name in ("label", "node", "detail"))
+    if one["role"] == "compile":
+        return {"text": f"{label}: {detail}", "about": f"node:{one['from']}.{node}"}
+    return {"text": f"{label} was not used at %{node}: {detail}.", "about": f"node:{one['to']}.{node}", "guard": None}
+
+
+def _steps(one: Json, data: Json) -> Json:
+    """The order in which the sweep leaves a large graph is that of the stage it leads to."""
+    steps = one["steps"]
+    last = str(steps["count"] - 1)
+    order = steps.get("order") or {}
+    if len(order.get(last, ())) < LARGE or order[last] != data["stages"][one["to"]]["nodes"]["key"]:
+        return steps  # type: ignore[no-any-return]
+    return {**steps, "order": {**order, last: "stage"}}
+
+
+def _ordered(one: Json, data: Json) -> Json:
+    steps = one["steps"]
+    order = steps.get("order") or {}
+    if "stage" not in order.values():
+        return steps  # type: ignore[no-any-return]
+    keys = data["stages"][one["to"]]["nodes"]["key"]
+    return {**steps, "order": {k: keys if v == "stage" else v for k, v in order.items()}}
+
+
+# links ---------------------------------------------------------------------------------------------------------------
+def _link(link: Json) -> Json:
+    start, ids = link["out"]["start"], link["out"]["ids"]
+    if len(ids) < MANY:
+        return link
+    rows = [tuple(ids[a:b]) for a, b in zip(start, start[1:], strict=False)]
+    known = {row: i for i, row in enumerate(dict.fromkeys(rows))}
+    out: Json = link["out"]
+    if 3 * sum(map(len, known)) < len(ids):
+        out = {**_rows(known), "index": [known[row] for row in rows]}
+    return {"a": link["a"], "b": link["b"], "out": out}
+
+
+def _rows(rows: Iterable[Sequence[int]]) -> Json:
+    start: list[int] = [0]
+    ids: list[int] = []
+    for row in rows:
+        ids += row
+        start.append(len(ids))
+    return {"start": start, "ids": ids}
+
+
+def _plain(link: Json, counts: Mapping[str, int]) -> Json:
+    if "back" in link:
+        return link
+    start, ids = link["out"]["start"], link["out"]["ids"]
+    index = link["out"].get("index", range(len(start) - 1))
+    rows = [ids[start[i] : start[i + 1]] for i in index]
+    back: list[list[int]] = [[] for _ in range(counts[link["b"]])]
+    for a, row in enumerate(rows):
+        for b in row:
+            back[b].append(a)
+    return {"a": link["a"], "b": link["b"], "out": _rows(rows), "back": _rows(back)}
+

@@ -1,0 +1,40 @@
+"""Layered layout: rows by longest path, edges downwards. `auto` takes lanes when there is an adjoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from gdlab.view.layout.boxes import PITCH, ROW, Cast, cast, column, finished, sheet, sink, write
+from gdlab.view.layout.drawn import Drawn, Layout
+from gdlab.view.layout.lanes import lanes
+
+
+def layered(nodes: Sequence[Drawn]) -> Layout:
+    """Lay a graph out on rows, every edge downwards; lanes and twins are not looked at."""
+    began = time.perf_counter()
+    who = cast(nodes, [True] * len(nodes))
+    row = _rows(who)
+    members = list(row)
+    stack = column(who, members, row, [False] * len(nodes))
+    page = sheet(who)
+    right = stack.placed.width
+    write(page, stack, row, 0, False, (right + PITCH, PITCH))
+    width = right + (PITCH * (stack.rail_tracks + 1) if stack.rail_tracks else 0)
+    return finished(page, "layered", began, (width, ROW * (max(page.row, default=-1) + 1)))
+
+
+def auto(nodes: Sequence[Drawn]) -> Layout:
+    """Lanes for a differentiated graph, layered for any other."""
+    return lanes(nodes) if any(node.lane.startswith("adjoint") for node in nodes) else layered(nodes)
+
+
+def _rows(who: Cast) -> dict[int, int]:
+    """The longest path to each box; what is not needed so early then moves down, next to the first of its users."""
+    row: dict[int, int] = {}
+    for u, inputs in enumerate(who.inputs):
+        if who.box[u]:
+            row[u] = max((row[a] + 1 for a in inputs), default=0)
+    sink(who, row, lambda b: True)
+    least = min(row.values(), default=0)
+    return {u: r - least for u, r in row.items()}

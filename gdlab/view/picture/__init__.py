@@ -1,0 +1,1 @@
+"""Draw documents as SVG, DOT and standalone HTML."""

@@ -1,0 +1,85 @@
+"""One HTML file with the front end and a document inside: works from disk and from an e-mail, without a network."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import re
+from importlib.resources import files
+
+from gdlab.base.errors import LoadError
+from gdlab.view.document.document import Document
+
+_EXPORTS = re.compile(r"\bexport\s*\{([^}]*)\}\s*;?\s*$")
+_ROOT = "gdlab-root"
+_DATA = "gdlab-document"
+_CODE = "gdlab-module"
+# The module is three quarters of a small file: it comes compressed, and what unpacks it may run nothing but it.
+_BOOT = f"""const packed = atob(document.getElementById("{_CODE}").textContent);
+const stream = new Blob([Uint8Array.from(packed, each => each.charCodeAt(0))]).stream();
+const made = Object.assign(document.createElement("script"), {{ type: "module" }});
+made.textContent = await new Response(stream.pipeThrough(new DecompressionStream("gzip"))).text();
+document.body.append(made);
+"""
+_SAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_UNSAFE = re.compile("[<>&\u2028\u2029]")
+
+
+def page(document: Document, module: str | None = None) -> str:
+    """The whole file. `module`: the text of the front-end module, else the one that is built."""
+    script = _script(front_end() if module is None else module)
+    packed = base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
+    policy = (
+        f"default-src 'none'; script-src {_hash(_BOOT)} {_hash(script)}; style-src 'unsafe-inline'; "
+        "img-src data:; font-src data:; worker-src blob:; base-uri 'none'; form-action 'none'"
+    )
+    title, summary = html.escape(str(document.data["title"])), html.escape(str(document.data["summary"]))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
+        f"<style>body{{margin:12px;background:Canvas;color:CanvasText;font-family:system-ui,sans-serif}}</style>\n"
+        f'</head>\n<body>\n<div id="{_ROOT}"></div>\n<noscript><p>{summary}</p></noscript>\n'
+        f'<script type="application/json" id="{_DATA}">{json_text(document)}</script>\n'
+        f'<script type="application/gzip" id="{_CODE}">{packed}</script>\n'
+        f'<script type="module">{_BOOT}</script>\n</body>\n</html>\n'
+    )
+
+
+def _hash(script: str) -> str:
+    """What a policy says of the one script that may run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def front_end() -> str:
+    """The built front-end module; `LoadError` says how to build it."""
+    built = files("gdlab") / "static" / "gdlab.js"
+    if not built.is_file():
+        raise LoadError(
+            "save", "front end", "no gdlab/static/gdlab.js", "a built one: python labextension/frontend.py builds it"
+        )
+    return built.read_text(encoding="utf-8")
+
+
+def json_text(document: Document) -> str:
+    """The document as JSON that no label in it can end: it holds no letter that means something to HTML."""
+    return _UNSAFE.sub(lambda found: _SAFE[found[0]], document.json().decode("utf-8"))
+
+
+def _script(module: str) -> str:
+    """The module, then a call of its `mount`: inline, because a page on disk may not import."""
+    found = _EXPORTS.search(module)
+    names = dict(_pair(part) for part in found[1].split(",") if part.strip()) if found else {}
+    if found is None or "mount" not in names:
+        raise LoadError("save", "front end", "a module without mount", "a built gdlab/static/gdlab.js")
+    root, data = f'document.getElementById("{_ROOT}")', f'document.getElementById("{_DATA}").textContent'
+    call = f"{names['mount']}({root}, JSON.parse({data}), null);"
+    return module[: found.start()] + "\n" + call + "\n"
+
+
+def _pair(part: str) -> tuple[str, str]:
+    """(exported name, local name) of one part of an export list."""
+    local, _, exported = part.strip().partition(" as ")
+    return (exported or local).strip(), local.strip()

@@ -1,0 +1,1 @@
+"""Write every view as text."""

@@ -1,0 +1,128 @@
+"""What this machine has and lacks, as one table: versions, adapters, the device chosen and why, front end, threads."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from gdlab.base.errors import GdlabError
+from gdlab.base.words import grid, nbytes, plural
+from gdlab.devices.choose import device
+from gdlab.devices.wgpu.wgpu_device import adapters
+
+Level = Literal["ok", "note", "bad"]
+
+# Distribution, whether gdlab works without it, and what it is for.
+_PACKAGES: tuple[tuple[str, bool, str], ...] = (
+    ("gdlab", False, ""),
+    ("numpy", False, ""),
+    ("egglog", True, "graphs are only cleaned of doubles, not rewritten"),
+    ("wgpu", True, "only device cpu"),
+    ("jupyterlab", True, "no notebook on this Python"),
+    ("notebook", True, "JupyterLab alone"),
+    ("ipykernel", True, "no kernel for notebooks"),
+    ("ipywidgets", True, "pictures are not live"),
+    ("anywidget", True, "pictures are not live"),
+    ("graphviz", True, ".dot files are written without it"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing: what it is, what was found, and, unless all is well, what to do."""
+
+    name: str
+    found: str
+    level: Level = "ok"
+    advice: str = ""
+
+
+def doctor_rows() -> list[Row]:
+    """Every row of the table."""
+    return [row for part in (_python, _packages, _adapters, _device, _dot, _front_end, _threads) for row in part()]
+
+
+def doctor_text() -> str:
+    """The table; each bad row says what to do."""
+    marks = {"ok": "ok", "note": "–", "bad": "BAD"}
+    rows = doctor_rows()
+    table = grid(("", "", ""), [(marks[row.level], row.name, row.found) for row in rows], indent="")
+    return "\n".join(
+        line
+        for row, shown in zip(rows, table, strict=True)
+        for line in (shown, f"       → {row.advice}")[: 1 + bool(row.advice)]
+    )
+
+
+def _python() -> Iterator[Row]:
+    cores = plural(os.cpu_count() or 1, "core")
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {cores}"
+    old = sys.version_info < (3, 11)
+    yield Row("Python", found, "bad" if old else "ok", "use Python 3.11 or newer" if old else "")
+
+
+def _packages() -> Iterator[Row]:
+    for name, optional, without in _PACKAGES:
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            advice = f"pip install {name}" + (f" (without it: {without})" if without else "")
+            yield Row(name, "not installed", "note" if optional else "bad", advice)
+            continue
+        if name == "ipykernel" and int(found.split(".")[0]) < 7:
+            yield Row(name, found, "note", "pip install 'ipykernel>=7': buttons then work while a cell runs")
+        else:
+            yield Row(name, found)
+
+
+def _adapters() -> Iterator[Row]:
+    found = adapters()
+    if not found:
+        advice = "a Vulkan driver (Debian: mesa-vulkan-drivers) would give device wgpu; cpu works without"
+        yield Row("adapters", "none", "note", advice)
+    for i, info in enumerate(found):
+        yield Row(f"adapter {i}", str(info))
+
+
+def _device() -> Iterator[Row]:
+    try:
+        info = device("auto").info
+    except GdlabError as error:
+        yield Row("device", "none", "bad", str(error))
+        return
+    yield Row("device", f"{info}: {info.reason}")
+
+
+def _dot() -> Iterator[Row]:
+    found = shutil.which("dot")
+    yield Row("dot", "found" if found else "not found (nothing needs it: .dot files are written without it)")
+
+
+def _front_end() -> Iterator[Row]:
+    built = files("gdlab") / "static" / "gdlab.js"
+    if built.is_file():
+        yield Row("front end", f"built, {nbytes(len(built.read_bytes()))}")
+    else:
+        yield Row("front end", "not built", "bad", "python labextension/frontend.py builds it")
+    folder = Path(sys.prefix, "share", "jupyter", "labextensions", "gdlab")
+    if folder.exists():
+        yield Row("JupyterLab extension", "installed")
+    else:
+        advice = (
+            "pip install gdlab again, then reload the page: without it a notebook without a kernel shows still pictures"
+        )
+        yield Row("JupyterLab extension", "not installed", "note", advice)
+
+
+def _threads() -> Iterator[Row]:
+    ours = sorted(t.name for t in threading.enumerate() if t.name.startswith("gdlab"))
+    yield Row("threads", ", ".join(ours) or "none yet: they start with the first device or e-graph")

@@ -1,0 +1,257 @@
+"""Plan, buffers, kernels and runs as text: the lines of `twin`, each beginning with its entity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gdlab.base.words import cell, grid, nbytes, plural, sig, whole
+from gdlab.view.document.columns import Json, Table
+from gdlab.view.document.document import Document
+from gdlab.view.document.links import parse_entity
+from gdlab.view.document.tensors import value_lines
+from gdlab.view.document.times import times_of
+from gdlab.view.text.graph_text import notes
+
+Lines = Iterator[str]
+
+
+# plan ----------------------------------------------------------------------------------------------------------------
+_HEAD = ("entity", "group", "phase", "dispatch", "kernel", "workgroups", "reads", "writes", "MFLOP", "moved")
+_TIMED = ("µs", "predicted µs", "verdict")
+
+
+def dispatch_head(document: Document) -> tuple[str, ...]:
+    """The columns of `dispatch_rows`: three more where the dispatches were timed."""
+    return (*_HEAD, *_TIMED) if times_of(document) else _HEAD
+
+
+def plan_counts(plan: Json) -> str:
+    """`9 + 4 dispatches (Adam, lr 0.001), 6 groups, physical 2.1 MB of logical 3.4 MB`."""
+    updates = plan["updates"]
+    count = plan["dispatches"]["count"] - updates
+    shown = f"{whole(count)} + {whole(updates)} dispatches" if updates else plural(count, "dispatch")
+    rule = f" ({plan['optimizer']})" if plan["optimizer"] else ""
+    memory = plan["memory"]
+    sizes = f"physical {nbytes(memory['physical_bytes'])} of logical {nbytes(memory['logical_bytes'])}"
+    return f"{shown}{rule}, {plural(plan['groups']['count'], 'group')}, {sizes}"
+
+
+def dispatch_rows(document: Document) -> list[tuple[str, ...]]:
+    """The dispatches as people read them."""
+    names, times = _interval_names(document), times_of(document)
+    return [
+        (f"dispatch:{k}", whole(d["group"]), d["phase"], d["label"], f"kernel:{d['kernel']}",
+         "×".join(map(str, d["workgroups"])), ", ".join(names[i] for i in d["reads"]),
+         ", ".join(names[i] for i in d["writes"]),
+         cell(d["flops"] / 1e6), nbytes(d["bytes_read"] + d["bytes_written"]), *_time_cells(times, k))
+        for k, d in enumerate(document.plan("dispatches"))
+    ]  # fmt: skip
+
+
+def _time_cells(times: Mapping[str, Any] | None, k: int) -> tuple[str, ...]:
+    if times is None:
+        return ()
+    return cell(times["median"][k] * 1e6), cell(times["predicted"][k] * 1e6), times["verdict"][k]
+
+
+def _interval_names(document: Document) -> list[str]:
+    return [name or f"buffer {i}" for i, name in enumerate(document.plan("intervals").column("name"))]
+
+
+def plan_table(document: Document) -> Lines:
+    plan = document.data["plan"]
+    if not plan:
+        yield "no plan"
+        yield from notes(document)
+        return
+    yield f"plan {document.data['title']}: {plan_counts(plan)}"
+    yield from grid(dispatch_head(document), dispatch_rows(document), right={1, 8, 9, 10, 11})
+    times = times_of(document)
+    if times:
+        yield f"  µs: median of {plural(times['samples'], 'step')}; predicted by the roofline of {times['machine']}"
+    yield from _totals(document.plan("dispatches"), times)
+    yield from _apart(document)
+    names = _interval_names(document)
+    for g, group in enumerate(document.plan("groups")):
+        hazards = [
+            f"{h['hazard']} {names[h['interval']]} ({h['from']} before {h['to']})" for h in group["because"] or ()
+        ]
+        why = (
+            f": {'; '.join(hazards[:4])}" + (f"; {len(hazards) - 4} more" if len(hazards) > 4 else "")
+            if hazards
+            else ""
+        )
+        yield f"  group {g}, dispatches {group['start']} … {group['stop'] - 1}{why}"
+
+
+def _totals(dispatches: Table, times: Mapping[str, Any] | None) -> Lines:
+    """Sums per phase, family and kernel that more than one dispatch runs, and of all."""
+    sums: dict[str, list[float]] = {}
+    for k, d in enumerate(dispatches):
+        seconds = times["median"][k] if times else 0.0
+        for key in (d["phase"], f"family {d['family']}", f"kernel:{d['kernel']}", "all"):
+            total = sums.setdefault(key, [0, 0, 0, 0.0])
+            for i, value in enumerate((1, d["flops"], d["bytes_read"] + d["bytes_written"], seconds)):
+                total[i] += value
+    shown = [key for key, (count, *_) in sums.items() if count > 1 or not key.startswith("kernel:")]
+    order = sorted(shown, key=lambda key: (key == "all", key.startswith("kernel:"), key.startswith("family ")))
+    head = ("total", "dispatches", "MFLOP", "moved", *(("µs",) if times else ()))
+    rows = [(key, *_total(sums[key])[: len(head) - 1]) for key in order]
+    yield from grid(head, rows, right={1, 2, 3, 4})
+
+
+def _total(sums: Sequence[float]) -> tuple[str, ...]:
+    count, flops, moved, seconds = sums
+    return whole(count), cell(flops / 1e6), nbytes(moved), cell(seconds * 1e6)
+
+
+def _apart(document: Document) -> Lines:
+    """Why two dispatches and not one: the fusions that the plan did not make, each at every dispatch of its node."""
+    compiled = next((one for one in document.data["passes"] if one["role"] == "compile"), None)
+    for missed in compiled["report"]["missed"] if compiled else ():
+        for entity in sorted(e for e in document.select(missed["about"]) if e.startswith("dispatch:")):
+            yield f"  {entity}  not one with the next: {missed['label']}: {missed['detail']} ({missed['about']})"
+
+
+def why_two(document: Document, a: int, b: int) -> list[str]:
+    """Why dispatch `a` and the later `b` are not one, in words: the fusions at nodes of `a` that nodes of `b` read."""
+    dispatches, stage = document.plan("dispatches"), document.data["plan"]["stage"]
+    inputs = document.nodes(stage).column("inputs")
+
+    def nodes_of(k: int) -> list[int]:
+        return list(document.provenance.behind("dispatch", f"node:{stage}", k))
+
+    read = {i for node in nodes_of(b) for i in inputs[node]}
+    compiled = next(one for one in document.data["passes"] if one["role"] == "compile")
+    found = [m for m in compiled["report"]["missed"] if m["node"] in nodes_of(a) and m["node"] in read]
+    if found:
+        return [f"{m['label']}: {m['detail']}" for m in found]
+    if set(dispatches[b]["reads"]) & set(dispatches[a]["writes"]):
+        return [f"no fusion joins dispatch {a} and dispatch {b}"]
+    return [f"dispatch {b} reads nothing that dispatch {a} writes"]
+
+
+def arena(document: Document) -> Lines:
+    plan = document.data["plan"]
+    if not plan:
+        yield "no plan"
+        return
+    memory = plan["memory"]
+    parts = [
+        f"{name.removesuffix('_bytes')} {nbytes(memory[name])}" for name in sorted(memory) if name.endswith("_bytes")
+    ]
+    yield f"arena {document.data['title']}: {', '.join(parts)}; peak in group {memory['peak_group']}"
+    yield f"  {reuse_words(memory)}"
+    intervals = list(document.plan("intervals"))
+    rows = []
+    for s, slot in enumerate(document.plan("slots")):
+        for i in slot["tenants"]:
+            row = intervals[i]
+            life = f"{row['first']} … {row['last']}" if row["first"] >= 0 else f"kept … {row['last']}"
+            node = f"node:{plan['stage']}.{row['node']}" if row["node"] >= 0 else ""
+            sizes = nbytes(slot["nbytes"]), row["name"], row["kind"], nbytes(row["nbytes"])
+            rows.append((f"interval:{i}", whole(s), *sizes, life, node, row["pinned"] or ""))
+    yield from grid(
+        ("entity", "slot", "slot size", "name", "kind", "size", "dispatches", "node", "pinned"), rows, right={1, 2, 5}
+    )
+    yield from _peak_rows(document)
+
+
+def reuse_words(memory: Json) -> str:
+    """`reuse saves 75.4 KB: without it 243 KB`."""
+    without = memory["logical_bytes"] + memory["padding_bytes"]
+    return f"reuse saves {nbytes(without - memory['physical_bytes'])}: without it {nbytes(without)}"
+
+
+def at_peak(document: Document) -> list[int]:
+    """The intervals that are in memory at the peak, largest first: pinned ones, and those alive in its group. The
+    state of the optimizer is counted apart."""
+    peak = document.data["plan"]["memory"]["peak_group"]
+    rows = list(document.plan("intervals"))
+    alive = [
+        i for i, row in enumerate(rows)
+        if row["kind"] != "state" and (row["pinned"] is not None or row["first_group"] <= peak <= row["last_group"])
+    ]  # fmt: skip
+    return sorted(alive, key=lambda i: -rows[i]["nbytes"])
+
+
+def _peak_rows(document: Document) -> Lines:
+    """What is alive at the peak, with the node and the source line of each."""
+    plan, rows = document.data["plan"], list(document.plan("intervals"))
+    found = at_peak(document)
+    yield f"  at the peak, in group {plan['memory']['peak_group']}: {plural(len(found), 'buffer')}"
+    told = []
+    for i in found:
+        node = f"node:{plan['stage']}.{rows[i]['node']}" if rows[i]["node"] >= 0 else ""
+        where = ", ".join(f"line:{line}" for line in own_lines(document, node)) if node else ""
+        told.append((f"interval:{i}", rows[i]["name"], nbytes(rows[i]["nbytes"]), node, where))
+    yield from grid(("entity", "name", "size", "node", "lines"), told, right={2})
+
+
+def own_lines(document: Document, entity: str) -> list[int]:
+    """The lines that an entity came from, without those that only called the others."""
+    lit = sorted(int(e.removeprefix("line:")) for e in document.select(entity) if e.startswith("line:"))
+    callers = {caller for line in lit for caller in document.lines[line]["stack"]}
+    return [line for line in lit if line not in callers]
+
+
+def kernels(document: Document) -> Lines:
+    if not document.data["plan"]:
+        yield "no plan"
+        return
+    used: dict[int, list[int]] = {}
+    for d, kernel in enumerate(document.plan("dispatches").column("kernel")):
+        used.setdefault(kernel, []).append(d)
+    computes, times = _nodes_of_lines(document), times_of(document)
+    for k, kernel in enumerate(document.plan("kernels")):
+        size = "×".join(map(str, kernel["workgroup_size"]))
+        runs = ", ".join(map(str, used.get(k, ())))
+        why = f"{kernel['variant']}: {kernel['variant_reason']}"
+        took = f", {cell(sum(times['median'][d] for d in used.get(k, ())) * 1e6)} µs" if times else ""
+        yield f"kernel:{k} {kernel['entry']}, workgroup {size}, dispatches {runs}{took}; {why}"
+        for binding in kernel["bindings"] or ():
+            yield f"  binding {binding['index']}: {binding['access']}, {binding['role']}"
+        rows = [
+            (f"wgsl:{k}.{n}", str(n), computes.get((k, n), ""), line)
+            for n, line in enumerate(kernel["wgsl"].split("\n"), 1)
+        ]
+        width = [max(len(row[i]) for row in rows) for i in range(3)]
+        for entity, n, nodes, line in rows:  # the text of a kernel keeps its spaces
+            yield f"  {entity:{width[0]}}  {n:>{width[1]}}  {nodes:{width[2]}}  {line}".rstrip()
+
+
+def _nodes_of_lines(document: Document) -> dict[tuple[int, int], str]:
+    """The nodes that each WGSL line computes, by (kernel, line)."""
+    levels, found = document.provenance.levels, {}
+    for each in document.data["links"]:
+        if each["b"] == "wgsl" and each["a"].startswith("node:"):
+            start, ids = each["back"]["start"], each["back"]["ids"]
+            for row in range(len(start) - 1):
+                if start[row] < start[row + 1]:
+                    kernel, line = parse_entity(levels.name("wgsl", row))[1]
+                    found[kernel, line] = ", ".join(f"%{i}" for i in ids[start[row] : start[row + 1]])
+    return found
+
+
+# session and links ---------------------------------------------------------------------------------------------------
+def session(document: Document) -> Lines:
+    runs = document.data["runs"]
+    if not runs:
+        yield f"no session yet: %graph_run {document.data['title']} 100, or study.run(100)"
+    for run in runs:
+        counters, loss = run["counters"], run["loss"]
+        label = f"; {run['label']}" if run.get("label") else ""
+        yield f"{run['key']}: {run['device']}, {run['adapter']}{label}"
+        yield f"  {', '.join(f'{name} {whole(counters[name])}' for name in sorted(counters))}"
+        yield f"  memory: {run['memory']['text']}"
+        if loss:
+            (first, low), (last, high) = loss[0], loss[-1]
+            yield f"  loss: {_loss(low)} at step {whole(first)} → {_loss(high)} at step {whole(last)}"
+        for event in run["events"]:
+            yield f"  step {event['step']}: {event['kind']}: {event['text']}"
+        yield from value_lines(run)
+
+
+def _loss(value: float | str) -> str:
+    return value if isinstance(value, str) else sig(value)

@@ -1,0 +1,86 @@
+"""Every view as text: `twin(doc, "plan")` says in lines what the picture shows; the command line and files print it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from gdlab.base.errors import unknown_name
+from gdlab.base.words import flat
+from gdlab.view.ask.chain import bookmarks, chain, links
+from gdlab.view.ask.diff import diff_text
+from gdlab.view.document.document import Document
+from gdlab.view.text.egraph_text import egraph
+from gdlab.view.text.graph_text import before_after, derivative, node_rows, rewrites, written
+from gdlab.view.text.plan_text import arena, dispatch_head, dispatch_rows, kernels, plan_table, session
+
+Lines = Iterator[str]
+
+
+def twin(document: Document, view: str = "opt", at: str | None = None) -> str:
+    """The text of a view. `at`: an entity; the view says only what concerns it."""
+    if view not in VIEWS:
+        raise unknown_name("explain", "view", view, VIEWS)
+    if view == "links" and at is not None:
+        return "\n".join(chain(document, at)) + "\n"
+    lit = None if at is None else document.select(at)
+    lines = [flat(line) for line in VIEWS[view](document) if lit is None or _concerns(line, lit)]
+    return "\n".join(lines) + "\n"
+
+
+def everything(document: Document) -> str:
+    """All views, one after the other."""
+    parts = [str(document), *bookmarks(document), ""]
+    for view in ("graph", "opt", "rewrites", "egraph", "grad", "plan", "arena", "kernels", "session"):
+        parts += [f"== {view} ==", twin(document, view)]
+    return "\n".join(parts)
+
+
+def markdown(document: Document) -> str:
+    """The summary and the main tables as Markdown."""
+    parts = [f"# {_cell(document.data['title'])}", "", _cell(document.data["summary"]), ""]
+    for s, stage in enumerate(document.data["stages"]):
+        head, rows = ("entity", "op", "name", "type", "inputs"), []
+        for node in node_rows(document, s):
+            rows.append((node["entity"], node["op"], node["name"], node["type"], ", ".join(node["reads"])))
+        parts += [f"## {_cell(stage['title'])}", "", *_table(head, rows), ""]
+    if document.data["plan"]:
+        parts += ["## Plan", "", *_table(dispatch_head(document), dispatch_rows(document)), ""]
+    return "\n".join(parts)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in (head, *rows)]
+    return [lines[0], "|" + " --- |" * len(head), *lines[1:]]
+
+
+def _cell(text: str) -> str:
+    """Text that Markdown shows as it stands."""
+    flat = " ".join(str(text).split())
+    return "".join(f"\\{c}" if c in "\\`*_[]<>|#&~$" else c for c in flat)
+
+
+def _concerns(line: str, lit: frozenset[str]) -> bool:
+    """Whether a line is about nothing in particular, or about an entity that is lit."""
+    word = line.split(maxsplit=1)[0] if line.strip() else ""
+    kind = word.partition(":")[0]
+    return (
+        kind not in ("node", "line", "step", "rule", "kernel", "dispatch", "interval", "wgsl")
+        or ":" not in word
+        or word in lit
+    )
+
+
+VIEWS: dict[str, Callable[[Document], Lines]] = {
+    "graph": written,
+    "text": written,
+    "opt": before_after,
+    "diff": diff_text,
+    "rewrites": rewrites,
+    "egraph": egraph,
+    "grad": derivative,
+    "plan": plan_table,
+    "arena": arena,
+    "kernels": kernels,
+    "session": session,
+    "links": links,
+}
