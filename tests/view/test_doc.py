@@ -9,10 +9,9 @@ from typing import Any
 import networks
 import pytest
 from documents import STAGES, brute, checked, doc_of, entities
-from places import TESTS
+from places import REPO, TESTS
 from random_graphs import random_graph
 
-import gdlab.view.document.make as doc_module
 from gdlab import ops
 from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
@@ -224,9 +223,8 @@ def test_rule_sources_stand_as_in_their_files() -> None:
     study = Study(networks.mlp(), device="cpu")
     sources = study.doc.data["passes"][0]["sources"]
     assert set(sources) >= {rule.id for rule in study.report.rules if rule.label != "CSE"} - {"cse", "fold_constant"}
-    root = Path(doc_module.__file__).parent.parent.parent
     for source in sources.values():
-        listing = (root / source["name"]).read_text(encoding="utf-8").split("\n")
+        listing = (REPO / source["name"]).read_text(encoding="utf-8").split("\n")
         assert listing[source["line"] - 1].strip() == source["text"].split("\n")[0].strip()
 
 
