@@ -109,7 +109,7 @@ def test_the_caret_stands_under_the_call(shell):
         ("%graph mpl", "graph mpl: given no such variable, wanted one of mlp"),
         ("%%graph 2mlp\n1", "%%graph: name: given 2mlp, wanted a Python name"),
         ("%graph_run mpl 3", "graph mpl: given no such variable, wanted one of mlp"),
-        ("%graph_plan number", "graph number: given int, wanted a graph, report, plan, session, document or file"),
+        ("%graph_plan number", "graph number: given int, wanted a study: the NAME of a %%graph cell"),
         ("%graph_run mlp 5", "graph mlp: run: given no value for x, y, wanted --feed or set_input"),
         ("%graph_run mlp many", "argument steps: given many, wanted an int in 0 … 10⁹"),
         ("%graph_run mlp 2 --sgd -1", "argument --sgd: given -1, wanted a rate > 0"),
@@ -137,7 +137,7 @@ def test_the_caret_stands_under_the_call(shell):
         ("%graph_grad mlp --wrt q", "graph mlp: wrt: given 'q', wanted one of x, "),
         ("%graph_grad mlp --wrt h --optimized", "--optimized: given --wrt as well, wanted one of them"),
         ("%graph number --diff mlp", "graph number: given int, wanted a graph, report, plan, session, document or"),
-        ("%graph none.gdlab.json", "document none.gdlab.json: file: given No such file"),
+        ("%graph none.gdlab.json", "graph none.gdlab.json: given no such file, wanted the file of a document"),
         ("%graph_check mlp --device auto", "invalid choice: 'auto'"),
     ],
 )

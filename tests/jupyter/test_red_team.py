@@ -58,7 +58,7 @@ def test_variables_and_quotes_in_values_of_every_kind(shell: Any, tmp_path: Path
 
 def test_a_backslash_is_a_letter(shell: Any) -> None:
     text = said(shell, r"%graph C:\models\old.json")
-    assert text.startswith(r"UsageError: document C:\models\old.json: file: given ")
+    assert text.startswith(r"UsageError: graph C:\models\old.json: given no such file, ")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_json_file_of_another_format_and_a_variable_that_is_none(shell: Any, t
     )
     shell.user_ns["nothing"] = None
     assert "graph nothing: given NoneType, wanted a graph, report," in said(shell, "%graph nothing")
-    assert "graph nothing: given NoneType, wanted a graph, report," in said(shell, "%graph_run nothing 3")
+    assert "graph nothing: given NoneType, wanted a study: the NAME" in said(shell, "%graph_run nothing 3")
 
 
 # a refusal changes nothing --------------------------------------------------------------------------------------------
