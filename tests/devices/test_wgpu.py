@@ -36,8 +36,9 @@ from wgpu_plans import (
 )
 
 from gdlab.base.errors import ArgumentError, DeviceUnavailableError
+from gdlab.base.threads import Job, wait_for
 from gdlab.base.types import u32
-from gdlab.devices.base import Job, Traffic, owner, wait_for
+from gdlab.devices.base import Traffic, owner
 from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.devices.wgpu.replay import IN_FLIGHT, READ_BYTES
 from gdlab.devices.wgpu.wgpu_device import RAW, WgpuProgram

@@ -355,8 +355,8 @@ def test_no_warning_of_our_own() -> None:
 def test_a_forked_process_does_not_wait_for_an_engine_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = mlp_with_gate()
     optimize(graph, phase="forward")
-    assert egraph._owner is not None
-    monkeypatch.setattr(egraph._owner, "pid", -1)
+    assert egraph._engines is not None
+    monkeypatch.setattr(egraph._engines.owner, "pid", -1)
     with pytest.warns(RuntimeWarning, match="forked off; start processes with spawn"):
         report = optimize(graph, phase="forward")[1]
     assert (report.stop_reason, report.engine) == ("engine-unavailable", "fallback")
