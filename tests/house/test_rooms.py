@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ ROOMS = [
 FACE = "__init__"  # `gdlab/__init__.py` may name every room; the rooms from `jupyter/` on may use it
 LEVEL = {room: float(level) for level, room in enumerate(ROOMS)}
 LEVEL[FACE] = LEVEL["jupyter"] - 0.5
+TOP = {room.partition("/")[0] for room in ROOMS}
 
 # Libraries that one room alone may import.
 LIBRARIES = {
@@ -38,8 +39,14 @@ NOT_ROOMS = {"static", "labextension", "shaders", "__pycache__"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in NOT_ROOMS)
 
 
+def longest_room(parts: Sequence[str]) -> str:
+    """The room whose path leads to this module (or name in it) the furthest; the first part where none does."""
+    prefixes = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return next((prefix for prefix in prefixes if prefix in LEVEL), parts[0])
+
+
 def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return longest_room(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
 def imports_in(text: str, here: tuple[str, ...] = ()) -> Iterator[tuple[int, str]]:
@@ -70,7 +77,7 @@ def later_imports(text: str, room: str, here: tuple[str, ...] = ()) -> list[str]
         head, *rest = name.split(".")
         if head != "gdlab":
             continue
-        used = rest[0] if rest and rest[0] in LEVEL else FACE
+        used = longest_room(rest) if rest and rest[0] in TOP else FACE
         if LEVEL[used] > LEVEL[room]:
             found.append(f"{line}: {name}")
     return found
@@ -92,7 +99,7 @@ def disguised_imports(text: str, room: str = "") -> list[str]:
         alias.asname or alias.name
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gdlab.")
-        and str(node.module).split(".")[1] != room
+        and longest_room(str(node.module).split(".")[1:]) != room
         for alias in node.names
     }
     for node in tree.body:
@@ -127,6 +134,11 @@ def test_the_checks_see_what_they_are_for() -> None:
     assert later_imports("from gdlab.plan import x", "plan") == []
     assert later_imports("def f():\n    from gdlab.view import x", "plan") == ["2: gdlab.view.x"]
     assert later_imports("import gdlab", "plan") == ["1: gdlab"]
+    assert later_imports("from gdlab.rewrite.rules import x", "rewrite/engine") == []
+    assert later_imports("from gdlab.rewrite.engine import x", "rewrite/rules") == ["1: gdlab.rewrite.engine.x"]
+    assert later_imports("from gdlab.rewrite import engine", "rewrite/rules") == ["1: gdlab.rewrite.engine"]
+    assert later_imports("from gdlab.rewrite import optimize", "rewrite/explain") == ["1: gdlab.rewrite.optimize"]
+    assert disguised_imports("from gdlab.rewrite.rules import T\nT.add(1)", "rewrite/engine") == ["2: T is filled"]
     assert disguised_imports('import_module("json")') == []
     assert disguised_imports('import_module("gdlab.view")') == ["1: import_module"]
     assert disguised_imports('importlib.import_module(f"gdlab.{x}")') == ["1: import_module"]

@@ -12,7 +12,7 @@ from random_graphs import random_graph
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from gdlab.rewrite import optimize
-from gdlab.rewrite import optimize as pipeline
+from gdlab.rewrite import optimizer as pipeline
 from gdlab.rewrite.extract.choose import Choice, Problem, cyclic_classes, extract, live_order
 
 

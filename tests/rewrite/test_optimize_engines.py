@@ -154,7 +154,7 @@ def distinct_e_nodes(graph: Graph, report: OptimizeReport, k: int, engine: Any) 
         history.append(plain(*arguments, **options))
         return history[-1]
 
-    from gdlab.rewrite import optimize as pipeline
+    from gdlab.rewrite import optimizer as pipeline
 
     where, name = (worklist, "saturate") if engine == "fallback" else (pipeline, "saturate")
     with pytest.MonkeyPatch.context() as patch:

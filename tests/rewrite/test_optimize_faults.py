@@ -37,7 +37,7 @@ from gdlab.rewrite import RULES, Budget, Rewrite, optimize
 from gdlab.rewrite.engine import saturate as egraph
 from gdlab.rewrite.engine.program import program_of
 from gdlab.rewrite.engine.saturate import stop_engine
-from gdlab.rewrite.rules.plain import trace
+from gdlab.rewrite.rules.table import trace
 
 association = pytest.fixture(optimizing.association)
 

@@ -19,8 +19,8 @@ from gdlab.rewrite.engine.history import deltas
 from gdlab.rewrite.engine.program import Interner, Program, Rows, program_of
 from gdlab.rewrite.engine.saturate import Snapshot
 from gdlab.rewrite.explain.report import LATE
+from gdlab.rewrite.rules import RULES
 from gdlab.rewrite.rules.pattern import interned
-from gdlab.rewrite.rules.plain import RULES
 
 
 def told(report: OptimizeReport) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def test_the_report_tells_who_made_what() -> None:
     (wide,) = (n.id for n in result if n.op == "matmul" and n.type.shape == (ROWS, 32))
     assert set(report.origin[wide]) <= set(products)
     assert RULES["pack_products"].doc.startswith("Two or more products of one operand")
-    assert RULES["pack_products"].source[0] == "gdlab/rewrite/engine/siblings.py"
+    assert RULES["pack_products"].source[0] == "gdlab/rewrite/rules/packing.py"
 
 
 def test_the_program_of_the_report_says_all_of_it() -> None:

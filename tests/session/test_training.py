@@ -19,7 +19,8 @@ from gdlab.graph import Graph
 from gdlab.plan import compile
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions
-from gdlab.rewrite.rules.plain import CSE, RULES
+from gdlab.rewrite.rules import RULES
+from gdlab.rewrite.rules.prepare import CSE
 from gdlab.session import Session, build_inference_session, build_session, initial_values, lanes_of, open_session
 from gdlab.session.run.runner import make_feed
 from gdlab.study.study import Study

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from gdlab.graph import Graph, users
-from gdlab.rewrite.engine.facts import own_gradients
-from gdlab.rewrite.engine.siblings import near_siblings
-from gdlab.rewrite.explain.report import Missed
-from gdlab.rewrite.rules.pattern import Match, Refusal, Rule, matches, refused
+from gdlab.op.storage import PACKED
+from gdlab.rewrite.rules.conditions import Condition
+from gdlab.rewrite.rules.packing import PACKED_PRODUCT, PreparedView, families
+from gdlab.rewrite.rules.pattern import Match, Reason, Refusal, Rule, matches, refused
+from gdlab.rewrite.rules.prepare import hash_cons, own_gradients
 
-__all__ = ["near_misses"]
+__all__ = ["WHEN_ENABLED", "Missed", "near_misses"]
 
 ORDERS = 8  # operand orders of commutative ops that are looked at
+WHEN_ENABLED = "it takes part only when enabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A rewrite that almost applied: its root in the result, and why it was not used (`text`: a whole sentence).
+
+    `guard` is the Python of the condition that refused: file, line, text; None where no condition did.
+    """
+
+    label: str
+    node: int
+    reason: Reason
+    detail: str
+    text: str
+    about: int | None = None
+    guard: tuple[str, int, str] | None = None
 
 
 def near_misses(
@@ -77,3 +96,35 @@ def _shared(match: Match, readers: list[list[tuple[int, int]]]) -> Refusal | Non
         if id in match.outputs:
             return "is_output", f"%{id} is an output of the graph"
     return None
+
+
+# products that stayed apart -------------------------------------------------------------------------------------------
+def near_siblings(graph: Graph, rule: Rule, off: Refusal | None, budget: Refusal | None) -> list[Missed]:
+    """Products of one operand that stayed apart: each whose weight is refused, or the last of those that would do.
+    Nothing where somebody switched the rule off, or bolder ones, or it is for another phase: it is off anyway."""
+    if off is not None and off[1] != WHEN_ENABLED:
+        return []
+    op = PACKED_PRODUCT[rule.name][0]
+    left = [n.inputs[0] for n in graph if n.op == op]
+    if len(set(left)) == len(left):  # the usual case, told at once
+        return []
+    prepared, found = hash_cons(graph), list[Missed]()
+    view = PreparedView(prepared)
+    for products in families(prepared, op).values():
+        refused = {id: against for id in products if (against := view.refusal(rule, id)) is not None}
+        fit = [id for id in products if id not in refused]
+        if len(fit) > 1:
+            found.append(_missed_product(rule, fit[-1], off or budget or ("cost", "the graph costs no less with it")))
+        for id, (condition, refusal) in refused.items() if off is None else ():
+            if graph._nodes[prepared.inputs[id][1]].op == PACKED:
+                continue  # it is what others became
+            found.append(_missed_product(rule, id, refusal, prepared.inputs[id][1], condition))
+    return found
+
+
+def _missed_product(
+    rule: Rule, root: int, refusal: Refusal, about: int | None = None, guard: Condition | None = None
+) -> Missed:
+    reason, detail = refusal
+    text = f"{rule.label} was not used at %{root}: {detail}."
+    return Missed(rule.label, root, reason, detail, text, about, None if guard is None else guard.source)

@@ -1,4 +1,4 @@
-"""What happens to a graph before the e-graph sees it: dead nodes left out, equal ones merged, constants computed."""
+"""The rules carried out before the search: merge equal nodes (CSE) and compute constants (folding)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ import numpy as np
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.graph import ConstantData, Graph, Node, attrs_key, reachable
 from gdlab.op import REGISTRY, Alias, Elementwise, Leaf, Movement, Op
+from gdlab.op.storage import trained_parameters
+from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Rule, is_opaque
+from gdlab.rewrite.rules.table import RULES
 
-__all__ = ["OPAQUE", "Folded", "Prepared", "fold_constant", "hash_cons", "is_opaque"]
+__all__ = [
+    "CSE", "FOLD", "Folded", "Prepared", "TypeNumbers", "fold_constant", "hash_cons", "own_gradients", "uses_of",
+]  # fmt: skip
 
-OPAQUE = frozenset({"stop_gradient", "materialize"})  # nothing is computed through these
+CSE, FOLD = "cse", "fold_constant"
+
 MAX_ELEMENTS = 16_384  # 64 KiB: larger results are folded only where one element tells all
 
 
@@ -59,14 +65,14 @@ def hash_cons(graph: Graph) -> Prepared:
             inputs[kept] = operands
         else:
             merged.append((at, kept))
-    return Prepared(graph, tuple(inputs), inputs, tuple(same), tuple(merged), tuple(types.held), type_of)
+    return Prepared(graph, tuple(inputs), inputs, tuple(same), tuple(merged), tuple(types.types), type_of)
 
 
 class TypeNumbers:
-    """Types by number: equal types have one. `numbers[type]`; `held[number]` is a type again."""
+    """Types by number: equal types have one. `numbers[type]`; `types[number]` is a type again."""
 
     def __init__(self) -> None:
-        self.held: list[TensorType] = []
+        self.types: list[TensorType] = []
         self._by_value: dict[Any, int] = {}
         self._known: dict[int, tuple[int, TensorType]] = {}  # by identity; held, so that nothing else gets it
 
@@ -75,11 +81,28 @@ class TypeNumbers:
         if known is None:
             # f32 is what most are; the hash of an Enum is a call of Python
             key = type.shape if type.dtype is f32 else (str(type.dtype), type.shape)
-            number = self._by_value.setdefault(key, len(self.held))
-            if number == len(self.held):
-                self.held.append(type)
+            number = self._by_value.setdefault(key, len(self.types))
+            if number == len(self.types):
+                self.types.append(type)
             self._known[id(type)] = known = number, type
         return known[0]
+
+
+def uses_of(prepared: Prepared) -> dict[int, int]:
+    """Readers and outputs of every kept node, after equal nodes were merged."""
+    found = dict.fromkeys(prepared.kept, 0)
+    for operands in prepared.inputs.values():
+        for i in operands:
+            found[i] += 1
+    for id in (*prepared.graph.output_ids, *own_gradients(prepared.graph)):
+        if prepared.same[id] >= 0:
+            found[prepared.same[id]] += 1
+    return found
+
+
+def own_gradients(graph: Graph) -> tuple[int, ...]:
+    """The nodes of parameters with a gradient of their own among the outputs: they cannot become part of another."""
+    return tuple(id for id, _ in trained_parameters(graph)) if graph.num_param_grad_outputs else ()
 
 
 # folding --------------------------------------------------------------------------------------------------------------
@@ -124,11 +147,6 @@ def _held(node: Node) -> Known:
 def _plain(node: Node) -> bool:
     """Whether its value follows from its operands alone, in float32."""
     return not is_opaque(node.op) and not isinstance(REGISTRY[node.op].kernel, Leaf) and node.type.dtype is f32
-
-
-def is_opaque(op: str) -> bool:
-    """Whether nothing may be computed through an op: its node stays what it is."""
-    return op in OPAQUE or op.startswith("cache_write") or REGISTRY[op].family in ("random", "update")
 
 
 def _data(type: TensorType, value: Array) -> ConstantData:
@@ -176,3 +194,7 @@ def _rounded(result: Array) -> Known | None:
 
 def _all_are(elements: Array, value: float) -> bool:
     return bool(np.all(elements == value) and np.all(np.signbit(elements) == np.signbit(value)))
+
+
+RULES.add(Rule(CSE, "CSE", "exact", hash_cons))
+RULES.add(Rule(FOLD, "Fold Constant", "rounding", fold_constant, tolerance=F32_CONSTANTS))
