@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from gdlab.graph import Graph
-from gdlab.op.storage import COLUMNS, PACKED
+from gdlab.ops.packed import COLUMNS, PACKED
 from gdlab.rewrite.engine.facts import uses_of
 from gdlab.rewrite.engine.prepare import Prepared, hash_cons
 from gdlab.rewrite.engine.program import Interner, Rows

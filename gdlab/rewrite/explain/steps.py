@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from gdlab.graph import Node
-from gdlab.op.storage import PACKED
+from gdlab.ops.packed import PACKED
 from gdlab.rewrite.engine.rows import EClasses, Firing, Key, Prices
 from gdlab.rewrite.explain.basis import Basis, Explained, Said, shortest
 from gdlab.rewrite.explain.mutable_graph import Bench
