@@ -17,7 +17,6 @@ from gdlab.base.errors import GdlabError, GraphError
 from gdlab.base.types import f32
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Elementwise, Leaf, Op, Sample
-from gdlab.op.storage import CACHE_WRITES
 
 LARGEST = 600  # elements of operands that are made for an op
 N = 4  # most extents are one of few, so that operands fit
@@ -115,7 +114,7 @@ def as_sampled(rng: np.random.Generator, pool: list[Value], op: Op, sample: Samp
             operands.append(pick(rng, pool, shape))
         else:
             operands.append(ops.input(f"x{len(pool[0].graph)}", shape))
-    if op.name in CACHE_WRITES:  # a parameter itself would be written in place, and others may read it
+    if op.writes_in_place:  # a parameter itself would be written in place, and others may read it
         operands[1] = ops.materialize(operands[1])
     made = op(*op.spread(operands), **sample.attrs)
     return made.stop_gradient() if op.no_grad == "refuses" else made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -414,3 +415,53 @@ def test_a_parameter_without_annotation_is_refused() -> None:
         with pytest.raises(GraphError, match=rf"^op {rule.__name__}: parameter: given .*, wanted one annotated"):
             define(numpy=np.tanh, kernel=Elementwise("tanh(x)"), samples=())(rule)
         assert rule.__name__ not in REGISTRY
+
+
+# one fact, one place --------------------------------------------------------------------------------------------------
+PACKAGE = Path(__file__).parent.parent / "gdlab"
+# ops, rules, importers of formats, example networks
+MAY_NAME = ("op/", "ops/", "rewrite/", "devices/cpu/", "load/", "models/")
+LEAVES = {"parameter", "input", "constant", "var", "full"}  # a pass knows them as it knows a node
+# what a pass may compare with the op of a node by name: these ask for the shape of a rule, not for a property of an op
+ALLOWED = {
+    "rewrite/engine/facts.py": "rows for rules about `scale`, `broadcast_to` and what moves past them",
+}
+
+
+def named_ops(tree: ast.AST) -> set[str]:
+    """Names of the registry that are spelled out below a syntax tree."""
+    texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return (texts & set(REGISTRY)) - LEAVES
+
+
+def is_op(tree: ast.AST) -> bool:
+    """Whether an expression is the op of a node, or its name: `node.op`, `op.name`, `op`, `d.custom.form`."""
+    if isinstance(tree, ast.Attribute):
+        return tree.attr in ("op", "form") or tree.attr == "name" and is_op(tree.value)
+    return isinstance(tree, ast.Name) and tree.id == "op"
+
+
+def test_no_pass_lists_ops() -> None:
+    modules = {str(p.relative_to(PACKAGE)): ast.parse(p.read_text("utf-8")) for p in PACKAGE.rglob("*.py")}
+    constants: dict[str, set[str]] = {}  # of any module: an import brings it into another
+    for tree in modules.values():
+        for node in tree.body:
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and named_ops(node.value):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for target in targets:
+                    if isinstance(target, ast.Name):
+                        constants.setdefault(target.id, set()).update(named_ops(node.value))
+    found = []
+    for path, tree in modules.items():
+        if path.startswith(MAY_NAME) or path in ALLOWED:
+            continue
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Compare):
+                continue
+            sides = [node.left, *node.comparators]
+            others = [side for side in sides if not is_op(side)]
+            named = set[str]().union(*(named_ops(s) for s in others))
+            named |= set[str]().union(*(constants.get(s.id, set()) for s in others if isinstance(s, ast.Name)))
+            if len(others) < len(sides) and named:
+                found.append(f"{path}:{node.lineno}: {sorted(named)}")
+    assert not found, "give the record a field (`Op` in gdlab/op/record.py) and ask that"

@@ -11,7 +11,7 @@ from gdlab.base.errors import GdlabError, OptimizeError
 from gdlab.base.types import TensorType
 from gdlab.graph import Attrs, AttrVar, Graph, Node, Value
 from gdlab.op import REGISTRY, Op
-from gdlab.op.storage import COLUMNS, PACKED
+from gdlab.ops.packed import COLUMNS, PACKED
 from gdlab.rewrite.engine.program import Interner, Signature
 from gdlab.rewrite.engine.rows import Encoded, Key, fold_key
 from gdlab.rewrite.engine.saturate import Saturation

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gdlab.base.errors import OptimizeError
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY, Leaf
-from gdlab.op.storage import COLUMNS, PACKED
+from gdlab.ops.packed import COLUMNS, PACKED
 from gdlab.rewrite.engine.facts import facts_of
 from gdlab.rewrite.engine.program import Interner, Program, Rows
 from gdlab.rewrite.rules.packing import Siblings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from gdlab.graph import Graph, users
-from gdlab.op.storage import PACKED
+from gdlab.ops.packed import PACKED
 from gdlab.rewrite.rules.conditions import Condition
 from gdlab.rewrite.rules.packing import PACKED_PRODUCT, PreparedView, families
 from gdlab.rewrite.rules.pattern import Match, Reason, Refusal, Rule, matches, refused

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from gdlab.graph import Node
-from gdlab.op.storage import PACKED
+from gdlab.ops.packed import PACKED
 from gdlab.rewrite.engine.eclasses import EClasses, Firing
 from gdlab.rewrite.engine.rows import Key
 from gdlab.rewrite.explain.basis import Basis, Explained, Said, shortest
