@@ -1,8 +1,8 @@
 // Build the front end: `node build.mjs` writes what the package ships, `node build.mjs --tests` runs test/*.test.ts.
 //
-//   src/index.ts   -> gdlab/static/gdlab.js       the one ES module (its CSS is a string inside)
-//   src/loader.ts  -> gdlab/static/loader.js      the few bytes that a widget syncs
-//   src/plugin.ts  -> gdlab/labextension/         the JupyterLab extension; what it imports lazily becomes chunks
+//   src/host/index.ts   -> gdlab/static/gdlab.js  the one ES module (its CSS is a string inside)
+//   src/host/loader.ts  -> gdlab/static/loader.js the few bytes that a widget syncs
+//   src/host/plugin.ts  -> gdlab/labextension/    the JupyterLab extension; what it imports lazily becomes chunks
 //
 // esbuild erases the types, so nothing of JupyterLab is installed to build: its packages are taken from the page.
 
@@ -28,7 +28,7 @@ const styles = {
     builder.onLoad({ filter: /\.css$/ }, async ({ path }) => ({ contents: await small(path), loader: 'text' }));
     builder.onResolve({ filter: /^packed-styles$/ }, ({ path }) => ({ path, namespace: 'packed' }));
     builder.onLoad({ filter: /.*/, namespace: 'packed' }, async () => {
-      const sheets = ['base', 'parts', 'panes'].map(name => join(here, 'src', `${name}.css`));
+      const sheets = ['base', 'parts', 'panes'].map(name => join(here, 'src', 'draw', `${name}.css`));
       const text = (await Promise.all(sheets.map(small))).join('');
       return { contents: gzipSync(text, { level: 9 }).toString('base64'), loader: 'text', watchFiles: sheets };
     });
@@ -112,7 +112,7 @@ const write = (path, content) => {
 };
 
 async function buildModules() {
-  const entryPoints = { gdlab: 'src/index.ts', loader: 'src/loader.ts' };
+  const entryPoints = { gdlab: 'src/host/index.ts', loader: 'src/host/loader.ts' };
   await build({ ...common, entryPoints, outdir: join(out, 'static'), minify: true });
 }
 
@@ -120,10 +120,10 @@ async function buildExtension() {
   const names = new Set();
   const outdir = join(out, 'labextension', 'static');
   const { outputFiles, metafile } = await build({
-    ...common, entryPoints: ['src/plugin.ts'], outdir, minify: true, splitting: true, write: false, metafile: true,
+    ...common, entryPoints: ['src/host/plugin.ts'], outdir, minify: true, splitting: true, write: false, metafile: true,
     entryNames: '[name].[hash]', chunkNames: 'chunk.[hash]', plugins: [styles, layoutEngine, sharedPackages(names)],
   });
-  const [entry] = Object.entries(metafile.outputs).find(([, made]) => made.entryPoint === 'src/plugin.ts');
+  const [entry] = Object.entries(metafile.outputs).find(([, made]) => made.entryPoint === 'src/host/plugin.ts');
   const text = `(${container})(${JSON.stringify(basename(entry))}, ${JSON.stringify([...names].sort())});\n`;
   const remote = `remoteEntry.${createHash('sha256').update(text).digest('hex').slice(0, 16)}.js`;
   const manifest = JSON.parse(readFileSync(join(here, 'package.json'), 'utf8'));

@@ -4,11 +4,11 @@ import assert from "node:assert/strict";
 import { cwd } from "node:process";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { decimated, robustRange, smoothed, ticks } from "../src/chart.ts";
-import { bytes, cell, change, plural, seconds, sig, spokenType, tight, whole } from "../src/format.ts";
-import { orthogonal, smooth } from "../src/paths.ts";
-import type { Point } from "../src/live.ts";
-import { VERSION } from "../src/version.ts";
+import { decimated, robustRange, smoothed, ticks } from "../src/panes/chart.ts";
+import { bytes, cell, change, plural, seconds, sig, spokenType, tight, whole } from "../src/doc/format.ts";
+import { orthogonal, smooth } from "../src/draw/paths.ts";
+import type { Point } from "../src/live/live.ts";
+import { VERSION } from "../src/doc/version.ts";
 
 test("ticks are round numbers inside the range", () => {
   assert.deepEqual(ticks(0, 400, 4), [0, 100, 200, 300, 400]);

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { gzipSync } from "node:zlib";
-import { column, inherit, number, openDoc, readDoc, records } from "../src/doc.ts";
+import { column, inherit, number, openDoc, readDoc, records } from "../src/doc/doc.ts";
 import { smallDoc } from "./fixture.ts";
 
 test("a column reads the same in each of its five forms", () => {

@@ -4,15 +4,15 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { cwd } from "node:process";
 import { test } from "node:test";
-import { Cells, type Item, type Rect } from "../src/cells.ts";
-import { readDoc, type Json, type Stage } from "../src/doc.ts";
-import { around, partLayout, toldWays, ways } from "../src/explore.ts";
-import { brackets, folded, opened } from "../src/groups.ts";
-import { layoutOf } from "../src/layouts.ts";
-import { Merged } from "../src/merged.ts";
-import { overlaysOf, sayings } from "../src/overlays.ts";
-import { hits, parseQuery } from "../src/query.ts";
-import { differing, replayed } from "../src/union.ts";
+import { Cells, type Item, type Rect } from "../src/draw/cells.ts";
+import { readDoc, type Json, type Stage } from "../src/doc/doc.ts";
+import { around, partLayout, toldWays, ways } from "../src/layout/explore.ts";
+import { brackets, folded, opened } from "../src/doc/groups.ts";
+import { layoutOf } from "../src/layout/layouts.ts";
+import { Merged } from "../src/draw/merged.ts";
+import { overlaysOf, sayings } from "../src/draw/overlays.ts";
+import { hits, parseQuery } from "../src/doc/query.ts";
+import { differing, replayed } from "../src/doc/union.ts";
 import { random } from "./fixture.ts";
 
 interface Route {

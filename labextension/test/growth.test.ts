@@ -4,8 +4,8 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { cwd } from "node:process";
 import { test } from "node:test";
-import { readDoc, type Json, type Pass, type Stage } from "../src/doc.ts";
-import { everIn, growthOf, held, HEAD, nameAt, planned, shown, tall, TAIL, type Growth } from "../src/growth.ts";
+import { readDoc, type Json, type Pass, type Stage } from "../src/doc/doc.ts";
+import { everIn, growthOf, held, HEAD, nameAt, planned, shown, tall, TAIL, type Growth } from "../src/doc/growth.ts";
 
 const corpus = JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "utf8")) as { doc: Json };
 const doc = readDoc(corpus.doc);

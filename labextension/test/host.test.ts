@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Host, LOST_AFTER, QUEUED_AFTER, type Model } from "../src/host.ts";
-import type { Metrics } from "../src/messages.ts";
+import { Host, LOST_AFTER, QUEUED_AFTER, type Model } from "../src/live/host.ts";
+import type { Metrics } from "../src/live/messages.ts";
 
 type Sent = Record<string, unknown> & { type: string };
 

@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Stage } from "../src/doc.ts";
-import { neighbour } from "../src/graph.ts";
+import type { Stage } from "../src/doc/doc.ts";
+import { neighbour } from "../src/draw/graph.ts";
 import { random } from "./fixture.ts";
 
 interface Box {

@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { merged, primary, refusal, thinned, type Point } from "../src/live.ts";
-import type { CommandName, State } from "../src/messages.ts";
+import { merged, primary, refusal, thinned, type Point } from "../src/live/live.ts";
+import type { CommandName, State } from "../src/live/messages.ts";
 
 test("buttons act as the table says", () => {
   const acts = (state: State) =>

@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { readDoc, type OptimizeReport } from "../src/doc.ts";
-import { chain, local, parseEntity, portable, provenance } from "../src/select.ts";
+import { readDoc, type OptimizeReport } from "../src/doc/doc.ts";
+import { chain, local, parseEntity, portable, provenance } from "../src/doc/select.ts";
 import { randomDoc, smallDoc } from "./fixture.ts";
 
 const sorted = (set: Iterable<string>): string[] => [...set].sort();

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { faceOf, initialUi, reduce, type Action, type Ui } from "../src/state.ts";
+import { faceOf, initialUi, reduce, type Action, type Ui } from "../src/panes/state.ts";
 
 const after = (...actions: Action[]): Ui => actions.reduce(reduce, initialUi());
 const select = (entity: string, add = false): Action => ({ do: "select", entities: [entity], add });

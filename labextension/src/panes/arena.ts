@@ -1,12 +1,12 @@
 // The arena: x = dispatch order, reusable slots to scale below each other, pinned buffers as strips, the peak, the play-head.
 
-import { nodeName, type IntervalRecord, type Plan } from "../doc.ts";
-import { div, h, replace, reveal, s, type Child } from "../dom.ts";
-import { bytes, plural } from "../format.ts";
-import { cut, familyClass } from "../graph.ts";
-import { Merged, type Block } from "../merged.ts";
-import { body, button, chip, choice, empty, entity, frame, retitle, row, table, type Context, type MakePane } from "../pane.ts";
-import { arrange, isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../slots.ts";
+import { nodeName, type IntervalRecord, type Plan } from "../doc/doc.ts";
+import { div, h, replace, reveal, s, type Child } from "../draw/dom.ts";
+import { bytes, plural } from "../doc/format.ts";
+import { cut, familyClass } from "../draw/graph.ts";
+import { Merged, type Block } from "../draw/merged.ts";
+import { body, button, chip, choice, empty, entity, frame, retitle, row, table, type Context, type MakePane } from "./pane.ts";
+import { arrange, isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../layout/slots.ts";
 
 const LEFT = 118,
   RIGHT = 16,

@@ -1,8 +1,8 @@
 // Buttons that ask the kernel: without one they say why they cannot; a refusal is told beside them.
 
-import type { Host } from "../host.ts";
-import type { CommandName } from "../messages.ts";
-import { button, h, type Context } from "../pane.ts";
+import type { Host } from "../live/host.ts";
+import type { CommandName } from "../live/messages.ts";
+import { button, h, type Context } from "./pane.ts";
 
 type Result = Record<string, unknown>;
 

@@ -1,13 +1,13 @@
 // The picture of a graph that is no stage of the document (a replay, a diff), in a pane of its own.
 
-import { Camera, type CameraGroup } from "../camera.ts";
-import type { Layout, Stage } from "../doc.ts";
-import { div, h } from "../dom.ts";
-import { drawStage, type Dress, type Picture } from "../graph.ts";
-import { layoutOf, type Laying } from "../layouts.ts";
-import { glide, placesIn, type Places } from "../motion.ts";
-import type { Context } from "../pane.ts";
-import type { PaneKey } from "../state.ts";
+import { Camera, type CameraGroup } from "../draw/camera.ts";
+import type { Layout, Stage } from "../doc/doc.ts";
+import { div, h } from "../draw/dom.ts";
+import { drawStage, type Dress, type Picture } from "../draw/graph.ts";
+import { layoutOf, type Laying } from "../layout/layouts.ts";
+import { glide, placesIn, type Places } from "../draw/motion.ts";
+import type { Context } from "./pane.ts";
+import type { PaneKey } from "./state.ts";
 
 export class Canvas {
   readonly el = div("gd-canvas");

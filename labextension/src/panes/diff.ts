@@ -1,10 +1,10 @@
 // The diff of two stages in one picture: what is the same, rewired, changed, moved into another node, removed, added.
 
-import { div, h } from "../dom.ts";
-import { around } from "../explore.ts";
-import { partLayout } from "../explore.ts";
-import { button, empty, frame, refill, retitle, select, type MakePane } from "../pane.ts";
-import { differing, LETTERS, type Change } from "../union.ts";
+import { div, h } from "../draw/dom.ts";
+import { around } from "../layout/explore.ts";
+import { partLayout } from "../layout/explore.ts";
+import { button, empty, frame, refill, retitle, select, type MakePane } from "./pane.ts";
+import { differing, LETTERS, type Change } from "../doc/union.ts";
 import { enliven } from "./ask.ts";
 import { Canvas } from "./canvas.ts";
 import { compared, whatIf } from "./whatif.ts";

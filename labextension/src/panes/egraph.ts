@@ -1,14 +1,14 @@
 // The e-graph as it grows: classes as dotted boxes, the ways to compute each, what every iteration adds, and the choice.
 
-import { Camera } from "../camera.ts";
-import { optimizeReport, type Pass, type Stage } from "../doc.ts";
-import { div, h, replace, s, setFlag, span, write, type Child } from "../dom.ts";
-import { plural, sig } from "../format.ts";
-import type { Picture } from "../graph.ts";
-import { everIn, growthOf, HEAD, held, nameAt, planned, shown, TAIL, tall, type EClass, type ENode, type Growth, type Held, type Plan } from "../growth.ts";
-import { cut, familyClass } from "../labels.ts";
-import { body, button, chip, choice, empty, entity, frame, refill, retitle, row, table, type Context, type MakePane } from "../pane.ts";
-import { faceOf } from "../state.ts";
+import { Camera } from "../draw/camera.ts";
+import { optimizeReport, type Pass, type Stage } from "../doc/doc.ts";
+import { div, h, replace, s, setFlag, span, write, type Child } from "../draw/dom.ts";
+import { plural, sig } from "../doc/format.ts";
+import type { Picture } from "../draw/graph.ts";
+import { everIn, growthOf, HEAD, held, nameAt, planned, shown, TAIL, tall, type EClass, type ENode, type Growth, type Held, type Plan } from "../doc/growth.ts";
+import { cut, familyClass } from "../draw/labels.ts";
+import { body, button, chip, choice, empty, entity, frame, refill, retitle, row, table, type Context, type MakePane } from "./pane.ts";
+import { faceOf } from "./state.ts";
 
 const CALL = 34, // letters of operands that are drawn
   MARGIN = 18;

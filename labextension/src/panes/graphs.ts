@@ -1,20 +1,20 @@
 // The pictures: the graph as written, the optimized one, and lanes. Arrows walk along edges.
 
-import { Camera, type CameraGroup } from "../camera.ts";
-import type { Layout, Stage } from "../doc.ts";
-import { div, h, type Child } from "../dom.ts";
-import { edgeLabels } from "../edgelabels.ts";
-import { around, partLayout } from "../explore.ts";
-import { plural } from "../format.ts";
-import { glide, placesIn } from "../motion.ts";
-import { drawStage, MANY, type Picture } from "../graph.ts";
-import { brackets, folded, opened, type Folded } from "../groups.ts";
-import { keptOf } from "../kept.ts";
-import { hasLanes, layoutOf, type Laying } from "../layouts.ts";
-import { minimap, type Minimap } from "../minimap.ts";
-import { paint } from "../overlays.ts";
-import { button, choice, empty, frame, refill, retitle, type Context, type MakePane, type Pane } from "../pane.ts";
-import type { PaneKey } from "../state.ts";
+import { Camera, type CameraGroup } from "../draw/camera.ts";
+import type { Layout, Stage } from "../doc/doc.ts";
+import { div, h, type Child } from "../draw/dom.ts";
+import { edgeLabels } from "../draw/edgelabels.ts";
+import { around, partLayout } from "../layout/explore.ts";
+import { plural } from "../doc/format.ts";
+import { glide, placesIn } from "../draw/motion.ts";
+import { drawStage, MANY, type Picture } from "../draw/graph.ts";
+import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
+import { keptOf } from "../live/kept.ts";
+import { hasLanes, layoutOf, type Laying } from "../layout/layouts.ts";
+import { minimap, type Minimap } from "../draw/minimap.ts";
+import { paint } from "../draw/overlays.ts";
+import { button, choice, empty, frame, refill, retitle, type Context, type MakePane, type Pane } from "./pane.ts";
+import type { PaneKey } from "./state.ts";
 
 const HELP =
   "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, Enter opens the kernel, plus, minus and zero zoom.";

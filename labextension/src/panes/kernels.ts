@@ -1,11 +1,11 @@
 // The kernels: WGSL as it is sent to the device, the nodes of each line in the gutter, and what the kernel is bound to.
 
-import type { GraphDoc, KernelRecord, Plan } from "../doc.ts";
-import { div, h, replace, setFlag, span, type Child } from "../dom.ts";
-import { plural, seconds, whole } from "../format.ts";
-import { familyClass } from "../graph.ts";
-import { body, chip, empty, entity, facts, frame, highlighted, retitle, swatch, type MakePane } from "../pane.ts";
-import { parseEntity } from "../select.ts";
+import type { GraphDoc, KernelRecord, Plan } from "../doc/doc.ts";
+import { div, h, replace, setFlag, span, type Child } from "../draw/dom.ts";
+import { plural, seconds, whole } from "../doc/format.ts";
+import { familyClass } from "../draw/graph.ts";
+import { body, chip, empty, entity, facts, frame, highlighted, retitle, swatch, type MakePane } from "./pane.ts";
+import { parseEntity } from "../doc/select.ts";
 
 /** "matmul ×5, relu": names once, with how often. */
 function counted(names: string[]): string {

@@ -1,12 +1,12 @@
 // One tensor under the microscope: numbers, histogram, heat map, exact values, the difference; live, or as a document has it.
 
-import { ticks } from "../chart.ts";
-import { number } from "../doc.ts";
-import { div, h, replace, s, setFlag, span, write, type Child } from "../dom.ts";
-import { bytes, plural, sig, spokenType, whole } from "../format.ts";
-import { refusal, type Live } from "../live.ts";
-import type { Looked, TensorValue } from "../messages.ts";
-import { big, button, select, type Context } from "../pane.ts";
+import { ticks } from "./chart.ts";
+import { number } from "../doc/doc.ts";
+import { div, h, replace, s, setFlag, span, write, type Child } from "../draw/dom.ts";
+import { bytes, plural, sig, spokenType, whole } from "../doc/format.ts";
+import { refusal, type Live } from "../live/live.ts";
+import type { Looked, TensorValue } from "../live/messages.ts";
+import { big, button, select, type Context } from "./pane.ts";
 
 const LEVELS = 16, // tints of one sign
   MASK = 255, // something in the cell is not finite

@@ -1,12 +1,12 @@
 // The plan: one line per dispatch in barrier groups, a strip of them in order, and the details of the one that is lit.
 
-import type { DispatchRecord, GroupRecord, Plan, Times } from "../doc.ts";
-import { div, h, replace, s, span, td, type Child } from "../dom.ts";
-import { bytes, cell, plural, seconds, whole } from "../format.ts";
-import { familyClass } from "../graph.ts";
-import { Merged } from "../merged.ts";
-import { body, chip, choice, empty, entity, facts, fold, frame, refill, retitle, row, select, swatch, type Context, type MakePane } from "../pane.ts";
-import { Rows } from "../virtual.ts";
+import type { DispatchRecord, GroupRecord, Plan, Times } from "../doc/doc.ts";
+import { div, h, replace, s, span, td, type Child } from "../draw/dom.ts";
+import { bytes, cell, plural, seconds, whole } from "../doc/format.ts";
+import { familyClass } from "../draw/graph.ts";
+import { Merged } from "../draw/merged.ts";
+import { body, chip, choice, empty, entity, facts, fold, frame, refill, retitle, row, select, swatch, type Context, type MakePane } from "./pane.ts";
+import { Rows } from "../draw/virtual.ts";
 import { asking, enliven } from "./ask.ts";
 
 const DENSE = 400;

@@ -1,10 +1,10 @@
 // The OptimizeReport: what the optimizer did in three numbers, which rules, and why not more.
 
-import { nodeName, optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc.ts";
-import { div, h, replace, setFlag, span, td, type Child } from "../dom.ts";
-import { change, plural, put, seconds, sig, whole } from "../format.ts";
-import { big, body, button, choice, dot, empty, entity, fold, frame, highlighted, retitle, table, type Context, type MakePane } from "../pane.ts";
-import { parseEntity } from "../select.ts";
+import { nodeName, optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc/doc.ts";
+import { div, h, replace, setFlag, span, td, type Child } from "../draw/dom.ts";
+import { change, plural, put, seconds, sig, whole } from "../doc/format.ts";
+import { big, body, button, choice, dot, empty, entity, fold, frame, highlighted, retitle, table, type Context, type MakePane } from "./pane.ts";
+import { parseEntity } from "../doc/select.ts";
 import { asking, enliven } from "./ask.ts";
 import { making } from "./whatif.ts";
 

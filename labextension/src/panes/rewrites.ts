@@ -1,10 +1,10 @@
 // The rewrites, one row per step in the order of the replay, and the rule of the one that is lit as it stands in its file.
 
-import { type Pass, type RewriteStep } from "../doc.ts";
-import { div, h, replace, td, type Child } from "../dom.ts";
-import { plural, sig } from "../format.ts";
-import { body, empty, frame, ruleSource, table, type Context, type MakePane } from "../pane.ts";
-import { Rows } from "../virtual.ts";
+import { type Pass, type RewriteStep } from "../doc/doc.ts";
+import { div, h, replace, td, type Child } from "../draw/dom.ts";
+import { plural, sig } from "../doc/format.ts";
+import { body, empty, frame, ruleSource, table, type Context, type MakePane } from "./pane.ts";
+import { Rows } from "../draw/virtual.ts";
 
 /** Steps that rewrite something: the sweep at the end only removes what nobody reads. */
 export const rewritesOf = (pass: Pass): { step: RewriteStep; index: number }[] =>

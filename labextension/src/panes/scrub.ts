@@ -1,10 +1,10 @@
 // The replay: a slider over the rewrites of a pass. Nodes keep their places, what a step adds glows, what it removes fades.
 
-import { optimizeReport, typeText, type Pass } from "../doc.ts";
-import { div, h, setFlag, span, write } from "../dom.ts";
-import { plural, put, sig } from "../format.ts";
-import { body, button, choice, empty, frame, refill, replace, retitle, select, type MakePane } from "../pane.ts";
-import { replayed, type Replay } from "../union.ts";
+import { optimizeReport, typeText, type Pass } from "../doc/doc.ts";
+import { div, h, setFlag, span, write } from "../draw/dom.ts";
+import { plural, put, sig } from "../doc/format.ts";
+import { body, button, choice, empty, frame, refill, replace, retitle, select, type MakePane } from "./pane.ts";
+import { replayed, type Replay } from "../doc/union.ts";
 import { Canvas } from "./canvas.ts";
 import { modes } from "./egraph.ts";
 

@@ -1,13 +1,13 @@
 // The live session: buttons, state, four big numbers, the loss, and the facts. It draws `Live` and sends commands.
 
-import { number } from "../doc.ts";
-import { drawChart } from "../chart.ts";
-import { div, h, replace, setFlag, span, write } from "../dom.ts";
-import { bytes, sig, whole } from "../format.ts";
-import type { Host } from "../host.ts";
-import { noSession, primary, refusal, type Live } from "../live.ts";
-import type { CommandName } from "../messages.ts";
-import { body, choice, empty, frame, select, sourceLine, type Child, type Context, type MakePane } from "../pane.ts";
+import { number } from "../doc/doc.ts";
+import { drawChart } from "./chart.ts";
+import { div, h, replace, setFlag, span, write } from "../draw/dom.ts";
+import { bytes, sig, whole } from "../doc/format.ts";
+import type { Host } from "../live/host.ts";
+import { noSession, primary, refusal, type Live } from "../live/live.ts";
+import type { CommandName } from "../live/messages.ts";
+import { body, choice, empty, frame, select, sourceLine, type Child, type Context, type MakePane } from "./pane.ts";
 import { Watches } from "./watches.ts";
 
 const LABELS: Record<string, string> = { run: "Run", step: "Step", pause: "Pause", resume: "Resume", stop: "Stop", reset: "Reset" };

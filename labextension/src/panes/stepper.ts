@@ -1,9 +1,9 @@
 // The autodiff stepper: one forward op at a time, backwards from the loss; its rule, its cotangents, what it keeps.
 
-import { nodeName, typeText, type DiffReport, type DiffStep, type GraphDoc, type Pass, type Stage } from "../doc.ts";
-import { div, h, replace, span, type Child } from "../dom.ts";
-import { bytes, whole } from "../format.ts";
-import { body, button, empty, entity, frame, ruleSource, sourceLine, type Context, type MakePane } from "../pane.ts";
+import { nodeName, typeText, type DiffReport, type DiffStep, type GraphDoc, type Pass, type Stage } from "../doc/doc.ts";
+import { div, h, replace, span, type Child } from "../draw/dom.ts";
+import { bytes, whole } from "../doc/format.ts";
+import { body, button, empty, entity, frame, ruleSource, sourceLine, type Context, type MakePane } from "./pane.ts";
 import { asking, enliven } from "./ask.ts";
 import { laneStages } from "./graphs.ts";
 

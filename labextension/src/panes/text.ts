@@ -1,11 +1,11 @@
 // The text of everything: one line per node or dispatch, the same entities, for reading and for voices.
 
-import { type GraphDoc } from "../doc.ts";
-import { h, span } from "../dom.ts";
-import { bytes, cell, plural } from "../format.ts";
-import { nodeText } from "../nodetext.ts";
-import { body, choice, entity, frame, once, retitle, type MakePane } from "../pane.ts";
-import { Rows } from "../virtual.ts";
+import { type GraphDoc } from "../doc/doc.ts";
+import { h, span } from "../draw/dom.ts";
+import { bytes, cell, plural } from "../doc/format.ts";
+import { nodeText } from "../doc/nodetext.ts";
+import { body, choice, entity, frame, once, retitle, type MakePane } from "./pane.ts";
+import { Rows } from "../draw/virtual.ts";
 
 interface Line {
   entity: string | null;

@@ -1,12 +1,12 @@
 // What looks inside a run: steps by dispatches, watched tensors with their course, breakpoints; what the microscope is put on.
 
-import { number } from "../doc.ts";
-import { div, h, replace, s, setFlag, span, write } from "../dom.ts";
-import { sig, whole } from "../format.ts";
-import type { Host } from "../host.ts";
-import { refusal, type Live } from "../live.ts";
-import type { CommandName } from "../messages.ts";
-import { button, type Context } from "../pane.ts";
+import { number } from "../doc/doc.ts";
+import { div, h, replace, s, setFlag, span, write } from "../draw/dom.ts";
+import { sig, whole } from "../doc/format.ts";
+import type { Host } from "../live/host.ts";
+import { refusal, type Live } from "../live/live.ts";
+import type { CommandName } from "../live/messages.ts";
+import { button, type Context } from "./pane.ts";
 import { Glass } from "./microscope.ts";
 
 const WIDTH = 72,

@@ -1,9 +1,9 @@
 // What if: other rules, other compile options; a variant of the study is made beside it, compared in a table, never run into it.
 
-import { optimizeReport, type GraphDoc, type RuleStat, type VariantRow } from "../doc.ts";
-import { div, h, td, type Child } from "../dom.ts";
-import { bytes, sig, whole } from "../format.ts";
-import { button, dot, fold, select, table, type Context } from "../pane.ts";
+import { optimizeReport, type GraphDoc, type RuleStat, type VariantRow } from "../doc/doc.ts";
+import { div, h, td, type Child } from "../draw/dom.ts";
+import { bytes, sig, whole } from "../doc/format.ts";
+import { button, dot, fold, select, table, type Context } from "./pane.ts";
 import { asking } from "./ask.ts";
 
 const SAFETIES = ["exact", "rounding", "reassoc", "approx"];
