@@ -67,7 +67,10 @@ test("a document becomes records with defaults; unknown fields are passed over",
 });
 
 test("another format is refused with what was wanted", async () => {
-  assert.throws(() => readDoc({ ...smallDoc(), format: "gdlab.graph.v2" }), /given "gdlab.graph.v2", wanted "gdlab.graph.v1"/);
+  assert.throws(
+    () => readDoc({ ...smallDoc(), format: "gdlab.graph.v2" }),
+    /given "gdlab.graph.v2", wanted "gdlab.graph.v1"/,
+  );
   await assert.rejects(openDoc({ format: "other", gz: "" }), /wanted "gdlab.graph.v1"/);
 });
 

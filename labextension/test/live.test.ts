@@ -7,7 +7,9 @@ import type { CommandName, State } from "../src/live/messages.ts";
 
 test("buttons act as the table says", () => {
   const acts = (state: State) =>
-    (["step", "run", "pause", "resume", "stop"] as CommandName[]).filter(name => refusal(state, true, name) === null).join(" ");
+    (["step", "run", "pause", "resume", "stop"] as CommandName[])
+      .filter(name => refusal(state, true, name) === null)
+      .join(" ");
   const table: Record<State, string> = {
     none: "step run",
     ready: "step run",

@@ -39,6 +39,11 @@ test("a tab remembers its face; changing tabs ends the hover", () => {
 
 test("what changes nothing gives the same state", () => {
   const ui = initialUi("plan");
-  for (const action of [{ do: "tab", tab: "plan" }, { do: "hover", entity: null }, { do: "clear" }, { do: "help", on: false }] as Action[])
+  for (const action of [
+    { do: "tab", tab: "plan" },
+    { do: "hover", entity: null },
+    { do: "clear" },
+    { do: "help", on: false },
+  ] as Action[])
     assert.equal(reduce(ui, action), ui);
 });

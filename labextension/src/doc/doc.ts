@@ -61,7 +61,11 @@ export const drawable = (name: string): string =>
   name.replace(/[\p{Cc}\p{Cf}]/gu, "\ufffd").replace(/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]+/g, "\u2068$&\u2069");
 
 /** The rows of a table as records; `missing` names the columns that are read and what an absent value means. */
-export function records<T extends object>(table: RawTable | undefined, missing: T, count = Number(table?.count ?? 0)): T[] {
+export function records<T extends object>(
+  table: RawTable | undefined,
+  missing: T,
+  count = Number(table?.count ?? 0),
+): T[] {
   const names = Object.keys(missing) as (keyof T & string)[];
   const readers = names.map(name => column(table, name, missing[name]));
   return Array.from({ length: count }, (_, row) => {
@@ -107,7 +111,16 @@ const REWRITE: RewriteStep = {
   cost_after: NaN,
   iteration: null,
 };
-const DIFF: DiffStep = { node: -1, line: -1, rule: "", cotangents: [], added: [], accumulated: [], residuals: null, reason: "" };
+const DIFF: DiffStep = {
+  node: -1,
+  line: -1,
+  rule: "",
+  cotangents: [],
+  added: [],
+  accumulated: [],
+  residuals: null,
+  reason: "",
+};
 const KERNEL: KernelRecord = {
   key: "",
   entry: "",
@@ -256,7 +269,9 @@ interface PackedLink extends Omit<RawLink, "back"> {
 function plainLink(link: PackedLink, raw: Json): RawLink {
   const { start, ids, index } = link.out;
   if (link.back) return link as RawLink;
-  const rows = (index ?? Array.from({ length: start.length - 1 }, (_, i) => i)).map(i => ids.slice(start[i], start[i + 1]));
+  const rows = (index ?? Array.from({ length: start.length - 1 }, (_, i) => i)).map(i =>
+    ids.slice(start[i], start[i + 1]),
+  );
   const back: number[][] = Array.from({ length: levelSize(raw, link.b) }, () => []);
   rows.forEach((row, a) => row.forEach(b => back[b]?.push(a)));
   return { a: link.a, b: link.b, out: ragged(rows), back: ragged(back) };
@@ -281,12 +296,16 @@ function levelSize(raw: Json, level: string): number {
   if (kind === "line") return size(raw.lines);
   if (kind !== "wgsl") return size(plan[kind === "dispatch" ? "dispatches" : `${kind}s`]);
   const wgsl = column(plan.kernels, "wgsl", "");
-  return Array.from({ length: size(plan.kernels) }, (_, i) => String(wgsl(i)).split("\n").length).reduce((a, b) => a + b, 0);
+  return Array.from({ length: size(plan.kernels) }, (_, i) => String(wgsl(i)).split("\n").length).reduce(
+    (a, b) => a + b,
+    0,
+  );
 }
 
 /** Typed records of a plain document; refuses another format. */
 export function readDoc(raw: Json): GraphDoc {
-  if (raw.format !== FORMAT) throw new Error(`document: format: given ${JSON.stringify(raw.format)}, wanted "${FORMAT}"`);
+  if (raw.format !== FORMAT)
+    throw new Error(`document: format: given ${JSON.stringify(raw.format)}, wanted "${FORMAT}"`);
   return written({
     id: text(raw.id),
     study: raw.study ? text(raw.study) : null,
@@ -295,8 +314,17 @@ export function readDoc(raw: Json): GraphDoc {
     summary: text(raw.summary).replaceAll("->", "→"),
     producer: (raw.producer ?? {}) as Json,
     types: records(table(raw.types), { text: "", shape: [] as number[], dtype: "", nbytes: 0 }),
-    sources: list(raw.sources).map(each => ({ language: "python", first_line: 1, text: "", ...each }) as unknown as SourceRecord),
-    lines: records(table(raw.lines), { source: -1, line: 0, col: -1, end_line: -1, end_col: -1, stack: [] as number[] }),
+    sources: list(raw.sources).map(
+      each => ({ language: "python", first_line: 1, text: "", ...each }) as unknown as SourceRecord,
+    ),
+    lines: records(table(raw.lines), {
+      source: -1,
+      line: 0,
+      col: -1,
+      end_line: -1,
+      end_col: -1,
+      stack: [] as number[],
+    }),
     stages: list(raw.stages).map(readStage),
     passes: list(raw.passes).map(readPass),
     plan: withTimes(readPlan(raw.plan as Json | null), raw),
@@ -330,7 +358,9 @@ export function inherit(doc: GraphDoc, before: GraphDoc): void {
   const same = (a: NodeRecord, b?: NodeRecord) => a.key === b?.key && a.op === b.op && a.raw === b.raw;
   const pairs = doc.stages.flatMap(stage => {
     const old = before.stages.find(({ key }) => key === stage.key);
-    return old?.nodes.length === stage.nodes.length && stage.nodes.every((node, i) => same(node, old.nodes[i])) ? [{ stage, old }] : [];
+    return old?.nodes.length === stage.nodes.length && stage.nodes.every((node, i) => same(node, old.nodes[i]))
+      ? [{ stage, old }]
+      : [];
   });
   for (const each of before.overlays) {
     const pair = pairs.find(({ old }) => old.index === each.stage);
@@ -350,7 +380,15 @@ export async function openDoc(payload: Payload): Promise<GraphDoc> {
 
 /** A report with every field; of many near misses the sentence and the node were left out where they follow from the rest. */
 export const optimizeReport = (pass: Pass): OptimizeReport => {
-  const report = { rules: [], missed: [], iterations: [], stop_reason: "", engine: "", cost_model: "", ...pass.report } as unknown as OptimizeReport;
+  const report = {
+    rules: [],
+    missed: [],
+    iterations: [],
+    stop_reason: "",
+    engine: "",
+    cost_model: "",
+    ...pass.report,
+  } as unknown as OptimizeReport;
   const follows = ({ label, node, detail }: Missed) => ({
     text: `${label} was not used at %${node}: ${detail}.`,
     about: `node:${pass.to}.${node}`,

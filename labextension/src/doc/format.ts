@@ -63,10 +63,12 @@ export function change(before: number, after: number): string {
   return `${percent > 0 ? "+" : percent < 0 ? MINUS : ""}${Math.abs(percent)} %`;
 }
 
-export const plural = (n: number, word: string): string => `${whole(n)} ${word}${n === 1 ? "" : /(s|sh|ch|x)$/.test(word) ? "es" : "s"}`;
+export const plural = (n: number, word: string): string =>
+  `${whole(n)} ${word}${n === 1 ? "" : /(s|sh|ch|x)$/.test(word) ? "es" : "s"}`;
 
 /** "f32[32, 128]" -> "f32 32 by 128", for a voice. */
-export const spokenType = (text: string): string => text.replace(/\[(.*)\]/, (_, inside: string) => ` ${inside.replaceAll(", ", " by ")}`);
+export const spokenType = (text: string): string =>
+  text.replace(/\[(.*)\]/, (_, inside: string) => ` ${inside.replaceAll(", ", " by ")}`);
 
 /** One more value for a key that has several. */
 export function put<K, V>(all: Map<K, V[]>, key: K, value: V): void {

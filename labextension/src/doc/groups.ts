@@ -14,7 +14,9 @@ export function opened(stage: Stage, asked?: number | null): Set<number> {
 /** The outermost closed group around each group, itself included; −1 where all are open. */
 function closedOf(groups: readonly GroupRow[], open: ReadonlySet<number>): number[] {
   const found: number[] = [];
-  groups.forEach(({ parent }, g) => (found[g] = parent >= 0 && found[parent]! >= 0 ? found[parent]! : open.has(g) ? -1 : g));
+  groups.forEach(
+    ({ parent }, g) => (found[g] = parent >= 0 && found[parent]! >= 0 ? found[parent]! : open.has(g) ? -1 : g),
+  );
   return found;
 }
 
@@ -43,7 +45,12 @@ export interface Folded {
 }
 
 /** Of several closed groups that make a circle, the drawn node to open: the one of fewest nodes, then the first. */
-function onCircle(count: number, wires: Iterable<{ a: number; b: number }>, group: readonly number[], members: readonly number[][]): number {
+function onCircle(
+  count: number,
+  wires: Iterable<{ a: number; b: number }>,
+  group: readonly number[],
+  members: readonly number[][],
+): number {
   const out = Array.from({ length: count }, (): number[] => []),
     open = out.map(() => 0);
   for (const { a, b } of wires) {
@@ -90,7 +97,8 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
   const within = new Set<number>();
   stage.nodes.forEach(({ inputs, op }, i) => {
     const [first, ...others] = stage.users[i]!.map(b => inside[b]!);
-    if (inputs.length > 0 || op === "input" || first === undefined || first < 0 || others.some(g => g !== first)) return;
+    if (inputs.length > 0 || op === "input" || first === undefined || first < 0 || others.some(g => g !== first))
+      return;
     keys[i] = keys[stage.users[i]![0]!]!;
     within.add(i);
   });
@@ -111,7 +119,14 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
   );
   const circle = onCircle(members.length, wires.values(), group, members);
   if (circle >= 0) return folded(doc, stage, new Set([...open, group[circle]!]), stage.groups[group[circle]!]!.label);
-  const made = joined(stage.index, nodes, members.map(all => `node:${stage.index}.${all.at(-1)}`), members.map((_, i) => ({ born: i, died: 0 })), [...wires.values()], 0);
+  const made = joined(
+    stage.index,
+    nodes,
+    members.map(all => `node:${stage.index}.${all.at(-1)}`),
+    members.map((_, i) => ({ born: i, died: 0 })),
+    [...wires.values()],
+    0,
+  );
   const order = made.lives.map(life => life.born),
     now = new Map(order.map((v, i) => [v, i]));
   // An adjoint stands on the row of what its twin lies in.
@@ -120,7 +135,13 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
       at = twin < 0 ? -1 : now.get(place.get(keys[twin]!)!)!;
     node.twin = at === i ? -1 : at;
   });
-  return { stage: { ...made.stage, key: stage.key, title: stage.title }, members: order.map(v => members[v]!), group: order.map(v => group[v]!), open, forced };
+  return {
+    stage: { ...made.stage, key: stage.key, title: stage.title },
+    members: order.map(v => members[v]!),
+    group: order.map(v => group[v]!),
+    open,
+    forced,
+  };
 }
 
 function groupNode(doc: GraphDoc, stage: Stage, g: number, members: number[]): NodeRecord {
@@ -140,7 +161,12 @@ export interface Bracket {
 }
 
 /** A bracket beside the rows of each open group, inner ones nearer to the picture. */
-export function brackets(stage: Stage, open: ReadonlySet<number>, layout: Layout, members: readonly number[][] | null): Bracket[] {
+export function brackets(
+  stage: Stage,
+  open: ReadonlySet<number>,
+  layout: Layout,
+  members: readonly number[][] | null,
+): Bracket[] {
   const span = new Map<number, [number, number]>(),
     depth: number[] = [];
   stage.groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
@@ -156,6 +182,12 @@ export function brackets(stage: Stage, open: ReadonlySet<number>, layout: Layout
     deepest = shown.reduce((most, [g]) => Math.max(most, depth[g]!), 0);
   return shown.map(([group, [top, bottom]]) => {
     const { label, repeat } = stage.groups[group]!;
-    return { group, label: repeat > 1 ? `${label} ×${repeat}` : label, track: deepest - depth[group]!, top, bottom: bottom + 40 };
+    return {
+      group,
+      label: repeat > 1 ? `${label} ×${repeat}` : label,
+      track: deepest - depth[group]!,
+      top,
+      bottom: bottom + 40,
+    };
   });
 }

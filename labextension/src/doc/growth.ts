@@ -18,7 +18,19 @@ export interface ENode {
   since: number;
   gone: number;
 }
-const ENODE: ENode = { class: "", op: "", family: "", children: [], attrs: null, label: "", cost: NaN, more: NaN, chosen: 0, since: 0, gone: Infinity };
+const ENODE: ENode = {
+  class: "",
+  op: "",
+  family: "",
+  children: [],
+  attrs: null,
+  label: "",
+  cost: NaN,
+  more: NaN,
+  chosen: 0,
+  since: 0,
+  gone: Infinity,
+};
 
 export interface EClass {
   name: string;
@@ -42,7 +54,9 @@ export interface Growth {
 
 export function growthOf({ deltas, classes, from, to }: Pass, stages: readonly Stage[]): Growth | null {
   if (!deltas) return null;
-  const enodes = deltas.flatMap(({ added }, since) => records(added as RawTable, ENODE).map(each => ({ ...each, since, gone: Infinity })));
+  const enodes = deltas.flatMap(({ added }, since) =>
+    records(added as RawTable, ENODE).map(each => ({ ...each, since, gone: Infinity })),
+  );
   deltas.forEach(({ gone }, k) => (gone as number[]).forEach(i => (enodes[i]!.gone = k)));
   const { nodes } = stages[from]!,
     inner = new Set(enodes.map(each => each.class)),
@@ -61,9 +75,21 @@ export function growthOf({ deltas, classes, from, to }: Pass, stages: readonly S
   // A class that went is what it became, under its own name and for its own node until then.
   for (const [stays, name] of merged.flat().reverse()) {
     const now = known.get(stays)!;
-    known.set(name, { ...now, name, title: name, leaf: false, entity: nodes[Number(name.slice(1))] && name[0] === "%" ? `node:${from}.${name.slice(1)}` : now.entity });
+    known.set(name, {
+      ...now,
+      name,
+      title: name,
+      leaf: false,
+      entity: nodes[Number(name.slice(1))] && name[0] === "%" ? `node:${from}.${name.slice(1)}` : now.entity,
+    });
   }
-  return { classes: known, enodes, merged, last: deltas.length - 1, fired: deltas.map(each => each.fired as [string, number][]) };
+  return {
+    classes: known,
+    enodes,
+    merged,
+    last: deltas.length - 1,
+    fired: deltas.map(each => each.fired as [string, number][]),
+  };
 }
 
 /** What a class is called after iteration k. */
@@ -78,12 +104,14 @@ export type Held = Map<string, { node: ENode; children: string[] }[]>;
 export function held(growth: Growth, k: number): Held {
   const found: Held = new Map();
   for (const node of growth.enodes)
-    if (node.since <= k && k < node.gone) put(found, nameAt(growth, node.class, k), { node, children: node.children.map(each => nameAt(growth, each, k)) });
+    if (node.since <= k && k < node.gone)
+      put(found, nameAt(growth, node.class, k), { node, children: node.children.map(each => nameAt(growth, each, k)) });
   return found;
 }
 
 /** All that is ever in a class. */
-export const everIn = (growth: Growth, name: string): ENode[] => growth.enodes.filter(node => growth.merged.some((_, k) => node.since <= k && nameAt(growth, node.class, k) === name));
+export const everIn = (growth: Growth, name: string): ENode[] =>
+  growth.enodes.filter(node => growth.merged.some((_, k) => node.since <= k && nameAt(growth, node.class, k) === name));
 
 const MOST = 48; // classes that are drawn
 
@@ -95,7 +123,8 @@ export function shown(growth: Growth, wanted: readonly string[]): string[] {
     reads = (name: string) => at.get(name)?.flatMap(({ children }) => children) ?? [],
     found = new Set<string>();
   for (const name of wanted.length > 0 ? wanted : all.filter(each => (at.get(each)?.length ?? 0) > 1))
-    for (const near of [name, ...reads(name), ...all.filter(each => reads(each).includes(name))]) if (found.size < MOST && !growth.classes.get(near)!.leaf) found.add(near);
+    for (const near of [name, ...reads(name), ...all.filter(each => reads(each).includes(name))])
+      if (found.size < MOST && !growth.classes.get(near)!.leaf) found.add(near);
   return all.filter(name => found.has(name));
 }
 
@@ -126,13 +155,17 @@ export interface Plan {
 export function planned(growth: Growth, names: readonly string[], widths: readonly number[]): Plan {
   const place = new Map(names.map((name, i) => [name, i])),
     inside = names.map(name => everIn(growth, name)),
-    reads = (node: ENode) => node.children.flatMap(child => [child, nameAt(growth, child, growth.last)]).flatMap(child => place.get(child) ?? []);
+    reads = (node: ENode) =>
+      node.children
+        .flatMap(child => [child, nameAt(growth, child, growth.last)])
+        .flatMap(child => place.get(child) ?? []);
   // What made a class first gives its row: that alone has no circles, unless rules begin with one.
   const rows = names.map(() => 0);
-  for (let again = true; again; ) {
+  for (let again = true; again;) {
     again = false;
     inside.forEach((own, b) => {
-      for (const child of own.find(node => node.class === names[b] && !node.children.includes(names[b]!))?.children ?? []) {
+      for (const child of own.find(node => node.class === names[b] && !node.children.includes(names[b]!))?.children ??
+        []) {
         const a = place.get(child);
         if (a === undefined || rows[b]! > rows[a]! || rows[a]! > names.length) continue;
         rows[b] = rows[a]! + 1;
@@ -145,7 +178,9 @@ export function planned(growth: Growth, names: readonly string[], widths: readon
     const readers = rows.filter((_, b) => all[b]!.includes(a) && b !== a);
     if (operands.length === 0 && readers.length > 0) rows[a] = Math.max(0, Math.min(...readers) - 1); // next to its first reader
   });
-  const edges = all.flatMap((operands, b) => operands.flatMap((a): [number, number][] => (rows[a]! < rows[b]! ? [[a, b]] : []))),
+  const edges = all.flatMap((operands, b) =>
+      operands.flatMap((a): [number, number][] => (rows[a]! < rows[b]! ? [[a, b]] : [])),
+    ),
     margin = all.map(operands => 12 + TRACK * operands.length);
   const { x, ways, rails, width } = engine().place(
     widths.map((w, i) => w + 2 * margin[i]!),
@@ -157,7 +192,13 @@ export function planned(growth: Growth, names: readonly string[], widths: readon
   const tops: number[] = [],
     bottoms: number[] = [],
     tallest: number[] = [];
-  inside.forEach((own, i) => (tallest[rows[i]!] = Math.max(tallest[rows[i]!] ?? 0, own.reduce((sum, node) => sum + tall(node), HEAD + TAIL))));
+  inside.forEach(
+    (own, i) =>
+      (tallest[rows[i]!] = Math.max(
+        tallest[rows[i]!] ?? 0,
+        own.reduce((sum, node) => sum + tall(node), HEAD + TAIL),
+      )),
+  );
   for (let r = 0, y = 0; r < tallest.length; r++, y += GAP) bottoms.push((y = (tops[r] = y) + (tallest[r] ?? 0)));
   const boxes = names.map((_, i) => ({ x: x[i]! + margin[i]!, y: tops[rows[i]!]!, w: widths[i]!, row: rows[i]! })),
     around = new Map(rails.map(([e, track]) => [e, width + 8 + TRACK * track])),
@@ -169,8 +210,22 @@ export function planned(growth: Growth, names: readonly string[], widths: readon
       return to === b ? [{ a, way, from: way.at(-1) ?? boxes[a]!.x + widths[a]! / 2 }] : [];
     });
     // Each operand comes down beside the box, those from the right on its right; outer ones come from farther out.
-    const sides = [own.filter(({ from }) => from <= left + w).sort((p, q) => q.from - p.from), own.filter(({ from }) => from > left + w).sort((p, q) => p.from - q.from)];
-    sides.forEach((side, right) => side.forEach(({ a, way }, i) => wires.set(`${name} ${names[a]}`, { way, beside: right ? left + w + 8 + TRACK * i : left - 8 - TRACK * i })));
+    const sides = [
+      own.filter(({ from }) => from <= left + w).sort((p, q) => q.from - p.from),
+      own.filter(({ from }) => from > left + w).sort((p, q) => p.from - q.from),
+    ];
+    sides.forEach((side, right) =>
+      side.forEach(({ a, way }, i) =>
+        wires.set(`${name} ${names[a]}`, { way, beside: right ? left + w + 8 + TRACK * i : left - 8 - TRACK * i }),
+      ),
+    );
   });
-  return { boxes: new Map(names.map((name, i) => [name, boxes[i]!])), tops, bottoms, wires, width: Math.max(width, ...[...around.values()].map(at => at + 8)), height: bottoms.at(-1) ?? 0 };
+  return {
+    boxes: new Map(names.map((name, i) => [name, boxes[i]!])),
+    tops,
+    bottoms,
+    wires,
+    width: Math.max(width, ...[...around.values()].map(at => at + 8)),
+    height: bottoms.at(-1) ?? 0,
+  };
 }

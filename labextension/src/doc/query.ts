@@ -18,8 +18,12 @@ const TERMS = /\/(?:[^/\\]|\\.)+\/|\S+/g;
 const has = (text: string, part: string): boolean => text.toLowerCase().includes(part.toLowerCase());
 
 function shape(wanted: string): Test {
-  const dims = wanted.replace(/^\[|\]$/g, "").split(",").map(each => each.trim());
-  return ({ shape: given }) => given.length === dims.length && dims.every((dim, i) => dim === "*" || dim === String(given[i]));
+  const dims = wanted
+    .replace(/^\[|\]$/g, "")
+    .split(",")
+    .map(each => each.trim());
+  return ({ shape: given }) =>
+    given.length === dims.length && dims.every((dim, i) => dim === "*" || dim === String(given[i]));
 }
 
 const COMPARE: Record<string, (a: number, b: number) => boolean> = {
@@ -36,7 +40,9 @@ function attribute(wanted: string): Test {
     if (given === undefined) return false;
     if (!sign) return true;
     if (sign !== "=") return typeof given === "number" && COMPARE[sign]!(given, Number(value));
-    return typeof given === "number" ? given === Number(value) : (typeof given === "string" ? given : JSON.stringify(given)) === value;
+    return typeof given === "number"
+      ? given === Number(value)
+      : (typeof given === "string" ? given : JSON.stringify(given)) === value;
   };
 }
 
@@ -78,7 +84,9 @@ export function kernelsOf(doc: GraphDoc): (stage: number, node: number) => reado
   const at = Number(link.a.slice(5));
   return (stage, node) =>
     stage === at
-      ? link.out.ids.slice(link.out.start[node], link.out.start[node + 1]).flatMap(k => [String(known[k]!.kernel), known[k]!.label])
+      ? link.out.ids
+          .slice(link.out.start[node], link.out.start[node + 1])
+          .flatMap(k => [String(known[k]!.kernel), known[k]!.label])
       : [];
 }
 

@@ -83,7 +83,9 @@ function placeOf(doc: GraphDoc, { kind, at }: Entity): [string, number] {
 }
 
 const rowsBack = (ways: Ways, level: string, from: string, row: number): number[] =>
-  (ways.get(from) ?? []).filter(way => way.level === level).flatMap(way => way.ids.slice(way.start[row], way.start[row + 1]));
+  (ways.get(from) ?? [])
+    .filter(way => way.level === level)
+    .flatMap(way => way.ids.slice(way.start[row], way.start[row + 1]));
 
 export function provenance(doc: GraphDoc): Provenance {
   const { down, up } = waysOf(doc);
@@ -136,7 +138,8 @@ export function provenance(doc: GraphDoc): Provenance {
 
   return {
     closure,
-    lit: entities => (entities.length === 1 ? closure(entities[0]!) : new Set(entities.flatMap(each => [...closure(each)]))),
+    lit: entities =>
+      entities.length === 1 ? closure(entities[0]!) : new Set(entities.flatMap(each => [...closure(each)])),
   };
 }
 
@@ -144,7 +147,8 @@ export function provenance(doc: GraphDoc): Provenance {
 export function portable(doc: GraphDoc, text: string): string {
   const entity = parseEntity(text);
   if (!entity || entity.at.length < 2) return text;
-  const table = entity.kind === "step" || entity.kind === "rule" ? doc.passes : entity.kind === "wgsl" ? null : doc.stages;
+  const table =
+    entity.kind === "step" || entity.kind === "rule" ? doc.passes : entity.kind === "wgsl" ? null : doc.stages;
   const key = table?.[entity.at[0]!]?.key;
   return key === undefined ? text : `${entity.kind}@${key}#${entity.at.slice(1).join(".")}`;
 }
@@ -183,7 +187,9 @@ export function chain(doc: GraphDoc, lit: ReadonlySet<string>): ChainPart[] {
     return [{ text: entities.length === 1 ? one(row) : count(entities.length, word), title: word, entities }];
   };
   // The way from the source to the device; a derivative is on it only while nothing was made of it.
-  const nodes = doc.stages.filter(stage => stage.role !== "derivative" || !doc.stages.some(each => each.role === "final"));
+  const nodes = doc.stages.filter(
+    stage => stage.role !== "derivative" || !doc.stages.some(each => each.role === "final"),
+  );
   return [
     ...part("line", "line", row => `line ${doc.lines[row]?.line ?? row}`),
     ...nodes.flatMap(stage =>

@@ -48,7 +48,14 @@ function ordered(nodes: readonly NodeRecord[], wires: readonly Wire[]): { order:
   return { order, inputs: into };
 }
 
-export function joined(index: number, nodes: NodeRecord[], entities: string[], lives: Life[], wires: Wire[], steps: number): Union {
+export function joined(
+  index: number,
+  nodes: NodeRecord[],
+  entities: string[],
+  lives: Life[],
+  wires: Wire[],
+  steps: number,
+): Union {
   const { order, inputs } = ordered(nodes, wires),
     place = order.map(() => 0);
   order.forEach((old, now) => (place[old] = now));
@@ -57,7 +64,20 @@ export function joined(index: number, nodes: NodeRecord[], entities: string[], l
   const users = sorted.map((): number[] => []);
   sorted.forEach((node, b) => node.inputs.forEach(a => users[a]!.push(b)));
   return {
-    stage: { index, groups: [], key: "", role: "", title: "", parent: -1, nodes: sorted, outputs: [], gradients: new Map(), users, layout: null, entities: order.map(old => entities[old]!) },
+    stage: {
+      index,
+      groups: [],
+      key: "",
+      role: "",
+      title: "",
+      parent: -1,
+      nodes: sorted,
+      outputs: [],
+      gradients: new Map(),
+      users,
+      layout: null,
+      entities: order.map(old => entities[old]!),
+    },
     lives: order.map(old => lives[old]!),
     wires: wires.map(wire => ({ ...wire, a: place[wire.a]!, b: place[wire.b]! })),
     steps,
@@ -96,13 +116,21 @@ function events(tenants: Replay["tenants"], wires: readonly Wire[], steps: numbe
 }
 
 /** How much room the text of a node takes. */
-const room = ({ op, raw, type }: NodeRecord, doc: GraphDoc): number => Math.max(op.length + raw.length, 0.9 * (doc.types[type]?.text.length ?? 0));
+const room = ({ op, raw, type }: NodeRecord, doc: GraphDoc): number =>
+  Math.max(op.length + raw.length, 0.9 * (doc.types[type]?.text.length ?? 0));
 
 /** The replay of a pass: what lives after each number of steps. */
 export function replayed(doc: GraphDoc, pass: Pass): Replay {
   const from = doc.stages[pass.from]!,
     to = doc.stages[pass.to]!;
-  const tenants: Replay["tenants"] = from.nodes.map((node, i) => [{ node, entity: `node:${from.index}.${i}`, reads: node.inputs.map(a => nodeName(from.nodes[a]!)), life: { born: 0, died: FOREVER } }]),
+  const tenants: Replay["tenants"] = from.nodes.map((node, i) => [
+      {
+        node,
+        entity: `node:${from.index}.${i}`,
+        reads: node.inputs.map(a => nodeName(from.nodes[a]!)),
+        life: { born: 0, died: FOREVER },
+      },
+    ]),
     names = new Map(from.nodes.map(node => [node.key, nodeName(node)])),
     place = new Map(from.nodes.map((node, i) => [node.key, i])),
     after = new Map(to.nodes.map((node, i) => [node.key, i])),
@@ -117,24 +145,50 @@ export function replayed(doc: GraphDoc, pass: Pass): Replay {
     for (const end of [a, b]) put(ends, end, { wire, from: a, to: b });
   };
   const die = (key: string, when: number, other?: string) => {
-    for (const { wire, from: a } of ends.get(key) ?? []) if (wire.died === FOREVER && (other === undefined || a === other)) wire.died = when;
+    for (const { wire, from: a } of ends.get(key) ?? [])
+      if (wire.died === FOREVER && (other === undefined || a === other)) wire.died = when;
   };
   inputs.forEach((keys, b) => keys.forEach(a => connect(a, b, 0)));
   pass.rewrites.forEach((step, s) => {
     const now = s + 1,
       rewired = (step.rewired ?? []) as [string, number, string][],
       removed = new Set(step.removed),
-      instead = new Map(rewired.flatMap(([reader, port, fresh]) => (port < 0 ? [] : [[fresh, inputs.get(reader)![port]!]])));
+      instead = new Map(
+        rewired.flatMap(([reader, port, fresh]) => (port < 0 ? [] : [[fresh, inputs.get(reader)![port]!]])),
+      );
     for (const each of step.added ?? []) {
-      const made = each as { key: string; op: string; name: string; type: string; inputs: string[]; attrs: NodeRecord["attrs"] },
+      const made = each as {
+          key: string;
+          op: string;
+          name: string;
+          type: string;
+          inputs: string[];
+          attrs: NodeRecord["attrs"];
+        },
         known = to.nodes[after.get(made.key) ?? -1],
         like = tenants[place.get(made.inputs[0] ?? "") ?? 0]![0]!.node;
-      const node = known ?? { ...like, key: made.key, op: made.op, name: made.name, raw: made.name, label: "", type: types.get(made.type) ?? -1, attrs: made.attrs, family: families.get(made.op) ?? "elementwise", flags: made.inputs.length > 0 ? [] : ["leaf"] };
+      const node = known ?? {
+        ...like,
+        key: made.key,
+        op: made.op,
+        name: made.name,
+        raw: made.name,
+        label: "",
+        type: types.get(made.type) ?? -1,
+        attrs: made.attrs,
+        family: families.get(made.op) ?? "elementwise",
+        flags: made.inputs.length > 0 ? [] : ["leaf"],
+      };
       const entity = known ? `node:${to.index}.${after.get(made.key)}` : `step:${pass.index}.${s}`,
         before = instead.get(made.key),
         taken = before !== undefined && removed.has(before) ? place.get(before)! : tenants.length;
       place.set(made.key, taken);
-      (tenants[taken] ??= []).push({ node, entity, reads: made.inputs.map(key => names.get(key)!), life: { born: now, died: FOREVER } });
+      (tenants[taken] ??= []).push({
+        node,
+        entity,
+        reads: made.inputs.map(key => names.get(key)!),
+        life: { born: now, died: FOREVER },
+      });
       names.set(made.key, nodeName(node));
       inputs.set(made.key, [...made.inputs]);
       made.inputs.forEach(a => connect(a, made.key, now));
@@ -151,14 +205,31 @@ export function replayed(doc: GraphDoc, pass: Pass): Replay {
     }
   });
   // The layout makes room for the widest of each place.
-  const widest = tenants.map(all => all.map(({ node }) => node).reduce((a, b) => (room(b, doc) > room(a, doc) ? b : a)));
-  const made = joined(from.index, widest, tenants.map(([first]) => first!.entity), tenants.map((_, i) => ({ born: i, died: 0 })), wires.filter(({ a, b }) => a !== b), pass.rewrites.length);
+  const widest = tenants.map(all =>
+    all.map(({ node }) => node).reduce((a, b) => (room(b, doc) > room(a, doc) ? b : a)),
+  );
+  const made = joined(
+    from.index,
+    widest,
+    tenants.map(([first]) => first!.entity),
+    tenants.map((_, i) => ({ born: i, died: 0 })),
+    wires.filter(({ a, b }) => a !== b),
+    pass.rewrites.length,
+  );
   const settled = made.lives.map(({ born }) => tenants[born]!);
   return { ...made, tenants: settled, ...events(settled, made.wires, made.steps) };
 }
 
 export type Change = "same" | "rewired" | "changed" | "moved" | "removed" | "made" | "added";
-export const LETTERS: Record<Change, string> = { same: "", rewired: "·", changed: "~", moved: ">", removed: "−", made: "<", added: "+" };
+export const LETTERS: Record<Change, string> = {
+  same: "",
+  rewired: "·",
+  changed: "~",
+  moved: ">",
+  removed: "−",
+  made: "<",
+  added: "+",
+};
 
 export interface Diff extends Union {
   changes: Change[];
@@ -187,7 +258,8 @@ export function differing(doc: GraphDoc, left: Stage, right: Stage): Diff {
     entities = nodes.map((_, i) => `node:${left.index}.${i}`),
     lives: Life[] = nodes.map(() => ({ born: 0, died: 1 })),
     at = new Map(nodes.map((node, i) => [node.key, i]));
-  const [mine, theirs] = left.parent === right.parent && left.parent >= 0 ? [alone(left, right), alone(right, left)] : [];
+  const [mine, theirs] =
+    left.parent === right.parent && left.parent >= 0 ? [alone(left, right), alone(right, left)] : [];
   const place = right.nodes.map((node, i) => {
     const known = at.get(node.key) ?? (theirs?.get(node.hash) === i ? mine!.get(node.hash) : undefined);
     if (known !== undefined && known >= 0) {
@@ -211,16 +283,21 @@ export function differing(doc: GraphDoc, left: Stage, right: Stage): Diff {
   );
   const { lit } = provenance(doc),
     fields = nodes.map(() => "");
-  const came = (entity: string, other: Stage) => [...lit([entity])].some(each => each.startsWith(`node:${other.index}.`));
+  const came = (entity: string, other: Stage) =>
+    [...lit([entity])].some(each => each.startsWith(`node:${other.index}.`));
   const changes = lives.map(({ born, died }, i): Change => {
     if (died === 1) return came(entities[i]!, right) ? "moved" : "removed";
     if (born === 1) return came(entities[i]!, left) ? "made" : "added";
     const now = right.nodes[place.indexOf(i)]!,
       before = own(nodes[i]!, doc.types);
-    fields[i] = own(now, doc.types).flatMap(([name, value], k) => (value === before[k]![1] ? [] : [`${name}: ${before[k]![1]} → ${value}`])).join("; ");
+    fields[i] = own(now, doc.types)
+      .flatMap(([name, value], k) => (value === before[k]![1] ? [] : [`${name}: ${before[k]![1]} → ${value}`]))
+      .join("; ");
     if (fields[i]) return "changed";
     const inputs = now.inputs.map(a => place[a]);
-    return inputs.length === nodes[i]!.inputs.length && inputs.every((a, k) => a === nodes[i]!.inputs[k]) ? "same" : "rewired";
+    return inputs.length === nodes[i]!.inputs.length && inputs.every((a, k) => a === nodes[i]!.inputs[k])
+      ? "same"
+      : "rewired";
   });
   const union = joined(left.index, nodes, entities, lives, [...wires.values()], 1);
   const moved = new Map(entities.map((entity, i) => [entity, i])),

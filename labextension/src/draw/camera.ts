@@ -40,8 +40,13 @@ export class CameraGroup {
     const shown = [...this.#cameras].filter(camera => camera.across > 0);
     if (shown.length === 0) return;
     if (this.#wish === "free") return this.#set(this.zoom);
-    const whole = shown.reduce((least, { across, width, height, head }) => Math.min(least, across / width, (TALLEST - head) / height), 1);
-    this.#wish ??= shown.some(({ across, width, picture }) => picture.culled && width > TOO_WIDE * across) ? "all" : "readable";
+    const whole = shown.reduce(
+      (least, { across, width, height, head }) => Math.min(least, across / width, (TALLEST - head) / height),
+      1,
+    );
+    this.#wish ??= shown.some(({ across, width, picture }) => picture.culled && width > TOO_WIDE * across)
+      ? "all"
+      : "readable";
     this.state = whole < FIT_AT_LEAST ? this.#wish : "all";
     this.#set(Math.max(this.state === "all" ? FARTHEST : FIT_AT_LEAST, whole));
     shown.forEach(camera => camera.center());
@@ -88,7 +93,16 @@ export class Camera {
     const names = picture.lanes.map(({ title, x }) => h("span", { style: `left:calc(${x}px*var(--gd-z))` }, title));
     this.#world = div("gd-world"); // the picture comes with its scale: texts are measured once
     this.#sizer = div("gd-sizer", this.head > 0 && div("gd-lanenames", names), this.#world);
-    this.el = h("div", { class: "gd-camera gd-scroll", role: "application", "aria-roledescription": "computation graph", "aria-label": label }, this.#sizer);
+    this.el = h(
+      "div",
+      {
+        class: "gd-camera gd-scroll",
+        role: "application",
+        "aria-roledescription": "computation graph",
+        "aria-label": label,
+      },
+      this.#sizer,
+    );
     this.el.addEventListener("wheel", event => this.#onWheel(event), { passive: false });
     this.el.addEventListener("pointerdown", event => this.#onDown(event));
     this.el.addEventListener("scroll", () => this.seen(), { passive: true });
@@ -128,7 +142,8 @@ export class Camera {
     this.#sizer.style.width = `${this.width * zoom}px`;
     this.#sizer.style.height = `${this.head + this.height * zoom}px`;
     if (fresh) this.#begin();
-    else if (factor !== 1) this.el.scrollTo((scrollLeft + at.x) * factor - at.x, (scrollTop + at.y - this.head) * factor - at.y + this.head);
+    else if (factor !== 1)
+      this.el.scrollTo((scrollLeft + at.x) * factor - at.x, (scrollTop + at.y - this.head) * factor - at.y + this.head);
     if (!fresh) this.seen();
     // Above 60 boxes small scales drop text; below, everything is always drawn.
     this.el.dataset.zoom = this.group.state;
@@ -144,7 +159,12 @@ export class Camera {
 
   #part(left: number, top: number): Rect {
     const { zoom } = this.group;
-    return { left, top, right: left + (this.across || 1000) / zoom, bottom: top + ((this.#down || TALLEST) - this.head) / zoom };
+    return {
+      left,
+      top,
+      right: left + (this.across || 1000) / zoom,
+      bottom: top + ((this.#down || TALLEST) - this.head) / zoom,
+    };
   }
 
   /** What is in sight comes at once, the rest of a picture in slices after it was painted. */
@@ -182,7 +202,8 @@ export class Camera {
     if (!first) return;
     const fits = high - low < bottom - top - 24,
       y = fits ? (low + high) / 2 : first.y;
-    if (fits ? low < top || high > bottom : !this.inSight(first)) this.el.scrollTop = y * this.group.zoom - this.#down / 2;
+    if (fits ? low < top || high > bottom : !this.inSight(first))
+      this.el.scrollTop = y * this.group.zoom - this.#down / 2;
     if (first.x < left || first.x > right) this.el.scrollLeft = first.x * this.group.zoom - this.across / 2;
     this.seen();
   }
@@ -200,13 +221,17 @@ export class Camera {
     const frame = this.el.getBoundingClientRect(),
       { left, top } = this.sight;
     const inset = Math.max(0, (this.across - this.width * this.group.zoom) / 2);
-    return { x: left + (event.clientX - frame.left - inset) / this.group.zoom, y: top + (event.clientY - frame.top - this.head) / this.group.zoom };
+    return {
+      x: left + (event.clientX - frame.left - inset) / this.group.zoom,
+      y: top + (event.clientY - frame.top - this.head) / this.group.zoom,
+    };
   }
 
   /** A picture that is wider than its pane starts with its axis in the middle; lanes with the first, if its axis is seen. */
   center(): void {
     const axis = this.picture.axis * this.group.zoom;
-    if (this.width * this.group.zoom > this.across) this.el.scrollLeft = this.head > 0 && axis < 0.9 * this.across ? 0 : axis - this.across / 2;
+    if (this.width * this.group.zoom > this.across)
+      this.el.scrollLeft = this.head > 0 && axis < 0.9 * this.across ? 0 : axis - this.across / 2;
   }
 
   #onWheel(event: WheelEvent): void {
@@ -220,7 +245,11 @@ export class Camera {
     this.#gesture = setTimeout(() => {
       this.#world.style.willChange = "";
     }, 200);
-    this.group.zoomBy(Math.exp(-event.deltaY / 300), { camera: this, x: event.clientX - frame.left, y: event.clientY - frame.top });
+    this.group.zoomBy(Math.exp(-event.deltaY / 300), {
+      camera: this,
+      x: event.clientX - frame.left,
+      y: event.clientY - frame.top,
+    });
   }
 
   #onDown(event: PointerEvent): void {

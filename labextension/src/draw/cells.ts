@@ -39,7 +39,8 @@ export class Cells {
   private around({ left, top, right, bottom }: Rect, visit: (key: string) => void): void {
     const last = Math.floor(right / CELL),
       lowest = Math.floor(bottom / CELL);
-    for (let x = Math.floor(left / CELL); x <= last; x++) for (let y = Math.floor(top / CELL); y <= lowest; y++) visit(`${x} ${y}`);
+    for (let x = Math.floor(left / CELL); x <= last; x++)
+      for (let y = Math.floor(top / CELL); y <= lowest; y++) visit(`${x} ${y}`);
   }
 
   /** The items that reach into a rectangle, in their order. */

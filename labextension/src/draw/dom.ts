@@ -24,11 +24,16 @@ function fill(element: Element, props: Props | null, children: Child[]): void {
 export function append(element: Element, children: Child[]): void {
   for (const child of children) {
     if (Array.isArray(child)) append(element, child);
-    else if (child !== null && child !== undefined && child !== false) element.append(child instanceof Node ? child : String(child));
+    else if (child !== null && child !== undefined && child !== false)
+      element.append(child instanceof Node ? child : String(child));
   }
 }
 
-export function h<K extends keyof HTMLElementTagNameMap>(tag: K, props?: Props | null, ...children: Child[]): HTMLElementTagNameMap[K] {
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  props?: Props | null,
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
   if (element instanceof HTMLButtonElement) element.type = "button";
   fill(element, props ?? null, children);
@@ -40,7 +45,11 @@ export const span = (name: string, ...children: Child[]): HTMLSpanElement => h("
 export const div = (name: string, ...children: Child[]): HTMLDivElement => h("div", { class: name }, ...children);
 export const td = (name: string, ...children: Child[]): HTMLTableCellElement => h("td", { class: name }, ...children);
 
-export function s<K extends keyof SVGElementTagNameMap>(tag: K, props?: Props | null, ...children: Child[]): SVGElementTagNameMap[K] {
+export function s<K extends keyof SVGElementTagNameMap>(
+  tag: K,
+  props?: Props | null,
+  ...children: Child[]
+): SVGElementTagNameMap[K] {
   const element = document.createElementNS(SVG, tag) as SVGElementTagNameMap[K];
   fill(element, props ?? null, children);
   return element;

@@ -1,7 +1,17 @@
 // Draw a stage from its layout record as SVG. The record says where everything stands; nothing is measured here.
 
 import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
-import { nodeName, typeText, type EdgeRecord, type GraphDoc, type Layout, type PillRecord, type RailRecord, type Stage, type WireRecord } from "../doc/doc.ts";
+import {
+  nodeName,
+  typeText,
+  type EdgeRecord,
+  type GraphDoc,
+  type Layout,
+  type PillRecord,
+  type RailRecord,
+  type Stage,
+  type WireRecord,
+} from "../doc/doc.ts";
 import { s, setFlag, type Child } from "./dom.ts";
 import { bytes } from "../doc/format.ts";
 import { cut, familyClass, LETTERS, spokenName, titleOf, tooltip } from "./labels.ts";
@@ -114,9 +124,12 @@ class StagePicture {
   #wire({ a, b, points }: WireRecord): SVGGElement {
     const source = this.stage.nodes[a]!,
       leaf = source.inputs.length === 0;
-    const saved = this.#laneOf(a).startsWith("forward") && this.#laneOf(b).startsWith("adjoint") && source.op !== "parameter";
+    const saved =
+      this.#laneOf(a).startsWith("forward") && this.#laneOf(b).startsWith("adjoint") && source.op !== "parameter";
     if (!saved) return this.#edgeGroup(a, b, leaf ? "param" : "data", orthogonal(points), "");
-    const marks = [points.slice(0, 2), points.slice(-2)].map(([x, y]) => s("circle", { class: "gd-mark", cx: x, cy: y, r: 2.5 }));
+    const marks = [points.slice(0, 2), points.slice(-2)].map(([x, y]) =>
+      s("circle", { class: "gd-mark", cx: x, cy: y, r: 2.5 }),
+    );
     return this.#edgeGroup(a, b, "saved", orthogonal(points), ", saved for the way back", marks);
   }
 
@@ -131,7 +144,10 @@ class StagePicture {
     const straight = box.x - right <= 12 || middle === gap;
     const around = `C${right + 6} ${middle} ${right + 6} ${gap} ${right + 12} ${gap}`;
     const line = this.#edgeGroup(leaf, reader, "param", `M${right} ${middle}${straight ? "" : around}H${box.x}`, "");
-    const type = echo || !typeText(this.doc, node) ? null : s("tspan", { class: "gd-type", dx: 6 }, cut(typeText(this.doc, node), 24));
+    const type =
+      echo || !typeText(this.doc, node)
+        ? null
+        : s("tspan", { class: "gd-type", dx: 6 }, cut(typeText(this.doc, node), 24));
     const pill = s(
       "g",
       {
@@ -174,7 +190,9 @@ class StagePicture {
       },
       has("group") && s("rect", { class: "gd-sheet", x: 4, y: -4, width: w, height: BOX, rx: 6 }),
       s("rect", { class: "gd-shape", width: w, height: BOX, rx: leaf ? BOX / 2 : 6 }),
-      ...(detail === "op" ? [s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 25 }, op)] : this.#inside(index, op, title, leaf)),
+      ...(detail === "op"
+        ? [s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 25 }, op)]
+        : this.#inside(index, op, title, leaf)),
     );
   }
 
@@ -189,12 +207,17 @@ class StagePicture {
       fits = (op.length + 2 + title.length) * CHAR + 24 <= w + 10;
     return [
       tooltip(this.doc, this.stage, node, title, this.dress.told?.(index)),
-      node.flags.includes("fused") && s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
+      node.flags.includes("fused") &&
+        s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
       !leaf && s("path", { class: "gd-side", d: `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}` }),
       s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 17 }, op),
       !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: 17 }, title),
       s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.doc, node), 28)),
-      s("text", { class: "gd-letter", x: w - 9, y: 31 }, this.dress.letter?.(index) || (leaf || node.told ? "" : LETTERS[node.family])),
+      s(
+        "text",
+        { class: "gd-letter", x: w - 9, y: 31 },
+        this.dress.letter?.(index) || (leaf || node.told ? "" : LETTERS[node.family]),
+      ),
     ]; // a family is never its colour alone
   }
 
@@ -222,16 +245,35 @@ class StagePicture {
       }
       return reach;
     };
-    const box = ({ x, y, w }: { x: number; y: number; w: number }, height: number, layer: number) => ({ left: x, top: y, right: x + w, bottom: y + height, layer });
+    const box = ({ x, y, w }: { x: number; y: number; w: number }, height: number, layer: number) => ({
+      left: x,
+      top: y,
+      right: x + w,
+      bottom: y + height,
+      layer,
+    });
     const ends = ({ a, b }: { a: number; b: number }) => [a, b];
     const items: Item[] = [
       ...layout.edges.map(each => ({ ...flat(each.bends), nodes: ends(each), make: () => [this.#edge(each)] })),
-      ...layout.rails.map(each => ({ ...flat([each.x, each.y0, each.x, each.y1]), nodes: ends(each), make: () => [this.#rail(each)] })),
+      ...layout.rails.map(each => ({
+        ...flat([each.x, each.y0, each.x, each.y1]),
+        nodes: ends(each),
+        make: () => [this.#rail(each)],
+      })),
       ...layout.wires.map(each => ({ ...flat(each.points), nodes: ends(each), make: () => [this.#wire(each)] })),
-      ...layout.pills.map(each => ({ ...box(each, PILL, 1), nodes: [each.leaf, each.reader], make: () => this.#pill(each) })),
+      ...layout.pills.map(each => ({
+        ...box(each, PILL, 1),
+        nodes: [each.leaf, each.reader],
+        make: () => this.#pill(each),
+      })),
     ];
     layout.boxes.forEach((place, index) => {
-      if (place.row >= 0) items.push({ ...box(place, BOX, 2), nodes: [index], make: detail => this.#kept(index, this.#box(index, detail)) });
+      if (place.row >= 0)
+        items.push({
+          ...box(place, BOX, 2),
+          nodes: [index],
+          make: detail => this.#kept(index, this.#box(index, detail)),
+        });
     });
     return items;
   }
@@ -239,7 +281,9 @@ class StagePicture {
   /** A box or a pill as a mere shape. */
   #block(item: Item): Block | null {
     const [index] = item.nodes;
-    return item.layer > 0 ? { ...item, entity: this.#entity(index!), family: familyClass(this.stage.nodes[index!]!.family) } : null;
+    return item.layer > 0
+      ? { ...item, entity: this.#entity(index!), family: familyClass(this.stage.nodes[index!]!.family) }
+      : null;
   }
 
   draw(): Picture {
@@ -282,7 +326,11 @@ class StagePicture {
       axis: spine(layout) - left,
       look: (seen, zoom) =>
         (culled || this.#whole < items.length) &&
-        this.#look({ left: seen.left + left, right: seen.right + left, top: seen.top - top, bottom: seen.bottom - top }, zoom, culled),
+        this.#look(
+          { left: seen.left + left, right: seen.right + left, top: seen.top - top, bottom: seen.bottom - top },
+          zoom,
+          culled,
+        ),
       more: () => {
         const end = performance.now() + SLICE;
         while (!culled && this.#whole < items.length && performance.now() < end) this.#fill(this.#whole + MANY);
@@ -317,14 +365,20 @@ class StagePicture {
       dy = (seen.bottom - seen.top) / 4,
       sight = { left: seen.left - dx, right: seen.right + dx, top: seen.top - dy, bottom: seen.bottom + dy };
     // What will be drawn whole begins with what is in sight, too.
-    if (!culled) return cells.show([...new Set([...cells.shown, ...cells.within(sight)])].sort((a, b) => a - b), "full");
+    if (!culled)
+      return cells.show(
+        [...new Set([...cells.shown, ...cells.within(sight)])].sort((a, b) => a - b),
+        "full",
+      );
     const found = zoom < 0.25 ? null : cells.within(sight),
       bears = (detail: Detail) => found !== null && found.length * COST[detail] <= MOST;
     const detail: Detail = !bears("op") ? "shape" : zoom < 0.6 || !bears("full") ? "op" : "full";
     const again = detail !== this.#detail;
     this.#detail = detail;
     if (detail === "shape") this.#far(seen, zoom);
-    if (again) for (const each of [this.#merged.el, this.#strokes, this.#rails]) each.style.display = detail === "shape" ? "" : "none";
+    if (again)
+      for (const each of [this.#merged.el, this.#strokes, this.#rails])
+        each.style.display = detail === "shape" ? "" : "none";
     return cells.show(detail === "shape" ? [] : found!, detail, () => again) || again;
   }
 
@@ -344,8 +398,14 @@ class StagePicture {
     );
     const { length } = this.layout.edges,
       draw = (path: SVGElement, items: number[]) => path.setAttribute("d", items.map(i => this.#stroke(i)).join(""));
-    draw(this.#strokes, found.filter(i => i < length));
-    draw(this.#rails, found.filter(i => i >= length));
+    draw(
+      this.#strokes,
+      found.filter(i => i < length),
+    );
+    draw(
+      this.#rails,
+      found.filter(i => i >= length),
+    );
   }
 
   /** An edge as straight lines, for the picture from far away. */
@@ -370,11 +430,17 @@ class StagePicture {
     this.#merged.light(lit);
     for (const [v, element] of this.#made) {
       const all = this.dress.members![v]!;
-      if (all.length > 1) setFlag(element, "data-some", all.some(i => lit.has(`node:${this.stage.index}.${i}`)));
+      if (all.length > 1)
+        setFlag(
+          element,
+          "data-some",
+          all.some(i => lit.has(`node:${this.stage.index}.${i}`)),
+        );
     }
     for (const [element, ends] of this.#joints) setFlag(element, "data-joined", lit.has(ends[0]) && lit.has(ends[1]));
   }
 }
 
 /** The picture of a stage, or of a part of it, as it was laid out. */
-export const drawStage = (doc: GraphDoc, stage: Stage, layout: Layout, dress: Dress = {}): Picture => new StagePicture(doc, stage, layout, dress).draw();
+export const drawStage = (doc: GraphDoc, stage: Stage, layout: Layout, dress: Dress = {}): Picture =>
+  new StagePicture(doc, stage, layout, dress).draw();

@@ -49,7 +49,13 @@ export function tooltip(doc: GraphDoc, stage: Stage, node: NodeRecord, title: st
   const attrs = Object.entries(node.attrs ?? {}).map(([key, value]) => `${key} = ${JSON.stringify(value)}`);
   const fate = node.fate ? [`${node.fate.kind}: ${node.fate.reason}`] : [];
   const head = [node.op, title].filter(Boolean).join(" ");
-  return s("title", null, [`${head}: ${typeText(doc, node)}`, `${stage.title || stage.key}, ${node.key}`, ...attrs, ...fate, told].filter(Boolean).join("\n"));
+  return s(
+    "title",
+    null,
+    [`${head}: ${typeText(doc, node)}`, `${stage.title || stage.key}, ${node.key}`, ...attrs, ...fate, told]
+      .filter(Boolean)
+      .join("\n"),
+  );
 }
 
 /** The next node for an arrow key: inputs left, users right, neighbours in the row or column above and below. */

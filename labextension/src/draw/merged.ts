@@ -23,7 +23,9 @@ export class Merged {
     const families = new Map<string, Block[]>();
     for (const block of blocks) put(families, block.family, block);
     this.el.replaceChildren(
-      ...[...families].map(([family, all]) => s("g", { class: family }, s("path", { class: "gd-shape", d: outline(all) }))),
+      ...[...families].map(([family, all]) =>
+        s("g", { class: family }, s("path", { class: "gd-shape", d: outline(all) })),
+      ),
       this.lit,
     );
     this.light(lit);
@@ -35,7 +37,8 @@ export class Merged {
 
   /** The entity of the block under a point of the drawing, else of the nearest one within `near`. */
   at(x: number, y: number, near = 0): string | null {
-    const off = ({ left, top, right, bottom }: Block) => Math.max(left - x, x - right, 0) + Math.max(top - y, y - bottom, 0);
+    const off = ({ left, top, right, bottom }: Block) =>
+      Math.max(left - x, x - right, 0) + Math.max(top - y, y - bottom, 0);
     let best: Block | null = null;
     for (const block of this.blocks) if (off(block) <= (best ? off(best) - 1e-9 : near)) best = block;
     return best?.entity ?? null;

@@ -8,7 +8,14 @@ const [WIDE, HIGH, THIN] = [132, 112, 28] as const; // of the map
 const [ACROSS, DOWN] = [460, 260] as const; // of a pane that has room for it
 const PART = 0.25; // of the picture in sight: with less of it the map comes by itself
 const MOST = 400; // lit places
-const KEYS: Record<string, [number, number]> = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], Home: [0, -1e6], End: [0, 1e6] };
+const KEYS: Record<string, [number, number]> = {
+  ArrowLeft: [-1, 0],
+  ArrowRight: [1, 0],
+  ArrowUp: [0, -1],
+  ArrowDown: [0, 1],
+  Home: [0, -1e6],
+  End: [0, 1e6],
+};
 
 export interface Minimap {
   /** Stands behind the camera; takes no room. */
@@ -33,7 +40,10 @@ export function minimap(camera: Camera, layout: Layout, wanted: () => boolean | 
     if (buttons !== 1) return;
     const { left, top } = map.getBoundingClientRect();
     map.setPointerCapture(pointerId);
-    el.scrollTo(((clientX - left) / across) * width * group.zoom - el.clientWidth / 2, ((clientY - top) / down) * height * group.zoom - el.clientHeight / 2);
+    el.scrollTo(
+      ((clientX - left) / across) * width * group.zoom - el.clientWidth / 2,
+      ((clientY - top) / down) * height * group.zoom - el.clientHeight / 2,
+    );
   };
   const key = (event: KeyboardEvent) => {
     const by = KEYS[event.key];
@@ -43,7 +53,15 @@ export function minimap(camera: Camera, layout: Layout, wanted: () => boolean | 
     el.scrollBy((by[0] * el.clientWidth) / 3, (by[1] * el.clientHeight) / 3);
   };
   const label = "overview: drag, or press arrows, Home, End";
-  const map = h("div", { class: "gd-map", tabindex: 0, role: "application", "aria-label": label, title: label, style: `width:${across}px;height:${down}px`, on: { pointerdown: drag, pointermove: drag, keydown: key } });
+  const map = h("div", {
+    class: "gd-map",
+    tabindex: 0,
+    role: "application",
+    "aria-label": label,
+    title: label,
+    style: `width:${across}px;height:${down}px`,
+    on: { pointerdown: drag, pointermove: drag, keydown: key },
+  });
   const holder = div("gd-mapped");
   let drawn = false,
     later: ReturnType<typeof setTimeout> | undefined,
@@ -67,9 +85,20 @@ export function minimap(camera: Camera, layout: Layout, wanted: () => boolean | 
     drawn = true;
     const edges = layout.edges.map(({ bends }) => `M${bends.join(" ")}`).join(""),
       block = ({ x, y, w }: { x: number; y: number; w: number }, high: number) => `M${x} ${y}h${w}v${high}h${-w}z`,
-      boxes = layout.boxes.map(each => (each.row < 0 ? "" : block(each, 40))).join("") + layout.pills.map(each => block(each, 18)).join("");
+      boxes =
+        layout.boxes.map(each => (each.row < 0 ? "" : block(each, 40))).join("") +
+        layout.pills.map(each => block(each, 18)).join("");
     holder.append(map);
-    map.append(s("svg", { viewBox: svg.getAttribute("viewBox"), preserveAspectRatio: "none", "aria-hidden": true }, s("path", { class: "gd-strokes", d: edges }), s("path", { class: "gd-shape", d: boxes }), dots), frame);
+    map.append(
+      s(
+        "svg",
+        { viewBox: svg.getAttribute("viewBox"), preserveAspectRatio: "none", "aria-hidden": true },
+        s("path", { class: "gd-strokes", d: edges }),
+        s("path", { class: "gd-shape", d: boxes }),
+        dots,
+      ),
+      frame,
+    );
     place();
     light(now);
   };
@@ -77,7 +106,10 @@ export function minimap(camera: Camera, layout: Layout, wanted: () => boolean | 
     now = lit;
     if (!drawn) return;
     const { x, y } = svg.viewBox.baseVal,
-      places = [...lit].filter(each => each.startsWith("node:")).slice(0, MOST).flatMap(each => picture.placeOf(each) ?? []);
+      places = [...lit]
+        .filter(each => each.startsWith("node:"))
+        .slice(0, MOST)
+        .flatMap(each => picture.placeOf(each) ?? []);
     dots.setAttribute("d", places.map(each => `M${each.x + x} ${each.y + y}h1`).join(""));
   };
   const observer = new ResizeObserver(place);

@@ -4,16 +4,22 @@ import type { Camera } from "./camera.ts";
 
 export type Places = Map<string, DOMRect>;
 
-const nodesIn = (el: Element): HTMLElement[] => [...el.querySelectorAll<HTMLElement>(".gd-node:not([data-echo],[data-gone])")];
+const nodesIn = (el: Element): HTMLElement[] => [
+  ...el.querySelectorAll<HTMLElement>(".gd-node:not([data-echo],[data-gone])"),
+];
 
 /** Where every node that is drawn stands on the screen. */
-export const placesIn = (el: Element): Places => new Map(nodesIn(el).map(node => [node.dataset.entity!, node.getBoundingClientRect()]));
+export const placesIn = (el: Element): Places =>
+  new Map(nodesIn(el).map(node => [node.dataset.entity!, node.getBoundingClientRect()]));
 
 /** What stays: the first of `wanted` that is there before and after, else what is nearest to the middle of the frame. */
 function anchor(before: Places, after: Places, wanted: readonly (string | null)[], frame: DOMRect): string | undefined {
   const both = [...before.keys()].filter(each => after.has(each)),
     off = (each: string) => Math.abs(before.get(each)!.y - frame.y - frame.height / 2);
-  return wanted.find(each => both.includes(each!)) ?? both.reduce<string | undefined>((a, b) => (a !== undefined && off(a) <= off(b) ? a : b), undefined);
+  return (
+    wanted.find(each => both.includes(each!)) ??
+    both.reduce<string | undefined>((a, b) => (a !== undefined && off(a) <= off(b) ? a : b), undefined)
+  );
 }
 
 /** From the places before to where the nodes of this camera stand now, in 150 ms; at once where motion is not wanted. */
@@ -31,7 +37,8 @@ export function glide({ el, group }: Camera, before: Places, wanted: readonly (s
     const { x, y } = node.getBoundingClientRect(),
       then = before.get(node.dataset.entity!);
     if (!then) move(node, { opacity: 0 });
-    else if (Math.abs(then.x - x) + Math.abs(then.y - y) > 1) move(node, { translate: `${(then.x - x) / group.zoom}px ${(then.y - y) / group.zoom}px` });
+    else if (Math.abs(then.x - x) + Math.abs(then.y - y) > 1)
+      move(node, { translate: `${(then.x - x) / group.zoom}px ${(then.y - y) / group.zoom}px` });
   }
   el.querySelectorAll(".gd-edge").forEach(edge => move(edge, { opacity: 0 }));
 }

@@ -31,12 +31,22 @@ const summed = (field: "bytes_moved" | "flops" | "cost_seconds", label: string, 
   tell,
 });
 const OVERLAYS: Record<string, Overlay> = {
-  nbytes: { label: "size of the result", aggregate: "sum", said: (doc, _s, node) => doc.types[node.type]?.nbytes ?? null, tell: bytes },
+  nbytes: {
+    label: "size of the result",
+    aggregate: "sum",
+    said: (doc, _s, node) => doc.types[node.type]?.nbytes ?? null,
+    tell: bytes,
+  },
   bytes_moved: summed("bytes_moved", "bytes moved", bytes),
   flops: summed("flops", "operations", flops),
   seconds: summed("cost_seconds", "cost, as modelled", seconds),
   dispatch: { label: "dispatch, in order", aggregate: "max", said: dispatchOf, tell: value => `#${value}` },
-  dtype: { label: "dtype", aggregate: "none", said: (doc, _s, node) => doc.types[node.type]?.dtype ?? null, tell: String },
+  dtype: {
+    label: "dtype",
+    aggregate: "none",
+    said: (doc, _s, node) => doc.types[node.type]?.dtype ?? null,
+    tell: String,
+  },
   lane: { label: "lane", aggregate: "none", said: (_d, _s, node) => node.lane, tell: String },
 };
 
@@ -45,7 +55,11 @@ export function overlaysOf(doc: GraphDoc): Record<string, Overlay> {
   const own = doc.overlays.map(({ id, label, unit, stage, values, aggregate = "none" }): [string, Overlay] => {
     const said: Said = (_d, at, _n, index) => {
       const value = at.index === stage ? values[String(index)] : undefined;
-      return value === undefined ? null : typeof value === "string" && Number.isNaN(number(value)) ? value : number(value);
+      return value === undefined
+        ? null
+        : typeof value === "string" && Number.isNaN(number(value))
+          ? value
+          : number(value);
     };
     return [id, { label: label || id, aggregate, said, tell: value => `${sig(value)} ${unit ?? ""}`.trim() }];
   });
@@ -75,7 +89,14 @@ type Members = readonly (readonly number[])[] | null;
 /** What an overlay says of every node; with `members` of the nodes that are drawn, each of which stands for those. */
 export function sayings(doc: GraphDoc, stage: Stage, { said, aggregate }: Overlay, members: Members = null): Value[] {
   const each = stage.nodes.map((node, i) => said(doc, stage, node, i));
-  return members ? members.map(all => together(all.map(i => each[i]!), aggregate)) : each;
+  return members
+    ? members.map(all =>
+        together(
+          all.map(i => each[i]!),
+          aggregate,
+        ),
+      )
+    : each;
 }
 
 /** An overlay on one stage: figures on a logarithmic scale from pale to full, kinds in hues of their own. */
@@ -91,15 +112,33 @@ export function paint(doc: GraphDoc, stage: Stage, id: string, members: Members 
   const share = (value: number) => {
     if (greatest <= least) return 50;
     const far = greatest > 100 * Math.max(least, 1e-300) && least > 0;
-    return Math.round(100 * (far ? Math.log(value / least) / Math.log(greatest / least) : (value - least) / (greatest - least)));
+    return Math.round(
+      100 * (far ? Math.log(value / least) / Math.log(greatest / least) : (value - least) / (greatest - least)),
+    );
   };
-  const told = (value: number | string | null) => (value === null ? "" : typeof value === "string" ? value : overlay.tell(value));
+  const told = (value: number | string | null) =>
+    value === null ? "" : typeof value === "string" ? value : overlay.tell(value);
   const style = (value: number | string | null) =>
-    value === null || (plain && typeof value === "string") ? null : typeof value === "string" ? `--gd-h:oklch(var(--gd-l) .13 ${hue(value)});--gd-heat:32%` : `--gd-heat:${10 + Math.round(0.5 * share(value))}%`;
+    value === null || (plain && typeof value === "string")
+      ? null
+      : typeof value === "string"
+        ? `--gd-h:oklch(var(--gd-l) .13 ${hue(value)});--gd-heat:32%`
+        : `--gd-heat:${10 + Math.round(0.5 * share(value))}%`;
   // What stands on the nodes already needs no colour.
-  const plain = kinds.length > MOST_KINDS || stage.nodes.some(({ told }, i) => told !== undefined && told === values[i]);
+  const plain =
+    kinds.length > MOST_KINDS || stage.nodes.some(({ told }, i) => told !== undefined && told === values[i]);
   const swatches = (plain ? [] : kinds).map(kind => h("span", { class: "gd-kind", style: style(kind) }, kind));
-  const range = figures.length > 0 && span("gd-nowrap", told(least), h("span", { class: "gd-ramp", "aria-hidden": "true" }), told(greatest));
-  const legend = h("div", { class: "gd-legend", role: "note" }, h("strong", null, overlay.label), range, ...swatches, plain && "written on the nodes", values.every(value => value === null) && "nothing known of this stage");
+  const range =
+    figures.length > 0 &&
+    span("gd-nowrap", told(least), h("span", { class: "gd-ramp", "aria-hidden": "true" }), told(greatest));
+  const legend = h(
+    "div",
+    { class: "gd-legend", role: "note" },
+    h("strong", null, overlay.label),
+    range,
+    ...swatches,
+    plain && "written on the nodes",
+    values.every(value => value === null) && "nothing known of this stage",
+  );
   return { style: index => style(values[index] ?? null), told: index => told(values[index] ?? null), legend };
 }

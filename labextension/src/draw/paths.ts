@@ -19,7 +19,8 @@ export function orthogonal(flat: number[], radius = 4): string {
       dy = Math.sign(to[1] - from[1]);
     return `${from[0] + dx * by} ${from[1] + dy * by}`;
   };
-  const length = (a: readonly [number, number], b: readonly [number, number]) => Math.abs(a[0] - b[0]) + Math.abs(a[1] - b[1]);
+  const length = (a: readonly [number, number], b: readonly [number, number]) =>
+    Math.abs(a[0] - b[0]) + Math.abs(a[1] - b[1]);
   return points
     .map((point, i) => {
       const before = points[i - 1],

@@ -12,7 +12,11 @@ export function arrow(flat: number[]): SVGElement {
     dx = x - flat.at(-4)!,
     dy = y - flat.at(-3)!;
   const angle = dy === 0 ? (dx < 0 ? 180 : 0) : dy < 0 ? -90 : 90;
-  return s("path", { class: "gd-arrow", d: "M0 0L-7 -3.5L-7 3.5Z", transform: `translate(${x} ${y}) rotate(${angle})` });
+  return s("path", {
+    class: "gd-arrow",
+    d: "M0 0L-7 -3.5L-7 3.5Z",
+    transform: `translate(${x} ${y}) rotate(${angle})`,
+  });
 }
 
 export function bracket({ group, label, track, top, bottom }: Bracket, right: number): SVGGElement {
@@ -25,6 +29,10 @@ export function bracket({ group, label, track, top, bottom }: Bracket, right: nu
     s("title", null, `${label}: click to close`),
     s("path", { class: "gd-hit", d: `M${x - 12} ${top}H${x + 4}V${bottom}H${x - 12}Z` }),
     s("path", { class: "gd-stroke", d: `M${x + 5} ${top}H${x}V${bottom}H${x + 5}` }),
-    s("text", { class: "gd-type", x: x - 4, y: middle, transform: `rotate(-90 ${x - 4} ${middle})`, "text-anchor": "middle" }, text),
+    s(
+      "text",
+      { class: "gd-type", x: x - 4, y: middle, transform: `rotate(-90 ${x - 4} ${middle})`, "text-anchor": "middle" },
+      text,
+    ),
   );
 }

@@ -24,7 +24,8 @@ export class Rows {
     private readonly height: number,
     private readonly changed: () => void,
   ) {
-    const spacer = () => (el instanceof HTMLTableSectionElement ? h("tr", { class: "gd-spacer" }, h("td", { colspan: 9 })) : h("div"));
+    const spacer = () =>
+      el instanceof HTMLTableSectionElement ? h("tr", { class: "gd-spacer" }, h("td", { colspan: 9 })) : h("div");
     this.#above = spacer();
     this.#below = spacer();
     scroller.addEventListener("scroll", this.#listen, { passive: true });
@@ -56,7 +57,9 @@ export class Rows {
   /** Where the list begins in what is scrolled. */
   #top(): number {
     const { el, scroller } = this;
-    return el.isConnected ? el.getBoundingClientRect().top - scroller.getBoundingClientRect().top + scroller.scrollTop : 0;
+    return el.isConnected
+      ? el.getBoundingClientRect().top - scroller.getBoundingClientRect().top + scroller.scrollTop
+      : 0;
   }
 
   #draw(): boolean {
@@ -68,7 +71,11 @@ export class Rows {
       last = whole ? count : Math.min(count, Math.ceil(Math.max(0, at + shown)) + AROUND);
     // Half of what is around may be used up before anything is drawn again.
     const inside = first >= this.#first && last <= this.#last && last - first >= this.#last - this.#first - 4;
-    if (inside || (this.#first >= 0 && Math.abs(first - this.#first) < AROUND / 2 && Math.abs(last - this.#last) < AROUND / 2)) return false;
+    if (
+      inside ||
+      (this.#first >= 0 && Math.abs(first - this.#first) < AROUND / 2 && Math.abs(last - this.#last) < AROUND / 2)
+    )
+      return false;
     this.#first = first;
     this.#last = last;
     const space = (element: HTMLElement, rows: number) => {
@@ -77,7 +84,11 @@ export class Rows {
     };
     space(this.#above, first);
     space(this.#below, count - last);
-    this.el.replaceChildren(this.#above, ...Array.from({ length: last - first }, (_, i) => this.#make(first + i)), this.#below);
+    this.el.replaceChildren(
+      this.#above,
+      ...Array.from({ length: last - first }, (_, i) => this.#make(first + i)),
+      this.#below,
+    );
     return true;
   }
 }

@@ -37,7 +37,8 @@ const told = StateEffect.define<null>();
 const textOf = (view: EditorView): string => view.state.doc.toString().trimEnd();
 const isGraph = (view: EditorView): boolean => view.state.sliceDoc(0, HEAD.length) === HEAD;
 /** The study that is written in this very text; `undefined` where there is none. */
-const writtenIn = (text: string): Written | undefined => [...(page().written?.value.values() ?? [])].find(each => each.text === text);
+const writtenIn = (text: string): Written | undefined =>
+  [...(page().written?.value.values() ?? [])].find(each => each.text === text);
 /** `%%graph mlp --train` -> `%%graph mlp`: what a cell that was changed still begins with. */
 const opening = (text: string): string => text.split("\n", 1)[0]!.split(/\s+/, 2).join(" ");
 
@@ -49,7 +50,8 @@ function decorations(view: EditorView): DecorationSet {
     found: Range<Decoration>[] = [];
   for (const line of written?.lit ?? []) if (line <= doc.lines) found.push(LIT.range(doc.line(line).from));
   const start = opening(text);
-  if (!written && [...(page().written?.value.values() ?? [])].some(each => opening(each.text) === start)) found.push(CHANGED.range(doc.line(1).to));
+  if (!written && [...(page().written?.value.values() ?? [])].some(each => opening(each.text) === start))
+    found.push(CHANGED.range(doc.line(1).to));
   for (const { from, to } of view.visibleRanges)
     for (const match of view.state.sliceDoc(from, to).matchAll(TOKEN)) {
       const ink = INK.get(match[1] ?? "");
@@ -85,12 +87,27 @@ class Lights {
 /** A plain click on a line of the cell selects what the line made. */
 function click(event: MouseEvent, view: EditorView): void {
   const at = view.posAtCoords({ x: event.clientX, y: event.clientY });
-  if (at === null || event.button !== 0 || event.altKey || event.ctrlKey || event.metaKey || !isGraph(view) || !view.state.selection.main.empty) return;
+  if (
+    at === null ||
+    event.button !== 0 ||
+    event.altKey ||
+    event.ctrlKey ||
+    event.metaKey ||
+    !isGraph(view) ||
+    !view.state.selection.main.empty
+  )
+    return;
   writtenIn(textOf(view))?.select(view.state.doc.lineAt(at).number, false);
 }
 
 export function register(registry: IEditorExtensionRegistry): void {
   const lights = ViewPlugin.fromClass(Lights, { decorations: each => each.decorations });
-  const extension = [Prec.highest(lights), EditorView.domEventHandlers({ click: (event, view) => void click(event, view) })];
-  registry.addExtension({ name: "gdlab:graph-cells", factory: () => EditorExtensionRegistry.createImmutableExtension(extension) });
+  const extension = [
+    Prec.highest(lights),
+    EditorView.domEventHandlers({ click: (event, view) => void click(event, view) }),
+  ];
+  registry.addExtension({
+    name: "gdlab:graph-cells",
+    factory: () => EditorExtensionRegistry.createImmutableExtension(extension),
+  });
 }

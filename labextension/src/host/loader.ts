@@ -68,7 +68,8 @@ export default {
       const { mount } = await core(model);
       const view = mount(el, null, null);
       // A host that shows widgets alone (marimo) was given a picture beside it, for pages without a kernel.
-      for (const each of document.querySelectorAll<HTMLElement>(`[data-gdlab-static="${model.get("study")}"]`)) each.hidden = true;
+      for (const each of document.querySelectorAll<HTMLElement>(`[data-gdlab-static="${model.get("study")}"]`))
+        each.hidden = true;
       const stop = page().when(String(model.get("study")), host => view.goLive(host));
       return () => {
         stop();

@@ -75,11 +75,14 @@ function openBeside(app: JupyterFrontEnd, { node, output }: GraphRenderer): void
 }
 
 function addBeside(app: JupyterFrontEnd, palette: ICommandPalette | null): void {
-  const holding = (el: Element | null): GraphRenderer | undefined => [...shown].find(each => el !== null && each.node.contains(el));
+  const holding = (el: Element | null): GraphRenderer | undefined =>
+    [...shown].find(each => el !== null && each.node.contains(el));
   // The output of the active cell, else the first that is in sight.
   const current = (): GraphRenderer | undefined => {
     const inCell = [...shown].find(each => each.node.closest(".jp-mod-active"));
-    return inCell ?? [...shown].find(each => each.node.getBoundingClientRect().bottom > 0 && each.node.offsetParent !== null);
+    return (
+      inCell ?? [...shown].find(each => each.node.getBoundingClientRect().bottom > 0 && each.node.offsetParent !== null)
+    );
   };
   page().beside = el => {
     const found = holding(el);

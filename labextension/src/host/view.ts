@@ -38,7 +38,8 @@ export class View implements Mounted {
         if (asked === this.#asked && !this.#destroyed) this.#draw(doc);
       },
       (error: unknown) => {
-        if (asked === this.#asked && !this.#scene) replace(this.#waiting, `gdlab: ${error instanceof Error ? error.message : String(error)}`);
+        if (asked === this.#asked && !this.#scene)
+          replace(this.#waiting, `gdlab: ${error instanceof Error ? error.message : String(error)}`);
       },
     );
   }
@@ -92,7 +93,8 @@ export class View implements Mounted {
     // Who is live knows of the run already; what comes with its end is for the notebook that is saved.
     const live = this.host !== null && !this.host.dead,
       known = (runs: GraphDoc["runs"]) => runs.filter(run => !live || run.label).length;
-    const measured = ({ id, runs, plan, variants }: GraphDoc) => JSON.stringify([id, known(runs), plan?.times, variants]);
+    const measured = ({ id, runs, plan, variants }: GraphDoc) =>
+      JSON.stringify([id, known(runs), plan?.times, variants]);
     if (!this.#scene || measured(this.#scene.doc) !== measured(doc)) {
       const scene = new Scene(doc, () => this.host, this.#scene?.snapshot ?? null);
       this.#scene?.destroy();

@@ -124,7 +124,16 @@ export function column(who: Cast, members: number[], row: Rows, quiet: (u: numbe
     members.map(quiet),
   );
   const left = new Map(members.map((u, i) => [u, placed.x[i]! + room[i]!]));
-  return { members, edges, placed, left, railTracks: most(placed.rails.map(([, track]) => track + 1), 0) };
+  return {
+    members,
+    edges,
+    placed,
+    left,
+    railTracks: most(
+      placed.rails.map(([, track]) => track + 1),
+      0,
+    ),
+  };
 }
 
 /** A table of integer rows, written column by column. */
@@ -180,7 +189,15 @@ export class Sheet {
     lane.edges.forEach(([a, b], e) => {
       const way = lane.placed.ways[e]!;
       if (!way) return;
-      const flat = this.row[a] === this.row[b] ? this.beside(a, b, hops.get(e)) : this.through(a, b, way.map(x => at + x), up);
+      const flat =
+        this.row[a] === this.row[b]
+          ? this.beside(a, b, hops.get(e))
+          : this.through(
+              a,
+              b,
+              way.map(x => at + x),
+              up,
+            );
       this.edges.add([a, b], flat);
       this.kinds.push(this.who.nodes[a]!.leaf ? "param" : "data");
     });
@@ -193,11 +210,15 @@ export class Sheet {
     for (let i = 0; i < pills.length; i += 2) {
       const pair = pills.slice(i, i + 2);
       const first = pair.length === 2 || besideEdge ? 0 : (NODE - PILL) / 2;
-      pair.forEach(({ leaf, w, echo }, k) => this.pills.add([leaf, u, right - w, this.y[u]! + first + k * (NODE - PILL), w, Number(echo)]));
-      right -= 12 + most(
-        pair.map(each => each.w),
-        0,
+      pair.forEach(({ leaf, w, echo }, k) =>
+        this.pills.add([leaf, u, right - w, this.y[u]! + first + k * (NODE - PILL), w, Number(echo)]),
       );
+      right -=
+        12 +
+        most(
+          pair.map(each => each.w),
+          0,
+        );
     }
   }
 
@@ -231,10 +252,12 @@ export class Sheet {
   private hops(lane: Column): Map<number, number> {
     const place = new Map(lane.placed.order.flatMap(boxes => boxes.map((i, k): Pair => [lane.members[i]!, k])));
     const { x, row } = this;
-    const far = lane.edges.map((_, e) => e).filter(e => {
-      const [a, b] = lane.edges[e]!;
-      return row[a] === row[b] && place.get(b)! - place.get(a)! > 1;
-    });
+    const far = lane.edges
+      .map((_, e) => e)
+      .filter(e => {
+        const [a, b] = lane.edges[e]!;
+        return row[a] === row[b] && place.get(b)! - place.get(a)! > 1;
+      });
     far.sort((e, f) => {
       const [a, b] = lane.edges[e]!,
         [c, d] = lane.edges[f]!;
@@ -254,7 +277,9 @@ export class Sheet {
 
   private rail([a, b]: Pair, track: number, x: number, up: boolean): void {
     const reach = this.row[b]! < this.row[a]! === up ? GY : GX;
-    const [y0, y1] = up ? [this.y[a]! - reach, this.y[b]! + NODE + reach] : [this.y[a]! + NODE + reach, this.y[b]! - reach];
+    const [y0, y1] = up
+      ? [this.y[a]! - reach, this.y[b]! + NODE + reach]
+      : [this.y[a]! + NODE + reach, this.y[b]! - reach];
     this.rails.add([a, b, track, x, y0!, y1!]);
   }
 }

@@ -30,7 +30,8 @@ export function around(stage: Stage, seeds: readonly number[], reach: string): S
       }
     edge = next;
   }
-  for (const node of [...found]) for (const a of stage.nodes[node]!.inputs) if (stage.nodes[a]!.inputs.length === 0) found.add(a);
+  for (const node of [...found])
+    for (const a of stage.nodes[node]!.inputs) if (stage.nodes[a]!.inputs.length === 0) found.add(a);
   return found;
 }
 
@@ -44,7 +45,8 @@ export function partLayout(stage: Stage, types: readonly { text: string }[], kep
     return { ...all[index]!, inputs, twin: place.get(all[index]!.twin) ?? -1 };
   });
   const part = readLayout(engine().layout(nodes), nodes.length)!;
-  const rename = <T extends { a: number; b: number }>(rows: T[]): T[] => rows.map(row => ({ ...row, a: order[row.a]!, b: order[row.b]! }));
+  const rename = <T extends { a: number; b: number }>(rows: T[]): T[] =>
+    rows.map(row => ({ ...row, a: order[row.a]!, b: order[row.b]! }));
   const nowhere = { x: -1, y: -1, w: -1, row: -1 };
   return {
     ...part,
@@ -60,7 +62,11 @@ const MOST = 20, // paths
   VISITS = 2_000_000;
 
 /** Paths along the edges between two nodes, shortest first, one of each length (gdlab/view/ask/paths.py says how); `whole`: no more lengths. */
-export function ways(inputs: readonly (readonly number[])[], one: number, other: number): { paths: number[][]; whole: boolean } {
+export function ways(
+  inputs: readonly (readonly number[])[],
+  one: number,
+  other: number,
+): { paths: number[][]; whole: boolean } {
   const a = Math.min(one, other),
     b = Math.max(one, other),
     far = new Map([[a, 0]]), // edges from `a`

@@ -40,11 +40,16 @@ export const isPinned = (interval: IntervalRecord): boolean => interval.pinned !
 
 /** Rows from top to bottom: pinned strips by kind, then slots, largest first. `toScale` gives pinned ones their true height. */
 export function arrange(plan: Plan, toScale: boolean, open: ReadonlySet<string>): Arrangement {
-  const pinned = plan.intervals.map((interval, index) => ({ interval, index })).filter(({ interval }) => isPinned(interval));
+  const pinned = plan.intervals
+    .map((interval, index) => ({ interval, index }))
+    .filter(({ interval }) => isPinned(interval));
   const reused = plan.slots
     .map((slot, index) => ({ slot, index, tenants: slot.tenants.filter(i => !isPinned(plan.intervals[i]!)) }))
     .filter(each => each.tenants.length > 0);
-  const sizes = [...reused.map(({ slot }) => slot.nbytes), ...(toScale ? pinned.map(({ interval }) => interval.nbytes) : [])];
+  const sizes = [
+    ...reused.map(({ slot }) => slot.nbytes),
+    ...(toScale ? pinned.map(({ interval }) => interval.nbytes) : []),
+  ];
   const unit = TALLEST / sizes.reduce((a, b) => Math.max(a, b), 1);
   const tall = (nbytes: number) => Math.max(THINNEST, Math.round(nbytes * unit));
   const byKind = new Map<string, number[]>();

@@ -51,11 +51,17 @@ export const QUEUED_AFTER = 300;
 export const LOST_AFTER = 5000;
 
 const ENDED = ["dead", "terminating", "restarting", "autorestarting"];
-const LOST: Answer = { ok: false, result: null, error: { kind: "Lost", message: "no reply came from the kernel", about: null } };
+const LOST: Answer = {
+  ok: false,
+  result: null,
+  error: { kind: "Lost", message: "no reply came from the kernel", about: null },
+};
 const GONE: Answer = { ok: false, result: null, error: { kind: "Closed", message: "the kernel is gone", about: null } };
 
 const hostName = (): string =>
-  (globalThis as { jupyterapp?: unknown }).jupyterapp ? "jupyterlab" : (globalThis.location?.protocol ?? "page").replace(":", "");
+  (globalThis as { jupyterapp?: unknown }).jupyterapp
+    ? "jupyterlab"
+    : (globalThis.location?.protocol ?? "page").replace(":", "");
 
 function afterPaint(then: () => void): void {
   // A hidden page paints no frame: the timer keeps the kernel from waiting for ever.
@@ -244,7 +250,9 @@ export class Host {
       }
       case "event": {
         // With a full frame the kernel says all events again, for a page that was reloaded.
-        const known = this.#known.findIndex(({ step, kind, text }) => step === message.step && kind === message.kind && text === message.text);
+        const known = this.#known.findIndex(
+          ({ step, kind, text }) => step === message.step && kind === message.kind && text === message.text,
+        );
         if (known >= 0) this.#known.splice(known, 1);
         else this.live = withEvent(this.live, message);
         break;

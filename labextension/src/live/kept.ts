@@ -16,7 +16,8 @@ export interface Kept {
   labels?: boolean;
 }
 
-export const keptNamed = (key: string, first: Kept = {}): Shared<Kept> => shared((page().kept ??= new Map<string, Shared<Kept>>()), key, first);
+export const keptNamed = (key: string, first: Kept = {}): Shared<Kept> =>
+  shared((page().kept ??= new Map<string, Shared<Kept>>()), key, first);
 
 /** One for a study and all its views in a page; a document alone has its own. */
 export function keptOf({ study, id, view }: GraphDoc): Shared<Kept> {

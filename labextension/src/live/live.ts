@@ -95,7 +95,21 @@ const readPoints = (loss: unknown[]): Point[] =>
 export function withMetrics(live: Live, metrics: Metrics): Live {
   const fresh = readPoints(metrics.loss);
   if (!metrics.full && metrics.frame <= live.frame) return { ...live, points: merged(live.points, fresh) };
-  const { state, reason, step, wanted, frame, memory, device, optimizer, watch, dispatch, place, watches = [], breaks = [] } = metrics;
+  const {
+    state,
+    reason,
+    step,
+    wanted,
+    frame,
+    memory,
+    device,
+    optimizer,
+    watch,
+    dispatch,
+    place,
+    watches = [],
+    breaks = [],
+  } = metrics;
   const points = metrics.full ? merged([], fresh) : merged(live.points, fresh);
   return {
     ...live,
@@ -117,7 +131,10 @@ export function withMetrics(live: Live, metrics: Metrics): Live {
   };
 }
 
-export const withEvent = (live: Live, event: Event): Live => ({ ...live, events: [...live.events, event].slice(-MOST_EVENTS) });
+export const withEvent = (live: Live, event: Event): Live => ({
+  ...live,
+  events: [...live.events, event].slice(-MOST_EVENTS),
+});
 
 /** Which button acts in which state (view.md 10.1). Without a session Step and Run open one. */
 const ENABLED: Record<State, readonly CommandName[]> = {
@@ -140,8 +157,12 @@ const WHY: Record<State, string> = {
 
 /** null when the command acts now, else the reason in words. */
 export function refusal(state: State, connected: boolean, command: CommandName): string | null {
-  if (!connected) return state === "closed" ? `${WHY.closed}: run the cell again` : "no live session: run the cell, or wait until a running one ends";
+  if (!connected)
+    return state === "closed"
+      ? `${WHY.closed}: run the cell again`
+      : "no live session: run the cell, or wait until a running one ends";
   return ENABLED[state].includes(command) ? null : WHY[state];
 }
 
-export const primary = (state: State): CommandName => (state === "running" ? "pause" : state === "paused" ? "resume" : "run");
+export const primary = (state: State): CommandName =>
+  state === "running" ? "pause" : state === "paused" ? "resume" : "run";

@@ -88,6 +88,7 @@ export function shared<T>(all: Map<string, Shared<T>>, key: string, first: T): S
 }
 
 /** The selection of a study, or of a document alone, by its key. */
-export const selectionNamed = (key: string, first: readonly string[] = []): Selection => shared(page().selections, key, first);
+export const selectionNamed = (key: string, first: readonly string[] = []): Selection =>
+  shared(page().selections, key, first);
 
 export const page = (): Page => ((globalThis as { gdlab?: Page }).gdlab ??= make());

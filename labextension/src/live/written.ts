@@ -22,7 +22,9 @@ export class Cell {
     const cells = page().written,
       { text } = this.doc.sources[this.#source] ?? {};
     if (!cells || text === undefined) return;
-    const lines = this.doc.lines.flatMap(({ source, line }, i) => (source === this.#source && lit.has(`line:${i}`) ? [line] : []));
+    const lines = this.doc.lines.flatMap(({ source, line }, i) =>
+      source === this.#source && lit.has(`line:${i}`) ? [line] : [],
+    );
     this.#told = { text: text.trimEnd(), lit: new Set(lines), select: (line, add) => this.#select(line, add) };
     cells.value.set(this.#key, this.#told);
     for (const listener of cells.listeners) listener(cells.value);
@@ -36,7 +38,9 @@ export class Cell {
   }
 
   #select(wanted: number, add: boolean): void {
-    const entities = this.doc.lines.flatMap(({ source, line }, i) => (source === this.#source && line === wanted ? [`line:${i}`] : []));
+    const entities = this.doc.lines.flatMap(({ source, line }, i) =>
+      source === this.#source && line === wanted ? [`line:${i}`] : [],
+    );
     if (entities.length > 0) this.act({ do: "select", entities, add });
   }
 }

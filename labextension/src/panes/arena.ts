@@ -5,7 +5,20 @@ import { div, h, replace, reveal, s, type Child } from "../draw/dom.ts";
 import { bytes, plural } from "../doc/format.ts";
 import { cut, familyClass } from "../draw/graph.ts";
 import { Merged, type Block } from "../draw/merged.ts";
-import { body, button, chip, choice, empty, entity, frame, retitle, row, table, type Context, type MakePane } from "./pane.ts";
+import {
+  body,
+  button,
+  chip,
+  choice,
+  empty,
+  entity,
+  frame,
+  retitle,
+  row,
+  table,
+  type Context,
+  type MakePane,
+} from "./pane.ts";
 import { arrange, isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../layout/slots.ts";
 
 const LEFT = 118,
@@ -28,21 +41,37 @@ function peakList({ doc, reached }: Context, plan: Plan): HTMLElement {
   const at = plan.memory.peak_group!;
   const alive = plan.intervals
     .map((interval, index) => ({ ...interval, index }))
-    .filter(({ kind, pinned, first_group, last_group }) => kind !== "state" && (pinned !== null || (first_group <= at && at <= last_group)))
+    .filter(
+      ({ kind, pinned, first_group, last_group }) =>
+        kind !== "state" && (pinned !== null || (first_group <= at && at <= last_group)),
+    )
     .sort((a, b) => b.nbytes - a.nbytes);
   const lines = (node: string): Child[] => {
     const lit = [...reached(node)].flatMap(each => (each.startsWith("line:") ? [Number(each.slice(5))] : [])),
       callers = lit.flatMap(each => doc.lines[each]!.stack);
     // Of several calls on one line, the first.
-    const own = lit.filter(each => !callers.includes(each)).sort((a, b) => b - a).map(each => [doc.lines[each]!.line, each] as const);
+    const own = lit
+      .filter(each => !callers.includes(each))
+      .sort((a, b) => b - a)
+      .map(each => [doc.lines[each]!.line, each] as const);
     return [...new Map(own)].reverse().map(([line, each]) => chip(`line:${each}`, `line ${line}`, `line ${line}`));
   };
   const rows = alive.map(({ index, node, name, nbytes }) => {
     const record = doc.stages[plan.stage]?.nodes[node],
       key = `node:${plan.stage}.${node}`;
-    return row("td", [["gd-num", bytes(nbytes)], ["", chip(`interval:${index}`, `buffer ${name}`, name)], ["", record && chip(key, `node ${nodeName(record)}`, `${record.op} ${record.name}`)], ["", record && lines(key)]]);
+    return row("td", [
+      ["gd-num", bytes(nbytes)],
+      ["", chip(`interval:${index}`, `buffer ${name}`, name)],
+      ["", record && chip(key, `node ${nodeName(record)}`, `${record.op} ${record.name}`)],
+      ["", record && lines(key)],
+    ]);
   });
-  const head: [string, Child][] = [["gd-num", "bytes"], ["", "buffer"], ["", "node"], ["", `${plural(rows.length, "buffer")}, ${bytes(plan.memory.peak_bytes!)} padded, in group ${at}`]];
+  const head: [string, Child][] = [
+    ["gd-num", "bytes"],
+    ["", "buffer"],
+    ["", "node"],
+    ["", `${plural(rows.length, "buffer")}, ${bytes(plan.memory.peak_bytes!)} padded, in group ${at}`],
+  ];
   return div("gd-atpeak", table("", head, h("tbody", null, ...rows)));
 }
 
@@ -73,7 +102,12 @@ class ArenaPicture {
     const from = this.x(pinned ? 0 : interval.first),
       to = this.x(pinned && interval.first < 0 ? this.#count : Math.min(this.#count, interval.last + 1));
     const height = pinned ? row.height - 2 : Math.max(THINNEST - 2, Math.round(interval.nbytes * row.unit) - 2);
-    return { from, y: pinned ? top : top + Math.round(interval.offset * row.unit), width: Math.max(3, to - from - 1), height };
+    return {
+      from,
+      y: pinned ? top : top + Math.round(interval.offset * row.unit),
+      width: Math.max(3, to - from - 1),
+      height,
+    };
   }
 
   /** Of very many intervals only the lit ones are elements; the others are a few shapes (merged.ts). */
@@ -95,12 +129,14 @@ class ArenaPicture {
     if (!this.#dense) return;
     this.#merged.light(lit);
     const found = this.#places.filter(({ index }) => lit.has(`interval:${index}`)).slice(0, 200);
-    this.#over.replaceChildren(...found.map(({ index, top, row }) => {
-      const made = this.#interval(index, top, row.folded ? { ...row, folded: false } : row);
-      made.setAttribute("data-lit", "");
-      if (selected.includes(`interval:${index}`)) made.setAttribute("data-selected", "");
-      return made;
-    }));
+    this.#over.replaceChildren(
+      ...found.map(({ index, top, row }) => {
+        const made = this.#interval(index, top, row.folded ? { ...row, folded: false } : row);
+        made.setAttribute("data-lit", "");
+        if (selected.includes(`interval:${index}`)) made.setAttribute("data-selected", "");
+        return made;
+      }),
+    );
   }
 
   at(x: number, y: number): string | null {
@@ -113,16 +149,21 @@ class ArenaPicture {
     const { from, y, width, height } = this.#place(index, top, row);
     const name = interval.name || `buffer ${index}`,
       label = pinned ? `${cut(name, 28)} ${bytes(interval.nbytes)}` : cut(name, 28);
-    const alias = interval.alias_of >= 0 ? `\nin the place of ${this.plan.intervals[interval.alias_of]?.name ?? interval.alias_of}` : "";
-    const life = pinned
-      ? KEPT
-      : `written by dispatch ${interval.first}, last read by ${interval.last}`;
+    const alias =
+      interval.alias_of >= 0
+        ? `\nin the place of ${this.plan.intervals[interval.alias_of]?.name ?? interval.alias_of}`
+        : "";
+    const life = pinned ? KEPT : `written by dispatch ${interval.first}, last read by ${interval.last}`;
     const fits = (text: string) => text.length * 6.6 + 14 <= width;
-    const padding = interval.padded > interval.nbytes && !pinned ? Math.round((interval.padded - interval.nbytes) * row.unit) : 0;
+    const padding =
+      interval.padded > interval.nbytes && !pinned ? Math.round((interval.padded - interval.nbytes) * row.unit) : 0;
     return this.#block(index, life + alias, { x: from, y, width, height: Math.min(height, row.height - 2) }, [
       padding > 1 && s("rect", { class: "gd-padding", x: from, y: y + height, width, height: padding }),
-      fits(label) && s("text", { x: this.#labelAt(from, width, label), y: y + Math.min(height, row.height - 2) / 2 + 4 }, label),
-      pinned && (fits(`${label}   `) || !fits(label)) && s("circle", { class: "gd-pin", cx: from + width - 9, cy: y + (row.height - 2) / 2, r: 3 }),
+      fits(label) &&
+        s("text", { x: this.#labelAt(from, width, label), y: y + Math.min(height, row.height - 2) / 2 + 4 }, label),
+      pinned &&
+        (fits(`${label}   `) || !fits(label)) &&
+        s("circle", { class: "gd-pin", cx: from + width - 9, cy: y + (row.height - 2) / 2, r: 3 }),
     ]);
   }
 
@@ -139,13 +180,22 @@ class ArenaPicture {
   }
 
   /** The rectangle of an interval, with what is told of it. */
-  #block(index: number, told: string, place: { x: number; y: number; width: number; height: number }, inside: Child[]): SVGGElement {
+  #block(
+    index: number,
+    told: string,
+    place: { x: number; y: number; width: number; height: number },
+    inside: Child[],
+  ): SVGGElement {
     const interval = this.plan.intervals[index]!,
       name = interval.name || `buffer ${index}`,
       pinned = interval.pinned ? `\npinned: ${interval.pinned}` : "";
     return s(
       "g",
-      { class: `gd-interval ${familyClass(interval.family)}`, ...entity(`interval:${index}`, `buffer ${name}, ${bytes(interval.nbytes)}, ${told}`), "data-alias": interval.alias_of >= 0 },
+      {
+        class: `gd-interval ${familyClass(interval.family)}`,
+        ...entity(`interval:${index}`, `buffer ${name}, ${bytes(interval.nbytes)}, ${told}`),
+        "data-alias": interval.alias_of >= 0,
+      },
       s("title", null, `${name}: ${bytes(interval.nbytes)} (${interval.kind})\n${told}${pinned}`),
       s("rect", { class: "gd-shape", ...place, rx: 3 }),
       ...inside,
@@ -162,14 +212,27 @@ class ArenaPicture {
     const fit = row.intervals.every(index => label(this.plan.intervals[index]!).length * 6.6 + 14 <= step);
     const parts = row.intervals.map((index, i) => {
       const interval = this.plan.intervals[index]!;
-      const text = fit && s("text", { x: this.#labelAt(LEFT + i * step, step, label(interval)), y: top + height / 2 + 4 }, label(interval));
+      const text =
+        fit &&
+        s(
+          "text",
+          { x: this.#labelAt(LEFT + i * step, step, label(interval)), y: top + height / 2 + 4 },
+          label(interval),
+        );
       return this.#block(index, KEPT, { x: LEFT + i * step, y: top, width: Math.max(2, step - 1), height }, [text]);
     });
     return fit
       ? parts
       : [
           ...parts,
-          s("rect", { class: "gd-over", x: LEFT + 3, y: top + 2, width: 6.6 * told.length + 10, height: height - 4, rx: 2 }),
+          s("rect", {
+            class: "gd-over",
+            x: LEFT + 3,
+            y: top + 2,
+            width: 6.6 * told.length + 10,
+            height: height - 4,
+            rx: 2,
+          }),
           s("text", { x: LEFT + 8, y: top + height / 2 + 4 }, told),
         ];
   }
@@ -194,7 +257,11 @@ class ArenaPicture {
         },
       },
       s("rect", { class: "gd-hit", x: 0, y: top - 3, width: LEFT - 4, height: 24 }),
-      s("text", { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" }, `${row.folded ? "▸" : "▾"} ${KINDS[row.kind] ?? row.kind}`),
+      s(
+        "text",
+        { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" },
+        `${row.folded ? "▸" : "▾"} ${KINDS[row.kind] ?? row.kind}`,
+      ),
     );
   }
 
@@ -204,10 +271,22 @@ class ArenaPicture {
     let top = TOP,
       before = "";
     for (const row of arrangement.rows) {
-      grounds.push(s("rect", { class: "gd-slotrow", x: LEFT, y: top, width: this.x(this.#count) - LEFT, height: row.height - 2, rx: 3 }));
+      grounds.push(
+        s("rect", {
+          class: "gd-slotrow",
+          x: LEFT,
+          y: top,
+          width: this.x(this.#count) - LEFT,
+          height: row.height - 2,
+          rx: 3,
+        }),
+      );
       parts.push(this.#label(row, top, row.kind !== before || !row.kind));
       if (this.#dense) for (const index of row.intervals) this.#places.push({ index, top, row });
-      else parts.push(...(row.folded ? this.#folded(row, top) : row.intervals.map(index => this.#interval(index, top, row))));
+      else
+        parts.push(
+          ...(row.folded ? this.#folded(row, top) : row.intervals.map(index => this.#interval(index, top, row))),
+        );
       before = row.kind;
       top += row.height + (row.kind ? 2 : GAP);
     }
@@ -239,16 +318,27 @@ class ArenaPicture {
     const { intervals, slots } = this.plan,
       larger = (a: number, b: number) => intervals[b]!.padded - intervals[a]!.padded;
     let y = top + 2;
-    const drawn = slots.flatMap(({ tenants }) => [...tenants].sort(larger).slice(1)).sort(larger).slice(0, GHOSTS).flatMap((index): Child[] => {
-      const { first, last, padded, name } = intervals[index]!,
-        x = this.x(first),
-        width = this.x(Math.min(this.#count, last + 1)) - x - 1,
-        height = Math.max(THINNEST, Math.round(padded * unit)) - 2,
-        at = y;
-      y += height + 2;
-      return [s("rect", { x, y: at, width, height, rx: 3 }), name.length * 6.6 + 14 <= width && s("text", { x: x + 8, y: at + height / 2 + 4 }, cut(name, 28))];
-    });
-    const label = s("text", { class: "gd-axis", x: LEFT - 8, y: top + 13, "text-anchor": "end" }, `+ ${bytes(reuse(this.plan).saved)}`);
+    const drawn = slots
+      .flatMap(({ tenants }) => [...tenants].sort(larger).slice(1))
+      .sort(larger)
+      .slice(0, GHOSTS)
+      .flatMap((index): Child[] => {
+        const { first, last, padded, name } = intervals[index]!,
+          x = this.x(first),
+          width = this.x(Math.min(this.#count, last + 1)) - x - 1,
+          height = Math.max(THINNEST, Math.round(padded * unit)) - 2,
+          at = y;
+        y += height + 2;
+        return [
+          s("rect", { x, y: at, width, height, rx: 3 }),
+          name.length * 6.6 + 14 <= width && s("text", { x: x + 8, y: at + height / 2 + 4 }, cut(name, 28)),
+        ];
+      });
+    const label = s(
+      "text",
+      { class: "gd-axis", x: LEFT - 8, y: top + 13, "text-anchor": "end" },
+      `+ ${bytes(reuse(this.plan).saved)}`,
+    );
     return { outlines: s("g", { class: "gd-ghosts" }, label, ...drawn), bottom: y + GAP };
   }
 
@@ -276,7 +366,11 @@ class ArenaPicture {
               { class: "gd-axisdispatch", ...entity(`dispatch:${k}`, `dispatch ${k}, ${dispatch.label}`) },
               s("title", null, `${k} ${dispatch.label}`),
               s("rect", { class: "gd-hit", x: this.x(k), y: bottom, width: this.x(k + 1) - this.x(k), height: AXIS }),
-              s("text", { class: "gd-axis", x: (this.x(k) + this.x(k + 1)) / 2, y: bottom + 15, "text-anchor": "middle" }, k),
+              s(
+                "text",
+                { class: "gd-axis", x: (this.x(k) + this.x(k + 1)) / 2, y: bottom + 15, "text-anchor": "middle" },
+                k,
+              ),
             ),
           ],
     );
@@ -291,7 +385,11 @@ class ArenaPicture {
         "g",
         { class: "gd-peak" },
         s("line", { x1: x, x2: x, y1: 4, y2: bottom }),
-        s("text", { x: x + (left ? -5 : 5), y: 12, "text-anchor": left ? "end" : "start" }, `peak ${bytes(this.plan.memory.peak_bytes!)}`),
+        s(
+          "text",
+          { x: x + (left ? -5 : 5), y: 12, "text-anchor": left ? "end" : "start" },
+          `peak ${bytes(this.plan.memory.peak_bytes!)}`,
+        ),
       ),
     ];
   }
@@ -310,7 +408,19 @@ class ArenaPicture {
 
 export const arenaPane: MakePane = (context: Context) => {
   const { plan } = context.doc;
-  if (!plan || plan.intervals.length === 0) return { el: frame("arena", "Arena", "", [body(null, empty("Not compiled yet, so no buffers. ", h("code", null, `%graph_plan ${context.doc.title || "NAME"}`), " makes the plan."))]) };
+  if (!plan || plan.intervals.length === 0)
+    return {
+      el: frame("arena", "Arena", "", [
+        body(
+          null,
+          empty(
+            "Not compiled yet, so no buffers. ",
+            h("code", null, `%graph_plan ${context.doc.title || "NAME"}`),
+            " makes the plan.",
+          ),
+        ),
+      ]),
+    };
   const open = new Set<string>(),
     on = new Set<string>();
   const holder = body({ class: "gd-arenabody" });
@@ -331,15 +441,23 @@ export const arenaPane: MakePane = (context: Context) => {
       draw();
     });
     const turned = (key: string, text: string) => {
-      const turn = () => (on.delete(key) || on.add(key), draw(), el.querySelector<HTMLElement>(`[data-command=${key}]`)!.focus());
-      return button(text, { class: "gd-button gd-small", "data-command": key, "aria-pressed": String(on.has(key)), on: { click: turn } });
+      const turn = () => (
+        on.delete(key) || on.add(key),
+        draw(),
+        el.querySelector<HTMLElement>(`[data-command=${key}]`)!.focus()
+      );
+      return button(text, {
+        class: "gd-button gd-small",
+        "data-command": key,
+        "aria-pressed": String(on.has(key)),
+        on: { click: turn },
+      });
     };
     const ghosts = on.has("without-reuse");
     const fact = ghosts
       ? `reuse saves ${bytes(saved)}: without it ${bytes(without)}, dashed`
       : `${bytes(physical)} in device memory for ${bytes(logical)} of values; slots to scale, x = dispatch, ● = pinned`;
-    retitle(el, "Arena", fact,
-      turned("at-peak", "at the peak"), turned("without-reuse", "without reuse"), pick);
+    retitle(el, "Arena", fact, turned("at-peak", "at the peak"), turned("without-reuse", "without reuse"), pick);
     if (width === 0) return;
     const toggle = (kind: string) => {
       if (!open.delete(kind)) open.add(kind);
@@ -350,7 +468,9 @@ export const arenaPane: MakePane = (context: Context) => {
     svg = picture.draw(arrange(plan, toScale, open));
     svg.addEventListener("click", event => {
       const { left, top } = svg!.getBoundingClientRect(),
-        found = (event.target as Element).closest("[data-entity], .gd-opener") ? null : picture!.at(event.clientX - left, event.clientY - top);
+        found = (event.target as Element).closest("[data-entity], .gd-opener")
+          ? null
+          : picture!.at(event.clientX - left, event.clientY - top);
       if (!found) return;
       event.stopPropagation();
       context.act({ do: "select", entities: [found], add: event.shiftKey });

@@ -17,7 +17,12 @@ export interface Bookmarks {
 
 let lists = 0;
 
-export function bookmarks(doc: GraphDoc, act: (action: Action) => void, ui: () => Ui, say: (text: string) => void): Bookmarks {
+export function bookmarks(
+  doc: GraphDoc,
+  act: (action: Action) => void,
+  ui: () => Ui,
+  say: (text: string) => void,
+): Bookmarks {
   const kept = keptOf(doc),
     list = h("datalist", { id: `gd-bookmarks-${++lists}` }),
     all = () => kept.value.bookmarks ?? [],
@@ -31,21 +36,36 @@ export function bookmarks(doc: GraphDoc, act: (action: Action) => void, ui: () =
       known = named(),
       here = known?.entities.flatMap(each => local(doc, each) ?? []) ?? selected;
     if (!name) return;
-    if (here.length === 0) return say(`bookmark ${name}: ${known ? "nothing of it is in this document" : "nothing is selected"}`);
-    if (!known) keep(kept, { bookmarks: [...all(), { name, tab, entities: selected.map(each => portable(doc, each)) }] });
+    if (here.length === 0)
+      return say(`bookmark ${name}: ${known ? "nothing of it is in this document" : "nothing is selected"}`);
+    if (!known)
+      keep(kept, { bookmarks: [...all(), { name, tab, entities: selected.map(each => portable(doc, each)) }] });
     act({ do: "tab", tab: TABS.find(each => each === known?.tab) ?? tab });
     act({ do: "select", entities: here });
     field.value = name;
     listed();
     leave();
-    say(`bookmark ${name}${known ? "" : page().hosts.has(doc.study!) ? " kept" : " kept until this page is closed: no live session"}`);
+    say(
+      `bookmark ${name}${known ? "" : page().hosts.has(doc.study!) ? " kept" : " kept until this page is closed: no live session"}`,
+    );
   };
-  const forget = button("forget this bookmark", {
-    class: "gd-mini", "data-command": "bookmark-forget",
-    on: { click: () => (keep(kept, { bookmarks: all().filter(each => each !== named()) }), open()) },
-  }, "×");
+  const forget = button(
+    "forget this bookmark",
+    {
+      class: "gd-mini",
+      "data-command": "bookmark-forget",
+      on: { click: () => (keep(kept, { bookmarks: all().filter(each => each !== named()) }), open()) },
+    },
+    "×",
+  );
   const field: HTMLInputElement = h("input", {
-    class: "gd-search", list: list.id, maxlength: 60, autocomplete: "off", "aria-label": label, title: label, "data-command": "bookmark",
+    class: "gd-search",
+    list: list.id,
+    maxlength: 60,
+    autocomplete: "off",
+    "aria-label": label,
+    title: label,
+    "data-command": "bookmark",
     on: {
       focus: () => field.select(),
       // What is picked from the list needs no Enter.
@@ -68,7 +88,10 @@ export function bookmarks(doc: GraphDoc, act: (action: Action) => void, ui: () =
     field.placeholder = all().length > 0 ? `★ ${all().length}` : "☆ bookmark";
     forget.hidden = !named();
     setFlag(el, "data-some", all().length > 0);
-    replace(list, all().map(({ name }) => h("option", { value: name })));
+    replace(
+      list,
+      all().map(({ name }) => h("option", { value: name })),
+    );
   };
   const el = span("gd-bookmarks", field, forget, list);
   kept.listeners.add(listed);

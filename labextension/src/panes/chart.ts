@@ -79,21 +79,36 @@ export interface Earlier {
 }
 const DASHES = ["none", "5 3", "1.5 2.5", "9 3"];
 
-export function drawChart(given: readonly Point[], wanted: number, width: number, height: number, log = false, runs: readonly Earlier[] = []): SVGSVGElement {
-  const scaled = (points: readonly Point[]) => (log ? points.map(([step, loss]): Point => [step, loss > 0 ? Math.log10(loss) : NaN]) : points),
+export function drawChart(
+  given: readonly Point[],
+  wanted: number,
+  width: number,
+  height: number,
+  log = false,
+  runs: readonly Earlier[] = [],
+): SVGSVGElement {
+  const scaled = (points: readonly Point[]) =>
+      log ? points.map(([step, loss]): Point => [step, loss > 0 ? Math.log10(loss) : NaN]) : points,
     points = scaled(given),
-    earlier = runs.map(({ label, points }) => ({ label, points: scaled(points).filter(point => Number.isFinite(point[1])) })),
+    earlier = runs.map(({ label, points }) => ({
+      label,
+      points: scaled(points).filter(point => Number.isFinite(point[1])),
+    })),
     all = [points, ...earlier.map(run => run.points)],
     told = (value: number) => sig(log ? 10 ** value : value);
   const smooth = smoothed(points, Math.max(1, Math.min(20, points.length / 30)));
-  const [low, high] = robustRange(all.reverse().flatMap(run => run.map(point => point[1])), log);
+  const [low, high] = robustRange(
+    all.reverse().flatMap(run => run.map(point => point[1])),
+    log,
+  );
   const most = Math.max(wanted, 1, ...all.map(run => run.at(-1)?.[0] ?? 0));
   const ys = ticks(low, high, Math.max(2, Math.floor(height / 44))),
     xs = ticks(0, most, Math.max(2, Math.floor(width / 90)));
   const labels = ys.map(told),
     left = 14 + 6.5 * labels.reduce((longest, label) => Math.max(longest, label.length), 1);
   const x = (step: number) => left + ((width - left - RIGHT) * step) / most;
-  const y = (loss: number) => height - BOTTOM - ((height - TOP - BOTTOM) * (Math.min(high, Math.max(low, loss)) - low)) / (high - low);
+  const y = (loss: number) =>
+    height - BOTTOM - ((height - TOP - BOTTOM) * (Math.min(high, Math.max(low, loss)) - low)) / (high - low);
   const line = (curve: readonly Point[]) =>
     decimated(curve, Math.max(50, Math.floor(width / 2)))
       .map(([step, loss], i) => `${i === 0 ? "M" : "L"}${x(step).toFixed(1)} ${y(loss).toFixed(1)}`)
@@ -122,11 +137,24 @@ export function drawChart(given: readonly Point[], wanted: number, width: number
       .flat(),
     ...xs.map(tick =>
       // The last label keeps within the picture, however many digits it has.
-      s("text", { class: "gd-axis", x: Math.min(x(tick), width - 3.5 * whole(tick).length), y: height - 6, "text-anchor": "middle" }, Number.isInteger(tick) ? whole(tick) : ""),
+      s(
+        "text",
+        {
+          class: "gd-axis",
+          x: Math.min(x(tick), width - 3.5 * whole(tick).length),
+          y: height - 6,
+          "text-anchor": "middle",
+        },
+        Number.isInteger(tick) ? whole(tick) : "",
+      ),
     ),
     ...earlier.flatMap(({ label, points }, i) => [
       s("path", { class: "gd-earlier", "stroke-dasharray": DASHES[i % 4], d: line(points) }),
-      s("path", { class: "gd-earlier", "stroke-dasharray": DASHES[i % 4], d: `M${width - RIGHT - 26} ${TOP + 26 + 14 * i - 4}h26` }),
+      s("path", {
+        class: "gd-earlier",
+        "stroke-dasharray": DASHES[i % 4],
+        d: `M${width - RIGHT - 26} ${TOP + 26 + 14 * i - 4}h26`,
+      }),
       s("text", { class: "gd-axis", x: width - RIGHT - 32, y: TOP + 26 + 14 * i, "text-anchor": "end" }, label),
     ]),
     s("path", { class: "gd-raw", d: line(finite) }),

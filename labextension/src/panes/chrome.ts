@@ -87,10 +87,16 @@ const SIGNS: [string, string][] = [
   ["- - -", "kept for the way back"],
   ["\u25cf \u25a0 \u25c6 \u25cb", "a rule: the same bits, other roundings, sums in another order, an approximation"],
 ];
-const pairs = (all: readonly [Child, Child][]): HTMLElement => h("dl", null, ...all.flatMap(([sign, does]) => [h("dt", null, sign), h("dd", null, does)]));
+const pairs = (all: readonly [Child, Child][]): HTMLElement =>
+  h("dl", null, ...all.flatMap(([sign, does]) => [h("dt", null, sign), h("dd", null, does)]));
 
 /** Two panes side by side. */
-const panes = () => s("svg", { width: 14, height: 12, "aria-hidden": "true" }, s("path", { d: "M1 1h12v10H1zM7 1v10", fill: "none", stroke: "currentColor", "stroke-width": 1.3 }));
+const panes = () =>
+  s(
+    "svg",
+    { width: 14, height: 12, "aria-hidden": "true" },
+    s("path", { d: "M1 1h12v10H1zM7 1v10", fill: "none", stroke: "currentColor", "stroke-width": 1.3 }),
+  );
 
 export class Chrome {
   readonly root: HTMLDivElement;
@@ -100,10 +106,23 @@ export class Chrome {
   readonly #source: HTMLButtonElement;
   readonly #helpButton: HTMLButtonElement;
   readonly #help: HTMLElement;
-  readonly #chain = h("span", { class: "gd-chain", role: "group", "aria-label": "where the selection comes from and goes to" });
+  readonly #chain = h("span", {
+    class: "gd-chain",
+    role: "group",
+    "aria-label": "where the selection comes from and goes to",
+  });
   readonly #summary = span("gd-summaryline");
   readonly #voice = h("div", { class: "gd-voice", role: "status", "aria-live": "polite" });
-  readonly #newer = h("button", { class: "gd-link gd-newer", "data-command": "newer", hidden: true, on: { click: (event: MouseEvent) => this.#showNewer(event) } }, "replaced by a newer run: show it");
+  readonly #newer = h(
+    "button",
+    {
+      class: "gd-link gd-newer",
+      "data-command": "newer",
+      hidden: true,
+      on: { click: (event: MouseEvent) => this.#showNewer(event) },
+    },
+    "replaced by a newer run: show it",
+  );
   readonly bookmarks: Bookmarks;
   #spoken = 0;
   #saying: ReturnType<typeof setTimeout> | undefined;
@@ -153,7 +172,13 @@ export class Chrome {
       h("h3", null, "Keys"),
       pairs(KEYS),
       h("h4", null, "Signs"),
-      pairs([...Object.entries(LETTERS).map(([family, letter]): [Child, Child] => [h("b", { class: familyClass(family) }, letter), family]), ...SIGNS]),
+      pairs([
+        ...Object.entries(LETTERS).map(([family, letter]): [Child, Child] => [
+          h("b", { class: familyClass(family) }, letter),
+          family,
+        ]),
+        ...SIGNS,
+      ]),
     );
     this.#summary.title = this.#summary.textContent = doc.summary;
     tools.el.prepend(this.#source);
@@ -168,11 +193,24 @@ export class Chrome {
         "data-doc": doc.id,
         "data-study": doc.study,
       },
-      div("gd-frame",
-        div("gd-bar",
+      div(
+        "gd-frame",
+        div(
+          "gd-bar",
           h("strong", { class: "gd-title", title: doc.title }, doc.title || "graph"),
           h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, ...TABS.map(tab)),
-          h("button", { class: "gd-button gd-helpbutton gd-besidebutton", "data-command": "beside", "aria-label": "open beside the notebook", title: "open beside the notebook", hidden: !page().beside, on: { click: () => page().beside?.(this.root) } }, panes()),
+          h(
+            "button",
+            {
+              class: "gd-button gd-helpbutton gd-besidebutton",
+              "data-command": "beside",
+              "aria-label": "open beside the notebook",
+              title: "open beside the notebook",
+              hidden: !page().beside,
+              on: { click: () => page().beside?.(this.root) },
+            },
+            panes(),
+          ),
           this.#helpButton,
         ),
         tools.el,
@@ -259,7 +297,9 @@ export class Chrome {
   /** The views of the study that has the name now, where one stands in the page. */
   #showNewer(event: MouseEvent): void {
     event.stopPropagation(); // this view would take the focus back
-    const view = [...document.querySelectorAll<HTMLElement>(".gdlab")].find(each => each.dataset.study === this.#newer.dataset.newer);
+    const view = [...document.querySelectorAll<HTMLElement>(".gdlab")].find(
+      each => each.dataset.study === this.#newer.dataset.newer,
+    );
     view?.scrollIntoView({ block: "nearest" });
     view?.focus({ preventScroll: true });
     if (!view) this.#newer.textContent = "replaced by a newer run: run this cell again";
@@ -285,7 +325,8 @@ export class Chrome {
     replace(
       this.#chain,
       ...parts.flatMap((part, i): Child[] => [
-        i > 0 && h("span", { class: "gd-sep", "aria-hidden": "true" }, i === 1 && parts[0]!.title === "line" ? " · " : " → "),
+        i > 0 &&
+          h("span", { class: "gd-sep", "aria-hidden": "true" }, i === 1 && parts[0]!.title === "line" ? " · " : " → "),
         link(part),
       ]),
     );

@@ -15,7 +15,9 @@ type Picked = { stage: Stage; nodes: number[] }[];
 function picked(doc: GraphDoc, selected: readonly string[]): Picked {
   const nodes = selected.map(parseEntity).flatMap(each => (each?.kind === "node" ? [each.at as [number, number]] : []));
   if (nodes.length === 0) return doc.stages.slice(0, 1).map(stage => ({ stage, nodes: stage.nodes.map((_, i) => i) }));
-  return doc.stages.map(stage => ({ stage, nodes: nodes.flatMap(([at, i]) => (at === stage.index ? [i] : [])) })).filter(each => each.nodes.length > 0);
+  return doc.stages
+    .map(stage => ({ stage, nodes: nodes.flatMap(([at, i]) => (at === stage.index ? [i] : [])) }))
+    .filter(each => each.nodes.length > 0);
 }
 
 const quoted = (text: string): string => `"${text.replace(/[\\"]/g, "\\$&").replace(/\n/g, "\\n")}"`;
@@ -23,8 +25,13 @@ const quoted = (text: string): string => `"${text.replace(/[\\"]/g, "\\$&").repl
 function dot(doc: GraphDoc, { stage, nodes }: Picked[number]): string {
   const kept = new Set(nodes),
     name = (i: number) => quoted(stage.nodes[i]!.key);
-  const boxes = nodes.map(i => `  ${name(i)} [label=${quoted([stage.nodes[i]!.op, stage.nodes[i]!.raw, typeText(doc, stage.nodes[i]!)].filter(Boolean).join(" "))}];`);
-  const edges = nodes.flatMap(b => stage.nodes[b]!.inputs.filter(a => kept.has(a)).map(a => `  ${name(a)} -> ${name(b)};`));
+  const boxes = nodes.map(
+    i =>
+      `  ${name(i)} [label=${quoted([stage.nodes[i]!.op, stage.nodes[i]!.raw, typeText(doc, stage.nodes[i]!)].filter(Boolean).join(" "))}];`,
+  );
+  const edges = nodes.flatMap(b =>
+    stage.nodes[b]!.inputs.filter(a => kept.has(a)).map(a => `  ${name(a)} -> ${name(b)};`),
+  );
   return [`digraph ${quoted(stage.key)} {`, ...boxes, ...edges, "}"].join("\n");
 }
 
@@ -37,10 +44,25 @@ function table(doc: GraphDoc, { stage, nodes }: Picked[number]): string {
   return ["| node | op | name | type | inputs |", "|---|---|---|---|---|", ...rows].join("\n");
 }
 
-const PROPERTIES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-family", "font-size", "font-weight", "font-style", "text-anchor", "opacity", "display", "visibility"];
+const PROPERTIES = [
+  "fill",
+  "stroke",
+  "stroke-width",
+  "stroke-dasharray",
+  "font-family",
+  "font-size",
+  "font-weight",
+  "font-style",
+  "text-anchor",
+  "opacity",
+  "display",
+  "visibility",
+];
 
 function pictureIn(root: HTMLElement): SVGSVGElement {
-  const shown = [...root.querySelectorAll<SVGSVGElement>("svg.gd-picture")].find(each => each.getClientRects().length > 0);
+  const shown = [...root.querySelectorAll<SVGSVGElement>("svg.gd-picture")].find(
+    each => each.getClientRects().length > 0,
+  );
   if (!shown) throw new Error("given no picture in this tab, wanted the Graph, Rewrites, Derivative or Diff tab");
   return shown;
 }
@@ -52,16 +74,31 @@ function svgText(shown: SVGSVGElement, more: Record<string, number | string> = {
   [clone, ...clone.querySelectorAll("*")].forEach((each, i) => {
     const style = getComputedStyle(from[i]!);
     for (const name of PROPERTIES) each.setAttribute(name, style.getPropertyValue(name));
-    for (const { name } of [...each.attributes]) if (/^(data-|aria-|class|tabindex|role|style)/.test(name)) each.removeAttribute(name);
+    for (const { name } of [...each.attributes])
+      if (/^(data-|aria-|class|tabindex|role|style)/.test(name)) each.removeAttribute(name);
   });
-  for (const [name, value] of Object.entries({ xmlns: "http://www.w3.org/2000/svg", ...more })) clone.setAttribute(name, String(value));
+  for (const [name, value] of Object.entries({ xmlns: "http://www.w3.org/2000/svg", ...more }))
+    clone.setAttribute(name, String(value));
   return new XMLSerializer().serializeToString(clone);
 }
 
 const WRITERS: Record<string, (doc: GraphDoc, all: Picked) => string> = {
   text: (doc, all) => all.flatMap(({ stage, nodes }) => nodes.map(i => nodeText(doc, stage, i))).join("\n"),
   Markdown: (doc, all) => all.map(each => table(doc, each)).join("\n\n"),
-  JSON: (doc, all) => JSON.stringify(all.flatMap(({ stage, nodes }) => nodes.map(i => ({ stage: stage.key, index: i, ...stage.nodes[i]!, name: stage.nodes[i]!.raw, type: typeText(doc, stage.nodes[i]!) }))), null, 1),
+  JSON: (doc, all) =>
+    JSON.stringify(
+      all.flatMap(({ stage, nodes }) =>
+        nodes.map(i => ({
+          stage: stage.key,
+          index: i,
+          ...stage.nodes[i]!,
+          name: stage.nodes[i]!.raw,
+          type: typeText(doc, stage.nodes[i]!),
+        })),
+      ),
+      null,
+      1,
+    ),
   DOT: (doc, all) => all.map(each => dot(doc, each)).join("\n"),
 };
 
@@ -74,7 +111,8 @@ async function png(root: HTMLElement): Promise<[blob: Blob | null, told: string]
     // Of a large picture only what is in sight is drawn at all.
     all = 4 * width * height <= PIXELS && 2 * Math.max(width, height) <= SIDE,
     zoom = all ? 1 : own.width / width,
-    part = (a: number, b: number, from: number, to: number, size: number) => (all ? [0, size] : [Math.max(0, a - from), Math.min(b, to) - Math.max(a, from)]),
+    part = (a: number, b: number, from: number, to: number, size: number) =>
+      all ? [0, size] : [Math.max(0, a - from), Math.min(b, to) - Math.max(a, from)],
     [left, across] = part(frame.left, frame.right, own.left, own.right, width) as [number, number],
     [top, down] = part(frame.top, frame.bottom, own.top, own.bottom, height) as [number, number],
     size = { width: Math.round(2 * across), height: Math.round(2 * down) },
@@ -86,7 +124,10 @@ async function png(root: HTMLElement): Promise<[blob: Blob | null, told: string]
   paint.fillStyle = getComputedStyle(root.querySelector(".gd-frame")!).backgroundColor;
   paint.fillRect(0, 0, size.width, size.height);
   paint.drawImage(image, 0, 0);
-  return [await new Promise(resolve => canvas.toBlob(resolve)), `${size.width} × ${size.height} pixels${all ? "" : `, what is in sight of ${2 * width} × ${2 * height}`}`];
+  return [
+    await new Promise(resolve => canvas.toBlob(resolve)),
+    `${size.width} × ${size.height} pixels${all ? "" : `, what is in sight of ${2 * width} × ${2 * height}`}`,
+  ];
 }
 
 /** What is copied, and from where. */
@@ -100,14 +141,16 @@ export interface From {
 /** The stage of the selection as a cell. Python writes it: a document does not hold the numbers of its constants. */
 async function cellText({ doc, selected, host }: From): Promise<string> {
   const stage = picked(doc, selected)[0]?.stage ?? doc.stages[0]!;
-  if (!host || host.dead) throw new Error("wanted a live session: run the cell again, or use gdlab.op.text.to_cell in Python");
+  if (!host || host.dead)
+    throw new Error("wanted a live session: run the cell again, or use gdlab.op.text.to_cell in Python");
   const { ok, result, error } = await host.command("cell", { stage: stage.key });
   if (!ok) throw new Error(error?.message);
   return (result as { text: string }).text;
 }
 
 /** The text of a copy. */
-export const written = ({ doc, selected, root }: From, format: string): string => (format === "SVG" ? svgText(pictureIn(root)) : WRITERS[format]!(doc, picked(doc, selected)));
+export const written = ({ doc, selected, root }: From, format: string): string =>
+  format === "SVG" ? svgText(pictureIn(root)) : WRITERS[format]!(doc, picked(doc, selected));
 
 async function copyText(text: string, root: HTMLElement): Promise<void> {
   try {

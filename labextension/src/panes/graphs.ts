@@ -30,8 +30,16 @@ function zoomButtons(group: CameraGroup): HTMLElement {
   return h(
     "span",
     { class: "gd-zoom", role: "group", "aria-label": "zoom" },
-    button("zoom out", { "data-command": "zoom-out", class: "gd-mini", on: { click: () => Camera.step(group, -1) } }, "\u2212"),
-    button("fit: what can be read; again: all of it (0)", { "data-command": "zoom-fit", class: "gd-mini", on: { click: () => group.fit() } }, "fit"),
+    button(
+      "zoom out",
+      { "data-command": "zoom-out", class: "gd-mini", on: { click: () => Camera.step(group, -1) } },
+      "\u2212",
+    ),
+    button(
+      "fit: what can be read; again: all of it (0)",
+      { "data-command": "zoom-fit", class: "gd-mini", on: { click: () => group.fit() } },
+      "fit",
+    ),
     button("zoom in", { "data-command": "zoom-in", class: "gd-mini", on: { click: () => Camera.step(group, 1) } }, "+"),
   );
 }
@@ -66,12 +74,20 @@ function picturePane(
     map?.destroy();
     laying = camera = picture = map = null;
   };
-  const tell = (stage: Stage, ...parts: Child[]) => h("div", { class: "gd-laying", role: "status" }, h("p", null, ...parts), h("p", { class: "gd-muted" }, `${plural(stage.nodes.length, "node")}; the Text tab lists them.`));
+  const tell = (stage: Stage, ...parts: Child[]) =>
+    h(
+      "div",
+      { class: "gd-laying", role: "status" },
+      h("p", null, ...parts),
+      h("p", { class: "gd-muted" }, `${plural(stage.nodes.length, "node")}; the Text tab lists them.`),
+    );
   /** What the reach leaves of a stage: null for all of it. */
   const part = (stage: Stage): ReadonlySet<number> | null => {
     const { reach } = context.ui();
     if (reach === "all") return null;
-    const seeds = [...context.lit()].flatMap(each => (each.startsWith(`node:${stage.index}.`) ? [Number(each.split(".")[1])] : []));
+    const seeds = [...context.lit()].flatMap(each =>
+      each.startsWith(`node:${stage.index}.`) ? [Number(each.split(".")[1])] : [],
+    );
     return seeds.length > 0 ? around(stage, seeds, reach) : null;
   };
   const wanted = (stage: Stage): string => {
@@ -96,7 +112,13 @@ function picturePane(
     const kept = stage ? part(stage) : null;
     if (stage && open?.stage !== stage) open = { stage, groups: opened(stage, context.doc.view?.depth) };
     const fold = stage && !kept && stage.groups.length > 0 ? folded(doc, stage, open!.groups) : null;
-    const told = !stage ? "" : fold ? `${plural(fold.stage.nodes.length, "node")} for ${fact(stage)}${fold.forced && `; ${fold.forced} stays open, closed it would make a circle`}` : kept ? `showing ${kept.size} of ${fact(stage)}` : fact(stage);
+    const told = !stage
+      ? ""
+      : fold
+        ? `${plural(fold.stage.nodes.length, "node")} for ${fact(stage)}${fold.forced && `; ${fold.forced} stays open, closed it would make a circle`}`
+        : kept
+          ? `showing ${kept.size} of ${fact(stage)}`
+          : fact(stage);
     retitle(el, stage ? title(stage) : (TITLES[key] ?? key), told, controls);
     const put = (...parts: Node[]) => refill(el, parts);
     if (!stage) return put(empty(missing));
@@ -110,7 +132,11 @@ function picturePane(
     const holder = div("gd-camera");
     put(holder);
     waiting = setTimeout(() => {
-      const stop = button("cancel", { on: { click: () => (end(), holder.replaceChildren(tell(stage, "Not laid out."))) } }, "Cancel");
+      const stop = button(
+        "cancel",
+        { on: { click: () => (end(), holder.replaceChildren(tell(stage, "Not laid out."))) } },
+        "Cancel",
+      );
       holder.append(tell(stage, `Laying out ${plural(stage.nodes.length, "node")} … `, stop));
     }, 300);
     mine.done.then(
@@ -147,7 +173,10 @@ function picturePane(
     walked = fold?.stage ?? stage;
     picture = drawStage(doc, walked, layout, {
       node,
-      told: index => [painted?.told(index), (fold?.group[index] ?? -1) >= 0 ? "double click, or Space: open" : ""].filter(Boolean).join("\n"),
+      told: index =>
+        [painted?.told(index), (fold?.group[index] ?? -1) >= 0 ? "double click, or Space: open" : ""]
+          .filter(Boolean)
+          .join("\n"),
       ...(fold ? { members: fold.members } : {}),
       brackets: grouped ? brackets(stage, fold?.open ?? open!.groups, layout, fold?.members ?? null) : [],
     });
@@ -158,10 +187,16 @@ function picturePane(
       brought = null;
       look(context.lit());
     };
-    const groupAt = (event: Event) => (event.target as Element).closest("[data-group]")?.getAttribute("data-group") ?? null;
+    const groupAt = (event: Event) =>
+      (event.target as Element).closest("[data-group]")?.getAttribute("data-group") ?? null;
     made.el.addEventListener("gd-toggle", event => toggle(Number(groupAt(event))));
     made.el.addEventListener("dblclick", event => {
-      if ((event.target as Element).closest(".gd-node") && groupAt(event) !== null && (event.target as Element).closest(".gd-node")!.querySelector(".gd-sheet")) toggle(Number(groupAt(event)));
+      if (
+        (event.target as Element).closest(".gd-node") &&
+        groupAt(event) !== null &&
+        (event.target as Element).closest(".gd-node")!.querySelector(".gd-sheet")
+      )
+        toggle(Number(groupAt(event)));
     });
     made.el.addEventListener("click", event => {
       if ((event.target as Element).closest(".gd-bracket")) return toggle(Number(groupAt(event)));
@@ -265,7 +300,8 @@ export function laneStages(stages: readonly Stage[]): Choice[] {
 export const lanesPane: MakePane = context => {
   const choices = laneStages(context.doc.stages);
   const many = (stage: Stage) => stage.nodes.filter(node => node.inputs.length > 0).length > MANY;
-  const fact = (stage: Stage) => `${nodesFact(stage)}; dashed = kept${many(stage) ? ", where lit" : " for the way back"}`;
+  const fact = (stage: Stage) =>
+    `${nodesFact(stage)}; dashed = kept${many(stage) ? ", where lit" : " for the way back"}`;
   return picturePane(
     context,
     "lanes",

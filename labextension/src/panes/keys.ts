@@ -54,10 +54,15 @@ export class Keys {
   #table(target: Element): Record<string, (() => void | boolean) | undefined> {
     const { view } = this,
       // From the search, Escape leads to the view itself: there Enter means what is selected.
-      entity = target.getAttribute("data-entity") ?? (target.matches(".gdlab") ? (view.ui().selected[0] ?? null) : null);
+      entity =
+        target.getAttribute("data-entity") ?? (target.matches(".gdlab") ? (view.ui().selected[0] ?? null) : null);
     const onButton = target.matches("button, summary, a") && !entity;
     const drawn = target.matches("svg [role=button]:not([data-entity], [data-group])");
-    const open = drawn ? () => void target.dispatchEvent(new MouseEvent("click", { bubbles: true })) : entity === null || onButton ? undefined : () => this.#open(entity);
+    const open = drawn
+      ? () => void target.dispatchEvent(new MouseEvent("click", { bubbles: true }))
+      : entity === null || onButton
+        ? undefined
+        : () => this.#open(entity);
     return {
       Escape: () => this.#escape(),
       Enter: open,
@@ -104,7 +109,8 @@ export class Keys {
   #open(entity: string): void {
     const { view } = this;
     if (!view.ui().selected.includes(entity)) return view.act({ do: "select", entities: [entity] });
-    if ([...view.lit()].some(each => each.startsWith("wgsl:") || each.startsWith("kernel:"))) view.act({ do: "tab", tab: "kernels" });
+    if ([...view.lit()].some(each => each.startsWith("wgsl:") || each.startsWith("kernel:")))
+      view.act({ do: "tab", tab: "kernels" });
   }
 
   #rewrite(by: 1 | -1): void {

@@ -68,13 +68,16 @@ export class Marks {
 
   /** What arrows walk in a list: everything that can take the focus and is shown, in order. */
   walkable(): Element[] {
-    return [...this.pane.el.querySelectorAll("[data-entity][tabindex]")].filter(element => !element.closest("[hidden]"));
+    return [...this.pane.el.querySelectorAll("[data-entity][tabindex]")].filter(
+      element => !element.closest("[hidden]"),
+    );
   }
 
   #swap(old: Element[], name: string, entities: ReadonlySet<string>): Element[] {
     const fresh: Element[] = [];
     // Walk the smaller side: a selection may light thousands, a pane may hold thousands.
-    if (entities.size < this.#elements.size) entities.forEach(entity => fresh.push(...(this.#elements.get(entity) ?? [])));
+    if (entities.size < this.#elements.size)
+      entities.forEach(entity => fresh.push(...(this.#elements.get(entity) ?? [])));
     else
       this.#elements.forEach((elements, entity) => {
         if (entities.has(entity)) fresh.push(...elements);

@@ -84,8 +84,15 @@ export const table = (name: string, head: [name: string, text: Child][], ...part
   h("table", { class: `gd-table ${name}` }, h("thead", null, row("th", head)), ...parts);
 
 /** A quiet button that opens and closes something; `to` opens or closes it, as `turn` does when it is pressed. */
-export function fold(label: string, turn: (open: boolean) => void): { el: HTMLButtonElement; to(open: boolean): void; open: boolean } {
-  const el = h("button", { class: "gd-fold", "aria-expanded": "false", on: { click: () => made.to(!made.open) } }, label),
+export function fold(
+  label: string,
+  turn: (open: boolean) => void,
+): { el: HTMLButtonElement; to(open: boolean): void; open: boolean } {
+  const el = h(
+      "button",
+      { class: "gd-fold", "aria-expanded": "false", on: { click: () => made.to(!made.open) } },
+      label,
+    ),
     made = {
       el,
       open: false,
@@ -119,7 +126,9 @@ export function choice<T>(
   if (options.length < 2) return null;
   if (options.length > 3 || options.map(({ text }) => text).join("").length > 36) {
     const texts = options.map(({ text }, i) => [String(i), text] as const);
-    return select(label, texts, String(options.findIndex(({ value }) => value === chosen)), i => pick(options[Number(i)]!.value));
+    return select(label, texts, String(options.findIndex(({ value }) => value === chosen)), i =>
+      pick(options[Number(i)]!.value),
+    );
   }
   return h(
     "span",
@@ -135,7 +144,12 @@ export function choice<T>(
 }
 
 /** One of many, as the host's own list. */
-export function select(label: string, options: readonly (readonly [value: string, text: string])[], chosen: string, pick: (value: string) => void): HTMLSelectElement {
+export function select(
+  label: string,
+  options: readonly (readonly [value: string, text: string])[],
+  chosen: string,
+  pick: (value: string) => void,
+): HTMLSelectElement {
   const made = h(
     "select",
     { class: "gd-select", "aria-label": label, title: label },
@@ -160,9 +174,11 @@ export const chip = (name: string | null, label: string, text: Child, title: str
 export const big = (value: Child, unit: Child): HTMLElement =>
   div("gd-big", div("gd-number", value), div("gd-unit", unit));
 
-export const swatch = (familyClass: string): HTMLElement => h("span", { class: `gd-swatch ${familyClass}`, "aria-hidden": "true" });
+export const swatch = (familyClass: string): HTMLElement =>
+  h("span", { class: `gd-swatch ${familyClass}`, "aria-hidden": "true" });
 
-export const dot = (kind: string): HTMLElement => h("span", { class: "gd-dot", "data-kind": kind, "aria-hidden": "true" });
+export const dot = (kind: string): HTMLElement =>
+  h("span", { class: "gd-dot", "data-kind": kind, "aria-hidden": "true" });
 
 export const empty = (...children: Child[]): HTMLElement => h("p", { class: "gd-empty" }, ...children);
 

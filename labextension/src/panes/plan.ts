@@ -5,14 +5,34 @@ import { div, h, replace, s, span, td, type Child } from "../draw/dom.ts";
 import { bytes, cell, plural, seconds, whole } from "../doc/format.ts";
 import { familyClass } from "../draw/graph.ts";
 import { Merged } from "../draw/merged.ts";
-import { body, chip, choice, empty, entity, facts, fold, frame, refill, retitle, row, select, swatch, type Context, type MakePane } from "./pane.ts";
+import {
+  body,
+  chip,
+  choice,
+  empty,
+  entity,
+  facts,
+  fold,
+  frame,
+  refill,
+  retitle,
+  row,
+  select,
+  swatch,
+  type Context,
+  type MakePane,
+} from "./pane.ts";
 import { Rows } from "../draw/virtual.ts";
 import { asking, enliven } from "./ask.ts";
 
 const DENSE = 400;
 
 const moved = (dispatch: DispatchRecord): number => dispatch.bytes_read + dispatch.bytes_written;
-const WORDS: Record<string, string> = { raw: "reads what was written", war: "writes what was read", waw: "writes again" };
+const WORDS: Record<string, string> = {
+  raw: "reads what was written",
+  war: "writes what was read",
+  waw: "writes again",
+};
 
 /** Why a group could not be part of the one before, in a sentence. */
 function because(plan: Plan, group: GroupRecord): string {
@@ -59,7 +79,11 @@ function strip(plan: Plan, byTime: boolean): Strip {
     ...groups.map((group, g) =>
       h(
         "span",
-        { class: "gd-band", style: `flex-grow:${plan.dispatches.slice(group.start, group.stop).reduce((sum, _, i) => sum + wide(group.start + i), 0)}`, title: `group ${g}${group.because?.length ? `\n${because(plan, group)}` : ""}` },
+        {
+          class: "gd-band",
+          style: `flex-grow:${plan.dispatches.slice(group.start, group.stop).reduce((sum, _, i) => sum + wide(group.start + i), 0)}`,
+          title: `group ${g}${group.because?.length ? `\n${because(plan, group)}` : ""}`,
+        },
         ...plan.dispatches.slice(group.start, group.stop).map((dispatch, i) => bar(dispatch, group.start + i)),
       ),
     ),
@@ -72,15 +96,35 @@ function denseStrip(plan: Plan, most: number, label: string, wide: (k: number) =
     ends = plan.dispatches.map((_, k) => wide(k));
   ends.forEach((each, k) => (ends[k] = each + (ends[k - 1] ?? 0)));
   merged.show(
-    plan.dispatches.map((dispatch, k) => ({ left: ends[k - 1] ?? 0, right: ends[k]!, top: 22 - height(dispatch, most), bottom: 22, entity: `dispatch:${k}`, family: familyClass(dispatch.family) })),
+    plan.dispatches.map((dispatch, k) => ({
+      left: ends[k - 1] ?? 0,
+      right: ends[k]!,
+      top: 22 - height(dispatch, most),
+      bottom: 22,
+      entity: `dispatch:${k}`,
+      family: familyClass(dispatch.family),
+    })),
     new Set(),
   );
-  const svg = s("svg", { class: "gd-densestrip", viewBox: `0 0 ${ends.at(-1)} 22`, preserveAspectRatio: "none", role: "img", "aria-label": label }, merged.el);
+  const svg = s(
+    "svg",
+    {
+      class: "gd-densestrip",
+      viewBox: `0 0 ${ends.at(-1)} 22`,
+      preserveAspectRatio: "none",
+      role: "img",
+      "aria-label": label,
+    },
+    merged.el,
+  );
   // The bar under the pointer is the entity of the drawing while the pointer is there.
   const at = (event: MouseEvent) => {
     const { left, width } = svg.getBoundingClientRect(),
       x = ((event.clientX - left) / width) * ends.at(-1)!;
-    svg.dataset.entity = `dispatch:${Math.max(0, ends.findIndex(end => x < end))}`;
+    svg.dataset.entity = `dispatch:${Math.max(
+      0,
+      ends.findIndex(end => x < end),
+    )}`;
   };
   svg.addEventListener("pointerdown", at);
   svg.addEventListener("click", event => (at(event), setTimeout(() => delete svg.dataset.entity)));
@@ -92,7 +136,11 @@ const timed = ({ median, p25, p75, predicted, verdict, machine }: Times, k: numb
   `${seconds(median[k]!)} (${seconds(p25[k]!)} \u2026 ${seconds(p75[k]!)}), predicted ${seconds(predicted[k]!)}: ${verdict[k]}${machine.startsWith("a nominal") ? " of a nominal machine" : ""}`;
 
 /** The share of the roof that a verdict tells: "31", ">100". */
-const roof = (verdict: string): string => verdict.replace(/^.*, (.*) % .*$/, "$1").replace("over ", ">").replace("under ", "<");
+const roof = (verdict: string): string =>
+  verdict
+    .replace(/^.*, (.*) % .*$/, "$1")
+    .replace("over ", ">")
+    .replace("under ", "<");
 
 function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLElement {
   const group = plan.groups[dispatch.group],
@@ -106,7 +154,8 @@ function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLEleme
       title: opens && group ? because(plan, group) || null : null,
     },
     td("gd-num gd-muted", k),
-    td("gd-label",
+    td(
+      "gd-label",
       swatch(familyClass(dispatch.family)),
       h("span", { class: "gd-ellipsis", title: dispatch.label }, dispatch.label),
     ),
@@ -125,10 +174,19 @@ function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLEleme
 
 /** What the table may be cut down to; its last row has the sums. */
 const parts = (plan: Plan): (readonly [value: string, text: string])[] =>
-  ["", ...new Set(plan.dispatches.flatMap(each => [`family ${each.family}`, `kernel ${each.kernel}`, `phase ${each.phase}`]).sort())].map(each => [each, each || "all dispatches"]);
+  [
+    "",
+    ...new Set(
+      plan.dispatches.flatMap(each => [`family ${each.family}`, `kernel ${each.kernel}`, `phase ${each.phase}`]).sort(),
+    ),
+  ].map(each => [each, each || "all dispatches"]);
 
 /** The table: one row per dispatch, then the switch of the update's dispatches, then theirs. Sorted or cut down it has them all. */
-function dispatchTable(plan: Plan, scroller: HTMLElement, changed: () => void): { el: HTMLElement; bring(k: number): boolean; only(part: string): void; destroy(): void } {
+function dispatchTable(
+  plan: Plan,
+  scroller: HTMLElement,
+  changed: () => void,
+): { el: HTMLElement; bring(k: number): boolean; only(part: string): void; destroy(): void } {
   const first = plan.dispatches.length - plan.updates,
     { times } = plan,
     list = h("tbody"),
@@ -146,7 +204,10 @@ function dispatchTable(plan: Plan, scroller: HTMLElement, changed: () => void): 
   let by = columns[0]!,
     part = "",
     order: number[] = [];
-  const more = fold(`+ ${plural(plan.updates, "update dispatch")}${plan.optimizer ? ` (${plan.optimizer})` : ""}`, () => (fill(), changed()));
+  const more = fold(
+    `+ ${plural(plan.updates, "update dispatch")}${plan.optimizer ? ` (${plan.optimizer})` : ""}`,
+    () => (fill(), changed()),
+  );
   const foldRow = h("tr", { class: "gd-foldrow" }, h("td", { colspan: columns.length }, more.el));
   const head = h("thead"),
     el = h("table", { class: "gd-table gd-dispatches", "data-timed": times !== null }, head, list, foot);
@@ -156,13 +217,34 @@ function dispatchTable(plan: Plan, scroller: HTMLElement, changed: () => void): 
     order = plan.dispatches.flatMap((each, k) => (!part || String(each[kind]) === name ? [k] : []));
     const groups = new Set(order.map(k => plan.dispatches[k]!.group));
     const sum = ([cls, , of, unit]: (typeof columns)[number], i: number): [string, Child] =>
-      i === 1 ? ["gd-label", `${plural(order.length, "dispatch")} in ${plural(groups.size, "group")}`] : [cls, unit ? cell(order.reduce((total, k) => total + of!(k), 0) / unit) : null];
+      i === 1
+        ? ["gd-label", `${plural(order.length, "dispatch")} in ${plural(groups.size, "group")}`]
+        : [cls, unit ? cell(order.reduce((total, k) => total + of!(k), 0) / unit) : null];
     replace(foot, row("td", columns.map(sum)));
     order.sort((a, b) => by[2]!(b) - by[2]!(a) || a - b);
     if (plain()) order.splice(first, more.open ? 0 : Infinity, -1);
     el.toggleAttribute("data-sorted", by !== columns[0]);
-    const sorts = (each: (typeof columns)[number]) => h("button", { class: "gd-sort", on: { click: () => ((by = each), fill(), changed()) } }, each[1], by === each && each[3] && " \u2193");
-    replace(head, h("tr", null, ...columns.map(each => h("th", { class: each[0] || null, "aria-sort": by !== each ? null : each[3] ? "descending" : "ascending" }, each[2] ? sorts(each) : each[1]))));
+    const sorts = (each: (typeof columns)[number]) =>
+      h(
+        "button",
+        { class: "gd-sort", on: { click: () => ((by = each), fill(), changed()) } },
+        each[1],
+        by === each && each[3] && " \u2193",
+      );
+    replace(
+      head,
+      h(
+        "tr",
+        null,
+        ...columns.map(each =>
+          h(
+            "th",
+            { class: each[0] || null, "aria-sort": by !== each ? null : each[3] ? "descending" : "ascending" },
+            each[2] ? sorts(each) : each[1],
+          ),
+        ),
+      ),
+    );
     rows.set(order.length, i => (order[i]! < 0 ? foldRow : dispatchRow(plan, plan.dispatches[order[i]!]!, order[i]!)));
   };
   fill();
@@ -185,19 +267,29 @@ function dispatchTable(plan: Plan, scroller: HTMLElement, changed: () => void): 
 
 /** Why two dispatches and not one: the fusions that were not made at nodes of this one. */
 const apart = (context: Context, plan: Plan, k: number): string[] =>
-  plan.missed.flatMap(({ about, label, detail }) => (about && context.reached(about).has(`dispatch:${k}`) ? [`${label}: ${detail}`] : []));
+  plan.missed.flatMap(({ about, label, detail }) =>
+    about && context.reached(about).has(`dispatch:${k}`) ? [`${label}: ${detail}`] : [],
+  );
 
 /** The same of two selected ones, the first before the other. */
 function whyTwo({ doc, reached }: Context, plan: Plan, a: number, b: number): string[] {
   const computes = (node: number, k: number) => reached(`node:${plan.stage}.${node}`).has(`dispatch:${k}`);
-  const found = plan.missed.filter(({ node }) => computes(Number(node), a) && doc.stages[plan.stage]!.users[Number(node)]!.some(each => computes(each, b)));
+  const found = plan.missed.filter(
+    ({ node }) =>
+      computes(Number(node), a) && doc.stages[plan.stage]!.users[Number(node)]!.some(each => computes(each, b)),
+  );
   if (found.length > 0) return found.map(({ label, detail }) => `${label}: ${detail}`);
   const reads = plan.dispatches[b]!.reads.some(each => plan.dispatches[a]!.writes.includes(each));
-  return [reads ? `no fusion joins dispatch ${a} and dispatch ${b}` : `dispatch ${b} reads nothing that dispatch ${a} writes`];
+  return [
+    reads ? `no fusion joins dispatch ${a} and dispatch ${b}` : `dispatch ${b} reads nothing that dispatch ${a} writes`,
+  ];
 }
 
 function detailOf(context: Context, plan: Plan, k: number): Child[] {
-  const [a, b, ...others] = context.ui().selected.flatMap(each => (each.startsWith("dispatch:") ? [Number(each.slice(9))] : [])).sort((x, y) => x - y),
+  const [a, b, ...others] = context
+      .ui()
+      .selected.flatMap(each => (each.startsWith("dispatch:") ? [Number(each.slice(9))] : []))
+      .sort((x, y) => x - y),
     missed = b !== undefined && others.length === 0 ? whyTwo(context, plan, a!, b) : apart(context, plan, k),
     dispatch = plan.dispatches[k]!,
     group = plan.groups[dispatch.group];
@@ -213,13 +305,32 @@ function detailOf(context: Context, plan: Plan, k: number): Child[] {
       ["writes", buffers(dispatch.writes)],
       [
         "workgroups",
-        span("gd-mono",
+        span(
+          "gd-mono",
           `${dispatch.workgroups.join(" × ")}${kernel ? ` of ${kernel.workgroup_size.join(" × ")} · ${kernel.entry}` : ""}`,
         ),
       ],
       ...(group && because(plan, group) ? [["group", because(plan, group)] as [string, Child]] : []),
-      ...(plan.times ? [["time", h("span", { "data-value": "verdict", title: plan.times.machine }, timed(plan.times, k))] as [string, Child]] : []),
-      ...(missed.length > 0 ? [["not one", h("span", { title: "why this dispatch and the next are not one", "data-value": "apart" }, missed.join("; "))] as [string, Child]] : []),
+      ...(plan.times
+        ? [
+            ["time", h("span", { "data-value": "verdict", title: plan.times.machine }, timed(plan.times, k))] as [
+              string,
+              Child,
+            ],
+          ]
+        : []),
+      ...(missed.length > 0
+        ? [
+            [
+              "not one",
+              h(
+                "span",
+                { title: "why this dispatch and the next are not one", "data-value": "apart" },
+                missed.join("; "),
+              ),
+            ] as [string, Child],
+          ]
+        : []),
     ]),
   ];
 }
@@ -228,7 +339,10 @@ export const planPane: MakePane = context => {
   const { plan } = context.doc;
   if (!plan) {
     const el = frame("plan", "Plan", "", [
-      body(null, empty("Not compiled yet. ", h("code", null, `%graph_plan ${context.doc.title || "NAME"}`), " makes the plan.")),
+      body(
+        null,
+        empty("Not compiled yet. ", h("code", null, `%graph_plan ${context.doc.title || "NAME"}`), " makes the plan."),
+      ),
     ]);
     return { el };
   }
@@ -238,19 +352,39 @@ export const planPane: MakePane = context => {
   scroller.append(table.el);
   const count = `${planFact(plan)} ${plan.dispatches.length === 1 ? "dispatch" : "dispatches"}`;
   const el = frame("plan", "Plan", "", []);
-  const ask = asking(context, "trace", "time every dispatch", plan.times ? "time again" : "time", "makes 3 real steps and times every dispatch", () => ({ steps: 3 }), () => {});
+  const ask = asking(
+    context,
+    "trace",
+    "time every dispatch",
+    plan.times ? "time again" : "time",
+    "makes 3 real steps and times every dispatch",
+    () => ({ steps: 3 }),
+    () => {},
+  );
   let brought: ReadonlySet<string> | null = null,
     byTime = plan.times !== null,
     bars: Strip;
   const draw = () => {
     bars = strip(plan, byTime);
-    const widths = [{ value: false, text: "order" }, { value: true, text: "time" }];
-    const along = plan.times && choice("what the strip shows along", widths, byTime, value => {
-      byTime = value;
-      draw();
-      context.redrawn("plan");
-    });
-    retitle(el, "Plan", `${count}, ${plural(plan.groups.length, "group")}, one submission`, select("dispatches", parts(plan), "", table.only), along, ask);
+    const widths = [
+      { value: false, text: "order" },
+      { value: true, text: "time" },
+    ];
+    const along =
+      plan.times &&
+      choice("what the strip shows along", widths, byTime, value => {
+        byTime = value;
+        draw();
+        context.redrawn("plan");
+      });
+    retitle(
+      el,
+      "Plan",
+      `${count}, ${plural(plan.groups.length, "group")}, one submission`,
+      select("dispatches", parts(plan), "", table.only),
+      along,
+      ask,
+    );
     refill(el, bars.el, scroller, detail);
   };
   draw();

@@ -50,7 +50,11 @@ const PANES: Record<PaneKey, MakePane> = {
   text: textPane,
 };
 /** Roles of the stages that a tab draws; in the others all are searched. */
-const STAGES_OF: Partial<Record<Tab, string[]>> = { opt: ["written", "optimized"], rewrites: ["written", "optimized"], grad: ["derivative", "final"] };
+const STAGES_OF: Partial<Record<Tab, string[]>> = {
+  opt: ["written", "optimized"],
+  rewrites: ["written", "optimized"],
+  grad: ["derivative", "final"],
+};
 const NOTHING: ReadonlySet<string> = new Set();
 /** What panes are drawn from, besides the selection. */
 const SHOWN = ["tab", "faces", "source", "query", "reach", "overlay", "beside", "help"] as const;
@@ -89,8 +93,14 @@ export class Scene implements Context {
     this.#selection = selectionOf(doc);
     const shared = this.#selection.value.flatMap(each => local(doc, each) ?? []);
     const first = shared.length > 0 ? shared : doc.view?.select ? [doc.view.select] : [];
-    const opened = { faces: doc.view?.show?.includes("egraph") ? { rewrites: "egraph" as const } : {}, overlay: doc.view?.overlay ?? "", reach: doc.view?.around ?? "all" };
-    this.#state = before ? { ...before, selected: shared, hover: null } : { ...initialUi(openedTab(doc), first), ...opened };
+    const opened = {
+      faces: doc.view?.show?.includes("egraph") ? { rewrites: "egraph" as const } : {},
+      overlay: doc.view?.overlay ?? "",
+      reach: doc.view?.around ?? "all",
+    };
+    this.#state = before
+      ? { ...before, selected: shared, hover: null }
+      : { ...initialUi(openedTab(doc), first), ...opened };
     const act = (action: Action) => this.act(action);
     const tools = new Tools(
       doc,
@@ -184,7 +194,9 @@ export class Scene implements Context {
     this.#searched = key;
     const parsed = parseQuery(query),
       roles = STAGES_OF[tab] ?? [];
-    const stages = this.doc.stages.flatMap(stage => (roles.length === 0 || roles.includes(stage.role) ? [stage.index] : []));
+    const stages = this.doc.stages.flatMap(stage =>
+      roles.length === 0 || roles.includes(stage.role) ? [stage.index] : [],
+    );
     this.#hits = query.trim() ? hits(this.doc, stages, parsed) : [];
     this.#found = new Set(this.#hits);
     this.#wrong = parsed.error;
@@ -234,7 +246,14 @@ export class Scene implements Context {
     const loss = points.at(-1)?.[1],
       key = `${state} ${step}`;
     if (state === "running" || key === this.#told) return;
-    if (this.#told) this.chrome.say([`step ${step}`, ...(loss === undefined ? [] : [`loss ${Number(loss.toPrecision(4))}`]), `${state} ${reason}`.trim()].join(", "));
+    if (this.#told)
+      this.chrome.say(
+        [
+          `step ${step}`,
+          ...(loss === undefined ? [] : [`loss ${Number(loss.toPrecision(4))}`]),
+          `${state} ${reason}`.trim(),
+        ].join(", "),
+      );
     this.#told = key;
   }
 
@@ -259,7 +278,9 @@ export class Scene implements Context {
     if (focused.isConnected && !this.chrome.root.contains(focused)) return;
     const pane = this.#marks.get(current)?.pane.el;
     const next =
-      pane?.querySelector<HTMLElement>(".gd-line[data-lit]") ?? pane?.querySelector<HTMLElement>("[data-lit]") ?? this.chrome.root;
+      pane?.querySelector<HTMLElement>(".gd-line[data-lit]") ??
+      pane?.querySelector<HTMLElement>("[data-lit]") ??
+      this.chrome.root;
     next.focus({ preventScroll: true });
   }
 
@@ -267,7 +288,9 @@ export class Scene implements Context {
     const pane = PANES[key](this);
     this.#marks.set(key, new Marks(pane));
     const order = Object.keys(PANES);
-    const next = [...this.chrome.panes.children].find(each => order.indexOf((each as HTMLElement).dataset.pane!) > order.indexOf(key));
+    const next = [...this.chrome.panes.children].find(
+      each => order.indexOf((each as HTMLElement).dataset.pane!) > order.indexOf(key),
+    );
     this.chrome.panes.insertBefore(pane.el, next ?? null);
   }
 
@@ -292,8 +315,14 @@ export class Scene implements Context {
   }
 
   #chosen(): Element | null {
-    const drawn = [...this.#marks.values()].filter(({ pane }) => !pane.el.hidden).flatMap(marks => this.#state.selected.flatMap(each => marks.of(each)));
-    return drawn.find(each => each.hasAttribute("tabindex") && !each.hasAttribute("data-echo") && !each.closest("[hidden]")) ?? null;
+    const drawn = [...this.#marks.values()]
+      .filter(({ pane }) => !pane.el.hidden)
+      .flatMap(marks => this.#state.selected.flatMap(each => marks.of(each)));
+    return (
+      drawn.find(
+        each => each.hasAttribute("tabindex") && !each.hasAttribute("data-echo") && !each.closest("[hidden]"),
+      ) ?? null
+    );
   }
 
   #press(name: "step" | "pause" | "look"): void {
@@ -309,7 +338,8 @@ export class Scene implements Context {
   }
 
   #listen(root: HTMLElement): void {
-    const entityAt = (event: Event) => (event.target as Element).closest?.("[data-entity]")?.getAttribute("data-entity") ?? null;
+    const entityAt = (event: Event) =>
+      (event.target as Element).closest?.("[data-entity]")?.getAttribute("data-entity") ?? null;
     // Shift adds to the selection: it marks no text on the way, which would not count as a click.
     root.addEventListener("mousedown", event => event.shiftKey && entityAt(event) && event.preventDefault());
     root.addEventListener("click", event => {
@@ -340,4 +370,5 @@ export class Scene implements Context {
 }
 
 /** One selection per study in a page; a document alone has its own. */
-const selectionOf = (doc: GraphDoc): Selection => selectionNamed(doc.study ?? doc.id, doc.view?.select ? [portable(doc, doc.view.select)] : []);
+const selectionOf = (doc: GraphDoc): Selection =>
+  selectionNamed(doc.study ?? doc.id, doc.view?.select ? [portable(doc, doc.view.select)] : []);

@@ -12,27 +12,71 @@ type Tenant = Replay["tenants"][number][number];
 type Wire = Replay["wires"][number];
 
 const LIMITS = ["iterations", "enodes", "time"]; // reasons to stop that are limits
-const SPEEDS: [string, string][] = [["1", "1 step/s"], ["2", "2 steps/s"], ["5", "5 steps/s"]];
+const SPEEDS: [string, string][] = [
+  ["1", "1 step/s"],
+  ["2", "2 steps/s"],
+  ["5", "5 steps/s"],
+];
 
 export const scrubPane: MakePane = context => {
   const { doc } = context,
-    passes = doc.passes.filter(pass => pass.rewrites.some(({ label, removed }) => label !== "sweep" || removed.length > 0));
+    passes = doc.passes.filter(pass =>
+      pass.rewrites.some(({ label, removed }) => label !== "sweep" || removed.length > 0),
+    );
   const el = frame("scrub", "Replay", "", [], [modes(context, "scrub")]);
   if (passes.length === 0) {
-    el.append(body(null, empty("No rewrites here: no rule matched, or none made it cheaper. The Graph tab tells why, under \u201cNot fused\u201d.")));
+    el.append(
+      body(
+        null,
+        empty(
+          "No rewrites here: no rule matched, or none made it cheaper. The Graph tab tells why, under \u201cNot fused\u201d.",
+        ),
+      ),
+    );
     return { el };
   }
-  const canvas = new Canvas(context, "scrub", context.cameras.union, "Replay of the rewrites. Comma and full stop step through them.");
-  const slider = h("input", { type: "range", min: 0, step: 1, value: 0, "aria-label": "rewrite step", "data-command": "scrub" }),
-    field = h("input", { type: "number", min: 0, value: 0, class: "gd-number-field", "aria-label": "step number", "data-value": "scrub" }),
+  const canvas = new Canvas(
+    context,
+    "scrub",
+    context.cameras.union,
+    "Replay of the rewrites. Comma and full stop step through them.",
+  );
+  const slider = h("input", {
+      type: "range",
+      min: 0,
+      step: 1,
+      value: 0,
+      "aria-label": "rewrite step",
+      "data-command": "scrub",
+    }),
+    field = h("input", {
+      type: "number",
+      min: 0,
+      value: 0,
+      class: "gd-number-field",
+      "aria-label": "step number",
+      "data-value": "scrub",
+    }),
     said = span("gd-ellipsis gd-strong"),
     end = span("gd-broken gd-nowrap"),
     cost = span("gd-muted gd-nowrap gd-end"),
     ticks = h("div", { class: "gd-ticks", "aria-hidden": "true" }),
     changes = div("gd-code gd-changes");
-  const before = button("previous step (,)", { class: "gd-mini", "data-command": "scrub-previous", on: { click: () => go(at - 1) } }, "\u2039"),
-    after = button("next step (.)", { class: "gd-mini", "data-command": "scrub-next", on: { click: () => go(at + 1) } }, "\u203a"),
-    play = button("play the rewrites", { class: "gd-mini", "data-command": "scrub-play", on: { click: () => (timer ? stop() : start()) } }, "▶");
+  const before = button(
+      "previous step (,)",
+      { class: "gd-mini", "data-command": "scrub-previous", on: { click: () => go(at - 1) } },
+      "\u2039",
+    ),
+    after = button(
+      "next step (.)",
+      { class: "gd-mini", "data-command": "scrub-next", on: { click: () => go(at + 1) } },
+      "\u203a",
+    ),
+    play = button(
+      "play the rewrites",
+      { class: "gd-mini", "data-command": "scrub-play", on: { click: () => (timer ? stop() : start()) } },
+      "▶",
+    );
   let pass = passes[0]!,
     union!: Replay,
     wires = new Map<string, Wire[]>(),
@@ -66,7 +110,13 @@ export const scrubPane: MakePane = context => {
     },
     edge: (a: number, b: number) => {
       const own = wires.get(`${a} ${b}`) ?? [];
-      return own.some(alive) ? (at > 0 && own.some(wire => wire.born === at) ? "gd-edge-added" : "") : own.some(wire => wire.died === at) && at > 0 ? "gd-edge-removed" : "gd-edge-gone";
+      return own.some(alive)
+        ? at > 0 && own.some(wire => wire.born === at)
+          ? "gd-edge-added"
+          : ""
+        : own.some(wire => wire.died === at) && at > 0
+          ? "gd-edge-removed"
+          : "gd-edge-gone";
     },
   };
   const stop = () => {
@@ -82,8 +132,7 @@ export const scrubPane: MakePane = context => {
   };
   /** The nodes that a step takes away and adds, as text. */
   const difference = () =>
-    union.touched[at]!
-      .flatMap(i => union.tenants[i]!)
+    union.touched[at]!.flatMap(i => union.tenants[i]!)
       .sort((a, b) => Number(born(b)) - Number(born(a)))
       .flatMap(tenant => {
         const { node, reads } = tenant,
@@ -97,7 +146,7 @@ export const scrubPane: MakePane = context => {
     slider.max = field.max = String(union.steps);
     slider.value = String(at);
     if (document.activeElement !== field) field.value = String(at);
-    write(said, step ? step.label : (doc.stages[pass.from]!.title || "before"));
+    write(said, step ? step.label : doc.stages[pass.from]!.title || "before");
     said.title = said.textContent!;
     slider.setAttribute("aria-valuetext", `${at} of ${union.steps}: ${said.textContent}`);
     write(cost, step ? `${sig(step.cost_before)} → ${sig(step.cost_after)} µs` : "");
@@ -105,7 +154,10 @@ export const scrubPane: MakePane = context => {
     after.disabled = at === union.steps;
     replace(changes, ...difference());
     marks.forEach((mark, i) => setFlag(mark, "data-some", pass.rewrites[i]!.label === step?.label));
-    write(el.querySelector(".gd-fact")!, `${plural(union.alive[at]!, "node")} after ${at} of ${plural(union.steps, "step")}`);
+    write(
+      el.querySelector(".gd-fact")!,
+      `${plural(union.alive[at]!, "node")} after ${at} of ${plural(union.steps, "step")}`,
+    );
   };
   const move = (to: number) => {
     const from = at;
@@ -113,7 +165,8 @@ export const scrubPane: MakePane = context => {
     // What glowed before does no longer, so the step that is left counts, too.
     const changed = new Set(union.touched.slice(Math.min(from, at), Math.max(from, at) + 1).flat());
     settle(changed);
-    const touched = (how: typeof born) => union.touched[at]!.filter(i => union.tenants[i]!.some(how)).map(i => union.stage.entities![i]!);
+    const touched = (how: typeof born) =>
+      union.touched[at]!.filter(i => union.tenants[i]!.some(how)).map(i => union.stage.entities![i]!);
     canvas.look([...touched(born), ...touched(died)]);
     canvas.again(changed);
     show();
@@ -139,10 +192,18 @@ export const scrubPane: MakePane = context => {
       modes(context, "scrub"),
     ];
     retitle(el, "Replay", "", controls);
-    refill(el, div("gd-slide gd-player", play, before, div("gd-track", slider, ticks), after, field, speeds), div("gd-said", said, end, cost), canvas.el, changes);
+    refill(
+      el,
+      div("gd-slide gd-player", play, before, div("gd-track", slider, ticks), after, field, speeds),
+      div("gd-said", said, end, cost),
+      canvas.el,
+      changes,
+    );
     const { stop_reason: why, stop_detail: more } = optimizeReport(pass),
       stopped = LIMITS.includes(why) && (more || `the limit of ${why} was reached`);
-    marks = pass.rewrites.map((step, i) => h("span", { style: `left:${(100 * (i + 1)) / union.steps}%`, title: step.label }));
+    marks = pass.rewrites.map((step, i) =>
+      h("span", { style: `left:${(100 * (i + 1)) / union.steps}%`, title: step.label }),
+    );
     marks.at(-1)!.toggleAttribute("data-stopped", Boolean(stopped));
     replace(ticks, marks);
     write(end, stopped ? `ended early: ${stopped}` : "");
@@ -159,7 +220,10 @@ export const scrubPane: MakePane = context => {
   return {
     el,
     choose() {
-      const chosen = context.ui().selected.flatMap(each => /^step:(\d+)\.(\d+)$/.exec(each) ?? []).map(Number);
+      const chosen = context
+        .ui()
+        .selected.flatMap(each => /^step:(\d+)\.(\d+)$/.exec(each) ?? [])
+        .map(Number);
       const wanted = passes.find(each => each.index === chosen[1]),
         step = (chosen[2] ?? -1) + 1;
       if (!wanted || step < 1 || (wanted === pass && step === at)) return false;

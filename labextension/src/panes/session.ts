@@ -10,7 +10,14 @@ import type { CommandName } from "../live/messages.ts";
 import { body, choice, empty, frame, select, sourceLine, type Child, type Context, type MakePane } from "./pane.ts";
 import { Watches } from "./watches.ts";
 
-const LABELS: Record<string, string> = { run: "Run", step: "Step", pause: "Pause", resume: "Resume", stop: "Stop", reset: "Reset" };
+const LABELS: Record<string, string> = {
+  run: "Run",
+  step: "Step",
+  pause: "Pause",
+  resume: "Resume",
+  stop: "Stop",
+  reset: "Reset",
+};
 const TELLS: Record<string, string> = {
   run: "makes exactly so many steps",
   step: "makes one step (n)",
@@ -28,10 +35,14 @@ const WATCHED: Record<string, string> = {
 };
 const QUEUED = "queued: kernel is busy";
 
-const pointsOf = (loss: readonly unknown[]) => loss.map((each, i) => (Array.isArray(each) ? ([number(each[0]), number(each[1])] as const) : ([i + 1, number(each)] as const)));
+const pointsOf = (loss: readonly unknown[]) =>
+  loss.map((each, i) =>
+    Array.isArray(each) ? ([number(each[0]), number(each[1])] as const) : ([i + 1, number(each)] as const),
+  );
 
 /** The runs of before a reset. */
-const earlier = ({ doc }: Context) => doc.runs.filter(run => run.label).map(run => ({ label: run.label!, points: pointsOf(run.loss) }));
+const earlier = ({ doc }: Context) =>
+  doc.runs.filter(run => run.label).map(run => ({ label: run.label!, points: pointsOf(run.loss) }));
 
 /** The last run that the document holds, for a study whose session is gone. */
 function recorded(context: Context): Live {
@@ -93,21 +104,50 @@ class SessionPanel {
   readonly el: HTMLElement;
 
   constructor(private readonly context: Context) {
-    const { parameter_bytes: weights = 0, state_bytes: state = 0, physical_bytes: all = 0 } = context.doc.plan?.memory ?? {};
-    this.#parts = [`parameters ${bytes(weights)}`, state > 0 && `optimizer state ${bytes(state)}`, `the rest ${bytes(Math.max(0, all - weights - state))}`].filter(Boolean).join(", ");
+    const {
+      parameter_bytes: weights = 0,
+      state_bytes: state = 0,
+      physical_bytes: all = 0,
+    } = context.doc.plan?.memory ?? {};
+    this.#parts = [
+      `parameters ${bytes(weights)}`,
+      state > 0 && `optimizer state ${bytes(state)}`,
+      `the rest ${bytes(Math.max(0, all - weights - state))}`,
+    ]
+      .filter(Boolean)
+      .join(", ");
     const runGroup = span("gd-rungroup", this.#button("run"), this.#steps);
-    const top = div("gd-buttons",
+    const top = div(
+      "gd-buttons",
       runGroup,
       this.#button("step"),
       this.#button("pause"),
       this.#button("resume"),
       this.#button("stop"),
       this.#button("reset"),
-      this.#setting("speed", [["", "full speed"], ["10", "10 steps/s"], ["1", "1 step/s"]], value => ({ steps_per_second: value ? Number(value) : null })),
-      this.#setting("watch", [["loss", "watch the loss"], ["parameters", "watch parameters"], ["everything", "watch everything"], ["off", "watch nothing"]], mode => ({ mode })),
+      this.#setting(
+        "speed",
+        [
+          ["", "full speed"],
+          ["10", "10 steps/s"],
+          ["1", "1 step/s"],
+        ],
+        value => ({ steps_per_second: value ? Number(value) : null }),
+      ),
+      this.#setting(
+        "watch",
+        [
+          ["loss", "watch the loss"],
+          ["parameters", "watch parameters"],
+          ["everything", "watch everything"],
+          ["off", "watch nothing"],
+        ],
+        mode => ({ mode }),
+      ),
       this.#state,
     );
-    const numbers = div("gd-bigs gd-four",
+    const numbers = div(
+      "gd-bigs gd-four",
       this.#big("step", "step"),
       this.#big("loss", "loss"),
       this.#big("rate", "steps per second"),
@@ -115,12 +155,15 @@ class SessionPanel {
     );
     this.#hint.querySelector("code")!.textContent = `%graph_run ${context.doc.title || "NAME"} 100`;
     this.#watches = new Watches(context);
-    this.#shown = div("gd-shown",
+    this.#shown = div(
+      "gd-shown",
       div("gd-figures", numbers, this.#scale(), this.#chart),
       div("gd-side", this.#events, this.#facts),
       this.#watches.el,
     );
-    this.el = frame("session", "Session", "", [body({ class: "gd-session" }, top, this.#message, this.#hint, this.#shown)]);
+    this.el = frame("session", "Session", "", [
+      body({ class: "gd-session" }, top, this.#message, this.#hint, this.#shown),
+    ]);
     this.#observer = new ResizeObserver(([entry]) => {
       const width = Math.floor(entry!.contentRect.width);
       if (Math.abs(width - this.#width) > 1) {
@@ -157,7 +200,11 @@ class SessionPanel {
     return made;
   }
 
-  #setting(name: CommandName, options: [string, string][], args: (value: string) => Record<string, unknown>): HTMLElement {
+  #setting(
+    name: CommandName,
+    options: [string, string][],
+    args: (value: string) => Record<string, unknown>,
+  ): HTMLElement {
     const made = select(name, options, options[0]![0], value => this.context.send(name, args(value)));
     made.dataset.command = name;
     this.#settings.push(made);
@@ -167,12 +214,18 @@ class SessionPanel {
   #scale(): HTMLElement {
     const holder = div("gd-scale");
     const draw = () => {
-      const options = [{ value: false, text: "linear" }, { value: true, text: "log" }];
-      replace(holder, choice("scale of the loss", options, this.#log, value => {
-        this.#log = value;
-        draw();
-        this.#curve();
-      }));
+      const options = [
+        { value: false, text: "linear" },
+        { value: true, text: "log" },
+      ];
+      replace(
+        holder,
+        choice("scale of the loss", options, this.#log, value => {
+          this.#log = value;
+          draw();
+          this.#curve();
+        }),
+      );
     };
     draw();
     return holder;
@@ -240,7 +293,10 @@ class SessionPanel {
         waits = queued.has(name);
       element.disabled = why !== null;
       element.title = why ?? (waits ? QUEUED : TELLS[name]!);
-      element.setAttribute("aria-label", waits ? `${LABELS[name]}, ${QUEUED}` : name === "run" ? "Run that many steps" : LABELS[name]!);
+      element.setAttribute(
+        "aria-label",
+        waits ? `${LABELS[name]}, ${QUEUED}` : name === "run" ? "Run that many steps" : LABELS[name]!,
+      );
       setFlag(element, "data-primary", name === main);
       setFlag(element, "data-queued", waits);
       if (name !== "reset" || !this.#sure) write(this.#words.get(name)!, waits ? QUEUED : LABELS[name]!);
@@ -283,9 +339,14 @@ class SessionPanel {
       counters.dispatches_per_step,
       counters.dispatches_per_step > 0 ? whole(counters.dispatches_per_step) : "–",
     );
-    const all = h("span", { "data-value": "dispatches", "data-number": counters.dispatches }, whole(counters.dispatches));
+    const all = h(
+      "span",
+      { "data-value": "dispatches", "data-number": counters.dispatches },
+      whole(counters.dispatches),
+    );
     const unit = this.#units.get("dispatches_per_step")!;
-    if (unit.querySelector("span")?.textContent !== all.textContent) replace(unit, "dispatches per step, ", all, " in all");
+    if (unit.querySelector("span")?.textContent !== all.textContent)
+      replace(unit, "dispatches per step, ", all, " in all");
   }
 
   #curve(): void {
@@ -327,7 +388,8 @@ class SessionPanel {
     if (!about?.startsWith("dispatch:")) return [];
     const { doc, reached } = this.context,
       rows = new Map<number, number>();
-    for (const each of reached(about)) if (each.startsWith("line:")) rows.set(doc.lines[Number(each.slice(5))]!.line, Number(each.slice(5)));
+    for (const each of reached(about))
+      if (each.startsWith("line:")) rows.set(doc.lines[Number(each.slice(5))]!.line, Number(each.slice(5)));
     const named = rows.get(Number(/line (\d+)/.exec(text)?.[1]));
     return (named === undefined ? [...rows.values()].slice(0, 3) : [named]).map(row => sourceLine(doc, row));
   }
@@ -336,7 +398,9 @@ class SessionPanel {
     const known = this.#written;
     if (known === events.length) return void (this.#seen = true);
     this.#written = events.length;
-    const told = events.filter(({ kind, step }) => kind !== "pause" || !events.some(each => each.kind === "nonfinite" && each.step === step));
+    const told = events.filter(
+      ({ kind, step }) => kind !== "pause" || !events.some(each => each.kind === "nonfinite" && each.step === step),
+    );
     replace(
       this.#events,
       ...told.map(({ step, kind, text, about }) =>

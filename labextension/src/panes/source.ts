@@ -34,7 +34,13 @@ function spans(text: string, calls: Call[], from: number, to: number): Child[] {
     parts.push(
       h(
         "span",
-        { class: "gd-call", "data-entity": call.entity, tabindex: -1, role: "button", "aria-label": `call ${text.slice(start, stop)}` },
+        {
+          class: "gd-call",
+          "data-entity": call.entity,
+          tabindex: -1,
+          role: "button",
+          "aria-label": `call ${text.slice(start, stop)}`,
+        },
         ...spans(text, calls, start, stop),
       ),
     );

@@ -86,7 +86,8 @@ export const faceOf = (ui: Ui): PaneKey => {
   return faces.find(face => face !== "source")!;
 };
 
-const same = (a: readonly string[], b: readonly string[]): boolean => a.length === b.length && a.every((each, i) => each === b[i]);
+const same = (a: readonly string[], b: readonly string[]): boolean =>
+  a.length === b.length && a.every((each, i) => each === b[i]);
 
 function select(ui: Ui, selected: readonly string[]): Ui {
   if (same(ui.selected, selected)) return ui;

@@ -19,7 +19,8 @@ export class Tools {
   readonly field: HTMLInputElement;
   readonly #count = h("span", { class: "gd-muted gd-hits" });
   readonly #kept;
-  readonly #share = () => this.act({ do: "tool", tool: "beside", value: JSON.stringify([this.#kept.value.map, this.#kept.value.labels]) });
+  readonly #share = () =>
+    this.act({ do: "tool", tool: "beside", value: JSON.stringify([this.#kept.value.map, this.#kept.value.labels]) });
   #news: { text: string; selected: readonly string[] } | null = null;
   private found: readonly string[] = [];
   #told = "";
@@ -41,7 +42,8 @@ export class Tools {
       class: "gd-search",
       placeholder: "search: relu, op:matmul, shape:[32,*] …",
       "aria-label": "search nodes by name, op:, shape:, dtype:, attr:, flag:, lane:, kernel: or /pattern/",
-      title: "name or op, op:matmul, shape:[32,*], dtype:f16, attr:eps<1e-5, flag:output, lane:adjoint, kernel:3, /regex/",
+      title:
+        "name or op, op:matmul, shape:[32,*], dtype:f16, attr:eps<1e-5, flag:output, lane:adjoint, kernel:3, /regex/",
       "data-command": "search",
     });
     const set = (value: string) => this.act({ do: "tool", tool: "query", value });
@@ -69,22 +71,41 @@ export class Tools {
       made.dataset.tool = name;
       return made;
     };
-    const copy = select("copy the selection, or all, as", [["", "copy as …"], ...FORMATS.map((name): [string, string] => [name, name])], "", name => {
-      copy.value = "";
-      const from = { doc, selected: this.ui().selected, root: this.el.closest<HTMLElement>(".gdlab")!, host: host() };
-      copyAs(from, name).then(text => this.tell(text), (error: Error) => this.tell(`copy: ${error.message}`));
-    });
+    const copy = select(
+      "copy the selection, or all, as",
+      [["", "copy as …"], ...FORMATS.map((name): [string, string] => [name, name])],
+      "",
+      name => {
+        copy.value = "";
+        const from = { doc, selected: this.ui().selected, root: this.el.closest<HTMLElement>(".gdlab")!, host: host() };
+        copyAs(from, name).then(
+          text => this.tell(text),
+          (error: Error) => this.tell(`copy: ${error.message}`),
+        );
+      },
+    );
     copy.dataset.command = "copy";
     this.el = h(
       "div",
       { class: "gd-tools", role: "toolbar", "aria-label": "search and show" },
       this.field,
       this.#count,
-      button("previous hit", { class: "gd-mini", "data-command": "search-previous", on: { click: () => this.#go(-1) } }, "\u2039"),
-      button("next hit", { class: "gd-mini", "data-command": "search-next", on: { click: () => this.#go(1) } }, "\u203a"),
+      button(
+        "previous hit",
+        { class: "gd-mini", "data-command": "search-previous", on: { click: () => this.#go(-1) } },
+        "\u2039",
+      ),
+      button(
+        "next hit",
+        { class: "gd-mini", "data-command": "search-next", on: { click: () => this.#go(1) } },
+        "\u203a",
+      ),
       span("gd-space"),
       tool("reach", "show around the selection", Object.entries({ ...REACHES, ...BESIDE })),
-      tool("overlay", "colour by", [["", "colour: family"], ...Object.entries(overlaysOf(doc)).map(([id, { label }]): [string, string] => [id, label])]),
+      tool("overlay", "colour by", [
+        ["", "colour: family"],
+        ...Object.entries(overlaysOf(doc)).map(([id, { label }]): [string, string] => [id, label]),
+      ]),
       copy,
     );
   }
@@ -107,31 +128,45 @@ export class Tools {
   /** Selects all nodes on the paths between the two that are selected: they light, with the edges between them. */
   #paths(): string {
     const [one, other, more] = this.ui().selected.map(parseEntity),
-      [[stage, a] = [], [same, b] = []] = [one, other].map(each => (each?.kind === "node" ? (each.at as [number, number]) : []));
-    if (stage === undefined || stage !== same || more !== undefined) return "paths: wanted two selected nodes of one graph (Shift + click)";
-    const found = ways(this.doc.stages[stage]!.nodes.map(({ inputs }) => inputs), a!, b!),
+      [[stage, a] = [], [same, b] = []] = [one, other].map(each =>
+        each?.kind === "node" ? (each.at as [number, number]) : [],
+      );
+    if (stage === undefined || stage !== same || more !== undefined)
+      return "paths: wanted two selected nodes of one graph (Shift + click)";
+    const found = ways(
+        this.doc.stages[stage]!.nodes.map(({ inputs }) => inputs),
+        a!,
+        b!,
+      ),
       nodes = new Set(found.paths.flat());
     if (nodes.size > 0) this.act({ do: "select", entities: [...nodes].map(each => `node:${stage}.${each}`) });
     return toldWays(found);
   }
 
   #turn(tool: "map" | "labels"): void {
-    const shown = () => [...this.el.parentElement!.querySelectorAll(tool === "map" ? ".gd-map" : ".gd-edgelabel")].filter(each => each.getClientRects().length > 0).length,
+    const shown = () =>
+        [...this.el.parentElement!.querySelectorAll(tool === "map" ? ".gd-map" : ".gd-edgelabel")].filter(
+          each => each.getClientRects().length > 0,
+        ).length,
       on = tool === "map" ? shown() === 0 : !this.#kept.value.labels;
     keep(this.#kept, { [tool]: on });
-    this.tell(`${tool === "map" ? "overview" : "bytes on edges"}: ${on ? shown() || "no room here, or no need" : "off"}`);
+    this.tell(
+      `${tool === "map" ? "overview" : "bytes on edges"}: ${on ? shown() || "no room here, or no need" : "off"}`,
+    );
   }
 
   /** The count says which hit is selected. */
   show(ui: Ui, found: readonly string[], error: string | null): void {
     this.found = found;
-    for (const each of this.el.querySelectorAll<HTMLElement>("[data-tool]")) each.hidden = ui.tab !== "opt" && ui.tab !== "grad";
+    for (const each of this.el.querySelectorAll<HTMLElement>("[data-tool]"))
+      each.hidden = ui.tab !== "opt" && ui.tab !== "grad";
     this.#wrong = error;
     this.#write();
     if (ui.query !== this.#told && ui.query) this.say(error ?? `${found.length} found`);
     this.#told = ui.query;
     this.#count.toggleAttribute("data-error", error !== null);
-    for (const each of this.el.querySelectorAll<HTMLElement>("[data-command^=search-]")) each.hidden = found.length === 0;
+    for (const each of this.el.querySelectorAll<HTMLElement>("[data-command^=search-]"))
+      each.hidden = found.length === 0;
     if (document.activeElement !== this.field && this.field.value !== ui.query) this.field.value = ui.query;
   }
 
@@ -139,7 +174,10 @@ export class Tools {
     const { query, selected } = this.ui(),
       at = this.found.findIndex(each => selected.includes(each)),
       news = this.#news?.selected === selected ? this.#news.text : "";
-    write(this.#count, news || (this.#wrong ?? (query ? `${at < 0 ? "" : `${at + 1} / `}${this.found.length} found` : "")));
+    write(
+      this.#count,
+      news || (this.#wrong ?? (query ? `${at < 0 ? "" : `${at + 1} / `}${this.found.length} found` : "")),
+    );
     this.#count.title = this.#count.textContent;
   }
 

@@ -21,12 +21,16 @@ function course(values: readonly unknown[]): SVGElement | null {
   let pen = "M";
   const at = (value: unknown, i: number): string => {
     const y = number(value);
-    if (!Number.isFinite(y)) return (pen = "M"), "";
+    if (!Number.isFinite(y)) return ((pen = "M"), "");
     const point = `${pen}${((i / (values.length - 1)) * (WIDTH - 2) + 1).toFixed(1)} ${(HEIGHT - 2 - ((y - low) / height) * (HEIGHT - 4)).toFixed(1)}`;
     pen = "L";
     return point;
   };
-  return s("svg", { width: WIDTH, height: HEIGHT, "aria-hidden": "true" }, s("path", { class: "gd-raw", d: values.map(at).join("") }));
+  return s(
+    "svg",
+    { width: WIDTH, height: HEIGHT, "aria-hidden": "true" },
+    s("path", { class: "gd-raw", d: values.map(at).join("") }),
+  );
 }
 
 interface Row {
@@ -57,15 +61,22 @@ export class Watches {
       event.preventDefault();
       this.#add(/\s/.test(this.#text.value.trim()) || this.#text.value.trim() === "nonfinite" ? "break" : "watch");
     });
-    this.el = div("gd-watches",
-      div("gd-buttons",
+    this.el = div(
+      "gd-watches",
+      div(
+        "gd-buttons",
         this.#button("step", "Step dispatch", "step-dispatch", () => context.send("step", { dispatches: 1 })),
         this.#button("step", "Back", "back", () => context.send("back", { dispatches: 1 })),
         this.#button("step", "Run to selected", "run-to", () => this.#runTo()),
         this.#button("value", "Look", "look", () => this.#lookAt()),
         this.#place,
       ),
-      div("gd-buttons", this.#text, button("Watch", { "data-command": "watch-add", on: { click: () => this.#add("watch") } }), button("Break", { "data-command": "break-add", on: { click: () => this.#add("break") } })),
+      div(
+        "gd-buttons",
+        this.#text,
+        button("Watch", { "data-command": "watch-add", on: { click: () => this.#add("watch") } }),
+        button("Break", { "data-command": "break-add", on: { click: () => this.#add("break") } }),
+      ),
       this.#list,
       this.#glass.el,
     );
@@ -79,7 +90,9 @@ export class Watches {
 
   /** The first dispatch of what is selected. */
   #selected(): number {
-    return Math.min(...[...this.context.lit()].filter(each => each.startsWith("dispatch:")).map(each => Number(each.slice(9))));
+    return Math.min(
+      ...[...this.context.lit()].filter(each => each.startsWith("dispatch:")).map(each => Number(each.slice(9))),
+    );
   }
 
   #runTo(): void {
@@ -91,9 +104,12 @@ export class Watches {
   #add(name: "watch" | "break"): void {
     const text = this.#text.value.trim();
     if (!text) return this.#text.focus();
-    void this.context.host()?.command(name, name === "watch" ? { name: text } : { text }).then(({ ok }) => {
-      if (ok && this.#text.value.trim() === text) this.#text.value = "";
-    });
+    void this.context
+      .host()
+      ?.command(name, name === "watch" ? { name: text } : { text })
+      .then(({ ok }) => {
+        if (ok && this.#text.value.trim() === text) this.#text.value = "";
+      });
   }
 
   /** Whatever is selected: the kernel knows which tensor that is. */
@@ -106,8 +122,17 @@ export class Watches {
   #row(key: string, id: number, name: string, look: (() => void) | null): Row {
     const known = this.#rows.get(key);
     if (known) return known;
-    const title = look ? button(name, { class: "gd-button gd-quiet", "aria-label": `look at ${name}`, on: { click: look } }) : span("", name),
-      clear = id >= 0 && button("×", { class: "gd-button gd-quiet", "aria-label": `clear ${name}`, title: "clear", on: { click: () => this.context.send("clear", { id }) } });
+    const title = look
+        ? button(name, { class: "gd-button gd-quiet", "aria-label": `look at ${name}`, on: { click: look } })
+        : span("", name),
+      clear =
+        id >= 0 &&
+        button("×", {
+          class: "gd-button gd-quiet",
+          "aria-label": `clear ${name}`,
+          title: "clear",
+          on: { click: () => this.context.send("clear", { id }) },
+        });
     const said = span("gd-now"),
       line = span(""),
       made = { el: h("li", { "data-watch": id }, title, said, line, clear), said, line };
@@ -142,15 +167,21 @@ export class Watches {
       if (row.line.dataset.at !== String(each.course)) replace(row.line, course(each.course));
       row.line.dataset.at = String(each.course);
     }
-    for (const { id, text, hits } of live.breaks) put(`b${id}`, this.#row(`b${id}`, id, text, null), `${whole(hits)} hit${hits === 1 ? "" : "s"}`);
+    for (const { id, text, hits } of live.breaks)
+      put(`b${id}`, this.#row(`b${id}`, id, text, null), `${whole(hits)} hit${hits === 1 ? "" : "s"}`);
     // Without a session: what the document says of its last run.
     if (live.state === "none") {
       for (const [i, each] of (this.context.doc.runs.at(-1)?.values ?? []).entries())
-        put(`v${i}`, this.#row(`v${i}`, -1, each.name, () => this.#glass.record(each)), `${sig(number(each.min))} … ${sig(number(each.max))} · ${each.place}`);
+        put(
+          `v${i}`,
+          this.#row(`v${i}`, -1, each.name, () => this.#glass.record(each)),
+          `${sig(number(each.min))} … ${sig(number(each.max))} · ${each.place}`,
+        );
     }
     this.#glass.show(live);
     for (const key of this.#rows.keys()) if (!keep.has(key)) this.#rows.delete(key);
-    if (rows.length !== this.#list.children.length || rows.some((el, i) => this.#list.children[i] !== el)) this.#list.replaceChildren(...rows);
+    if (rows.length !== this.#list.children.length || rows.some((el, i) => this.#list.children[i] !== el))
+      this.#list.replaceChildren(...rows);
     // The current dispatch lights like anything selected: its node, line, bar, intervals and the play-head.
     if (this.#dispatch !== null && live.dispatch !== this.#dispatch && live.dispatch >= 0 && live.state !== "running")
       this.context.act({ do: "select", entities: [`dispatch:${live.dispatch}`] });
