@@ -64,6 +64,7 @@ export class CameraGroup {
 }
 
 export class Camera {
+  readonly #redrawn: () => void;
   readonly el: HTMLDivElement;
   readonly width: number;
   readonly height: number;
@@ -84,8 +85,9 @@ export class Camera {
     readonly group: CameraGroup,
     readonly picture: Picture,
     label: string,
-    private readonly redrawn: () => void,
+    redrawn: () => void,
   ) {
+    this.#redrawn = redrawn;
     this.width = picture.width;
     this.height = picture.height;
     this.head = picture.lanes.length > 0 ? NAMES : 0;
@@ -171,11 +173,11 @@ export class Camera {
   #begin(): void {
     this.picture.look(this.#part(0, 0), this.group.zoom);
     this.#world.append(this.picture.svg);
-    this.redrawn();
+    this.#redrawn();
     let painted = false;
     const more = () => {
       this.#later = requestAnimationFrame(() => {
-        if (painted && !this.picture.more()) return this.redrawn();
+        if (painted && !this.picture.more()) return this.#redrawn();
         painted = true;
         more();
       });
@@ -184,7 +186,7 @@ export class Camera {
   }
 
   seen(): void {
-    if (this.picture.look(this.sight, this.group.zoom)) this.redrawn();
+    if (this.picture.look(this.sight, this.group.zoom)) this.#redrawn();
   }
 
   inSight({ x, y }: { x: number; y: number }): boolean {

@@ -21,22 +21,26 @@ export interface Item extends Rect {
 const CELL = 640;
 
 export class Cells {
-  private readonly cells = new Map<string, number[]>();
-  private readonly drawn = new Map<number, SVGElement[]>();
+  readonly #layers: readonly SVGGElement[];
+  readonly #forget: (element: SVGElement) => void;
+  readonly #cells = new Map<string, number[]>();
+  readonly #drawn = new Map<number, SVGElement[]>();
 
   constructor(
     readonly items: readonly Item[],
-    private readonly layers: readonly SVGGElement[],
-    private readonly forget: (element: SVGElement) => void,
+    layers: readonly SVGGElement[],
+    forget: (element: SVGElement) => void,
   ) {
+    this.#layers = layers;
+    this.#forget = forget;
     items.forEach((item, index) =>
-      this.around(item, key => {
-        put(this.cells, key, index);
+      this.#around(item, key => {
+        put(this.#cells, key, index);
       }),
     );
   }
 
-  private around({ left, top, right, bottom }: Rect, visit: (key: string) => void): void {
+  #around({ left, top, right, bottom }: Rect, visit: (key: string) => void): void {
     const last = Math.floor(right / CELL),
       lowest = Math.floor(bottom / CELL);
     for (let x = Math.floor(left / CELL); x <= last; x++)
@@ -46,7 +50,7 @@ export class Cells {
   /** The items that reach into a rectangle, in their order. */
   within(rect: Rect): number[] {
     const found = new Set<number>();
-    this.around(rect, key => this.cells.get(key)?.forEach(index => found.add(index)));
+    this.#around(rect, key => this.#cells.get(key)?.forEach(index => found.add(index)));
     const inside = ({ left, top, right, bottom }: Rect) =>
       right >= rect.left && left <= rect.right && bottom >= rect.top && top <= rect.bottom;
     return [...found].filter(index => inside(this.items[index]!)).sort((a, b) => a - b);
@@ -54,32 +58,32 @@ export class Cells {
 
   /** The items that are drawn, in their order. */
   get shown(): number[] {
-    return [...this.drawn.keys()].sort((a, b) => a - b);
+    return [...this.#drawn.keys()].sort((a, b) => a - b);
   }
 
   /** Draws exactly these items, given in their order; true when something changed. Those that are `stale` are drawn anew. */
   show(indexes: readonly number[], detail: Detail, stale: (index: number) => boolean = () => false): boolean {
     const wanted = new Set(indexes),
-      next: (SVGElement | null)[] = this.layers.map(() => null);
+      next: (SVGElement | null)[] = this.#layers.map(() => null);
     let changed = false;
-    for (const [index, elements] of this.drawn) {
+    for (const [index, elements] of this.#drawn) {
       if (wanted.has(index) && !stale(index)) continue;
       for (const element of elements) {
-        this.forget(element);
+        this.#forget(element);
         element.remove();
       }
-      this.drawn.delete(index);
+      this.#drawn.delete(index);
       changed = true;
     }
     // From the last to the first: each stands before the one that follows it, whenever it was drawn.
     for (const index of [...indexes].reverse()) {
       const { layer, make } = this.items[index]!,
-        known = this.drawn.get(index),
+        known = this.#drawn.get(index),
         elements = known ?? make(detail);
       if (!known) {
         if (next[layer]) next[layer].before(...elements);
-        else this.layers[layer]!.append(...elements);
-        this.drawn.set(index, elements);
+        else this.#layers[layer]!.append(...elements);
+        this.#drawn.set(index, elements);
         changed = true;
       }
       next[layer] = elements[0] ?? next[layer]!;

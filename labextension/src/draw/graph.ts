@@ -40,6 +40,10 @@ function spine({ boxes }: Layout): number {
 }
 
 class StagePicture {
+  readonly #doc: GraphDoc;
+  readonly #stage: Stage;
+  readonly #layout: Layout;
+  readonly #dress: Dress;
   readonly #merged = new Merged();
   readonly #strokes = s("path", { class: "gd-strokes" });
   readonly #rails = s("path", { class: "gd-strokes gd-farrails" });
@@ -54,28 +58,33 @@ class StagePicture {
   readonly #joints = new Map<SVGElement, [string, string]>();
   #joined: ReadonlySet<string> = new Set();
   constructor(
-    private readonly doc: GraphDoc,
-    private readonly stage: Stage,
-    private readonly layout: Layout,
-    private readonly dress: Dress,
-  ) {}
+    doc: GraphDoc,
+    stage: Stage,
+    layout: Layout,
+    dress: Dress,
+  ) {
+    this.#doc = doc;
+    this.#stage = stage;
+    this.#layout = layout;
+    this.#dress = dress;
+  }
 
   #entity(index: number): string {
-    return this.stage.entities?.[index] ?? `node:${this.stage.index}.${index}`;
+    return this.#stage.entities?.[index] ?? `node:${this.#stage.index}.${index}`;
   }
 
   /** An edge of the layout by its reader's port; a pair that is ordered only has no port and is no entity. */
   #edgeEntity(a: number, b: number): string | null {
-    const port = this.stage.entities ? -1 : (this.stage.nodes[b]?.inputs.indexOf(a) ?? -1);
-    return port < 0 ? null : `edge:${this.stage.index}.${b}.${port}`;
+    const port = this.#stage.entities ? -1 : (this.#stage.nodes[b]?.inputs.indexOf(a) ?? -1);
+    return port < 0 ? null : `edge:${this.#stage.index}.${b}.${port}`;
   }
 
   #edgeGroup(a: number, b: number, kind: string, path: string, note: string, extra: SVGElement[] = []): SVGGElement {
-    const source = this.stage.nodes[a]!;
-    const title = `${nodeName(source)} → ${nodeName(this.stage.nodes[b]!)}: ${typeText(this.doc, source)}, ${bytes(this.doc.types[source.type]?.nbytes ?? 0)}${note}`;
+    const source = this.#stage.nodes[a]!;
+    const title = `${nodeName(source)} → ${nodeName(this.#stage.nodes[b]!)}: ${typeText(this.#doc, source)}, ${bytes(this.#doc.types[source.type]?.nbytes ?? 0)}${note}`;
     const group = s(
       "g",
-      { class: `gd-edge gd-edge-${kind} ${this.dress.edge?.(a, b) ?? ""}`, "data-entity": this.#edgeEntity(a, b) },
+      { class: `gd-edge gd-edge-${kind} ${this.#dress.edge?.(a, b) ?? ""}`, "data-entity": this.#edgeEntity(a, b) },
       s("title", null, title),
       s("path", { class: "gd-hit", d: path }),
       s("path", { class: "gd-stroke", d: path }),
@@ -98,14 +107,14 @@ class StagePicture {
 
   #edge({ a, b, kind, bends }: EdgeRecord): SVGGElement {
     const path = bends[1] === bends.at(-1) ? orthogonal(bends) : smooth(bends);
-    const dotted = kind === "param" && this.stage.nodes[a]!.op === "input" ? "data" : kind; // an input is the spine's head
+    const dotted = kind === "param" && this.#stage.nodes[a]!.op === "input" ? "data" : kind; // an input is the spine's head
     return this.#edgeGroup(a, b, dotted, path, "", this.#againstReading(b, bends) ? [arrow(bends)] : []);
   }
 
   /** Long edges bend smoothly into their gutter; backward ones turn round with square corners. */
   #rail({ a, b, x, y0, y1 }: RailRecord): SVGGElement {
-    const from = this.layout.boxes[a]!,
-      to = this.layout.boxes[b]!;
+    const from = this.#layout.boxes[a]!,
+      to = this.#layout.boxes[b]!;
     const xa = from.x + Math.floor(from.w / 2),
       xb = to.x + Math.floor(to.w / 2);
     const ya = from.y + (y0 > from.y ? BOX : 0),
@@ -116,13 +125,13 @@ class StagePicture {
   }
 
   #laneOf(index: number): string {
-    const { x } = this.layout.boxes[index]!;
-    return this.layout.lanes.find(lane => x >= lane.x && x < lane.x + lane.width)?.title ?? "";
+    const { x } = this.#layout.boxes[index]!;
+    return this.#layout.lanes.find(lane => x >= lane.x && x < lane.x + lane.width)?.title ?? "";
   }
 
   /** What goes from a forward lane into an adjoint one is saved, unless it is a parameter. */
   #wire({ a, b, points }: WireRecord): SVGGElement {
-    const source = this.stage.nodes[a]!,
+    const source = this.#stage.nodes[a]!,
       leaf = source.inputs.length === 0;
     const saved =
       this.#laneOf(a).startsWith("forward") && this.#laneOf(b).startsWith("adjoint") && source.op !== "parameter";
@@ -134,9 +143,9 @@ class StagePicture {
   }
 
   #pill({ leaf, reader, x, y, w, echo }: PillRecord): SVGGElement[] {
-    const node = this.stage.nodes[leaf]!,
-      box = this.layout.boxes[reader]!;
-    const name = cut(titleOf(this.stage, leaf) || node.op, 24),
+    const node = this.#stage.nodes[leaf]!,
+      box = this.#layout.boxes[reader]!;
+    const name = cut(titleOf(this.#stage, leaf) || node.op, 24),
       middle = y + PILL / 2;
     const right = x + w,
       gap = box.y + BOX / 2;
@@ -145,9 +154,9 @@ class StagePicture {
     const around = `C${right + 6} ${middle} ${right + 6} ${gap} ${right + 12} ${gap}`;
     const line = this.#edgeGroup(leaf, reader, "param", `M${right} ${middle}${straight ? "" : around}H${box.x}`, "");
     const type =
-      echo || !typeText(this.doc, node)
+      echo || !typeText(this.#doc, node)
         ? null
-        : s("tspan", { class: "gd-type", dx: 6 }, cut(typeText(this.doc, node), 24));
+        : s("tspan", { class: "gd-type", dx: 6 }, cut(typeText(this.#doc, node), 24));
     const pill = s(
       "g",
       {
@@ -156,11 +165,11 @@ class StagePicture {
         "data-echo": echo > 0,
         tabindex: -1,
         role: "button",
-        "aria-label": spokenName(this.doc, this.stage, leaf),
+        "aria-label": spokenName(this.#doc, this.#stage, leaf),
         transform: `translate(${x} ${y})`,
-        ...this.dress.node?.(leaf),
+        ...this.#dress.node?.(leaf),
       },
-      tooltip(this.doc, this.stage, node, node.name, this.dress.told?.(leaf)),
+      tooltip(this.#doc, this.#stage, node, node.name, this.#dress.told?.(leaf)),
       s("rect", { class: "gd-hit", y: -2, width: w, height: PILL + 4 }),
       s("rect", { class: "gd-shape", width: w, height: PILL, rx: PILL / 2 }),
       s("text", { class: "gd-name", x: 10, y: 13 }, name, type),
@@ -169,10 +178,10 @@ class StagePicture {
   }
 
   #box(index: number, detail: Detail): SVGGElement {
-    const { x, y, w } = this.layout.boxes[index]!;
-    const node = this.stage.nodes[index]!,
+    const { x, y, w } = this.#layout.boxes[index]!;
+    const node = this.#stage.nodes[index]!,
       leaf = node.flags.includes("leaf") || node.family === "leaf",
-      title = titleOf(this.stage, index);
+      title = titleOf(this.#stage, index);
     const has = (flag: string) => node.flags.includes(flag);
     const op = cut(leaf && title ? title : node.op, 28);
     return s(
@@ -184,9 +193,9 @@ class StagePicture {
         role: "button",
         "data-output": has("output") || has("loss"),
         "data-leaf": leaf,
-        "aria-label": spokenName(this.doc, this.stage, index),
+        "aria-label": spokenName(this.#doc, this.#stage, index),
         transform: `translate(${x} ${y})`,
-        ...this.dress.node?.(index),
+        ...this.#dress.node?.(index),
       },
       has("group") && s("rect", { class: "gd-sheet", x: 4, y: -4, width: w, height: BOX, rx: 6 }),
       s("rect", { class: "gd-shape", width: w, height: BOX, rx: leaf ? BOX / 2 : 6 }),
@@ -197,32 +206,32 @@ class StagePicture {
   }
 
   #kept(index: number, element: SVGGElement): SVGElement[] {
-    if (this.dress.members) this.#made.set(index, element);
+    if (this.#dress.members) this.#made.set(index, element);
     return [element];
   }
 
   #inside(index: number, op: string, title: string, leaf: boolean): Child[] {
-    const { w } = this.layout.boxes[index]!,
-      node = this.stage.nodes[index]!,
+    const { w } = this.#layout.boxes[index]!,
+      node = this.#stage.nodes[index]!,
       fits = (op.length + 2 + title.length) * CHAR + 24 <= w + 10;
     return [
-      tooltip(this.doc, this.stage, node, title, this.dress.told?.(index)),
+      tooltip(this.#doc, this.#stage, node, title, this.#dress.told?.(index)),
       node.flags.includes("fused") &&
         s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
       !leaf && s("path", { class: "gd-side", d: `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}` }),
       s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 17 }, op),
       !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: 17 }, title),
-      s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.doc, node), 28)),
+      s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.#doc, node), 28)),
       s(
         "text",
         { class: "gd-letter", x: w - 9, y: 31 },
-        this.dress.letter?.(index) || (leaf || node.told ? "" : LETTERS[node.family]),
+        this.#dress.letter?.(index) || (leaf || node.told ? "" : LETTERS[node.family]),
       ),
     ]; // a family is never its colour alone
   }
 
   #lanes(height: number): SVGGElement[] {
-    return this.layout.lanes.map(({ index, title, x, width }) =>
+    return this.#layout.lanes.map(({ index, title, x, width }) =>
       s(
         "g",
         { class: `gd-lane gd-f-${/optimizer/.test(title) ? "update" : index % 2 ? "elementwise" : "reduction"}` },
@@ -234,7 +243,7 @@ class StagePicture {
 
   /** Everything to draw, in layers: edges, pills, boxes. */
   #parts(): Item[] {
-    const { layout } = this;
+    const layout = this.#layout;
     const flat = (points: readonly number[]) => {
       const reach = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity, layer: 0 };
       for (let i = 0; i + 1 < points.length; i += 2) {
@@ -282,17 +291,17 @@ class StagePicture {
   #block(item: Item): Block | null {
     const [index] = item.nodes;
     return item.layer > 0
-      ? { ...item, entity: this.#entity(index!), family: familyClass(this.stage.nodes[index!]!.family) }
+      ? { ...item, entity: this.#entity(index!), family: familyClass(this.#stage.nodes[index!]!.family) }
       : null;
   }
 
   draw(): Picture {
-    const { layout } = this,
+    const layout = this.#layout,
       [first] = layout.lanes,
       layers = [s("g"), s("g"), s("g")];
     const shown = layout.boxes.filter(box => box.row >= 0).length;
     // Lanes reach past the boxes on every side.
-    const open = this.dress.brackets ?? [],
+    const open = this.#dress.brackets ?? [],
       margin = open.reduce((most, { track }) => Math.max(most, TRACK * (track + 1)), 0);
     const side = first ? MARGIN / 4 : MARGIN,
       left = Math.min(0, first?.x ?? 0) - side - margin,
@@ -396,7 +405,7 @@ class StagePicture {
       found.flatMap(i => this.#block(this.#items[i]!) ?? []),
       this.#joined,
     );
-    const { length } = this.layout.edges,
+    const { length } = this.#layout.edges,
       draw = (path: SVGElement, items: number[]) => path.setAttribute("d", items.map(i => this.#stroke(i)).join(""));
     draw(
       this.#strokes,
@@ -410,7 +419,7 @@ class StagePicture {
 
   /** An edge as straight lines, for the picture from far away. */
   #stroke(item: number): string {
-    const { edges, rails } = this.layout,
+    const { edges, rails } = this.#layout,
       rail = rails[item - edges.length];
     const flat = item < edges.length ? edges[item]!.bends : rail && [rail.x, rail.y0, rail.x, rail.y1];
     return flat ? `M${flat.join(" ")}` : "";
@@ -418,10 +427,10 @@ class StagePicture {
 
   #placeOf(entity: string): { x: number; y: number } | null {
     const [, stage, at] = /^node:(\d+)\.(\d+)$/.exec(entity) ?? [],
-      own = Number(stage) === this.stage.index ? Number(at) : -1,
-      index = this.dress.members?.findIndex(all => all.includes(own)) ?? this.stage.entities?.indexOf(entity) ?? own;
-    const box = this.layout.boxes[index],
-      place = box && box.row < 0 ? this.layout.pills.find(each => each.leaf === index) : box;
+      own = Number(stage) === this.#stage.index ? Number(at) : -1,
+      index = this.#dress.members?.findIndex(all => all.includes(own)) ?? this.#stage.entities?.indexOf(entity) ?? own;
+    const box = this.#layout.boxes[index],
+      place = box && box.row < 0 ? this.#layout.pills.find(each => each.leaf === index) : box;
     return place ? { x: place.x + place.w / 2, y: place.y } : null;
   }
 
@@ -429,12 +438,12 @@ class StagePicture {
     this.#joined = lit;
     this.#merged.light(lit);
     for (const [v, element] of this.#made) {
-      const all = this.dress.members![v]!;
+      const all = this.#dress.members![v]!;
       if (all.length > 1)
         setFlag(
           element,
           "data-some",
-          all.some(i => lit.has(`node:${this.stage.index}.${i}`)),
+          all.some(i => lit.has(`node:${this.#stage.index}.${i}`)),
         );
     }
     for (const [element, ends] of this.#joints) setFlag(element, "data-joined", lit.has(ends[0]) && lit.has(ends[1]));

@@ -7,23 +7,29 @@ const WHOLE = 300,
 
 /** Rows `0 … count` of a scroller; `make` draws one, `changed` is told when others were drawn. */
 export class Rows {
+  readonly #scroller: HTMLElement;
+  readonly #height: number;
+  readonly #changed: () => void;
   #first = -1;
   #last = -1;
-  private count = 0;
+  #count = 0;
   #make: (index: number) => HTMLElement = () => h("div");
   readonly #above: HTMLElement;
   readonly #below: HTMLElement;
   readonly #listen = () => {
-    if (this.#draw()) this.changed();
+    if (this.#draw()) this.#changed();
   };
   readonly #observer = new ResizeObserver(this.#listen);
 
   constructor(
-    private readonly scroller: HTMLElement,
+    scroller: HTMLElement,
     readonly el: HTMLElement,
-    private readonly height: number,
-    private readonly changed: () => void,
+    height: number,
+    changed: () => void,
   ) {
+    this.#scroller = scroller;
+    this.#height = height;
+    this.#changed = changed;
     const spacer = () =>
       el instanceof HTMLTableSectionElement ? h("tr", { class: "gd-spacer" }, h("td", { colspan: 9 })) : h("div");
     this.#above = spacer();
@@ -34,7 +40,7 @@ export class Rows {
 
   /** Another list in the same place. */
   set(count: number, make: (index: number) => HTMLElement): void {
-    this.count = count;
+    this.#count = count;
     this.#make = make;
     this.#first = this.#last = -1;
     this.#draw();
@@ -42,29 +48,33 @@ export class Rows {
 
   /** Scrolls to a row, unless it is in sight; true when other rows were drawn. */
   bring(index: number): boolean {
-    const { scroller, height } = this,
+    const scroller = this.#scroller,
+      height = this.#height,
       top = this.#top() + index * height - scroller.scrollTop;
-    if (this.count <= WHOLE || (top >= 0 && top + height <= scroller.clientHeight)) return false;
+    if (this.#count <= WHOLE || (top >= 0 && top + height <= scroller.clientHeight)) return false;
     scroller.scrollTop += top - scroller.clientHeight / 3;
     return this.#draw();
   }
 
   destroy(): void {
     this.#observer.disconnect();
-    this.scroller.removeEventListener("scroll", this.#listen);
+    this.#scroller.removeEventListener("scroll", this.#listen);
   }
 
   /** Where the list begins in what is scrolled. */
   #top(): number {
-    const { el, scroller } = this;
+    const { el } = this,
+      scroller = this.#scroller;
     return el.isConnected
       ? el.getBoundingClientRect().top - scroller.getBoundingClientRect().top + scroller.scrollTop
       : 0;
   }
 
   #draw(): boolean {
-    const { count, height, scroller } = this;
-    const whole = count <= WHOLE,
+    const count = this.#count,
+      height = this.#height,
+      scroller = this.#scroller,
+      whole = count <= WHOLE,
       at = whole ? 0 : (scroller.scrollTop - this.#top()) / height;
     const shown = (scroller.clientHeight || 600) / height;
     const first = whole ? 0 : Math.min(Math.max(0, Math.floor(at) - AROUND), count),

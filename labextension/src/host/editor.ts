@@ -61,14 +61,16 @@ function decorations(view: EditorView): DecorationSet {
 }
 
 class Lights {
+  readonly #view: EditorView;
   decorations: DecorationSet;
   #frame = 0;
   readonly #again = () => {
     cancelAnimationFrame(this.#frame);
-    this.#frame = requestAnimationFrame(() => isGraph(this.view) && this.view.dispatch({ effects: told.of(null) }));
+    this.#frame = requestAnimationFrame(() => isGraph(this.#view) && this.#view.dispatch({ effects: told.of(null) }));
   };
 
-  constructor(private readonly view: EditorView) {
+  constructor(view: EditorView) {
+    this.#view = view;
     this.decorations = decorations(view);
     page().written?.listeners.add(this.#again);
   }

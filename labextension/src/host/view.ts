@@ -8,6 +8,7 @@ import { type Mounted } from "../live/page.ts";
 import { Scene } from "../panes/scene.ts";
 
 export class View implements Mounted {
+  readonly #el: HTMLElement;
   host: Host | null = null;
   #scene: Scene | null = null;
   #asked = 0;
@@ -20,7 +21,8 @@ export class View implements Mounted {
   readonly #observer: IntersectionObserver;
   readonly #waiting = h("div", { class: "gdlab gd-wait", role: "status" }, "gdlab: waiting for the graph …");
 
-  constructor(private readonly el: HTMLElement) {
+  constructor(el: HTMLElement) {
+    this.#el = el;
     this.#styled = insertStyle(el);
     el.append(this.#waiting);
     this.#observer = new IntersectionObserver(entries => {
@@ -100,7 +102,7 @@ export class View implements Mounted {
       this.#scene?.destroy();
       this.#scene = scene;
       this.#waiting.remove();
-      this.el.append(scene.chrome.root);
+      this.#el.append(scene.chrome.root);
       scene.show(false);
     }
     this.#attach();

@@ -77,6 +77,8 @@ function afterPaint(then: () => void): void {
 }
 
 export class Host {
+  readonly #model: Model;
+  readonly #now: () => number;
   live: Live = noSession;
   doc: { rev: number; payload: Record<string, unknown> } | null = null;
   dead = false;
@@ -89,9 +91,11 @@ export class Host {
   readonly #undo: (() => void)[] = [];
 
   constructor(
-    private readonly model: Model,
-    private readonly now: () => number = () => Date.now(),
+    model: Model,
+    now: () => number = () => Date.now(),
   ) {
+    this.#model = model;
+    this.#now = now;
     this.#listenTo("msg:custom", (content: ToPage) => this.#receive(content));
     this.#listenTo("change:state", () => this.#fromTraits());
     this.#listenTo("change:step", () => this.#fromTraits());
@@ -105,7 +109,7 @@ export class Host {
 
   /** What is selected or kept is a trait: Python reads and sets it, and a page that reloads finds it again. */
   #share<T extends object>(name: string, all: Shared<T>): void {
-    const { model } = this,
+    const model = this.#model,
       known = () => model.get(name) as T | undefined;
     const told = (value: T) => {
       model.set?.(name, structuredClone(value));
@@ -125,7 +129,7 @@ export class Host {
 
   /** A kernel that is shut down or restarted closes no comm: its connection tells. */
   #watchKernel(): void {
-    const kernel = this.model.widget_manager?.kernel,
+    const kernel = this.#model.widget_manager?.kernel,
       end = () => this.close("the kernel has ended; run the cell again"),
       changed = (_: unknown, status: string) => ENDED.includes(status) && end();
     kernel?.statusChanged.connect(changed);
@@ -137,12 +141,12 @@ export class Host {
   }
 
   get study(): string {
-    return String(this.model.get("study") ?? "");
+    return String(this.#model.get("study") ?? "");
   }
 
   /** The key of the study that has this one's name now; empty while it is this one. */
   get replaced(): string {
-    return String(this.model.get("replaced") ?? "");
+    return String(this.#model.get("replaced") ?? "");
   }
 
   get pending(): Pending[] {
@@ -185,7 +189,7 @@ export class Host {
     const req = this.#nextReq++;
     return new Promise(resolve => {
       const timer = setTimeout(() => this.#markQueued(req), QUEUED_AFTER);
-      this.#waiting.set(req, { req, name, since: this.now(), queued: false, resolve, timer });
+      this.#waiting.set(req, { req, name, since: this.#now(), queued: false, resolve, timer });
       this.#send({ type: "command", name, args, req });
       this.#changed();
     });
@@ -205,12 +209,12 @@ export class Host {
   }
 
   #listenTo(event: string, callback: (...args: never[]) => void): void {
-    this.model.on(event, callback);
-    this.#undo.push(() => this.model.off(event, callback));
+    this.#model.on(event, callback);
+    this.#undo.push(() => this.#model.off(event, callback));
   }
 
   #send(message: ToKernel): void {
-    if (!this.dead) this.model.send(message);
+    if (!this.dead) this.#model.send(message);
   }
 
   #sayVisible(): void {
@@ -244,7 +248,7 @@ export class Host {
       case "metrics": {
         this.live = { ...withMetrics(this.live, message), error: this.live.error };
         if (message.full) this.#known = [...this.live.events];
-        const rev = Number(this.model.get("rev") ?? 0);
+        const rev = Number(this.#model.get("rev") ?? 0);
         afterPaint(() => this.#send({ type: "ack", rev, frame: message.frame }));
         break;
       }
@@ -274,15 +278,15 @@ export class Host {
     this.#settle(reply.req, { ok: reply.ok, result: reply.result, error: reply.error });
     if (known && reply.ok) this.live = { ...this.live, error: "" };
     if (known && !reply.ok) this.live = { ...this.live, error: reply.error?.message ?? "refused" };
-    const late = this.pending.filter(each => each.req < reply.req && this.now() - each.since > LOST_AFTER);
+    const late = this.pending.filter(each => each.req < reply.req && this.#now() - each.since > LOST_AFTER);
     for (const { req } of late) this.#settle(req, LOST);
   }
 
   /** Before the first frame the two traits are all that is known of a session. */
   #fromTraits(): void {
     if (this.live.frame >= 0) return;
-    const state = (this.model.get("state") as Live["state"] | undefined) ?? "none";
-    this.live = { ...this.live, state, step: Number(this.model.get("step") ?? 0) };
+    const state = (this.#model.get("state") as Live["state"] | undefined) ?? "none";
+    this.live = { ...this.live, state, step: Number(this.#model.get("step") ?? 0) };
     this.#changed();
   }
 }

@@ -5,14 +5,18 @@ import { page, type Written } from "./page.ts";
 import type { Action } from "../panes/state.ts";
 
 export class Cell {
+  readonly #doc: GraphDoc;
+  readonly #act: (action: Action) => void;
   readonly #key: string;
   readonly #source: number;
   #told: Written | null = null;
 
   constructor(
-    private readonly doc: GraphDoc,
-    private readonly act: (action: Action) => void,
+    doc: GraphDoc,
+    act: (action: Action) => void,
   ) {
+    this.#doc = doc;
+    this.#act = act;
     this.#key = doc.study ?? doc.id;
     this.#source = doc.sources.findIndex(({ kind, text }) => kind === "cell" && text.startsWith("%%graph"));
   }
@@ -20,9 +24,9 @@ export class Cell {
   /** The lines that are lit now. */
   tell(lit: ReadonlySet<string>): void {
     const cells = page().written,
-      { text } = this.doc.sources[this.#source] ?? {};
+      { text } = this.#doc.sources[this.#source] ?? {};
     if (!cells || text === undefined) return;
-    const lines = this.doc.lines.flatMap(({ source, line }, i) =>
+    const lines = this.#doc.lines.flatMap(({ source, line }, i) =>
       source === this.#source && lit.has(`line:${i}`) ? [line] : [],
     );
     this.#told = { text: text.trimEnd(), lit: new Set(lines), select: (line, add) => this.#select(line, add) };
@@ -38,9 +42,9 @@ export class Cell {
   }
 
   #select(wanted: number, add: boolean): void {
-    const entities = this.doc.lines.flatMap(({ source, line }, i) =>
+    const entities = this.#doc.lines.flatMap(({ source, line }, i) =>
       source === this.#source && line === wanted ? [`line:${i}`] : [],
     );
-    if (entities.length > 0) this.act({ do: "select", entities, add });
+    if (entities.length > 0) this.#act({ do: "select", entities, add });
   }
 }

@@ -76,28 +76,36 @@ function peakList({ doc, reached }: Context, plan: Plan): HTMLElement {
 }
 
 class ArenaPicture {
+  readonly #plan: Plan;
+  readonly #width: number;
+  readonly #toggle: (kind: string) => void;
+  readonly #ghosts: boolean;
   readonly #count: number;
   readonly #dense: boolean;
   readonly #merged = new Merged();
   readonly #over = s("g");
   #places: { index: number; top: number; row: Row }[] = [];
   constructor(
-    private readonly plan: Plan,
-    private readonly width: number,
-    private readonly toggle: (kind: string) => void,
-    private readonly ghosts: boolean,
+    plan: Plan,
+    width: number,
+    toggle: (kind: string) => void,
+    ghosts: boolean,
   ) {
+    this.#plan = plan;
+    this.#width = width;
+    this.#toggle = toggle;
+    this.#ghosts = ghosts;
     this.#count = Math.max(1, plan.dispatches.length);
     this.#dense = plan.intervals.length > DENSE;
   }
 
   x(dispatch: number): number {
-    return LEFT + ((this.width - LEFT - RIGHT) * dispatch) / this.#count;
+    return LEFT + ((this.#width - LEFT - RIGHT) * dispatch) / this.#count;
   }
 
   /** Where an interval stands in its row. */
   #place(index: number, top: number, row: Row): { from: number; y: number; width: number; height: number } {
-    const interval = this.plan.intervals[index]!,
+    const interval = this.#plan.intervals[index]!,
       pinned = isPinned(interval);
     const from = this.x(pinned ? 0 : interval.first),
       to = this.x(pinned && interval.first < 0 ? this.#count : Math.min(this.#count, interval.last + 1));
@@ -121,7 +129,7 @@ class ArenaPicture {
       top: row.folded ? top : y,
       bottom: row.folded ? top + row.height - 2 : y + Math.min(height, row.height - 2),
       entity: `interval:${index}`,
-      family: familyClass(this.plan.intervals[index]!.family),
+      family: familyClass(this.#plan.intervals[index]!.family),
     };
   }
 
@@ -144,14 +152,14 @@ class ArenaPicture {
   }
 
   #interval(index: number, top: number, row: Row): SVGGElement {
-    const interval = this.plan.intervals[index]!,
+    const interval = this.#plan.intervals[index]!,
       pinned = isPinned(interval);
     const { from, y, width, height } = this.#place(index, top, row);
     const name = interval.name || `buffer ${index}`,
       label = pinned ? `${cut(name, 28)} ${bytes(interval.nbytes)}` : cut(name, 28);
     const alias =
       interval.alias_of >= 0
-        ? `\nin the place of ${this.plan.intervals[interval.alias_of]?.name ?? interval.alias_of}`
+        ? `\nin the place of ${this.#plan.intervals[interval.alias_of]?.name ?? interval.alias_of}`
         : "";
     const life = pinned ? KEPT : `written by dispatch ${interval.first}, last read by ${interval.last}`;
     const fits = (text: string) => text.length * 6.6 + 14 <= width;
@@ -175,8 +183,8 @@ class ArenaPicture {
   }
 
   #peakAt(): number {
-    const at = this.plan.groups[this.plan.memory.peak_group ?? -1];
-    return at && this.plan.memory.peak_bytes ? (this.x(at.start) + this.x(at.stop)) / 2 : -1000;
+    const at = this.#plan.groups[this.#plan.memory.peak_group ?? -1];
+    return at && this.#plan.memory.peak_bytes ? (this.x(at.start) + this.x(at.stop)) / 2 : -1000;
   }
 
   /** The rectangle of an interval, with what is told of it. */
@@ -186,7 +194,7 @@ class ArenaPicture {
     place: { x: number; y: number; width: number; height: number },
     inside: Child[],
   ): SVGGElement {
-    const interval = this.plan.intervals[index]!,
+    const interval = this.#plan.intervals[index]!,
       name = interval.name || `buffer ${index}`,
       pinned = interval.pinned ? `\npinned: ${interval.pinned}` : "";
     return s(
@@ -204,14 +212,14 @@ class ArenaPicture {
 
   /** Several pinned buffers of one kind share a strip in equal parts; its label gives each a strip of its own. */
   #folded(row: Row, top: number): SVGElement[] {
-    const total = row.intervals.reduce((sum, index) => sum + this.plan.intervals[index]!.nbytes, 0);
+    const total = row.intervals.reduce((sum, index) => sum + this.#plan.intervals[index]!.nbytes, 0);
     const step = (this.x(this.#count) - LEFT) / row.intervals.length,
       height = row.height - 2,
       told = `${plural(row.intervals.length, "buffer")}, ${bytes(total)}`;
     const label = (interval: IntervalRecord) => `${cut(interval.name, 28)} ${bytes(interval.nbytes)}`;
-    const fit = row.intervals.every(index => label(this.plan.intervals[index]!).length * 6.6 + 14 <= step);
+    const fit = row.intervals.every(index => label(this.#plan.intervals[index]!).length * 6.6 + 14 <= step);
     const parts = row.intervals.map((index, i) => {
-      const interval = this.plan.intervals[index]!;
+      const interval = this.#plan.intervals[index]!;
       const text =
         fit &&
         s(
@@ -239,7 +247,7 @@ class ArenaPicture {
 
   #label(row: Row, top: number, first: boolean): SVGElement {
     const y = top + Math.min(row.height, 60) / 2 + 3;
-    if (!row.folded && !(row.kind && first && row.intervals.length === 1 && shares(this.plan, row.kind)))
+    if (!row.folded && !(row.kind && first && row.intervals.length === 1 && shares(this.#plan, row.kind)))
       return s("text", { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" }, first || !row.kind ? row.label : "");
     return s(
       "g",
@@ -252,7 +260,7 @@ class ArenaPicture {
         on: {
           click: (event: Event) => {
             event.stopPropagation();
-            this.toggle(row.kind);
+            this.#toggle(row.kind);
           },
         },
       },
@@ -291,8 +299,8 @@ class ArenaPicture {
       top += row.height + (row.kind ? 2 : GAP);
     }
     const slots = top;
-    if (this.ghosts) {
-      const { outlines, bottom } = this.#ghosts(top, arrangement.unit);
+    if (this.#ghosts) {
+      const { outlines, bottom } = this.#outlines(top, arrangement.unit);
       parts.push(outlines);
       top = bottom;
     }
@@ -302,7 +310,7 @@ class ArenaPicture {
     );
     return s(
       "svg",
-      { class: "gd-arena", width: this.width, height: top + AXIS, viewBox: `0 0 ${this.width} ${top + AXIS}` },
+      { class: "gd-arena", width: this.#width, height: top + AXIS, viewBox: `0 0 ${this.#width} ${top + AXIS}` },
       ...grounds,
       ...this.#phases(top),
       ...(this.#dense ? [this.#merged.el, this.#over] : []),
@@ -314,8 +322,8 @@ class ArenaPicture {
   }
 
   /** What memory would be needed besides if no two buffers shared a slot: outlines of the largest. */
-  #ghosts(top: number, unit: number): { outlines: SVGElement; bottom: number } {
-    const { intervals, slots } = this.plan,
+  #outlines(top: number, unit: number): { outlines: SVGElement; bottom: number } {
+    const { intervals, slots } = this.#plan,
       larger = (a: number, b: number) => intervals[b]!.padded - intervals[a]!.padded;
     let y = top + 2;
     const drawn = slots
@@ -337,15 +345,15 @@ class ArenaPicture {
     const label = s(
       "text",
       { class: "gd-axis", x: LEFT - 8, y: top + 13, "text-anchor": "end" },
-      `+ ${bytes(reuse(this.plan).saved)}`,
+      `+ ${bytes(reuse(this.#plan).saved)}`,
     );
     return { outlines: s("g", { class: "gd-ghosts" }, label, ...drawn), bottom: y + GAP };
   }
 
   /** Where forward, backward and update begin. */
   #phases(bottom: number): SVGElement[] {
-    const phase = (k: number) => this.plan.dispatches[k]?.phase;
-    return this.plan.dispatches.flatMap((each, k) =>
+    const phase = (k: number) => this.#plan.dispatches[k]?.phase;
+    return this.#plan.dispatches.flatMap((each, k) =>
       each.phase === phase(k - 1)
         ? []
         : [
@@ -356,8 +364,8 @@ class ArenaPicture {
   }
 
   #axis(bottom: number): SVGElement[] {
-    const every = Math.max(1, Math.ceil((this.#count * 26) / (this.width - LEFT - RIGHT)));
-    return this.plan.dispatches.flatMap((dispatch, k) =>
+    const every = Math.max(1, Math.ceil((this.#count * 26) / (this.#width - LEFT - RIGHT)));
+    return this.#plan.dispatches.flatMap((dispatch, k) =>
       k % every > 0
         ? []
         : [
@@ -378,7 +386,7 @@ class ArenaPicture {
 
   #peak(bottom: number): SVGElement[] {
     const x = this.#peakAt(),
-      left = x > this.width - 110;
+      left = x > this.#width - 110;
     if (x < 0) return [];
     return [
       s(
@@ -388,14 +396,14 @@ class ArenaPicture {
         s(
           "text",
           { x: x + (left ? -5 : 5), y: 12, "text-anchor": left ? "end" : "start" },
-          `peak ${bytes(this.plan.memory.peak_bytes!)}`,
+          `peak ${bytes(this.#plan.memory.peak_bytes!)}`,
         ),
       ),
     ];
   }
 
   playhead(svg: SVGSVGElement, lit: ReadonlySet<string>): void {
-    const ks = this.plan.dispatches.flatMap((_, k) => (lit.has(`dispatch:${k}`) ? [k] : []));
+    const ks = this.#plan.dispatches.flatMap((_, k) => (lit.has(`dispatch:${k}`) ? [k] : []));
     const height = Number(svg.getAttribute("height")) - AXIS;
     svg.querySelector(".gd-playhead")!.replaceChildren(
       ...ks.slice(0, 40).flatMap(k => {

@@ -4,7 +4,7 @@ import type { GraphDoc } from "../doc/doc.ts";
 import { h, replace, setFlag, span } from "../draw/dom.ts";
 import { keep, keptOf } from "../live/kept.ts";
 import { page } from "../live/page.ts";
-import { button } from "./pane.ts";
+import { mini } from "./pane.ts";
 import { local, portable } from "../doc/select.ts";
 import { TABS, type Action, type Ui } from "./state.ts";
 
@@ -49,15 +49,10 @@ export function bookmarks(
       `bookmark ${name}${known ? "" : page().hosts.has(doc.study!) ? " kept" : " kept until this page is closed: no live session"}`,
     );
   };
-  const forget = button(
-    "forget this bookmark",
-    {
-      class: "gd-mini",
-      "data-command": "bookmark-forget",
-      on: { click: () => (keep(kept, { bookmarks: all().filter(each => each !== named()) }), open()) },
-    },
-    "×",
-  );
+  const forget = mini("forget this bookmark", "bookmark-forget", "×", () => {
+    keep(kept, { bookmarks: all().filter(each => each !== named()) });
+    open();
+  });
   const field: HTMLInputElement = h("input", {
     class: "gd-search",
     list: list.id,

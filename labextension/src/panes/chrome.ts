@@ -99,6 +99,7 @@ const panes = () =>
   );
 
 export class Chrome {
+  readonly #act: (action: Action) => void;
   readonly root: HTMLDivElement;
   readonly panes = div("gd-panes");
   readonly #tabs = new Map<Tab, HTMLButtonElement>();
@@ -129,10 +130,11 @@ export class Chrome {
 
   constructor(
     doc: GraphDoc,
-    private readonly act: (action: Action) => void,
+    act: (action: Action) => void,
     readonly tools: Tools,
     ui: () => Ui,
   ) {
+    this.#act = act;
     const count = counts(doc);
     this.bookmarks = bookmarks(doc, act, ui, text => tools.tell(text));
     const tab = (key: Tab) => {
@@ -270,7 +272,7 @@ export class Chrome {
           {
             "aria-pressed": String(face === current),
             "data-face": face,
-            on: { click: () => this.act({ do: "face", face }) },
+            on: { click: () => this.#act({ do: "face", face }) },
           },
           FACES[face] ?? face,
         ),
@@ -316,7 +318,7 @@ export class Chrome {
           on: {
             click: (event: MouseEvent) => {
               event.stopPropagation();
-              this.act({ do: "select", entities: part.entities });
+              this.#act({ do: "select", entities: part.entities });
             },
           },
         },
@@ -338,7 +340,7 @@ export class Chrome {
     event.preventDefault();
     event.stopPropagation();
     const to = TABS[(TABS.indexOf(from) + by + TABS.length) % TABS.length]!;
-    this.act({ do: "tab", tab: to });
+    this.#act({ do: "tab", tab: to });
     this.#tabs.get(to)!.focus();
   }
 }

@@ -1,5 +1,6 @@
 // Keys: what each one does while the focus is inside the view. Handled keys go no further.
 
+import type { Pane } from "./pane.ts";
 import { Camera, type CameraGroup } from "../draw/camera.ts";
 import type { GraphDoc } from "../doc/doc.ts";
 import { neighbour } from "../draw/graph.ts";
@@ -23,23 +24,27 @@ export interface Keyed {
   blur(): void;
   search(): void;
   /** What the pane in front does with comma and full stop, if anything. */
-  turn(): ((by: 1 | -1) => void) | undefined;
+  /** The pane in front. */
+  front(): Pane | undefined;
 }
 
 const isTyping = (element: Element): boolean => element.matches("input, select, textarea, [contenteditable]");
 
 /** Remembers the last step along an edge, so that a dead end goes on to the next input or user of where it came from. */
 export class Keys {
+  readonly #view: Keyed;
   #last: { from: number; to: number; key: string; turn: number } | null = null;
 
-  constructor(private readonly view: Keyed) {}
+  constructor(view: Keyed) {
+    this.#view = view;
+  }
 
   /** Runs the key; true when it was one of ours. */
   handle(event: KeyboardEvent): boolean {
     const target = event.target as Element;
     if (event.ctrlKey || event.metaKey) return false;
     if (isTyping(target)) return false;
-    const { view } = this;
+    const view = this.#view;
     if (event.altKey) {
       if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return false;
       view.act({ do: event.key === "ArrowLeft" ? "back" : "forward" });
@@ -52,7 +57,7 @@ export class Keys {
   }
 
   #table(target: Element): Record<string, (() => void | boolean) | undefined> {
-    const { view } = this,
+    const view = this.#view,
       // From the search, Escape leads to the view itself: there Enter means what is selected.
       entity =
         target.getAttribute("data-entity") ?? (target.matches(".gdlab") ? (view.ui().selected[0] ?? null) : null);
@@ -94,29 +99,29 @@ export class Keys {
   }
 
   #escape(): void {
-    const { view } = this;
+    const view = this.#view;
     if (view.ui().help) view.act({ do: "help", on: false });
     else if (view.ui().selected.length > 0) view.act({ do: "clear" });
     else view.blur();
   }
 
   #text(face: "text" | "outline"): void {
-    this.view.act({ do: "tab", tab: "text" });
-    this.view.act({ do: "face", face });
+    this.#view.act({ do: "tab", tab: "text" });
+    this.#view.act({ do: "face", face });
   }
 
   /** Enter selects; on what is selected already it opens the kernel that runs it. */
   #open(entity: string): void {
-    const { view } = this;
+    const view = this.#view;
     if (!view.ui().selected.includes(entity)) return view.act({ do: "select", entities: [entity] });
     if ([...view.lit()].some(each => each.startsWith("wgsl:") || each.startsWith("kernel:")))
       view.act({ do: "tab", tab: "kernels" });
   }
 
   #rewrite(by: 1 | -1): void {
-    const { view } = this,
-      turn = view.turn();
-    if (turn) return turn(by);
+    const view = this.#view,
+      front = view.front();
+    if (front?.turn) return front.turn(by);
     const steps = view.doc.passes
       .filter(pass => pass.role === "optimize")
       .flatMap(pass => pass.rewrites.map((_, i) => `step:${pass.index}.${i}`));
@@ -126,7 +131,7 @@ export class Keys {
   }
 
   #arrow(focused: Element, key: string): boolean {
-    const { view } = this,
+    const view = this.#view,
       target = focused.matches(".gdlab") ? view.chosen() : focused, // from the search: on from what it found
       marks = target && view.marksAt(target);
     if (!target || !marks) return false;
@@ -140,7 +145,7 @@ export class Keys {
   }
 
   #walkGraph(marks: Marks, target: Element, key: string): boolean {
-    const { view } = this,
+    const view = this.#view,
       stage = marks.pane.walked?.();
     if (!stage) return false;
     const name = (index: number) => stage.entities?.[index] ?? `node:${stage.index}.${index}`,
@@ -164,7 +169,7 @@ export class Keys {
     if (!element) return true;
     marks.tabStop(element);
     (element as HTMLElement | SVGElement).focus({ preventScroll: true });
-    this.view.act({ do: "select", entities: [element.getAttribute("data-entity")!] });
+    this.#view.act({ do: "select", entities: [element.getAttribute("data-entity")!] });
     return true;
   }
 }

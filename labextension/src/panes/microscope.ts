@@ -87,6 +87,7 @@ interface Asked {
 }
 
 export class Glass {
+  readonly #context: Context;
   readonly #head = div("gd-glasshead");
   readonly #note = h("p", { class: "gd-note", "data-value": "glass-note" });
   readonly #left = div("gd-glassleft");
@@ -138,7 +139,9 @@ export class Glass {
   #busy = false;
   #moment = "";
 
-  constructor(private readonly context: Context) {}
+  constructor(context: Context) {
+    this.#context = context;
+  }
 
   /** Looks at a tensor by its name, or at an entity. */
   look(name: string): void {
@@ -173,7 +176,7 @@ export class Glass {
 
   /** One question at a time: of those that come meanwhile the last is asked next. */
   #ask(asked: Asked): void {
-    const { context } = this,
+    const context = this.#context,
       { state } = context.live(),
       host = context.host(),
       why = refusal(state, Boolean(host) && !host!.dead, "value");

@@ -116,6 +116,10 @@ export const button = (label: string, props: Props, ...children: Child[]): HTMLB
     ...(children.length > 0 ? children : [label]),
   );
 
+/** A small button of a row; `command` is its `data-command`. */
+export const mini = (label: string, command: string, sign: string, click: () => void): HTMLButtonElement =>
+  button(label, { class: "gd-mini", "data-command": command, on: { click } }, sign);
+
 /** A row of buttons of which one is pressed; a list where there are many, nothing for a single choice. */
 export function choice<T>(
   label: string,

@@ -66,6 +66,7 @@ function openedTab(doc: GraphDoc): Tab {
 
 /** The drawing of one document; a new document gets a new one. */
 export class Scene implements Context {
+  readonly #current: () => Host | null;
   readonly cameras = { graph: new CameraGroup(), lanes: new CameraGroup(), union: new CameraGroup() };
   readonly chrome: Chrome;
   readonly #provenance: Provenance;
@@ -85,9 +86,10 @@ export class Scene implements Context {
 
   constructor(
     readonly doc: GraphDoc,
-    private readonly current: () => Host | null,
+    current: () => Host | null,
     before: Ui | null,
   ) {
+    this.#current = current;
     this.#provenance = provenance(doc);
     this.#cell = new Cell(doc, action => this.act(action));
     this.#selection = selectionOf(doc);
@@ -128,7 +130,7 @@ export class Scene implements Context {
         tools.field.select();
       },
       press: name => this.#press(name),
-      turn: () => this.#marks.get(faceOf(this.#state))?.pane.turn,
+      front: () => this.#marks.get(faceOf(this.#state))?.pane,
       tools,
       bookmarks: () => this.chrome.bookmarks.open(),
       chosen: () => this.#chosen(),
@@ -147,7 +149,7 @@ export class Scene implements Context {
     return this.host()?.live ?? noSession;
   }
   host(): Host | null {
-    return this.current();
+    return this.#current();
   }
   lit(): ReadonlySet<string> {
     return this.#litNow;

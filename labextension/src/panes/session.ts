@@ -69,6 +69,7 @@ function recorded(context: Context): Live {
 }
 
 class SessionPanel {
+  readonly #context: Context;
   readonly #steps = h("input", {
     class: "gd-steps-field",
     type: "number",
@@ -103,7 +104,8 @@ class SessionPanel {
   #drawn: Live | null = null;
   readonly el: HTMLElement;
 
-  constructor(private readonly context: Context) {
+  constructor(context: Context) {
+    this.#context = context;
     const {
       parameter_bytes: weights = 0,
       state_bytes: state = 0,
@@ -205,7 +207,7 @@ class SessionPanel {
     options: [string, string][],
     args: (value: string) => Record<string, unknown>,
   ): HTMLElement {
-    const made = select(name, options, options[0]![0], value => this.context.send(name, args(value)));
+    const made = select(name, options, options[0]![0], value => this.#context.send(name, args(value)));
     made.dataset.command = name;
     this.#settings.push(made);
     return made;
@@ -242,7 +244,7 @@ class SessionPanel {
   }
 
   #press(name: CommandName): void {
-    const { context } = this;
+    const context = this.#context;
     if (refusal(context.live().state, Boolean(context.host()), name)) return;
     if (name === "reset" && !this.#sure) {
       // It throws steps away: the second press within four seconds does it.
@@ -262,9 +264,9 @@ class SessionPanel {
   show(live: Live, host: Host | null): void {
     const shown =
       live.state === "none" && !host
-        ? recorded(this.context)
-        : live.state === "none" && this.context.doc.runs.length > 0
-          ? { ...recorded(this.context), state: "none" as const }
+        ? recorded(this.#context)
+        : live.state === "none" && this.#context.doc.runs.length > 0
+          ? { ...recorded(this.#context), state: "none" as const }
           : live;
     this.#controls(live, host);
     this.#watches.show(live, host);
@@ -353,7 +355,7 @@ class SessionPanel {
     this.#frame = 0;
     if (this.#width < 50 || !this.#drawn) return;
     const { points, wanted } = this.#drawn;
-    this.#chart.replaceChildren(drawChart(points, wanted, this.#width, 200, this.#log, earlier(this.context)));
+    this.#chart.replaceChildren(drawChart(points, wanted, this.#width, 200, this.#log, earlier(this.#context)));
   }
 
   #writeFacts({ device, memory, optimizer, watch, counters, state }: Live): void {
@@ -386,7 +388,7 @@ class SessionPanel {
   /** The written lines that the dispatch of an event came from: the one that its text names, if it does. */
   #linesOf(about: string | null, text: string): Child[] {
     if (!about?.startsWith("dispatch:")) return [];
-    const { doc, reached } = this.context,
+    const { doc, reached } = this.#context,
       rows = new Map<number, number>();
     for (const each of reached(about))
       if (each.startsWith("line:")) rows.set(doc.lines[Number(each.slice(5))]!.line, Number(each.slice(5)));
@@ -413,10 +415,10 @@ class SessionPanel {
         ),
       ),
     );
-    this.context.redrawn("session");
+    this.#context.redrawn("session");
     // The first bad dispatch lights its node and line, as if it had been clicked.
     const cause = events.slice(known).find(({ kind, about }) => kind === "nonfinite" && about?.startsWith("dispatch:"));
-    if (cause && this.#seen) this.context.act({ do: "select", entities: [cause.about!] });
+    if (cause && this.#seen) this.#context.act({ do: "select", entities: [cause.about!] });
     this.#seen = true;
   }
 }

@@ -11,7 +11,7 @@ import {
 } from "../doc/doc.ts";
 import { div, h, replace, span, type Child } from "../draw/dom.ts";
 import { bytes, whole } from "../doc/format.ts";
-import { body, button, empty, entity, frame, ruleSource, sourceLine, type Context, type MakePane } from "./pane.ts";
+import { body, empty, entity, frame, mini, ruleSource, sourceLine, type Context, type MakePane } from "./pane.ts";
 import { asking, enliven } from "./ask.ts";
 import { laneStages } from "./graphs.ts";
 
@@ -150,9 +150,9 @@ export const stepperPane: MakePane = context => {
     "data-command": "autodiff",
   });
   const place = span("gd-muted");
-  const previous = button("previous op", { class: "gd-mini", "data-command": "autodiff-previous" }, "‹");
-  const next = button("next op", { class: "gd-mini", "data-command": "autodiff-next" }, "›");
-  const last = button("to the end", { class: "gd-mini", "data-command": "autodiff-end" }, "»");
+  const previous = mini("previous op", "autodiff-previous", "‹", () => go(at - 1));
+  const next = mini("next op", "autodiff-next", "›", () => go(at + 1));
+  const last = mini("to the end", "autodiff-end", "»", () => go(Infinity));
   const detail = div("gd-detail"),
     checks: Checks = new Map();
   const show = () => {
@@ -172,9 +172,6 @@ export const stepperPane: MakePane = context => {
     context.act({ do: "select", entities: [`step:${pass!.index}.${at}`] });
   };
   slider.addEventListener("input", () => go(Number(slider.value)));
-  previous.addEventListener("click", () => go(at - 1));
-  next.addEventListener("click", () => go(at + 1));
-  last.addEventListener("click", () => go(Infinity));
   holder.append(div("gd-slide", previous, slider, next, last), place, detail);
   show();
   return {

@@ -7,7 +7,7 @@ import { REACHES, toldWays, ways } from "../layout/explore.ts";
 import type { Host } from "../live/host.ts";
 import { keep, keptOf } from "../live/kept.ts";
 import { overlaysOf } from "../draw/overlays.ts";
-import { button, select } from "./pane.ts";
+import { mini, select } from "./pane.ts";
 import { parseEntity } from "../doc/select.ts";
 import type { Action, Ui } from "./state.ts";
 
@@ -15,26 +15,34 @@ import type { Action, Ui } from "./state.ts";
 const BESIDE = { paths: "paths between two", map: "overview (m)", labels: "bytes on edges (e)" };
 
 export class Tools {
+  readonly #doc: GraphDoc;
+  readonly #act: (action: Action) => void;
+  readonly #ui: () => Ui;
+  readonly #say: (text: string) => void;
   readonly el: HTMLElement;
   readonly field: HTMLInputElement;
   readonly #count = h("span", { class: "gd-muted gd-hits" });
   readonly #kept;
   readonly #share = () =>
-    this.act({ do: "tool", tool: "beside", value: JSON.stringify([this.#kept.value.map, this.#kept.value.labels]) });
+    this.#act({ do: "tool", tool: "beside", value: JSON.stringify([this.#kept.value.map, this.#kept.value.labels]) });
   #news: { text: string; selected: readonly string[] } | null = null;
-  private found: readonly string[] = [];
+  #found: readonly string[] = [];
   #told = "";
   #wrong: string | null = null;
   #typing: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
-    private readonly doc: GraphDoc,
-    private readonly act: (action: Action) => void,
-    private readonly ui: () => Ui,
+    doc: GraphDoc,
+    act: (action: Action) => void,
+    ui: () => Ui,
     before: Ui,
-    private readonly say: (text: string) => void,
+    say: (text: string) => void,
     host: () => Host | null,
   ) {
+    this.#doc = doc;
+    this.#act = act;
+    this.#ui = ui;
+    this.#say = say;
     this.#kept = keptOf(doc);
     this.#kept.listeners.add(this.#share);
     this.field = h("input", {
@@ -46,7 +54,7 @@ export class Tools {
         "name or op, op:matmul, shape:[32,*], dtype:f16, attr:eps<1e-5, flag:output, lane:adjoint, kernel:3, /regex/",
       "data-command": "search",
     });
-    const set = (value: string) => this.act({ do: "tool", tool: "query", value });
+    const set = (value: string) => this.#act({ do: "tool", tool: "query", value });
     this.field.addEventListener("input", () => {
       clearTimeout(this.#typing);
       this.#typing = setTimeout(() => set(this.field.value), 80);
@@ -57,7 +65,7 @@ export class Tools {
         set("");
         this.field.closest<HTMLElement>(".gdlab")?.focus();
       } else if (event.key === "Enter") {
-        if (this.field.value !== this.ui().query) set(this.field.value);
+        if (this.field.value !== this.#ui().query) set(this.field.value);
         this.#go(event.shiftKey ? -1 : 1);
       } else return;
       event.preventDefault();
@@ -65,8 +73,8 @@ export class Tools {
     });
     const tool = (name: "reach" | "overlay", label: string, options: [string, string][]) => {
       const made = select(label, options, before[name], value => {
-        if (value in BESIDE) made.value = this.ui()[name];
-        if (!this.press(value)) this.act({ do: "tool", tool: name, value });
+        if (value in BESIDE) made.value = this.#ui()[name];
+        if (!this.press(value)) this.#act({ do: "tool", tool: name, value });
       });
       made.dataset.tool = name;
       return made;
@@ -77,7 +85,7 @@ export class Tools {
       "",
       name => {
         copy.value = "";
-        const from = { doc, selected: this.ui().selected, root: this.el.closest<HTMLElement>(".gdlab")!, host: host() };
+        const from = { doc, selected: this.#ui().selected, root: this.el.closest<HTMLElement>(".gdlab")!, host: host() };
         copyAs(from, name).then(
           text => this.tell(text),
           (error: Error) => this.tell(`copy: ${error.message}`),
@@ -90,16 +98,8 @@ export class Tools {
       { class: "gd-tools", role: "toolbar", "aria-label": "search and show" },
       this.field,
       this.#count,
-      button(
-        "previous hit",
-        { class: "gd-mini", "data-command": "search-previous", on: { click: () => this.#go(-1) } },
-        "\u2039",
-      ),
-      button(
-        "next hit",
-        { class: "gd-mini", "data-command": "search-next", on: { click: () => this.#go(1) } },
-        "\u203a",
-      ),
+      mini("previous hit", "search-previous", "\u2039", () => this.#go(-1)),
+      mini("next hit", "search-next", "\u203a", () => this.#go(1)),
       span("gd-space"),
       tool("reach", "show around the selection", Object.entries({ ...REACHES, ...BESIDE })),
       tool("overlay", "colour by", [
@@ -112,9 +112,9 @@ export class Tools {
 
   /** Says what came of something, in sight until the selection moves. */
   tell(text: string): void {
-    this.#news = { text, selected: this.ui().selected };
+    this.#news = { text, selected: this.#ui().selected };
     this.#write();
-    this.say(text);
+    this.#say(text);
   }
 
   /** Paths, or what is turned on and off; false for anything else. */
@@ -127,19 +127,19 @@ export class Tools {
 
   /** Selects all nodes on the paths between the two that are selected: they light, with the edges between them. */
   #paths(): string {
-    const [one, other, more] = this.ui().selected.map(parseEntity),
+    const [one, other, more] = this.#ui().selected.map(parseEntity),
       [[stage, a] = [], [same, b] = []] = [one, other].map(each =>
         each?.kind === "node" ? (each.at as [number, number]) : [],
       );
     if (stage === undefined || stage !== same || more !== undefined)
       return "paths: wanted two selected nodes of one graph (Shift + click)";
     const found = ways(
-        this.doc.stages[stage]!.nodes.map(({ inputs }) => inputs),
+        this.#doc.stages[stage]!.nodes.map(({ inputs }) => inputs),
         a!,
         b!,
       ),
       nodes = new Set(found.paths.flat());
-    if (nodes.size > 0) this.act({ do: "select", entities: [...nodes].map(each => `node:${stage}.${each}`) });
+    if (nodes.size > 0) this.#act({ do: "select", entities: [...nodes].map(each => `node:${stage}.${each}`) });
     return toldWays(found);
   }
 
@@ -157,12 +157,12 @@ export class Tools {
 
   /** The count says which hit is selected. */
   show(ui: Ui, found: readonly string[], error: string | null): void {
-    this.found = found;
+    this.#found = found;
     for (const each of this.el.querySelectorAll<HTMLElement>("[data-tool]"))
       each.hidden = ui.tab !== "opt" && ui.tab !== "grad";
     this.#wrong = error;
     this.#write();
-    if (ui.query !== this.#told && ui.query) this.say(error ?? `${found.length} found`);
+    if (ui.query !== this.#told && ui.query) this.#say(error ?? `${found.length} found`);
     this.#told = ui.query;
     this.#count.toggleAttribute("data-error", error !== null);
     for (const each of this.el.querySelectorAll<HTMLElement>("[data-command^=search-]"))
@@ -171,21 +171,21 @@ export class Tools {
   }
 
   #write(): void {
-    const { query, selected } = this.ui(),
-      at = this.found.findIndex(each => selected.includes(each)),
+    const { query, selected } = this.#ui(),
+      at = this.#found.findIndex(each => selected.includes(each)),
       news = this.#news?.selected === selected ? this.#news.text : "";
     write(
       this.#count,
-      news || (this.#wrong ?? (query ? `${at < 0 ? "" : `${at + 1} / `}${this.found.length} found` : "")),
+      news || (this.#wrong ?? (query ? `${at < 0 ? "" : `${at + 1} / `}${this.#found.length} found` : "")),
     );
     this.#count.title = this.#count.textContent;
   }
 
   #go(by: number): void {
-    const { found } = this,
-      at = found.findIndex(each => this.ui().selected.includes(each));
+    const found = this.#found,
+      at = found.findIndex(each => this.#ui().selected.includes(each));
     const next = found[(at < 0 ? (by > 0 ? 0 : -1) : at + by + found.length) % found.length] ?? found.at(-1);
-    if (next) this.act({ do: "select", entities: [next] });
+    if (next) this.#act({ do: "select", entities: [next] });
   }
 
   destroy(): void {

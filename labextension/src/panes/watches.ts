@@ -40,6 +40,7 @@ interface Row {
 }
 
 export class Watches {
+  readonly #context: Context;
   readonly #rows = new Map<string, Row>();
   readonly #list = h("ul", { class: "gd-watchlist", "aria-label": "watches and breakpoints" });
   readonly #place = span("gd-muted");
@@ -54,7 +55,8 @@ export class Watches {
   #dispatch: number | null = null;
   readonly el: HTMLElement;
 
-  constructor(private readonly context: Context) {
+  constructor(context: Context) {
+    this.#context = context;
     this.#glass = new Glass(context);
     this.#text.addEventListener("keydown", event => {
       if (event.key !== "Enter") return;
@@ -91,20 +93,20 @@ export class Watches {
   /** The first dispatch of what is selected. */
   #selected(): number {
     return Math.min(
-      ...[...this.context.lit()].filter(each => each.startsWith("dispatch:")).map(each => Number(each.slice(9))),
+      ...[...this.#context.lit()].filter(each => each.startsWith("dispatch:")).map(each => Number(each.slice(9))),
     );
   }
 
   #runTo(): void {
     const dispatch = this.#selected();
-    if (Number.isFinite(dispatch)) this.context.send("run", { to: String(dispatch) });
+    if (Number.isFinite(dispatch)) this.#context.send("run", { to: String(dispatch) });
     else write(this.#place, "select a node, line, kernel or dispatch first");
   }
 
   #add(name: "watch" | "break"): void {
     const text = this.#text.value.trim();
     if (!text) return this.#text.focus();
-    void this.context
+    void this.#context
       .host()
       ?.command(name, name === "watch" ? { name: text } : { text })
       .then(({ ok }) => {
@@ -114,7 +116,7 @@ export class Watches {
 
   /** Whatever is selected: the kernel knows which tensor that is. */
   #lookAt(): void {
-    const [entity] = this.context.ui().selected;
+    const [entity] = this.#context.ui().selected;
     if (entity) this.#glass.look(entity);
     else write(this.#place, "select a node, edge or buffer first");
   }
@@ -131,7 +133,7 @@ export class Watches {
           class: "gd-button gd-quiet",
           "aria-label": `clear ${name}`,
           title: "clear",
-          on: { click: () => this.context.send("clear", { id }) },
+          on: { click: () => this.#context.send("clear", { id }) },
         });
     const said = span("gd-now"),
       line = span(""),
@@ -171,7 +173,7 @@ export class Watches {
       put(`b${id}`, this.#row(`b${id}`, id, text, null), `${whole(hits)} hit${hits === 1 ? "" : "s"}`);
     // Without a session: what the document says of its last run.
     if (live.state === "none") {
-      for (const [i, each] of (this.context.doc.runs.at(-1)?.values ?? []).entries())
+      for (const [i, each] of (this.#context.doc.runs.at(-1)?.values ?? []).entries())
         put(
           `v${i}`,
           this.#row(`v${i}`, -1, each.name, () => this.#glass.record(each)),
@@ -184,7 +186,7 @@ export class Watches {
       this.#list.replaceChildren(...rows);
     // The current dispatch lights like anything selected: its node, line, bar, intervals and the play-head.
     if (this.#dispatch !== null && live.dispatch !== this.#dispatch && live.dispatch >= 0 && live.state !== "running")
-      this.context.act({ do: "select", entities: [`dispatch:${live.dispatch}`] });
+      this.#context.act({ do: "select", entities: [`dispatch:${live.dispatch}`] });
     if (live.state !== "running") this.#dispatch = live.dispatch;
   }
 }
