@@ -8,6 +8,10 @@ export interface Entity {
   at: number[];
 }
 
+/** The indexes of the entities of a kind that has one index: `indexesOf("line", ["line:3", "node:0.1"])` is `[3]`. */
+export const indexesOf = (kind: string, entities: Iterable<string>): number[] =>
+  [...entities].flatMap(each => (each.startsWith(`${kind}:`) ? [Number(each.slice(kind.length + 1))] : []));
+
 /** "node:2.31" -> {kind: "node", at: [2, 31]}; null for anything else. */
 export function parseEntity(text: string): Entity | null {
   const match = /^(line|node|edge|step|rule|kernel|dispatch|interval|wgsl):(\d+(?:\.\d+)*)$/.exec(text);

@@ -2,7 +2,7 @@
 
 import type { Rect } from "./cells.ts";
 import { MANY, type Picture } from "./graph.ts";
-import { div, h } from "./dom.ts";
+import { div, h, boxOf, listen } from "./dom.ts";
 
 const CLOSEST = 3,
   FARTHEST = 0.02,
@@ -105,9 +105,9 @@ export class Camera {
       },
       this.#sizer,
     );
-    this.el.addEventListener("wheel", event => this.#onWheel(event), { passive: false });
-    this.el.addEventListener("pointerdown", event => this.#onDown(event));
-    this.el.addEventListener("scroll", () => this.seen(), { passive: true });
+    listen(this.el, "wheel", event => this.#onWheel(event), { passive: false });
+    listen(this.el, "pointerdown", event => this.#onDown(event));
+    listen(this.el, "scroll", () => this.seen(), { passive: true });
     this.#observer = new ResizeObserver(() => {
       group.refit();
       this.seen();
@@ -220,7 +220,7 @@ export class Camera {
 
   /** The point of the picture under a pointer. */
   pointAt(event: MouseEvent): { x: number; y: number } {
-    const frame = this.el.getBoundingClientRect(),
+    const frame = boxOf(this.el),
       { left, top } = this.sight;
     const inset = Math.max(0, (this.across - this.width * this.group.zoom) / 2);
     return {
@@ -240,7 +240,7 @@ export class Camera {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     event.stopPropagation();
-    const frame = this.el.getBoundingClientRect();
+    const frame = boxOf(this.el);
     // A layer of its own during the gesture only: text is drawn sharp again at rest.
     this.#world.style.willChange = "transform";
     clearTimeout(this.#gesture);

@@ -73,11 +73,31 @@ export const setFlag = (element: Element, name: string, on: boolean): void => {
 const inSight = (a: DOMRect, b: DOMRect): boolean =>
   a.top >= b.top - 1 && a.bottom <= b.bottom + 1 && a.left < b.right - 8 && a.right > b.left + 8;
 
+type Events = HTMLElementEventMap;
+
+/** Call back with every event of this name. */
+export function listen<K extends keyof Events>(
+  element: Element,
+  name: K,
+  listener: (event: Events[K]) => void,
+  options?: AddEventListenerOptions,
+): void {
+  element.addEventListener(name, listener as EventListener, options);
+}
+
+/** All elements in `root` that match. */
+export const all = <T extends Element = Element>(root: ParentNode, selector: string): T[] => [
+  ...root.querySelectorAll<T>(selector),
+];
+
+/** Where an element stands on the screen. */
+export const boxOf = (element: Element): DOMRect => element.getBoundingClientRect();
+
 /** Scroll `element` into its own scroller, and nothing else: the notebook stays where it is. */
 export function reveal(scroller: HTMLElement, elements: Element[]): void {
-  const frame = scroller.getBoundingClientRect();
+  const frame = boxOf(scroller);
   if (frame.width === 0 || elements.length === 0) return;
-  const boxes = elements.map(element => element.getBoundingClientRect()).filter(box => box.width + box.height > 0);
+  const boxes = elements.map(boxOf).filter(box => box.width + box.height > 0);
   const [first] = boxes;
   if (!first || boxes.some(box => inSight(box, frame))) return;
   if (first.top < frame.top || first.bottom > frame.bottom)

@@ -57,12 +57,7 @@ class StagePicture {
   #shaped: Rect = NOWHERE;
   readonly #joints = new Map<SVGElement, [string, string]>();
   #joined: ReadonlySet<string> = new Set();
-  constructor(
-    doc: GraphDoc,
-    stage: Stage,
-    layout: Layout,
-    dress: Dress,
-  ) {
+  constructor(doc: GraphDoc, stage: Stage, layout: Layout, dress: Dress) {
     this.#doc = doc;
     this.#stage = stage;
     this.#layout = layout;

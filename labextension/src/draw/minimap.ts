@@ -2,7 +2,7 @@
 
 import type { Camera } from "./camera.ts";
 import type { Layout } from "../doc/doc.ts";
-import { div, h, s } from "./dom.ts";
+import { div, h, s, boxOf, listen } from "./dom.ts";
 
 const [WIDE, HIGH, THIN] = [132, 112, 28] as const; // of the map
 const [ACROSS, DOWN] = [460, 260] as const; // of a pane that has room for it
@@ -38,7 +38,7 @@ export function minimap(camera: Camera, layout: Layout, wanted: () => boolean | 
     dots = s("path", { class: "gd-there" });
   const drag = ({ buttons, pointerId, clientX, clientY }: PointerEvent) => {
     if (buttons !== 1) return;
-    const { left, top } = map.getBoundingClientRect();
+    const { left, top } = boxOf(map);
     map.setPointerCapture(pointerId);
     el.scrollTo(
       ((clientX - left) / across) * width * group.zoom - el.clientWidth / 2,
@@ -113,7 +113,7 @@ export function minimap(camera: Camera, layout: Layout, wanted: () => boolean | 
     dots.setAttribute("d", places.map(each => `M${each.x + x} ${each.y + y}h1`).join(""));
   };
   const observer = new ResizeObserver(place);
-  el.addEventListener("scroll", place, { passive: true, capture: true }); // before the camera changes what is drawn
+  listen(el, "scroll", place, { passive: true, capture: true }); // before the camera changes what is drawn
   observer.observe(el);
   observer.observe(el.firstElementChild!); // its scale
   return {

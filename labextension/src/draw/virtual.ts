@@ -1,6 +1,6 @@
 // Long lists: all rows of one height, of which only those in sight (and some around) exist.
 
-import { h } from "./dom.ts";
+import { h, boxOf, listen } from "./dom.ts";
 
 const WHOLE = 300,
   AROUND = 20;
@@ -34,7 +34,7 @@ export class Rows {
       el instanceof HTMLTableSectionElement ? h("tr", { class: "gd-spacer" }, h("td", { colspan: 9 })) : h("div");
     this.#above = spacer();
     this.#below = spacer();
-    scroller.addEventListener("scroll", this.#listen, { passive: true });
+    listen(scroller, "scroll", this.#listen, { passive: true });
     this.#observer.observe(scroller);
   }
 
@@ -65,9 +65,7 @@ export class Rows {
   #top(): number {
     const { el } = this,
       scroller = this.#scroller;
-    return el.isConnected
-      ? el.getBoundingClientRect().top - scroller.getBoundingClientRect().top + scroller.scrollTop
-      : 0;
+    return el.isConnected ? boxOf(el).top - boxOf(scroller).top + scroller.scrollTop : 0;
   }
 
   #draw(): boolean {

@@ -1,6 +1,7 @@
 // The JupyterLab extension: draws our MIME type (before the widget's renderer), opens `.gdlab.json` files, lights the
 // cells that graphs were written in, and puts a graph beside its notebook.
 
+import { boxOf } from "../draw/dom.ts";
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { ICommandPalette } from "@jupyterlab/apputils";
 import { IRenderMimeRegistry, type MimeModel, type Renderer } from "@jupyterlab/rendermime";
@@ -80,9 +81,7 @@ function addBeside(app: JupyterFrontEnd, palette: ICommandPalette | null): void 
   // The output of the active cell, else the first that is in sight.
   const current = (): GraphRenderer | undefined => {
     const inCell = [...shown].find(each => each.node.closest(".jp-mod-active"));
-    return (
-      inCell ?? [...shown].find(each => each.node.getBoundingClientRect().bottom > 0 && each.node.offsetParent !== null)
-    );
+    return inCell ?? [...shown].find(each => boxOf(each.node).bottom > 0 && each.node.offsetParent !== null);
   };
   page().beside = el => {
     const found = holding(el);

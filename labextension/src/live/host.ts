@@ -90,10 +90,7 @@ export class Host {
   readonly #views = new Map<object, boolean>();
   readonly #undo: (() => void)[] = [];
 
-  constructor(
-    model: Model,
-    now: () => number = () => Date.now(),
-  ) {
+  constructor(model: Model, now: () => number = () => Date.now()) {
     this.#model = model;
     this.#now = now;
     this.#listenTo("msg:custom", (content: ToPage) => this.#receive(content));

@@ -11,10 +11,7 @@ export class Cell {
   readonly #source: number;
   #told: Written | null = null;
 
-  constructor(
-    doc: GraphDoc,
-    act: (action: Action) => void,
-  ) {
+  constructor(doc: GraphDoc, act: (action: Action) => void) {
     this.#doc = doc;
     this.#act = act;
     this.#key = doc.study ?? doc.id;

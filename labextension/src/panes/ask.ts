@@ -1,5 +1,6 @@
 // Buttons that ask the kernel: without one they say why they cannot; a refusal is told beside them.
 
+import { listen, all } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { CommandName } from "../live/messages.ts";
 import { button, h, type Context } from "./pane.ts";
@@ -18,7 +19,7 @@ export function asking(
   key: string = name,
 ): HTMLButtonElement {
   const made = button(label, { class: "gd-button gd-small", "data-command": key, "data-asks": told }, text);
-  made.addEventListener("click", () => {
+  listen(made, "click", () => {
     made.disabled = true;
     void context
       .host()
@@ -40,7 +41,7 @@ export function enliven(el: HTMLElement, host: Host | null): void {
   const gone = !host || host.dead;
   for (const each of el.matches("[data-asks]")
     ? [el as HTMLButtonElement]
-    : el.querySelectorAll<HTMLButtonElement>("[data-asks]")) {
+    : all<HTMLButtonElement>(el, "[data-asks]")) {
     const quiet = gone ? "no live kernel to ask: run the cell again" : each.dataset.asks!;
     if (each.title === quiet) continue; // not while it waits for its answer
     each.title = quiet;

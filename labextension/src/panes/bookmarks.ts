@@ -6,7 +6,7 @@ import { keep, keptOf } from "../live/kept.ts";
 import { page } from "../live/page.ts";
 import { mini } from "./pane.ts";
 import { local, portable } from "../doc/select.ts";
-import { TABS, type Action, type Ui } from "./state.ts";
+import { TABS, type Action, type Ui, selecting } from "./state.ts";
 
 export interface Bookmarks {
   el: HTMLElement;
@@ -41,7 +41,7 @@ export function bookmarks(
     if (!known)
       keep(kept, { bookmarks: [...all(), { name, tab, entities: selected.map(each => portable(doc, each)) }] });
     act({ do: "tab", tab: TABS.find(each => each === known?.tab) ?? tab });
-    act({ do: "select", entities: here });
+    act(selecting(here));
     field.value = name;
     listed();
     leave();

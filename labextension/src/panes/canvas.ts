@@ -19,12 +19,7 @@ export class Canvas {
   #picture: Picture | null = null;
   #laying: Laying | null = null;
 
-  constructor(
-    context: Context,
-    key: PaneKey,
-    group: CameraGroup,
-    label: string,
-  ) {
+  constructor(context: Context, key: PaneKey, group: CameraGroup, label: string) {
     this.#context = context;
     this.#key = key;
     this.#group = group;

@@ -1,17 +1,17 @@
 // The parts around the panes: top bar with tabs, the switch of panes where it is narrow, status line, help.
 
 import type { GraphDoc } from "../doc/doc.ts";
-import { div, h, replace, s, span, type Child } from "../draw/dom.ts";
+import { div, h, replace, s, span, type Child, all } from "../draw/dom.ts";
 import { bookmarks, type Bookmarks } from "./bookmarks.ts";
 import { bytes } from "../doc/format.ts";
 import { familyClass, LETTERS } from "../draw/labels.ts";
 import { page } from "../live/page.ts";
-import { planFact } from "./plan.ts";
+import { planFact } from "./dispatch_words.ts";
 import { rewritesOf } from "./rewrites.ts";
 import { chain } from "../doc/select.ts";
 import type { State } from "../live/messages.ts";
 import type { Tools } from "./tools.ts";
-import { ARRANGEMENT, faceOf, TABS, type Action, type PaneKey, type Tab, type Ui } from "./state.ts";
+import { ARRANGEMENT, faceOf, TABS, type Action, type PaneKey, type Tab, type Ui, selecting } from "./state.ts";
 
 const NAMES: Record<Tab, string> = {
   opt: "Graph",
@@ -299,9 +299,7 @@ export class Chrome {
   /** The views of the study that has the name now, where one stands in the page. */
   #showNewer(event: MouseEvent): void {
     event.stopPropagation(); // this view would take the focus back
-    const view = [...document.querySelectorAll<HTMLElement>(".gdlab")].find(
-      each => each.dataset.study === this.#newer.dataset.newer,
-    );
+    const view = all<HTMLElement>(document, ".gdlab").find(each => each.dataset.study === this.#newer.dataset.newer);
     view?.scrollIntoView({ block: "nearest" });
     view?.focus({ preventScroll: true });
     if (!view) this.#newer.textContent = "replaced by a newer run: run this cell again";
@@ -318,7 +316,7 @@ export class Chrome {
           on: {
             click: (event: MouseEvent) => {
               event.stopPropagation();
-              this.#act({ do: "select", entities: part.entities });
+              this.#act(selecting(part.entities));
             },
           },
         },

@@ -1,7 +1,7 @@
 // Copy what is selected (or a whole stage) as text, Markdown, JSON, DOT, as a `%%graph` cell, or its picture as SVG or PNG.
 
 import { typeText, type GraphDoc, type Stage } from "../doc/doc.ts";
-import { h } from "../draw/dom.ts";
+import { h, boxOf, all } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import { nodeText } from "../doc/nodetext.ts";
 import { parseEntity } from "../doc/select.ts";
@@ -60,9 +60,7 @@ const PROPERTIES = [
 ];
 
 function pictureIn(root: HTMLElement): SVGSVGElement {
-  const shown = [...root.querySelectorAll<SVGSVGElement>("svg.gd-picture")].find(
-    each => each.getClientRects().length > 0,
-  );
+  const shown = all<SVGSVGElement>(root, "svg.gd-picture").find(each => each.getClientRects().length > 0);
   if (!shown) throw new Error("given no picture in this tab, wanted the Graph, Rewrites, Derivative or Diff tab");
   return shown;
 }
@@ -70,8 +68,8 @@ function pictureIn(root: HTMLElement): SVGSVGElement {
 /** A picture with its colours written into it, so that it needs nothing else; `more`: other attributes of its root. */
 function svgText(shown: SVGSVGElement, more: Record<string, number | string> = {}): string {
   const clone = shown.cloneNode(true) as SVGSVGElement,
-    from = [shown, ...shown.querySelectorAll("*")];
-  [clone, ...clone.querySelectorAll("*")].forEach((each, i) => {
+    from = [shown, ...all(shown, "*")];
+  [clone, ...all(clone, "*")].forEach((each, i) => {
     const style = getComputedStyle(from[i]!);
     for (const name of PROPERTIES) each.setAttribute(name, style.getPropertyValue(name));
     for (const { name } of [...each.attributes])
@@ -106,8 +104,8 @@ const WRITERS: Record<string, (doc: GraphDoc, all: Picked) => string> = {
 async function png(root: HTMLElement): Promise<[blob: Blob | null, told: string]> {
   const shown = pictureIn(root),
     { x, y, width, height } = shown.viewBox.baseVal,
-    own = shown.getBoundingClientRect(),
-    frame = shown.closest(".gd-camera")!.getBoundingClientRect(),
+    own = boxOf(shown),
+    frame = boxOf(shown.closest(".gd-camera")!),
     // Of a large picture only what is in sight is drawn at all.
     all = 4 * width * height <= PIXELS && 2 * Math.max(width, height) <= SIDE,
     zoom = all ? 1 : own.width / width,

@@ -3,7 +3,7 @@
 import type { Pass, Stage } from "../doc/doc.ts";
 import { growthOf, held, nameAt, planned, shown, type Growth } from "../doc/growth.ts";
 import { Camera } from "../draw/camera.ts";
-import { div, h, replace, setFlag, span, write, type Child } from "../draw/dom.ts";
+import { div, h, replace, setFlag, span, write, type Child, all } from "../draw/dom.ts";
 import type { Picture } from "../draw/picture.ts";
 import { classOf, classWidth, drawEGraph, emptyPicture, isNew, MARGIN } from "./egraph_picture.ts";
 import type { Iteration, Places } from "./egraph_picture.ts";
@@ -76,9 +76,8 @@ class EGraphPane implements Pane {
     const has = (name: string) =>
       name === this.#picked || this.#class(name).nodes.some(i => lit.has(`node:${this.#pass!.from}.${i}`));
     const { svg } = this.#picture;
-    for (const each of svg.querySelectorAll<SVGElement>("[data-class]"))
-      setFlag(each, "data-some", has(each.dataset.class!));
-    for (const each of svg.querySelectorAll<SVGElement>("[data-ends]"))
+    for (const each of all<SVGElement>(svg, "[data-class]")) setFlag(each, "data-some", has(each.dataset.class!));
+    for (const each of all<SVGElement>(svg, "[data-ends]"))
       setFlag(each, "data-joined", each.dataset.ends!.split(" ").every(has));
   }
 

@@ -82,10 +82,7 @@ function operands(of: Iteration, children: readonly string[]): Child[] {
     const text = cut(titleOf(of, child), Math.max(3, left));
     const { leaf, entity } = classOf(of, child);
     left -= text.length + 2;
-    return [
-      i > 0 && ", ",
-      leaf ? s("tspan", { class: "gd-leafname gd-f-leaf", "data-entity": entity }, text) : text,
-    ];
+    return [i > 0 && ", ", leaf ? s("tspan", { class: "gd-leafname gd-f-leaf", "data-entity": entity }, text) : text];
   });
 }
 

@@ -1,10 +1,11 @@
 // The pictures: the graph as written, the optimized one, and lanes. Arrows walk along edges.
 
+import { selecting } from "./state.ts";
 import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
 import type { Layout, Stage } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
 import { Camera, type CameraGroup } from "../draw/camera.ts";
-import { div, h, type Child } from "../draw/dom.ts";
+import { div, h, type Child, listen, all } from "../draw/dom.ts";
 import { edgeLabels } from "../draw/edgelabels.ts";
 import { drawStage, MANY, type Dress, type Picture } from "../draw/graph.ts";
 import { minimap, type Minimap } from "../draw/minimap.ts";
@@ -280,17 +281,17 @@ class PicturePane implements Pane {
     };
     const toggle = (event: Event) => this.#toggle(Number(groupAt(event)));
     camera.el.addEventListener("gd-toggle", toggle);
-    camera.el.addEventListener("dblclick", event => {
+    listen(camera.el, "dblclick", event => {
       const node = (event.target as Element).closest(".gd-node");
       if (groupAt(event) !== null && node?.querySelector(".gd-sheet")) toggle(event);
     });
-    camera.el.addEventListener("click", event => {
+    listen(camera.el, "click", event => {
       if ((event.target as Element).closest(".gd-bracket")) return toggle(event);
       const { x, y } = camera.pointAt(event);
       const entity = this.#picture?.at(x, y);
       if (!entity) return;
       event.stopPropagation();
-      context.act({ do: "select", entities: [entity], add: event.shiftKey });
+      context.act(selecting([entity], event.shiftKey));
     });
     return camera;
   }
@@ -299,7 +300,7 @@ class PicturePane implements Pane {
   #showPartners(lit: ReadonlySet<string>): ReadonlySet<string> {
     const stage = this.#stage;
     const parent = stage && this.#context.doc.stages[stage.parent];
-    this.el.querySelectorAll("[data-partner]").forEach(each => each.removeAttribute("data-partner"));
+    all(this.el, "[data-partner]").forEach(each => each.removeAttribute("data-partner"));
     if (!stage || !parent || this.#options.key !== "lanes") return lit;
     const keys = new Set(parent.nodes.flatMap((node, i) => (lit.has(`node:${parent.index}.${i}`) ? [node.key] : [])));
     const partners = stage.nodes
@@ -307,7 +308,7 @@ class PicturePane implements Pane {
       .filter(entity => !lit.has(entity));
     if (partners.length === 0) return lit;
     const same = new Set(partners);
-    this.el.querySelectorAll(".gd-node").forEach(each => {
+    all(this.el, ".gd-node").forEach(each => {
       if (same.has(each.getAttribute("data-entity")!)) each.setAttribute("data-partner", "");
     });
     return new Set([...lit, ...partners]);

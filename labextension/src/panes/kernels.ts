@@ -1,10 +1,10 @@
 // The kernels: WGSL as it is sent to the device, the nodes of each line in the gutter, and what the kernel is bound to.
 
 import type { GraphDoc, KernelRecord, Plan } from "../doc/doc.ts";
-import { div, h, replace, setFlag, span, type Child } from "../draw/dom.ts";
+import { div, h, replace, setFlag, span, type Child, all } from "../draw/dom.ts";
 import { plural, seconds, whole } from "../doc/format.ts";
 import { familyClass } from "../draw/graph.ts";
-import { body, chip, empty, entity, facts, frame, highlighted, retitle, swatch, type MakePane } from "./pane.ts";
+import { body, chip, entity, facts, frame, highlighted, notCompiled, retitle, swatch, type MakePane } from "./pane.ts";
 import { parseEntity } from "../doc/select.ts";
 
 /** "matmul ×5, relu": names once, with how often. */
@@ -116,18 +116,7 @@ export const kernelsPane: MakePane = context => {
   const { doc } = context,
     { plan } = doc;
   if (!plan || plan.kernels.length === 0)
-    return {
-      el: frame("kernels", "Kernels", "", [
-        body(
-          null,
-          empty(
-            "Not compiled yet, so no kernels. ",
-            h("code", null, `%graph_plan ${doc.title || "NAME"}`),
-            " makes the plan.",
-          ),
-        ),
-      ]),
-    };
+    return { el: frame("kernels", "Kernels", "", [body(null, notCompiled(context, ", so no kernels"))]) };
   const uses = plan.kernels.map((_, index) => plan.dispatches.filter(dispatch => dispatch.kernel === index).length);
   // Entry points repeat ("main"); what a kernel does is told by the first dispatch that runs it.
   const labels = plan.kernels.map(
@@ -161,7 +150,7 @@ export const kernelsPane: MakePane = context => {
     retitle(el, "WGSL", `${labels[index]}, kernel ${index}, ${plural(lines[index]!, "line")}`);
     replace(code, kernelFacts(plan, kernel, index), codeLines(doc, kernel, index));
     code.scrollTop = 0;
-    listed.querySelectorAll(".gd-kernel").forEach((each, i) => each.toggleAttribute("data-shown", i === index));
+    all(listed, ".gd-kernel").forEach((each, i) => each.toggleAttribute("data-shown", i === index));
     return true;
   };
   show(0);

@@ -6,7 +6,7 @@ import type { GraphDoc } from "../doc/doc.ts";
 import { neighbour } from "../draw/graph.ts";
 import type { Marks } from "./marks.ts";
 import { parseEntity } from "../doc/select.ts";
-import { TABS, type Action, type Ui } from "./state.ts";
+import { TABS, type Action, type Ui, selecting } from "./state.ts";
 
 /** What keys may do to a view. */
 export interface Keyed {
@@ -113,7 +113,7 @@ export class Keys {
   /** Enter selects; on what is selected already it opens the kernel that runs it. */
   #open(entity: string): void {
     const view = this.#view;
-    if (!view.ui().selected.includes(entity)) return view.act({ do: "select", entities: [entity] });
+    if (!view.ui().selected.includes(entity)) return view.act(selecting([entity]));
     if ([...view.lit()].some(each => each.startsWith("wgsl:") || each.startsWith("kernel:")))
       view.act({ do: "tab", tab: "kernels" });
   }
@@ -127,7 +127,7 @@ export class Keys {
       .flatMap(pass => pass.rewrites.map((_, i) => `step:${pass.index}.${i}`));
     const at = steps.findIndex(step => view.ui().selected.includes(step));
     const next = steps[at < 0 ? (by > 0 ? 0 : steps.length - 1) : at + by];
-    if (next) view.act({ do: "select", entities: [next] });
+    if (next) view.act(selecting([next]));
   }
 
   #arrow(focused: Element, key: string): boolean {
@@ -161,7 +161,7 @@ export class Keys {
     if (to === null || marks.of(name(to)).some(each => each.hasAttribute("data-gone"))) return true;
     this.#last = { ...step, to };
     // Selected first: in a large picture that is what draws it.
-    view.act({ do: "select", entities: [name(to)] });
+    view.act(selecting([name(to)]));
     return this.#go(marks, marks.of(name(to)).find(each => !each.hasAttribute("data-echo")) ?? null);
   }
 
@@ -169,7 +169,7 @@ export class Keys {
     if (!element) return true;
     marks.tabStop(element);
     (element as HTMLElement | SVGElement).focus({ preventScroll: true });
-    this.#view.act({ do: "select", entities: [element.getAttribute("data-entity")!] });
+    this.#view.act(selecting([element.getAttribute("data-entity")!]));
     return true;
   }
 }

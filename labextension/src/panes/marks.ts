@@ -1,6 +1,6 @@
 // Light entities: which elements of the panes stand for what, and the attributes data-lit, data-selected, data-preview.
 
-import { reveal } from "../draw/dom.ts";
+import { reveal, all } from "../draw/dom.ts";
 import { put } from "../doc/format.ts";
 import type { Pane } from "./pane.ts";
 
@@ -20,12 +20,12 @@ export class Marks {
   /** Look again: the pane drew other elements. */
   index(): void {
     this.#elements = new Map();
-    for (const element of this.pane.el.querySelectorAll("[data-entity]")) {
+    for (const element of all(this.pane.el, "[data-entity]")) {
       const entity = element.getAttribute("data-entity")!;
       put(this.#elements, entity, element);
     }
     // Elements that stayed keep their marks until the next `mark` takes them away.
-    const marked = (name: string) => [...this.pane.el.querySelectorAll(`[${name}]`)];
+    const marked = (name: string) => all(this.pane.el, `[${name}]`);
     this.#lit = marked("data-lit");
     this.#selected = marked("data-selected");
     this.#preview = marked("data-preview");
@@ -68,9 +68,7 @@ export class Marks {
 
   /** What arrows walk in a list: everything that can take the focus and is shown, in order. */
   walkable(): Element[] {
-    return [...this.pane.el.querySelectorAll("[data-entity][tabindex]")].filter(
-      element => !element.closest("[hidden]"),
-    );
+    return all(this.pane.el, "[data-entity][tabindex]").filter(element => !element.closest("[hidden]"));
   }
 
   #swap(old: Element[], name: string, entities: ReadonlySet<string>): Element[] {

@@ -2,7 +2,7 @@
 
 import { ticks } from "./chart.ts";
 import { number } from "../doc/doc.ts";
-import { div, h, replace, s, setFlag, span, write, type Child } from "../draw/dom.ts";
+import { div, h, replace, s, setFlag, span, write, type Child, boxOf, all } from "../draw/dom.ts";
 import { bytes, plural, sig, spokenType, whole } from "../doc/format.ts";
 import { refusal, type Live } from "../live/live.ts";
 import type { Looked, TensorValue } from "../live/messages.ts";
@@ -210,7 +210,7 @@ export class Glass {
   #title(name: string, ...rest: string[]): void {
     this.#against.disabled = !this.#asked;
     if (!this.#close.isConnected) this.#head.append(this.#against, this.#close);
-    this.#head.querySelectorAll("span").forEach(each => each.remove());
+    all(this.#head, "span").forEach(each => each.remove());
     this.#head.prepend(span("gd-glassname", name), ...rest.map(each => span("gd-muted", each)));
   }
 
@@ -259,7 +259,7 @@ export class Glass {
   }
 
   #slice({ shape, slice }: TensorValue): void {
-    const fields = () => [...this.#slices.querySelectorAll("input")];
+    const fields = () => all<HTMLInputElement>(this.#slices, "input");
     // The same fields as long as they fit: who types in one stays there.
     if (fields().length !== slice.length)
       replace(
@@ -335,7 +335,7 @@ export class Glass {
 
   #click(event: MouseEvent): void {
     if (event.detail === 0 || !this.#asked) return; // by keyboard: the arrows do it
-    const box = this.#heat.getBoundingClientRect(),
+    const box = boxOf(this.#heat),
       [tall, wide] = plane(this.#value!);
     this.#to(
       this.#asked.slice,

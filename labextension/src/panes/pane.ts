@@ -1,7 +1,7 @@
 // What a pane is, what it may ask of the view, and the small parts that panes are made of.
 
 import type { GraphDoc, RuleSource, Stage } from "../doc/doc.ts";
-import { append, div, h, replace, span, type Child, type Props } from "../draw/dom.ts";
+import { append, div, h, replace, span, type Child, type Props, listen } from "../draw/dom.ts";
 import type { CameraGroup } from "../draw/camera.ts";
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
@@ -147,6 +147,15 @@ export function choice<T>(
   );
 }
 
+/** A choice between `off` and `on`. */
+export const either = (label: string, off: string, on: string, chosen: boolean, pick: (on: boolean) => void) =>
+  choice(
+    label,
+    [off, on].map((text, i) => ({ value: i > 0, text })),
+    chosen,
+    pick,
+  );
+
 /** One of many, as the host's own list. */
 export function select(
   label: string,
@@ -159,7 +168,7 @@ export function select(
     { class: "gd-select", "aria-label": label, title: label },
     ...options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)),
   );
-  made.addEventListener("change", () => pick(made.value));
+  listen(made, "change", () => pick(made.value));
   return made;
 }
 
@@ -185,6 +194,10 @@ export const dot = (kind: string): HTMLElement =>
   h("span", { class: "gd-dot", "data-kind": kind, "aria-hidden": "true" });
 
 export const empty = (...children: Child[]): HTMLElement => h("p", { class: "gd-empty" }, ...children);
+
+/** What stands in a pane that needs a plan where there is none; `so` goes on after "Not compiled yet". */
+export const notCompiled = ({ doc }: Context, so = ""): HTMLElement =>
+  empty(`Not compiled yet${so}. `, h("code", null, `%graph_plan ${doc.title || "NAME"}`), " makes the plan.");
 
 const PYTHON =
   /(#.*$)|("""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(@[\w.]+|\b(?:def|return|lambda|if|else|elif|for|in|not|and|or|is|None|True|False|import|from|class|with|as)\b)|(\b\d[\w.]*)/gm;

@@ -1,7 +1,7 @@
 // The OptimizeReport: what the optimizer did in three numbers, which rules, and why not more.
 
 import { nodeName, optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc/doc.ts";
-import { div, h, replace, setFlag, span, td, type Child } from "../draw/dom.ts";
+import { div, h, replace, setFlag, span, td, type Child, all } from "../draw/dom.ts";
 import { change, plural, put, seconds, sig, whole } from "../doc/format.ts";
 import {
   big,
@@ -315,7 +315,7 @@ export const reportPane: MakePane = context => {
       const pass = passes[at],
         used = new Set(pass?.rewrites.flatMap((step, i) => (lit.has(`step:${pass.index}.${i}`) ? [step.rule] : [])));
       const rules = pass ? optimizeReport(pass).rules : [];
-      el.querySelectorAll("[data-entity^=rule]").forEach(row =>
+      all(el, "[data-entity^=rule]").forEach(row =>
         setFlag(row, "data-some", used.has(rules[Number(row.getAttribute("data-entity")!.split(".")[1])]?.id ?? "")),
       );
       const hidden = el.querySelector<HTMLElement>("tbody[hidden]");

@@ -1,5 +1,6 @@
 // The drawing of one document: its panes, what is open and selected in them, and what is lit.
 
+import { listen } from "../draw/dom.ts";
 import { CameraGroup } from "../draw/camera.ts";
 import { Chrome } from "./chrome.ts";
 import { type GraphDoc } from "../doc/doc.ts";
@@ -26,7 +27,18 @@ import { stepperPane } from "./stepper.ts";
 import { textPane } from "./text.ts";
 import { hits, parseQuery } from "../doc/query.ts";
 import { chain, local, portable, provenance, type Provenance } from "../doc/select.ts";
-import { ARRANGEMENT, faceOf, initialUi, reduce, TABS, type Action, type PaneKey, type Tab, type Ui } from "./state.ts";
+import {
+  ARRANGEMENT,
+  faceOf,
+  initialUi,
+  reduce,
+  TABS,
+  type Action,
+  type PaneKey,
+  type Tab,
+  type Ui,
+  selecting,
+} from "./state.ts";
 import { Tools } from "./tools.ts";
 import { Cell } from "../live/written.ts";
 
@@ -312,7 +324,7 @@ export class Scene implements Context {
 
   #mirrored(value: readonly string[]): void {
     const before = this.#state;
-    this.#state = reduce(before, { do: "select", entities: value.flatMap(each => local(this.doc, each) ?? []) });
+    this.#state = reduce(before, selecting(value.flatMap(each => local(this.doc, each) ?? [])));
     if (this.#state !== before) this.show(true);
   }
 
@@ -343,25 +355,25 @@ export class Scene implements Context {
     const entityAt = (event: Event) =>
       (event.target as Element).closest?.("[data-entity]")?.getAttribute("data-entity") ?? null;
     // Shift adds to the selection: it marks no text on the way, which would not count as a click.
-    root.addEventListener("mousedown", event => event.shiftKey && entityAt(event) && event.preventDefault());
-    root.addEventListener("click", event => {
+    listen(root, "mousedown", event => event.shiftKey && entityAt(event) && event.preventDefault());
+    listen(root, "click", event => {
       const entity = entityAt(event);
       // A notebook takes the focus when its output is pressed: without it no key would come here.
       const target = (event.target as Element).closest<HTMLElement>("[tabindex]") ?? root;
       if (!root.contains(document.activeElement)) target.focus({ preventScroll: true });
       if (entity === null || !(getSelection()?.isCollapsed ?? true)) return;
-      this.act({ do: "select", entities: [entity], add: event.shiftKey });
+      this.act(selecting([entity], event.shiftKey));
     });
-    root.addEventListener("pointerover", event => {
+    listen(root, "pointerover", event => {
       if (event.pointerType !== "touch" && event.buttons === 0) this.act({ do: "hover", entity: entityAt(event) });
     });
-    root.addEventListener("pointerleave", () => this.act({ do: "hover", entity: null }));
-    root.addEventListener("keydown", event => {
+    listen(root, "pointerleave", () => this.act({ do: "hover", entity: null }));
+    listen(root, "keydown", event => {
       if (!this.#keys.handle(event)) return;
       event.preventDefault();
       event.stopPropagation();
     });
-    root.addEventListener("focusin", event => {
+    listen(root, "focusin", event => {
       // JupyterLab sees keys before anybody and its selectors match the focused element: the mark must be on that one.
       (event.target as Element).setAttribute("data-lm-suppress-shortcuts", "true");
       const element = (event.target as Element).closest("[data-entity]");

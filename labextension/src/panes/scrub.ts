@@ -1,9 +1,10 @@
 // The replay: a slider over the rewrites of a pass. Nodes keep their places; a step's additions and removals are marked.
 
+import { selecting } from "./state.ts";
 import { optimizeReport, typeText, type GraphDoc, type Pass } from "../doc/doc.ts";
 import { plural, put, sig } from "../doc/format.ts";
 import { replayed, type Replay } from "../doc/union.ts";
-import { div, h, setFlag, span, write, type Child } from "../draw/dom.ts";
+import { div, h, setFlag, span, write, type Child, listen } from "../draw/dom.ts";
 import type { Dress } from "../draw/picture.ts";
 import { Canvas } from "./canvas.ts";
 import { modes } from "./egraph.ts";
@@ -147,9 +148,9 @@ class ReplayPane implements Pane {
       if (this.#player.playing) this.#player.start();
     });
     const enter = () => this.#go(Number(this.#field.value));
-    this.#field.addEventListener("change", enter);
+    listen(this.#field, "change", enter);
     // A notebook keeps Enter for itself.
-    this.#field.addEventListener("keydown", event => event.key === "Enter" && enter());
+    listen(this.#field, "keydown", event => event.key === "Enter" && enter());
     this.#take(passes[0]!);
   }
 
@@ -182,7 +183,7 @@ class ReplayPane implements Pane {
     this.#move(to);
     const { at, pass } = this.#replay;
     this.#context.redrawn("scrub");
-    this.#context.act({ do: "select", entities: at > 0 ? [`step:${pass.index}.${at - 1}`] : [] });
+    this.#context.act(selecting(at > 0 ? [`step:${pass.index}.${at - 1}`] : []));
   }
 
   #move(to: number): void {

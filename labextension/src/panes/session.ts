@@ -1,13 +1,15 @@
 // The live session: buttons, state, four big numbers, the loss, and the facts. It draws `Live` and sends commands.
 
+import { indexesOf } from "../doc/select.ts";
+import { selecting } from "./state.ts";
 import { number } from "../doc/doc.ts";
 import { drawChart } from "./chart.ts";
-import { div, h, replace, setFlag, span, write } from "../draw/dom.ts";
+import { div, h, replace, setFlag, span, write, listen } from "../draw/dom.ts";
 import { bytes, sig, whole } from "../doc/format.ts";
 import type { Host } from "../live/host.ts";
 import { noSession, primary, refusal, type Live } from "../live/live.ts";
 import type { CommandName } from "../live/messages.ts";
-import { body, choice, empty, frame, select, sourceLine, type Child, type Context, type MakePane } from "./pane.ts";
+import { body, either, empty, frame, select, sourceLine, type Child, type Context, type MakePane } from "./pane.ts";
 import { Watches } from "./watches.ts";
 
 const LABELS: Record<string, string> = {
@@ -174,7 +176,7 @@ class SessionPanel {
       }
     });
     this.#observer.observe(this.#chart);
-    this.#steps.addEventListener("keydown", event => {
+    listen(this.#steps, "keydown", event => {
       if (event.key === "Enter") {
         event.preventDefault();
         this.#press("run");
@@ -216,13 +218,9 @@ class SessionPanel {
   #scale(): HTMLElement {
     const holder = div("gd-scale");
     const draw = () => {
-      const options = [
-        { value: false, text: "linear" },
-        { value: true, text: "log" },
-      ];
       replace(
         holder,
-        choice("scale of the loss", options, this.#log, value => {
+        either("scale of the loss", "linear", "log", this.#log, value => {
           this.#log = value;
           draw();
           this.#curve();
@@ -390,8 +388,7 @@ class SessionPanel {
     if (!about?.startsWith("dispatch:")) return [];
     const { doc, reached } = this.#context,
       rows = new Map<number, number>();
-    for (const each of reached(about))
-      if (each.startsWith("line:")) rows.set(doc.lines[Number(each.slice(5))]!.line, Number(each.slice(5)));
+    for (const each of indexesOf("line", reached(about))) rows.set(doc.lines[each]!.line, each);
     const named = rows.get(Number(/line (\d+)/.exec(text)?.[1]));
     return (named === undefined ? [...rows.values()].slice(0, 3) : [named]).map(row => sourceLine(doc, row));
   }
@@ -418,7 +415,7 @@ class SessionPanel {
     this.#context.redrawn("session");
     // The first bad dispatch lights its node and line, as if it had been clicked.
     const cause = events.slice(known).find(({ kind, about }) => kind === "nonfinite" && about?.startsWith("dispatch:"));
-    if (cause && this.#seen) this.#context.act({ do: "select", entities: [cause.about!] });
+    if (cause && this.#seen) this.#context.act(selecting([cause.about!]));
     this.#seen = true;
   }
 }

@@ -1,7 +1,7 @@
 // The source: one row per line of text, calls inside it as nested spans; both light with what came from them.
 
 import type { GraphDoc, LineRecord, SourceRecord } from "../doc/doc.ts";
-import { h, span, type Child } from "../draw/dom.ts";
+import { h, span, type Child, all } from "../draw/dom.ts";
 import { plural, put } from "../doc/format.ts";
 import { body, frame, highlighted, type Context, type MakePane } from "./pane.ts";
 
@@ -111,7 +111,7 @@ export const sourcePane: MakePane = context => {
   const listed = body({ class: "gd-source" }, ...main.flatMap(part), folded);
   const title = main[0]?.source.name || "Source";
   const el = frame("source", title, plural(lines, "line"), [listed]);
-  const rows = [...el.querySelectorAll<HTMLElement>("[data-entities]")];
+  const rows = all<HTMLElement>(el, "[data-entities]");
   return {
     el,
     lit(lit) {

@@ -53,7 +53,7 @@ export interface Ui {
 export type Action =
   | { do: "tab"; tab: Tab }
   | { do: "face"; face: PaneKey }
-  | { do: "select"; entities: readonly string[]; add?: boolean }
+  | { do: "select"; entities: readonly string[]; add?: boolean | undefined }
   | { do: "hover"; entity: string | null }
   | { do: "clear" }
   | { do: "back" }
@@ -61,6 +61,9 @@ export type Action =
   | { do: "source" }
   | { do: "tool"; tool: "query" | "reach" | "overlay" | "beside"; value: string }
   | { do: "help"; on: boolean };
+
+/** The action that selects these entities; with `add` those that are selected already are taken away. */
+export const selecting = (entities: readonly string[], add?: boolean): Action => ({ do: "select", entities, add });
 
 const KEPT = 100;
 

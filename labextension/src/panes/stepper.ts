@@ -1,5 +1,6 @@
 // The autodiff stepper: one forward op at a time, backwards from the loss; its rule, its cotangents, what it keeps.
 
+import { selecting } from "./state.ts";
 import {
   nodeName,
   typeText,
@@ -9,7 +10,7 @@ import {
   type Pass,
   type Stage,
 } from "../doc/doc.ts";
-import { div, h, replace, span, type Child } from "../draw/dom.ts";
+import { div, h, replace, span, type Child, listen } from "../draw/dom.ts";
 import { bytes, whole } from "../doc/format.ts";
 import { body, empty, entity, frame, mini, ruleSource, sourceLine, type Context, type MakePane } from "./pane.ts";
 import { asking, enliven } from "./ask.ts";
@@ -169,9 +170,9 @@ export const stepperPane: MakePane = context => {
     at = Math.min(pass!.diffs.length - 1, Math.max(0, to));
     show();
     context.redrawn("stepper");
-    context.act({ do: "select", entities: [`step:${pass!.index}.${at}`] });
+    context.act(selecting([`step:${pass!.index}.${at}`]));
   };
-  slider.addEventListener("input", () => go(Number(slider.value)));
+  listen(slider, "input", () => go(Number(slider.value)));
   holder.append(div("gd-slide", previous, slider, next, last), place, detail);
   show();
   return {

@@ -1,8 +1,9 @@
 // The tools above the panes: search with its hits, how far pictures reach, what colours them, paths and copying.
 
+import { selecting } from "./state.ts";
 import { copyAs, FORMATS } from "./copy.ts";
 import type { GraphDoc } from "../doc/doc.ts";
-import { h, span, write } from "../draw/dom.ts";
+import { h, span, write, listen, all } from "../draw/dom.ts";
 import { REACHES, toldWays, ways } from "../layout/explore.ts";
 import type { Host } from "../live/host.ts";
 import { keep, keptOf } from "../live/kept.ts";
@@ -55,11 +56,11 @@ export class Tools {
       "data-command": "search",
     });
     const set = (value: string) => this.#act({ do: "tool", tool: "query", value });
-    this.field.addEventListener("input", () => {
+    listen(this.field, "input", () => {
       clearTimeout(this.#typing);
       this.#typing = setTimeout(() => set(this.field.value), 80);
     });
-    this.field.addEventListener("keydown", event => {
+    listen(this.field, "keydown", event => {
       if (event.key === "Escape") {
         this.field.value = "";
         set("");
@@ -85,7 +86,12 @@ export class Tools {
       "",
       name => {
         copy.value = "";
-        const from = { doc, selected: this.#ui().selected, root: this.el.closest<HTMLElement>(".gdlab")!, host: host() };
+        const from = {
+          doc,
+          selected: this.#ui().selected,
+          root: this.el.closest<HTMLElement>(".gdlab")!,
+          host: host(),
+        };
         copyAs(from, name).then(
           text => this.tell(text),
           (error: Error) => this.tell(`copy: ${error.message}`),
@@ -139,13 +145,13 @@ export class Tools {
         b!,
       ),
       nodes = new Set(found.paths.flat());
-    if (nodes.size > 0) this.#act({ do: "select", entities: [...nodes].map(each => `node:${stage}.${each}`) });
+    if (nodes.size > 0) this.#act(selecting([...nodes].map(each => `node:${stage}.${each}`)));
     return toldWays(found);
   }
 
   #turn(tool: "map" | "labels"): void {
     const shown = () =>
-        [...this.el.parentElement!.querySelectorAll(tool === "map" ? ".gd-map" : ".gd-edgelabel")].filter(
+        all(this.el.parentElement!, tool === "map" ? ".gd-map" : ".gd-edgelabel").filter(
           each => each.getClientRects().length > 0,
         ).length,
       on = tool === "map" ? shown() === 0 : !this.#kept.value.labels;
@@ -158,15 +164,13 @@ export class Tools {
   /** The count says which hit is selected. */
   show(ui: Ui, found: readonly string[], error: string | null): void {
     this.#found = found;
-    for (const each of this.el.querySelectorAll<HTMLElement>("[data-tool]"))
-      each.hidden = ui.tab !== "opt" && ui.tab !== "grad";
+    for (const each of all<HTMLElement>(this.el, "[data-tool]")) each.hidden = ui.tab !== "opt" && ui.tab !== "grad";
     this.#wrong = error;
     this.#write();
     if (ui.query !== this.#told && ui.query) this.#say(error ?? `${found.length} found`);
     this.#told = ui.query;
     this.#count.toggleAttribute("data-error", error !== null);
-    for (const each of this.el.querySelectorAll<HTMLElement>("[data-command^=search-]"))
-      each.hidden = found.length === 0;
+    for (const each of all<HTMLElement>(this.el, "[data-command^=search-]")) each.hidden = found.length === 0;
     if (document.activeElement !== this.field && this.field.value !== ui.query) this.field.value = ui.query;
   }
 
@@ -185,7 +189,7 @@ export class Tools {
     const found = this.#found,
       at = found.findIndex(each => this.#ui().selected.includes(each));
     const next = found[(at < 0 ? (by > 0 ? 0 : -1) : at + by + found.length) % found.length] ?? found.at(-1);
-    if (next) this.#act({ do: "select", entities: [next] });
+    if (next) this.#act(selecting([next]));
   }
 
   destroy(): void {

@@ -1,7 +1,9 @@
 // What looks inside a run: steps by dispatches, watched tensors with their course, breakpoints; what the microscope is put on.
 
+import { indexesOf } from "../doc/select.ts";
+import { selecting } from "./state.ts";
 import { number } from "../doc/doc.ts";
-import { div, h, replace, s, setFlag, span, write } from "../draw/dom.ts";
+import { div, h, replace, s, setFlag, span, write, listen, all } from "../draw/dom.ts";
 import { sig, whole } from "../doc/format.ts";
 import type { Host } from "../live/host.ts";
 import { refusal, type Live } from "../live/live.ts";
@@ -58,7 +60,7 @@ export class Watches {
   constructor(context: Context) {
     this.#context = context;
     this.#glass = new Glass(context);
-    this.#text.addEventListener("keydown", event => {
+    listen(this.#text, "keydown", event => {
       if (event.key !== "Enter") return;
       event.preventDefault();
       this.#add(/\s/.test(this.#text.value.trim()) || this.#text.value.trim() === "nonfinite" ? "break" : "watch");
@@ -92,9 +94,7 @@ export class Watches {
 
   /** The first dispatch of what is selected. */
   #selected(): number {
-    return Math.min(
-      ...[...this.#context.lit()].filter(each => each.startsWith("dispatch:")).map(each => Number(each.slice(9))),
-    );
+    return Math.min(...indexesOf("dispatch", this.#context.lit()));
   }
 
   #runTo(): void {
@@ -149,7 +149,7 @@ export class Watches {
       element.disabled = why !== null;
       element.title = why ?? element.ariaLabel!;
     }
-    for (const add of this.el.querySelectorAll<HTMLButtonElement>("[data-command$='-add']")) {
+    for (const add of all<HTMLButtonElement>(this.el, "[data-command$='-add']")) {
       add.disabled = !connected;
       add.title = connected ? add.ariaLabel! : "no live session";
     }
@@ -186,7 +186,7 @@ export class Watches {
       this.#list.replaceChildren(...rows);
     // The current dispatch lights like anything selected: its node, line, bar, intervals and the play-head.
     if (this.#dispatch !== null && live.dispatch !== this.#dispatch && live.dispatch >= 0 && live.state !== "running")
-      this.#context.act({ do: "select", entities: [`dispatch:${live.dispatch}`] });
+      this.#context.act(selecting([`dispatch:${live.dispatch}`]));
     if (live.state !== "running") this.#dispatch = live.dispatch;
   }
 }

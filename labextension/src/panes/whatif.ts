@@ -1,7 +1,7 @@
 // What if: other rules, other compile options; a variant of the study is made beside it, compared in a table, never run into it.
 
 import { optimizeReport, type GraphDoc, type RuleStat, type VariantRow } from "../doc/doc.ts";
-import { div, h, td, type Child } from "../draw/dom.ts";
+import { div, h, td, type Child, all } from "../draw/dom.ts";
 import { bytes, sig, whole } from "../doc/format.ts";
 import { button, dot, fold, select, table, type Context } from "./pane.ts";
 import { asking } from "./ask.ts";
@@ -66,7 +66,7 @@ function form(context: Context): HTMLElement {
       ),
     ),
     rules = div("gd-ticks2", ...rulesOf(context.doc).map(rule => tick(rule.id, true, rule.label, dot(rule.tag)))),
-    boxes = (el: HTMLElement) => [...el.querySelectorAll("input")];
+    boxes = (el: HTMLElement) => all<HTMLInputElement>(el, "input");
   const args = () => ({
     disable: boxes(rules).flatMap(each => (each.checked ? [] : [each.value])),
     allow,
