@@ -21,6 +21,7 @@ from gdlab.graph import Graph
 from gdlab.jupyter import display
 from gdlab.rewrite import OptimizeReport, optimize
 from gdlab.rewrite.engine.history import RECORDED, replayed, sorted_operands
+from gdlab.session.stages import PipelineStage
 from gdlab.study.study import Study
 from gdlab.view.ask.slices import view_slice
 from gdlab.view.document.closure import problems
@@ -54,7 +55,7 @@ def there_and_back() -> Graph:
 def documented(graph: Graph, report: OptimizeReport, result: Graph) -> Document:
     """The document of one call of `optimize`."""
     draft = Draft(graph, "g", False, {})
-    draft.optimize("optimized", "Optimized", 0, report, result, {})
+    draft.add(PipelineStage("optimized", "optimized", "Optimized", "written", result, report))
     return draft.document(graph_summary(graph, "g"))
 
 
