@@ -10,7 +10,8 @@ from gdlab.base.errors import OptimizeError, UnknownRuleError
 from gdlab.graph import AttrVar, Graph, Node, users
 from gdlab.graph.replay import Step
 from gdlab.rewrite.explain.near_misses import Missed
-from gdlab.rewrite.rules.pattern import COMMUTATIVE, Match, Refusal, Rule, interned, matches, refused
+from gdlab.rewrite.rules.pattern import COMMUTATIVE, Match, Refusal, Rule, matches, refused
+from gdlab.rewrite.rules.relations import interned
 from gdlab.rewrite.rules.table import nearest
 
 __all__ = ["Answer", "Asked"]

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 from gdlab.base.errors import OptimizeError
 from gdlab.graph import AttrVar, Graph, Node, PatternGraph, Rewrite, Value
 from gdlab.op import ALL_PHASES, REGISTRY, Phase, Safety, Sample
-from gdlab.rewrite.rules.conditions import Condition, Match, Reason, Refusal, interned
+from gdlab.rewrite.rules.conditions import WRITTEN, Condition, Match, Reason, Refusal
+from gdlab.rewrite.rules.relations import interned
 
 __all__ = [
     "COMMUTATIVE", "TOLERANCE", "Condition", "Match", "Matrix", "Reason", "Refusal", "Rewrite", "Rule",
-    "check_shape_of", "interned", "is_opaque", "matches", "refused",
+    "check_shape_of", "is_opaque", "matches", "refused",
 ]  # fmt: skip
 
 # C5: both argument orders of these match; nothing is reported of it
@@ -91,7 +92,7 @@ class Rule:
     @property
     def fusion(self) -> bool:
         """Whether the right side is one op that has a decomposition; a rule that opens one is none."""
-        if self.right < 0 or any(c.text.startswith("written") for c in self.where):
+        if self.right < 0 or any(fact.relation is WRITTEN for c in self.where for fact in c.facts):
             return False
         return getattr(REGISTRY.get(self.pattern.node(self.right).op), "body", None) is not None
 

@@ -16,8 +16,9 @@ from gdlab.base.errors import AutodiffError, GdlabError, OptimizeError, ShapeErr
 from gdlab.base.types import Array, Shape, TensorType
 from gdlab.graph import AttrVar, Graph, Node, Value
 from gdlab.op import REGISTRY, Safety
-from gdlab.rewrite.rules.conditions import Match, interned
+from gdlab.rewrite.rules.conditions import Match
 from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Rule
+from gdlab.rewrite.rules.relations import interned
 
 __all__ = [
     "Case", "build", "cases", "check_rule", "constants_of", "disagreement", "left_sides", "matched", "shapes_of",
@@ -302,7 +303,7 @@ def _complete(rule: Rule, types: dict[str, TensorType], attrs: dict[str, Any]) -
     case = Case(types, attrs)
     match = matched(rule, types, attrs)
     # whether an operand is a parameter or a fill is for the graph to say
-    if all(c.check(match) is None for c in rule.where if not c.text.startswith(("is_param", "const_eq"))):
+    if all(c.check(match) is None for c in rule.where if not c.of_graph):
         yield case
 
 
