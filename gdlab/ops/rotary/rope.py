@@ -24,6 +24,7 @@ from gdlab.op import (
     op,
     want,
 )
+from gdlab.ops.rotary.rope_numpy import ROPE_FORMS
 
 
 def rates(theta: float, head_dim: int) -> dict[str, tuple[int, ...]]:
@@ -65,7 +66,7 @@ def _work(back: bool) -> WorkRule:
 
 def _kernel(where: str, back: bool = False) -> Shader:
     """The kernel with positions from `where`: rope_offset, rope_dynamic, rope_positions."""
-    return Shader(f"{where}.wgsl + rope_turn.wgsl", _work(back), bound=rotation)
+    return Shader(f"{where}.wgsl + rope_turn.wgsl", _work(back), bound=rotation, numpy_form=ROPE_FORMS[where])
 
 
 # what every form wants ------------------------------------------------------------------------------------------------

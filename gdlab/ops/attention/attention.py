@@ -14,7 +14,7 @@ from typing import Any
 from gdlab.base.types import TensorType
 from gdlab.graph import Value
 from gdlab.op import Bad, Grads, Sample, Shader, Work, WorkRule, fused, op, want
-from gdlab.ops.attention_grad import (
+from gdlab.ops.attention.attention_grad import (
     alone,
     attention_grad_k,
     attention_grad_q,
@@ -28,6 +28,7 @@ from gdlab.ops.attention_grad import (
     tiled,
     together,
 )
+from gdlab.ops.attention.attention_numpy import attention_form
 
 TILES = (
     "attention_tiles_result attention_tiles_softmax attention_tiles_values attention_tiles attention_scores "
@@ -59,7 +60,8 @@ def _tiles(causal: bool) -> WorkRule:
 
 
 def _kernel(causal: bool) -> Shader:
-    return Shader(together(FILES), _work(causal), hardware=Shader(together(TILES), _tiles(causal)))
+    tiles = Shader(together(TILES), _tiles(causal))
+    return Shader(together(FILES), _work(causal), hardware=tiles, numpy_form=attention_form)
 
 
 # what every form wants ------------------------------------------------------------------------------------------------
