@@ -117,6 +117,7 @@ def _refusals(wanted: str, wrong: tuple[str, str], differ: str) -> tuple[Bad, ..
     family="contraction",
     samples=tuple(Sample((g, m, k), (g, k, n)) for g, m, k, n in SIZES),
     bad=_refusals("a[g, m, k] and b[g, k, n]", ("f32[2, 3, 5]", "f32[2, 3, 5]"), "5 and 3"),
+    passes_factor=True,
 )
 def batch_matmul(a: Value, b: Value) -> TensorType:
     """Matrix products a[g] · b[g] of each matrix: f32[g, m, k], f32[g, k, n] -> f32[g, m, n]."""
@@ -153,6 +154,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
     family="contraction",
     samples=tuple(Sample((g, m, k), (g, n, k)) for g, m, k, n in SIZES),
     bad=_refusals("a[g, m, k] and b[g, n, k]", ("f32[2, 3, 5]", "f32[2, 5, 3]"), "5 and 3"),
+    passes_factor=True,
 )
 def batch_matmul_bt(a: Value, b: Value) -> TensorType:
     """Matrix products a[g] · b[g]ᵀ without a transpose: f32[g, m, k], f32[g, n, k] -> f32[g, m, n]."""

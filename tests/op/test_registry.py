@@ -420,7 +420,7 @@ def test_a_parameter_without_annotation_is_refused() -> None:
 # one fact, one place --------------------------------------------------------------------------------------------------
 PACKAGE = Path(__file__).parent.parent / "gdlab"
 # ops, rules, importers of formats, example networks
-MAY_NAME = ("op/", "ops/", "rewrite/", "load/", "models/")
+MAY_NAME = ("op/", "ops/", "rewrite/rules/", "load/", "models/")
 LEAVES = {"parameter", "input", "constant", "var", "full"}  # a pass knows them as it knows a node
 # what a pass may compare with the op of a node by name: these ask for the shape of a rule, not for a property of an op
 ALLOWED = {

@@ -147,6 +147,7 @@ def _bad(square: bool, **more: Any) -> tuple[Bad, ...]:
     samples=_samples(SQUARE),
     bad=_bad(square=True),
     attention="result",
+    typed_as_first=True,
 )
 def causal_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
     """softmax(q·kᵀ/√d)·v per head, where query i sees keys 0 … i: f32[s, h·d], f32[s, kv·d] twice -> f32[s, h·d].
@@ -198,6 +199,7 @@ def _(
     samples=_samples(),
     bad=_bad(square=True),
     attention="result",
+    typed_as_first=True,
 )
 def full_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
     """softmax(q·kᵀ/√d)·v per head over all keys: f32[s, h·d], f32[s, kv·d] twice -> f32[s, h·d]."""
@@ -241,6 +243,7 @@ def _(
     family="contraction",
     samples=(*(_one(*sizes, is_cross=True) for sizes in ACROSS), *_samples(is_cross=False)[1:4]),
     bad=(*_bad(square=True, is_cross=False), *_bad(square=False, is_cross=True)[:2]),
+    typed_as_first=True,
 )
 def multi_head_attn(
     q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, is_cross: bool

@@ -110,6 +110,7 @@ def _bad(types: tuple[str, ...] = (), **attrs: Any) -> tuple[Bad, ...]:
     kernel=_kernel("rope_offset"),
     samples=_samples(),
     bad=_bad(),
+    typed_as_first=True,
 )
 def rope(x: Value, theta: float, head_dim: int) -> TensorType:
     """Pairs (j, j + d/2) of every head turned by i · θ^(−2j/d) in row i: f32[rows, heads·d] -> the same; d even.

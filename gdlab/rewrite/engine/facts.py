@@ -10,18 +10,17 @@ from typing import Any
 
 from gdlab.base.types import TensorType
 from gdlab.graph import Graph, Node
+from gdlab.op import ops_that
 from gdlab.rewrite.engine.program import Interner, Program
 from gdlab.rewrite.rules.conditions import composed, repeated, rows_of
-from gdlab.rewrite.rules.constant_conditions import LAYOUTS, MASKS, held_by, is_low, mask_kinds, turn_of
+from gdlab.rewrite.rules.constant_conditions import LAYOUTS, MASKS, held_by, is_low, mask_kinds, may_hold, turn_of
 from gdlab.rewrite.rules.measures import halves_of, one_over, over_root
 from gdlab.rewrite.rules.prepare import Folded, Prepared, uses_of
 
 __all__ = ["facts_of"]
 
-HOLDING = ("full", "constant", "broadcast_to")  # what `held_by` looks at and through
 MAX_COMPOSED = 120  # permutations
 MAX_PRODUCTS = 8  # of the factors below a node
-PASSED = ("mul", "matmul", "matmul_bt", "batch_matmul", "batch_matmul_bt")  # the factor of an operand may come out
 
 NodeRow = tuple[int, ...]
 
@@ -35,7 +34,7 @@ def facts_of(
     reads = uses_of(prepared)
     nodes = [graph._nodes[id] for id in prepared.kept]
     # of the many nodes few hold something known: only these are looked at closely
-    holding = [n for n in nodes if n.op in HOLDING or n.id in folded]
+    holding = [n for n in nodes if may_hold(n) or n.id in folded]
     types = list(dict.fromkeys([prepared.type_of[id] for id in prepared.kept]))
     place = {number: k for k, number in enumerate(types)}
     shapes = {prepared.types[number].shape for number in types}
@@ -141,15 +140,16 @@ def _compositions(nodes: Sequence[Node], numbers: Interner) -> list[NodeRow]:
 
 
 def _products(nodes: Sequence[Node]) -> list[tuple[float, float, float]]:
-    """(a, b, a · b) for a factor and the products of those below it, through whatever reads one operand and the ops in
-    `PASSED`; of chains that are longer than `MAX_PRODUCTS` the rows of `_jumps`."""
+    """(a, b, a · b) for a factor and the products of those below it, through whatever reads one operand and ops that
+    pass a factor; of chains that are longer than `MAX_PRODUCTS` the rows of `_jumps`."""
+    passed = ops_that(lambda op: op.passes_factor, nodes)
     below: dict[int, list[float]] = {}  # node -> products of the factors right below it, of the longest chain first
     chains: dict[int, _Chain] = {}
     once: dict[int, tuple[str, _Chain]] = {}  # below an op that undoes itself: another of it, and the chain goes on
     rows: list[tuple[float, float, float]] = []
     for node in nodes:
         inner = below.get(node.inputs[0], []) if len(node.inputs) == 1 else []
-        if node.op in PASSED:
+        if node.op in passed:
             left, right = (below.get(i, []) for i in node.inputs)
             both = [(a, b, composed(a, b)) for a in left for b in right]
             rows += [row for a, b, c in both if c is not None for row in ((a, b, c), (b, a, c))]

@@ -15,7 +15,7 @@ from gdlab.rewrite.rules.conditions import Egg
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule, interned
 
 __all__ = [
-    "FACTS", "OF_FIRST", "OF_TYPE", "SPREAD", "TABLES", "Interner", "Program", "Rows", "Signature", "program_of",
+    "FACTS", "OF_TYPE", "SPREAD", "TABLES", "Interner", "Program", "Rows", "Signature", "program_of",
     "program_text",
 ]  # fmt: skip
 
@@ -35,9 +35,8 @@ TOGETHER = (("f_type", "f_inner", "f_single"), ("f_type", "f_inner"))
 TABLES = {"f_compose": 3, "f_mean": 3, "f_finite": 1, "f_positive": 1, "f_repeats": 2}
 TABLES |= {name: 1 + n for name, n in OF_TYPE.items()}
 
-# ops whose result has the type of the first operand: where rules make them, what is known of one is known of the other
-OF_FIRST = ("causal_attention", "full_attention", "multi_head_attn", "rope", "scale")
-SPREAD = frozenset({"f_flat_heads", "f_flat_rows"})  # asked for where that matters
+# facts for which the type of an op that is `typed_as_first` matters: what is known of it is known of its first operand
+SPREAD = frozenset({"f_flat_heads", "f_flat_rows"})
 
 Held = tuple[str, int]  # an op and the number of its operands
 Table = tuple[int, int]  # number and columns: its rows go into the relation of this width, the number before them
@@ -117,7 +116,7 @@ def _program(rules: tuple[Rule, ...], signatures: tuple[Signature, ...]) -> Prog
     for s in signatures:
         if s.op in COMMUTATIVE:
             lines.append(f'(rewrite ({s.egg} a b) ({s.egg} b a) :ruleset opt :name "comm_{s.op}")')
-        if s.op in OF_FIRST and SPREAD & set(used):
+        if REGISTRY[s.op].typed_as_first and SPREAD & set(used):
             row = f"(= e ({s.egg} {' '.join(f'x{i}' for i in range(s.inputs + len(s.attrs)))}))"
             for name, a, b in (("up", "x0", "e"), ("down", "e", "x0")):
                 rule = f"({row} (f_type {a} t)) ((f_type {b} t))"

@@ -10,12 +10,12 @@ from functools import lru_cache
 import numpy as np
 
 from gdlab.base.types import Array, Shape, f32
-from gdlab.graph import ConstantData, Graph
+from gdlab.graph import ConstantData, Graph, Node
 from gdlab.rewrite.rules.conditions import HIDDEN, Condition, Egg, Intern, Match, Refusal, condition
 
 __all__ = [
     "LAYOUTS", "MASKS", "Layout", "causal_mask", "cosines", "held_by", "hidden", "hidden_keys", "is_low", "mask_kinds",
-    "seen_keys", "sines", "turn_of",
+    "may_hold", "seen_keys", "sines", "turn_of",
 ]  # fmt: skip
 
 Held = Mapping[int, float | ConstantData]  # what nodes were folded to
@@ -34,6 +34,11 @@ def held_by(graph: Graph, id: int, folded: Held = NONE) -> float | ConstantData 
             return None
         id = node.inputs[0]
     return folded[id]
+
+
+def may_hold(node: Node) -> bool:
+    """Whether `held_by` looks at or through a node."""
+    return node.op in ("full", "constant", "broadcast_to")
 
 
 def _constant(m: Match, name: str) -> ConstantData | None:
