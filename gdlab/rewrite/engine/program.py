@@ -16,7 +16,7 @@ from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.relations import EQUAL, TYPE, AttrValue, Fact, Interner, Local, Relation, Term
 
 __all__ = [
-    "OF_FIRST", "Column", "Premises", "Program", "Rows", "Signature", "attr_names", "by_arity", "node_variables",
+    "Column", "Premises", "Program", "Rows", "Signature", "attr_names", "by_arity", "node_variables",
     "premises", "program_of", "program_text",
 ]  # fmt: skip
 
@@ -24,8 +24,6 @@ __all__ = [
 TOGETHER = (("f_type", "f_inner", "f_single"), ("f_type", "f_inner"))
 SUBJECTS = ("node", "attribute", "type")
 
-# ops whose result has the type of the first operand: where rules make them, what is known of one is known of the other
-OF_FIRST = ("causal_attention", "full_attention", "multi_head_attn", "rope", "scale")
 
 Column = str | int  # of a fact: a variable, or a number
 Held = tuple[str, int]  # an op and the number of its operands
@@ -84,7 +82,7 @@ def _program(rules: tuple[Rule, ...], signatures: tuple[Signature, ...]) -> Prog
     for s in signatures:
         if s.op in COMMUTATIVE:
             lines.append(f'(rewrite ({s.egg} a b) ({s.egg} b a) :ruleset opt :name "comm_{s.op}")')
-        if s.op in OF_FIRST and any(relation.spreads for relation in used):
+        if REGISTRY[s.op].typed_as_first and any(relation.spreads for relation in used):
             row = f"(= e ({s.egg} {' '.join(f'x{i}' for i in range(s.inputs + len(s.attrs)))}))"
             for name, a, b in (("up", "x0", "e"), ("down", "e", "x0")):
                 rule = f"({row} (f_type {a} t)) ((f_type {b} t))"

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gdlab.graph import AttrVar
-from gdlab.rewrite.engine.program import OF_FIRST, Column, Program, Rows, by_arity, node_variables, premises
+from gdlab.op import REGISTRY
+from gdlab.rewrite.engine.program import Column, Program, Rows, by_arity, node_variables, premises
 from gdlab.rewrite.engine.saturate import Budget, ENode, Firing, Gate, Saturation, Snapshot
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.relations import EQUAL, TYPE, Relation
@@ -104,7 +105,8 @@ class _EGraph:
         self.places: dict[tuple[str, tuple[int, ...]], dict[Row, list[Row]]] = {}  # rows of tables by known columns
         self.changed: dict[int, None] = {}  # classes that came or grew since `roots` was asked
         self.merged: list[int] = []
-        self.spread = OF_FIRST if any(r.spreads for r in program.relations) else ()
+        typed = {op for op in program.signatures if REGISTRY[op].typed_as_first}
+        self.spread = typed if any(r.spreads for r in program.relations) else set[str]()
         self.of_first: dict[Key, None] = {}  # e-nodes whose type is that of their first operand
         self.changes = self.count = self.twice = 0
         self.class_of: dict[int, int] = {}

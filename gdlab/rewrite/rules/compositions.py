@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.graph import Node
+from gdlab.op import ops_that
 from gdlab.rewrite.rules.conditions import Condition, Match, Refusal, condition
 from gdlab.rewrite.rules.relations import Fact, GraphFacts, Relation, Row, interned
 
@@ -18,7 +19,6 @@ __all__ = ["attr_compose", "composed"]
 SMALLEST = float(np.finfo(np.float32).tiny)
 MAX_COMPOSED = 120  # permutations
 MAX_PRODUCTS = 8  # of the factors below a node
-PASSED = ("mul", "matmul", "matmul_bt", "batch_matmul", "batch_matmul_bt")  # the factor of an operand may come out
 
 
 def attr_compose(a: str, b: str, c: str) -> Condition:
@@ -66,15 +66,16 @@ def _compositions(facts: GraphFacts) -> list[Row]:
 
 
 def _products(nodes: Sequence[Node]) -> list[tuple[float, float, float]]:
-    """(a, b, a · b) for a factor and the products of those below it, through whatever reads one operand and the ops in
-    `PASSED`; of chains that are longer than `MAX_PRODUCTS` the rows of `_jumps`."""
+    """(a, b, a · b) for a factor and the products of those below it, through whatever reads one operand and ops that
+    pass a factor; of chains that are longer than `MAX_PRODUCTS` the rows of `_jumps`."""
+    passed = ops_that(lambda op: op.passes_factor, nodes)
     below: dict[int, list[float]] = {}  # node -> products of the factors right below it, of the longest chain first
     chains: dict[int, _Chain] = {}
     once: dict[int, tuple[str, _Chain]] = {}  # below an op that undoes itself: another of it, and the chain goes on
     rows: list[tuple[float, float, float]] = []
     for node in nodes:
         inner = below.get(node.inputs[0], []) if len(node.inputs) == 1 else []
-        if node.op in PASSED:
+        if node.op in passed:
             left, right = (below.get(i, []) for i in node.inputs)
             both = [(a, b, composed(a, b)) for a in left for b in right]
             rows += [row for a, b, c in both if c is not None for row in ((a, b, c), (b, a, c))]

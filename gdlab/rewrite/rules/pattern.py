@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from gdlab.base.errors import OptimizeError
 from gdlab.graph import AttrVar, Graph, Node, PatternGraph, Rewrite, Value
-from gdlab.op import ALL_PHASES, REGISTRY, Phase, Safety, Sample
+from gdlab.op import ALL_PHASES, COMMUTATIVE, REGISTRY, Phase, Safety, Sample
 from gdlab.rewrite.rules.conditions import WRITTEN, Condition, Match, Reason, Refusal
 from gdlab.rewrite.rules.relations import interned
 
@@ -18,11 +18,6 @@ __all__ = [
     "COMMUTATIVE", "TOLERANCE", "Condition", "Match", "Matrix", "Reason", "Refusal", "Rewrite", "Rule",
     "check_shape_of", "is_opaque", "matches", "refused",
 ]  # fmt: skip
-
-# C5: both argument orders of these match; nothing is reported of it
-COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "equal"})
-
-OPAQUE = frozenset({"stop_gradient", "materialize"})  # nothing is computed through these
 
 # how far the two sides may lie apart in float64, relative to the error scale
 TOLERANCE: Mapping[Safety, float] = {"exact": 0.0, "rounding": 1e-12, "reassoc": 1e-9, "approx": 1e-2}
@@ -32,7 +27,7 @@ Matrix = Annotated[Value, 2]  # an operand of a rule that has rank 2
 
 def is_opaque(op: str) -> bool:
     """Whether nothing may be computed through an op: its node stays what it is."""
-    return op in OPAQUE or op.startswith("cache_write") or REGISTRY[op].family in ("random", "update")
+    return REGISTRY[op].opaque
 
 
 # the record -----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ import numpy as np
 from gdlab.base.types import Array, TensorType
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Sample, Shader, Work, WorkRule, fused
+from gdlab.op.numpy_form import NumpyForm
+from gdlab.ops.attention.attention_numpy import grad_k_form, grad_q_form, grad_v_form, logarithm_form
 from gdlab.ops.batch import batch_matmul, batch_matmul_at, batch_matmul_bt
 from gdlab.ops.leaves import full
 
@@ -277,15 +279,15 @@ def _sums_work(of_keys: bool, second: bool, hardware: bool = False) -> WorkRule:
 LSE_TILES = "attention_tiles_logarithm attention_tiles_softmax attention_tiles attention_scores attention_mask"
 LSE = Shader(
     together("attention_logarithm attention_rows attention_four attention_scores attention_mask"), _lse_work,
-    hardware=Shader(together(LSE_TILES), _lse_tiles),
+    hardware=Shader(together(LSE_TILES), _lse_tiles), numpy_form=logarithm_form,
 )  # fmt: skip
 
 
-def _sums(name: str, of_keys: bool, second: bool) -> Shader:
+def _sums(name: str, form: NumpyForm, of_keys: bool, second: bool) -> Shader:
     tiles = together(f"{name} attention_tiles_sums attention_tiles_values attention_tiles attention_mask")
     return Shader(
         together(f"{name} attention_sums attention_four attention_mask"), _sums_work(of_keys, second),
-        hardware=Shader(tiles, _sums_work(of_keys, second, hardware=True)),
+        hardware=Shader(tiles, _sums_work(of_keys, second, hardware=True)), numpy_form=form,
     )  # fmt: skip
 
 
@@ -322,8 +324,8 @@ def attention_lse(
 
 
 @fused(
-    label="", private=True, family="contraction", kernel=_sums("attention_grad_q", of_keys=False, second=True),
-    numpy=_grad_q_numpy, samples=_samples("qkvldg"),
+    label="", private=True, family="contraction", numpy=_grad_q_numpy, samples=_samples("qkvldg"),
+    kernel=_sums("attention_grad_q", grad_q_form, of_keys=False, second=True),
 )  # fmt: skip
 def attention_grad_q(
     q: Value, k: Value, v: Value, lse: Value, delta: Value, g: Value,
@@ -336,8 +338,8 @@ def attention_grad_q(
 
 
 @fused(
-    label="", private=True, family="contraction", kernel=_sums("attention_grad_k", of_keys=True, second=True),
-    numpy=_grad_k_numpy, samples=_samples("qkvldg"),
+    label="", private=True, family="contraction", numpy=_grad_k_numpy, samples=_samples("qkvldg"),
+    kernel=_sums("attention_grad_k", grad_k_form, of_keys=True, second=True),
 )  # fmt: skip
 def attention_grad_k(
     q: Value, k: Value, v: Value, lse: Value, delta: Value, g: Value,
@@ -350,8 +352,8 @@ def attention_grad_k(
 
 
 @fused(
-    label="", private=True, family="contraction", kernel=_sums("attention_grad_v", of_keys=True, second=False),
-    numpy=_grad_v_numpy, samples=_samples("qklg"),
+    label="", private=True, family="contraction", numpy=_grad_v_numpy, samples=_samples("qklg"),
+    kernel=_sums("attention_grad_v", grad_v_form, of_keys=True, second=False),
 )  # fmt: skip
 def attention_grad_v(
     q: Value, k: Value, lse: Value, g: Value,

@@ -9,7 +9,9 @@ from typing import Any
 from gdlab.base.types import Shape, TensorType
 from gdlab.graph import Value
 from gdlab.op import Shader, Work, WorkRule, want
-from gdlab.ops.windows import Pair, Windows, pair
+from gdlab.op.numpy_form import NumpyForm
+from gdlab.ops.conv.conv_numpy import conv2d_form, grad_input_form, grad_weight_form
+from gdlab.ops.conv.windows import Pair, Windows, pair
 
 Types = tuple[TensorType, ...]
 Attributes = Mapping[str, Any]
@@ -134,8 +136,9 @@ def _work(
 
 
 def _kernel(
-    file: str, conv_from: Callable[[Types, TensorType, Attributes], Conv], extents: Callable[[Conv], Extents]
-) -> Shader:
+    file: str, form: NumpyForm, conv_from: Callable[[Types, TensorType, Attributes], Conv],
+    extents: Callable[[Conv], Extents],
+) -> Shader:  # fmt: skip
     """The kernel in registers; for hardware the one in workgroup memory, or where it would idle shared registers."""
 
     def rule(work: Callable[[Extents, Conv], Work | None]) -> WorkRule:
@@ -147,14 +150,16 @@ def _kernel(
 
     registers, tiles = f"{file}.wgsl + product_registers.wgsl", f"{file}.wgsl + product_tiles.wgsl"
     shared = Shader(registers, rule(_shared), linear=True)
-    return Shader(registers, rule(_registers), Shader(tiles, rule(_tiles), shared, linear=True), linear=True)
+    hardware = Shader(tiles, rule(_tiles), shared, linear=True)
+    return Shader(registers, rule(_registers), hardware, linear=True, numpy_form=form)
 
 
 def forward_kernel() -> Shader:
     """Of [x, k]: output channels by pixels of the result, over the elements of a window."""
     return _kernel(
-        "conv2d", lambda types, result, attrs: conv_of(types[0].shape, types[1].shape, attrs), lambda c: c.sizes
-    )
+        "conv2d", conv2d_form, lambda types, result, attrs: conv_of(types[0].shape, types[1].shape, attrs),
+        lambda c: c.sizes,
+    )  # fmt: skip
 
 
 def input_kernel() -> Shader:
@@ -165,8 +170,9 @@ def input_kernel() -> Shader:
         return ci // conv.groups, n * h * w, co // conv.groups * kh * kw
 
     return _kernel(
-        "conv2d_grad_input", lambda types, result, attrs: conv_of(result.shape, types[1].shape, attrs), extents
-    )
+        "conv2d_grad_input", grad_input_form,
+        lambda types, result, attrs: conv_of(result.shape, types[1].shape, attrs), extents,
+    )  # fmt: skip
 
 
 def weight_kernel() -> Shader:
@@ -177,5 +183,6 @@ def weight_kernel() -> Shader:
         return rows, window, pixels
 
     return _kernel(
-        "conv2d_grad_weight", lambda types, result, attrs: conv_of(types[1].shape, result.shape, attrs), extents
-    )
+        "conv2d_grad_weight", grad_weight_form,
+        lambda types, result, attrs: conv_of(types[1].shape, result.shape, attrs), extents,
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 from gdlab.base.types import TensorType
 from gdlab.graph import Value
 from gdlab.op import Bad, Grads, Sample, Shader, Work, WorkRule, fused, op, want
-from gdlab.ops.attention_grad import (
+from gdlab.ops.attention.attention_grad import (
     alone,
     attention_grad_k,
     attention_grad_q,
@@ -28,6 +28,7 @@ from gdlab.ops.attention_grad import (
     tiled,
     together,
 )
+from gdlab.ops.attention.attention_numpy import attention_form
 
 TILES = (
     "attention_tiles_result attention_tiles_softmax attention_tiles_values attention_tiles attention_scores "
@@ -59,7 +60,8 @@ def _tiles(causal: bool) -> WorkRule:
 
 
 def _kernel(causal: bool) -> Shader:
-    return Shader(together(FILES), _work(causal), hardware=Shader(together(TILES), _tiles(causal)))
+    tiles = Shader(together(TILES), _tiles(causal))
+    return Shader(together(FILES), _work(causal), hardware=tiles, numpy_form=attention_form)
 
 
 # what every form wants ------------------------------------------------------------------------------------------------
@@ -145,6 +147,7 @@ def _bad(square: bool, **more: Any) -> tuple[Bad, ...]:
     samples=_samples(SQUARE),
     bad=_bad(square=True),
     attention="result",
+    typed_as_first=True,
 )
 def causal_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
     """softmax(q·kᵀ/√d)·v per head, where query i sees keys 0 … i: f32[s, h·d], f32[s, kv·d] twice -> f32[s, h·d].
@@ -196,6 +199,7 @@ def _(
     samples=_samples(),
     bad=_bad(square=True),
     attention="result",
+    typed_as_first=True,
 )
 def full_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
     """softmax(q·kᵀ/√d)·v per head over all keys: f32[s, h·d], f32[s, kv·d] twice -> f32[s, h·d]."""
@@ -239,6 +243,7 @@ def _(
     family="contraction",
     samples=(*(_one(*sizes, is_cross=True) for sizes in ACROSS), *_samples(is_cross=False)[1:4]),
     bad=(*_bad(square=True, is_cross=False), *_bad(square=False, is_cross=True)[:2]),
+    typed_as_first=True,
 )
 def multi_head_attn(
     q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, is_cross: bool

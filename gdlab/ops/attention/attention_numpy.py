@@ -1,4 +1,4 @@
-"""NumPy forms of attention: blocks of rows against the columns that they see, products of all heads in one call."""
+"""Run attention with NumPy: blocks of rows against the columns that they see, products of all heads in one call."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from gdlab.base.types import Array
-from gdlab.devices.cpu.builder import Bench
-from gdlab.plan.dispatch import Custom
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 
 BLOCK = 128  # rows of a block: its scores stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the kernel's constants say."""
+    """The extents of an attention, from the constants of its kernel."""
 
     queries: int
     keys: int
@@ -32,16 +31,16 @@ class Sizes:
         return self.heads // self.kv
 
     def keys_of(self, first: int, end: int) -> tuple[int, int]:
-        """Between which keys those lie that some of the queries see."""
+        """Return first and end of the keys that some of the queries see."""
         return max(0, first + 1 - self.window) if self.window else 0, min(end, self.keys) if self.causal else self.keys
 
     def queries_of(self, first: int, end: int) -> tuple[int, int]:
-        """Between which queries those lie that see some of the keys."""
+        """Return first and end of the queries that see some of the keys."""
         last = min(end - 1 + self.window, self.queries) if self.window else self.queries
         return first if self.causal else 0, last
 
     def hidden(self, queries: tuple[int, int], keys: tuple[int, int]) -> Array | None:
-        """Which pairs of the block do not see each other; None where all do."""
+        """Mark the pairs of the block that do not see each other; None where all do."""
         distance = np.arange(*queries)[:, None] - np.arange(*keys)
         unseen = (distance < 0) if self.causal else np.zeros(distance.shape, bool)
         if self.window:
@@ -49,7 +48,7 @@ class Sizes:
         return unseen if unseen.any() else None
 
 
-def _sizes(c: Custom) -> Sizes:
+def _sizes(c: KernelConstants) -> Sizes:
     return Sizes(
         c["QUERIES"], c["KEYS"], c["HEADS"], c["KV_HEADS"], c["D"], bool(c["CAUSAL"]), c["WINDOW"]
     )  # fmt: skip
@@ -63,17 +62,17 @@ def _by_head(x: Array, rows: int, kv: int, group: int) -> Array:
 class _Work:
     """Operands by head, and room for the blocks of one dispatch."""
 
-    def __init__(self, bench: Bench, s: Sizes, names: tuple[str, ...]) -> None:
-        self.bench, self.s = bench, s
+    def __init__(self, builder: KernelBuilder, s: Sizes, names: tuple[str, ...]) -> None:
+        self.builder, self.s = builder, s
         rows = {"q": s.queries, "g": s.queries, "k": s.keys, "v": s.keys}
         self.at: dict[str, Array] = {}
         for i, name in enumerate(names):
             if name in rows:
                 groups = s.group if name in "qg" else 1
-                whole = bench.operand(i, (rows[name], s.kv * groups * s.d))
+                whole = builder.operand(i, (rows[name], s.kv * groups * s.d))
                 self.at[name] = _by_head(whole, rows[name], s.kv, groups)
             elif name in ("lse", "delta"):
-                self.at[name] = bench.operand(i, (s.queries, s.kv, s.group)).transpose(1, 2, 0)[..., None]
+                self.at[name] = builder.operand(i, (s.queries, s.kv, s.group)).transpose(1, 2, 0)[..., None]
         self.room: dict[str, Array] = {}
 
     def block(self, name: str, rows: int, columns: int, group: int | None = None) -> Array:
@@ -81,13 +80,14 @@ class _Work:
         shape = self.s.kv, self.s.group if group is None else group, rows, columns
         size = math.prod(shape)
         if name not in self.room or self.room[name].size < size:
-            self.room[name] = self.bench.temporary((size,))
+            self.room[name] = self.builder.temporary((size,))
         return self.room[name][:size].reshape(shape)
 
     def scaled_queries(self, first: int, end: int) -> Array:
         """q/√d of some rows."""
         q = self.block("scaled", end - first, self.s.d)
-        self.bench.steps.append((np.multiply, (self.at["q"][:, :, first:end], np.float32(1 / math.sqrt(self.s.d)), q)))
+        factor = np.float32(1 / math.sqrt(self.s.d))
+        self.builder.calls.append((np.multiply, (self.at["q"][:, :, first:end], factor, q)))
         return q
 
     def scores(self, rows: tuple[int, int], columns: tuple[int, int], scaled: Array | None = None) -> Array:
@@ -95,18 +95,18 @@ class _Work:
         scores = self.block("scores", rows[1] - rows[0], columns[1] - columns[0])
         keys = self.at["k"][:, :, columns[0] : columns[1]]
         q = self.scaled_queries(*rows) if scaled is None else scaled
-        self.bench.steps.append((np.matmul, (q, keys.transpose(0, 1, 3, 2), scores)))
+        self.builder.calls.append((np.matmul, (q, keys.transpose(0, 1, 3, 2), scores)))
         unseen = self.s.hidden(rows, columns)
         if unseen is not None:
             first = int(unseen.any(axis=0).argmax())  # columns before it are seen by all
-            self.bench.steps.append((_hide, (scores[..., first:], unseen[:, first:])))
+            self.builder.calls.append((_hide, (scores[..., first:], unseen[:, first:])))
         return scores
 
     def weights(self, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
         """e^(score − lse) of the block."""
         scores = self.scores(rows, columns)
         lse = self.at["lse"][:, :, rows[0] : rows[1]]
-        self.bench.steps += [(np.subtract, (scores, lse, scores)), (np.exp, (scores, scores))]
+        self.builder.calls += [(np.subtract, (scores, lse, scores)), (np.exp, (scores, scores))]
         return scores
 
     def of_scores(self, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
@@ -114,7 +114,7 @@ class _Work:
         weights = self.weights(rows, columns)
         pulled = self.block("pulled", *weights.shape[2:])
         values = self.at["v"][:, :, columns[0] : columns[1]].transpose(0, 1, 3, 2)
-        self.bench.steps += [
+        self.builder.calls += [
             (np.matmul, (self.at["g"][:, :, rows[0] : rows[1]], values, pulled)),
             (np.subtract, (pulled, self.at["delta"][:, :, rows[0] : rows[1]], pulled)),
             (np.multiply, (weights, pulled, weights)),
@@ -147,7 +147,7 @@ def _softmax(work: _Work, rows: tuple[int, int]) -> tuple[Array, Array, Array, t
     columns = work.s.keys_of(*rows)
     scores = work.scores(rows, columns)
     highest, total = (work.block(name, scores.shape[2], 1) for name in ("highest", "total"))
-    work.bench.steps += [
+    work.builder.calls += [
         (np.maximum.reduce, (scores, 3, None, highest, True)),
         (np.subtract, (scores, highest, scores)),
         (np.exp, (scores, scores)),
@@ -156,55 +156,55 @@ def _softmax(work: _Work, rows: tuple[int, int]) -> tuple[Array, Array, Array, t
     return scores, highest, total, columns
 
 
-def _forward(bench: Bench, c: Custom) -> None:
+def attention_form(builder: KernelBuilder, c: KernelConstants) -> None:
     s = _sizes(c)
-    work = _Work(bench, s, c.names)
-    out = _by_head(bench.out((s.queries, s.heads * s.d)), s.queries, s.kv, s.group)
+    work = _Work(builder, s, c.names)
+    out = _by_head(builder.out((s.queries, s.heads * s.d)), s.queries, s.kv, s.group)
     for rows in _blocks(s.queries):
         powers, _, total, columns = _softmax(work, rows)
         part = out[:, :, rows[0] : rows[1]]
-        bench.steps += [
+        builder.calls += [
             (of_seen, (powers, work.at["v"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)),
             (np.divide, (part, total, part)),
         ]
 
 
-def _logarithm(bench: Bench, c: Custom) -> None:
+def logarithm_form(builder: KernelBuilder, c: KernelConstants) -> None:
     s = _sizes(c)
-    work = _Work(bench, s, c.names)
-    out = bench.out((s.queries, s.kv, s.group)).transpose(1, 2, 0)[..., None]
+    work = _Work(builder, s, c.names)
+    out = builder.out((s.queries, s.kv, s.group)).transpose(1, 2, 0)[..., None]
     for rows in _blocks(s.queries):
         _, highest, total, _ = _softmax(work, rows)
-        bench.steps += [(np.log, (total, total)), (np.add, (total, highest, out[:, :, rows[0] : rows[1]]))]
+        builder.calls += [(np.log, (total, total)), (np.add, (total, highest, out[:, :, rows[0] : rows[1]]))]
 
 
 # backward -------------------------------------------------------------------------------------------------------------
-def _grad_q(bench: Bench, c: Custom) -> None:
+def grad_q_form(builder: KernelBuilder, c: KernelConstants) -> None:
     s = _sizes(c)
-    work = _Work(bench, s, c.names)
-    out = _by_head(bench.out((s.queries, s.heads * s.d)), s.queries, s.kv, s.group)
+    work = _Work(builder, s, c.names)
+    out = _by_head(builder.out((s.queries, s.heads * s.d)), s.queries, s.kv, s.group)
     for rows in _blocks(s.queries):
         columns = s.keys_of(*rows)
         of_scores, part = work.of_scores(rows, columns), out[:, :, rows[0] : rows[1]]
-        bench.steps += [
+        builder.calls += [
             (of_seen, (of_scores, work.at["k"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)),
             (np.multiply, (part, np.float32(1 / math.sqrt(s.d)), part)),
         ]
 
 
-def _grad_k(bench: Bench, c: Custom) -> None:
-    _of_keys(bench, c, "q", 1 / math.sqrt(c["D"]))
+def grad_k_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    _of_keys(builder, c, "q", 1 / math.sqrt(c["D"]))
 
 
-def _grad_v(bench: Bench, c: Custom) -> None:
-    _of_keys(bench, c, "g", 1.0)
+def grad_v_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    _of_keys(builder, c, "g", 1.0)
 
 
-def _of_keys(bench: Bench, c: Custom, of: str, factor: float) -> None:
+def _of_keys(builder: KernelBuilder, c: KernelConstants, of: str, factor: float) -> None:
     """The transposed block times `of`, summed over the query heads of every key head."""
     s = _sizes(c)
-    work = _Work(bench, s, c.names)
-    out = _by_head(bench.out((s.keys, s.kv * s.d)), s.keys, s.kv, 1)
+    work = _Work(builder, s, c.names)
+    out = _by_head(builder.out((s.keys, s.kv * s.d)), s.keys, s.kv, 1)
     for columns in _blocks(s.keys):
         rows = s.queries_of(*columns)
         block = work.of_scores(rows, columns) if of == "q" else work.weights(rows, columns)
@@ -212,17 +212,8 @@ def _of_keys(bench: Bench, c: Custom, of: str, factor: float) -> None:
         unseen = None if hidden is None else hidden.T
         parts = work.block("parts", columns[1] - columns[0], s.d)
         part = out[:, 0, columns[0] : columns[1]]
-        bench.steps += [
+        builder.calls += [
             (of_seen, (block.transpose(0, 1, 3, 2), work.at[of][:, :, rows[0] : rows[1]], unseen, parts)),
             (np.add.reduce, (parts, 1, None, part)),
             (np.multiply, (part, np.float32(factor), part)),
         ]
-
-
-FORMS = {
-    "attention_result": _forward,
-    "attention_logarithm": _logarithm,
-    "attention_grad_q": _grad_q,
-    "attention_grad_k": _grad_k,
-    "attention_grad_v": _grad_v,
-}

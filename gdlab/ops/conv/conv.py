@@ -9,7 +9,7 @@ import numpy as np
 from gdlab.base.types import Array, Shape, TensorType
 from gdlab.graph import Value
 from gdlab.op import Bad, Grads, Sample, fused, op, want
-from gdlab.ops.conv_work import (
+from gdlab.ops.conv.conv_work import (
     OPERANDS,
     Conv,
     canonical_pairs,
@@ -19,7 +19,7 @@ from gdlab.ops.conv_work import (
     input_kernel,
     weight_kernel,
 )
-from gdlab.ops.windows import Pair, is_image
+from gdlab.ops.conv.windows import Pair, is_image
 
 
 # forward and gradients ------------------------------------------------------------------------------------------------

@@ -19,7 +19,9 @@ from gdlab.op import (
     op,
     want,
 )
-from gdlab.ops.attention_grad import alone, attend, constants, extents, flops, together
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
+from gdlab.ops.attention.attention_grad import alone, attend, constants, extents, flops, together
+from gdlab.ops.attention.attention_numpy import of_seen
 
 
 def _check_types(wanted: str, floats: tuple[Value, ...], counts: tuple[Value, ...]) -> None:
@@ -40,10 +42,35 @@ def _in_place(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[
     return Work(new * width, 0, {"ROWS": rows, "WIDTH": width, "NEW": new})
 
 
+def _write_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    rows, width, new = c["ROWS"], c["WIDTH"], c["NEW"]
+    counts = [builder.operand(i, (1,)) for i in range(2, len(c.names))]
+    operands = builder.operand(0, (new, width)), builder.operand(1, (rows, width))
+    builder.calls.append((_put_copy, (*operands, builder.out((rows, width)), *counts)))
+
+
+def _in_place_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    rows, width, new = c["ROWS"], c["WIDTH"], c["NEW"]
+    counts = [builder.operand(i, (1,)) for i in range(1, len(c.names))]
+    builder.calls.append((_put, (builder.operand(0, (new, width)), builder.out((rows, width)), *counts)))
+
+
+def _put_copy(new: Array, cache: Array, out: Array, pos: Array, count: Array | None = None) -> None:
+    np.copyto(out, cache)
+    _put(new, out, pos, count)
+
+
+def _put(new: Array, out: Array, pos: Array, count: Array | None = None) -> None:
+    start, rows = int(pos[0]), len(new) if count is None else min(int(count[0]), len(new))
+    if start + rows <= len(out):
+        out[start : start + rows] = new[:rows]
+
+
 def _write_kernel(how: str) -> Shader:
     """Of all new rows (cache_all), or of the first so many (cache_prefix)."""
-    in_place = Shader(f"cache_in_place.wgsl + {how}.wgsl", _in_place)
-    return Shader(f"{how}.wgsl + cache_write.wgsl", _write_work, linear=True, in_place=in_place)
+    in_place = Shader(f"cache_in_place.wgsl + {how}.wgsl", _in_place, numpy_form=_in_place_form)
+    file = f"{how}.wgsl + cache_write.wgsl"
+    return Shader(file, _write_work, linear=True, in_place=in_place, numpy_form=_write_form)
 
 
 def _written(new: Array, cache: Array, pos: Array, count: int) -> Array:
@@ -117,6 +144,31 @@ def cache_write_prefix(new: Value, cache: Value, pos: Value, count: Value) -> Te
 READS = "attention_cached attention_rows attention_four attention_scores attention_values"
 
 
+def _read_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    queries, keys, heads, kv, d = (c[name] for name in ("QUERIES", "KEYS", "HEADS", "KV_HEADS", "D"))
+    q = builder.operand(0, (queries, kv, heads // kv, d)).transpose(1, 2, 0, 3)
+    k, v = (builder.operand(i, (keys, kv, 1, d)).transpose(1, 2, 0, 3) for i in (1, 2))
+    out = builder.out((queries, kv, heads // kv, d)).transpose(1, 2, 0, 3)
+    counts = [builder.operand(i, (1,)) for i in range(3, len(c.names))]
+    builder.calls.append((_attend, (q, k, v, out, c["WINDOW"], *counts)))
+
+
+def _attend(q: Array, k: Array, v: Array, out: Array, window: int, pos: Array, valid: Array | None = None) -> None:
+    """[kv, group, rows, d]; with `valid` the queries stand one behind the other."""
+    keys, block = k.shape[2], valid is not None
+    last = np.minimum(min(int(pos[0]), keys - 1) + np.arange(q.shape[2]) * block, keys - 1)[:, None]
+    end = int(last[-1, 0]) + 1
+    k, v, place = k[:, :, :end], v[:, :, :end], np.arange(end)
+    hidden = (place > last) | (place <= last - window if window else False)
+    scores = q @ k.transpose(0, 1, 3, 2) * np.float32(q.shape[3] ** -0.5)
+    scores[..., hidden] = -np.inf
+    powers = np.exp(scores - scores.max(axis=3, keepdims=True))
+    of_seen(powers, v, np.broadcast_to(hidden, scores.shape[2:]), out)
+    np.divide(out, powers.sum(axis=3, keepdims=True), out=out)
+    if valid is not None:
+        out[:, :, int(valid[0]) :] = 0
+
+
 def _read_kernel(mask: str) -> Shader:
     def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
         numbers = constants(types[0], types[1], attrs)
@@ -124,7 +176,7 @@ def _read_kernel(mask: str) -> Shader:
         trips = (2 * quads + 1) * -(-types[1].shape[0] // 4) + 9 * quads
         return alone(units, trips, numbers, 4 * flops(types[0], types[1], attrs), extents(types, attrs))
 
-    return Shader(together(f"{READS} {mask}"), work)
+    return Shader(together(f"{READS} {mask}"), work, numpy_form=_read_form)
 
 
 def _check_read(q: Value, k: Value, v: Value, counts: tuple[Value, ...], heads: int, kv: int, d: int) -> TensorType:

@@ -24,6 +24,7 @@ from gdlab.op import (
     op,
     want,
 )
+from gdlab.ops.rotary.rope_numpy import ROPE_FORMS
 
 
 def rates(theta: float, head_dim: int) -> dict[str, tuple[int, ...]]:
@@ -65,7 +66,7 @@ def _work(back: bool) -> WorkRule:
 
 def _kernel(where: str, back: bool = False) -> Shader:
     """The kernel with positions from `where`: rope_offset, rope_dynamic, rope_positions."""
-    return Shader(f"{where}.wgsl + rope_turn.wgsl", _work(back), bound=rotation)
+    return Shader(f"{where}.wgsl + rope_turn.wgsl", _work(back), bound=rotation, numpy_form=ROPE_FORMS[where])
 
 
 # what every form wants ------------------------------------------------------------------------------------------------
@@ -109,6 +110,7 @@ def _bad(types: tuple[str, ...] = (), **attrs: Any) -> tuple[Bad, ...]:
     kernel=_kernel("rope_offset"),
     samples=_samples(),
     bad=_bad(),
+    typed_as_first=True,
 )
 def rope(x: Value, theta: float, head_dim: int) -> TensorType:
     """Pairs (j, j + d/2) of every head turned by i · θ^(−2j/d) in row i: f32[rows, heads·d] -> the same; d even.

@@ -1,23 +1,22 @@
-"""NumPy forms of rotary positions."""
+"""Run rotary positions with NumPy."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gdlab.base.types import Array
-from gdlab.devices.cpu.builder import Bench
-from gdlab.plan.dispatch import Custom
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 
 _TO_RADIANS = 2 * np.pi / 2.0**48
 _MASK = np.uint64(2**48 - 1)
 
 
-def _turn(bench: Bench, c: Custom, cosine: Array, sine: Array) -> None:
+def _turn(builder: KernelBuilder, c: KernelConstants, cosine: Array, sine: Array) -> None:
     """The pairs of x turned by angles given as f32[rows, 1, half]."""
     rows, heads, half = c["ROWS"], c["HEADS"], c["HALF"]
-    x, out = bench.operand(0, (rows, heads, 2, half)), bench.out((rows, heads, 2, half))
-    low, high, product = x[:, :, 0], x[:, :, 1], bench.temporary((rows, heads, half))
-    bench.steps += [
+    x, out = builder.operand(0, (rows, heads, 2, half)), builder.out((rows, heads, 2, half))
+    low, high, product = x[:, :, 0], x[:, :, 1], builder.temporary((rows, heads, half))
+    builder.calls += [
         (np.multiply, (low, cosine, out[:, :, 0])),
         (np.multiply, (high, sine, product)),
         (np.subtract, (out[:, :, 0], product, out[:, :, 0])),
@@ -47,44 +46,53 @@ def _set_scaled(
     np.copyto(sine, sign * np.sin(angles))
 
 
-def _fixed(bench: Bench, c: Custom) -> None:
+def rope_offset_form(builder: KernelBuilder, c: KernelConstants) -> None:
     if "freq_factors" in c.names:
-        return _moving(bench, c)
+        return rope_dynamic_form(builder, c)
     angles = _angles(np.arange(c["ROWS"]) + c["OFFSET"], _rates(c))
     cosine, sine = np.cos(angles).astype(np.float32), (_sign(c) * np.sin(angles)).astype(np.float32)
-    _turn(bench, c, cosine, sine)
+    _turn(builder, c, cosine, sine)
 
 
-def _moving(bench: Bench, c: Custom) -> None:
-    """Positions from operand 1: one for all rows, to count from, or one each."""
+def rope_dynamic_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    """Count positions from operand 1, or where there is none from the offset."""
+    _from_operands(builder, c, np.arange(c["ROWS"], dtype=np.uint64) + c["OFFSET"])
+
+
+def rope_positions_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    """Take the position of every row from operand 1."""
+    _from_operands(builder, c, np.zeros(c["ROWS"], np.uint64))
+
+
+def _from_operands(builder: KernelBuilder, c: KernelConstants, start: Array) -> None:
+    """Turn by `start` plus what the operands say, computed anew in every run."""
     shape = c["ROWS"], 1, c["HALF"]
-    cosine, sine = bench.temporary(shape), bench.temporary(shape)
-    counted = c.form != "rope_positions"
-    start = np.arange(c["ROWS"], dtype=np.uint64) + c["OFFSET"] if counted else np.zeros(c["ROWS"], np.uint64)
-    shapes = {name: o.shape for name, o in zip(c.names, bench.d.operands, strict=False)}
-    operands = {name: bench.operand(i, shape) for i, (name, shape) in enumerate(shapes.items())}
+    cosine, sine = builder.temporary(shape), builder.temporary(shape)
+    operands = {name: builder.operand(i, builder.operand_shape(i)) for i, name in enumerate(c.names)}
     given = operands.get("offset", operands.get("positions", np.zeros(1, np.uint32)))
     factors = operands.get("freq_factors")
     if factors is None:
-        bench.steps.append((_set, (start, given, _rates(c), _sign(c), cosine, sine)))
+        builder.calls.append((_set, (start, given, _rates(c), _sign(c), cosine, sine)))
     else:
-        bench.steps.append((_set_scaled, (start, given, factors, _speeds(c), _sign(c), cosine, sine)))
-    _turn(bench, c, cosine, sine)
+        builder.calls.append((_set_scaled, (start, given, factors, _speeds(c), _sign(c), cosine, sine)))
+    _turn(builder, c, cosine, sine)
 
 
-def _rates(c: Custom) -> Array:
+def _rates(c: KernelConstants) -> Array:
     tables = dict(c.tables)
     return (np.array(tables["rates"], np.uint64) << np.uint64(16)) | np.array(tables["rests"], np.uint64)
 
 
-def _speeds(c: Custom) -> Array:
+def _speeds(c: KernelConstants) -> Array:
     """Radians per position in float64, of more than a turn (θ < 1) in float32."""
     exact, rough = _rates(c) * _TO_RADIANS, np.array(dict(c.tables)["speeds"], np.uint32).view(np.float32)
     return np.where(np.isclose(exact, rough, rtol=1e-6, atol=0), exact, rough)
 
 
-def _sign(c: Custom) -> float:
+def _sign(c: KernelConstants) -> float:
     return -1.0 if c["BACK"] else 1.0
 
 
-FORMS = {"rope_offset": _fixed, "rope_dynamic": _moving, "rope_positions": _moving}
+ROPE_FORMS = {
+    "rope_offset": rope_offset_form, "rope_dynamic": rope_dynamic_form, "rope_positions": rope_positions_form,
+}  # fmt: skip

@@ -19,7 +19,16 @@ from gdlab.op import (
     op,
     want,
 )
-from gdlab.ops.windows import Pair, Windows, is_image, pair
+from gdlab.op.numpy_form import NumpyForm
+from gdlab.ops.conv.pool_numpy import (
+    avg_pool_form,
+    avg_pool_grad_form,
+    max_index_form,
+    max_pool_form,
+    put_form,
+    take_form,
+)
+from gdlab.ops.conv.windows import Pair, Windows, is_image, pair
 
 Types = tuple[TensorType, ...]
 Attributes = Mapping[str, Any]
@@ -54,7 +63,7 @@ def _spread(g: Value, size: Shape, k: Shape, stride: Shape, padding: Shape) -> S
     return (*g.shape[:2], *size)
 
 
-def _kernel(file: str, image: Callable[[Types, TensorType], Shape], linear: bool = True) -> Shader:
+def _kernel(file: str, form: NumpyForm, image: Callable[[Types, TensorType], Shape]) -> Shader:
     """One invocation per element of the result; `image` is the shape that the windows lie on."""
 
     def work(types: Types, result: TensorType, attrs: Attributes) -> Work:
@@ -63,7 +72,7 @@ def _kernel(file: str, image: Callable[[Types, TensorType], Shape], linear: bool
         constants = {**windows.constants, "COUNT_PAD": int(attrs.get("count_include_pad", False))}
         return Work(result.num_elements, 0, constants, result.num_elements * taps, trips=taps + windows.kernel[0])
 
-    return Shader(file, work, linear=linear)
+    return Shader(file, work, linear=True, numpy_form=form)
 
 
 # x and attributes: overlap, gaps, padding, a window as large as the image, extents 1
@@ -116,7 +125,7 @@ KINKS = (
 
 @op(
     numpy=_highest,
-    kernel=_kernel("max_pool_2d.wgsl", lambda types, result: types[0].shape),
+    kernel=_kernel("max_pool_2d.wgsl", max_pool_form, lambda types, result: types[0].shape),
     samples=(*SAMPLES, *KINKS),
     bad=BAD_WINDOWS,
     canonical=_pairs,
@@ -147,7 +156,7 @@ def _first(x: Array, k: Pair, stride: Pair, padding: Pair) -> Array:
 
 @op(
     numpy=_first,
-    kernel=_kernel("max_pool_2d_index.wgsl", lambda types, result: types[0].shape),
+    kernel=_kernel("max_pool_2d_index.wgsl", max_index_form, lambda types, result: types[0].shape),
     samples=(*SAMPLES, *(Sample((1, 1, 4, 4), attrs=s.attrs, values=TIES, kink=True) for s in KINKS)),
     bad=BAD_WINDOWS[:2],
     kind="private",
@@ -178,7 +187,7 @@ def _indexed(x: Value, index: Value, wanted: str) -> None:
 
 @op(
     numpy=_put,
-    kernel=_kernel("pool_put.wgsl", lambda types, result: result.shape),
+    kernel=_kernel("pool_put.wgsl", put_form, lambda types, result: result.shape),
     samples=tuple(
         Sample(s.shapes[0], s.shapes[0], attrs=s.attrs, integers={1: s.attrs["size"][0] * s.attrs["size"][1]})
         for s in SPREAD
@@ -220,7 +229,7 @@ def _take(x: Array, index: Array, k: Pair, stride: Pair, padding: Pair) -> Array
 
 @op(
     numpy=_take,
-    kernel=_kernel("pool_take.wgsl", lambda types, result: types[0].shape),
+    kernel=_kernel("pool_take.wgsl", take_form, lambda types, result: types[0].shape),
     samples=tuple(
         Sample((*s.shapes[0][:2], *s.attrs["size"]), s.shapes[0],
                attrs={n: v for n, v in s.attrs.items() if n != "size"},
@@ -300,7 +309,7 @@ def _both(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
 
 @op(
     numpy=_averaged,
-    kernel=_kernel("avg_pool_2d.wgsl", lambda types, result: types[0].shape),
+    kernel=_kernel("avg_pool_2d.wgsl", avg_pool_form, lambda types, result: types[0].shape),
     samples=_both(SAMPLES),
     bad=BAD_WINDOWS,
     canonical=_pairs,
@@ -332,7 +341,7 @@ def _averaged_back(g: Array, size: Pair, k: Pair, stride: Pair, padding: Pair, c
 
 @op(
     numpy=_averaged_back,
-    kernel=_kernel("avg_pool_2d_grad.wgsl", lambda types, result: result.shape),
+    kernel=_kernel("avg_pool_2d_grad.wgsl", avg_pool_grad_form, lambda types, result: result.shape),
     samples=_both(SPREAD),
     bad=BAD_SPREAD,
     kind="private",

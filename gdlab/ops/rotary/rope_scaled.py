@@ -24,9 +24,19 @@ from gdlab.op import (
     want,
 )
 from gdlab.ops.leaves import constant
-from gdlab.ops.rotary import T, rates, rope, rope_dynamic_offset, rope_positions, rope_with_offset, rotation, turned
-from gdlab.ops.rotary import check as check_rope
-from gdlab.ops.rotary import check_u32 as check_index
+from gdlab.ops.rotary.rope import (
+    T,
+    rates,
+    rope,
+    rope_dynamic_offset,
+    rope_positions,
+    rope_with_offset,
+    rotation,
+    turned,
+)
+from gdlab.ops.rotary.rope import check as check_rope
+from gdlab.ops.rotary.rope import check_u32 as check_index
+from gdlab.ops.rotary.rope_numpy import ROPE_FORMS
 
 
 def _work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
@@ -50,7 +60,7 @@ def _bound(m: Array, *where: Array, back: bool, **attrs: Any) -> Array:
 
 
 def _kernel(where: str) -> Shader:
-    return Shader(f"{where}.wgsl + rope_turn_scaled.wgsl", _work, bound=_bound)
+    return Shader(f"{where}.wgsl + rope_turn_scaled.wgsl", _work, bound=_bound, numpy_form=ROPE_FORMS[where])
 
 
 def _check(x: Value, theta: float, head_dim: int, factors: Value) -> TensorType:

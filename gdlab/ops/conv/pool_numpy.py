@@ -1,4 +1,4 @@
-"""NumPy forms of pooling: one call per place of a window, for all windows at once."""
+"""Run pooling with NumPy: one call per place of a window, for all windows at once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gdlab.base.types import Array, Shape
-from gdlab.devices.cpu.builder import Bench
-from gdlab.plan.dispatch import Custom
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 
 _BOOL = np.dtype(np.bool_)
 
@@ -16,8 +15,8 @@ _BOOL = np.dtype(np.bool_)
 class Sizes:
     """Images and windows as arrays see them: all channels of all images are planes."""
 
-    def __init__(self, bench: Bench, c: Custom, image: Shape) -> None:
-        self.bench, self.c = bench, c
+    def __init__(self, builder: KernelBuilder, c: KernelConstants, image: Shape) -> None:
+        self.builder, self.c = builder, c
         self.planes = int(np.prod(image)) // (c["H"] * c["W"])
         self.image = (self.planes, c["H"], c["W"])
         self.result = (self.planes, c["OH"], c["OW"])
@@ -25,8 +24,8 @@ class Sizes:
     def room(self, planes: int, value: float) -> Array:
         """Padded planes, all of this value."""
         c = self.c
-        room = self.bench.temporary((planes, c["H"] + 2 * c["PH"], c["W"] + 2 * c["PW"]))
-        self.bench.steps.append((room.fill, (value,)))
+        room = self.builder.temporary((planes, c["H"] + 2 * c["PH"], c["W"] + 2 * c["PW"]))
+        self.builder.calls.append((room.fill, (value,)))
         return room
 
     def inside(self, room: Array) -> Array:
@@ -39,7 +38,7 @@ class Sizes:
         if self.c["PH"] == self.c["PW"] == 0:
             return x
         room = self.room(self.planes, value)
-        self.bench.steps.append((np.copyto, (self.inside(room), x)))
+        self.builder.calls.append((np.copyto, (self.inside(room), x)))
         return room
 
     def taps(self, room: Array) -> Iterator[Array]:
@@ -64,25 +63,25 @@ class Sizes:
         return np.asarray(np.sum([*self.taps(ones)], axis=0), np.float32)
 
 
-def _max_pool_2d(bench: Bench, c: Custom) -> None:
-    s = Sizes(bench, c, bench.d.operands[0].shape)
-    out = bench.out(s.result)
-    first, *rest = s.taps(s.padded(bench.operand(0, s.image), -np.inf))
-    bench.steps.append((np.copyto, (out, first)))
-    bench.steps += [(_larger, (out, tap)) for tap in rest]
+def max_pool_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    s = Sizes(builder, c, builder.operand_shape(0))
+    out = builder.out(s.result)
+    first, *rest = s.taps(s.padded(builder.operand(0, s.image), -np.inf))
+    builder.calls.append((np.copyto, (out, first)))
+    builder.calls += [(_larger, (out, tap)) for tap in rest]
 
 
 def _larger(out: Array, other: Array) -> None:
     np.maximum(out, other, out=out)
 
 
-def _max_pool_2d_index(bench: Bench, c: Custom) -> None:
-    s = Sizes(bench, c, bench.d.operands[0].shape)
-    out, best, place = bench.out(s.result), bench.temporary(s.result), s.places()
-    better, nan, old = (bench.temporary(s.result, _BOOL) for _ in range(3))
-    bench.steps += [(best.fill, (-np.inf,)), (np.copyto, (out, _first_places(s, place)))]
-    for value, here in zip(s.taps(s.padded(bench.operand(0, s.image), -np.inf)), s.taps(place), strict=True):
-        bench.steps += [
+def max_index_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    s = Sizes(builder, c, builder.operand_shape(0))
+    out, best, place = builder.out(s.result), builder.temporary(s.result), s.places()
+    better, nan, old = (builder.temporary(s.result, _BOOL) for _ in range(3))
+    builder.calls += [(best.fill, (-np.inf,)), (np.copyto, (out, _first_places(s, place)))]
+    for value, here in zip(s.taps(s.padded(builder.operand(0, s.image), -np.inf)), s.taps(place), strict=True):
+        builder.calls += [
             (np.isnan, (value, nan)),
             (np.isnan, (best, old)),
             (np.greater, (nan, old, nan)),
@@ -103,51 +102,41 @@ def _copy_where(out: Array, values: Array, where: Array) -> None:
     np.copyto(out, values, where=where)
 
 
-def _pool_put(bench: Bench, c: Custom) -> None:
-    s = Sizes(bench, c, bench.d.output_type.shape)
-    g, index, out = bench.operand(0, s.result), bench.operand(1, s.result), bench.out(s.image)
-    same, part, room = bench.temporary(s.result, _BOOL), bench.temporary(s.result), s.room(s.planes, 0.0)
+def put_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    s = Sizes(builder, c, builder.result_shape)
+    g, index, out = builder.operand(0, s.result), builder.operand(1, s.result), builder.out(s.image)
+    same, part, room = builder.temporary(s.result, _BOOL), builder.temporary(s.result), s.room(s.planes, 0.0)
     for here, tap in zip(s.taps(s.places()), s.taps(room), strict=True):
-        bench.steps += [
+        builder.calls += [
             (np.equal, (index, here, same)),
             (part.fill, (0.0,)),
             (_copy_where, (part, g, same)),
             (np.add, (tap, part, tap)),
         ]
-    bench.steps.append((np.copyto, (out, s.inside(room))))
+    builder.calls.append((np.copyto, (out, s.inside(room))))
 
 
-def _pool_take(bench: Bench, c: Custom) -> None:
-    s = Sizes(bench, c, bench.d.operands[0].shape)
-    x, index, out = bench.operand(0, s.image), bench.operand(1, s.result), bench.out(s.result)
-    same = bench.temporary(s.result, _BOOL)
-    bench.steps.append((out.fill, (0.0,)))
+def take_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    s = Sizes(builder, c, builder.operand_shape(0))
+    x, index, out = builder.operand(0, s.image), builder.operand(1, s.result), builder.out(s.result)
+    same = builder.temporary(s.result, _BOOL)
+    builder.calls.append((out.fill, (0.0,)))
     for here, tap in zip(s.taps(s.places()), s.taps(s.padded(x, 0.0)), strict=True):
-        bench.steps += [(np.equal, (index, here, same)), (_copy_where, (out, tap, same))]
+        builder.calls += [(np.equal, (index, here, same)), (_copy_where, (out, tap, same))]
 
 
-def _avg_pool_2d(bench: Bench, c: Custom) -> None:
-    s = Sizes(bench, c, bench.d.operands[0].shape)
-    out = bench.out(s.result)
-    first, *rest = s.taps(s.padded(bench.operand(0, s.image), 0.0))
-    bench.steps.append((np.copyto, (out, first)))
-    bench.steps += [(np.add, (out, tap, out)) for tap in rest]
-    bench.steps.append((np.divide, (out, s.divisors(), out)))
+def avg_pool_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    s = Sizes(builder, c, builder.operand_shape(0))
+    out = builder.out(s.result)
+    first, *rest = s.taps(s.padded(builder.operand(0, s.image), 0.0))
+    builder.calls.append((np.copyto, (out, first)))
+    builder.calls += [(np.add, (out, tap, out)) for tap in rest]
+    builder.calls.append((np.divide, (out, s.divisors(), out)))
 
 
-def _avg_pool_2d_grad(bench: Bench, c: Custom) -> None:
-    s = Sizes(bench, c, bench.d.output_type.shape)
-    part, room = bench.temporary(s.result), s.room(s.planes, 0.0)
-    bench.steps.append((np.divide, (bench.operand(0, s.result), s.divisors(), part)))
-    bench.steps += [(np.add, (tap, part, tap)) for tap in s.taps(room)]
-    bench.steps.append((np.copyto, (bench.out(s.image), s.inside(room))))
-
-
-FORMS = {
-    "max_pool_2d": _max_pool_2d,
-    "max_pool_2d_index": _max_pool_2d_index,
-    "pool_put": _pool_put,
-    "pool_take": _pool_take,
-    "avg_pool_2d": _avg_pool_2d,
-    "avg_pool_2d_grad": _avg_pool_2d_grad,
-}
+def avg_pool_grad_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    s = Sizes(builder, c, builder.result_shape)
+    part, room = builder.temporary(s.result), s.room(s.planes, 0.0)
+    builder.calls.append((np.divide, (builder.operand(0, s.result), s.divisors(), part)))
+    builder.calls += [(np.add, (tap, part, tap)) for tap in s.taps(room)]
+    builder.calls.append((np.copyto, (builder.out(s.image), s.inside(room))))
