@@ -268,7 +268,7 @@ def test_a_step_that_fails_does_not_count(runner: Runner, monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise SessionError("step 3", "device", "lost", "a device")
 
-    monkeypatch.setattr(session._program, "step", fail)
+    monkeypatch.setattr(session.loaded.program, "step", fail)
     for call in (session.step, lambda: runner.run(1)):
         with pytest.raises(SessionError, match="step 3: device: given lost"):
             call()

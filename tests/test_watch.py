@@ -13,7 +13,6 @@ from documents import checked
 from gdlab import ops
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.graph import Graph
-from gdlab.session.run.nonfinite import first_bad
 from gdlab.study.study import Study
 from gdlab.view.text.twin import twin as text
 
@@ -97,7 +96,7 @@ def test_watching_nothing_goes_on(study: Study) -> None:
 
 def test_a_sound_session_has_no_culprit(study: Study) -> None:
     study.run(2)
-    assert first_bad(study.session) is None and study.runner.culprit is None
+    assert study.session.search.first_bad() is None and study.runner.culprit is None
     with pytest.raises(
         ArgumentError, match="watch: mode: given 'all', wanted one of off, loss, parameters, everything"
     ):

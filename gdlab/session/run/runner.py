@@ -20,7 +20,6 @@ from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.feeds import Feed, make_feed, random_batch
 from gdlab.session.run.lookout import Watched
 from gdlab.session.run.stepping import LARGEST_OPENING, Earlier, Event, NanWatch, State, Stepping
-from gdlab.session.tensors import read_output
 
 __all__ = ["Event", "Feed", "NanWatch", "Runner", "State", "make_feed", "random_batch", "runner_of"]
 
@@ -206,7 +205,7 @@ class Runner(Stepping):
         made, at = self.session.last_dispatches(), self.dispatch
         if at < 0:
             raise SessionError("output", "dispatch", "none that has run", "a step that is made by dispatches")
-        return made[at], read_output(self.session, made[at])
+        return made[at], self.session.values.read_written(made[at])
 
     @property
     def last_loss(self) -> float | None:

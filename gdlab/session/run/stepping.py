@@ -17,7 +17,7 @@ from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.feeds import Feed
 from gdlab.session.run.lookout import Lookout
-from gdlab.session.run.nonfinite import Culprit, first_bad, spoiled
+from gdlab.session.run.nonfinite import Culprit
 
 State = Literal["ready", "running", "paused", "failed", "closed"]
 NanWatch = Literal["off", "loss", "parameters", "everything"]
@@ -134,7 +134,7 @@ class Stepping:
         self.wanted = max(self.wanted, session.step_count + 1)
         looked = to is not None or (bool(lookout) and lookout.looks_inside(last))
         if not looked or not session.step_dispatches():
-            session.step_now()
+            session.steps.make()
         elif not self._walk(to):
             return
         self._close_step()
@@ -145,7 +145,7 @@ class Stepping:
         dispatches, step = session.step_dispatches(), session.step_count + 1
         goal = len(dispatches) if to is None else min(to, len(dispatches))
         for stop in lookout.stops(session.position, goal, to is not None):
-            session.advance_now(stop, snapshots=to is not None)
+            session.steps.advance(stop, snapshots=to is not None)
             if hits := lookout.after_dispatch(stop - 1, dispatches[stop - 1], step):
                 self._stop_at(hits, step, stop - 1)
                 break
@@ -161,7 +161,7 @@ class Stepping:
         self.session.check_ready("run")
         if self._opening is None and step == 0 and self._parameter_bytes() <= LARGEST_OPENING:
             self._opening = self.session.snapshot()
-        if self.nan_watch == "everything" and (found := first_bad(self.session)) is not None:
+        if self.nan_watch == "everything" and (found := self.session.search.first_bad()) is not None:
             self._hit(step + 1, f"step {step + 1} would not be finite", culprit=found)
             return False
         return True
@@ -169,7 +169,7 @@ class Stepping:
     def _close_step(self) -> None:
         """What is looked at when a step is over."""
         step, lookout = self.session.step_count, self.lookout
-        if self.nan_watch in ("parameters", "everything") and (names := spoiled(self.session)):
+        if self.nan_watch in ("parameters", "everything") and (names := self.session.search.bad_tensors()):
             self._hit(step, f"{names[0]} is not finite after step {step}")
         now = time.perf_counter()
         self._ticks.append((now, step))
@@ -196,7 +196,7 @@ class Stepping:
         if not session.under_way:
             self._collect(session.take_losses(True))
         counted, made = session.step_count, session.dispatches_made
-        begin = session.rewind_now(max(0, made - dispatches))
+        begin = session.steps.rewind(max(0, made - dispatches))
         if session.step_count < counted:  # the step was over, and does not count any more
             self.losses = [row for row in self.losses if row[0] < counted]
             self._behind += 1
@@ -243,10 +243,10 @@ class Stepping:
         """Losses arrive late: the inputs may be those of a later step by now."""
         then = next((batch for step, batch in self._recent if step == self._bad - 1), None)
         if then is None or then is self._recent[-1][1]:
-            return first_bad(self.session)
+            return self.session.search.first_bad()
         self._set_inputs(then)
         try:
-            return first_bad(self.session)
+            return self.session.search.first_bad()
         finally:
             self._set_inputs(self._recent[-1][1])
 
