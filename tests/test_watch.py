@@ -141,7 +141,7 @@ def test_speed_is_a_limit_and_pause_does_not_wait_for_it(study: Study) -> None:
 def test_a_replay_makes_the_same_losses(device: str, rule: dict[str, float]) -> None:
     study = Study(networks.mlp(batch=8), train=True, device=device, name="mlp")
     study.run(7, feed="random:0", init=0, **rule)
-    opening, losses = study.runner._opening.tensors["w1"].copy(), list(study.runner.losses)
+    opening, losses = study.runner.stepper.reset_point.snapshot.tensors["w1"].copy(), list(study.runner.losses)
     assert not np.array_equal(study.session.read_param("w1"), opening)
     study.reset()
     session = study.session
