@@ -96,7 +96,7 @@ def build(graph: Graph, config: SessionConfig | None = None) -> tuple[Session, O
     device = resolve_device(config.device)
     made = _from_cache(graph, config, device.target)
     other = config.share_parameters_from
-    if isinstance(other, Session) and not set(made.plan.derived_params) <= set(other._plan.derived_params):
+    if isinstance(other, Session) and not set(made.plan.derived_params) <= set(other.loaded.plan.derived_params):
         made = _from_cache(graph, replace(config, optimize=_without_packing(config.optimize or {})), device.target)
     return open_session(made.plan, device, made.nodes, config.share_parameters_from), made.report
 

@@ -17,8 +17,8 @@ from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.update import update_of
 from gdlab.rewrite import OptimizeReport
 from gdlab.session import Session
+from gdlab.session.run.log import Earlier
 from gdlab.session.run.runner import Runner
-from gdlab.session.run.stepping import Earlier
 from gdlab.session.stages import WRITTEN, PipelineStage
 from gdlab.study.study import Study
 from gdlab.study.variants import variant_stages
