@@ -22,7 +22,7 @@ STAGES = ["written", "optimized", "derivative", "final", "derivative:written"]
 @cache
 def validator() -> Any:
     """The JSON Schema of documents, itself checked."""
-    schema = json.loads((files("gdlab.view") / "schema.json").read_text(encoding="utf-8"))
+    schema = json.loads((files("gdlab.view.document") / "schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 

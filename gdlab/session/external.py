@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, OutputIndexError, TooSmall, UnknownSlot, unknown_name
+from gdlab.base.words import plural
 from gdlab.devices.base import owner
 from gdlab.session.state import State
 
@@ -84,5 +85,5 @@ class External(State):
         self._alive(where)
         count = len(self._plan.output_buffers)
         if not isinstance(index, (int, np.integer)) or isinstance(index, bool) or not 0 <= index < count:
-            raise OutputIndexError(where, "index", index, f"0 … {count - 1}: {count} outputs")
+            raise OutputIndexError(where, "index", index, f"0 … {count - 1}: {plural(count, 'output')}")
         return self._plan.output_buffers[index]

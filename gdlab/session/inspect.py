@@ -11,6 +11,7 @@ import numpy as np
 
 from gdlab.base.errors import Aliased, ArgumentError, FusedAway, GraphError, UnknownName, UnknownNode, unknown_name
 from gdlab.base.types import Array
+from gdlab.base.words import plural
 from gdlab.devices.base import DeviceInfo, owner
 from gdlab.graph import Value
 from gdlab.plan.dispatch import Dispatch
@@ -63,11 +64,11 @@ class DebugStepReport:
 
     def __str__(self) -> str:
         if not self.anomalies:
-            return f"step {self.step}: {self.scanned} outputs, all finite"
+            return f"step {self.step}: {plural(self.scanned, 'output')}, all finite"
         bad = sum(a.has_nan or a.has_inf for a in self.anomalies)
         lost = len(self.anomalies) - bad
-        told = [f"{bad} of {self.scanned} outputs are not finite"] if bad else []
-        told += [f"{lost} cache write{'s' * (lost > 1)} dropped"] if lost else []
+        told = [f"{bad} of {plural(self.scanned, 'output')} {'is' if bad == 1 else 'are'} not finite"] if bad else []
+        told += [f"{plural(lost, 'cache write')} dropped"] if lost else []
         lines = [f"step {self.step}: {', '.join(told)}"]
         return "\n".join([*lines, *(f"  {a}" for a in self.anomalies)])
 
@@ -131,7 +132,7 @@ class Inspection(Steps):
                 raise GraphError("read_node", "node", "a Value of another graph", "one of the graph of this session")
             node = node.id
         if not isinstance(node, (int, np.integer)) or isinstance(node, bool) or not 0 <= node < len(graph):
-            wanted = f"0 … {len(graph) - 1}: {len(graph)} nodes"
+            wanted = f"0 … {len(graph) - 1}: {plural(len(graph), 'node')}"
             raise UnknownNode("read_node", "node", repr(node), wanted, id=node, count=len(graph))
         return int(node)
 

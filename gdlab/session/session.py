@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gdlab.base.binding import bound
 from gdlab.base.errors import SessionError, UnknownNameError
 from gdlab.base.types import TensorType
+from gdlab.base.words import plural
 from gdlab.devices.base import Device, Shared, owner
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.update import Recipe, update_of
@@ -54,8 +55,9 @@ class Session(Values, Checkpoints, Inspection, Profiling, External):
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self._steps} steps, {self._optimizer}"
-        return f"<Session: {self.mode} on {self._device.info}, {len(self._plan.dispatches)} dispatches, {state}>"
+        state = "closed" if self._closed else f"{plural(self._steps, 'step')}, {self._optimizer}"
+        dispatches = plural(len(self._plan.dispatches), "dispatch")
+        return f"<Session: {self.mode} on {self._device.info}, {dispatches}, {state}>"
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = "; use step() and wait()" if name == "run" else ""

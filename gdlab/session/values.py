@@ -9,6 +9,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError
 from gdlab.base.types import Array, u32
+from gdlab.base.words import plural
 from gdlab.session.arrays import into
 from gdlab.session.initial import DEFAULT, check_init, initial_values
 from gdlab.session.state import State
@@ -94,7 +95,7 @@ class Values(State):
         self._alive("read_buffer")
         count = len(self._plan.buffers)
         if not isinstance(ref, (int, np.integer)) or isinstance(ref, bool) or not 0 <= ref < count:
-            raise ArgumentError("read_buffer", "ref", repr(ref), f"0 … {count - 1}: {count} buffers")
+            raise ArgumentError("read_buffer", "ref", repr(ref), f"0 … {count - 1}: {plural(count, 'buffer')}")
         return self._download(int(ref))
 
     # names ------------------------------------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ class Values(State):
         self._alive("read_output")
         count = len(self._plan.output_buffers)
         if not isinstance(index, (int, np.integer)) or isinstance(index, bool) or not 0 <= index < count:
-            raise OutputIndexError("read_output", "index", index, f"0 … {count - 1}: {count} outputs")
+            raise OutputIndexError("read_output", "index", index, f"0 … {count - 1}: {plural(count, 'output')}")
         self._stepped("read_output", f"output {index}")
         data = self._download(self._plan.output_buffers[index])
         shape = self._plan.graph.outputs[index].shape  # the buffer may be another view of the same elements

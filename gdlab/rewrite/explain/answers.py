@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gdlab.base.errors import OptimizeError, UnknownRuleError
+from gdlab.base.words import near_hint, plural
 from gdlab.graph import AttrVar, Graph, Node, users
 from gdlab.graph.replay import Step
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Match, Refusal, Rule, interned, matches, refused
-from gdlab.rewrite.rules.table import nearest
 
 if TYPE_CHECKING:
     from gdlab.rewrite.explain.report import Missed, OptimizeReport
@@ -51,7 +51,7 @@ class Asked:
         steps = _leading_to(report.steps, self.order[found.id])
         if not steps:
             return Answer(f"{_named(found)} is as it was written: no rewrite made it.")
-        lines = [f"{_named(found)} was made by {len(steps)} rewrite{'s' if len(steps) > 1 else ''}:"]
+        lines = [f"{_named(found)} was made by {plural(len(steps), 'rewrite')}:"]
         lines += [f"  {i}. {step}" for i, step in enumerate(steps, 1)]
         return Answer("\n".join(lines), steps)
 
@@ -74,8 +74,7 @@ class Asked:
         wanted = str(getattr(name, "name", name))
         rules = [r for r in self.table if wanted in (r.name, r.label)]
         if not rules:
-            near = nearest(wanted, [text for r in self.table for text in (r.name, r.label)])
-            hint = f"; nearest: {near}" if near else ""
+            hint = near_hint(wanted, [text for r in self.table for text in (r.name, r.label)])
             raise UnknownRuleError("report", "rule", repr(wanted), f"the id or label of a rule{hint}")
         missed = tuple(m for m in report.missed if m.label == rules[0].label)
         steps = tuple(s for s in report.steps[:-1] if s.rule in {r.name for r in rules})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gdlab.base.statistics import number
+from gdlab.base.statistics import value_words
 from gdlab.base.types import Array
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY
@@ -128,10 +128,10 @@ def _told(session: Session, plan: ExecutionPlan, buffer: int, made: Mapping[int,
     named = [plan.graph.nodes[i] for i in b.nodes]
     name = b.name or next((n.name or f"%{n.id}" for n in named), f"buffer {buffer}")
     if data.dtype != np.float32:
-        return f"{name} {number(data.min(initial=0))} … {number(data.max(initial=0))}"
+        return f"{name} {value_words(data.min(initial=0))} … {value_words(data.max(initial=0))}"
     bad = _bad_elements(data)
     finite = data.reshape(-1)[~bad]
-    held = f"{number(finite.min())} … {number(finite.max())}" if finite.size else "nothing finite"
+    held = f"{value_words(finite.min())} … {value_words(finite.max())}" if finite.size else "nothing finite"
     return f"{name} {held}" + (f" and {int(bad.sum())} not finite" if bad.any() else "")
 
 

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from gdlab.autodiff import AutodiffReport
 from gdlab.base.errors import GdlabError
+from gdlab.base.words import plural, whole
 from gdlab.graph import Graph, no_collector, reachable
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.update import update_of
@@ -73,11 +74,8 @@ def graph_doc(graph: Graph, name: str = "graph") -> Document:
 def graph_summary(graph: Graph, name: str) -> str:
     """One line: nodes, parameters, outputs."""
     values = sum(p.type.num_elements for p in graph.parameters)
-    outputs = len(graph.outputs)
-    return (
-        f"graph {name}: {len(graph)} nodes, {len(graph.parameters)} parameters ({values:,} values), "
-        f"{outputs} output{'s' * (outputs != 1)}"
-    )
+    counts = f"{plural(len(graph), 'node')}, {plural(len(graph.parameters), 'parameter')}"
+    return f"graph {name}: {counts} ({plural(values, 'value')}), {plural(len(graph.outputs), 'output')}"
 
 
 def _pipeline(draft: Draft, study: Study) -> None:
@@ -285,7 +283,7 @@ def _runs(study: Study, draft: Draft) -> list[Json]:
         return []
     values, count = values_json(study)
     if count > len(values):
-        draft.note(f"{len(values)} of {count} tensors that were watched or looked at are kept here: the newest")
+        draft.note(f"{len(values)} of {whole(count)} tensors that were watched or looked at are kept here: the newest")
     runner, now = study.runner, [run_json(study.session, study.runner, f"run{study.rev}") | {"values": values}]
     runs = [_earlier_json(now[0], run, f"earlier{i}") for i, run in enumerate(runner.earlier)]
     return runs + (now if study.session.step_count or values else [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdlab.base.statistics import told
+from gdlab.base.statistics import array_words
 from gdlab.study.microscope import values_so_far
 from gdlab.study.study import Study
 from gdlab.view.document.columns import Json
@@ -19,12 +19,12 @@ def overlays_of(study: Study, keys: list[str]) -> list[Json]:
     found: list[Json] = []
     numbers = study.numbers
     if numbers is not None:
-        found.append(_overlay("value", "value", 0, {i: told(v) for i, v in numbers.value.items()}))
+        found.append(_overlay("value", "value", 0, {i: array_words(v) for i, v in numbers.value.items()}))
         if numbers.gradient:
-            texts = {i: told(v) for i, v in numbers.gradient.items()}
+            texts = {i: array_words(v) for i, v in numbers.gradient.items()}
             found.append(_overlay("gradient", "gradient of the loss", 0, texts))
         if numbers.adjoint and "derivative:written" in keys:
-            texts = {i: told(v) for i, v in numbers.adjoint.items()}
+            texts = {i: array_words(v) for i, v in numbers.adjoint.items()}
             found.append(_overlay("adjoint", "value, adjoints too", keys.index("derivative:written"), texts))
     culprit = study.runner.culprit if study.has_session else None
     if culprit is not None:

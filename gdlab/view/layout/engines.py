@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gdlab.base.words import duration, plural
 from gdlab.view.document.document import Document
 from gdlab.view.layout.boxes import NODE, ROW
 from gdlab.view.layout.drawn import Drawn, Edge, Layout, node_width
@@ -97,7 +98,7 @@ def _run(source: str, count: int) -> dict[str, Any]:
     except FileNotFoundError:
         raise DotFailure("not found") from None
     except subprocess.TimeoutExpired:
-        raise DotFailure(f"gave up after {limit:.1f} s ({count} nodes)") from None
+        raise DotFailure(f"gave up after {duration(limit)} ({plural(count, 'node')})") from None
     except OSError as error:
         raise DotFailure(f"failed: {error.strerror}") from None
     if done.returncode:

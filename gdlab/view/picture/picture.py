@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gdlab.base.words import plural
 from gdlab.view.document.columns import Json, column
 from gdlab.view.document.document import Document
 from gdlab.view.layout.drawn import Drawn, Edge, Lane, Layout, Pill, Point, Rail, Wire
@@ -49,7 +50,7 @@ def pane(document: Document, stage: int) -> Pane:
     """One stage with its header, ready for `svg_panes`."""
     raw = document.data["stages"][stage]
     nodes, looks = drawn(document, stage), styles(document, stage)
-    fact = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
+    fact = plural(len(nodes), "node")
     view = document.data.get("view") or {}
     words = _written_on(document, stage, view.get("overlay"))
     if words:
