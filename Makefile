@@ -11,7 +11,7 @@ FRONT := gdlab/labextension/package.json
 FRONT_SOURCES := $(shell find labextension/src labextension/build.mjs labextension/package.json labextension/package-lock.json -type f)
 ROOT := $(filter 0,$(shell id -u))
 
-# What this machine must have: as root with apt everything can be installed, so nothing may be missing (tests/conftest.py).
+# What this machine must have: as root with apt everything can be installed, so nothing may be missing (tests/helpers/machine.py).
 GDLAB_EXPECT ?= $(if $(and $(ROOT),$(shell command -v apt-get)),lavapipe$(comma)chromium)
 comma := ,
 export GDLAB_EXPECT
@@ -52,20 +52,20 @@ pytest: .venv/.test .venv/.machine ## the Python tests, those in a real browser 
 lab44: .venv/.test .venv/.machine build/lab44/.made ## the tests in JupyterLab again, in JupyterLab 4.4
 	@build/lab44/bin/python labextension/frontend.py
 	@GDLAB_JUPYTER=$(CURDIR)/build/lab44/bin/python $(PYTHON) -m pytest -k "not seven and not notebook_7" \
-		tests/test_lab.py tests/test_hosts.py tests/test_two_views.py tests/test_watches_lab.py
+		tests/jupyter/test_lab.py tests/jupyter/test_hosts.py tests/jupyter/test_two_views.py tests/jupyter/test_watches_lab.py
 
 .PHONY: laws
 laws: .venv/.test ## the optimizer's laws on 300 random graphs instead of 60
-	@GDLAB_GRAPHS=300 $(PYTHON) -m pytest tests/test_optimize_laws.py tests/test_optimize_engines.py
+	@GDLAB_GRAPHS=300 $(PYTHON) -m pytest tests/rewrite/test_optimize_laws.py tests/rewrite/test_optimize_engines.py
 
 .PHONY: faults
 faults: .venv/.test .venv/.machine ## 10,000 random calls, 50 kills, threads side by side: the long form of the fault tests
 	@GDLAB_FUZZ=10000 GDLAB_KILLS=50 GDLAB_ROUNDS=1000 GDLAB_CORRUPTIONS=400 $(PYTHON) -m pytest \
-		tests/test_session_faults.py tests/test_checkpoint.py tests/test_plan_cache.py
+		tests/session/test_session_faults.py tests/session/test_checkpoint.py tests/plan/test_plan_cache.py
 
 .PHONY: soak
 soak: .venv/.test .venv/.machine ## 100,000 steps: memory stays flat, losses exact and in order
-	@GDLAB_SOAK=100000 $(PYTHON) -m pytest tests/test_soak.py
+	@GDLAB_SOAK=100000 $(PYTHON) -m pytest tests/session/test_soak.py
 
 .PHONY: bench
 bench: .venv/.test ## print the benchmark table

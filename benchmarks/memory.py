@@ -11,7 +11,7 @@ from gdlab.graph import Graph, Value
 from gdlab.plan.records import ExecutionPlan, PlanMode
 from gdlab.plan.target import Target
 from gdlab.session.builders import SessionConfig, compiled
-from tests import networks
+from tests.helpers import networks
 
 BAR = 1.15
 

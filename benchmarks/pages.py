@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 import networks
 from browser import CHROMIUM_FLAGS
-from conftest import chromium
+from machine import chromium
 
 from benchmarks.measure import ROUNDS, Row, spread
 from gdlab.graph import Graph

@@ -26,7 +26,7 @@ from gdlab.view.document.stages import derivative_lanes
 from gdlab.view.layout.drawn import Drawn
 from gdlab.view.layout.lanes import lanes
 from gdlab.view.layout.layered import layered
-from tests import networks
+from tests.helpers import networks
 
 TOUR = Path(__file__).parents[1] / "notebooks" / "tour.ipynb"
 SMALL, LARGE = 298, 2300

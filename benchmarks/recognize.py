@@ -11,7 +11,7 @@ from gdlab.autodiff import differentiate
 from gdlab.graph import Graph
 from gdlab.plan import compile
 from gdlab.rewrite import Missed, optimize
-from tests import networks
+from tests.helpers import networks
 
 LAYERS = (4, 12, 30)
 

@@ -26,8 +26,8 @@ from gdlab.devices.wgpu.wgpu_device import WgpuProgram, adapters
 from gdlab.session import Session, build_session, build_session_cached, initial_values
 from gdlab.session.optimizer import scalars
 from gdlab.session.run.runner import Runner
-from tests import networks, numpy_training
-from tests.wgpu_plans import encode_cost
+from tests.helpers import networks, numpy_training
+from tests.helpers.wgpu_plans import encode_cost
 
 SHAPES = {"w1": (64, 128), "b1": (128,), "w2": (128, 10), "b2": (10,)}
 ROOT = Path(__file__).parents[1]

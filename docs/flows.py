@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 REPO = Path(__file__).parent.parent
-sys.path.insert(0, str(REPO / "tests"))
+sys.path.insert(0, str(REPO / "tests" / "helpers"))
 
 from browser import CHROMIUM_FLAGS, cell, open_notebook, run_cell, serving, wait_idle  # noqa: E402
-from conftest import chromium  # noqa: E402
+from machine import chromium, set_environment  # noqa: E402
 from playwright.sync_api import Locator, Page, sync_playwright  # noqa: E402
 
 NETWORK = """%%graph mlp --train --device cpu
@@ -253,6 +253,7 @@ def table(rows: list[tuple[str, list[str], list[str]]]) -> str:
 
 
 def main() -> int:
+    set_environment()
     rows: list[tuple[str, list[str], list[str]]] = []
     with (
         tempfile.TemporaryDirectory() as home,

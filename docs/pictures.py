@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPO = Path(__file__).parent.parent
-sys.path.insert(0, str(REPO / "tests"))
+sys.path.insert(0, str(REPO / "tests" / "helpers"))
 
 import nbformat  # noqa: E402
 from browser import CHROMIUM_FLAGS, Server, cell, open_notebook, run_all, serving, theme, wait_idle  # noqa: E402
-from conftest import chromium  # noqa: E402
+from machine import chromium, set_environment  # noqa: E402
 from playwright.sync_api import Locator, Page, sync_playwright  # noqa: E402
 
 TOUR = REPO / "notebooks" / "tour.ipynb"
@@ -159,6 +159,7 @@ def notebook(lab: Server) -> Path:
 
 
 def main(wanted: list[str]) -> None:
+    set_environment()
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as home, serving("jupyterlab", Path(home)) as lab, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_FLAGS))

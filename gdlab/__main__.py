@@ -373,8 +373,8 @@ def _gradient(op: Op) -> str:
         return "its own"
     if op.body is not None:
         return "of its body"
-    return {"ends": "none: it is constant almost everywhere, or a leaf", "refuses": "none"}.get(
-        op.no_grad or "refuses", "none"
+    return {"ends": "none: it is constant almost everywhere, or a leaf", "stops": "none: it stops the gradient"}.get(
+        op.no_grad or "", "none"
     )
 
 

@@ -15,8 +15,8 @@ from gdlab.base.errors import AutodiffError, ShapeError
 from gdlab.base.types import f32
 from gdlab.base.words import nbytes, plural
 from gdlab.graph import Graph, Node, Value, reachable
-from gdlab.op import REGISTRY, Leaf, Op
-from gdlab.op.storage import PACKED, trained_parameters
+from gdlab.op import REGISTRY, Leaf, Op, ops_that
+from gdlab.op.storage import trained_parameters
 from gdlab.ops.packed import side_by_side
 
 __all__ = ["AutodiffReport", "GradientStep", "differentiate", "to_read"]
@@ -204,9 +204,11 @@ class _Sweep:
             return ""
         wanted = [bool(self.needed[i]) for i in node.inputs]
         if not any(wanted):
-            return _IN_PLACE if op.name == PACKED else "no parameter before it"
+            return _IN_PLACE if op.packing == "storage" else "no parameter before it"
         if op.no_grad == "ends":
             return f"{op.name} is constant almost everywhere: its gradient is zero"
+        if op.no_grad == "stops":
+            return f"{op.name} stops the gradient"
         if op.no_grad == "refuses" or (op.gradient is None and op.body is None):
             where = self.graph.source(node.id)
             raise AutodiffError(
@@ -270,7 +272,7 @@ def _pull_body(
         terms[id] = [total]
         node = graph.node(id)
         inner = REGISTRY[node.op]
-        if id < start or not node.inputs or inner.no_grad == "ends":
+        if id < start or not node.inputs or inner.no_grad in ("ends", "stops"):
             continue
         operands = [Value(graph, i) for i in node.inputs]
         needs = [i in above for i in node.inputs]
@@ -315,9 +317,10 @@ def _report(
 
     steps = []
     residuals: dict[int, int] = {}
+    not_saved = ops_that(lambda op: not op.saved, graph)
     for node, rule, terms, joined, made, reason in sweep.steps:
         added = kept(made)
-        read = {i for a in added for i in graph.node(a).inputs if i < n and graph.node(i).op not in _NOT_SAVED}
+        read = {i for a in added for i in graph.node(a).inputs if i < n and graph.node(i).op not in not_saved}
         residuals.update({i: graph.node(i).type.size_bytes for i in sorted(read)})
         steps.append(GradientStep(node, rule, kept(terms), kept(joined), added, tuple(sorted(read)), reason))
     origin: dict[int, tuple[int, ...]] = {i: (i,) for i in range(n)}
@@ -330,6 +333,5 @@ def _report(
     )  # fmt: skip
 
 
-_NOT_SAVED = ("parameter", "constant", "full", PACKED)
 _IN_PLACE = "it is differentiated in place of the parameters that lie in it"
 

@@ -106,7 +106,7 @@ def check() -> None:
     (ROOT / "build").mkdir(exist_ok=True)
     for name in ("layout", "query"):  # what Python makes of each corpus, for the page to be held to
         corpus = ROOT / "build" / f"{name}_corpus.json"
-        subprocess.run([sys.executable, str(ROOT / "tests" / f"{name}_corpus.py"), str(corpus)], check=True)
+        subprocess.run([sys.executable, str(ROOT / "tests" / "helpers" / f"{name}_corpus.py"), str(corpus)], check=True)
     npm("run", "--silent", "typecheck")
     npm("run", "--silent", "test")
 

@@ -1,85 +1,15 @@
-"""What every test may rely on: the machine's things through `needs`, and an environment that leaves no trace.
-
-`GDLAB_EXPECT` (comma list, such as `lavapipe,chromium`) says what this machine must have. A test that needs a thing
-calls `needs("chromium")`: missing and expected, the test fails; missing and not expected, it is skipped.
-"""
+"""Fixtures, and what holds in every test: the environment of the driver, plans judged as they are made."""
 
 from __future__ import annotations
 
-import atexit
-import os
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 
 import pytest
 import slot_checker
+from machine import expected, needs, set_environment
 
-pytest_plugins = ("browser", "documents")
-
-# Before anything asks for an adapter. One thread of the software driver: a small dispatch costs a tenth; the disk cache
-# of kernels halves a second run; without a runtime folder every request prints a line.
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab" / "mesa"
-os.environ.setdefault("LP_NUM_THREADS", "0")
-os.environ.setdefault("MESA_SHADER_CACHE_DIR", str(CACHE))
-os.makedirs(os.environ["MESA_SHADER_CACHE_DIR"], exist_ok=True)
-if "XDG_RUNTIME_DIR" not in os.environ:
-    runtime = tempfile.TemporaryDirectory(prefix="gdlab-run-")
-    atexit.register(runtime.cleanup)
-    os.environ["XDG_RUNTIME_DIR"] = runtime.name
-
-LIST_ADAPTERS = """
-import wgpu
-for adapter in wgpu.gpu.enumerate_adapters_sync():
-    if adapter.info["backend_type"] not in ("OpenGL", "OpenGLES"):
-        print(adapter.info["adapter_type"], adapter.info["device"])
-"""
-
-
-@cache
-def adapters() -> tuple[str, ...]:
-    """One line per adapter, `CPU llvmpipe …` or `DiscreteGPU …`; asked in another process, so that wgpu stays out."""
-    answer = subprocess.run([sys.executable, "-c", LIST_ADAPTERS], capture_output=True, text=True, timeout=120)
-    return tuple(answer.stdout.splitlines())
-
-
-@cache
-def chromium() -> str | None:
-    names = ("chromium", "google-chrome", "chromium-browser")
-    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-
-
-THINGS: dict[str, tuple[Callable[[], object], str]] = {
-    "wgpu": (adapters, "a Vulkan, Metal or DX12 adapter"),
-    "lavapipe": (lambda: any(line.startswith("CPU") for line in adapters()), "lavapipe (mesa-vulkan-drivers)"),
-    "gpu": (lambda: any("GPU" in line.split()[0] for line in adapters()), "a hardware adapter"),
-    "chromium": (chromium, "Chromium on PATH or in CHROMIUM"),
-}
-IMPLIED = {"lavapipe": "wgpu", "gpu": "wgpu"}
-
-
-def expected() -> frozenset[str]:
-    """The things that `GDLAB_EXPECT` names, and what they imply."""
-    named = [word.strip() for word in os.environ.get("GDLAB_EXPECT", "").split(",") if word.strip()]
-    unknown = sorted(set(named) - THINGS.keys())
-    if unknown:
-        raise pytest.UsageError(f"GDLAB_EXPECT: given {', '.join(unknown)}, wanted words of {', '.join(THINGS)}")
-    return frozenset(named) | {IMPLIED[name] for name in named if name in IMPLIED}
-
-
-def needs(thing: str) -> None:
-    """Call it first in a test or a fixture that cannot do without `thing` (a key of THINGS)."""
-    probe, wanted = THINGS[thing]
-    if probe():
-        return
-    if thing in expected():
-        pytest.fail(f"GDLAB_EXPECT: {thing}: given none, wanted {wanted}", pytrace=False)
-    pytest.skip(f"{thing}: given none, wanted {wanted}")
+pytest_plugins = ("browser", "documents", "lessons", "shells")
+set_environment()
 
 
 def pytest_configure() -> None:

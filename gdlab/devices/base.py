@@ -1,26 +1,17 @@
-"""What a device is: the interface of cpu and wgpu, and the owner thread that all of their work runs on."""
+"""Define the interface of a device, cpu or wgpu, and the owner thread that all device work runs on."""
 
 from __future__ import annotations
 
-import atexit
-import importlib
 import os
-import queue
-import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from gdlab.base.errors import SessionError
+from gdlab.base.threads import OwnerThread
 from gdlab.base.types import Array
 from gdlab.plan.records import ExecutionPlan, Update
 from gdlab.plan.target import Target
-
-T = TypeVar("T")
-Job = Generator[None, None, T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,193 +153,18 @@ class Device(ABC):
         is left half built. `shared` says which buffers live in another program of this device."""
 
 
-# Ctrl-C, held back ----------------------------------------------------------------------------------------------------
-_MAIN, _INTERRUPT = threading.main_thread().ident, int(signal.SIGINT)
-try:
-    _bare = importlib.import_module("_signal")  # without the names that `signal` gives to numbers: 20 times faster
-except ImportError:  # not CPython
-    _bare = signal
-
-
-class _Later:
-    """A handler of interrupts that only notes them."""
-
-    __slots__ = ("came",)
-
-    def __init__(self) -> None:
-        self.came: tuple[Any, ...] = ()
-
-    def __call__(self, *given: Any) -> None:
-        self.came = given
-
-
-# the owner ------------------------------------------------------------------------------------------------------------
-class _Call:
-    """A function for the owner to run once, and its result: a `Future` costs twice as much."""
-
-    __slots__ = ("done", "error", "function", "value")
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function, self.value = function, None
-        self.error: BaseException | None = None
-        self.done = threading.Lock()
-        self.done.acquire()
-
-    def run(self) -> None:
-        """On the owner."""
-        try:
-            self.value = self.function()
-        except BaseException as error:
-            self.error = error
-        self.done.release()
-
-    def set_exception(self, error: BaseException) -> None:
-        """The end, without a run."""
-        self.error = error
-        self.done.release()
-
-    def result(self) -> Any:
-        """Wait in slices of 50 ms, so that an interrupt is delivered."""
-        while not self.done.acquire(timeout=0.05):
-            pass
-        if self.error is None:
-            return self.value
-        try:
-            raise self.error
-        finally:
-            self.error = None  # else error and frame would keep each other
-
-
-class Owner(threading.Thread):
-    """The one thread that touches devices. Jobs are generators advanced one yield at a time, so that reads, Pause
-    and Step slip in between two steps of a run."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True, name="gdlab-device")
-        self.jobs: queue.SimpleQueue[_Call | tuple[Job[Any], Future[Any]]] = queue.SimpleQueue()
-        self.open = True
-        self.pid = os.getpid()
-        self.turn = threading.Lock()  # held by the thread that works on devices: this one, or one that calls `here`
-        self.holder = 0
-        self.due = False  # this thread has a job in hand: nobody else may begin
-        self.start()
-        atexit.register(self.close)  # a daemon thread cut off inside a submission would print a Rust panic at exit
-
-    def run(self) -> None:
-        """Advance jobs in turn until closed."""
-        while self.open:
-            given = self.jobs.get()
-            self.due = True
-            with self.turn:
-                if isinstance(given, _Call):
-                    given.run()
-                else:
-                    self._advance(*given)
-            self.due = False
-            del given  # what a function held is let go while the owner waits
-        while not self.jobs.empty():
-            left = self.jobs.get()
-            error = SessionError("device", "owner thread", "closed", "a live process")
-            (left if isinstance(left, _Call) else left[1]).set_exception(error)
-
-    def _advance(self, job: Job[Any], future: Future[Any]) -> None:
-        """One yield, and more of them while nobody else waits."""
-        try:
-            next(job)
-            while self.open and self.jobs.empty():
-                next(job)
-            self.jobs.put((job, future))
-        except StopIteration as end:
-            future.set_result(end.value)
-        except BaseException as error:
-            future.set_exception(error)
-
-    def post(self, job: Job[T]) -> Future[T]:
-        """Queue a generator; its return value is the future's result."""
-        if not self.open:
-            raise SessionError("device", "owner thread", "closed", "a live process")
-        future: Future[T] = Future()
-        self.jobs.put((job, future))
-        return future
-
-    def call(self, function: Callable[[], T]) -> T:
-        """Run `function` on the owner and wait (in slices, so that Ctrl-C works); on the owner itself, and inside
-        `here`, run it at once."""
-        if threading.get_ident() in (self.ident, self.holder):
-            return function()
-        if not self.open:
-            raise SessionError("device", "owner thread", "closed", "a live process")
-        call = _Call(function)
-        self.jobs.put(call)
-        return call.result()  # type: ignore[no-any-return]
-
-    def here(self, function: Callable[[], T]) -> T:
-        """`call`, on this thread if nobody else is at work or waits for it: that saves the 20–50 µs of handing over.
-        Ctrl-C takes effect when `function` has ended: it would cut a step in two."""
-        me = threading.get_ident()
-        if me in (self.ident, self.holder):
-            return function()
-        if not self.open or self.due or not self.jobs.empty():
-            return self.call(function)
-        usual = _bare.getsignal(_INTERRUPT) if me == _MAIN else None
-        ran, value = self._held_back(function, me, usual) if callable(usual) else self._here(function, me)
-        return value if ran else self.call(function)  # type: ignore[return-value]
-
-    def _held_back(self, function: Callable[[], T], me: int, usual: Callable[..., Any]) -> tuple[bool, T | None]:
-        later = _Later()
-        _bare.signal(_INTERRUPT, later)
-        try:
-            return self._here(function, me)
-        finally:
-            _bare.signal(_INTERRUPT, usual)
-            if later.came:
-                usual(*later.came)
-
-    def _here(self, function: Callable[[], T], me: int) -> tuple[bool, T | None]:
-        """(whether it ran, its result)."""
-        if not self.turn.acquire(False):
-            return False, None
-        self.holder = me
-        try:
-            return True, function()
-        finally:
-            self.holder = 0
-            self.turn.release()
-
-    def close(self) -> None:
-        """Finish the job in hand and end the thread; idempotent."""
-        if self.open:
-            self.open = False
-            self.jobs.put((_nothing(), Future()))
-            self.join(10)
-
-
-def _nothing() -> Job[None]:
-    return
-    yield
-
-
-_owner: Owner | None = None
+# the owner thread -----------------------------------------------------------------------------------------------------
+_owner: OwnerThread | None = None
 _lock = threading.Lock()
 
 
-def owner() -> Owner:
-    """The device owner of this process (a new one after fork)."""
+def owner() -> OwnerThread:
+    """Return the device owner of this process (a new one after fork): the one thread that touches devices."""
     global _owner
     current = _owner
     if current is not None and current.open and current.pid == os.getpid():
         return current
     with _lock:
         if _owner is None or not _owner.open or _owner.pid != os.getpid():
-            _owner = Owner()
+            _owner = OwnerThread("device")
         return _owner
-
-
-def wait_for(future: Future[T]) -> T:
-    """The result, waited for in slices of 50 ms so that an interrupt is delivered."""
-    while True:
-        try:
-            return future.result(0.05)
-        except TimeoutError:
-            if future.done():
-                return future.result()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import builtins
 import linecache
+import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -19,6 +21,7 @@ _ALSO = (
     "input_u32", "constant_u32", "scalar", "zeros", "parameter_f16", "parameter_q4", "parameter_q8", "Graph", "DType",
 )  # fmt: skip
 _LAST, _NAME = "__gdlab_last__", "__gdlab_name__"
+_MOST_LINES = 38  # of an error's text
 _MAX_SHOWN = 120  # columns of a cell line in an error; of a longer one the part around the caret
 
 
@@ -54,11 +57,18 @@ def run_cell(name: str, header: str, body: str, variables: Mapping[str, Any], nu
         scope = {n: _falls_through(n, op) for n, op in ops.items()} | scope
         extra: list[tuple[Value, str | None]] = []
         scope |= {"graph": graph, "output": _collector(extra), _NAME: _namer(graph), "__name__": "__main__"}
-        exec(code, scope)
-    _set_outputs(name, graph, scope.get(_LAST), extra)
-    hidden = sorted((used & ops.keys() & variables.keys()) - ours)
-    notes = tuple(f"note: {n} is your notebook's {_kind(variables[n])}, not gdlab.{n}" for n in hidden)
-    return Program(graph, file, text, notes)
+        hidden = sorted((used & ops.keys() & variables.keys()) - ours)
+        notes = [f"note: {n} is your notebook's {_kind(variables[n])}, not gdlab.{n}" for n in hidden]
+        if name in ops:
+            notes.append(f"note: NAME {name} hides gdlab.{name}: in later cells {name} is this study")
+        try:
+            exec(code, scope)
+            _set_outputs(name, graph, scope.get(_LAST), extra)
+        except Exception as error:
+            for note in notes:
+                error.add_note(note)
+            raise
+    return Program(graph, file, text, tuple(notes))
 
 
 def _compile(body: str, file: str) -> tuple[CodeType, set[str]]:
@@ -167,21 +177,46 @@ def render_error(error: BaseException, file: str) -> list[str]:
         start, end = (error.offset or 1) - 1, (error.end_offset or 0) - 1
         return [f"SyntaxError: {error.msg}", *_caret(file, error.lineno or 1, start, end)]
     kind = "" if isinstance(error, gdlab.GdlabError) else f"{type(error).__name__}: "
-    head = f"{kind}{error}".split("\n  at ")[0]
-    place = _innermost(error.__traceback__, file)
-    return [head, *(_caret(file, *place) if place else [])]
+    head = f"{kind}{error}".split("\n  at ")[0].rstrip(": ")
+    cell, helper = _innermost(error.__traceback__, file)
+    lines = [*head.splitlines()[:_MOST_LINES], *(_caret(file, *_columns(cell)) if cell else [])]
+    if helper is not None:
+        code = helper.tb_frame.f_code
+        lines += [f"in {code.co_name}, {_shown_file(code.co_filename)}:", *_caret(code.co_filename, *_columns(helper))]
+    return [*lines, *getattr(error, "__notes__", ())]
 
 
-def _innermost(trace: TracebackType | None, file: str) -> tuple[int, int, int] | None:
-    found = None
+def _innermost(trace: TracebackType | None, file: str) -> tuple[TracebackType | None, TracebackType | None]:
+    """Return the innermost frame of the cell, and the innermost frame behind it of another text of the person's."""
+    cell = helper = None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
-            positions = list(trace.tb_frame.f_code.co_positions())[trace.tb_lasti // 2]
-            line, end_line, col, end = positions
-            same = line == end_line and col is not None and end is not None
-            found = (trace.tb_lineno, (col or 0) if same else 0, (end or 0) if same else 0)
+            cell, helper = trace, None
+        elif cell is not None and is_users(trace.tb_frame.f_code.co_filename):
+            helper = trace
         trace = trace.tb_next
-    return found
+    return cell, helper
+
+
+def _columns(trace: TracebackType) -> tuple[int, int, int]:
+    """Return line, first and last column of what a frame was running; columns 0 and 0 where it spans lines."""
+    line, end_line, col, end = list(trace.tb_frame.f_code.co_positions())[trace.tb_lasti // 2]
+    same = line == end_line and col is not None and end is not None
+    return trace.tb_lineno, (col or 0) if same else 0, (end or 0) if same else 0
+
+
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_PACKAGE = str(Path(gdlab.__file__).parent)
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the person's: neither gdlab's, nor Python's, nor an installed package's."""
+    return not file.startswith((*_LIBRARIES, _PACKAGE, "<frozen", "<string>"))
+
+
+def _shown_file(file: str) -> str:
+    """Return the name by which a person knows a file; a cell of the notebook has a long temporary one."""
+    return "another cell" if "ipykernel_" in file or file.startswith("<ipython-input") else Path(file).name
 
 
 def _caret(file: str, line: int, start: int, end: int) -> list[str]:

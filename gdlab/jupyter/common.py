@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import keyword
+import unicodedata
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -13,6 +15,7 @@ from IPython.core.magic import Magics, magics_class
 from gdlab.base.errors import GdlabError, OptimizeError
 from gdlab.base.statistics import array_words
 from gdlab.base.words import by_likeness, sig
+from gdlab.graph import Graph
 from gdlab.jupyter.cell import render_error
 from gdlab.jupyter.display import show_document, show_refused, show_study
 from gdlab.jupyter.opening import opening
@@ -22,7 +25,8 @@ from gdlab.session.run.conditions import parse_test
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 from gdlab.view.files import suffix_of
-from gdlab.view.things import KINDS
+
+_MOST_NAMES = 20  # of studies that an error lists
 
 
 @magics_class
@@ -37,18 +41,23 @@ class Words(Magics):
     # names
     def named(self, name: str) -> Study:
         """The study of this name; one red line for anything else."""
+        name = identifier(name)
         if name not in self.names:
             raise UsageError(self.no_such(name))
         thing = self.names[name]
         if isinstance(thing, Study):
             return thing
-        raise UsageError(f"graph {name}: given {type(thing).__name__}, wanted {KINDS}")
+        shown = f"; `%graph {name}` shows this one" if isinstance(thing, Graph) else ""
+        wanted = f"a study: the NAME of a %%graph cell{shown}"
+        raise UsageError(f"graph {name}: given {type(thing).__name__}, wanted {wanted}")
 
     def no_such(self, name: str) -> str:
         """That there is no such variable, and which there are."""
         studies = [n for n, v in self.names.items() if isinstance(v, Study) and not n.startswith("_")]
         near = by_likeness(name, studies, 0)
-        wanted = f"one of {', '.join(near)}" if near else "a %%graph cell first: there are no graphs yet"
+        wanted = f"one of {', '.join(near[:_MOST_NAMES])}" if near else "a %%graph cell first: there are no graphs yet"
+        if len(near) > _MOST_NAMES:
+            wanted += f" and {len(near) - _MOST_NAMES} more"
         return f"graph {name}: given no such variable, wanted {wanted}"
 
     def check_name(self, magic: str, name: str) -> None:
@@ -58,6 +67,7 @@ class Words(Magics):
 
     def bind(self, name: str, thing: Any) -> None:
         """Bind a variable of the notebook; a study that it held before is closed."""
+        name = identifier(name)
         old = self.names.get(name)
         self.names[name] = thing
         if isinstance(old, Study) and old is not thing:
@@ -97,7 +107,10 @@ class Words(Magics):
         if args.until is not None:
             self.call(lambda: parse_test(args.until, study.session))
         if steps:
-            self.call(lambda: study.check_ready(feed=feed is not None, init=args.init is not None))
+            self.call(lambda: study.check_ready(feed=feed is not None, init=True))
+        if steps and args.init is None and (unset := study.session.unset_parameters):
+            given = f"no value for {', '.join(unset[:_MOST_NAMES])}"
+            raise UsageError(f"graph {study.name}: run: given {given}, wanted --init SEED, or set_parameter before")
         self.call(lambda: study.prepare(feed=feed, **settings))
 
     def display(
@@ -126,7 +139,7 @@ class Words(Magics):
                     self.call(again)
             print(outcome(study))
         if args.save:
-            self.call(lambda: study.save(args.save))
+            self.call(lambda: study.save(Path(args.save).expanduser()))
 
     def display_document(
         self, document: Document, show: list[str], args: Namespace, view: Mapping[str, Any] | None = None
@@ -136,7 +149,7 @@ class Words(Magics):
             state = {**self.look(document, args), **(view or {})}
             self.call(lambda: show_document(document, show, height=args.height, view=state))
         if args.save:
-            self.call(lambda: document.save(args.save))
+            self.call(lambda: document.save(Path(args.save).expanduser()))
 
     def look(self, thing: Study | Document, args: Namespace) -> dict[str, Any]:
         """The view state that --overlay, --engine, --depth and --around ask for. A study makes its document for it."""
@@ -177,12 +190,37 @@ class Words(Magics):
         except OptimizeError as error:
             raise UsageError(str(error)) from error
         except SyntaxError as error:  # IPython shows these in its own way, with frames
-            raise UsageError("\n".join(render_error(error, self._file))) from error
+            raise self._shown_as(CellSyntaxError(error.msg), render_error(error, self._file)) from None
         except (Exception, KeyboardInterrupt) as error:
             show_refused(error)
-            lines = render_error(error, self._file)
-            error._render_traceback_ = lambda: lines  # type: ignore[union-attr]  # IPython shows these lines instead of frames
-            raise
+            raise self._shown_as(error, render_error(error, self._file)) from None
+
+    def _shown_as(self, error: BaseException, lines: list[str]) -> BaseException:
+        """Let IPython show these lines in the place of a traceback; `%tb` shows the frames from the cell's on."""
+        shown: list[bool] = []
+
+        def render() -> list[str]:
+            if not shown:
+                shown.append(True)
+                return lines
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code.co_filename != self._file:
+                trace = trace.tb_next
+            shell: Any = self.shell
+            full: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, trace)
+            return full
+
+        error._render_traceback_ = render  # type: ignore[attr-defined]
+        return error
+
+
+class CellSyntaxError(Exception):
+    """A `%%graph` cell that is no Python; shown as its line and a caret."""
+
+
+def identifier(name: str) -> str:
+    """Return a name in the form in which Python keeps identifiers (NFKC)."""
+    return unicodedata.normalize("NFKC", name)
 
 
 def outcome(study: Study) -> str:

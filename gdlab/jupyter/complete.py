@@ -130,6 +130,14 @@ def _is_feed(name: str, value: Any) -> bool:
     return not name.startswith("_") and (loader or plain)
 
 
+def fragment(cursor_line: int, before: str) -> str:
+    """Return the end of the line that a completion replaces: an option's whole value, or a name."""
+    if cursor_line == 0 and _MAGIC.match(before):
+        return "" if before.endswith(" ") else before.split()[-1]
+    found = _WORD.search(before)
+    return found[0] if found else ""
+
+
 def make_matcher(shell: Any, options: Mapping[str, Iterable[str]]) -> Any:
     """The matcher that `%load_ext gdlab` appends to the shell's completer."""
 
@@ -139,6 +147,7 @@ def make_matcher(shell: Any, options: Mapping[str, Iterable[str]]) -> Any:
         before = lines[context.cursor_line][: context.cursor_position]
         found = candidates(context.full_text, context.cursor_line, before, shell.user_ns, options)
         kept = [SimpleCompletion(text, type="gdlab") for text in found]
-        return {"completions": kept, "suppress": bool(kept)}
+        # IPython's own token ends at `+` and `→`, which labels of rules contain
+        return {"completions": kept, "suppress": bool(kept), "matched_fragment": fragment(context.cursor_line, before)}
 
     return gdlab_matcher

@@ -68,6 +68,8 @@ def study_bundle(
     """The whole bundle of a study: the static part, and unless `static` the live widget."""
     document = study.doc
     data, metadata = bundle(document, show, height, view)
+    if show[0] in ("graph", "opt", "session") and not document.data["overlays"]:
+        data["text/plain"] = _bounded(str(study).splitlines())
     if static:
         return data, metadata
     panel = panel_of(study)
@@ -135,7 +137,10 @@ def pack(document: Document) -> str:
 
 
 def _text(document: Document, show: Sequence[str]) -> str:
-    lines = twin(document, show[0]).splitlines()
-    rest = len(lines) - _MAX_TEXT_LINES
-    kept = lines[:_MAX_TEXT_LINES] + ([f"… {rest} more lines"] if rest > 0 else [])
-    return "\n".join([document.data["summary"], *kept])
+    return _bounded([document.data["summary"], *twin(document, show[0]).splitlines()])
+
+
+def _bounded(lines: list[str]) -> str:
+    """Join the summary line and at most 200 others; the last line counts the rest."""
+    rest = len(lines) - 1 - _MAX_TEXT_LINES
+    return "\n".join(lines if rest <= 0 else [*lines[: 1 + _MAX_TEXT_LINES], f"… {rest} more lines"])

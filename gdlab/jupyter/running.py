@@ -125,6 +125,9 @@ class RunMagics(Words):
         print(here(study))
 
     def _act(self, study: Study, work: Callable[[], Any]) -> None:
-        self.call(work)
-        wake()
-        print(outcome(study))
+        try:
+            self.call(work)
+        finally:
+            wake()
+            if study.has_session:
+                print(outcome(study))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -12,7 +13,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import Program, run_cell
-from gdlab.jupyter.common import Words
+from gdlab.jupyter.common import Words, identifier
 from gdlab.jupyter.opening import MODELS, open_model
 from gdlab.jupyter.options import (
     DEVICES,
@@ -71,7 +72,7 @@ class ShowMagics(Words):
         if cell is None:
             self._show_existing(args)
             return
-        name = args.name
+        name = identifier(args.name)
         self.check_name("%%graph", name)
         if args.diff is not None:
             raise UsageError("--diff: given a cell, wanted %graph NAME --diff OTHER")
@@ -133,13 +134,23 @@ class ShowMagics(Words):
 
     def _thing(self, name: str) -> Any:
         """A variable of the notebook, or the name of a file: of a document, or of a model, whose study is bound."""
-        if name in self.names:
-            return self.names[name]
-        if name.endswith(MODELS):
-            return self._model(name)
-        if name.endswith(_FILES):
-            return self.call(lambda: load_doc(name))
+        if identifier(name) in self.names:
+            return self.names[identifier(name)]
+        path = Path(name).expanduser()
+        if name.endswith((*MODELS, *_FILES)) or "/" in name or path.suffix:
+            self._check_file(name, path)
+            return self._model(str(path)) if name.endswith(MODELS) else self.call(lambda: load_doc(str(path)))
         raise UsageError(self.no_such(name))
+
+    def _check_file(self, name: str, path: Path) -> None:
+        """One red line unless `path` is a file of a kind that can be shown."""
+        kinds = f"a document or model ({', '.join((*_FILES, *MODELS))})"
+        if path.is_dir():
+            raise UsageError(f"graph {name}: given a folder, wanted the file of {kinds}")
+        if not path.exists():
+            raise UsageError(f"graph {name}: given no such file, wanted the file of {kinds}, or a variable")
+        if not path.is_file() or not name.endswith((*MODELS, *_FILES)):
+            raise UsageError(f"graph {name}: given a file of another kind, wanted {kinds}")
 
     def _model(self, path: str) -> Study:
         """The study of a model's file, bound to the name of the file where that is free or a study's."""
@@ -265,7 +276,7 @@ class ShowMagics(Words):
         """Save the document: .gdlab.json, .gdlab.json.gz, .html, .svg, .dot, .md or .txt."""
         args = parse_argstring(self.graph_save, line, self.names)
         study = self.named(args.name)
-        print(f"wrote {self.call(lambda: study.save(args.file, args.timeless))}")
+        print(f"wrote {self.call(lambda: study.save(Path(args.file).expanduser(), args.timeless))}")
 
     @magic_arguments()
     @no_var_expand

@@ -19,7 +19,8 @@ import anywidget
 import traitlets
 
 from gdlab.base.errors import ArgumentError, GdlabError
-from gdlab.devices.base import Job, owner
+from gdlab.base.threads import Job
+from gdlab.devices.base import owner
 from gdlab.jupyter.commands import COMMANDS
 from gdlab.jupyter.messages import (
     PROTOCOL,

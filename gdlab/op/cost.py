@@ -22,7 +22,6 @@ from gdlab.base.errors import OptimizeError, unknown_name
 from gdlab.base.types import TensorType
 from gdlab.graph import Attrs, Graph, Node
 from gdlab.op import REGISTRY, Alias, Contraction, Fill, Leaf, Op, Reduction, Shader
-from gdlab.op.storage import COLUMNS, PACKED
 
 __all__ = [
     "COST_MODELS", "CostModel", "Machine", "Roofline", "ast_size", "bytes_moved", "calibration_file",
@@ -208,8 +207,8 @@ def _is_price(value: Any) -> bool:
 
 # work -----------------------------------------------------------------------------------------------------------------
 def _is_free(record: Op) -> bool:
-    """Leaves, fills and aliases; `packed`, which of weights is their storage, and `columns` of a product with them."""
-    return record.name in (PACKED, COLUMNS) or isinstance(record.kernel, (Leaf, Alias, Fill))
+    """Whether it moves nothing: leaves, fills, aliases, packed weights, columns of a product with them."""
+    return record.packing is not None or isinstance(record.kernel, (Leaf, Alias, Fill))
 
 
 def _operands(node: Node, graph: Graph) -> Types:

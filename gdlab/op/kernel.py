@@ -73,7 +73,8 @@ class Shader:
     |result| on absolute operands bounds the rounding error (sums of products, selections); `bound(*scales, **attrs)`
     says it of a sum of products with signs of its own, from the error scales of the operands. `scalars` names the
     per-step numbers it reads. `in_place` is the form of a cache write that leaves in the cache what it does not write:
-    its operand 1 is then its result, and its work counts what is written.
+    its operand 1 is then its result, and its work counts what is written. `in_bounds`: its indices follow from its
+    constants alone, never from data, and stay inside the operands.
     """
 
     file: str
@@ -84,6 +85,7 @@ class Shader:
     bound: Callable[..., Array] | None = None
     in_place: Shader | None = None
     fours: Shader | None = None
+    in_bounds: bool = False
 
 
 def by_rows(passes: int) -> WorkRule:

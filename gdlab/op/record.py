@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_origin
 
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from gdlab.base.types import Array, DType, TensorType, broadcast_shapes, f16, f32, u32
-from gdlab.graph import Attrs, AttrVar, Graph, PatternGraph, Value, capture, current_graph, scratch, whole
-from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf
+from gdlab.graph import Attrs, AttrVar, Graph, Node, PatternGraph, Value, capture, current_graph, scratch, whole
+from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf, Shader
 from gdlab.op.parameter import (
     WANTED_VALUE,
     Parameter,
@@ -37,13 +37,54 @@ Phase = Literal["forward", "full", "inference"]
 ALL_PHASES: tuple[Phase, ...] = ("forward", "full", "inference")
 
 
+NoGrad = Literal["ends", "stops", "refuses"]
+
 # `vjp(g, out, *inputs, **attrs)`: one entry per input: a Value, a function that builds one when needed, or None
 VJP = Callable[..., Grads]
 
 
+@dataclass(frozen=True)
+class IndexOperand:
+    """The operand that numbers rows of something, and the rule (operand types, attributes) -> what its elements must
+    stay below."""
+
+    operand: int
+    bound: Callable[[Sequence[TensorType], Mapping[str, Any]], int]
+
+
+class Properties(TypedDict, total=False):
+    """The properties that passes ask of an op, as `@op` and `@fused` take them (documented in `Op`)."""
+
+    opaque: bool
+    reads_f16: bool
+    reads_blocks: int
+    saved: bool
+    own_buffer: bool
+    packing: Literal["storage", "columns"]
+    indices: IndexOperand
+    one_hot: int
+    attention: Literal["result", "statistics"]
+
+
 @dataclass(eq=False)
 class Op:
-    """One operation and everything that is known of it. Calling it appends a node: the only place where ops append."""
+    """One operation and everything that is known of it. Calling it appends a node: the only place where ops append.
+
+    `no_grad` says why there is no gradient: the path "ends" (the derivative is 0 almost everywhere), the op "stops" it
+    on purpose, or it "refuses" to be differentiated. What passes ask of an op:
+
+    * `opaque`: nothing is computed or rewritten through it (random ops and updates always are);
+    * `reads_f16`: its kernel decodes f16 operands itself, as those of contractions do;
+    * `reads_blocks`: the operand that may lie in blocks (q4, q8);
+    * `saved`: a value of the forward pass that the backward pass reads is an activation that has to be kept;
+    * `own_buffer`: its value stays readable in a buffer of its own, as that of an output;
+    * `packing`: "storage" is, of parameters that nothing else reads, the tensor in which they lie; "columns" is a range
+      of a product, which a product with only such readers writes instead of itself;
+    * `indices`: the operand that numbers rows of something;
+    * `one_hot`: the operand whose rows are weights of classes (labels): made-up data is one-hot there;
+    * `attention`: it computes the "result" of softmax attention to its first two operands q and k, or the "statistics"
+      that the derivative keeps of it (the logarithms of the sums).
+    """
 
     name: str
     rule: Callable[..., Any]  # the shape rule; of a fused op its body
@@ -56,7 +97,7 @@ class Op:
     kernel: Kernel | None = None
     samples: tuple[Sample, ...] = ()
     bad: tuple[Bad, ...] = ()
-    no_grad: Literal["ends", "refuses"] | None = None
+    no_grad: NoGrad | None = None
     gradient: VJP | None = None
     body: Callable[..., Value] | None = None
     label: str = ""
@@ -68,6 +109,15 @@ class Op:
     canonical: Callable[..., dict[str, Any]] | None = None
     # an operand that may be given last or by name, and what a call with it builds (of it, the operands, the attributes)
     optional: tuple[str, Callable[..., Value]] | None = None
+    opaque: bool = False
+    reads_f16: bool = False
+    reads_blocks: int | None = None
+    saved: bool = True
+    own_buffer: bool = False
+    packing: Literal["storage", "columns"] | None = None
+    indices: IndexOperand | None = None
+    one_hot: int | None = None
+    attention: Literal["result", "statistics"] | None = None
 
     def __post_init__(self) -> None:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
@@ -75,6 +125,8 @@ class Op:
         self.operands = tuple(p.name for p in self.parameters if p.operand)
         self.variadic = any(p.annotation == Values for p in self.parameters)
         self.attributes = tuple(p for p in self.parameters if not p.operand)
+        self.opaque = self.opaque or self.family in ("random", "update")
+        self.reads_f16 = self.reads_f16 or self.family == "contraction"
 
     def __repr__(self) -> str:
         return f"<op {self.name}{self.__signature__}>"
@@ -133,9 +185,9 @@ class Op:
         return self.trace(tuple(v.type for v in inputs), tuple(sorted(attrs.items()))).outputs[0].type
 
     @property
-    def _reads_f16(self) -> bool:
-        """Whether its kernel decodes f16 itself; to other ops f16 operands come through a visible `to_f32`."""
-        return self.family == "contraction" or self.name in READS_F16
+    def writes_in_place(self) -> bool:
+        """Whether the plan may write its result over operand 1, where that is a parameter: a cache."""
+        return isinstance(self.kernel, Shader) and self.kernel.in_place is not None
 
     def _takes(self, dtype: DType, operand: int) -> bool:
         """Whether this operand may have this dtype; a fused op leaves storage dtypes to its body."""
@@ -144,8 +196,8 @@ class Op:
         if not dtype.is_storage or self.body is not None:
             return dtype.is_storage
         if dtype is f16:
-            return self._reads_f16
-        return (self.name, operand) in READS_BLOCKS
+            return self.reads_f16
+        return operand == self.reads_blocks
 
     def operand_names(self, count: int) -> tuple[str, ...]:
         """The names of `count` operands: `values0`, `values1`, … of an op that takes any number."""
@@ -250,7 +302,7 @@ class Op:
         if given and not values:
             raise ArgumentError(self.name, "operands", "numbers alone", "a value of a graph")
         pattern = isinstance(home, PatternGraph)
-        if not pattern and not self._reads_f16 and any(v.type.dtype is f16 for v in values):
+        if not pattern and not self.reads_f16 and any(v.type.dtype is f16 for v in values):
             given = [REGISTRY["to_f32"](v) if isinstance(v, Value) and v.type.dtype is f16 else v for v in given]
             values = [v for v in given if isinstance(v, Value)]
         if not self.broadcasts:
@@ -269,10 +321,6 @@ class Op:
         return [v if v.shape == common else spread(v, common) for v in operands]
 
 
-READS_F16 = ("reshape", "stop_gradient", "to_f32", "embedding", "gather")
-READS_BLOCKS = (("matmul", 1), ("matmul_grad_a", 1))
-
-
 def _refused(dtype: DType) -> str:
     if dtype in (DType.q4, DType.q8):
         return f"f32 operands: {dtype} may only be operand b of matmul, because its blocks run along k"
@@ -285,6 +333,11 @@ REGISTRY: dict[str, Op] = {}
 def public_ops() -> Iterator[Op]:
     """The ops that people call, by name."""
     return (REGISTRY[n] for n in sorted(REGISTRY) if REGISTRY[n].kind != "private")
+
+
+def ops_that(holds: Callable[[Op], object], nodes: Iterable[Node]) -> frozenset[str]:
+    """Return the names of the ops of these nodes of whose record `holds` is true: it is asked once per op."""
+    return frozenset(name for name in {n.op for n in nodes} if name in REGISTRY and holds(REGISTRY[name]))
 
 
 def _several(where: str, name: str, given: Any) -> list[Any]:
@@ -304,8 +357,9 @@ def op(
     broadcasts: bool = False,
     any_dtype: bool = False,
     bad: Sequence[Bad] = (),
-    no_grad: Literal["ends", "refuses"] | None = None,
+    no_grad: NoGrad | None = None,
     canonical: Callable[..., dict[str, Any]] | None = None,
+    **properties: Unpack[Properties],
 ) -> Callable[[Callable[..., Any]], Op]:
     """Decorator: the function is the shape rule (result: TensorType or shape) and becomes the builder of a new op.
 
@@ -317,16 +371,21 @@ def op(
         return _register(
             Op(
                 rule.__name__, rule, parameters_of(rule), family or FAMILY[type(kernel)], kind, broadcasts, any_dtype,
-                numpy, kernel, tuple(samples), tuple(bad), no_grad, canonical=canonical,
+                numpy, kernel, tuple(samples), tuple(bad), no_grad, canonical=canonical, **properties,
             )
         )  # fmt: skip
 
     return register
 
 
-def leaf(rule: Callable[..., Value]) -> Op:
+def leaf(*, saved: bool) -> Callable[[Callable[..., Value]], Op]:
     """Decorator: a leaf. The function appends the node itself; the record gives docs, family and completion."""
-    return _register(Op(rule.__name__, rule, parameters_of(rule), "leaf", kernel=Leaf(), no_grad="ends"))
+
+    def register(rule: Callable[..., Value]) -> Op:
+        parameters = parameters_of(rule)
+        return _register(Op(rule.__name__, rule, parameters, "leaf", kernel=Leaf(), no_grad="ends", saved=saved))
+
+    return register
 
 
 def fused(
@@ -341,6 +400,7 @@ def fused(
     safety: Safety = "rounding",
     phases: tuple[Phase, ...] = ALL_PHASES,
     check: Callable[..., None] | None = None,
+    **properties: Unpack[Properties],
 ) -> Callable[[Callable[..., Value]], Op]:
     """Decorator: the function decomposes a new op; from it follow reference, shape, default gradient and rule.
 
@@ -358,6 +418,7 @@ def fused(
             Op(
                 body.__name__, body, parameters_of(body), chosen, "private" if private else "composite", False, False,
                 numpy, kernel, tuple(samples), tuple(bad), None, None, body, first, safety, phases, labels, check,
+                **properties,
             )
         )  # fmt: skip
 

@@ -11,11 +11,8 @@ from typing import Literal, NamedTuple
 from gdlab.base.errors import GraphError
 from gdlab.base.types import Shape, f32
 from gdlab.graph import Graph, Node
-
-PACKED = "packed"
-COLUMNS = "columns"  # (product with a packed weight): what it says of one of them
-CACHE_WRITES = ("cache_write", "cache_write_prefix")  # (rows, cache, …): of a parameter the plan writes in place
-_VIEWS = ("reshape", "stop_gradient")  # their result is their operand's elements, where they lie
+from gdlab.op.kernel import Alias
+from gdlab.op.record import Op, ops_that
 
 
 class Part(NamedTuple):
@@ -52,10 +49,11 @@ def derived_of(graph: Graph) -> dict[int, DerivedParam]:
     """The derived parameters by node: `packed` nodes whose operands are different parameters, each read here alone and
     no output."""
     nodes: Sequence[Node] = graph._nodes
-    found = [n for n in nodes if n.op == PACKED]
-    if not found:
+    packing = ops_that(lambda op: op.packing == "storage", nodes)
+    packs = [n for n in nodes if n.op in packing]
+    if not packs:
         return {}
-    uses = dict.fromkeys((i for n in found for i in n.inputs), 0)
+    uses = dict.fromkeys((i for n in packs for i in n.inputs), 0)
     for i in (i for n in nodes for i in n.inputs):
         if i in uses:
             uses[i] += 1
@@ -63,7 +61,7 @@ def derived_of(graph: Graph) -> dict[int, DerivedParam]:
         if i in uses:
             uses[i] += 1
     taken, records = {n.name for n in nodes if not n.inputs}, {}
-    for n in found:
+    for n in packs:
         if len(n.inputs) > 1 and all(nodes[i].op == "parameter" and uses[i] == 1 for i in n.inputs):
             records[n.id] = _record(n, [nodes[i] for i in n.inputs], taken)
             taken.add(records[n.id].name)
@@ -97,17 +95,27 @@ def stored_parameters(graph: Graph) -> tuple[tuple[int, str], ...]:
     return tuple(sorted([*plain, *((id, d.name) for id, d in derived.items())]))
 
 
+def _writes(op: Op) -> bool:
+    return op.writes_in_place
+
+
+def _is_view(op: Op) -> bool:
+    """Whether its result is its operand's elements, where they lie."""
+    return isinstance(op.kernel, Alias)
+
+
 def _held(graph: Graph) -> dict[int, tuple[int, int]]:
     """Of every node whose value lies in the memory of a parameter that may be a cache: the parameter, and the node that
     put it there (the parameter itself or a cache write)."""
     nodes: Sequence[Node] = graph._nodes
-    if not any(n.op in CACHE_WRITES for n in nodes):
+    writes, views = ops_that(_writes, nodes), ops_that(_is_view, nodes)
+    if not writes:
         return {}
     held = {n.id: (n.id, n.id) for n in nodes if n.op == "parameter"}
     for n in nodes:
-        if n.op in _VIEWS and n.inputs[0] in held:
+        if n.op in views and n.inputs[0] in held:
             held[n.id] = held[n.inputs[0]]
-        elif n.op in CACHE_WRITES and n.inputs[1] in held:
+        elif n.op in writes and n.inputs[1] in held:
             held[n.id] = held[n.inputs[1]][0], n.id
     return held
 
@@ -127,7 +135,8 @@ def check_caches(graph: Graph, where: str) -> None:
             over.setdefault(held[nodes[id].inputs[1]][1], id)
     reads: list[tuple[Node | None, int, int]] = []
     if over:
-        reads += [(n, k, i) for n in nodes if n.op not in _VIEWS for k, i in enumerate(n.inputs)]
+        views = ops_that(_is_view, nodes)
+        reads += [(n, k, i) for n in nodes if n.op not in views for k, i in enumerate(n.inputs)]
         reads += [(None, 0, i) for i in graph.output_ids]
     for n, k, i in reads:
         write = over.get(held[i][1]) if i in held else None

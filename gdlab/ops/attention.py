@@ -144,6 +144,7 @@ def _bad(square: bool, **more: Any) -> tuple[Bad, ...]:
     family="contraction",
     samples=_samples(SQUARE),
     bad=_bad(square=True),
+    attention="result",
 )
 def causal_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
     """softmax(q·kᵀ/√d)·v per head, where query i sees keys 0 … i: f32[s, h·d], f32[s, kv·d] twice -> f32[s, h·d].
@@ -168,6 +169,7 @@ def _(
     family="contraction",
     samples=(*_samples(window=5), _one(7, 7, 1, 1, 4, window=1), _one(7, 7, 1, 1, 4, window=99)),
     bad=(*_bad(square=True, window=2), _refused("window: given 0, wanted an int ≥ 1", "3, 32", "3, 16", window=0)),
+    attention="result",
 )
 def sliding_window_attention(
     q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, window: int
@@ -193,6 +195,7 @@ def _(
     family="contraction",
     samples=_samples(),
     bad=_bad(square=True),
+    attention="result",
 )
 def full_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
     """softmax(q·kᵀ/√d)·v per head over all keys: f32[s, h·d], f32[s, kv·d] twice -> f32[s, h·d]."""
@@ -214,6 +217,7 @@ def _(
     family="contraction",
     samples=(*(_one(*sizes) for sizes in ACROSS), *_samples()[1:4]),
     bad=_bad(square=False),
+    attention="result",
 )
 def cross_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
     """softmax(q·kᵀ/√d)·v per head over all keys of another sequence: f32[s, h·d], f32[t, kv·d] twice -> f32[s, h·d]."""
@@ -276,6 +280,7 @@ def _biased(queries: int, keys: int, h: int, kv: int, d: int, causal: bool) -> S
             _heads(2, 2, 4, scale=1.0, causal=True)),
     ),
     check=_check_biased,
+    attention="result",
 )  # fmt: skip
 def biased_attention(
     q: Value, k: Value, v: Value, bias: Value,

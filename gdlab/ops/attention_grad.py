@@ -307,7 +307,10 @@ def _samples(operands: str) -> tuple[Sample, ...]:
     return tuple(found)
 
 
-@fused(label="", private=True, family="contraction", kernel=LSE, numpy=_lse_numpy, samples=_samples("qk"))
+@fused(
+    label="", private=True, family="contraction", kernel=LSE, numpy=_lse_numpy, samples=_samples("qk"),
+    attention="statistics",
+)  # fmt: skip
 def attention_lse(
     q: Value, k: Value, num_heads: int, num_kv_heads: int, head_dim: int, causal: bool, window: int
 ) -> Value:

@@ -81,6 +81,7 @@ NOT_CACHED = (
         Sample((2, 3), (4, 3), (1,), integers={2: 9}, values=(None, None, [3]), kink=True),  # one row too far: dropped
     ),
     bad=NOT_CACHED,
+    opaque=True,
 )
 def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
     """The cache with rows pos … replaced by the new ones: f32[r, w], f32[c, w], u32[1] -> f32[c, w].
@@ -103,6 +104,7 @@ def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
         Sample((2, 3), (4, 3), (1,), (1,), integers={2: 9, 3: 9}, values=(None, None, [3], [2]), kink=True),
     ),
     bad=tuple(Bad((*b.types, "u32[1]"), b.message) for b in NOT_CACHED),
+    opaque=True,
 )
 def cache_write_prefix(new: Value, cache: Value, pos: Value, count: Value) -> TensorType:
     """The cache with rows pos … pos + count − 1 replaced by the first `count` new ones: f32[r, w], f32[c, w], u32[1],
@@ -184,6 +186,7 @@ def _not_read(more: int, **attrs: Any) -> tuple[Bad, ...]:
     no_grad="refuses",
     samples=_reads({3: 7}),
     bad=_not_read(1),
+    attention="result",
 )
 def cached_attention(
     q: Value, k: Value, v: Value, pos: Value, num_heads: int, num_kv_heads: int, head_dim: int
@@ -204,6 +207,7 @@ def cached_attention(
     samples=(*_reads({3: 4, 4: 5}), *_reads({3: 4, 4: 5}, window=2)),
     bad=(*_not_read(2), Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", "u32[1]", "u32[1]"), "window: given -1",
                             {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "window": -1})),
+    attention="result",
 )  # fmt: skip
 def cached_block_attention(
     q: Value, k: Value, v: Value, pos: Value, valid: Value, num_heads: int, num_kv_heads: int, head_dim: int,

@@ -20,6 +20,7 @@ def _each(types: tuple[TensorType, ...], result: TensorType, attrs: object) -> W
              Sample((3,), integers={0: 1}, values=([0, 16_777_215, 2**31],))),
     family="elementwise",
     any_dtype=True,
+    reads_f16=True,
 )  # fmt: skip
 def to_f32(x: Value) -> TensorType:
     """x as f32, integers rounded to the nearest: any[...] -> f32[...]. u32 receives no gradient."""

@@ -22,6 +22,7 @@ SIZES = (  # m, k, n
         Bad(("f32[5]", "f32[5, 2]"), "wanted a[m, k] and b[k, n]: reshape other ranks first"),
         Bad(("f32[3, 5]", "u32[5, 2]"), "wanted f32 operands"),
     ),
+    reads_blocks=1,
 )
 def matmul(a: Value, b: Value) -> TensorType:
     """Matrix product a · b: f32[m, k], f32[k, n] -> f32[m, n]."""
@@ -40,6 +41,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
     samples=tuple(Sample((m, n), (k, n)) for m, k, n in SIZES[:4]),
     bad=(Bad(("f32[3, 5]", "f32[5, 3]"), "wanted a[m, n] and b[k, n]: 5 and 3 differ"),),
     kind="private",
+    reads_blocks=1,
 )
 def matmul_grad_a(a: Value, b: Value) -> TensorType:
     """a · bᵀ, the gradient of `matmul` past a weight b that lies in blocks: f32[m, n], f32[k, n] -> f32[m, k]."""

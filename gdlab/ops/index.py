@@ -18,6 +18,7 @@ from gdlab.graph import Value
 from gdlab.op import (
     Bad,
     Grads,
+    IndexOperand,
     Refused,
     Sample,
     Shader,
@@ -82,6 +83,8 @@ def _front_axis(x: Value, idx: Value, axis: int) -> dict[str, Any]:
     family="index",
     any_dtype=True,
     canonical=_front_axis,
+    reads_f16=True,
+    indices=IndexOperand(1, lambda types, attrs: types[0].shape[attrs["axis"]]),
 )  # fmt: skip
 def gather(x: Value, idx: Value, axis: int) -> TensorType:
     """Element idx[i] of x along an axis, as element i: f32[..., n, ...], u32[s] -> f32[..., s, ...].
@@ -120,6 +123,8 @@ def _put_back(g: Value, idx: Value, shape: Shape, axis: int) -> Value:
          Bad(("u32[2, 2]", "f32[7, 3]"), "wanted idx[s] u32 and table[v, h]")),
     family="index",
     any_dtype=True,
+    reads_f16=True,
+    indices=IndexOperand(0, lambda types, attrs: types[1].shape[0]),
 )  # fmt: skip
 def embedding(idx: Value, table: Value) -> TensorType:
     """Row idx[i] of the table as row i: u32[s], f32[v, h] -> f32[s, h]; repeated rows add up their gradients.
@@ -174,6 +179,7 @@ def _adding_rows(types: Types, result: TensorType, attrs: Attributes) -> Work:
          Bad(("u32[4]", "f32[4, 2]"), "scatter_add: vocab: given 0, wanted an int ≥ 1", {"vocab": 0})),
     family="index",
     any_dtype=True,
+    indices=IndexOperand(0, lambda types, attrs: attrs["vocab"]),
 )  # fmt: skip
 def scatter_add(idx: Value, src: Value, vocab: int) -> TensorType:
     """Row v is the sum of the rows src[i] with idx[i] = v, in order of i: u32[s], f32[s, h] -> f32[vocab, h].

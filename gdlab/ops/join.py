@@ -103,6 +103,8 @@ def split(x: Value, sizes: Sequence[int], axis: int) -> tuple[Value, ...]:
              Sample((2, 3), values=([[np.nan, -0.0, np.inf], [0, 1, 2]],), kink=True), Sample((5,), integers={0: 9})),
     family="movement",
     any_dtype=True,
+    opaque=True,
+    own_buffer=True,
 )  # fmt: skip
 def materialize(x: Value) -> TensorType:
     """x, copied into a buffer of its own that no rule and no fusion drops: any[...] -> any[...]."""

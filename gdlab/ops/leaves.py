@@ -12,7 +12,7 @@ from gdlab.graph import ConstantData, Graph, Value, capture, current_graph
 from gdlab.op import Bad, Extended, Fill, Sample, leaf, op
 
 
-@leaf
+@leaf(saved=True)
 def input(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
     """A per-step data slot: f32[shape]. The name is unique in the graph."""
     return _slot("input", name, shape, f32, graph)
@@ -23,7 +23,7 @@ def input_u32(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) 
     return _slot("input", name, shape, u32, graph)
 
 
-@leaf
+@leaf(saved=False)
 def parameter(name: str, shape: tuple[int, ...], *, init: str | None = None, graph: Graph | None = None) -> Value:
     """A trainable weight: f32[shape]. The same name with the same type is the same node: weight sharing.
 
@@ -47,7 +47,7 @@ def parameter_q8(name: str, shape: tuple[int, ...], *, graph: Graph | None = Non
     return _slot("parameter", name, shape, q8, graph)
 
 
-@leaf
+@leaf(saved=False)
 def constant(data: Any, shape: tuple[int, ...] | None = None, *, graph: Graph | None = None) -> Value:
     """Fixed elements, part of the graph: f32[shape]. `shape` must hold as many elements as `data`."""
     return _constant("constant", data, shape, f32, graph)
@@ -71,6 +71,7 @@ def scalar(value: float, *, graph: Graph | None = None) -> Value:
     bad=(Bad((), "ints ≥ 1", {"shape": (0,), "value": 1.0}),
          Bad((), "a number or an infinity", {"shape": (2,), "value": "x"})),
     no_grad="ends",
+    saved=False,
 )  # fmt: skip
 def full(shape: tuple[int, ...], value: Extended) -> TensorType:
     """Every element `value`: f32[shape]; no data is stored in graph or plan."""

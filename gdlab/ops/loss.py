@@ -32,6 +32,7 @@ def _two_matrices(logits: Value, labels: Value) -> None:
     bad=(Bad(("f32[3, 5]", "f32[5]"), "given f32[3, 5] and f32[5], wanted logits[b, n] and labels[b, n]"),
          Bad(("f32[5]", "f32[5]"), "wanted logits[b, n] and labels[b, n]")),
     check=_two_matrices,
+    one_hot=1,
 )  # fmt: skip
 def cross_entropy_loss(logits: Value, labels: Value) -> Value:
     """−(1/b) Σ labels · log_softmax(logits): f32[b, n], f32[b, n] -> f32[1]. Labels are weights of any sum."""

@@ -58,9 +58,9 @@ def _row_work(passes: int, in_registers: bool) -> WorkRule:
 def row_kernel(name: str, passes: int, fours: bool = False) -> Shader:
     """`{name}.wgsl`, and on hardware `{name}_rows.wgsl`, which keeps rows in registers; with `fours`,
     `{name}_fours.wgsl` on software adapters."""
-    rows = Shader(f"{name}_rows.wgsl", _row_work(passes, True))
-    by_four = Shader(f"{name}_fours.wgsl", _fours_work(passes)) if fours else None
-    return Shader(f"{name}.wgsl", _row_work(passes, False), rows, fours=by_four)
+    rows = Shader(f"{name}_rows.wgsl", _row_work(passes, True), in_bounds=True)
+    by_four = Shader(f"{name}_fours.wgsl", _fours_work(passes), in_bounds=True) if fours else None
+    return Shader(f"{name}.wgsl", _row_work(passes, False), rows, fours=by_four, in_bounds=True)
 
 
 def _fours_work(passes: int) -> WorkRule:

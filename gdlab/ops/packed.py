@@ -34,6 +34,8 @@ Attributes = Mapping[str, Any]
              Sample((2, 3), (2, 1), (2, 5), attrs={"axis": 1})),
     kind="private",
     family="movement",
+    packing="storage",
+    saved=False,
 )  # fmt: skip
 def packed(values: Values, axis: int) -> TensorType:
     """What `concat` makes of matrices along axis 0 or 1: f32[k, n], f32[k, m], … -> f32[k, n + m + …]."""
@@ -60,6 +62,7 @@ def _taken(x: TensorType, result: TensorType, attrs: Attributes) -> Moved:
              Sample((1, 4), attrs={"start": 3, "stop": 4})),
     kind="private",
     family="movement",
+    packing="columns",
 )  # fmt: skip
 def columns(x: Value, start: int, stop: int) -> TensorType:
     """Columns start … stop − 1: f32[m, n] -> f32[m, stop − start]. Of a product whose every reader is such a range the
@@ -103,6 +106,9 @@ def among_columns(x: Value, start: int, width: int) -> TensorType:
 @among_columns.vjp
 def _(g: Value, out: Value, x: Value, start: int, width: int) -> Grads:
     return (columns(g, start, start + x.shape[1]),)
+
+
+PACKED, COLUMNS = packed.name, columns.name  # for passes that make these nodes
 
 
 def side_by_side(terms: Sequence[Value]) -> tuple[Value, list[Value]] | None:

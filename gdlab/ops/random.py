@@ -27,12 +27,12 @@ from gdlab.op import (
     Work,
     fused,
     op,
+    ops_that,
     want,
 )
 
 _step: ContextVar[int] = ContextVar("gdlab_reference_step", default=0)
 STEP = ("step_low", "step_high")
-DRAWS = ("rand_uniform", "rand_normal", "bernoulli_mask", "dropout")
 
 
 @contextmanager
@@ -51,7 +51,8 @@ def _numbered(home: Graph | Value, call: int | None, **attrs: Any) -> dict[str, 
     """The attributes with a number for the draw, where none is given: one above those in the graph."""
     if call is None:
         graph = home.graph if isinstance(home, Value) else home
-        taken = [dict(n.attrs) for n in graph if n.op in DRAWS]
+        draws = ops_that(lambda op: op.canonical is _numbered, graph)
+        taken = [dict(n.attrs) for n in graph if n.op in draws]
         call = 1 + max((a["call"] for a in taken if a["seed"] == attrs["seed"]), default=-1)
     want(0 <= attrs["seed"] < 2**64, "an int in 0 … 2^64 − 1", attrs["seed"], "seed")
     want(0 <= call < 2**32, "an int in 0 … 2^32 − 1", call, "call")

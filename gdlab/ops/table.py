@@ -101,7 +101,7 @@ def _gradient(op: Op) -> str:
     if isinstance(op.kernel, (Leaf, Fill)):
         return ""
     if op.no_grad is not None:
-        return {"ends": "the path ends", "refuses": "an error"}[op.no_grad]
+        return {"ends": "the path ends", "stops": "the path ends", "refuses": "an error"}[op.no_grad]
     return "its own" if op.gradient is not None else "of its body"
 
 

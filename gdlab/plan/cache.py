@@ -25,7 +25,7 @@ from gdlab.plan.compiler import VERSION
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.rewrite import Budget
-from gdlab.rewrite.rules.plain import RULES
+from gdlab.rewrite.rules import RULES
 
 FORMAT = 2
 BODY = ', "body": '  # what stands before the body, whose digest the head holds

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gdlab.op import Contraction, Elementwise, Leaf, Movement, Reduction, Shader
-from gdlab.op.storage import COLUMNS
 from gdlab.plan.labels import display
 from gdlab.plan.records import Missed
 from gdlab.plan.target import CompileOptions, Limits
@@ -72,7 +71,7 @@ def needs_of(terms: Terms, outputs: tuple[int, ...]) -> Needs:
         needs.needed[terms.base[t]] = needs.protected[terms.base[t]] = 1
     for term in reversed(terms.terms):
         if needs.needed[term.id]:
-            if term.op.name == "materialize" or term.id in terms.states:
+            if term.op.own_buffer or term.id in terms.states:
                 needs.protected[term.id] = 1
             for other, whole, chain in operand_terms(term, terms):
                 needs.needed[other] = 1
@@ -180,7 +179,7 @@ def in_ranges(terms: Terms, needs: Needs, limits: Limits) -> dict[int, list[int]
 
 def _ranges_of(term: Term, terms: Terms, needs: Needs) -> list[int]:
     readers = {e.reader: terms.terms[e.reader] for e in needs.edges[term.id]}
-    if needs.protected[term.id] or any(t.op.name != COLUMNS or t.inputs != (term.id,) for t in readers.values()):
+    if needs.protected[term.id] or any(t.op.packing != "columns" or t.inputs != (term.id,) for t in readers.values()):
         return []
     return sorted(readers, key=lambda id: (dict(readers[id].attrs)["start"], id))
 

@@ -6,13 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from gdlab.base.types import DType
-from gdlab.op import REGISTRY
+from gdlab.op import ops_that
 
 if TYPE_CHECKING:
     from gdlab.plan.dispatch import Dispatch
     from gdlab.plan.records import ExecutionPlan
-
-LSE = "attention_lse"
 
 
 def fills_of(plan: ExecutionPlan) -> tuple[tuple[int, float], ...]:
@@ -35,12 +33,11 @@ def statistics_of(plan: ExecutionPlan) -> tuple[tuple[int, int], ...]:
     """(node, buffer) of what attention keeps for its derivative, the logarithms of its sums: the attention of the same
     queries and keys, or where it is no node of its own the one that computes the logarithms."""
     nodes, places = plan.graph.nodes, plan.node_buffers
-    attention = {n.inputs[:2]: n.id for n in reversed(nodes) if _is_attention(n.op)}
-    return tuple((attention.get(n.inputs[:2], n.id), places[n.id]) for n in nodes if n.op == LSE and n.id in places)
-
-
-def _is_attention(op: str) -> bool:
-    return "attention" in op and op in REGISTRY and REGISTRY[op].kind != "private"
+    results = ops_that(lambda op: op.attention == "result", nodes)
+    statistics = ops_that(lambda op: op.attention == "statistics", nodes)
+    attention = {n.inputs[:2]: n.id for n in reversed(nodes) if n.op in results}
+    kept = [n for n in nodes if n.op in statistics and n.id in places]
+    return tuple((attention.get(n.inputs[:2], n.id), places[n.id]) for n in kept)
 
 
 def names_of(plan: ExecutionPlan) -> dict[int, str]:

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from gdlab.base.types import u32
-from gdlab.graph import Graph, Node
-from gdlab.op import REGISTRY, Alias, Movement
-
-# op -> (which operand holds indices, what they must stay below)
-INDEXED: Mapping[str, tuple[int, Callable[[Graph, Node], int]]] = {
-    "gather": (1, lambda graph, n: graph.node(n.inputs[0]).type.shape[n.attr("axis")]),
-    "embedding": (0, lambda graph, n: graph.node(n.inputs[1]).type.shape[0]),
-    "scatter_add": (0, lambda graph, n: int(n.attr("vocab"))),
-}
-_COPIES = ("concat", "materialize")
+from gdlab.graph import Graph
+from gdlab.op import REGISTRY, ops_that
 
 
 def index_bounds(graph: Graph) -> tuple[tuple[str, int], ...]:
     """(input, bound) of every u32 input whose elements are indices, moved about or not: all must lie below the bound,
     the smallest extent that they index. What is computed from an input is not followed."""
+    moves = ops_that(lambda op: op.family == "movement", graph)
+    indexed = ops_that(lambda op: op.indices, graph)
     holds: dict[int, frozenset[str]] = {}  # node -> inputs whose elements it holds
     bounds: dict[str, int] = {}
     for node in graph:
         if node.op == "input" and node.type.dtype is u32:
             holds[node.id] = frozenset((node.name,))
-        elif node.type.dtype is u32 and _moves(node):
+        elif node.type.dtype is u32 and node.op in moves:
             holds[node.id] = frozenset[str]().union(*(holds.get(i, ()) for i in node.inputs))
-        if node.op in INDEXED:
-            operand, bound = INDEXED[node.op]
-            for name in holds.get(node.inputs[operand], ()):
-                bounds[name] = min(bounds.get(name, 1 << 32), bound(graph, node))
+        if node.op in indexed and (indices := REGISTRY[node.op].indices) is not None:
+            types = [graph.node(i).type for i in node.inputs]
+            for name in holds.get(node.inputs[indices.operand], ()):
+                bounds[name] = min(bounds.get(name, 1 << 32), indices.bound(types, dict(node.attrs)))
     return tuple(sorted(bounds.items()))
-
-
-def _moves(node: Node) -> bool:
-    return node.op in _COPIES or isinstance(REGISTRY[node.op].kernel, (Alias, Movement))

@@ -6,9 +6,10 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from gdlab.base.errors import CompileError
+from gdlab.op import REGISTRY, Shader
 from gdlab.plan.dispatch import Custom, Dispatch, Matmul, Operand, Reduce
 from gdlab.plan.target import Limits, Target
 
@@ -36,18 +37,20 @@ class Schedule:
     params: tuple[int, ...] = ()
 
 
-# files whose indices follow from their constants alone, never from data, and stay inside the operands
-PROVEN = frozenset(
-    f"{name}{form}.wgsl"
-    for name in ("softmax", "log_softmax", "rms_norm", "layer_norm", "rms_norm_grad_x", "layer_norm_grad_x")
-    for form in ("", "_rows", "_fours")
-)
 _COUNTED = frozenset(("pointwise", "matmul", "reduce", "sgd", "adam", "adamw", "laprop", "accumulate", "clear"))
 
 
 def in_bounds(d: Dispatch) -> bool:
     """Whether a kernel leaves none of its bindings whatever the data, once `verify` has passed the plan."""
-    return d.kernel in _COUNTED or (d.custom is not None and d.custom.file in PROVEN)
+    return d.kernel in _COUNTED or (d.custom is not None and d.custom.file in _files_in_bounds())
+
+
+@cache
+def _files_in_bounds() -> frozenset[str]:
+    """Return the files of the kernels whose record says that they stay inside their operands."""
+    kernels = [op.kernel for op in REGISTRY.values() if isinstance(op.kernel, Shader)]
+    forms = (form for k in kernels for form in (k, k.hardware, k.fours) if form is not None)
+    return frozenset(form.file for form in forms if form.in_bounds)
 
 
 def is_software(target: Target) -> bool:

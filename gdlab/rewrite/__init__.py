@@ -1,8 +1,10 @@
 """`optimize`: equality saturation of a graph under the rules of `RULES`, and extraction of the cheapest equal one."""
 
 from gdlab.rewrite.engine.saturate import Budget
-from gdlab.rewrite.explain.report import Derivation, Iteration, Missed, OptimizeReport, RuleStat
+from gdlab.rewrite.explain.near_misses import Missed
+from gdlab.rewrite.explain.report import Derivation, Iteration, OptimizeReport, RuleStat
 from gdlab.rewrite.optimizer import optimize
+from gdlab.rewrite.rules import RULES, RuleTable, rule
 from gdlab.rewrite.rules.conditions import (
     attr_compose,
     attr_eq,
@@ -17,7 +19,6 @@ from gdlab.rewrite.rules.conditions import (
 )
 from gdlab.rewrite.rules.measures import last_axis, leading_axes, mean_factor
 from gdlab.rewrite.rules.pattern import Matrix, Rewrite, Rule
-from gdlab.rewrite.rules.plain import RULES, RuleTable, rule
 
 __all__ = [
     "Budget",

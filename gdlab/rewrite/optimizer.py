@@ -14,46 +14,27 @@ from typing import Literal, get_args
 from gdlab.base.errors import OptimizeError, unknown_name
 from gdlab.graph import Graph, no_collector
 from gdlab.graph.replay import assemble, topological
-from gdlab.op import ALL_PHASES, REGISTRY, Leaf, Phase, Safety
+from gdlab.op import ALL_PHASES, Phase, Safety
 from gdlab.op.cost import Cost, CostModel, cost_model
 from gdlab.rewrite.engine import worklist
+from gdlab.rewrite.engine.eclasses import EClasses, ENodeTypes, distinct, fold_firings, name_classes, packed_firings
 from gdlab.rewrite.engine.history import Delta, deltas
-from gdlab.rewrite.engine.prepare import Folded, Prepared, fold_constant, hash_cons
 from gdlab.rewrite.engine.program import Program, program_of, program_text
-from gdlab.rewrite.engine.rows import (
-    UNITS,
-    EClasses,
-    Encoded,
-    Firing,
-    Key,
-    Prices,
-    encode,
-    fold_key,
-    name_classes,
-    problem_of,
-)
+from gdlab.rewrite.engine.rows import Encoded, Key, encode, ops_of
 from gdlab.rewrite.engine.saturate import Budget, EngineFailure, Saturation, saturate
-from gdlab.rewrite.engine.siblings import (
-    PACKED_PRODUCT,
-    WHEN_ENABLED,
-    Siblings,
-    add_rows,
-    distinct,
-    firings_of,
-    held_by,
-    siblings_of,
-)
 from gdlab.rewrite.explain.answers import Asked
 from gdlab.rewrite.explain.classes import EClass, Priced, eclasses
-from gdlab.rewrite.explain.lazy_report import Told
-from gdlab.rewrite.explain.maps import stays
-from gdlab.rewrite.explain.missed import near_misses
-from gdlab.rewrite.explain.mutable_graph import Bench
+from gdlab.rewrite.explain.lazy_report import LazyReport
+from gdlab.rewrite.explain.mutable_graph import MutableGraph, stays
+from gdlab.rewrite.explain.near_misses import WHEN_ENABLED, near_misses
 from gdlab.rewrite.explain.report import Iteration, OptimizeReport, StopReason
 from gdlab.rewrite.explain.steps import Explained, explain
 from gdlab.rewrite.extract.choose import Choice, extract
+from gdlab.rewrite.extract.problem import UNITS, Prices, problem_of
+from gdlab.rewrite.rules import RULES
+from gdlab.rewrite.rules.packing import PACKED_PRODUCT, Siblings, siblings_of
 from gdlab.rewrite.rules.pattern import Refusal, Rule
-from gdlab.rewrite.rules.plain import CSE, FOLD, RULES
+from gdlab.rewrite.rules.prepare import CSE, FOLD, Folded, Prepared, fold_constant, hash_cons
 
 __all__ = ["optimize"]
 
@@ -153,7 +134,7 @@ def _select(
 class Searched:
     """The e-graph, what was chosen from it, by which engine, and how long it took. `failure`: why it was not egglog."""
 
-    bench: Bench
+    rewritten: MutableGraph
     saturation: Saturation
     engine: str
     failure: str
@@ -177,17 +158,17 @@ def _optimize(
     dropped = ("stop_gradient",) if "drop_stop_gradient" in names else ()
     folded = fold_constant(prepared, dropped) if FOLD in names else {}
     siblings = siblings_of(prepared, selection.used)
-    program = program_of(selection.used, _held(prepared, folded) | held_by(siblings))
+    program = program_of(selection.used, ops_of(prepared, folded, siblings))
     given = _given(selection)
     searched = _search(prepared, folded, siblings, given, program, model, budget, engine, history)
-    bench, classes = searched.bench, searched.classes
-    cost_before = bench.cost
+    rewritten, classes = searched.rewritten, searched.classes
+    cost_before = rewritten.cost
     for duplicate, kept in prepared.merged:
-        bench.redirect([duplicate], kept, CSE, "CSE", {"kept": kept}, at=[duplicate])
+        rewritten.redirect([duplicate], kept, CSE, "CSE", {"kept": kept}, at=[duplicate])
     begin = time.perf_counter()
-    done = explain(bench, classes, program.rules, searched.chosen, searched.choice.live,
+    done = explain(rewritten, classes, program.rules, searched.chosen, searched.choice.live,
                    searched.component, searched.prices, searched.saturation.first_seen, given)  # fmt: skip
-    result, order = _rebuild(bench, done)
+    result, order = _rebuild(rewritten, done)
     rebuild_seconds = time.perf_counter() - begin
     early = _over_budget(searched.saturation)
     seen = result.copy()  # as it is now: people may append to what they get
@@ -205,7 +186,7 @@ def _optimize(
         nodes_after=len(result),
         dead_nodes_removed=sum(not stays(graph._nodes[id]) for id, kept in enumerate(prepared.same) if kept < 0),
         cost_before=cost_before / UNITS,
-        cost_after=bench.cost / UNITS,
+        cost_after=rewritten.cost / UNITS,
         num_eclasses=found.iterations[-1][1] if found.iterations else len(classes.enodes),
         num_enodes=found.iterations[-1][0] if found.iterations else rows.count,
         egglog_time=searched.engine_seconds,
@@ -220,7 +201,7 @@ def _optimize(
         asked=Asked(result, order, selection.table, selection.off, early),
         program=partial(program_text, program, rows.texts or rows, None if found.stop == "saturated" else iterations),
     )
-    told = Told(bench.minutes(), prepared.same, classes.class_of, classes.key_of, classes.firings, done, order,
+    told = LazyReport(rewritten.log(), prepared.same, classes.class_of, classes.key_of, classes.firings, done, order,
                 selection.table, selection.off, program.rules, given, _counts(searched, program))  # fmt: skip
     return result, report.told_by(told)
 
@@ -246,14 +227,6 @@ def _stop(searched: Searched, selection: Selection) -> tuple[StopReason, str]:
     return found.stop, found.detail
 
 
-def _held(prepared: Prepared, folded: Mapping[int, Folded]) -> set[tuple[str, int]]:
-    """The ops that the graph holds, leaves left out, each with the number of its operands."""
-    nodes = prepared.graph._nodes
-    found = {(nodes[id].op, len(operands)) for id, operands in prepared.inputs.items()}
-    held = {(op, n) for op, n in found if op in REGISTRY and not isinstance(REGISTRY[op].kernel, Leaf)}
-    return held | {("full" if isinstance(value, float) else "constant", 0) for value in folded.values()}
-
-
 def _given(selection: Selection) -> dict[int, Rule]:
     """The rules that gdlab carries out itself, by the number of their firings."""
     known = {r.name: r for r in selection.table}
@@ -266,21 +239,21 @@ def _search(
     program: Program, model: CostModel, budget: Budget, engine: Engine, history: bool,
 ) -> Searched:  # fmt: skip
     begin = time.perf_counter()
-    encoded = encode(prepared, program, folded)
-    add_rows(encoded.rows, siblings, encoded.numbers)
-    prices = Prices(model, encoded.numbers, program.signatures, prepared.types)
-    bench = Bench(prepared, prices, encoded.attrs)
-    found, used, failure = _saturated(program, encoded, budget, engine, history, bench.put_on)
-    classes = name_classes(prepared, encoded, found, program.rules, prices)
+    encoded = encode(prepared, program, folded, siblings)
+    inference = ENodeTypes(encoded.numbers, program.signatures, prepared.types)
+    prices = Prices(model, inference)
+    rewritten = MutableGraph(prepared, prices, encoded.attrs)
+    found, used, failure = _saturated(program, encoded, budget, engine, history, rewritten.load)
+    classes = name_classes(prepared, encoded, found, program.rules, inference)
     number = {rule.name: j for j, rule in given.items()}
-    classes.firings += _folds(prepared, classes, folded, encoded)
-    classes.firings += firings_of(siblings, classes, encoded, number)
+    classes.firings += fold_firings(prepared, classes, folded, encoded, number[FOLD])
+    classes.firings += packed_firings(siblings, classes, encoded, number)
     between = time.perf_counter()
     problem, keys, component = problem_of(classes, (prepared.same[id] for id in prepared.graph.output_ids), prices)
     choice = extract(problem, component, budget.seconds)
     chosen = {c: keys[choice.enode[c]] for c in choice.live}
     carried_out = Counter(f.rule for f in distinct(f for f in classes.firings if f.rule < 0))
-    return Searched(bench, found, used, failure, encoded, classes, choice, chosen, component, prices,
+    return Searched(rewritten, found, used, failure, encoded, classes, choice, chosen, component, prices,
                     {rule.name: carried_out[j] for j, rule in given.items()}, Priced(problem, keys, component, choice),
                     between - begin, time.perf_counter() - between)  # fmt: skip
 
@@ -314,20 +287,11 @@ def _growth(
     return told, eclasses(told, classes, searched.priced, numbers, prepared.same, made, labels)
 
 
-def _folds(prepared: Prepared, classes: EClasses, folded: Mapping[int, Folded], encoded: Encoded) -> list[Firing]:
-    """Folding as firings: a node is equal to a fill or a constant."""
-    firings = []
-    for id, value in folded.items():
-        key = fold_key(prepared, id, value, encoded.numbers)
-        firings.append(Firing(-1, classes.class_of[id], (), (), (classes.key_of[id],), (key,)))
-    return firings
-
-
-def _rebuild(bench: Bench, done: Explained) -> tuple[Graph, Sequence[int]]:
+def _rebuild(rewritten: MutableGraph, done: Explained) -> tuple[Graph, Sequence[int]]:
     """The result, and the stable ids of its nodes in order."""
-    kept = {id: bench.inputs[id] for id, node in enumerate(bench.nodes) if bench.reads[id] or stays(node)}
+    kept = {id: rewritten.inputs[id] for id, node in enumerate(rewritten.nodes) if rewritten.reads[id] or stays(node)}
     order = topological(kept, {id: done.root_of.get(id, id) for id in kept})
-    return assemble(bench.graph, bench.nodes, kept, bench.outputs, order, done.root_of), order
+    return assemble(rewritten.graph, rewritten.nodes, kept, rewritten.outputs, order, done.root_of), order
 
 
 def _over_budget(found: Saturation) -> Refusal | None:

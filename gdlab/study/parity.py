@@ -17,7 +17,7 @@ from gdlab.base.types import Array, f32
 from gdlab.base.words import grid, plural, sig, whole
 from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph, Node
-from gdlab.op import REGISTRY
+from gdlab.op import REGISTRY, ops_that
 from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.op.storage import derived_parameters, trained_parameters
 from gdlab.rewrite import RULES, OptimizeReport
@@ -268,8 +268,9 @@ def differences(graph: Graph, feeds: Mapping[str, Any], gradients: Mapping[str, 
 
     Where the two sides of L disagree there is a kink within h, and a difference says nothing.
     """
-    if any(node.op == "stop_gradient" for node in graph):
-        return {name: Cell(note="stop_gradient") for name in gradients}
+    stops = sorted(ops_that(lambda op: op.no_grad == "stops", graph))
+    if stops:
+        return {name: Cell(note=stops[0]) for name in gradients}
     values = evaluate(graph, feeds)
     rng = np.random.default_rng(0)
     found: dict[str, Cell] = {}

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, SessionError, ShapeError, unknown_name
+from gdlab.base.threads import Job, wait_for
 from gdlab.base.words import sig
-from gdlab.devices.base import Job, owner, wait_for
+from gdlab.devices.base import owner
 from gdlab.session import Optimizer, Session
 from gdlab.session.arrays import positive
 from gdlab.train.data import Batch, DataLoader

@@ -68,6 +68,9 @@ def save_study(study: Study, path: str | Path, timeless: bool = False) -> Path:
 def save(document: Document, path: Path, timeless: bool = False) -> Path:
     """Write the document to `path`, all of it or nothing; the path. `timeless`: measured times are 0."""
     path = Path(path)
+    if not path.parent.is_dir():
+        wanted = f"a folder that exists: {path.parent} does not"
+        raise ArgumentError("save", "file", f"{path.name} in {path.parent}", wanted)
     content = WRITERS[suffix_of(path)](document.portable(timeless))
     try:
         _write(path, content)

@@ -1,4 +1,4 @@
-// The layouts of the page are those of Python, integer by integer, on every graph of the corpus (tests/layout_corpus.py).
+// The layouts of the page are those of Python, integer by integer, on every graph of the corpus (tests/helpers/layout_corpus.py).
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";

@@ -10,14 +10,13 @@ from typing import Any
 
 from gdlab.base.types import TensorType
 from gdlab.graph import Graph, Node
-from gdlab.op.storage import trained_parameters
-from gdlab.rewrite.engine.prepare import Folded, Prepared
 from gdlab.rewrite.engine.program import Interner, Program
 from gdlab.rewrite.rules.conditions import composed, repeated, rows_of
 from gdlab.rewrite.rules.constant_conditions import LAYOUTS, MASKS, held_by, is_low, mask_kinds, turn_of
 from gdlab.rewrite.rules.measures import halves_of, one_over, over_root
+from gdlab.rewrite.rules.prepare import Folded, Prepared, uses_of
 
-__all__ = ["facts_of", "uses_of"]
+__all__ = ["facts_of"]
 
 HOLDING = ("full", "constant", "broadcast_to")  # what `held_by` looks at and through
 MAX_COMPOSED = 120  # permutations
@@ -126,23 +125,6 @@ def _attribute_tables(
     if "f_positive" in relations:
         tables["f_positive"] = [(i,) for i, v in floats if v > 0]
     return tables
-
-
-def uses_of(prepared: Prepared) -> dict[int, int]:
-    """Readers and outputs of every kept node, after equal nodes were merged."""
-    found = dict.fromkeys(prepared.kept, 0)
-    for operands in prepared.inputs.values():
-        for i in operands:
-            found[i] += 1
-    for id in (*prepared.graph.output_ids, *own_gradients(prepared.graph)):
-        if prepared.same[id] >= 0:
-            found[prepared.same[id]] += 1
-    return found
-
-
-def own_gradients(graph: Graph) -> tuple[int, ...]:
-    """The nodes of parameters with a gradient of their own among the outputs: they cannot become part of another."""
-    return tuple(id for id, _ in trained_parameters(graph)) if graph.num_param_grad_outputs else ()
 
 
 def _compositions(nodes: Sequence[Node], numbers: Interner) -> list[NodeRow]:

@@ -6,12 +6,10 @@ extractor never. A graph is loaded as rows of relations, one iteration is one ca
 
 from __future__ import annotations
 
-import atexit
 import importlib.machinery
 import importlib.util
 import itertools
 import os
-import queue
 import shutil
 import sys
 import tempfile
@@ -23,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gdlab.base.errors import OptimizeError
+from gdlab.base.errors import OptimizeError, SessionError
+from gdlab.base.threads import Job, OwnerThread, wait_for
 from gdlab.base.words import duration, plural, sig, whole
 from gdlab.rewrite.engine.program import Program, Rows
 
@@ -134,112 +133,96 @@ class Gate:
 
 
 # the owner thread -----------------------------------------------------------------------------------------------------
-class _Job:
-    """A closure for the owner, and the way back. An error comes back as text: a traceback would carry e-graphs."""
-
-    def __init__(self, work: Callable[[_Engines, _Job], Saturation]) -> None:
-        self.work, self.cancelled, self.done = work, threading.Event(), threading.Event()
-        self.begun = threading.Event()  # the owner is inside egglog: this thread may compute without holding it up
-        self.result: Saturation | None = None
-        self.failure = ""
-
-    def run(self, engines: _Engines) -> None:
-        try:
-            self.result = self.work(engines, self)
-            self.done.set()
-            engines.clean()  # after the answer: nobody waits for it
-        except BaseException as e:  # a Rust panic is no Exception
-            kind = "" if isinstance(e, EngineFailure) else f"{type(e).__name__}: "
-            self.failure = f"{kind}{e}".strip().partition("\n")[0]
-            engines.kept.clear()
-        self.begun.set()
-        self.done.set()
-
-    def wait(self, meanwhile: Callable[[], None]) -> Saturation:
-        try:
-            self.begun.wait(SLICE_SECONDS)
-            meanwhile()
-            while not self.done.wait(SLICE_SECONDS):
-                pass
-        except BaseException:
-            self.cancelled.set()
-            raise
-        if self.result is None:
-            raise EngineFailure(self.failure)
-        return self.result
-
-
-class _Owner:
-    """The thread that makes, uses and drops every e-graph: egglog's objects are bound to their thread."""
+class _Engines:
+    """The e-graphs that are ready for use, the latest last, the folder for their input files, and the one thread that
+    makes, uses and drops them: egglog's objects are bound to their thread."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._work, name="gdlab-egglog", daemon=True)
-        self.thread.start()
+        # a TemporaryDirectory would be emptied at exit before the thread ends
+        self.folder = tempfile.mkdtemp(prefix="gdlab-", dir=MEMORY if os.access(MEMORY, os.W_OK | os.X_OK) else None)
+        self.ready: OrderedDict[Program, _Engine] = OrderedDict()
+        self.owner = OwnerThread("egglog", self._drop)
 
-    def _work(self) -> None:
-        # a TemporaryDirectory would be emptied at exit before we are done
-        folder = tempfile.mkdtemp(prefix="gdlab-", dir=MEMORY if os.access(MEMORY, os.W_OK | os.X_OK) else None)
-        engines = _Engines(folder)
-        while (job := self.jobs.get()) is not None:
-            job.run(engines)
-            del job
-        engines.kept.clear()
-        shutil.rmtree(folder, ignore_errors=True)
+    def run(self, program: Program, request: _Request) -> Job[Saturation | EngineFailure]:
+        """Saturate on the owner thread. An error is returned as text: a traceback would keep e-graphs alive."""
+        try:
+            return self._of(program).run(request)
+        except BaseException as e:  # a Rust panic is no Exception
+            kind = "" if isinstance(e, EngineFailure) else f"{type(e).__name__}: "
+            self.ready.clear()
+            return EngineFailure(f"{kind}{e}".strip().partition("\n")[0])
+        finally:
+            request.begun.set()
+        yield
 
-    def stop(self) -> None:
-        if self.pid == os.getpid():
-            self.jobs.put(None)
-            self.thread.join(10)
+    def clean(self) -> Job[None]:
+        """Empty the engine that was used last: a job of its own after every run, because nobody waits for it."""
+        try:
+            for engine in reversed(self.ready.values()):
+                return engine.clean()
+        except BaseException:
+            self.ready.clear()
+        yield
+
+    def _of(self, program: Program) -> _Engine:
+        engine = self.ready.pop(program, None) or _Engine(program, self.folder)
+        self.ready[program] = engine
+        while len(self.ready) > ENGINES_KEPT:
+            self.ready.popitem(last=False)
+        return engine
+
+    def _drop(self) -> None:
+        self.ready.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
-_owner: _Owner | None = None
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A graph to saturate. `begun`: the owner is inside egglog, so the caller may compute without delaying it."""
+
+    rows: Rows
+    budget: Budget
+    history: bool
+    begun: threading.Event = field(default_factory=threading.Event)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+_engines: _Engines | None = None
 _lock = threading.Lock()
 
 
 def saturate(
     program: Program, rows: Rows, budget: Budget, *, history: bool = False, meanwhile: Callable[[], None] = lambda: None
 ) -> Saturation:
-    """Load `rows`, saturate, decode, and do something else meanwhile. Raises `EngineFailure`; Ctrl-C stops it at the
-    next iteration."""
-    global _owner
-    if _owner is not None and _owner.pid != os.getpid():  # egglog's own workers are gone too: it would wait for ever
+    """Load `rows`, saturate, decode; call `meanwhile` while egglog works. Raises `EngineFailure`; Ctrl-C stops it at
+    the next iteration."""
+    global _engines
+    if _engines is not None and _engines.owner.pid != os.getpid():  # egglog's own workers are gone too: it would hang
         raise EngineFailure("egglog was used before this process was forked off; start processes with spawn")
+    request = _Request(rows, budget, history)
     with _lock:
-        if _owner is None or not _owner.thread.is_alive():
-            if _owner is None:
-                atexit.register(stop_engine)
-            _owner = _Owner()
-        job = _Job(lambda engines, job: engines.of(program).run(rows, budget, job, history))
-        _owner.jobs.put(job)
-    return job.wait(meanwhile)
+        if _engines is None or not _engines.owner.open:
+            _engines = _Engines()
+        future = _engines.owner.post(_engines.run(program, request))
+        _engines.owner.post(_engines.clean())
+    try:
+        request.begun.wait(SLICE_SECONDS)
+        meanwhile()
+        result = wait_for(future)
+    except SessionError as error:
+        raise EngineFailure(str(error)) from None
+    except BaseException:
+        request.cancelled.set()
+        raise
+    if isinstance(result, EngineFailure):
+        raise result
+    return result
 
 
 def stop_engine() -> None:
     """End the owner thread, which drops every e-graph; the next call of `saturate` starts another."""
-    if _owner is not None:
-        _owner.stop()
-
-
-class _Engines:
-    """The e-graphs that were made ready, the latest last, and the folder that rows go through."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.kept: OrderedDict[Program, _Engine] = OrderedDict()
-
-    def of(self, program: Program) -> _Engine:
-        """The engine of a program, made ready if there is none."""
-        engine = self.kept.pop(program, None) or _Engine(program, self.folder)
-        self.kept[program] = engine
-        while len(self.kept) > ENGINES_KEPT:
-            self.kept.popitem(last=False)
-        return engine
-
-    def clean(self) -> None:
-        """Empty the engine that was used last."""
-        next(reversed(self.kept.values())).clean()
+    if _engines is not None:
+        _engines.owner.close()
 
 
 # the engine, on the owner's thread only -------------------------------------------------------------------------------
@@ -291,10 +274,10 @@ class _Engine:
             file.write(text)
         return path
 
-    def run(self, rows: Rows, budget: Budget, job: _Job, history: bool = False) -> Saturation:
+    def run(self, request: _Request) -> Saturation:
         """Saturate one graph; `clean` before the next. An engine whose run failed is dropped."""
-        self._load(rows, job.begun)
-        return self._iterate(rows.count, budget, job.cancelled, history)
+        self._load(request.rows, request.begun)
+        return self._iterate(request.rows.count, request.budget, request.cancelled, request.history)
 
     def clean(self) -> None:
         """Forget the graph."""

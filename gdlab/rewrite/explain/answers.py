@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gdlab.base.errors import OptimizeError, UnknownRuleError
 from gdlab.base.words import near_hint, plural
 from gdlab.graph import AttrVar, Graph, Node, users
 from gdlab.graph.replay import Step
+from gdlab.rewrite.explain.near_misses import Missed
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Match, Refusal, Rule, interned, matches, refused
-
-if TYPE_CHECKING:
-    from gdlab.rewrite.explain.report import Missed, OptimizeReport
 
 __all__ = ["Answer", "Asked"]
 
@@ -45,10 +43,10 @@ class Asked:
     early: Refusal | None
 
     # why ----------------------------------------------------------------------------------------------------------
-    def why(self, report: OptimizeReport, node: Any) -> Answer:
+    def why(self, steps: Sequence[Step], node: Any) -> Answer:
         """The steps that led to a node of the result, first to last."""
         found = self._node(node)
-        steps = _leading_to(report.steps, self.order[found.id])
+        steps = _leading_to(steps, self.order[found.id])
         if not steps:
             return Answer(f"{_named(found)} is as it was written: no rewrite made it.")
         lines = [f"{_named(found)} was made by {plural(len(steps), 'rewrite')}:"]
@@ -69,15 +67,15 @@ class Asked:
         raise OptimizeError("report", "node", repr(given), f"an id 0 … {len(self.graph) - 1} or a name of the result")
 
     # why not ------------------------------------------------------------------------------------------------------
-    def why_not_rule(self, report: OptimizeReport, name: Any) -> Answer:
+    def why_not_rule(self, steps: Sequence[Step], near: Sequence[Missed], name: Any) -> Answer:
         """What kept a rule from being used, or from being used more often."""
         wanted = str(getattr(name, "name", name))
         rules = [r for r in self.table if wanted in (r.name, r.label)]
         if not rules:
             hint = near_hint(wanted, [text for r in self.table for text in (r.name, r.label)])
             raise UnknownRuleError("report", "rule", repr(wanted), f"the id or label of a rule{hint}")
-        missed = tuple(m for m in report.missed if m.label == rules[0].label)
-        steps = tuple(s for s in report.steps[:-1] if s.rule in {r.name for r in rules})
+        missed = tuple(m for m in near if m.label == rules[0].label)
+        steps = tuple(s for s in steps[:-1] if s.rule in {r.name for r in rules})
         lines = [f"{rules[0].label} was used at %{s.at[0]}." for s in steps if s.at]
         lines += [m.text for m in missed]
         lines += [self._of_rule(r) for r in rules if not steps and not missed]
@@ -94,13 +92,13 @@ class Asked:
             return f"{rule.label} found no {rule.pattern.node(rule.left).op} in the graph."
         return f"{rule.label} came nearest at %{best.root}: {best.text or self._refused(rule, best.root)}."
 
-    def why_not_pair(self, report: OptimizeReport, a: Any, b: Any) -> Answer:
+    def why_not_pair(self, near_misses: Sequence[Missed], a: Any, b: Any) -> Answer:
         """What kept two nodes, one of which reads the other, from becoming one."""
         low, high = sorted((self._node(a), self._node(b)), key=lambda n: n.id)
         if low.id not in high.inputs:
             return Answer(f"{_named(low)} and {_named(high)} are no neighbours: neither reads the other.")
         pair = {low.id, high.id}
-        recorded = tuple(m for m in report.missed if m.node == high.id and (m.about in (None, low.id)))
+        recorded = tuple(m for m in near_misses if m.node == high.id and (m.about in (None, low.id)))
         labels = {m.label for m in recorded}
         lines, near = [m.text for m in recorded], []
         for rule in self.table:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heappop, heappush
 
-from gdlab.rewrite.engine.rows import EClasses, Firing, Key
+from gdlab.rewrite.engine.eclasses import EClasses, Firing
+from gdlab.rewrite.engine.rows import Key
 from gdlab.rewrite.rules.pattern import Rule
 
 __all__ = ["Basis", "Explained", "Said", "Use", "shortest"]

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gdlab.base.types import TensorType
+from gdlab.rewrite.engine.eclasses import LEAF, EClasses, ordered
 from gdlab.rewrite.engine.history import Delta, NamedNode, rank, renamed
 from gdlab.rewrite.engine.program import Interner
-from gdlab.rewrite.engine.rows import LEAF, TIE, UNITS, EClasses, Key, ordered
+from gdlab.rewrite.engine.rows import Key
 from gdlab.rewrite.extract.choose import Choice, Problem, Search
+from gdlab.rewrite.extract.problem import TIE, UNITS
 
 __all__ = ["EClass", "Priced", "Way", "eclasses"]
 
@@ -82,7 +84,7 @@ def eclasses(
     found = []
     for name, c in sorted(number.items(), key=lambda item: rank(item[0])):
         listed = sorted(ways.get(name, ()), key=lambda w: (not w.chosen, w.cost is None, w.cost or 0.0))
-        type = classes.held[classes.types[c]]
+        type = classes.type_list[classes.types[c]]
         found.append(EClass(name, type, tuple(nodes.get(c, ())), made.get(c, -1), tuple(listed)))
     return tuple(found)
 

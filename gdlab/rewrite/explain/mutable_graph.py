@@ -1,25 +1,30 @@
-"""A graph on the bench: nodes are added and readers rewired, and the cost of what is alive is known at every moment."""
+"""A graph under rewriting: add nodes, redirect readers, know the cost of the live nodes, and return the steps."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gdlab.graph import Node
 from gdlab.graph.replay import Rewired, Step
-from gdlab.rewrite.engine.prepare import Prepared
-from gdlab.rewrite.engine.rows import UNITS, Prices
+from gdlab.rewrite.extract.problem import UNITS, Prices
+from gdlab.rewrite.rules.prepare import Prepared
 
-__all__ = ["Bench", "Draft", "Minutes", "finish"]
+__all__ = ["Draft", "MutableGraph", "RewriteLog", "stays", "steps_of"]
 
 OUTPUT = -1  # the reader of an output; its port is −1 − i
 
 
+def stays(node: Node) -> bool:
+    """Whether a node is kept even when nothing reads it: inputs and parameters are the graph's interface."""
+    return node.op in ("input", "parameter")
+
+
 @dataclass(frozen=True, slots=True)
-class Minutes:
-    """What is left of a bench when the work is done: all nodes, the first `size` those of the graph, its outputs, the
-    drafts, the changes that no step has written down, and the cost in units."""
+class RewriteLog:
+    """The rewrites of a `MutableGraph`: all nodes, the first `size` those of the graph, its outputs before, the drafts,
+    the changes that no step records, and the cost in units."""
 
     nodes: Sequence[Node]
     size: int
@@ -44,7 +49,7 @@ class Draft:
     iteration: int | None
 
 
-class Bench:
+class MutableGraph:
     """Nodes by stable id, who reads them, and which of them the outputs reach."""
 
     def __init__(self, prepared: Prepared, prices: Prices, attrs: Mapping[int, tuple[int, ...]]) -> None:
@@ -61,8 +66,8 @@ class Bench:
         self._costs: dict[int, int] = {}
         self._silent: list[Rewired] = []
 
-    def put_on(self) -> None:
-        """Put the graph on the bench; asked twice, it stays as it is."""
+    def load(self) -> None:
+        """Copy the nodes of the graph; a second call changes nothing."""
         if self.nodes:
             return
         self.nodes = self.graph._nodes[: self.size]
@@ -93,7 +98,7 @@ class Bench:
         return self.reads[id] > 0
 
     def add(self, node: Node, cost: int) -> None:
-        """Put a node on the bench; nothing reads it yet. Ids of added nodes follow each other."""
+        """Append a node; nothing reads it yet. Ids of added nodes follow each other."""
         self.nodes.append(node)
         self.inputs.append(node.inputs)
         self.readers.append([])
@@ -155,18 +160,16 @@ class Bench:
                 self.cost -= self.price(id)
                 stack += self.inputs[id]
 
-    def minutes(self) -> Minutes:
-        """All that the steps are made of."""
-        return Minutes(self.nodes, self.size, self.outputs_before, self.drafts, self._silent, self.cost)
+    def log(self) -> RewriteLog:
+        """Return the data that the steps are made of."""
+        return RewriteLog(self.nodes, self.size, self.outputs_before, self.drafts, self._silent, self.cost)
 
 
-def finish(
-    held: Minutes, order: Sequence[int], stays: Callable[[Node], bool], sweep: tuple[str, str]
-) -> tuple[Step, ...]:
-    """The drafts as steps. The step after which nobody reads or names a node removes it; the sweep takes the rest."""
-    readings = _Readings(held, stays)
+def steps_of(log: RewriteLog, order: Sequence[int], sweep: tuple[str, str]) -> tuple[Step, ...]:
+    """Return the drafts as steps. The last step that reads or names a node removes it; the sweep takes the rest."""
+    readings = _Readings(log)
     steps = []
-    for k, draft in enumerate(held.drafts):
+    for k, draft in enumerate(log.drafts):
         rewired = readings.carry_out(draft)
         steps.append(
             Step(draft.rule, draft.label, draft.at, draft.bindings, readings.removed_after(k), draft.added, rewired,
@@ -174,8 +177,8 @@ def finish(
         )  # fmt: skip
     kept = set(order)
     left = tuple(id for id in readings.inputs if id not in kept and id not in readings.gone)
-    rest = tuple(change for change in held.silent if change[1] < 0 or change[0] in kept)
-    cost = held.cost / UNITS
+    rest = tuple(change for change in log.silent if change[1] < 0 or change[0] in kept)
+    cost = log.cost / UNITS
     return (*steps, Step(*sweep, (), {}, left, (), rest, cost, cost, None, tuple(order)))
 
 
@@ -183,15 +186,15 @@ class _Readings:
     """The drafts carried out once more, counting who reads whom: a node can go when nobody does and no later step
     speaks of it. What was dead from the beginning waits for the sweep."""
 
-    def __init__(self, held: Minutes, stays: Callable[[Node], bool]) -> None:
-        self.nodes, self.stays = held.nodes, stays
-        self.inputs = {id: list(held.nodes[id].inputs) for id in range(held.size)}
-        self.outputs = list(held.outputs)
-        self.reads = [0] * len(held.nodes)
+    def __init__(self, log: RewriteLog) -> None:
+        self.nodes = log.nodes
+        self.inputs = {id: list(log.nodes[id].inputs) for id in range(log.size)}
+        self.outputs = list(log.outputs)
+        self.reads = [0] * len(log.nodes)
         for id in itertools.chain(self.outputs, *self.inputs.values()):
             self.reads[id] += 1
         self.idle = {id for id in self.inputs if not self.reads[id]}
-        self.last = _last_mention(held.drafts)
+        self.last = _last_mention(log.drafts)
         self.due: dict[int, list[int]] = {}
         for id, k in self.last.items():
             self.due.setdefault(k, []).append(id)
@@ -220,7 +223,7 @@ class _Readings:
         self.touched = set()
         while stack:
             id = stack.pop()
-            needed = self.reads[id] or self.last.get(id, -1) > k or self.stays(self.nodes[id])
+            needed = self.reads[id] or self.last.get(id, -1) > k or stays(self.nodes[id])
             if needed or id in self.gone or id in self.idle:
                 continue
             self.gone.add(id)

@@ -12,13 +12,11 @@ from gdlab.base.words import cell, grid, plural, sig, whole
 from gdlab.graph import Attrs, ConstantData, Node
 from gdlab.graph.replay import Step
 from gdlab.rewrite.engine.history import Delta
-from gdlab.rewrite.rules.pattern import Reason
+from gdlab.rewrite.explain.answers import Answer, Asked
+from gdlab.rewrite.explain.classes import EClass
+from gdlab.rewrite.explain.near_misses import Missed
 
-if TYPE_CHECKING:
-    from gdlab.rewrite.explain.answers import Answer, Asked
-    from gdlab.rewrite.explain.classes import EClass
-
-__all__ = ["Derivation", "Iteration", "Missed", "OptimizeReport", "RuleStat"]
+__all__ = ["LATE", "Derivation", "Iteration", "OptimizeReport", "RuleStat"]
 
 StopReason = Literal["saturated", "iterations", "enodes", "time", "off", "cache-hit", "engine-unavailable"]
 
@@ -54,22 +52,6 @@ class Iteration:
     eclasses: int
     matches: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """A rewrite that almost applied: its root in the result, and why it was not used (`text`: a whole sentence).
-
-    `guard` is the Python of the condition that refused: file, line, text; None where no condition did.
-    """
-
-    label: str
-    node: int
-    reason: Reason
-    detail: str
-    text: str
-    about: int | None = None
-    guard: tuple[str, int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +152,12 @@ class OptimizeReport:
 
     def why(self, node: Any) -> Answer:
         """The chain of rewrites that made a node of the result (its id, its Value, or its name), in words and steps."""
-        return self._answers().why(self, node)
+        return self._answers().why(self.steps, node)
 
     def why_not(self, a: Any, b: Any = None) -> Answer:
         """What kept two neighbouring nodes of the result from becoming one, or a rule (id or label) from being used."""
-        answers = self._answers()
-        return answers.why_not_rule(self, a) if b is None else answers.why_not_pair(self, a, b)
+        answers, missed = self._answers(), self.missed
+        return answers.why_not_rule(self.steps, missed, a) if b is None else answers.why_not_pair(missed, a, b)
 
     def _answers(self) -> Asked:
         if self.asked is None:

@@ -11,10 +11,12 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from gdlab.graph import Node
-from gdlab.op.storage import PACKED
-from gdlab.rewrite.engine.rows import EClasses, Firing, Key, Prices
+from gdlab.ops.packed import PACKED
+from gdlab.rewrite.engine.eclasses import EClasses, Firing
+from gdlab.rewrite.engine.rows import Key
 from gdlab.rewrite.explain.basis import Basis, Explained, Said, shortest
-from gdlab.rewrite.explain.mutable_graph import Bench
+from gdlab.rewrite.explain.mutable_graph import MutableGraph
+from gdlab.rewrite.extract.problem import Prices
 from gdlab.rewrite.rules.pattern import Rule
 
 __all__ = ["Explained", "explain"]
@@ -30,12 +32,12 @@ class Move(NamedTuple):
 
 
 def explain(
-    bench: Bench, classes: EClasses, rules: Sequence[Rule], chosen: Mapping[int, Key], live: Sequence[int],
+    graph: MutableGraph, classes: EClasses, rules: Sequence[Rule], chosen: Mapping[int, Key], live: Sequence[int],
     component: Sequence[int], prices: Prices, seen: Sequence[int | None], given: Mapping[int, Rule],
 ) -> Explained:  # fmt: skip
-    """Carry the choice out on the bench. `chosen` is the e-node of every live class, `live` their order; `given` are
+    """Carry the choice out in the graph. `chosen` is the e-node of every live class, `live` their order; `given` are
     the rules without a pattern, by the numbers below 0 that their firings have."""
-    walk = _Walk(bench, classes, rules, chosen, component, prices, seen, given)
+    walk = _Walk(graph, classes, rules, chosen, component, prices, seen, given)
     node_of, nodes, rep = walk.node_of, walk.nodes, walk.done.rep
     for c in live:
         keep = node_of.get(chosen[c])
@@ -48,10 +50,10 @@ def explain(
 
 class _Walk:
     def __init__(
-        self, bench: Bench, classes: EClasses, rules: Sequence[Rule], chosen: Mapping[int, Key],
+        self, graph: MutableGraph, classes: EClasses, rules: Sequence[Rule], chosen: Mapping[int, Key],
         component: Sequence[int], prices: Prices, seen: Sequence[int | None], given: Mapping[int, Rule],
     ) -> None:  # fmt: skip
-        self.bench, self.classes, self.rules, self.chosen = bench, classes, rules, chosen
+        self.graph, self.classes, self.rules, self.chosen = graph, classes, rules, chosen
         self.component, self.prices, self.seen, self.given = component, prices, seen, given
         self.best = shortest(classes)
         self.nodes = list(classes.nodes)  # per class, those of the graph first
@@ -59,7 +61,7 @@ class _Walk:
         self.added: dict[int, tuple[Key, int]] = {}  # added node -> e-node, class
         self.places: dict[int, Places] = {}  # by rule
         self.of_class: dict[int, list[Firing]] | None = None
-        self.size = self.fresh = len(bench.graph)
+        self.size = self.fresh = len(graph.graph)
         self.basis = Basis(classes.key_of, self.best, rules, given)
         self.done = Explained(basis=self.basis, size=self.size)
         self.current = -1
@@ -73,7 +75,7 @@ class _Walk:
         k = 0
         while k < len(self.nodes[c]):  # it grows: derivations add to it
             id = self.nodes[c][k]
-            if id != keep and self.bench.readers[id]:
+            if id != keep and self.graph.readers[id]:
                 self.hand_over(id, keep)
             k += 1
 
@@ -143,7 +145,7 @@ class _Walk:
         return [g for g in pack if self.chosen.get(g.root) == g.right[-1] and g.right[-1] not in self.node_of]
 
     def _right_side(self, f: Firing, at: Sequence[int]) -> list[Node]:
-        """The nodes of the right side that are not there yet, on the bench."""
+        """The nodes of the right side that are not there yet, in the graph."""
         root = self._root(at)
         added: list[Node] = []
         made: list[int] = []
@@ -158,14 +160,14 @@ class _Walk:
         op, _, numbers = key
         classes, types = self.classes, self.classes.types
         c = classes.home[key]
-        attrs = self.prices.attrs(op, numbers)
-        name = self.bench.nodes[root].name if key == f.right[-1] and root >= 0 else ""
+        attrs = self.prices.inference.attrs(op, numbers)
+        name = self.graph.nodes[root].name if key == f.right[-1] and root >= 0 else ""
         if op == PACKED:  # the storage of its operands bears their names
-            name = "+".join(self.bench.nodes[i].name for i in inputs)
-        node = Node(self.fresh, op, inputs, attrs, classes.held[types[c]], name)
+            name = "+".join(self.graph.nodes[i].name for i in inputs)
+        node = Node(self.fresh, op, inputs, attrs, classes.type_list[types[c]], name)
         self.fresh += 1
         cost, _ = self.prices.price(op, numbers, types[c], tuple([types[self._home(i)] for i in inputs]))
-        self.bench.add(node, cost)
+        self.graph.add(node, cost)
         self.node_of[key], self.added[node.id] = node.id, (key, c)
         self.nodes[c] = [*self.nodes[c], node.id]
         if root >= 0:
@@ -195,7 +197,7 @@ class _Walk:
         return rows
 
     def _wider(self, f: Firing) -> list[list[tuple[int, int]]]:
-        """The same of packed products (`siblings.py`): the pack, the wider product, and one's columns of it."""
+        """The same of packed products (`rules/packing.py`): the pack, the wider product, and one's columns of it."""
         left, *weights = f.env
         pack, product = (self.classes.home[key] for key in f.right[:2])
         inner = [(-1, c) if c in self.done.rep else (i, -1) for i, c in enumerate((pack, product))]
@@ -207,7 +209,7 @@ class _Walk:
 
     def _root(self, at: Sequence[int]) -> int:
         """The replaced node that gives name and source: the first with a name, else the first."""
-        return next((id for id in at if self.bench.nodes[id].name), at[0] if at else -1)
+        return next((id for id in at if self.graph.nodes[id].name), at[0] if at else -1)
 
     # handing readers over -------------------------------------------------------------------------------------------
     def hand_over(self, id: int, keep: int) -> None:
@@ -217,13 +219,13 @@ class _Walk:
         for f in path[:-1]:
             if f.right[-1] not in self.node_of:
                 self.apply(f)
-        if not self.bench.readers[id]:
+        if not self.graph.readers[id]:
             return
         path = path or ([] if start == goal else self._path(start, goal, True))
         if path:
             self._record([], Move(path[-1], [id], [id], keep))
         else:
-            self.bench.redirect([id], keep, "cse", "CSE", {"kept": keep}, at=[id])
+            self.graph.redirect([id], keep, "cse", "CSE", {"kept": keep}, at=[id])
             self.done.notes.append(Said(keep, (id,)))
 
     def _path(self, start: Key, goal: Key, both_ways: bool) -> list[Firing]:
@@ -260,7 +262,7 @@ class _Walk:
         places = [root, *(id for id in at if id != root)] if at else []
         places += [id for other in beside for id in other.at]
         pairs = [(id, other.to) for other in beside for id in other.movable]
-        shown = self.bench.redirect(
+        shown = self.graph.redirect(
             movable, to, rule.name, rule.label, bindings, added, iteration, at=places, beside=pairs
         )
         self.done.notes.append(Said(to, tuple(at), f, self.done.root_of.get(root, root), shown))
@@ -271,13 +273,13 @@ class _Walk:
         home = self.component[self._home(old)]
         if home < 0:
             return False
-        readers = {reader for reader, port in self.bench.readers[old] if port >= 0}
+        readers = {reader for reader, port in self.graph.readers[old] if port >= 0}
         stack, seen = [new], {new}
         while stack:
             id = stack.pop()
             if id in readers:
                 return True
-            for i in self.bench.inputs[id]:
+            for i in self.graph.inputs[id]:
                 c = self._home(i)
                 if i not in seen and c >= 0 and self.component[c] == home:
                     seen.add(i)

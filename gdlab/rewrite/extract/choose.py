@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from gdlab.rewrite.extract.cycles import classes_below, cyclic_classes
-from gdlab.rewrite.extract.prices import cheapest_trees
+from gdlab.rewrite.extract.cycles import cheapest_trees, classes_below, cyclic_classes
 
 __all__ = ["Choice", "Problem", "Search", "cyclic_classes", "extract"]
 

@@ -15,16 +15,23 @@ from gdlab.rewrite.rules.conditions import Condition, Match, Reason, Refusal, in
 
 __all__ = [
     "COMMUTATIVE", "TOLERANCE", "Condition", "Match", "Matrix", "Reason", "Refusal", "Rewrite", "Rule",
-    "check_shape_of", "interned", "matches", "refused",
+    "check_shape_of", "interned", "is_opaque", "matches", "refused",
 ]  # fmt: skip
 
 # C5: both argument orders of these match; nothing is reported of it
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "equal"})
 
+OPAQUE = frozenset({"stop_gradient", "materialize"})  # nothing is computed through these
+
 # how far the two sides may lie apart in float64, relative to the error scale
 TOLERANCE: Mapping[Safety, float] = {"exact": 0.0, "rounding": 1e-12, "reassoc": 1e-9, "approx": 1e-2}
 F32_CONSTANTS = 1e-7  # of rules that put a constant in float32 in the place of others
 Matrix = Annotated[Value, 2]  # an operand of a rule that has rank 2
+
+
+def is_opaque(op: str) -> bool:
+    """Whether nothing may be computed through an op: its node stays what it is."""
+    return op in OPAQUE or op.startswith("cache_write") or REGISTRY[op].family in ("random", "update")
 
 
 # the record -----------------------------------------------------------------------------------------------------------

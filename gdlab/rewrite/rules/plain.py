@@ -35,21 +35,14 @@ from gdlab.ops import (
     stop_gradient,
     transpose,
 )
-from gdlab.rewrite.engine.prepare import fold_constant, hash_cons
 from gdlab.rewrite.rules.conditions import attr_compose, finite, shape_eq
-from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Matrix, Rewrite, Rule
-from gdlab.rewrite.rules.table import RULES, RuleTable, fused_rules, rule, trace
+from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Matrix, Rewrite
+from gdlab.rewrite.rules.table import rule
 
-__all__ = ["CSE", "FOLD", "RULES", "RuleTable", "fused_rules", "rule", "trace"]
-
-CSE, FOLD = "cse", "fold_constant"
+__all__: list[str] = []
 
 
 # the rules ------------------------------------------------------------------------------------------------------------
-RULES.add(Rule(CSE, "CSE", "exact", hash_cons))
-RULES.add(Rule(FOLD, "Fold Constant", "rounding", fold_constant, tolerance=F32_CONSTANTS))
-
-
 @rule(safety="exact", label="Neg∘Neg→x")
 def neg_neg(x: Value) -> Rewrite:
     """−(−x) is x."""
@@ -287,11 +280,3 @@ def fuse_rms_norm_matmul(x: Matrix, w: Value, m: Matrix, eps: float) -> Rewrite:
 def drop_stop_gradient(x: Value) -> Rewrite:
     """Once the gradients are there, `stop_gradient` has done its work."""
     return stop_gradient(x) >> x
-
-
-
-import gdlab.rewrite.rules.packing  # noqa: E402  (… and with those that pack weights)
-import gdlab.rewrite.rules.recognize  # noqa: E402  (fills the table with the rules that recognize composites)
-import gdlab.rewrite.rules.recognize_attention  # noqa: E402
-import gdlab.rewrite.rules.recognize_loss  # noqa: E402
-import gdlab.rewrite.rules.recognize_rotary  # noqa: E402, F401

@@ -15,9 +15,9 @@ from gdlab.base.errors import GdlabError, OptimizeError, UnknownRuleError
 from gdlab.base.words import grid, near_hint, plural
 from gdlab.graph import AttrVar, PatternGraph, Value
 from gdlab.op import ALL_PHASES, REGISTRY, Op, Phase, Safety, Sample
-from gdlab.rewrite.engine.prepare import is_opaque
 from gdlab.rewrite.rules.conditions import Condition, rank, written
-from gdlab.rewrite.rules.pattern import Matrix, Rewrite, Rule, check_shape_of
+from gdlab.rewrite.rules.pattern import Matrix, Rewrite, Rule, check_shape_of, is_opaque
+from gdlab.rewrite.rules.soundness import check_rule
 
 __all__ = ["RULES", "RuleTable", "fused_rules", "rule", "trace"]
 
@@ -151,8 +151,6 @@ def rule(
         several = _several(where), _several(phases), _several(samples)
         made = trace(stated, safety, label, several[0], several[1], near, on, several[2], tolerance)
         if not _is_ours(made):
-            from gdlab.rewrite.rules.soundness import check_rule
-
             check_rule(made)
         RULES.add(made)
         return made

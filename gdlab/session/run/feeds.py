@@ -10,6 +10,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError
 from gdlab.base.types import f32
 from gdlab.graph import Graph
+from gdlab.op import REGISTRY, ops_that
 from gdlab.plan.indices import index_bounds
 
 Feed = Callable[[int], Mapping[str, Any]]
@@ -77,7 +78,8 @@ def random_batch(graph: Graph, seed: int) -> dict[str, np.ndarray[Any, Any]]:
     indexes nothing: zeros)."""
     rng = np.random.default_rng(seed)
     bounds = dict(index_bounds(graph))
-    labels = {n.inputs[1] for n in graph if n.op == "cross_entropy_loss"}
+    of_op = {name: REGISTRY[name].one_hot for name in ops_that(lambda op: op.one_hot is not None, graph)}
+    labels = {n.inputs[operand] for n in graph if (operand := of_op.get(n.op)) is not None}
     batch: dict[str, np.ndarray[Any, Any]] = {}
     for node in graph.inputs:
         shape = node.type.shape

@@ -11,8 +11,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, SessionError
+from gdlab.base.threads import wait_for
 from gdlab.base.types import Array
-from gdlab.devices.base import owner, wait_for
+from gdlab.devices.base import owner
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gdlab.base.errors import GdlabError, SessionError
-from gdlab.devices.base import Job
+from gdlab.base.threads import Job
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.feeds import Feed

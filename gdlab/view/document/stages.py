@@ -12,7 +12,7 @@ import numpy as np
 
 from gdlab.base.types import TensorType
 from gdlab.graph import AttrVar, ConstantData, Graph
-from gdlab.op import REGISTRY, cost
+from gdlab.op import REGISTRY, cost, ops_that
 from gdlab.op.storage import trained_parameters
 from gdlab.view.document.columns import Json, ragged, ragged_words, sparse, words
 from gdlab.view.document.groups import Groups
@@ -21,7 +21,6 @@ from gdlab.view.layout.layered import auto
 
 Role = Literal["written", "optimized", "derivative", "final"]
 LAID_OUT = 300  # nodes: a larger stage is laid out where it is first shown, in the page or by `picture`
-_NOT_SAVED = ("parameter", "constant", "full", "packed")
 Fates = dict[int, Json]
 
 
@@ -202,6 +201,7 @@ def flags(stage: Stage) -> list[list[str]]:
     gradients = set(graph.output_ids[graph.num_user_outputs :])
     loss = graph.output_ids[0] if stage.loss and graph.output_ids else -1
     of_op: dict[str, list[str]] = {}
+    not_saved = ops_that(lambda op: not op.saved, graph)
     for node, mine in zip(graph, found, strict=True):
         i = node.id
         if i in outputs:
@@ -210,7 +210,7 @@ def flags(stage: Stage) -> list[list[str]]:
             mine.append("loss")
         if i in gradients:
             mine.append("gradient")
-        if saved[i] and node.op not in _NOT_SAVED:
+        if saved[i] and node.op not in not_saved:
             mine.append("saved")
         if not node.inputs:
             mine.append("leaf")

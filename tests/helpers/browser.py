@@ -1,0 +1,337 @@
+"""Drive JupyterLab or Notebook 7 in Chromium: one server and one browser per test session, a fresh page per test.
+
+    def test_it(lab: Server, page: Page) -> None:
+        open_notebook(page, lab, ["1 + 1"])
+        run_cell(page, 0)
+        assert output(page, 0).inner_text() == "2"
+
+A test fails on any console error, any page error and any request that leaves the host, without asking for it. The last
+look of every page lies in `build/shots/`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import nbformat
+import pytest
+from machine import chromium, needs
+from places import REPO
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, sync_playwright
+
+SHOTS = REPO / "build" / "shots"
+App = Literal["jupyterlab", "notebook"]
+JUPYTER = os.environ.get("GDLAB_JUPYTER", sys.executable)  # the Python that serves: `make lab44` names another
+
+CHROMIUM_FLAGS = (
+    "--no-sandbox --disable-dev-shm-usage --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --font-render-hinting=none"
+).split()
+
+# Written into the server's settings folder: no news pop-up; the page's messages come over a subshell.
+SETTINGS: dict[str, dict[str, object]] = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "apputils-extension/kernels-settings": {"commsOverSubshells": "perCommTarget"},
+}
+
+# A notebook without it asks for a kernel.
+PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+
+# Errors that are the host's own: Notebook 7 logs this one with gdlab disabled, too.
+ALLOWED = {"notebook": re.compile(r"page error: .*reading 'schema'")}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    app: App
+    url: str
+    root: Path  # the folder that it serves
+    log: Path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Everything that Jupyter keeps goes below `home`; the kernel is the Python that serves."""
+    folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+    lab = ("JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
+    path = os.pathsep.join((str(Path(JUPYTER).parent), os.environ["PATH"]))
+    own = {name: str(home / name.lower()) for name in (*folders, *lab)}
+    return {**os.environ, **own, "HOME": str(home), "PATH": path}
+
+
+def write_settings(folder: Path) -> None:
+    for name, values in SETTINGS.items():
+        path = folder / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+
+
+def wait_for(server: Server, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            urllib.request.urlopen(f"{server.url}/api/status", timeout=2).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError(f"{server.app} did not start:\n{server.log.read_text()[-3000:]}")
+
+
+@contextmanager
+def serving(app: App, home: Path) -> Iterator[Server]:
+    """A Jupyter server without its protections: for this machine and these tests only."""
+    server = Server(app, f"http://127.0.0.1:{free_port()}", home / "root", home / "server.log")
+    server.root.mkdir()
+    env = environment(home)
+    write_settings(Path(env["JUPYTERLAB_SETTINGS_DIR"]))
+    exposed = "LabApp" if app == "jupyterlab" else "JupyterNotebookApp"
+    options = (
+        f"--no-browser --allow-root --port={urlsplit(server.url).port} --ServerApp.port_retries=0 --log-level=WARN "
+        f"--IdentityProvider.token= --ServerApp.disable_check_xsrf=True --{exposed}.expose_app_in_browser=True"
+    ).split()
+    command = [JUPYTER, "-m", app, *options, f"--ServerApp.root_dir={server.root}"]
+    with server.log.open("wb") as log:
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=server.root)
+    try:
+        wait_for(server, process)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A JupyterLab server."""
+    with serving("jupyterlab", tmp_path_factory.mktemp("lab")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def notebook7(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Notebook 7 server."""
+    with serving("notebook", tmp_path_factory.mktemp("notebook7")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    needs("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_FLAGS))
+        yield browser
+        browser.close()
+
+
+@dataclass  # without slots: Playwright hangs its wrappers on the object
+class Watch:
+    """What a page did that no page may do."""
+
+    faults: list[str] = field(default_factory=list)
+
+    def on(self, context: BrowserContext) -> None:
+        context.on("console", self.on_console)
+        context.on("weberror", lambda fault: self.note("page error", f"{fault.error.message}\n{fault.error.stack}"))
+        context.on("request", lambda request: self.on_request(request.url))
+
+    def on_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.note("console error", message.text)
+
+    def on_request(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname not in ("127.0.0.1", "localhost"):
+            self.note("request outside the host", url)
+
+    def note(self, kind: str, text: str) -> None:
+        self.faults.append(f"{kind}: {text[:600]}")
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A fresh browser profile; every page opened in it is watched."""
+    context = browser.new_context(viewport={"width": 1500, "height": 950})
+    context.set_default_timeout(60_000)
+    watch = Watch()
+    watch.on(context)
+    yield context
+    allowed = [pattern for app, pattern in ALLOWED.items() if any(f"/{app}s/" in page.url for page in context.pages)]
+    context.close()
+    faults = [fault for fault in watch.faults if not any(pattern.match(fault) for pattern in allowed)]
+    assert faults == []
+
+
+@pytest.fixture
+def page(context: BrowserContext, request: pytest.FixtureRequest) -> Iterator[Page]:
+    page = context.new_page()
+    yield page
+    shot(page, re.sub(r"[^\w.-]+", "-", request.node.name))
+
+
+def shot(page: Page, name: str) -> Path:
+    """Keep how the page looks now."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    path = SHOTS / f"{name}.png"
+    page.screenshot(path=path)
+    return path
+
+
+# A notebook ----------------------------------------------------------------------------------------------------------
+
+IDLE = """() => {
+  const panel = window.jupyterapp.shell.currentWidget;
+  const kernel = panel && panel.sessionContext && panel.sessionContext.session && panel.sessionContext.session.kernel;
+  return Boolean(kernel && kernel.info && kernel.status === 'idle');
+}"""
+
+
+def open_notebook(page: Page, server: Server, cells: list[str] | Path, name: str = "test.ipynb") -> Path:
+    """Open a new notebook of these cells, or a copy of this one, and wait for its kernel; returns the served file."""
+    path = server.root / name
+    if isinstance(cells, Path):
+        shutil.copy(cells, path)
+    else:
+        made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=PYTHON)
+        nbformat.write(made, path)
+    visit(page, server, name)
+    wait_idle(page)
+    return path
+
+
+def visit(page: Page, server: Server, name: str) -> None:
+    """Open a served notebook and wait until it stands there, with or without a kernel."""
+    place = f"lab/tree/{name}?reset" if server.app == "jupyterlab" else f"notebooks/{name}"
+    page.goto(f"{server.url}/{place}", wait_until="domcontentloaded")
+    wait_restored(page)
+
+
+def wait_restored(page: Page) -> None:
+    """After a visit or a reload: the application and the notebook are there."""
+    page.wait_for_function("window.jupyterapp && window.jupyterapp.restored !== undefined")
+    page.evaluate("window.jupyterapp.restored.then(() => undefined)")
+    page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+    wait_splash(page)
+
+
+def wait_splash(page: Page) -> None:
+    """The start screen is gone; JupyterLab shows it for a new theme, too, and another within its fade is an error."""
+    page.locator("#jupyterlab-splash").wait_for(state="detached")
+
+
+def wait_idle(page: Page) -> None:
+    page.wait_for_function(IDLE)
+
+
+def command(page: Page, name: str, **arguments: object) -> None:
+    """Execute a command of the application, such as `notebook:run-all-cells`, and wait for it."""
+    page.evaluate(
+        "([name, given]) => window.jupyterapp.commands.execute(name, given).then(() => undefined)", [name, arguments]
+    )
+
+
+def cell(page: Page, index: int) -> Locator:
+    return page.locator(".jp-Notebook .jp-Cell").nth(index)
+
+
+def bring(page: Page, index: int) -> Locator:
+    """Scroll to a cell that may not be drawn yet: a notebook draws those in sight (JupyterLab 4.4 hides the others)."""
+    page.evaluate("index => window.jupyterapp.shell.currentWidget.content.scrollToItem(index, 'start')", index)
+    found = cell(page, index)
+    found.wait_for()
+    return found
+
+
+def output(page: Page, index: int) -> Locator:
+    return cell(page, index).locator(".jp-OutputArea-output")
+
+
+def start_cell(page: Page, index: int) -> None:
+    """Run a cell as a person does, without waiting for its end."""
+    editor = cell(page, index).locator(".cm-content")
+    if not editor.count():
+        bring(page, index)
+    editor.click()
+    page.keyboard.press("Control+Enter")
+
+
+def run_cell(page: Page, index: int) -> None:
+    """Run a cell as a person does, and wait for its end."""
+    before = execution_count(page, index)
+    start_cell(page, index)
+    page.wait_for_function(
+        "([index, before]) => { const cell = window.jupyterapp.shell.currentWidget.content.widgets[index].model;"
+        " return cell.executionCount !== null && cell.executionCount !== before; }",
+        arg=[index, before],
+    )
+    wait_idle(page)
+
+
+def run_again(page: Page, index: int) -> None:
+    """Run a cell by the application's own command, which says itself when the cell has ended: counts may repeat."""
+    page.evaluate("index => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = index; }", index)
+    command(page, "notebook:run-cell")
+
+
+def restart_kernel(page: Page) -> None:
+    """Restart the kernel as a person does, through the menu and its question."""
+    page.evaluate("void window.jupyterapp.commands.execute('kernelmenu:restart')")
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    page.locator(".jp-Dialog").wait_for(state="detached")
+
+
+def execution_count(page: Page, index: int) -> int | None:
+    found: int | None = page.evaluate(
+        "index => window.jupyterapp.shell.currentWidget.content.widgets[index].model.executionCount", index
+    )
+    return found
+
+
+def run_all(page: Page) -> None:
+    """Run every cell and wait for the last."""
+    command(page, "notebook:run-all-cells")
+    wait_idle(page)
+
+
+def save(page: Page) -> None:
+    command(page, "docmanager:save")
+
+
+def theme(page: Page, name: Literal["light", "dark"]) -> None:
+    command(page, "apputils:change-theme", theme=f"JupyterLab {name.title()}")
+    page.locator(f"body[data-jp-theme-light={'true' if name == 'light' else 'false'}]").wait_for(state="attached")
+    wait_splash(page)
+
+
+# A bare page ---------------------------------------------------------------------------------------------------------
+
+
+def open_module(page: Page, module: str = "gdlab.js") -> None:
+    """An empty page with an ES module of the built front end as `window.gdlab`."""
+    text = (REPO / "gdlab" / "static" / module).read_text(encoding="utf-8")
+    page.set_content("<!doctype html><title>gdlab</title><body></body>")
+    page.evaluate(
+        "async text => { const url = URL.createObjectURL(new Blob([text], {type: 'text/javascript'}));"
+        " window.gdlab = await import(url); URL.revokeObjectURL(url); }",
+        text,
+    )

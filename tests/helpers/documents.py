@@ -1,0 +1,134 @@
+"""What tests do with documents: `checked(doc)` holds each to its rules, `brute(doc, entity)` selects the slow way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import jsonschema
+import networks
+import pytest
+
+from gdlab.study.study import Study
+from gdlab.view.document.columns import Table
+from gdlab.view.document.make import Document
+
+STAGES = ["written", "optimized", "derivative", "final", "derivative:written"]
+
+
+@cache
+def validator() -> Any:
+    """The JSON Schema of documents, itself checked."""
+    schema = json.loads((files("gdlab.view.document") / "schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def checked(document: Document, schema: bool = True) -> Document:
+    """The document, once it has kept every rule of documents; with `schema` also the form of every field."""
+    assert document.check() == ()
+    data = json.loads(document.json())
+    assert [note for note in data["notes"] if "breaks a rule" in note["text"]] == []
+    if schema:
+        faults = [("/".join(map(str, e.path)), e.message[:200]) for e in validator().iter_errors(data)]
+        assert faults == []
+    return document
+
+
+def doc_of(study: Study, schema: bool = True) -> Document:
+    """The checked document of a study."""
+    return checked(study.doc, schema)
+
+
+def pairs(rows: dict[str, list[int]]) -> Iterator[tuple[int, int]]:
+    """(row, id) of a compressed link."""
+    for i, (start, stop) in enumerate(zip(rows["start"], rows["start"][1:], strict=False)):
+        for k in range(start, stop):
+            yield i, rows["ids"][k]
+
+
+def brute(document: Document, entity: str) -> set[str]:
+    """What the contract says about selecting, word for word and without any index."""
+    data = document.data
+    base = data["wgsl_base"]
+    texts = [k["wgsl"].split("\n") for k in Table((data["plan"] or {}).get("kernels"), "kernels")]
+    names = {base[k] + n: f"wgsl:{k}.{n + 1}" for k, lines in enumerate(texts) for n in range(len(lines))}
+
+    def name(level: str, row: int) -> str:
+        return names[row] if level == "wgsl" else f"{level}.{row}" if ":" in level else f"{level}:{row}"
+
+    down: dict[str, set[str]] = {}
+    up: dict[str, set[str]] = {}
+    for each in data["links"]:
+        for a, b in pairs(each["out"]):
+            x, y = name(each["a"], a), name(each["b"], b)
+            down.setdefault(x, set()).add(y)
+            up.setdefault(y, set()).add(x)
+
+    def closure(start: str, ways: dict[str, set[str]], whole_kernels: bool) -> set[str]:
+        found, waiting = {start}, [start]
+        while waiting:
+            one = waiting.pop()
+            for other in ways.get(one, ()):
+                own_text = not (one.startswith("kernel:") and other.startswith("wgsl:"))
+                if other not in found and (own_text or whole_kernels):
+                    found.add(other)
+                    waiting.append(other)
+        return found
+
+    def lit(one: str) -> set[str]:
+        return closure(one, down, one.startswith("dispatch:")) | closure(one, up, False)
+
+    kind, _, rest = entity.partition(":")
+    at = [int(n) for n in rest.split(".")]
+    if kind == "edge":
+        stage, reader, port = at
+        source = document.nodes(stage)[reader]["inputs"][port]
+        others = [f"node:{stage}.{reader}", f"node:{stage}.{source}"]
+    elif kind == "rule":
+        rule = data["passes"][at[0]]["report"]["rules"][at[1]]["id"]
+        others = [f"step:{at[0]}.{i}" for i, s in enumerate(document.steps(at[0])) if s["rule"] == rule]
+    elif kind == "kernel":
+        others = [f"dispatch:{d}" for d, k in enumerate(document.plan("dispatches").column("kernel")) if k == at[0]]
+    elif kind == "wgsl":
+        others = [x for x in up.get(entity, ()) if x.startswith("node:")]
+    else:
+        return lit(entity)
+    return {entity}.union(*(lit(other) for other in others))
+
+
+def entities(document: Document) -> list[str]:
+    """Every entity of a document."""
+    data = document.data
+    found = [f"line:{i}" for i in range(len(document.lines))]
+    for s in range(len(data["stages"])):
+        for i, node in enumerate(document.nodes(s)):
+            found.append(f"node:{s}.{i}")
+            found += [f"edge:{s}.{i}.{port}" for port in range(len(node["inputs"]))]
+    for p, one in enumerate(data["passes"]):
+        found += [f"step:{p}.{i}" for i in range(one["steps"]["count"])]
+        found += [f"rule:{p}.{i}" for i in range(len(one["report"].get("rules", ())))]
+    for name in ("kernel", "dispatch", "interval"):
+        table = {"kernel": "kernels", "dispatch": "dispatches", "interval": "intervals"}[name]
+        found += [f"{name}:{i}" for i in range(len(document.plan(table)))]
+    for k, kernel in enumerate(document.plan("kernels")):
+        found += [f"wgsl:{k}.{n}" for n in range(1, kernel["wgsl"].count("\n") + 2)]
+    return found
+
+
+# fixtures of every test (tests/conftest.py)
+@pytest.fixture(scope="module")
+def trained() -> Iterator[Study]:
+    """The tour's network after three steps of Adam."""
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    study.run(3, feed="random:0", adam=1e-3, init=0)
+    yield study
+    study.close()
+
+
+@pytest.fixture(scope="module")
+def mlp(trained: Study) -> Document:
+    return doc_of(trained)

@@ -1,0 +1,58 @@
+"""Run the notebooks that teach, cell by cell, in an IPython shell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import nbformat
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from nbformat import NotebookNode
+from places import NOTEBOOKS
+
+from gdlab.rewrite import RULES
+from gdlab.study.study import Study
+
+LESSONS = ("chain_rule", "fusion", "bytes")
+
+
+def read(name: str) -> NotebookNode:
+    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+
+
+@pytest.fixture
+def lesson_shell() -> Iterator[Any]:
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    theirs, removed = dict(RULES._theirs), set(RULES._removed)
+    yield shell
+    shell.run_line_magic("unload_ext", "gdlab")
+    RULES._theirs, RULES._removed = theirs, removed
+    for value in list(shell.user_ns.values()):
+        if isinstance(value, Study):
+            value.close()
+    InteractiveShell.clear_instance()
+
+
+def run_lesson(shell: Any, name: str) -> tuple[list[str], dict[str, Any]]:
+    """What each code cell printed, and the names that the lesson left."""
+    printed = []
+    for number, cell in enumerate(read(name).cells):
+        if cell.cell_type != "code":
+            continue
+        with capture_output() as out:
+            result = shell.run_cell(cell.source, store_history=True)
+        problem = result.error_before_exec or result.error_in_exec
+        assert problem is None, (number, cell.source, out.stdout + out.stderr)
+        for shown in out.outputs:
+            assert "image/svg+xml" in shown.data or "text/plain" in shown.data, cell.source
+        if (
+            cell.source.startswith(("%%graph", "%graph"))
+            and "--quiet" not in cell.source
+            and "check" not in cell.source
+        ):
+            assert out.outputs[0].data["image/svg+xml"].startswith("<svg"), cell.source
+        printed.append(out.stdout)
+    return printed, shell.user_ns

@@ -1,0 +1,42 @@
+"""Run cells in a real IPython shell with gdlab loaded, and complete text as it does."""
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from gdlab.jupyter.complete import candidates
+from gdlab.jupyter.magics import option_names
+from gdlab.study.study import Study
+
+BODY = """x = input("x", (8, 6))
+y = input("y", (8, 3))
+h = relu(x @ parameter("w1", (6, 5)) + parameter("b1", (5,)))
+z = h @ parameter("w2", (5, 3)) + parameter("b2", (3,))
+cross_entropy_loss(z, y)
+"""
+GATED = BODY.replace("z = h @", "h = h * sigmoid(h)\nz = h @")
+
+
+@pytest.fixture
+def shell():
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "gdlab")
+    yield shell
+    shell.run_line_magic("unload_ext", "gdlab")
+    for value in list(shell.user_ns.values()):
+        if isinstance(value, Study):
+            value.close()
+    InteractiveShell.clear_instance()
+
+
+def run(shell, text):
+    """Run a cell as a person would; its outputs, prints, and the error or None."""
+    with capture_output() as out:
+        result = shell.run_cell(text, store_history=True)
+    return out, result.error_in_exec or result.error_before_exec
+
+
+def complete(text, variables=None):
+    lines = text.split("\n")
+    return candidates(text, len(lines) - 1, lines[-1], variables or {}, option_names())

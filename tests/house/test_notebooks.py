@@ -1,0 +1,63 @@
+"""Every notebook as a person runs it, in JupyterLab, and as it reads where nothing runs: in HTML and in Markdown."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import nbformat
+import pytest
+from browser import Server, cell, open_notebook, run_all, save
+from nbconvert import HTMLExporter, MarkdownExporter
+from nbformat import NotebookNode
+from places import NOTEBOOKS
+from playwright.sync_api import Page
+
+PICTURE = "application/vnd.gdlab.graph.v1+json"
+ENTITIES = "all => new Set(all.map(e => e.dataset.entity)).size"
+
+
+def pictures(book: NotebookNode) -> list[int]:
+    """The cells whose outputs hold a document."""
+    return [i for i, c in enumerate(book.cells) if any(PICTURE in o.get("data", {}) for o in c.get("outputs", []))]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")))
+def test_every_graph_cell_is_live_and_reads_without_scripts(lab: Server, page: Page, name: str) -> None:
+    """B5: no error, a live picture with the right number of nodes. B16: its SVG in HTML and Markdown."""
+    path = open_notebook(page, lab, NOTEBOOKS / f"{name}.ipynb", f"run-{name}.ipynb")
+    run_all(page)
+    save(page)
+    book = nbformat.read(path, as_version=4)
+    assert [o for c in book.cells for o in c.get("outputs", []) if o.output_type == "error"] == []
+    assert all(c.execution_count for c in book.cells if c.cell_type == "code")
+    shown = pictures(book)
+    assert shown
+    for index in shown:
+        view = cell(page, index).locator(".gdlab").first
+        view.scroll_into_view_if_needed()
+        view.locator('[role="tab"][data-tab="opt"]').click()
+        written = view.locator('[data-pane="before"]')
+        written.locator("[data-entity^='node:']").first.wait_for()
+        wanted = int(written.locator(".gd-fact").inner_text().split()[0])
+        drawn = written.locator("[data-entity^='node:']").evaluate_all(ENTITIES)
+        assert drawn == wanted == nodes_of(book.cells[index]), book.cells[index].source
+    check_exports(book, shown)
+
+
+def nodes_of(found: NotebookNode) -> int:
+    """The number of nodes that the output says in plain text."""
+    for output in found.outputs:
+        if PICTURE in output.get("data", {}):
+            return int(re.search(r"(\d[\d,]*) nodes", output.data["text/plain"]).group(1).replace(",", ""))
+    raise AssertionError("no picture")
+
+
+def check_exports(book: NotebookNode, shown: list[int]) -> None:
+    html, _ = HTMLExporter().from_notebook_node(book)
+    coded = re.findall(r'<img [^>]*src="data:image/svg\+xml;base64,([^"]+)"', html)
+    drawn = [base64.b64decode(code).decode() for code in coded]
+    assert sum(text.startswith("<svg") and 'role="img"' in text for text in drawn) >= len(shown)
+    text, resources = MarkdownExporter().from_notebook_node(book)
+    files = [file for file in resources["outputs"] if file.endswith(".svg")]
+    assert len(files) >= len(shown) and all(f"]({file})" in text for file in files)

@@ -1,0 +1,27 @@
+"""What the machine was promised to have is there, whether or not a test asks for it."""
+
+from __future__ import annotations
+
+import pytest
+from machine import THINGS, expected, needs
+
+
+def test_expected_things_are_there() -> None:
+    for thing in sorted(expected()):
+        needs(thing)
+
+
+def test_a_missing_thing_fails_when_expected_and_skips_when_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(THINGS, "lavapipe", (lambda: False, "a driver"))
+    monkeypatch.setenv("GDLAB_EXPECT", "lavapipe")
+    with pytest.raises(pytest.fail.Exception, match="lavapipe: given none, wanted a driver"):
+        needs("lavapipe")
+    monkeypatch.setenv("GDLAB_EXPECT", "")
+    with pytest.raises(pytest.skip.Exception, match="lavapipe: given none"):
+        needs("lavapipe")
+
+
+def test_an_unknown_thing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDLAB_EXPECT", "lavapipe, coffee")
+    with pytest.raises(pytest.UsageError, match="given coffee, wanted words of wgpu, lavapipe"):
+        expected()

@@ -1,0 +1,182 @@
+"""The rooms of `docs/architecture.md`: imports go up its table, also in disguise; a library has one room."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from places import REPO
+
+PACKAGE = REPO / "gdlab"
+ROOM_ROW = re.compile(r"^\| `([\w/.]+)` \|", re.MULTILINE)
+ROOMS = [
+    row.rstrip("/").removesuffix(".py")
+    for row in ROOM_ROW.findall((REPO / "docs" / "architecture.md").read_text(encoding="utf-8"))
+]
+FACE = "__init__"  # `gdlab/__init__.py` may name every room; the rooms from `jupyter/` on may use it
+LEVEL = {room: float(level) for level, room in enumerate(ROOMS)}
+LEVEL[FACE] = LEVEL["jupyter"] - 0.5
+TOP = {room.partition("/")[0] for room in ROOMS}
+
+# Libraries that one room alone may import.
+LIBRARIES = {
+    "wgpu": "devices/wgpu/",
+    "egglog": "rewrite/engine/",
+    "graphviz": "view/",
+    "IPython": "jupyter/",
+    "ipywidgets": "jupyter/",
+    "anywidget": "jupyter/",
+    "onnx": "load/onnx/",
+}
+
+# Folders of built or copied files.
+NOT_ROOMS = {"static", "labextension", "shaders", "__pycache__"}
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in NOT_ROOMS)
+
+
+def longest_room(parts: Sequence[str]) -> str:
+    """The room whose path leads to this module (or name in it) the furthest; the first part where none does."""
+    prefixes = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return next((prefix for prefix in prefixes if prefix in LEVEL), parts[0])
+
+
+def room_of(path: Path) -> str:
+    return longest_room(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def imports_in(text: str, here: tuple[str, ...] = ()) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of every import, wherever in the text it stands; `from a import b` gives a.b."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = ".".join((*here[: len(here) - level], *([module] if module else []))) if level else str(module)
+                yield from ((node.lineno, f"{base}.{alias.name}") for alias in names)
+
+
+def label(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def test_every_module_is_in_a_room_and_every_room_exists() -> None:
+    strays = [label(path) for path in MODULES if room_of(path) not in LEVEL]
+    assert MODULES and strays == []
+    assert [room for room in ROOMS if room not in {room_of(path) for path in MODULES}] == []
+
+
+def later_imports(text: str, room: str, here: tuple[str, ...] = ()) -> list[str]:
+    """Each import of a room that stands later than `room`, wherever in the text it stands."""
+    found = []
+    for line, name in imports_in(text, here):
+        head, *rest = name.split(".")
+        if head != "gdlab":
+            continue
+        used = longest_room(rest) if rest and rest[0] in TOP else FACE
+        if LEVEL[used] > LEVEL[room]:
+            found.append(f"{line}: {name}")
+    return found
+
+
+MUTATORS = {"append", "extend", "update", "setdefault", "insert", "add", "register"}
+
+
+def disguised_imports(text: str, room: str = "") -> list[str]:
+    """Each `import_module` or `__import__` call, and each table of another room that is filled on import."""
+    tree, found = ast.parse(text), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            outside = node.args and isinstance(node.args[0], ast.Constant) and "gdlab" not in str(node.args[0].value)
+            if called in ("import_module", "__import__") and not outside:
+                found.append(f"{node.lineno}: {called}")
+    foreign = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gdlab.")
+        and longest_room(str(node.module).split(".")[1:]) != room
+        for alias in node.names
+    }
+    for node in tree.body:
+        targets: list[ast.expr] = []
+        match node:
+            case ast.Assign(targets=several):
+                targets = [t.value for t in several if isinstance(t, (ast.Subscript, ast.Attribute))]
+            case ast.AugAssign(target=target):
+                targets = [target]
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr=attr))) if attr in MUTATORS:
+                targets = [value]
+        found += [f"{node.lineno}: {t.id} is filled" for t in targets if isinstance(t, ast.Name) and t.id in foreign]
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=label)
+def test_imports_go_up_the_table(path: Path) -> None:
+    if room_of(path) == FACE:
+        return
+    here = ("gdlab", *path.relative_to(PACKAGE).with_suffix("").parts)
+    assert later_imports(path.read_text(encoding="utf-8"), room_of(path), here) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=label)
+def test_nothing_is_imported_in_disguise(path: Path) -> None:
+    if label(path) in ("__init__.py", "base/binding.py"):
+        return
+    assert disguised_imports(path.read_text(encoding="utf-8"), room_of(path)) == []
+
+
+def test_the_checks_see_what_they_are_for() -> None:
+    assert later_imports("from gdlab.plan import x", "plan") == []
+    assert later_imports("def f():\n    from gdlab.view import x", "plan") == ["2: gdlab.view.x"]
+    assert later_imports("import gdlab", "plan") == ["1: gdlab"]
+    assert later_imports("from gdlab.rewrite.rules import x", "rewrite/engine") == []
+    assert later_imports("from gdlab.rewrite.engine import x", "rewrite/rules") == ["1: gdlab.rewrite.engine.x"]
+    assert later_imports("from gdlab.rewrite import engine", "rewrite/rules") == ["1: gdlab.rewrite.engine"]
+    assert later_imports("from gdlab.rewrite import optimize", "rewrite/explain") == ["1: gdlab.rewrite.optimize"]
+    assert disguised_imports("from gdlab.rewrite.rules import T\nT.add(1)", "rewrite/engine") == ["2: T is filled"]
+    assert disguised_imports('import_module("json")') == []
+    assert disguised_imports('import_module("gdlab.view")') == ["1: import_module"]
+    assert disguised_imports('importlib.import_module(f"gdlab.{x}")') == ["1: import_module"]
+    assert disguised_imports("from gdlab.op import T\nT['a'] = 1\nT |= {}\nT.update(a=1)") == [
+        "2: T is filled", "3: T is filled", "4: T is filled",
+    ]  # fmt: skip
+
+
+def test_what_later_rooms_provide_is_bound_by_one_table() -> None:
+    """Each binding names a function that exists, in a room that is later than that of its class."""
+    code = """
+import gdlab, inspect
+from importlib import import_module
+from gdlab.base.binding import BINDINGS
+homes = {"Value": "graph.value", "Graph": "graph.graph", "ExecutionPlan": "plan.records",
+         "Session": "session.session", "Study": "study.study"}
+for cls, names in BINDINGS.items():
+    owner = getattr(import_module(f"gdlab.{homes[cls]}"), cls)
+    for name, target in names.items():
+        module, _, function = target.rpartition(" ")[2].partition(":")
+        assert callable(getattr(import_module(f"gdlab.{module}"), function)), target
+        assert name in vars(owner), (cls, name)
+        print(homes[cls].split(".")[0], module.split(".")[0])
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pairs = [line.split() for line in done.stdout.splitlines()]
+    assert pairs and [(a, b) for a, b in pairs if LEVEL[a] > LEVEL[b]] == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=label)
+def test_a_library_has_one_room(path: Path) -> None:
+    for line, name in imports_in(path.read_text(encoding="utf-8")):
+        home = LIBRARIES.get(name.split(".")[0])
+        assert home is None or label(path).startswith(home), f"{label(path)}:{line} imports {name}: only {home} may"
+
+
+def test_importing_gdlab_imports_no_heavy_library() -> None:
+    code = f"import sys, gdlab; print(*sorted({set(LIBRARIES)} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, [], "")

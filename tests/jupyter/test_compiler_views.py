@@ -1,0 +1,311 @@
+"""The compiler's panes in a page, held to Python's figures: checks of gradients, times, why not, what if, reuse, peak.
+
+What is asked of a kernel is played by the test; from a document alone every button says why it cannot act.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import networks
+from bare_page import live, mount, open_tab, trained
+from playwright.sync_api import Locator, Page
+
+from gdlab import CompileOptions
+from gdlab.base.words import cell, nbytes, sig
+from gdlab.study.study import Study
+from gdlab.view.document.times import times_of
+from gdlab.view.text.plan_text import at_peak, own_lines, reuse_words, why_two
+from gdlab.view.text.twin import twin
+
+
+@cache
+def measured() -> tuple[Study, Any]:
+    """A study with everything that can be measured, and its document."""
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    study.prepare(feed="random:0", adam=1e-3, init=0)
+    study.run(2)
+    study.trace(3)
+    study.variant("plain", disable=["MatMul+BiasAdd→FusedMatMulAdd"])
+    study.variant(compile=CompileOptions(fuse_dispatches=False))
+    study.measure(3)
+    document = study.doc
+    study.close()
+    return study, document
+
+
+def asked(page: Page, name: str) -> Any:
+    """The newest command of the page, of this name."""
+    sent = page.evaluate("sent.filter(each => each.type === 'command').at(-1)")
+    assert sent["name"] == name
+    return sent
+
+
+def answer(page: Page, sent: Any, result: Any = None, message: str = "") -> None:
+    error = {"kind": "E", "message": message, "about": None} if message else None
+    reply = {"type": "reply", "req": sent["req"], "ok": not message, "result": result, "error": error}
+    page.evaluate("m => tell(m)", reply)
+
+
+def rows(table: Locator) -> list[list[str]]:
+    found: list[list[str]] = table.locator("tbody tr:not(.gd-spacer)").evaluate_all(
+        "all => all.map(row => [...row.children].map(each => each.innerText.trim()))"
+    )
+    return found
+
+
+# autodiff stepper -----------------------------------------------------------------------------------------------------
+def test_a_gradient_is_checked_against_differences(page: Page) -> None:
+    live(page, trained())
+    open_tab(page, "grad")
+    for _ in range(2):
+        page.locator('[data-command="autodiff-next"]').click()
+    step = trained().steps(3)[2]
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    for wrong in (False, True):
+        page.locator('[data-command="check"]').click()
+        sent = asked(page, "check")
+        assert sent["args"] == {"node": step["node"], "stage": "written"}
+        result = study.check_gradient(step["node"]).to_json() | ({"ok": False} if wrong else {})
+        answer(page, sent, result)
+        told = page.locator('[data-value="check"]')
+        assert told.inner_text() == f"{'✗' if wrong else '✓'} {result['text']}"
+        assert told.get_attribute("data-level") == ("error" if wrong else "ok")
+        assert page.locator(".gd-checked .gd-place").inner_text() == result["told"]
+        assert result["told"].endswith(f"\nthe gradient that arrives: l2 norm {sig(result['norm'])}")
+    page.locator('[data-command="autodiff-next"]').click()
+    assert page.locator('[data-value="check"]').count() == 0
+    page.locator('[data-command="autodiff-previous"]').click()
+    assert page.locator('[data-value="check"]').count() == 1, "what was found stays"
+    page.locator('[data-command="check"]').click()
+    answer(page, asked(page, "check"), message="no such node")
+    page.locator('.gd-stepper [role="alert"]', has_text="no such node").wait_for()
+
+
+def test_without_a_kernel_every_question_says_why_it_cannot_be_asked(page: Page) -> None:
+    mount(page, measured()[1])
+    for tab in ("opt", "grad", "diff", "plan"):
+        open_tab(page, tab)
+        if tab == "opt":
+            page.locator('[data-pane="report"] tr[data-entity^="rule:"]').first.click()
+        if tab == "diff":
+            page.locator(".gd-whatif .gd-fold").click()
+        buttons = page.locator("[data-asks]:visible")
+        assert buttons.count() >= 1, tab
+        assert {(b.is_disabled(), b.get_attribute("title")) for b in buttons.all()} == {
+            (True, "no live kernel to ask: run the cell again")
+        }
+
+
+def test_a_kernel_that_ends_takes_the_questions_along(page: Page) -> None:
+    live(page, trained())
+    open_tab(page, "plan")
+    button = page.locator('[data-command="trace"]')
+    assert button.is_enabled() and "3 real steps" in str(button.get_attribute("title"))
+    page.evaluate("end()")
+    page.wait_for_function("document.querySelector('[data-command=trace]').disabled")
+
+
+# plan -----------------------------------------------------------------------------------------------------------------
+def test_times_stand_beside_their_prediction(page: Page) -> None:
+    document = measured()[1]
+    mount(page, document)
+    open_tab(page, "plan")
+    times = times_of(document)
+    assert times is not None
+    table = page.locator(".gd-dispatches")
+    page.locator(".gd-foldrow button").click()
+    shown = [row for row in rows(table) if len(row) == 8]
+    count = len(times["median"])
+    assert [row[0] for row in shown] == [str(k) for k in range(count)]
+    assert [row[6] for row in shown] == [cell(each * 1e6) for each in times["median"]]
+    shares = [each.split(", ")[1].split(" %")[0] for each in times["verdict"]]
+    assert [row[7] for row in shown] == [each.replace("over ", ">").replace("under ", "<") for each in shares]
+    assert table.locator("tfoot").inner_text().split()[-1] == cell(sum(times["median"]) * 1e6)
+    page.locator('tr[data-entity="dispatch:9"]').click()
+    told = page.locator('[data-value="verdict"]')
+    assert times["verdict"][9] in told.inner_text() and told.get_attribute("title") == times["machine"]
+    wide = page.locator(".gd-tick").evaluate_all("all => all.map(each => Number(each.style.flexGrow))")
+    assert all(abs(a - b * 1e6) <= 1e-3 * a for a, b in zip(wide, times["median"], strict=True)), "x = time"
+    page.get_by_role("group", name="what the strip shows along").get_by_text("order").click()
+    assert set(page.locator(".gd-tick").evaluate_all("all => all.map(each => each.style.flexGrow)")) == {"1"}
+    assert page.locator('.gd-tick[data-entity="dispatch:9"][data-lit]').count() == 1
+
+
+def test_dispatches_are_sorted_and_cut_down_with_their_sums(page: Page) -> None:
+    document = measured()[1]
+    mount(page, document)
+    open_tab(page, "plan")
+    times, records = times_of(document), list(document.plan("dispatches"))
+    assert times is not None
+    table = page.locator(".gd-dispatches")
+    table.get_by_role("button", name="µs").click()
+    slowest = sorted(range(len(records)), key=lambda k: -times["median"][k])
+    assert [row[0] for row in rows(table)] == [str(k) for k in slowest]
+    assert table.locator('th[aria-sort="descending"]').inner_text().startswith("µs")
+    page.get_by_label("dispatches", exact=True).select_option("family update")
+    mine = [k for k in slowest if records[k]["family"] == "update"]
+    assert [row[0] for row in rows(table)] == [str(k) for k in mine]
+    total = next(line for line in twin(document, "plan").splitlines() if line.startswith("  family update"))
+    foot = table.locator("tfoot td").all_inner_texts()
+    assert foot[1].startswith(f"{len(mine)} dispatches in ") and total.split()[2] == str(len(mine))
+    assert foot[6] == total.split()[-1] and foot[4] == total.split()[3]
+    page.get_by_label("dispatches", exact=True).select_option("")
+    table.get_by_role("button", name="#").click()
+    assert len(rows(table)) == len(records) - 4 + 1, "the update is folded again"
+
+
+def test_why_two_dispatches(page: Page) -> None:
+    study, document = measured()
+    mount(page, document)
+    open_tab(page, "plan")
+    for k in (0, 1, 2, 9):
+        page.locator(f'tr[data-entity="dispatch:{k}"]').click()
+        mine = [f"{m.label}: {m.detail}" for m in study.missed if m.node in study.plan.dispatches[k].origin]
+        assert page.locator('[data-value="apart"]').all_inner_texts() == (["; ".join(mine)] if mine else [])
+    told = set()
+    for a, b in ((0, 9), (9, 10), (0, 2), (2, 3)):
+        page.locator(f'tr[data-entity="dispatch:{b}"]').click()
+        page.locator(f'tr[data-entity="dispatch:{a}"]').click(modifiers=["Shift"])
+        wanted = why_two(document, a, b)
+        assert page.locator('[data-value="apart"]').inner_text() == "; ".join(wanted), (a, b)
+        told |= {wanted[0].split()[0]}
+    assert told == {"no", "dispatch", "Relu+ReluGrad:", "ReluGrad+SumRows:"}, "every kind of answer was seen"
+
+
+def test_a_whole_kernel_is_lit_quietly(page: Page) -> None:
+    document = measured()[1]
+    mount(page, document)
+    open_tab(page, "kernels")
+    page.locator(".gd-kernel").nth(1).click()
+    body = page.locator(".gd-codebody")
+    ground = "e => getComputedStyle(e).backgroundColor"
+    plain = page.locator(".gd-frame").evaluate(ground)
+    assert body.get_attribute("data-whole") is not None
+    page.wait_for_function(f"({ground})(document.querySelector('.gd-wgsl > [data-lit]')) === '{plain}'")  # it fades
+    assert page.locator(".gd-wgsl > :not([data-lit])").count() == 0, "they are lit all the same"
+    times, dispatches = times_of(document), list(document.plan("dispatches"))
+    assert times is not None
+    took = sum(times["median"][k] for k, d in enumerate(dispatches) if d["kernel"] == 1)
+    assert page.locator(".gd-facts", has_text="time").inner_text().split("time")[1].split()[0] == f"{took * 1e6:.3g}"
+    page.locator(".gd-wgsl > [title^=from]").first.click()
+    assert body.get_attribute("data-whole") is None
+    page.wait_for_function(f"({ground})(document.querySelector('.gd-wgsl > [data-lit]')) !== '{plain}'")
+
+
+# arena ----------------------------------------------------------------------------------------------------------------
+def test_what_memory_would_be_without_reuse(page: Page) -> None:
+    document = measured()[1]
+    mount(page, document)
+    open_tab(page, "arena")
+    arena = page.locator('[data-pane="arena"]')
+    assert arena.locator(".gd-ghosts").count() == 0
+    page.locator('[data-command="without-reuse"]').click()
+    memory = document.data["plan"]["memory"]
+    assert arena.locator(".gd-fact").inner_text() == f"{reuse_words(memory)}, dashed"
+    extra = sum(len(slot["tenants"]) - 1 for slot in document.plan("slots"))
+    assert arena.locator(".gd-ghosts rect").count() == extra > 0
+    saved = memory["logical_bytes"] + memory["padding_bytes"] - memory["physical_bytes"]
+    assert arena.locator(".gd-ghosts .gd-axis").inner_html() == f"+ {nbytes(saved)}"
+    assert page.evaluate("document.activeElement.dataset.command") == "without-reuse"
+    page.locator('[data-command="without-reuse"]').click()
+    assert arena.locator(".gd-ghosts").count() == 0
+
+
+def test_what_is_in_memory_at_the_peak(page: Page) -> None:
+    document = measured()[1]
+    mount(page, document)
+    open_tab(page, "arena")
+    page.locator('[data-command="at-peak"]').click()
+    listed, records = page.locator(".gd-atpeak"), list(document.plan("intervals"))
+    found, stage = at_peak(document), document.data["plan"]["stage"]
+    entities = listed.locator("tbody tr:not(.gd-spacer)").evaluate_all(
+        "all => all.map(row => [...row.querySelectorAll('[data-entity]')].map(each => each.dataset.entity))"
+    )
+    for i, shown, cells in zip(found, entities, rows(listed), strict=True):
+        node = f"node:{stage}.{records[i]['node']}"
+        lines = own_lines(document, node)
+        first: dict[int, int] = {}
+        for row in lines:
+            first.setdefault(document.lines[row]["line"], row)
+        assert shown == [f"interval:{i}", node, *(f"line:{row}" for row in first.values())]
+        assert cells[0] == nbytes(records[i]["nbytes"])
+    memory = document.data["plan"]["memory"]
+    told = f"{len(found)} buffers, {nbytes(memory['peak_bytes'])} padded, in group {memory['peak_group']}"
+    assert listed.locator("th").last.inner_text() == told
+    listed.locator("[data-entity^='line:']").first.click()
+    assert page.locator(".gd-interval[data-lit]").count() >= 1
+
+
+# why not, what if -----------------------------------------------------------------------------------------------------
+def test_nodes_in_an_answer_are_links(page: Page) -> None:
+    live(page, trained())
+    report = page.locator('[data-pane="report"]')
+    report.locator('tr[data-entity^="rule:"]').first.click()
+    page.locator('[data-command="why"]').click()
+    sent = asked(page, "why")
+    text = "A+B was used at %5.\nA+B was not used at %3: %3 is read by %4 too.\n%77 is none"
+    answer(page, sent, {"text": text, "guards": [["rules.py", 12, "single_use(x)"]]})
+    links = report.locator(".gd-why .gd-link")
+    assert links.evaluate_all("all => all.map(each => each.dataset.entity)") == [
+        "node:0.5", "node:1.3", "node:1.3", "node:1.4"
+    ]  # fmt: skip
+    assert report.locator(".gd-guard").inner_text() == "single_use(x)" and "rules.py:12" in report.inner_text()
+    links.last.click()
+    assert page.locator('[data-pane="after"] [data-entity="node:1.4"][data-selected]').count() == 1
+
+
+def test_a_rule_that_was_off_can_be_forced(page: Page) -> None:
+    live(page, trained())
+    report, table = page.locator('[data-pane="report"]'), trained().data["passes"][0]["report"]["rules"]
+    report.locator(".gd-fold").click()
+    for i, rule in enumerate(table):
+        if rule["enabled"] or "forward" not in rule["phases"]:
+            continue
+        report.locator(f'tr[data-entity="rule:0.{i}"]').click()
+        page.locator('[data-command="what-if"]', has_text="Force it").click()
+        args = asked(page, "optimize")["args"]
+        bold = rule["tag"] in ("reassoc", "approx")
+        assert args == {"disable": [], "allow": rule["tag"]} if bold else {"disable": [], "enable": [rule["id"]]}
+        study = Study(networks.mlp(), train=True, device="cpu", name="mlp").variant(**args)
+        assert next(r for r in study.report.rules if r.id == rule["id"]).enabled
+        return
+    raise AssertionError("no rule is off")
+
+
+def test_other_options_make_a_variant_and_show_it(page: Page) -> None:
+    live(page, trained())
+    page.locator('[data-command="compare"]').click()
+    page.locator(".gd-whatif .gd-fold").click()
+    page.get_by_label("fusion").uncheck()
+    page.get_by_label("serial").check()
+    boxes = page.locator(".gd-ticks2 input")
+    dropped = str(boxes.nth(1).get_attribute("value"))
+    boxes.nth(1).uncheck()
+    page.get_by_label("rules that are allowed").select_option("exact")
+    page.locator('[data-command="apply"]').click()
+    sent = asked(page, "optimize")
+    assert sent["args"] == {
+        "disable": [dropped], "allow": "exact", "fuse": False, "alias": True, "serial": True
+    }  # fmt: skip
+    study, document = measured()
+    answer(page, sent, {"name": "no fusion", "text": ""})
+    page.evaluate("d => tell({type: 'doc', rev: 9, doc: JSON.parse(d)})", document.json().decode())
+    table = page.locator(".gd-variants")
+    table.wait_for()
+    keys = [stage["key"] for stage in document.data["stages"]]
+    right, fact = page.locator('[aria-label="right"]'), page.locator('[data-pane="diff"] .gd-fact')
+    assert right.input_value() == str(keys.index("variant:no fusion"))
+    assert fact.inner_text().endswith("0 changed, 0 moved into 0, 0 removed, 0 added")
+    wanted = [one.figures() for one in (study, *study.variants.values())]
+    assert rows(table) == [
+        [f.name, *map(str, (f.nodes, f.dispatches, f.groups)),
+         *map(nbytes, (f.bytes_moved, f.peak_bytes, f.physical_bytes)), str(f.step)] for f in wanted
+    ]  # fmt: skip
+    table.get_by_role("button", name="show plain").click()
+    assert right.input_value() == str(keys.index("variant:plain"))
+    page.locator('[data-command="measure"]').click()
+    assert asked(page, "measure")["args"] == {"steps": 20}
+    answer(page, asked(page, "measure"), message="run: session: given a measurement while 1 of 2 are done")
+    page.locator('.gd-whatif [role="alert"]', has_text="while 1 of 2").wait_for()

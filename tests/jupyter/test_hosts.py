@@ -1,0 +1,258 @@
+"""What a person meets besides a quiet notebook, in JupyterLab and in Notebook 7: a reload or a restart in mid-run, two
+tabs, no kernel, no trust, no extension."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from browser import (
+    PYTHON,
+    App,
+    Server,
+    bring,
+    cell,
+    command,
+    open_notebook,
+    restart_kernel,
+    run_again,
+    run_cell,
+    save,
+    serving,
+    start_cell,
+    visit,
+    wait_idle,
+    wait_restored,
+)
+from lab_steps import NET, SLOW_FEED, press, steps, wait_steps
+from playwright.sync_api import Page, Route
+
+from gdlab.graph import Graph
+from gdlab.jupyter.display import bundle
+from gdlab.ops import input, relu
+from gdlab.study.study import Study
+
+RUN = "%graph_run mlp 4 --feed random:0 --sgd 0.1 --init 0"
+LONG_RUN = "%graph_run mlp 150 --feed slow --sgd 0.1 --init 0"
+
+
+@pytest.fixture(params=["jupyterlab", "notebook"], ids=["lab", "seven"])
+def host(request: pytest.FixtureRequest) -> Server:
+    """Each of the two applications in turn."""
+    server: Server = request.getfixturevalue({"jupyterlab": "lab", "notebook": "notebook7"}[request.param])
+    return server
+
+
+def state(page: Page, index: int) -> str:
+    return cell(page, index).locator('[data-pane="session"] [data-value="state"]').first.inner_text()
+
+
+# without the extension ------------------------------------------------------------------------------------------------
+def without_extension(app: App, home: Path) -> Iterator[Server]:
+    config = home / "jupyter_config_dir" / "labconfig"
+    config.mkdir(parents=True)
+    (config / "page_config.json").write_text(json.dumps({"disabledExtensions": {"gdlab": True}}))
+    with serving(app, home) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def plain_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A JupyterLab in which the extension of gdlab is switched off, as in hosts that have none."""
+    yield from without_extension("jupyterlab", tmp_path_factory.mktemp("plain"))
+
+
+def test_b14_without_the_extension_views_are_live_and_completion_works(plain_lab: Server, page: Page) -> None:
+    run = "%graph_run mlp 5 --feed random:0 --sgd 0.1 --init 0"
+    cells = ["%load_ext gdlab", NET, run, "%%graph more\nx = inp", "%graph mlp --static"]
+    path = open_notebook(page, plain_lab, cells, "plain.ipynb")
+    assert not page.evaluate("Object.keys(window.gdlab?.core ?? {}).length")
+    for index in range(3):
+        run_cell(page, index)
+    view = cell(page, 1).locator(".gdlab")
+    view.locator('[data-pane="before"] .gd-box').first.click()
+    assert view.locator("[data-lit]").count() > 1
+    wait_steps(page, 2, 5)
+    press(page, 2, "step")
+    wait_steps(page, 2, 6)
+    cell(page, 3).locator(".cm-content").click()
+    page.keyboard.press("Control+End")
+    page.keyboard.press("Tab")
+    source = "() => window.jupyterapp.shell.currentWidget.content.widgets[3].model.sharedModel.getSource()"
+    page.wait_for_function(f"() => ({source})().endsWith('input') || document.querySelector('.jp-Completer-item')")
+    page.keyboard.press("Escape")
+    run_again(page, 4)
+    save(page)
+    command(page, "kernelmenu:shutdown")
+    reopened_without_extension_and_kernel(plain_lab, page, path)
+
+
+def reopened_without_extension_and_kernel(server: Server, page: Page, path: Path) -> None:
+    """A cell that was shown with `--static` still has its picture: one image, which names what it shows."""
+    visit(page, server, path.name)
+    picture = cell(page, 4).locator(".jp-RenderedSVG img, .jp-RenderedSVG svg").first
+    picture.wait_for()
+    picture.scroll_into_view_if_needed()
+    size = picture.bounding_box()
+    assert size and size["width"] > 300 and size["height"] > 200
+    assert picture.evaluate("e => e.tagName !== 'IMG' || (e.complete && e.naturalWidth > 300)")
+
+
+def test_a_package_that_the_page_does_not_share_costs_one_feature_and_is_said(lab: Server, page: Page) -> None:
+    """An older JupyterLab may lack a package: files do not open as pictures then, and everything else works."""
+    with Graph() as graph:
+        graph.output(relu(input("x", (4, 8))))
+    data, metadata = bundle(Study(graph, device="cpu", name="old").doc, ["opt"])
+    shown = nbformat.v4.new_output("display_data", data, metadata=metadata)
+    cells = [nbformat.v4.new_code_cell("%graph old", outputs=[shown], execution_count=1)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=PYTHON), lab.root / "older.ipynb")
+
+    def without(route: Route) -> None:
+        answer = route.fetch()
+        text = answer.text().replace("@jupyterlab/docregistry", "@jupyterlab/nobody-has-this")
+        route.fulfill(response=answer, body=text)
+
+    warnings: list[str] = []
+    page.on("console", lambda message: warnings.append(message.text) if message.type == "warning" else None)
+    page.route("**/gdlab/static/remoteEntry*", without)
+    visit(page, lab, "older.ipynb")
+    cell(page, 0).locator('.gdlab [data-pane="before"] [data-entity="node:0.1"]').first.click()
+    assert cell(page, 0).locator("[data-lit]").count() > 1
+    told = [text for text in warnings if text.startswith("gdlab")]
+    assert len(told) == 2 and told[0].startswith("gdlab: this page shares no @jupyterlab/nobody-has-this"), told
+    assert told[1].startswith("gdlab: .gdlab.json files do not open as pictures here: "), told
+
+
+# the kernel ends, or starts again -------------------------------------------------------------------------------------
+def in_mid_run(page: Page, host: Server, name: str) -> None:
+    """A notebook whose last cell makes many slow steps, of which some are made."""
+    open_notebook(page, host, ["%load_ext gdlab", NET, SLOW_FEED, LONG_RUN], name)
+    for index in range(3):
+        run_cell(page, index)
+    start_cell(page, 3)
+    wait_steps(page, 3, 3)
+
+
+def test_b9_a_kernel_that_is_restarted_leaves_pictures_that_say_so(host: Server, page: Page) -> None:
+    """In mid-run, and at rest; run again, the cells are live with the new kernel, and their buttons work."""
+    in_mid_run(page, host, "restart.ipynb")
+    ended = "closed: the kernel has ended; run the cell again"
+    for at_rest in (False, True):
+        restart_kernel(page)
+        page.wait_for_function(
+            """wanted => [...document.querySelectorAll('[data-pane="session"] [data-value="state"]')]
+            .some(e => e.innerText === wanted)""",
+            arg=ended,
+        )
+        wait_idle(page)
+        made = steps(page, 3)
+        assert state(page, 3) == ended and made >= 3, "what the run came to is still there"
+        for button in cell(page, 3).locator(".gd-buttons").first.locator("button:visible").all():
+            assert button.is_disabled() and button.get_attribute("title") == "the session is closed: run the cell again"
+        assert cell(page, 1).locator('[role="tab"][data-tab="session"]').get_attribute("data-state") == "closed"
+        bring(page, 1).locator('[data-pane="before"] .gd-box').first.click()
+        assert cell(page, 1).locator("[data-lit]").count() > 1, "the picture is interactive"
+        bring(page, 3)
+        if at_rest:
+            break
+        for index in range(3):
+            run_again(page, index)
+        assert state(page, 3) == ended, "the old view belongs to the old session"
+        start_cell(page, 3)
+        page.wait_for_function("e => e.innerText === 'running'", arg=state_element(page, 3))
+        wait_steps(page, 3, 3)
+        press(page, 3, "pause")
+        wait_idle(page)
+        made = steps(page, 3)
+        assert 3 <= made < 150
+        press(page, 3, "step")
+        wait_steps(page, 3, made + 1)
+
+
+def state_element(page: Page, index: int) -> object:
+    return cell(page, index).locator('[data-pane="session"] [data-value="state"]').first.element_handle()
+
+
+def test_b9_a_page_that_reloads_in_mid_run_says_so_and_is_live_again_after_it(host: Server, page: Page) -> None:
+    """A page finds widgets again by asking the kernel, which answers when the cell has ended; until then it says so."""
+    in_mid_run(page, host, "reload.ipynb")
+    save(page)
+    page.reload()
+    wait_restored(page)
+    bring(page, 3)
+    button = cell(page, 3).locator('[data-command="step"]').first
+    button.wait_for()
+    if button.is_disabled():
+        assert "until a running one ends" in str(button.get_attribute("title"))
+    wait_steps(page, 3, 150)
+    wait_idle(page)
+    page.wait_for_function("e => !e.disabled", arg=button.element_handle())
+    press(page, 3, "step")
+    wait_steps(page, 3, 151)
+
+
+# one notebook in several places ---------------------------------------------------------------------------------------
+def second_tab(server: Server, page: Page, name: str) -> Page:
+    other = page.context.new_page()
+    place = f"lab/workspaces/second/tree/{name}" if server.app == "jupyterlab" else f"notebooks/{name}"
+    other.goto(f"{server.url}/{place}", wait_until="domcontentloaded")
+    wait_restored(other)
+    wait_idle(other)
+    return other
+
+
+def test_two_tabs_on_one_notebook_show_one_session_and_one_selection(host: Server, page: Page) -> None:
+    open_notebook(page, host, ["%load_ext gdlab", NET, RUN], "tabs.ipynb")
+    for index in range(3):
+        run_cell(page, index)
+    save(page)
+    other = second_tab(host, page, "tabs.ipynb")
+    bring(other, 2)
+    wait_steps(other, 2, 4)
+    press(other, 2, "step")
+    wait_steps(other, 2, 5)
+    bring(other, 1).locator('[data-pane="before"] [data-entity="node:0.6"]').first.click()
+    page.bring_to_front()
+    wait_steps(page, 2, 5)
+    here = cell(page, 1).locator('[data-pane="before"]')
+    here.locator('[data-entity="node:0.6"][data-selected]').first.wait_for()
+    here.locator('[data-entity="node:0.3"]').first.click()
+    press(page, 2, "step")
+    wait_steps(page, 2, 6)
+    other.bring_to_front()
+    wait_steps(other, 2, 6)
+    cell(other, 1).locator('[data-pane="before"] [data-entity="node:0.3"][data-selected]').first.wait_for()
+    assert steps(page, 2) == steps(other, 2) == 6, "one session, stepped from both tabs"
+    other.close()
+
+
+def test_b10_a_saved_notebook_is_interactive_without_its_kernel(host: Server, page: Page) -> None:
+    """Trusted, and not: trust decides over scripts in outputs, and a picture needs none."""
+    path = open_notebook(page, host, ["%load_ext gdlab", NET, RUN], "saved.ipynb")
+    for index in range(3):
+        run_cell(page, index)
+    save(page)
+    command(page, "kernelmenu:shutdown")
+    page.wait_for_timeout(300)
+    book = nbformat.read(path, as_version=4)
+    book.cells.append(nbformat.v4.new_markdown_cell("somebody else wrote this"))
+    nbformat.write(book, host.root / "untrusted.ipynb")  # another file with the same outputs has no signature
+    for name, trusted in (("saved.ipynb", True), ("untrusted.ipynb", False)):
+        visit(page, host, name)
+        told = "() => window.jupyterapp.shell.currentWidget.content.widgets[1]?.model?.trusted"
+        page.wait_for_function(f"trusted => ({told})() === trusted", arg=trusted)
+        picture_without_kernel(page)
+
+
+def picture_without_kernel(page: Page) -> None:
+    for index, what in ((2, '[data-pane="session"]'), (1, '[data-pane="before"] .gd-box')):
+        bring(page, index)
+        cell(page, index).locator(what).first.wait_for()
+    cell(page, 1).locator('[data-pane="before"] .gd-box').first.click()
+    assert cell(page, 1).locator("[data-lit]").count() > 1
+    assert state(page, 2) == "no live session" and steps(page, 2) == 4
+    assert cell(page, 2).locator('[data-pane="session"] [data-command="step"]').first.is_disabled()
+    assert page.locator("text=model not found").count() == 0

@@ -1,0 +1,277 @@
+"""How the page looks and moves: what is met first, what stays in place, names in every script, forced colours."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from bare_page import TABS, live, mount, open_tab, trained
+from nested_calls import network
+from playwright.sync_api import Locator, Page
+
+from gdlab import ops
+from gdlab.graph import Graph
+from gdlab.study.study import Study
+from gdlab.view.document.make import graph_doc
+from gdlab.view.layout.engines import laid_out
+
+OPS = "all => all.filter(e => !e.hasAttribute('data-gone')).map(e => e.querySelector('.gd-op').textContent)"
+
+
+def ops_of(stage: int) -> list[str]:
+    """The ops of a stage that are boxes in its picture: an input is called by its name."""
+    return sorted(n["name"] if n["op"] == "input" else n["op"] for n in boxes(stage))
+
+
+def boxes(stage: int) -> list[dict[str, Any]]:
+    rows, table = trained().data["stages"][stage]["layouts"]["auto"]["row"], trained().nodes(stage)
+    return [node for node, row in zip(table, rows, strict=True) if row >= 0]
+
+
+def test_the_replay_begins_with_the_graph_as_it_was_written(page: Page) -> None:
+    """A place has the width of its widest node, but shows the one that stands there now."""
+    mount(page, trained())
+    open_tab(page, "rewrites")
+    drawn = page.locator('[data-pane="scrub"] .gd-box')
+    assert sorted(drawn.evaluate_all(OPS)) == ops_of(0)
+    while page.locator('[data-command="scrub-next"]').is_enabled():
+        page.locator('[data-command="scrub-next"]').click()
+    assert sorted(drawn.evaluate_all(OPS)) == ops_of(1) != ops_of(0)
+
+
+def test_a_tick_says_where_the_same_rule_fired_and_only_a_limit_is_red(page: Page) -> None:
+    mount(page, trained())
+    open_tab(page, "rewrites")
+    page.locator('[data-command="scrub-next"]').click()
+    ticks = page.locator(".gd-ticks span")
+    label = page.locator(".gd-said .gd-strong").inner_text()
+    titles = ticks.evaluate_all("all => all.map(e => [e.title, e.hasAttribute('data-some')])")
+    assert len(titles) > 1 and all(some == (title == label) for title, some in titles)
+    assert page.locator("[data-stopped]").count() == 0
+    limited = trained().json().decode().replace('"stop_reason":"saturated"', '"stop_reason":"iterations"')
+    page.evaluate("text => view.update({...JSON.parse(text), id: 'limited'})", limited)
+    page.locator("[data-stopped]").wait_for()
+    assert "ended early: the limit of iterations was reached" in page.locator(".gd-said").first.inner_text()
+
+
+@cache
+def wide() -> Any:
+    """Two hundred products beside each other: many panes wide."""
+    with Graph() as g:
+        x = ops.input("x", (4, 8))
+        total = x
+        for i in range(200):
+            total = total + ops.tanh(x @ ops.parameter(f"w{i}", (8, 8)))
+        g.set_outputs(ops.square(total).sum_all())
+    return Study(g, train=True, device="cpu", name="wide").doc
+
+
+def test_the_zoom_has_a_state_that_can_be_read(page: Page) -> None:
+    """More than 500 boxes, several panes wide, open whole; `fit` goes to and fro; the wheel leaves both."""
+    mount(page, right_to_left())
+    assert page.locator('[data-pane="before"] .gd-camera').get_attribute("data-zoom") == "all", "it fits"
+    mount(page, wide())
+    camera, fit = page.locator('[data-pane="after"] .gd-camera'), page.locator('[data-command="zoom-fit"]').first
+    inside = "e => e.querySelector('svg.gd-picture').getBoundingClientRect().width <= e.clientWidth + 1"
+    states = []
+    for _ in range(3):
+        states.append((camera.get_attribute("data-zoom"), camera.evaluate(inside)))
+        fit.click()
+    assert states == [("all", True), ("readable", False), ("all", True)]
+    assert camera.evaluate("e => getComputedStyle(e.querySelector('.gd-world')).transform").startswith("matrix(0.8,")
+    camera.hover()
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, 30)
+    page.wait_for_function("() => document.querySelector('[data-pane=after] .gd-camera').dataset.zoom === 'free'")
+    page.keyboard.up("Control")
+
+
+def test_the_names_of_lanes_stay_in_sight(page: Page) -> None:
+    mount(page, wide())
+    open_tab(page, "grad")
+    camera = page.locator('[data-pane="lanes"] .gd-camera')
+    names = camera.locator(".gd-lanenames span")
+    names.first.wait_for()  # a worker lays it out
+    assert names.all_inner_texts() == ["forward ↓", "adjoint ↑"]
+    assert camera.get_attribute("data-zoom") == "all" and names.first.bounding_box()["height"] > 12  # type: ignore[index]
+    page.locator('[data-pane="lanes"] [data-command="zoom-fit"]').click()
+    camera.evaluate("e => e.scrollTo(0, 900)")
+    assert camera.evaluate("e => e.scrollTop") > 0
+    assert camera.locator(".gd-lanenames").evaluate(TOP) == camera.evaluate(TOP), "they do not scroll away"
+    inset = "(e, i) => e.querySelectorAll('.gd-lane rect')[i].getBoundingClientRect().x"
+    for i in range(2):
+        assert names.nth(i).bounding_box()["x"] == pytest.approx(camera.evaluate(inset, i), abs=2)  # type: ignore[index]
+
+
+# Motion --------------------------------------------------------------------------------------------------------------
+MOVING = """() => document.getAnimations().filter(a => a.effect.getKeyframes().some(k => 'translate' in k))
+  .map(a => [a.effect.target.dataset.entity, a.effect.getTiming().duration])"""
+TOP = "e => e.getBoundingClientRect().y"
+
+
+def toggled(page: Page) -> tuple[Locator, float, list[Any]]:
+    """Closes the group of a node that is selected, far down; the node, where it was, and what moves now."""
+    mount(page, Study(network(12), train=True, device="cpu", name="blocks").doc)
+    written = page.locator('[data-pane="before"]')
+    written.locator(".gd-camera").evaluate("e => e.scrollTo(0, 1200)")
+    entity = written.locator(".gd-box:has(.gd-sheet)").nth(12).get_attribute("data-entity")
+    node = written.locator(f'.gd-box[data-entity="{entity}"]')
+    node.click()
+    was = node.evaluate(TOP)
+    written.locator(".gd-bracket", has_text="block").filter(has_not_text="×").first.dispatch_event("click")
+    return node, was, page.evaluate(MOVING)
+
+
+def test_what_is_selected_stays_and_the_others_glide(page: Page) -> None:
+    node, was, moving = toggled(page)
+    assert node.evaluate(TOP) == pytest.approx(was, abs=1)
+    page.wait_for_timeout(250)
+    assert node.evaluate(TOP) == pytest.approx(was, abs=1)
+    assert len(moving) > 5 and {duration for _, duration in moving} == {150}
+
+
+def test_nothing_moves_where_motion_is_not_wanted(page: Page) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    node, was, moving = toggled(page)
+    assert moving == [] and node.evaluate(TOP) == pytest.approx(was, abs=1)
+    assert page.evaluate("document.getAnimations().length") == 0
+
+
+# The frame -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_open_tab_is_in_sight_where_not_all_fit(page: Page) -> None:
+    mount(page, trained())
+    page.set_viewport_size({"width": 555, "height": 800})
+    for name in (*TABS, "opt"):
+        page.locator(f'[role="tab"][data-tab="{name}"]').dispatch_event("click")
+        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        bar = page.locator(".gd-tabs").bounding_box()
+        tab = page.locator(f'[role="tab"][data-tab="{name}"]').bounding_box()
+        assert bar and tab
+        left, right = tab["x"] - bar["x"], bar["x"] + bar["width"] - tab["x"] - tab["width"]
+        assert left >= -1 and right >= 23, f"{name}: whole, and not in the shade at the end"
+
+
+def test_the_tab_of_the_session_says_how_it_is_doing(page: Page) -> None:
+    live(page, trained())
+    dot = "e => getComputedStyle(e, '::after').backgroundColor"
+    tab, seen = page.locator('[data-tab="session"][role="tab"]'), []
+    for step, state in enumerate(("running", "paused", "failed"), 1):
+        page.evaluate("([n, state]) => tell(metrics(n, n, [], {state}))", [step, state])
+        assert tab.get_attribute("title") == f"the session is {state}"
+        seen.append(tab.evaluate(dot))
+    assert len(set(seen)) == 3
+
+
+def test_what_an_output_was_opened_with_outlives_a_newer_document(page: Page) -> None:
+    """`--engine`, `--depth`, `--height` hold although the study's newer document knows nothing of them."""
+    asked = laid_out(trained(), "layered").with_view({"show": ["grad"], "engine": "layered", "height": 300})
+    mount(page, asked)
+    places = "() => [...document.querySelectorAll('[data-pane=lanes] .gd-box')].map(e => e.getAttribute('transform'))"
+    was = page.evaluate(places)
+    page.evaluate("text => view.update({...JSON.parse(text), id: 'newer', rev: 99})", trained().json().decode())
+    page.locator('.gdlab[data-doc="newer"]').wait_for()
+    assert page.evaluate(places) == was
+    assert page.locator(".gdlab").evaluate("e => e.style.getPropertyValue('--gd-height')") == "300px"
+    mount(page, trained().with_view({"show": ["grad"]}))
+    assert page.evaluate(places) != was
+
+
+def test_the_arena_names_its_phases_and_keeps_words_off_the_peak(page: Page) -> None:
+    mount(page, trained())
+    open_tab(page, "arena")
+    arena = page.locator('[data-pane="arena"] svg.gd-arena')
+    assert arena.locator("text.gd-axis", has_text="backward").count() == 1
+    crossed = arena.evaluate("""e => { const x = e.querySelector('.gd-peak line').getBoundingClientRect().x;
+      return [...e.querySelectorAll('.gd-interval')].filter(each => each.querySelector('text')).filter(each => {
+        const word = each.querySelector('text').getBoundingClientRect(), box = each.getBoundingClientRect();
+        return word.left < x && x < word.right && box.right - x > word.width + 20; }).length; }""")
+    assert crossed == 0
+
+
+def test_a_fold_of_the_arena_opens_by_key(page: Page) -> None:
+    mount(page, trained())
+    open_tab(page, "arena")
+    opener = page.locator('.gd-opener[aria-expanded="false"]', has_text="parameters")
+    opener.focus()
+    page.keyboard.press("Enter")
+    page.locator('.gd-opener[aria-expanded="true"]', has_text="parameters").wait_for()
+    page.keyboard.press(" ")  # the focus is on the first that can be opened
+    opener.wait_for()
+
+
+# Scripts and colours -------------------------------------------------------------------------------------------------
+
+
+def right_to_left() -> Any:
+    with Graph() as g:
+        x, w = ops.input("x", (4, 8)), ops.parameter("משקל", (8, 8))
+        h = ops.relu(x @ w)
+        g.set_outputs(ops.mse_loss(h, ops.input("הדף", (4, 8))))
+    return Study(g, train=True, device="cpu", name="שלום").doc
+
+
+# How a name and what stands behind it in the text stand on the screen; None where there is no such text.
+ORDER = """([pane, name]) => { const seen = e => e.getClientRects().length > 0;
+  const root = document.querySelector(`[data-pane="${pane}"]`);
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT), found = [];
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const at = node.data.indexOf(name), after = /[)=:\\[(]/.exec(node.data.slice(at + name.length));
+    if (at < 0 || !seen(node.parentElement) || node.parentElement.closest('title')) continue;
+    const place = (from, to) => { const r = document.createRange(); r.setStart(node, from); r.setEnd(node, to);
+      return r.getBoundingClientRect(); };
+    const next = at + name.length + (after?.index ?? 0);
+    found.push(after ? place(at, at + name.length).right <= place(next, next + 1).left + 1 : true);
+  }
+  return found; }"""
+
+
+def test_a_name_from_right_to_left_disturbs_nothing_in_any_pane(page: Page) -> None:
+    mount(page, right_to_left())
+    shown = {
+        "opt": ("before", "after", "source"), "rewrites": ("scrub",), "grad": ("lanes",), "diff": ("diff",),
+        "plan": ("plan", "arena"), "arena": ("arena",), "kernels": ("kernels",), "text": ("outline", "text"),
+    }  # fmt: skip
+    page.locator('[data-command="source"]').click()
+    page.set_viewport_size({"width": 1110, "height": 1400})
+    for tab, panes in shown.items():
+        open_tab(page, tab)
+        if tab == "plan":
+            page.locator('tr[data-entity="dispatch:0"]').click()
+        for pane in panes:
+            assert all(page.evaluate(ORDER, [pane, "משקל"])), pane
+    assert page.evaluate(ORDER, ["text", "משקל"]) and page.evaluate(ORDER, ["outline", "משקל"])
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_forced_colours_show_what_is_selected_in_every_tab(page: Page, tab: str) -> None:
+    """What is lit has an outline or a stroke of the system's highlight, and words are in the system's colours."""
+    page.emulate_media(forced_colors="active")
+    live(page, trained())
+    page.evaluate("tell(metrics(1, 7, [[6, 0.6], [7, 0.5]]))")
+    page.locator('[data-pane="before"] [data-entity="node:0.6"]').click()
+    open_tab(page, tab)
+    lit = page.locator("[data-lit]:visible, [data-some]:visible")
+    assert lit.count() > 0
+    plain = lit.evaluate_all("""all => { const probe = document.body.appendChild(document.createElement('i'));
+      probe.style.color = 'Highlight'; const wanted = getComputedStyle(probe).color; probe.remove();
+      return all.filter(e => !e.matches('.gd-call, .gd-edge, .gd-axisdispatch, .gd-tick')).filter(e => {
+        const shape = e.querySelector('.gd-shape') ?? e, style = getComputedStyle(shape);
+        return style.stroke !== wanted && style.outlineColor !== wanted; }).map(e => e.outerHTML.slice(0, 90)); }""")
+    assert plain == []
+
+
+def test_empty_places_say_why_and_what_to_do(page: Page) -> None:
+    with Graph() as g:
+        g.set_outputs(ops.input("x", (4, 8)) + 1.0)
+    mount(page, graph_doc(g, "plain"))
+    said = {
+        "rewrites": "This graph has not been optimized.", "grad": "%%graph plain --train",
+        "plan": "%graph_plan plain", "arena": "%graph_plan plain", "kernels": "%graph_plan plain",
+        "session": "%graph_run plain 100", "diff": "%graph A --diff B",
+    }  # fmt: skip
+    for tab, text in said.items():
+        open_tab(page, tab)
+        assert text in page.locator(".gd-panes").inner_text(), tab

@@ -1,0 +1,173 @@
+"""What a notebook's person types wrongly, and what is said of it: one line, with the place and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+import gdlab as gd
+from gdlab.jupyter.cell import is_users
+from gdlab.study.study import Study
+
+SMALL = "x = input('x', (2, 3))\nw = parameter('w', (3, 4))\nrelu(x @ w).mean_all()"
+
+
+@pytest.fixture
+def shell() -> Iterator[Any]:
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "gdlab")
+    yield shell
+    shell.run_line_magic("unload_ext", "gdlab")
+    for value in list(shell.user_ns.values()):
+        if isinstance(value, Study):
+            value.close()
+    InteractiveShell.clear_instance()
+
+
+def said(shell: Any, text: str) -> list[str]:
+    """The lines that a cell prints and shows as its error."""
+    with capture_output() as out:
+        shell.run_cell(text, store_history=True)
+    return (out.stdout + out.stderr).splitlines()
+
+
+MAGICS = [
+    "%graph NAME", "%graph_opt NAME", "%graph_grad NAME", "%graph_plan NAME", "%graph_run NAME", "%graph_step NAME",
+    "%graph_pause NAME", "%graph_resume NAME", "%graph_reset NAME", "%graph_trace NAME", "%graph_check NAME",
+    "%graph_save NAME a.svg", "%graph_watch NAME h", "%graph_break NAME nonfinite", "%graph_look NAME h",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+def test_every_magic_in_a_fresh_kernel_says_that_there_are_no_graphs(shell: Any, magic: str) -> None:
+    lines = said(shell, magic.replace("NAME", "mlp"))
+    wanted = "UsageError: graph mlp: given no such variable, wanted a %%graph cell first: there are no graphs yet"
+    assert lines == [wanted]
+
+
+THINGS = {"number": 3, "none": None, "text": "mlp", "list": [1], "function": print, "type": int}
+
+
+@pytest.mark.parametrize("kind", THINGS)
+@pytest.mark.parametrize("magic", MAGICS[1:])
+def test_every_magic_with_another_kind_of_object_is_one_line(shell: Any, magic: str, kind: str) -> None:
+    shell.user_ns["it"] = THINGS[kind]
+    (line,) = said(shell, magic.replace("NAME", "it"))
+    assert line.startswith(f"UsageError: graph it: given {type(THINGS[kind]).__name__}, wanted a study")
+
+
+def test_a_graph_in_the_place_of_a_study_says_how_to_see_it(shell: Any) -> None:
+    with gd.Graph() as shell.user_ns["g"]:
+        shell.user_ns["g"].output(gd.input("x", (2,)))
+    (line,) = said(shell, "%graph_run g")
+    assert line.endswith("given Graph, wanted a study: the NAME of a %%graph cell; `%graph g` shows this one")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("missing.onnx", "given no such file"), ("missing.gdlab.json", "given no such file"),
+        ("FOLDER", "given a folder"), ("FOLDER/notes.txt", "given a file of another kind"),
+        ("FOLDER/none.txt", "given no such file"),
+    ],
+)  # fmt: skip
+def test_files_that_cannot_be_shown(shell: Any, tmp_path: Any, name: str, says: str) -> None:
+    (tmp_path / "notes.txt").write_text("no model")
+    (line,) = said(shell, f"%graph {name.replace('FOLDER', str(tmp_path))}")
+    assert line.startswith("UsageError: graph ") and says in line and "PosixPath" not in line and ".onnx" in line
+
+
+def test_a_folder_that_does_not_exist_is_named(shell: Any, tmp_path: Any) -> None:
+    said(shell, f"%%graph ok --quiet --device cpu\n{SMALL}")
+    (line,) = said(shell, f"%graph_save ok {tmp_path}/no/x.svg")
+    assert f"{tmp_path}/no does not" in line
+
+
+def test_a_home_folder_is_expanded(shell: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    said(shell, f"%%graph ok --quiet --device cpu\n{SMALL}")
+    said(shell, "%graph_save ok ~/x.txt")
+    assert (tmp_path / "x.txt").read_text(encoding="utf-8").startswith("graph ok")
+
+
+def test_a_missing_initialization_names_the_option(shell: Any) -> None:
+    said(shell, f"%%graph ok --quiet --device cpu --train\n{SMALL}")
+    (line,) = said(shell, "%graph_run ok 3 --feed random:0")
+    assert "no value for w, wanted --init SEED" in line
+
+
+def test_a_name_in_another_unicode_form_is_found(shell: Any) -> None:
+    said(shell, f"%%graph ﬁt --quiet --device cpu\n{SMALL}")  # the ligature, as some editors write it
+    assert "fit" in shell.user_ns
+    assert said(shell, "%graph_pause ﬁt") == [] == said(shell, "%graph_pause fit")
+
+
+# errors of cells ------------------------------------------------------------------------------------------------------
+def test_an_error_in_a_helper_shows_its_line_beside_the_cells(shell: Any) -> None:
+    said(shell, "def boom(v):\n    d = {}\n    return d['k']")
+    lines = said(shell, "%%graph mlp\na = input('x', (2, 2))\nboom(a)")
+    assert lines[0] == "KeyError: 'k'" and lines[1].startswith("line 3: boom(a)") and set(lines[2].strip()) == {"^"}
+    assert lines[3].startswith("in boom, ") and lines[4].startswith("line 3: ") and "return d['k']" in lines[4]
+    assert "gdlab" not in "\n".join(lines) and len(lines) < 8
+    trace = "\n".join(said(shell, "%tb"))
+    assert "boom" in trace and "Traceback" in trace
+
+
+def test_a_helper_of_a_helper_is_the_innermost_one(shell: Any) -> None:
+    said(shell, "def inner(v):\n    return v @ v\ndef outer(v):\n    return inner(v)")
+    lines = said(shell, "%%graph mlp\na = input('x', (2, 3))\nouter(a)")
+    assert lines[0].startswith("matmul: ") and any(line.startswith("in inner, ") for line in lines)
+    assert not is_users(gd.__file__) and is_users("/home/me/net.py")
+
+
+def test_an_empty_message_leaves_no_colon(shell: Any) -> None:
+    lines = said(shell, "%%graph mlp\na = input('x', (2, 3))\nassert False")
+    assert lines[:2] == ["AssertionError", "line 3: assert False"]
+
+
+def test_a_syntax_error_is_no_usage_error(shell: Any) -> None:
+    lines = said(shell, "%%graph mlp\nx = = 2")
+    assert lines[0] == "SyntaxError: invalid syntax" and "UsageError" not in "\n".join(lines)
+
+
+@pytest.mark.parametrize("hidden", ["sum", "max"])
+def test_notes_on_hidden_ops_stand_beside_the_error(shell: Any, hidden: str) -> None:
+    said(shell, f"{hidden} = lambda v: 0")
+    lines = said(shell, f"%%graph mlp\na = input('x', (2, 3))\n{hidden}(a)")
+    assert f"note: {hidden} is your notebook's function, not gdlab.{hidden}" in "\n".join(lines)
+
+
+def test_a_name_that_hides_an_op_is_warned_of(shell: Any) -> None:
+    lines = said(shell, f"%%graph relu --quiet --device cpu\n{SMALL}")
+    assert lines == ["note: NAME relu hides gdlab.relu: in later cells relu is this study"]
+    lines = said(shell, f"%%graph other --quiet --device cpu\n{SMALL}")
+    assert lines[0] == "TypeError: 'Study' object is not callable"
+    assert lines[-1] == "note: relu is your notebook's Study, not gdlab.relu"
+
+
+# completion -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("%graph_opt mlp --no Mul+Sig", "Mul+Sigmoid→Silu"), ("%graph_opt mlp --no Silu+M", "Silu+Mul→SwiGLU"),
+        ("%graph_opt mlp --only Transpose+Bat", "Transpose+BatchMatMul→BatchMatMulAT"),
+    ],
+)  # fmt: skip
+def test_completion_replaces_the_whole_word(shell: Any, line: str, wanted: str) -> None:
+    with provisionalcompleter():
+        made = {line[: c.start] + c.text + line[c.end :] for c in shell.Completer.completions(line, len(line))}
+    assert line.rsplit(" ", 1)[0] + " " + wanted in made
+
+
+# text -----------------------------------------------------------------------------------------------------------------
+def test_the_text_of_a_study_is_its_summary_and_its_graph(shell: Any) -> None:
+    with capture_output() as out:
+        shell.run_cell(f"%%graph ok --static --device cpu\n{SMALL}")
+    assert out.outputs[0].data["text/plain"] == str(shell.user_ns["ok"]).rstrip()

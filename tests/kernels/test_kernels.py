@@ -1,0 +1,436 @@
+"""The WGSL of every kind of dispatch: it compiles, computes what the reference says in both schedules, and tells where
+each of its lines comes from."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import networks
+import numpy as np
+import plans
+import pytest
+from machine import needs
+from places import REPO
+
+from gdlab import kernels, ops
+from gdlab.autodiff import differentiate
+from gdlab.base.errors import CompileError
+from gdlab.devices.base import Device
+from gdlab.devices.choose import device
+from gdlab.devices.cpu.forms import FORMS
+from gdlab.graph import Graph, Value
+from gdlab.kernels.pieces import Text
+from gdlab.kernels.product import Product
+from gdlab.kernels.shared import shared_tiles
+from gdlab.op import REGISTRY, Shader, reference
+from gdlab.plan import compile, variants
+from gdlab.plan.dispatch import SCALARS, Dispatch, Matmul
+from gdlab.plan.records import ExecutionPlan
+from gdlab.plan.target import Target
+from gdlab.plan.update import adam_update, sgd_update
+
+SCHEDULES = ("software", "hardware")
+SHADERS = REPO / "shaders"
+
+
+@pytest.fixture(params=SCHEDULES)
+def adapter(request: pytest.FixtureRequest) -> Iterator[tuple[Device, Target]]:
+    """Any adapter, and a target whose schedules are those of each class in turn."""
+    needs("wgpu")
+    found = device("wgpu")
+    yield found, replace(found.target, adapter_class=request.param)
+
+
+def graph_of(build: Callable[[], Value | list[Value]]) -> Graph:
+    with Graph() as g:
+        g.set_outputs(build())
+    return g
+
+
+def check(adapter: tuple[Device, Target], graph: Graph, feeds: dict[str, Any] | None = None) -> ExecutionPlan:
+    """Compile for the target, run twice with poisoned slots, compare every output with the reference."""
+    found, target = adapter
+    feeds = plans.feeds_of(graph) if feeds is None else feeds
+    plan = compile(graph, mode="inference", target=target)
+    program = plans.load(found, plan, feeds)
+    program.step(None)
+    program.poison()
+    program.step(None)
+    with np.errstate(all="ignore"):
+        want = reference.evaluate(graph, feeds)
+        scale = reference.magnitudes(graph, want)
+    for got, id in zip(plans.outputs(program), graph.output_ids, strict=True):
+        assert reference.compare(got, want[id], scale[id], 2e-4) is None, (plan.dispatches[-1].label, target)
+    program.close()
+    return plan
+
+
+# values in both schedules ---------------------------------------------------------------------------------------------
+EXTENTS = [
+    (1, 1, 1), (1, 129, 33), (129, 1, 17), (2, 3, 65), (17, 33, 2), (33, 65, 129), (65, 17, 1), (16, 16, 64),
+    (3, 130, 5), (64, 10, 128), (40, 132, 36), (4, 4, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["matmul", "matmul_at", "matmul_bt"])
+def test_products_with_an_epilogue(adapter: tuple[Device, Target], name: str) -> None:
+    def product(m: int, n: int, k: int) -> Value:
+        a = ops.input("a", (k, m) if name == "matmul_at" else (m, k))
+        b = ops.input("b", (n, k) if name == "matmul_bt" else (k, n))
+        return ops.tanh(ops.bias_add(getattr(ops, name)(a, b), ops.input("c", (n,)))) * ops.input("d", (m, n))
+
+    for m, n, k in EXTENTS:
+        plan = check(adapter, graph_of(lambda m=m, n=n, k=k: product(m, n, k)))  # type: ignore[misc]
+        assert len(plan.dispatches) == 1
+
+
+# rows, columns, steps; rows and columns per invocation; parts of K in a group, and beside one another
+TILINGS = [
+    (128, 128, 16, 8, 8, 1, 1), (64, 128, 16, 8, 8, 1, 2), (64, 64, 16, 8, 4, 1, 1), (64, 64, 16, 8, 4, 2, 1),
+    (32, 64, 16, 4, 4, 2, 3), (32, 32, 16, 4, 4, 1, 4), (32, 32, 16, 4, 4, 4, 1), (128, 128, 8, 8, 8, 1, 1),
+    (128, 64, 8, 8, 8, 1, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["matmul", "matmul_at", "matmul_bt"])
+def test_shared_tiles_of_every_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tiling, in one buffer and in two, with and without tails, K in parts that end early or are empty."""
+    needs("wgpu")
+    found = device("wgpu")
+    buffers = set()
+    for number, tiling in enumerate(TILINGS):
+        nbytes = (16384, 32768)[number % 2] if tiling[5] == 1 else 32768
+        limits = replace(found.target.limits, workgroup_bytes=nbytes)
+        target = Target("wgpu", "hardware", limits)
+        forced = lambda p, t, _, tiling=tiling: variants.shared_tiles(p, tiling, t.limits)  # noqa: E731
+        monkeypatch.setattr(variants, "matmul", forced)
+        for m, n, k in ((133, 70, 5), (37, 130, 64), (64, 128, 33), (129, 65, 129)):
+            a, b = (k, m) if name == "matmul_at" else (m, k), (n, k) if name == "matmul_bt" else (k, n)
+            build = lambda a=a, b=b: ops.tanh(getattr(ops, name)(ops.input("a", a), ops.input("b", b)) * 0.25)  # noqa: E731
+            plan = check((found, target), graph_of(build))
+            assert [d.kernel for d in plan.dispatches] == ["matmul"] + ["reduce"] * (tiling[6] > 1)
+            buffers.add(plan.dispatches[0].params[5])
+    assert buffers == {1, 2}
+
+
+def test_shared_tiles_fit_every_adapter() -> None:
+    """Whatever is asked for, workgroup memory and the invocations of a group suffice: fewer steps, then fewer parts."""
+    asked = [*TILINGS, (128, 128, 32, 8, 8, 1, 1), (64, 64, 16, 4, 4, 1, 2), (32, 32, 32, 4, 4, 4, 2)]
+    for nbytes, (a, b), tiling in product((16384, 17000, 32768, 49152), product(("mk", "km"), ("kn", "nk")), asked):
+        limits = replace(Target.portable().limits, workgroup_bytes=nbytes)
+        p = Matmul(300, 300, 300, a, b, 0)
+        schedule = variants.shared_tiles(p, tiling, limits)
+        text = Text()
+        shared_tiles(text, Product(p, "a", "b", True, True, True), schedule.params)
+        sizes = [int(n) for n in re.findall(r"var<workgroup> \w+: array<vec4<f32>, (\d+)>", text.done()[0])]
+        assert len(sizes) >= 2 and 16 * sum(sizes) <= nbytes, (tiling, schedule.params, nbytes)
+        assert schedule.workgroup_size[0] <= limits.invocations
+        assert schedule.params[-1] == tiling[-1]  # the second dispatch counts on so many parts
+
+
+@pytest.mark.parametrize("name", ["matmul_at", "matmul_bt"])
+def test_shared_tiles_of_every_layout(adapter: tuple[Device, Target], name: str) -> None:
+    """Steps beyond K and elements beyond the edge are zero, also where memory goes on with the next row."""
+    for m, n, k in ((70, 66, 8), (37, 41, 19)):
+        a, b = (k, m) if name == "matmul_at" else (m, k), (n, k) if name == "matmul_bt" else (k, n)
+        build = lambda a=a, b=b: getattr(ops, name)(ops.input("a", a), ops.input("b", b))  # noqa: E731
+        plan = check(adapter, graph_of(build))
+        assert len(plan.dispatches) == 1
+
+
+def mm(m: int, n: int, k: int) -> Value:
+    return ops.input("a", (m, k)) @ ops.input("b", (k, n))
+
+
+def test_products_with_themselves(adapter: tuple[Device, Target]) -> None:
+    for n in (4, 7):
+        check(adapter, graph_of(lambda n=n: ops.matmul_bt(x := ops.input("x", (n, n)), x) + x))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("shape, axes", [
+    ((200_000,), (0,)), ((3, 5000), (1,)), ((5000, 3), (0,)), ((7, 33, 5), (1,)), ((300, 2), (1,)), ((2, 300), (0,)),
+    ((1, 1), (0,)), ((4, 3, 2, 5), (0, 2)),
+])  # fmt: skip
+def test_folds(adapter: tuple[Device, Target], shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    for fold in ("sum", "max"):
+        check(adapter, graph_of(lambda f=fold: getattr(ops, f)(ops.square(ops.input("x", shape)), axes) * 0.5))  # type: ignore[misc]
+
+
+def row_op(name: str, shape: tuple[int, ...]) -> Value:
+    x, w = ops.input("x", shape), ops.input("w", shape[-1:])
+    if name == "layer_norm":
+        return ops.layer_norm(x, w, ops.input("b", shape[-1:]), 1e-5)
+    return ops.rms_norm(x, w, 1e-5) if name == "rms_norm" else getattr(ops, name)(x)
+
+
+ROW_OPS = ["softmax", "log_softmax", "rms_norm", "layer_norm"]
+ROWS = ((3, 1), (2, 2), (5, 3), (4, 5), (3, 8), (65, 10), (2, 257), (9, 64), (3, 68), (2, 1028), (1, 50257), (70, 12))
+
+
+@pytest.mark.parametrize("name", ROW_OPS)
+def test_rows(adapter: tuple[Device, Target], name: str) -> None:
+    for shape in ROWS:
+        check(adapter, graph_of(lambda shape=shape: row_op(name, shape).scale(2.0)))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_gradients_of_norms(adapter: tuple[Device, Target], name: str) -> None:
+    """One dispatch gives the gradient of x: nothing is larger than x, and little is as large."""
+    for shape in ((3, 2), (4, 5), (3, 64), (2, 1028)):
+        with Graph() as g:
+            x, w = ops.parameter("x", shape), ops.parameter("w", shape[-1:])
+            more = (ops.parameter("b", shape[-1:]),) if name == "layer_norm" else ()
+            g.set_outputs([ops.sum_all(getattr(ops, name)(x, w, *more, 1e-5) * ops.input("g", shape))])
+        plan = check(adapter, differentiate(g)[0])
+        # the norm, and g; what the gradient of a layer norm's weights reads twice, x - mean
+        large = sum(b.shape == shape and b.kind == "intermediate" for b in plan.buffers)
+        assert large <= (3 if more else 2)
+
+
+@pytest.mark.parametrize("length", [4, 8, 1024, 4096, 16384, 32768])
+def test_rows_in_registers(length: int) -> None:
+    """The kernel for hardware keeps whole rows: one workgroup has one or several."""
+    needs("wgpu")
+    found = device("wgpu")
+    target = replace(found.target, adapter_class="hardware")
+    for name in ("softmax", "layer_norm"):
+        plan = check((found, target), graph_of(lambda name=name: row_op(name, (5, length))))  # type: ignore[misc]
+        lanes = {16384: 512, 32768: 512}.get(length, min(256, max(1, length // 16)))
+        assert plan.dispatches[0].variant == f"{max(1, 64 // lanes)}x{lanes} registers"
+
+
+def test_rows_in_registers_of_a_small_adapter() -> None:
+    """Where 256 invocations are all that a group has, they keep twice as much each."""
+    needs("wgpu")
+    found = device("wgpu")
+    limits = replace(found.target.limits, invocations=256)
+    target = replace(found.target, adapter_class="hardware", limits=limits)
+    plan = check((found, target), graph_of(lambda: row_op("layer_norm", (3, 16384))))
+    assert plan.dispatches[0].variant == "1x256 registers"
+
+
+def test_rows_by_four_on_software() -> None:
+    """Many rows: one per lane, without an exchange; few: eight lanes share one; rows that end within a four do not."""
+    target = replace(Target.portable(), adapter_class="software")
+    for name, (shape, variant, by_four) in product(ROW_OPS, (
+        ((64, 12), "8x1", True), ((63, 12), "1x8", True), ((64, 10), "8x1", False), ((2, 1 << 19), "1x32", False),
+    )):  # fmt: skip
+        d = compile(graph_of(lambda n=name, s=shape: row_op(n, s)), mode="inference", target=target).dispatches[0]  # type: ignore[misc]
+        assert d.variant == variant and d.custom is not None and d.custom.file.endswith("_fours.wgsl") == by_four
+
+
+@pytest.mark.parametrize("shape", [(16411, 4), (16411,), (3, 16411), (257, 16), (4099, 64)])
+def test_folds_of_prime_lengths(shape: tuple[int, ...]) -> None:
+    """They have no parts of a size, so one dispatch folds them, tails included."""
+    needs("wgpu")
+    found = device("wgpu")
+    target = replace(found.target, adapter_class="hardware")
+    axis = 1 if shape == (3, 16411) else 0
+    for fold in ("sum", "max"):
+        plan = check((found, target), graph_of(lambda f=fold: getattr(ops, f)(ops.input("x", shape), (axis,))))  # type: ignore[misc]
+        assert len(plan.dispatches) == 1
+
+
+@pytest.mark.parametrize("outer, length, inner", [
+    (1, 1 << 20, 1), (1, 65536, 4), (2, 3 * 65537, 1), (1, 65537, 4), (1, 2 * 9973, 8), (5, 7, 3), (1, 97 * 89 * 64, 1),
+])  # fmt: skip
+def test_parts_of_a_fold_are_equal(outer: int, length: int, inner: int) -> None:
+    parts = variants._fold_parts(outer, length, inner)
+    assert length % parts == 0 and (parts == 1 or length // parts >= (4096 if inner == 1 else 64))
+    assert (parts > 1) == ((outer, length, inner) not in ((1, 65537, 4), (5, 7, 3)))
+
+
+def test_softmax_of_rows_without_one(adapter: tuple[Device, Target]) -> None:
+    """Rows of -inf, with +inf or with NaN are NaN, their neighbours are not; -inf among numbers has weight 0."""
+    for width in (8, 5, 1028):
+        x = np.random.default_rng(0).normal(size=(6, width)).astype(np.float32)
+        x[0], x[1, 1], x[2, 3], x[4, width // 2] = -np.inf, np.inf, np.nan, -np.inf
+        for name in ("softmax", "log_softmax"):
+            check(adapter, graph_of(lambda w=width, n=name: row_op(n, (6, w))), {"x": x, "w": x[0]})  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("shape, axes", [
+    ((5, 16), (1,)), ((3, 1000), (1,)), ((2, 70004), (1,)), ((70004, 4), (0,)), ((3, 33, 8), (1,)), ((600, 132), (0,)),
+    ((8, 4096), (0, 1)), ((1030, 64), (0,)),
+])  # fmt: skip
+def test_folds_by_four(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """On hardware four elements at a time: along the fold or across it, tails included; in one dispatch or two."""
+    needs("wgpu")
+    found = device("wgpu")
+    target = replace(found.target, adapter_class="hardware")
+    for fold in ("sum", "max"):
+        build = lambda f=fold: getattr(ops, f)(ops.tanh(ops.input("x", shape)) * ops.input("r", shape[-1:]), axes) * 0.5  # noqa: E731
+        plan = check((found, target), graph_of(build))
+        assert all(" a" in d.variant or d.reduce.length < 16 for d in plan.dispatches if d.reduce)
+
+
+def test_streams(adapter: tuple[Device, Target]) -> None:
+    """More than 2^20 elements, with a tail: several fours per invocation."""
+    for size in ((1 << 20) + 12, (1 << 20) + 5):
+        check(adapter, graph_of(lambda size=size: ops.tanh(ops.input("x", (size,))) * ops.input("s", (1,))))  # type: ignore[misc]
+
+
+def test_cross_entropy_over_50257_classes(adapter: tuple[Device, Target]) -> None:
+    """More than the 65535 loop trips after which lavapipe stops silently, were they one invocation's."""
+    check(adapter, graph_of(lambda: ops.cross_entropy_loss(ops.input("z", (2, 50257)), ops.input("y", (2, 50257)))))
+
+
+def test_pointwise_of_every_access_and_tail(adapter: tuple[Device, Target]) -> None:
+    def chain(rows: int, columns: int) -> Value:
+        x, r = ops.input("x", (rows, columns)), ops.input("r", (columns,))
+        c, s = ops.input("c", (rows, 1)), ops.input("s", (1,))
+        return ops.sigmoid(x * r) + c * s
+
+    for rows, columns in ((3, 4), (8, 8), (3, 5), (1, 1), (7, 64), (65, 33)):
+        check(adapter, graph_of(lambda r=rows, c=columns: chain(r, c)))  # type: ignore[misc]
+
+
+def test_grids_that_fold_into_y(adapter: tuple[Device, Target]) -> None:
+    found, target = adapter
+    small = replace(target, limits=replace(target.limits, workgroups_per_axis=12))
+    builds: list[Callable[[], Value]] = [
+        lambda: ops.tanh(ops.input("x", (4001,))),
+        lambda: ops.sum_inner(ops.input("x", (3000, 3))),
+        lambda: ops.softmax(ops.input("x", (3000, 3))),
+        lambda: ops.transpose(ops.input("x", (30, 31))),
+        lambda: mm(200, 200, 40),
+    ]
+    for build in builds:
+        plan = check((found, small), graph_of(build))
+        assert plan.dispatches[0].workgroups[1] > 1
+
+
+def test_copies_of_u32(adapter: tuple[Device, Target]) -> None:
+    data = np.array([[0, 1, 2], [7, 2**31, 2**32 - 1]], np.uint32)
+    g = graph_of(lambda: [ops.input_u32("x", (2, 3)), ops.reshape(ops.input_u32("y", (2, 3)), (3, 2))])
+    plan = compile(g, mode="inference", target=adapter[1])
+    program = plans.load(adapter[0], plan, {"x": data, "y": data})
+    program.step(None)
+    same, other = plans.outputs(program)
+    assert same.tolist() == data.tolist() and other.tolist() == data.reshape(3, 2).tolist()
+
+
+def test_values_that_no_literal_has(adapter: tuple[Device, Target]) -> None:
+    """1 / 0 between constants is an error in WGSL; computed, it is infinite."""
+    zero = lambda: ops.full((5,), 0.0)  # noqa: E731
+    check(adapter, graph_of(lambda: [1.0 / zero(), ops.log(zero()), ops.input("x", (5,)) / zero()]))
+
+
+@pytest.mark.parametrize("rule", [sgd_update, adam_update])
+def test_updates(adapter: tuple[Device, Target], rule: Any) -> None:
+    """Ten updates on the adapter and on cpu from the same gradients, sizes with and without a tail."""
+    with Graph() as g:
+        ws = [ops.parameter("w", (5, 3)), ops.parameter("v", (8, 8))]
+        xs = [ops.input("x", (5, 3)), ops.input("y", (8, 8))]
+        g.set_outputs([ops.sum_all(ws[0] * xs[0]), *xs])
+        g.set_output_ids(zip(g.output_ids, g.output_names, strict=True), gradients=2)
+    feeds = plans.feeds_of(g)
+    results = []
+    for found, target in (adapter, (device("cpu"), device("cpu").target)):
+        plan = compile(g, mode="training", target=target)
+        program = plans.load(found, plan, feeds)
+        program.configure(rule(plan, {"w": 0.5}))
+        for t in range(1, 11):
+            values = dict(lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-8)  # noqa: C408
+            values |= {"correction1": 1 / (1 - 0.9**t), "correction2": 1 / (1 - 0.999**t)}
+            program.step(np.array([values.get(name, 0.0) for name in SCALARS], np.float32))
+        results.append([program.download(b) for _, b in plan.param_buffers])
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+# the text -------------------------------------------------------------------------------------------------------------
+def every_plan() -> Iterator[ExecutionPlan]:
+    for graph in (differentiate(networks.mlp())[0], differentiate(networks.transformer())[0]):
+        for name in SCHEDULES:
+            target = replace(Target.portable(), adapter_class=name)  # type: ignore[arg-type]
+            yield compile(graph, mode="training", target=target)
+
+
+def test_every_op_of_a_chain_has_its_line() -> None:
+    kinds = set()
+    for plan in every_plan():
+        for d in plan.dispatches:
+            kinds.add(d.kernel)
+            text, line_map = plan.wgsl(d.index)
+            lines, nodes = text.split("\n"), dict(line_map)
+            assert text.startswith(f"// {d.label}\n") and text.endswith("}\n")
+            for op in (*d.prologue, *d.epilogue):
+                at = [i for i, line in enumerate(lines, 1) if line.endswith(f"// {op.op}")]
+                assert any(op.node in nodes.get(i, ()) for i in at), (d.label, op.op)
+            assert {n for some in nodes.values() for n in some} <= set(d.origin)
+            assert all(1 <= i <= len(lines) and lines[i - 1].strip() for i in nodes)
+            assert max(map(len, lines)) <= 160
+    assert kinds == {"pointwise", "matmul", "reduce", "custom", "movement"}
+
+
+def test_the_text_of_an_update_names_what_it_moves() -> None:
+    plan = compile(plans.regression(), mode="training")
+    for update in (sgd_update(plan), adam_update(plan)):
+        text, line_map = kernels.wgsl(update.dispatches[0], plan.target)
+        assert "weight[i] -= lr() * MULTIPLIER" in text and {n for _, some in line_map for n in some} == {2}
+
+
+def test_kernels_declare_exactly_their_bindings() -> None:
+    for plan in every_plan():
+        for d in plan.dispatches:
+            declared = re.findall(r"@binding\((\d+)\) var<storage, (read|read_write)>", plan.wgsl(d.index)[0])
+            modes = {"r": "read", "w": "read_write"}
+            assert declared == [(str(i), modes[access]) for i, (_, access) in enumerate(d.bindings)]
+
+
+def test_a_kernel_stays_within_workgroup_memory() -> None:
+    limits = Target.portable().limits
+    for plan in every_plan():
+        for d in plan.dispatches:
+            text = plan.wgsl(d.index)[0]
+            sizes = [int(n) * (4 if "vec4" in kind else 1) for kind, n in re.findall(r"array<(\S+), (\d+)>", text)]
+            assert 4 * sum(sizes) <= limits.workgroup_bytes
+
+
+def test_unknown_kernels_and_files_are_refused() -> None:
+    d: Dispatch = compile(plans.regression(), mode="training").dispatches[0]
+    with pytest.raises(CompileError, match="dispatch 0: kernel: given frob, wanted one of pointwise, matmul"):
+        kernels.wgsl(replace(d, kernel="frob"), Target.portable())  # type: ignore[arg-type]
+    with pytest.raises(CompileError, match="kernels: shader file: given none.wgsl, wanted a file of shaders/"):
+        from gdlab.kernels.pieces import shader
+
+        shader("none.wgsl")
+
+
+def test_shaders_are_found_in_a_wheel_and_in_a_checkout(tmp_path: Path) -> None:
+    assert kernels.shader_folder() == SHADERS
+    package = tmp_path / "gdlab"
+    shutil.copytree(SHADERS, package / "shaders")
+    assert kernels.shader_folder(package) == package / "shaders"
+    with pytest.raises(CompileError, match="kernels: shader files: given none beside elsewhere"):
+        kernels.shader_folder(tmp_path / "elsewhere")
+
+
+def test_every_shader_file_begins_with_what_it_computes() -> None:
+    for path in sorted(SHADERS.glob("*.wgsl")):
+        assert path.read_text(encoding="utf-8").startswith("// "), path.name
+
+
+def test_every_shader_has_its_files_and_its_numpy_form() -> None:
+    for op in REGISTRY.values():
+        form = op.kernel
+        assert not isinstance(form, Shader) or form.file.split(" + ")[0].removesuffix(".wgsl") in FORMS, op.name
+        while isinstance(form, Shader):
+            assert all((SHADERS / file).is_file() for file in form.file.split(" + ")), form.file
+            assert form.fours is None or (SHADERS / form.fours.file).is_file()
+            form = form.hardware
+
+
+def test_texts_use_plain_ascii_code() -> None:
+    """Browsers and drivers disagree on anything else."""
+    for plan in every_plan():
+        for d in plan.dispatches:
+            code = [line.split("//")[0] for line in plan.wgsl(d.index)[0].split("\n")]
+            assert all(line.isascii() for line in code)

@@ -1,0 +1,320 @@
+"""Attention, rotary positions, caches and products of several matrices: what no sample can say."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import op_checks
+import pytest
+from machine import needs
+
+from gdlab import ops
+from gdlab.autodiff import differentiate
+from gdlab.base.errors import AutodiffError, CompileError, GdlabError
+from gdlab.graph import Graph, Value
+from gdlab.op import REGISTRY, Sample
+from gdlab.op.reference import evaluate
+from gdlab.plan import compile
+from gdlab.plan.target import AdapterClass, Limits, Target
+from gdlab.session import build_inference_session
+
+RNG = np.random.default_rng(7)
+
+
+def of(graph: Graph, feeds: dict[str, np.ndarray], device: str) -> list[np.ndarray]:
+    """All outputs after one step."""
+    with build_inference_session(graph, device=device) as session:
+        for name in session.input_names():
+            session.set_input(name, feeds[name])
+        session.step()
+        return [session.read_output_by_index(i) for i in range(session.num_outputs())]
+
+
+def by_hand(q: np.ndarray, k: np.ndarray, v: np.ndarray, h: int, kv: int, d: int, window: int) -> np.ndarray:
+    """Query by query and head by head, reading nothing that it must not see."""
+    out = np.zeros(q.shape)
+    for i in range(len(q)):
+        for head in range(h):
+            mine, theirs = slice(head * d, head * d + d), slice(head // (h // kv) * d, head // (h // kv) * d + d)
+            first = max(0, i + 1 - window)
+            logits = k[first : i + 1, theirs] @ q[i, mine] / np.sqrt(d)
+            weights = np.exp(logits - logits.max())
+            out[i, mine] = weights / weights.sum() @ v[first : i + 1, theirs]
+    return out
+
+
+def test_several_shapes_of_attention_live_in_one_graph(device: str) -> None:
+    feeds, wanted = {}, []
+    with Graph() as g:
+        for tag, (s, h, kv, d, window) in enumerate(((9, 4, 2, 6, 9), (5, 2, 2, 12, 2), (70, 3, 1, 4, 33))):
+            shapes = {"q": (s, h * d), "k": (s, kv * d), "v": (s, kv * d)}
+            arrays = [RNG.standard_normal(shape).astype(np.float32) for shape in shapes.values()]
+            q, k, v = (ops.input(f"{name}{tag}", shape) for name, shape in shapes.items())
+            g.output(ops.sliding_window_attention(q, k, v, h, kv, d, window))
+            feeds |= {f"{name}{tag}": a for name, a in zip(shapes, arrays, strict=True)}
+            wanted.append(by_hand(*arrays, h, kv, d, window))
+    for got, want in zip(of(g, feeds, device), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+
+
+def test_a_window_as_long_as_the_rows_is_causal_and_one_of_one_gives_v() -> None:
+    feeds = {name: RNG.standard_normal((9, 8)) for name in "qkv"}
+    with Graph() as g:
+        q, k, v = (ops.input(name, (9, 8)) for name in "qkv")
+        causal = ops.causal_attention(q, k, v, 2, 2, 4)
+        windows = [ops.sliding_window_attention(q, k, v, 2, 2, 4, w) for w in (9, 50, 1)]
+    values = evaluate(g, feeds)
+    for same in windows[:2]:
+        np.testing.assert_array_equal(values[same.id], values[causal.id])
+    np.testing.assert_allclose(values[windows[2].id], values[v.id], rtol=1e-12)
+
+
+def test_the_mask_of_the_decomposition_is_the_mask() -> None:
+    """The second derivative makes the mask of rings; the first has its own."""
+    from gdlab.ops.attention_grad import _mask, seen
+
+    for rows, window in ((1, 0), (5, 0), (5, 1), (5, 3), (5, 5), (4, 9)):
+        g = Graph()
+        mask = _mask(g, rows, window)
+        np.testing.assert_array_equal(evaluate(g, {})[mask.id], seen(rows, rows, True, window))
+
+
+def training(s: int, h: int, kv: int, d: int) -> Graph:
+    with Graph() as g:
+        q, k, v = (ops.parameter(n, (s, w * d)) for n, w in (("q", h), ("k", kv), ("v", kv)))
+        out = ops.causal_attention(q, k, v, h, kv, d)
+        g.set_outputs([(out * ops.input("c", (s, h * d))).sum_all()])
+    return differentiate(g)[0]
+
+
+# what a query does not see --------------------------------------------------------------------------------------------
+def slow_gradients(feeds: dict[str, np.ndarray], h: int, kv: int, d: int, window: int) -> dict[str, np.ndarray]:
+    """Of Σ c · attention, query by query, reading nothing that it must not see."""
+    q, k, v, c = (feeds[name].astype(np.float64) for name in "qkvc")
+    found = {name: np.zeros(feeds[name].shape) for name in "qkv"}
+    for i in range(len(q)):
+        for head in range(h):
+            mine, theirs = slice(head * d, head * d + d), slice(head // (h // kv) * d, head // (h // kv) * d + d)
+            see = slice(max(0, i + 1 - window), i + 1)
+            logits = k[see, theirs] @ q[i, mine] / np.sqrt(d)
+            p = np.exp(logits - logits.max())
+            p /= p.sum()
+            of_p = v[see, theirs] @ c[i, mine]
+            of_scores = p * (of_p - p @ of_p) / np.sqrt(d)
+            found["v"][see, theirs] += np.outer(p, c[i, mine])
+            found["k"][see, theirs] += np.outer(of_scores, q[i, mine])
+            found["q"][i, mine] += of_scores @ k[see, theirs]
+    return found
+
+
+@pytest.mark.parametrize("form", ["cpu", "software", "hardware"])
+@pytest.mark.parametrize("spoilt", "qkvc")
+@pytest.mark.parametrize(("rows", "window"), [(11, 4), (70, 70)])
+def test_a_nan_reaches_only_who_sees_it(rows: int, window: int, spoilt: str, form: AdapterClass) -> None:
+    """A weight of 0 times a NaN would be a NaN: what is not seen is left out of the sum."""
+    from plans import load, outputs
+
+    from gdlab.devices.choose import device as open_device
+
+    h, kv, d = 2, 1, 6
+    shapes = {"q": (rows, h * d), "k": (rows, kv * d), "v": (rows, kv * d), "c": (rows, h * d)}
+    feeds = {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds[spoilt][rows // 2, 1] = np.nan
+    with Graph() as g:
+        q, k, v, c = (ops.input(name, shape) for name, shape in shapes.items())
+        out = ops.sliding_window_attention(q, k, v, h, kv, d, window)
+        g.set_outputs([(out * c).sum_all(), out])
+    full, _ = differentiate(g, wrt=[q, k, v])
+    full.set_outputs(full.outputs)
+    with np.errstate(all="ignore"):
+        slow = slow_gradients(feeds, h, kv, d, window)
+        out_wanted = by_hand(*(feeds[name].astype(np.float64) for name in "qkv"), h, kv, d, window)
+    values = evaluate(full, feeds)
+    kind: Literal["cpu", "wgpu"] = "cpu" if form == "cpu" else "wgpu"
+    if kind == "wgpu":
+        needs("wgpu")
+    plan = compile(full, mode="inference", target=Target(kind, form, Limits()))
+    program = load(open_device(kind), plan, feeds)
+    try:
+        program.step(None)
+        got = outputs(program)[1:]
+    finally:
+        program.close()
+    wanted = {"out": out_wanted} | slow
+    for (name, want), one, id in zip(wanted.items(), got, full.output_ids[1:], strict=True):
+        np.testing.assert_allclose(values[id], want, rtol=1e-9, atol=1e-9, err_msg=f"{name} by the reference")
+        np.testing.assert_allclose(one, want, rtol=1e-3, atol=1e-4, err_msg=name)
+    assert not np.isnan(out_wanted).all()
+
+
+def test_labels_say_queries_keys_and_heads() -> None:
+    plan = compile(training(33, 4, 2, 8), mode="training")
+    labels = {d.label.split(" +")[0] for d in plan.dispatches if d.kernel == "custom"}
+    names = ("CausalAttention", "AttentionLse", "AttentionGradQ", "AttentionGradK", "AttentionGradV")
+    assert labels == {f"{name}[q=33,kv=33,h=4/2]" for name in names}
+
+
+def test_scores_are_never_stored() -> None:
+    for target in (Target.portable(), Target("cpu", "cpu", Limits())):
+        plan = compile(training(512, 2, 2, 8), mode="training", target=target)
+        assert max(b.nbytes for b in plan.buffers) == 512 * 16 * 4
+
+
+def test_a_loop_that_a_software_adapter_would_cut_short_is_refused() -> None:
+    """It stops silently after 65535 turns of one invocation."""
+    software = Target("wgpu", "software", Limits())
+    compile(training(2048, 1, 1, 64), mode="training", target=software)
+    with pytest.raises(CompileError, match="loop trips, wanted at most 60000"):
+        compile(training(16384, 1, 1, 64), mode="training", target=software)
+
+
+def test_heads_too_wide_for_shared_memory_work_one_by_one(device: str) -> None:
+    """4 rows of sums per invocation: 8 invocations a group up to 128 elements, fewer beyond."""
+    feeds = {name: RNG.standard_normal((5, 300)).astype(np.float32) for name in "qkv"}
+    with Graph() as g:
+        g.set_outputs([ops.causal_attention(*(ops.input(name, (5, 300)) for name in "qkv"), 1, 1, 300)])
+    np.testing.assert_allclose(of(g, feeds, device)[0], by_hand(*feeds.values(), 1, 1, 300, 5), rtol=2e-4, atol=2e-5)
+
+
+# forms for hardware ---------------------------------------------------------------------------------------------------
+def heads(rows: int, h: int, kv: int, d: int) -> Sample:
+    attrs = {"num_heads": h, "num_kv_heads": kv, "head_dim": d}
+    return Sample((rows, h * d), (rows, kv * d), (rows, kv * d), attrs=attrs, low=-1, high=1)
+
+
+SMALL = {
+    "causal_attention": heads(70, 2, 1, 6),
+    "full_attention": heads(3, 1, 1, 68),  # more than 64 elements: two halves
+    "batch_matmul": Sample((2, 65, 17), (2, 17, 3)),
+    "batch_matmul_at": Sample((2, 17, 65), (2, 17, 3)),
+    "block_matmul_at": Sample((17, 6), (17, 130), attrs={"groups": 2}),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_tiles_for_hardware_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("wgpu")
+    monkeypatch.setattr(REGISTRY[name], "samples", (SMALL[name],))
+    op_checks.check_hardware_form(REGISTRY[name])
+
+
+# rotary positions -----------------------------------------------------------------------------------------------------
+def test_far_positions_keep_their_digits(device: str) -> None:
+    """A position of a million times a rate in float32 would be wrong in the first digit."""
+    x = RNG.standard_normal((2, 64)).astype(np.float32)
+    with Graph() as g:
+        g.set_outputs([ops.rope_with_offset(ops.input("x", (2, 64)), 10000.0, 1_000_003, 64)])
+    (got,) = of(g, {"x": x}, device)
+    angles = np.outer([1_000_003, 1_000_004], 10000.0 ** (-2 * np.arange(32) / 64))
+    low, high = x[:, :32].astype(np.float64), x[:, 32:].astype(np.float64)
+    cosine, sine = np.cos(angles), np.sin(angles)
+    want = np.concatenate([low * cosine - high * sine, low * sine + high * cosine], axis=1)
+    np.testing.assert_allclose(got, want, atol=2e-5)
+
+
+def test_positions_may_stand_where_the_formula_has_them() -> None:
+    with Graph():
+        x, at, off = ops.input("x", (3, 8)), ops.input_u32("at", (3,)), ops.input_u32("off", (1,))
+        calls = [
+            (ops.rope_positions(x, 100.0, at, 8), ops.rope_positions(x, at, 100.0, 8)),
+            (ops.rope_dynamic_offset(x, 100.0, off, 8), ops.rope_dynamic_offset(x, off, theta=100.0, head_dim=8)),
+            (x.rope_positions(100.0, at, 8), ops.rope_positions(x, theta=100.0, positions=at, head_dim=8)),
+        ]
+        for one, other in calls:
+            assert one.node.key == other.node.key
+        with pytest.raises(GdlabError, match="rope_positions: operand"):
+            ops.rope_positions(x, 100.0, 3, 8)
+
+
+def divided(x: np.ndarray, positions: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Pair by pair."""
+    out = x.astype(np.float64)
+    for row, at in enumerate(positions):
+        for j, factor in enumerate(factors):
+            angle = float(at) * 500.0 ** (-2 * j / 8) / factor
+            turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+            out[row, [j, j + 4]] = turn @ x[row, [j, j + 4]]
+    return out
+
+
+def test_factors_divide_the_rates(device: str) -> None:
+    x, factors = RNG.standard_normal((3, 8)).astype(np.float32), np.array([1.0, 2.0, 4.5, 0.5], np.float32)
+    positions = np.array([9, 0, 31], np.uint32)
+    with Graph() as g:
+        v, f, off = ops.input("x", (3, 8)), ops.parameter("rope_freqs.weight", (4,)), ops.input_u32("off", (1,))
+        at = ops.constant_u32(positions)
+        calls = {
+            "rope": ops.rope(v, 500.0, 8, freq_factors=f),
+            "rope_with_offset": ops.rope_with_offset(v, 500.0, 7, 8, f),
+            "rope_dynamic_offset": ops.rope_dynamic_offset(v, 500.0, off, 8, freq_factors=f),
+            "rope_positions": v.rope_positions(500.0, at, 8, freq_factors=f),
+        }
+        assert ops.rope(v, 500.0, 8, freq_factors=None).node.op == "rope"
+        with pytest.raises(GdlabError, match=r"wanted freq_factors\[4\], half of head_dim"):
+            ops.rope(v, 500.0, 8, freq_factors=v)
+        with pytest.raises(GdlabError, match="rope_scaled: operand: given int 3"):
+            ops.rope(v, 500.0, 8, freq_factors=3)  # type: ignore[arg-type]
+        g.set_outputs(calls)
+    wanted = [np.arange(3), np.arange(3) + 7, np.arange(3) + 11, positions]
+    with build_inference_session(g, device=device) as session:
+        session.set_input("x", x)
+        session.set_input_u32("off", [11])
+        session.set_parameter("rope_freqs.weight", factors)
+        session.step()
+        for i, at_rows in enumerate(wanted):
+            np.testing.assert_allclose(session.read_output_by_index(i), divided(x, at_rows, factors), atol=2e-5)
+
+
+# caches ---------------------------------------------------------------------------------------------------------------
+def test_token_by_token_equals_all_at_once(device: str) -> None:
+    s, h, kv, d = 6, 4, 2, 4
+    q, k, v = (RNG.standard_normal((s, w * d)).astype(np.float32) for w in (h, kv, kv))
+    with Graph() as g:
+        pos, row = ops.input_u32("pos", (1,)), ops.input("q", (1, h * d))
+        keys = ops.cache_write(ops.input("k", (1, kv * d)), ops.input("keys", (s, kv * d)), pos)
+        values = ops.cache_write(ops.input("v", (1, kv * d)), ops.input("values", (s, kv * d)), pos)
+        g.set_outputs([ops.cached_attention(row, keys, values, pos, h, kv, d), keys, values])
+    held = np.full((s, kv * d), 7.0, np.float32), np.full((s, kv * d), 7.0, np.float32)
+    want = by_hand(q, k, v, h, kv, d, s)
+    with build_inference_session(g, device=device) as session:
+        for i in range(s):
+            session.set_input_u32("pos", np.array([i], np.uint32))
+            rows = {"q": q[i : i + 1], "k": k[i : i + 1], "v": v[i : i + 1], "keys": held[0], "values": held[1]}
+            for name, data in rows.items():
+                session.set_input(name, data)
+            session.step()
+            out, *held = (session.read_output_by_index(j) for j in range(3))  # type: ignore[assignment]
+            np.testing.assert_allclose(out[0], want[i], rtol=2e-4, atol=2e-5)
+    np.testing.assert_array_equal(held[0], k)
+
+
+def test_a_gradient_never_passes_a_cache_silently() -> None:
+    with Graph() as g:
+        new, cache = ops.parameter("new", (1, 4)), ops.input("cache", (3, 4))
+        written = ops.cache_write(new, cache, ops.input_u32("pos", (1,)))
+        g.set_outputs([written.sum_all()])
+    with pytest.raises(AutodiffError, match="cache_write: given no gradient"):
+        differentiate(g)
+
+
+# second derivatives on devices ----------------------------------------------------------------------------------------
+def test_hessian_vector_products_of_attention_run_on_devices(device: str) -> None:
+    """The decomposition of the gradient ops, lowered: masks from rings, key heads repeated."""
+    s, h, kv, d = 5, 2, 1, 4
+    with Graph() as g:
+        q, k, v = (ops.input(n, (s, w * d)) for n, w in (("q", h), ("k", kv), ("v", kv)))
+        out = ops.sliding_window_attention(q, k, v, h, kv, d, 3)
+        g.set_outputs([(out * out).sum_all()])
+    full, _ = differentiate(g, wrt=[q, k, v])
+    with full:
+        along: list[Value] = [(x * ops.input(f"d{i}", x.shape)).sum_all() for i, x in enumerate(full.outputs[1:])]
+        full.set_outputs([along[0] + along[1] + along[2]])
+    twice, _ = differentiate(full, wrt=[full.value(x.id) for x in (q, k, v)])
+    ids = twice.output_ids[1:]
+    twice.set_outputs([twice.value(i) for i in ids])
+    shapes = {n.name: n.type.shape for n in twice if n.op == "input"}
+    feeds = {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    values = evaluate(twice, feeds)
+    for got, id in zip(of(twice, feeds, device), ids, strict=True):
+        np.testing.assert_allclose(got, values[id], rtol=2e-3, atol=2e-4)

@@ -1,0 +1,202 @@
+"""Nobody outside notices that weights lie packed: values, gradients, moments, rates and files are by source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gated import SWIGLU, Form, K, N, alike, both, crosswise, different, ffn, forms, recipe, same, session_of, two
+from optimizing import graph_of, p
+from safetensors.numpy import load_file
+
+from gdlab import ops
+from gdlab.base.errors import GdlabError, SessionError, ShapeError, UnknownNameError
+from gdlab.session import Session, SessionConfig, build_inference_session, build_session_cached
+
+# sessions -------------------------------------------------------------------------------------------------------------
+from gdlab.session import builders as build
+
+
+# sessions -------------------------------------------------------------------------------------------------------------
+@both
+def test_each_source_is_written_and_read_by_its_own_name(device: str, form: Form) -> None:
+    with session_of(device, form) as s:
+        data = different(form)
+        assert s.param_names() == ["gate", "up", "down", "bias"] and s.param_size("up") == K * N
+        assert s.unset_parameters == s.param_names() and s.has_param_grad("gate") and s.has_parameter("up")
+        s.set_parameter("up", data["up"])
+        assert s.unset_parameters == ["gate", "down", "bias"] and not s.read_param("gate").any()
+        s.set_parameter("gate", data["gate"].reshape(-1))
+        for name in data:
+            assert np.array_equal(s.read_param(name), data[name])
+        whole = s.read_param("gate+up")
+        assert np.array_equal(whole, np.concatenate([data["gate"], data["up"]], form.axis))
+        assert all(np.array_equal(v, data[n]) for n, v in s.read_params(["up", "gate"]).items())
+        assert np.array_equal(s.read_param("gate", np.empty(form.weight, np.float32)), data["gate"])
+        assert dict(s.read_all_param_norms())["up"] == pytest.approx(np.linalg.norm(data["up"]), rel=1e-6)
+        s.set_parameter("gate+up", -whole)
+        assert np.array_equal(s.read_param("up"), -data["up"])
+
+
+def test_the_whole_gives_a_value_to_all_its_sources() -> None:
+    with session_of("cpu") as s:
+        s.set_parameter("gate+up", np.ones((K, 2 * N)))
+        assert s.unset_parameters == ["down", "bias"] and s.has_param_grad("gate+up")
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda s: s.set_parameter("up", np.zeros(K * N - 1)), ShapeError, "given 14 values"),
+        (lambda s: s.set_parameter("up", np.zeros((N, K))), ShapeError, "wanted"),
+        (lambda s: s.set_parameter("gate+up", np.zeros(K * N)), ShapeError, "given 15 values, wanted 3 x 10 = 30"),
+        (lambda s: s.read_param("gate + up"), UnknownNameError, "gate"),
+        (lambda s: s.read_param_grad("up"), SessionError, "no step yet"),
+        (lambda s: s.set_lr_multiplier("gatee", 2.0), UnknownNameError, "gate"),
+    ],
+)
+def test_a_call_that_fails_changes_neither_source(
+    act: Callable[[Session], Any], error: type[GdlabError], message: str
+) -> None:
+    with session_of("cpu") as s:
+        s.initialize(2)
+        before = s.read_param("gate+up")
+        with pytest.raises(error, match=re.escape(message)):
+            act(s)
+        assert np.array_equal(s.read_param("gate+up"), before)
+
+
+@forms
+def test_initial_values_do_not_depend_on_packing(form: Form) -> None:
+    a, b = two("cpu", form)
+    for n in a.param_names():
+        assert np.array_equal(a.read_param(n), b.read_param(n)) and (n == "bias" or a.read_param(n).any())
+    a.close()
+    b.close()
+
+
+@both
+def test_gradients_and_moments_are_those_of_the_source(device: str, form: Form) -> None:
+    """Never short buffers, never the other half: each is compared with a session where the weights lie apart."""
+    a, b = two(device, form)
+    with a, b:
+        for s in (a, b):
+            s.set_adam(0.01)
+            s.step()
+        same(a, b, 2e-4)
+        assert a.read_param_grad("gate").shape == form.weight
+        assert not np.allclose(a.read_param_grad("gate"), a.read_param_grad("up"))
+        want = dict(b.read_all_param_grad_norms())
+        assert dict(a.read_all_param_grad_norms()) == pytest.approx(want, rel=1e-4) and list(want) == a.param_names()
+        other = a.read_adam_m("up")
+        a.write_adam_m("gate", np.full(form.weight, 3.0))
+        assert np.array_equal(a.read_adam_m("up"), other) and (a.read_adam_m("gate") == 3).all()
+        whole = a.read_adam_m("gate+up")
+        assert np.array_equal(whole, np.concatenate([a.read_adam_m("gate"), other], form.axis))
+        node = next(n.id for n in ffn(form).parameters if n.name == "up")
+        np.testing.assert_array_equal(a.read_node(node), a.read_param("up"))
+        assert a.memory_summary().adam_state_bytes == 3 * 2 * 256  # of gate+up, down and bias
+
+
+@both
+@pytest.mark.parametrize("rule", ["set_learning_rate", "set_adam", "set_adamw", "set_laprop"])
+def test_every_update_treats_each_source_as_a_parameter(device: str, form: Form, rule: str) -> None:
+    a, b = two(device, form)
+    with a, b:
+        start = a.read_param("gate")
+        for s in (a, b):
+            recipe(s, rule)
+        same(a, b, 1e-3 if device == "wgpu" else 1e-4)
+        assert not np.allclose(a.read_param("gate"), start, atol=1e-4)
+
+
+@both
+def test_a_multiplier_of_one_half_leaves_the_other_alone(device: str, form: Form) -> None:
+    with session_of(device, form) as s:
+        s.initialize(7)
+        before = {n: s.read_param(n) for n in s.param_names()}
+        s.set_learning_rate(0.1)
+        assert len(s.update_dispatches()) == 3
+        s.set_lr_multiplier("up", 0)
+        assert len(s.update_dispatches()) == 4
+        s.step()
+        assert np.array_equal(s.read_param("up"), before["up"])
+        want = before["gate"] - np.float32(0.1) * s.read_param_grad("gate")
+        np.testing.assert_allclose(s.read_param("gate"), want, rtol=1e-6)
+        assert s.read_param_grad("up").any()
+        s.set_lr_multiplier("gate", 0)
+        assert len(s.update_dispatches()) == 3  # both are alike again
+        s.set_lr_multiplier("", 2)
+        assert len(s.update_dispatches()) == 3
+
+
+# training and checkpoints ---------------------------------------------------------------------------------------------
+def tensors(s: Session, path: Path) -> Mapping[str, np.ndarray]:
+    s.save_checkpoint(path)
+    return load_file(path)
+
+
+@forms
+def test_twenty_steps_are_the_same_packed_or_not(device: str, form: Form, tmp_path: Path) -> None:
+    a, b = two(device, form)
+    with a, b:
+        losses = []
+        for s in (a, b):
+            s.set_adam(0.01)
+            rng, found = np.random.default_rng(1), []
+            for _ in range(20):
+                s.set_input("x", rng.normal(size=(4, K)))
+                s.step()
+                found.append(s.read_loss())
+            losses.append(found)
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+        assert losses[0][-1] < losses[0][0]
+        mine, theirs = tensors(a, tmp_path / "a"), tensors(b, tmp_path / "b")
+        assert "adam_v.up" in mine
+        alike(mine, theirs)
+
+
+def test_a_checkpoint_says_nothing_of_packing(device: str, tmp_path: Path) -> None:
+    """Equal values make equal files, and each session takes the other's."""
+    a, b = two(device)
+    with a, b:
+        crosswise(a, b, tmp_path, "up", build_inference_session(ffn(), device))
+
+
+def test_a_cached_plan_is_packed_too(tmp_path: Path) -> None:
+    found = []
+    for _ in range(2):
+        with build_session_cached(ffn(), tmp_path / "plan.json", "cpu") as s:
+            s.initialize(7)
+            s.set_input("x", np.ones((4, K)))
+            s.set_input("y", np.zeros((4, 2)))
+            s.set_learning_rate(0.1)
+            s.step()
+            found.append((s.plan(), s.read_param("up").tobytes()))
+    assert found[0] == found[1] and found[0][0].derived_params
+
+
+# sharing --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("pack", [True, False])
+def test_a_session_that_shares_parameters_stores_them_as_the_other_does(device: str, pack: bool) -> None:
+    with session_of(device, pack=pack) as training:
+        options = {"disable": "neg_neg"}
+        config = SessionConfig("inference", device, options, share_parameters_from=training)
+        reading, _ = build(ffn(), config)
+        assert reading.plan().derived_params == training.plan().derived_params
+        data = different(SWIGLU)["up"]
+        training.initialize(3)
+        reading.set_parameter("up", data)
+        assert np.array_equal(training.read_param("up"), data) and reading.unset_parameters == []
+        reading.close()
+
+
+def test_weights_that_lie_together_cannot_be_shared_apart() -> None:
+    with session_of("cpu") as training:
+        graph = graph_of(lambda: ops.input("x", (4, K)) @ p("up", K, N))
+        with pytest.raises(SessionError, match=re.escape("parameter up: given one stored in gate+up")):
+            build(graph, SessionConfig(mode="inference", device="cpu", share_parameters_from=training))
