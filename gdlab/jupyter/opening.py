@@ -16,9 +16,9 @@ from gdlab.jupyter.options import SHOW
 from gdlab.study.study import Study
 from gdlab.view.ask.diff import diff_doc
 from gdlab.view.document.document import Document
-from gdlab.view.document.values import OVERLAYS
+from gdlab.view.document.layouts import ENGINES
+from gdlab.view.document.overlays import OVERLAYS
 from gdlab.view.files import suffix_of
-from gdlab.view.layout.engines import ENGINES
 from gdlab.view.things import document_of, first_view
 
 DEFAULT_RADIUS = 2

@@ -15,8 +15,8 @@ from IPython.core.magic_arguments import argument
 from gdlab.base.words import nearest
 from gdlab.op import Safety
 from gdlab.rewrite import RULES
-from gdlab.view.document.values import OVERLAYS
-from gdlab.view.layout.engines import ENGINES
+from gdlab.view.document.layouts import ENGINES
+from gdlab.view.document.overlays import OVERLAYS
 
 SHOW = ("graph", "opt", "diff", "rewrites", "egraph", "grad", "plan", "arena", "kernels", "session", "text")
 DEVICES = ("auto", "wgpu", "cpu")

@@ -15,7 +15,7 @@ from playwright.sync_api import Locator, Page
 from gdlab import CompileOptions
 from gdlab.base.words import cell, nbytes, sig
 from gdlab.study.study import Study
-from gdlab.view.document.times import times_of
+from gdlab.view.document.runs import times_of
 from gdlab.view.text.plan_text import at_peak, own_lines, reuse_words, why_two
 from gdlab.view.text.twin import twin
 

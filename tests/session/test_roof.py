@@ -18,7 +18,7 @@ from gdlab.session.roof import bound, machine_of, machine_words, predicted, verd
 from gdlab.study.study import Study
 from gdlab.view.document.columns import column
 from gdlab.view.document.document import load_doc
-from gdlab.view.document.times import times_of
+from gdlab.view.document.runs import times_of
 from gdlab.view.text.plan_text import at_peak, own_lines, reuse_words
 from gdlab.view.text.twin import twin
 

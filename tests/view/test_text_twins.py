@@ -15,8 +15,9 @@ from gdlab.graph import Graph
 from gdlab.study.study import Study
 from gdlab.view.ask.slices import VIEWS as SLICES
 from gdlab.view.ask.slices import view_slice
+from gdlab.view.document.layouts import drawn, layout_of
 from gdlab.view.document.make import Document, graph_doc
-from gdlab.view.picture.picture import drawn, layout_of, picture
+from gdlab.view.picture.picture import picture
 from gdlab.view.text.twin import VIEWS, everything, markdown, twin
 
 EVIL = "</script><img src=x onerror=alert(1)>"

@@ -21,7 +21,6 @@ from gdlab.session import Session
 from gdlab.session.run.runner import Runner
 from gdlab.session.run.stepping import Earlier
 from gdlab.study.study import Study
-from gdlab.view.ask.selection import selection_of
 from gdlab.view.document import passes
 from gdlab.view.document.closure import problems
 from gdlab.view.document.columns import Json
@@ -30,12 +29,12 @@ from gdlab.view.document.document import FORMAT, Document, document_id, load_doc
 from gdlab.view.document.egraph import growth_json
 from gdlab.view.document.groups import groups_of
 from gdlab.view.document.links import link
+from gdlab.view.document.overlays import overlays_of
 from gdlab.view.document.passes import Pairs, Trace
+from gdlab.view.document.runs import times_json, values_json, variants_json
+from gdlab.view.document.selection import selection_of
 from gdlab.view.document.sources import Sources, function_source, sources_of
 from gdlab.view.document.stages import Role, Shared, Stage, carried_lanes, derivative_lanes, stage_json
-from gdlab.view.document.times import times_json
-from gdlab.view.document.values import overlays_of, values_json
-from gdlab.view.document.whatif import variants_json
 
 __all__ = ["FORMAT", "Document", "graph_doc", "load_doc", "read_doc", "study_doc"]
 
