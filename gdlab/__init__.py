@@ -57,6 +57,7 @@ _BINDINGS |= {
         "to_json": "plan.codec:to_json",
         "from_json": "static plan.codec:from_json",
     },
+    "Document": {"save": "view.files:save"},
     "Session": {"controls": "jupyter.controls:controls"},
     "Study": {
         "doc": "property view.document.make:study_doc",

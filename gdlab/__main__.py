@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from gdlab.base.errors import ArgumentError, GdlabError, GraphError, LoadError, unknown_name
-from gdlab.base.words import grid, plural, sig
+from gdlab.base.words import grid, plural, sig, whole
 from gdlab.devices.calibrate import calibrate
 from gdlab.devices.choose import device
 from gdlab.graph import Graph
@@ -257,7 +257,7 @@ def _assert(document: Document, text: str) -> int:
     """0 when the test holds, else 1, with the figures that it speaks of."""
     test = parse_condition(text, "assert", _ASSERTED)
     holds = test.holds(document)
-    figures = ", ".join(f"{name} {figure(document):,.0f}" for name, figure in _ASSERTED.items() if name in text)
+    figures = ", ".join(f"{name} {whole(figure(document))}" for name, figure in _ASSERTED.items() if name in text)
     print(f"{'holds' if holds else 'FAILS'}: {test} ({figures})")
     return OK if holds else FAILED
 

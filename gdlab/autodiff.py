@@ -14,6 +14,7 @@ from typing import Any
 
 from gdlab.base.errors import AutodiffError, ShapeError
 from gdlab.base.types import f32
+from gdlab.base.words import nbytes, plural
 from gdlab.graph import Graph, Node, Value, reachable
 from gdlab.op import REGISTRY, Leaf, Op, ops_that
 from gdlab.op.storage import trained_parameters
@@ -66,12 +67,14 @@ class AutodiffReport:
         return sum(self.residuals.values())
 
     def __repr__(self) -> str:
-        return f"<AutodiffReport: {len(self.gradients)} gradients, {len(self.adjoint_of)} adjoint nodes>"
+        gradients, adjoints = plural(len(self.gradients), "gradient"), plural(len(self.adjoint_of), "adjoint node")
+        return f"<AutodiffReport: {gradients}, {adjoints}>"
 
     def __str__(self) -> str:
         return (
-            f"differentiate: {self.forward_nodes} forward nodes, {len(self.adjoint_of)} adjoint nodes, "
-            f"{len(self.gradients)} gradients; {self.residual_bytes / 1e3:.1f} KB of activations saved"
+            f"differentiate: {plural(self.forward_nodes, 'forward node')}, "
+            f"{plural(len(self.adjoint_of), 'adjoint node')}, {plural(len(self.gradients), 'gradient')}; "
+            f"{nbytes(self.residual_bytes)} of activations saved"
         )
 
 

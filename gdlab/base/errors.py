@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from gdlab.base.words import one_of
+
 __all__ = [
     "Aliased",
     "ArgumentError",
@@ -203,10 +205,5 @@ ExternalBindError.UnknownSlot, ExternalBindError.TooSmall = UnknownSlot, TooSmal
 
 
 def unknown_name(where: str, what: str, given: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name that is not among `known`; says which one is nearest."""
-    import difflib  # here: `import gdlab` refuses no name
-
-    names = list(known)
-    near = difflib.get_close_matches(given, names, 1)
-    listed = ", ".join(names[:20]) + (f" … ({len(names)} in all)" if len(names) > 20 else "") or "none: there are none"
-    return UnknownNameError(where, what, given, f"one of {listed}" + (f"; nearest: {near[0]}" if near else ""))
+    """Return the error for a name that is not among `known`; it says which one is nearest."""
+    return UnknownNameError(where, what, given, one_of(given, list(known)))

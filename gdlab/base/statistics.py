@@ -16,6 +16,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.types import Array
+from gdlab.base.words import grid, plural, sig, whole
 
 BINS, SIDE, WINDOW = 32, 64, 16
 _BLOCK = 1 << 17  # elements
@@ -23,7 +24,6 @@ _MASK = 255  # of a thumbnail: not finite
 _IN_FULL = 8  # elements of a vector that is told in full
 _BARS = "▁▂▃▄▅▆▇█"
 _HEAT_ROWS, _HEAT_COLS, NOT_FINITE = 12, 48, "×"
-_MINUS = "\N{MINUS SIGN}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +95,27 @@ class Summary:
     def lines(self) -> list[str]:
         """Range and mean; spread and counts; the histogram."""
         h = self.histogram
-        counts = f"{self.n} element{'s' * (self.n != 1)}, {self.zero} zero, {self.nan} NaN, {self.inf} infinite"
-        found = [str(self), f"std {number(self.std)}, l2 {number(self.l2)}; {counts}"]
+        odd = f"{whole(self.zero)} zero, {whole(self.nan)} NaN, {whole(self.inf)} infinite"
+        counts = f"{plural(self.n, 'element')}, {odd}"
+        found = [str(self), f"std {value_words(self.std)}, l2 {value_words(self.l2)}; {counts}"]
         if self.n > 1 and self.n != self.nonfinite:
-            found.append(f"{number(h.low)} {histogram_bars(h.counts)} {number(h.high)}")
+            found.append(f"{value_words(h.low)} {histogram_bars(h.counts)} {value_words(h.high)}")
         return found
 
     def picture(self) -> list[str]:
         """The thumbnail in characters, and what they mean; nothing of less than two elements."""
         t = self.thumbnail
         bad = f", {NOT_FINITE} not finite" if _MASK in t.data else ""
-        return [*heat(t), f"{_BARS[0]} {number(t.low)} … {_BARS[-1]} {number(t.high)}{bad}"] if self.n > 1 else []
+        scale = f"{_BARS[0]} {value_words(t.low)} … {_BARS[-1]} {value_words(t.high)}{bad}"
+        return [*heat(t), scale] if self.n > 1 else []
 
     def __str__(self) -> str:
         if self.n == 1 and not self.nonfinite:
-            return number(self.mean)
+            return value_words(self.mean)
         if self.n == self.nonfinite:
-            return f"{self.n} elements, none finite"
-        bad = f", {self.nonfinite} not finite" if self.nonfinite else ""
-        return f"{number(self.min)} … {number(self.max)}, mean {number(self.mean)}{bad}"
+            return f"{plural(self.n, 'element')}, none finite"
+        bad = f", {whole(self.nonfinite)} not finite" if self.nonfinite else ""
+        return f"{value_words(self.min)} … {value_words(self.max)}, mean {value_words(self.mean)}{bad}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +138,9 @@ class Window:
 
     def __str__(self) -> str:
         texts = self.texts()
-        width = max((len(t) for row in texts for t in row), default=1)
-        numbers = "  ".join(f"{self.col + j:>{width}}" for j in range(self.values.shape[1]))
-        lines = [f"{self.row + i:>6}  " + "  ".join(f"{t:>{width}}" for t in row) for i, row in enumerate(texts)]
-        return "\n".join([f"{'':>6}  {numbers}", *lines])
+        head = ["", *(str(self.col + j) for j in range(self.values.shape[1]))]
+        rows = [[str(self.row + i), *row] for i, row in enumerate(texts)]
+        return "\n".join(grid(head, rows, right=range(len(head))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +164,13 @@ class Difference:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        place = f"[{', '.join(map(str, self.at))}]: {number(self.got, 9)} for {number(self.want, 9)}"
+        place = f"[{', '.join(map(str, self.at))}]: {sig(self.got, 9)} for {sig(self.want, 9)}"
         if self.unlike:
-            count = "1 element is" if self.unlike == 1 else f"{self.unlike} elements are"
+            count = f"{plural(self.unlike, 'element')} {'is' if self.unlike == 1 else 'are'}"
             return f"{self.to}: {count} not finite in one of the two alone, first at {place}"
         if self.ulp == 0:
             return f"{self.to}: equal"
-        steps = f"{self.ulp:.1f}" if self.ulp < 10 else f"{self.ulp:.0f}"
-        return f"{self.to}: at most {number(self.error, 3)}; {steps} ulp at {place}"
+        return f"{self.to}: at most {sig(self.error)}; {sig(self.ulp)} ulp at {place}"
 
 
 def summarize(data: Array, slice: Sequence[int] = ()) -> Summary:
@@ -257,26 +257,27 @@ def heat(small: Thumbnail) -> list[str]:
     return ["".join(row) for row in shown.tolist()]
 
 
-def told(array: Array) -> str:
-    """One number, a small vector in full, else range and mean: `0.25`, `[1, −2, 0.5]`, `−1.2 … 3.4, mean 0.1`."""
+def array_words(array: Array) -> str:
+    """Return one number, a small vector in full, else range and mean: `0.2`, `[1, −2, 0.5]`, `−1.2 … 3, mean 0.1`."""
     if array.size <= _IN_FULL and array.ndim <= 2:
-        return _nested(array.tolist()) if array.size > 1 else number(array.reshape(-1)[0]) if array.size else "[]"
+        return _nested(array.tolist()) if array.size > 1 else value_words(array.reshape(-1)[0]) if array.size else "[]"
     finite = array[np.isfinite(array)]
     bad = array.size - finite.size
-    also = f", {bad} not finite" if bad else ""
+    also = f", {whole(bad)} not finite" if bad else ""
     if not finite.size:
-        return f"{bad} values, none finite"
-    return f"{number(finite.min())} … {number(finite.max())}, mean {number(finite.mean())}{also}"
+        return f"{plural(bad, 'value')}, none finite"
+    return f"{value_words(finite.min())} … {value_words(finite.max())}, mean {value_words(finite.mean())}{also}"
 
 
 def _nested(values: Any) -> str:
-    return f"[{', '.join(map(_nested, values))}]" if isinstance(values, list) else number(values)
+    if isinstance(values, list):
+        return f"[{', '.join(map(_nested, values))}]"
+    return value_words(values).replace(",", "")  # a comma separates the elements
 
 
-def number(value: Any, digits: int = 4) -> str:
-    """Four significant digits, a true minus."""
-    text = f"{value:.{digits}g}" if isinstance(value, (float, np.floating)) else str(value)
-    return text.replace("-", _MINUS)
+def value_words(value: Any) -> str:
+    """Return a float in four significant digits, an integer in full."""
+    return whole(int(value)) if isinstance(value, (int, np.integer)) else sig(value, 4)
 
 
 # inside ---------------------------------------------------------------------------------------------------------------

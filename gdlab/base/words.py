@@ -1,51 +1,70 @@
-"""Numbers as people read them: three significant digits, units in words, a true minus; and tables of text."""
+"""The only formatter: numbers, bytes, durations and plurals as words, tables of text, nearest names.
+
+`labextension/src/format.ts` has the same rules; `labextension/test/words.json` holds both to them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from unicodedata import east_asian_width
 
 MINUS = "\u2212"
+_BYTES = ("B", "KB", "MB", "GB", "TB")
+_FLOPS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP")
+_LIKE = 0.6  # least likeness of a name that is worth a hint, as in `difflib`
 
 
-def sig(value: float) -> str:
-    """Three significant digits without trailing zeros: 0.148, 12.3, 1,914; 3.1e−5."""
+# numbers -------------------------------------------------------------------------------------------------------------
+def sig(value: float, digits: int = 3) -> str:
+    """Return `digits` significant digits without trailing zeros: 0.148, 12.3, 1,914; 3.1e−5."""
+    value = float(value)
     if value != value:
         return "NaN"
     if math.isinf(value):
         return "∞" if value > 0 else f"{MINUS}∞"
     size = abs(value)
-    if size and not 1e-4 <= size < 1e6:
-        mantissa, _, exponent = f"{value:.2e}".partition("e")
-        return f"{float(mantissa):g}e{int(exponent)}".replace("-", MINUS)
-    if size >= 100:
+    if size >= 10 ** (digits - 1) and size < 1e6:
         return whole(value)
-    return f"{float(f'{value:.3g}'):g}".replace("-", MINUS)
+    up = value * (1 + 1e-14)  # a tie goes up, as in JavaScript
+    if size and not 1e-4 <= size < 1e6:
+        mantissa, _, exponent = f"{up:.{digits - 1}e}".partition("e")
+        mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        return f"{mantissa}e{int(exponent)}".replace("-", MINUS)
+    return f"{up:,.{digits}g}".replace("-", MINUS) if size else "0"
 
 
 def cell(value: float) -> str:
-    """In a column that says its unit: 1.05, .08, and <.01 where more digits would say nothing."""
+    """Return the number of a column that says its unit: 1.05, .08, and <.01 where more digits would say nothing."""
     if 0 < value < 0.005:
         return "<.01"
-    return sig(round(value, 2) if value < 1 else value).removeprefix("0") or "0"
+    return sig(math.floor(value * 100 + 0.5) / 100 if value < 1 else value).removeprefix("0") or "0"
 
 
 def whole(value: float) -> str:
     """1914 → `1,914`."""
-    return f"{round(value):,}".replace("-", MINUS)
+    return f"{value if isinstance(value, int) else math.floor(value + 0.5):,}".replace("-", MINUS)
 
 
 def nbytes(value: float) -> str:
     """401408 → `401 KB`: powers of ten."""
+    return _scaled(value, _BYTES)
+
+
+def flops(value: float) -> str:
+    """2e13 → `20 TFLOP`."""
+    return _scaled(value, _FLOPS)
+
+
+def _scaled(value: float, units: Sequence[str]) -> str:
     unit = 0
-    while unit < 4 and value >= 999.5:
+    while unit + 1 < len(units) and value >= 999.5:
         value, unit = value / 1000, unit + 1
-    return f"{sig(value) if unit else whole(value)} {('B', 'KB', 'MB', 'GB', 'TB')[unit]}"
+    return f"{sig(value) if unit else whole(value)} {units[unit]}"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the unit that keeps the number between 1 and 1000."""
+    """Return seconds in the unit that keeps the number between 1 and 1000."""
     if seconds is None or not seconds >= 0:
         return "–"
     if seconds >= 1:
@@ -59,11 +78,46 @@ def plural(count: int, word: str) -> str:
     return f"{whole(count)} {word}{ending}"
 
 
-# tables of text ------------------------------------------------------------------------------------------------------
+# names ---------------------------------------------------------------------------------------------------------------
+def by_likeness(name: str, known: Iterable[str], least: float = _LIKE) -> list[str]:
+    """Return the known names that are at least so much like `name` (0 … 1): the most alike first, of equals the first
+    known."""
+    import difflib  # here: `import gdlab` refuses no name
+
+    names = list(known)
+    alike = set(difflib.get_close_matches(name, names, len(names) or 1, least))
+    matcher = difflib.SequenceMatcher(None, b=name)
+
+    def likeness(other: str) -> float:
+        matcher.set_seq1(other)
+        return matcher.ratio()
+
+    return sorted((other for other in names if other in alike), key=likeness, reverse=True)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like `name`, or ``""`` where none is like it."""
+    return next(iter(by_likeness(name, known)), "")
+
+
+def near_hint(name: str, known: Iterable[str]) -> str:
+    """`; nearest: w1`, or ``""``."""
+    near = nearest(name, known)
+    return f"; nearest: {near}" if near else ""
+
+
+def one_of(name: str, known: Sequence[str], most: int = 20) -> str:
+    """`one of w1, w2 … (30 in all); nearest: w1`: what is wanted in place of a name that is not known."""
+    listed = ", ".join(known[:most]) or "none: there are none"
+    return f"one of {listed}{f' … ({whole(len(known))} in all)' if len(known) > most else ''}{near_hint(name, known)}"
+
+
+# tables --------------------------------------------------------------------------------------------------------------
 def grid(
-    head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = (), indent: str = "  "
+    head: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = (), indent: str = "  "
 ) -> list[str]:
-    """Aligned columns; those in `right` end in line. Line breaks inside a cell are shown as spaces."""
+    """Return the lines of a table; the columns in `right` are aligned at their end. Line breaks inside a cell are shown
+    as spaces."""
     table = [[flat(cell) for cell in row] for row in ([head] if any(head) else []) + [list(row) for row in rows]]
     widths = [max((columns(row[i]) for row in table), default=0) for i in range(len(head))]
     aligned = [[_fit(row[i], width, i in right) for i, width in enumerate(widths)] for row in table]
@@ -71,12 +125,12 @@ def grid(
 
 
 def columns(text: str) -> int:
-    """Columns that a text takes in a terminal."""
+    """Return the columns that a text takes in a terminal."""
     return len(text) if text.isascii() else sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def flat(cell: str) -> str:
-    """The cell on one line, with control characters made visible, so that no name can steer a terminal."""
+    """Return the cell on one line, with control characters made visible, so that no name can steer a terminal."""
     return cell if cell.isprintable() else "".join(_visible(c) for c in cell)
 
 

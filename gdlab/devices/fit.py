@@ -13,6 +13,7 @@ import numpy as np
 
 from gdlab.base.errors import CompileError, SessionError
 from gdlab.base.types import Shape
+from gdlab.base.words import nbytes
 from gdlab.plan.records import Buffer, ExecutionPlan, Update
 from gdlab.plan.target import Limits
 from gdlab.plan.verify import verify, verify_update
@@ -95,12 +96,8 @@ def check_memory(need: int, buffers: Iterable[Buffer], free: int | None) -> None
         largest = max(buffers, key=lambda b: b.nbytes)
         name = largest.name or f"%{largest.nodes[0] if largest.nodes else '?'}"
         tensor = f"tensor {name} {largest.dtype}{list(largest.shape)}"
-        given = f"{_size(need)}, of which {_size(largest.nbytes)} are for {tensor}"
-        raise SessionError("session", "memory", given, f"at most {_size(free)}, what this machine has free")
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB"
+        given = f"{nbytes(need)}, of which {nbytes(largest.nbytes)} are for {tensor}"
+        raise SessionError("session", "memory", given, f"at most {nbytes(free)}, what this machine has free")
 
 
 def free_bytes() -> int | None:

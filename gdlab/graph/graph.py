@@ -16,6 +16,7 @@ import numpy as np
 from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, GdlabError, GraphError, OutputIndexError
 from gdlab.base.types import TensorType
+from gdlab.base.words import plural
 from gdlab.graph.node import Attrs, ConstantData, Node, attrs_key
 from gdlab.graph.source import Frame, Location, Source, here, locate, located
 from gdlab.graph.value import Value
@@ -62,7 +63,7 @@ class Graph:
         return iter(self._nodes)
 
     def __repr__(self) -> str:
-        return f"<Graph: {len(self)} nodes, {len(self._outputs)} outputs>"
+        return f"<Graph: {plural(len(self), 'node')}, {plural(len(self._outputs), 'output')}>"
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 from gdlab.base.errors import ArgumentError
+from gdlab.base.words import sig
 from gdlab.graph import Graph, Node
 
 __all__ = ["SWEEP", "Rewired", "Step", "assemble", "replay", "replayed_ids", "topological"]
@@ -44,7 +45,7 @@ class Step:
 
     def __str__(self) -> str:
         where = ", ".join(f"%{id}" for id in self.at)
-        return f"{self.label}{' at ' + where if where else ''}: {self.cost_before:.1f} -> {self.cost_after:.1f} us"
+        return f"{self.label}{' at ' + where if where else ''}: {sig(self.cost_before)} -> {sig(self.cost_after)} µs"
 
 
 def replay(graph: Graph, steps: Sequence[Step], k: int | None = None) -> Graph:

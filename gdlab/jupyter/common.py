@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import unicodedata
 from argparse import Namespace
@@ -14,7 +13,8 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, magics_class
 
 from gdlab.base.errors import GdlabError, OptimizeError
-from gdlab.base.statistics import told
+from gdlab.base.statistics import array_words
+from gdlab.base.words import by_likeness, sig
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import render_error
 from gdlab.jupyter.display import show_document, show_refused, show_study
@@ -54,7 +54,7 @@ class Words(Magics):
     def no_such(self, name: str) -> str:
         """That there is no such variable, and which there are."""
         studies = [n for n, v in self.names.items() if isinstance(v, Study) and not n.startswith("_")]
-        near = difflib.get_close_matches(name, studies, max(len(studies), 1), 0)  # the most alike first
+        near = by_likeness(name, studies, 0)
         wanted = f"one of {', '.join(near[:_MOST_NAMES])}" if near else "a %%graph cell first: there are no graphs yet"
         if len(near) > _MOST_NAMES:
             wanted += f" and {len(near) - _MOST_NAMES} more"
@@ -226,7 +226,7 @@ def identifier(name: str) -> str:
 def outcome(study: Study) -> str:
     """How far a run came, in one line."""
     runner, session = study.runner, study.session
-    loss = "" if runner.last_loss is None else f", loss {runner.last_loss:.4g}"
+    loss = "" if runner.last_loss is None else f", loss {sig(runner.last_loss)}"
     more = f" ({runner.reason})" if runner.reason else ""
     where = f"{study.name}: step {session.step_count} of {runner.wanted}"
     line = f"{where}{loss}; {runner.state}{more}; {session.optimizer}"
@@ -238,5 +238,5 @@ def here(study: Study) -> str:
     runner, lines = study.runner, list[str]()
     if runner.dispatch >= 0:
         dispatch, data = runner.output()
-        lines.append(f"dispatch {runner.dispatch}, {dispatch.label}, wrote {dispatch.output_type}: {told(data)}")
+        lines.append(f"dispatch {runner.dispatch}, {dispatch.label}, wrote {dispatch.output_type}: {array_words(data)}")
     return "\n".join([*lines, *([study.watching()] if runner.lookout.watches else [])])

@@ -19,8 +19,8 @@ from gdlab.session.run.breakpoints import EVENTS, known_names
 from gdlab.session.run.runner import NanWatch
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
-from gdlab.view.document.values import OVERLAYS
-from gdlab.view.layout.engines import ENGINES
+from gdlab.view.document.layouts import ENGINES
+from gdlab.view.document.overlays import OVERLAYS
 
 _WORD = re.compile(r"[\w∂]*$")
 _CALL = re.compile(r"(\w+)\(([^()]*)$")

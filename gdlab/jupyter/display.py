@@ -16,10 +16,9 @@ from gdlab.base.errors import ArgumentError, GdlabError
 from gdlab.graph import Graph
 from gdlab.jupyter.widget import panel_of
 from gdlab.study.study import Study
-from gdlab.view.document.egraph import without_growth
+from gdlab.view.document.layouts import laid_out
 from gdlab.view.document.make import Document
-from gdlab.view.document.tensors import without_values
-from gdlab.view.layout.engines import laid_out
+from gdlab.view.document.reduced import without_growth, without_values
 from gdlab.view.picture.picture import picture
 from gdlab.view.picture.refused import refused_operands, refused_picture, refused_text
 from gdlab.view.text.twin import twin

@@ -3,22 +3,22 @@ for magics and `gdlab.show`."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gdlab.base.errors import ArgumentError, LoadError
+from gdlab.base.words import near_hint
 from gdlab.graph import Graph
 from gdlab.jupyter.display import show_document, show_study
 from gdlab.jupyter.options import SHOW
 from gdlab.study.study import Study
 from gdlab.view.ask.diff import diff_doc
 from gdlab.view.document.document import Document
-from gdlab.view.document.values import OVERLAYS
+from gdlab.view.document.layouts import ENGINES
+from gdlab.view.document.overlays import OVERLAYS
 from gdlab.view.files import suffix_of
-from gdlab.view.layout.engines import ENGINES
 from gdlab.view.things import document_of, first_view
 
 DEFAULT_RADIUS = 2
@@ -63,8 +63,7 @@ def _around(document: Document, text: str) -> tuple[int, int]:
         return list(names).index(name), int(radius)
     if name[:1] == "%" and name[1:].isdigit() and int(name[1:]) < len(names):
         return int(name[1:]), int(radius)
-    near = difflib.get_close_matches(name, [n for n in names if n], 1)
-    wanted = f"a node name or %id of {document.data['title']}" + (f"; nearest: {near[0]}" if near else "")
+    wanted = f"a node name or %id of {document.data['title']}{near_hint(name, filter(None, names))}"
     raise ArgumentError("show", "around", name, wanted)
 
 

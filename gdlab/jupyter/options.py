@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from argparse import ArgumentTypeError, Namespace
@@ -13,10 +12,11 @@ from typing import Any, get_args
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
+from gdlab.base.words import nearest
 from gdlab.op import Safety
 from gdlab.rewrite import RULES
-from gdlab.view.document.values import OVERLAYS
-from gdlab.view.layout.engines import ENGINES
+from gdlab.view.document.layouts import ENGINES
+from gdlab.view.document.overlays import OVERLAYS
 
 SHOW = ("graph", "opt", "diff", "rewrites", "egraph", "grad", "plan", "arena", "kernels", "session", "text")
 DEVICES = ("auto", "wgpu", "cpu")
@@ -44,17 +44,10 @@ def checked_rules(option: str, given: list[str] | None) -> tuple[str, ...]:
     """Rule ids and labels; `UsageError` names the nearest to one that there is not."""
     for name in given or ():
         if name not in RULES:
-            near = _nearest_rule(name)
-            raise UsageError(
-                f"{option}: given {name}, wanted a rule id or label" + (f"; nearest: {near}" if near else "")
-            )
+            near = nearest(name, [text for r in RULES for text in (r.label, r.name)])
+            hint = f"; nearest: {RULES[near].name} {RULES[near].label}" if near else ""
+            raise UsageError(f"{option}: given {name}, wanted a rule id or label{hint}")
     return tuple(given or ())
-
-
-def _nearest_rule(name: str) -> str:
-    """Id and label of the rule whose id or label is most like `name`."""
-    told = {text: f"{r.name} {r.label}" for r in RULES for text in (r.label, r.name)}
-    return next((told[text] for text in difflib.get_close_matches(name, told, 1)), "")
 
 
 # reading values -------------------------------------------------------------------------------------------------------

@@ -36,9 +36,9 @@ from gdlab.jupyter.messages import (
 )
 from gdlab.session.run.lookout import Lookout
 from gdlab.study.study import Study
-from gdlab.view.ask.selection import selection_of
 from gdlab.view.document.pack import packed
 from gdlab.view.document.passes import number
+from gdlab.view.document.selection import selection_of
 
 _FRAME_SECONDS = 0.05
 _RESEND_SECONDS = 0.5

@@ -18,6 +18,7 @@ import numpy as np
 
 from gdlab.base.errors import DTypeError, LoadError, ShapeError, unknown_name
 from gdlab.base.types import Array
+from gdlab.base.words import plural
 
 WHERE = "load_safetensors"
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
@@ -51,7 +52,7 @@ class SafeTensorsModel(Mapping[str, Array]):
         return len(self._tensors)
 
     def __repr__(self) -> str:
-        return f"<SafeTensorsModel: {len(self)} tensors>"
+        return f"<SafeTensorsModel: {plural(len(self), 'tensor')}>"
 
     def tensor_names(self) -> list[str]:
         """The names, in the order of the files."""

@@ -17,6 +17,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from gdlab.base import words
 from gdlab.base.errors import OptimizeError, unknown_name
 from gdlab.base.types import TensorType
 from gdlab.graph import Attrs, Graph, Node
@@ -62,8 +63,13 @@ class Machine:
     name: str = ""
 
     def __str__(self) -> str:
-        figures = f"{self.launch_seconds * 1e6:.3g} µs per launch, {self.bytes_per_second / 1e9:.3g} GB/s"
-        return f"{self.name or 'nominal'}: {figures}, {self.flops_per_second / 1e9:.3g} GFLOP/s"
+        return f"{self.name or 'nominal'}: {self.figures}"
+
+    @property
+    def figures(self) -> str:
+        """`3 µs per launch, 1 TB/s, 20 TFLOP/s`."""
+        rates = f"{words.nbytes(self.bytes_per_second)}/s, {words.flops(self.flops_per_second)}/s"
+        return f"{words.duration(self.launch_seconds)} per launch, {rates}"
 
 
 @dataclass(frozen=True)

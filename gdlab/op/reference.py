@@ -9,6 +9,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, ShapeError, unknown_name
 from gdlab.base.types import Array, TensorType, f32, u32
+from gdlab.base.words import sig
 from gdlab.graph import Attrs, ConstantData, Graph, Node
 from gdlab.op import (
     REGISTRY,
@@ -203,6 +204,5 @@ def compare(got: Any, want: Any, m: Any, rtol: float, floor: float = 1e-3) -> st
     if failed == 0:
         return None
     at = tuple(map(int, np.unravel_index(int(np.argmax(excess)), excess.shape)))
-    return (
-        f"{failed} of {want.size} differ, worst at {list(at)}: got {got[at]!s}, wanted {want[at]!s} ± {allowed[at]:.3g}"
-    )
+    worst = f"got {got[at]!s}, wanted {want[at]!s} ± {sig(allowed[at])}"
+    return f"{failed} of {want.size} differ, worst at {list(at)}: {worst}"

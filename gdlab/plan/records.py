@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gdlab.base.binding import bound
 from gdlab.base.types import DType, Shape, TensorType
+from gdlab.base.words import plural
 from gdlab.graph import Graph
 from gdlab.op.storage import DerivedParam, Part, derived_parameters
 from gdlab.plan import facts
@@ -172,8 +173,8 @@ class ExecutionPlan:
         return _stored(self)
 
     def __repr__(self) -> str:
-        dispatches, groups, buffers = len(self.dispatches), len(self.groups), len(self.buffers)
-        return f"<ExecutionPlan: {dispatches} dispatches, {groups} groups, {buffers} buffers>"
+        counts = (self.dispatches, "dispatch"), (self.groups, "group"), (self.buffers, "buffer")
+        return f"<ExecutionPlan: {', '.join(plural(len(rows), word) for rows, word in counts)}>"
 
     @property
     def buffer_sizes(self) -> tuple[int, ...]:

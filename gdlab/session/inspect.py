@@ -10,6 +10,7 @@ import numpy as np
 
 from gdlab.base.errors import Aliased, ArgumentError, FusedAway, GraphError, UnknownName, UnknownNode, unknown_name
 from gdlab.base.types import Array
+from gdlab.base.words import plural
 from gdlab.devices.base import owner
 from gdlab.graph import Value
 from gdlab.plan.dispatch import Dispatch
@@ -63,7 +64,7 @@ class Inspection:
                 raise GraphError("read_node", "node", "a Value of another graph", "one of the graph of this session")
             node = node.id
         if not isinstance(node, (int, np.integer)) or isinstance(node, bool) or not 0 <= node < len(graph):
-            wanted = f"0 … {len(graph) - 1}: {len(graph)} nodes"
+            wanted = f"0 … {len(graph) - 1}: {plural(len(graph), 'node')}"
             raise UnknownNode("read_node", "node", repr(node), wanted, id=node, count=len(graph))
         return int(node)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError
+from gdlab.base.words import cell, duration, grid, plural
 from gdlab.devices.base import owner
 from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
@@ -93,13 +94,18 @@ class SessionProfile:
         return Path(path)
 
     def __str__(self) -> str:
-        lines = [f"{self.samples} samples on {self.device}: {len(self.dispatches)} dispatches"]
+        counts = plural(len(self.dispatches), "dispatch")
+        lines = [f"{plural(self.samples, 'sample')} on {self.device}: {counts}"]
         lines += [self.reason] if self.reason else []
-        for d in sorted(self.dispatches, key=lambda d: -d.median):
-            figures = f"{d.median * 1e6:>10.1f} µs  {d.share:>6.1%}  {d.predicted * 1e6:>9.1f} µs  {d.verdict:<34}"
-            lines.append(f"  {d.index:>5}  {figures}  {d.phase:<8}  {d.label}")
-        lines += [f"  predicted by the roofline of {self.machine}"] if self.dispatches else []
-        return "\n".join(lines)
+        if not self.dispatches:
+            return "\n".join(lines)
+        head = ("dispatch", "µs", "%", "predicted", "bound", "phase", "kernel")
+        longest_first = sorted(self.dispatches, key=lambda d: -d.median)
+        rows = [
+            (str(d.index), *map(cell, (d.median * 1e6, 100 * d.share, d.predicted * 1e6)), d.verdict, d.phase, d.label)
+            for d in longest_first
+        ]
+        return "\n".join([*lines, *grid(head, rows, right=range(4)), f"  predicted by the roofline of {self.machine}"])
 
 
 class Profiling:
@@ -142,10 +148,11 @@ class Profiling:
     def dump_gpu_timings(self) -> str:
         rows = self.timings()
         total = sum(seconds for *_, seconds in rows)
-        lines = [f"--- {len(rows)} dispatches, {total * 1e3:.3f} ms ---" if rows else f"no timings: {rows.reason}"]
-        for index, label, seconds in sorted(rows, key=lambda row: (-row[2], row[0])):
-            lines.append(f"  {index:>5}  {seconds * 1e6:>10.1f} µs  {label}")
-        text = "\n".join(lines)
+        count = plural(len(rows), "dispatch")
+        lines = [f"--- {count}, {duration(total)} ---" if rows else f"no timings: {rows.reason}"]
+        longest_first = sorted(rows, key=lambda row: (-row[2], row[0]))
+        cells = [(str(index), cell(seconds * 1e6), label) for index, label, seconds in longest_first]
+        text = "\n".join([*lines, *(grid(("dispatch", "µs", "kernel"), cells, right=range(2)) if rows else ())])
         print(text)
         return text
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from gdlab.base.errors import OptimizeError
+from gdlab.base.words import whole
 from gdlab.op.cost import Machine, kept_machine
 from gdlab.plan.dispatch import Dispatch
 
@@ -24,11 +25,9 @@ def machine_of(device: Any) -> Machine:
 
 def machine_words(machine: Machine) -> str:
     """The machine, and for the nominal one how to measure this one."""
-    rates = f"{machine.bytes_per_second / 1e9:,.4g} GB/s, {machine.flops_per_second / 1e9:,.5g} GFLOP/s"
-    figures = f"{machine.launch_seconds * 1e6:.3g} µs per launch, {rates}"
     if machine.name:
-        return f"{machine.name} ({figures})"
-    return f"a nominal machine ({figures}): python -m gdlab bench --calibrate measures this one"
+        return f"{machine.name} ({machine.figures})"
+    return f"a nominal machine ({machine.figures}): python -m gdlab bench --calibrate measures this one"
 
 
 def predicted(machine: Machine, dispatch: Dispatch) -> float:
@@ -47,7 +46,7 @@ def bound(machine: Machine, dispatch: Dispatch) -> Bound:
 def verdict(machine: Machine, dispatch: Dispatch, seconds: float) -> str:
     """What bounds a dispatch that took `seconds`, and how much of the roof it reaches."""
     share = 100 * predicted(machine, dispatch) / seconds if seconds > 0 else 100.0
-    told = "over 100" if share > 100.5 else f"{share:.0f}" if share >= 0.95 else "under 1"
+    told = "over 100" if share > 100.5 else whole(share) if share >= 0.95 else "under 1"
     return f"{bound(machine, dispatch)}-bound, {told} % of the roof"
 
 

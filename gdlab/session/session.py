@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gdlab.base.binding import bound
 from gdlab.base.errors import SessionError, UnknownNameError
 from gdlab.base.types import Array
+from gdlab.base.words import plural
 from gdlab.devices.base import Device, DeviceInfo, Shared, Traffic
 from gdlab.graph import Value
 from gdlab.plan.dispatch import Dispatch
@@ -75,8 +76,9 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{self.step_count} steps, {self.optimizer}"
-        return f"<Session: {self.mode} on {self.device}, {len(self.loaded.plan.dispatches)} dispatches, {state}>"
+        state = "closed" if self.closed else f"{plural(self.step_count, 'step')}, {self.optimizer}"
+        dispatches = plural(len(self.loaded.plan.dispatches), "dispatch")
+        return f"<Session: {self.mode} on {self.device}, {dispatches}, {state}>"
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = "; use step() and wait()" if name == "run" else ""

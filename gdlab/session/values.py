@@ -9,6 +9,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError, unknown_name
 from gdlab.base.types import Array, u32
+from gdlab.base.words import plural
 from gdlab.op.storage import Part
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import Place
@@ -69,7 +70,7 @@ class Values:
         self.loaded.check_open(where)
         buffers = self.loaded.plan.output_buffers
         if not isinstance(index, (int, np.integer)) or isinstance(index, bool) or not 0 <= index < len(buffers):
-            raise OutputIndexError(where, "index", index, f"0 … {len(buffers) - 1}: {len(buffers)} outputs")
+            raise OutputIndexError(where, "index", index, f"0 … {len(buffers) - 1}: {plural(len(buffers), 'output')}")
         return buffers[index]
 
     def has_param_grad(self, name: str) -> bool:
@@ -188,7 +189,7 @@ class Values:
         self.loaded.check_open("read_buffer")
         count = len(self.loaded.plan.buffers)
         if not isinstance(ref, (int, np.integer)) or isinstance(ref, bool) or not 0 <= ref < count:
-            raise ArgumentError("read_buffer", "ref", repr(ref), f"0 … {count - 1}: {count} buffers")
+            raise ArgumentError("read_buffer", "ref", repr(ref), f"0 … {count - 1}: {plural(count, 'buffer')}")
         return self.read(int(ref))
 
     def read_loss(self) -> float:

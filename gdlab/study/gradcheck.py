@@ -15,6 +15,7 @@ import numpy as np
 from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.errors import AutodiffError, GraphError
 from gdlab.base.types import Array, f32
+from gdlab.base.words import plural, sig
 from gdlab.graph import Graph, Node
 from gdlab.op import REGISTRY
 from gdlab.op.cost import flops
@@ -47,7 +48,7 @@ class OperandCheck:
     def __str__(self) -> str:
         if self.note:
             return f"{self.name} {self.type}: {self.note}"
-        told = f"{self.samples} samples, largest error {self.error:.1e} (allowed {self.allowed:.1e})"
+        told = f"{plural(self.samples, 'sample')}, largest error {sig(self.error)} (allowed {sig(self.allowed)})"
         return f"{self.name} {self.type}: {told}{f'; {self.problem}' if self.problem else ''}"
 
 
@@ -84,7 +85,8 @@ class GradientCheck:
             return f"{self.what}: the gradient of {bad.name} is not the slope: {bad.problem}."
         if not self.samples:
             return f"{self.what}: nothing to compare: {'; '.join(dict.fromkeys(o.note for o in self.operands))}."
-        return f"{self.what}: the gradient is the slope: largest error {self.error:.1e} in {self.samples} samples."
+        largest = f"largest error {sig(self.error)} in {plural(self.samples, 'sample')}"
+        return f"{self.what}: the gradient is the slope: {largest}."
 
     def to_json(self) -> dict[str, Any]:
         """For the page: every figure, and the words of `str`."""
@@ -105,7 +107,7 @@ def norm_words(norm: float | None, flag: str) -> str:
     """`l2 norm 0.12`, `vanishing: l2 norm 3.1e-09`."""
     if norm is None:
         return flag
-    return f"{flag}: l2 norm {norm:.3g}" if flag else f"l2 norm {norm:.3g}"
+    return f"{flag}: l2 norm {sig(norm)}" if flag else f"l2 norm {sig(norm)}"
 
 
 # one op ---------------------------------------------------------------------------------------------------------------
@@ -208,7 +210,8 @@ def _compared(
             continue
         seen += 1
         if worst.note or error / allowed > worst.error / worst.allowed:
-            problem = f"{want:.6g} by the rule, {got:.6g} by differences, at element {at}" if error > allowed else ""
+            unlike = f"{sig(want, 6)} by the rule, {sig(got, 6)} by differences, at element {at}"
+            problem = unlike if error > allowed else ""
             worst = OperandCheck(row.name, row.type, 0, error, allowed, at, problem)
     if not seen:
         return worst

@@ -15,6 +15,7 @@ import numpy as np
 from gdlab.base.errors import SessionError
 from gdlab.base.statistics import Difference, Summary, Window, summarize
 from gdlab.base.types import Array
+from gdlab.base.words import nbytes
 from gdlab.devices.choose import device as choose_device
 from gdlab.op.reference import evaluate
 from gdlab.ops.random import at_step
@@ -88,7 +89,7 @@ class Microscope:
     def __str__(self) -> str:
         value = self.value
         plane = f", slice {list(value.slice)}" if value.slice else ""
-        read = f"; {self.read:,} bytes read from the device" if self.read else ""
+        read = f"; {nbytes(self.read)} read from the device" if self.read else ""
         lines = [f"{value.name} : {value.type}, {value.place}{plane}{read}"]
         lines += value.summary.lines()
         if self.difference is not None or self.why:

@@ -8,8 +8,9 @@ from typing import Any
 
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import AutodiffError, GraphError
-from gdlab.base.statistics import told
+from gdlab.base.statistics import array_words
 from gdlab.base.types import Array, f32
+from gdlab.base.words import grid, plural
 from gdlab.graph import Graph, reachable
 from gdlab.op.reference import evaluate
 from gdlab.op.storage import trained_parameters
@@ -29,18 +30,16 @@ class NodeValues:
     adjoint: Mapping[int, Array]
 
     def __repr__(self) -> str:
-        return f"<NodeValues {self.name}: {len(self.value)} values, {len(self.gradient)} gradients>"
+        return f"<NodeValues {self.name}: {plural(len(self.value), 'value')}, {plural(len(self.gradient), 'gradient')}>"
 
     def __str__(self) -> str:
         head = ("node", "op", "name", "type", "value", *(("gradient",) if self.gradient else ()))
-        rows = [head, *(self._row(n.id)[: len(head)] for n in self.graph)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n".join(grid(head, [self._row(n.id)[: len(head)] for n in self.graph], indent=""))
 
     def _row(self, id: int) -> tuple[str, ...]:
         node = self.graph.nodes[id]
-        gradient = told(self.gradient[id]) if id in self.gradient else ""
-        return f"%{id}", node.op, node.name, str(node.type), told(self.value[id]), gradient
+        gradient = array_words(self.gradient[id]) if id in self.gradient else ""
+        return f"%{id}", node.op, node.name, str(node.type), array_words(self.value[id]), gradient
 
 
 def node_values(name: str, graph: Graph, feeds: Mapping[str, Any], derivative: Graph | None = None) -> NodeValues:
@@ -49,7 +48,7 @@ def node_values(name: str, graph: Graph, feeds: Mapping[str, Any], derivative: G
     `GraphError` above 60 nodes: that is no graph to follow by hand.
     """
     if len(graph) > MOST_NODES:
-        raise GraphError(f"graph {name}", "values", f"{len(graph)} nodes", f"at most {MOST_NODES}")
+        raise GraphError(f"graph {name}", "values", plural(len(graph), "node"), f"at most {MOST_NODES}")
     value = evaluate(graph, feeds)
     if derivative is None:
         return NodeValues(name, graph, value, {}, {})

@@ -14,6 +14,7 @@ import numpy as np
 
 from gdlab.base.errors import DeviceUnavailableError
 from gdlab.base.types import Array, f32
+from gdlab.base.words import grid, plural, sig, whole
 from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph, Node
 from gdlab.op import REGISTRY, ops_that
@@ -45,9 +46,8 @@ class Cell:
     def __str__(self) -> str:
         if self.note:
             return self.note
-        told = "0" if self.error == 0 else f"{self.error:.1e}"
-        steps = f" ({self.ulp:.0f} ulp)" if 0.5 <= self.ulp < 1e6 else ""
-        return f"{told}{steps}{'  ✗' if self.problem else ''}"
+        steps = f" ({whole(self.ulp)} ulp)" if 0.5 <= self.ulp < 1e6 else ""
+        return f"{sig(self.error)}{steps}{'  ✗' if self.problem else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +98,15 @@ class Check:
         return f"<Check {self.name}: {'nothing broke' if self.ok else 'something differs'}>"
 
     def __str__(self) -> str:
-        table = [("", "type", *self.columns)]
-        table += [(r.what, r.type, *(str(r.cells.get(c, "")) for c in self.columns)) for r in self.rows]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-        return "\n".join([*lines, *self.notes, self.verdict])
+        rows = [(r.what, r.type, *(str(r.cells.get(c, "")) for c in self.columns)) for r in self.rows]
+        return "\n".join([*grid(("", "type", *self.columns), rows, indent=""), *self.notes, self.verdict])
 
 
 def _listed(whats: Iterable[str]) -> str:
     names = list(whats)
     gradients = sum(name.startswith("∂") for name in names)
     parts = [(len(names) - gradients, "output"), (gradients, "gradient")]
-    return " and ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in parts if n)
+    return " and ".join(plural(n, word) for n, word in parts if n)
 
 
 # the whole ------------------------------------------------------------------------------------------------------------
@@ -297,7 +294,7 @@ def _difference(graph: Graph, values: Mapping[int, Array], node: Node, way: Arra
     allowed = _SLOPE * (1 + abs(want)) + 1e-15 * abs(loss) / _STEP
     if abs(got - want) > allowed and bend > allowed:
         return Cell(note="kink")
-    problem = f"{want:.6g} by the gradient, {got:.6g} by differences" if abs(got - want) > allowed else ""
+    problem = f"{sig(want, 6)} by the gradient, {sig(got, 6)} by differences" if abs(got - want) > allowed else ""
     return Cell(abs(got - want), 0.0, problem)
 
 

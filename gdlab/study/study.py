@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.binding import bound
 from gdlab.base.errors import AutodiffError, GraphError, SessionError, unknown_name
+from gdlab.base.words import nbytes, plural, whole
 from gdlab.devices.base import Device
 from gdlab.graph import Graph, Value
 from gdlab.op import Safety
@@ -39,7 +40,7 @@ from gdlab.study.debug import Debugging
 from gdlab.study.gradcheck import GradientCheck, check_node
 from gdlab.study.node_values import NodeValues, node_values
 from gdlab.study.parity import Check, check_study
-from gdlab.study.variants import StepTime, Variants, size_words
+from gdlab.study.variants import StepTime, Variants
 
 _DEFAULT = CompileOptions()
 
@@ -327,14 +328,14 @@ class Study(Variants, Debugging):
         """One line: nodes, parameters, outputs; what training adds; the plan."""
         parameters = self.graph.parameters
         values = sum(p.type.num_elements for p in parameters)
-        text = f"graph {self.name}: {_count(len(self.graph), 'node')}, {_count(len(parameters), 'parameter')} "
-        text += f"({_count(values, 'value')}), {_count(len(self.graph.outputs), 'output')}"
+        text = f"graph {self.name}: {plural(len(self.graph), 'node')}, {plural(len(parameters), 'parameter')} "
+        text += f"({plural(values, 'value')}), {plural(len(self.graph.outputs), 'output')}"
         before, rewrites = len(self.graph), sum(n for _, n in self.report.rules_fired)
         if self.train:
             before, rewrites = len(self.derivative), rewrites + sum(n for _, n in self.final_report.rules_fired)
-        text += f"; {'train' if self.train else 'inference'}: {_count(before, 'node')} -> {len(self.final)}, "
-        text += f"{_count(rewrites, 'rewrite')}; plan: {_count(len(self.plan.dispatches), 'dispatch', 'es')}, "
-        return text + f"{_count(len(self.plan.groups), 'group')}, {size_words(self.plan.memory.physical_bytes)}"
+        text += f"; {'train' if self.train else 'inference'}: {plural(before, 'node')} -> {whole(len(self.final))}, "
+        text += f"{plural(rewrites, 'rewrite')}; plan: {plural(len(self.plan.dispatches), 'dispatch')}, "
+        return text + f"{plural(len(self.plan.groups), 'group')}, {nbytes(self.plan.memory.physical_bytes)}"
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
         doc: Any
@@ -343,7 +344,8 @@ class Study(Variants, Debugging):
 
     def __repr__(self) -> str:
         state = f"session {self._runner.state}" if self._runner is not None else "no session"
-        return f"<Study {self.name}: {len(self.graph)} nodes, {'training' if self.train else 'inference'}, {state}>"
+        mode = "training" if self.train else "inference"
+        return f"<Study {self.name}: {plural(len(self.graph), 'node')}, {mode}, {state}>"
 
     def __str__(self) -> str:
         return f"{self.summary()}\n{self.graph}"
@@ -357,6 +359,3 @@ class Study(Variants, Debugging):
         if not init:
             self.session.check_ready("run", inputs=False)
 
-
-def _count(n: int, word: str, plural: str = "s") -> str:
-    return f"{n:,} {word}{plural if n != 1 else ''}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError
+from gdlab.base.words import grid, nbytes, sig, whole
 from gdlab.op import Safety
 from gdlab.plan.target import CompileOptions
 from gdlab.rewrite import RULES
@@ -37,7 +38,7 @@ class StepTime:
     mad: float
 
     def __str__(self) -> str:
-        return f"{_digits(self.median * 1e6)} ± {_digits(self.mad * 1e6)}"
+        return f"{sig(self.median * 1e6)} ± {sig(self.mad * 1e6)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Figures:
         """The cells of `compare`."""
         counts = (self.nodes, self.rewrites, self.dispatches, self.groups)
         sizes = (self.bytes_moved, self.peak_bytes, self.physical_bytes)
-        return self.name, *(f"{n:,}" for n in counts), *map(size_words, sizes), str(self.step or "–")
+        return self.name, *map(whole, counts), *map(nbytes, sizes), str(self.step or "–")
 
 
 HEAD = ("", "nodes", "rewrites", "dispatches", "groups", "bytes moved", "peak", "memory", "µs/step")
@@ -116,13 +117,8 @@ class Variants:
     def compare(self: Any) -> str:
         """This study and its variants, one row each: nodes, rewrites, dispatches, groups, bytes moved, planned peak
         and memory, µs per step where `measure` was asked for."""
-        rows = [HEAD, *(s.figures().row() for s in (self, *self.variants.values()))]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        sides = [str.ljust, *[str.rjust] * (len(HEAD) - 1)]
-        return "\n".join(
-            "  ".join(side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)).rstrip()
-            for row in rows
-        )
+        rows = [s.figures().row() for s in (self, *self.variants.values())]
+        return "\n".join(grid(HEAD, rows, right=range(1, len(HEAD)), indent=""))
 
     def measure(self: Any, steps: int = 20) -> dict[str, StepTime]:
         """Time a step of this study and of each variant: one after the other, `steps` times, in sessions of their own
@@ -186,13 +182,3 @@ def _name(options: Mapping[str, Any], compile: CompileOptions, device: DeviceLik
     parts += [f"pinned {', '.join(compile.pin)}"] if compile.pin else []
     parts += [str(device)] if isinstance(device, str) else []
     return "; ".join(parts) or "as it is"
-
-
-def _digits(value: float) -> str:
-    """Three significant digits: 9.87, 123, 4,560."""
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
-
-
-def size_words(nbytes: int) -> str:
-    """`9.7 MB`, `31 KB`."""
-    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} KB"

@@ -22,6 +22,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, LoadError, unknown_name
 from gdlab.base.types import Array
+from gdlab.base.words import plural
 
 __all__ = ["Batch", "DataLoader", "InputStream", "MnistDataset"]
 
@@ -106,7 +107,8 @@ class DataLoader:
         return len(self._order)
 
     def __repr__(self) -> str:
-        return f"<DataLoader: {', '.join(self._rows)}: {len(self)} samples, {self.num_batches()} batches>"
+        counts = f"{plural(len(self), 'sample')}, {plural(self.num_batches(), 'batch')}"
+        return f"<DataLoader: {', '.join(self._rows)}: {counts}>"
 
     def is_empty(self) -> bool:
         """Whether there is no sample."""

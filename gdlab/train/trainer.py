@@ -22,6 +22,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, SessionError, ShapeError, unknown_name
 from gdlab.base.threads import Job, wait_for
+from gdlab.base.words import sig
 from gdlab.devices.base import owner
 from gdlab.session import Optimizer, Session
 from gdlab.session.arrays import positive
@@ -210,7 +211,7 @@ class Trainer:
             if every and step % every == 0:
                 log.info("epoch %d step %d: loss = %.4f", run.epoch, step, loss)
         if bar is not None and run.told > first:
-            bar.set_postfix(loss=f"{run.losses[-1]:.4g}", refresh=False)
+            bar.set_postfix(loss=sig(run.losses[-1]), refresh=False)
             bar.update(run.told - first)
 
     def _inputs_of(self, loader: DataLoader) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gdlab.base.errors import ArgumentError
 from gdlab.view.document.document import Document
 from gdlab.view.picture import html
-from gdlab.view.picture.dot import dot
+from gdlab.view.picture.palette import family_ink
 from gdlab.view.picture.picture import picture
 from gdlab.view.text import twin
 
@@ -62,10 +62,10 @@ def suffix_of(path: str | Path) -> str:
 
 def save_study(study: Study, path: str | Path, timeless: bool = False) -> Path:
     """Write the document of a study by suffix: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt."""
-    return save(study.doc, Path(path), timeless)
+    return save(study.doc, path, timeless)
 
 
-def save(document: Document, path: Path, timeless: bool = False) -> Path:
+def save(document: Document, path: str | Path, timeless: bool = False) -> Path:
     """Write the document to `path`, all of it or nothing; the path. `timeless`: measured times are 0."""
     path = Path(path)
     if not path.parent.is_dir():
@@ -93,3 +93,28 @@ def opened(document: Document) -> str:
     """The view that the document opens with."""
     shown = (document.data.get("view") or {}).get("show") or ["opt"]
     return str(shown[0])
+
+
+# DOT, the language of Graphviz: no binary and no package is needed for it ---------------------------------------------
+def dot(document: Document, stage: int | str = 0) -> str:
+    """The graph of one stage: node ids are the keys, edges of leaves are dotted."""
+    nodes = document.nodes(stage)
+    types = document.types.column("text")
+    records = list(nodes)
+    lines = [f"digraph {_quoted(str(document.data['title']))} {{", '  node [shape=box, style="rounded,filled"];']
+    for record in records:
+        ink = family_ink(record["family"], "light")
+        label = "\n".join((f"{record['op']}  {record['name']}".rstrip(), types[record["type"]]))
+        lines.append(
+            f'  {_quoted(record["key"])} [label={_quoted(label)}, fillcolor="{ink.fill}", color="{ink.border}"];'
+        )
+    for record in records:
+        for i in record["inputs"]:
+            style = " [style=dotted]" if "leaf" in records[i]["flags"] else ""
+            lines.append(f"  {_quoted(records[i]['key'])} -> {_quoted(record['key'])}{style};")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A DOT string: a backslash stands for itself, a line break for itself."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

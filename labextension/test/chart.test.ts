@@ -5,7 +5,7 @@ import { cwd } from "node:process";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { decimated, robustRange, smoothed, ticks } from "../src/panes/chart.ts";
-import { bytes, cell, change, plural, seconds, sig, spokenType, tight, whole } from "../src/doc/format.ts";
+import { bytes, cell, change, flops, plural, seconds, sig, spokenType, tight, whole } from "../src/doc/format.ts";
 import { orthogonal, smooth } from "../src/draw/paths.ts";
 import type { Point } from "../src/live/live.ts";
 import { VERSION } from "../src/doc/version.ts";
@@ -64,7 +64,11 @@ test("decimation keeps extremes and the end", () => {
   assert.equal(decimated(points.slice(0, 10), 100).length, 10);
 });
 
-test("figures: three digits, units in words, a true minus", () => {
+test("figures: three digits, units in words, a true minus; as Python says them", () => {
+  const say = { sig, cell, whole, nbytes: bytes, flops, duration: seconds };
+  const corpus = JSON.parse(readFileSync(`${cwd()}/test/words.json`, "utf8")) as Record<keyof typeof say, [number, string][]>;
+  for (const [name, rows] of Object.entries(corpus) as [keyof typeof say, [number, string][]][])
+    assert.deepEqual(rows.map(([value]) => say[name](value)), rows.map(([, text]) => text), name);
   assert.deepEqual(
     [sig(0.14812), sig(12.345), sig(1914.2), sig(0), sig(-0.5), sig(NaN), sig(-Infinity), sig(3.1e-7)],
     ["0.148", "12.3", "1,914", "0", "−0.5", "NaN", "−∞", "3.1e−7"],

@@ -7,7 +7,7 @@ from panels import ask, of, until
 from shells import run
 
 from gdlab.jupyter import widget
-from gdlab.view.document.times import times_of
+from gdlab.view.document.runs import times_of
 
 
 def test_a_gradient_is_checked(panel) -> None:  # type: ignore[no-untyped-def]

@@ -13,9 +13,9 @@ from bare_page import live, mount, open_tab, trained
 from playwright.sync_api import Locator, Page
 
 from gdlab import CompileOptions
-from gdlab.base.words import cell, nbytes
+from gdlab.base.words import cell, nbytes, sig
 from gdlab.study.study import Study
-from gdlab.view.document.times import times_of
+from gdlab.view.document.runs import times_of
 from gdlab.view.text.plan_text import at_peak, own_lines, reuse_words, why_two
 from gdlab.view.text.twin import twin
 
@@ -73,7 +73,7 @@ def test_a_gradient_is_checked_against_differences(page: Page) -> None:
         assert told.inner_text() == f"{'✗' if wrong else '✓'} {result['text']}"
         assert told.get_attribute("data-level") == ("error" if wrong else "ok")
         assert page.locator(".gd-checked .gd-place").inner_text() == result["told"]
-        assert result["told"].endswith(f"\nthe gradient that arrives: l2 norm {result['norm']:.3g}")
+        assert result["told"].endswith(f"\nthe gradient that arrives: l2 norm {sig(result['norm'])}")
     page.locator('[data-command="autodiff-next"]').click()
     assert page.locator('[data-value="check"]').count() == 0
     page.locator('[data-command="autodiff-previous"]').click()

@@ -17,8 +17,9 @@ from gdlab.graph import Graph
 from gdlab.study.study import Study
 from gdlab.view.ask.slices import view_slice
 from gdlab.view.document.document import Document
-from gdlab.view.document.egraph import class_names, without_growth
+from gdlab.view.document.egraph import class_names
 from gdlab.view.document.growth import grown, place
+from gdlab.view.document.reduced import without_growth
 
 PANE = '[data-pane="egraph"]'
 DRAWN = """() => [...document.querySelectorAll('[data-pane="egraph"] [data-class]')].map(group => ({

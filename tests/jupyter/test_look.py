@@ -13,8 +13,8 @@ from playwright.sync_api import Locator, Page
 from gdlab import ops
 from gdlab.graph import Graph
 from gdlab.study.study import Study
+from gdlab.view.document.layouts import laid_out
 from gdlab.view.document.make import graph_doc
-from gdlab.view.layout.engines import laid_out
 
 OPS = "all => all.filter(e => !e.hasAttribute('data-gone')).map(e => e.querySelector('.gd-op').textContent)"
 

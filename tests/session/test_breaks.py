@@ -241,7 +241,7 @@ def test_watches_follow_a_run(study: Study) -> None:
     assert shift.mean == 1.0 and len(h.history) >= 1 and h.history[-1] == (2, pytest.approx(3.0, rel=1e-3))
     study.runner.set_watch("off")
     study.run(4)
-    assert w.nonfinite == 6 and w.value == "[[nan, nan], [nan, nan], [nan, nan]]" and np.isnan(w.mean)
+    assert w.nonfinite == 6 and w.value == "[[NaN, NaN], [NaN, NaN], [NaN, NaN]]" and np.isnan(w.mean)
     study.runner.clear(2)
     assert [w.id for w in study.runner.lookout.watches.values()] == [1, 3]
 

@@ -18,7 +18,7 @@ from gdlab.session.roof import bound, machine_of, machine_words, predicted, verd
 from gdlab.study.study import Study
 from gdlab.view.document.columns import column
 from gdlab.view.document.document import load_doc
-from gdlab.view.document.times import times_of
+from gdlab.view.document.runs import times_of
 from gdlab.view.text.plan_text import at_peak, own_lines, reuse_words
 from gdlab.view.text.twin import twin
 
@@ -52,7 +52,7 @@ def test_the_roofline_by_hand(study: Study) -> None:
 
 def test_the_machine_is_the_measured_one_or_said_to_be_nominal(study, tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    told = "a nominal machine (3 µs per launch, 1,000 GB/s, 20,000 GFLOP/s): "
+    told = "a nominal machine (3 µs per launch, 1 TB/s, 20 TFLOP/s): "
     assert machine_words(machine_of(study.device)).startswith(told)
     info = study.device.info
     cost.keep_machine(replace(MACHINE, name=f"{info.kind}, {info.name}"))
@@ -78,7 +78,7 @@ def test_profile_document_and_text_say_the_same(study: Study, tmp_path) -> None:
         assert row.endswith(f"{cell(d.predicted * 1e6)}  {d.verdict}") and f"  {cell(d.median * 1e6)}  " in row
     assert f"median of 3 steps; predicted by the roofline of {profile.machine}" in text
     first = profile.dispatches[0]
-    assert f"{first.median * 1e6:.1f} µs" in str(profile) and first.verdict in str(profile)
+    assert cell(first.median * 1e6) in str(profile) and first.verdict in str(profile)
     assert f"dispatches 0, {cell(first.median * 1e6)} µs; " in twin(document, "kernels")
     timeless = checked(load_doc(document.save(tmp_path / "a.gdlab.json", timeless=True)))
     assert times_of(timeless) is None and "µs" not in twin(timeless, "plan")

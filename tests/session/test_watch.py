@@ -67,7 +67,7 @@ def test_watching_everything_stops_before_anything_is_spoiled(study: Study) -> N
     assert "log" in culprit.label and culprit.place.startswith("line ") and culprit.place.endswith("test_watch.py")
     source = study.graph.source(next(n.id for n in study.graph if n.op == "log"))[0]
     assert culprit.place == f"line {source.line} of {source.file}"
-    assert culprit.inputs[0].startswith("safe \N{MINUS SIGN}1000 … \N{MINUS SIGN}99"), culprit.inputs
+    assert culprit.inputs[0].startswith("safe \N{MINUS SIGN}1,000 … \N{MINUS SIGN}99"), culprit.inputs
     overlay = next(o for o in study.doc.data["overlays"] if o["id"] == "nonfinite")
     assert set(overlay["values"]) == {str(i) for i in culprit.nodes} and set(overlay["values"].values()) == {"NaN"}
 

@@ -101,7 +101,7 @@ def test_median_and_deviation_are_of_the_steps(study: Study, monkeypatch: pytest
     took = iter([9.0, 9.0, 1.0, 2.0, 10.0])  # two steps to warm up
     monkeypatch.setattr("gdlab.study.variants._step_seconds", lambda session: next(took))
     found = study.measure(steps=3)["mlp"]
-    assert (found.samples, found.median, found.mad) == (3, 2.0, 1.0) and str(found) == "2,000,000 ± 1,000,000"
+    assert (found.samples, found.median, found.mad) == (3, 2.0, 1.0) and str(found) == "2e6 ± 1e6"
 
 
 def test_document_and_text_have_the_table(study: Study, tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -28,9 +28,9 @@ from gdlab.view.ask.slices import view_slice
 from gdlab.view.document.closure import problems
 from gdlab.view.document.columns import Table
 from gdlab.view.document.document import Document, read_doc
-from gdlab.view.document.egraph import TOO_LARGE, without_growth
 from gdlab.view.document.growth import grown
 from gdlab.view.document.make import Draft, graph_summary
+from gdlab.view.document.reduced import NO_GROWTH, without_growth
 from gdlab.view.text.twin import everything, twin
 
 
@@ -188,7 +188,7 @@ def test_an_output_above_its_limit_leaves_it_out_first_and_says_so(
     data, _ = display.bundle(document, ["opt"])
     left = read_doc(data[display.MIME])
     assert left.data["passes"][0]["deltas"] is left.data["passes"][0]["classes"] is None
-    assert [note["text"] for note in left.data["notes"]][-1] == TOO_LARGE
+    assert [note["text"] for note in left.data["notes"]][-1] == NO_GROWTH
     assert left.check() == () and left.data["stages"] == document.data["stages"]
     assert without_growth(left) is left
 

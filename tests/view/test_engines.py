@@ -12,8 +12,9 @@ import pytest
 
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
-from gdlab.view.layout.engines import dot_layout, dot_seconds, laid_out
-from gdlab.view.picture.picture import drawn, picture
+from gdlab.view.document.layouts import drawn, laid_out
+from gdlab.view.layout.dot import dot_layout, dot_seconds
+from gdlab.view.picture.picture import picture
 
 Fake = Callable[[str], None]
 
@@ -89,7 +90,7 @@ def test_the_real_dot_overlaps_nothing(document: Document) -> None:
     ("script", "note"),
     [
         ("echo 'syntax error in line 1' >&2; exit 1", "dot: failed: syntax error in line 1; drawn with layered"),
-        ("exec sleep 20", "dot: gave up after 0.2 s (14 nodes); drawn with layered"),
+        ("exec sleep 20", "dot: gave up after 200 ms (14 nodes); drawn with layered"),
     ],
 )
 def test_a_dot_that_fails_or_is_late_is_a_note(

@@ -24,7 +24,7 @@ from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.graph import Graph
 from gdlab.study.study import Study
 from gdlab.view.document.make import Document, graph_doc, load_doc, read_doc
-from gdlab.view.picture.dot import dot
+from gdlab.view.files import dot
 from gdlab.view.picture.html import page
 
 EVIL = "</script><img src=x onerror=alert(1)><!--"

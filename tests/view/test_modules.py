@@ -12,8 +12,8 @@ from gdlab import models, nn, ops
 from gdlab.graph import Graph
 from gdlab.study.study import Study
 from gdlab.view.document.groups import Groups, groups_of
+from gdlab.view.document.layouts import drawn
 from gdlab.view.document.modules import module_of
-from gdlab.view.picture.picture import drawn
 
 
 def tree(groups: Groups) -> list[tuple[str, str, int]]:

@@ -13,7 +13,7 @@ import gdlab as gd
 from gdlab.base.errors import ArgumentError
 from gdlab.jupyter.widget import close_panel, panel_of
 from gdlab.study.study import Study
-from gdlab.view.ask.selection import local, portable
+from gdlab.view.document.selection import local, portable
 
 EVERY_KIND = "node:3.2 edge:0.5.0 step:0.1 rule:0.2 dispatch:1 kernel:0 interval:2 wgsl:0.1 line:0".split()
 

@@ -22,10 +22,10 @@ from gdlab.base.statistics import Summary, heat, histogram_bars, summarize
 from gdlab.graph import Graph
 from gdlab.jupyter import display
 from gdlab.study.study import Study
+from gdlab.view.document.closure import value_faults
 from gdlab.view.document.document import load_doc
-from gdlab.view.document.egraph import without_growth
-from gdlab.view.document.tensors import TOO_LARGE, value_faults, without_values
-from gdlab.view.document.values import MOST_VALUES
+from gdlab.view.document.reduced import NO_VALUES, without_growth, without_values
+from gdlab.view.document.runs import MOST_VALUES
 from gdlab.view.text.twin import twin
 
 
@@ -194,13 +194,13 @@ def test_values_are_left_out_of_outputs_that_are_too_large(study: Study, monkeyp
     document = without_growth(study.doc)
     bare = without_values(document)
     assert bare.data["runs"][-1]["values"] == [] and document.data["runs"][-1]["values"] != []
-    assert bare.data["notes"][-1]["text"] == TOO_LARGE and without_values(bare) is bare
+    assert bare.data["notes"][-1]["text"] == NO_VALUES and without_values(bare) is bare
     sizes = [len(display.pack(d.with_view({"show": ["session"], "height": None}))) for d in (document, bare)]
     monkeypatch.setattr(display, "_MAX_PACKED_BYTES", sum(sizes) // 2)
     assert sizes[1] < sizes[0]
     for whole in (document, study.doc):
         told = load(display.bundle(whole, ["session"])[0])
-        assert told["runs"][-1]["values"] == [] and told["notes"][-1]["text"] == TOO_LARGE
+        assert told["runs"][-1]["values"] == [] and told["notes"][-1]["text"] == NO_VALUES
 
 
 def load(data: dict[str, Any]) -> Any:

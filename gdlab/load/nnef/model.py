@@ -22,6 +22,7 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.errors import GdlabError, LoadError
 from gdlab.base.types import Array
+from gdlab.base.words import plural
 from gdlab.graph import Graph, Value
 from gdlab.load.nnef.operations import OPERATIONS
 from gdlab.load.nnef.syntax import WHERE, Assignment, GraphText, Name, parse
@@ -41,7 +42,7 @@ class NnefModel:
     weights: Mapping[str, Array]
 
     def __repr__(self) -> str:
-        return f"<NnefModel: {len(self.graph)} nodes, {len(self.weights)} parameters>"
+        return f"<NnefModel: {plural(len(self.graph), 'node')}, {plural(len(self.weights), 'parameter')}>"
 
 
 def load_nnef(path: str | os.PathLike[str]) -> NnefModel:

@@ -20,6 +20,7 @@ from typing import Any
 from gdlab import ops
 from gdlab.base.errors import GdlabError, LoadError, UnknownNameError, unknown_name
 from gdlab.base.types import Array
+from gdlab.base.words import plural
 from gdlab.graph import Graph
 from gdlab.load.onnx.layers import LAYERS
 from gdlab.load.onnx.layout import LAYOUT
@@ -40,7 +41,7 @@ class OnnxModel:
     weights: Mapping[str, Array]
 
     def __repr__(self) -> str:
-        return f"<OnnxModel: {len(self.graph)} nodes, {len(self.weights)} parameters>"
+        return f"<OnnxModel: {plural(len(self.graph), 'node')}, {plural(len(self.weights), 'parameter')}>"
 
 
 def load_onnx(

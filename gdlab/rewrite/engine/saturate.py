@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from gdlab.base.errors import OptimizeError, SessionError
 from gdlab.base.threads import Job, OwnerThread, wait_for
+from gdlab.base.words import duration, plural, sig, whole
 from gdlab.rewrite.engine.program import Program, Rows
 
 __all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "Snapshot", "saturate", "stop_engine"]
@@ -110,7 +111,7 @@ class Gate:
         self.budget, self.cap, self.begin = budget, budget.cap(nodes), time.perf_counter()
         self.size, self.grown, self.rounds = max(nodes, 1), 1.0, 0
         self.stop: Stop = "iterations"
-        self.detail = f"stopped after {budget.iterations} iterations"
+        self.detail = f"stopped after {plural(budget.iterations, 'iteration')}"
 
     def closed(self, enodes: int, updated: bool) -> bool:
         """Whether that was the last iteration; `stop` and `detail` say why."""
@@ -122,12 +123,12 @@ class Gate:
         if not updated:
             self.stop, self.detail = "saturated", ""
         elif enodes > self.cap:
-            self.stop, self.detail = "enodes", f"{enodes} e-nodes, {self.cap} allowed"
+            self.stop, self.detail = "enodes", f"{plural(enodes, 'e-node')}, {whole(self.cap)} allowed"
         elif self.rounds > 1 and ratio > 1.3 and guess > self.cap:
-            growth = f"growing {ratio:.1f} times: about {guess:.0f} next"
-            self.stop, self.detail = "enodes", f"{enodes} e-nodes, {growth}, {self.cap} allowed"
+            growth = f"growing {sig(ratio)} times: about {whole(guess)} next"
+            self.stop, self.detail = "enodes", f"{plural(enodes, 'e-node')}, {growth}, {whole(self.cap)} allowed"
         elif allowed is not None and seconds > allowed:
-            self.stop, self.detail = "time", f"{seconds:.2f} s, {allowed} allowed"
+            self.stop, self.detail = "time", f"{duration(seconds)}, {duration(allowed)} allowed"
         return self.stop != "iterations"
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gdlab.base.errors import OptimizeError, UnknownRuleError
+from gdlab.base.words import near_hint, plural
 from gdlab.graph import AttrVar, Graph, Node, users
 from gdlab.graph.replay import Step
 from gdlab.rewrite.explain.near_misses import Missed
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Match, Refusal, Rule, matches, refused
 from gdlab.rewrite.rules.relations import interned
-from gdlab.rewrite.rules.table import nearest
 
 __all__ = ["Answer", "Asked"]
 
@@ -50,7 +50,7 @@ class Asked:
         steps = _leading_to(steps, self.order[found.id])
         if not steps:
             return Answer(f"{_named(found)} is as it was written: no rewrite made it.")
-        lines = [f"{_named(found)} was made by {len(steps)} rewrite{'s' if len(steps) > 1 else ''}:"]
+        lines = [f"{_named(found)} was made by {plural(len(steps), 'rewrite')}:"]
         lines += [f"  {i}. {step}" for i, step in enumerate(steps, 1)]
         return Answer("\n".join(lines), steps)
 
@@ -73,8 +73,7 @@ class Asked:
         wanted = str(getattr(name, "name", name))
         rules = [r for r in self.table if wanted in (r.name, r.label)]
         if not rules:
-            alike = nearest(wanted, [text for r in self.table for text in (r.name, r.label)])
-            hint = f"; nearest: {alike}" if alike else ""
+            hint = near_hint(wanted, [text for r in self.table for text in (r.name, r.label)])
             raise UnknownRuleError("report", "rule", repr(wanted), f"the id or label of a rule{hint}")
         missed = tuple(m for m in near if m.label == rules[0].label)
         steps = tuple(s for s in steps[:-1] if s.rule in {r.name for r in rules})

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from gdlab.base.errors import OptimizeError
+from gdlab.base.words import cell, grid, plural, whole
 from gdlab.graph import Attrs, ConstantData, Node
 from gdlab.graph.replay import Step
 from gdlab.rewrite.engine.history import Delta
@@ -195,7 +196,7 @@ class OptimizeReport:
     def __repr__(self) -> str:
         return (
             f"<OptimizeReport: {self.phase or 'empty'}, {self.nodes_before} -> {self.nodes_after} nodes, "
-            f"{sum(n for _, n in self.rules_fired)} rewrites, {self.stop_reason}>"
+            f"{plural(sum(n for _, n in self.rules_fired), 'rewrite')}, {self.stop_reason}>"
         )
 
     def __str__(self) -> str:
@@ -211,10 +212,10 @@ class OptimizeReport:
 
     def to_text(self) -> str:
         """`str`, then engine, costs, the rules that matched, and what was missed."""
-        stop = f"{self.stop_reason} ({len(self.iterations)} iterations)"
+        stop = f"{self.stop_reason} ({plural(len(self.iterations), 'iteration')})"
         lines = [str(self), f"Phase: {self.phase}  Engine: {self.engine}  Stop: {stop}"]
         lines += [f"  {self.stop_detail}"] if self.stop_detail else []
-        lines += [f"Cost: {self.cost_before:.1f} -> {self.cost_after:.1f} us ({self.cost_model})"]
+        lines += [f"Cost: {self.cost_before:.1f} -> {self.cost_after:.1f} us ({self.cost_model})"]  # golden (session.md)
         lines += _table([r for r in self.rules if r.matched])
         if self.missed:
             lines += ["Missed:", *(f"  {m.label} @node{m.node}: {m.reason} ({m.detail})" for m in self.missed)]
@@ -251,11 +252,9 @@ _PLAIN = (
 def _table(rules: list[RuleStat]) -> list[str]:
     if not rules:
         return []
-    rows = [("rule", "tag", "matched", "created", "used", "ms")]
-    rows += [(r.label, r.tag, str(r.matched), str(r.created), str(r.used), f"{r.seconds * 1e3:.1f}") for r in rules]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = [str.ljust, str.ljust, str.rjust, str.rjust, str.rjust, str.rjust]
-    return ["  ".join(s(c, w) for s, c, w in zip(sides, row, widths, strict=True)).rstrip() for row in rows]
+    head = ("rule", "tag", "matched", "created", "used", "ms")
+    rows = [(r.label, r.tag, *map(whole, (r.matched, r.created, r.used)), cell(r.seconds * 1e3)) for r in rules]
+    return grid(head, rows, right=range(2, 6), indent="")
 
 
 def _record(value: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ A rule's id is its function's name. It must hold for every operand that fits its
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,13 +12,14 @@ from dataclasses import replace
 from typing import Any, get_args, overload
 
 from gdlab.base.errors import GdlabError, OptimizeError, UnknownRuleError
+from gdlab.base.words import grid, near_hint, plural
 from gdlab.graph import AttrVar, PatternGraph, Value
 from gdlab.op import ALL_PHASES, REGISTRY, Op, Phase, Safety, Sample
 from gdlab.rewrite.rules.conditions import Condition, rank, written
 from gdlab.rewrite.rules.pattern import Matrix, Rewrite, Rule, check_shape_of, is_opaque
 from gdlab.rewrite.rules.soundness import check_rule
 
-__all__ = ["RULES", "RuleTable", "fused_rules", "nearest", "rule", "trace"]
+__all__ = ["RULES", "RuleTable", "fused_rules", "rule", "trace"]
 
 
 class RuleTable:
@@ -50,13 +50,11 @@ class RuleTable:
         return self.named([name], "rules", "rule")[0]
 
     def __repr__(self) -> str:
-        return f"<{len(self)} rules>"
+        return f"<{plural(len(self), 'rule')}>"
 
     def __str__(self) -> str:
-        rows = [("rule", "label", "tag", "phases", "on", "meaning")]
-        rows += [(r.name, r.label, r.safety, _phases(r), "on" if r.on else "off", r.doc) for r in self]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        rows = [(r.name, r.label, r.safety, _phases(r), "on" if r.on else "off", r.doc) for r in self]
+        return "\n".join(grid(("rule", "label", "tag", "phases", "on", "meaning"), rows, indent=""))
 
     def __getattr__(self, name: str) -> Rule:
         if not name.startswith("_"):
@@ -77,8 +75,7 @@ class RuleTable:
         for name in names:
             hits = [r for r in table if name in (r.name, r.label)]
             if not hits:
-                near = nearest(str(name), [text for r in table for text in (r.name, r.label)])
-                hint = f"; nearest: {near}" if near else ""
+                hint = near_hint(str(name), [text for r in table for text in (r.name, r.label)])
                 raise UnknownRuleError(where, what, repr(name), f"the id or label of a rule{hint}")
             found += hits
         return found
@@ -100,12 +97,6 @@ class RuleTable:
         if op not in self._of_op:
             self._of_op[op] = tuple(fused_rules(op))
         return self._of_op[op]
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The most alike; of equals the first, so that `Mul+Sigmoid` means the rule that fuses it."""
-    alike = difflib.get_close_matches(name, known, 5)
-    return max(alike, key=lambda t: (difflib.SequenceMatcher(None, t, name).ratio(), -known.index(t)), default="")
 
 
 def _phases(rule: Rule) -> str:

@@ -9,13 +9,13 @@ over. NAME and LABEL may stand in quotes.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from gdlab.base.errors import GdlabError
+from gdlab.base.words import near_hint, plural, whole
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.conditions import ConditionError, StopTest, parse_test
@@ -74,8 +74,8 @@ class Break:
     last_dispatch: int = -1
 
     def __str__(self) -> str:
-        count = f"{self.hits} hit{'s' * (self.hits != 1)}"
-        return f"{self.id}  {self.text}  {count}" + (f", last in step {self.last_step}" if self.hits else "")
+        last = f", last in step {self.last_step}" if self.hits else ""
+        return f"{self.id}  {self.text}  {plural(self.hits, 'hit')}{last}"
 
 
 def names_of(dispatch: Dispatch) -> tuple[str, str, str]:
@@ -98,8 +98,7 @@ def parse_break(id: int, text: str, session: Session) -> Break:
 def _event(text: str, words: Sequence[tuple[str, int]], session: Session) -> When:
     kind = words[0][0] if words else ""
     if kind not in EVENTS:
-        near = difflib.get_close_matches(kind, EVENTS, 1)
-        wanted = f"one of {FORMS}" + (f"; nearest: {near[0]}" if near else "")
+        wanted = f"one of {FORMS}{near_hint(kind, EVENTS)}"
         raise ConditionError("break", kind or "nothing", wanted, text, words[0][1] if words else 0, "event")
     rest, start = words[1:], words[1][1] if len(words) > 1 else len(text)
     said = text[start : rest[-1][1] + len(rest[-1][0])] if rest else ""
@@ -182,9 +181,8 @@ EVENTS: dict[str, Callable[[str, Session], When]] = {
 
 def _listed(given: str, labels: Iterable[str], known: Sequence[str]) -> str:
     names = list(dict.fromkeys(labels))
-    near = difflib.get_close_matches(given, known, 1)
-    more = f" … ({len(names)} in all)" if len(names) > _MOST_LISTED else ""
-    return f"one of {', '.join(names[:_MOST_LISTED])}{more}" + (f"; nearest: {near[0]}" if near else "")
+    more = f" … ({whole(len(names))} in all)" if len(names) > _MOST_LISTED else ""
+    return f"one of {', '.join(names[:_MOST_LISTED])}{more}{near_hint(given, known)}"
 
 
 def known_names(session: Session) -> list[str]:

@@ -10,7 +10,6 @@ The text is parsed here and never evaluated as Python.
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, GdlabError
 from gdlab.base.types import Array
+from gdlab.base.words import one_of
 from gdlab.session import Session
 from gdlab.session.tensors import find_tensor, read_tensor, tensor_names
 
@@ -40,7 +40,6 @@ FIGURES: Mapping[str, Callable[[Array], float]] = {
 }
 SHAPE = "shape"
 _DEEPEST = 50
-_MOST_LISTED = 20
 
 Number = Callable[[Any], float]
 Condition = Callable[[Any], bool]
@@ -249,7 +248,7 @@ class _Parser:
         try:
             read = self.tensors[name]
         except KeyError:
-            raise self.fail(_one_of(name, list(self.tensors)), at) from None
+            raise self.fail(one_of(name, list(self.tensors)), at) from None
         except GdlabError as error:
             raise ConditionError(self.where, str(error.given), error.wanted, self.text, self.words[at][1]) from None
         self.at += 1
@@ -300,13 +299,6 @@ class _Parser:
             return fits is (sign == "==")
 
         return same
-
-
-def _one_of(name: str, known: list[str]) -> str:
-    """The names that there are; of many the nearest."""
-    near = difflib.get_close_matches(name, known, 1)
-    listed = ", ".join(known[:_MOST_LISTED]) + (f" … ({len(known)} in all)" if len(known) > _MOST_LISTED else "")
-    return f"one of {listed}" + (f"; nearest: {near[0]}" if near else "")
 
 
 def _or(a: Condition, b: Condition) -> Condition:

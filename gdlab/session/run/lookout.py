@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError
-from gdlab.base.statistics import bars, told
+from gdlab.base.statistics import array_words, bars
 from gdlab.base.types import Array
+from gdlab.base.words import grid
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break, parse_break
@@ -52,7 +53,7 @@ class Watched:
     def take(self, step: int, data: Array) -> None:
         """What it holds in a step."""
         finite = data[np.isfinite(data)]
-        self.step, self.value, self.nonfinite = step, told(data), int(data.size - finite.size)
+        self.step, self.value, self.nonfinite = step, array_words(data), int(data.size - finite.size)
         if finite.size:
             self.min, self.max = float(finite.min()), float(finite.max())
             self.mean = float(finite.mean(dtype=np.float64))
@@ -310,8 +311,7 @@ class Lookout:
     # telling ----------------------------------------------------------------------------------------------------------
     def __str__(self) -> str:
         rows = [w.row() for w in self.watches.values()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        lines = grid([""] * len(rows[0]), rows, indent="") if rows else []
         lines += [str(b) for b in self.breaks.values()]
         return "\n".join(lines) or "no watches and no breakpoints"
 

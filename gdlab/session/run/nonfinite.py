@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gdlab.base.errors import ArgumentError
-from gdlab.base.statistics import number
+from gdlab.base.statistics import value_words
 from gdlab.base.types import Array
+from gdlab.base.words import plural
 from gdlab.devices.base import owner
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY
@@ -64,11 +65,11 @@ class DebugStepReport:
 
     def __str__(self) -> str:
         if not self.anomalies:
-            return f"step {self.step}: {self.scanned} outputs, all finite"
+            return f"step {self.step}: {plural(self.scanned, 'output')}, all finite"
         bad = sum(a.has_nan or a.has_inf for a in self.anomalies)
         lost = len(self.anomalies) - bad
-        parts = [f"{bad} of {self.scanned} outputs are not finite"] if bad else []
-        parts += [f"{lost} cache write{'s' * (lost > 1)} dropped"] if lost else []
+        parts = [f"{bad} of {plural(self.scanned, 'output')} {'is' if bad == 1 else 'are'} not finite"] if bad else []
+        parts += [f"{plural(lost, 'cache write')} dropped"] if lost else []
         lines = [f"step {self.step}: {', '.join(parts)}"]
         return "\n".join([*lines, *(f"  {a}" for a in self.anomalies)])
 
@@ -240,10 +241,10 @@ def _described(plan: ExecutionPlan, buffer: int, data: Array) -> str:
     named = [plan.graph.nodes[i] for i in b.nodes]
     name = b.name or next((n.name or f"%{n.id}" for n in named), f"buffer {buffer}")
     if data.dtype != np.float32:
-        return f"{name} {number(data.min(initial=0))} … {number(data.max(initial=0))}"
+        return f"{name} {value_words(data.min(initial=0))} … {value_words(data.max(initial=0))}"
     bad = nonfinite_elements(data)
     finite = data.reshape(-1)[~bad]
-    extent = f"{number(finite.min())} … {number(finite.max())}" if finite.size else "nothing finite"
+    extent = f"{value_words(finite.min())} … {value_words(finite.max())}" if finite.size else "nothing finite"
     return f"{name} {extent}" + (f" and {int(bad.sum())} not finite" if bad.any() else "")
 
 

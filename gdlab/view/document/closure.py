@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from gdlab.base.statistics import BINS, SIDE
 from gdlab.view.document.columns import Table
 from gdlab.view.document.growth import faults
-from gdlab.view.document.links import Levels
-from gdlab.view.document.tensors import value_faults
+from gdlab.view.document.links import Levels, parse_entity
 
 Data = Mapping[str, Any]
 
@@ -153,6 +155,30 @@ def _tenants(data: Data) -> Iterator[str]:
             if before >= 0 and last[before] >= first[i] and i != alias[before] and before != alias[i]:
                 yield f"interval:{i}: shares slot {s} with interval:{before} while both live"
             before = i if before < 0 or last[i] > last[before] else before
+
+
+def value_faults(data: Data) -> Iterator[str]:
+    """Runs: a value is about a node or an interval of the document, its parts add up to its elements, its thumbnail has
+    its size."""
+    counts = Levels.of(data).counts
+    for run in data["runs"]:
+        for value in run.get("values") or ():
+            kind, at = parse_entity(value["about"])
+            level = f"node:{at[0]}" if kind == "node" else kind
+            if at[-1] >= counts.get(level, 0):
+                yield f"{value['about']}: a value of {run['key']} is about what is not there"
+            if sum(value["histogram"]["counts"]) + value["nan"] + value["inf"] != value["n"]:
+                yield f"{value['about']}: the histogram of a value does not add up to its {value['n']} elements"
+            if not _sound(value["thumbnail"], len(value["histogram"]["counts"])):
+                yield f"{value['about']}: the thumbnail or histogram of a value has another size than it says"
+
+
+def _sound(small: Data, bins: int) -> bool:
+    try:
+        size = len(base64.b64decode(small["data"], validate=True))
+    except (binascii.Error, ValueError):
+        return False
+    return bins == BINS and size == small["rows"] * small["cols"] and max(small["rows"], small["cols"]) <= SIDE
 
 
 _RULES = (_links, _dispatches, _nodes, _intervals, _kernels, _tenants, faults, value_faults)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from gdlab.base.words import nbytes, plural, whole
 from gdlab.graph import Graph
 from gdlab.kernels import wgsl
 from gdlab.plan.dispatch import Dispatch
@@ -400,3 +401,15 @@ def _fates(plan: ExecutionPlan) -> Fates:
         into = f"dispatch:{dispatch}" if dispatch >= 0 else None
         fates[node] = {"kind": kind, "into": into, "reason": reason}
     return fates
+
+
+# in words ------------------------------------------------------------------------------------------------------------
+def plan_counts(plan: Json) -> str:
+    """`9 + 4 dispatches (Adam, lr 0.001), 6 groups, physical 2.1 MB of logical 3.4 MB`."""
+    updates = plan["updates"]
+    count = plan["dispatches"]["count"] - updates
+    shown = f"{whole(count)} + {whole(updates)} dispatches" if updates else plural(count, "dispatch")
+    rule = f" ({plan['optimizer']})" if plan["optimizer"] else ""
+    memory = plan["memory"]
+    sizes = f"physical {nbytes(memory['physical_bytes'])} of logical {nbytes(memory['logical_bytes'])}"
+    return f"{shown}{rule}, {plural(plan['groups']['count'], 'group')}, {sizes}"

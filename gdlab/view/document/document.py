@@ -11,15 +11,16 @@ import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gdlab.base.binding import bound
 from gdlab.base.errors import LoadError, unknown_name
 from gdlab.base.words import flat
-from gdlab.view.ask.selection import Selection, local, portable
 from gdlab.view.document.closure import problems
 from gdlab.view.document.columns import Json, Table
 from gdlab.view.document.links import Provenance
 from gdlab.view.document.pack import packed, unpacked
+from gdlab.view.document.selection import Selection, local, portable
 
 FORMAT = "gdlab.graph.v1"
 _HASHED = ("types", "sources", "lines", "stages", "passes", "plan", "links")
@@ -27,6 +28,7 @@ _TIMES = ("seconds", "_time", "ms")
 _STEPS = {"optimize": "rewrites", "differentiate": "gradients", "compile": "gradients"}
 
 
+@bound
 class Document:
     """A document; made by `study_doc`, `graph_doc` and `load_doc`. `data` is read, never changed."""
 
@@ -166,11 +168,9 @@ class Document:
             data["view"] = {**(data["view"] or {}), **self._selection.kept}
         return Document(_timeless(data) if timeless else data)
 
-    def save(self, path: str | Path, timeless: bool = False) -> Path:
-        """Write it by suffix: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt."""
-        from gdlab.view.files import save  # it writes documents, and so comes after them
+    if TYPE_CHECKING:  # bound in gdlab/__init__.py
 
-        return save(self, Path(path), timeless)
+        def save(self, path: str | Path, timeless: bool = False) -> Path: ...
 
 
 # canonical form ------------------------------------------------------------------------------------------------------

@@ -14,11 +14,6 @@ from gdlab.view.document.columns import Json, Table, ragged, ragged_words, spars
 from gdlab.view.document.document import Document
 from gdlab.view.document.stages import Shared, attr_json
 
-TOO_LARGE = (
-    "how the e-graph grew is left out of this output, which would be larger than 1 MB with it: "
-    'NAME.save("FILE.gdlab.json.gz") writes all of it, and the live view has it'
-)
-
 
 # writing -------------------------------------------------------------------------------------------------------------
 def growth_json(report: OptimizeReport, shared: Shared) -> Json:
@@ -98,11 +93,3 @@ def class_names(document: Document, one: Mapping[str, Any]) -> dict[str, tuple[s
         called = names[first] if first >= 0 and names[first] else c["name"]
         found[c["name"]] = f"node:{one['from']}.{first}" if first >= 0 else became, called
     return found
-
-
-def without_growth(document: Document) -> Document:
-    """The document without its deltas, and a note that says so; the same document where it has none."""
-    if all(one.get("deltas") is None for one in document.data["passes"]):
-        return document
-    bare = [{**one, "deltas": None, "classes": None} if one.get("deltas") else one for one in document.data["passes"]]
-    return document.changed(passes=bare).with_notes(TOO_LARGE)

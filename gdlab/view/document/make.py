@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from gdlab.autodiff import AutodiffReport
 from gdlab.base.errors import GdlabError
+from gdlab.base.words import plural, whole
 from gdlab.graph import Graph, no_collector, reachable
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.update import update_of
@@ -22,7 +23,6 @@ from gdlab.session.run.runner import Runner
 from gdlab.session.stages import WRITTEN, PipelineStage
 from gdlab.study.study import Study
 from gdlab.study.variants import variant_stages
-from gdlab.view.ask.selection import selection_of
 from gdlab.view.document import passes
 from gdlab.view.document.closure import problems
 from gdlab.view.document.columns import Json
@@ -31,12 +31,12 @@ from gdlab.view.document.document import FORMAT, Document, document_id, load_doc
 from gdlab.view.document.egraph import growth_json
 from gdlab.view.document.groups import groups_of
 from gdlab.view.document.links import link
+from gdlab.view.document.overlays import overlays_of
 from gdlab.view.document.passes import Pairs, Trace
+from gdlab.view.document.runs import times_json, values_json, variants_json
+from gdlab.view.document.selection import selection_of
 from gdlab.view.document.sources import Sources, function_source, sources_of
 from gdlab.view.document.stages import Shared, Stage, carried_lanes, derivative_lanes, stage_json
-from gdlab.view.document.times import times_json
-from gdlab.view.document.values import overlays_of, values_json
-from gdlab.view.document.whatif import variants_json
 
 __all__ = ["FORMAT", "Document", "graph_doc", "load_doc", "read_doc", "study_doc"]
 
@@ -75,11 +75,8 @@ def graph_doc(graph: Graph, name: str = "graph") -> Document:
 def graph_summary(graph: Graph, name: str) -> str:
     """One line: nodes, parameters, outputs."""
     values = sum(p.type.num_elements for p in graph.parameters)
-    outputs = len(graph.outputs)
-    return (
-        f"graph {name}: {len(graph)} nodes, {len(graph.parameters)} parameters ({values:,} values), "
-        f"{outputs} output{'s' * (outputs != 1)}"
-    )
+    counts = f"{plural(len(graph), 'node')}, {plural(len(graph.parameters), 'parameter')}"
+    return f"graph {name}: {counts} ({plural(values, 'value')}), {plural(len(graph.outputs), 'output')}"
 
 
 def _pipeline(draft: Draft, study: Study) -> None:
@@ -280,7 +277,7 @@ def _runs(study: Study, draft: Draft) -> list[Json]:
         return []
     values, count = values_json(study)
     if count > len(values):
-        draft.note(f"{len(values)} of {count} tensors that were watched or looked at are kept here: the newest")
+        draft.note(f"{len(values)} of {whole(count)} tensors that were watched or looked at are kept here: the newest")
     runner, now = study.runner, [run_json(study.session, study.runner, f"run{study.rev}") | {"values": values}]
     runs = [_earlier_json(now[0], run, f"earlier{i}") for i, run in enumerate(runner.earlier)]
     return runs + (now if study.session.step_count or values else [])

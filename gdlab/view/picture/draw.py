@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gdlab.base.words import plural
 from gdlab.view.layout.boxes import NODE, PILL, kind_of
 from gdlab.view.layout.drawn import (
     LINE_CUT,
@@ -92,8 +93,8 @@ def spoken(nodes: Sequence[Drawn], users: int, i: int, style: NodeStyle) -> str:
     node = nodes[i]
     parts = [f"{cut(node.op, 200)} {cut(node.name, 200)}".rstrip(), _spoken_type(node.type)]
     if not node.leaf:
-        parts.append(_count(len(node.inputs), "input"))
-    parts += [_count(users, "user"), f"lane {node.lane}"]
+        parts.append(plural(len(node.inputs), "input"))
+    parts += [plural(users, "user"), f"lane {node.lane}"]
     return ", ".join(parts + ["output"] * style.output + ["loss"] * style.loss)
 
 
@@ -102,10 +103,6 @@ def _spoken_type(text: str) -> str:
     if match is None:
         return cut(text, 200)
     return f"{match[1]} {match[2].replace(', ', ' by ') or 'scalar'}"
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" + "s" * (n != 1)
 
 
 # Paths

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
-from gdlab.view.document.columns import Json, column
+from gdlab.base.words import plural
+from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
-from gdlab.view.layout.drawn import Drawn, Edge, Lane, Layout, Pill, Point, Rail, Wire
+from gdlab.view.document.layouts import drawn, layout
+from gdlab.view.layout.drawn import Drawn
 from gdlab.view.layout.layered import auto
-from gdlab.view.layout.part import around, cut_out
 from gdlab.view.picture.draw import NodeStyle
 from gdlab.view.picture.palette import Theme
 from gdlab.view.picture.plan_picture import plan_picture
@@ -49,7 +49,7 @@ def pane(document: Document, stage: int) -> Pane:
     """One stage with its header, ready for `svg_panes`."""
     raw = document.data["stages"][stage]
     nodes, looks = drawn(document, stage), styles(document, stage)
-    fact = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
+    fact = plural(len(nodes), "node")
     view = document.data.get("view") or {}
     words = _written_on(document, stage, view.get("overlay"))
     if words:
@@ -69,23 +69,6 @@ def _written_on(document: Document, stage: int, overlay: str | None) -> Json:
     return found[0] if found and overlay != "nonfinite" else {}
 
 
-def layout(document: Document, stage: int) -> Layout:
-    """Where everything of a stage stands: as the document says, else laid out now."""
-    known = document.data["stages"][stage]["layouts"].get("auto")
-    nodes = drawn(document, stage)
-    return auto(nodes) if known is None else layout_of(known, len(nodes))
-
-
-def drawn(document: Document, stage: int) -> list[Drawn]:
-    """The nodes of a stage as the layout saw them."""
-    nodes, types = document.nodes(stage), document.types.column("text")
-    columns = [nodes.column(name) for name in ("op", "name", "label", "type", "inputs", "lane", "twin")]
-    return [
-        Drawn(op, label or name, types[type], tuple(inputs), not inputs, lane, twin)
-        for op, name, label, type, inputs, lane, twin in zip(*columns, strict=True)
-    ]
-
-
 def styles(document: Document, stage: int) -> list[NodeStyle]:
     """How each node of a stage looks."""
     nodes = document.nodes(stage)
@@ -95,34 +78,31 @@ def styles(document: Document, stage: int) -> list[NodeStyle]:
     ]
 
 
-# a layout, read back -------------------------------------------------------------------------------------------------
-def layout_of(raw: Json, nodes: int) -> Layout:
-    """The record that `Layout.to_json` wrote."""
-
-    def row(name: str) -> tuple[int, ...]:
-        return tuple(column(raw.get(name), nodes, -1))
-
-    return Layout(
-        raw["engine"],
-        raw["seconds"],
-        row("x"),
-        row("y"),
-        row("w"),
-        row("row"),
-        tuple(Pill(a, b, x, y, w, bool(e)) for a, b, x, y, w, e in _rows(raw["pills"], "leaf reader x y w echo")),
-        tuple(Edge(a, b, kind, _points(bends)) for a, b, kind, bends in _rows(raw["edges"], "a b kind bends")),
-        tuple(Rail(*values) for values in _rows(raw["rails"], "a b track x y0 y1")),
-        tuple(Wire(a, b, _points(points)) for a, b, points in _rows(raw["wires"], "a b points")),
-        tuple(Lane(i, title, x, w) for i, title, x, w in _rows(raw["lanes"], "index title x width")),
-        raw["width"],
-        raw["height"],
-    )
+# a part of a stage ---------------------------------------------------------------------------------------------------
+def around(document: Document, stage: int, entity: str, radius: int) -> list[int]:
+    """The nodes of a stage within `radius` edges of what lights up there with `entity`, in order; a leaf comes along
+    with every op that is kept. Empty where nothing of the stage lights up."""
+    inputs = document.nodes(stage).column("inputs")
+    readers: list[list[int]] = [[] for _ in inputs]
+    for b, of in enumerate(inputs):
+        for a in of:
+            readers[a].append(b)
+    prefix = f"node:{stage}."
+    edge = [int(e.removeprefix(prefix)) for e in document.select(entity) if e.startswith(prefix)]
+    found = set(edge)
+    for _ in range(radius):
+        edge = [n for i in edge for n in (*inputs[i], *readers[i]) if n not in found]
+        found.update(edge)
+    leaves = {a for i in found for a in inputs[i] if not inputs[a]}
+    return sorted(found | leaves)
 
 
-def _rows(table: Json, names: str) -> list[tuple[Any, ...]]:
-    columns = [column(table.get(name), table["count"], 0) for name in names.split()]
-    return list(zip(*columns, strict=True))
-
-
-def _points(flat: Sequence[int]) -> tuple[Point, ...]:
-    return tuple(zip(flat[::2], flat[1::2], strict=True))
+def cut_out(nodes: Sequence[Drawn], kept: Collection[int]) -> list[Drawn]:
+    """Some nodes alone: edges to others are gone."""
+    place = {old: new for new, old in enumerate(kept)}
+    return [
+        Drawn(
+            n.op, n.name, n.type, tuple(place[i] for i in n.inputs if i in place), n.leaf, n.lane, place.get(n.twin, -1)
+        )
+        for n in (nodes[i] for i in kept)
+    ]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from gdlab.base.words import cell, nbytes, plural, sig, whole
 from gdlab.view.document.columns import Json
+from gdlab.view.document.dispatches import plan_counts
 from gdlab.view.document.document import Document
 from gdlab.view.layout.drawn import cut
 from gdlab.view.picture.draw import CODE_FONT, UI_FONT, plain, text
 from gdlab.view.picture.palette import INK, Theme, family_ink
-from gdlab.view.text.plan_text import plan_counts
 
 WIDTH = 1070
 MARGIN, HEADER, ROW = 14, 36, 26

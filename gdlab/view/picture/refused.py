@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from gdlab.base.errors import GdlabError
+from gdlab.base.words import plural
 from gdlab.graph import Graph, Value
 from gdlab.view.document.stages import family
 from gdlab.view.layout.drawn import Drawn
@@ -35,7 +36,7 @@ def refused_picture(error: GdlabError, theme: Theme = "light") -> str:
     looks.append(NodeStyle(_FAMILY, False, True, False, _ENTITY))
     text = error.text().split("\n")[0]
     prefix = f"gd-refused-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    count = f"{len(graph)} node{'s' * (len(graph) != 1)} so far"
+    count = f"{plural(len(graph), 'node')} so far"
     svg = svg_panes([("as written", count, nodes, auto(nodes), looks)], title="refused", desc=text, prefix=prefix)
     return _reddened(svg, theme)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gdlab.base.words import plural, whole
 from gdlab.view.layout.boxes import ROW
 from gdlab.view.layout.drawn import Drawn, Layout, cut
 from gdlab.view.picture.draw import (
@@ -159,9 +160,10 @@ def _view(nodes: Sequence[Drawn], layout: Layout, style: Sequence[NodeStyle], th
     notes = []
     if len(shown) < len(nodes):
         rows, most_rows = bottom // ROW, max(layout.row) + 1
-        notes.append(f"showing {len(shown):,} of {len(nodes):,} nodes: to row {rows:,} of {most_rows:,}")
+        count = f"{whole(len(shown))} of {plural(len(nodes), 'node')}"
+        notes.append(f"showing {count}: to row {whole(rows)} of {whole(most_rows)}")
     if wires_are_marks(scene):
-        notes.append(f"{len(layout.wires):,} edges between lanes end in marks below their nodes")
+        notes.append(f"{whole(len(layout.wires))} edges between lanes end in marks below their nodes")
     xs = list(_extent(scene))
     top, foot = (-TINT_ABOVE, bottom + TINT_BELOW) if layout.lanes else (0, max(0, bottom - 32))
     return _View(scene, min(xs, default=0), top, max(xs, default=0), foot, tuple(notes))

@@ -7,9 +7,10 @@ from textwrap import wrap
 from typing import Any
 
 from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
+from gdlab.study.variants import HEAD, Figures, StepTime
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
-from gdlab.view.document.whatif import comparison
+from gdlab.view.document.runs import COUNTS
 
 Lines = Iterator[str]
 
@@ -97,8 +98,23 @@ def before_after(document: Document) -> Lines:
         yield from _graph(document, s)
         yield ""
     yield from _reports(document)
-    yield from comparison(document)
+    yield from _comparison(document)
     yield from notes(document)
+
+
+def _comparison(document: Document) -> Lines:
+    """The table of the variants, as `Study.compare` has it."""
+    rows = document.data.get("variants") or []
+    if rows:
+        yield "what if:"
+        cells = [_figures(row).row() for row in rows]
+        yield from grid(HEAD, cells, right=set(range(1, len(HEAD))))
+
+
+def _figures(row: Json) -> Figures:
+    step = row["step_seconds"]
+    counts = {name: row[name] for name in COUNTS}
+    return Figures(row["name"], **counts, step=StepTime(**step) if step else None)
 
 
 def _reports(document: Document) -> Lines:

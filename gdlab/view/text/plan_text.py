@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gdlab.base.statistics import Summary
 from gdlab.base.words import cell, grid, nbytes, plural, sig, whole
 from gdlab.view.document.columns import Json, Table
+from gdlab.view.document.dispatches import plan_counts
 from gdlab.view.document.document import Document
 from gdlab.view.document.links import parse_entity
-from gdlab.view.document.tensors import value_lines
-from gdlab.view.document.times import times_of
+from gdlab.view.document.runs import times_of
 from gdlab.view.text.graph_text import notes
 
 Lines = Iterator[str]
@@ -24,17 +25,6 @@ _TIMED = ("µs", "predicted µs", "verdict")
 def dispatch_head(document: Document) -> tuple[str, ...]:
     """The columns of `dispatch_rows`: three more where the dispatches were timed."""
     return (*_HEAD, *_TIMED) if times_of(document) else _HEAD
-
-
-def plan_counts(plan: Json) -> str:
-    """`9 + 4 dispatches (Adam, lr 0.001), 6 groups, physical 2.1 MB of logical 3.4 MB`."""
-    updates = plan["updates"]
-    count = plan["dispatches"]["count"] - updates
-    shown = f"{whole(count)} + {whole(updates)} dispatches" if updates else plural(count, "dispatch")
-    rule = f" ({plan['optimizer']})" if plan["optimizer"] else ""
-    memory = plan["memory"]
-    sizes = f"physical {nbytes(memory['physical_bytes'])} of logical {nbytes(memory['logical_bytes'])}"
-    return f"{shown}{rule}, {plural(plan['groups']['count'], 'group')}, {sizes}"
 
 
 def dispatch_rows(document: Document) -> list[tuple[str, ...]]:
@@ -250,8 +240,17 @@ def session(document: Document) -> Lines:
             yield f"  loss: {_loss(low)} at step {whole(first)} → {_loss(high)} at step {whole(last)}"
         for event in run["events"]:
             yield f"  step {event['step']}: {event['kind']}: {event['text']}"
-        yield from value_lines(run)
+        yield from _values(run)
 
 
 def _loss(value: float | str) -> str:
     return value if isinstance(value, str) else sig(value)
+
+
+def _values(run: Json) -> Lines:
+    """The values of a run in numbers, bars and characters; each line begins with what it is about."""
+    for value in run.get("values") or ():
+        summary, about = Summary.from_json(value), value["about"]
+        plane = f", slice {value['slice']}" if value["slice"] else ""
+        yield f"{about} {value['name']} : {value['type']}, {value['place']}{plane}"
+        yield from (f"{about}   {line}" for line in (*summary.lines(), *summary.picture()))

@@ -1,9 +1,8 @@
-"""What a study has to tell of values: overlays of its nodes, and the summaries of tensors that were looked at."""
+"""Overlays of a document: a text for each node, from the values of a study."""
 
 from __future__ import annotations
 
-from gdlab.base.statistics import told
-from gdlab.study.microscope import values_so_far
+from gdlab.base.statistics import array_words
 from gdlab.study.study import Study
 from gdlab.view.document.columns import Json
 
@@ -19,12 +18,12 @@ def overlays_of(study: Study, keys: list[str]) -> list[Json]:
     found: list[Json] = []
     numbers = study.numbers
     if numbers is not None:
-        found.append(_overlay("value", "value", 0, {i: told(v) for i, v in numbers.value.items()}))
+        found.append(_overlay("value", "value", 0, {i: array_words(v) for i, v in numbers.value.items()}))
         if numbers.gradient:
-            texts = {i: told(v) for i, v in numbers.gradient.items()}
+            texts = {i: array_words(v) for i, v in numbers.gradient.items()}
             found.append(_overlay("gradient", "gradient of the loss", 0, texts))
         if numbers.adjoint and "derivative:written" in keys:
-            texts = {i: told(v) for i, v in numbers.adjoint.items()}
+            texts = {i: array_words(v) for i, v in numbers.adjoint.items()}
             found.append(_overlay("adjoint", "value, adjoints too", keys.index("derivative:written"), texts))
     culprit = study.runner.culprit if study.has_session else None
     if culprit is not None:
@@ -38,19 +37,3 @@ def _overlay(id: str, label: str, stage: int, values: dict[int, str]) -> Json:
         "id": id, "label": label, "unit": "", "scale": "category", "aggregate": "none", "stage": stage,
         "values": {str(i): text for i, text in sorted(values.items())},
     }  # fmt: skip
-
-
-MOST_VALUES = 24  # of 6 KB at most
-
-
-def values_json(study: Study) -> tuple[list[Json], int]:
-    """The summaries of what is watched and of what was looked at in the present run, at most 24, the oldest looks left
-    out first; and how many there are."""
-    traffic = study.session.traffic
-    before = traffic.bytes_down
-    found = values_so_far(study)
-    traffic.bytes_down = before  # what is read to tell of a run is no part of it: the next document says the same
-    watched = len(study.runner.lookout.watches)
-    over = max(0, len(found) - MOST_VALUES)
-    kept = [*found[:watched], *found[watched + over :]][:MOST_VALUES]
-    return [value.to_json() for value in kept], len(found)

@@ -1,7 +1,5 @@
-"""Lay a document out by another engine than its own choice: `laid_out(doc, "layered")`, `lanes`, or `dot`.
-
-`dot` runs in a child process of ours with a time limit: graphs of a few hundred nodes keep it busy for minutes.
-"""
+"""Lay a graph out with `dot` of Graphviz, in a child process with a time limit: a few hundred nodes keep it busy for
+minutes."""
 
 from __future__ import annotations
 
@@ -9,42 +7,19 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from gdlab.view.document.document import Document
+from gdlab.base.words import duration, plural
 from gdlab.view.layout.boxes import NODE, ROW
 from gdlab.view.layout.drawn import Drawn, Edge, Layout, node_width
-from gdlab.view.layout.lanes import lanes
-from gdlab.view.layout.layered import auto, layered
-from gdlab.view.picture.picture import drawn
+from gdlab.view.layout.layered import auto
 
-ENGINES: tuple[str, ...] = ("auto", "lanes", "layered", "dot")
-_OWN: Mapping[str, Callable[[Sequence[Drawn]], Layout]] = {"lanes": lanes, "layered": layered}
 _MARGIN = 8
 
 
 class DotFailure(Exception):
     """Why dot drew nothing, in words for a note."""
-
-
-def laid_out(document: Document, engine: str) -> Document:
-    """The document with this engine's layout of every stage in the place of its own; a dot that is missing, fails or is
-    late is a note, and the automatic layout stays."""
-    if engine == "auto":
-        return document
-    stages, notes = [], list[str]()
-    for s, stage in enumerate(document.data["stages"]):
-        nodes = drawn(document, s)
-        try:
-            made = _OWN[engine](nodes) if engine in _OWN else dot_layout(nodes)
-        except DotFailure as failure:
-            other = "lanes" if any(n.lane.startswith("adjoint") for n in nodes) else "layered"
-            notes.append(f"dot: {failure}; drawn with {other}")
-            stages.append(stage)
-            continue
-        stages.append({**stage, "layouts": {**stage["layouts"], "auto": made.to_json()}})
-    return Document({**document.data, "stages": stages}).with_notes(*dict.fromkeys(notes))
 
 
 def dot_seconds() -> float:
@@ -97,7 +72,7 @@ def _run(source: str, count: int) -> dict[str, Any]:
     except FileNotFoundError:
         raise DotFailure("not found") from None
     except subprocess.TimeoutExpired:
-        raise DotFailure(f"gave up after {limit:.1f} s ({count} nodes)") from None
+        raise DotFailure(f"gave up after {duration(limit)} ({plural(count, 'node')})") from None
     except OSError as error:
         raise DotFailure(f"failed: {error.strerror}") from None
     if done.returncode:

@@ -1,0 +1,70 @@
+"""The measured part of a document: times per dispatch, tensors that were watched or looked at, variants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gdlab.session import Session
+from gdlab.study.microscope import values_so_far
+from gdlab.study.study import Study
+from gdlab.study.variants import Figures
+from gdlab.view.document.columns import Json, column, words
+from gdlab.view.document.document import Document
+
+COUNTS = ("nodes", "rewrites", "dispatches", "groups", "bytes_moved", "peak_bytes", "physical_bytes")
+MOST_VALUES = 24  # of 6 KB at most
+_FIELDS = ("median", "p25", "p75", "predicted")
+
+
+def times_json(session: Session) -> Json:
+    """`dispatch_seconds` of a run, where `capture_profile` has timed the dispatches of a step: seconds per dispatch
+    (median and quartiles over the samples), what the roofline of `machine` predicts, and the verdict in words."""
+    profile = session.last_profile
+    if profile is None:
+        return {}
+    found: Json = {name: [getattr(d, name) for d in profile.dispatches] for name in _FIELDS}
+    found["verdict"] = words([d.verdict for d in profile.dispatches])
+    return {"dispatch_seconds": {"samples": profile.samples, "machine": profile.machine, **found}}
+
+
+def times_of(document: Document) -> Mapping[str, Any] | None:
+    """The newest measured times: `samples`, `machine`, and a list per dispatch of `median`, `p25`, `p75`, `predicted`
+    (seconds) and `verdict`; None where nothing was measured, or a file without times was asked for."""
+    for run in reversed(document.data["runs"]):
+        times = run.get("dispatch_seconds")
+        if isinstance(times, dict) and len(times["median"]) == len(document.plan("dispatches")):
+            count = len(times["median"])
+            return {**times, "verdict": column(times["verdict"], count, "")}
+    return None
+
+
+def values_json(study: Study) -> tuple[list[Json], int]:
+    """The summaries of what is watched and of what was looked at in the present run, at most 24, the oldest looks left
+    out first; and how many there are."""
+    traffic = study.session.traffic
+    before = traffic.bytes_down
+    found = values_so_far(study)
+    traffic.bytes_down = before  # what is read to tell of a run is no part of it: the next document says the same
+    watched = len(study.runner.lookout.watches)
+    over = max(0, len(found) - MOST_VALUES)
+    kept = [*found[:watched], *found[watched + over :]][:MOST_VALUES]
+    return [value.to_json() for value in kept], len(found)
+
+
+def variants_json(study: Study, keys: Sequence[str]) -> Json:
+    """`variants` of a document, the study itself first; absent without any. `keys`: of its stages, in order."""
+    shown = {f"variant:{name}": variant for name, variant in study.variants.items() if f"variant:{name}" in keys}
+    if not shown:
+        return {}
+    pairs = {"optimized": study, **shown}
+    return {"variants": [_row(one.figures(), keys.index(key)) for key, one in pairs.items()]}
+
+
+def _row(figures: Figures, stage: int) -> Json:
+    step = None if figures.step is None else asdict(figures.step)
+    return {
+        "name": figures.name, "stage": stage, **{name: getattr(figures, name) for name in COUNTS},
+        "step_seconds": step,
+    }  # fmt: skip
