@@ -398,5 +398,7 @@ export const optimizeReport = (pass: Pass): OptimizeReport => {
 
 export const typeText = (doc: GraphDoc, node: NodeRecord): string => node.told ?? doc.types[node.type]?.text ?? "";
 
+export const optimizerPasses = ({ passes }: GraphDoc): Pass[] => passes.filter(({ role }) => role === "optimize");
+
 /** What a person calls a node: its name, or its op. */
 export const nodeName = (node: NodeRecord): string => node.name || node.op;

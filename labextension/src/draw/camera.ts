@@ -2,7 +2,7 @@
 
 import type { Rect } from "./cells.ts";
 import { MANY, type Picture } from "./graph.ts";
-import { div, h, boxOf, listen } from "./dom.ts";
+import { div, h, boxOf, listen, handled } from "./dom.ts";
 
 const CLOSEST = 3,
   FARTHEST = 0.02,
@@ -238,8 +238,7 @@ export class Camera {
 
   #onWheel(event: WheelEvent): void {
     if (!event.ctrlKey && !event.metaKey) return;
-    event.preventDefault();
-    event.stopPropagation();
+    handled(event);
     const frame = boxOf(this.el);
     // A layer of its own during the gesture only: text is drawn sharp again at rest.
     this.#world.style.willChange = "transform";

@@ -12,7 +12,7 @@ import {
   type Stage,
   type WireRecord,
 } from "../doc/doc.ts";
-import { s, setFlag, type Child } from "./dom.ts";
+import { s, setFlag, type Child, svgPath } from "./dom.ts";
 import { bytes } from "../doc/format.ts";
 import { cut, familyClass, LETTERS, spokenName, titleOf, tooltip } from "./labels.ts";
 import { Merged, type Block } from "./merged.ts";
@@ -81,8 +81,8 @@ class StagePicture {
       "g",
       { class: `gd-edge gd-edge-${kind} ${this.#dress.edge?.(a, b) ?? ""}`, "data-entity": this.#edgeEntity(a, b) },
       s("title", null, title),
-      s("path", { class: "gd-hit", d: path }),
-      s("path", { class: "gd-stroke", d: path }),
+      svgPath("gd-hit", path),
+      svgPath("gd-stroke", path),
       ...extra,
     );
     const ends: [string, string] = [this.#entity(a), this.#entity(b)];
@@ -213,7 +213,7 @@ class StagePicture {
       tooltip(this.#doc, this.#stage, node, title, this.#dress.told?.(index)),
       node.flags.includes("fused") &&
         s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
-      !leaf && s("path", { class: "gd-side", d: `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}` }),
+      !leaf && svgPath("gd-side", `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}`),
       s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 17 }, op),
       !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: 17 }, title),
       s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.#doc, node), 28)),

@@ -8,7 +8,7 @@ import { div, h, replace, reveal, type Child, boxOf, listen, all } from "../draw
 import { arrange } from "../layout/slots.ts";
 import { ArenaPicture, reuse } from "./arena_picture.ts";
 import { body, button, chip, either, frame, notCompiled, retitle, row, table } from "./pane.ts";
-import type { Context, MakePane, Pane } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
 
 const NARROWEST = 360;
 
@@ -69,7 +69,7 @@ class ArenaPane implements Pane {
   constructor(context: Context, plan: Plan) {
     this.#context = context;
     this.#plan = plan;
-    this.el = frame("arena", "Arena", "", [this.#holder]);
+    this.el = frame(arenaPane, "", [this.#holder]);
     this.#observer = new ResizeObserver(([entry]) => {
       const width = Math.max(NARROWEST, Math.floor(entry!.contentRect.width));
       if (Math.abs(width - this.#width) <= 1) return;
@@ -126,7 +126,7 @@ class ArenaPane implements Pane {
   #draw(): void {
     const plan = this.#plan;
     const switches = [this.#switch("at-peak", "at the peak"), this.#switch("without-reuse", "without reuse")];
-    retitle(this.el, "Arena", this.#fact(), ...switches, this.#scale());
+    retitle(this.el, arenaPane.title, this.#fact(), ...switches, this.#scale());
     if (this.#width === 0) return;
     const arrangement = arrange(plan, this.#toScale, this.#open);
     const ghosts = this.#on.has("without-reuse");
@@ -150,8 +150,10 @@ class ArenaPane implements Pane {
   }
 }
 
-export const arenaPane: MakePane = context => {
+function make(context: Context): Pane {
   const { plan } = context.doc;
   if (plan && plan.intervals.length > 0) return new ArenaPane(context, plan);
-  return { el: frame("arena", "Arena", "", [body(null, notCompiled(context, ", so no buffers"))]) };
-};
+  return { el: frame(arenaPane, "", [body(null, notCompiled(context, ", so no buffers"))]) };
+}
+
+export const arenaPane: PaneRecord = { key: "arena", title: "Arena", twin: "arena", make };

@@ -1,5 +1,7 @@
 // The e-graph of a pass as it grows, iteration by iteration: its picture, and beside it what is new in words.
 
+import type { PaneRecord } from "./pane.ts";
+import { optimizerPasses } from "../doc/doc.ts";
 import type { Pass, Stage } from "../doc/doc.ts";
 import { growthOf, held, nameAt, planned, shown, type Growth } from "../doc/growth.ts";
 import { Camera } from "../draw/camera.ts";
@@ -44,8 +46,8 @@ class EGraphPane implements Pane {
 
   constructor(context: Context) {
     this.#context = context;
-    this.#passes = context.doc.passes.filter(({ role }) => role === "optimize");
-    this.el = frame("egraph", "E-graph", "", [], [modes(context, "egraph")]);
+    this.#passes = optimizerPasses(context.doc);
+    this.el = frame(egraphPane, "", [], [modes(context, "egraph")]);
     this.#player = new Player({
       command: "egraph",
       label: "iteration",
@@ -130,7 +132,7 @@ class EGraphPane implements Pane {
     const options = this.#passes.map(value => ({ value, text: value.key.slice("optimize:".length) }));
     retitle(
       this.el,
-      "E-graph",
+      egraphPane.title,
       "",
       choice("pass", options, pass, each => this.#take(each)),
       modes(context, "egraph"),
@@ -223,4 +225,6 @@ class EGraphPane implements Pane {
   }
 }
 
-export const egraphPane: MakePane = context => new EGraphPane(context);
+const make: MakePane = context => new EGraphPane(context);
+
+export const egraphPane: PaneRecord = { key: "egraph", title: "E-graph", twin: "egraph", make };

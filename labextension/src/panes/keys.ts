@@ -1,5 +1,6 @@
 // Keys: what each one does while the focus is inside the view. Handled keys go no further.
 
+import { optimizerPasses } from "../doc/doc.ts";
 import type { Pane } from "./pane.ts";
 import { Camera, type CameraGroup } from "../draw/camera.ts";
 import type { GraphDoc } from "../doc/doc.ts";
@@ -122,9 +123,7 @@ export class Keys {
     const view = this.#view,
       front = view.front();
     if (front?.turn) return front.turn(by);
-    const steps = view.doc.passes
-      .filter(pass => pass.role === "optimize")
-      .flatMap(pass => pass.rewrites.map((_, i) => `step:${pass.index}.${i}`));
+    const steps = optimizerPasses(view.doc).flatMap(pass => pass.rewrites.map((_, i) => `step:${pass.index}.${i}`));
     const at = steps.findIndex(step => view.ui().selected.includes(step));
     const next = steps[at < 0 ? (by > 0 ? 0 : steps.length - 1) : at + by];
     if (next) view.act(selecting([next]));

@@ -2,7 +2,7 @@
 
 import { ticks } from "./chart.ts";
 import { number } from "../doc/doc.ts";
-import { div, h, replace, s, setFlag, span, write, type Child, boxOf, all } from "../draw/dom.ts";
+import { div, h, replace, s, setFlag, span, write, type Child, boxOf, all, handled, svgPath } from "../draw/dom.ts";
 import { bytes, plural, sig, spokenType, whole } from "../doc/format.ts";
 import { refusal, type Live } from "../live/live.ts";
 import type { Looked, TensorValue } from "../live/messages.ts";
@@ -50,11 +50,9 @@ function picture(
 ): SVGElement {
   const made = [...paths(cells, cols, low, high)].map(([level, d]) =>
     Number.isNaN(level)
-      ? s("path", { class: "gd-holes", d })
-      : s("path", {
-          class: `gd-cells gd-f-${level < 0 ? "elementwise" : "reduction"}`,
+      ? svgPath("gd-holes", d)
+      : svgPath(`gd-cells gd-f-${level < 0 ? "elementwise" : "reduction"}`, d, {
           style: `--gd-tint:${Math.abs(level) * 100}%`,
-          d,
         }),
   );
   return s(
@@ -348,8 +346,7 @@ export class Glass {
   #key(event: KeyboardEvent): void {
     const way = ["ArrowUp", "ArrowLeft", "ArrowDown", "ArrowRight"].indexOf(event.key);
     if (way < 0 || !this.#asked || event.altKey) return;
-    event.preventDefault();
-    event.stopPropagation();
+    handled(event);
     const across = way % 2,
       size = plane(this.#value!)[across]!,
       key = across ? "col" : "row",
@@ -381,8 +378,8 @@ function histogram({ histogram: { low, high, counts } }: TensorValue): Child {
       role: "img",
       "aria-label": `histogram from ${sig(a)} to ${sig(b)}, at most ${whole(most)} in one of ${counts.length} parts`,
     },
-    s("path", { class: "gd-bars", d: d.join("") }),
-    s("path", { class: "gd-gridline", d: `M0 ${BASE}h${W}` }),
+    svgPath("gd-bars", d.join("")),
+    svgPath("gd-gridline", `M0 ${BASE}h${W}`),
     s("text", { class: "gd-axis", y: 9 }, `${whole(most)} at most`),
     ...ticks(a, b, 4).map(tick =>
       s(

@@ -1,7 +1,7 @@
 // What a pane is, what it may ask of the view, and the small parts that panes are made of.
 
 import type { GraphDoc, RuleSource, Stage } from "../doc/doc.ts";
-import { append, div, h, replace, span, type Child, type Props, listen } from "../draw/dom.ts";
+import { append, div, h, replace, span, type Child, type Props, listen, paragraph } from "../draw/dom.ts";
 import type { CameraGroup } from "../draw/camera.ts";
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
@@ -43,8 +43,19 @@ export interface Pane {
 
 export type MakePane = (context: Context) => Pane;
 
+/** What there is to say of a pane before it is made. */
+export interface PaneRecord {
+  readonly key: PaneKey;
+  readonly title: string;
+  /** What the switch of panes calls it, where that is not its title. */
+  readonly name?: string;
+  /** The view that says as text what the pane shows (gdlab/view/text/twin.py). */
+  readonly twin: string;
+  readonly make: MakePane;
+}
+
 /** A pane's frame: a header with its name and a muted fact, then the body. */
-export function frame(key: PaneKey, title: string, fact: string, body: Child[], controls: Child[] = []): HTMLElement {
+export function frame({ key, title }: PaneRecord, fact: string, body: Child[], controls: Child[] = []): HTMLElement {
   return h(
     "section",
     { class: `gd-pane gd-pane-${key}`, "data-pane": key, "aria-label": title },
@@ -193,7 +204,7 @@ export const swatch = (familyClass: string): HTMLElement =>
 export const dot = (kind: string): HTMLElement =>
   h("span", { class: "gd-dot", "data-kind": kind, "aria-hidden": "true" });
 
-export const empty = (...children: Child[]): HTMLElement => h("p", { class: "gd-empty" }, ...children);
+export const empty = (...children: Child[]): HTMLElement => paragraph("gd-empty", ...children);
 
 /** What stands in a pane that needs a plan where there is none; `so` goes on after "Not compiled yet". */
 export const notCompiled = ({ doc }: Context, so = ""): HTMLElement =>

@@ -1,7 +1,15 @@
 // The OptimizeReport: what the optimizer did in three numbers, which rules, and why not more.
 
-import { nodeName, optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc/doc.ts";
-import { div, h, replace, setFlag, span, td, type Child, all } from "../draw/dom.ts";
+import type { PaneRecord, Pane } from "./pane.ts";
+import {
+  nodeName,
+  optimizeReport,
+  type OptimizeReport,
+  type Pass,
+  type RuleStat,
+  optimizerPasses,
+} from "../doc/doc.ts";
+import { div, h, replace, setFlag, span, td, type Child, all, paragraph } from "../draw/dom.ts";
 import { change, plural, put, seconds, sig, whole } from "../doc/format.ts";
 import {
   big,
@@ -17,7 +25,6 @@ import {
   retitle,
   table,
   type Context,
-  type MakePane,
 } from "./pane.ts";
 import { parseEntity } from "../doc/select.ts";
 import { asking, enliven } from "./ask.ts";
@@ -131,7 +138,7 @@ const breakable = (label: string): Child[] =>
 
 function missedList(report: OptimizeReport): Child[] {
   if (report.missed.length === 0)
-    return [h("h4", null, "Not fused"), h("p", { class: "gd-muted" }, "No near match was left unused.")];
+    return [h("h4", null, "Not fused"), paragraph("gd-muted", "No near match was left unused.")];
   const alike = new Map<string, OptimizeReport["missed"]>();
   for (const each of report.missed)
     put(alike, /^node:/.test(each.about ?? "") ? `${each.label}\n${each.reason}\n${each.detail}` : each.text, each);
@@ -167,11 +174,7 @@ function whyNot(context: Context): {
       if (!asked)
         return replace(
           el,
-          h(
-            "p",
-            { class: "gd-muted" },
-            "Why not? Select a rule, or two neighbours in the optimized graph (Shift + click).",
-          ),
+          paragraph("gd-muted", "Why not? Select a rule, or two neighbours in the optimized graph (Shift + click)."),
         );
       const { text, ...nodes } = asked;
       const ask = asking(
@@ -245,10 +248,10 @@ const guardLine = ([file, line, text]: [string, number, string]): Child => [
   div("gd-muted gd-place", `${file}:${line}`),
 ];
 
-export const reportPane: MakePane = context => {
-  const passes = context.doc.passes.filter(pass => pass.role === "optimize");
+function make(context: Context): Pane {
+  const passes = optimizerPasses(context.doc);
   const holder = body({ class: "gd-report" });
-  const el = frame("report", "OptimizeReport", "", [holder]);
+  const el = frame(reportPane, "", [holder]);
   const why = whyNot(context);
   const told =
     context.doc.variants.length > 0
@@ -274,7 +277,7 @@ export const reportPane: MakePane = context => {
       context.redrawn("report");
     });
     const fact = report ? [report.engine, report.cost_model].filter(Boolean).join(", ") : "";
-    retitle(el, "OptimizeReport", fact, controls);
+    retitle(el, reportPane.title, fact, controls);
     holder.replaceChildren();
     if (!pass || !report)
       return holder.append(
@@ -322,4 +325,6 @@ export const reportPane: MakePane = context => {
       if (hidden?.querySelector("[data-lit]")) el.querySelector<HTMLButtonElement>(".gd-fold")?.click();
     },
   };
-};
+}
+
+export const reportPane: PaneRecord = { key: "report", title: "OptimizeReport", twin: "opt", make };

@@ -1,6 +1,7 @@
 // The drawing of one document: its panes, what is open and selected in them, and what is lit.
 
-import { listen } from "../draw/dom.ts";
+import { PANES } from "./table.ts";
+import { listen, handled } from "../draw/dom.ts";
 import { CameraGroup } from "../draw/camera.ts";
 import { Chrome } from "./chrome.ts";
 import { type GraphDoc } from "../doc/doc.ts";
@@ -10,21 +11,7 @@ import { noSession, refusal, type Live } from "../live/live.ts";
 import { Marks } from "./marks.ts";
 import type { CommandName } from "../live/messages.ts";
 import { selectionNamed, type Selection } from "../live/page.ts";
-import type { Context, MakePane } from "./pane.ts";
-import { arenaPane } from "./arena.ts";
-import { afterPane, beforePane, lanesPane } from "./graphs.ts";
-import { diffPane } from "./diff.ts";
-import { egraphPane } from "./egraph.ts";
-import { kernelsPane } from "./kernels.ts";
-import { outlinePane } from "./outline.ts";
-import { planPane } from "./plan.ts";
-import { reportPane } from "./report.ts";
-import { rewritesPane } from "./rewrites.ts";
-import { scrubPane } from "./scrub.ts";
-import { sessionPane } from "./session.ts";
-import { sourcePane } from "./source.ts";
-import { stepperPane } from "./stepper.ts";
-import { textPane } from "./text.ts";
+import type { Context } from "./pane.ts";
 import { hits, parseQuery } from "../doc/query.ts";
 import { chain, local, portable, provenance, type Provenance } from "../doc/select.ts";
 import {
@@ -42,25 +29,6 @@ import {
 import { Tools } from "./tools.ts";
 import { Cell } from "../live/written.ts";
 
-/** In the order in which panes stand, whichever tab shows them. */
-const PANES: Record<PaneKey, MakePane> = {
-  source: sourcePane,
-  rewrites: rewritesPane,
-  before: beforePane,
-  after: afterPane,
-  report: reportPane,
-  scrub: scrubPane,
-  egraph: egraphPane,
-  lanes: lanesPane,
-  stepper: stepperPane,
-  diff: diffPane,
-  plan: planPane,
-  kernels: kernelsPane,
-  session: sessionPane,
-  arena: arenaPane,
-  outline: outlinePane,
-  text: textPane,
-};
 /** Roles of the stages that a tab draws; in the others all are searched. */
 const STAGES_OF: Partial<Record<Tab, string[]>> = {
   opt: ["written", "optimized"],
@@ -299,11 +267,11 @@ export class Scene implements Context {
   }
 
   #make(key: PaneKey): void {
-    const pane = PANES[key](this);
+    const order = PANES.map(each => each.key);
+    const pane = PANES[order.indexOf(key)]!.make(this);
     this.#marks.set(key, new Marks(pane));
-    const order = Object.keys(PANES);
     const next = [...this.chrome.panes.children].find(
-      each => order.indexOf((each as HTMLElement).dataset.pane!) > order.indexOf(key),
+      each => order.indexOf((each as HTMLElement).dataset.pane as PaneKey) > order.indexOf(key),
     );
     this.chrome.panes.insertBefore(pane.el, next ?? null);
   }
@@ -370,8 +338,7 @@ export class Scene implements Context {
     listen(root, "pointerleave", () => this.act({ do: "hover", entity: null }));
     listen(root, "keydown", event => {
       if (!this.#keys.handle(event)) return;
-      event.preventDefault();
-      event.stopPropagation();
+      handled(event);
     });
     listen(root, "focusin", event => {
       // JupyterLab sees keys before anybody and its selectors match the focused element: the mark must be on that one.

@@ -1,10 +1,11 @@
 // The text of everything: one line per node or dispatch, the same entities, for reading and for voices.
 
+import type { PaneRecord, Pane, Context } from "./pane.ts";
 import { type GraphDoc } from "../doc/doc.ts";
-import { h, span } from "../draw/dom.ts";
+import { h, span, paragraph } from "../draw/dom.ts";
 import { bytes, cell, plural } from "../doc/format.ts";
 import { nodeText } from "../doc/nodetext.ts";
-import { body, choice, entity, frame, once, retitle, type MakePane } from "./pane.ts";
+import { body, choice, entity, frame, once, retitle } from "./pane.ts";
 import { Rows } from "../draw/virtual.ts";
 
 interface Line {
@@ -31,11 +32,11 @@ const planLines = (doc: GraphDoc): (() => Line)[] => {
   }));
 };
 
-export const textPane: MakePane = context => {
+function make(context: Context): Pane {
   const { doc } = context;
   const list = h("div"),
-    holder = body({ class: "gd-code gd-text" }, h("p", { class: "gd-summary" }, doc.summary), list),
-    el = frame("text", "Text", "", [holder]);
+    holder = body({ class: "gd-code gd-text" }, paragraph("gd-summary", doc.summary), list),
+    el = frame(textPane, "", [holder]);
   const rows = new Rows(holder, list, 20, () => context.redrawn("text"));
   let at = 0;
   const draw = () => {
@@ -70,4 +71,6 @@ export const textPane: MakePane = context => {
     }),
     destroy: () => rows.destroy(),
   };
-};
+}
+
+export const textPane: PaneRecord = { key: "text", title: "Text", twin: "text", make };

@@ -3,7 +3,7 @@
 import { selecting } from "./state.ts";
 import { copyAs, FORMATS } from "./copy.ts";
 import type { GraphDoc } from "../doc/doc.ts";
-import { h, span, write, listen, all } from "../draw/dom.ts";
+import { h, span, write, listen, all, handled } from "../draw/dom.ts";
 import { REACHES, toldWays, ways } from "../layout/explore.ts";
 import type { Host } from "../live/host.ts";
 import { keep, keptOf } from "../live/kept.ts";
@@ -69,8 +69,7 @@ export class Tools {
         if (this.field.value !== this.#ui().query) set(this.field.value);
         this.#go(event.shiftKey ? -1 : 1);
       } else return;
-      event.preventDefault();
-      event.stopPropagation();
+      handled(event);
     });
     const tool = (name: "reach" | "overlay", label: string, options: [string, string][]) => {
       const made = select(label, options, before[name], value => {

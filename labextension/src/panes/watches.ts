@@ -3,7 +3,7 @@
 import { indexesOf } from "../doc/select.ts";
 import { selecting } from "./state.ts";
 import { number } from "../doc/doc.ts";
-import { div, h, replace, s, setFlag, span, write, listen, all } from "../draw/dom.ts";
+import { div, h, replace, s, setFlag, span, write, listen, all, svgPath } from "../draw/dom.ts";
 import { sig, whole } from "../doc/format.ts";
 import type { Host } from "../live/host.ts";
 import { refusal, type Live } from "../live/live.ts";
@@ -28,11 +28,7 @@ function course(values: readonly unknown[]): SVGElement | null {
     pen = "L";
     return point;
   };
-  return s(
-    "svg",
-    { width: WIDTH, height: HEIGHT, "aria-hidden": "true" },
-    s("path", { class: "gd-raw", d: values.map(at).join("") }),
-  );
+  return s("svg", { width: WIDTH, height: HEIGHT, "aria-hidden": "true" }, svgPath("gd-raw", values.map(at).join("")));
 }
 
 interface Row {

@@ -1,6 +1,6 @@
 // What if: other rules, other compile options; a variant of the study is made beside it, compared in a table, never run into it.
 
-import { optimizeReport, type GraphDoc, type RuleStat, type VariantRow } from "../doc/doc.ts";
+import { optimizeReport, type GraphDoc, type RuleStat, type VariantRow, optimizerPasses } from "../doc/doc.ts";
 import { div, h, td, type Child, all } from "../draw/dom.ts";
 import { bytes, sig, whole } from "../doc/format.ts";
 import { button, dot, fold, select, table, type Context } from "./pane.ts";
@@ -43,9 +43,9 @@ export function compared({ stages, view }: GraphDoc): readonly [number, number] 
 }
 
 /** Rules that found something; equal nodes are one anyway. */
-function rulesOf({ passes }: GraphDoc): RuleStat[] {
-  const found = passes
-    .flatMap(pass => (pass.role === "optimize" ? optimizeReport(pass).rules : []))
+function rulesOf(doc: GraphDoc): RuleStat[] {
+  const found = optimizerPasses(doc)
+    .flatMap(pass => optimizeReport(pass).rules)
     .filter(({ matched, id }) => matched > 0 && id !== "cse");
   return [...new Map(found.map(rule => [rule.id, rule])).values()];
 }
