@@ -162,14 +162,12 @@ async function buildExtension() {
   write(join(out, 'labextension', 'package.json'), `${JSON.stringify(manifest, null, 2)}\n`);
 }
 
-/** Bundle test/*.test.ts and run them with Node's own runner; its exit status. */
+/** Bundle test/*.test.ts and run them and test/*.test.mjs with Node's own runner; its exit status. */
 async function runTests() {
   const folder = join(here, 'test');
-  const tests = existsSync(folder)
-    ? readdirSync(folder)
-        .filter(name => name.endsWith('.test.ts'))
-        .sort()
-    : [];
+  const names = existsSync(folder) ? readdirSync(folder).sort() : [];
+  const tests = names.filter(name => name.endsWith('.test.ts'));
+  const scripts = names.filter(name => name.endsWith('.test.mjs'));
   if (tests.length === 0) return 0;
   const outdir = join(here, '..', 'build', 'labextension-test');
   rmSync(outdir, { recursive: true, force: true });
@@ -181,7 +179,8 @@ async function runTests() {
     sourcemap: 'inline',
     outExtension: { '.js': '.mjs' },
   });
-  const files = readdirSync(outdir).map(name => join(outdir, name));
+  const bundled = readdirSync(outdir).map(name => join(outdir, name));
+  const files = [...bundled, ...scripts.map(name => join(folder, name))];
   return (
     spawnSync(process.execPath, ['--test', '--test-reporter=spec', '--enable-source-maps', ...files], {
       stdio: 'inherit',

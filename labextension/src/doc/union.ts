@@ -1,4 +1,4 @@
-// Two graphs in one picture: every node that exists at some time, so that nothing moves while a rewrite is played. Pure.
+// Draw two graphs as one: every node that exists at some time has a place, so that a replay moves nothing. Pure.
 
 import { nodeName, type GraphDoc, type NodeRecord, type Pass, type Stage, type TypeRecord } from "./doc.ts";
 import { put } from "./format.ts";
@@ -21,7 +21,7 @@ export interface Union {
   steps: number;
 }
 
-/** Inputs first; where two graphs together would make a circle, the edge that closes it does not count for the layout. */
+/** Sort nodes with inputs first; an edge that closes a circle between the two graphs is left out of the layout. */
 function ordered(nodes: readonly NodeRecord[], wires: readonly Wire[]): { order: number[]; inputs: number[][] } {
   const into: number[][] = nodes.map(() => []),
     out: number[][] = nodes.map(() => []);
@@ -286,7 +286,7 @@ function alone(stage: Stage, other: Stage): Map<string, number> {
   return found;
 }
 
-/** Two stages of a document: nodes are the same where their keys are; what two results for one graph (a variant) made alike is, too. */
+/** Compare two stages: nodes are the same if their keys are, or, between two results for one graph, their hashes. */
 export function differing(doc: GraphDoc, left: Stage, right: Stage): Diff {
   const nodes = left.nodes.map(node => node),
     entities = nodes.map((_, i) => `node:${left.index}.${i}`),
@@ -336,7 +336,9 @@ export function differing(doc: GraphDoc, left: Stage, right: Stage): Diff {
   const union = joined(left.index, nodes, entities, lives, [...wires.values()], 1);
   const moved = new Map(entities.map((entity, i) => [entity, i])),
     count = (change: Change) => changes.filter(each => each === change).length;
-  const summary = `${count("same")} same, ${count("rewired")} rewired, ${count("changed")} changed, ${count("moved")} moved into ${count("made")}, ${count("removed")} removed, ${count("added")} added`;
+  const stays = `${count("same")} same, ${count("rewired")} rewired, ${count("changed")} changed`;
+  const moves = `${count("moved")} moved into ${count("made")}`;
+  const summary = `${stays}, ${moves}, ${count("removed")} removed, ${count("added")} added`;
   const order = union.stage.entities!.map(entity => moved.get(entity)!);
   return { ...union, changes: order.map(i => changes[i]!), fields: order.map(i => fields[i]!), summary };
 }

@@ -1,8 +1,8 @@
-// Thousands of blocks as a few paths: one per family, one for what is lit, and a search for what lies under the pointer.
+// Draw thousands of blocks as a few paths, one per family and one for what is lit; find the block under the pointer.
 
-import { s, svgPath } from "./dom.ts";
-import type { Rect } from "./cells.ts";
 import { put } from "../doc/format.ts";
+import type { Rect } from "./cells.ts";
+import { s, svgPath } from "./dom.ts";
 
 export interface Block extends Rect {
   entity: string;

@@ -2,7 +2,7 @@
 
 import type { Layout } from "../doc/doc.ts";
 import type { Camera } from "./camera.ts";
-import { boxOf, div, h, listen, s, handled, svgPath } from "./dom.ts";
+import { boxOf, div, h, handled, listen, s, svgPath } from "./dom.ts";
 
 const [WIDE, HIGH, THIN] = [132, 112, 28] as const; // of the map
 const [ACROSS, DOWN] = [460, 260] as const; // of a pane that has room for it

@@ -1,7 +1,7 @@
 // Small drawings of a picture: the arrow head of an edge, the bracket of an open group.
 
-import { s, svgPath } from "./dom.ts";
 import type { Bracket } from "../doc/groups.ts";
+import { s, svgPath } from "./dom.ts";
 import { cut } from "./labels.ts";
 
 export const TRACK = 18; // of brackets

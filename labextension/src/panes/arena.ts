@@ -1,18 +1,18 @@
 // The arena: which buffers stand where in device memory, dispatch by dispatch, and what fills it at its peak.
 
-import { indexesOf } from "../doc/select.ts";
-import { selecting } from "./state.ts";
 import { nodeName, type Plan } from "../doc/doc.ts";
 import { bytes, plural } from "../doc/format.ts";
-import { div, h, replace, reveal, type Child, boxOf, listen, all } from "../draw/dom.ts";
+import { indexesOf } from "../doc/select.ts";
+import { all, boxOf, div, h, listen, replace, reveal, type Child } from "../draw/dom.ts";
 import { arrange } from "../layout/slots.ts";
 import { ArenaPicture, reuse } from "./arena_picture.ts";
 import { body, button, chip, either, frame, notCompiled, retitle, row, table } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
+import { selecting } from "./state.ts";
 
 const NARROWEST = 360;
 
-/** What is in memory at the peak, largest first: pinned buffers, and those alive in its group; the optimizer's state is counted apart. */
+/** List what is in memory at the peak, largest first; the optimizer's state is counted apart. */
 function peakList({ doc, reached }: Context, plan: Plan): HTMLElement {
   const at = plan.memory.peak_group!;
   const alive = plan.intervals
@@ -92,7 +92,8 @@ class ArenaPane implements Pane {
     const { physical_bytes: physical = 0, logical_bytes: logical = 0 } = this.#plan.memory;
     const { saved, without } = reuse(this.#plan);
     if (this.#on.has("without-reuse")) return `reuse saves ${bytes(saved)}: without it ${bytes(without)}, dashed`;
-    return `${bytes(physical)} in device memory for ${bytes(logical)} of values; slots to scale, x = dispatch, ● = pinned`;
+    const sizes = `${bytes(physical)} in device memory for ${bytes(logical)} of values`;
+    return `${sizes}; slots to scale, x = dispatch, ● = pinned`;
   }
 
   #switch(key: Switch, text: string): HTMLButtonElement {

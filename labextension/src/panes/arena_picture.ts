@@ -2,7 +2,7 @@
 
 import type { IntervalRecord, Plan } from "../doc/doc.ts";
 import { bytes, plural } from "../doc/format.ts";
-import { s, type Child, svgPath } from "../draw/dom.ts";
+import { s, svgPath, type Child } from "../draw/dom.ts";
 import { cut, familyClass } from "../draw/labels.ts";
 import { Merged, type Block } from "../draw/merged.ts";
 import { isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../layout/slots.ts";

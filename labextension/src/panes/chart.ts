@@ -1,7 +1,7 @@
 // The loss chart: ticks, a robust range, smoothing, and the drawing. All but `drawChart` is pure.
 
-import { s, type Child, svgPath } from "../draw/dom.ts";
 import { sig, whole } from "../doc/format.ts";
+import { s, svgPath, type Child } from "../draw/dom.ts";
 import { extremes, type Point } from "../live/live.ts";
 
 /** Round numbers from low to high, at most about `most` of them: 1, 2, 2.5 or 5 times a power of ten apart. */
@@ -47,7 +47,7 @@ function trailing(values: readonly number[], span: number): number[] {
   });
 }
 
-/** The mean of what came before and of what comes after: it does not lag where the curve falls. Non-finite points are passed over. */
+/** Smooth with the mean of the points before and after, which does not lag; non-finite points are left out. */
 export function smoothed(points: readonly Point[], span = 20): Point[] {
   const finite = points.filter(point => Number.isFinite(point[1])),
     values = finite.map(point => point[1]);

@@ -1,32 +1,30 @@
 // The parts around the panes: top bar with tabs, the switch of panes where it is narrow, status line, help.
 
-import { PANES } from "./table.ts";
-import { optimizerPasses } from "../doc/doc.ts";
-import type { GraphDoc } from "../doc/doc.ts";
-import { div, h, replace, s, span, type Child, all, handled } from "../draw/dom.ts";
-import { bookmarks, type Bookmarks } from "./bookmarks.ts";
-import { button } from "./pane.ts";
+import { optimizerPasses, type GraphDoc } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
-import { familyClass, LETTERS } from "../draw/labels.ts";
-import { page } from "../live/page.ts";
-import { planFact } from "./dispatch_words.ts";
-import { rewritesOf } from "./rewrites.ts";
 import { chain } from "../doc/select.ts";
+import { all, div, h, handled, replace, s, span, type Child } from "../draw/dom.ts";
+import { familyClass, LETTERS } from "../draw/labels.ts";
 import type { State } from "../live/messages.ts";
+import { page } from "../live/page.ts";
+import { bookmarks, type Bookmarks } from "./bookmarks.ts";
+import { planFact } from "./dispatch_words.ts";
+import { button } from "./pane.ts";
+import { rewritesOf } from "./rewrites.ts";
+import {
+  opening,
+  ARRANGEMENT,
+  faceOf,
+  selecting,
+  TABS,
+  type Action,
+  type PaneKey,
+  type Tab,
+  type Ui,
+} from "./state.ts";
+import { PANES } from "./table.ts";
 import type { Tools } from "./tools.ts";
-import { ARRANGEMENT, faceOf, TABS, type Action, type PaneKey, type Tab, type Ui, selecting } from "./state.ts";
 
-const NAMES: Record<Tab, string> = {
-  opt: "Graph",
-  rewrites: "Rewrites",
-  grad: "Derivative",
-  diff: "Diff",
-  plan: "Plan",
-  arena: "Arena",
-  kernels: "Kernels",
-  session: "Session",
-  text: "Text",
-};
 /** What the switch of panes calls a pane. */
 function nameOf(key: PaneKey): string {
   const { name, title } = PANES.find(pane => pane.key === key)!;
@@ -34,7 +32,7 @@ function nameOf(key: PaneKey): string {
 }
 
 /** The count beside a tab's name; empty where there is nothing to count. */
-function counts(doc: GraphDoc): Record<Tab, string> {
+function counts(doc: GraphDoc): Partial<Record<Tab, string>> {
   const sizes = (role: string) => doc.stages.filter(stage => stage.role === role).map(stage => stage.nodes.length);
   const written = sizes("written")[0],
     optimized = sizes("optimized")[0];
@@ -44,17 +42,12 @@ function counts(doc: GraphDoc): Record<Tab, string> {
   return {
     opt: written === undefined ? "" : optimized === undefined ? `${written}` : `${written}→${optimized}`,
     rewrites: optimizerPasses(doc).length > 0 ? `${steps}` : "",
-    grad: "",
-    diff: "",
     plan: plan ? planFact(plan) : "",
     arena: physical ? bytes(physical) : "",
     kernels: plan ? `${plan.kernels.length}` : "",
-    session: "",
-    text: "",
   };
 }
 
-const WITH_TOOLS: readonly Tab[] = ["opt", "rewrites", "grad", "diff", "text"];
 const KEYS: [string, string][] = [
   ["← →", "to an input, to a user"],
   ["↑ ↓", "previous, next"],
@@ -199,11 +192,11 @@ export class Chrome {
     const count = counts(doc);
     return TABS.map(key => {
       const on = {
-        click: () => this.#act({ do: "tab", tab: key }),
+        click: () => this.#act(opening(key)),
         keydown: (event: KeyboardEvent) => this.#walk(event, key),
       };
       const number = count[key] && span("gd-count", count[key]);
-      const made = h("button", { role: "tab", class: "gd-tab", "data-tab": key, on }, NAMES[key], number);
+      const made = h("button", { role: "tab", class: "gd-tab", "data-tab": key, on }, ARRANGEMENT[key].name, number);
       this.#tabs.set(key, made);
       return made;
     });
@@ -221,7 +214,7 @@ export class Chrome {
     this.#source.setAttribute("aria-pressed", String(ui.source));
     this.#source.hidden = ui.tab !== "opt";
     this.#help.hidden = !ui.help;
-    this.tools.el.hidden = !WITH_TOOLS.includes(ui.tab);
+    this.tools.el.hidden = !ARRANGEMENT[ui.tab].tools;
     this.#helpButton.setAttribute("aria-expanded", String(ui.help));
     this.#showFaces(ui);
     this.#showChain(doc, ui, lit);
@@ -321,7 +314,7 @@ export class Chrome {
     if (!by || event.altKey) return;
     handled(event);
     const to = TABS[(TABS.indexOf(from) + by + TABS.length) % TABS.length]!;
-    this.#act({ do: "tab", tab: to });
+    this.#act(opening(to));
     this.#tabs.get(to)!.focus();
   }
 }

@@ -1,13 +1,11 @@
 // The diff of two stages in one picture: what is the same, rewired, changed, moved into another node, removed, added.
 
-import type { PaneRecord, Pane, Context } from "./pane.ts";
-import { div, h } from "../draw/dom.ts";
-import { around } from "../layout/explore.ts";
-import { partLayout } from "../layout/explore.ts";
-import { button, empty, frame, refill, retitle, select } from "./pane.ts";
 import { differing, LETTERS, type Change } from "../doc/union.ts";
+import { div, h } from "../draw/dom.ts";
+import { around, partLayout } from "../layout/explore.ts";
 import { enliven } from "./ask.ts";
 import { Canvas } from "./canvas.ts";
+import { button, empty, frame, refill, retitle, select, type Context, type Pane, type PaneRecord } from "./pane.ts";
 import { compared, whatIf } from "./whatif.ts";
 
 const NAMES: [Change, string][] = [

@@ -1,16 +1,15 @@
 // The e-graph of a pass as it grows, iteration by iteration: its picture, and beside it what is new in words.
 
-import type { PaneRecord } from "./pane.ts";
-import { optimizerPasses } from "../doc/doc.ts";
-import type { Pass, Stage } from "../doc/doc.ts";
+import { optimizerPasses, type Pass, type Stage } from "../doc/doc.ts";
 import { growthOf, held, nameAt, planned, shown, type Growth } from "../doc/growth.ts";
 import { Camera } from "../draw/camera.ts";
-import { div, h, replace, setFlag, span, write, type Child, all } from "../draw/dom.ts";
+import { all, div, h, replace, setFlag, span, write, type Child } from "../draw/dom.ts";
 import type { Picture } from "../draw/picture.ts";
 import { classOf, classWidth, drawEGraph, emptyPicture, isNew, MARGIN } from "./egraph_picture.ts";
 import type { Iteration, Places } from "./egraph_picture.ts";
 import { classDetail, iterationNews, sizeText } from "./egraph_words.ts";
-import { body, choice, empty, frame, refill, retitle, type Context, type MakePane, type Pane } from "./pane.ts";
+import { body, choice, empty, frame, refill, retitle } from "./pane.ts";
+import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
 import { faceOf } from "./state.ts";
 

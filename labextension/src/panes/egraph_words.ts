@@ -2,7 +2,7 @@
 
 import { optimizeReport } from "../doc/doc.ts";
 import { plural, sig } from "../doc/format.ts";
-import { div, h, span, type Child, paragraph } from "../draw/dom.ts";
+import { div, h, paragraph, span, type Child } from "../draw/dom.ts";
 import { callText, isChosen, ruleOf, titleOf, typeOf, type Iteration } from "./egraph_picture.ts";
 import { chip, row, table } from "./pane.ts";
 

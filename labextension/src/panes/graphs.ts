@@ -1,11 +1,10 @@
 // The pictures: the graph as written, the optimized one, and lanes. Arrows walk along edges.
 
-import { selecting } from "./state.ts";
-import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
 import type { Layout, Stage } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
+import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
 import { Camera, type CameraGroup } from "../draw/camera.ts";
-import { div, h, type Child, listen, all, paragraph } from "../draw/dom.ts";
+import { all, div, h, listen, paragraph, type Child } from "../draw/dom.ts";
 import { edgeLabels } from "../draw/edgelabels.ts";
 import { drawStage, MANY, type Dress, type Picture } from "../draw/graph.ts";
 import { Minimap } from "../draw/minimap.ts";
@@ -14,19 +13,9 @@ import { paint, type Painted } from "../draw/overlays.ts";
 import { around, partLayout } from "../layout/explore.ts";
 import { hasLanes, layoutOf, type Laying } from "../layout/layouts.ts";
 import { keptOf } from "../live/kept.ts";
-import {
-  button,
-  choice,
-  empty,
-  frame,
-  mini,
-  refill,
-  retitle,
-  type Context,
-  type MakePane,
-  type Pane,
-  type PaneRecord,
-} from "./pane.ts";
+import { button, choice, empty, frame, mini, refill, retitle } from "./pane.ts";
+import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
+import { selecting } from "./state.ts";
 
 const HELP =
   "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, " +

@@ -1,12 +1,12 @@
 // The kernels: WGSL as it is sent to the device, the nodes of each line in the gutter, and what the kernel is bound to.
 
-import type { PaneRecord, Pane, Context } from "./pane.ts";
 import type { GraphDoc, KernelRecord, Plan } from "../doc/doc.ts";
-import { div, h, replace, setFlag, span, type Child, all } from "../draw/dom.ts";
 import { plural, seconds, whole } from "../doc/format.ts";
+import { parseEntity } from "../doc/select.ts";
+import { all, div, h, replace, setFlag, span, type Child } from "../draw/dom.ts";
 import { familyClass } from "../draw/graph.ts";
 import { body, chip, entity, facts, frame, highlighted, notCompiled, retitle, swatch } from "./pane.ts";
-import { parseEntity } from "../doc/select.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
 
 /** "matmul ×5, relu": names once, with how often. */
 function counted(names: string[]): string {

@@ -1,11 +1,11 @@
-// One tensor under the microscope: numbers, histogram, heat map, exact values, the difference; live, or as a document has it.
+// One tensor under the microscope: numbers, histogram, heat map, exact values, difference; live or of a document.
 
-import { ticks } from "./chart.ts";
 import { number } from "../doc/doc.ts";
-import { div, h, replace, s, setFlag, span, write, type Child, boxOf, all, handled, svgPath } from "../draw/dom.ts";
 import { bytes, plural, sig, spokenType, whole } from "../doc/format.ts";
+import { all, boxOf, div, h, handled, replace, s, setFlag, span, svgPath, write, type Child } from "../draw/dom.ts";
 import { refusal, type Live } from "../live/live.ts";
 import type { Looked, TensorValue } from "../live/messages.ts";
+import { ticks } from "./chart.ts";
 import { big, button, select, type Context } from "./pane.ts";
 
 const LEVELS = 16, // tints of one sign
@@ -233,7 +233,8 @@ export class Glass {
       h(
         "p",
         { "data-value": "glass-counts", "data-broken": bad > 0 },
-        `${plural(value.n, "element")}, ${whole(value.zero)} zero, ${whole(value.nan)} NaN, ${whole(value.inf)} infinite`,
+        `${plural(value.n, "element")}, ${whole(value.zero)} zero, ` +
+          `${whole(value.nan)} NaN, ${whole(value.inf)} infinite`,
       ),
       value.n > bad && histogram(value),
     );
@@ -312,7 +313,10 @@ export class Glass {
       ),
     );
     const bad = value.nan + value.inf;
-    this.#heat.ariaLabel = `heat map of ${value.name}, ${spokenType(value.type)}, ${value.n > bad ? `${sig(number(value.min))} to ${sig(number(value.max))}` : "nothing finite"}, ${whole(bad)} not finite${moves ? "; arrows move the window of exact values" : ""}`;
+    const range = value.n > bad ? `${sig(number(value.min))} to ${sig(number(value.max))}` : "nothing finite";
+    const arrows = moves ? "; arrows move the window of exact values" : "";
+    const name = `heat map of ${value.name}, ${spokenType(value.type)}`;
+    this.#heat.ariaLabel = `${name}, ${range}, ${whole(bad)} not finite${arrows}`;
     this.#heat.disabled = !moves;
     replace(
       this.#legend,

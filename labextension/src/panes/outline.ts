@@ -1,12 +1,12 @@
 // The outline: every node of a stage in a table that sorts, the view for keyboards and screen readers.
 
-import type { PaneRecord, Pane, Context } from "./pane.ts";
 import { typeText, type NodeRecord } from "../doc/doc.ts";
-import { h, td } from "../draw/dom.ts";
 import { bytes, cell, plural, whole } from "../doc/format.ts";
+import { h, td } from "../draw/dom.ts";
 import { familyClass, spokenName } from "../draw/graph.ts";
-import { body, choice, entity, frame, once, retitle, swatch } from "./pane.ts";
 import { Rows } from "../draw/virtual.ts";
+import { body, choice, entity, frame, once, retitle, swatch } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
 
 interface Column {
   head: string;

@@ -1,8 +1,8 @@
 // The plan: one line per dispatch in barrier groups, a strip of them in order, and the details of the one that is lit.
 
-import { indexesOf } from "../doc/select.ts";
 import type { Plan } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
+import { indexesOf } from "../doc/select.ts";
 import { h, replace, span, type Child } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";

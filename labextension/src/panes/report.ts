@@ -1,33 +1,14 @@
 // The OptimizeReport: what the optimizer did in three numbers, which rules, and why not more.
 
-import type { PaneRecord, Pane } from "./pane.ts";
-import {
-  nodeName,
-  optimizeReport,
-  type OptimizeReport,
-  type Pass,
-  type RuleStat,
-  optimizerPasses,
-} from "../doc/doc.ts";
-import { div, h, replace, setFlag, span, td, type Child, all, paragraph } from "../draw/dom.ts";
+import { opening } from "./state.ts";
+import { nodeName, optimizeReport, optimizerPasses } from "../doc/doc.ts";
+import type { OptimizeReport, Pass, RuleStat } from "../doc/doc.ts";
 import { change, plural, put, seconds, sig, whole } from "../doc/format.ts";
-import {
-  big,
-  body,
-  button,
-  choice,
-  dot,
-  empty,
-  entity,
-  fold,
-  frame,
-  highlighted,
-  retitle,
-  table,
-  type Context,
-} from "./pane.ts";
 import { parseEntity } from "../doc/select.ts";
+import { all, div, h, paragraph, replace, setFlag, span, td, type Child } from "../draw/dom.ts";
 import { asking, enliven } from "./ask.ts";
+import { big, body, button, choice, dot, empty, entity, fold, frame, highlighted, retitle, table } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { making } from "./whatif.ts";
 
 const SAFETY: Record<string, string> = {
@@ -216,7 +197,7 @@ function without(context: Context, pass: Pass, rule: RuleStat): Child {
     : make("Force it:", { disable, enable: [rule.id] });
 }
 
-/** Lines of words in which `%3` is a node that can be selected: of the result, or where a rule was used of the graph before. */
+/** Make each `%3` in lines of text a link to its node: of the result, or of the graph before where a rule was used. */
 const linked = (context: Context, pass: Pass, text: string): Child[] =>
   text.split("\n").map(line => {
     const stage = context.doc.stages[line.includes(" was used at %") ? pass.from : pass.to]!;
@@ -262,7 +243,7 @@ function make(context: Context): Pane {
     {
       class: "gd-button gd-small",
       "data-command": "compare",
-      on: { click: () => context.act({ do: "tab", tab: "diff" }) },
+      on: { click: () => context.act(opening("diff")) },
     },
     told,
   );

@@ -1,11 +1,10 @@
-// The rewrites, one row per step in the order of the replay, and the rule of the one that is lit as it stands in its file.
+// The rewrites, one row per step in the order of the replay, and the source of the rule that is lit.
 
-import type { PaneRecord, Pane } from "./pane.ts";
-import { type Pass, type RewriteStep, optimizerPasses } from "../doc/doc.ts";
-import { div, h, replace, td, type Child, paragraph } from "../draw/dom.ts";
+import { optimizerPasses, type Pass, type RewriteStep } from "../doc/doc.ts";
 import { plural, sig } from "../doc/format.ts";
-import { body, empty, frame, ruleSource, table, type Context } from "./pane.ts";
+import { div, h, paragraph, replace, td, type Child } from "../draw/dom.ts";
 import { Rows } from "../draw/virtual.ts";
+import { body, empty, frame, ruleSource, table, type Context, type Pane, type PaneRecord } from "./pane.ts";
 
 /** Steps that rewrite something: the sweep at the end only removes what nobody reads. */
 export const rewritesOf = (pass: Pass): { step: RewriteStep; index: number }[] =>
@@ -55,13 +54,15 @@ function make(context: Context): Pane {
       shown = new Rows(listed, list, 45, () => context.redrawn("rewrites"));
     shown.set(rows.length, i => stepRow(pass, rows[i]!.step, about(rows[i]!.step), rows[i]!.index, i + 1));
     lists.push({ pass, rows: shown, indexes: rows.map(each => each.index) });
-    const title = `${stages[pass.from]?.title || stages[pass.from]?.key} → ${stages[pass.to]?.title || stages[pass.to]?.key}`;
+    const [from, to] = [pass.from, pass.to].map(each => stages[each]?.title || stages[each]?.key);
+    const title = `${from} → ${to}`;
     const sweep = pass.rewrites.at(-1);
     const swept =
       sweep?.label === "sweep" && sweep.removed.length > 0
         ? paragraph(
             "gd-muted gd-indent",
-            `then ${plural(sweep.removed.length, "node")} that nobody reads ${sweep.removed.length === 1 ? "is" : "are"} swept away`,
+            `then ${plural(sweep.removed.length, "node")} that nobody reads ` +
+              `${sweep.removed.length === 1 ? "is" : "are"} swept away`,
           )
         : null;
     return [

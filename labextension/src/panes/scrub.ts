@@ -1,16 +1,16 @@
-// The replay: a slider over the rewrites of a pass. Nodes keep their places; a step's additions and removals are marked.
+// The replay: a slider over the rewrites of a pass. Nodes keep their places; what a step adds and removes is marked.
 
-import { selecting } from "./state.ts";
 import { optimizeReport, typeText, type GraphDoc, type Pass } from "../doc/doc.ts";
 import { plural, put, sig } from "../doc/format.ts";
 import { replayed, type Replay } from "../doc/union.ts";
-import { div, h, setFlag, span, write, type Child, listen } from "../draw/dom.ts";
+import { div, h, listen, setFlag, span, write, type Child } from "../draw/dom.ts";
 import type { Dress } from "../draw/picture.ts";
 import { Canvas } from "./canvas.ts";
 import { modes } from "./egraph.ts";
 import { body, choice, empty, frame, refill, replace, retitle, select } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
+import { selecting } from "./state.ts";
 
 type Tenant = Replay["tenants"][number][number];
 type Wire = Replay["wires"][number];

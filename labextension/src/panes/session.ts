@@ -1,13 +1,13 @@
 // The live session: buttons, state, four figures, the loss, facts and events. It draws `Live` and sends commands.
 
-import type { PaneRecord } from "./pane.ts";
 import { sig, whole } from "../doc/format.ts";
 import { indexesOf } from "../doc/select.ts";
 import { div, h, replace, setFlag, span, write } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
 import { drawChart } from "./chart.ts";
-import { body, either, empty, frame, sourceLine, type Child, type Context, type MakePane, type Pane } from "./pane.ts";
+import { body, either, empty, frame, sourceLine } from "./pane.ts";
+import type { Child, Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { SessionControls } from "./session_controls.ts";
 import { earlierRuns, listedEvents, memoryParts, sessionFacts, shownSession } from "./session_words.ts";
 import { selecting } from "./state.ts";

@@ -1,10 +1,9 @@
 // The source: one row per line of text, calls inside it as nested spans; both light with what came from them.
 
-import type { PaneRecord, Pane } from "./pane.ts";
 import type { GraphDoc, LineRecord, SourceRecord } from "../doc/doc.ts";
-import { h, span, type Child, all } from "../draw/dom.ts";
 import { plural, put } from "../doc/format.ts";
-import { body, frame, highlighted, type Context } from "./pane.ts";
+import { all, h, span, type Child } from "../draw/dom.ts";
+import { body, frame, highlighted, type Context, type Pane, type PaneRecord } from "./pane.ts";
 
 interface Call {
   entity: string;

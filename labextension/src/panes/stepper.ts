@@ -1,21 +1,14 @@
 // The autodiff stepper: one forward op at a time, backwards from the loss; its rule, its cotangents, what it keeps.
 
-import type { PaneRecord, Pane } from "./pane.ts";
-import { selecting } from "./state.ts";
-import {
-  nodeName,
-  typeText,
-  type DiffReport,
-  type DiffStep,
-  type GraphDoc,
-  type Pass,
-  type Stage,
-} from "../doc/doc.ts";
-import { div, h, replace, span, type Child, listen, paragraph } from "../draw/dom.ts";
+import { nodeName, typeText } from "../doc/doc.ts";
+import type { DiffReport, DiffStep, GraphDoc, Pass, Stage } from "../doc/doc.ts";
 import { bytes, whole } from "../doc/format.ts";
-import { body, empty, entity, frame, mini, ruleSource, sourceLine, type Context } from "./pane.ts";
+import { div, h, listen, paragraph, replace, span, type Child } from "../draw/dom.ts";
 import { asking, enliven } from "./ask.ts";
 import { laneStages } from "./graphs.ts";
+import { body, empty, entity, frame, mini, ruleSource, sourceLine } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
+import { selecting } from "./state.ts";
 
 const keptBy = (step: DiffStep): number => (step.residuals ?? []).reduce((sum, each) => sum + each.nbytes, 0);
 

@@ -1,12 +1,12 @@
 // All panes, in the order in which they stand, whichever tab shows them.
 
-import type { PaneRecord } from "./pane.ts";
 import { arenaPane } from "./arena.ts";
-import { afterPane, beforePane, lanesPane } from "./graphs.ts";
 import { diffPane } from "./diff.ts";
 import { egraphPane } from "./egraph.ts";
+import { afterPane, beforePane, lanesPane } from "./graphs.ts";
 import { kernelsPane } from "./kernels.ts";
 import { outlinePane } from "./outline.ts";
+import type { PaneRecord } from "./pane.ts";
 import { planPane } from "./plan.ts";
 import { reportPane } from "./report.ts";
 import { rewritesPane } from "./rewrites.ts";
