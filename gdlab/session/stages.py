@@ -96,11 +96,11 @@ class Pipeline:
     graph: Graph
     mode: PlanMode
     optimize: Mapping[str, Any] | None = field(default_factory=dict)
-    name: str = "a session's graph"
     skip_full_optimize: bool = False
     history: bool | None = False
     compile: CompileOptions = CompileOptions()
     gradients_to_read: bool = False
+    name: str = "a session's graph"
     _made: dict[str, PipelineStage] = field(init=False, repr=False, compare=False, default_factory=dict)
     _plans: dict[Target, ExecutionPlan] = field(init=False, repr=False, compare=False, default_factory=dict)
 

@@ -76,8 +76,8 @@ class Study(Variants, Debugging):
             raise GraphError(f"graph {name}", "output", "none", "a last expression or output(...)")
         if train and (graph.outputs[0].shape != (1,)):
             loss = graph.outputs[0]
-            source = graph.source(loss.id)
-            raise GraphError(f"graph {name}", "loss", loss.type, "shape [1]", source=source[0] if source else None)
+            frames = graph.source(loss.id)
+            raise GraphError(f"graph {name}", "loss", loss.type, "shape [1]", source=frames[0] if frames else None)
         self.train, self.name = train, name
         self._home = graph  # whose Values people hold
         named = {"disable": disable, "only": only, "enable": enable}

@@ -14,6 +14,7 @@ import pytest
 
 import gdlab as gd
 from gdlab.study.study import Study
+from gdlab.view.picture.picture import picture
 from gdlab.view.text.twin import twin
 
 Data = dict[str, Any]
@@ -77,5 +78,6 @@ def test_what_is_read_can_be_told_or_is_refused(data: Data, seed: int, tmp_path:
         document = gd.load_doc(file)
         for view in ("graph", "opt", "grad", "plan"):
             twin(document, view)
+            picture(document, view)
     except gd.GdlabError as error:
         assert len(str(error).splitlines()) == 1

@@ -8,13 +8,14 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gdlab.base.binding import bound
-from gdlab.base.errors import LoadError, unknown_name
+from gdlab.base.errors import GdlabError, LoadError, unknown_name
 from gdlab.base.words import flat
 from gdlab.view.document.closure import damaged, problems
 from gdlab.view.document.columns import Json, Table
@@ -32,8 +33,9 @@ _STEPS = {"optimize": "rewrites", "differentiate": "gradients", "compile": "grad
 class Document:
     """A document; made by `study_doc`, `graph_doc` and `load_doc`. `data` is read, never changed."""
 
-    def __init__(self, data: Json, selection: Selection | None = None) -> None:
+    def __init__(self, data: Json, selection: Selection | None = None, where: str = "") -> None:
         self.data = data
+        self.where = where  # the file that it was read from, in words: what such a document holds may be wrong
         view = (data.get("view") or {}) if selection is None else {}
         first = view.get("select")
         self._selection = selection or Selection([portable(data, first)] if isinstance(first, str) else (), view)
@@ -44,6 +46,18 @@ class Document:
 
     def __str__(self) -> str:
         return flat(str(self.data["summary"]))
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Inside the block an error that a damaged file causes is a `LoadError` which names the file."""
+        try:
+            yield
+        except GdlabError:
+            raise
+        except DAMAGE as error:
+            if not self.where:  # made in this process: the fault is gdlab's
+                raise
+            raise _damage_error(self.where, error) from None
 
     def json(self) -> bytes:
         """The canonical bytes: UTF-8, sorted keys, no spaces, large tables in their shortest forms."""
@@ -149,24 +163,24 @@ class Document:
     # copies
     def changed(self, **fields: Any) -> Document:
         """The same document with other fields at its top level."""
-        return Document({**self.data, **fields}, self._selection)
+        return Document({**self.data, **fields}, self._selection, self.where)
 
     def with_view(self, view: Mapping[str, Any] | None) -> Document:
         """The same document with another state of its views; what is kept stays."""
         state = None if view is None else {**view, **self._selection.kept}
-        return Document({**self.data, "view": state}, self._selection)
+        return Document({**self.data, "view": state}, self._selection, self.where)
 
     def with_notes(self, *texts: str) -> Document:
         """The same document with more warnings."""
         notes = [{"level": "warning", "text": text, "about": None} for text in texts]
-        return Document({**self.data, "notes": [*self.data["notes"], *notes]}, self._selection)
+        return Document({**self.data, "notes": [*self.data["notes"], *notes]}, self._selection, self.where)
 
     def portable(self, timeless: bool = False) -> Document:
         """The document as a file holds it: no tie to a live study; `timeless`: measured times are 0."""
         data = {k: v for k, v in self.data.items() if k not in ("study", "rev")}
         if self._selection.kept:
             data["view"] = {**(data["view"] or {}), **self._selection.kept}
-        return Document(_timeless(data) if timeless else data)
+        return Document(_timeless(data) if timeless else data, where=self.where)
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
 
@@ -266,6 +280,13 @@ def load_doc(path: str | Path) -> Document:
     return read_doc(data, where)
 
 
+DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+def _damage_error(where: str, error: Exception) -> LoadError:
+    return LoadError(where, "content", f"{type(error).__name__}: {error}"[:200], "an undamaged document")
+
+
 def read_doc(data: Any, where: str = "document") -> Document:
     """A document from parsed JSON: the document itself, or the envelope `{format, study, gz}` of an output."""
     given = data.get("format") if isinstance(data, dict) else None
@@ -280,10 +301,10 @@ def read_doc(data: Any, where: str = "document") -> Document:
     if missing:
         raise LoadError(where, "fields", f"no {missing[0]}", "a whole document")
     try:
-        whole = unpacked(data)
-        damage = damaged(whole)
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise LoadError(where, "content", f"{type(error).__name__}: {error}"[:200], "an undamaged document") from None
+        document = Document(unpacked(data), where=where)
+        damage = damaged(document.data)
+    except DAMAGE as error:
+        raise _damage_error(where, error) from None
     if damage:
         raise LoadError(where, "content", damage, "an undamaged document")
-    return Document(whole)
+    return document

@@ -50,7 +50,7 @@ def laid_out(document: Document, engine: str) -> Document:
             stages.append(stage)
             continue
         stages.append({**stage, "layouts": {**stage["layouts"], "auto": made.to_json()}})
-    return Document({**document.data, "stages": stages}).with_notes(*dict.fromkeys(notes))
+    return Document({**document.data, "stages": stages}, where=document.where).with_notes(*dict.fromkeys(notes))
 
 
 # a layout, read back -------------------------------------------------------------------------------------------------

@@ -29,20 +29,21 @@ _OF_PLAN = ("plan", "arena", "kernels", "session")
 
 def picture(document: Document, show: str = "opt", theme: Theme = "light") -> str:
     """The picture of a view: before | after, the lanes of the derivative, or dispatches with their buffers."""
-    if show in _OF_PLAN and document.data.get("plan"):
-        return plan_picture(document, theme)
-    keys = [stage["key"] for stage in document.data["stages"]]
-    choices = _PANES.get(show, _PANES["opt"])
-    wanted = [next((keys.index(key) for key in choice if key in keys), None) for choice in choices]
-    compared = (document.data.get("view") or {}).get("diff") if show == "diff" else None
-    panes = [pane(document, s) for s in compared or wanted if s is not None]
-    return svg_panes(
-        panes,
-        title=document.data["title"],
-        desc=document.data["summary"],
-        prefix=f"gd-{document.id}-{show}",
-        theme=theme,
-    )
+    with document.reading():
+        if show in _OF_PLAN and document.data.get("plan"):
+            return plan_picture(document, theme)
+        keys = [stage["key"] for stage in document.data["stages"]]
+        choices = _PANES.get(show, _PANES["opt"])
+        wanted = [next((keys.index(key) for key in choice if key in keys), None) for choice in choices]
+        compared = (document.data.get("view") or {}).get("diff") if show == "diff" else None
+        panes = [pane(document, s) for s in compared or wanted if s is not None]
+        return svg_panes(
+            panes,
+            title=document.data["title"],
+            desc=document.data["summary"],
+            prefix=f"gd-{document.id}-{show}",
+            theme=theme,
+        )
 
 
 def pane(document: Document, stage: int) -> Pane:

@@ -23,7 +23,8 @@ def twin(document: Document, view: str = "opt", at: str | None = None) -> str:
     if view == "links" and at is not None:
         return "\n".join(chain(document, at)) + "\n"
     lit = None if at is None else document.select(at)
-    lines = [flat(line) for line in VIEWS[view](document) if lit is None or _concerns(line, lit)]
+    with document.reading():
+        lines = [flat(line) for line in VIEWS[view](document) if lit is None or _concerns(line, lit)]
     return "\n".join(lines) + "\n"
 
 
