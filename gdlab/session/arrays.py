@@ -1,4 +1,4 @@
-"""What goes into a session and comes out of it: checked arrays, initial values, checked numbers."""
+"""Check the arrays and numbers that go into a session or come out of it."""
 
 from __future__ import annotations
 

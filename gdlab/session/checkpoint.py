@@ -233,10 +233,10 @@ def _header(data: bytes) -> tuple[dict[str, str], dict[str, HeaderEntry], memory
         raise _bad("header", f"{length} bytes in a file of {len(data)}", "a whole safetensors file")
     try:
         text = data[8 : 8 + length].decode()
-        found = json.loads(text, object_pairs_hook=_pairs)
-        canonical = json.dumps(found, separators=(",", ":"), ensure_ascii=False)
-        metadata = found.pop("__metadata__")
-        tensors = {name: _tensor(name, entry) for name, entry in found.items()}
+        header = json.loads(text, object_pairs_hook=_pairs)
+        canonical = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+        metadata = header.pop("__metadata__")
+        tensors = {name: _tensor(name, entry) for name, entry in header.items()}
         for key in KEYS:
             if not isinstance(metadata[key], str):
                 raise _bad(key, type(metadata[key]).__name__, "a str")
@@ -250,11 +250,11 @@ def _header(data: bytes) -> tuple[dict[str, str], dict[str, HeaderEntry], memory
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         name = next(k for i, (k, _) in enumerate(pairs) if k in dict(pairs[:i]))
         raise _bad(name, "the same name twice", "each tensor once")
-    return found
+    return entries
 
 
 def _tensor(name: str, entry: Any) -> HeaderEntry:

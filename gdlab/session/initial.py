@@ -70,8 +70,8 @@ def check_init(name: str, init: object) -> str:
 
 def _parsed(init: str) -> tuple[str, float] | None:
     """(kind, its number, NaN without one); None for what is no declaration."""
-    found = _CALL.fullmatch(init.strip())
-    kind, text = found.groups() if found else ("", None)
+    call = _CALL.fullmatch(init.strip())
+    kind, text = call.groups() if call else ("", None)
     least, most = {"normal": (0, 1), "constant": (1, 1)}.get(kind, (0, 0))
     numbers = _floats(text)
     if kind not in _KINDS or numbers is None or not least <= len(numbers) <= most:

@@ -1,4 +1,4 @@
-"""What a session has allocated now, in bytes."""
+"""Sum up the bytes that a session has allocated now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gdlab.session.arrays import aligned
 
 @dataclass(frozen=True, slots=True)
 class MemorySummary:
-    """What is allocated now: plan slots, constants, moments, sums of gradients, clip scratch; not staging or driver
+    """The memory allocated now: plan slots, constants, moments, sums of gradients, clip scratch; not staging or driver
     memory. All but `logical_buffer_bytes` counts the padding to 256 bytes; 1 MB = 10⁶ bytes."""
 
     total_buffer_bytes: int
@@ -30,7 +30,7 @@ class MemorySummary:
 
 
 def summary(plan: ExecutionPlan, state: Sequence[Buffer]) -> MemorySummary:
-    """Of a plan and the state buffers of its updates."""
+    """Sum up a plan and the state buffers of its updates."""
     by_kind = {"adam_": 0, "grad_sum.": 0, "clip_": 0}
     for b in state:
         kind = next(prefix for prefix in by_kind if b.name.startswith(prefix))

@@ -84,7 +84,8 @@ def above_zero(where: str, **values: float) -> list[float]:
 
 
 def scalars(optimizer: Optimizer, adam_steps: int, step: int = 0) -> Array:
-    """What kernels read per step, in `SCALARS` order: steps count from 0; 1/(1 − βᵗ) in float64 of the kernels' βs."""
+    """Return the numbers that kernels read per step, as `SCALARS`: steps count from 0; 1/(1 − βᵗ) in float64 of the
+    kernels' βs."""
     o, t = optimizer, max(adam_steps, 1)
     beta1, beta2 = _rounded(o.beta1), _rounded(o.beta2)
     values = (

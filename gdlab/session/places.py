@@ -1,4 +1,4 @@
-"""Where parameters, inputs and gradients of a plan lie: `places_of(plan).parameters["w"]`."""
+"""Find where parameters, inputs and gradients of a plan lie: `places_of(plan).parameters["w"]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a session is: steps made, and the step that is run dispatch by dispatch."""
+"""Count the steps of a session, and describe the step that is run dispatch by dispatch."""
 
 from __future__ import annotations
 

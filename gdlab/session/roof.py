@@ -1,4 +1,4 @@
-"""What a dispatch should take on a machine, and what is said of a measured one: `memory-bound, 62 % of the roof`.
+"""Predict the time of a dispatch on a machine, and judge a measured one: `memory-bound, 62 % of the roof`.
 
 launch + max(bytes / bandwidth, flops / peak): the roofline of `gdlab.op.cost`, for whole dispatches.
 """
@@ -44,10 +44,10 @@ def bound(machine: Machine, dispatch: Dispatch) -> Bound:
 
 
 def verdict(machine: Machine, dispatch: Dispatch, seconds: float) -> str:
-    """What bounds a dispatch that took `seconds`, and how much of the roof it reaches."""
+    """Return what bounds a dispatch that took `seconds`, and how much of the roof it reaches, in words."""
     share = 100 * predicted(machine, dispatch) / seconds if seconds > 0 else 100.0
-    told = "over 100" if share > 100.5 else whole(share) if share >= 0.95 else "under 1"
-    return f"{bound(machine, dispatch)}-bound, {told} % of the roof"
+    percent = "over 100" if share > 100.5 else whole(share) if share >= 0.95 else "under 1"
+    return f"{bound(machine, dispatch)}-bound, {percent} % of the roof"
 
 
 def _parts(machine: Machine, dispatch: Dispatch) -> tuple[float, float]:

@@ -233,12 +233,12 @@ class Session:
 
     @property
     def position(self) -> int:
-        """How many dispatches of the step under way have run; 0 between steps."""
+        """The number of dispatches of the step under way that have run; 0 between steps."""
         return self.dispatches_made if self.progress.under_way else 0
 
     @property
     def dispatches_made(self) -> int:
-        """How many dispatches have run of the step that is, or was last, run dispatch by dispatch."""
+        """The number of dispatches that have run of the step that is, or was last, run dispatch by dispatch."""
         return 0 if self.progress.partial is None else self.progress.partial.position
 
     def last_dispatches(self) -> tuple[Dispatch, ...]:

@@ -172,7 +172,8 @@ def trace(
         arguments = [_variable(g, p, kinds.get(p, Value)) for p in inspect.signature(stated).parameters]
         result = _run(stated, arguments)
     if not isinstance(result, Rewrite):
-        raise OptimizeError(f"rule {name}", "result", type(result).__name__, "left >> right, both in op notation")
+        kind = "Value" if isinstance(result, Value) else type(result).__name__
+        raise OptimizeError(f"rule {name}", "result", kind, "left >> right, both in op notation")
     code = stated.__code__
     place = code.co_filename, code.co_firstlineno
     matrices = [replace(rank(p, 2), place=place) for p, kind in kinds.items() if kind == Matrix]

@@ -44,7 +44,7 @@ class When:
         return self.kind not in ("step", "loss")
 
     def dispatches(self, made: Sequence[Dispatch]) -> list[int]:
-        """At which dispatches of a step it may happen, by their place in it."""
+        """Return the dispatches of a step at which it may happen, by their place in it."""
         match self.kind:
             case "node" | "dispatch":
                 return [self.number] if self.number < len(made) else []
@@ -79,12 +79,12 @@ class Break:
 
 
 def names_of(dispatch: Dispatch) -> tuple[str, str, str]:
-    """What a kernel may be called: its label, the label without sizes, its family."""
+    """Return the names of a kernel: its label, the label without sizes, its family."""
     return dispatch.label, dispatch.label.split("[")[0], dispatch.kernel
 
 
 def parse_break(id: int, text: str, session: Session) -> Break:
-    """The breakpoint that `text` says, of a session; names are looked up now. `ConditionError` with a caret for what
+    """Parse a breakpoint of a session; names are looked up now. `ConditionError` with a caret for what
     cannot be read or can never happen."""
     words = [(m[0], m.start()) for m in _IF.finditer(text)]
     at = next((i for i, (word, _) in enumerate(words) if i > 0 and word == "if"), len(words))
@@ -111,7 +111,7 @@ def _event(text: str, words: Sequence[tuple[str, int]], session: Session) -> Whe
 
 
 class _Refused(Exception):
-    """What is wrong with an event."""
+    """An event that cannot be parsed."""
 
     def __init__(self, what: str, given: str, wanted: str) -> None:
         super().__init__(given)
@@ -186,5 +186,5 @@ def _listed(given: str, labels: Iterable[str], known: Sequence[str]) -> str:
 
 
 def known_names(session: Session) -> list[str]:
-    """What may stand behind an event, for completion: tensors, then labels of kernels."""
+    """Return what may stand behind an event, for completion: tensors, then labels of kernels."""
     return [*tensor_names(session), *dict.fromkeys(d.label for d in session.step_dispatches())]

@@ -88,7 +88,7 @@ class StopTest:
 
 
 def parse_test(text: str, session: Session, where: str = "until", start: int = 0) -> StopTest:
-    """The condition that `text` says, from its column `start` on, of a session; names are looked up now.
+    """Parse a condition of a session in `text`, from its column `start` on; names are looked up now.
     `ConditionError` with a caret for what cannot be read."""
     return parse_condition(text, where, NUMBERS, Tensors(session, where), start)
 
@@ -96,7 +96,7 @@ def parse_test(text: str, session: Session, where: str = "until", start: int = 0
 def parse_condition(
     text: str, where: str, numbers: Mapping[str, Number], tensors: Mapping[str, Reader] | None = None, start: int = 0
 ) -> StopTest:
-    """The condition that `text` says, over these numbers and tensors by name."""
+    """Parse a condition over these numbers and tensors by name."""
     parser = _Parser(text, where, numbers, tensors or {}, start)
     condition = parser.either()
     parser.end()
@@ -126,8 +126,8 @@ class Tensors(Mapping[str, Reader]):
 def _read(subject: Any, name: str) -> Array:
     if isinstance(subject, Session):
         return read_tensor(subject, find_tensor(subject, "read", name))
-    found: Array = subject.read_tensor(name)
-    return found
+    data: Array = subject.read_tensor(name)
+    return data
 
 
 class _Parser:
@@ -167,16 +167,16 @@ class _Parser:
 
     # grammar
     def either(self) -> Condition:
-        found = self.both()
+        condition = self.both()
         while self.take("or"):
-            found = _or(found, self.both())
-        return found
+            condition = _or(condition, self.both())
+        return condition
 
     def both(self) -> Condition:
-        found = self.one()
+        condition = self.one()
         while self.take("and"):
-            found = _and(found, self.one())
-        return found
+            condition = _and(condition, self.one())
+        return condition
 
     def one(self) -> Condition:
         negations = 0
@@ -186,12 +186,12 @@ class _Parser:
             self.depth += 1
             if self.depth > _DEEPEST:
                 raise self.fail(f"at most {_DEEPEST} brackets inside each other")
-            found = self.either()
+            condition = self.either()
             self.depth -= 1
             self.need(")", "a closing bracket")
         else:
-            found = self.comparison()
-        return _not(found) if negations % 2 else found
+            condition = self.comparison()
+        return _not(condition) if negations % 2 else condition
 
     def comparison(self) -> Condition:
         if self.peek() == SHAPE and self.tensors:
@@ -273,8 +273,8 @@ class _Parser:
         number = sign * int(word)
 
         def extent(subject: Any) -> float:
-            found = extents(subject)
-            return float(found[number]) if -len(found) <= number < len(found) else float("nan")
+            shape = extents(subject)
+            return float(shape[number]) if -len(shape) <= number < len(shape) else float("nan")
 
         return extent
 
@@ -294,8 +294,8 @@ class _Parser:
             self.at += 1
 
         def same(subject: Any) -> bool:
-            found = extents(subject)
-            fits = len(found) == len(wanted) and all(w in (None, n) for n, w in zip(found, wanted, strict=True))
+            shape = extents(subject)
+            fits = len(shape) == len(wanted) and all(w in (None, n) for n, w in zip(shape, wanted, strict=True))
             return fits is (sign == "==")
 
         return same

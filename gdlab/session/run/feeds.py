@@ -1,4 +1,4 @@
-"""The inputs of each step of a run: a dict, a callable, an iterable, or `random[:SEED]` made to fit the graph."""
+"""Make the inputs of each step of a run: a dict, a callable, an iterable, or `random[:SEED]` made to fit the graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Feed = Callable[[int], Mapping[str, Any]]
 
 
 def make_feed(given: Any, graph: Graph) -> Feed:
-    """A feed from what people hand over: a DataLoader (shuffled anew for each epoch), a dict of arrays, a callable
+    """Return a feed made from a DataLoader (shuffled anew for each epoch), a dict of arrays, a callable
     `step -> dict`, an iterable of dicts (its end ends the run with an error), or `"random[:SEED]"`."""
     if isinstance(given, str) and given.partition(":")[0] == "random":
         seed = given.partition(":")[2] or "0"
@@ -66,7 +66,7 @@ def _next(batches: Iterator[Any], step: int) -> Any:
 
 
 def _called(feed: Callable[[int], Any], step: int) -> Any:
-    """What the feed gives; its end must not leave as the `StopIteration` that ends the run's own generator."""
+    """Return the batch of a feed; its end must not leave as the `StopIteration` that ends the run's own generator."""
     try:
         return feed(step)
     except StopIteration:
@@ -74,8 +74,8 @@ def _called(feed: Callable[[int], Any], step: int) -> Any:
 
 
 def random_batch(graph: Graph, seed: int) -> dict[str, np.ndarray[Any, Any]]:
-    """One batch: normal(0, 1), one-hot rows for the labels of a cross entropy, u32 inputs below their bound (what
-    indexes nothing: zeros)."""
+    """Return one batch: normal(0, 1), one-hot rows for the labels of a cross entropy, u32 inputs below their bound
+    (what indexes nothing: zeros)."""
     rng = np.random.default_rng(seed)
     bounds = dict(index_bounds(graph))
     of_op = {name: REGISTRY[name].one_hot for name in ops_that(lambda op: op.one_hot is not None, graph)}

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["nonfinite", "break", "pause", "error", "note"]
+EventKind = Literal["nonfinite", "break", "pause", "error", "note"]
 _RATE_WINDOW_SECONDS = 1.0
 _MOST_EARLIER = 4
 
@@ -18,7 +18,7 @@ class Event:
     `dispatch` the index of the dispatch that it is about (−1: none)."""
 
     step: int
-    kind: Kind
+    kind: EventKind
     text: str
     about: str | None = None
     dispatch: int = -1
@@ -43,7 +43,7 @@ class RunLog:
         self.uncounted = 0
         self._ticks: deque[tuple[float, int]] = deque(maxlen=4096)
 
-    def add(self, step: int, kind: Kind, text: str, dispatch: int = -1) -> None:
+    def add(self, step: int, kind: EventKind, text: str, dispatch: int = -1) -> None:
         """Add an event."""
         self.events.append(Event(step, kind, text, f"dispatch:{dispatch}" if dispatch >= 0 else None, dispatch))
 

@@ -1,4 +1,4 @@
-"""What looks at a run while it goes on: watched tensors, breakpoints, and the condition that ends it.
+"""Look at a run while it goes on: watched tensors, breakpoints, and the condition that ends it.
 
 A step is made whole unless somebody looks inside it. Where a tensor's memory is taken over by others within the step,
 it is read right after the dispatch that writes it.
@@ -33,7 +33,7 @@ _SHOWN_SAMPLES = 40
 
 @dataclass(slots=True)
 class Watched:
-    """A watched tensor: what it held when it was looked at last, and the course of its mean (step, value) so far."""
+    """A watched tensor: statistics of its newest value, and the history of its mean as (step, value)."""
 
     id: int
     tensor: Tensor
@@ -47,11 +47,11 @@ class Watched:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The tensor's name."""
         return self.tensor.name
 
     def take(self, step: int, data: Array) -> None:
-        """What it holds in a step."""
+        """Note the tensor's value in a step."""
         finite = data[np.isfinite(data)]
         self.step, self.value, self.nonfinite = step, array_words(data), int(data.size - finite.size)
         if finite.size:
@@ -64,12 +64,12 @@ class Watched:
         self.history.append((step, self.mean))
 
     def forget(self) -> None:
-        """It has no value any more."""
+        """Forget the value."""
         self.step, self.value, self.nonfinite = -1, "", 0
         self.min = self.max = self.mean = float("nan")
 
     def row(self) -> tuple[str, ...]:
-        """One line of the table."""
+        """Return one line of the table."""
         line = bars([v for _, v in list(self.history)[-_SHOWN_SAMPLES:]])
         at = f"step {self.step}" if self.step >= 0 else "no value yet"
         return str(self.id), self.name, str(self.tensor.type), self.value, at, line if len(self.history) > 1 else ""
@@ -77,14 +77,14 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a test reads: the values after dispatch `dispatch` (−1: behind the step) of step `step`."""
+    """The values that a test reads: those after dispatch `dispatch` (−1: behind the step) of step `step`."""
 
     lookout: Lookout
     step_count: int
     dispatch: int
 
     def read_loss(self) -> float:
-        """The newest loss; `NoValue` before the first."""
+        """Return the newest loss; `NoValue` before the first."""
         session = self.lookout.session
         buffer = session.plan().loss_buffer
         if buffer is None:
@@ -95,7 +95,7 @@ class Moment:
         return float(session.read_buffer(buffer).reshape(-1)[0])
 
     def read_tensor(self, name: str) -> Array:
-        """The newest value of a tensor; `NoValue` before the first."""
+        """Return the newest value of a tensor; `NoValue` before the first."""
         return self.lookout.newest(name, self.step_count, self.dispatch)
 
 
@@ -110,7 +110,7 @@ class Lookout:
         self.until: StopTest | None = None
         self.looked: dict[str, Any] = {}  # what was under the microscope last, by entity
         self._ids = 1
-        self._kept: dict[str, list[tuple[int, int, Array]]] = {}
+        self._stored: dict[str, list[tuple[int, int, Array]]] = {}
         self._due = 0.0
         self._sampling = False  # in the step under way
         self._key: Any = None
@@ -123,10 +123,10 @@ class Lookout:
 
     # commands ---------------------------------------------------------------------------------------------------------
     def watch(self, names: Sequence[str]) -> list[Watched]:
-        """Watch these tensors from now on, all or none; a tensor that is watched already is told again."""
-        found = [find_tensor(self.session, "watch", name) for name in names]
+        """Watch these tensors from now on, all or none; a tensor that is watched already is returned again."""
+        tensors = [find_tensor(self.session, "watch", name) for name in names]
         made = []
-        for tensor in found:
+        for tensor in tensors:
             known = next((w for w in self.watches.values() if w.name == tensor.name), None)
             watched = known or Watched(self._next_id(), tensor)
             self.watches[watched.id] = watched
@@ -137,9 +137,9 @@ class Lookout:
 
     def break_at(self, text: str) -> Break:
         """Pause runs where the breakpoint says (`gdlab.session.run.breakpoints` has the grammar)."""
-        found = parse_break(self._ids, text, self.session)
-        self.breaks[self._next_id()] = found
-        return found
+        breakpoint = parse_break(self._ids, text, self.session)
+        self.breaks[self._next_id()] = breakpoint
+        return breakpoint
 
     def clear(self, id: int) -> None:
         """Remove a watch or breakpoint."""
@@ -155,16 +155,16 @@ class Lookout:
 
     def reset(self) -> None:
         """Forget every value; watches and breakpoints stay."""
-        self._kept.clear()
+        self._stored.clear()
         self.looked.clear()
         for watched in list(self.watches.values()):
             watched.history.clear()
             watched.forget()
 
     def go_back(self, step: int, dispatch: int) -> None:
-        """Values from behind this point were taken back."""
-        for kept in self._kept.values():
-            kept[:] = [row for row in kept if row[:2] <= (step, dispatch)]
+        """Drop values from after this point: these dispatches were taken back."""
+        for rows in self._stored.values():
+            rows[:] = [row for row in rows if row[:2] <= (step, dispatch)]
         for watched in list(self.watches.values()):
             try:
                 watched.take(step, self.newest(watched.name, step, dispatch))
@@ -178,7 +178,7 @@ class Lookout:
     # a run, on the owner's thread -------------------------------------------------------------------------------------
     @property
     def reads_losses(self) -> bool:
-        """Whether somebody waits for the loss of every step; inside a step the device is waited for anyhow."""
+        """Whether a breakpoint needs the loss of every step; inside a step the device is waited for anyhow."""
         return any(b.when.kind == "loss" or b.when.inside for b in list(self.breaks.values()))
 
     def looks_inside(self, last: bool) -> bool:
@@ -187,17 +187,17 @@ class Lookout:
         return any(b.when.inside for b in list(self.breaks.values())) or bool(self._wanted(False))
 
     def stops(self, begin: int, goal: int, stepping: bool) -> list[int]:
-        """Where to stop between two positions of the step under way: after dispatches that somebody looks at; the last
-        is `goal`. `stepping`: a person steps, watches want every value."""
+        """Return where to stop between two positions of the step under way: after dispatches that are looked at; the
+        last is `goal`. `stepping`: a person steps, watches want every value."""
         self._prepare(self.session.step_dispatches(), stepping)
         looked = {k + 1 for k in (*self._events, *self._writes)}
         return [*sorted(k for k in looked if begin < k < goal), goal]
 
     def after_dispatch(self, k: int, dispatch: Dispatch, step: int) -> list[Break]:
-        """Keep what was written, and the breakpoints that this dispatch hits."""
+        """Store what was written, and return the breakpoints that this dispatch hits."""
         fresh = {t.name: read_tensor(self.session, t) for t in self._writes.get(k, ())}
         for name, data in fresh.items():
-            self._kept[name] = [*self._kept.get(name, ())[-1:], (step, k, data)]
+            self._stored[name] = [*self._stored.get(name, ())[-1:], (step, k, data)]
         for watched in list(self.watches.values()):
             if watched.name in fresh:
                 watched.take(step, fresh[watched.name])
@@ -205,7 +205,7 @@ class Lookout:
         return [b for b in self._events.get(k, ()) if b.id in self.breaks and self._hit(b, moment, k, dispatch)]
 
     def after_step(self, losses: Sequence[tuple[int, float]]) -> list[Break]:
-        """Sample what is watched, and the breakpoints that the end of a step hits."""
+        """Sample what is watched, and return the breakpoints that the end of a step hits."""
         step = self.session.step_count
         if self._sampling:
             self._sample(step)
@@ -218,18 +218,18 @@ class Lookout:
         return self.until is not None and self.until.holds(Moment(self, self.session.step_count, -1))
 
     def newest(self, name: str, step: int, dispatch: int) -> Array:
-        """The newest value of a tensor; `NoValue` where none was kept and none lies there."""
+        """Return the newest value of a tensor; `NoValue` where none was stored and none lies there."""
         return self.dated(find_tensor(self.session, "read", name), step, dispatch)[2]
 
     def dated(self, tensor: Tensor, step: int, dispatch: int) -> tuple[int, int, Array]:
-        """The newest value of a tensor, with the step and the dispatch after which it was that; `NoValue` as above."""
-        kept = self._kept.get(tensor.name, [])
-        if kept and kept[-1][0] == step:
-            return kept[-1]
+        """Return the newest value of a tensor, with its step and dispatch; `NoValue` as above."""
+        rows = self._stored.get(tensor.name, [])
+        if rows and rows[-1][0] == step:
+            return rows[-1]
         if self.lies(tensor, step, dispatch):
             return step, dispatch, read_tensor(self.session, tensor)
-        if kept:
-            return kept[-1]
+        if rows:
+            return rows[-1]
         raise NoValue
 
     # inside -----------------------------------------------------------------------------------------------------------
@@ -250,22 +250,22 @@ class Lookout:
         return tensor.stays or memory.intervals[buffer].last > dispatch
 
     def _wanted(self, stepping: bool) -> list[Tensor]:
-        """The tensors that must be read after the dispatch that writes them."""
-        found: dict[str, Tensor] = {}
+        """Return the tensors that must be read after the dispatch that writes them."""
+        needed: dict[str, Tensor] = {}
         tests = [(b.test, b.when.inside) for b in list(self.breaks.values()) if b.test is not None]
         tests += [(self.until, False)] if self.until is not None else []
         for test, inside in tests:
             for name in test.tensors if test is not None else ():
                 tensor = find_tensor(self.session, "read", name)
                 if inside or not tensor.stays:
-                    found[name] = tensor
+                    needed[name] = tensor
         for watched in list(self.watches.values()):
             if stepping or (self._sampling and not watched.tensor.stays):
-                found[watched.name] = watched.tensor
-        return list(found.values())
+                needed[watched.name] = watched.tensor
+        return list(needed.values())
 
     def _prepare(self, dispatches: Sequence[Dispatch], stepping: bool) -> None:
-        """Which dispatches are looked at, and for whom."""
+        """Find which dispatches are looked at, and for which breakpoints and tensors."""
         wanted, breaks = self._wanted(stepping), [b for b in list(self.breaks.values()) if b.when.inside]
         key = self.session.update, len(dispatches), [t.name for t in wanted], [b.id for b in breaks]
         if key != self._key:
@@ -308,7 +308,7 @@ class Lookout:
         now = time.monotonic()
         self._due = now + max(_SAMPLE_SECONDS, _SHARE * (now - began))
 
-    # telling ----------------------------------------------------------------------------------------------------------
+    # text -------------------------------------------------------------------------------------------------------------
     def __str__(self) -> str:
         rows = [w.row() for w in self.watches.values()]
         lines = grid([""] * len(rows[0]), rows, indent="") if rows else []
@@ -317,7 +317,7 @@ class Lookout:
 
 
 def _by_dispatch(pairs: Iterable[tuple[int, Any]]) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = {}
+    by_dispatch: dict[int, list[Any]] = {}
     for k, thing in pairs:
-        found.setdefault(k, []).append(thing)
-    return found
+        by_dispatch.setdefault(k, []).append(thing)
+    return by_dispatch

@@ -251,8 +251,8 @@ def _described(plan: ExecutionPlan, buffer: int, data: Array) -> str:
 # bits -----------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Whether an array holds NaN or infinities, its largest finite magnitude, and the flat index of the first bad
-    element (−1: none)."""
+    """An array's NaN and infinities: whether there are any, the largest finite magnitude, and the flat index of the
+    first bad element (−1: none)."""
 
     nan: bool
     inf: bool

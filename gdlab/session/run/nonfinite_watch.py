@@ -28,7 +28,7 @@ class NonfiniteWatch:
         self._recent: deque[tuple[int, Mapping[str, Any]]] = deque(maxlen=_RECENT)
 
     def begin(self) -> None:
-        """Forget what an earlier run found."""
+        """Forget the bad step and the culprit of an earlier run."""
         self._bad_step, self.culprit = 0, None
 
     def forget_batches(self) -> None:

@@ -198,12 +198,12 @@ class Runner:
     # -- state ---------------------------------------------------------------------------------------------------------
     @property
     def state(self) -> State:
-        """What the runner does now."""
+        """The runner's state now."""
         return self.stepper.state
 
     @property
     def reason(self) -> str:
-        """Why it paused, or an empty string."""
+        """The reason of the pause, or an empty string."""
         return self.stepper.reason
 
     @property
@@ -238,7 +238,7 @@ class Runner:
 
     @property
     def nan_watch(self) -> NanWatch:
-        """What is looked at for NaN and infinity."""
+        """The values that are watched for NaN and infinity."""
         return self.nonfinite_watch.mode
 
     @property
