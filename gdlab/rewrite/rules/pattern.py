@@ -1,22 +1,22 @@
-"""What a rule says: left and right side as a pattern graph, and conditions; and where it matches in a graph."""
+"""The record of a rule: left and right side as a pattern graph, and conditions."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
 from gdlab.base.errors import OptimizeError
-from gdlab.graph import AttrVar, Graph, Node, PatternGraph, Rewrite, Value
+from gdlab.graph import AttrVar, Node, PatternGraph, Rewrite, Value
 from gdlab.op import ALL_PHASES, COMMUTATIVE, REGISTRY, Phase, Safety, Sample
 from gdlab.rewrite.rules.conditions import WRITTEN, Condition, Match, Reason, Refusal
 from gdlab.rewrite.rules.relations import interned
 
 __all__ = [
     "COMMUTATIVE", "TOLERANCE", "Condition", "Match", "Matrix", "Reason", "Refusal", "Rewrite", "Rule",
-    "check_shape_of", "is_opaque", "matches", "refused",
+    "check_shape_of", "is_opaque",
 ]  # fmt: skip
 
 # how far the two sides may lie apart in float64, relative to the error scale
@@ -174,65 +174,3 @@ def _same_sides(rule: Rule) -> bool:
         attrs = tuple((name, interned(value)) for name, value in node.attrs)
         number[node.id] = known.setdefault((node.op, attrs, tuple(number[i] for i in node.inputs)), len(known))
     return number[rule.left] == number[rule.right]
-
-
-# matching in Python ---------------------------------------------------------------------------------------------------
-def matches(rule: Rule, graph: Graph, root: int, uses: list[int], outputs: frozenset[int]) -> Iterator[Match]:
-    """Every way in which the left side stands at `root`, without conditions; both orders of commutative ops."""
-    pattern, nodes = rule.pattern, graph._nodes
-    stack: list[tuple[tuple[tuple[int, int], ...], dict[int, int], dict[str, Any]]] = [(((rule.left, root),), {}, {})]
-    while stack:
-        pending, bound, attrs = stack.pop()
-        if not pending:
-            named = {name: bound[id] for name, id in rule.names.items() if id in bound}
-            inner = tuple(bound[n.id] for n in reversed(rule.left_nodes))
-            yield Match(graph, named, attrs, inner, uses, outputs)
-            continue
-        (p, id), rest = pending[0], pending[1:]
-        want, node = pattern._nodes[p], nodes[id]
-        if p in bound:
-            if bound[p] == id:
-                stack.append((rest, bound, attrs))
-            continue
-        if want.op == "var":
-            stack.append((rest, bound | {p: id}, attrs))
-            continue
-        if want.op != node.op or len(want.inputs) != len(node.inputs):
-            continue
-        unified = _unify(want, node, attrs)
-        if unified is None:
-            continue
-        orders = [node.inputs]
-        if node.op in COMMUTATIVE and node.inputs[0] != node.inputs[1]:
-            orders.append(node.inputs[::-1])
-        for inputs in reversed(orders):
-            stack.append(((*zip(want.inputs, inputs, strict=True), *rest), bound | {p: id}, unified))
-
-
-def refused(rule: Rule, match: Match) -> tuple[int, Refusal] | None:
-    """The first condition that says no, by its place in `where`, and its refusal; None where all hold.
-
-    A condition that determines an attribute tells the ones after it.
-    """
-    for i, condition in enumerate(rule.where):
-        refusal = condition.check(match)
-        if refusal is not None:
-            return i, refusal
-        if condition.binds and condition.binds not in (*match.attrs, *match.nodes):
-            match = replace(match, attrs={**match.attrs, condition.binds: condition.value(match)})
-    return None
-
-
-def _unify(want: Node, node: Node, attrs: dict[str, Any]) -> dict[str, Any] | None:
-    found = dict(attrs)
-    for (name, wanted), (other, value) in zip(want.attrs, node.attrs, strict=True):
-        if name != other:
-            return None
-        if not isinstance(wanted, AttrVar):
-            if interned(wanted) != interned(value):
-                return None
-        elif wanted.name not in found:
-            found[wanted.name] = value
-        elif interned(found[wanted.name]) != interned(value):
-            return None
-    return found
