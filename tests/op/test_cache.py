@@ -20,7 +20,7 @@ from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions
 from gdlab.session import Session, SessionConfig, build_inference_session, build_session
-from gdlab.session import builders as build
+from gdlab.session.builders import build
 
 RNG = np.random.default_rng(11)
 

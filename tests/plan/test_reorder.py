@@ -24,7 +24,7 @@ from gdlab.plan.dispatch import SCALARS
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions
 from gdlab.session import SessionConfig, build_session
-from gdlab.session import builders as build
+from gdlab.session.builders import build
 
 CPU = CpuDevice()
 REORDER = CompileOptions(reorder=True)

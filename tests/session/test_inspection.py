@@ -30,7 +30,7 @@ from gdlab.devices.base import owner
 from gdlab.graph import Graph
 from gdlab.op import reference
 from gdlab.session import MemorySummary, Session, SessionConfig, build_inference_session, build_session
-from gdlab.session import builders as build
+from gdlab.session.builders import build
 from gdlab.session.profile import SessionProfile
 from gdlab.study.study import Study
 

@@ -18,7 +18,7 @@ from gdlab.base.errors import GdlabError, SessionError, ShapeError, UnknownNameE
 from gdlab.session import Session, SessionConfig, build_inference_session, build_session_cached
 
 # sessions -------------------------------------------------------------------------------------------------------------
-from gdlab.session import builders as build
+from gdlab.session.builders import build
 
 
 # sessions -------------------------------------------------------------------------------------------------------------
