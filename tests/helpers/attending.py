@@ -17,8 +17,7 @@ from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
 from gdlab.rewrite.rules.packing import PRODUCTS
 from gdlab.session import Session, SessionConfig
-from gdlab.session.builders import build
-from gdlab.session.builders import compiled
+from gdlab.session.builders import build, compiled
 
 ROWS, K = 5, 6
 ENABLED = {"enable": PRODUCTS}

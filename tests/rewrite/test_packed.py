@@ -24,8 +24,7 @@ from gdlab.plan.target import Target
 from gdlab.rewrite import RULES, optimize
 from gdlab.rewrite.rules.packing import PACKING
 from gdlab.session import SessionConfig, compile_training_graph
-from gdlab.session.builders import build
-from gdlab.session.builders import compiled
+from gdlab.session.builders import build, compiled
 
 
 # the rules ------------------------------------------------------------------------------------------------------------
