@@ -1,4 +1,4 @@
-"""What a node costs: floating point operations, bytes moved, and seconds on a nominal or measured machine (a roofline).
+"""Price a node: floating point operations, bytes moved, and seconds on a nominal or measured machine (a roofline).
 
 The nominal roofline is equal everywhere: 3 µs per launch + max(bytes / 1e12 per s, flops / 2e13 per s). It ranks
 rewrites; it does not predict kernel times. `roofline(device)` takes the figures that were measured on a device
@@ -55,7 +55,7 @@ def contraction_flops(op: str, attrs: Attrs, type: TensorType, operands: Types) 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a roofline is made of: seconds per launch, bytes and flops per second; the name says whose."""
+    """The figures of a roofline: seconds per launch, bytes and flops per second; the name says whose."""
 
     launch_seconds: float = 3e-6
     bytes_per_second: float = 1e12
@@ -113,7 +113,7 @@ roofline = Roofline()
 
 # measured machines ----------------------------------------------------------------------------------------------------
 def calibration_file() -> Path:
-    """Where measured figures are kept: the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`), below `gdlab`."""
+    """Return the file of measured figures: `gdlab/` in the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab" / "calibration.json"
 
 

@@ -21,7 +21,7 @@ F32 = np.dtype(np.float32)
 
 
 class KernelConstants(Protocol):
-    """What the plan fixed of a kernel: what `gdlab.op.Work` says, and the names of its operands."""
+    """The constants that the plan fixed of a kernel (see `gdlab.op.Work`), and the names of its operands."""
 
     @property
     def form(self) -> str:
@@ -33,7 +33,7 @@ class KernelConstants(Protocol):
 
     @property
     def units(self) -> int:
-        """How many independent pieces of work there are."""
+        """The number of independent pieces of work."""
 
     @property
     def numbers(self) -> tuple[tuple[str, float], ...]:
@@ -58,7 +58,7 @@ class KernelBuilder(Protocol):
 
     @property
     def size(self) -> int:
-        """How many elements the result has."""
+        """The number of elements of the result."""
 
     @property
     def result_shape(self) -> Shape:

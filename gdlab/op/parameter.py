@@ -82,7 +82,7 @@ def parameters_of(rule: Callable[..., Any]) -> tuple[Parameter, ...]:
 
 
 def _meaning(annotation: Any, scope: dict[str, Any]) -> Any:
-    """What an annotation stands for; nearly all are one word, and `eval` takes ten times as long."""
+    """Return what an annotation stands for; nearly all are one word, and `eval` takes ten times as long."""
     if not isinstance(annotation, str):
         return annotation
     return scope[annotation] if annotation in scope else eval(annotation, scope)

@@ -217,7 +217,7 @@ class Op:
         return (tuple(operands),) if self.variadic else tuple(operands)
 
     def _asking(self, rule: Callable[..., Any], inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Any:
-        """What `rule` answers; its refusal becomes the error that names the call and what was given."""
+        """Return the answer of `rule`; its refusal becomes the error that names the call and what was given."""
         try:
             return rule(*inputs, **attrs)
         except Refused as refused:

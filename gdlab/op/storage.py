@@ -1,6 +1,8 @@
-"""Which weights of a graph lie packed in one tensor: a `packed` node of parameters that nothing else reads is the
-storage of them all, a derived parameter; its sources are ranges of it. Which parameters are caches, written in
-place, and which are trained."""
+"""Find the weights of a graph that lie packed in one tensor, the caches that are written in place, and what is trained.
+
+A `packed` node of parameters that nothing else reads is the storage of them all, a derived parameter; its sources are
+ranges of it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from gdlab.op.record import Op, ops_that
 
 
 class Part(NamedTuple):
-    """Where a source lies: start … stop − 1 along `axis` (0 rows, 1 columns) of buffer `buffer`."""
+    """The range of a source: start … stop − 1 along `axis` (0 rows, 1 columns) of buffer `buffer`."""
 
     buffer: int
     axis: int
@@ -104,45 +106,45 @@ def _is_view(op: Op) -> bool:
     return isinstance(op.kernel, Alias)
 
 
-def _held(graph: Graph) -> dict[int, tuple[int, int]]:
+def _in_parameters(graph: Graph) -> dict[int, tuple[int, int]]:
     """Of every node whose value lies in the memory of a parameter that may be a cache: the parameter, and the node that
     put it there (the parameter itself or a cache write)."""
     nodes: Sequence[Node] = graph._nodes
     writes, views = ops_that(_writes, nodes), ops_that(_is_view, nodes)
     if not writes:
         return {}
-    held = {n.id: (n.id, n.id) for n in nodes if n.op == "parameter"}
+    homes = {n.id: (n.id, n.id) for n in nodes if n.op == "parameter"}
     for n in nodes:
-        if n.op in views and n.inputs[0] in held:
-            held[n.id] = held[n.inputs[0]]
-        elif n.op in writes and n.inputs[1] in held:
-            held[n.id] = held[n.inputs[1]][0], n.id
-    return held
+        if n.op in views and n.inputs[0] in homes:
+            homes[n.id] = homes[n.inputs[0]]
+        elif n.op in writes and n.inputs[1] in homes:
+            homes[n.id] = homes[n.inputs[1]][0], n.id
+    return homes
 
 
 def written_in_place(graph: Graph) -> dict[int, int]:
     """The cache writes whose cache is a parameter, or what an earlier one left there -> that parameter, by node."""
-    return {id: home for id, (home, by) in _held(graph).items() if id == by != home}
+    return {id: home for id, (home, by) in _in_parameters(graph).items() if id == by != home}
 
 
 def check_caches(graph: Graph, where: str) -> None:
     """`GraphError` where anything but its cache write reads what that overwrites in place: it would see old rows or new
     ones, as the order of dispatches happens to be."""
-    held, nodes = _held(graph), graph._nodes
+    homes, nodes = _in_parameters(graph), graph._nodes
     over: dict[int, int] = {}  # what put a value there -> the first write over it
-    for id, (home, by) in held.items():
+    for id, (home, by) in homes.items():
         if id == by != home:
-            over.setdefault(held[nodes[id].inputs[1]][1], id)
+            over.setdefault(homes[nodes[id].inputs[1]][1], id)
     reads: list[tuple[Node | None, int, int]] = []
     if over:
         views = ops_that(_is_view, nodes)
         reads += [(n, k, i) for n in nodes if n.op not in views for k, i in enumerate(n.inputs)]
         reads += [(None, 0, i) for i in graph.output_ids]
     for n, k, i in reads:
-        write = over.get(held[i][1]) if i in held else None
+        write = over.get(homes[i][1]) if i in homes else None
         if write is not None and (n is None or (n.id, k) != (write, 1)):
             at, what = (i, "an output") if n is None else (n.id, n.op)
-            given, source = f"{nodes[held[i][0]].name}, which %{write} writes in place", graph.source(at)
+            given, source = f"{nodes[homes[i][0]].name}, which %{write} writes in place", graph.source(at)
             raise GraphError(where, f"%{at} {what}", given, "the rows as written: pass the result of cache_write",
                              node=at, source=source[0] if source else None)  # fmt: skip
 

@@ -187,7 +187,7 @@ def _of_columns(types: tuple[TensorType, ...], result: TensorType) -> tuple[int,
 
 
 def _rows_of_blocks(a: Value, b: Value, k_of_b: int, wanted: str) -> tuple[int, int]:
-    """How many blocks, and the extent of b that is neither that nor K."""
+    """Return the number of blocks, and the extent of b that is neither that nor K."""
     want(a.type.rank == 2 and b.type.rank == 3, f"{wanted}: rank 2 and rank 3")
     count, k = b.shape[0], b.shape[k_of_b]
     want(a.shape[1] == count * k, f"{wanted}: {a.shape[1]} and {count} · {k} differ")

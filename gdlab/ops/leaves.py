@@ -1,4 +1,4 @@
-"""Where data enters a graph: `input`, `input_u32`, `parameter` (`_f16`, `_q4`, `_q8`), `constant`, `full`, `zeros`."""
+"""Enter data into a graph: `input`, `input_u32`, `parameter` (`_f16`, `_q4`, `_q8`), `constant`, `full`, `zeros`."""
 
 from __future__ import annotations
 

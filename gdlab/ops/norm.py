@@ -174,7 +174,7 @@ def _row_each(wanted: str, eps: float, x: Value, *weights: Value) -> None:
 
 
 def _over_rows(h: Value, unit: Value, size: Value) -> Value:
-    """What a row's size lets through of the cotangent h of its unit form: size · (h − unit · mean(h · unit))."""
+    """Return the gradient of a row from the cotangent h of its unit form: size · (h − unit · mean(h · unit))."""
     return size * (h - unit * (h * unit).mean_inner())
 
 

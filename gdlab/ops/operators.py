@@ -1,4 +1,4 @@
-"""What `x + 1`, `2 / x`, `x @ w`, `x.T`, `x[:, 1:3]`, `x > 0` mean: operators of a Value, in terms of ops."""
+"""Define `x + 1`, `2 / x`, `x @ w`, `x.T`, `x[:, 1:3]`, `x > 0`: operators of a Value, in terms of ops."""
 
 from __future__ import annotations
 

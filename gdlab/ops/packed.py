@@ -37,7 +37,7 @@ Attributes = Mapping[str, Any]
     saved=False,
 )  # fmt: skip
 def packed(values: Values, axis: int) -> TensorType:
-    """What `concat` makes of matrices along axis 0 or 1: f32[k, n], f32[k, m], … -> f32[k, n + m + …]."""
+    """The `concat` of matrices along axis 0 or 1: f32[k, n], f32[k, m], … -> f32[k, n + m + …]."""
     want(axis in (0, 1), "0 or 1", axis, "axis")
     want(all(v.type.rank == 2 and v.type.dtype is f32 for v in values), "f32 matrices")
     return concat.rule(values, axis)  # type: ignore[no-any-return]

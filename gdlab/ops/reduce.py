@@ -57,7 +57,7 @@ def _over(fold: Callable[..., Any]) -> Callable[..., Array]:
 
 
 def _back(value: Value, x: Value, axes: Axes, keepdims: bool) -> Value:
-    """What was reduced over `axes`, repeated over x again."""
+    """Repeat over x again what was reduced over `axes`."""
     gone = () if keepdims else axes
     lined_up = gone == tuple(range(len(gone)))  # leading axes come back by themselves
     spread = value if lined_up else value.reshape(_reduced(x.shape, axes, True))

@@ -39,7 +39,7 @@ class NumpyKernelBuilder:
 
     @property
     def size(self) -> int:
-        """How many elements the result has."""
+        """The number of elements of the result."""
         return self.d.output_type.num_elements
 
     @property

@@ -135,7 +135,7 @@ def _movement(builder: NumpyKernelBuilder) -> None:
 
 
 def taken_part(g: Gather, operand: Array) -> tuple[tuple[slice, ...], Array]:
-    """Where the result is not fill, and a view of the elements that go there."""
+    """Return the part of the result that is not fill, and a view of the elements that go there."""
     places, offset = [], g.offset
     sizes, strides = [], []
     for n, axis in zip(g.shape, g.axes, strict=True):

@@ -209,7 +209,7 @@ class CpuProgram(Program):
                     function(*args)
 
     def end_step(self, scalars: Array | None, whole: bool = True, done: int = 0) -> None:
-        """What is left of the update, and the step counts."""
+        """Run what is left of the update, and count the step."""
         self._alive("step")
         self._set("step", scalars)
         with np.errstate(all="ignore"):

@@ -44,7 +44,7 @@ def _number(builder: NumpyKernelBuilder) -> np.float32:
 
 
 def _range(builder: NumpyKernelBuilder, whole: Array) -> Array:
-    """What the dispatch works on: all, or a range of a derived parameter, as a view."""
+    """Return what the dispatch works on: all, or a range of a derived parameter, as a view."""
     if len(builder.d.params) < 2:
         return whole
     period, start, stop = builder.d.params[1:]
@@ -52,7 +52,7 @@ def _range(builder: NumpyKernelBuilder, whole: Array) -> Array:
 
 
 def _blocks(builder: NumpyKernelBuilder) -> Iterator[tuple[Array, ...]]:
-    """What the dispatch updates, its gradient, and a temporary: whole, or in parts that stay in the cache while
+    """Yield what the dispatch updates, its gradient, and a temporary: whole, or in parts that stay in the cache while
     all calls of one part run (Adam on 8 million numbers: 24 ms whole, 14 ms in parts; Xeon 2.5 GHz, 2026-11-21)."""
     written = builder.d.in_place or (builder.d.output,)
     kept = [_range(builder, builder.arrays[b]) for b in written]

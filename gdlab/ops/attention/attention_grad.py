@@ -1,4 +1,4 @@
-"""What the gradient of attention is made of: the logarithm of every softmax's sum, and one op per operand.
+"""The ops of the gradient of attention: the logarithm of every softmax's sum, and one op per operand.
 
 Each has a kernel of its own and a decomposition, which gives the second derivative.
 """
@@ -198,7 +198,7 @@ def biased(
 
 # kernels --------------------------------------------------------------------------------------------------------------
 def constants(q: TensorType, k: TensorType, attrs: Mapping[str, Any]) -> dict[str, int | float]:
-    """What every text of the family names."""
+    """Return the constants that every shader of the family names."""
     d = attrs["head_dim"]
     return {
         "QUERIES": q.shape[0], "KEYS": k.shape[0], "HEADS": attrs["num_heads"], "KV_HEADS": attrs["num_kv_heads"],

@@ -51,7 +51,7 @@ class Sizes:
         return builder.temporary((images, *self.x[1:3], *self.padded))
 
     def inside(self, room: Array, images: int) -> Array:
-        """Where the images themselves lie in it."""
+        """Return the part of the padded images that is the images."""
         c = self.c
         return room[:images, ..., c["PH"] : c["PH"] + c["H"], c["PW"] : c["PW"] + c["W"]]
 

@@ -37,7 +37,7 @@ class Conv:
 
     @property
     def constants(self) -> Mapping[str, int]:
-        """What kernels call all this."""
+        """The extents by the names that shaders use."""
         inside = {"CI": self.ci, "CO": self.co, "IN": self.ci // self.groups, "OUT": self.co // self.groups}
         return {"N": self.n, **inside, **self.windows.constants}
 

@@ -285,7 +285,7 @@ def max_pool_2d_grad(
 
 # means ----------------------------------------------------------------------------------------------------------------
 def _divisors(windows: Windows, count_include_pad: bool) -> Array:
-    """How many pixels each window counts."""
+    """Count the pixels of each window."""
     ones = windows.pad(np.ones((1, 1, *windows.size)), float(count_include_pad))
     total: Array = np.sum([ones[..., *at] for _, _, at in windows.taps()], axis=0)
     return total

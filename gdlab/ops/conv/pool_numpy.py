@@ -29,7 +29,7 @@ class Sizes:
         return room
 
     def inside(self, room: Array) -> Array:
-        """Where the image lies in it."""
+        """Return the part of padded planes that is the image."""
         c = self.c
         return room[:, c["PH"] : c["PH"] + c["H"], c["PW"] : c["PW"] + c["W"]]
 
@@ -56,7 +56,7 @@ class Sizes:
         return place
 
     def divisors(self) -> Array:
-        """How many pixels each window counts."""
+        """Count the pixels of each window."""
         c = self.c
         ones = np.full((1, c["H"] + 2 * c["PH"], c["W"] + 2 * c["PW"]), float(c["COUNT_PAD"]), np.float32)
         self.inside(ones)[...] = 1.0

@@ -58,14 +58,14 @@ class Windows:
 
     @property
     def count(self) -> Pair:
-        """How many windows there are along h and w."""
+        """The number of windows along h and w."""
         spans = zip(self.padded, self.span, self.stride, strict=True)
         h, w = ((n - span) // step + 1 for n, span, step in spans)
         return h, w
 
     @property
     def constants(self) -> Mapping[str, int]:
-        """What kernels call all this."""
+        """The extents by the names that shaders use."""
         names = ("H W", "KH KW", "SH SW", "PH PW", "DH DW", "OH OW")
         pairs = (self.size, self.kernel, self.stride, self.padding, self.dilation, self.count)
         return {n: v for both, p in zip(names, pairs, strict=True) for n, v in zip(both.split(), p, strict=True)}
@@ -85,7 +85,7 @@ class Windows:
         return padded
 
     def inside(self) -> tuple[slice, slice]:
-        """Where the image lies in the padded image."""
+        """Return the slices of the image in the padded image."""
         (h, w), (ph, pw) = self.size, self.padding
         return slice(ph, ph + h), slice(pw, pw + w)
 
