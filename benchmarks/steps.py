@@ -154,7 +154,7 @@ def encode_rows() -> Iterator[Row]:
         session.set_adam(1e-3)
         for name, size in (("x", 32 * 64), ("target", 32 * 64)):
             session.set_input(name, np.random.default_rng(0).standard_normal(size))
-        program = session._program
+        program = session.loaded.program
         assert isinstance(program, WgpuProgram)
         numbers = scalars(session.optimizer, 1)
         costs = lambda: (encode_cost(program, 20, numbers), floor_cost(program, 20))  # noqa: E731

@@ -7,8 +7,9 @@ cotangents of a node with several readers are added in reverse id order; those o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from gdlab.base.errors import AutodiffError, ShapeError
@@ -24,12 +25,11 @@ __all__ = ["AutodiffReport", "GradientStep", "differentiate", "to_read"]
 
 @dataclass(frozen=True, slots=True)
 class GradientStep:
-    """What the sweep did at one forward op. Ids are of the differentiated graph.
+    """The step of the sweep at one forward op. Ids are of the differentiated graph.
 
-    `cotangents`: the terms that arrived, `accumulated`: the adds that joined them, `added`: the nodes that the
-    gradient rule
-    of `rule` built, `residuals`: forward values they read (kept from the forward pass; parameters do not count),
-    `reason`: why no gradient flows on, or ``""``.
+    `cotangents`: the terms that arrived, `accumulated`: the adds that joined them, `added`: the nodes that the gradient
+    rule of `rule` built, `residuals`: forward values that they read (kept from the forward pass; parameters do not
+    count), `reason`: why no gradient flows on, or ``""``.
     """
 
     node: int
@@ -43,12 +43,11 @@ class GradientStep:
 
 @dataclass(frozen=True)
 class AutodiffReport:
-    """How a derivative came about.
+    """The report of a differentiation: its steps, and what came from what.
 
     `adjoint_of[id]` is the forward node that a backward node belongs to; `residuals` maps each forward node that the
-    backward pass reads to its bytes; `accumulations` are the adds of fan-outs; `zero_gradients` the `wrt` entries
-    that the
-    loss does not depend on, with the reason in `reasons`; `origin` maps every id to the forward ids it came from.
+    backward pass reads to its bytes; `accumulations` are the adds of fan-outs; `zero_gradients` the `wrt` entries that
+    the loss does not depend on, with the reason in `reasons`; `origin` maps every id to the forward ids it came from.
     """
 
     wrt: tuple[int, ...]
@@ -64,7 +63,7 @@ class AutodiffReport:
 
     @property
     def residual_bytes(self) -> int:
-        """Bytes of activations kept for the way back."""
+        """Bytes of activations that the forward pass keeps for the backward pass."""
         return sum(self.residuals.values())
 
     def __repr__(self) -> str:
@@ -82,12 +81,12 @@ class AutodiffReport:
 def differentiate(
     graph: Graph, *, wrt: Iterable[Value] | None = None, seed: Value | None = None
 ) -> tuple[Graph, AutodiffReport]:
-    """The graph with the gradient of output 0 appended: forward nodes keep their ids, one gradient per `wrt` entry
-    follows
-    the user outputs. `wrt=None`: all parameters in node order but those of storage dtypes and caches, which are not
-    trained. Output 0 must be f32[1] unless `seed` (of its shape)
-    is given. Of weights that lie packed in one tensor that one is meant, in their place: it has one
-    gradient, and counts once.
+    """Return the graph with the gradient of output 0 appended: forward nodes keep their ids, one gradient per `wrt`
+    entry follows the user outputs.
+
+    `wrt=None`: all parameters in node order but those of storage dtypes and caches, which are not trained. Output 0
+    must be f32[1] unless `seed` (of its shape) is given. Weights that lie packed in one tensor count as that one
+    tensor, which has one gradient.
 
     Raises `AutodiffError` for a loss of another shape, for a `wrt` entry that is no f32 value of this graph, and
     for an op without gradient on a path from `wrt` to the loss.
@@ -100,9 +99,10 @@ def differentiate(
     targets = [_target(graph, v) for v in (trained if wrt is None else wrt)]
     full = graph.copy()
     with full, full.silent():
-        sweep = _Sweep(full, _needed(full, targets, loss))
+        needed = _needed(full, targets, loss)
+        sweep = _Sweep(full, needed)
         start = REGISTRY["full"]((1,), 1.0) if seed is None else Value(full, seed.id)
-        if seed is None and sweep.needed[loss]:
+        if seed is None and loss in needed:
             sweep.adjoint_of[start.id] = loss
         sweep.terms[loss].append(start)
         sweep.run(range(loss, -1, -1))
@@ -118,8 +118,8 @@ def differentiate(
 
 
 def to_read(graph: Graph) -> Graph:
-    """The graph; of a derivative with respect to other nodes than all parameters a copy whose gradients are outputs
-    like others: none of them is the gradient of the parameter at its place."""
+    """Return the graph; of a derivative with respect to other nodes than all parameters, a copy whose gradients are
+    plain outputs, because none of them is the gradient of the parameter at its place."""
     gradients, trained = graph.output_ids[graph.num_user_outputs :], trained_parameters(graph)
     pairs = zip(trained, gradients, strict=False)
     alike = all(graph.node(p).type == graph.node(i).type for (p, _), i in pairs)
@@ -151,21 +151,26 @@ def _target(graph: Graph, value: Value) -> int:
     return value.id
 
 
-def _needed(graph: Graph, targets: Sequence[int], loss: int) -> bytearray:
-    """1 for nodes on a path from a target to the loss: only their cotangents are built."""
-    above, from_loss = bytearray(len(graph)), reachable(graph, [loss])
-    for id in targets:
-        above[id] = 1
-    for node in graph:
-        if not above[node.id] and any(above[i] for i in node.inputs):
-            above[node.id] = 1
-    return bytearray(a & b for a, b in zip(above, from_loss, strict=True))
+def _needed(graph: Graph, targets: Sequence[int], loss: int) -> set[int]:
+    """Return the nodes on a path from a target to the loss: only their cotangents are built."""
+    above, from_loss = _above(set(targets), graph), reachable(graph, [loss])
+    return {id for id in above if from_loss[id]}
+
+
+def _above(targets: set[int], nodes: Iterable[Node]) -> set[int]:
+    """Return the targets and those of the nodes (in order) that depend on one."""
+    above = set(targets)
+    for node in nodes:
+        if any(i in above for i in node.inputs):
+            above.add(node.id)
+    return above
 
 
 class _Sweep:
-    """The state of one reverse sweep."""
+    """The state of one reverse sweep over nodes of a graph, to which it appends: over a graph that is differentiated,
+    or over the body of a fused op. `terms` are the cotangents that arrived at a node, `total` is their sum."""
 
-    def __init__(self, graph: Graph, needed: bytearray) -> None:
+    def __init__(self, graph: Graph, needed: Container[int]) -> None:
         self.graph, self.needed = graph, needed
         self.terms: dict[int, list[Value]] = defaultdict(list)
         self.total: dict[int, Value] = {}
@@ -174,35 +179,37 @@ class _Sweep:
         self.steps: list[tuple[int, str, list[int], list[int], range, str]] = []
 
     def run(self, ids: Iterable[int]) -> None:
+        """Visit nodes, last first: add up the terms of each and hand the sum on to its operands."""
         for id in ids:
-            terms = self.terms.pop(id, [])
-            if not terms or not self.needed[id]:
-                continue
             start = len(self.graph)
-            together = side_by_side(terms)
-            if together is not None:
-                g, terms = together
-            else:
-                g = terms[0]
-                for term in terms[1:]:
-                    g = REGISTRY["add"](g, term)
+            terms = self.add_up(id)
+            if not terms:
+                continue
             joined = list(range(start, len(self.graph)))
             self.accumulations += joined
-            self.total[id] = g
             node = self.graph.node(id)
-            reason = self._pull(node, g)
+            reason = self._pull(node, self.total[id])
             for new in range(start, len(self.graph)):
                 self.adjoint_of[new] = id
             if node.inputs:
                 made = range(start + len(joined), len(self.graph))
                 self.steps.append((id, node.op, [t.id for t in terms], joined, made, reason))
 
+    def add_up(self, id: int) -> list[Value]:
+        """Make `total` of the terms of a node; the answer is what was added, nothing where no cotangent is needed."""
+        terms = self.terms.pop(id, [])
+        if not terms or id not in self.needed:
+            return []
+        together = side_by_side(terms)
+        self.total[id], terms = (reduce(REGISTRY["add"], terms), terms) if together is None else together
+        return terms
+
     def _pull(self, node: Node, g: Value) -> str:
         """Hand the cotangent of `node` on to its operands; the answer says why not, where it does not."""
         op = REGISTRY[node.op]
         if isinstance(op.kernel, Leaf) or not node.inputs:
             return ""
-        wanted = [bool(self.needed[i]) for i in node.inputs]
+        wanted = [i in self.needed for i in node.inputs]
         if not any(wanted):
             return _IN_PLACE if op.packing == "storage" else "no parameter before it"
         if op.no_grad == "ends":
@@ -215,21 +222,20 @@ class _Sweep:
                 "differentiate", f"%{node.id} {op.name}", "no gradient", "an op with a gradient on the way to the loss",
                 node=node.id, source=where[0] if where else None,
             )  # fmt: skip
-        inputs = [Value(self.graph, i) for i in node.inputs]
-        out = Value(self.graph, node.id)
-        for i, entry in zip(node.inputs, pull(op, g, out, inputs, dict(node.attrs), wanted), strict=True):
+        inputs, attrs = [Value(self.graph, i) for i in node.inputs], dict(node.attrs)
+        if op.gradient is None:
+            entries = _pull_body(op, g, inputs, attrs, wanted)
+        else:
+            out = Value(self.graph, node.id)
+            entries = _checked(op, op.gradient(g, out, *op.spread(inputs), **attrs), inputs, wanted)
+        for i, entry in zip(node.inputs, entries, strict=True):
             if entry is not None:
                 self.terms[i].append(entry)
         return ""
 
 
-def pull(
-    op: Op, g: Value, out: Value, inputs: Sequence[Value], attrs: dict[str, Any], wanted: Sequence[bool]
-) -> list[Value | None]:
-    """The cotangents of the wanted inputs of one op, given the cotangent `g` of its result `out`."""
-    if op.gradient is None:
-        return _pull_body(op, g, inputs, attrs, wanted)
-    entries = op.gradient(g, out, *op.spread(inputs), **attrs)
+def _checked(op: Op, entries: Any, inputs: Sequence[Value], wanted: Sequence[bool]) -> list[Value | None]:
+    """Return the cotangents of the wanted inputs, built where the gradient rule of `op` answered with functions."""
     if not isinstance(entries, (tuple, list)):
         wanted_tuple = f"a tuple of {len(inputs)}, one per input"
         raise AutodiffError("differentiate", f"{op.name}.vjp", type(entries).__name__, wanted_tuple)
@@ -238,7 +244,7 @@ def pull(
         raise AutodiffError("differentiate", f"{op.name}.vjp", f"{len(entries)} entries", wanted_count)
     built = [(e() if callable(e) else e) if w else None for e, w in zip(entries, wanted, strict=True)]
     for entry, value in zip(built, inputs, strict=True):
-        if entry is not None and not (isinstance(entry, Value) and entry.graph is g.graph):
+        if entry is not None and not (isinstance(entry, Value) and entry.graph is value.graph):
             given = "a value of another graph" if isinstance(entry, Value) else repr(entry)
             raise AutodiffError("differentiate", f"{op.name}.vjp", given, "values built from g, out and the operands")
         if entry is not None and entry.type != value.type:
@@ -249,39 +255,21 @@ def pull(
 def _pull_body(
     op: Op, g: Value, inputs: Sequence[Value], attrs: dict[str, Any], wanted: Sequence[bool]
 ) -> list[Value | None]:
-    """The default gradient of a fused op: differentiate its body. Depth of nesting, not of the graph, bounds the
-    recursion."""
+    """Return the default gradient of a fused op: append its body and sweep back over it. Depth of nesting, not of the
+    graph, bounds the recursion."""
     graph = g.graph
     assert op.body is not None  # the caller looked
     start = len(graph)
     result = op.body(*inputs, **attrs)
-    above = {v.id for v, w in zip(inputs, wanted, strict=True) if w}
     ids = range(start, len(graph))
-    for id in ids:
-        if any(i in above for i in graph.node(id).inputs):
-            above.add(id)
-    terms: dict[int, list[Any]] = defaultdict(list)
-    terms[result.id].append(g)
-    for id in [*reversed(ids), *(v.id for v in inputs)]:
-        arrived = terms.pop(id, [])
-        if not arrived or id not in above:
-            continue
-        total = arrived[0]
-        for term in arrived[1:]:
-            total = REGISTRY["add"](total, term)
-        terms[id] = [total]
-        node = graph.node(id)
-        inner = REGISTRY[node.op]
-        if id < start or not node.inputs or inner.no_grad in ("ends", "stops"):
-            continue
-        operands = [Value(graph, i) for i in node.inputs]
-        needs = [i in above for i in node.inputs]
-        entries = pull(inner, total, Value(graph, id), operands, dict(node.attrs), needs)
-        for i, entry in zip(node.inputs, entries, strict=True):
-            if entry is not None:
-                terms[i].append(entry)
+    targets = {v.id for v, w in zip(inputs, wanted, strict=True) if w}
+    sweep = _Sweep(graph, _above(targets, map(graph.node, ids)))
+    sweep.terms[result.id].append(g)
+    sweep.run(reversed(ids))
+    for v in inputs:
+        sweep.add_up(v.id)
     # an operand that is read twice gets its whole cotangent once
-    return [terms.pop(v.id, [None])[0] if w else None for v, w in zip(inputs, wanted, strict=True)]
+    return [sweep.total.pop(v.id, None) if w else None for v, w in zip(inputs, wanted, strict=True)]
 
 
 def _finish(

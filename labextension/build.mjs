@@ -1,8 +1,8 @@
 // Build the front end: `node build.mjs` writes what the package ships, `node build.mjs --tests` runs test/*.test.ts.
 //
-//   src/index.ts   -> gdlab/static/gdlab.js       the one ES module (its CSS is a string inside)
-//   src/loader.ts  -> gdlab/static/loader.js      the few bytes that a widget syncs
-//   src/plugin.ts  -> gdlab/labextension/         the JupyterLab extension; what it imports lazily becomes chunks
+//   src/host/index.ts   -> gdlab/static/gdlab.js  the one ES module (its CSS is a string inside)
+//   src/host/loader.ts  -> gdlab/static/loader.js the few bytes that a widget syncs
+//   src/host/plugin.ts  -> gdlab/labextension/    the JupyterLab extension; what it imports lazily becomes chunks
 //
 // esbuild erases the types, so nothing of JupyterLab is installed to build: its packages are taken from the page.
 
@@ -24,11 +24,12 @@ const out = join(here, '..', 'gdlab');
 const styles = {
   name: 'styles',
   setup(builder) {
-    const small = async path => (await transform(readFileSync(path, 'utf8'), { loader: 'css', minify: true, target: 'esnext' })).code;
+    const small = async path =>
+      (await transform(readFileSync(path, 'utf8'), { loader: 'css', minify: true, target: 'esnext' })).code;
     builder.onLoad({ filter: /\.css$/ }, async ({ path }) => ({ contents: await small(path), loader: 'text' }));
     builder.onResolve({ filter: /^packed-styles$/ }, ({ path }) => ({ path, namespace: 'packed' }));
     builder.onLoad({ filter: /.*/, namespace: 'packed' }, async () => {
-      const sheets = ['base', 'parts', 'panes'].map(name => join(here, 'src', `${name}.css`));
+      const sheets = ['base', 'parts', 'panes'].map(name => join(here, 'src', 'draw', `${name}.css`));
       const text = (await Promise.all(sheets.map(small))).join('');
       return { contents: gzipSync(text, { level: 9 }).toString('base64'), loader: 'text', watchFiles: sheets };
     });
@@ -45,17 +46,34 @@ const layoutEngine = {
     builder.onResolve({ filter: /^layout-engine$/ }, ({ path }) => ({ path, namespace: 'engine' }));
     builder.onLoad({ filter: /.*/, namespace: 'engine' }, async () => {
       const { outputFiles, metafile } = await build({
-        absWorkingDir: here, entryPoints: ['src/layout/engines.ts'], bundle: true, format: 'iife', globalName: 'exported',
-        target: 'es2022', charset: 'utf8', write: false, metafile: true, logLevel: 'warning',
+        absWorkingDir: here,
+        entryPoints: ['src/layout/engines.ts'],
+        bundle: true,
+        format: 'iife',
+        globalName: 'exported',
+        target: 'es2022',
+        charset: 'utf8',
+        write: false,
+        metafile: true,
+        logLevel: 'warning',
       });
       const watchFiles = Object.keys(metafile.inputs).map(path => join(here, path));
-      return { contents: `export function engine() {\n${outputFiles[0].text}return exported;\n}`, loader: 'js', watchFiles };
+      return {
+        contents: `export function engine() {\n${outputFiles[0].text}return exported;\n}`,
+        loader: 'js',
+        watchFiles,
+      };
     });
   },
 };
 
 const common = {
-  absWorkingDir: here, bundle: true, format: 'esm', target: 'es2022', charset: 'utf8', legalComments: 'inline',
+  absWorkingDir: here,
+  bundle: true,
+  format: 'esm',
+  target: 'es2022',
+  charset: 'utf8',
+  legalComments: 'inline',
   logLevel: 'warning',
   plugins: [styles, layoutEngine],
 };
@@ -95,7 +113,9 @@ function container(entry, names) {
     packages[name] = (await versions[version].get())();
   };
   (window._JUPYTERLAB ??= {}).gdlab = {
-    init(shareScope) { scope = shareScope; },
+    init(shareScope) {
+      scope = shareScope;
+    },
     async get(module) {
       if (module !== './extension') throw new Error(`gdlab: no module ${module}`);
       await Promise.all(names.map(fetchPackage));
@@ -112,7 +132,7 @@ const write = (path, content) => {
 };
 
 async function buildModules() {
-  const entryPoints = { gdlab: 'src/index.ts', loader: 'src/loader.ts' };
+  const entryPoints = { gdlab: 'src/host/index.ts', loader: 'src/host/loader.ts' };
   await build({ ...common, entryPoints, outdir: join(out, 'static'), minify: true });
 }
 
@@ -120,10 +140,18 @@ async function buildExtension() {
   const names = new Set();
   const outdir = join(out, 'labextension', 'static');
   const { outputFiles, metafile } = await build({
-    ...common, entryPoints: ['src/plugin.ts'], outdir, minify: true, splitting: true, write: false, metafile: true,
-    entryNames: '[name].[hash]', chunkNames: 'chunk.[hash]', plugins: [styles, layoutEngine, sharedPackages(names)],
+    ...common,
+    entryPoints: ['src/host/plugin.ts'],
+    outdir,
+    minify: true,
+    splitting: true,
+    write: false,
+    metafile: true,
+    entryNames: '[name].[hash]',
+    chunkNames: 'chunk.[hash]',
+    plugins: [styles, layoutEngine, sharedPackages(names)],
   });
-  const [entry] = Object.entries(metafile.outputs).find(([, made]) => made.entryPoint === 'src/plugin.ts');
+  const [entry] = Object.entries(metafile.outputs).find(([, made]) => made.entryPoint === 'src/host/plugin.ts');
   const text = `(${container})(${JSON.stringify(basename(entry))}, ${JSON.stringify([...names].sort())});\n`;
   const remote = `remoteEntry.${createHash('sha256').update(text).digest('hex').slice(0, 16)}.js`;
   const manifest = JSON.parse(readFileSync(join(here, 'package.json'), 'utf8'));
@@ -140,15 +168,29 @@ async function buildExtension() {
 /** Bundle test/*.test.ts and run them with Node's own runner; its exit status. */
 async function runTests() {
   const folder = join(here, 'test');
-  const tests = existsSync(folder) ? readdirSync(folder).filter(name => name.endsWith('.test.ts')).sort() : [];
+  const tests = existsSync(folder)
+    ? readdirSync(folder)
+        .filter(name => name.endsWith('.test.ts'))
+        .sort()
+    : [];
   if (tests.length === 0) return 0;
   const outdir = join(here, '..', 'build', 'labextension-test');
   rmSync(outdir, { recursive: true, force: true });
   await build({
-    ...common, entryPoints: tests.map(name => `test/${name}`), outdir, platform: 'node', sourcemap: 'inline', outExtension: { '.js': '.mjs' },
+    ...common,
+    entryPoints: tests.map(name => `test/${name}`),
+    outdir,
+    platform: 'node',
+    sourcemap: 'inline',
+    outExtension: { '.js': '.mjs' },
   });
   const files = readdirSync(outdir).map(name => join(outdir, name));
-  return spawnSync(process.execPath, ['--test', '--test-reporter=spec', '--enable-source-maps', ...files], { stdio: 'inherit', cwd: here }).status ?? 1;
+  return (
+    spawnSync(process.execPath, ['--test', '--test-reporter=spec', '--enable-source-maps', ...files], {
+      stdio: 'inherit',
+      cwd: here,
+    }).status ?? 1
+  );
 }
 
 try {

@@ -1,4 +1,7 @@
-"""Print the TypeScript form of every message: `python labextension/messages_ts.py > labextension/src/messages.ts`."""
+"""Print the TypeScript form of every message.
+
+`python labextension/messages_ts.py > labextension/src/live/messages.ts`
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Print the ops that a `%%graph` cell knows, by family: `python labextension/ops_ts.py > labextension/src/ops.ts`."""
+"""Print the ops that a `%%graph` cell knows, by family.
+
+`python labextension/ops_ts.py > labextension/src/host/ops.ts`
+"""
 
 from __future__ import annotations
 

@@ -7,12 +7,12 @@ from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from gdlab.base.errors import ArgumentError, SessionError, unknown_name
-from gdlab.graph import Graph
 from gdlab.jupyter.messages import Looked
 from gdlab.op import Safety
 from gdlab.op.text import to_cell
 from gdlab.plan import CompileOptions
 from gdlab.study.study import Study
+from gdlab.study.variants import variant_stages
 
 _MAX_STEPS = 10**9
 
@@ -153,18 +153,12 @@ def _check(study: Study, args: dict[str, Any]) -> dict[str, Any]:
 
 def _cell(study: Study, args: dict[str, Any]) -> dict[str, Any]:
     """A stage of the study as a `%%graph` cell that builds it; one with gradients is none that a cell could build."""
-    stages: dict[str, Callable[[], Graph]] = {
-        "written": lambda: study.graph,
-        "optimized": lambda: study.optimized,
-        "derivative": lambda: study.derivative,
-        "final": lambda: study.final,
-        "derivative:written": lambda: study.written_derivative[0],
-        **{f"variant:{name}": lambda each=each: each.optimized for name, each in study.variants.items()},  # type: ignore[misc]
-    }
-    stage = _text("cell", args, "stage")
-    if stage not in stages:
-        raise unknown_name("cell", "stage", stage, stages)
-    return {"text": to_cell(stages[stage](), study.name, study.train)}
+    variants = {stage.key: stage for stage in variant_stages(study)}
+    key = _text("cell", args, "stage")
+    if key not in variants and key not in study.pipeline.keys:
+        raise unknown_name("cell", "stage", key, [*study.pipeline.keys, *variants])
+    stage = variants[key] if key in variants else study.stage(key)
+    return {"text": to_cell(stage.graph, study.name, study.train)}
 
 
 COMMANDS: dict[str, Callable[[Study, dict[str, Any]], dict[str, Any] | None]] = {

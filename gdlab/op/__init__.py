@@ -31,6 +31,7 @@ from gdlab.op.parameter import (
 )
 from gdlab.op.record import (
     ALL_PHASES,
+    COMMUTATIVE,
     REGISTRY,
     VJP,
     Grad,
@@ -57,6 +58,7 @@ __all__ = [
     "Alias",
     "Axis",
     "Bad",
+    "COMMUTATIVE",
     "Contraction",
     "Elementwise",
     "Extended",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gdlab.base.types import Array, TensorType
+from gdlab.op.numpy_form import NumpyForm
 
 Family = Literal[
     "leaf", "elementwise", "contraction", "reduction", "loss", "movement", "index", "random", "update"
@@ -65,8 +66,9 @@ WorkRule = Callable[[tuple[TensorType, ...], TensorType, Mapping[str, Any]], Wor
 
 @dataclass(frozen=True)
 class Shader:
-    """A kernel of its own: `file` in `shaders/` (what it may call: `gdlab/kernels/custom.py`), and a NumPy form by that
-    name in the cpu device (`gdlab/device/forms/`). `a.wgsl + b.wgsl`: two files that call each other's functions.
+    """A kernel of its own: `file` in `shaders/` (what it may call: `gdlab/kernels/custom.py`), and `numpy_form`, the
+    same in NumPy for the cpu device. `a.wgsl + b.wgsl`: two files that call each other's functions. Kernels with the
+    same first file have the same NumPy form; forms for adapters (`hardware`, `fours`) need none.
 
     `hardware` is a second form for hardware adapters, used where its `work` is not None, else its own; `fours` is one
     for software adapters, which works by four. `linear`:
@@ -86,6 +88,12 @@ class Shader:
     in_place: Shader | None = None
     fours: Shader | None = None
     in_bounds: bool = False
+    numpy_form: NumpyForm | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its first file, without `.wgsl`."""
+        return self.file.split(" + ")[0].removesuffix(".wgsl")
 
 
 def by_rows(passes: int) -> WorkRule:

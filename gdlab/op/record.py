@@ -64,6 +64,9 @@ class Properties(TypedDict, total=False):
     indices: IndexOperand
     one_hot: int
     attention: Literal["result", "statistics"]
+    commutative: bool
+    passes_factor: bool
+    typed_as_first: bool
 
 
 @dataclass(eq=False)
@@ -83,7 +86,10 @@ class Op:
     * `indices`: the operand that numbers rows of something;
     * `one_hot`: the operand whose rows are weights of classes (labels): made-up data is one-hot there;
     * `attention`: it computes the "result" of softmax attention to its first two operands q and k, or the "statistics"
-      that the derivative keeps of it (the logarithms of the sums).
+      that the derivative keeps of it (the logarithms of the sums);
+    * `commutative`: rules match it with its two operands in both orders;
+    * `passes_factor`: a rule may take a factor of an operand out of its result;
+    * `typed_as_first`: its type is that of its first operand, and rules make it where only one of them is known.
     """
 
     name: str
@@ -118,6 +124,9 @@ class Op:
     indices: IndexOperand | None = None
     one_hot: int | None = None
     attention: Literal["result", "statistics"] | None = None
+    commutative: bool = False
+    passes_factor: bool = False
+    typed_as_first: bool = False
 
     def __post_init__(self) -> None:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
@@ -328,6 +337,7 @@ def _refused(dtype: DType) -> str:
 
 
 REGISTRY: dict[str, Op] = {}
+COMMUTATIVE: set[str] = set()  # names of the ops in it that are
 
 
 def public_ops() -> Iterator[Op]:
@@ -428,6 +438,7 @@ def fused(
 def unregister(name: str) -> None:
     """Remove an op from the registry (ops of gdlab itself included: for tests and for trying things out)."""
     REGISTRY.pop(name, None)
+    COMMUTATIVE.discard(name)
     _METHODS.pop(name, None)
 
 
@@ -436,6 +447,7 @@ def _register(new: Op) -> Op:
     if old is not None and old.rule.__module__.startswith("gdlab.") and old.rule.__module__ != new.rule.__module__:
         raise GraphError("op", "name", repr(new.name), "a name that no op of gdlab has")
     REGISTRY[new.name] = new
+    (COMMUTATIVE.add if new.commutative else COMMUTATIVE.discard)(new.name)
     if new.operands and new.kind != "private":
         _METHODS[new.name] = new
     return new

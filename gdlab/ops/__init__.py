@@ -2,8 +2,8 @@
 
 import gdlab.ops.operators
 import gdlab.ops.packed
-import gdlab.ops.rope_scaled  # noqa: F401 (private ops: the rope ops with `freq_factors`)
-from gdlab.ops.attention import (
+import gdlab.ops.rotary.rope_scaled  # noqa: F401 (private ops: the rope ops with `freq_factors`)
+from gdlab.ops.attention.attention import (
     biased_attention,
     causal_attention,
     cross_attention,
@@ -11,6 +11,8 @@ from gdlab.ops.attention import (
     multi_head_attn,
     sliding_window_attention,
 )
+from gdlab.ops.attention.cache import cache_write, cache_write_prefix, cached_attention, cached_block_attention
+from gdlab.ops.attention.relative import t5_relative_bias
 from gdlab.ops.batch import (
     batch_matmul,
     batch_matmul_at,
@@ -19,7 +21,6 @@ from gdlab.ops.batch import (
     block_matmul_at,
     block_matmul_bt,
 )
-from gdlab.ops.cache import cache_write, cache_write_prefix, cached_attention, cached_block_attention
 from gdlab.ops.cast import to_f32, to_u32
 from gdlab.ops.channels import (
     add_per_channel,
@@ -33,13 +34,20 @@ from gdlab.ops.channels import (
     pixel_shuffle_w,
 )
 from gdlab.ops.contract import matmul, matmul_at, matmul_bt
-from gdlab.ops.conv import (
+from gdlab.ops.conv.conv import (
     conv2d,
     conv2d_dw,
     conv2d_grad_input,
     conv2d_grad_weight,
     conv2d_hw,
     conv_transpose_2d,
+)
+from gdlab.ops.conv.pool import (
+    avg_pool_2d,
+    global_avg_pool,
+    max_pool_2d,
+    upsample_2x,
+    upsample_nearest,
 )
 from gdlab.ops.elementwise import (
     abs,
@@ -108,13 +116,6 @@ from gdlab.ops.leaves import (
 from gdlab.ops.loss import bce_loss, cross_entropy_loss, l1_loss, mse_loss
 from gdlab.ops.movement import broadcast_to, pad, permute, reshape, slice, stop_gradient, transpose
 from gdlab.ops.norm import layer_norm, log_softmax, rms_norm, softmax
-from gdlab.ops.pool import (
-    avg_pool_2d,
-    global_avg_pool,
-    max_pool_2d,
-    upsample_2x,
-    upsample_nearest,
-)
 from gdlab.ops.random import bernoulli_mask, dropout, rand_normal, rand_uniform
 from gdlab.ops.reduce import (
     max,
@@ -128,8 +129,7 @@ from gdlab.ops.reduce import (
     sum_inner,
     sum_rows,
 )
-from gdlab.ops.relative import t5_relative_bias
-from gdlab.ops.rotary import rope, rope_dynamic_offset, rope_positions, rope_with_offset
+from gdlab.ops.rotary.rope import rope, rope_dynamic_offset, rope_positions, rope_with_offset
 from gdlab.ops.select import (
     equal,
     greater,

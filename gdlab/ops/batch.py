@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.base.types import Array, TensorType
+from gdlab.base.types import Array, Shape, TensorType
 from gdlab.graph import Value
 from gdlab.op import (
     Bad,
@@ -19,6 +19,7 @@ from gdlab.op import (
     op,
     want,
 )
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 
 # Strides in elements: of a (matrix, row, step), of b (matrix, step, column), of the result (matrix, row).
 Strides = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int]]
@@ -51,9 +52,24 @@ def _work(layout: Layout, hardware: bool) -> WorkRule:
     return work
 
 
+def _view(data: Array, shape: Shape, strides: Shape) -> Array:
+    """`data` as an array of `shape` whose strides are given in elements."""
+    return np.lib.stride_tricks.as_strided(data, shape, [s * data.itemsize for s in strides])
+
+
+def _products_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    count, m, n, k = (c[name] for name in ("GROUPS", "M", "N", "K"))
+    a, b = (builder.operand(i, builder.operand_shape(i)) for i in (0, 1))
+    left = _view(a, (count, m, k), (c["A_G"], c["A_M"], c["A_K"]))
+    right = _view(b, (count, k, n), (c["B_G"], c["B_K"], c["B_N"]))
+    out = _view(builder.out((count * m * n,)), (count, m, n), (c["C_G"], c["C_M"], 1))
+    builder.calls.append((np.matmul, (left, right, out)))
+
+
 def _kernel(layout: Layout) -> Shader:
     tiles = Shader("batch_matmul.wgsl", _work(layout, hardware=True), linear=True)
-    return Shader("batch_matmul_registers.wgsl", _work(layout, hardware=False), hardware=tiles, linear=True)
+    registers = _work(layout, hardware=False)
+    return Shader("batch_matmul_registers.wgsl", registers, tiles, linear=True, numpy_form=_products_form)
 
 
 # three axes: [batch, rows, columns] -----------------------------------------------------------------------------------
@@ -101,6 +117,7 @@ def _refusals(wanted: str, wrong: tuple[str, str], differ: str) -> tuple[Bad, ..
     family="contraction",
     samples=tuple(Sample((g, m, k), (g, k, n)) for g, m, k, n in SIZES),
     bad=_refusals("a[g, m, k] and b[g, k, n]", ("f32[2, 3, 5]", "f32[2, 3, 5]"), "5 and 3"),
+    passes_factor=True,
 )
 def batch_matmul(a: Value, b: Value) -> TensorType:
     """Matrix products a[g] · b[g] of each matrix: f32[g, m, k], f32[g, k, n] -> f32[g, m, n]."""
@@ -137,6 +154,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
     family="contraction",
     samples=tuple(Sample((g, m, k), (g, n, k)) for g, m, k, n in SIZES),
     bad=_refusals("a[g, m, k] and b[g, n, k]", ("f32[2, 3, 5]", "f32[2, 5, 3]"), "5 and 3"),
+    passes_factor=True,
 )
 def batch_matmul_bt(a: Value, b: Value) -> TensorType:
     """Matrix products a[g] · b[g]ᵀ without a transpose: f32[g, m, k], f32[g, n, k] -> f32[g, m, n]."""

@@ -7,15 +7,25 @@ import numpy as np
 from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.graph import Value
 from gdlab.op import Bad, Grads, Sample, Shader, Work, op
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 
 
 def _each(types: tuple[TensorType, ...], result: TensorType, attrs: object) -> Work:
     return Work(result.num_elements)
 
 
+def _assign(x: Array, out: Array) -> None:
+    out[...] = x
+
+
+def _to_f32_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = (c.units,)
+    builder.calls.append((_assign, (builder.operand(0, shape), builder.out(shape))))
+
+
 @op(
     numpy=lambda x: np.asarray(x, np.float64),
-    kernel=Shader("to_f32.wgsl", _each, linear=True),
+    kernel=Shader("to_f32.wgsl", _each, linear=True, numpy_form=_to_f32_form),
     samples=(Sample((3, 5), integers={0: 1 << 24}), Sample((70,), integers={0: 9}), Sample((2, 3)),
              Sample((3,), integers={0: 1}, values=([0, 16_777_215, 2**31],))),
     family="elementwise",
@@ -36,9 +46,19 @@ def _saturated(x: Array) -> Array:
     return np.where(np.isnan(x), 0.0, np.clip(np.trunc(x), 0.0, 2.0**32 - 1)).astype(np.uint32)
 
 
+def _truncate(x: Array, out: Array) -> None:
+    whole = np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=2.0**32, neginf=0.0)
+    out[...] = np.clip(whole, 0.0, 2.0**32 - 1).astype(np.uint32)
+
+
+def _to_u32_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = (c.units,)
+    builder.calls.append((_truncate, (builder.operand(0, shape), builder.out(shape))))
+
+
 @op(
     numpy=_saturated,
-    kernel=Shader("to_u32.wgsl", _each),
+    kernel=Shader("to_u32.wgsl", _each, numpy_form=_to_u32_form),
     samples=(Sample((3, 5), high=100.0), Sample((70,), values=(np.arange(70) * 1e4 + 0.5,)), Sample((1, 1)),
              Sample((8,), values=([np.nan, -1.5, 0.99, 7.0, 4294967040.0, 2.0**32, np.inf, -np.inf],), kink=True)),
     bad=(Bad(("u32[3]",), "to_u32: operands: given u32[3], wanted f32 operands"),),

@@ -8,9 +8,9 @@ import numpy as np
 
 from gdlab.graph import Value
 from gdlab.op import Bad, Grads, Sample, fused, want
+from gdlab.ops.conv.windows import is_image
 from gdlab.ops.leaves import zeros
 from gdlab.ops.movement import unslice
-from gdlab.ops.windows import is_image
 
 IMAGE = "x[n, c, h, w]"
 

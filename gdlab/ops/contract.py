@@ -23,6 +23,7 @@ SIZES = (  # m, k, n
         Bad(("f32[3, 5]", "u32[5, 2]"), "wanted f32 operands"),
     ),
     reads_blocks=1,
+    passes_factor=True,
 )
 def matmul(a: Value, b: Value) -> TensorType:
     """Matrix product a · b: f32[m, k], f32[k, n] -> f32[m, n]."""
@@ -82,6 +83,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
         Bad(("f32[3, 5]", "f32[5, 3]"), "given f32[3, 5] and f32[5, 3], wanted a[m, k] and b[n, k]: 5 and 3 differ"),
         Bad(("f32[3, 5]", "f32[5]"), "wanted a[m, k] and b[n, k]: reshape other ranks first"),
     ),
+    passes_factor=True,
 )
 def matmul_bt(a: Value, b: Value) -> TensorType:
     """Matrix product a · bᵀ without a transpose: f32[m, k], f32[n, k] -> f32[m, n]."""

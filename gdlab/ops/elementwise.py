@@ -34,7 +34,7 @@ NOT_F32 = (Bad(("u32[3]",), "given u32[3], wanted f32 operands"),)
 
 
 # arithmetic -----------------------------------------------------------------------------------------------------------
-@op(numpy=np.add, kernel=Elementwise("a + b"), samples=BINARY, bad=MISFITS, broadcasts=True)
+@op(numpy=np.add, kernel=Elementwise("a + b"), samples=BINARY, bad=MISFITS, broadcasts=True, commutative=True)
 def add(a: Value, b: Value) -> TensorType:
     """a + b, elementwise: f32[...], f32[...] -> f32[...]; operands broadcast visibly."""
     return a.type
@@ -56,7 +56,15 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
     return g, lambda: -g
 
 
-@op(numpy=np.multiply, kernel=Elementwise("a * b"), samples=BINARY, bad=MISFITS, broadcasts=True)
+@op(
+    numpy=np.multiply,
+    kernel=Elementwise("a * b"),
+    samples=BINARY,
+    bad=MISFITS,
+    broadcasts=True,
+    commutative=True,
+    passes_factor=True,
+)
 def mul(a: Value, b: Value) -> TensorType:
     """a · b, elementwise: f32[...], f32[...] -> f32[...]; operands broadcast visibly."""
     return a.type
@@ -101,6 +109,7 @@ def _(g: Value, out: Value, x: Value) -> Grads:
     kernel=Elementwise("x * factor"),
     samples=tuple(Sample(shape, attrs={"factor": f}) for shape, f in (((3, 5), 2.5), ((70,), -1e-3), ((1, 1), 0.0))),
     bad=(Bad(("f32[3]",), "scale: factor: given nan, wanted a finite number", {"factor": NAN}),),
+    typed_as_first=True,
 )
 def scale(x: Value, factor: float) -> TensorType:
     """x · factor for a fixed finite factor, elementwise: f32[...] -> f32[...]."""

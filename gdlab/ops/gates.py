@@ -7,6 +7,7 @@ from typing import Any
 from gdlab.base.types import TensorType
 from gdlab.graph import Value
 from gdlab.op import Bad, Grads, Sample, Shader, Work, fused, want
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants, NumpyForm
 from gdlab.ops.fused import geglu, gelu, gelu_grad, silu, silu_grad, swiglu
 from gdlab.ops.join import concat, split
 
@@ -40,9 +41,37 @@ def _odd(name: str) -> tuple[Bad, ...]:
     )
 
 
+# in NumPy -------------------------------------------------------------------------------------------------------------
+_SWISH, _INNER = "sigmoid_stable(x)", "1.5957691216057308 * (x + 0.044715 * x * x * x)"
+_GELU = f"sigmoid_stable({_INNER})"
+_SILU_SLOPE = f"{_SWISH} * (1.0 + x * (1.0 - {_SWISH}))"
+_GELU_SLOPE = f"{_GELU} + x * ({_GELU} * (1.0 - {_GELU})) * 1.5957691216057308 * (1.0 + 0.134145 * x * x)"
+
+
+def _gate_form(share: str) -> NumpyForm:
+    def form(builder: KernelBuilder, c: KernelConstants) -> None:
+        rows, n = c.units // c["WIDTH"], c["WIDTH"]
+        x = builder.operand(0, (rows, 2 * n))
+        builder.evaluate(f"x * {share} * up", {"x": x[:, :n], "up": x[:, n:]}, builder.out((rows, n)))
+
+    return form
+
+
+def _gate_grad_form(share: str, slope: str) -> NumpyForm:
+    def form(builder: KernelBuilder, c: KernelConstants) -> None:
+        rows, n = c.units // c["WIDTH"], c["WIDTH"]
+        x, out = builder.operand(0, (rows, 2 * n)), builder.out((rows, 2 * n))
+        operands = {"x": x[:, :n], "up": x[:, n:], "g": builder.operand(1, (rows, n))}
+        builder.evaluate(f"g * up * ({slope})", operands, out[:, :n])
+        builder.evaluate(f"g * x * {share}", operands, out[:, n:])
+
+    return form
+
+
+# ops ------------------------------------------------------------------------------------------------------------------
 @fused(
     label="",
-    kernel=Shader("swiglu_concat.wgsl", _halves),
+    kernel=Shader("swiglu_concat.wgsl", _halves, numpy_form=_gate_form(_SWISH)),
     family="elementwise",
     samples=WHOLE,
     bad=_odd("swiglu_concat"),
@@ -61,7 +90,7 @@ def _(g: Value, out: Value, x: Value) -> Grads:
 @fused(
     label="",
     private=True,
-    kernel=Shader("swiglu_concat_grad.wgsl", _halves),
+    kernel=Shader("swiglu_concat_grad.wgsl", _halves, numpy_form=_gate_grad_form(_SWISH, _SILU_SLOPE)),
     family="elementwise",
     samples=WITH_G,
     check=_half_of,
@@ -74,7 +103,7 @@ def swiglu_concat_grad(x: Value, g: Value) -> Value:
 
 @fused(
     label="",
-    kernel=Shader("geglu_concat.wgsl", _halves),
+    kernel=Shader("geglu_concat.wgsl", _halves, numpy_form=_gate_form(_GELU)),
     family="elementwise",
     samples=WHOLE,
     bad=_odd("geglu_concat"),
@@ -93,7 +122,7 @@ def _(g: Value, out: Value, x: Value) -> Grads:
 @fused(
     label="",
     private=True,
-    kernel=Shader("geglu_concat_grad.wgsl", _halves),
+    kernel=Shader("geglu_concat_grad.wgsl", _halves, numpy_form=_gate_grad_form(_GELU, _GELU_SLOPE)),
     family="elementwise",
     samples=WITH_G,
     check=_half_of,

@@ -26,6 +26,7 @@ from gdlab.op import (
     op,
     want,
 )
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants, NumpyForm
 from gdlab.ops.movement import axis_of, reshape
 
 Types = tuple[TensorType, ...]
@@ -63,13 +64,33 @@ def _taking(x: int, axis: Callable[[Attributes], int]) -> Callable[[Types, Tenso
     return work
 
 
+def _take_rows(x: Array, idx: Array, out: Array) -> None:
+    """out[o, s] = x[o, idx[s]], zeros where the index is out of range."""
+    extent = x.shape[1]
+    np.take(x, idx, 1, out, "clip")
+    if idx.max() >= extent:
+        out[:, idx >= extent] = 0
+
+
+def _take_form(x: int) -> NumpyForm:
+    """The NumPy form of a kernel that takes along an axis of operand `x`."""
+
+    def form(builder: KernelBuilder, c: KernelConstants) -> None:
+        extent, count, inner = c["EXTENT"], c["COUNT"], c["INNER"]
+        outer = builder.size // (count * inner)
+        source, idx = builder.operand(x, (outer, extent, inner)), builder.operand(1 - x, (count,))
+        builder.calls.append((_take_rows, (source, idx, builder.out((outer, count, inner)))))
+
+    return form
+
+
 def _front_axis(x: Value, idx: Value, axis: int) -> dict[str, Any]:
     return {"axis": axis_of(axis, x.type.rank)}
 
 
 @op(
     numpy=_take,
-    kernel=Shader("gather_axis.wgsl", _taking(0, lambda attrs: attrs["axis"]), linear=True),
+    kernel=Shader("gather_axis.wgsl", _taking(0, lambda attrs: attrs["axis"]), linear=True, numpy_form=_take_form(0)),
     samples=(Sample((5, 3), (4,), attrs={"axis": 0}, integers={1: 5}),
              Sample((2, 7, 3), (70,), attrs={"axis": 1}, integers={1: 7}),
              Sample((3, 6), (1,), attrs={"axis": -1}, integers={1: 6}),
@@ -113,7 +134,7 @@ def _put_back(g: Value, idx: Value, shape: Shape, axis: int) -> Value:
 
 @op(
     numpy=lambda idx, table: _take(table, idx, 0),
-    kernel=Shader("embedding.wgsl", _taking(1, lambda attrs: 0), linear=True),
+    kernel=Shader("embedding.wgsl", _taking(1, lambda attrs: 0), linear=True, numpy_form=_take_form(1)),
     samples=(Sample((4,), (7, 3), integers={0: 7}), Sample((70,), (5, 8), integers={0: 5}),
              Sample((1,), (1, 1), integers={0: 1}),
              Sample((4,), (3, 2), integers={0: 3}, values=([2, 0, 2, 3], None),
@@ -163,9 +184,36 @@ def _adding_rows(types: Types, result: TensorType, attrs: Attributes) -> Work:
     return Work(result.shape[0], length, {"COUNT": count, "WIDTH": width}, types[1].num_elements)
 
 
+NARROW = 16  # columns: below, one call for all rows is faster than one call per row
+
+
+def _add_rows(idx: Array, src: Array, out: Array) -> None:
+    """out[idx[s]] += src[s], in order of s."""
+    out[...] = 0
+    if src.shape[1] < NARROW:
+        inside = idx < len(out)
+        np.add.at(out, idx[inside], src[inside])
+        return
+    for at, row in zip(idx.tolist(), src, strict=True):
+        if at < len(out):
+            out[at] += row
+
+
+def _scatter_add_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    count, width = c["COUNT"], c["WIDTH"]
+    out = builder.out((builder.size // width, width))
+    builder.calls.append((_add_rows, (builder.operand(0, (count,)), builder.operand(1, (count, width)), out)))
+
+
+SUMS_OF_ROWS = Shader(
+    "scatter_add.wgsl", _adding, Shader("scatter_add_rows.wgsl", _adding_rows, linear=True), linear=True,
+    numpy_form=_scatter_add_form,
+)  # fmt: skip
+
+
 @op(
     numpy=_scatter_add,
-    kernel=Shader("scatter_add.wgsl", _adding, Shader("scatter_add_rows.wgsl", _adding_rows, linear=True), linear=True),
+    kernel=SUMS_OF_ROWS,
     samples=(Sample((4,), (4, 3), attrs={"vocab": 7}, integers={0: 7}),
              Sample((300,), (300, 5), attrs={"vocab": 4}, integers={0: 4}),
              Sample((1,), (1, 1), attrs={"vocab": 1}, integers={0: 1}),
@@ -212,9 +260,19 @@ def _finding(types: Types, result: TensorType, attrs: Attributes) -> Work:
     return Work(result.num_elements, length, {"LENGTH": length, "INNER": inner}, types[0].num_elements)
 
 
+def _first_largest(x: Array, out: Array) -> None:
+    out[...] = x.argmax(1)
+
+
+def _argmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    length, inner = c["LENGTH"], c["INNER"]
+    outer = builder.size // inner
+    builder.calls.append((_first_largest, (builder.operand(0, (outer, length, inner)), builder.out((outer, inner)))))
+
+
 @op(
     numpy=_argmax,
-    kernel=Shader("argmax.wgsl", _finding),
+    kernel=Shader("argmax.wgsl", _finding, numpy_form=_argmax_form),
     samples=(Sample((3, 5), attrs={"axis": 1}), Sample((300, 3), attrs={"axis": 0}),
              Sample((2, 3, 4), attrs={"axis": -2}),
              Sample((70,), attrs={"axis": 0}), Sample((2, 3000), attrs={"axis": 1}),
@@ -250,9 +308,18 @@ _VALID = tuple(
 )  # fmt: skip
 
 
+def _last_row(x: Array, valid: Array, out: Array) -> None:
+    out[0] = x[_last(valid, len(x))]
+
+
+def _prefix_last_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    x = builder.operand(0, (c["ROWS"], c["WIDTH"]))
+    builder.calls.append((_last_row, (x, builder.operand(1, (1,)), builder.out((1, c["WIDTH"])))))
+
+
 @op(
     numpy=lambda x, valid: x[_last(valid, len(x))][None],
-    kernel=Shader("prefix_last.wgsl", _one_row, linear=True),
+    kernel=Shader("prefix_last.wgsl", _one_row, linear=True, numpy_form=_prefix_last_form),
     samples=(Sample((5, 3), (1,), integers={1: 6}), Sample((1, 70), (1,), integers={1: 2}), *_VALID),
     bad=(Bad(("f32[5]", "u32[1]"),
              "prefix_last: operands: given f32[5] and u32[1], wanted x[r, d] f32 and valid[1] u32"),
@@ -280,9 +347,19 @@ def _prefix_last_grad(g: Array, valid: Array, rows: int) -> Array:
     return out
 
 
+def _put_last_row(g: Array, valid: Array, out: Array) -> None:
+    out[...] = 0
+    out[_last(valid, len(out))] = g
+
+
+def _prefix_last_grad_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    out = builder.out((c["ROWS"], c["WIDTH"]))
+    builder.calls.append((_put_last_row, (builder.operand(0, (c["WIDTH"],)), builder.operand(1, (1,)), out)))
+
+
 @op(
     numpy=_prefix_last_grad,
-    kernel=Shader("prefix_last_grad.wgsl", _one_row, linear=True),
+    kernel=Shader("prefix_last_grad.wgsl", _one_row, linear=True, numpy_form=_prefix_last_grad_form),
     samples=tuple(Sample((1, 3), (1,), attrs={"rows": 5}, integers={1: 6}, values=(None, [v])) for v in (0, 2, 5, 7)),
     family="index",
     kind="private",

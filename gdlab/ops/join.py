@@ -12,6 +12,7 @@ from gdlab.base.errors import ArgumentError, DTypeError, ShapeError
 from gdlab.base.types import Shape, TensorType
 from gdlab.graph import Value, whole
 from gdlab.op import Bad, Grads, Refused, Sample, Shader, Values, Work, op, value_method, want
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 from gdlab.ops.movement import axis_of, slice
 
 PARTS = 7  # operands of one kernel: 8 storage buffers with the result; more are joined in two levels
@@ -26,13 +27,23 @@ def places(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str
     return Work(result.num_elements, constants={"RUN": ends[-1], **parts})
 
 
+def _concat_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    out = builder.out((builder.size // c["RUN"], c["RUN"]))
+    for k in range(len(c.names)):
+        size, end = c[f"PART{k}"], c[f"END{k}"]
+        builder.calls.append((np.copyto, (out[:, end - size : end], builder.operand(k, (len(out), size)))))
+
+
+SIDE_BY_SIDE = Shader("concat.wgsl", places, linear=True, numpy_form=_concat_form)
+
+
 def _front_axis(values: Values, axis: int) -> dict[str, Any]:
     return {"axis": axis_of(axis, values[0].type.rank)}
 
 
 @op(
     numpy=lambda values, axis: np.concatenate(values, axis),
-    kernel=Shader("concat.wgsl", places, linear=True),
+    kernel=SIDE_BY_SIDE,
     samples=(Sample((3, 2), (3, 5), attrs={"axis": 1}), Sample((3, 2), (1, 2), (70, 2), attrs={"axis": 0}),
              Sample((2, 3, 4), (2, 1, 4), attrs={"axis": -2}), Sample((4,), attrs={"axis": 0}),
              Sample(*[(2, n) for n in (1, 2, 3, 1, 5, 1, 2, 4, 1)], attrs={"axis": 1}),
@@ -96,9 +107,18 @@ def split(x: Value, sizes: Sequence[int], axis: int) -> tuple[Value, ...]:
     return tuple(_along(x, end - n, end, int(axis) % rank) for n, end in zip(map(int, parts), ends, strict=True))
 
 
+def _materialize_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = (c.units,)
+    builder.calls.append((np.copyto, (builder.out(shape), builder.operand(0, shape))))
+
+
+def _each(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+    return Work(result.num_elements)
+
+
 @op(
     numpy=lambda x: x,
-    kernel=Shader("materialize.wgsl", lambda types, result, attrs: Work(result.num_elements), linear=True),
+    kernel=Shader("materialize.wgsl", _each, linear=True, numpy_form=_materialize_form),
     samples=(Sample((3, 5)), Sample((70,)), Sample((1, 1)),
              Sample((2, 3), values=([[np.nan, -0.0, np.inf], [0, 1, 2]],), kink=True), Sample((5,), integers={0: 9})),
     family="movement",

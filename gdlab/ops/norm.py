@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from gdlab.op import (
     op,
     want,
 )
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants, NumpyForm
 from gdlab.ops.elementwise import to_row
 
 WIDTHS = tuple(Sample((3, n), low=-4, high=4) for n in (1, 2, 3, 5, 64, 257, 50257))
@@ -55,12 +57,13 @@ def _row_work(passes: int, in_registers: bool) -> WorkRule:
     return rule
 
 
-def row_kernel(name: str, passes: int, fours: bool = False) -> Shader:
+def row_kernel(name: str, passes: int, form: NumpyForm, fours: bool = False) -> Shader:
     """`{name}.wgsl`, and on hardware `{name}_rows.wgsl`, which keeps rows in registers; with `fours`,
     `{name}_fours.wgsl` on software adapters."""
     rows = Shader(f"{name}_rows.wgsl", _row_work(passes, True), in_bounds=True)
     by_four = Shader(f"{name}_fours.wgsl", _fours_work(passes), in_bounds=True) if fours else None
-    return Shader(f"{name}.wgsl", _row_work(passes, False), rows, fours=by_four, in_bounds=True)
+    work = _row_work(passes, False)
+    return Shader(f"{name}.wgsl", work, rows, fours=by_four, in_bounds=True, numpy_form=form)
 
 
 def _fours_work(passes: int) -> WorkRule:
@@ -84,7 +87,24 @@ def _softmax(x: Array) -> Array:
     return powers / total
 
 
-@op(numpy=_softmax, kernel=row_kernel("softmax", 5, fours=True), samples=(*ROWS, LOST), bad=NOT_F32)
+def _shifted(builder: KernelBuilder, x: Array, out: Array) -> tuple[Array, Array]:
+    """x − max in `out`; e to that, and its sum per row."""
+    powers, column = builder.temporary(x.shape), builder.temporary((x.shape[0], 1))
+    builder.row_maxima(x, column)
+    builder.call(np.subtract, x, column, out)
+    builder.calls.append((np.exp, (out, powers)))
+    builder.row_sums(powers, column)
+    return powers, column
+
+
+def _softmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = c["ROWS"], c["WIDTH"]
+    out = builder.out(shape)
+    powers, total = _shifted(builder, builder.operand(0, shape), out)
+    builder.call(np.divide, powers, total, out)
+
+
+@op(numpy=_softmax, kernel=row_kernel("softmax", 5, _softmax_form, fours=True), samples=(*ROWS, LOST), bad=NOT_F32)
 def softmax(x: Value) -> TensorType:
     """e^(x − max) over its sum along the last axis: f32[..., n] -> f32[..., n]; a row of −inf gives NaN."""
     return x.type
@@ -101,7 +121,20 @@ def _log_softmax(x: Array) -> Array:
     return shifted - np.log(total)
 
 
-@op(numpy=_log_softmax, kernel=row_kernel("log_softmax", 5, fours=True), samples=(*ROWS, LOST), bad=NOT_F32)
+def _log_softmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = c["ROWS"], c["WIDTH"]
+    out = builder.out(shape)
+    _, total = _shifted(builder, builder.operand(0, shape), out)
+    builder.calls.append((np.log, (total, total)))
+    builder.call(np.subtract, out, total, out)
+
+
+@op(
+    numpy=_log_softmax,
+    kernel=row_kernel("log_softmax", 5, _log_softmax_form, fours=True),
+    samples=(*ROWS, LOST),
+    bad=NOT_F32,
+)
 def log_softmax(x: Value) -> TensorType:
     """x − max − ln Σ e^(x − max) along the last axis, never the logarithm of a softmax: f32[..., n] -> f32[..., n]."""
     return x.type
@@ -155,10 +188,74 @@ def _like(wanted: str, eps: float, g: Value, x: Value, *weights: Value) -> None:
     _row_each(wanted, eps, x, *weights)
 
 
+def _centred_rows(builder: KernelBuilder, x: Array, out: Array) -> None:
+    """x − mean in `out`."""
+    mean = builder.temporary((x.shape[0], 1))
+    builder.row_sums(x, mean)
+    builder.calls += [(np.divide, (mean, _width(x), mean)), (np.subtract, (x, mean, out))]
+
+
+def _width(x: Array) -> np.float32:
+    return np.float32(x.shape[1])
+
+
+def _sizes_of_rows(builder: KernelBuilder, c: KernelConstants, x: Array) -> Array:
+    """1 / √(mean x² + eps) per row."""
+    size = builder.temporary((x.shape[0], 1))
+    eps = np.float32(dict(c.numbers)["EPS"])
+    builder.calls += [
+        (_dots, (x, x, size)),
+        (np.divide, (size, _width(x), size)),
+        (np.add, (size, eps, size)),
+        (np.sqrt, (size, size)),
+        (np.reciprocal, (size, size)),
+    ]
+    return size
+
+
+def _dots(a: Array, b: Array, out: Array) -> None:
+    """Σ a · b per row."""
+    np.matmul(a[:, None, :], b[:, :, None], out=out[:, :, None])
+
+
+def _norm_form(centre: bool, builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = c["ROWS"], c["WIDTH"]
+    x, out = builder.operand(0, shape), builder.out(shape)
+    if centre:
+        _centred_rows(builder, x, out)
+        x = out
+    size = _sizes_of_rows(builder, c, x)
+    builder.calls += [(np.multiply, (x, size, out)), (np.multiply, (out, builder.operand(1, shape[1:]), out))]
+    if centre:
+        builder.calls.append((np.add, (out, builder.operand(2, shape[1:]), out)))
+
+
+def _norm_grad_form(centre: bool, builder: KernelBuilder, c: KernelConstants) -> None:
+    """size · (h − mean h − unit · mean(h · unit)); `operand`s are g, x and w."""
+    shape = c["ROWS"], c["WIDTH"]
+    out, unit, mean = builder.out(shape), builder.temporary(shape), builder.temporary((shape[0], 1))
+    x = builder.operand(1, shape)
+    if centre:
+        _centred_rows(builder, x, unit)
+        x = unit
+    size = _sizes_of_rows(builder, c, x)
+    g, w = builder.operand(0, shape), builder.operand(2, shape[1:])
+    builder.calls += [(np.multiply, (x, size, unit)), (np.multiply, (g, w, out))]
+    if centre:
+        _centred_rows(builder, out, out)
+    builder.calls += [
+        (_dots, (out, unit, mean)),
+        (np.divide, (mean, _width(unit), mean)),
+        (np.multiply, (unit, mean, unit)),
+        (np.subtract, (out, unit, out)),
+        (np.multiply, (out, size, out)),
+    ]
+
+
 @fused(
     label="",
     family="reduction",
-    kernel=row_kernel("rms_norm", 4, fours=True),
+    kernel=row_kernel("rms_norm", 4, partial(_norm_form, False), fours=True),
     samples=_norm_samples(1),
     bad=_norm_bad(1, "wanted x[…, n] and w[n]"),
     check=lambda x, w, eps: _row_each("x[…, n] and w[n]", eps, x, w),
@@ -184,7 +281,7 @@ def _(g: Value, out: Value, x: Value, w: Value, eps: float) -> Grads:
     label="",
     private=True,
     family="reduction",
-    kernel=row_kernel("rms_norm_grad_x", 8),
+    kernel=row_kernel("rms_norm_grad_x", 8, partial(_norm_grad_form, False)),
     samples=_grad_samples(1),
     check=lambda g, x, w, eps: _like("g and x[…, n], w[n]", eps, g, x, w),
 )
@@ -213,7 +310,7 @@ def _sum_to_row(x: Value) -> Value:
 @fused(
     label="",
     family="reduction",
-    kernel=row_kernel("layer_norm", 7, fours=True),
+    kernel=row_kernel("layer_norm", 7, partial(_norm_form, True), fours=True),
     samples=_norm_samples(2),
     bad=_norm_bad(2, "wanted x[…, n], w[n] and b[n]"),
     check=lambda x, w, b, eps: _row_each("x[…, n], w[n] and b[n]", eps, x, w, b),
@@ -245,7 +342,7 @@ def _(g: Value, out: Value, x: Value, w: Value, b: Value, eps: float) -> Grads:
     label="",
     private=True,
     family="reduction",
-    kernel=row_kernel("layer_norm_grad_x", 12),
+    kernel=row_kernel("layer_norm_grad_x", 12, partial(_norm_grad_form, True)),
     samples=_grad_samples(1),
     check=lambda g, x, w, eps: _like("g and x[…, n], w[n]", eps, g, x, w),
 )

@@ -16,12 +16,11 @@ from gdlab.op import (
     Grads,
     Movement,
     Sample,
-    Shader,
     Values,
     op,
     want,
 )
-from gdlab.ops.join import concat, places
+from gdlab.ops.join import SIDE_BY_SIDE, concat
 
 Moved = tuple[int, tuple[Axis, ...], float]
 Attributes = Mapping[str, Any]
@@ -29,7 +28,7 @@ Attributes = Mapping[str, Any]
 
 @op(
     numpy=concat.numpy,
-    kernel=Shader("concat.wgsl", places, linear=True),
+    kernel=SIDE_BY_SIDE,
     samples=(Sample((3, 2), (3, 2), attrs={"axis": 1}), Sample((3, 2), (70, 2), attrs={"axis": 0}),
              Sample((2, 3), (2, 1), (2, 5), attrs={"axis": 1})),
     kind="private",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from gdlab.op import (
     ops_that,
     want,
 )
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 
 _step: ContextVar[int] = ContextVar("gdlab_reference_step", default=0)
 STEP = ("step_low", "step_high")
@@ -72,6 +74,22 @@ def _drawing(types: tuple[TensorType, ...], result: TensorType, attrs: Any) -> W
     return Work(-(-count // 4), constants=key | keep, flops=40 * count)
 
 
+def _draw_form(numbers: Callable[..., Array], builder: KernelBuilder, c: KernelConstants) -> None:
+    """Draw (count, seed, call, step) -> numbers anew in every run."""
+    out, seed, call = builder.out((c["COUNT"],)), c["KEY_HIGH"] << 32 | c["KEY_LOW"], c["CALL"]
+    low, high = (builder.scalars[name] for name in STEP)
+
+    def draw() -> None:
+        out[...] = numbers(out.size, seed, call=call, step=int(high) << 16 | int(low))
+
+    builder.calls.append((draw, ()))
+
+
+def _mask_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    keep = np.float32(dict(c.numbers)["KEEP"])
+    _draw_form(lambda *count, **stream: philox.uniform(*count, **stream) < keep, builder, c)
+
+
 SHAPES = ((3, 5), (70,), (1,), (2, 2, 4))
 SEEDS = ((0, 0), (42, 1), (2**64 - 1, 2**32 - 1), (7, 3))
 DRAWN = tuple(Sample(attrs={"shape": s, "seed": k, "call": c}) for s, (k, c) in zip(SHAPES, SEEDS, strict=True))
@@ -85,7 +103,9 @@ MISDRAWN = (
 
 @op(
     numpy=lambda shape, seed, call: _draw(philox.uniform, shape, seed, call),
-    kernel=Shader("rand_uniform.wgsl", _drawing, linear=True, scalars=STEP),
+    kernel=Shader(
+        "rand_uniform.wgsl", _drawing, linear=True, scalars=STEP, numpy_form=partial(_draw_form, philox.uniform)
+    ),
     samples=DRAWN,
     bad=MISDRAWN,
     family="random",
@@ -102,7 +122,9 @@ def rand_uniform(shape: tuple[int, ...], seed: int = 0, call: int | None = None)
 
 @op(
     numpy=lambda shape, seed, call: _draw(philox.normal, shape, seed, call),
-    kernel=Shader("rand_normal.wgsl", _drawing, linear=True, scalars=STEP),
+    kernel=Shader(
+        "rand_normal.wgsl", _drawing, linear=True, scalars=STEP, numpy_form=partial(_draw_form, philox.normal)
+    ),
     samples=DRAWN,
     bad=MISDRAWN,
     family="random",
@@ -127,7 +149,7 @@ def _mask(shape: Shape, keep_prob: float, seed: int, call: int) -> Array:
 
 @op(
     numpy=_mask,
-    kernel=Shader("bernoulli_mask.wgsl", _drawing, linear=True, scalars=STEP),
+    kernel=Shader("bernoulli_mask.wgsl", _drawing, linear=True, scalars=STEP, numpy_form=_mask_form),
     samples=tuple(Sample(attrs={**s.attrs, "keep_prob": k}) for s, k in zip(DRAWN, (0.5, 0.9, 0.0, 1.0), strict=True)),
     bad=(
         *(Bad(b.types, b.message, {**b.attrs, "keep_prob": 0.5}) for b in MISDRAWN),

@@ -73,6 +73,7 @@ def less_equal(a: Value, b: Value) -> TensorType:
     bad=MISFITS,
     broadcasts=True,
     no_grad="ends",
+    commutative=True,
 )
 def equal(a: Value, b: Value) -> TensorType:
     """1 where a = b, else 0 (also where one is NaN): f32[...], f32[...] -> f32[...]. The gradient path ends."""
@@ -126,6 +127,7 @@ _TIED = ([1.0, 2.0, 5.0, -1.0], [1.0, 3.0, 4.0, -1.0])
     samples=(*BINARY, Sample((4,), (4,), values=_TIED, grads=([0.5, 0, 1, 0.5], [0.5, 1, 0, 0.5])), _TIES),
     bad=MISFITS,
     broadcasts=True,
+    commutative=True,
 )
 def maximum(a: Value, b: Value) -> TensorType:
     """The larger of both, elementwise: f32[...], f32[...] -> f32[...]; NaN wins. On a tie each gets half of g."""
@@ -143,6 +145,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
     samples=(*BINARY, Sample((4,), (4,), values=_TIED, grads=([0.5, 1, 0, 0.5], [0.5, 0, 1, 0.5])), _TIES),
     bad=MISFITS,
     broadcasts=True,
+    commutative=True,
 )
 def minimum(a: Value, b: Value) -> TensorType:
     """The smaller of both, elementwise: f32[...], f32[...] -> f32[...]; NaN wins. On a tie each gets half of g."""

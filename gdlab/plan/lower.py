@@ -205,7 +205,7 @@ class Lowering:
         if core.id in self.terms.states and kernel.in_place is not None:
             return self._emit_in_place(root, core, kernel.in_place, parts)
         form, work = self._form(core, kernel)
-        custom = _custom(core, kernel.file, form, work, core.op.operand_names(len(core.inputs)))
+        custom = _custom(core, kernel, form, work, core.op.operand_names(len(core.inputs)))
         parts.read_whole(core.inputs)
         chain = parts.epilogue()
         shape = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))
@@ -222,7 +222,7 @@ class Lowering:
         self.out.buffers[cache] = replace(home, nodes=(*home.nodes, *self.holders.get(core.id, ())))
         _, work = self._form(core, kernel)
         names, (new, _, *counts) = core.op.operand_names(len(core.inputs)), core.inputs
-        custom = _custom(core, kernel.file, kernel, work, (names[0], *names[2:]))
+        custom = _custom(core, kernel, kernel, work, (names[0], *names[2:]))
         parts.read_whole((new, *counts))
         label = f"{labels.display(core.op.name)}[{'x'.join(map(str, core.type.shape))}]"
         schedule, written = variants.custom(custom, self.target), self.terms.terms[new].type.size_bytes
@@ -322,10 +322,10 @@ class Lowering:
         return tuple(sorted(found))
 
 
-def _custom(core: Term, file: str, form: Shader, work: Work, names: tuple[str, ...]) -> Custom:
-    """The record of a kernel of its own; `file` names its NumPy form."""
+def _custom(core: Term, kernel: Shader, form: Shader, work: Work, names: tuple[str, ...]) -> Custom:
+    """Return the record of `kernel` in the form that was chosen; its NumPy form is that of the kernel."""
     integers = tuple((k, v) for k, v in work.constants.items() if isinstance(v, int))
     numbers = tuple((k, v) for k, v in work.constants.items() if isinstance(v, float))
-    name, tables = file.split(" + ")[0].removesuffix(".wgsl"), tuple(work.tables.items())
-    return Custom(core.op.family, name, form.file, names, work.units, work.length, work.group, integers, numbers,
+    tables = tuple(work.tables.items())
+    return Custom(core.op.family, kernel.name, form.file, names, work.units, work.length, work.group, integers, numbers,
                   core.node, tables, work.trips)  # fmt: skip

@@ -5,8 +5,8 @@ from gdlab.rewrite.explain.near_misses import Missed
 from gdlab.rewrite.explain.report import Derivation, Iteration, OptimizeReport, RuleStat
 from gdlab.rewrite.optimizer import optimize
 from gdlab.rewrite.rules import RULES, RuleTable, rule
+from gdlab.rewrite.rules.compositions import attr_compose
 from gdlab.rewrite.rules.conditions import (
-    attr_compose,
     attr_eq,
     const_eq,
     dtype,

@@ -17,16 +17,17 @@ from gdlab.session.builders import (
     build_session_unoptimized,
     build_session_with_report,
     compile_training_graph,
-    lanes_of,
     resolve_device,
 )
 from gdlab.session.initial import initial_values
-from gdlab.session.inspect import Anomaly, DebugStepReport, TraceRow, by_buffer
+from gdlab.session.inspect import by_buffer
 from gdlab.session.memory import MemorySummary
 from gdlab.session.node_places import Nodes, nodes_of
 from gdlab.session.optimizer import Optimizer
 from gdlab.session.profile import DispatchProfile, SessionProfile, Timings
+from gdlab.session.run.nonfinite import Anomaly, DebugStepReport, TraceRow
 from gdlab.session.session import Session, open_session
+from gdlab.session.stages import Pipeline, PipelineStage, lanes_of
 
 __all__ = [
     "Anomaly",
@@ -36,6 +37,8 @@ __all__ = [
     "MemorySummary",
     "Nodes",
     "Optimizer",
+    "Pipeline",
+    "PipelineStage",
     "Session",
     "SessionConfig",
     "SessionProfile",

@@ -1,4 +1,4 @@
-"""From a graph to a session: optimize, differentiate, optimize, compile, load."""
+"""Build a session from a graph: optimize, differentiate, optimize, compile, load."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.errors import ArgumentError, GraphError
 from gdlab.devices.base import Device
 from gdlab.devices.choose import Kind
 from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph
 from gdlab.op.storage import check_caches
-from gdlab.plan import cache, compile
-from gdlab.plan.records import ExecutionPlan, Lane, PlanMode
+from gdlab.plan import cache
+from gdlab.plan.records import ExecutionPlan, PlanMode
 from gdlab.plan.target import CompileOptions, Target
-from gdlab.rewrite import RULES, OptimizeReport, optimize
+from gdlab.rewrite import RULES, OptimizeReport
 from gdlab.rewrite.rules.packing import PACKING
-from gdlab.session.node_places import Nodes, nodes_of
+from gdlab.session.node_places import Nodes
 from gdlab.session.session import Session, open_session
+from gdlab.session.stages import Pipeline
 
 DeviceLike = Kind | Device | None
 _OPTIONS = {"allow", "cost", "enable", "disable", "only", "budget"}
@@ -28,9 +28,9 @@ _OPTIONS = {"allow", "cost", "enable", "disable", "only", "budget"}
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """How to build a session. `optimize`: arguments of `gdlab.optimize` (`allow`, `enable`, `disable`, `only`, `cost`,
-    `budget`), None: no optimization at all. `skip_full_optimize`: none after differentiation. `debug`: no dispatch
-    fusion and no aliasing, so that every node which the optimizer leaves can be read. `cache`: a plan cache file.
+    """State how to build a session. `optimize`: arguments of `gdlab.optimize` (`allow`, `enable`, `disable`, `only`,
+    `cost`, `budget`), None: no optimization at all. `skip_full_optimize`: none after differentiation. `debug`: no
+    dispatch fusion and no aliasing, so that every node which the optimizer leaves can be read. `cache`: a file.
     `share_parameters_from`: a session on the same device whose parameters this one reads and writes too.
     """
 
@@ -45,7 +45,7 @@ class SessionConfig:
 
     @property
     def options(self) -> CompileOptions:
-        """Those of `compile`, without fusion and aliasing for debugging."""
+        """Return those of `compile`, without fusion and aliasing for debugging."""
         return replace(self.compile, fuse_dispatches=False, alias=False) if self.debug else self.compile
 
 
@@ -61,7 +61,7 @@ SessionConfig.debug = _Debug()  # type: ignore[assignment]
 
 @dataclass(frozen=True)
 class Compiled:
-    """A plan, how its graph came about, and where the nodes of the written graph went."""
+    """Hold a plan, the report of the optimizer, and where the nodes of the written graph went."""
 
     plan: ExecutionPlan
     report: OptimizeReport
@@ -69,101 +69,73 @@ class Compiled:
 
 
 def build_session(graph: Graph, device: DeviceLike = "auto") -> Session:
-    """A training session: optimize, differentiate, optimize, compile, load. Output 0 must be the loss, f32[1]."""
+    """Return a training session: optimize, differentiate, optimize, compile, load. Output 0 is the loss, f32[1]."""
     return build(graph, SessionConfig(device=device))[0]
 
 
 def build_session_with_report(graph: Graph, device: DeviceLike = "auto") -> tuple[Session, OptimizeReport]:
-    """A training session and what the optimizer did in both of its phases."""
+    """Return a training session and what the optimizer did in both of its phases."""
     return build(graph, SessionConfig(device=device))
 
 
 def build_inference_session(graph: Graph, device: DeviceLike = "auto") -> Session:
-    """A session that runs the graph forward only, with the fusions of inference."""
+    """Return a session that runs the graph forward only, with the fusions of inference."""
     return build(graph, SessionConfig(mode="inference", device=device))[0]
 
 
 def build_session_unoptimized(graph: Graph, device: DeviceLike = "auto") -> Session:
-    """A training session of the graph as it is written, differentiated: no rewrite at all."""
+    """Return a training session of the graph as it is written, differentiated: no rewrite at all."""
     return build(graph, SessionConfig(device=device, optimize=None))[0]
 
 
 def build(graph: Graph, config: SessionConfig | None = None) -> tuple[Session, OptimizeReport]:
-    """The general form: a session as `config` says, and what the optimizer did."""
+    """Return a session as `config` says, and what the optimizer did: the general form."""
     config = SessionConfig() if config is None else config
     _check_config(config)
     _checked(graph)
     device = resolve_device(config.device)
     made = _from_cache(graph, config, device.target)
     other = config.share_parameters_from
-    if isinstance(other, Session) and not set(made.plan.derived_params) <= set(other._plan.derived_params):
-        made = _from_cache(graph, replace(config, optimize=_apart(config.optimize or {})), device.target)
+    if isinstance(other, Session) and not set(made.plan.derived_params) <= set(other.loaded.plan.derived_params):
+        made = _from_cache(graph, replace(config, optimize=_without_packing(config.optimize or {})), device.target)
     return open_session(made.plan, device, made.nodes, config.share_parameters_from), made.report
 
 
-def _apart(options: Mapping[str, Any]) -> dict[str, Any]:
-    """These arguments of `optimize` without the rules that pack weights."""
-    given = options.get("disable") or ()
-    disabled = (given,) if isinstance(given, str) else tuple(given)
+def _without_packing(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return these arguments of `optimize` without the rules that pack weights."""
+    names = options.get("disable") or ()
+    disabled = (names,) if isinstance(names, str) else tuple(names)
     return {**options, "disable": (*disabled, *(name for name in PACKING if name in RULES))}
 
 
 def build_session_cached(graph: Graph, cache_path: str | os.PathLike[str], device: DeviceLike = "auto") -> Session:
-    """`build_session` with a plan cache: from the file, when it holds the plan of this very graph, for this device, of
-    this version; else compiled, and the file is written. A damaged file is told by a warning and never trusted."""
+    """Return a training session by way of a plan cache: the plan comes from the file, when it holds that of this very
+    graph, for this device, of this version; else it is compiled, and the file is written. A damaged file is reported
+    by a warning and never trusted."""
     return build(graph, SessionConfig(device=device, cache=cache_path))[0]
 
 
 def compile_training_graph(graph: Graph, target: Target | None = None) -> ExecutionPlan:
-    """The plan that `build_session` would run, for a target (the portable one): needs no device."""
+    """Return the plan that `build_session` would run, for a target (the portable one): needs no device."""
     return compiled(graph, SessionConfig(), Target.portable() if target is None else target).plan
 
 
 def compiled(graph: Graph, config: SessionConfig, target: Target) -> Compiled:
-    """The plan of a graph, as `build` makes it."""
+    """Return the plan of a graph, as `build` makes it."""
     written = _checked(graph)
     if config.mode not in ("training", "inference"):
         raise ArgumentError("build", "mode", repr(config.mode), "'training' or 'inference'")
-    if config.mode == "inference":
-        final, report = _optimized(written, "inference", config.optimize)
-        plan = compile(final, mode="inference", options=config.options, target=target)
-        return Compiled(plan, report, nodes_of(written, graph, [report]))
-    forward, first = _optimized(written, "forward", config.optimize)
-    derivative, autodiff = differentiate(forward)
-    skipped = config.skip_full_optimize or config.optimize is None
-    final, second = _optimized(derivative, "full", None if skipped else config.optimize)
-    lanes = lanes_of(final, autodiff, second)
-    plan = compile(final, mode="training", lanes=lanes, options=config.options, target=target)
-    report = first if skipped else OptimizeReport.merge(first, second)
-    return Compiled(plan, report, nodes_of(written, graph, [first, second]))
-
-
-def lanes_of(final: Graph, autodiff: AutodiffReport, report: OptimizeReport) -> list[Lane]:
-    """Phase and forward node of every node of the final graph, through the origins of both passes.
-
-    A rewritten node belongs where the node it replaced did, its first origin: what it swallowed beside that (say, a
-    transposed weight of the forward pass) does not move it.
-    """
-    lanes = []
-    for node in final:
-        root = report.origin.get(node.id, (node.id,))[0]
-        forward = root < autodiff.forward_nodes
-        lanes.append(Lane("forward", root) if forward else Lane("backward", autodiff.adjoint_of.get(root, -1)))
-    for node in reversed(final.nodes):  # what both passes compute may have been made one by its backward spelling
-        for i in node.inputs if lanes[node.id].phase == "forward" else ():
-            if lanes[i].phase == "backward":
-                olds = (old for old in report.origin.get(i, ()) if old < autodiff.forward_nodes)
-                lanes[i] = Lane("forward", next(olds, lanes[node.id].forward))
-    return lanes
+    made = Pipeline(written, config.mode, config.optimize, config.skip_full_optimize, compile=config.options)
+    return Compiled(made.plan(target), made.report, made.nodes(graph))
 
 
 def resolve_device(device: DeviceLike) -> Device:
-    """The device that `"auto"`, `"wgpu"`, `"cpu"` or a `Device` stands for."""
+    """Return the device that `"auto"`, `"wgpu"`, `"cpu"` or a `Device` stands for."""
     return device if isinstance(device, Device) else choose_device("auto" if device is None else device)
 
 
 def _from_cache(graph: Graph, config: SessionConfig, target: Target) -> Compiled:
-    """`compiled`, by way of the plan cache where the configuration names one."""
+    """Return what `compiled` does, by way of the plan cache where the configuration names one."""
     written = _checked(graph)
     key = None
     if config.cache is not None:
@@ -171,18 +143,12 @@ def _from_cache(graph: Graph, config: SessionConfig, target: Target) -> Compiled
         key = cache.key_of(written, *facts)
     if config.cache is None or key is None:
         return compiled(graph, config, target)
-    found = cache.load(config.cache, key, written)
-    if found is not None:
-        return Compiled(found.plan, OptimizeReport.empty(), Nodes(written, graph, found.place, found.why))
+    cached = cache.load(config.cache, key, written)
+    if cached is not None:
+        return Compiled(cached.plan, OptimizeReport.empty(), Nodes(written, graph, cached.place, cached.why))
     made = compiled(graph, config, target)
     cache.save(config.cache, key, cache.Cached(made.plan, made.nodes.place, made.nodes.why), written)
     return made
-
-
-def _optimized(graph: Graph, phase: Any, options: Mapping[str, Any] | None) -> tuple[Graph, OptimizeReport]:
-    if options is None:
-        return graph, OptimizeReport.empty()
-    return optimize(graph, phase=phase, **options)
 
 
 def _check_config(config: SessionConfig) -> None:

@@ -26,7 +26,10 @@ from gdlab.base.errors import CheckpointError
 from gdlab.base.types import BLOCK_BYTES, Array, DType, TensorType
 from gdlab.devices.base import owner
 from gdlab.plan.records import Place
+from gdlab.session.loaded import LoadedPlan
+from gdlab.session.progress import Progress
 from gdlab.session.updates import Updates
+from gdlab.session.values import Values
 
 FORMAT = "1"
 KEYS = ("gdlab_checkpoint_format", "gdlab_digest", "gdlab_logical_layout", "adam_step")
@@ -38,7 +41,7 @@ _STEPS = 2**63  # the Adam counter is below
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class HeaderEntry:
     """An entry of the header: element type, shape, and where its bytes lie behind the header."""
 
     dtype: str
@@ -52,93 +55,98 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a checkpoint holds."""
+    """The content of a checkpoint; `adam`: the names of the parameters with moments."""
 
     tensors: dict[str, Array]
     adam_step: int
     adam: tuple[str, ...]
 
 
-class Checkpoints(Updates):
-    """`save_checkpoint` and `load_checkpoint`."""
+class Checkpoints:
+    """Parameters, moments and the Adam counter of a session as one value, in memory or in a file. Methods without a
+    docstring are those of `Session`."""
 
-    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Write parameters, moments and the Adam counter, after everything submitted. The file at `path` is the old or
-        the new one, whole, at every moment. Not saved: the rule and its rates, inputs, where a loader is."""
-        self._alive("save_checkpoint")
+    def __init__(self, loaded: LoadedPlan, values: Values, updates: Updates, progress: Progress) -> None:
+        self.loaded, self.values, self.updates, self.progress = loaded, values, updates, progress
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint file."""
+        self.loaded.check_open("save_checkpoint")
         target = _path("save_checkpoint", path)
-        _check_names("save_checkpoint", self._parameters)
-        if self.unset_parameters:
-            given = f"no value for {', '.join(self.unset_parameters)}"
-            raise CheckpointError("save_checkpoint", "parameters", given, "a value of each")
-        self._between_steps("save_checkpoint")
-        snapshot = owner().call(self._snapshot_now)
+        _check_names("save_checkpoint", self.values.places.parameters)
+        if missing := self.values.parameters_without_value():
+            raise CheckpointError(
+                "save_checkpoint", "parameters", f"no value for {', '.join(missing)}", "a value of each"
+            )
+        self.progress.check_between_steps("save_checkpoint")
+        snapshot = owner().call(self._snapshot)
         write(target, snapshot, self._layout(snapshot.adam))
 
-    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Take parameters, moments and the Adam counter from a file that `save_checkpoint` wrote, on any device.
-        `CheckpointError` names the first tensor that does not fit, and then nothing has changed. An inference session
-        takes a training file and leaves the moments. Sums of gradients under way are dropped."""
-        self._alive("load_checkpoint")
-        _check_names("load_checkpoint", self._parameters)
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Take over a checkpoint file."""
+        self.loaded.check_open("load_checkpoint")
+        parameters = self.values.places.parameters
+        _check_names("load_checkpoint", parameters)
         snapshot = read(_path("load_checkpoint", path), self._layout(()))
-        unknown = [n for n in snapshot.adam if self._plan.mode == "training" and not self.has_param_grad(n)]
-        if unknown:
-            raise CheckpointError("load_checkpoint", f"moments of {unknown[0]}", "some", "none: it is not trained")
-        owner().call(lambda: self._apply_now(snapshot))
-        self._unset_parameters.difference_update(self._parameters)
+        training = self.loaded.plan.mode == "training"
+        untrained = [n for n in snapshot.adam if training and not self.values.has_param_grad(n)]
+        if untrained:
+            raise CheckpointError("load_checkpoint", f"moments of {untrained[0]}", "some", "none: it is not trained")
+        owner().call(lambda: self._apply(snapshot))
+        self.values.unset_parameters.difference_update(parameters)
 
     def snapshot(self) -> Snapshot:
-        """Parameters, moments and the Adam counter as they are now, in memory: what `restore` takes."""
-        self._alive("snapshot")
-        self._between_steps("snapshot")
-        return owner().call(self._snapshot_now)
+        self.loaded.check_open("snapshot")
+        self.progress.check_between_steps("snapshot")
+        return owner().call(self._snapshot)
 
-    def restore(self, snapshot: Snapshot, steps: int = 0) -> None:
-        """Go back to a snapshot of this session, and count steps from `steps` on."""
-        self._alive("restore")
-        owner().call(lambda: self._apply_now(snapshot))
-        self._steps = steps
+    def restore(self, snapshot: Snapshot, steps: int) -> None:
+        self.loaded.check_open("restore")
+        owner().call(lambda: self._apply(snapshot))
+        self.progress.steps = steps
 
-    # inside -----------------------------------------------------------------------------------------------------------
     def _layout(self, adam: tuple[str, ...]) -> dict[str, Any]:
-        types = {name: self._types[b] for name, b in self._parameters.items()}
+        places = self.values.places
+        types = {name: places.types[p] for name, p in places.parameters.items()}
         rows = [[name, list(t.shape), str(t.dtype).upper()] for name, t in types.items()]
         return {"parameters": rows, "adam": list(adam)}
 
-    def _snapshot_now(self) -> Snapshot:
-        tensors = {n: self._stored_now(b) for n, b in self._parameters.items()}
+    def _snapshot(self) -> Snapshot:
+        tensors = {n: self._download(p) for n, p in self.values.places.parameters.items()}
         for prefix in MOMENTS:
-            tensors |= {prefix + name: self._read_now(b) for name, b in self._state_named(prefix).items()}
-        return Snapshot(tensors, self._adam_steps, tuple(self._state_named(MOMENTS[0])))
+            moments = self.updates.moments(prefix)
+            tensors |= {prefix + name: self.values.download(p) for name, p in moments.items()}
+        return Snapshot(tensors, self.updates.adam_steps, tuple(self.updates.moments(MOMENTS[0])))
 
-    def _stored_now(self, place: Place) -> Array:
-        """A parameter as it stands in a file: blocks of `q4` and `q8` as u8[bytes], the others as they are."""
-        if isinstance(place, int) and self._types[place].dtype in BLOCK_BYTES:
-            return self._program.words(place).view(np.uint8)
-        return self._read_now(place)
-
-    def _store_now(self, place: Place, data: Array) -> None:
-        """The inverse."""
-        if isinstance(place, int) and self._types[place].dtype in BLOCK_BYTES:
-            return self._program.upload_words(place, np.ascontiguousarray(data).view(np.uint32))
-        return self._put_now(place, data.reshape(self._types[place].shape))
-
-    def _apply_now(self, snapshot: Snapshot) -> None:
-        self._way = None
-        if snapshot.adam and self._plan.mode == "training":
-            self._make_moments_now()  # first: it may find no memory, and nothing has changed yet
-        for name, buffer in self._parameters.items():
-            self._store_now(buffer, snapshot.tensors[name])
-        if self._plan.mode != "training":
+    def _apply(self, snapshot: Snapshot) -> None:
+        self.progress.partial = None
+        training, places = self.loaded.plan.mode == "training", self.values.places
+        if snapshot.adam and training:
+            self.updates.allocate_moments()  # first: it may find no memory, and nothing has changed yet
+        for name, place in places.parameters.items():
+            self._upload(place, snapshot.tensors[name])
+        if not training:
             return
         for prefix in MOMENTS:
-            for name, buffer in self._state_named(prefix).items():
-                shape = self._types[self._parameters[name]].shape
-                held = snapshot.tensors.get(prefix + name, np.zeros(shape, np.float32))
-                self._put_now(buffer, held.reshape(shape))
-        self._set_adam_steps_now(snapshot.adam_step)
-        self._clear_sums_now()
+            for name, place in self.updates.moments(prefix).items():
+                shape = places.types[places.parameters[name]].shape
+                moment = snapshot.tensors.get(prefix + name, np.zeros(shape, np.float32))
+                self.values.upload(place, moment.reshape(shape))
+        self.updates.set_adam_steps(snapshot.adam_step)
+        self.updates.clear_sums()
+
+    def _download(self, place: Place) -> Array:
+        """Return a parameter as it stands in a file: blocks of `q4` and `q8` as u8[bytes], the others as they are."""
+        if isinstance(place, int) and self.values.places.types[place].dtype in BLOCK_BYTES:
+            return self.loaded.program.words(place).view(np.uint8)
+        return self.values.download(place)
+
+    def _upload(self, place: Place, data: Array) -> None:
+        """Write a parameter from what stands in a file."""
+        type = self.values.places.types[place]
+        if isinstance(place, int) and type.dtype in BLOCK_BYTES:
+            return self.loaded.program.upload_words(place, np.ascontiguousarray(data).view(np.uint32))
+        return self.values.upload(place, data.reshape(type.shape))
 
 
 # files ----------------------------------------------------------------------------------------------------------------
@@ -167,7 +175,7 @@ def write(target: Path, snapshot: Snapshot, layout: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError, ValueError):
             temporary.unlink()
         wanted = "a file that can be written"
-        raise CheckpointError("save_checkpoint", repr(str(target)), _told(error), wanted) from error
+        raise CheckpointError("save_checkpoint", repr(str(target)), _reason(error), wanted) from error
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -201,7 +209,7 @@ def read(path: Path, wanted: Mapping[str, Any]) -> Snapshot:
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
-        raise _bad(repr(str(path)), _told(error), "a checkpoint file") from None
+        raise _bad(repr(str(path)), _reason(error), "a checkpoint file") from None
     metadata, tensors, body = _header(data)
     if metadata["gdlab_checkpoint_format"] != FORMAT:
         raise _bad("gdlab_checkpoint_format", repr(metadata["gdlab_checkpoint_format"]), repr(FORMAT))
@@ -218,7 +226,7 @@ def read(path: Path, wanted: Mapping[str, Any]) -> Snapshot:
     return Snapshot(arrays, int(step), adam)
 
 
-def _header(data: bytes) -> tuple[dict[str, str], dict[str, Tensor], memoryview]:
+def _header(data: bytes) -> tuple[dict[str, str], dict[str, HeaderEntry], memoryview]:
     """(metadata, tensors, the bytes behind the header)."""
     length = struct.unpack_from("<Q", data)[0] if len(data) >= 8 else -1
     if not 2 <= length <= len(data) - 8:
@@ -249,17 +257,17 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _tensor(name: str, entry: Any) -> Tensor:
+def _tensor(name: str, entry: Any) -> HeaderEntry:
     numbers = [*entry["shape"], *entry["data_offsets"]]
     good = all(type(n) is int and 0 <= n < 2**63 for n in numbers)
     if not good or len(entry) != 3 or len(entry["data_offsets"]) != 2:
         raise _bad(name, "an entry of another form", "dtype, shape, data_offsets")
     if entry["dtype"] not in _DTYPES:
         raise _bad(name, repr(entry["dtype"]), f"one of {', '.join(_DTYPES)}")
-    return Tensor(entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
+    return HeaderEntry(entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
 
 
-def _check_spans(tensors: Mapping[str, Tensor], size: int) -> None:
+def _check_spans(tensors: Mapping[str, HeaderEntry], size: int) -> None:
     """Every tensor has its bytes, one after the other, and the file ends with the last."""
     at = 0
     for name, t in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
@@ -303,12 +311,12 @@ def _stored(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     return ("U8", (type.size_bytes,)) if type.dtype in BLOCK_BYTES else (dtype, shape)
 
 
-def _check_tensors(tensors: Mapping[str, Tensor], rows: Any, adam: tuple[str, ...]) -> None:
+def _check_tensors(tensors: Mapping[str, HeaderEntry], rows: Any, adam: tuple[str, ...]) -> None:
     wanted = {name: _stored(dtype, tuple(shape)) for name, shape, dtype in rows}
     for prefix in MOMENTS:
         wanted |= {prefix + name: ("F32", wanted[name][1]) for name in adam}
     for name, (dtype, shape) in wanted.items():
-        form = str(Tensor(dtype, shape, 0, 0))
+        form = str(HeaderEntry(dtype, shape, 0, 0))
         if name not in tensors:
             raise _bad(name, "nothing", form)
         if str(tensors[name]) != form:
@@ -336,7 +344,7 @@ def _bad(what: object, given: object, wanted: str) -> CheckpointError:
     return CheckpointError("load_checkpoint", str(what), given, wanted)
 
 
-def _told(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

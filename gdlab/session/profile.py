@@ -1,4 +1,4 @@
-"""Where the time of a step goes: seconds per dispatch, as a table, as JSON, and as a Chrome trace for Perfetto."""
+"""Time the dispatches of a step: seconds per dispatch, as a table, as JSON, and as a Chrome trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from gdlab.base.words import cell, duration, grid, plural
 from gdlab.devices.base import owner
 from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
+from gdlab.session.loaded import LoadedPlan
 from gdlab.session.roof import machine_of, machine_words, predicted, verdict
 from gdlab.session.steps import Steps
+from gdlab.session.updates import Updates
+from gdlab.session.values import Values
 
 WINDOW = 2047  # dispatches that one set of 4096 stamps holds on every adapter
 
@@ -105,48 +108,45 @@ class SessionProfile:
         return "\n".join([*lines, *grid(head, rows, right=range(4)), f"  predicted by the roofline of {self.machine}"])
 
 
-class Profiling(Steps):
-    """`set_profiling`, `gpu_timings`, `capture_profile`, `last_profile`."""
+class Profiling:
+    """The timing of steps: whether it is on, of which dispatches, and the last profile. Methods without a docstring are
+    those of `Session`."""
 
-    _profile: SessionProfile | None
+    def __init__(self, loaded: LoadedPlan, values: Values, updates: Updates, steps: Steps) -> None:
+        self.loaded, self.values, self.updates, self.steps = loaded, values, updates, steps
+        self.window: tuple[int, int] | None = None
+        self.reason: str | None = None  # None: off; else the reason why there are no timings, or an empty string
+        self._profile: SessionProfile | None = None
 
     def set_profiling(self, on: bool) -> None:
-        """Time every step from now on, dispatch by dispatch (off by default): by timestamps of the adapter, on cpu by
-        the clock. On a software adapter a stamp itself takes 12–70 µs (measured): believe what is above 100 µs."""
-        self._alive("set_profiling")
-        window = (self._timed_window or (0, WINDOW)) if on else None
-        self._profiling = owner().call(lambda: self._program.profile(window)) if on else None
-        if not on:
-            owner().call(lambda: self._program.profile(None))
+        self.loaded.check_open("set_profiling")
+        window = (self.window or (0, WINDOW)) if on else None
+        reason = owner().call(lambda: self.loaded.program.profile(window))
+        self.reason = reason if on else None
 
     def set_profiling_window(self, start: int, stop: int) -> None:
-        """Time the dispatches start … stop − 1 alone, the update's counted after the plan's. A set of stamps is enough
-        for 2,047 at a time: longer plans are timed window by window."""
-        self._alive("set_profiling_window")
+        self.loaded.check_open("set_profiling_window")
         numbers = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in (start, stop))
         if not numbers or not 0 <= int(start) < int(stop) <= int(start) + WINDOW:
             given, wanted = f"{start!r} … {stop!r}", f"0 ≤ start < stop, at most {WINDOW} dispatches"
             raise ArgumentError("set_profiling_window", "window", given, wanted)
-        self._timed_window = int(start), int(stop)
-        if self._profiling is not None:
+        self.window = int(start), int(stop)
+        if self.reason is not None:
             self.set_profiling(True)
 
-    def profiled_dispatch_timings(self) -> Timings:
-        """(dispatch, label, seconds) of the last completed step that was timed; empty, with `.reason`, without one."""
-        self._alive("profiled_dispatch_timings")
-        labels = [d.label for d in (*self._plan.dispatches, *self._update.dispatches)]
-        times = owner().call(self._program.timings)
-        found = Timings((i, labels[i], seconds) for i, seconds in times if i < len(labels))
-        if not found:
-            off = "profiling is off: set_profiling(True)" if self._profiling is None else "no step since it is on"
-            found.reason = self._profiling or off
-        return found
-
-    gpu_timings = profiled_dispatch_timings
+    def timings(self) -> Timings:
+        """Return the timings of the last completed step that was timed."""
+        self.loaded.check_open("profiled_dispatch_timings")
+        labels = self._labels()
+        times = owner().call(self.loaded.program.timings)
+        timings = Timings((i, labels[i], seconds) for i, seconds in times if i < len(labels))
+        if not timings:
+            off = "profiling is off: set_profiling(True)" if self.reason is None else "no step since it is on"
+            timings.reason = self.reason or off
+        return timings
 
     def dump_gpu_timings(self) -> str:
-        """Print, and return, the dispatches of the last timed step, the longest first."""
-        rows = self.profiled_dispatch_timings()
+        rows = self.timings()
         total = sum(seconds for *_, seconds in rows)
         count = plural(len(rows), "dispatch")
         lines = [f"--- {count}, {duration(total)} ---" if rows else f"no timings: {rows.reason}"]
@@ -156,40 +156,41 @@ class Profiling(Steps):
         print(text)
         return text
 
-    def capture_profile(self, samples: int = 3) -> SessionProfile:
-        """Make `samples` real steps with the clock on (times the windows of a long plan) and sum them up."""
-        self.check_ready("capture_profile")
-        self._between_steps("capture_profile")
+    def capture(self, samples: int) -> SessionProfile:
+        """Make `samples` timed steps (times the windows of a long plan) and sum them up."""
+        self.values.check_ready("capture_profile")
+        self.steps.progress.check_between_steps("capture_profile")
         if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 1:
             raise ArgumentError("capture_profile", "samples", repr(samples), "an int ≥ 1")
-        self._profile = owner().call(lambda: self._capture_now(int(samples)))
+        self._profile = owner().call(lambda: self._capture(int(samples)))
         return self._profile
 
-    @property
-    def last_profile(self) -> SessionProfile | None:
-        """What `capture_profile` found last, of the dispatches that a step still has; else None."""
-        made = self._profile
-        labels = [d.label for d in (*self._plan.dispatches, *self._update.dispatches)]
-        return made if made is not None and [d.label for d in made.dispatches] == labels else None
+    def last(self) -> SessionProfile | None:
+        """Return the last profile, if a step still has the same dispatches."""
+        profile = self._profile
+        return profile if profile is not None and [d.label for d in profile.dispatches] == self._labels() else None
 
-    def _capture_now(self, samples: int) -> SessionProfile:
-        dispatches = (*self._plan.dispatches, *self._update.dispatches)
+    def _labels(self) -> list[str]:
+        return [d.label for d in (*self.loaded.plan.dispatches, *self.updates.update.dispatches)]
+
+    def _capture(self, samples: int) -> SessionProfile:
+        plan, program = self.loaded.plan, self.loaded.program
+        dispatches = (*plan.dispatches, *self.updates.update.dispatches)
         seconds: dict[int, list[float]] = {}
         reason = ""
         try:
             for start in range(0, len(dispatches), WINDOW):
-                reason = self._program.profile((start, min(start + WINDOW, len(dispatches))))
+                reason = program.profile((start, min(start + WINDOW, len(dispatches))))
                 for _ in range(samples):
-                    self.step_now()
-                    for index, spent in self._program.timings() if not reason else ():
+                    self.steps.make()
+                    for index, spent in program.timings() if not reason else ():
                         seconds.setdefault(index, []).append(spent)
         finally:
-            self._program.profile(None if self._profiling is None else self._timed_window or (0, WINDOW))
-        plan = self._plan
-        machine = machine_of(self._device)
+            program.profile(None if self.reason is None else self.window or (0, WINDOW))
+        machine = machine_of(self.loaded.device)
         rows = _rows(machine, dispatches, seconds)
         facts = len(plan.groups), plan.passes, plan.memory.physical_bytes, reason, machine_words(machine)
-        return SessionProfile(str(self._device.info), plan.mode, samples, *facts, rows)
+        return SessionProfile(str(self.loaded.device.info), plan.mode, samples, *facts, rows)
 
 
 def _rows(

@@ -1,50 +1,71 @@
-"""A plan on a device with its state: inputs, parameters, steps, the update rule, what is allocated."""
+"""A plan on a device with its state: `session.set_input("x", x)`, `session.step()`, `session.read_loss()`."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gdlab.base.binding import bound
 from gdlab.base.errors import SessionError, UnknownNameError
-from gdlab.base.types import TensorType
+from gdlab.base.types import Array
 from gdlab.base.words import plural
-from gdlab.devices.base import Device, Shared, owner
-from gdlab.plan.records import ExecutionPlan
-from gdlab.plan.update import Recipe, update_of
-from gdlab.session.checkpoint import Checkpoints
-from gdlab.session.external import External
-from gdlab.session.inspect import Inspection
+from gdlab.devices.base import Device, DeviceInfo, Shared, Traffic
+from gdlab.graph import Value
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.records import ExecutionPlan, Update
+from gdlab.session.checkpoint import Checkpoints, Snapshot
+from gdlab.session.external import ExternalMemory, Slot
+from gdlab.session.inspect import Inspection, Space
+from gdlab.session.loaded import LoadedPlan
+from gdlab.session.memory import MemorySummary, summary
 from gdlab.session.node_places import Nodes, nodes_as_compiled
-from gdlab.session.optimizer import Optimizer
-from gdlab.session.profile import Profiling
+from gdlab.session.optimizer import Optimizer, adam, sgd
+from gdlab.session.profile import Profiling, SessionProfile, Timings
+from gdlab.session.progress import Progress
+from gdlab.session.run.nonfinite import DebugStepReport, NonfiniteSearch, TraceRow
+from gdlab.session.steps import Steps
+from gdlab.session.updates import Updates
 from gdlab.session.values import Values
 
 
 @bound
-class Session(Values, Checkpoints, Inspection, Profiling, External):
+class Session:
     """A plan on a device with its state; made by `build_session` and its siblings, closed by `close` or `with`.
 
-    Every failed call raises `SessionError` (or `ShapeError`, `DTypeError`, `UnknownNameError`) and changes nothing.
+    Every failed call raises `SessionError` (or `ShapeError`, `DTypeError`, `UnknownNameError`) and changes nothing. The
+    work is done by the parts: `values`, `updates`, `steps`, `inspection`, `search`, `profiling`, `checkpoints`,
+    `external`. They share `loaded` (plan, device, program) and `progress`.
     """
 
-    def __init__(self, *_: object, **__: object) -> None:
-        raise TypeError("Session(): use build_session(graph), build_inference_session(graph) or Study(graph).session")
+    def __init__(
+        self, loaded: LoadedPlan | None = None, nodes: Nodes | None = None, unset_parameters: set[str] | None = None,
+        *_: object, **__: object,
+    ) -> None:  # fmt: skip
+        if not isinstance(loaded, LoadedPlan):
+            make = "build_session(graph), build_inference_session(graph) or Study(graph).session"
+            raise TypeError(f"Session(): use {make}")
+        self.loaded, self.progress = loaded, Progress()
+        self.nodes = nodes_as_compiled(loaded.plan.graph) if nodes is None else nodes
+        self.values = Values(loaded, self.progress, unset_parameters)
+        self.updates = Updates(loaded, self.values, self.progress)
+        self.steps = Steps(loaded, self.values, self.updates, self.progress)
+        self.inspection = Inspection(loaded, self.nodes, self.values, self.steps)
+        self.search = NonfiniteSearch(self.inspection)
+        self.profiling = Profiling(loaded, self.values, self.updates, self.steps)
+        self.checkpoints = Checkpoints(loaded, self.values, self.updates, self.progress)
+        self.external = ExternalMemory(loaded, self.values, self.progress)
 
+    # life -------------------------------------------------------------------------------------------------------------
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._closed
+        return self.loaded.closed
 
     def close(self) -> None:
         """Release the device buffers; idempotent. Every later call raises `SessionError`."""
-        if not self._closed:
-            self._closed = True
-            owner().call(self._program.close)
-
-    if TYPE_CHECKING:  # bound in gdlab/__init__.py
-
-        def controls(self) -> Any: ...
+        self.loaded.close()
 
     def __enter__(self) -> Session:
         return self
@@ -55,82 +76,466 @@ class Session(Values, Checkpoints, Inspection, Profiling, External):
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{plural(self._steps, 'step')}, {self._optimizer}"
-        dispatches = plural(len(self._plan.dispatches), "dispatch")
-        return f"<Session: {self.mode} on {self._device.info}, {dispatches}, {state}>"
+        state = "closed" if self.closed else f"{plural(self.step_count, 'step')}, {self.optimizer}"
+        dispatches = plural(len(self.loaded.plan.dispatches), "dispatch")
+        return f"<Session: {self.mode} on {self.device}, {dispatches}, {state}>"
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = "; use step() and wait()" if name == "run" else ""
         raise AttributeError(f"Session has no attribute {name!r}{hint}")
 
+    if TYPE_CHECKING:  # bound in gdlab/__init__.py
+
+        def controls(self) -> Any: ...
+
+    # data in ----------------------------------------------------------------------------------------------------------
+    def set_input(self, name: str, data: Any) -> None:
+        """Copy `data` (declared shape, or flat) into input `name`, until replaced; a submitted step keeps its data."""
+        self.values.set_input(name, data)
+
+    def set_input_u32(self, name: str, data: Any) -> None:
+        """`set_input` of an input of indices; `DTypeError` for another."""
+        self.values.set_input_u32(name, data)
+
+    def set_parameter(self, name: str, data: Any) -> None:
+        """Copy `data` (declared shape, or flat) into parameter `name`; optimizer moments are not touched."""
+        self.values.set_parameter(name, data)
+
+    def upload_param(self, name: str, data: Any) -> None:
+        """`set_parameter`, for state that is kept in a parameter, such as a cache that is emptied."""
+        self.values.set_parameter(name, data, "upload_param")
+
+    def set_parameter_packed(self, name: str, data: bytes) -> None:
+        """Set parameter `name` in the bytes of its storage: f16, or the blocks of q4 and q8 (`gdlab.base.formats`)."""
+        self.values.set_parameter_packed(name, data)
+
+    def initialize(self, seed: int = 0, zeros: bool = False) -> None:
+        """Fill every parameter that has no value by its declared initializer; without a declaration uniform ±1/√fan-in
+        for rank ≥ 2 and zeros for rank 1 (`zeros=True`: all zeros). The same seed gives the same values on every device
+        and machine (Philox, keyed by the seed, a stream for each name)."""
+        self.values.initialize(seed, zeros)
+
+    # data out ---------------------------------------------------------------------------------------------------------
+    def read_param(self, name: str, out: Array | None = None) -> Array:
+        """Return parameter `name` as float32 of its declared shape, after everything submitted. `out`: filled and
+        returned."""
+        return self.values.read_param(name, out)
+
+    get_parameter = read_param
+
+    def read_params(self, names: Iterable[str]) -> dict[str, Array]:
+        """Return several parameters, all between the same two steps."""
+        return self.values.read_params(names)
+
+    def read_param_grad(self, name: str, out: Array | None = None) -> Array:
+        """Return the gradient of parameter `name` in the last step, float32 of its declared shape."""
+        return self.values.read_param_grad(name, out)
+
+    def read_input(self, name: str) -> Array:
+        """Return input `name` as it was set last, in its declared shape."""
+        return self.values.read_input(name)
+
+    def read_buffer(self, ref: int) -> Array:
+        """Return the logical extent of a buffer of the plan, as it lies on the device now (others may lie there
+        too)."""
+        return self.values.read_buffer(ref)
+
+    def read_loss(self) -> float:
+        """Return the loss of the last step; 0.0 if the graph has no loss output. Waits for the step by itself."""
+        return self.values.read_loss()
+
+    def read_output_by_index(self, index: int, out: Array | None = None) -> Array:
+        """Return user output `index` after the last step, in its shape; gradients are not counted."""
+        return self.values.read_output_by_index(index, out)
+
+    wait_read_output = read_output_by_index
+
+    def read_output(self) -> Array:
+        """Return user output 0."""
+        return self.values.read_output_by_index(0, None)
+
+    # names ------------------------------------------------------------------------------------------------------------
+    def param_names(self) -> list[str]:
+        """Return the parameters' names, in node order."""
+        self.loaded.check_open("param_names")
+        return list(self.values.places.parameters)
+
+    def input_names(self) -> list[str]:
+        """Return the inputs' names, in node order."""
+        self.loaded.check_open("input_names")
+        return list(self.values.places.inputs)
+
+    def param_size(self, name: str) -> int:
+        """Return the number of elements of parameter `name`."""
+        return self.values.places.types[self.values.parameter("param_size", name)].num_elements
+
+    def has_parameter(self, name: str) -> bool:
+        """Whether the graph has this parameter."""
+        self.loaded.check_open("has_parameter")
+        return name in self.values.places.parameters
+
+    def has_input(self, name: str) -> bool:
+        """Whether the graph has this input."""
+        self.loaded.check_open("has_input")
+        return name in self.values.places.inputs
+
+    def has_param_grad(self, name: str) -> bool:
+        """Whether a gradient of this parameter is computed."""
+        return self.values.has_param_grad(name)
+
+    def num_outputs(self) -> int:
+        """Return the number of user outputs."""
+        self.loaded.check_open("num_outputs")
+        return len(self.loaded.plan.output_buffers)
+
+    @property
+    def unset_inputs(self) -> list[str]:
+        """Inputs that have no value yet."""
+        return self.values.inputs_without_value()
+
+    @property
+    def unset_parameters(self) -> list[str]:
+        """Parameters that have no value yet."""
+        return self.values.parameters_without_value()
+
+    def check_ready(self, where: str, *, inputs: bool = True) -> None:
+        """Raise `SessionError` unless every parameter and (with `inputs`) every input has a value."""
+        self.values.check_ready(where, inputs)
+
+    # steps ------------------------------------------------------------------------------------------------------------
+    def step(self) -> None:
+        """Submit forward, backward (training) and the configured update at once. Returns at once where the device
+        can."""
+        self.steps.step()
+
+    def wait(self) -> None:
+        """Return when nothing is in flight."""
+        self.steps.wait()
+
+    @property
+    def step_count(self) -> int:
+        """Steps made so far."""
+        return self.progress.steps
+
+    @property
+    def traffic(self) -> Traffic:
+        """Running totals: steps, dispatches, submissions, bytes up and down."""
+        return self.loaded.program.traffic
+
+    def take_losses(self, wait: bool) -> list[tuple[int, float]]:
+        """Return the (step, loss) pairs that became readable since the last call; call it on the owner thread."""
+        return self.steps.take_losses(wait)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a step has begun and is not over."""
+        return self.progress.under_way
+
+    @property
+    def position(self) -> int:
+        """How many dispatches of the step under way have run; 0 between steps."""
+        return self.dispatches_made if self.progress.under_way else 0
+
+    @property
+    def dispatches_made(self) -> int:
+        """How many dispatches have run of the step that is, or was last, run dispatch by dispatch."""
+        return 0 if self.progress.partial is None else self.progress.partial.position
+
+    def last_dispatches(self) -> tuple[Dispatch, ...]:
+        """Return the dispatches of the step that is, or was last, run dispatch by dispatch."""
+        return () if self.progress.partial is None else self.progress.partial.dispatches
+
+    def step_dispatches(self) -> tuple[Dispatch, ...]:
+        """Return the dispatches of the step under way, or of the next one: the plan's, then the update's."""
+        return self.steps.dispatches()
+
+    # the update -------------------------------------------------------------------------------------------------------
+    def set_learning_rate(self, lr: float) -> None:
+        """Use SGD from the next step on, until changed: p ← p − lr·k(p)·g, k as `set_lr_multiplier` says."""
+        self.updates.configure("set_learning_rate", sgd("set_learning_rate", lr))
+
+    def set_adam(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
+        """Use Adam from the next step on, until changed (Kingma and Ba, 2015): m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g²,
+        p ← p − lr·k(p)·(m/(1−β₁ᵗ)) / (√(v/(1−β₂ᵗ)) + ε). Moments start at zero and are kept when the rule changes."""
+        self.updates.configure("set_adam", adam("set_adam", lr, beta1, beta2, epsilon))
+
+    def set_adamw(
+        self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.01
+    ) -> None:
+        """Use Adam that also takes −lr·k(p)·weight_decay·p (Loshchilov and Hutter, 2019)."""
+        self.updates.configure("set_adamw", adam("set_adamw", lr, beta1, beta2, epsilon, "adamw", weight_decay))
+
+    def set_laprop(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
+        """Use LaProp (Ziyin, Wang and Ueda, 2020): v as Adam, m ← β₁m + (1−β₁)·g/(√v̂ + ε), p ← p − lr·k(p)·m̂."""
+        self.updates.configure("set_laprop", adam("set_laprop", lr, beta1, beta2, epsilon, "laprop"))
+
+    def clear_optimizer(self) -> None:
+        """Make no update from now on; moments and counter are kept."""
+        self.updates.configure("clear_optimizer", Optimizer())
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The configured update rule."""
+        return self.updates.optimizer
+
+    @property
+    def update(self) -> Update:
+        """The configured update: dispatches and state buffers."""
+        return self.updates.update
+
+    def update_dispatches(self) -> tuple[Dispatch, ...]:
+        """Return the dispatches of the configured update, which follow the plan's in every step that updates."""
+        self.loaded.check_open("update_dispatches")
+        return self.updates.update.dispatches
+
+    def sgd_step(self, lr: float) -> None:
+        """Make one SGD update now, with the gradients of the last step; the configured rule stays as it is."""
+        self.updates.update_once("sgd_step", sgd("sgd_step", lr))
+
+    def adam_step(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
+        """Make one Adam update now, with the gradients of the last step; the configured rule stays as it is."""
+        self.updates.update_once("adam_step", adam("adam_step", lr, beta1, beta2, epsilon))
+
+    def sgd_step_cpu(self, lr: float) -> None:
+        """`sgd_step` through the host: read parameters and gradients, update in float32, write back."""
+        self.updates.sgd_step_cpu(lr)
+
+    def set_lr_multiplier(self, prefix: str, k: float) -> None:
+        """Multiply the rate of parameters whose name starts with `prefix` by `k` from the next update on: ≥ 0, and 0
+        freezes them while moments still move. The longest prefix of a name counts; `""` is a prefix of all."""
+        self.updates.set_lr_multiplier(prefix, k)
+
+    def clear_lr_multipliers(self) -> None:
+        """Make all factors 1 again."""
+        self.updates.clear_lr_multipliers()
+
+    def set_grad_clip_norm(self, max: float | None) -> None:
+        """Let updates see g·min(1, max/‖all g‖); gradients that are read stay as they are. None: no clipping any
+        more."""
+        self.updates.set_grad_clip_norm(max)
+
+    def set_adaptive_grad_clip(self, clip: float | None, pmin: float = 1e-3) -> None:
+        """Let updates see g·min(1, clip·max(pmin, ‖p‖)/‖g‖) of each parameter (Brock and others, 2021, here by
+        parameter); replaces clipping by norm. None: no clipping any more."""
+        self.updates.set_adaptive_grad_clip(clip, pmin)
+
+    def set_grad_accumulate(self, n: int) -> None:
+        """Update on every n-th step from now on, with the mean of the gradients of n steps; a window that was begun is
+        dropped. Steps without an update rule add nothing up."""
+        self.updates.set_grad_accumulate(n)
+
+    def zero_grad(self) -> None:
+        """Drop the gradients that were added up so far: the window begins anew."""
+        self.updates.zero_grad()
+
+    def read_adam_m(self, name: str) -> Array:
+        """Return the first moment of parameter `name`, float32 of its shape; zeros before Adam was ever configured."""
+        return self.updates.read_moment("read_adam_m", "adam_m.", name)
+
+    def read_adam_v(self, name: str) -> Array:
+        """Return the second moment of parameter `name`."""
+        return self.updates.read_moment("read_adam_v", "adam_v.", name)
+
+    def write_adam_m(self, name: str, data: Any) -> None:
+        """Set the first moment of parameter `name`."""
+        self.updates.write_moment("write_adam_m", "adam_m.", name, data)
+
+    def write_adam_v(self, name: str, data: Any) -> None:
+        """Set the second moment of parameter `name`."""
+        self.updates.write_moment("write_adam_v", "adam_v.", name, data)
+
+    def adam_step_count(self) -> int:
+        """Return the number of Adam updates made so far."""
+        self.loaded.check_open("adam_step_count")
+        return self.updates.adam_steps
+
+    def set_adam_step_count(self, t: int) -> None:
+        """Make the next Adam update number t + 1."""
+        self.updates.set_adam_step_count(t)
+
+    # inspection -------------------------------------------------------------------------------------------------------
+    def read_node(self, node: int | Value, space: Space = "forward") -> Array:
+        """Return the value of a node after a step, in its shape: an id or Value of the graph as written, or
+        (`space="full"`) of the graph that is compiled, gradients included. A node that was rewritten into an equal one
+        has its value."""
+        return self.inspection.read_node(node, space)
+
+    def read_node_by_name(self, name: str) -> Array:
+        """Return the value of the last node of that name in the graph as written."""
+        return self.inspection.read_node_by_name(name)
+
+    def node_names(self) -> list[str]:
+        """Return the names of the graph as written, in node order: what `read_node_by_name` takes."""
+        return self.inspection.node_names()
+
+    def step_debug(self) -> DebugStepReport:
+        """Make one real step, its update included, and scan all elements of every dispatch's output, by bits: group by
+        group, before anything lies where they lie."""
+        return self.search.step_debug()
+
+    def trace_dispatches(self, threshold: float = 1e6) -> list[TraceRow]:
+        """Return the dispatches whose output is not finite, above `threshold` somewhere, or all zero with more than 100
+        elements. Runs forward and backward group by group with the values as they are; no update, and no step is
+        counted."""
+        return self.search.trace_dispatches(threshold)
+
+    def dispatch_outputs(self) -> list[tuple[Dispatch, Array]]:
+        """Return every dispatch with its output, in order, read before anything lies where it lies. Runs forward and
+        backward group by group with the values as they are; no update, and no step is counted."""
+        return self.inspection.dispatch_outputs()
+
+    def read_all_param_norms(self) -> list[tuple[str, float]]:
+        """Return (name, L2 norm) of every parameter in node order, accumulated in float64."""
+        return self.inspection.param_norms()
+
+    def read_all_param_grad_norms(self) -> list[tuple[str, float]]:
+        """Return (name, L2 norm) of every gradient of the last step in node order, accumulated in float64."""
+        return self.inspection.grad_norms()
+
+    def dump_grad_summary(self, top_n: int = 10) -> str:
+        """Print, and return, the parameters with the largest gradients (NaN first), their norms and the ratio."""
+        return self.inspection.dump_grad_summary(top_n)
+
+    def memory_summary(self) -> MemorySummary:
+        """Return what is allocated now."""
+        self.loaded.check_open("memory_summary")
+        return summary(self.loaded.plan, self.updates.state_buffers)
+
+    def plan(self) -> ExecutionPlan:
+        """Return the plan that really runs."""
+        self.loaded.check_open("plan")
+        return self.loaded.plan
+
+    def num_groups(self) -> int:
+        """Return the number of barrier groups per step, the update's included."""
+        self.loaded.check_open("num_groups")
+        return len(self.loaded.plan.groups) + len({d.group for d in self.updates.update.dispatches})
+
+    def device_information(self) -> str:
+        """Return the device in one line."""
+        self.loaded.check_open("device_information")
+        return f"{self.device}: {self.device.reason}"
+
+    @property
+    def device(self) -> DeviceInfo:
+        """Kind, name and class of the device, and why it was chosen."""
+        return self.loaded.device.info
+
+    @property
+    def mode(self) -> str:
+        """`training` or `inference`."""
+        return self.loaded.plan.mode
+
+    # profiles ---------------------------------------------------------------------------------------------------------
+    def set_profiling(self, on: bool) -> None:
+        """Time every step from now on, dispatch by dispatch (off by default): by timestamps of the adapter, on cpu by
+        the clock. On a software adapter a stamp itself takes 12–70 µs (measured): believe what is above 100 µs."""
+        self.profiling.set_profiling(on)
+
+    def set_profiling_window(self, start: int, stop: int) -> None:
+        """Time the dispatches start … stop − 1 alone, the update's counted after the plan's. A set of stamps is enough
+        for 2,047 at a time: longer plans are timed window by window."""
+        self.profiling.set_profiling_window(start, stop)
+
+    def profiled_dispatch_timings(self) -> Timings:
+        """Return (dispatch, label, seconds) of the last completed step that was timed; empty, with `.reason`, without
+        one."""
+        return self.profiling.timings()
+
+    gpu_timings = profiled_dispatch_timings
+
+    def dump_gpu_timings(self) -> str:
+        """Print, and return, the dispatches of the last timed step, the longest first."""
+        return self.profiling.dump_gpu_timings()
+
+    def capture_profile(self, samples: int = 3) -> SessionProfile:
+        """Make `samples` real steps with the clock on (times the windows of a long plan) and sum them up."""
+        return self.profiling.capture(samples)
+
+    @property
+    def last_profile(self) -> SessionProfile | None:
+        """The last result of `capture_profile`, if a step still has the same dispatches; else None."""
+        return self.profiling.last()
+
+    # checkpoints ------------------------------------------------------------------------------------------------------
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write parameters, moments and the Adam counter, after everything submitted. The file at `path` is the old or
+        the new one, whole, at every moment. Not saved: the rule and its rates, inputs, where a loader is."""
+        self.checkpoints.save(path)
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Take parameters, moments and the Adam counter from a file that `save_checkpoint` wrote, on any device.
+        `CheckpointError` names the first tensor that does not fit, and then nothing has changed. An inference session
+        takes a training file and leaves the moments. Sums of gradients under way are dropped."""
+        self.checkpoints.load(path)
+
+    def snapshot(self) -> Snapshot:
+        """Return parameters, moments and the Adam counter as they are now, in memory: what `restore` takes."""
+        return self.checkpoints.snapshot()
+
+    def restore(self, snapshot: Snapshot, steps: int = 0) -> None:
+        """Go back to a snapshot of this session, and count steps from `steps` on."""
+        self.checkpoints.restore(snapshot, steps)
+
+    # memory shared with others ----------------------------------------------------------------------------------------
+    def input_buffer(self, name: str) -> Any:
+        """Return the memory that input `name` lies in; on cpu in its shape."""
+        return self.external.input_buffer(name)
+
+    def output_buffer(self, index: int = 0) -> Any:
+        """Return the memory that user output `index` lies in after a step; on cpu in its shape. Not to be written."""
+        return self.external.output_buffer(index)
+
+    def slot_size(self, slot: Slot) -> int:
+        """Return the bytes that memory bound in the place of an input (by name) or an output (by index) must have."""
+        return self.external.slot_size(slot)
+
+    def input_host_ptr(self, name: str) -> tuple[int, int] | None:
+        """Return (address, bytes) of input `name` where the host sees its memory, which is on cpu; else None."""
+        return self.external.input_host_ptr(name)
+
+    def bind_external_buffer(self, slot: Slot, memory: Any) -> None:
+        """Place an input (by name) or an output (by index) in `memory` from the next step on: a writable C-contiguous
+        array of 4-byte elements on cpu, a buffer of the same `GPUDevice` for storage and copies on wgpu. Elements lie
+        there from its beginning; indices in it are not checked. Raises `ExternalBindError.UnknownSlot` and
+        `ExternalBindError.TooSmall(required, got)`."""
+        self.external.bind(slot, memory)
+
 
 def open_session(
     plan: ExecutionPlan, device: Device, nodes: Nodes | None = None, share_parameters_from: Session | None = None
 ) -> Session:
-    """A session of a plan that is compiled already, on a device. `nodes` tells where the nodes of the written graph
-    went; parameters are those of another session where one is given, not copies."""
-    session = object.__new__(Session)
-    session._closed = True  # until everything below has worked
-    session._plan, session._device = plan, device
-    shared = None if share_parameters_from is None else _shared(plan, device, share_parameters_from)
-    try:
-        session._program = owner().call(lambda: device.load(plan, shared))
-    except MemoryError as error:
-        raise SessionError("session", "memory", str(error), "a plan that this machine holds") from None
-    session._nodes = nodes_as_compiled(plan.graph) if nodes is None else nodes
-    session._parameters, session._inputs = dict(plan.param_buffers), dict(plan.input_buffers)
-    leaves = [plan.buffers[b] for _, b in (*plan.stored_params, *plan.input_buffers)]
-    session._types = {b.id: TensorType(b.shape, b.dtype) for b in leaves}
-    session._types |= {place: plan.param_types[name] for name, place in plan.param_buffers}
-    session._gradients = dict(plan.param_grad_pairs)
-    _find_derived(session, plan)
-    session._bounds = dict(getattr(plan, "index_bounds", ()))
-    session._unset_inputs, session._unset_parameters = set(session._inputs), set(session._parameters)
-    if share_parameters_from is not None:
-        session._unset_parameters = share_parameters_from._unset_parameters
-    session._optimizer, session._update, session._state_buffers = Optimizer(), update_of(plan, Recipe()), ()
-    session._multipliers, session._clip, session._accumulate, session._window = {}, None, 1, 0
-    session._steps = session._adam_steps = 0
-    session._timed_window = session._profiling = session._profile = session._numbers = session._way = None
-    session._closed = False
-    return session
-
-
-def _find_derived(session: Session, plan: ExecutionPlan) -> None:
-    """Parameters that are the storage of others, and where the gradients of those lie."""
-    stored, gradients = dict(plan.stored_params), dict(plan.param_grad_pairs)
-    session._derived = {d.name: stored[d.name] for d in plan.derived_params}
-    session._shapes = {stored[d.name]: d.shape for d in plan.derived_params}
-    for d in plan.derived_params:
-        whole = stored[d.name]
-        if whole in gradients:
-            session._shapes[gradients[whole]] = d.shape
-            session._gradients |= {d.part(n, whole): d.part(n, gradients[whole]) for n, _ in d.sources}
+    """Return a session of a plan that is compiled already, on a device. `nodes` says where the nodes of the written
+    graph went; parameters are those of another session where one is given, not copies."""
+    if share_parameters_from is None:
+        return Session(LoadedPlan(plan, device), nodes)
+    loaded = LoadedPlan(plan, device, _shared(plan, device, share_parameters_from))
+    return Session(loaded, nodes, share_parameters_from.values.unset_parameters)
 
 
 def _shared(plan: ExecutionPlan, device: Device, other: Session) -> Shared:
-    """The parameters of a plan as buffers of another session on the same device."""
+    """Return the parameters of a plan as buffers of another session on the same device."""
     where = "share_parameters_from"
     if not isinstance(other, Session) or other.closed:
         given = "a closed one" if isinstance(other, Session) else repr(other)
         raise SessionError(where, "session", given, "an open one")
     if other.device.kind != device.info.kind or other.device.name != device.info.name:
         raise SessionError(where, "device", str(other.device), str(device.info))
-    theirs = other._plan.param_types
+    theirs = other.loaded.plan
     for name, type in plan.param_types.items():
-        if name not in theirs:
+        if name not in theirs.param_types:
             raise UnknownNameError(where, f"parameter {name}", "nothing in the other session", str(type))
-        if theirs[name] != type:
-            raise SessionError(where, f"parameter {name}", theirs[name], str(type))
+        if theirs.param_types[name] != type:
+            raise SessionError(where, f"parameter {name}", theirs.param_types[name], str(type))
     for name in plan.param_types:
-        mine, held = (_packed_in(p, name) for p in (plan, other._plan))
-        if mine != held:
-            raise SessionError(where, f"parameter {name}", f"one stored in {held}", f"one stored in {mine}")
-    places = dict(other._plan.stored_params)
-    return Shared(other._program, tuple((b, places[name]) for name, b in plan.stored_params))
+        stored, stored_there = _storage_of(plan, name), _storage_of(theirs, name)
+        if stored != stored_there:
+            raise SessionError(where, f"parameter {name}", f"one stored in {stored_there}", f"one stored in {stored}")
+    places = dict(theirs.stored_params)
+    return Shared(other.loaded.program, tuple((b, places[name]) for name, b in plan.stored_params))
 
 
-def _packed_in(plan: ExecutionPlan, name: str) -> str:
-    """What a parameter is stored in, with all that lies there, in words."""
-    found = (d for d in plan.derived_params if name in dict(d.sources))
-    return next((f"{d.name} {d.sources} along axis {d.axis}" for d in found), "a buffer of its own")
+def _storage_of(plan: ExecutionPlan, name: str) -> str:
+    """Return what a parameter is stored in, with all that lies there, in words."""
+    packed = (d for d in plan.derived_params if name in dict(d.sources))
+    return next((f"{d.name} {d.sources} along axis {d.axis}" for d in packed), "a buffer of its own")

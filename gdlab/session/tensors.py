@@ -1,4 +1,4 @@
-"""Where a tensor that has a name lies, and which dispatches write it: `find_tensor(session, "watch", "h")`."""
+"""Find a tensor by name, where it lies and which dispatches write it: `find_tensor(session, "watch", "h")`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gdlab.base.errors import ArgumentError, unknown_name
 from gdlab.base.types import Array, Shape, TensorType
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Place
+from gdlab.session.places import slices_of
 from gdlab.session.session import Session
-from gdlab.session.state import _range
 
 GRADIENT = ".grad"
 
@@ -31,26 +31,26 @@ class Tensor:
 
     @property
     def shape(self) -> Shape:
-        """Its extents, as the graph says them."""
+        """Its extents in the graph."""
         return self.type.shape
 
     def writers(self, dispatches: Sequence[Dispatch]) -> list[int]:
-        """The dispatches of a step, by their place in it, that write it."""
+        """Return the dispatches of a step, by their place in it, that write it."""
         buffer = self.place if isinstance(self.place, int) else self.place.buffer
         return [k for k, d in enumerate(dispatches) if buffer in d.writes]
 
 
 def tensor_names(session: Session) -> list[str]:
-    """The names that `find_tensor` knows: named nodes in node order, other parameters, and `w.grad` of each parameter
-    that has a gradient."""
+    """Return the names that `find_tensor` knows: named nodes in node order, other parameters, and `w.grad` of each
+    parameter that has a gradient."""
     parameters = session.param_names()
     gradients = [p + GRADIENT for p in parameters if session.mode == "training" and session.has_param_grad(p)]
     return list(dict.fromkeys([*session.node_names(), *parameters, *gradients]))
 
 
 def node_of(session: Session, where: str, name: str) -> int:
-    """The node of the graph as written that `name` or `%id` says; of several the last."""
-    written = session._nodes.written
+    """Return the node of the graph as written that `name` or `%id` says; of several the last."""
+    written = session.nodes.written
     if name[:1] == "%" and name[1:].isdigit() and int(name[1:]) < len(written):
         return int(name[1:])
     known = {n.name: n.id for n in written if n.name}
@@ -60,23 +60,24 @@ def node_of(session: Session, where: str, name: str) -> int:
 
 
 def find_tensor(session: Session, where: str, name: str) -> Tensor:
-    """The tensor of this name (`w`, `w.grad`, `%7`). Unknown names say which is nearest; of a node without a value of
-    its own the error says where it went."""
-    session._alive(where)
-    places, gradients = session._parameters, session._gradients
-    base = name.removesuffix(GRADIENT)
-    if name != base and base in places and places[base] in gradients:
-        return Tensor(name, session._types[places[base]], gradients[places[base]], True, -1, False)
-    if name in places:
-        nodes = {n.name: n.id for n in session._nodes.written if n.op == "parameter"}
-        return Tensor(name, session._types[places[name]], places[name], True, nodes.get(name, -1), True)
+    """Return the tensor of this name (`w`, `w.grad`, `%7`). The error names the nearest known name; for a
+    node without a value of its own, where it went."""
+    session.loaded.check_open(where)
+    places = session.values.places
+    parameter = places.parameters.get(name.removesuffix(GRADIENT), -1)
+    if name.endswith(GRADIENT) and parameter in places.gradients:
+        return Tensor(name, places.types[parameter], places.gradients[parameter], True, -1, False)
+    if name in places.parameters:
+        place = places.parameters[name]
+        nodes = {n.name: n.id for n in session.nodes.written if n.op == "parameter"}
+        return Tensor(name, places.types[place], place, True, nodes.get(name, -1), True)
     if not name.startswith("%") and name not in session.node_names():
         raise unknown_name(where, "tensor", name, tensor_names(session))
     return _of_node(session, where, name, node_of(session, where, name))
 
 
 def _of_node(session: Session, where: str, name: str, id: int) -> Tensor:
-    node, at = session._nodes.written.nodes[id], session._nodes.place.get(id)
+    node, at = session.nodes.written.nodes[id], session.nodes.place.get(id)
     plan = session.plan()
     if node.op == "parameter":
         return find_tensor(session, where, node.name)
@@ -88,18 +89,18 @@ def _of_node(session: Session, where: str, name: str, id: int) -> Tensor:
 
 
 def tensor_at(session: Session, where: str, buffer: int) -> Tensor:
-    """What lies in a buffer, by its number in the plan (behind those of the plan stand those of the update)."""
-    session._alive(where)
+    """Return what lies in a buffer, by its number in the plan (behind those of the plan stand those of the update)."""
+    session.loaded.check_open(where)
     plan = session.plan()
-    buffers = (*plan.buffers, *session._state_buffers)
+    buffers = (*plan.buffers, *session.updates.state_buffers)
     if not 0 <= buffer < len(buffers):
         raise ArgumentError(where, "interval", str(buffer), f"0 … {len(buffers) - 1}: {len(buffers)} buffers")
     b = buffers[buffer]
     if b.kind == "parameter":
         return find_tensor(session, where, b.name)
-    kept = b.kind in ("input", "derived", "constant", "state")
-    stays = kept or _stays(plan, buffer)
-    return Tensor(b.name or f"buffer {buffer}", TensorType(b.shape, b.dtype), buffer, stays, -1, kept)
+    leaf = b.kind in ("input", "derived", "constant", "state")
+    stays = leaf or _stays(plan, buffer)
+    return Tensor(b.name or f"buffer {buffer}", TensorType(b.shape, b.dtype), buffer, stays, -1, leaf)
 
 
 def _stays(plan: ExecutionPlan, buffer: int) -> bool:
@@ -108,62 +109,53 @@ def _stays(plan: ExecutionPlan, buffer: int) -> bool:
 
 
 def _why(session: Session, id: int, at: int | None) -> str:
-    """The rule or dispatch that swallowed a node."""
+    """Return the rule or dispatch that a node went into, in words."""
     if at is None:
-        return session._nodes.why.get(id, "the optimizer")
+        return session.nodes.why.get(id, "the optimizer")
     dispatch, reason = session.plan().fused_nodes.get(at, (-1, "the planner"))
     return f"dispatch {dispatch} ({session.plan().dispatches[dispatch].label})" if dispatch >= 0 else reason
 
 
 def dispatch_of(session: Session, where: str, name: str) -> int:
-    """The dispatch of a step that computes the node `name` (the one after which its value is whole)."""
+    """Return the dispatch of a step that computes the node `name` (the one after which its value is whole)."""
     id = node_of(session, where, name)
-    node, at = session._nodes.written.nodes[id], session._nodes.place.get(id)
+    node, at = session.nodes.written.nodes[id], session.nodes.place.get(id)
     plan = session.plan()
     if node.op in ("input", "parameter"):
         raise ArgumentError(where, "node", f"{name}, an {node.op}" if node.op == "input" else f"{name}, a parameter",
                             "one that is computed (write NAME for a parameter)")  # fmt: skip
-    found = [k for k, d in enumerate(plan.dispatches) if at in d.origin]
-    if at is None or not found:
+    computing = [k for k, d in enumerate(plan.dispatches) if at in d.origin]
+    if at is None or not computing:
         wanted = "a node that a dispatch computes"
         raise ArgumentError(where, "node", f"{name}, which went into {_why(session, id, at)}", wanted)
     buffer = plan.node_buffers.get(at)
-    return next((k for k in found if buffer in plan.dispatches[k].outputs), found[0])
+    return next((k for k in computing if buffer in plan.dispatches[k].outputs), computing[0])
 
 
 def read_tensor(session: Session, tensor: Tensor) -> Array:
-    """What lies there now, in its shape."""
-    data = session._download(tensor.place)
-    shaped: Array = data.reshape(tensor.shape)
+    """Return what lies there now, in its shape."""
+    shaped: Array = session.values.read(tensor.place).reshape(tensor.shape)
     return shaped if shaped.dtype == np.uint32 else shaped.astype(np.float32, copy=False)
 
 
-def read_output(session: Session, dispatch: Dispatch) -> Array:
-    """What lies now where a dispatch writes; ranges of columns side by side."""
-    if dispatch.ranges is None:
-        return session._download(dispatch.output)
-    rows = dispatch.output_type.shape[0]
-    return np.concatenate([session._download(b).reshape(rows, -1) for b in dispatch.outputs], 1)
-
-
-def leaves(session: Session) -> dict[str, Array] | None:
-    """Every input and parameter as the step that is, or was last, made in parts began with it; between other steps as
-    it is now, None where the last step has changed it."""
-    way, plan = session._way, session.plan()
-    changes = session.optimizer.rule != "none" or any(d.in_place for d in plan.dispatches)
-    if way is None and changes and session.step_count:
+def initial_leaves(session: Session) -> dict[str, Array] | None:
+    """Return inputs and parameters at the start of the current partial step; without one as they are now. None where
+    they have changed since."""
+    partial, places = session.progress.partial, session.values.places
+    changes = session.optimizer.rule != "none" or any(d.in_place for d in session.plan().dispatches)
+    if partial is None and changes and session.step_count:
         return None
-    if way is not None and not way.returns:
+    if partial is not None and not partial.reversible:
         return None
-    start = {} if way is None else way.start
-    found = {name: session.read_input(name) for name in session._inputs}
-    for name, place in session._parameters.items():
+    initial = {} if partial is None else partial.initial
+    arrays = {name: session.read_input(name) for name in places.inputs}
+    for name, place in places.parameters.items():
         buffer = place if isinstance(place, int) else place.buffer
-        data = start.get(buffer)
+        data = initial.get(buffer)
         if data is None:
-            found[name] = session.read_param(name)
+            arrays[name] = session.read_param(name)
         elif isinstance(place, int):
-            found[name] = data.reshape(session._types[place].shape)
+            arrays[name] = data.reshape(places.types[place].shape)
         else:
-            found[name] = data.reshape(session._shapes[buffer])[_range(place)]
-    return found
+            arrays[name] = data.reshape(places.shapes[buffer])[slices_of(place)]
+    return arrays

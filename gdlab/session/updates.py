@@ -1,8 +1,9 @@
-"""Configure and make parameter updates: what is configured holds until it is changed, and the last call wins."""
+"""Configure and make parameter updates: a configuration holds until it is changed, and the last call wins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,247 +11,229 @@ import numpy as np
 from gdlab.base.errors import SessionError, unknown_name
 from gdlab.base.types import Array
 from gdlab.devices.base import owner
-from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.records import Place, Update
-from gdlab.plan.update import Clip, update_of
+from gdlab.plan.records import Buffer, Place
+from gdlab.plan.update import Clip, Recipe, update_of
 from gdlab.session.arrays import as_array, positive
-from gdlab.session.optimizer import Optimizer, adam, adaptive_clip, norm_clip, scalars, sgd
-from gdlab.session.state import State
+from gdlab.session.loaded import LoadedPlan
+from gdlab.session.optimizer import Optimizer, adaptive_clip, norm_clip, scalars, sgd
+from gdlab.session.progress import Progress
+from gdlab.session.values import Values
 
 
-class Updates(State):
-    """`set_learning_rate`, `set_adam` and their kin, updates by hand, clipping, accumulation, moments."""
+@dataclass(frozen=True, slots=True)
+class UpdateSettings:
+    """What applies to every update rule: factors of the rate by prefix of a parameter's name, clipping, and the number
+    of steps whose gradients are added up for one update."""
 
-    # rules ------------------------------------------------------------------------------------------------------------
-    def set_learning_rate(self, lr: float) -> None:
-        """SGD from the next step on, until changed: p ← p − lr·k(p)·g, k as `set_lr_multiplier` says."""
-        self._configure("set_learning_rate", sgd("set_learning_rate", lr))
+    multipliers: Mapping[str, float] = field(default_factory=dict)
+    clip: Clip | None = None
+    accumulate: int = 1
 
-    def set_adam(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
-        """Adam from the next step on, until changed (Kingma and Ba, 2015): m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g²,
-        p ← p − lr·k(p)·(m/(1−β₁ᵗ)) / (√(v/(1−β₂ᵗ)) + ε). Moments start at zero and are kept when the rule changes."""
-        self._configure("set_adam", adam("set_adam", lr, beta1, beta2, epsilon))
 
-    def set_adamw(
-        self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.01
-    ) -> None:
-        """Adam that also takes −lr·k(p)·weight_decay·p (Loshchilov and Hutter, 2019)."""
-        self._configure("set_adamw", adam("set_adamw", lr, beta1, beta2, epsilon, "adamw", weight_decay))
+class Updates:
+    """The configured update, its state buffers, and its counters: Adam updates made, and `window`, the steps whose
+    gradients are added up so far. Methods without a docstring are those of `Session`."""
 
-    def set_laprop(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
-        """LaProp (Ziyin, Wang and Ueda, 2020): v as Adam, m ← β₁m + (1−β₁)·g/(√v̂ + ε), p ← p − lr·k(p)·m̂."""
-        self._configure("set_laprop", adam("set_laprop", lr, beta1, beta2, epsilon, "laprop"))
+    def __init__(self, loaded: LoadedPlan, values: Values, progress: Progress) -> None:
+        self.loaded, self.values, self.progress = loaded, values, progress
+        self.optimizer, self.settings = Optimizer(), UpdateSettings()
+        self.update = update_of(loaded.plan, Recipe())
+        self.state_buffers: tuple[Buffer, ...] = ()
+        self.adam_steps = self.window = 0
 
-    def clear_optimizer(self) -> None:
-        """No update from now on; moments and counter are kept."""
-        self._configure("clear_optimizer", Optimizer())
+    # configuration ----------------------------------------------------------------------------------------------------
+    def configure(self, where: str, optimizer: Optimizer) -> None:
+        """Use this rule from the next step on."""
+        self.loaded.check_training(where)
+        self.progress.check_between_steps(where)
 
-    @property
-    def optimizer(self) -> Optimizer:
-        """The configured update rule."""
-        return self._optimizer
+        def change() -> None:
+            if optimizer.rule != self.optimizer.rule:
+                self._load(optimizer, self.settings)
+            self.optimizer = optimizer
+            scalars(optimizer, 1)  # at its first call NumPy takes 80 µs, which are not the first step's
+
+        owner().call(change)  # there no step of a run falls between the update and its scalars
+
+    def set_lr_multiplier(self, prefix: str, k: float) -> None:
+        self.loaded.check_training("set_lr_multiplier")
+        names = self.values.places.parameters
+        if not isinstance(prefix, str) or not any(name.startswith(prefix) for name in names):
+            raise unknown_name("set_lr_multiplier", "prefix", str(prefix), names)
+        (factor,) = positive("set_lr_multiplier", k=k)
+        self._change(lambda old: replace(old, multipliers={**old.multipliers, prefix: factor}))
+
+    def clear_lr_multipliers(self) -> None:
+        self.loaded.check_training("clear_lr_multipliers")
+        self._change(lambda old: replace(old, multipliers={}))
+
+    def set_grad_clip_norm(self, max: float | None) -> None:
+        self.loaded.check_training("set_grad_clip_norm")
+        clip = norm_clip("set_grad_clip_norm", max)
+        self._change(lambda old: replace(old, clip=clip))
+
+    def set_adaptive_grad_clip(self, clip: float | None, pmin: float) -> None:
+        self.loaded.check_training("set_adaptive_grad_clip")
+        adaptive = adaptive_clip("set_adaptive_grad_clip", clip, pmin)
+        self._change(lambda old: replace(old, clip=adaptive))
+
+    def set_grad_accumulate(self, n: int) -> None:
+        self.loaded.check_training("set_grad_accumulate")
+        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1:
+            raise SessionError("set_grad_accumulate", "n", repr(n), "an int ≥ 1")
+        self._change(lambda old: replace(old, accumulate=int(n)), self.clear_sums)
+
+    def zero_grad(self) -> None:
+        self.loaded.check_training("zero_grad")
+        owner().call(self.clear_sums)
+
+    def _change(self, to: Callable[[UpdateSettings], UpdateSettings], then: Callable[[], None] | None = None) -> None:
+        """Configure the update anew with other settings; if that fails, nothing changes."""
+
+        def change() -> None:
+            self.progress.check_between_steps("update")
+            settings = to(self.settings)
+            self._load(self.optimizer, settings)
+            self.settings = settings
+            if then is not None:
+                then()
+
+        owner().call(change)
+
+    def _load(self, optimizer: Optimizer, settings: UpdateSettings) -> None:
+        """Make the program use this update; state buffers that are new start at zero."""
+        recipe = Recipe(optimizer.rule, self._factors(settings), settings.clip, settings.accumulate)
+        update = update_of(self.loaded.plan, recipe, self.state_buffers)
+        self.loaded.program.configure(update)
+        self.update, self.state_buffers = update, update.buffers
+
+    def _load_once(self, optimizer: Optimizer) -> None:
+        """Make the program use this rule for one update that does not accumulate; `_load` must follow."""
+        recipe = Recipe(optimizer.rule, self._factors(self.settings), self.settings.clip, 1)
+        update = update_of(self.loaded.plan, recipe, self.state_buffers)
+        self.loaded.program.configure(update)
+        self.state_buffers = update.buffers
+
+    def _factors(self, settings: UpdateSettings) -> dict[str, float]:
+        """Return the factor of the rate by parameter name, where it is not 1."""
+        prefixes = sorted(settings.multipliers, key=len)
+        names = self.values.places.parameters
+        return {n: settings.multipliers[p] for p in prefixes for n in names if n.startswith(p)}
+
+    # steps ------------------------------------------------------------------------------------------------------------
+    def next_step(self) -> tuple[bool, int]:
+        """Return whether the next step updates (else it only adds up gradients), and the Adam counter after it."""
+        whole = self.window + 1 >= self.settings.accumulate
+        return whole, self.adam_steps + (whole and self.optimizer.counts)
+
+    def count_step(self, adam_steps: int) -> None:
+        """Count a step that was made; `adam_steps` is the counter after it."""
+        self.adam_steps = adam_steps
+        if self.optimizer.rule != "none":
+            self.window = (self.window + 1) % self.settings.accumulate
 
     # one update now ---------------------------------------------------------------------------------------------------
-    def sgd_step(self, lr: float) -> None:
-        """One SGD update now, with the gradients of the last step; the configured rule stays as it is."""
-        self._update_once("sgd_step", sgd("sgd_step", lr))
-
-    def adam_step(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
-        """One Adam update now, with the gradients of the last step; the configured rule stays as it is."""
-        self._update_once("adam_step", adam("adam_step", lr, beta1, beta2, epsilon))
-
-    def sgd_step_cpu(self, lr: float) -> None:
-        """`sgd_step` through the host: read parameters and gradients, update in float32, write back."""
-        rate, factors = np.float32(sgd("sgd_step_cpu", lr).lr), self._factors()
-        self._trainable("sgd_step_cpu")
-        self._stepped("sgd_step_cpu", "gradients")
+    def update_once(self, where: str, optimizer: Optimizer) -> None:
+        """Update now with the gradients of the last step; the configuration stays."""
+        self.loaded.check_training(where)
+        self.progress.check_stepped(where, "gradients")
+        self.progress.check_between_steps(where)
 
         def once() -> None:
-            trained = [(name, p, self._gradients[p]) for name, p in self._parameters.items() if p in self._gradients]
-            read = [(name, p, self._read_now(p), self._read_now(g)) for name, p, g in trained]
-            clip = _host_clip(self._clip, [(w, g) for _, _, w, g in read])
+            adam_steps = self.adam_steps + optimizer.counts
+            self._load_once(optimizer)
+            try:
+                self.loaded.program.update_only(scalars(optimizer, adam_steps))
+            finally:
+                self._load(self.optimizer, self.settings)
+            self.adam_steps = adam_steps
+
+        owner().call(once)
+
+    def sgd_step_cpu(self, lr: float) -> None:
+        rate, factors = np.float32(sgd("sgd_step_cpu", lr).lr), self._factors(self.settings)
+        self.loaded.check_training("sgd_step_cpu")
+        self.progress.check_stepped("sgd_step_cpu", "gradients")
+        values, places = self.values, self.values.places
+
+        def once() -> None:
+            trained = [(n, p, places.gradients[p]) for n, p in places.parameters.items() if p in places.gradients]
+            read = [(name, p, values.download(p), values.download(g)) for name, p, g in trained]
+            clip = _host_clip(self.settings.clip, [(w, g) for _, _, w, g in read])
             for (name, p, weight, gradient), factor in zip(read, clip, strict=True):
                 k = rate * np.float32(factors.get(name, 1.0))
-                self._put_now(p, weight - gradient.reshape(weight.shape) * factor * k)
+                values.upload(p, weight - gradient.reshape(weight.shape) * factor * k)
 
         with np.errstate(all="ignore"):
             owner().call(once)
 
-    # rates ------------------------------------------------------------------------------------------------------------
-    def set_lr_multiplier(self, prefix: str, k: float) -> None:
-        """From the next update on the rate of parameters whose name starts with `prefix` is times `k`: ≥ 0, and 0
-        freezes them while moments still move. The longest prefix of a name counts; `""` is a prefix of all."""
-        self._trainable("set_lr_multiplier")
-        if not isinstance(prefix, str) or not any(name.startswith(prefix) for name in self._parameters):
-            raise unknown_name("set_lr_multiplier", "prefix", str(prefix), self._parameters)
-        (factor,) = positive("set_lr_multiplier", k=k)
-        self._change("_multipliers", lambda old: {**old, prefix: factor})
+    # moments and sums -------------------------------------------------------------------------------------------------
+    def read_moment(self, where: str, prefix: str, name: str) -> Array:
+        """Return a moment of a parameter; zeros before it is allocated."""
+        shape = self.values.places.types[self.values.parameter(where, name)].shape
+        self.loaded.check_training(where)
+        place = self._moment(prefix, name)
+        return np.zeros(shape, np.float32) if place is None else self.values.read(place).reshape(shape)
 
-    def clear_lr_multipliers(self) -> None:
-        """All factors are 1 again."""
-        self._trainable("clear_lr_multipliers")
-        self._change("_multipliers", lambda old: {})
-
-    # clipping and accumulation ----------------------------------------------------------------------------------------
-    def set_grad_clip_norm(self, max: float | None) -> None:
-        """Updates see g·min(1, max/‖all g‖); gradients that are read stay as they are. None: no clipping any more."""
-        self._trainable("set_grad_clip_norm")
-        clip = norm_clip("set_grad_clip_norm", max)
-        self._change("_clip", lambda old: clip)
-
-    def set_adaptive_grad_clip(self, clip: float | None, pmin: float = 1e-3) -> None:
-        """Updates see g·min(1, clip·max(pmin, ‖p‖)/‖g‖) of each parameter (Brock and others, 2021, here by parameter);
-        replaces clipping by norm. None: no clipping any more."""
-        self._trainable("set_adaptive_grad_clip")
-        found = adaptive_clip("set_adaptive_grad_clip", clip, pmin)
-        self._change("_clip", lambda old: found)
-
-    def set_grad_accumulate(self, n: int) -> None:
-        """From now on the update runs on every n-th step, with the mean of the gradients of n steps; a window that was
-        begun is dropped. Steps without an update rule add nothing up."""
-        self._trainable("set_grad_accumulate")
-        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1:
-            raise SessionError("set_grad_accumulate", "n", repr(n), "an int ≥ 1")
-        self._change("_accumulate", lambda old: int(n), then=self._clear_sums_now)
-
-    def zero_grad(self) -> None:
-        """Drop the gradients that were added up so far: the window begins anew."""
-        self._trainable("zero_grad")
-        owner().call(self._clear_sums_now)
-
-    # moments ----------------------------------------------------------------------------------------------------------
-    def read_adam_m(self, name: str) -> Array:
-        """The first moment of parameter `name`, float32 of its shape; zeros before Adam was ever configured."""
-        return self._read_moment("read_adam_m", "adam_m.", name)
-
-    def read_adam_v(self, name: str) -> Array:
-        """The second moment of parameter `name`."""
-        return self._read_moment("read_adam_v", "adam_v.", name)
-
-    def write_adam_m(self, name: str, data: Any) -> None:
-        """Set the first moment of parameter `name`."""
-        self._write_moment("write_adam_m", "adam_m.", name, data)
-
-    def write_adam_v(self, name: str, data: Any) -> None:
-        """Set the second moment of parameter `name`."""
-        self._write_moment("write_adam_v", "adam_v.", name, data)
-
-    def adam_step_count(self) -> int:
-        """Number of Adam updates made so far."""
-        self._alive("adam_step_count")
-        return self._adam_steps
-
-    def set_adam_step_count(self, t: int) -> None:
-        """The next Adam update is number t + 1."""
-        self._trainable("set_adam_step_count")
-        if not isinstance(t, (int, np.integer)) or isinstance(t, bool) or not 0 <= t < 2**63:
-            raise SessionError("set_adam_step_count", "t", repr(t), "an int ≥ 0")
-        owner().call(lambda: self._set_adam_steps_now(int(t)))
-
-    # the update that is configured ------------------------------------------------------------------------------------
-    def update_dispatches(self) -> tuple[Dispatch, ...]:
-        """The dispatches of the configured update, which follow the plan's in every step that updates."""
-        self._alive("update_dispatches")
-        return self._update.dispatches
-
-    @property
-    def update(self) -> Update:
-        """The configured update: dispatches and state buffers."""
-        return self._update
-
-    # inside -----------------------------------------------------------------------------------------------------------
-    def _configure(self, where: str, optimizer: Optimizer) -> None:
-        self._trainable(where)
-        self._between_steps(where)
-        owner().call(lambda: self._use(optimizer))  # there no step of a run falls between the update and its scalars
-
-    def _use(self, optimizer: Optimizer) -> None:
-        if optimizer.rule != self._optimizer.rule:
-            self._load_update(optimizer)
-        self._optimizer = optimizer
-        scalars(optimizer, 1)  # at its first call NumPy takes 80 µs, which are not the first step's
-
-    def _change(self, field: str, to: Callable[[Any], Any], then: Callable[[], None] = lambda: None) -> None:
-        """Set a field and write the update anew; as before if that fails."""
-
-        def change() -> None:
-            self._between_steps("update")
-            old = getattr(self, field)
-            setattr(self, field, to(old))
-            try:
-                self._load_update(self._optimizer)
-            except BaseException:
-                setattr(self, field, old)
-                raise
-            then()
-
-        owner().call(change)
-
-    def _clear_sums_now(self) -> None:
-        for buffer in self._state_stored("grad_sum.").values():
-            b = next(b for b in self._state_buffers if b.id == buffer)
-            self._program.upload(buffer, np.zeros(b.shape, b.dtype.numpy))
-        self._window = 0
-
-    def _update_once(self, where: str, optimizer: Optimizer) -> None:
-        self._trainable(where)
-        self._stepped(where, "gradients")
-        self._between_steps(where)
-
-        def once() -> None:
-            update = update_of(self._plan, self._recipe(optimizer, 1), self._state_buffers)
-            adam_steps = self._adam_steps + optimizer.counts
-            self._program.configure(update)
-            self._state_buffers = update.buffers
-            try:
-                self._program.update_only(scalars(optimizer, adam_steps))
-            finally:
-                self._load_update(self._optimizer)
-            self._adam_steps = adam_steps
-
-        owner().call(once)
-
-    def _read_moment(self, where: str, prefix: str, name: str) -> Array:
-        buffer = self._lookup(where, name, self._parameters)
-        self._trainable(where)
-        held = self._moment(prefix, name)
-        if held is None:
-            return np.zeros(self._types[buffer].shape, np.float32)
-        return self._download(held).reshape(self._types[buffer].shape)
-
-    def _write_moment(self, where: str, prefix: str, name: str, data: Any) -> None:
-        buffer = self._lookup(where, name, self._parameters)
-        self._trainable(where)
-        if buffer not in self._gradients:
+    def write_moment(self, where: str, prefix: str, name: str, data: Any) -> None:
+        """Set a moment of a parameter."""
+        parameter, places = self.values.parameter(where, name), self.values.places
+        self.loaded.check_training(where)
+        if parameter not in places.gradients:
             raise SessionError(where, repr(name), "a parameter that is not trained", "one with a gradient")
-        array = as_array(where, name, data, self._types[buffer])
+        array = as_array(where, name, data, places.types[parameter])
 
         def write() -> None:
-            self._make_moments_now()
-            held = self._moment(prefix, name)
-            assert held is not None  # just made
-            self._put_now(held, array)
+            self.allocate_moments()
+            place = self._moment(prefix, name)
+            assert place is not None  # just allocated
+            self.values.upload(place, array)
 
         owner().call(write)
 
+    def set_adam_step_count(self, t: int) -> None:
+        self.loaded.check_training("set_adam_step_count")
+        if not isinstance(t, (int, np.integer)) or isinstance(t, bool) or not 0 <= t < 2**63:
+            raise SessionError("set_adam_step_count", "t", repr(t), "an int ≥ 0")
+        owner().call(lambda: self.set_adam_steps(int(t)))
+
+    def set_adam_steps(self, t: int) -> None:
+        """Set the counter here and in the program; call it on the owner thread."""
+        self.adam_steps = self.loaded.program.updates = t
+
+    def allocate_moments(self) -> None:
+        """Allocate the moments where they are not; the configured update stays. Call it on the owner thread."""
+        if not self.moments("adam_m."):
+            self._load_once(Optimizer("adam"))
+            self._load(self.optimizer, self.settings)
+
+    def clear_sums(self) -> None:
+        """Drop the sums of gradients: the window begins anew. Call it on the owner thread."""
+        for b in self.state_buffers:
+            if b.name.startswith("grad_sum."):
+                self.loaded.program.upload(b.id, np.zeros(b.shape, b.dtype.numpy))
+        self.window = 0
+
+    def moments(self, prefix: str) -> dict[str, Place]:
+        """Return where the moments of the parameters lie, in node order; empty before they are allocated."""
+        places: dict[str, Place] = dict(self._stored_moments(prefix))
+        for d in self.loaded.plan.derived_params:
+            whole = places.get(d.name)
+            if isinstance(whole, int):
+                places |= {name: d.part(name, whole) for name, _ in d.sources}
+        return {name: places[name] for name in self.values.places.parameters if name in places}
+
     def _moment(self, prefix: str, name: str) -> Place | None:
-        """Where a moment lies, of a derived parameter too; None before it is allocated."""
-        return self._state_named(prefix).get(name, self._state_stored(prefix).get(name))
+        """Return where a moment lies, of a derived parameter too; None before it is allocated."""
+        return self.moments(prefix).get(name, self._stored_moments(prefix).get(name))
 
-    def _make_moments_now(self) -> None:
-        """Allocate the moments where they are not; the configured update stays."""
-        if not self._state_named("adam_m."):
-            update = update_of(self._plan, self._recipe(Optimizer("adam"), 1), self._state_buffers)
-            self._program.configure(update)
-            self._state_buffers = update.buffers
-            self._load_update(self._optimizer)
-
-    def _set_adam_steps_now(self, t: int) -> None:
-        self._adam_steps = self._program.updates = t
+    def _stored_moments(self, prefix: str) -> dict[str, int]:
+        """Return state buffers by the parameter, a derived one in place of its sources, that they belong to."""
+        return {b.name.removeprefix(prefix): b.id for b in self.state_buffers if b.name.startswith(prefix)}
 
 
 def _host_clip(clip: Clip | None, pairs: list[tuple[Array, Array]]) -> list[np.float32]:
-    """The factor of each gradient, as the kernels compute it."""
+    """Return the factor of each gradient, as the kernels compute it."""
     squares = [np.float32(np.sum(np.square(g), dtype=np.float64)) for _, g in pairs]
     one = np.float32(1)
     if clip is None:

@@ -21,7 +21,7 @@ from gdlab.op.reference import evaluate
 from gdlab.ops.random import at_step
 from gdlab.session import Session, by_buffer
 from gdlab.session.run.conditions import NoValue
-from gdlab.session.tensors import Tensor, find_tensor, leaves, read_tensor, tensor_at
+from gdlab.session.tensors import Tensor, find_tensor, initial_leaves, read_tensor, tensor_at
 from gdlab.study.targets import Target, target_of
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _bytes_read(session: Session, tensor: Tensor) -> int:
 
 def _by_reference(study: Study, target: Target) -> Taken:
     session = study.session
-    feeds = None if {*session.unset_inputs, *session.unset_parameters} else leaves(session)
+    feeds = None if {*session.unset_inputs, *session.unset_parameters} else initial_leaves(session)
     if feeds is None:
         given = f"no memory of its own: it went into {target.went}"
         raise SessionError("look", target.name, given, f"its value by the reference, which takes {_NO_STEP}")
@@ -197,7 +197,7 @@ def other_value(study: Study, target: Target, against: Against) -> Array:
     what = f"difference of {target.name}"
     if target.tensor is None:
         raise SessionError("look", what, "a value of the reference", "one that a device has computed")
-    feeds = leaves(session)
+    feeds = initial_leaves(session)
     if feeds is None:
         raise SessionError("look", what, "a step that is over", _NO_STEP)
     if target.graph is None:

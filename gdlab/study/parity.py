@@ -21,7 +21,7 @@ from gdlab.op import REGISTRY, ops_that
 from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.op.storage import derived_parameters, trained_parameters
 from gdlab.rewrite import RULES, OptimizeReport
-from gdlab.session import Session, by_buffer, nodes_of
+from gdlab.session import Session, by_buffer
 
 if TYPE_CHECKING:
     from gdlab.devices.choose import Kind
@@ -128,7 +128,7 @@ def check_study(study: Study, feeds: Mapping[str, Any], devices: Sequence[str]) 
     for what, id in targets.items():
         cells[what]["optimized"] = cell_of(made[what], want[id], scale[id], rtol)
     if any(cells[what]["optimized"].problem for what in whats):
-        place = nodes_of(study.graph, study.graph, study.reports).place
+        place = study.pipeline.nodes(study.graph).place
         first["optimized"], about = first_node(study.graph, want, got, place, rtol)
 
     for kind in devices:

@@ -14,25 +14,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gdlab.autodiff import AutodiffReport, differentiate, to_read
+from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.binding import bound
 from gdlab.base.errors import AutodiffError, GraphError, SessionError, unknown_name
 from gdlab.base.words import nbytes, plural, whole
 from gdlab.devices.base import Device
 from gdlab.graph import Graph, Value
-from gdlab.op import Phase, Safety
-from gdlab.plan import compile
+from gdlab.op import Safety
 from gdlab.plan.records import ExecutionPlan, Missed
-from gdlab.plan.target import CompileOptions, Target
-from gdlab.rewrite import OptimizeReport, optimize
-from gdlab.rewrite.engine.history import RECORDED
+from gdlab.plan.target import CompileOptions
+from gdlab.rewrite import OptimizeReport
 from gdlab.session import (
     DeviceLike,
+    Pipeline,
+    PipelineStage,
     Session,
     SessionProfile,
     initial_values,
-    lanes_of,
-    nodes_of,
     open_session,
     resolve_device,
 )
@@ -78,11 +76,15 @@ class Study(Variants, Debugging):
             raise GraphError(f"graph {name}", "output", "none", "a last expression or output(...)")
         if train and (graph.outputs[0].shape != (1,)):
             raise GraphError(f"graph {name}", "loss", graph.outputs[0].type, "shape [1]")
-        self.graph, self.train, self.name = graph.copy(), train, name
+        self.train, self.name = train, name
         self._home = graph  # whose Values people hold
         named = {"disable": disable, "only": only, "enable": enable}
         self.options: dict[str, Any] = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in named.items()}
         self.options["allow"] = allow
+        self.pipeline = Pipeline(
+            graph.copy(), "training" if train else "inference", self.options, history=egraph, compile=compile,
+            gradients_to_read=True,
+        )  # fmt: skip
         self.compile = compile
         self.egraph = egraph
         self.variants: dict[str, Study] = {}
@@ -98,49 +100,43 @@ class Study(Variants, Debugging):
         self._runner: Runner | None = None
 
     # -- stages --------------------------------------------------------------------------------------------------------
-    @cached_property
-    def _forward(self) -> tuple[Graph, OptimizeReport]:
-        phase: Phase = "forward" if self.train else "inference"
-        return optimize(self.graph, phase=phase, history=self._watched(self.graph), **self.options)
-
-    @cached_property
-    def _derivative(self) -> tuple[Graph, AutodiffReport]:
-        self._need_training("derivative")
-        return differentiate(self.optimized)
-
-    @cached_property
-    def _final(self) -> tuple[Graph, OptimizeReport]:
-        return optimize(self.derivative, phase="full", history=self._watched(self.derivative), **self.options)
-
-    def _watched(self, graph: Graph) -> bool:
-        """Whether the report is to tell how the e-graph grew."""
-        return len(graph) <= RECORDED if self.egraph is None else self.egraph
+    @property
+    def graph(self) -> Graph:
+        """The graph as written."""
+        return self.pipeline.graph
 
     @property
     def optimized(self) -> Graph:
         """The graph after equality saturation, before differentiation."""
-        return self._forward[0]
+        return self.pipeline.stage("optimized").graph
 
     @property
     def report(self) -> OptimizeReport:
         """What the optimizer did to the written graph."""
-        return self._forward[1]
+        return self.pipeline.stage("optimized").optimize_report
 
     @property
     def derivative(self) -> Graph:
         """The optimized graph with its gradients appended (training only)."""
-        return self._derivative[0]
+        return self.stage("derivative").graph
 
     @property
     def autodiff(self) -> AutodiffReport:
         """How `derivative` came about."""
-        return self._derivative[1]
+        return self.stage("derivative").autodiff_report
 
     @cached_property
     def written_derivative(self) -> tuple[Graph, AutodiffReport]:
         """The graph *as written* with its gradients appended: for teaching."""
-        self._need_training("derivative")
-        return differentiate(self.graph)
+        stage = self.stage("derivative:written")
+        return stage.graph, stage.autodiff_report
+
+    def stage(self, key: str) -> PipelineStage:
+        """A stage of `pipeline` by its key."""
+        if not self.train and key in ("derivative", "derivative:written"):
+            wanted = "train=True (%%graph NAME --train)"
+            raise AutodiffError(f"graph {self.name}", "derivative", "a study for inference", wanted)
+        return self.pipeline.stage(key)
 
     def differentiate_wrt(self, names: tuple[str, ...]) -> tuple[Graph, AutodiffReport]:
         """The graph as written, differentiated with respect to the named nodes."""
@@ -156,24 +152,22 @@ class Study(Variants, Debugging):
     @property
     def final(self) -> Graph:
         """The graph that is compiled."""
-        return self._final[0] if self.train else self.optimized
+        return self.pipeline.compiled.graph
 
     @property
     def final_report(self) -> OptimizeReport:
         """What the optimizer did to the graph that is compiled (for inference: `report`)."""
-        return self._final[1] if self.train else self.report
+        return self.pipeline.compiled.optimize_report
 
-    @cached_property
+    @property
+    def reports(self) -> list[OptimizeReport]:
+        """The reports of the optimizer on the way to the compiled graph, in order."""
+        return self.pipeline.reports
+
+    @property
     def plan(self) -> ExecutionPlan:
         """The execution plan on this study's device."""
-        return self.plan_for(self.device.target)
-
-    def plan_for(self, target: Target) -> ExecutionPlan:
-        """The execution plan on another device's target; nothing of it is kept."""
-        if not self.train:
-            return compile(to_read(self.final), mode="inference", options=self.compile, target=target)
-        lanes = lanes_of(self.final, self.autodiff, self.final_report)
-        return compile(self.final, mode="training", lanes=lanes, options=self.compile, target=target)
+        return self.pipeline.plan(self.device.target)
 
     @property
     def missed(self) -> tuple[Missed, ...]:
@@ -190,23 +184,17 @@ class Study(Variants, Debugging):
     def session(self) -> Session:
         """The session, opened at first use."""
         if self._session is None or self._session.closed:
-            self._session = self.open_on(self.device, self.plan)
+            self._session = self.open_on(self.device)
             self._runner = Runner(self._session)
             self.rev += 1
         return self._session
 
-    def open_on(self, device: Device, plan: ExecutionPlan | None = None) -> Session:
+    def open_on(self, device: Device) -> Session:
         """A session of its own on a device; the caller closes it."""
-        plan = self.plan_for(device.target) if plan is None else plan
-        session = open_session(plan, device, nodes_of(self.graph, self._home, self.reports))
+        session = open_session(self.pipeline.plan(device.target), device, self.pipeline.nodes(self._home))
         for name, values in self.weights.items():
             session.set_parameter(name, values)
         return session
-
-    @property
-    def reports(self) -> list[OptimizeReport]:
-        """The reports of the optimizer on the way to the compiled graph, in order."""
-        return [self.report, self.final_report] if self.train else [self.report]
 
     @property
     def runner(self) -> Runner:
@@ -370,8 +358,3 @@ class Study(Variants, Debugging):
             raise SessionError(f"graph {self.name}", "run", f"no value for {', '.join(missing)}", "--feed or set_input")
         if not init:
             self.session.check_ready("run", inputs=False)
-
-    def _need_training(self, what: str) -> None:
-        if not self.train:
-            wanted = "train=True (%%graph NAME --train)"
-            raise AutodiffError(f"graph {self.name}", what, "a study for inference", wanted)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.op.storage import trained_parameters
+from gdlab.session.stages import PipelineStage
 from gdlab.session.tensors import GRADIENT, Tensor, find_tensor, node_of, tensor_at, tensor_names
+from gdlab.study.variants import variant_stages
 
 if TYPE_CHECKING:
     from gdlab.base.types import TensorType
@@ -88,32 +90,28 @@ def _of_written(study: Study, id: int) -> Target:
     return Target(told, f"node:0.{id}", node.type, tensor, study.graph, id, went=went)
 
 
-def stage_graphs(study: Study) -> list[Graph]:
-    """The graph of each stage of the study's document, in its order."""
-    graphs = [study.graph, study.optimized]
-    if study.train:
-        graphs += [study.derivative, study.final, study.written_derivative[0]]
-    return graphs + [variant.optimized for variant in study.variants.values()]
+def stages_of(study: Study) -> list[PipelineStage]:
+    """Return the stages of the study's document, in its order."""
+    return [*study.pipeline, *variant_stages(study)]
 
 
-def _of_stage(study: Study, entity: str, stage: int, id: int, port: int = -1) -> Target:
-    """A node of any stage, or the source of an edge into it: where the pipeline carried it to."""
-    graphs = stage_graphs(study)
-    known = stage < len(graphs) and id < len(graphs[stage]) and port < len(graphs[stage].nodes[id].inputs)
-    if not known:
+def _of_stage(study: Study, entity: str, number: int, id: int, port: int = -1) -> Target:
+    """Return a node of any stage, or the source of an edge into it: where the pipeline carried it to."""
+    stages, pipeline = stages_of(study), study.pipeline
+    graph = stages[number].graph if number < len(stages) else Graph()
+    if id >= len(graph) or port >= len(graph.nodes[id].inputs):
         raise ArgumentError("look", "entity", entity, "an entity of the study's document")
-    id = graphs[stage].nodes[id].inputs[port] if port >= 0 else id
-    compiled = 3 if study.train else 1
-    if stage == 0:
+    id = graph.nodes[id].inputs[port] if port >= 0 else id
+    stage = stages[number]
+    if stage.key == "written":
         return _of_written(study, id)
-    if stage > compiled:
-        return _of_shown(study, stage, id)
-    moved = study.final_report.node_map if stage < compiled else {}
-    return _of_compiled(study, stage, graphs[stage], id, moved.get(id) if moved else id)
+    if stage.key not in [each.key for each in pipeline.path]:
+        return _of_shown(study, stage, number, id)
+    return _of_compiled(study, number, graph, id, pipeline.image(stage.key, id))
 
 
 def _of_compiled(study: Study, stage: int, graph: Graph, id: int, at: int | None) -> Target:
-    """A node of `graph` that node `at` of the compiled graph has the value of."""
+    """Return a node of `graph` whose value node `at` of the compiled graph has."""
     plan, node = study.session.plan(), graph.nodes[id]
     told, about, went, tensor = node.name or f"%{id}", f"node:{stage}.{id}", "", None
     buffer = None if at is None else plan.node_buffers.get(at)
@@ -129,17 +127,17 @@ def _of_compiled(study: Study, stage: int, graph: Graph, id: int, at: int | None
     return Target(told, about, node.type, tensor, graph, id, -1 if at is None else at, went)
 
 
-def _of_shown(study: Study, stage: int, id: int) -> Target:
-    """A node of a graph that is shown and not run: the reference has its value."""
-    graph = stage_graphs(study)[stage]
-    if study.train and stage == 4:
-        gradients = study.written_derivative[1].gradients
+def _of_shown(study: Study, stage: PipelineStage, number: int, id: int) -> Target:
+    """Return a node of a graph that is shown and not run: the reference has its value."""
+    graph = stage.graph
+    if stage.key == "derivative:written":
+        gradients = stage.autodiff_report.gradients
         if id < len(study.graph):
             return _of_written(study, id)
         if id in gradients:
             return _of_gradient(study, trained_parameters(study.graph)[gradients.index(id)][1])
     node = graph.nodes[id]
-    return Target(node.name or f"%{id}", f"node:{stage}.{id}", node.type, None, graph, id, went=_SHOWN)
+    return Target(node.name or f"%{id}", f"node:{number}.{id}", node.type, None, graph, id, went=_SHOWN)
 
 
 def _of_buffer(study: Study, buffer: int) -> Target:
@@ -162,7 +160,8 @@ def _of_dispatch(study: Study, k: int) -> Target:
 def _of_lit(study: Study, entity: str) -> Target:
     """What another entity ends in: the value of a line, the node of a rewrite, the result of a kernel."""
     lit = study.doc.select(entity)
-    stage = 0 if entity.startswith("line:") else 3 if study.train else 1
+    pipeline = study.pipeline
+    stage = pipeline.position("written" if entity.startswith("line:") else pipeline.compiled.key)
     nodes = [int(e.split(".")[1]) for e in lit if e.startswith(f"node:{stage}.")]
     dispatches = [int(e.split(":")[1]) for e in lit if e.startswith("dispatch:")]
     if nodes and not entity.startswith("kernel:"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,14 +19,13 @@ from gdlab.base.words import grid, nbytes, sig, whole
 from gdlab.op import Safety
 from gdlab.plan.target import CompileOptions
 from gdlab.rewrite import RULES
-from gdlab.session import DeviceLike, Session
+from gdlab.session import DeviceLike, PipelineStage, Session
 
 if TYPE_CHECKING:
     from gdlab.study.study import Study
 
 MOST_VARIANTS = 6
 _WARM_UP = 2  # steps that are not timed
-_MADE = ("_forward", "_derivative", "_final", "plan")  # of two studies that are made the same way
 _DEFAULT = CompileOptions()
 
 
@@ -98,7 +97,7 @@ class Variants:
             self.variants[name] = self.variants.pop(name)  # the newest again
             return known  # type: ignore[no-any-return]
         if known is not None:
-            made.__dict__.update({key: known.__dict__[key] for key in _MADE if key in known.__dict__})
+            made.pipeline = known.pipeline
         _ = made.plan  # what is wrong with the options is said before anything is kept
         self.variants.pop(name, None)
         self.variants[name] = made
@@ -137,6 +136,14 @@ class Variants:
             study.step_time = StepTime(steps, middle, float(np.median(np.abs(np.subtract(own, middle)))))
         self.rev += 1
         return {study.name: study.step_time for study in studies}
+
+
+def variant_stages(study: Study) -> list[PipelineStage]:
+    """Return the optimized stage of each variant, as `variant:NAME` behind the stages of the study's pipeline."""
+    return [
+        replace(variant.pipeline.stage("optimized"), key=f"variant:{name}", title=f"Variant: {name}")
+        for name, variant in study.variants.items()
+    ]
 
 
 def _ready(study: Study) -> Session:

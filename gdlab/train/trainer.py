@@ -250,7 +250,7 @@ class _Epoch:
             for name, data in batch:
                 session.set_input(name, data)
             session.check_ready("train")
-            session.step_now()
+            session.steps.make()
             self._collect(wait)
             yield
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from gdlab.plan.records import ExecutionPlan
 from gdlab.rewrite import OptimizeReport
 from gdlab.session import Session
 from gdlab.session.run.runner import Runner
+from gdlab.session.stages import WRITTEN, WRITTEN_DERIVATIVE
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document, load_doc
 from gdlab.view.document.make import Draft, graph_doc, graph_summary, run_json
@@ -53,7 +55,7 @@ def titled(document: Document, title: str) -> Document:
 def plan_doc(plan: ExecutionPlan, name: str, session: Session | None = None) -> Document:
     """The compiled graph with its plan, and what its session did so far."""
     draft = Draft(plan.graph, name, plan.mode == "training", {})
-    draft.compile(plan, 0, session)
+    draft.compile(plan, WRITTEN.key, session)
     counts = plural(len(plan.dispatches), "dispatch"), plural(len(plan.groups), "group")
     summary = f"{graph_summary(plan.graph, name)}; plan: {', '.join(counts)}, {nbytes(plan.memory.physical_bytes)}"
     made = session is not None and session.step_count > 0
@@ -67,10 +69,10 @@ def gradient_doc(study: Study, wrt: tuple[str, ...] = (), optimized: bool = Fals
     runs, differentiated after fusion."""
     draft = Draft(study.graph, study.name, True, study.source)
     if optimized:
-        draft.optimize("optimized", "Optimized", 0, study.report, study.optimized, study.options)
-        draft.differentiate("derivative", "Derivative, after fusion", 1, study.autodiff, study.derivative)
+        draft.add(study.stage("optimized"))
+        draft.add(replace(study.stage("derivative"), title="Derivative, after fusion"))
     else:
-        graph, report = study.differentiate_wrt(wrt) if wrt else study.written_derivative
-        draft.differentiate("derivative:written", "Derivative, as written", 0, report, graph)
+        made = study.differentiate_wrt(wrt) if wrt else study.written_derivative
+        draft.add(WRITTEN_DERIVATIVE.made(*made))
     told = f" with respect to {', '.join(wrt)}" if wrt else ""
     return draft.document(f"{graph_summary(study.graph, study.name)}; differentiated{told}")

@@ -4,11 +4,11 @@ import assert from "node:assert/strict";
 import { cwd } from "node:process";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { decimated, robustRange, smoothed, ticks } from "../src/chart.ts";
-import { bytes, cell, change, flops, plural, seconds, sig, spokenType, tight, whole } from "../src/format.ts";
-import { orthogonal, smooth } from "../src/paths.ts";
-import type { Point } from "../src/live.ts";
-import { VERSION } from "../src/version.ts";
+import { decimated, robustRange, smoothed, ticks } from "../src/panes/chart.ts";
+import { bytes, cell, change, flops, plural, seconds, sig, spokenType, tight, whole } from "../src/doc/format.ts";
+import { orthogonal, smooth } from "../src/draw/paths.ts";
+import type { Point } from "../src/live/live.ts";
+import { VERSION } from "../src/doc/version.ts";
 
 test("ticks are round numbers inside the range", () => {
   assert.deepEqual(ticks(0, 400, 4), [0, 100, 200, 300, 400]);
@@ -77,7 +77,10 @@ test("figures: three digits, units in words, a true minus; as Python says them",
     [tight(0.08), tight(-0.5), cell(0.0006), cell(0.0846), cell(1.049), cell(0)],
     [".08", "−.5", "<.01", ".08", "1.05", "0"],
   );
-  assert.deepEqual([bytes(512), bytes(401408), bytes(2.1e6), bytes(999_900), bytes(0)], ["512 B", "401 KB", "2.1 MB", "1 MB", "0 B"]);
+  assert.deepEqual(
+    [bytes(512), bytes(401408), bytes(2.1e6), bytes(999_900), bytes(0)],
+    ["512 B", "401 KB", "2.1 MB", "1 MB", "0 B"],
+  );
   assert.deepEqual([seconds(0.0031), seconds(2), seconds(25e-6), seconds(NaN)], ["3.1 ms", "2 s", "25 µs", "–"]);
   assert.deepEqual([change(25.1, 17.4), change(1, 1), change(1, 2), change(0, 1)], ["−31 %", "0 %", "+100 %", "–"]);
   assert.deepEqual(

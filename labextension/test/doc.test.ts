@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { gzipSync } from "node:zlib";
-import { column, inherit, number, openDoc, readDoc, records } from "../src/doc.ts";
+import { column, inherit, number, openDoc, readDoc, records } from "../src/doc/doc.ts";
 import { smallDoc } from "./fixture.ts";
 
 test("a column reads the same in each of its five forms", () => {
@@ -67,7 +67,10 @@ test("a document becomes records with defaults; unknown fields are passed over",
 });
 
 test("another format is refused with what was wanted", async () => {
-  assert.throws(() => readDoc({ ...smallDoc(), format: "gdlab.graph.v2" }), /given "gdlab.graph.v2", wanted "gdlab.graph.v1"/);
+  assert.throws(
+    () => readDoc({ ...smallDoc(), format: "gdlab.graph.v2" }),
+    /given "gdlab.graph.v2", wanted "gdlab.graph.v1"/,
+  );
   await assert.rejects(openDoc({ format: "other", gz: "" }), /wanted "gdlab.graph.v1"/);
 });
 

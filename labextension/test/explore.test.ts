@@ -4,15 +4,15 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { cwd } from "node:process";
 import { test } from "node:test";
-import { Cells, type Item, type Rect } from "../src/cells.ts";
-import { readDoc, type Json, type Stage } from "../src/doc.ts";
-import { around, partLayout, toldWays, ways } from "../src/explore.ts";
-import { brackets, folded, opened } from "../src/groups.ts";
-import { layoutOf } from "../src/layouts.ts";
-import { Merged } from "../src/merged.ts";
-import { overlaysOf, sayings } from "../src/overlays.ts";
-import { hits, parseQuery } from "../src/query.ts";
-import { differing, replayed } from "../src/union.ts";
+import { Cells, type Item, type Rect } from "../src/draw/cells.ts";
+import { readDoc, type Json, type Stage } from "../src/doc/doc.ts";
+import { around, partLayout, toldWays, ways } from "../src/layout/explore.ts";
+import { brackets, folded, opened } from "../src/doc/groups.ts";
+import { layoutOf } from "../src/layout/layouts.ts";
+import { Merged } from "../src/draw/merged.ts";
+import { overlaysOf, sayings } from "../src/draw/overlays.ts";
+import { hits, parseQuery } from "../src/doc/query.ts";
+import { differing, replayed } from "../src/doc/union.ts";
 import { random } from "./fixture.ts";
 
 interface Route {
@@ -22,12 +22,17 @@ interface Route {
   whole: boolean;
   told: string;
 }
-const corpus = JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "utf8")) as { doc: Json; answers: Record<string, string[]>; routes: Route[] };
+const corpus = JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "utf8")) as {
+  doc: Json;
+  answers: Record<string, string[]>;
+  routes: Route[];
+};
 const doc = readDoc(corpus.doc);
 
 test("every query finds what Python finds", () => {
   const stages = doc.stages.map(stage => stage.index);
-  for (const [query, answer] of Object.entries(corpus.answers)) assert.deepEqual(hits(doc, stages, parseQuery(query)), answer, query);
+  for (const [query, answer] of Object.entries(corpus.answers))
+    assert.deepEqual(hits(doc, stages, parseQuery(query)), answer, query);
   assert.equal(Object.values(corpus.answers).filter(answer => answer.length > 0).length > 20, true);
 });
 
@@ -42,13 +47,19 @@ test("what is around a node, in edges; a leaf comes with every op that is kept",
     relu = stage!.nodes.findIndex(node => node.op === "relu"),
     names = (reach: string) => [...around(stage!, [relu], reach)].map(i => stage!.nodes[i]!.op).sort();
   assert.deepEqual(names("1"), ["add", "matmul", "parameter", "relu"]);
-  assert.deepEqual(names("users").filter(op => op !== "parameter" && op !== "input"), ["add", "cross_entropy_loss", "matmul", "relu"]);
+  assert.deepEqual(
+    names("users").filter(op => op !== "parameter" && op !== "input"),
+    ["add", "cross_entropy_loss", "matmul", "relu"],
+  );
   assert.equal(around(stage!, [relu], "inputs").size < stage!.nodes.length, true);
   const kept = around(stage!, [relu], "1"),
     layout = partLayout(stage!, doc.types, kept);
   const boxes = layout.boxes.flatMap((box, i) => (box.row >= 0 ? [i] : []));
   assert.equal(boxes.every(i => kept.has(i)) && boxes.includes(relu), true);
-  assert.equal(layout.edges.every(({ a, b }) => stage!.nodes[b]!.inputs.includes(a)), true);
+  assert.equal(
+    layout.edges.every(({ a, b }) => stage!.nodes[b]!.inputs.includes(a)),
+    true,
+  );
 });
 
 test("the ways between two nodes are Python's", () => {
@@ -58,23 +69,37 @@ test("the ways between two nodes are Python's", () => {
     assert.equal(toldWays(found), told);
   }
   assert.deepEqual([...new Set(corpus.routes.map(each => Math.min(each.paths.length, 3)))].sort(), [0, 1, 2, 3]);
-  assert.equal(corpus.routes.some(each => !each.whole), true);
+  assert.equal(
+    corpus.routes.some(each => !each.whole),
+    true,
+  );
 });
 
 test("what is drawn is what a search through everything finds, in the order of all", () => {
   const next = random(7),
     drawn: number[] = [];
-  const element = (id: number) => ({
-    id,
-    remove: () => drawn.splice(drawn.indexOf(id), 1),
-    before: (...all: { id: number }[]) => drawn.splice(drawn.indexOf(id), 0, ...all.map(each => each.id)),
-  }) as unknown as SVGElement;
-  const layer = { append: (...all: { id: number }[]) => drawn.push(...all.map(each => each.id)) } as unknown as SVGGElement;
+  const element = (id: number) =>
+    ({
+      id,
+      remove: () => drawn.splice(drawn.indexOf(id), 1),
+      before: (...all: { id: number }[]) => drawn.splice(drawn.indexOf(id), 0, ...all.map(each => each.id)),
+    }) as unknown as SVGElement;
+  const layer = {
+    append: (...all: { id: number }[]) => drawn.push(...all.map(each => each.id)),
+  } as unknown as SVGGElement;
   const items = Array.from({ length: 600 }, (_, id): Item => {
     const left = next(9000) - 2000,
       top = next(9000) - 2000,
       tall = id % 30 === 0;
-    return { left, top, right: left + next(tall ? 20 : 300), bottom: top + next(tall ? 6000 : 60), layer: 0, nodes: [id], make: () => [element(id)] };
+    return {
+      left,
+      top,
+      right: left + next(tall ? 20 : 300),
+      bottom: top + next(tall ? 6000 : 60),
+      layer: 0,
+      nodes: [id],
+      make: () => [element(id)],
+    };
   });
   const cells = new Cells(items, [layer], () => {});
   for (let i = 0; i < 60; i++) {
@@ -82,7 +107,9 @@ test("what is drawn is what a search through everything finds, in the order of a
       top = next(9000) - 2500,
       seen: Rect = { left, top, right: left + next(2000), bottom: top + next(2000) };
     const wanted = items.flatMap((item, id) =>
-      item.right >= seen.left && item.left <= seen.right && item.bottom >= seen.top && item.top <= seen.bottom ? [id] : [],
+      item.right >= seen.left && item.left <= seen.right && item.bottom >= seen.top && item.top <= seen.bottom
+        ? [id]
+        : [],
     );
     assert.deepEqual(cells.within(seen), wanted);
     cells.show(wanted, "full", id => (i + id) % 7 === 0);
@@ -91,31 +118,58 @@ test("what is drawn is what a search through everything finds, in the order of a
 });
 
 test("the nearest block is found, within reach only", () => {
-  const blocks = [0, 1, 2].map(i => ({ left: 20 * i, right: 20 * i + 10, top: 0, bottom: 10, entity: `n${i}`, family: "" }));
+  const blocks = [0, 1, 2].map(i => ({
+    left: 20 * i,
+    right: 20 * i + 10,
+    top: 0,
+    bottom: 10,
+    entity: `n${i}`,
+    family: "",
+  }));
   const merged = Object.create(Merged.prototype) as Merged;
   Object.assign(merged, { blocks });
-  assert.deepEqual([merged.at(5, 5), merged.at(22, 3), merged.at(14, 5), merged.at(17, 5, 4), merged.at(500, 5, 4)], ["n0", "n1", null, "n1", null]);
+  assert.deepEqual(
+    [merged.at(5, 5), merged.at(22, 3), merged.at(14, 5), merged.at(17, 5, 4), merged.at(500, 5, 4)],
+    ["n0", "n1", null, "n1", null],
+  );
 });
 
 test("a replay begins and ends with the stages of its pass, and never moves a node", () => {
   for (const pass of doc.passes.filter(each => each.role === "optimize")) {
     const union = replayed(doc, pass);
-    for (const [k, stage] of [[0, doc.stages[pass.from]!], [union.steps, doc.stages[pass.to]!]] as const) {
+    for (const [k, stage] of [
+      [0, doc.stages[pass.from]!],
+      [union.steps, doc.stages[pass.to]!],
+    ] as const) {
       const lives = (each: { born: number; died: number }) => each.born <= k && k < each.died;
       const there = union.tenants.map(all => all.filter(({ life }) => lives(life)).map(({ node }) => node.key));
-      assert.ok(there.every(keys => keys.length <= 1), "a place holds one node at a time");
+      assert.ok(
+        there.every(keys => keys.length <= 1),
+        "a place holds one node at a time",
+      );
       assert.deepEqual(there.flat().sort(), stage.nodes.map(node => node.key).sort());
       const wires = union.wires.filter(lives).map(({ a, b }) => `${there[a]} ${there[b]}`);
-      assert.deepEqual(wires.sort(), stage.nodes.flatMap(node => node.inputs.map(a => `${stage.nodes[a]!.key} ${node.key}`)).sort());
+      assert.deepEqual(
+        wires.sort(),
+        stage.nodes.flatMap(node => node.inputs.map(a => `${stage.nodes[a]!.key} ${node.key}`)).sort(),
+      );
     }
     for (let k = 0; k <= union.steps; k++) {
       const tenants = union.tenants.flat().filter(({ life }) => life.born <= k && k < life.died);
       assert.equal(union.alive[k], tenants.length);
-      const moved = [...union.wires, ...union.tenants.flatMap((all, a) => all.map(({ life }) => ({ ...life, a, b: a })))];
+      const moved = [
+        ...union.wires,
+        ...union.tenants.flatMap((all, a) => all.map(({ life }) => ({ ...life, a, b: a }))),
+      ];
       const ends = moved.filter(({ born, died }) => k > 0 && (born === k || died === k)).flatMap(({ a, b }) => [a, b]);
-      assert.deepEqual(union.touched[k], [...new Set(ends)].sort((a, b) => a - b));
+      assert.deepEqual(
+        union.touched[k],
+        [...new Set(ends)].sort((a, b) => a - b),
+      );
     }
-    for (const all of union.tenants) for (const [i, { life }] of all.entries()) assert.ok(i === 0 || life.born === all[i - 1]!.life.died, "what comes instead of a node stands in its place");
+    for (const all of union.tenants)
+      for (const [i, { life }] of all.entries())
+        assert.ok(i === 0 || life.born === all[i - 1]!.life.died, "what comes instead of a node stands in its place");
     const layout = layoutOf(union.stage, doc.types);
     assert.equal("boxes" in layout && layout.boxes.length, union.stage.nodes.length);
   }
@@ -131,16 +185,30 @@ test("the classes of a diff part the nodes; a graph and itself are all the same"
 });
 
 /** Twelve calls of a block of two halves; its groups as gdlab/view/document/groups.py writes them. */
-const grouped = readDoc((JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "utf8")) as { groups: Json }).groups);
+const grouped = readDoc(
+  (JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "utf8")) as { groups: Json }).groups,
+);
 
 test("closed groups are one node each, hold every node once, and leave a graph without circles", () => {
   for (const stage of grouped.stages)
-    for (const open of [new Set<number>(), new Set([0]), new Set([0, 1, 2]), new Set(stage.groups.map((_, g) => g).filter(g => g % 3 > 0))]) {
+    for (const open of [
+      new Set<number>(),
+      new Set([0]),
+      new Set([0, 1, 2]),
+      new Set(stage.groups.map((_, g) => g).filter(g => g % 3 > 0)),
+    ]) {
       const found = folded(grouped, stage, open);
       if (!found) continue;
-      assert.deepEqual(found.members.flat().sort((a, b) => a - b), stage.nodes.map((_, i) => i));
+      assert.deepEqual(
+        found.members.flat().sort((a, b) => a - b),
+        stage.nodes.map((_, i) => i),
+      );
       const place = new Map(found.members.flatMap((all, v) => all.map(i => [i, v] as const)));
-      const wanted = new Set(stage.nodes.flatMap((node, b) => node.inputs.map(a => `${place.get(a)} ${place.get(b)}`)).filter(key => key.split(" ")[0] !== key.split(" ")[1]));
+      const wanted = new Set(
+        stage.nodes
+          .flatMap((node, b) => node.inputs.map(a => `${place.get(a)} ${place.get(b)}`))
+          .filter(key => key.split(" ")[0] !== key.split(" ")[1]),
+      );
       const drawn = new Set(found.stage.nodes.flatMap((node, b) => node.inputs.map(a => `${a} ${b}`)));
       assert.deepEqual(drawn, wanted, "no edge was dropped to break a circle");
       assert.equal("boxes" in layoutOf(found.stage, grouped.types), true);
@@ -158,28 +226,60 @@ test("closed groups are one node each, hold every node once, and leave a graph w
 test("all groups are open in a small graph, two levels in a larger one; brackets span their rows", () => {
   const [written] = grouped.stages,
     open = opened(written!);
-  assert.deepEqual([...open].map(g => written!.groups[g]!.label).filter(label => label === "half"), []);
+  assert.deepEqual(
+    [...open].map(g => written!.groups[g]!.label).filter(label => label === "half"),
+    [],
+  );
   const found = folded(grouped, written!, open)!,
     layout = layoutOf(found.stage, grouped.types);
   assert.equal("boxes" in layout, true);
   if (!("boxes" in layout)) return;
   const spans = brackets(written!, open, layout, found.members);
-  const [series, ...others] = [spans.filter(each => each.label === "block ×12"), spans.filter(each => each.label === "block")].flat();
+  const [series, ...others] = [
+    spans.filter(each => each.label === "block ×12"),
+    spans.filter(each => each.label === "block"),
+  ].flat();
   assert.equal(others.length, 12);
-  assert.equal(others.every(each => series!.top <= each.top && series!.bottom >= each.bottom && series!.track > each.track), true);
+  assert.equal(
+    others.every(each => series!.top <= each.top && series!.bottom >= each.bottom && series!.track > each.track),
+    true,
+  );
 });
 
 /** A stage by hand: the inputs and the group of each node. */
 const byHand = (rows: [inputs: number[], group: number][], groups: number): Stage => {
-  const nodes = rows.map(([inputs, group], i) => ({ ...doc.stages[0]!.nodes[2]!, key: `n${i}`, inputs, group, twin: -1, lane: "forward" }));
+  const nodes = rows.map(([inputs, group], i) => ({
+    ...doc.stages[0]!.nodes[2]!,
+    key: `n${i}`,
+    inputs,
+    group,
+    twin: -1,
+    lane: "forward",
+  }));
   const users = nodes.map((_, a) => nodes.flatMap((node, b) => (node.inputs.includes(a) ? [b] : [])));
-  const rowsOf = Array.from({ length: groups }, (_, g) => ({ key: `g${g}`, parent: -1, label: `g${g}`, kind: "call", repeat: 1 }));
+  const rowsOf = Array.from({ length: groups }, (_, g) => ({
+    key: `g${g}`,
+    parent: -1,
+    label: `g${g}`,
+    kind: "call",
+    repeat: 1,
+  }));
   return { ...doc.stages[0]!, nodes, users, groups: rowsOf, layout: null };
 };
 
 test("of two closed groups that make a circle the smaller opens, and that is told", () => {
   // 1 and 4 are one group, 2, 3 and 5 the other; each reads the other: 1 → 2 and 3 → 4.
-  const stage = byHand([[[], -1], [[0], 0], [[1], 1], [[0], 1], [[3], 0], [[2, 4], 1]], 2);
+  const stage = byHand(
+    [
+      [[], -1],
+      [[0], 0],
+      [[1], 1],
+      [[0], 1],
+      [[3], 0],
+      [[2, 4], 1],
+    ],
+    2,
+  );
   const found = folded(doc, stage, new Set())!;
   assert.deepEqual([found.forced, [...found.open]], ["g0", [0]]);
   assert.deepEqual(found.group.filter(g => g >= 0).length >= 1 && found.group.includes(0), false);
@@ -187,7 +287,15 @@ test("of two closed groups that make a circle the smaller opens, and that is tol
 });
 
 test("a closed group says the sum, the greatest or the mean of its nodes, or nothing", () => {
-  const stage = byHand([[[], -1], [[0], 0], [[1], 0], [[2], -1]], 1),
+  const stage = byHand(
+      [
+        [[], -1],
+        [[0], 0],
+        [[1], 0],
+        [[2], -1],
+      ],
+      1,
+    ),
     values = { "0": 1, "1": 10, "2": 30, "3": 2 };
   const of = (aggregate: "sum" | "max" | "mean" | "none") => {
     const own = { ...doc, overlays: [{ id: "mine", label: "mine", unit: "J", stage: stage.index, values, aggregate }] };

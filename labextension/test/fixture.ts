@@ -57,7 +57,9 @@ export const smallDoc = (): Json => ({
     dtype: { words: ["f32"], index: [0, 0] },
     nbytes: [24, 16],
   },
-  sources: [{ id: "cell0", kind: "cell", name: "Cell 1", language: "python", text: "h = relu(x @ w)\n", first_line: 2 }],
+  sources: [
+    { id: "cell0", kind: "cell", name: "Cell 1", language: "python", text: "h = relu(x @ w)\n", first_line: 2 },
+  ],
   lines: { count: 2, source: [0, 0], line: [2, 2], col: [9, 4], end_line: [2, 2], end_col: [14, 15], stack: {} },
   stages: [
     {
@@ -252,7 +254,10 @@ export function randomDoc(seed: number): { doc: Json; sizes: Map<string, number>
     from: index,
     to: index + 1,
     report: { rules: [{ id: "r0" }, { id: "r1" }] },
-    steps: { count: sizes.get(`step:${index}`)!, rule: Array.from({ length: sizes.get(`step:${index}`)! }, () => `r${next(2)}`) },
+    steps: {
+      count: sizes.get(`step:${index}`)!,
+      rule: Array.from({ length: sizes.get(`step:${index}`)! }, () => `r${next(2)}`),
+    },
   });
   const doc = {
     format: "gdlab.graph.v1",

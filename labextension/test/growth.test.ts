@@ -4,8 +4,8 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { cwd } from "node:process";
 import { test } from "node:test";
-import { readDoc, type Json, type Pass, type Stage } from "../src/doc.ts";
-import { everIn, growthOf, held, HEAD, nameAt, planned, shown, tall, TAIL, type Growth } from "../src/growth.ts";
+import { readDoc, type Json, type Pass, type Stage } from "../src/doc/doc.ts";
+import { everIn, growthOf, held, HEAD, nameAt, planned, shown, tall, TAIL, type Growth } from "../src/doc/growth.ts";
 
 const corpus = JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "utf8")) as { doc: Json };
 const doc = readDoc(corpus.doc);
@@ -17,54 +17,117 @@ const pass = {
   to: 1,
   deltas: [
     {
-      added: { count: 3, class: ["%2", "%3", "%4"], op: ["neg", "neg", "mul"], children: { start: [0, 1, 2, 4], ids: [0, 1, 2, 3], words: ["%0", "%2", "%3", "%1"] }, label: ["", "", ""], chosen: [0, 0, 0] },
+      added: {
+        count: 3,
+        class: ["%2", "%3", "%4"],
+        op: ["neg", "neg", "mul"],
+        children: { start: [0, 1, 2, 4], ids: [0, 1, 2, 3], words: ["%0", "%2", "%3", "%1"] },
+        label: ["", "", ""],
+        chosen: [0, 0, 0],
+      },
       merged: [],
       gone: [],
       fired: [],
     },
     {
-      added: { count: 1, class: ["%4"], op: ["mul"], children: { start: [0, 2], ids: [0, 1], words: ["%0", "%1"] }, label: ["Neg∘Neg→x"], cost: { 0: 3.5 }, more: { 0: 0 }, chosen: [1] },
+      added: {
+        count: 1,
+        class: ["%4"],
+        op: ["mul"],
+        children: { start: [0, 2], ids: [0, 1], words: ["%0", "%1"] },
+        label: ["Neg∘Neg→x"],
+        cost: { 0: 3.5 },
+        more: { 0: 0 },
+        chosen: [1],
+      },
       merged: [["%0", "%3"]],
       gone: [2],
       fired: [["Neg∘Neg→x", 1]],
     },
   ],
-  classes: { count: 4, name: ["%0", "%1", "%2", "%4"], type: [0, 0, 0, 0], nodes: { start: [0, 2, 3, 4, 5], ids: [0, 3, 1, 2, 4] }, made: [0, 1, -1, 2] },
+  classes: {
+    count: 4,
+    name: ["%0", "%1", "%2", "%4"],
+    type: [0, 0, 0, 0],
+    nodes: { start: [0, 2, 3, 4, 5], ids: [0, 3, 1, 2, 4] },
+    made: [0, 1, -1, 2],
+  },
 } as unknown as Pass;
 
-const told = (growth: Growth, k: number) => [...held(growth, k)].map(([name, own]) => [name, ...own.map(({ node, children }) => `${node.op}(${children.join()})`)]);
+const told = (growth: Growth, k: number) =>
+  [...held(growth, k)].map(([name, own]) => [
+    name,
+    ...own.map(({ node, children }) => `${node.op}(${children.join()})`),
+  ]);
 
 test("classes that become one take their e-nodes along, and what became another e-node is gone", () => {
   const growth = growthOf(pass, stages)!;
-  assert.deepEqual(told(growth, 0), [["%2", "neg(%0)"], ["%3", "neg(%2)"], ["%4", "mul(%3,%1)"]]);
-  assert.deepEqual(told(growth, 1), [["%2", "neg(%0)"], ["%0", "neg(%2)"], ["%4", "mul(%0,%1)"]]);
+  assert.deepEqual(told(growth, 0), [
+    ["%2", "neg(%0)"],
+    ["%3", "neg(%2)"],
+    ["%4", "mul(%3,%1)"],
+  ]);
+  assert.deepEqual(told(growth, 1), [
+    ["%2", "neg(%0)"],
+    ["%0", "neg(%2)"],
+    ["%4", "mul(%0,%1)"],
+  ]);
   assert.equal(nameAt(growth, "%3", 0), "%3");
   assert.equal(nameAt(growth, "%3", 1), "%0");
-  assert.deepEqual(everIn(growth, "%4").map(({ since, gone, chosen, cost, label }) => [since, gone, chosen, cost, label]), [
-    [0, 1, 0, NaN, ""],
-    [1, Infinity, 1, 3.5, "Neg∘Neg→x"],
-  ]);
+  assert.deepEqual(
+    everIn(growth, "%4").map(({ since, gone, chosen, cost, label }) => [since, gone, chosen, cost, label]),
+    [
+      [0, 1, 0, NaN, ""],
+      [1, Infinity, 1, 3.5, "Neg∘Neg→x"],
+    ],
+  );
 });
 
 test("a class has the name that a person gave, and stands for a node of its own", () => {
   const { classes } = growthOf(pass, stages)!;
-  assert.deepEqual([...classes.values()].map(({ name, title, entity, leaf }) => [name, title, entity, leaf]), [
-    ["%0", "x", "node:0.0", true],
-    ["%1", "w", "node:0.1", true],
-    ["%2", "%2", "node:0.2", false],
-    ["%4", "y", "node:0.4", false],
-    ["%3", "%3", "node:0.3", false],
-  ]);
+  assert.deepEqual(
+    [...classes.values()].map(({ name, title, entity, leaf }) => [name, title, entity, leaf]),
+    [
+      ["%0", "x", "node:0.0", true],
+      ["%1", "w", "node:0.1", true],
+      ["%2", "%2", "node:0.2", false],
+      ["%4", "y", "node:0.4", false],
+      ["%3", "%3", "node:0.3", false],
+    ],
+  );
   assert.equal(growthOf({ ...pass, deltas: null }, stages), null);
 });
 
 test("classes that read each other in a circle are laid out as well", () => {
-  const deltas = [{ added: { count: 3, class: ["+0", "+1", "+2"], op: ["scale", "neg", "neg"], children: { start: [0, 1, 2, 3], ids: [0, 2, 1], words: ["+0", "+1", "+2"] }, chosen: [] }, merged: [], gone: [], fired: [] }];
-  const growth = growthOf({ ...pass, deltas, classes: { count: 3, name: ["+0", "+1", "+2"], type: [], nodes: {}, made: {} } } as unknown as Pass, stages)!;
+  const deltas = [
+    {
+      added: {
+        count: 3,
+        class: ["+0", "+1", "+2"],
+        op: ["scale", "neg", "neg"],
+        children: { start: [0, 1, 2, 3], ids: [0, 2, 1], words: ["+0", "+1", "+2"] },
+        chosen: [],
+      },
+      merged: [],
+      gone: [],
+      fired: [],
+    },
+  ];
+  const growth = growthOf(
+    {
+      ...pass,
+      deltas,
+      classes: { count: 3, name: ["+0", "+1", "+2"], type: [], nodes: {}, made: {} },
+    } as unknown as Pass,
+    stages,
+  )!;
   const { boxes, wires } = planned(growth, ["+0", "+1", "+2"], [90, 90, 90]);
   assert.equal(boxes.size, 3);
   assert.equal(wires.size, 1, "the other edge goes against the reading direction");
-  assert.deepEqual([...growth.classes.values()].map(({ entity }) => entity), [null, null, null]);
+  assert.deepEqual(
+    [...growth.classes.values()].map(({ entity }) => entity),
+    [null, null, null],
+  );
 });
 
 const grown = doc.passes.flatMap(each => growthOf(each, doc.stages) ?? []);
@@ -101,15 +164,41 @@ test("of a large e-graph the classes with several ways are drawn and what is bes
     from: 0,
     to: 0,
     deltas: [
-      { added: { count: 102, class: [...many, 50, 51].map(i => `%${i + 1}`), op: [...many.map(() => "tanh"), "relu", "relu"], children: { start: [...many, 100, 101, 102], ids: [...many, 50, 51], words: many.map(i => `%${i}`) }, chosen: [] }, merged: [], gone: [], fired: [] },
+      {
+        added: {
+          count: 102,
+          class: [...many, 50, 51].map(i => `%${i + 1}`),
+          op: [...many.map(() => "tanh"), "relu", "relu"],
+          children: { start: [...many, 100, 101, 102], ids: [...many, 50, 51], words: many.map(i => `%${i}`) },
+          chosen: [],
+        },
+        merged: [],
+        gone: [],
+        fired: [],
+      },
     ],
-    classes: { count: 101, name: [...many, 100].map(i => `%${i}`), type: [], nodes: { start: [...many, 100, 101], ids: [...many, 100] }, made: [] },
+    classes: {
+      count: 101,
+      name: [...many, 100].map(i => `%${i}`),
+      type: [],
+      nodes: { start: [...many, 100, 101], ids: [...many, 100] },
+      made: [],
+    },
   } as unknown as Pass;
-  const growth = growthOf(chain, [{ index: 0, nodes: [...many, 100].map(() => ({ name: "" })) }] as unknown as Stage[])!;
+  const growth = growthOf(chain, [
+    { index: 0, nodes: [...many, 100].map(() => ({ name: "" })) },
+  ] as unknown as Stage[])!;
   assert.deepEqual(shown(growth, []), ["%50", "%51", "%52", "%53"]);
   assert.deepEqual(shown(growth, ["%9", "%80"]), ["%8", "%9", "%10", "%79", "%80", "%81"]);
-  assert.equal(shown(growth, many.map(i => `%${i}`)).length, 48);
+  assert.equal(
+    shown(
+      growth,
+      many.map(i => `%${i}`),
+    ).length,
+    48,
+  );
   assert.equal([...classes(growth)].length, 100);
 });
 
-const classes = (growth: Growth): string[] => [...growth.classes.values()].filter(({ leaf }) => !leaf).map(({ name }) => name);
+const classes = (growth: Growth): string[] =>
+  [...growth.classes.values()].filter(({ leaf }) => !leaf).map(({ name }) => name);

@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Host, LOST_AFTER, QUEUED_AFTER, type Model } from "../src/host.ts";
-import type { Metrics } from "../src/messages.ts";
+import { Host, LOST_AFTER, QUEUED_AFTER, type Model } from "../src/live/host.ts";
+import type { Metrics } from "../src/live/messages.ts";
 
 type Sent = Record<string, unknown> & { type: string };
 
@@ -116,7 +116,10 @@ test("a reply that a later one overtook by seconds is lost, a fresh one is waite
   const fresh = host.command("pause"),
     last = host.command("resume");
   model.message(reply(3));
-  assert.deepEqual([(await lost).error!.kind, (await last).ok, host.pending.map(each => each.name)], ["Lost", true, ["pause"]]);
+  assert.deepEqual(
+    [(await lost).error!.kind, (await last).ok, host.pending.map(each => each.name)],
+    ["Lost", true, ["pause"]],
+  );
   model.message(reply(1));
   model.message(reply(2));
   assert.equal((await fresh).ok, true);
@@ -149,7 +152,10 @@ test("frames out of order lose no point, and old figures do not come back", () =
       [6, 0.5],
     ]),
   );
-  assert.deepEqual([host.live.step, host.live.frame, host.live.points.map(point => point[0])], [6, 3, [1, 2, 3, 4, 5, 6]]);
+  assert.deepEqual(
+    [host.live.step, host.live.frame, host.live.points.map(point => point[0])],
+    [6, 3, [1, 2, 3, 4, 5, 6]],
+  );
   model.message(metrics(4, 7, [[7, 0.1]], true));
   assert.deepEqual(host.live.points, [[7, 0.1]]);
 });
@@ -214,7 +220,10 @@ test("when the model closes, waiting commands end, later ones fail at once, noth
   model.message(metrics(1, 1, []));
   const waiting = host.command("step");
   model.emit("comm:close");
-  assert.deepEqual([(await waiting).error!.kind, host.dead, host.live.state, model.listening], ["Closed", true, "closed", 0]);
+  assert.deepEqual(
+    [(await waiting).error!.kind, host.dead, host.live.state, model.listening],
+    ["Closed", true, "closed", 0],
+  );
   const sent = model.sent.length;
   assert.equal((await host.command("step")).ok, false);
   assert.equal(model.sent.length, sent);
@@ -254,7 +263,10 @@ test("a kernel that ends says so at once, though it closes no comm; nothing list
     const waiting = host.command("step");
     if (end === "disposed") kernel.disposed.emit();
     else kernel.statusChanged.emit(end);
-    assert.deepEqual([host.dead, host.live.state, host.live.reason], [true, "closed", "the kernel has ended; run the cell again"]);
+    assert.deepEqual(
+      [host.dead, host.live.state, host.live.reason],
+      [true, "closed", "the kernel has ended; run the cell again"],
+    );
     assert.deepEqual([host.live.step, (await waiting).error!.kind], [7, "Closed"]);
     assert.equal(kernel.statusChanged.slots.size + kernel.disposed.slots.size, 0);
   }
@@ -263,7 +275,8 @@ test("a kernel that ends says so at once, though it closes no comm; nothing list
 test("with a full frame all events come again, for a page that was reloaded: each counts once", () => {
   const model = new FakeModel(),
     host = new Host(model),
-    event = (step: number, text: string) => model.message({ type: "event", step, kind: "nonfinite", about: null, text }),
+    event = (step: number, text: string) =>
+      model.message({ type: "event", step, kind: "nonfinite", about: null, text }),
     texts = () => host.live.events.map(({ step, text }) => `${step} ${text}`);
   model.message(metrics(1, 3, [], true));
   event(3, "first");

@@ -2,12 +2,14 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { merged, primary, refusal, thinned, type Point } from "../src/live.ts";
-import type { CommandName, State } from "../src/messages.ts";
+import { merged, primary, refusal, thinned, type Point } from "../src/live/live.ts";
+import type { CommandName, State } from "../src/live/messages.ts";
 
 test("buttons act as the table says", () => {
   const acts = (state: State) =>
-    (["step", "run", "pause", "resume", "stop"] as CommandName[]).filter(name => refusal(state, true, name) === null).join(" ");
+    (["step", "run", "pause", "resume", "stop"] as CommandName[])
+      .filter(name => refusal(state, true, name) === null)
+      .join(" ");
   const table: Record<State, string> = {
     none: "step run",
     ready: "step run",

@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { readDoc, type OptimizeReport } from "../src/doc.ts";
-import { chain, local, parseEntity, portable, provenance } from "../src/select.ts";
+import { readDoc, type OptimizeReport } from "../src/doc/doc.ts";
+import { chain, local, parseEntity, portable, provenance } from "../src/doc/select.ts";
 import { randomDoc, smallDoc } from "./fixture.ts";
 
 const sorted = (set: Iterable<string>): string[] => [...set].sort();
@@ -45,11 +45,15 @@ test("the closure equals a brute force, for every entity of 60 random documents"
     const steps = doc.passes.map(pass => pass.rewrites.map(step => step.rule));
     const plain = [...sizes]
       .filter(([level]) => level !== "wgsl")
-      .flatMap(([level, size]) => Array.from({ length: size }, (_, i) => (level.includes(":") ? `${level}.${i}` : `${level}:${i}`)));
+      .flatMap(([level, size]) =>
+        Array.from({ length: size }, (_, i) => (level.includes(":") ? `${level}.${i}` : `${level}:${i}`)),
+      );
     const wgsl = doc.wgslBase.flatMap((base, k) =>
       Array.from({ length: (doc.wgslBase[k + 1] ?? sizes.get("wgsl")!) - base }, (_, i) => `wgsl:${k}.${i + 1}`),
     );
-    const rules = doc.passes.flatMap((pass, p) => (pass.report as unknown as OptimizeReport).rules.map((_, r) => `rule:${p}.${r}`));
+    const rules = doc.passes.flatMap((pass, p) =>
+      (pass.report as unknown as OptimizeReport).rules.map((_, r) => `rule:${p}.${r}`),
+    );
     for (const entity of [...plain, ...wgsl, ...rules])
       assert.deepEqual(sorted(closure(entity)), sorted(bruteForce(pairs, steps, entity)), `seed ${seed}, ${entity}`);
   }
@@ -97,7 +101,8 @@ test("an edge stands for its two nodes, a rule for its steps, a WGSL line for it
 
 test("nonsense lights itself alone", () => {
   const { closure } = provenance(readDoc(smallDoc()));
-  for (const text of ["node:9.9", "edge:0.0.7", "rule:5.5", "wgsl:7.1", "<img>", ""]) assert.deepEqual(sorted(closure(text)), [text]);
+  for (const text of ["node:9.9", "edge:0.0.7", "rule:5.5", "wgsl:7.1", "<img>", ""])
+    assert.deepEqual(sorted(closure(text)), [text]);
   assert.equal(parseEntity("node:1.x"), null);
 });
 

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { faceOf, initialUi, reduce, type Action, type Ui } from "../src/state.ts";
+import { faceOf, initialUi, reduce, type Action, type Ui } from "../src/panes/state.ts";
 
 const after = (...actions: Action[]): Ui => actions.reduce(reduce, initialUi());
 const select = (entity: string, add = false): Action => ({ do: "select", entities: [entity], add });
@@ -39,6 +39,11 @@ test("a tab remembers its face; changing tabs ends the hover", () => {
 
 test("what changes nothing gives the same state", () => {
   const ui = initialUi("plan");
-  for (const action of [{ do: "tab", tab: "plan" }, { do: "hover", entity: null }, { do: "clear" }, { do: "help", on: false }] as Action[])
+  for (const action of [
+    { do: "tab", tab: "plan" },
+    { do: "hover", entity: null },
+    { do: "clear" },
+    { do: "help", on: false },
+  ] as Action[])
     assert.equal(reduce(ui, action), ui);
 });

@@ -48,8 +48,8 @@ def falling() -> Session:
 def test_the_cpu_steps_on_the_thread_that_asks() -> None:
     with falling() as session:
         seen = []
-        made = session._program.step
-        session._program.step = lambda *a: (seen.append(threading.get_ident()), made(*a))[1]  # type: ignore[assignment]
+        made = session.loaded.program.step
+        session.loaded.program.step = lambda *a: (seen.append(threading.get_ident()), made(*a))[1]  # type: ignore[assignment]
         session.step()
         owner().call(session.step)
         assert seen == [threading.get_ident(), owner().ident]
@@ -220,8 +220,8 @@ def losses(count: int) -> tuple[list[float], bool]:
             session.set_input("y", labels[64 * step : 64 * step + 64])
             session.step()
             found.append(session.read_loss())
-        assert isinstance(session._program, WgpuProgram)
-        return found, session._program._whole(True).address != 0
+        assert isinstance(session.loaded.program, WgpuProgram)
+        return found, session.loaded.program._whole(True).address != 0
 
 
 def test_the_c_loop_records_what_python_records(no_loop: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def written() -> Iterator[list[str]]:
 
 def test_the_text_of_equal_dispatches_is_written_once(written: list[str]) -> None:
     with build_session(networks.transformer(2), "wgpu") as session:
-        plan, device = session.plan(), session._device
+        plan, device = session.plan(), session.loaded.device
     written.clear()
     owner().call(device.load(plan).close)
     assert not written, "another program on this adapter has written them"

@@ -16,8 +16,7 @@ from gdlab.graph import Graph, Value
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
 from gdlab.rewrite.rules.packing import PRODUCTS
-from gdlab.session import Session, SessionConfig
-from gdlab.session import builders as build
+from gdlab.session import Session, SessionConfig, build
 from gdlab.session.builders import compiled
 
 ROWS, K = 5, 6

@@ -16,8 +16,7 @@ from safetensors.numpy import load_file
 from gdlab import ops
 from gdlab.graph import Graph, Value
 from gdlab.rewrite.rules.packing import PACKING
-from gdlab.session import Session, SessionConfig
-from gdlab.session import builders as build
+from gdlab.session import Session, SessionConfig, build
 
 K, N = 3, 5  # five columns: no range begins or ends where four neighbours do
 

@@ -37,20 +37,19 @@ def fitted(session: Session) -> Session:
 
 def download(session: Session, buffer: int) -> Any:
     """A buffer of the plan, or of the update, as it is on the device now."""
-    return owner().call(lambda: session._program.download(buffer))
+    return owner().call(lambda: session.loaded.program.download(buffer))
 
 
 def state_of(session: Session) -> tuple[object, ...]:
     """Counters, update rule, unset names, and the bits of all that the session holds between two steps."""
-    plan, traffic = session._plan, session.traffic
+    plan, traffic = session.loaded.plan, session.traffic
     kept = [b if isinstance(b, int) else b.buffer for _, b in (*plan.param_buffers, *plan.input_buffers)]
     kept += [*plan.output_buffers, *(g for _, g in plan.param_grad_pairs)]
-    kept += [buffer.id for buffer in session._state_buffers]
+    kept += [buffer.id for buffer in session.updates.state_buffers]
     bits = hashlib.sha256()
     for buffer in kept:
         bits.update(download(session, buffer).tobytes())
-    counters = (session.step_count, session._adam_steps, traffic.steps, traffic.dispatches, traffic.submissions)
+    counters = (session.step_count, session.updates.adam_steps, traffic.steps, traffic.dispatches, traffic.submissions)
     names = (tuple(session.unset_inputs), tuple(session.unset_parameters))
-    settings = (session._clip, session._accumulate, session._window, session._timed_window, session._profiling)
-    rates = tuple(session._multipliers.items())
-    return (*counters, traffic.bytes_up, session.optimizer, rates, settings, names, session.update, bits.hexdigest())
+    settings = (session.updates.settings, session.updates.window, session.profiling.window, session.profiling.reason)
+    return (*counters, traffic.bytes_up, session.optimizer, settings, names, session.update, bits.hexdigest())

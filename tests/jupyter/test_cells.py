@@ -51,7 +51,7 @@ def test_the_table_of_ops_is_the_registrys() -> None:
     made = subprocess.run(
         [sys.executable, "labextension/ops_ts.py"], cwd=REPO, capture_output=True, text=True, check=True
     ).stdout
-    assert made == (REPO / "labextension/src/ops.ts").read_text(encoding="utf-8")
+    assert made == (REPO / "labextension/src/host/ops.ts").read_text(encoding="utf-8")
 
 
 def test_b14_ops_have_the_colours_of_their_families_before_any_run(lab: Server, page: Page) -> None:

@@ -24,7 +24,7 @@ def test_types_are_generated():
     made = subprocess.run(
         [sys.executable, "labextension/messages_ts.py"], cwd=REPO, capture_output=True, text=True, check=True
     ).stdout
-    assert made == (REPO / "labextension/src/messages.ts").read_text(encoding="utf-8")
+    assert made == (REPO / "labextension/src/live/messages.ts").read_text(encoding="utf-8")
 
 
 def test_hello_sends_the_document_unless_the_page_has_it(panel):

@@ -23,12 +23,12 @@ from gdlab.autodiff import differentiate
 from gdlab.base.errors import CompileError
 from gdlab.devices.base import Device
 from gdlab.devices.choose import device
-from gdlab.devices.cpu.forms import FORMS
 from gdlab.graph import Graph, Value
 from gdlab.kernels.pieces import Text
 from gdlab.kernels.product import Product
 from gdlab.kernels.shared import shared_tiles
 from gdlab.op import REGISTRY, Shader, reference
+from gdlab.op.numpy_form import NumpyForm
 from gdlab.plan import compile, variants
 from gdlab.plan.dispatch import SCALARS, Dispatch, Matmul
 from gdlab.plan.records import ExecutionPlan
@@ -419,9 +419,13 @@ def test_every_shader_file_begins_with_what_it_computes() -> None:
 
 
 def test_every_shader_has_its_files_and_its_numpy_form() -> None:
+    forms: dict[str, NumpyForm] = {}
     for op in REGISTRY.values():
         form = op.kernel
-        assert not isinstance(form, Shader) or form.file.split(" + ")[0].removesuffix(".wgsl") in FORMS, op.name
+        for kernel in [k for k in (form, getattr(form, "in_place", None)) if isinstance(k, Shader)]:
+            assert kernel.numpy_form is not None, op.name
+            same = forms.setdefault(kernel.name, kernel.numpy_form)
+            assert kernel.numpy_form is same, f"{kernel.name} of {op.name}: one file, one NumPy form"
         while isinstance(form, Shader):
             assert all((SHADERS / file).is_file() for file in form.file.split(" + ")), form.file
             assert form.fours is None or (SHADERS / form.fours.file).is_file()

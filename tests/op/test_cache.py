@@ -19,8 +19,7 @@ from gdlab.plan import compile
 from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions
-from gdlab.session import Session, SessionConfig, build_inference_session, build_session
-from gdlab.session import builders as build
+from gdlab.session import Session, SessionConfig, build, build_inference_session, build_session
 
 RNG = np.random.default_rng(11)
 
@@ -126,7 +125,7 @@ def small(rows: int = 2, prefix: bool = False) -> Graph:
 
 
 def feed(session: Session, value: float, pos: int) -> None:
-    session.set_input("new", np.full(session._plan.input_types["new"].shape, value))
+    session.set_input("new", np.full(session.loaded.plan.input_types["new"].shape, value))
     session.set_input_u32("pos", [pos])
 
 

@@ -72,7 +72,7 @@ def test_a_window_as_long_as_the_rows_is_causal_and_one_of_one_gives_v() -> None
 
 def test_the_mask_of_the_decomposition_is_the_mask() -> None:
     """The second derivative makes the mask of rings; the first has its own."""
-    from gdlab.ops.attention_grad import _mask, seen
+    from gdlab.ops.attention.attention_grad import _mask, seen
 
     for rows, window in ((1, 0), (5, 0), (5, 1), (5, 3), (5, 5), (4, 9)):
         g = Graph()

@@ -19,8 +19,8 @@ from gdlab.devices.base import Device
 from gdlab.devices.choose import device
 from gdlab.graph import Graph, Value
 from gdlab.op import reference
-from gdlab.ops import conv_work
-from gdlab.ops.pool import max_pool_2d_grad
+from gdlab.ops.conv import conv_work
+from gdlab.ops.conv.pool import max_pool_2d_grad
 from gdlab.plan import compile
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target

@@ -88,8 +88,8 @@ def test_a_step_beyond_16_bits_is_a_stream_of_its_own(device: str) -> None:
     g = drawn(lambda: gd.rand_uniform((N,), seed=1))
     with gd.build_inference_session(g, device=device) as session:
         for step in (65_535, 65_536, 2**32 - 1):
-            owner().call(lambda step=step: session._program.step(scalars(Optimizer(), 0, step)))
-            session._steps = 1
+            owner().call(lambda step=step: session.loaded.program.step(scalars(Optimizer(), 0, step)))
+            session.progress.steps = 1
             assert np.array_equal(session.read_output(), philox.uniform(N, 1, step=step))
 
 

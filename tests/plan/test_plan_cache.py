@@ -20,8 +20,7 @@ from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph
 from gdlab.plan import cache
 from gdlab.plan.target import CompileOptions, Limits, Target
-from gdlab.session import Session, SessionConfig, build_session_cached
-from gdlab.session import builders as build
+from gdlab.session import Session, SessionConfig, build, build_session_cached
 
 CORRUPTIONS = int(os.environ.get("GDLAB_CORRUPTIONS", "40"))
 

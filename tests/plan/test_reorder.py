@@ -23,8 +23,7 @@ from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.dispatch import SCALARS
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions
-from gdlab.session import SessionConfig, build_session
-from gdlab.session import builders as build
+from gdlab.session import SessionConfig, build, build_session
 
 CPU = CpuDevice()
 REORDER = CompileOptions(reorder=True)

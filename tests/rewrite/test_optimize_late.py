@@ -16,11 +16,11 @@ from gdlab.graph import same_structure
 from gdlab.graph.replay import replay, topological
 from gdlab.rewrite import OptimizeReport, optimize
 from gdlab.rewrite.engine.history import deltas
-from gdlab.rewrite.engine.program import Interner, Program, Rows, program_of
+from gdlab.rewrite.engine.program import Program, Rows, program_of
 from gdlab.rewrite.engine.saturate import Snapshot
 from gdlab.rewrite.explain.report import LATE
 from gdlab.rewrite.rules import RULES
-from gdlab.rewrite.rules.pattern import interned
+from gdlab.rewrite.rules.relations import Interner, interned
 
 
 def told(report: OptimizeReport) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from gdlab.graph import Graph, Value
 from gdlab.op import Phase
 from gdlab.op.storage import derived_parameters
 from gdlab.rewrite import RULES, Budget, OptimizeReport, Rewrite, optimize, rule
-from gdlab.rewrite.rules.conditions import attr_compose, shape_eq, single_use
+from gdlab.rewrite.rules.compositions import attr_compose
+from gdlab.rewrite.rules.conditions import shape_eq, single_use
 
 engines = pytest.mark.parametrize("engine", ["egglog", "fallback"])
 

@@ -23,8 +23,7 @@ from gdlab.plan import codec, compile
 from gdlab.plan.target import Target
 from gdlab.rewrite import RULES, optimize
 from gdlab.rewrite.rules.packing import PACKING
-from gdlab.session import SessionConfig, compile_training_graph
-from gdlab.session import builders as build
+from gdlab.session import SessionConfig, build, compile_training_graph
 from gdlab.session.builders import compiled
 
 

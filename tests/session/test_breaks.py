@@ -89,7 +89,7 @@ def test_a_node_comes_in_the_step_in_which_its_test_holds(study: Study) -> None:
     step, dispatch = stop(study, "node safe if max(safe) > 20 and step != 4")  # step 3: 1 + 4.5² = 21.25
     assert step == 3 and study.session.step_count == 2
     assert dispatch == next(
-        d.index for d in study.plan.dispatches if study.session._nodes.place[find(study, "safe")] in d.origin
+        d.index for d in study.plan.dispatches if study.session.nodes.place[find(study, "safe")] in d.origin
     )
     assert study.runner.watch("safe")[0].tensor.name == "safe"
 

@@ -358,8 +358,7 @@ import sys
 import numpy as np
 from gdlab import ops
 from gdlab.graph import Graph
-from gdlab.session import SessionConfig
-from gdlab.session import builders as build
+from gdlab.session import SessionConfig, build
 with Graph() as g:
     g.output(ops.sum_all(ops.parameter("w", (300, 1000)) * 2.0))
 session, _ = build(g, SessionConfig(device="cpu", optimize=None))  # without egglog: it starts sooner

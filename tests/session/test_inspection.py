@@ -29,8 +29,7 @@ from gdlab.base.errors import (
 from gdlab.devices.base import owner
 from gdlab.graph import Graph
 from gdlab.op import reference
-from gdlab.session import MemorySummary, Session, SessionConfig, build_inference_session, build_session
-from gdlab.session import builders as build
+from gdlab.session import MemorySummary, Session, SessionConfig, build, build_inference_session, build_session
 from gdlab.session.profile import SessionProfile
 from gdlab.study.study import Study
 

@@ -30,7 +30,6 @@ from gdlab.session import (
     build_session_cached,
     by_buffer,
 )
-from gdlab.session.run import nonfinite
 from gdlab.study import parity
 from gdlab.study.study import Study
 
@@ -169,7 +168,7 @@ def test_every_range_is_looked_at(device: str) -> None:
         s.set_parameter("v", bad)
         rows = s.trace_dispatches()
         assert rows[0].index == d.index and rows[0].nan
-        culprit = nonfinite.first_bad(s)
+        culprit = s.search.first_bad()
         assert culprit is not None and culprit.dispatch == d.index and culprit.first == 24
         first = s.step_debug().anomalies[0]
         assert (first.dispatch, first.first_index, first.has_nan) == (d.index, 24, True)

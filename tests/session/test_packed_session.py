@@ -15,10 +15,9 @@ from safetensors.numpy import load_file
 
 from gdlab import ops
 from gdlab.base.errors import GdlabError, SessionError, ShapeError, UnknownNameError
-from gdlab.session import Session, SessionConfig, build_inference_session, build_session_cached
 
 # sessions -------------------------------------------------------------------------------------------------------------
-from gdlab.session import builders as build
+from gdlab.session import Session, SessionConfig, build, build_inference_session, build_session_cached
 
 
 # sessions -------------------------------------------------------------------------------------------------------------

@@ -268,7 +268,7 @@ def test_a_step_that_fails_does_not_count(runner: Runner, monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise SessionError("step 3", "device", "lost", "a device")
 
-    monkeypatch.setattr(session._program, "step", fail)
+    monkeypatch.setattr(session.loaded.program, "step", fail)
     for call in (session.step, lambda: runner.run(1)):
         with pytest.raises(SessionError, match="step 3: device: given lost"):
             call()
@@ -332,8 +332,8 @@ def test_a_thousand_commands_from_several_threads_lose_no_step(runner: Runner, i
     assert asked == [1000] and 0 < refused[0] < 1000 and runner.state == "ready"
     assert total == runner.wanted or total > runner.wanted  # steps by hand may go beyond the last run
     runner.run(0)
-    assert made(session) == total == session.traffic.steps - runner._behind
-    assert session.traffic.submissions == session.traffic.steps and (inside or runner._behind == 0)
+    assert made(session) == total == session.traffic.steps - runner.log.uncounted
+    assert session.traffic.submissions == session.traffic.steps and (inside or runner.log.uncounted == 0)
     assert not inside or undone[0] > 0
     assert runner.losses == [(k, 1.0 - k) for k in range(1, total + 1)]
 

@@ -253,7 +253,7 @@ def test_the_same_start_gives_the_same_bits(device: str) -> None:
 def test_intermediates_carry_nothing_from_step_to_step(session: Session) -> None:
     session.step()
     want = state_of(session)[-1]
-    owner().call(session._program.poison)
+    owner().call(session.loaded.program.poison)
     session.step()
     assert state_of(session)[-1] == want
 

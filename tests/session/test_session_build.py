@@ -159,7 +159,7 @@ def test_parameters_in_reduced_storage_go_through_checkpoints(make: str, device:
         held = session.read_param("w")
         assert held.dtype == np.float32 and 0 < np.abs(held - values).max() < 0.3
         session.save_checkpoint(tmp_path / "a")
-        type = session._types[session._parameters["w"]]
+        type = session.values.places.types[session.values.places.parameters["w"]]
         raw = encode(held, type.dtype).tobytes()[: type.size_bytes]
         session.set_parameter("w", np.zeros((70, 3)))
         session.load_checkpoint(tmp_path / "a")

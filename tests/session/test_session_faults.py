@@ -17,6 +17,7 @@ from session_state import Y, fitted, line
 
 from gdlab.session import build_session
 from gdlab.session.run.runner import Runner
+from gdlab.session.updates import UpdateSettings
 
 CALLS = int(os.environ.get("GDLAB_FUZZ", "1000"))  # `make faults`: 10,000
 ROUNDS = int(os.environ.get("GDLAB_ROUNDS", "60"))  # `make faults`: 1,000
@@ -122,7 +123,7 @@ from gdlab.base.errors import SessionError
 from gdlab.session import build_session
 session = fitted(build_session(line(), "wgpu"))
 session.step(); session.wait()
-gpu = session._program.gpu
+gpu = session.loaded.program.gpu
 owner().call(gpu.device.destroy)
 calls = [session.step, session.read_loss, session.wait, lambda: session.read_param("w"), lambda: session.set_adam(0.1),
          lambda: session.set_input("x", X), session.step_debug, lambda: session.save_checkpoint("never")]
@@ -157,7 +158,7 @@ def test_a_failed_update_leaves_the_configuration(device: str, monkeypatch: pyte
         def refuse(update: object) -> None:
             raise MemoryError("no memory")
 
-        program = session._program
+        program = session.loaded.program
         monkeypatch.setattr(program, "configure", refuse)
         for call in (lambda: session.set_adam(0.1), lambda: session.set_grad_clip_norm(1.0),
                      lambda: session.set_grad_accumulate(3), lambda: session.set_lr_multiplier("w", 2.0)):  # fmt: skip
@@ -165,7 +166,7 @@ def test_a_failed_update_leaves_the_configuration(device: str, monkeypatch: pyte
                 call()
         monkeypatch.undo()
         assert str(session.optimizer) == "SGD, lr 0.1" and session.update.rule == "sgd"
-        assert (session._clip, session._accumulate, session._multipliers) == (None, 1, {})
+        assert session.updates.settings == UpdateSettings()
         before = session.read_param("w")
         session.step()
         moved = before - np.float32(0.1) * session.read_param_grad("w")

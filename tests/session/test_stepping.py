@@ -16,7 +16,7 @@ from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.devices.base import owner
 from gdlab.graph import Graph
 from gdlab.session import Session
-from gdlab.session import partial_step as way
+from gdlab.session.progress import PartialStep
 from gdlab.study.study import Study
 
 STEPS = 5
@@ -104,7 +104,7 @@ def test_back_to_every_dispatch_and_on(device: str, rule: dict[str, float], monk
     outputs = {}
     for k, d in enumerate(parts.session.step_dispatches()):
         parts.runner.wait(parts.runner.step_dispatch())
-        outputs[k] = parts.session._download(d.output).tobytes()
+        outputs[k] = parts.session.values.read(d.output).tobytes()
     assert parts.session.step_count == 3 and count > 8
     dispatches = [*parts.plan.dispatches, *parts.session.update_dispatches()]
     for k in (count - 1, count - 3, 9, 4, 3, 1):  # the first takes back a step that was over
@@ -113,7 +113,7 @@ def test_back_to_every_dispatch_and_on(device: str, rule: dict[str, float], monk
         assert (parts.session.step_count, parts.session.position, parts.runner.state) == (2, k, "paused")
         where = f"the snapshot after dispatch {k // 4 * 4 - 1}" if k >= 4 else "the start of the step"
         assert text == f"back: {parts.runner.place}; replayed from {where}"
-        assert parts.session._download(dispatches[k - 1].output).tobytes() == outputs[k - 1]
+        assert parts.session.values.read(dispatches[k - 1].output).tobytes() == outputs[k - 1]
     assert parts.runner.losses == whole.runner.losses[:2]
     parts.resume()
     assert parts.session.step_count == 3 and parts.runner.losses == whole.runner.losses
@@ -136,7 +136,7 @@ def test_the_flush_of_moments_falls_on_the_same_update() -> None:
         parts.resume()
     parts.run(3)
     assert state(parts.session) == state(whole.session)
-    assert parts.session._program.updates == whole.session._program.updates == 20
+    assert parts.session.loaded.program.updates == whole.session.loaded.program.updates == 20
     whole.close()
     parts.close()
 
@@ -268,12 +268,12 @@ def test_an_inference_session_steps_by_dispatches_too(device: str) -> None:
     study.close()
 
 
-def test_ways_are_kept_for_one_step_alone() -> None:
+def test_a_partial_step_is_stored_until_the_next_step() -> None:
     study = opened("cpu")
     study.runner.wait(study.runner.step_dispatch(len(study.session.step_dispatches())))
-    assert isinstance(study.session._way, way.Way) and study.session._way.over
+    assert isinstance(study.session.progress.partial, PartialStep) and study.session.progress.partial.over
     study.run(1)
-    assert study.session._way is None, "what was kept to go back is let go"
+    assert study.session.progress.partial is None, "what was kept to go back is let go"
     study.close()
 
 

@@ -13,7 +13,6 @@ from documents import checked
 from gdlab import ops
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.graph import Graph
-from gdlab.session.run.nonfinite import first_bad
 from gdlab.study.study import Study
 from gdlab.view.text.twin import twin as text
 
@@ -97,7 +96,7 @@ def test_watching_nothing_goes_on(study: Study) -> None:
 
 def test_a_sound_session_has_no_culprit(study: Study) -> None:
     study.run(2)
-    assert first_bad(study.session) is None and study.runner.culprit is None
+    assert study.session.search.first_bad() is None and study.runner.culprit is None
     with pytest.raises(
         ArgumentError, match="watch: mode: given 'all', wanted one of off, loss, parameters, everything"
     ):
@@ -142,7 +141,7 @@ def test_speed_is_a_limit_and_pause_does_not_wait_for_it(study: Study) -> None:
 def test_a_replay_makes_the_same_losses(device: str, rule: dict[str, float]) -> None:
     study = Study(networks.mlp(batch=8), train=True, device=device, name="mlp")
     study.run(7, feed="random:0", init=0, **rule)
-    opening, losses = study.runner._opening.tensors["w1"].copy(), list(study.runner.losses)
+    opening, losses = study.runner.stepper.reset_point.snapshot.tensors["w1"].copy(), list(study.runner.losses)
     assert not np.array_equal(study.session.read_param("w1"), opening)
     study.reset()
     session = study.session

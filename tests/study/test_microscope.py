@@ -18,9 +18,9 @@ from gdlab.base.statistics import Summary, difference, summarize
 from gdlab.graph import Graph
 from gdlab.jupyter.commands import COMMANDS
 from gdlab.op.reference import evaluate
-from gdlab.session.tensors import find_tensor, leaves
+from gdlab.session.tensors import find_tensor, initial_leaves
 from gdlab.study.study import Study
-from gdlab.study.targets import stage_graphs
+from gdlab.study.targets import stages_of
 from gdlab.view.text.twin import twin
 
 
@@ -56,7 +56,7 @@ def test_a_gradient_and_parameters_when_the_update_has_run(study: Study) -> None
     opening = study.session.read_param("w1")
     study.step_dispatch(count)
     assert study.session.step_count == 3 and not study.session.under_way
-    kept = leaves(study.session)
+    kept = initial_leaves(study.session)
     assert kept is not None and np.array_equal(kept["w1"], opening)
     assert not np.array_equal(study.session.read_param("w1"), opening)
     for name in ("w1.grad", "b2.grad", "h"):
@@ -110,7 +110,7 @@ def test_weights_that_lie_packed_are_told_apart(device: str) -> None:
     study.run(1)
     opening = {name: study.session.read_param(name) for name in "qkv"}
     study.step_dispatch(len(study.session.step_dispatches()))
-    kept = leaves(study.session)
+    kept = initial_leaves(study.session)
     assert kept is not None and all(np.array_equal(kept[name], opening[name]) for name in "qkv")
     for name in "qkv":
         tensor = find_tensor(study.session, "test", f"{name}.grad")
@@ -164,9 +164,9 @@ def test_every_node_of_every_stage_is_its_reference(study: Study) -> None:
     dispatches = len(study.session.step_dispatches())
     study.step_dispatch(1)
     while study.session.under_way:
-        feeds = leaves(study.session)
+        feeds = initial_leaves(study.session)
         assert feeds is not None
-        for stage, graph in enumerate(stage_graphs(study)):
+        for stage, graph in enumerate(each.graph for each in stages_of(study)):
             values = evaluate(graph, feeds)
             for node in graph:
                 if node.op in ("input", "parameter"):
@@ -197,7 +197,7 @@ def test_edges_buffers_dispatches_lines_and_kernels(study: Study) -> None:
             assert (found.name, found.value.about) == (name, about)
         except SessionError as error:  # its memory was taken over within the step
             assert f"look: {name}: given no" in str(error)
-    moments = [i for i, b in enumerate(study.session._state_buffers, len(plan.buffers)) if "w1" in b.name]
+    moments = [i for i, b in enumerate(study.session.updates.state_buffers, len(plan.buffers)) if "w1" in b.name]
     read = [study.look(f"interval:{i}") for i in moments]
     assert [m.name for m in read] == ["adam_m.w1", "adam_v.w1"] and read[1].summary.min > 0
     assert read[0].read == 768 and read[0].value.type == "f32[12, 16]"
@@ -219,7 +219,7 @@ def test_a_node_without_memory_is_told_by_the_reference(study: Study) -> None:
     with pytest.raises(SessionError, match=r"look: %5: given no memory of its own: it went into dispatch 0 \(.*"):
         study.look("%5")  # the last step has changed the parameters
     study.step_dispatch(1)
-    found, feeds = study.look("%5"), leaves(study.session)
+    found, feeds = study.look("%5"), initial_leaves(study.session)
     assert feeds is not None and found.read == 0
     assert np.array_equal(found.window.values, evaluate(study.graph, feeds)[5][:16, :16])
     assert found.place.startswith("by the reference in float64, for it went into dispatch 0 (")

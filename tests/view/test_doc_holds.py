@@ -80,7 +80,7 @@ def test_without_a_plan_the_rest_is_shown_and_the_reason_said(monkeypatch: pytes
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise CompileError("compile", "tensor", "f32[9], 36 bytes", "at most 4 bytes", node=2)
 
-    monkeypatch.setattr("gdlab.study.study.compile", refuse)
+    monkeypatch.setattr("gdlab.session.stages.compile_graph", refuse)
     document = checked(Study(networks.mlp(), train=True, device="cpu", name="big").doc)
     assert document.data["plan"] is None and [s["key"] for s in document.data["stages"]] == STAGES
     (note,) = document.data["notes"]

@@ -22,6 +22,7 @@ from gdlab.graph import Graph
 from gdlab.jupyter import display
 from gdlab.rewrite import OptimizeReport, optimize
 from gdlab.rewrite.engine.history import RECORDED, replayed, sorted_operands
+from gdlab.session.stages import PipelineStage
 from gdlab.study.study import Study
 from gdlab.view.ask.slices import view_slice
 from gdlab.view.document.closure import problems
@@ -36,7 +37,7 @@ from gdlab.view.text.twin import everything, twin
 def documented(graph: Graph, report: OptimizeReport, result: Graph) -> Document:
     """The document of one call of `optimize`."""
     draft = Draft(graph, "g", False, {})
-    draft.optimize("optimized", "Optimized", 0, report, result, {})
+    draft.add(PipelineStage("optimized", "optimized", "Optimized", "written", result, report))
     return draft.document(graph_summary(graph, "g"))
 
 

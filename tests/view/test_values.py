@@ -216,6 +216,6 @@ def test_a_summary_comes_back_from_json() -> None:
 
 
 def test_the_page_knows_every_field(study: Study) -> None:
-    text = (REPO / "labextension" / "src" / "messages.ts").read_text(encoding="utf-8")
+    text = (REPO / "labextension" / "src" / "live" / "messages.ts").read_text(encoding="utf-8")
     body = text.split("export interface TensorValue {")[1].split("}")[0]
     assert [line.split(":")[0].strip() for line in body.strip().split("\n")] == list(values(study)[0])

@@ -1,4 +1,4 @@
-"""Where the NumPy calls of one dispatch are put together: its arrays, temporaries, chains."""
+"""Build the NumPy calls of one dispatch: its arrays, temporaries, chains."""
 
 from __future__ import annotations
 
@@ -11,31 +11,45 @@ import numpy as np
 from gdlab.base.types import Array, Shape
 from gdlab.devices.cpu.chain import (
     Scratch,
-    Step,
     Value,
     array,
+    build,
     chain,
     emit,
     lay_out,
 )
 from gdlab.devices.cpu.operands import domain, viewed
+from gdlab.op.numpy_form import F32, NumpyCall
 from gdlab.plan.dispatch import Dispatch, Operand, PointOp
 
-_F32 = np.dtype(np.float32)
 SHORT = 128  # up to here NumPy adds a row without pairing as well
 NARROW, MANY = 16, 4096
 
 
-class Bench:
-    """What the calls of one dispatch are made with: its arrays, and temporaries that live as long as the dispatch."""
+class NumpyKernelBuilder:
+    """The calls of one dispatch (a `KernelBuilder`): its arrays, and temporaries that live as long as the dispatch."""
 
     def __init__(
         self, d: Dispatch, arrays: Mapping[int, Array], scratch: Scratch, scalars: Mapping[str, Array]
     ) -> None:
         self.d, self.arrays, self.scratch, self.scalars = d, arrays, scratch, scalars
         self.taken: set[int] = set()
-        self.steps: list[Step] = []
+        self.calls: list[NumpyCall] = []
         self.whole: Array | None = None
+
+    @property
+    def size(self) -> int:
+        """How many elements the result has."""
+        return self.d.output_type.num_elements
+
+    @property
+    def result_shape(self) -> Shape:
+        """The shape of the result."""
+        return self.d.output_type.shape
+
+    def operand_shape(self, index: int) -> Shape:
+        """Return the shape of an operand."""
+        return self.d.operands[index].shape
 
     def out(self, shape: Shape) -> Array:
         """The output, as an array of `shape`; of a result in ranges a temporary, which `cut` takes apart."""
@@ -49,7 +63,7 @@ class Bench:
         """Put every range of columns in its buffer."""
         if self.d.ranges is not None and self.whole is not None:
             for c, buffer in zip(self.d.ranges.columns, self.d.outputs, strict=True):
-                self.steps.append((np.copyto, (self.arrays[buffer], self.whole[:, c.start : c.stop])))
+                self.calls.append((np.copyto, (self.arrays[buffer], self.whole[:, c.start : c.stop])))
 
     def operand(self, index: int, shape: Shape) -> Array:
         """All elements that operand `index` reads, as an array of `shape`."""
@@ -59,16 +73,16 @@ class Bench:
             return data.reshape(-1)[:size].reshape(shape)
         whole = self.temporary(shape)
         axes = domain(size, (operand,))
-        self.steps.append((np.copyto, (whole.reshape(axes), self.view(operand, size, axes))))
+        self.calls.append((np.copyto, (whole.reshape(axes), self.view(operand, size, axes))))
         return whole
 
     def view(self, operand: Operand, size: int, shape: Shape) -> Array:
         """The operand, broadcastable over `shape`."""
         seen, steps = viewed(self.arrays[operand.buffer], operand, size, shape)
-        self.steps += steps
+        self.calls += steps
         return seen
 
-    def temporary(self, shape: Shape, dtype: np.dtype[Any] = _F32) -> Array:
+    def temporary(self, shape: Shape, dtype: np.dtype[Any] = F32) -> Array:
         """An array that nothing else of this dispatch uses."""
         return self.scratch.claim(shape, dtype, self.taken)
 
@@ -76,24 +90,29 @@ class Bench:
         """The sum of every row of x[rows, n] in `out`, one element each. Of short rows as a product with ones: half the
         time of a reduction, whose loop begins anew in each row, and as exact (both add in a few lanes)."""
         if x.shape[1] <= SHORT and x.flags.c_contiguous:
-            self.steps.append((x.dot, (np.ones(x.shape[1], _F32), out.reshape(-1))))
+            self.calls.append((x.dot, (np.ones(x.shape[1], F32), out.reshape(-1))))
         else:
-            self.steps.append((np.add.reduce, (x, 1, None, out.reshape(-1))))
+            self.calls.append((np.add.reduce, (x, 1, None, out.reshape(-1))))
 
     def row_maxima(self, x: Array, out: Array) -> None:
         """The greatest element of every row of x[rows, n] in `out`; short rows are laid side by side first."""
         rows, n = x.shape
         if 1 < n <= NARROW <= rows <= MANY:
             beside = self.temporary((n, rows))
-            self.steps += [(np.copyto, (beside, x.T)), (np.maximum.reduce, (beside, 0, None, out.reshape(-1)))]
+            self.calls += [(np.copyto, (beside, x.T)), (np.maximum.reduce, (beside, 0, None, out.reshape(-1)))]
             self.taken.discard(id(beside))
         else:
-            self.steps.append((np.maximum.reduce, (x, 1, None, out.reshape(-1))))
+            self.calls.append((np.maximum.reduce, (x, 1, None, out.reshape(-1))))
 
     def call(self, ufunc: Callable[..., Any], a: Array, b: Array, out: Array) -> None:
         """ufunc(a, b) in `out`, where b may be a row or a column."""
         steps, args = lay_out((a, b), out, self.scratch, self.taken)
-        self.steps += [*steps, (ufunc, (*args, out))]
+        self.calls += [*steps, (ufunc, (*args, out))]
+
+    def evaluate(self, expr: str, operands: Mapping[str, Array], out: Array) -> None:
+        """The value of an expression over named arrays in `out`."""
+        value = build(expr, {name: array(data) for name, data in operands.items()})
+        self.calls += emit(value, out, self.scratch, self.taken)
 
     def chain(self, lines: Iterable[PointOp], size: int, acc: Value | None, out: Array) -> None:
         """Evaluate a chain over `size` elements into `out`; `acc` must be broadcastable over its domain."""
@@ -101,7 +120,7 @@ class Bench:
         used = {a.index: self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand"}
         shape = domain(size, tuple(used.values()))
         operands = {index: self.view(operand, size, shape) for index, operand in used.items()}
-        self.steps += emit(chain(lines, operands, acc), out.reshape(shape), self.scratch, self.taken)
+        self.calls += emit(chain(lines, operands, acc), out.reshape(shape), self.scratch, self.taken)
 
     def shape_of(self, lines: Iterable[PointOp], size: int) -> Shape:
         """The domain of a chain over `size` elements."""

@@ -9,11 +9,11 @@ import numpy as np
 
 from gdlab.base.errors import CompileError
 from gdlab.base.types import Array
-from gdlab.devices.cpu.builder import Bench
-from gdlab.devices.cpu.chain import Number, Scratch, Step, array, build
-from gdlab.devices.cpu.forms import FORMS
+from gdlab.devices.cpu.builder import NumpyKernelBuilder
+from gdlab.devices.cpu.chain import Number, Scratch, array, build
 from gdlab.devices.cpu.update_calls import UPDATES
-from gdlab.op import Axis
+from gdlab.op import REGISTRY, Axis, Shader
+from gdlab.op.numpy_form import NumpyCall, NumpyForm
 from gdlab.plan.dispatch import Dispatch, Gather
 
 LONG = 4096  # longer folds accumulate in float64
@@ -26,99 +26,112 @@ _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 def steps_of(
     d: Dispatch, arrays: Mapping[int, Array], scratch: Scratch, scalars: Mapping[str, Array]
-) -> list[Step]:
+) -> list[NumpyCall]:
     """The NumPy calls of one dispatch."""
-    bench = Bench(d, arrays, scratch, scalars)
-    _KERNELS[d.kernel](bench)
-    bench.cut()
-    return bench.steps
+    builder = NumpyKernelBuilder(d, arrays, scratch, scalars)
+    _KERNELS[d.kernel](builder)
+    builder.cut()
+    return builder.calls
 
 
-def _pointwise(bench: Bench) -> None:
-    size = bench.d.output_type.num_elements
-    bench.chain(bench.d.epilogue, size, None, bench.out((size,)))
+def _pointwise(builder: NumpyKernelBuilder) -> None:
+    size = builder.d.output_type.num_elements
+    builder.chain(builder.d.epilogue, size, None, builder.out((size,)))
 
 
-def _matmul(bench: Bench) -> None:
-    p = bench.d.matmul
+def _matmul(builder: NumpyKernelBuilder) -> None:
+    p = builder.d.matmul
     assert p is not None  # the table asks by kernel
-    a = bench.operand(0, (p.m, p.k)) if p.a == "mk" else bench.operand(0, (p.k, p.m)).T
-    b = bench.operand(1, (p.k, p.n)) if p.b == "kn" else bench.operand(1, (p.n, p.k)).T
+    a = builder.operand(0, (p.m, p.k)) if p.a == "mk" else builder.operand(0, (p.k, p.m)).T
+    b = builder.operand(1, (p.k, p.n)) if p.b == "kn" else builder.operand(1, (p.n, p.k)).T
     if p.parts > 1:  # of a plan for hardware
-        out, size = bench.out((p.parts, p.m, p.n)), -(-p.k // p.parts)
+        out, size = builder.out((p.parts, p.m, p.n)), -(-p.k // p.parts)
         for part, ks in enumerate(slice(i * size, (i + 1) * size) for i in range(p.parts)):
-            bench.steps.append((a[:, ks].dot, (b[ks], out[part])))
+            builder.calls.append((a[:, ks].dot, (b[ks], out[part])))
         return
-    out = bench.out((p.m, p.n))
+    out = builder.out((p.m, p.n))
     if p.a == "mk" and p.b == "nk" and p.m <= FEW and p.k >= 2 * p.n >= 4 * FEW:
-        lying = bench.temporary((p.n, p.m))
-        bench.steps += [(b.T.dot, (a.T, lying)), (np.copyto, (out, lying.T))]
+        lying = builder.temporary((p.n, p.m))
+        builder.calls += [(b.T.dot, (a.T, lying)), (np.copyto, (out, lying.T))]
     else:
-        bench.steps.append((a.dot, (b, out)))  # the product of `matmul`, 0.4 µs sooner
-    bench.finish(p.m * p.n)
+        builder.calls.append((a.dot, (b, out)))  # the product of `matmul`, 0.4 µs sooner
+    builder.finish(p.m * p.n)
 
 
-def _reduce(bench: Bench) -> None:
-    r = bench.d.reduce
+def _reduce(builder: NumpyKernelBuilder) -> None:
+    r = builder.d.reduce
     assert r is not None  # the table asks by kernel
     cube = (r.outer, r.length, r.inner)
-    if bench.d.prologue:
-        x = bench.temporary((math.prod(cube),))
-        bench.chain(bench.d.prologue, x.size, None, x)
+    if builder.d.prologue:
+        x = builder.temporary((math.prod(cube),))
+        builder.chain(builder.d.prologue, x.size, None, x)
         x = x.reshape(cube)
     else:
-        x = bench.operand(0, cube)
+        x = builder.operand(0, cube)
     size = r.outer * r.inner
-    shape = bench.shape_of(bench.d.epilogue, size)
-    _fold(bench, r.combine, x, bench.out((r.outer, r.inner)))
-    if r.finish == "acc" and not bench.d.epilogue:
+    shape = builder.shape_of(builder.d.epilogue, size)
+    _fold(builder, r.combine, x, builder.out((r.outer, r.inner)))
+    if r.finish == "acc" and not builder.d.epilogue:
         return
-    acc = build(r.finish, {"acc": array(bench.out(shape)), "n": Number(np.float32(r.count))})
-    bench.chain(bench.d.epilogue, size, acc, bench.out(shape))
+    acc = build(r.finish, {"acc": array(builder.out(shape)), "n": Number(np.float32(r.count))})
+    builder.chain(builder.d.epilogue, size, acc, builder.out(shape))
 
 
-def _fold(bench: Bench, combine: str, x: Array, out: Array) -> None:
+def _fold(builder: NumpyKernelBuilder, combine: str, x: Array, out: Array) -> None:
     """Fold the middle axis."""
     outer, length, inner = x.shape
     if combine == "max" and inner == 1:
-        bench.row_maxima(x.reshape(outer, length), out)
+        builder.row_maxima(x.reshape(outer, length), out)
     elif combine != "sum":
         ufunc = np.maximum if combine == "max" else np.minimum
-        bench.steps.append((ufunc.reduce, (x, 1, None, out)))
+        builder.calls.append((ufunc.reduce, (x, 1, None, out)))
     elif outer == inner == 1 and length <= LONG:
-        bench.steps.append((np.add.reduce, (x.reshape(length), 0, _F64, out.reshape(()))))
+        builder.calls.append((np.add.reduce, (x.reshape(length), 0, _F64, out.reshape(()))))
     elif length > LONG:  # with a float32 result NumPy would round after every 8192 elements
-        total = bench.temporary(out.shape, _F64)
-        bench.steps += [(np.add.reduce, (x, 1, _F64, total)), (np.copyto, (out, total))]
+        total = builder.temporary(out.shape, _F64)
+        builder.calls += [(np.add.reduce, (x, 1, _F64, total)), (np.copyto, (out, total))]
     elif inner == 1:  # along memory NumPy sums in pairs
-        bench.row_sums(x.reshape(outer, length), out)
+        builder.row_sums(x.reshape(outer, length), out)
     elif outer == 1:
-        bench.steps.append((np.ones(length, _F32).dot, (x.reshape(length, inner), out.reshape(inner))))
+        builder.calls.append((np.ones(length, _F32).dot, (x.reshape(length, inner), out.reshape(inner))))
     else:
-        bench.steps.append((np.add.reduce, (x, 1, None, out)))
+        builder.calls.append((np.add.reduce, (x, 1, None, out)))
 
 
-def _custom(bench: Bench) -> None:
-    c = bench.d.custom
+def _custom(builder: NumpyKernelBuilder) -> None:
+    c = builder.d.custom
     assert c is not None  # the table asks by kernel
-    if c.form not in FORMS:
-        raise CompileError(f"dispatch {bench.d.index}", "kernel on cpu", c.form, f"one of {', '.join(FORMS)}")
-    FORMS[c.form](bench, c)
-    bench.finish(bench.d.output_type.num_elements)
+    form = numpy_form(c.form)
+    if form is None:
+        wanted = "a kernel with a NumPy form in the record of an op"
+        raise CompileError(f"dispatch {builder.d.index}", "kernel on cpu", c.form, wanted)
+    form(builder, c)
+    builder.finish(builder.size)
+
+
+def numpy_form(name: str) -> NumpyForm | None:
+    """Return the NumPy form of the kernel of this name (`Shader.name`) that the record of an op gives, or None."""
+    for op in REGISTRY.values():
+        kernel = op.kernel
+        while isinstance(kernel, Shader):
+            if kernel.numpy_form is not None and kernel.name == name:
+                return kernel.numpy_form
+            kernel = kernel.in_place
+    return None
 
 
 # gathers --------------------------------------------------------------------------------------------------------------
-def _movement(bench: Bench) -> None:
-    g = bench.d.gather
+def _movement(builder: NumpyKernelBuilder) -> None:
+    g = builder.d.gather
     assert g is not None  # the table asks by kernel
-    operand = bench.arrays[bench.d.operands[0].buffer].reshape(-1)
-    out = bench.out(g.shape)
+    operand = builder.arrays[builder.d.operands[0].buffer].reshape(-1)
+    out = builder.out(g.shape)
     into, source = taken_part(g, operand)
     if source.size < out.size:
-        bench.steps.append((np.copyto, (out, out.dtype.type(g.fill))))
+        builder.calls.append((np.copyto, (out, out.dtype.type(g.fill))))
     if source.size:
-        bench.steps.append((np.copyto, (out[into], source)))
-    bench.finish(out.size)
+        builder.calls.append((np.copyto, (out[into], source)))
+    builder.finish(out.size)
 
 
 def taken_part(g: Gather, operand: Array) -> tuple[tuple[slice, ...], Array]:
@@ -147,7 +160,7 @@ def _span(n: int, axis: Axis) -> tuple[int, int]:
     return first, max(0, last - first + 1)
 
 
-_KERNELS: dict[str, Callable[[Bench], None]] = {
+_KERNELS: dict[str, Callable[[NumpyKernelBuilder], None]] = {
     "pointwise": _pointwise,
     "matmul": _matmul,
     "reduce": _reduce,

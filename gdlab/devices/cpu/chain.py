@@ -15,10 +15,10 @@ import numpy as np
 from gdlab.base.errors import CompileError
 from gdlab.base.types import Array, Shape
 from gdlab.devices.fit import zeros
+from gdlab.op.numpy_form import NumpyCall
 from gdlab.plan.dispatch import PointOp
 from gdlab.plan.expr import parse
 
-Step = tuple[Callable[..., Any], tuple[Any, ...]]  # called with these arguments, once per run
 SMALL = 1 << 14  # elements that stay in a core's cache
 FLAT, FLAT_ROWS = 1 << 13, 64  # elements and rows up to which a repeated operand is written out first
 LARGE, PART = 1 << 21, 1 << 16  # elements from which on a chain is made in parts, and of a part
@@ -207,7 +207,7 @@ def _walk(tree: ast.expr, text: str, scope: Mapping[str, Value]) -> Value:
 
 
 # from values to calls -------------------------------------------------------------------------------------------------
-def emit(result: Value, out: Array, scratch: Scratch, taken: set[int]) -> list[Step]:
+def emit(result: Value, out: Array, scratch: Scratch, taken: set[int]) -> list[NumpyCall]:
     """The calls that leave `result` in `out`, in order; temporaries are reused as soon as nobody reads them. Large
     results are made in parts, all calls of one part after the other: temporaries then stay in the cache (4 million
     numbers: 0.72–0.91 of the time; 2026-11-21)."""
@@ -219,7 +219,7 @@ def emit(result: Value, out: Array, scratch: Scratch, taken: set[int]) -> list[S
     rows = 0 if out.size < LARGE else PART // (out.size // len(out))
     if not rows or sum(node.array is None for node in order) == 1:
         return _emit(order, result, out, scratch, taken)
-    steps: list[Step] = []
+    steps: list[NumpyCall] = []
     for start in range(0, len(out), rows):
         part = slice(start, min(start + rows, len(out)))
         nodes = _part(order, part, out.shape)
@@ -242,10 +242,10 @@ def _part(order: list[Node], part: slice, shape: Shape) -> list[Node]:
     return nodes
 
 
-def _emit(order: list[Node], result: Node, out: Array, scratch: Scratch, taken: set[int]) -> list[Step]:
+def _emit(order: list[Node], result: Node, out: Array, scratch: Scratch, taken: set[int]) -> list[NumpyCall]:
     places: dict[int, Array] = {}
     owned: dict[int, Array] = {}
-    steps: list[Step] = []
+    steps: list[NumpyCall] = []
     for node in order:
         if node.array is not None:
             places[id(node)] = node.array
@@ -266,11 +266,11 @@ def _emit(order: list[Node], result: Node, out: Array, scratch: Scratch, taken: 
 
 def lay_out(
     args: tuple[Any, ...], target: Array, scratch: Scratch, taken: set[int]
-) -> tuple[list[Step], tuple[Any, ...]]:
+) -> tuple[list[NumpyCall], tuple[Any, ...]]:
     """A row or column operand of a small result repeated in an array of its own first, and the operands then: to repeat
     it inside a ufunc costs more, whose loop begins anew in each row (64 x 10: 1.2 and 0.8 µs, 64 x 128: 2.5 and 2.0;
     EPYC, 2026-11-21)."""
-    steps, whole, claimed = list[Step](), list[Any](), list[Array]()
+    steps, whole, claimed = list[NumpyCall](), list[Any](), list[Array]()
     read = {id(arg) for arg in args} - taken  # given back already, and read by this very call
     taken |= read
     for arg in args:
@@ -288,7 +288,7 @@ def _distinct(node: Node) -> list[Node]:
     return list({id(a): a for a in node.args if isinstance(a, Node)}.values())
 
 
-def _step(node: Node, args: tuple[Any, ...], target: Array) -> Step:
+def _step(node: Node, args: tuple[Any, ...], target: Array) -> NumpyCall:
     """One call; selections get their views of bits now instead of at every run."""
     assert node.ufunc is not None  # a node without an array is computed
     if node.ufunc is np.positive:

@@ -14,9 +14,10 @@ from gdlab.base.formats import decode, encode
 from gdlab.base.types import BLOCK_BYTES, Array, DType
 from gdlab.devices.base import KEPT, Device, DeviceInfo, Program, Shared, Traffic
 from gdlab.devices.cpu.calls import steps_of
-from gdlab.devices.cpu.chain import Scratch, Step
+from gdlab.devices.cpu.chain import Scratch
 from gdlab.devices.cpu.update_calls import BLOCK, DERIVED, derive
 from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
+from gdlab.op.numpy_form import NumpyCall
 from gdlab.plan.dispatch import SCALARS
 from gdlab.plan.records import Buffer, ExecutionPlan, Update
 from gdlab.plan.target import Limits, Target
@@ -79,10 +80,10 @@ class CpuProgram(Program):
         self.reads_scalars = plan.reads_scalars
         self.derive = derive(self.scalars)
         self.step_of = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in plan.dispatches]
-        self.calls: list[Step] = [call for steps in self.step_of for call in steps]
-        self.update_steps: list[list[Step]] = []
-        self.update_calls: list[Step] = []
-        self.early_calls: list[Step] = []
+        self.calls: list[NumpyCall] = [call for steps in self.step_of for call in steps]
+        self.update_steps: list[list[NumpyCall]] = []
+        self.update_calls: list[NumpyCall] = []
+        self.early_calls: list[NumpyCall] = []
         self.window: tuple[int, int] | None = None
         self.times: list[tuple[int, float]] = []
         self.moments: list[Array] = []

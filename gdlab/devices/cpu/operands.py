@@ -8,7 +8,7 @@ import numpy as np
 
 from gdlab.base.errors import CompileError
 from gdlab.base.types import Array, Shape
-from gdlab.devices.cpu.chain import Step
+from gdlab.op.numpy_form import NumpyCall
 from gdlab.plan.dispatch import Operand
 
 
@@ -24,7 +24,7 @@ def domain(size: int, operands: Sequence[Operand]) -> Shape:
     return tuple(reversed([*axes, size // inner]))
 
 
-def viewed(data: Array, operand: Operand, size: int, shape: Shape) -> tuple[Array, list[Step]]:
+def viewed(data: Array, operand: Operand, size: int, shape: Shape) -> tuple[Array, list[NumpyCall]]:
     """`data` as an array that broadcasts over `shape`, and the calls that prepare it (none where a view does)."""
     flat = data.reshape(-1)
     match operand.access:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from gdlab.base.types import Array
-from gdlab.devices.cpu.builder import Bench
-from gdlab.devices.cpu.chain import Step
+from gdlab.devices.cpu.builder import NumpyKernelBuilder
+from gdlab.op.numpy_form import NumpyCall
 
 _ONE = np.float32(1)
 BLOCK = 1 << 17  # numbers: what is written by one call is in the cache of the next
@@ -16,7 +16,7 @@ BLOCK = 1 << 17  # numbers: what is written by one call is in the cache of the n
 DERIVED = ("rest1", "rest2", "first_rate")
 
 
-def derive(scalars: Mapping[str, Array]) -> list[Step]:
+def derive(scalars: Mapping[str, Array]) -> list[NumpyCall]:
     """The calls that compute the derived numbers of a step, once for all parameters."""
     s = scalars
     return [
@@ -26,83 +26,83 @@ def derive(scalars: Mapping[str, Array]) -> list[Step]:
     ]
 
 
-def _rate(bench: Bench, first: bool) -> Array:
+def _rate(builder: NumpyKernelBuilder, first: bool) -> Array:
     """The rate of this dispatch, times 1/(1 − β₁ᵗ) if `first`: a shared number unless the dispatch has a factor."""
-    s, factor = bench.scalars, _number(bench)
+    s, factor = builder.scalars, _number(builder)
     if factor == 1:
         return s["first_rate" if first else "lr"]
-    rate = bench.temporary(())
-    bench.steps.append((np.multiply, (s["lr"], factor, rate)))
+    rate = builder.temporary(())
+    builder.calls.append((np.multiply, (s["lr"], factor, rate)))
     if first:
-        bench.steps.append((np.multiply, (rate, s["correction1"], rate)))
+        builder.calls.append((np.multiply, (rate, s["correction1"], rate)))
     return rate
 
 
-def _number(bench: Bench) -> np.float32:
+def _number(builder: NumpyKernelBuilder) -> np.float32:
     """The factor that belongs to the dispatch: of the rate, or of the gradients that are added up."""
-    return np.array(bench.d.params[:1] or (0x3F800000,), np.uint32).view(np.float32)[0]  # type: ignore[no-any-return]
+    return np.array(builder.d.params[:1] or (0x3F800000,), np.uint32).view(np.float32)[0]  # type: ignore[no-any-return]
 
 
-def _range(bench: Bench, whole: Array) -> Array:
+def _range(builder: NumpyKernelBuilder, whole: Array) -> Array:
     """What the dispatch works on: all, or a range of a derived parameter, as a view."""
-    if len(bench.d.params) < 2:
+    if len(builder.d.params) < 2:
         return whole
-    period, start, stop = bench.d.params[1:]
+    period, start, stop = builder.d.params[1:]
     return whole.reshape(-1, period)[:, start:stop]
 
 
-def _blocks(bench: Bench) -> Iterator[tuple[Array, ...]]:
+def _blocks(builder: NumpyKernelBuilder) -> Iterator[tuple[Array, ...]]:
     """What the dispatch updates, its gradient, and a temporary: whole, or in parts that stay in the cache while
     all calls of one part run (Adam on 8 million numbers: 24 ms whole, 14 ms in parts; Xeon 2.5 GHz, 2026-11-21)."""
-    written = bench.d.in_place or (bench.d.output,)
-    kept = [_range(bench, bench.arrays[b]) for b in written]
-    arrays = [*kept, _range(bench, bench.operand(0, bench.arrays[bench.d.output].shape))]
+    written = builder.d.in_place or (builder.d.output,)
+    kept = [_range(builder, builder.arrays[b]) for b in written]
+    arrays = [*kept, _range(builder, builder.operand(0, builder.arrays[builder.d.output].shape))]
     size = arrays[0].size
     if size <= BLOCK or not all(a.flags.c_contiguous for a in arrays):
-        yield *arrays, bench.temporary(arrays[0].shape)
+        yield *arrays, builder.temporary(arrays[0].shape)
         return
-    temporary, flat = bench.temporary((BLOCK,)), [a.reshape(-1) for a in arrays]
+    temporary, flat = builder.temporary((BLOCK,)), [a.reshape(-1) for a in arrays]
     for start in range(0, size, BLOCK):
         part = [a[start : start + BLOCK] for a in flat]
         yield *part, temporary[: len(part[0])]
 
 
-def _gradient(bench: Bench, g: Array, t: Array) -> Array:
+def _gradient(builder: NumpyKernelBuilder, g: Array, t: Array) -> Array:
     """The gradient; times the factor that clips it (in `t`) where the dispatch has one as its second operand."""
-    if len(bench.d.operands) == 1:
+    if len(builder.d.operands) == 1:
         return g
-    factor = bench.arrays[bench.d.operands[1].buffer].reshape(())
-    bench.steps.append((np.multiply, (g, factor, t)))
+    factor = builder.arrays[builder.d.operands[1].buffer].reshape(())
+    builder.calls.append((np.multiply, (g, factor, t)))
     return t
 
 
-def _sgd(bench: Bench) -> None:
-    rate = _rate(bench, first=False)
-    for p, g, t in _blocks(bench):
-        g = _gradient(bench, g, t)
-        bench.steps += [(np.multiply, (g, rate, t)), (np.subtract, (p, t, p))]
+def _sgd(builder: NumpyKernelBuilder) -> None:
+    rate = _rate(builder, first=False)
+    for p, g, t in _blocks(builder):
+        g = _gradient(builder, g, t)
+        builder.calls += [(np.multiply, (g, rate, t)), (np.subtract, (p, t, p))]
 
 
-def _moments(bench: Bench, normalized: bool, decayed: bool) -> None:
+def _moments(builder: NumpyKernelBuilder, normalized: bool, decayed: bool) -> None:
     """Adam and its kin. `normalized`: the gradient is divided by √v̂ + ε before it enters the first moment."""
-    rate, decay = _rate(bench, first=True), _decay(bench) if decayed else None
-    second = bench.temporary((BLOCK,)) if len(bench.d.operands) > 1 or normalized else None
-    for p, m, v, g, t in _blocks(bench):
-        u = second if second is None else _like(bench, second, p)
-        g = _gradient(bench, g, t if u is None else u)
+    rate, decay = _rate(builder, first=True), _decay(builder) if decayed else None
+    second = builder.temporary((BLOCK,)) if len(builder.d.operands) > 1 or normalized else None
+    for p, m, v, g, t in _blocks(builder):
+        u = second if second is None else _like(builder, second, p)
+        g = _gradient(builder, g, t if u is None else u)
         if decay is not None:  # p − lr·k·(decay·p + …)
-            bench.steps += [(np.multiply, (p, decay, t)), (np.subtract, (p, t, p))]
-        bench.steps += _moved(bench.scalars, p, m, v, g, t, u if normalized else None, rate)
+            builder.calls += [(np.multiply, (p, decay, t)), (np.subtract, (p, t, p))]
+        builder.calls += _moved(builder.scalars, p, m, v, g, t, u if normalized else None, rate)
 
 
-def _like(bench: Bench, block: Array, p: Array) -> Array:
+def _like(builder: NumpyKernelBuilder, block: Array, p: Array) -> Array:
     """A second temporary of the shape of `p`: of the block where it is flat, else its own."""
-    return block[: p.size].reshape(p.shape) if p.size <= BLOCK else bench.temporary(p.shape)
+    return block[: p.size].reshape(p.shape) if p.size <= BLOCK else builder.temporary(p.shape)
 
 
 def _moved(
     s: Mapping[str, Array], p: Array, m: Array, v: Array, g: Array, t: Array, u: Array | None, rate: Array
-) -> list[Step]:
+) -> list[NumpyCall]:
     """The calls that move moments and parameter."""
     first = [(np.multiply, (m, s["beta1"], m)), (np.multiply, (g, s["rest1"], t)), (np.add, (m, t, m))]
     second = [
@@ -121,29 +121,29 @@ def _moved(
     return [*second, *third, (np.add, (m, u, m)), (np.multiply, (m, rate, t)), last[1]]
 
 
-def _decay(bench: Bench) -> Array:
+def _decay(builder: NumpyKernelBuilder) -> Array:
     """The part of a parameter that it loses."""
-    fall = bench.temporary(())
-    bench.steps.append((np.multiply, (_rate(bench, first=False), bench.scalars["decay"], fall)))
+    fall = builder.temporary(())
+    builder.calls.append((np.multiply, (_rate(builder, first=False), builder.scalars["decay"], fall)))
     return fall
 
 
-def _accumulate(bench: Bench) -> None:
-    total = bench.arrays[bench.d.output]
-    g, t = bench.operand(0, total.shape), bench.temporary(total.shape)
-    bench.steps += [(np.multiply, (g, _number(bench), t)), (np.add, (total, t, total))]
+def _accumulate(builder: NumpyKernelBuilder) -> None:
+    total = builder.arrays[builder.d.output]
+    g, t = builder.operand(0, total.shape), builder.temporary(total.shape)
+    builder.calls += [(np.multiply, (g, _number(builder), t)), (np.add, (total, t, total))]
 
 
-def _clear(bench: Bench) -> None:
-    total = bench.arrays[bench.d.output]
-    bench.steps.append((np.copyto, (total, np.float32(0))))
+def _clear(builder: NumpyKernelBuilder) -> None:
+    total = builder.arrays[builder.d.output]
+    builder.calls.append((np.copyto, (total, np.float32(0))))
 
 
-UPDATES: dict[str, Callable[[Bench], None]] = {
+UPDATES: dict[str, Callable[[NumpyKernelBuilder], None]] = {
     "sgd": _sgd,
-    "adam": lambda bench: _moments(bench, normalized=False, decayed=False),
-    "adamw": lambda bench: _moments(bench, normalized=False, decayed=True),
-    "laprop": lambda bench: _moments(bench, normalized=True, decayed=False),
+    "adam": lambda builder: _moments(builder, normalized=False, decayed=False),
+    "adamw": lambda builder: _moments(builder, normalized=False, decayed=True),
+    "laprop": lambda builder: _moments(builder, normalized=True, decayed=False),
     "accumulate": _accumulate,
     "clear": _clear,
 }

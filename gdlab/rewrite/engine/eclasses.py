@@ -12,12 +12,13 @@ from gdlab.base.types import TensorType
 from gdlab.graph import Attrs, AttrVar, Graph, Node, Value
 from gdlab.op import REGISTRY, Op
 from gdlab.ops.packed import COLUMNS, PACKED
-from gdlab.rewrite.engine.program import Interner, Signature
+from gdlab.rewrite.engine.program import Signature
 from gdlab.rewrite.engine.rows import Encoded, Key, fold_key
 from gdlab.rewrite.engine.saturate import Saturation
 from gdlab.rewrite.rules.packing import Siblings
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.prepare import Folded, Prepared, TypeNumbers
+from gdlab.rewrite.rules.relations import Interner
 
 __all__ = [
     "LEAF", "EClasses", "ENodeTypes", "Firing", "distinct", "fold_firings", "name_classes", "ordered",

@@ -8,9 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 from gdlab.graph import AttrVar, ConstantData
-from gdlab.rewrite.engine.program import Interner, Signature
+from gdlab.rewrite.engine.program import Signature
 from gdlab.rewrite.engine.saturate import Snapshot
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
+from gdlab.rewrite.rules.relations import Interner
 
 __all__ = ["RECORDED", "Delta", "NamedNode", "deltas", "rank", "renamed", "replayed", "sorted_operands"]
 

@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import NamedTuple
 
 from gdlab.graph import AttrVar, Node
 from gdlab.op import REGISTRY, Leaf
-from gdlab.rewrite.rules.conditions import Egg
-from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule, interned
+from gdlab.rewrite.rules.conditions import SHAPE, Condition
+from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
+from gdlab.rewrite.rules.relations import EQUAL, TYPE, AttrValue, Fact, Interner, Local, Relation, Term
 
 __all__ = [
-    "FACTS", "OF_FIRST", "OF_TYPE", "SPREAD", "TABLES", "Interner", "Program", "Rows", "Signature", "program_of",
-    "program_text",
+    "Column", "Premises", "Program", "Rows", "Signature", "attr_names", "by_arity", "node_variables",
+    "premises", "program_of", "program_text",
 ]  # fmt: skip
 
-# facts about a node: columns after it. Most are facts about its type, of which there are few: the node has a `f_type`,
-# and what a rule asks of a node's shape is asked of that. Beside them tables of attribute numbers.
-FACTS = {
-    "f_type": 1, "f_fill": 1, "f_param": 0, "f_single": 0, "f_inner": 0, "f_written": 0, "f_causal": 0, "f_seen": 0,
-    "f_hides": 0, "f_low": 0, "f_cosines": 2, "f_sines": 2,
-}  # fmt: skip
-OF_TYPE = {
-    "f_shape": 1, "f_row": 1, "f_rank": 1, "f_dtype": 1, "f_last": 1, "f_lead": 1, "f_size": 1, "f_width": 1,
-    "f_root": 1, "f_kept": 1, "f_last_extent": 1, "f_axes": 1, "f_heads": 1, "f_rows_first": 1, "f_flat_heads": 1,
-    "f_apart": 1, "f_flat_rows": 1, "f_halves": 6, "f_over_rows": 1,
-}  # fmt: skip
 # most nodes have these together: one row says them all, so that less is read, matched and looked up
 TOGETHER = (("f_type", "f_inner", "f_single"), ("f_type", "f_inner"))
-TABLES = {"f_compose": 3, "f_mean": 3, "f_finite": 1, "f_positive": 1, "f_repeats": 2}
-TABLES |= {name: 1 + n for name, n in OF_TYPE.items()}
+SUBJECTS = ("node", "attribute", "type")
 
-# ops whose result has the type of the first operand: where rules make them, what is known of one is known of the other
-OF_FIRST = ("causal_attention", "full_attention", "multi_head_attn", "rope", "scale")
-SPREAD = frozenset({"f_flat_heads", "f_flat_rows"})  # asked for where that matters
 
+Column = str | int  # of a fact: a variable, or a number
 Held = tuple[str, int]  # an op and the number of its operands
 Table = tuple[int, int]  # number and columns: its rows go into the relation of this width, the number before them
 
@@ -61,28 +48,6 @@ class Signature:
         return f"{name}__{self.inputs}" if self.variadic else name
 
 
-class Interner:
-    """Attribute values as numbers: equal numbers exactly where values are equal bit by bit."""
-
-    def __init__(self, values: Iterable[Any] = ()) -> None:
-        self.values: list[Any] = []
-        self._ids: dict[Any, int] = {}
-        for value in values:
-            self(value)
-
-    def __call__(self, value: Any) -> int:
-        id = self._ids.setdefault(interned(value), len(self.values))
-        if id == len(self.values):
-            self.values.append(value)
-        return id
-
-    def copy(self) -> Interner:
-        """One that knows the same values and grows apart."""
-        other = Interner()
-        other.values, other._ids = list(self.values), dict(self._ids)
-        return other
-
-
 @dataclass(frozen=True, eq=False)
 class Program:
     """Schema and rules for the engines; `rules[j]` leaves its firings in relation `F_j`.
@@ -95,7 +60,7 @@ class Program:
     constructors: Mapping[Held, Signature]
     rules: tuple[Rule, ...]
     literals: Interner
-    relations: frozenset[str]  # the facts that the rules ask for
+    relations: tuple[Relation, ...]  # that the rules ask for
     inputs: Mapping[str, Table]
 
 
@@ -103,11 +68,11 @@ class Program:
 def _program(rules: tuple[Rule, ...], signatures: tuple[Signature, ...]) -> Program:
     table, literals = {(s.op, s.inputs): s for s in signatures}, Interner()
     texts = [_rule(j, rule, table, literals) for j, rule in enumerate(rules)]
-    used = [name for name in (*FACTS, *TABLES) if any(f"({name} " in t for t in texts)]
+    used = _relations(rules, literals)
     lines = ["(sort T)", "(ruleset ingest)", "(ruleset opt)", "(constructor N (i64) T :unextractable)"]
     inputs: dict[str, Table] = {}
-    several = [names for names in TOGETHER if set(names) <= set(used)]
-    stated = (_leaf(), *map(_constructor, signatures), *map(_fact, used), *map(_facts_together, several))
+    several = [names for names in TOGETHER if {*names} <= {relation.name for relation in used}]
+    stated = (_leaf(), *map(_constructor, signatures), *map(_relation, used), *map(_facts_together, several))
     for declared, ingest, name, columns in stated:
         inputs[name] = len(inputs), columns
         lines += [declared] if declared else []
@@ -117,13 +82,13 @@ def _program(rules: tuple[Rule, ...], signatures: tuple[Signature, ...]) -> Prog
     for s in signatures:
         if s.op in COMMUTATIVE:
             lines.append(f'(rewrite ({s.egg} a b) ({s.egg} b a) :ruleset opt :name "comm_{s.op}")')
-        if s.op in OF_FIRST and SPREAD & set(used):
+        if REGISTRY[s.op].typed_as_first and any(relation.spreads for relation in used):
             row = f"(= e ({s.egg} {' '.join(f'x{i}' for i in range(s.inputs + len(s.attrs)))}))"
             for name, a, b in (("up", "x0", "e"), ("down", "e", "x0")):
                 rule = f"({row} (f_type {a} t)) ((f_type {b} t))"
                 lines.append(f'(rule {rule} :ruleset opt :name "type_{name}_{s.op}")')
     text = "\n".join([*lines, *texts]) + "\n"
-    return Program(text, {s.op: s for s in signatures}, table, rules, literals, frozenset(used), inputs)
+    return Program(text, {s.op: s for s in signatures}, table, rules, literals, used, inputs)
 
 
 def program_of(rules: Sequence[Rule], held: Iterable[Held] | None = None) -> Program:
@@ -186,9 +151,14 @@ def _constructor(s: Signature) -> Stated:
     return f"(constructor {s.egg} ({' '.join(sorts)}) T)", _ingest(action, 1 + len(sorts)), s.egg, 1 + len(sorts)
 
 
-def _fact(name: str) -> Stated:
-    of_node = name in FACTS
-    columns = FACTS[name] + 1 if of_node else TABLES[name]
+def _relations(rules: Iterable[Rule], literals: Interner) -> tuple[Relation, ...]:
+    """Return the relations that the rules ask for: types first, then by subject and name."""
+    used = {relation for rule in rules for relation, _ in premises(rule, literals).facts} - {EQUAL}
+    return tuple(sorted(used, key=lambda r: (r is not TYPE, SUBJECTS.index(r.subject), r.name)))
+
+
+def _relation(relation: Relation) -> Stated:
+    name, columns, of_node = relation.name, relation.columns, relation.subject == "node"
     sorts = ["T" if of_node else "i64", *["i64"] * (columns - 1)]
     values = ["(N x0)" if of_node else "x0", *(f"x{i}" for i in range(1, columns))]
     return f"(relation {name} ({' '.join(sorts)}))", _ingest(f"({' '.join([name, *values])})", columns), name, columns
@@ -204,43 +174,86 @@ def _ingest(action: str, columns: int) -> str:
     return f"(rule (({{row}} {' '.join(f'x{i}' for i in range(columns))})) ({action}) :ruleset ingest)"
 
 
-def asked(rule: Rule, egg: Egg, literals: Interner) -> list[str]:
-    """The facts that a rule's conditions ask for, those about a type asked of the node's `f_type`.
+class Premises(NamedTuple):
+    """The facts of a rule's conditions over its variables, and the pairs to compare once all are found."""
+
+    facts: tuple[tuple[Relation, tuple[Column, ...]], ...]
+    compared: tuple[tuple[str, Column], ...]
+
+
+def variables_of(rule: Rule) -> Callable[[str], str]:
+    """Return the function from names of a rule to variables: v_x of an operand, t5 of an op, a_s of an attribute."""
+    of_node = node_variables(rule)
+    return lambda name: of_node[rule.names[name]] if name in rule.names else f"a_{name}"
+
+
+def node_variables(rule: Rule) -> dict[int, str]:
+    """Return the variables of operands and of the ops on the left, by pattern node."""
+    variables = {n.id: f"v_{n.attr('name')}" for n in rule.pattern if n.op == "var"}
+    return variables | {n.id: f"t{n.id}" for n in rule.left_nodes}
+
+
+def premises(rule: Rule, literals: Interner) -> Premises:
+    """Return what both engines ask beside the left side; facts about a type are asked of the node's `TYPE`.
 
     A value that is known already is compared once all are found, and not by a join: egglog 13.2 loses such joins in
     rules of eight premises and more, and then finds what is not there.
     """
-    known = {f"a_{v.name}" for node in rule.left_nodes for _, v in node.attrs if isinstance(v, AttrVar)}
-    premises: dict[str, None] = {}
-    compared: list[str] = []
-    for fact in dict.fromkeys(text for condition in rule.where for text in condition.facts(egg, literals)):
-        name, subject, *rest = fact.strip("()").split()
-        if name in OF_TYPE:
-            premises[f"(f_type {subject} ty_{subject})"] = None
+    variable = variables_of(rule)
+
+    def column(term: Term) -> Column:
+        match term:
+            case Local(name):
+                return name
+            case AttrValue(value):
+                return literals(value)
+            case str():
+                return variable(term)
+            case _:
+                return term
+
+    known: set[Column] = {f"a_{v.name}" for node in rule.left_nodes for _, v in node.attrs if isinstance(v, AttrVar)}
+    facts: dict[tuple[Relation, tuple[Column, ...]], None] = {}
+    compared: list[tuple[str, Column]] = []
+    stated = [fact for condition in rule.where for fact in _about_shapes(rule, condition)]
+    for relation, (subject, *rest) in dict.fromkeys((f.relation, tuple(map(column, f.terms))) for f in stated):
+        if relation.subject == "type":
+            facts[TYPE, (subject, f"ty_{subject}")] = None
             subject = f"ty_{subject}"
-        if name in OF_TYPE or name in FACTS:
+        if relation.subject != "attribute":
             for i, value in enumerate(rest):
                 if value in known:
                     rest[i] = f"c{len(compared)}_{value}"
-                    compared.append(f"(= 0 (- {rest[i]} {value}))")
+                    compared.append((str(rest[i]), value))
         known.update(rest)
-        premises[f"({' '.join([name, subject, *rest])})"] = None
-    return [*premises, *compared]
+        facts[relation, (subject, *rest)] = None
+    return Premises(tuple(facts), tuple(compared))
+
+
+def _about_shapes(rule: Rule, condition: Condition) -> tuple[Fact, ...]:
+    """Return the facts of a condition. `SHAPE` of an attribute says that it is that shape, and goes into the others."""
+    facts = condition.facts
+    for fact in facts:
+        if fact.relation is SHAPE and fact.terms[0] not in rule.names:
+            facts = tuple(other.with_term(fact.terms[1], fact.terms[0]) for other in facts if other is not fact)
+    return facts
+
+
+def _premise_text(name: str, columns: Iterable[Column]) -> str:
+    return f"({' '.join(map(str, (name, *columns)))})"
 
 
 def _rule(j: int, rule: Rule, table: Mapping[Held, Signature], literals: Interner) -> str:
-    names = {n.id: f"v_{n.attr('name')}" for n in rule.pattern if n.op == "var"}
-    names |= {n.id: f"t{n.id}" for n in rule.left_nodes}
-
-    def egg(name: str) -> str:
-        return names[rule.names[name]] if name in rule.names else f"a_{name}"
+    names = node_variables(rule)
 
     def term(node: Node) -> str:
         attrs = [f"a_{v.name}" if isinstance(v, AttrVar) else str(literals(v)) for _, v in node.attrs]
         return f"({' '.join([table[node.op, len(node.inputs)].egg, *(names[i] for i in node.inputs), *attrs])})"
 
-    premises = [f"(= {names[n.id]} {term(n)})" for n in rule.left_nodes]
-    premises += asked(rule, egg, literals)
+    queries = [f"(= {names[n.id]} {term(n)})" for n in rule.left_nodes]
+    facts, compared = premises(rule, literals)
+    queries += [_premise_text(relation.name, columns) for relation, columns in facts]
+    queries += [f"(= 0 (- {a} {b}))" for a, b in compared]
     actions = []
     for node in rule.right_nodes:
         if node.id not in names:
@@ -251,7 +264,7 @@ def _rule(j: int, rule: Rule, table: Mapping[Held, Signature], literals: Interne
     actions += [f"(union {names[rule.left]} {names[rule.right]})", f"(F_{j} {' '.join(row)})"]
     return (
         f"(relation F_{j} ({' '.join(columns)}))\n"
-        f'(rule ({" ".join(premises)}) ({" ".join(actions)}) :ruleset opt :name "r_{j}")'
+        f'(rule ({" ".join(queries)}) ({" ".join(actions)}) :ruleset opt :name "r_{j}")'
     )
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gdlab.base.errors import OptimizeError
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY, Leaf
 from gdlab.ops.packed import COLUMNS, PACKED
-from gdlab.rewrite.engine.facts import facts_of
-from gdlab.rewrite.engine.program import Interner, Program, Rows
+from gdlab.rewrite.engine.program import Program, Rows
+from gdlab.rewrite.rules.conditions import WRITTEN
 from gdlab.rewrite.rules.packing import Siblings
-from gdlab.rewrite.rules.prepare import Folded, Prepared
+from gdlab.rewrite.rules.pattern import Rule
+from gdlab.rewrite.rules.prepare import Folded, Prepared, uses_of
+from gdlab.rewrite.rules.relations import GraphFacts, Interner, Relation
 
 __all__ = ["Encoded", "Key", "encode", "fold_key", "ops_of"]
+
+KNOWN = ("full", "constant", "broadcast_to")  # ops of nodes that may hold a known value: of many nodes few
+ORDER = ("node", "type", "attribute")
 
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]  # an e-node: op, operand classes, attribute numbers
 
@@ -51,6 +56,37 @@ def encode(
     for s in siblings:
         _add_packed(rows, s, numbers)
     return Encoded(rows, numbers, attrs)
+
+
+def facts_of(
+    prepared: Prepared, program: Program, numbers: Interner, folded: Mapping[int, Folded]
+) -> dict[str, list[tuple[int, ...]]]:
+    """Return the rows of each relation that the rules ask for."""
+    graph = prepared.graph
+    nodes = [graph._nodes[id] for id in prepared.kept]
+    types = list(dict.fromkeys([prepared.type_of[id] for id in prepared.kept]))
+    place = {number: k for k, number in enumerate(types)}
+    facts = GraphFacts(
+        graph=graph,
+        nodes=nodes,
+        known=[n for n in nodes if n.op in KNOWN or n.id in folded],
+        types=[prepared.types[number] for number in types],
+        type_of=[(id, place[prepared.type_of[id]]) for id in prepared.kept],
+        uses=uses_of(prepared),
+        outputs=frozenset(prepared.same[id] for id in graph.output_ids),
+        folded=folded,
+        numbers=numbers,
+        opened=frozenset(op for rule in program.rules for op in _asked(rule, WRITTEN)),
+    )
+    # in this order new attribute values get their numbers
+    relations = sorted(program.relations, key=lambda r: (ORDER.index(r.subject), r.name))
+    return {relation.name: relation.rows(facts) for relation in relations}
+
+
+def _asked(rule: Rule, relation: Relation) -> Iterator[str]:
+    """Return the ops of the inner nodes that a rule asks a relation of."""
+    facts = (fact for condition in rule.where for fact in condition.facts)
+    return (rule.pattern.node(rule.names[str(fact.terms[0])]).op for fact in facts if fact.relation is relation)
 
 
 def fold_key(prepared: Prepared, id: int, value: Folded, numbers: Interner) -> Key:

@@ -6,15 +6,16 @@ same rows, asks the same facts, and gives the same record.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gdlab.graph import AttrVar
-from gdlab.rewrite.engine.program import FACTS, OF_FIRST, SPREAD, TABLES, Program, Rows, asked, by_arity
-from gdlab.rewrite.engine.saturate import Budget, EngineFailure, ENode, Firing, Gate, Saturation, Snapshot
+from gdlab.op import REGISTRY
+from gdlab.rewrite.engine.program import Column, Program, Rows, by_arity, node_variables, premises
+from gdlab.rewrite.engine.saturate import Budget, ENode, Firing, Gate, Saturation, Snapshot
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
+from gdlab.rewrite.rules.relations import EQUAL, TYPE, Relation
 
 __all__ = ["saturate"]
 
@@ -97,12 +98,15 @@ class _EGraph:
         self.home: dict[Key, int] = {}
         self.held: list[dict[tuple[str, int], dict[Key, None]]] = []  # per class its e-nodes by op
         self.readers: list[dict[Key, None]] = []  # per class the e-nodes that read it
-        self.facts: dict[str, dict[int, dict[Row, None]]] = {name: {} for name in FACTS}
-        self.tables: dict[str, list[Row]] = {name: [] for name in TABLES}
+        self.facts: dict[str, dict[int, dict[Row, None]]] = {
+            r.name: {} for r in (TYPE, *program.relations) if r.subject == "node"
+        }
+        self.tables: dict[str, list[Row]] = {r.name: [] for r in program.relations if r.subject != "node"}
         self.places: dict[tuple[str, tuple[int, ...]], dict[Row, list[Row]]] = {}  # rows of tables by known columns
         self.changed: dict[int, None] = {}  # classes that came or grew since `roots` was asked
         self.merged: list[int] = []
-        self.spread = OF_FIRST if SPREAD & program.relations else ()
+        typed = {op for op in program.signatures if REGISTRY[op].typed_as_first}
+        self.spread = typed if any(r.spreads for r in program.relations) else set[str]()
         self.of_first: dict[Key, None] = {}  # e-nodes whose type is that of their first operand
         self.changes = self.count = self.twice = 0
         self.class_of: dict[int, int] = {}
@@ -119,9 +123,9 @@ class _EGraph:
                 self.union(self.class_of[row[0]], made)
         self.rebuild()
         for name, part in rows.facts.items():
-            if name in TABLES:
+            if name in self.tables:
                 self.tables[name] += part
-            for row in part if name in FACTS else ():
+            for row in part if name in self.facts else ():
                 self.facts[name].setdefault(self.find(self.class_of[row[0]]), {})[row[1:]] = None
 
     def _new(self) -> int:
@@ -210,7 +214,7 @@ class _EGraph:
 
     def _spread_types(self) -> None:
         """What is known of the type of a result or of its first operand is known of both, where they have one type."""
-        types = self.facts["f_type"]
+        types = self.facts[TYPE.name]
         for key in [key for key in self.of_first if key in self.home]:
             pair = self.find(self.home[key]), self.find(key[1][0])
             known = types.get(pair[0], {}) | types.get(pair[1], {})
@@ -286,12 +290,8 @@ class _Plan:
 
     def __init__(self, rule: Rule, program: Program) -> None:
         literals = program.literals
-        names = {n.id: f"v_{n.attr('name')}" for n in rule.pattern if n.op == "var"}
-        names |= {n.id: f"t{n.id}" for n in rule.left_nodes}
+        names = node_variables(rule)
         names |= {n.id: f"t{n.id}" for n in rule.right_nodes if n.id not in names}
-
-        def egg(name: str) -> str:
-            return names[rule.names[name]] if name in rule.names else f"a_{name}"
 
         def steps(side: Iterable[int]) -> Iterator[_Step]:
             for id in side:
@@ -305,7 +305,8 @@ class _Plan:
         self.root, self.result = names[rule.left], names[rule.right]
         self.variables = [f"v_{v}" for v in rule.variables]
         self.attr_variables = [f"a_{v}" for v in rule.attr_variables]
-        self.facts = [_fact(text) for text in asked(rule, egg, literals)]
+        facts, compared = premises(rule, literals)
+        self.facts = [*facts, *((EQUAL, pair) for pair in compared)]
         self.depth = len(self.steps)
 
     def matches(self, graph: _EGraph, root: Key) -> Iterator[Env]:
@@ -340,39 +341,30 @@ def _unify(step: _Step, key: Key, env: Env) -> Iterator[Env]:
             yield found
 
 
-_Fact = tuple[str, tuple[str | int, ...]]
+Premise = tuple[Relation, tuple[Column, ...]]
 
 
-def _fact(text: str) -> _Fact:
-    """A premise such as `(f_shape v_x a_s)` or `(= 0 (- c0 a_s))`: its name and its arguments."""
-    text = re.sub(r"^\(= 0 \(- (\S+) (\S+)\)\)$", r"(= \1 \2)", text)
-    name, *arguments = text.strip("()").split()
-    if "(" in text[1:] or (name != "=" and name not in FACTS and name not in TABLES):
-        raise EngineFailure(f"the fallback engine does not know the condition {text}")
-    return name, tuple(int(a) if a.lstrip("-").isdigit() else a for a in arguments)
-
-
-def _hold(graph: _EGraph, facts: Sequence[_Fact], env: Env) -> Iterator[Env]:
+def _hold(graph: _EGraph, facts: Sequence[Premise], env: Env) -> Iterator[Env]:
     """The environments that the facts leave, with what they determine."""
     found = [env]
-    for name, arguments in facts:
-        found = [one for env in found for one in _rows_that_fit(graph, name, arguments, env)]
+    for relation, columns in facts:
+        found = [one for env in found for one in _rows_that_fit(graph, relation, columns, env)]
     yield from found
 
 
-def _rows_that_fit(graph: _EGraph, name: str, arguments: tuple[str | int, ...], env: Env) -> Iterator[Env]:
-    given = [env.get(a) if isinstance(a, str) else a for a in arguments]
+def _rows_that_fit(graph: _EGraph, relation: Relation, columns: tuple[Column, ...], env: Env) -> Iterator[Env]:
+    given = [env.get(a) if isinstance(a, str) else a for a in columns]
     rows: Iterable[Row]
-    if name == "=":
+    if relation is EQUAL:
         known = next(value for value in given if value is not None)
         rows = [(known, known)]
-    elif name in TABLES:
-        rows = graph.rows_with(name, given)
+    elif relation.subject != "node":
+        rows = graph.rows_with(relation.name, given)
     else:
         c = given[0]
         assert c is not None  # facts speak of what the left side matched
-        rows = [(c, *row) for row in graph.facts[name].get(c, ())]
+        rows = [(c, *row) for row in graph.facts[relation.name].get(c, ())]
     for row in rows:
-        fits, pairs = dict(env), zip(arguments, row, strict=True)
+        fits, pairs = dict(env), zip(columns, row, strict=True)
         if all(fits.setdefault(a, v) == v if isinstance(a, str) else a == v for a, v in pairs):
             yield fits

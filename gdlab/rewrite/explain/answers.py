@@ -11,7 +11,8 @@ from gdlab.base.words import near_hint, plural
 from gdlab.graph import AttrVar, Graph, Node, users
 from gdlab.graph.replay import Step
 from gdlab.rewrite.explain.near_misses import Missed
-from gdlab.rewrite.rules.pattern import COMMUTATIVE, Match, Refusal, Rule, interned, matches, refused
+from gdlab.rewrite.rules.pattern import COMMUTATIVE, Match, Refusal, Rule, matches, refused
+from gdlab.rewrite.rules.relations import interned
 
 __all__ = ["Answer", "Asked"]
 

@@ -1,13 +1,12 @@
-"""What a rule may ask for: a closed set of conditions, each with its facts for the e-graph, its check and its refusal.
+"""Conditions of rules. Each is one record: its facts for the e-graph, its check in Python, and its refusal in words.
 
-A condition is stated once: as facts for the e-graph, and as a check in Python whose refusal is shown to people.
+A relation that the facts speak of stands beside the condition, with the rows that a graph gives it.
 """
 
 from __future__ import annotations
 
 import linecache
 import math
-import struct
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,11 +19,22 @@ import numpy as np
 from gdlab.base.errors import OptimizeError
 from gdlab.base.types import DType, TensorType
 from gdlab.graph import Graph, Node
+from gdlab.rewrite.rules.relations import (
+    EQUAL,
+    AttrValue,
+    Fact,
+    GraphFacts,
+    Local,
+    Relation,
+    Row,
+    interned,
+    node_relation,
+    type_relation,
+)
 
 __all__ = [
-    "HIDDEN", "Condition", "Egg", "Intern", "Match", "Measure", "Reason", "Refusal", "attr_compose", "attr_eq",
-    "composed", "condition", "const_eq", "dtype", "finite", "interned", "is_param", "not_output", "rank", "repeated",
-    "repeats", "rows_of", "shape_eq", "single_use", "written",
+    "HIDDEN", "MEASURED", "WRITTEN", "Condition", "Match", "Measure", "Reason", "Refusal", "attr_eq", "condition",
+    "const_eq", "dtype", "finite", "is_param", "not_output", "rank", "repeats", "shape_eq", "single_use", "written",
 ]  # fmt: skip
 
 Reason = Literal[
@@ -54,16 +64,13 @@ class Match:
         return self.graph.node(self.nodes[name])
 
 
-Egg = Callable[[str], str]  # the e-graph's variable for a name of the rule
-Intern = Callable[[Any], int]  # the number that stands for an attribute value
-
-
 # files that make conditions
-STATING = {str(Path(__file__).with_name(f"{name}.py")) for name in ("conditions", "constant_conditions", "measures")}
+MODULES = ("conditions", "constant_conditions", "compositions", "measures")
+STATING = {str(Path(__file__).with_name(f"{name}.py")) for name in MODULES}
 
 
 def _here() -> Place:
-    """Where a rule states its condition: the first frame outside the files that make them."""
+    """Return the place where a rule states its condition: the first frame outside the files that make them."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename in STATING:
         frame = frame.f_back
@@ -74,18 +81,20 @@ def _here() -> Place:
 class Condition:
     """One condition: its text, the names it speaks of, its facts for the e-graph, and its check (None: it holds).
 
+    `of_graph`: it is about what an operand is in a graph (a parameter, a constant), and not about its type alone.
     `binds` is an attribute that it determines, `value` how, from the operands and attributes of a match. `example` is
     an operand that must be a constant, and its elements by shape.
     """
 
     text: str
     names: tuple[str, ...]
-    facts: Callable[[Egg, Intern], tuple[str, ...]]
+    facts: tuple[Fact, ...]
     check: Callable[[Match], Refusal | None]
     binds: str = ""
     value: Callable[[Match], Any] = lambda m: None
     place: Place = field(default=("", 0), compare=False)
     example: tuple[str, Callable[[tuple[int, ...]], np.ndarray[Any, Any]]] | None = None
+    of_graph: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -107,7 +116,7 @@ def _stated(file: str, line: int) -> tuple[str, int, str]:
 def condition(
     text: str,
     names: tuple[str, ...],
-    facts: Callable[[Egg, Intern], tuple[str, ...]],
+    facts: tuple[Fact, ...],
     check: Callable[[Match], Refusal | None],
     binds: str = "",
     value: Callable[[Match], Any] = lambda m: None,
@@ -117,34 +126,43 @@ def condition(
 
 
 # shapes and dtypes ----------------------------------------------------------------------------------------------------
+def _rows_along(type: TensorType) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of a row along the last axis."""
+    n = type.shape[-1]
+    return ((n,), (1, n)) if type.rank > 1 else ((n,),)
+
+
+def _rows_in_graph(facts: GraphFacts) -> list[Row]:
+    shapes = {type.shape for type in facts.types}
+    pairs = ((k, shape) for k, type in enumerate(facts.types) for shape in _rows_along(type))
+    return [(k, facts.numbers(shape)) for k, shape in pairs if shape in shapes]
+
+
+SHAPE = type_relation("f_shape", 1, lambda t, facts: [(facts.numbers(t.shape),)])  # of an attribute: it is that shape
+ROW = Relation("f_row", "type", 2, _rows_in_graph)
+RANK = type_relation("f_rank", 1, lambda t, facts: [(t.rank,)])
+DTYPE = type_relation("f_dtype", 1, lambda t, facts: [(facts.numbers(str(t.dtype)),)])
+
+
 def shape_eq(a: str, b: str, *, last: bool = False) -> Condition:
     """Operands `a` and `b` have one shape; `b` may be an attribute. With `last`, `a` is a row [n] or [1, n] along the
     last axis of b, [..., n]."""
-
-    def facts(egg: Egg, intern: Intern) -> tuple[str, ...]:
-        if egg(b).startswith("a_"):
-            return (f"(f_shape {egg(a)} {egg(b)})",)
-        return f"(f_shape {egg(a)} s_{a}_{b})", f"({'f_row' if last else 'f_shape'} {egg(b)} s_{a}_{b})"
 
     def check(m: Match) -> Refusal | None:
         given = m.node(a).type.shape
         if b not in m.attrs and b not in m.nodes:  # this condition determines it
             return None
         wanted = m.attrs[b] if b in m.attrs else m.node(b).type.shape
-        if given == wanted if not last else given in rows_of(m.node(b).type):
+        if given == wanted if not last else given in _rows_along(m.node(b).type):
             return None
         if last:
             return "shape", f"{a} has shape {list(given)}, the last axis of {b} has {list(wanted[-1:])}"
         return "shape", f"{a} has shape {list(given)}, {b} has {list(wanted)}"
 
-    value = lambda m: m.node(a).type.shape  # noqa: E731
-    return condition(f"shape_eq({a}, {b}{', last' if last else ''})", (a, b), facts, check, b, value)
-
-
-def rows_of(type: TensorType) -> tuple[tuple[int, ...], ...]:
-    """The shapes of a row along the last axis."""
-    n = type.shape[-1]
-    return ((n,), (1, n)) if type.rank > 1 else ((n,),)
+    shape = Local(f"s_{a}_{b}")
+    facts = Fact(SHAPE, (a, shape)), Fact(ROW if last else SHAPE, (b, shape))
+    text = f"shape_eq({a}, {b}{', last' if last else ''})"
+    return condition(text, (a, b), facts, check, b, lambda m: m.node(a).type.shape)
 
 
 def rank(a: str, n: int) -> Condition:
@@ -154,7 +172,7 @@ def rank(a: str, n: int) -> Condition:
         found = m.node(a).type.rank
         return None if found == n else ("shape", f"{a} has rank {found}, not {n}")
 
-    return condition(f"rank({a}, {n})", (a,), lambda egg, intern: (f"(f_rank {egg(a)} {n})",), check)
+    return condition(f"rank({a}, {n})", (a,), (Fact(RANK, (a, n)),), check)
 
 
 def dtype(a: str, wanted: DType) -> Condition:
@@ -164,11 +182,22 @@ def dtype(a: str, wanted: DType) -> Condition:
         found = m.node(a).type.dtype
         return None if found is wanted else ("dtype", f"{a} is {found}, not {wanted}")
 
-    facts = lambda egg, intern: (f"(f_dtype {egg(a)} {intern(str(wanted))})",)  # noqa: E731
-    return condition(f"dtype({a}, {wanted})", (a,), facts, check)
+    return condition(f"dtype({a}, {wanted})", (a,), (Fact(DTYPE, (a, AttrValue(str(wanted)))),), check)
 
 
 # what a node is to the graph ------------------------------------------------------------------------------------------
+def _filled(facts: GraphFacts) -> list[Row]:
+    rows: list[Row] = [(n.id, facts.numbers(n.attr("value"))) for n in facts.nodes if n.op == "full"]
+    return rows + [(id, facts.numbers(value)) for id, value in facts.folded.items() if isinstance(value, float)]
+
+
+PARAM = node_relation("f_param", lambda facts: [n.id for n in facts.nodes if n.op == "parameter"])
+SINGLE = node_relation("f_single", lambda facts: [id for id, count in facts.uses.items() if count == 1])
+INNER = node_relation("f_inner", lambda facts: [n.id for n in facts.nodes if n.id not in facts.outputs])
+WRITTEN = node_relation("f_written", lambda facts: [n.id for n in facts.nodes if n.op in facts.opened])
+FILL = Relation("f_fill", "node", 2, _filled)
+
+
 def is_param(a: str) -> Condition:
     """Operand `a` is a parameter."""
 
@@ -176,7 +205,7 @@ def is_param(a: str) -> Condition:
         found = m.node(a).op
         return None if found == "parameter" else ("weight_not_parameter", f"{a} is a {found}")
 
-    return condition(f"is_param({a})", (a,), lambda egg, intern: (f"(f_param {egg(a)})",), check)
+    return replace(condition(f"is_param({a})", (a,), (Fact(PARAM, (a,)),), check), of_graph=True)
 
 
 def single_use(a: str) -> Condition:
@@ -190,7 +219,7 @@ def single_use(a: str) -> Condition:
         twin = next((name for name, other in m.nodes.items() if weight and other == id and name != a), None)
         return None if twin is None else (reason, f"{a} and {twin} are both %{id}")
 
-    return condition(f"single_use({a})", (a,), lambda egg, intern: (f"(f_single {egg(a)})",), check)
+    return condition(f"single_use({a})", (a,), (Fact(SINGLE, (a,)),), check)
 
 
 def not_output(a: str) -> Condition:
@@ -199,7 +228,7 @@ def not_output(a: str) -> Condition:
     def check(m: Match) -> Refusal | None:
         return ("is_output", f"{a}, %{m.nodes[a]}, is an output") if m.nodes[a] in m.outputs else None
 
-    return condition(f"not_output({a})", (a,), lambda egg, intern: (f"(f_inner {egg(a)})",), check)
+    return condition(f"not_output({a})", (a,), (Fact(INNER, (a,)),), check)
 
 
 def const_eq(a: str, value: float) -> Condition:
@@ -211,28 +240,31 @@ def const_eq(a: str, value: float) -> Condition:
         same = found is not None and interned(found) == interned(float(value))
         return None if same else ("attributes", f"{a} is {node.op if found is None else found}, not {value}")
 
-    facts = lambda egg, intern: (f"(f_fill {egg(a)} {intern(float(value))})",)  # noqa: E731
+    facts = (Fact(FILL, (a, AttrValue(float(value)))),)
     example = a, lambda shape: np.full(shape, float(value))
-    return replace(condition(f"const_eq({a}, {value})", (a,), facts, check), example=example)
+    return replace(condition(f"const_eq({a}, {value})", (a,), facts, check), example=example, of_graph=True)
 
 
-SMALLEST = float(np.finfo(np.float32).tiny)
 HIDDEN = -1e8  # what is added to a score that must not count: e to that is 0
 
 
 def written(a: str) -> Condition:
     """`a` (an inner node by its name) stands in the input graph: no rule made it."""
-    return condition(f"written({a})", (a,), lambda egg, intern: (f"(f_written {egg(a)})",), lambda m: None)
+    return condition(f"written({a})", (a,), (Fact(WRITTEN, (a,)),), lambda m: None)
 
 
 # attributes -----------------------------------------------------------------------------------------------------------
+MEASURED = Local("measured")
+
+
 @dataclass(frozen=True)
 class Measure:
-    """An attribute value that operands determine by their types: what `attr_eq` compares with."""
+    """An attribute value that operands determine by their types, for `attr_eq` to compare with. Its facts name it
+    `MEASURED`."""
 
     text: str
     names: tuple[str, ...]
-    facts: Callable[[Egg, str], tuple[str, ...]]
+    facts: tuple[Fact, ...]
     value: Callable[[Match], Any]
 
 
@@ -245,7 +277,7 @@ def attr_eq(a: str, b: str | Measure) -> Condition:
         same = interned(m.attrs[a]) == interned(m.attrs[b])
         return None if same else ("attributes", f"{a} is {m.attrs[a]!r}, {b} is {m.attrs[b]!r}")
 
-    return condition(f"attr_eq({a}, {b})", (a, b), lambda egg, intern: (f"(= {egg(a)} {egg(b)})",), check)
+    return condition(f"attr_eq({a}, {b})", (a, b), (Fact(EQUAL, (a, b)),), check)
 
 
 def _measured(a: str, b: Measure) -> Condition:
@@ -254,53 +286,39 @@ def _measured(a: str, b: Measure) -> Condition:
         same = interned(m.attrs.get(a, wanted)) == interned(wanted)
         return None if same else ("attributes", f"{a} is {m.attrs[a]!r}, {b.text} is {wanted!r}")
 
-    facts = lambda egg, intern: b.facts(egg, egg(a))  # noqa: E731
+    facts = tuple(fact.with_term(MEASURED, a) for fact in b.facts)
     return condition(f"attr_eq({a}, {b.text})", (a, *b.names), facts, check, a, b.value)
-
-
-def attr_compose(a: str, b: str, c: str) -> Condition:
-    """Attribute `c` is `a` after `b`: of permutations c[i] = a[b[i]], of factors a · b in float32. It determines `c`.
-
-    Where float32 does not hold a product of factors (too large, or too small for its precision), there is no such `c`.
-    """
-
-    def check(m: Match) -> Refusal | None:
-        found = composed(m.attrs[a], m.attrs[b])
-        if found is None:
-            return "attributes", f"{m.attrs[a]!r} · {m.attrs[b]!r} is beyond float32"
-        same = interned(m.attrs.get(c, found)) == interned(found)
-        return None if same else ("attributes", f"{a} after {b} is {found}, not {m.attrs[c]}")
-
-    facts = lambda egg, intern: (f"(f_compose {egg(a)} {egg(b)} {egg(c)})",)  # noqa: E731
-    value = lambda m: composed(m.attrs[a], m.attrs[b])  # noqa: E731
-    return condition(f"attr_compose({a}, {b}, {c})", (a, b, c), facts, check, c, value)
-
-
-def composed(a: Any, b: Any) -> Any:
-    """Permutation a after b, or the product of two factors as float32 holds it; None where it has no such number."""
-    if isinstance(a, tuple):
-        return tuple(a[i] for i in b)
-    with np.errstate(over="ignore", under="ignore"):
-        product = float(np.float32(a * b))
-    # one that became 0 or lost digits would be a factor of its own: (1e-30 · (1e-30 · 1e30)) is not 0
-    held = math.isfinite(product) and (abs(product) >= SMALLEST or a == 0 or b == 0)
-    return product if held else None
 
 
 def repeats(a: str, b: str) -> Condition:
     """Shape `a` is shape `b` but along axis 1, where b has extent 1."""
 
     def check(m: Match) -> Refusal | None:
-        found = repeated(m.attrs[b], m.attrs[a])
+        found = _repeated(m.attrs[b], m.attrs[a])
         return None if found else ("attributes", f"{a} is {m.attrs[a]}, more than axis 1 of {m.attrs[b]} repeated")
 
-    facts = lambda egg, intern: (f"(f_repeats {egg(a)} {egg(b)})",)  # noqa: E731
-    return condition(f"attr_eq({a}, {b} repeated along axis 1)", (a, b), facts, check)
+    return condition(f"attr_eq({a}, {b} repeated along axis 1)", (a, b), (Fact(REPEATS, (a, b)),), check)
 
 
-def repeated(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+def _repeated(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
     """Whether a broadcast from one shape to the other repeats along axis 1 alone."""
     return len(before) == len(after) > 1 and before[1] == 1 and (*before[:1], after[1], *before[2:]) == after
+
+
+def _repetitions(facts: GraphFacts) -> list[Row]:
+    broadcasts = (n for n in facts.nodes if n.op == "broadcast_to")
+    pairs = {(facts.graph._nodes[n.inputs[0]].type.shape, n.type.shape) for n in broadcasts}
+    rows: list[Row] = [(facts.numbers(b), facts.numbers(a)) for a, b in pairs if _repeated(a, b)]
+    return sorted(rows)
+
+
+def _finite_numbers(facts: GraphFacts) -> list[tuple[int, float]]:
+    return [(i, v) for i, v in enumerate(facts.numbers.values) if isinstance(v, float) and math.isfinite(v)]
+
+
+REPEATS = Relation("f_repeats", "attribute", 2, _repetitions)
+FINITE = Relation("f_finite", "attribute", 1, lambda facts: [(i,) for i, _ in _finite_numbers(facts)])
+POSITIVE = Relation("f_positive", "attribute", 1, lambda facts: [(i,) for i, v in _finite_numbers(facts) if v > 0])
 
 
 def finite(a: str, *, above: float | None = None) -> Condition:
@@ -314,11 +332,5 @@ def finite(a: str, *, above: float | None = None) -> Condition:
             return None
         return "attributes", f"{a} is {value!r}, not a finite number{'' if above is None else f' above {above:g}'}"
 
-    table = "f_finite" if above is None else "f_positive"
     text = f"finite({a}{'' if above is None else f', above={above:g}'})"
-    return condition(text, (a,), lambda egg, intern: (f"({table} {egg(a)})",), check)
-
-
-def interned(value: Any) -> tuple[Any, ...]:
-    """A hashable stand-in for an attribute value: equal exactly where the values are the same kind and bits."""
-    return (float, struct.pack("<d", value)) if isinstance(value, float) else (type(value), value)
+    return condition(text, (a,), (Fact(FINITE if above is None else POSITIVE, (a,)),), check)

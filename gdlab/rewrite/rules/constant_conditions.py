@@ -11,75 +11,96 @@ import numpy as np
 
 from gdlab.base.types import Array, Shape, f32
 from gdlab.graph import ConstantData, Graph
-from gdlab.rewrite.rules.conditions import HIDDEN, Condition, Egg, Intern, Match, Refusal, condition
+from gdlab.rewrite.rules.conditions import HIDDEN, Condition, Match, Refusal, condition
+from gdlab.rewrite.rules.relations import Fact, Folded, GraphFacts, Relation, Row, node_relation
 
 __all__ = [
-    "LAYOUTS", "MASKS", "Layout", "causal_mask", "cosines", "held_by", "hidden", "hidden_keys", "is_low", "mask_kinds",
-    "seen_keys", "sines", "turn_of",
+    "LAYOUTS", "Layout", "causal_mask", "cosines", "hidden", "hidden_keys", "mask_kinds", "seen_keys", "sines",
+    "turn_of",
 ]  # fmt: skip
 
-Held = Mapping[int, float | ConstantData]  # what nodes were folded to
-NONE: Held = {}
+NONE: Folded = {}
 
 
-# what a node holds ----------------------------------------------------------------------------------------------------
-def held_by(graph: Graph, id: int, folded: Held = NONE) -> float | ConstantData | None:
-    """The number that fills a node, or the elements of a constant; broadcasts are looked through. None for others."""
+# known values ---------------------------------------------------------------------------------------------------------
+def known_value(graph: Graph, id: int, folded: Folded = NONE) -> float | ConstantData | None:
+    """Return the number that fills a node, or the elements of a constant, also through broadcasts; None for others."""
     while id not in folded:
         node = graph._nodes[id]
         if node.op in ("full", "constant"):
-            found: float | ConstantData = node.attr("value" if node.op == "full" else "data")
-            return found
+            value: float | ConstantData = node.attr("value" if node.op == "full" else "data")
+            return value
         if node.op != "broadcast_to":
             return None
         id = node.inputs[0]
     return folded[id]
 
 
-def _constant(m: Match, name: str) -> ConstantData | None:
-    found = held_by(m.graph, m.nodes[name])
-    return found if isinstance(found, ConstantData) else None
-
-
-def _about(text: str, name: str, relation: str, check: Callable[[Match], Refusal | None]) -> Condition:
-    return condition(f"const_eq({name}, {text})", (name,), lambda egg, intern: (f"({relation} {egg(name)})",), check)
+def _constant(
+    name: str, text: str, fact: Fact, check: Callable[[Match], Refusal | None], example: Callable[[Shape], Array]
+) -> Condition:
+    made = condition(f"const_eq({name}, {text})", (name,), (fact,), check)
+    return replace(made, example=(name, example), of_graph=True)
 
 
 # masks ----------------------------------------------------------------------------------------------------------------
-# how a constant says that query i sees keys 0 … i: as an addend, as a condition, as the opposite condition
-MASKS: Mapping[str, tuple[str, Callable[[Array], Array], Callable[[Array], Array]]] = {
-    "f_causal": ("causal mask", lambda seen: seen == 0, lambda later: later <= HIDDEN),
-    "f_seen": ("0 for later keys alone", lambda seen: seen != 0, lambda later: later == 0),
-    "f_hides": ("0 for all but later keys", lambda seen: seen == 0, lambda later: later != 0),
+@dataclass(frozen=True)
+class Mask:
+    """One form of a constant that says that query i sees keys 0 … i: which elements stand for the keys that it sees,
+    and which for the later ones."""
+
+    text: str
+    is_seen: Callable[[Array], Array]
+    is_later: Callable[[Array], Array]
+
+
+# as an addend, as a condition, as the opposite condition
+MASKS: Mapping[str, Mask] = {
+    "f_causal": Mask("causal mask", lambda seen: seen == 0, lambda later: later <= HIDDEN),
+    "f_seen": Mask("0 for later keys alone", lambda seen: seen != 0, lambda later: later == 0),
+    "f_hides": Mask("0 for all but later keys", lambda seen: seen == 0, lambda later: later != 0),
 }
 
 
-def mask_kinds(held: float | ConstantData | None, shape: Shape) -> frozenset[str]:
-    """Which of the masks a node of this shape is, […, queries, keys], by what it holds."""
+def mask_kinds(value: float | ConstantData | None, shape: Shape) -> frozenset[str]:
+    """Return the names of the masks that a node of this shape, […, queries, keys], is, by its known value."""
     square = len(shape) >= 2 and shape[-1] == shape[-2]
-    return _kinds(held) if square and isinstance(held, ConstantData) and held.shape[-2:] == shape[-2:] else frozenset()
+    fits = square and isinstance(value, ConstantData) and value.shape[-2:] == shape[-2:]
+    return _kinds(value) if fits and isinstance(value, ConstantData) else frozenset()
 
 
 @lru_cache(maxsize=256)
 def _kinds(data: ConstantData) -> frozenset[str]:
     elements = data.array.reshape(-1, *data.shape[-2:])
     later = np.triu(np.ones(data.shape[-2:], bool), 1)
-    found = [name for name, (_, is_seen, is_later) in MASKS.items()
-             if np.all(is_seen(elements[:, ~later])) and np.all(is_later(elements[:, later]))]  # fmt: skip
-    return frozenset(found)
+    return frozenset(
+        name for name, mask in MASKS.items()
+        if np.all(mask.is_seen(elements[:, ~later])) and np.all(mask.is_later(elements[:, later]))
+    )  # fmt: skip
+
+
+def _masked(name: str) -> Relation:
+    def holds(facts: GraphFacts) -> list[int]:
+        values = ((n, known_value(facts.graph, n.id, facts.folded)) for n in facts.known)
+        return [n.id for n, value in values if name in mask_kinds(value, n.type.shape)]
+
+    return node_relation(name, holds)
+
+
+MASKED = {name: _masked(name) for name in MASKS}
 
 
 def _mask(name: str, relation: str, example: Callable[[Array], Array]) -> Condition:
-    text = MASKS[relation][0]
+    text = MASKS[relation].text
 
     def check(m: Match) -> Refusal | None:
         node = m.node(name)
-        if relation in mask_kinds(held_by(m.graph, node.id), node.type.shape):
+        if relation in mask_kinds(known_value(m.graph, node.id), node.type.shape):
             return None
         return "attributes", f"{name}, a {node.op}, is {'no' if relation == 'f_causal' else 'not'} {text}"
 
-    made = _about(text, name, relation, check)
-    return replace(made, example=(name, lambda shape: example(np.triu(np.ones(shape), 1))))
+    fact = Fact(MASKED[relation], (name,))
+    return _constant(name, text, fact, check, lambda shape: example(np.triu(np.ones(shape), 1)))
 
 
 def causal_mask(a: str) -> Condition:
@@ -97,23 +118,27 @@ def hidden_keys(a: str) -> Condition:
     return _mask(a, "f_hides", lambda later: later)
 
 
-def is_low(held: float | ConstantData | None) -> bool:
-    """Whether a score of this is one of a key that does not count."""
-    if isinstance(held, ConstantData):
-        return bool(np.all(held.array <= HIDDEN))
-    return held is not None and held <= HIDDEN
+def _is_low(value: float | ConstantData | None) -> bool:
+    """Return whether a score of this value is that of a key that does not count."""
+    if isinstance(value, ConstantData):
+        return bool(np.all(value.array <= HIDDEN))
+    return value is not None and value <= HIDDEN
+
+
+LOW = node_relation(
+    "f_low", lambda facts: [n.id for n in facts.known if _is_low(known_value(facts.graph, n.id, facts.folded))]
+)
 
 
 def hidden(a: str) -> Condition:
     """Operand `a` is filled with −1e8 or less: e to that is 0."""
 
     def check(m: Match) -> Refusal | None:
-        found = held_by(m.graph, m.nodes[a])
-        given = f"a {m.node(a).op}" if found is None else "a constant" if isinstance(found, ConstantData) else found
-        return None if is_low(found) else ("attributes", f"{a} is {given}, not {HIDDEN:g} or less")
+        value = known_value(m.graph, m.nodes[a])
+        given = f"a {m.node(a).op}" if value is None else "a constant" if isinstance(value, ConstantData) else value
+        return None if _is_low(value) else ("attributes", f"{a} is {given}, not {HIDDEN:g} or less")
 
-    made = _about(f"{HIDDEN:g} or less", a, "f_low", check)
-    return replace(made, example=(a, lambda shape: np.full(shape, 10 * HIDDEN)))
+    return _constant(a, f"{HIDDEN:g} or less", Fact(LOW, (a,)), check, lambda shape: np.full(shape, 10 * HIDDEN))
 
 
 # tables of angles -----------------------------------------------------------------------------------------------------
@@ -201,15 +226,27 @@ def _off(table: Array, theta: float, sine: bool, computed: bool) -> float:
     return float(np.max(far / (1 + 2 * angles) if computed else far))
 
 
+def _turns(name: str, sine: bool) -> Relation:
+    """Return the relation (node, layout, θ) of tables of sines, or of cosines."""
+
+    def rows(facts: GraphFacts) -> list[Row]:
+        values = ((n, known_value(facts.graph, n.id, facts.folded)) for n in facts.known)
+        turns = ((n.id, k, turn_of(value, n.type.shape, k, sine, n.id in facts.folded))
+                 for n, value in values if value is not None for k in LAYOUTS)  # fmt: skip
+        return [(id, k.number, facts.numbers(theta)) for id, k, theta in turns if theta is not None]
+
+    return Relation(name, "node", 3, rows)
+
+
+TURNS = {False: _turns("f_cosines", sine=False), True: _turns("f_sines", sine=True)}
+
+
 def _table(name: str, theta: str, layout: Layout, sine: bool) -> Condition:
     function = "sines" if sine else "cosines"
 
-    def facts(egg: Egg, intern: Intern) -> tuple[str, ...]:
-        return (f"({'f_sines' if sine else 'f_cosines'} {egg(name)} {layout.number} {egg(theta)})",)
-
     def value(m: Match) -> float | None:
         node = m.node(name)
-        return turn_of(held_by(m.graph, node.id), node.type.shape, layout, sine)
+        return turn_of(known_value(m.graph, node.id), node.type.shape, layout, sine)
 
     def check(m: Match) -> Refusal | None:
         found = value(m)
@@ -225,8 +262,9 @@ def _table(name: str, theta: str, layout: Layout, sine: bool) -> Condition:
         table = np.tile(np.sin(angles) if sine else np.cos(angles), 1 + layout.twice)
         return np.broadcast_to(table.reshape(rows, *(1,) * (layout.rows - 2), -1), shape).astype(np.float32)
 
-    text = f"const_eq({name}, {function} of {theta})"
-    return replace(condition(text, (name, theta), facts, check, theta, value), example=(name, example))
+    text, facts = f"const_eq({name}, {function} of {theta})", (Fact(TURNS[sine], (name, layout.number, theta)),)
+    made = condition(text, (name, theta), facts, check, theta, value)
+    return replace(made, example=(name, example), of_graph=True)
 
 
 def cosines(a: str, theta: str, layout: Layout) -> Condition:

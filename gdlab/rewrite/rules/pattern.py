@@ -10,18 +10,14 @@ from typing import Annotated, Any
 
 from gdlab.base.errors import OptimizeError
 from gdlab.graph import AttrVar, Graph, Node, PatternGraph, Rewrite, Value
-from gdlab.op import ALL_PHASES, REGISTRY, Phase, Safety, Sample
-from gdlab.rewrite.rules.conditions import Condition, Match, Reason, Refusal, interned
+from gdlab.op import ALL_PHASES, COMMUTATIVE, REGISTRY, Phase, Safety, Sample
+from gdlab.rewrite.rules.conditions import WRITTEN, Condition, Match, Reason, Refusal
+from gdlab.rewrite.rules.relations import interned
 
 __all__ = [
     "COMMUTATIVE", "TOLERANCE", "Condition", "Match", "Matrix", "Reason", "Refusal", "Rewrite", "Rule",
-    "check_shape_of", "interned", "is_opaque", "matches", "refused",
+    "check_shape_of", "is_opaque", "matches", "refused",
 ]  # fmt: skip
-
-# C5: both argument orders of these match; nothing is reported of it
-COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "equal"})
-
-OPAQUE = frozenset({"stop_gradient", "materialize"})  # nothing is computed through these
 
 # how far the two sides may lie apart in float64, relative to the error scale
 TOLERANCE: Mapping[Safety, float] = {"exact": 0.0, "rounding": 1e-12, "reassoc": 1e-9, "approx": 1e-2}
@@ -31,7 +27,7 @@ Matrix = Annotated[Value, 2]  # an operand of a rule that has rank 2
 
 def is_opaque(op: str) -> bool:
     """Whether nothing may be computed through an op: its node stays what it is."""
-    return op in OPAQUE or op.startswith("cache_write") or REGISTRY[op].family in ("random", "update")
+    return REGISTRY[op].opaque
 
 
 # the record -----------------------------------------------------------------------------------------------------------
@@ -91,7 +87,7 @@ class Rule:
     @property
     def fusion(self) -> bool:
         """Whether the right side is one op that has a decomposition; a rule that opens one is none."""
-        if self.right < 0 or any(c.text.startswith("written") for c in self.where):
+        if self.right < 0 or any(fact.relation is WRITTEN for c in self.where for fact in c.facts):
             return False
         return getattr(REGISTRY.get(self.pattern.node(self.right).op), "body", None) is not None
 

@@ -35,7 +35,8 @@ from gdlab.ops import (
     stop_gradient,
     transpose,
 )
-from gdlab.rewrite.rules.conditions import attr_compose, finite, shape_eq
+from gdlab.rewrite.rules.compositions import attr_compose
+from gdlab.rewrite.rules.conditions import finite, shape_eq
 from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Matrix, Rewrite
 from gdlab.rewrite.rules.table import rule
 

@@ -22,7 +22,8 @@ from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break, parse_break
 from gdlab.session.run.conditions import NoValue, StopTest, parse_test
-from gdlab.session.tensors import Tensor, find_tensor, read_output, read_tensor
+from gdlab.session.run.nonfinite import nonfinite_elements
+from gdlab.session.tensors import Tensor, find_tensor, read_tensor
 
 _SAMPLE_SECONDS = 0.05
 _SHARE = 20  # a sample costs at most one part in so many of the time
@@ -281,8 +282,9 @@ class Lookout:
 
     def _nonfinite(self, b: Break, dispatch: Dispatch) -> bool:
         tensor = b.when.tensor
-        data = read_output(self.session, dispatch) if tensor is None else read_tensor(self.session, tensor)
-        return data.dtype == np.float32 and not bool(np.isfinite(data).all())
+        session = self.session
+        data = session.values.read_written(dispatch) if tensor is None else read_tensor(session, tensor)
+        return bool(nonfinite_elements(data).any())
 
     def _holds(self, b: Break, moment: Moment, k: int) -> bool:
         if b.test is not None and not b.test.holds(moment):

@@ -1,4 +1,7 @@
-"""Find where NaN or infinity begins: `first_bad(session)` names the first dispatch whose result is not finite."""
+"""Find NaN and infinity: `session.search.first_bad()` names the first dispatch whose output is not finite.
+
+Outputs are judged by their bits: compilers fold NaN ≠ NaN to false.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,78 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gdlab.base.errors import ArgumentError
 from gdlab.base.statistics import value_words
 from gdlab.base.types import Array
+from gdlab.base.words import plural
+from gdlab.devices.base import owner
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan
-from gdlab.session import Session, by_buffer
+from gdlab.session.arrays import is_real
+from gdlab.session.inspect import Inspection, by_buffer
 
-_EXPONENT = np.uint32(0x7F800000)  # all ones: NaN or infinity
+_EXPONENT, _FRACTION = np.uint32(0x7F800000), np.uint32(0x007FFFFF)
+
+
+# results --------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """A dispatch whose output holds NaN or an infinity: `max_abs` is of the finite elements (0 if there are none),
+    `first_index` the flat index of the first bad one, `origin` the nodes of the compiled graph that it computes.
+    `dropped`: which rows a cache write did not write, because they do not fit, or an empty string."""
+
+    dispatch: int
+    label: str
+    origin: tuple[int, ...]
+    has_nan: bool
+    has_inf: bool
+    max_abs: float
+    first_index: int
+    dropped: str = ""
+
+    def __str__(self) -> str:
+        if not self.has_nan and not self.has_inf:
+            return f"dispatch {self.dispatch} ({self.label}): {self.dropped}"
+        what = " and ".join(word for word, there in (("NaN", self.has_nan), ("inf", self.has_inf)) if there)
+        return f"dispatch {self.dispatch} ({self.label}): {what} from element {self.first_index} on"
+
+
+@dataclass(frozen=True, slots=True)
+class DebugStepReport:
+    """The anomalies of a scanned step, in order of the dispatches. `skipped_aliased` are dispatches whose output
+    was overwritten before it could be looked at: none, because groups are run one by one."""
+
+    step: int
+    scanned: int
+    anomalies: tuple[Anomaly, ...]
+    skipped_aliased: tuple[int, ...] = ()
+
+    def first_bad(self) -> Anomaly | None:
+        """The first dispatch whose output is not finite, or whose rows were dropped."""
+        return self.anomalies[0] if self.anomalies else None
+
+    def __str__(self) -> str:
+        if not self.anomalies:
+            return f"step {self.step}: {plural(self.scanned, 'output')}, all finite"
+        bad = sum(a.has_nan or a.has_inf for a in self.anomalies)
+        lost = len(self.anomalies) - bad
+        parts = [f"{bad} of {plural(self.scanned, 'output')} {'is' if bad == 1 else 'are'} not finite"] if bad else []
+        parts += [f"{plural(lost, 'cache write')} dropped"] if lost else []
+        lines = [f"step {self.step}: {', '.join(parts)}"]
+        return "\n".join([*lines, *(f"  {a}" for a in self.anomalies)])
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """A dispatch whose output is suspicious."""
+
+    index: int
+    label: str
+    max_abs: float
+    nan: bool
+    inf: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,64 +112,116 @@ class Culprit:
         return f"{head}: {self.op}{place}, from element {self.first} on{read}{also if self.spoiled else ''}"
 
 
-def first_bad(session: Session) -> Culprit | None:
-    """The first dispatch that gives NaN or infinity with the values as they are now, None where all are finite.
+# the search -----------------------------------------------------------------------------------------------------------
+class NonfiniteSearch:
+    """Runs a step group by group and scans all elements of every output. Methods without a docstring are those of
+    `Session`."""
 
-    Runs forward and backward once and makes no step. An update may have spoiled parameters already: then `spoiled` says
-    which.
-    """
-    plan, made = session.plan(), dict[int, Array]()
-    for dispatch, data in session.dispatch_outputs():
-        bad = _bad_elements(data)
-        if bad.any():
-            return _culprit(session, plan, dispatch, data, int(bad.argmax()), made)
-        made |= by_buffer(dispatch, data)
-    return None
+    def __init__(self, inspection: Inspection) -> None:
+        self.inspection = inspection
+
+    def step_debug(self) -> DebugStepReport:
+        self._check("step_debug")
+        return owner().call(self._step_debug)
+
+    def trace_dispatches(self, threshold: float) -> list[TraceRow]:
+        self._check("trace_dispatches")
+        if not is_real(threshold) or threshold < 0:
+            raise ArgumentError("trace_dispatches", "threshold", repr(threshold), "a finite number ≥ 0")
+        rows = []
+        for d, s in self.inspection.each_output(lambda d, data: (d, scan(data))):
+            empty = s.max_abs == 0 and d.num_elements > 100
+            if s.nan or s.inf or s.max_abs > threshold or empty:
+                rows.append(TraceRow(d.index, d.label, s.max_abs, s.nan, s.inf))
+        return rows
+
+    def first_bad(self) -> Culprit | None:
+        """Return the first dispatch that gives NaN or infinity with the values as they are now, None where all outputs
+        are finite. Runs forward and backward once and counts no step."""
+        written = dict[int, Array]()
+        for dispatch, data in self.inspection.dispatch_outputs():
+            bad = nonfinite_elements(data)
+            if bad.any():
+                return self._culprit(dispatch, data, int(bad.argmax()), written)
+            written |= by_buffer(dispatch, data)
+        return None
+
+    def bad_tensors(self) -> tuple[str, ...]:
+        """Return the parameters that are not finite, then the gradients of the last step that are not."""
+        names = self._bad_parameters()
+        if self.inspection.loaded.plan.mode == "training" and self.inspection.steps.progress.steps:
+            norms = self.inspection.grad_norms()
+            names += [f"the gradient of {name}" for name, norm in norms if not math.isfinite(norm)]
+        return tuple(names)
+
+    def _check(self, where: str) -> None:
+        self.inspection.values.check_ready(where)
+        self.inspection.steps.progress.check_between_steps(where)
+
+    def _step_debug(self) -> DebugStepReport:
+        plan, values, steps = self.inspection.loaded.plan, self.inspection.values, self.inspection.steps
+        step, scans = steps.begin(), list[tuple[Dispatch, Scan, str]]()
+        for stop in (*(group.stop for group in plan.groups), len(step.dispatches)):
+            ran = step.dispatches[step.position : stop]
+            if not step.over:
+                steps.advance(stop, reversible=False)
+            scans += [(d, scan(values.read_written(d)), self._dropped_rows(d)) for d in ran]
+        bad = tuple(
+            Anomaly(d.index, d.label, d.origin, s.nan, s.inf, s.max_abs, s.first, dropped)
+            for d, s, dropped in scans if s.nan or s.inf or dropped
+        )  # fmt: skip
+        return DebugStepReport(steps.progress.steps, len(scans), bad)
+
+    def _dropped_rows(self, d: Dispatch) -> str:
+        """Return which rows a cache write that has just run left out, in words."""
+        if d.custom is None or not d.custom.form.startswith("cache_"):
+            return ""
+        operands = zip(d.custom.names, d.operands, strict=False)
+        read = {n: int(self.inspection.values.read(o.buffer).flat[0]) for n, o in operands if n in ("pos", "count")}
+        start, rows = read["pos"], min(read.get("count", d.custom["NEW"]), d.custom["NEW"])
+        if start + rows <= d.custom["ROWS"]:
+            return ""
+        return f"rows {start} … {start + rows - 1} do not fit in a cache of {d.custom['ROWS']}: nothing is written"
+
+    def _bad_parameters(self) -> list[str]:
+        return [name for name, norm in self.inspection.param_norms() if not math.isfinite(norm)]
+
+    def _culprit(self, d: Dispatch, data: Array, first: int, written: Mapping[int, Array]) -> Culprit:
+        plan = self.inspection.loaded.plan
+        what = "NaN" if np.isnan(data.reshape(-1)[first]) else "infinity"
+        reads = {b: written[b] if b in written else self.inspection.values.read(b) for b in dict.fromkeys(d.reads)}
+        node = _first_node(plan, d, reads)
+        op = plan.graph.nodes[node].op if node >= 0 else d.kernel
+        source = plan.graph.source(node) if node >= 0 else ()
+        place = f"line {source[0].line} of {source[0].file}" if source else ""
+        inputs = tuple(_described(plan, b, data) for b, data in reads.items() if b not in d.outputs)
+        return Culprit(
+            d.index, d.label, d.origin, node, op, what, first, place, inputs, tuple(self._bad_parameters())
+        )
 
 
-def spoiled(session: Session) -> tuple[str, ...]:
-    """The parameters that are not finite, then the gradients of the last step that are not."""
-    names = [name for name, norm in session.read_all_param_norms() if not math.isfinite(norm)]
-    if session.mode == "training" and session.step_count:
-        norms = session.read_all_param_grad_norms()
-        names += [f"the gradient of {name}" for name, norm in norms if not math.isfinite(norm)]
-    return tuple(names)
-
-
-def _culprit(
-    session: Session, plan: ExecutionPlan, d: Dispatch, data: Array, first: int, made: Mapping[int, Array]
-) -> Culprit:
-    what = "NaN" if np.isnan(data.reshape(-1)[first]) else "infinity"
-    parameters = tuple(name for name, norm in session.read_all_param_norms() if not math.isfinite(norm))
-    read = tuple(_told(session, plan, buffer, made) for buffer in dict.fromkeys(d.reads) if buffer not in d.outputs)
-    node = _first_node(session, plan, d, made)
-    op, place = plan.graph.nodes[node].op if node >= 0 else d.kernel, _place(plan, node)
-    return Culprit(d.index, d.label, d.origin, node, op, what, first, place, read, parameters)
-
-
-def _first_node(session: Session, plan: ExecutionPlan, d: Dispatch, made: Mapping[int, Array]) -> int:
-    """The first node of a dispatch whose value is not finite, by the reference, from what the dispatch read; else its
-    last node; −1 for a dispatch without nodes (an update)."""
+def _first_node(plan: ExecutionPlan, d: Dispatch, reads: Mapping[int, Array]) -> int:
+    """Return the first node of a dispatch whose value is not finite, by the reference, from what the dispatch read;
+    else its last node; −1 for a dispatch without nodes (an update)."""
     graph, values = plan.graph, dict[int, Array]()
-    for buffer in d.reads:
-        data = made[buffer] if buffer in made else session.read_buffer(buffer)
+    for buffer, data in reads.items():
         for id in plan.buffers[buffer].nodes:
             if data.size == graph.nodes[id].type.num_elements:
                 values[id] = data.reshape(graph.nodes[id].type.shape)
-    mine = set(d.origin)
-    waiting = [i for id in mine for i in graph.nodes[id].inputs]
-    while waiting:  # literals and views between what was read and what is computed
-        id = waiting.pop()
-        if id not in values and id not in mine:
-            mine.add(id)
-            waiting += graph.nodes[id].inputs
-    for id in sorted(mine):
+    inside = set(d.origin)
+    pending = [i for id in inside for i in graph.nodes[id].inputs]
+    while pending:  # literals and views between what was read and what is computed
+        id = pending.pop()
+        if id not in values and id not in inside:
+            inside.add(id)
+            pending += graph.nodes[id].inputs
+    for id in sorted(inside):
         node = graph.nodes[id]
         if node.op in ("input", "parameter") or id in values or any(i not in values for i in node.inputs):
             continue
-        held = dict(node.attrs).get("data")
-        if isinstance(held, ConstantData):
-            values[id] = held.array
+        constant = dict(node.attrs).get("data")
+        if isinstance(constant, ConstantData):
+            values[id] = constant.array
             continue
         with np.errstate(all="ignore"):
             operands = [_widened(values[i]) for i in node.inputs]
@@ -117,28 +235,46 @@ def _widened(data: Array) -> Array:
     return data if data.dtype == np.uint32 else data.astype(np.float64)
 
 
-def _place(plan: ExecutionPlan, node: int) -> str:
-    source = plan.graph.source(node) if node >= 0 else ()
-    return f"line {source[0].line} of {source[0].file}" if source else ""
-
-
-def _told(session: Session, plan: ExecutionPlan, buffer: int, made: Mapping[int, Array]) -> str:
+def _described(plan: ExecutionPlan, buffer: int, data: Array) -> str:
+    """Return the name and range of a tensor, in words."""
     b = plan.buffers[buffer]
-    data = made[buffer] if buffer in made else session.read_buffer(buffer)
     named = [plan.graph.nodes[i] for i in b.nodes]
     name = b.name or next((n.name or f"%{n.id}" for n in named), f"buffer {buffer}")
     if data.dtype != np.float32:
         return f"{name} {value_words(data.min(initial=0))} … {value_words(data.max(initial=0))}"
-    bad = _bad_elements(data)
+    bad = nonfinite_elements(data)
     finite = data.reshape(-1)[~bad]
-    held = f"{value_words(finite.min())} … {value_words(finite.max())}" if finite.size else "nothing finite"
-    return f"{name} {held}" + (f" and {int(bad.sum())} not finite" if bad.any() else "")
+    extent = f"{value_words(finite.min())} … {value_words(finite.max())}" if finite.size else "nothing finite"
+    return f"{name} {extent}" + (f" and {int(bad.sum())} not finite" if bad.any() else "")
 
 
-def _bad_elements(data: Array) -> Array:
-    """By bits: an exponent of all ones; NaN ≠ NaN is folded away by some compilers."""
+# bits -----------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Whether an array holds NaN or infinities, its largest finite magnitude, and the flat index of the first bad
+    element (−1: none)."""
+
+    nan: bool
+    inf: bool
+    max_abs: float
+    first: int
+
+
+def scan(data: Array) -> Scan:
+    """Scan all elements: an exponent of all ones is NaN with a fraction, an infinity without."""
+    if data.dtype != np.float32:
+        return Scan(False, False, float(data.max(initial=0)), -1)
+    bad = nonfinite_elements(data)
+    if not bad.any():
+        return Scan(False, False, float(np.abs(data).max(initial=0)), -1)
+    nan = bad & ((data.reshape(-1).view(np.uint32) & _FRACTION) != 0)
+    finite = np.abs(data.reshape(-1)[~bad]).max(initial=0)
+    return Scan(bool(nan.any()), bool((bad & ~nan).any()), float(finite), int(bad.argmax()))
+
+
+def nonfinite_elements(data: Array) -> Array:
+    """Return bool[size]: which elements are NaN or infinite."""
     if data.dtype != np.float32:
         return np.zeros(data.size, bool)
-    bits = np.ascontiguousarray(data).reshape(-1).view(np.uint32)
-    bad: Array = (bits & _EXPONENT) == _EXPONENT
+    bad: Array = (np.ascontiguousarray(data).reshape(-1).view(np.uint32) & _EXPONENT) == _EXPONENT
     return bad

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import get_args
@@ -18,39 +19,48 @@ from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.feeds import Feed, make_feed, random_batch
-from gdlab.session.run.lookout import Watched
-from gdlab.session.run.stepping import LARGEST_OPENING, Earlier, Event, NanWatch, State, Stepping
-from gdlab.session.tensors import read_output
+from gdlab.session.run.log import Earlier, Event, RunLog
+from gdlab.session.run.lookout import Lookout, Watched
+from gdlab.session.run.nonfinite import Culprit
+from gdlab.session.run.nonfinite_watch import NanWatch, NonfiniteWatch
+from gdlab.session.run.stepping import State, Stepper
 
 __all__ = ["Event", "Feed", "NanWatch", "Runner", "State", "make_feed", "random_batch", "runner_of"]
 
-_MOST_EARLIER = 4
 _runners: WeakValueDictionary[int, Runner] = WeakValueDictionary()  # by the id of their session
 
 
 def runner_of(session: Session) -> Runner:
-    """What steps a session: the runner that it has, else a new one. Two would count past each other."""
+    """Return the runner of a session, a new one if it has none: two would count past each other."""
     known = _runners.get(id(session))
     return known if known is not None and known.session is session else Runner(session)
 
 
-class Runner(Stepping):
+class Runner:
     """Steps one session on the device owner's thread.
 
     `run(n)` makes exactly n steps. Pause takes effect before the next step; Resume finishes the rest, and steps taken
     while paused count. The session stays usable after an interrupt, a pause, and an error of the feed.
 
-    `speed`: steps per second at most (None: as fast as it goes). `nan_watch`: what is looked at for NaN and infinity,
-    "off"; "loss" (the default, from the losses that are read anyway); "parameters": they and their gradients after each
-    step; "everything": the output of every dispatch before every step (twice the work). A hit pauses the run, and
-    `culprit` names the first dispatch whose result is not finite. `lookout` holds watches, breakpoints and `until`.
+    `set_speed`: steps per second at most (None: as fast as it goes). `nan_watch`: what is looked at for NaN and
+    infinity, "off"; "loss" (the default, from the losses that are read anyway); "parameters": they and their gradients
+    after each step; "everything": the output of every dispatch before every step (twice the work). A hit pauses the
+    run, and `culprit` names the first dispatch whose result is not finite.
 
     A step may be made dispatch by dispatch: the last one that has run is the current one. Step and Run finish the step
     under way first; it is one of those that they were asked for.
+
+    Parts: `lookout` (watches, breakpoints, the end condition), `log`, `nonfinite_watch`, and `stepper`, which makes the
+    steps.
     """
 
     def __init__(self, session: Session) -> None:
-        super().__init__(session)
+        self.session = session
+        self.feed: Feed | None = None
+        self.lookout, self.log = Lookout(session), RunLog()
+        self.nonfinite_watch = NonfiniteWatch(session, self.log)
+        self.stepper = Stepper(session, self.lookout, self.log, self.nonfinite_watch)
+        self._lock = threading.Lock()  # of commands
         _runners[id(session)] = self
 
     # -- commands, from any thread -------------------------------------------------------------------------------------
@@ -58,31 +68,29 @@ class Runner(Stepping):
         """Begin a run of `steps` steps; the future ends with the run, at its pause, or with its error."""
         with self._lock:
             self.check_start(steps)
-            self.feed = feed or self.feed
-            self.wanted = self.session.step_count + int(steps)
-            self.first_wanted = self.session.step_count
-            return self._begin(self._steps_to(self.wanted))
+            self.feed, count = feed or self.feed, self.session.step_count
+            self.stepper.first_wanted, self.stepper.wanted = count, count + int(steps)
+            return self._start(self.stepper.steps_to(self.wanted))
 
     def run(self, steps: int, feed: Feed | None = None) -> None:
         """`start` and wait. Ctrl-C pauses at a step boundary, keeps everything, and raises `KeyboardInterrupt`."""
-        self._wait(self.start(steps, feed))
+        self.wait(self.start(steps, feed))
 
     def step(self, steps: int = 1) -> Future[None]:
         """Make a few steps now. While paused they count towards the run that Resume finishes."""
         with self._lock:
             self.check_start(steps)
-            until = self.session.step_count + int(steps)
-            self._keep_first_wanted()
-            self.wanted = max(self.wanted, until)
-            return self._begin(self._steps_to(until))
+            count = self.session.step_count + int(steps)
+            self._begin_unless_paused()
+            self.stepper.wanted = max(self.wanted, count)
+            return self._start(self.stepper.steps_to(count))
 
     def step_dispatch(self, dispatches: int = 1) -> Future[None]:
         """Make so many dispatches of the plan, and of the update, one at a time; the session is paused after each."""
         with self._lock:
             self.check_start(dispatches, "dispatches")
-            self._keep_first_wanted()
-            left = iter(range(int(dispatches)))
-            return self._begin(self._dispatches(lambda: next(left, None) is not None))
+            self._begin_unless_paused()
+            return self._start(self.stepper.dispatches(int(dispatches)))
 
     def run_to(self, dispatch: int) -> Future[None]:
         """Run until dispatch `dispatch` of the step under way has run, or where it has, of the next step."""
@@ -91,36 +99,41 @@ class Runner(Stepping):
             count = len(self.session.step_dispatches())
             if not isinstance(dispatch, (int, np.integer)) or isinstance(dispatch, bool) or not 0 <= dispatch < count:
                 raise ArgumentError("run_to", "dispatch", repr(dispatch), f"0 … {count - 1}: a step has {count}")
-            self._keep_first_wanted()
-            return self._begin(self._to(int(dispatch) + 1))
+            self._begin_unless_paused()
+            return self._start(self.stepper.to_position(int(dispatch) + 1))
 
     def back(self, dispatches: int = 1) -> str:
         """Go back in the step that is, or was last, made dispatch by dispatch; says where the replay began."""
         with self._lock:
             self.check_start(dispatches, "dispatches")
-            return owner().call(lambda: self._back_now(int(dispatches)))
+            return owner().call(lambda: self.stepper.back(int(dispatches)))
 
-    def _keep_first_wanted(self) -> None:
+    def _start(self, parts: Iterator[None]) -> Future[None]:
+        future = self.stepper.start(parts, self.feed)
+        future.add_done_callback(lambda _: self)  # so that the runner lives, and `runner_of` finds it, until then
+        return future
+
+    def _begin_unless_paused(self) -> None:
         if self.state != "paused":
-            self.first_wanted = self.session.step_count
+            self.stepper.first_wanted = self.session.step_count
 
     def pause(self, reason: str = "by you") -> None:
         """Stop before the next step."""
-        if self.state == "running" and self._pause != "stopped":  # what Stop drops stays dropped
-            self._pause = reason
+        if self.state == "running" and self.stepper.pause != "stopped":  # what Stop drops stays dropped
+            self.stepper.pause = reason
 
     def resume(self) -> Future[None]:
         """Finish the paused run."""
         with self._lock:
             if self.state != "paused":
                 raise SessionError("resume", "session", self.state, "a paused session")
-            return self._begin(self._steps_to(self.wanted))
+            return self._start(self.stepper.steps_to(self.wanted))
 
     def stop(self) -> None:
         """Pause, and drop the rest of the run."""
         self.pause("stopped")
         if self.state == "paused":
-            self.wanted, self.state, self.reason = self.session.step_count, "ready", ""
+            self.stepper.wanted, self.stepper.state, self.stepper.reason = self.session.step_count, "ready", ""
 
     def set_speed(self, steps_per_second: float | None) -> None:
         """Make at most so many steps per second from now on; None: as fast as it goes."""
@@ -128,13 +141,13 @@ class Runner(Stepping):
             isinstance(steps_per_second, (int, float)) and 0 < steps_per_second < math.inf
         ):
             raise ArgumentError("speed", "steps per second", repr(steps_per_second), "a number > 0, or None")
-        self.speed = steps_per_second
+        self.stepper.speed = steps_per_second
 
     def set_watch(self, mode: NanWatch) -> None:
-        """What is looked at for NaN and infinity from the next step on."""
+        """Choose what is looked at for NaN and infinity from the next step on."""
         if mode not in get_args(NanWatch):
             raise ArgumentError("watch", "mode", repr(mode), f"one of {', '.join(get_args(NanWatch))}")
-        self.nan_watch = mode
+        self.nonfinite_watch.mode = mode
 
     def watch(self, *names: str) -> list[Watched]:
         """Watch tensors: named nodes, parameters, `w.grad`, `%7`; all or none."""
@@ -153,23 +166,13 @@ class Runner(Stepping):
         self.lookout.set_until(text)
 
     def reset(self) -> None:
-        """Parameters, moments and counters as they were before the first step; feed and update rule stay."""
+        """Restore parameters, moments and counters as before the first step; feed and update rule stay."""
         with self._lock:
             self.refuse_while_running("reset")
-            if self._opening is None and self.session.step_count:
-                wanted = f"parameters of at most {LARGEST_OPENING >> 20} MiB, to be kept"
-                raise SessionError("reset", "opening", "nothing that was kept", wanted)
-            if self._opening is not None:
-                owner().call(self._reset_now)
-            if self.losses:
-                run = Earlier(str(self.session.optimizer), tuple(self.losses))
-                self.earlier = [*self.earlier[1 - _MOST_EARLIER :], run]
-            self.losses, self.culprit = [], None
+            self.stepper.reset()
+            self.log.reset(str(self.session.optimizer))
+            self.nonfinite_watch.culprit = None
             self.lookout.reset()
-            self.first_wanted = self.wanted = self.session.step_count
-            self.state, self.reason, self._pause = "ready", "", None
-            self._ticks.clear()
-            self.events.append(Event(0, "note", "reset to the opening state"))
 
     def replay(self) -> Future[None]:
         """`reset`, and make the same number of steps again: with the same feed and update rule, the same losses."""
@@ -180,21 +183,73 @@ class Runner(Stepping):
     def close(self) -> None:
         """End the run and the session; idempotent."""
         self.pause("closed")
-        self.state = "closed"
+        self.stepper.state = "closed"
         owner().call(self.session.close)  # there it falls between two steps of a run
 
     def wait(self, future: Future[None]) -> None:
         """Wait for a run that was started; Ctrl-C pauses it."""
-        self._wait(future)
+        try:
+            wait_for(future)
+        except KeyboardInterrupt:
+            self.pause("by interrupt")
+            wait_for(future)
+            raise
 
-    # -- figures -------------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
+    @property
+    def state(self) -> State:
+        """What the runner does now."""
+        return self.stepper.state
+
+    @property
+    def reason(self) -> str:
+        """Why it paused, or an empty string."""
+        return self.stepper.reason
+
+    @property
+    def wanted(self) -> int:
+        """The step count at which the run is complete."""
+        return self.stepper.wanted
+
+    @property
+    def place(self) -> str:
+        """The position of the session within a step, in words; empty between steps."""
+        return self.stepper.place
+
+    @property
+    def losses(self) -> list[tuple[int, float]]:
+        """(step, loss) of every step since the last reset."""
+        return self.log.losses
+
+    @property
+    def last_loss(self) -> float | None:
+        """The newest loss known, or None."""
+        return self.losses[-1][1] if self.losses else None
+
+    @property
+    def earlier(self) -> list[Earlier]:
+        """The last few runs before resets."""
+        return self.log.earlier
+
+    @property
+    def events(self) -> list[Event]:
+        """Pauses, breakpoints, errors and notes so far."""
+        return self.log.events
+
+    @property
+    def nan_watch(self) -> NanWatch:
+        """What is looked at for NaN and infinity."""
+        return self.nonfinite_watch.mode
+
+    @property
+    def culprit(self) -> Culprit | None:
+        """The first dispatch of the last run whose result is not finite."""
+        return self.nonfinite_watch.culprit
+
     @property
     def steps_per_second(self) -> float:
         """Rate over the last second of running; 0 before the first two steps."""
-        ticks = list(self._ticks)
-        if len(ticks) < 2 or ticks[-1][0] <= ticks[0][0]:
-            return 0.0
-        return (ticks[-1][1] - ticks[0][1]) / (ticks[-1][0] - ticks[0][0])
+        return self.log.steps_per_second
 
     @property
     def dispatch(self) -> int:
@@ -202,25 +257,13 @@ class Runner(Stepping):
         return self.session.dispatches_made - 1
 
     def output(self) -> tuple[Dispatch, Array]:
-        """The current dispatch and what it wrote."""
+        """Return the current dispatch and what it wrote."""
         made, at = self.session.last_dispatches(), self.dispatch
         if at < 0:
             raise SessionError("output", "dispatch", "none that has run", "a step that is made by dispatches")
-        return made[at], read_output(self.session, made[at])
+        return made[at], self.session.values.read_written(made[at])
 
-    @property
-    def last_loss(self) -> float | None:
-        """The newest loss known, or None."""
-        return self.losses[-1][1] if self.losses else None
-
-    # -- the job, on the owner's thread --------------------------------------------------------------------------------
-    def _begin(self, parts: Iterator[None]) -> Future[None]:
-        self._pause, self.state, self.reason, self._bad, self.culprit = None, "running", "", 0, None
-        self._broke = False
-        self._ticks.clear()
-        return owner().post(self._job(parts))
-
-    # -- waiting -------------------------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------------------
     def check_start(self, count: int, what: str = "steps") -> None:
         """Raise unless so many steps (or dispatches) could begin now."""
         if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 0:
@@ -232,14 +275,6 @@ class Runner(Stepping):
         if self.state == "closed":
             raise SessionError("run", "session", "closed", "an open session")
         if self.state == "running":
-            done, wanted = self.session.step_count - self.first_wanted, self.wanted - self.first_wanted
-            given = f"{given} while {done} of {wanted} are done"
+            first = self.stepper.first_wanted
+            given = f"{given} while {self.session.step_count - first} of {self.wanted - first} are done"
             raise SessionError("run", "session", given, "a ready or paused session")
-
-    def _wait(self, future: Future[None]) -> None:
-        try:
-            wait_for(future)
-        except KeyboardInterrupt:
-            self.pause("by interrupt")
-            wait_for(future)
-            raise

@@ -1,6 +1,6 @@
 """Find paths through a graph: `paths(doc, "node:0.1", "node:0.9")` gives the shortest ones, one of each length.
 
-The page finds the same paths (labextension/src/explore.ts); one corpus holds both to the same answers.
+The page finds the same paths (labextension/src/layout/explore.ts); one corpus holds both to the same answers.
 """
 
 from __future__ import annotations

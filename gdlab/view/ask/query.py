@@ -1,7 +1,7 @@
 """Search a document: `search(doc, "op:matmul shape:[32,*]")` gives the nodes that every term of the query holds for.
 
 Terms: words of a name, op or type; `op:` `name:` `shape:` `dtype:` `attr:` `flag:` `lane:` `kernel:`; `/regex/`. The
-page searches in the same language (labextension/src/query.ts); one corpus holds both to the same answers.
+page searches in the same language (labextension/src/doc/query.ts); one corpus holds both to the same answers.
 """
 
 from __future__ import annotations

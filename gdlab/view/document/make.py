@@ -18,9 +18,11 @@ from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.update import update_of
 from gdlab.rewrite import OptimizeReport
 from gdlab.session import Session
+from gdlab.session.run.log import Earlier
 from gdlab.session.run.runner import Runner
-from gdlab.session.run.stepping import Earlier
+from gdlab.session.stages import WRITTEN, PipelineStage
 from gdlab.study.study import Study
+from gdlab.study.variants import variant_stages
 from gdlab.view.document import passes
 from gdlab.view.document.closure import problems
 from gdlab.view.document.columns import Json
@@ -34,7 +36,7 @@ from gdlab.view.document.passes import Pairs, Trace
 from gdlab.view.document.runs import times_json, values_json, variants_json
 from gdlab.view.document.selection import selection_of
 from gdlab.view.document.sources import Sources, function_source, sources_of
-from gdlab.view.document.stages import Role, Shared, Stage, carried_lanes, derivative_lanes, stage_json
+from gdlab.view.document.stages import Shared, Stage, carried_lanes, derivative_lanes, stage_json
 
 __all__ = ["FORMAT", "Document", "graph_doc", "load_doc", "read_doc", "study_doc"]
 
@@ -78,27 +80,12 @@ def graph_summary(graph: Graph, name: str) -> str:
 
 
 def _pipeline(draft: Draft, study: Study) -> None:
-    """Put every stage and pass of the study on the draft, in pipeline order."""
-    session = study.session if study.has_session else None
-    if not study.train:
-        draft.optimize("optimized", "Optimized", 0, study.report, study.optimized, study.options)
-        draft.compile(study.plan, 1, session)
-        _variants(draft, study)
-        return
-    draft.optimize("optimized", "Optimized", 0, study.report, study.optimized, study.options)
-    draft.differentiate("derivative", "Derivative", 1, study.autodiff, study.derivative)
-    draft.optimize("final", "As it is trained", 2, study.final_report, study.final, study.options)
-    graph, report = study.written_derivative
-    draft.differentiate("derivative:written", "Derivative, as written", 0, report, graph)
-    draft.compile(study.plan, 3, session)
-    _variants(draft, study)
-
-
-def _variants(draft: Draft, study: Study) -> None:
-    """The graph under the rules of each variant, beside the one as optimized."""
-    for name, variant in study.variants.items():
-        key, title = f"variant:{name}", f"Variant: {name}"
-        draft.optimize(key, title, 0, variant.report, variant.optimized, variant.options)
+    """Put every stage and pass of the study on the draft, in pipeline order; then the variants."""
+    for key in study.pipeline.keys[1:]:
+        draft.add(study.pipeline.stage(key))
+    draft.compile(study.plan, study.pipeline.compiled.key, study.session if study.has_session else None)
+    for stage in variant_stages(study):
+        draft.add(stage)
 
 
 @dataclass(slots=True)
@@ -122,9 +109,8 @@ class Draft:
     def __post_init__(self) -> None:
         graph = self.graph
         self.sources = sources_of(graph, self.cells)
-        written = Stage.forward(
-            "written", "written", "As written", -1, graph, [f"n{i}" for i in range(len(graph))], self.loss
-        )
+        keys = [f"n{i}" for i in range(len(graph))]
+        written = Stage.forward(WRITTEN.key, WRITTEN.role, WRITTEN.title, -1, graph, keys, self.loss)
         if graph.num_param_grad_outputs:
             forward = reachable(graph, graph.output_ids[: graph.num_user_outputs])
             written.lane = ["forward" if f or not n.inputs else "adjoint" for f, n in zip(forward, graph, strict=True)]
@@ -137,30 +123,39 @@ class Draft:
         self.notes.append({"level": "warning", "text": text, "about": about})
 
     # passes
-    def optimize(
-        self, key: str, title: str, parent: int, report: OptimizeReport, graph: Graph, options: Mapping[str, Any]
-    ) -> None:
-        """Add the result of `optimize`, its pass, and what became of the nodes before it."""
-        before, number = self.stages[parent], len(self.passes)
+    def add(self, stage: PipelineStage) -> None:
+        """Add a stage that a pass made, the pass, and what became of the nodes before it."""
+        parent = self.position(stage.parent)
+        match stage.report:
+            case OptimizeReport():
+                self._optimize(stage, stage.report, parent)
+            case AutodiffReport():
+                self._differentiate(stage, stage.report, parent)
+
+    def position(self, key: str) -> int:
+        """The number of a stage in the document."""
+        return next(i for i, stage in enumerate(self.stages) if stage.key == key)
+
+    def _optimize(self, made: PipelineStage, report: OptimizeReport, parent: int) -> None:
+        before, number, graph = self.stages[parent], len(self.passes), made.graph
         trace = passes.optimize_trace(number, before.keys, report, graph)
         lane, twin = carried_lanes(before, report.origin, len(graph))
         steps = passes.optimize_steps(report, number, before.keys)
-        variant = key.partition(":")[2]
+        variant = made.key.partition(":")[2]
         self._pass(f"optimize:{variant or report.phase}", "optimize", parent, len(self.stages), {
-            "options": passes.clean({"phase": report.phase, **options}),
+            "options": passes.clean({"phase": report.phase, **(made.options or {})}),
             "report": passes.optimize_report(report, len(self.stages)),
             "steps": steps,
             "sources": passes.rule_sources(report),
             "seconds": report.egglog_time + report.extract_time,
             **growth_json(report, self.shared),
         })  # fmt: skip
-        role: Role = "final" if key == "final" else "optimized"
-        self._stage(Stage(key, role, title, parent, graph, trace.keys, lane, twin, self.loss), trace, steps["count"])
+        stage = Stage(made.key, made.role, made.title, parent, graph, trace.keys, lane, twin, self.loss)
+        self._stage(stage, trace, steps["count"])
         before.fates |= passes.optimize_fates(before.graph, trace)
 
-    def differentiate(self, key: str, title: str, parent: int, report: AutodiffReport, graph: Graph) -> None:
-        """Add a derivative and its pass."""
-        before, number = self.stages[parent], len(self.passes)
+    def _differentiate(self, made: PipelineStage, report: AutodiffReport, parent: int) -> None:
+        before, number, graph = self.stages[parent], len(self.passes), made.graph
         trace = passes.differentiate_trace(number, before.keys, report, graph)
         lane, twin = derivative_lanes(len(graph), report.forward_nodes, report.adjoint_of)
         steps = passes.differentiate_steps(report, graph, self.lines[parent])
@@ -171,12 +166,12 @@ class Draft:
             "sources": passes.gradient_sources(step.rule for step in report.steps),
             "seconds": None,
         })  # fmt: skip
-        self._stage(
-            Stage(key, "derivative", title, parent, graph, trace.keys, lane, twin, self.loss), trace, steps["count"]
-        )
+        stage = Stage(made.key, made.role, made.title, parent, graph, trace.keys, lane, twin, self.loss)
+        self._stage(stage, trace, steps["count"])
 
-    def compile(self, plan: ExecutionPlan, stage: int, session: Session | None = None) -> None:
+    def compile(self, plan: ExecutionPlan, key: str, session: Session | None = None) -> None:
         """Add the plan that was compiled from a stage, with the update that the session runs behind it."""
+        stage = self.position(key)
         update = session.update if session is not None else None
         rule = str(session.optimizer) if session is not None and session.optimizer.rule != "none" else None
         self.plan = plan_section(plan, update, stage, rule)

@@ -27,7 +27,7 @@ def overlays_of(study: Study, keys: list[str]) -> list[Json]:
             found.append(_overlay("adjoint", "value, adjoints too", keys.index("derivative:written"), texts))
     culprit = study.runner.culprit if study.has_session else None
     if culprit is not None:
-        stage = keys.index("final" if study.train else "optimized")
+        stage = keys.index(study.pipeline.compiled.key)
         found.append(_overlay("nonfinite", "not finite", stage, dict.fromkeys(culprit.nodes, culprit.what)))
     return found
 

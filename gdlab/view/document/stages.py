@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from gdlab.base.types import TensorType
 from gdlab.graph import AttrVar, ConstantData, Graph
 from gdlab.op import REGISTRY, cost, ops_that
 from gdlab.op.storage import trained_parameters
+from gdlab.session.stages import Role
 from gdlab.view.document.columns import Json, ragged, ragged_words, sparse, words
 from gdlab.view.document.groups import Groups
 from gdlab.view.layout.drawn import Drawn
 from gdlab.view.layout.layered import auto
 
-Role = Literal["written", "optimized", "derivative", "final"]
 LAID_OUT = 300  # nodes: a larger stage is laid out where it is first shown, in the page or by `picture`
 Fates = dict[int, Json]
 

@@ -124,24 +124,33 @@ export function column(who: Cast, members: number[], row: Rows, quiet: (u: numbe
     members.map(quiet),
   );
   const left = new Map(members.map((u, i) => [u, placed.x[i]! + room[i]!]));
-  return { members, edges, placed, left, railTracks: most(placed.rails.map(([, track]) => track + 1), 0) };
+  return {
+    members,
+    edges,
+    placed,
+    left,
+    railTracks: most(
+      placed.rails.map(([, track]) => track + 1),
+      0,
+    ),
+  };
 }
 
 /** A table of integer rows, written column by column. */
 export class Rowed {
   readonly table: Record<string, unknown> & { count: number };
-  private readonly columns: number[][];
-  private readonly lists: { start: number[]; ids: number[] } = { start: [0], ids: [] };
+  readonly #columns: number[][];
+  readonly #lists: { start: number[]; ids: number[] } = { start: [0], ids: [] };
   constructor(names: string, ragged = "") {
     const fields = names.split(" ");
-    this.columns = fields.map(() => []);
-    this.table = { count: 0, ...Object.fromEntries(fields.map((field, i) => [field, this.columns[i]])) };
-    if (ragged) this.table[ragged] = this.lists;
+    this.#columns = fields.map(() => []);
+    this.table = { count: 0, ...Object.fromEntries(fields.map((field, i) => [field, this.#columns[i]])) };
+    if (ragged) this.table[ragged] = this.#lists;
   }
   add(values: readonly number[], list: readonly number[] = []): void {
-    values.forEach((value, i) => this.columns[i]!.push(value));
-    for (const value of list) this.lists.ids.push(value);
-    this.lists.start.push(this.lists.ids.length);
+    values.forEach((value, i) => this.#columns[i]!.push(value));
+    for (const value of list) this.#lists.ids.push(value);
+    this.#lists.start.push(this.#lists.ids.length);
     this.table.count++;
   }
 }
@@ -175,50 +184,62 @@ export class Sheet {
       this.y[u] = ROW * this.row[u]!;
     }
     const inside = new Set(lane.edges.flatMap(([a, b]) => (this.row[a] === this.row[b] ? [b] : [])));
-    for (const u of lane.members) this.writePills(u, inside.has(u));
-    const hops = this.hops(lane);
+    for (const u of lane.members) this.#writePills(u, inside.has(u));
+    const hops = this.#hops(lane);
     lane.edges.forEach(([a, b], e) => {
       const way = lane.placed.ways[e]!;
       if (!way) return;
-      const flat = this.row[a] === this.row[b] ? this.beside(a, b, hops.get(e)) : this.through(a, b, way.map(x => at + x), up);
+      const flat =
+        this.row[a] === this.row[b]
+          ? this.#beside(a, b, hops.get(e))
+          : this.#through(
+              a,
+              b,
+              way.map(x => at + x),
+              up,
+            );
       this.edges.add([a, b], flat);
       this.kinds.push(this.who.nodes[a]!.leaf ? "param" : "data");
     });
-    for (const [e, track] of lane.placed.rails) this.rail(lane.edges[e]!, track, rails[0] + rails[1] * track, up);
+    for (const [e, track] of lane.placed.rails) this.#rail(lane.edges[e]!, track, rails[0] + rails[1] * track, up);
   }
 
-  private writePills(u: number, besideEdge: boolean): void {
+  #writePills(u: number, besideEdge: boolean): void {
     const pills = this.who.pills[u]!;
     let right = this.x[u]! - 12;
     for (let i = 0; i < pills.length; i += 2) {
       const pair = pills.slice(i, i + 2);
       const first = pair.length === 2 || besideEdge ? 0 : (NODE - PILL) / 2;
-      pair.forEach(({ leaf, w, echo }, k) => this.pills.add([leaf, u, right - w, this.y[u]! + first + k * (NODE - PILL), w, Number(echo)]));
-      right -= 12 + most(
-        pair.map(each => each.w),
-        0,
+      pair.forEach(({ leaf, w, echo }, k) =>
+        this.pills.add([leaf, u, right - w, this.y[u]! + first + k * (NODE - PILL), w, Number(echo)]),
       );
+      right -=
+        12 +
+        most(
+          pair.map(each => each.w),
+          0,
+        );
     }
   }
 
-  private middle(u: number): number {
+  #middle(u: number): number {
     return this.x[u]! + half(this.who.width[u]!);
   }
 
   /** Each row that is crossed gives two points, so that the curve bends in the gaps only. */
-  private through(a: number, b: number, way: number[], up: boolean): number[] {
+  #through(a: number, b: number, way: number[], up: boolean): number[] {
     const step = up ? -1 : 1,
       [near, far] = up ? [0, NODE] : [NODE, 0];
-    const flat = [this.middle(a), this.y[a]! + near!];
+    const flat = [this.#middle(a), this.y[a]! + near!];
     way.forEach((x, i) => {
       const top = ROW * (this.row[a]! + step * (i + 1));
       flat.push(x, top + far!, x, top + near!);
     });
-    return [...flat, this.middle(b), this.y[b]! + far!];
+    return [...flat, this.#middle(b), this.y[b]! + far!];
   }
 
   /** Inside a row: straight from side to side, or in a hop over the boxes between. */
-  private beside(a: number, b: number, level: number | undefined): number[] {
+  #beside(a: number, b: number, level: number | undefined): number[] {
     const right = this.x[a]! + this.who.width[a]!,
       left = this.x[b]!,
       top = this.y[a]!;
@@ -228,13 +249,15 @@ export class Sheet {
   }
 
   /** The edges inside a row with a box between their ends, each with its level. */
-  private hops(lane: Column): Map<number, number> {
+  #hops(lane: Column): Map<number, number> {
     const place = new Map(lane.placed.order.flatMap(boxes => boxes.map((i, k): Pair => [lane.members[i]!, k])));
     const { x, row } = this;
-    const far = lane.edges.map((_, e) => e).filter(e => {
-      const [a, b] = lane.edges[e]!;
-      return row[a] === row[b] && place.get(b)! - place.get(a)! > 1;
-    });
+    const far = lane.edges
+      .map((_, e) => e)
+      .filter(e => {
+        const [a, b] = lane.edges[e]!;
+        return row[a] === row[b] && place.get(b)! - place.get(a)! > 1;
+      });
     far.sort((e, f) => {
       const [a, b] = lane.edges[e]!,
         [c, d] = lane.edges[f]!;
@@ -252,9 +275,11 @@ export class Sheet {
     return level;
   }
 
-  private rail([a, b]: Pair, track: number, x: number, up: boolean): void {
+  #rail([a, b]: Pair, track: number, x: number, up: boolean): void {
     const reach = this.row[b]! < this.row[a]! === up ? GY : GX;
-    const [y0, y1] = up ? [this.y[a]! - reach, this.y[b]! + NODE + reach] : [this.y[a]! + NODE + reach, this.y[b]! - reach];
+    const [y0, y1] = up
+      ? [this.y[a]! - reach, this.y[b]! + NODE + reach]
+      : [this.y[a]! + NODE + reach, this.y[b]! - reach];
     this.rails.add([a, b, track, x, y0!, y1!]);
   }
 }

@@ -1,6 +1,20 @@
 // `layout(nodes)`: the record that gdlab/view/layout/lanes.py and layered.py make, to the byte, in the page or in a worker.
 
-import { cast, column, NODE, PITCH, ROW, Rowed, Sheet, sink, unique, words, type Cast, type Column, type Drawn } from "./boxes.ts";
+import {
+  cast,
+  column,
+  NODE,
+  PITCH,
+  ROW,
+  Rowed,
+  Sheet,
+  sink,
+  unique,
+  words,
+  type Cast,
+  type Column,
+  type Drawn,
+} from "./boxes.ts";
 import { most, tracks, type Pair } from "./rows.ts";
 
 export { place } from "./rows.ts";
@@ -21,7 +35,14 @@ interface Tint {
   width: number;
 }
 
-function finished(sheet: Sheet, engine: Engine, width: number, height: number, wires = new Rowed("a b", "points"), tints: Tint[] = []): Json {
+function finished(
+  sheet: Sheet,
+  engine: Engine,
+  width: number,
+  height: number,
+  wires = new Rowed("a b", "points"),
+  tints: Tint[] = [],
+): Json {
   const lanes = new Rowed("index x width");
   for (const { index, x, width } of tints) lanes.add([index, x, width]);
   return {
@@ -70,7 +91,12 @@ export function layered(nodes: readonly Drawn[]): Json {
     sheet = new Sheet(who),
     right = stack.placed.width;
   sheet.write(stack, row, 0, false, [right + PITCH, PITCH]);
-  return finished(sheet, "layered", right + (stack.railTracks ? PITCH * (stack.railTracks + 1) : 0), ROW * (most(sheet.row, -1) + 1));
+  return finished(
+    sheet,
+    "layered",
+    right + (stack.railTracks ? PITCH * (stack.railTracks + 1) : 0),
+    ROW * (most(sheet.row, -1) + 1),
+  );
 }
 
 /** The smallest row of these boxes, in a list of one or none. */
@@ -84,7 +110,8 @@ function smallest(boxes: readonly number[], row: ReadonlyMap<number, number>): n
 function laneNumber(lane: string): number {
   if (lane === "optimizer") return LAST;
   const match = /^(forward|adjoint)(\d*)$/.exec(lane);
-  if (!match) throw new Error(`layout: lane: given ${JSON.stringify(lane)}, wanted forward, adjoint, forward2 … or optimizer`);
+  if (!match)
+    throw new Error(`layout: lane: given ${JSON.stringify(lane)}, wanted forward, adjoint, forward2 … or optimizer`);
   return 2 * Number(match[2]!.slice(0, 6) || 1) - Number(match[1] === "forward");
 }
 
@@ -122,7 +149,8 @@ function laneRows(who: Cast, number: readonly number[]): Map<number, number> {
     );
   sink(who, row, b => number[b] === 1);
   const lanes = unique(boxes.map(u => number[u]!)).sort((a, b) => a - b);
-  for (const lane of lanes) if (lane !== 1) for (const u of boxes) if (number[u] === lane) row.set(u, laterRow(who, number, row, u));
+  for (const lane of lanes)
+    if (lane !== 1) for (const u of boxes) if (number[u] === lane) row.set(u, laterRow(who, number, row, u));
   return new Map([...row].sort(([a], [b]) => a - b));
 }
 
@@ -154,8 +182,15 @@ interface Wiring {
   used: Map<number, number>;
 }
 
-function wire(who: Cast, number: readonly number[], row: ReadonlyMap<number, number>, columns: ReadonlyMap<number, Column>): Wiring {
-  const edges = [...row.keys()].flatMap(b => who.inputs[b]!.filter(a => number[a] !== number[b]).map((a): Pair => [a, b]));
+function wire(
+  who: Cast,
+  number: readonly number[],
+  row: ReadonlyMap<number, number>,
+  columns: ReadonlyMap<number, Column>,
+): Wiring {
+  const edges = [...row.keys()].flatMap(b =>
+    who.inputs[b]!.filter(a => number[a] !== number[b]).map((a): Pair => [a, b]),
+  );
   const sources = new Map<number, number[]>(),
     place = new Map<number, number>(),
     track = new Map<string, number>(),
@@ -221,7 +256,9 @@ export function lanes(nodes: readonly Drawn[]): Json {
   for (const [lane, stack] of columns) {
     const rails = PITCH * stack.railTracks,
       before = tints.at(-1);
-    const at = before ? right - TINT + GUTTER + WIRE_PITCH * wiring.used.get(before.index)! + rails : TINT + (rails ? rails + PITCH : 0);
+    const at = before
+      ? right - TINT + GUTTER + WIRE_PITCH * wiring.used.get(before.index)! + rails
+      : TINT + (rails ? rails + PITCH : 0);
     sheet.write(stack, row, at, lane % 2 === 0, [at - TINT - PITCH, -PITCH]);
     const last = stack.members.some(u => nodes[u]!.lane === "optimizer");
     tints.push({ index: lane, title: laneTitle(lane, last), x: at - TINT, width: stack.placed.width + 2 * TINT });
@@ -245,4 +282,6 @@ export function lanes(nodes: readonly Drawn[]): Json {
 
 /** Lanes for a differentiated graph, layered for any other. */
 export const layout = (nodes: readonly Drawn[], engine?: Engine): Json =>
-  engine === "lanes" || (!engine && nodes.some(node => node.lane.startsWith("adjoint"))) ? lanes(nodes) : layered(nodes);
+  engine === "lanes" || (!engine && nodes.some(node => node.lane.startsWith("adjoint")))
+    ? lanes(nodes)
+    : layered(nodes);

@@ -38,7 +38,9 @@ interface Units {
 
 /** The track of each (top row, bottom row): the first that is free again; when all but one are busy, the last. */
 export function tracks(spans: readonly Pair[], limit: number): number[] {
-  const order = spans.map((_, i) => i).sort((i, j) => spans[i]![0] - spans[j]![0] || spans[i]![1] - spans[j]![1] || i - j);
+  const order = spans
+    .map((_, i) => i)
+    .sort((i, j) => spans[i]![0] - spans[j]![0] || spans[i]![1] - spans[j]![1] || i - j);
   const ends: number[] = [],
     result = spans.map(() => 0);
   for (const i of order) {
@@ -84,7 +86,8 @@ function middle(values: number[]): number {
 function sweep(units: Units, visit: (row: number[], near: number[][]) => void): void {
   for (let pass = 0; pass < 4; pass++) {
     const up = pass % 2 === 1;
-    for (let r = 0; r < units.rows.length; r++) visit(units.rows[up ? units.rows.length - 1 - r : r]!, up ? units.below : units.above);
+    for (let r = 0; r < units.rows.length; r++)
+      visit(units.rows[up ? units.rows.length - 1 - r : r]!, up ? units.below : units.above);
   }
 }
 
@@ -157,7 +160,13 @@ function straighten({ x, anchor, width, rows, above }: Units): void {
 }
 
 /** x for boxes of these widths on these rows; `anchors` are the offsets at which edges meet them. */
-export function place(widths: number[], anchors: number[], rows: number[], edges: readonly Pair[], quiet: boolean[]): Placed {
+export function place(
+  widths: number[],
+  anchors: number[],
+  rows: number[],
+  edges: readonly Pair[],
+  quiet: boolean[],
+): Placed {
   const count = widths.length,
     depth = rows.map(() => 0),
     lists = () => rows.map((): number[] => []);

@@ -1,380 +1,157 @@
-// The arena: x = dispatch order, reusable slots to scale below each other, pinned buffers as strips, the peak, the play-head.
+// The arena: which buffers stand where in device memory, dispatch by dispatch, and what fills it at its peak.
 
-import { nodeName, type IntervalRecord, type Plan } from "../doc.ts";
-import { div, h, replace, reveal, s, type Child } from "../dom.ts";
-import { bytes, plural } from "../format.ts";
-import { cut, familyClass } from "../graph.ts";
-import { Merged, type Block } from "../merged.ts";
-import { body, button, chip, choice, empty, entity, frame, retitle, row, table, type Context, type MakePane } from "../pane.ts";
-import { arrange, isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../slots.ts";
+import { indexesOf } from "../doc/select.ts";
+import { selecting } from "./state.ts";
+import { nodeName, type Plan } from "../doc/doc.ts";
+import { bytes, plural } from "../doc/format.ts";
+import { div, h, replace, reveal, type Child, boxOf, listen, all } from "../draw/dom.ts";
+import { arrange } from "../layout/slots.ts";
+import { ArenaPicture, reuse } from "./arena_picture.ts";
+import { body, button, chip, either, frame, notCompiled, retitle, row, table } from "./pane.ts";
+import type { Context, MakePane, Pane } from "./pane.ts";
 
-const LEFT = 118,
-  RIGHT = 16,
-  TOP = 20,
-  GAP = 4,
-  AXIS = 38, // numbers, and phases below them
-  DENSE = 400, // intervals
-  GHOSTS = 24,
-  KEPT = "kept from the first dispatch to the last";
-
-/** The bytes that sharing saves, and what would be needed without. */
-function reuse({ memory }: Plan): { saved: number; without: number } {
-  const without = (memory.logical_bytes ?? 0) + (memory.padding_bytes ?? 0);
-  return { saved: without - (memory.physical_bytes ?? 0), without };
-}
+const NARROWEST = 360;
 
 /** What is in memory at the peak, largest first: pinned buffers, and those alive in its group; the optimizer's state is counted apart. */
 function peakList({ doc, reached }: Context, plan: Plan): HTMLElement {
   const at = plan.memory.peak_group!;
   const alive = plan.intervals
     .map((interval, index) => ({ ...interval, index }))
-    .filter(({ kind, pinned, first_group, last_group }) => kind !== "state" && (pinned !== null || (first_group <= at && at <= last_group)))
+    .filter(
+      ({ kind, pinned, first_group, last_group }) =>
+        kind !== "state" && (pinned !== null || (first_group <= at && at <= last_group)),
+    )
     .sort((a, b) => b.nbytes - a.nbytes);
   const lines = (node: string): Child[] => {
-    const lit = [...reached(node)].flatMap(each => (each.startsWith("line:") ? [Number(each.slice(5))] : [])),
+    const lit = indexesOf("line", reached(node)),
       callers = lit.flatMap(each => doc.lines[each]!.stack);
     // Of several calls on one line, the first.
-    const own = lit.filter(each => !callers.includes(each)).sort((a, b) => b - a).map(each => [doc.lines[each]!.line, each] as const);
+    const own = lit
+      .filter(each => !callers.includes(each))
+      .sort((a, b) => b - a)
+      .map(each => [doc.lines[each]!.line, each] as const);
     return [...new Map(own)].reverse().map(([line, each]) => chip(`line:${each}`, `line ${line}`, `line ${line}`));
   };
   const rows = alive.map(({ index, node, name, nbytes }) => {
     const record = doc.stages[plan.stage]?.nodes[node],
       key = `node:${plan.stage}.${node}`;
-    return row("td", [["gd-num", bytes(nbytes)], ["", chip(`interval:${index}`, `buffer ${name}`, name)], ["", record && chip(key, `node ${nodeName(record)}`, `${record.op} ${record.name}`)], ["", record && lines(key)]]);
+    return row("td", [
+      ["gd-num", bytes(nbytes)],
+      ["", chip(`interval:${index}`, `buffer ${name}`, name)],
+      ["", record && chip(key, `node ${nodeName(record)}`, `${record.op} ${record.name}`)],
+      ["", record && lines(key)],
+    ]);
   });
-  const head: [string, Child][] = [["gd-num", "bytes"], ["", "buffer"], ["", "node"], ["", `${plural(rows.length, "buffer")}, ${bytes(plan.memory.peak_bytes!)} padded, in group ${at}`]];
+  const head: [string, Child][] = [
+    ["gd-num", "bytes"],
+    ["", "buffer"],
+    ["", "node"],
+    ["", `${plural(rows.length, "buffer")}, ${bytes(plan.memory.peak_bytes!)} padded, in group ${at}`],
+  ];
   return div("gd-atpeak", table("", head, h("tbody", null, ...rows)));
 }
 
-class ArenaPicture {
-  readonly #count: number;
-  readonly #dense: boolean;
-  readonly #merged = new Merged();
-  readonly #over = s("g");
-  #places: { index: number; top: number; row: Row }[] = [];
-  constructor(
-    private readonly plan: Plan,
-    private readonly width: number,
-    private readonly toggle: (kind: string) => void,
-    private readonly ghosts: boolean,
-  ) {
-    this.#count = Math.max(1, plan.dispatches.length);
-    this.#dense = plan.intervals.length > DENSE;
+type Switch = "at-peak" | "without-reuse";
+
+class ArenaPane implements Pane {
+  readonly el: HTMLElement;
+  readonly #context: Context;
+  readonly #plan: Plan;
+  readonly #holder = body({ class: "gd-arenabody" });
+  readonly #observer: ResizeObserver;
+  /** The kinds of pinned buffers whose strips are open. */
+  readonly #open = new Set<string>();
+  readonly #on = new Set<Switch>();
+  #toScale = false;
+  #width = 0;
+  #picture: ArenaPicture | null = null;
+
+  constructor(context: Context, plan: Plan) {
+    this.#context = context;
+    this.#plan = plan;
+    this.el = frame("arena", "Arena", "", [this.#holder]);
+    this.#observer = new ResizeObserver(([entry]) => {
+      const width = Math.max(NARROWEST, Math.floor(entry!.contentRect.width));
+      if (Math.abs(width - this.#width) <= 1) return;
+      this.#width = width;
+      this.#draw();
+    });
+    this.#observer.observe(this.#holder);
+    this.#draw();
   }
 
-  x(dispatch: number): number {
-    return LEFT + ((this.width - LEFT - RIGHT) * dispatch) / this.#count;
+  lit(lit: ReadonlySet<string>): void {
+    this.#picture?.light(lit, this.#context.ui().selected);
   }
 
-  /** Where an interval stands in its row. */
-  #place(index: number, top: number, row: Row): { from: number; y: number; width: number; height: number } {
-    const interval = this.plan.intervals[index]!,
-      pinned = isPinned(interval);
-    const from = this.x(pinned ? 0 : interval.first),
-      to = this.x(pinned && interval.first < 0 ? this.#count : Math.min(this.#count, interval.last + 1));
-    const height = pinned ? row.height - 2 : Math.max(THINNEST - 2, Math.round(interval.nbytes * row.unit) - 2);
-    return { from, y: pinned ? top : top + Math.round(interval.offset * row.unit), width: Math.max(3, to - from - 1), height };
+  destroy(): void {
+    this.#observer.disconnect();
   }
 
-  /** Of very many intervals only the lit ones are elements; the others are a few shapes (merged.ts). */
-  #shape(index: number, top: number, row: Row): Block {
-    const { from, y, width, height } = this.#place(index, top, row),
-      step = (this.x(this.#count) - LEFT) / row.intervals.length,
-      left = row.folded ? LEFT + row.intervals.indexOf(index) * step : from;
-    return {
-      left,
-      right: left + (row.folded ? Math.max(1, step) : width),
-      top: row.folded ? top : y,
-      bottom: row.folded ? top + row.height - 2 : y + Math.min(height, row.height - 2),
-      entity: `interval:${index}`,
-      family: familyClass(this.plan.intervals[index]!.family),
+  #fact(): string {
+    const { physical_bytes: physical = 0, logical_bytes: logical = 0 } = this.#plan.memory;
+    const { saved, without } = reuse(this.#plan);
+    if (this.#on.has("without-reuse")) return `reuse saves ${bytes(saved)}: without it ${bytes(without)}, dashed`;
+    return `${bytes(physical)} in device memory for ${bytes(logical)} of values; slots to scale, x = dispatch, ● = pinned`;
+  }
+
+  #switch(key: Switch, text: string): HTMLButtonElement {
+    const turn = () => {
+      if (!this.#on.delete(key)) this.#on.add(key);
+      this.#draw();
+      this.el.querySelector<HTMLElement>(`[data-command=${key}]`)!.focus();
     };
-  }
-
-  light(lit: ReadonlySet<string>, selected: readonly string[]): void {
-    if (!this.#dense) return;
-    this.#merged.light(lit);
-    const found = this.#places.filter(({ index }) => lit.has(`interval:${index}`)).slice(0, 200);
-    this.#over.replaceChildren(...found.map(({ index, top, row }) => {
-      const made = this.#interval(index, top, row.folded ? { ...row, folded: false } : row);
-      made.setAttribute("data-lit", "");
-      if (selected.includes(`interval:${index}`)) made.setAttribute("data-selected", "");
-      return made;
-    }));
-  }
-
-  at(x: number, y: number): string | null {
-    return this.#dense ? this.#merged.at(x, y, 2) : null;
-  }
-
-  #interval(index: number, top: number, row: Row): SVGGElement {
-    const interval = this.plan.intervals[index]!,
-      pinned = isPinned(interval);
-    const { from, y, width, height } = this.#place(index, top, row);
-    const name = interval.name || `buffer ${index}`,
-      label = pinned ? `${cut(name, 28)} ${bytes(interval.nbytes)}` : cut(name, 28);
-    const alias = interval.alias_of >= 0 ? `\nin the place of ${this.plan.intervals[interval.alias_of]?.name ?? interval.alias_of}` : "";
-    const life = pinned
-      ? KEPT
-      : `written by dispatch ${interval.first}, last read by ${interval.last}`;
-    const fits = (text: string) => text.length * 6.6 + 14 <= width;
-    const padding = interval.padded > interval.nbytes && !pinned ? Math.round((interval.padded - interval.nbytes) * row.unit) : 0;
-    return this.#block(index, life + alias, { x: from, y, width, height: Math.min(height, row.height - 2) }, [
-      padding > 1 && s("rect", { class: "gd-padding", x: from, y: y + height, width, height: padding }),
-      fits(label) && s("text", { x: this.#labelAt(from, width, label), y: y + Math.min(height, row.height - 2) / 2 + 4 }, label),
-      pinned && (fits(`${label}   `) || !fits(label)) && s("circle", { class: "gd-pin", cx: from + width - 9, cy: y + (row.height - 2) / 2, r: 3 }),
-    ]);
-  }
-
-  /** Beside the line of the peak, never under it, where there is room. */
-  #labelAt(from: number, width: number, label: string): number {
-    const peak = this.#peakAt() + 6,
-      long = 6.6 * label.length + 8;
-    return from + 8 < peak && peak < from + 20 + long && peak + long < from + width ? peak : from + 8;
-  }
-
-  #peakAt(): number {
-    const at = this.plan.groups[this.plan.memory.peak_group ?? -1];
-    return at && this.plan.memory.peak_bytes ? (this.x(at.start) + this.x(at.stop)) / 2 : -1000;
-  }
-
-  /** The rectangle of an interval, with what is told of it. */
-  #block(index: number, told: string, place: { x: number; y: number; width: number; height: number }, inside: Child[]): SVGGElement {
-    const interval = this.plan.intervals[index]!,
-      name = interval.name || `buffer ${index}`,
-      pinned = interval.pinned ? `\npinned: ${interval.pinned}` : "";
-    return s(
-      "g",
-      { class: `gd-interval ${familyClass(interval.family)}`, ...entity(`interval:${index}`, `buffer ${name}, ${bytes(interval.nbytes)}, ${told}`), "data-alias": interval.alias_of >= 0 },
-      s("title", null, `${name}: ${bytes(interval.nbytes)} (${interval.kind})\n${told}${pinned}`),
-      s("rect", { class: "gd-shape", ...place, rx: 3 }),
-      ...inside,
-    );
-  }
-
-  /** Several pinned buffers of one kind share a strip in equal parts; its label gives each a strip of its own. */
-  #folded(row: Row, top: number): SVGElement[] {
-    const total = row.intervals.reduce((sum, index) => sum + this.plan.intervals[index]!.nbytes, 0);
-    const step = (this.x(this.#count) - LEFT) / row.intervals.length,
-      height = row.height - 2,
-      told = `${plural(row.intervals.length, "buffer")}, ${bytes(total)}`;
-    const label = (interval: IntervalRecord) => `${cut(interval.name, 28)} ${bytes(interval.nbytes)}`;
-    const fit = row.intervals.every(index => label(this.plan.intervals[index]!).length * 6.6 + 14 <= step);
-    const parts = row.intervals.map((index, i) => {
-      const interval = this.plan.intervals[index]!;
-      const text = fit && s("text", { x: this.#labelAt(LEFT + i * step, step, label(interval)), y: top + height / 2 + 4 }, label(interval));
-      return this.#block(index, KEPT, { x: LEFT + i * step, y: top, width: Math.max(2, step - 1), height }, [text]);
+    return button(text, {
+      class: "gd-button gd-small",
+      "data-command": key,
+      "aria-pressed": String(this.#on.has(key)),
+      on: { click: turn },
     });
-    return fit
-      ? parts
-      : [
-          ...parts,
-          s("rect", { class: "gd-over", x: LEFT + 3, y: top + 2, width: 6.6 * told.length + 10, height: height - 4, rx: 2 }),
-          s("text", { x: LEFT + 8, y: top + height / 2 + 4 }, told),
-        ];
   }
 
-  #label(row: Row, top: number, first: boolean): SVGElement {
-    const y = top + Math.min(row.height, 60) / 2 + 3;
-    if (!row.folded && !(row.kind && first && row.intervals.length === 1 && shares(this.plan, row.kind)))
-      return s("text", { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" }, first || !row.kind ? row.label : "");
-    return s(
-      "g",
-      {
-        class: "gd-opener",
-        tabindex: 0,
-        role: "button",
-        "aria-expanded": row.folded ? "false" : "true",
-        "aria-label": `${row.folded ? "show" : "fold"} ${row.label}`,
-        on: {
-          click: (event: Event) => {
-            event.stopPropagation();
-            this.toggle(row.kind);
-          },
-        },
-      },
-      s("rect", { class: "gd-hit", x: 0, y: top - 3, width: LEFT - 4, height: 24 }),
-      s("text", { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" }, `${row.folded ? "▸" : "▾"} ${KINDS[row.kind] ?? row.kind}`),
-    );
-  }
-
-  draw(arrangement: Arrangement): SVGSVGElement {
-    const grounds: SVGElement[] = [],
-      parts: SVGElement[] = [];
-    let top = TOP,
-      before = "";
-    for (const row of arrangement.rows) {
-      grounds.push(s("rect", { class: "gd-slotrow", x: LEFT, y: top, width: this.x(this.#count) - LEFT, height: row.height - 2, rx: 3 }));
-      parts.push(this.#label(row, top, row.kind !== before || !row.kind));
-      if (this.#dense) for (const index of row.intervals) this.#places.push({ index, top, row });
-      else parts.push(...(row.folded ? this.#folded(row, top) : row.intervals.map(index => this.#interval(index, top, row))));
-      before = row.kind;
-      top += row.height + (row.kind ? 2 : GAP);
-    }
-    const slots = top;
-    if (this.ghosts) {
-      const { outlines, bottom } = this.#ghosts(top, arrangement.unit);
-      parts.push(outlines);
-      top = bottom;
-    }
-    this.#merged.show(
-      this.#places.map(({ index, top: at, row }) => this.#shape(index, at, row)),
-      new Set(),
-    );
-    return s(
-      "svg",
-      { class: "gd-arena", width: this.width, height: top + AXIS, viewBox: `0 0 ${this.width} ${top + AXIS}` },
-      ...grounds,
-      ...this.#phases(top),
-      ...(this.#dense ? [this.#merged.el, this.#over] : []),
-      ...parts,
-      ...this.#axis(top),
-      ...this.#peak(slots),
-      s("g", { class: "gd-playhead" }),
-    );
-  }
-
-  /** What memory would be needed besides if no two buffers shared a slot: outlines of the largest. */
-  #ghosts(top: number, unit: number): { outlines: SVGElement; bottom: number } {
-    const { intervals, slots } = this.plan,
-      larger = (a: number, b: number) => intervals[b]!.padded - intervals[a]!.padded;
-    let y = top + 2;
-    const drawn = slots.flatMap(({ tenants }) => [...tenants].sort(larger).slice(1)).sort(larger).slice(0, GHOSTS).flatMap((index): Child[] => {
-      const { first, last, padded, name } = intervals[index]!,
-        x = this.x(first),
-        width = this.x(Math.min(this.#count, last + 1)) - x - 1,
-        height = Math.max(THINNEST, Math.round(padded * unit)) - 2,
-        at = y;
-      y += height + 2;
-      return [s("rect", { x, y: at, width, height, rx: 3 }), name.length * 6.6 + 14 <= width && s("text", { x: x + 8, y: at + height / 2 + 4 }, cut(name, 28))];
+  #scale(): HTMLElement | null {
+    return either("scale", "pinned as strips", "all to scale", this.#toScale, value => {
+      this.#toScale = value;
+      this.#draw();
     });
-    const label = s("text", { class: "gd-axis", x: LEFT - 8, y: top + 13, "text-anchor": "end" }, `+ ${bytes(reuse(this.plan).saved)}`);
-    return { outlines: s("g", { class: "gd-ghosts" }, label, ...drawn), bottom: y + GAP };
   }
 
-  /** Where forward, backward and update begin. */
-  #phases(bottom: number): SVGElement[] {
-    const phase = (k: number) => this.plan.dispatches[k]?.phase;
-    return this.plan.dispatches.flatMap((each, k) =>
-      each.phase === phase(k - 1)
-        ? []
-        : [
-            s("path", { class: "gd-phaseline", d: `M${this.x(k)} ${TOP - 6}V${bottom + AXIS}` }),
-            s("text", { class: "gd-axis", x: this.x(k) + 6, y: bottom + 31 }, each.phase),
-          ],
-    );
+  /** Open or close the strips of a kind of pinned buffers. */
+  #toggle(kind: string): void {
+    if (!this.#open.delete(kind)) this.#open.add(kind);
+    this.#draw();
+    this.el.querySelector<SVGGElement>(".gd-opener")?.focus();
   }
 
-  #axis(bottom: number): SVGElement[] {
-    const every = Math.max(1, Math.ceil((this.#count * 26) / (this.width - LEFT - RIGHT)));
-    return this.plan.dispatches.flatMap((dispatch, k) =>
-      k % every > 0
-        ? []
-        : [
-            s(
-              "g",
-              { class: "gd-axisdispatch", ...entity(`dispatch:${k}`, `dispatch ${k}, ${dispatch.label}`) },
-              s("title", null, `${k} ${dispatch.label}`),
-              s("rect", { class: "gd-hit", x: this.x(k), y: bottom, width: this.x(k + 1) - this.x(k), height: AXIS }),
-              s("text", { class: "gd-axis", x: (this.x(k) + this.x(k + 1)) / 2, y: bottom + 15, "text-anchor": "middle" }, k),
-            ),
-          ],
-    );
+  #draw(): void {
+    const plan = this.#plan;
+    const switches = [this.#switch("at-peak", "at the peak"), this.#switch("without-reuse", "without reuse")];
+    retitle(this.el, "Arena", this.#fact(), ...switches, this.#scale());
+    if (this.#width === 0) return;
+    const arrangement = arrange(plan, this.#toScale, this.#open);
+    const ghosts = this.#on.has("without-reuse");
+    this.#picture = new ArenaPicture(plan, this.#width, kind => this.#toggle(kind), arrangement, ghosts);
+    const { svg } = this.#picture;
+    listen(svg, "click", event => this.#click(event));
+    replace(this.#holder, this.#on.has("at-peak") && peakList(this.#context, plan), svg);
+    this.#context.redrawn("arena");
+    reveal(this.#holder, all(this.#holder, "[data-lit]"));
   }
 
-  #peak(bottom: number): SVGElement[] {
-    const x = this.#peakAt(),
-      left = x > this.width - 110;
-    if (x < 0) return [];
-    return [
-      s(
-        "g",
-        { class: "gd-peak" },
-        s("line", { x1: x, x2: x, y1: 4, y2: bottom }),
-        s("text", { x: x + (left ? -5 : 5), y: 12, "text-anchor": left ? "end" : "start" }, `peak ${bytes(this.plan.memory.peak_bytes!)}`),
-      ),
-    ];
-  }
-
-  playhead(svg: SVGSVGElement, lit: ReadonlySet<string>): void {
-    const ks = this.plan.dispatches.flatMap((_, k) => (lit.has(`dispatch:${k}`) ? [k] : []));
-    const height = Number(svg.getAttribute("height")) - AXIS;
-    svg.querySelector(".gd-playhead")!.replaceChildren(
-      ...ks.slice(0, 40).flatMap(k => {
-        const x = (this.x(k) + this.x(k + 1)) / 2;
-        return [s("line", { x1: x, x2: x, y1: 8, y2: height }), s("path", { d: `M${x - 5} 2H${x + 5}L${x} 9Z` })];
-      }),
-    );
+  /** Select the buffer under the pointer, where buffers are drawn as mere shapes. */
+  #click(event: MouseEvent): void {
+    const { svg } = this.#picture!;
+    const { left, top } = boxOf(svg);
+    if ((event.target as Element).closest("[data-entity], .gd-opener")) return;
+    const entity = this.#picture!.at(event.clientX - left, event.clientY - top);
+    if (!entity) return;
+    event.stopPropagation();
+    this.#context.act(selecting([entity], event.shiftKey));
   }
 }
 
-export const arenaPane: MakePane = (context: Context) => {
+export const arenaPane: MakePane = context => {
   const { plan } = context.doc;
-  if (!plan || plan.intervals.length === 0) return { el: frame("arena", "Arena", "", [body(null, empty("Not compiled yet, so no buffers. ", h("code", null, `%graph_plan ${context.doc.title || "NAME"}`), " makes the plan."))]) };
-  const open = new Set<string>(),
-    on = new Set<string>();
-  const holder = body({ class: "gd-arenabody" });
-  const { physical_bytes: physical = 0, logical_bytes: logical = 0 } = plan.memory;
-  const { saved, without } = reuse(plan);
-  const el = frame("arena", "Arena", "", [holder]);
-  let toScale = false,
-    width = 0,
-    picture: ArenaPicture | null = null,
-    svg: SVGSVGElement | null = null;
-  const draw = () => {
-    const options = [
-      { value: false, text: "pinned as strips" },
-      { value: true, text: "all to scale" },
-    ];
-    const pick = choice("scale", options, toScale, value => {
-      toScale = value;
-      draw();
-    });
-    const turned = (key: string, text: string) => {
-      const turn = () => (on.delete(key) || on.add(key), draw(), el.querySelector<HTMLElement>(`[data-command=${key}]`)!.focus());
-      return button(text, { class: "gd-button gd-small", "data-command": key, "aria-pressed": String(on.has(key)), on: { click: turn } });
-    };
-    const ghosts = on.has("without-reuse");
-    const fact = ghosts
-      ? `reuse saves ${bytes(saved)}: without it ${bytes(without)}, dashed`
-      : `${bytes(physical)} in device memory for ${bytes(logical)} of values; slots to scale, x = dispatch, ● = pinned`;
-    retitle(el, "Arena", fact,
-      turned("at-peak", "at the peak"), turned("without-reuse", "without reuse"), pick);
-    if (width === 0) return;
-    const toggle = (kind: string) => {
-      if (!open.delete(kind)) open.add(kind);
-      draw();
-      el.querySelector<SVGGElement>(`.gd-opener`)?.focus();
-    };
-    picture = new ArenaPicture(plan, width, toggle, ghosts);
-    svg = picture.draw(arrange(plan, toScale, open));
-    svg.addEventListener("click", event => {
-      const { left, top } = svg!.getBoundingClientRect(),
-        found = (event.target as Element).closest("[data-entity], .gd-opener") ? null : picture!.at(event.clientX - left, event.clientY - top);
-      if (!found) return;
-      event.stopPropagation();
-      context.act({ do: "select", entities: [found], add: event.shiftKey });
-    });
-    replace(holder, on.has("at-peak") && peakList(context, plan), svg);
-    context.redrawn("arena");
-    reveal(holder, [...holder.querySelectorAll("[data-lit]")]);
-  };
-  const observer = new ResizeObserver(([entry]) => {
-    const wanted = Math.max(360, Math.floor(entry!.contentRect.width));
-    if (Math.abs(wanted - width) > 1) {
-      width = wanted;
-      draw();
-    }
-  });
-  observer.observe(holder);
-  draw();
-  return {
-    el,
-    lit: lit => {
-      if (!picture || !svg) return;
-      picture.light(lit, context.ui().selected);
-      picture.playhead(svg, lit);
-    },
-    destroy: () => observer.disconnect(),
-  };
+  if (plan && plan.intervals.length > 0) return new ArenaPane(context, plan);
+  return { el: frame("arena", "Arena", "", [body(null, notCompiled(context, ", so no buffers"))]) };
 };

@@ -1,22 +1,36 @@
 // Buttons that ask the kernel: without one they say why they cannot; a refusal is told beside them.
 
-import type { Host } from "../host.ts";
-import type { CommandName } from "../messages.ts";
-import { button, h, type Context } from "../pane.ts";
+import { listen, all } from "../draw/dom.ts";
+import type { Host } from "../live/host.ts";
+import type { CommandName } from "../live/messages.ts";
+import { button, h, type Context } from "./pane.ts";
 
 type Result = Record<string, unknown>;
 
 /** A button that sends a command; `done` gets the answer. `args` is asked when it is pressed. */
-export function asking(context: Context, name: CommandName, label: string, text: string, told: string, args: () => Result, done: (result: Result) => void, key: string = name): HTMLButtonElement {
+export function asking(
+  context: Context,
+  name: CommandName,
+  label: string,
+  text: string,
+  told: string,
+  args: () => Result,
+  done: (result: Result) => void,
+  key: string = name,
+): HTMLButtonElement {
   const made = button(label, { class: "gd-button gd-small", "data-command": key, "data-asks": told }, text);
-  made.addEventListener("click", () => {
+  listen(made, "click", () => {
     made.disabled = true;
-    void context.host()?.command(name, args()).then(({ ok, result, error }) => {
-      made.disabled = false;
-      if (made.nextElementSibling?.matches("[data-level=error]")) made.nextElementSibling.remove();
-      if (ok) done(result ?? {});
-      else made.after(h("p", { class: "gd-note", "data-level": "error", role: "alert" }, error?.message ?? "refused"));
-    });
+    void context
+      .host()
+      ?.command(name, args())
+      .then(({ ok, result, error }) => {
+        made.disabled = false;
+        if (made.nextElementSibling?.matches("[data-level=error]")) made.nextElementSibling.remove();
+        if (ok) done(result ?? {});
+        else
+          made.after(h("p", { class: "gd-note", "data-level": "error", role: "alert" }, error?.message ?? "refused"));
+      });
   });
   enliven(made, context.host());
   return made;
@@ -25,7 +39,9 @@ export function asking(context: Context, name: CommandName, label: string, text:
 /** Whether the buttons in `el` (or `el` itself) can act now, and if not, why. */
 export function enliven(el: HTMLElement, host: Host | null): void {
   const gone = !host || host.dead;
-  for (const each of el.matches("[data-asks]") ? [el as HTMLButtonElement] : el.querySelectorAll<HTMLButtonElement>("[data-asks]")) {
+  for (const each of el.matches("[data-asks]")
+    ? [el as HTMLButtonElement]
+    : all<HTMLButtonElement>(el, "[data-asks]")) {
     const quiet = gone ? "no live kernel to ask: run the cell again" : each.dataset.asks!;
     if (each.title === quiet) continue; // not while it waits for its answer
     each.title = quiet;

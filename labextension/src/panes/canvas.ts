@@ -1,31 +1,35 @@
 // The picture of a graph that is no stage of the document (a replay, a diff), in a pane of its own.
 
-import { Camera, type CameraGroup } from "../camera.ts";
-import type { Layout, Stage } from "../doc.ts";
-import { div, h } from "../dom.ts";
-import { drawStage, type Dress, type Picture } from "../graph.ts";
-import { layoutOf, type Laying } from "../layouts.ts";
-import { glide, placesIn, type Places } from "../motion.ts";
-import type { Context } from "../pane.ts";
-import type { PaneKey } from "../state.ts";
+import { Camera, type CameraGroup } from "../draw/camera.ts";
+import type { Layout, Stage } from "../doc/doc.ts";
+import { div, h } from "../draw/dom.ts";
+import { drawStage, type Dress, type Picture } from "../draw/graph.ts";
+import { layoutOf, type Laying } from "../layout/layouts.ts";
+import { glide, placesIn, type Places } from "../draw/motion.ts";
+import type { Context } from "./pane.ts";
+import type { PaneKey } from "./state.ts";
 
 export class Canvas {
+  readonly #context: Context;
+  readonly #key: PaneKey;
+  readonly #group: CameraGroup;
+  readonly #label: string;
   readonly el = div("gd-canvas");
-  private camera: Camera | null = null;
-  private picture: Picture | null = null;
+  #camera: Camera | null = null;
+  #picture: Picture | null = null;
   #laying: Laying | null = null;
 
-  constructor(
-    private readonly context: Context,
-    private readonly key: PaneKey,
-    private readonly group: CameraGroup,
-    private readonly label: string,
-  ) {}
+  constructor(context: Context, key: PaneKey, group: CameraGroup, label: string) {
+    this.#context = context;
+    this.#key = key;
+    this.#group = group;
+    this.#label = label;
+  }
 
   draw(stage: Stage, dress: Dress): void {
     const before = placesIn(this.el);
     this.destroy();
-    const layout = layoutOf(stage, this.context.doc.types);
+    const layout = layoutOf(stage, this.#context.doc.types);
     if (!("done" in layout)) return this.#put(stage, layout, dress, before);
     this.#laying = layout;
     this.el.replaceChildren(h("p", { class: "gd-laying" }, `Laying out ${stage.nodes.length} nodes …`));
@@ -33,7 +37,7 @@ export class Canvas {
       done => {
         if (this.#laying !== layout) return;
         this.#put(stage, done, dress, before);
-        this.context.redrawn(this.key);
+        this.#context.redrawn(this.#key);
       },
       () => {},
     );
@@ -44,35 +48,36 @@ export class Canvas {
 
   #put(stage: Stage, layout: Layout, dress: Dress, before: Places): void {
     this.stage = stage;
-    const picture = drawStage(this.context.doc, stage, layout, dress);
-    const camera = new Camera(this.group, picture, this.label, () => this.context.redrawn(this.key));
-    this.picture = picture;
-    this.camera = camera;
+    const picture = drawStage(this.#context.doc, stage, layout, dress);
+    const camera = new Camera(this.#group, picture, this.#label, () => this.#context.redrawn(this.#key));
+    this.#picture = picture;
+    this.#camera = camera;
     this.el.replaceChildren(camera.el);
     camera.placed();
-    glide(camera, before, this.context.ui().selected);
+    glide(camera, before, this.#context.ui().selected);
   }
 
   /** The dress of these nodes has changed, else of all: the same nodes in the same places. */
   again(changed?: ReadonlySet<number>): void {
-    if (this.picture?.again(changed) === false) this.camera!.seen();
+    if (this.#picture?.again(changed) === false) this.#camera!.seen();
   }
 
   /** Scrolls to these, to the first of them where not all fit. */
   look(entities: readonly string[]): void {
-    const { camera, picture } = this;
+    const camera = this.#camera;
+    const picture = this.#picture;
     if (!camera || !picture) return;
     const places = entities.map(each => picture.placeOf(each)).filter(place => place !== null);
     camera.gather(places);
   }
 
   join(lit: ReadonlySet<string>): void {
-    this.picture?.join(lit);
+    this.#picture?.join(lit);
   }
 
   destroy(): void {
     this.#laying?.cancel();
-    this.camera?.destroy();
-    this.#laying = this.camera = this.picture = null;
+    this.#camera?.destroy();
+    this.#laying = this.#camera = this.#picture = null;
   }
 }

@@ -1,23 +1,36 @@
 // The diff of two stages in one picture: what is the same, rewired, changed, moved into another node, removed, added.
 
-import { div, h } from "../dom.ts";
-import { around } from "../explore.ts";
-import { partLayout } from "../explore.ts";
-import { button, empty, frame, refill, retitle, select, type MakePane } from "../pane.ts";
-import { differing, LETTERS, type Change } from "../union.ts";
+import { div, h } from "../draw/dom.ts";
+import { around } from "../layout/explore.ts";
+import { partLayout } from "../layout/explore.ts";
+import { button, empty, frame, refill, retitle, select, type MakePane } from "./pane.ts";
+import { differing, LETTERS, type Change } from "../doc/union.ts";
 import { enliven } from "./ask.ts";
 import { Canvas } from "./canvas.ts";
 import { compared, whatIf } from "./whatif.ts";
 
-const NAMES: [Change, string][] = [["same", "same"], ["rewired", "rewired"], ["changed", "changed"], ["moved", "moved into another"], ["made", "made of others"], ["removed", "removed"], ["added", "added"]];
+const NAMES: [Change, string][] = [
+  ["same", "same"],
+  ["rewired", "rewired"],
+  ["changed", "changed"],
+  ["moved", "moved into another"],
+  ["made", "made of others"],
+  ["removed", "removed"],
+  ["added", "added"],
+];
 
 export const diffPane: MakePane = context => {
   const { doc } = context,
     { stages } = doc;
-  if (stages.length < 2) return { el: frame("diff", "Diff", "", [empty("One graph alone: ", h("code", null, "%graph A --diff B"), " compares two.")]) };
+  if (stages.length < 2)
+    return {
+      el: frame("diff", "Diff", "", [
+        empty("One graph alone: ", h("code", null, "%graph A --diff B"), " compares two."),
+      ]),
+    };
   let [left, right] = compared(doc),
     only = false;
-  const shown = (a: number, b: number) => ([left, right] = [a, b], draw(), context.redrawn("diff"));
+  const shown = (a: number, b: number) => (([left, right] = [a, b]), draw(), context.redrawn("diff"));
   const what = whatIf(context, shown);
   const canvas = new Canvas(context, "diff", context.cameras.union, "Diff of two graphs");
   const el = frame("diff", "Diff", "", []);
@@ -32,12 +45,20 @@ export const diffPane: MakePane = context => {
       });
     const toggle = button(
       "only changes and what is next to them",
-      { "aria-pressed": String(only), class: "gd-button gd-small", "data-command": "only-changes", on: { click: () => ((only = !only), draw(), context.redrawn("diff")) } },
+      {
+        "aria-pressed": String(only),
+        class: "gd-button gd-small",
+        "data-command": "only-changes",
+        on: { click: () => ((only = !only), draw(), context.redrawn("diff")) },
+      },
       "only changes",
     );
     const controls = [pick("left", left, at => (left = at)), "→", pick("right", right, at => (right = at)), toggle];
-    const legend = div("gd-legend",
-      ...NAMES.filter(([change]) => found.changes.includes(change)).map(([change, name]) => h("span", { class: "gd-change", "data-diff": change }, h("b", null, LETTERS[change]), ` ${name}`)),
+    const legend = div(
+      "gd-legend",
+      ...NAMES.filter(([change]) => found.changes.includes(change)).map(([change, name]) =>
+        h("span", { class: "gd-change", "data-diff": change }, h("b", null, LETTERS[change]), ` ${name}`),
+      ),
     );
     retitle(el, "Diff", found.summary, controls);
     refill(el, canvas.el, legend, what);
@@ -54,10 +75,22 @@ export const diffPane: MakePane = context => {
       edge: (a, b) => {
         const wire = born.get(`${a} ${b}`);
         const stays = lives[a]!.died === 2 && lives[b]!.died === 2 && lives[a]!.born === 0 && lives[b]!.born === 0;
-        return wire?.born === 1 ? (stays ? "gd-edge-rewired" : "gd-edge-added") : wire?.died === 1 ? "gd-edge-removed" : "";
+        return wire?.born === 1
+          ? stays
+            ? "gd-edge-rewired"
+            : "gd-edge-added"
+          : wire?.died === 1
+            ? "gd-edge-removed"
+            : "";
       },
     });
   };
   draw();
-  return { el, live: (_, host) => enliven(el, host), lit: lit => canvas.join(lit), walked: () => canvas.stage, destroy: () => canvas.destroy() };
+  return {
+    el,
+    live: (_, host) => enliven(el, host),
+    lit: lit => canvas.join(lit),
+    walked: () => canvas.stage,
+    destroy: () => canvas.destroy(),
+  };
 };

@@ -1,279 +1,391 @@
 // The pictures: the graph as written, the optimized one, and lanes. Arrows walk along edges.
 
-import { Camera, type CameraGroup } from "../camera.ts";
-import type { Layout, Stage } from "../doc.ts";
-import { div, h, type Child } from "../dom.ts";
-import { edgeLabels } from "../edgelabels.ts";
-import { around, partLayout } from "../explore.ts";
-import { plural } from "../format.ts";
-import { glide, placesIn } from "../motion.ts";
-import { drawStage, MANY, type Picture } from "../graph.ts";
-import { brackets, folded, opened, type Folded } from "../groups.ts";
-import { keptOf } from "../kept.ts";
-import { hasLanes, layoutOf, type Laying } from "../layouts.ts";
-import { minimap, type Minimap } from "../minimap.ts";
-import { paint } from "../overlays.ts";
-import { button, choice, empty, frame, refill, retitle, type Context, type MakePane, type Pane } from "../pane.ts";
-import type { PaneKey } from "../state.ts";
+import { selecting } from "./state.ts";
+import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
+import type { Layout, Stage } from "../doc/doc.ts";
+import { plural } from "../doc/format.ts";
+import { Camera, type CameraGroup } from "../draw/camera.ts";
+import { div, h, type Child, listen, all } from "../draw/dom.ts";
+import { edgeLabels } from "../draw/edgelabels.ts";
+import { drawStage, MANY, type Dress, type Picture } from "../draw/graph.ts";
+import { minimap, type Minimap } from "../draw/minimap.ts";
+import { glide, placesIn, type Places } from "../draw/motion.ts";
+import { paint, type Painted } from "../draw/overlays.ts";
+import { around, partLayout } from "../layout/explore.ts";
+import { hasLanes, layoutOf, type Laying } from "../layout/layouts.ts";
+import { keptOf } from "../live/kept.ts";
+import { button, choice, empty, frame, mini, refill, retitle, type Context, type MakePane, type Pane } from "./pane.ts";
+import type { PaneKey } from "./state.ts";
 
 const HELP =
-  "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, Enter opens the kernel, plus, minus and zero zoom.";
-
-const TITLES: Partial<Record<PaneKey, string>> = { before: "As written", after: "Optimized", lanes: "Derivative" };
+  "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, " +
+  "Enter opens the kernel, plus, minus and zero zoom.";
+const WAIT = 300; // ms before it is said that a layout takes time
 
 interface Choice {
   stage: Stage;
   text: string;
 }
 
-function zoomButtons(group: CameraGroup): HTMLElement {
-  return h(
-    "span",
-    { class: "gd-zoom", role: "group", "aria-label": "zoom" },
-    button("zoom out", { "data-command": "zoom-out", class: "gd-mini", on: { click: () => Camera.step(group, -1) } }, "\u2212"),
-    button("fit: what can be read; again: all of it (0)", { "data-command": "zoom-fit", class: "gd-mini", on: { click: () => group.fit() } }, "fit"),
-    button("zoom in", { "data-command": "zoom-in", class: "gd-mini", on: { click: () => Camera.step(group, 1) } }, "+"),
-  );
+/** What a pane with the picture of a stage is made from. */
+interface Options {
+  key: PaneKey;
+  group: CameraGroup;
+  /** The pane's title where there is no stage. */
+  name: string;
+  title: (stage: Stage) => string;
+  fact: (stage: Stage) => string;
+  choices: Choice[];
+  zoom: boolean;
+  /** The text where there is no stage. */
+  missing: string;
 }
 
-/** The zoom and the picture of one stage, or of what is around the selection in it. */
-function picturePane(
-  context: Context,
-  key: PaneKey,
-  group: CameraGroup,
-  title: (stage: Stage) => string,
-  fact: (stage: Stage) => string,
-  choices: Choice[],
-  zoom: boolean,
-  missing = "This document holds no graph for this pane.",
-): Pane {
-  const { doc } = context;
-  let at = 0,
-    camera: Camera | null = null,
-    picture: Picture | null = null,
-    map: Minimap | null = null,
-    laying: Laying | null = null,
-    waiting: ReturnType<typeof setTimeout> | undefined,
-    open: { stage: Stage; groups: Set<number> } | null = null,
-    walked: Stage | null = null,
-    shown = ""; // overlay, reach and seeds of the picture
-  const el = frame(key, "", "", []),
-    beside = () => keptOf(doc).value;
-  const end = () => {
-    clearTimeout(waiting);
-    laying?.cancel();
-    camera?.destroy();
-    map?.destroy();
-    laying = camera = picture = map = null;
+/** What of a stage is drawn: all of it, with closed groups as single nodes, or the part that is in reach. */
+interface View {
+  stage: Stage;
+  fold: Folded | null;
+  part: ReadonlySet<number> | null;
+}
+
+const zoomButtons = (group: CameraGroup): HTMLElement =>
+  h(
+    "span",
+    { class: "gd-zoom", role: "group", "aria-label": "zoom" },
+    mini("zoom out", "zoom-out", "\u2212", () => Camera.step(group, -1)),
+    mini("fit: what can be read; again: all of it (0)", "zoom-fit", "fit", () => group.fit()),
+    mini("zoom in", "zoom-in", "+", () => Camera.step(group, 1)),
+  );
+
+const layingNote = (stage: Stage, ...parts: Child[]): HTMLElement =>
+  h(
+    "div",
+    { class: "gd-laying", role: "status" },
+    h("p", null, ...parts),
+    h("p", { class: "gd-muted" }, `${nodesFact(stage)}; the Text tab lists them.`),
+  );
+
+const nodesFact = (stage: Stage): string => plural(stage.nodes.length, "node");
+
+/** The lit nodes of a stage. */
+const litNodes = (stage: Stage, lit: ReadonlySet<string>): string[] =>
+  [...lit].filter(each => each.startsWith(`node:${stage.index}.`));
+
+/** How many nodes are drawn, in words. */
+function drawnFact({ stage, fold, part }: View, fact: string): string {
+  if (part) return `showing ${part.size} of ${fact}`;
+  if (!fold) return fact;
+  const forced = fold.forced && `; ${fold.forced} stays open, closed it would make a circle`;
+  return `${nodesFact(fold.stage)} for ${fact}${forced}`;
+}
+
+/** The attributes and words that nodes get: the colour of the overlay, the group that a click opens or closes. */
+function dressOf({ stage, fold }: View, painted: Painted | null, grouped: boolean): Pick<Dress, "node" | "told"> {
+  const closed = (index: number) => fold?.group[index] ?? -1;
+  return {
+    node: index => {
+      const style = painted?.style(index) ?? null;
+      const open = () => (grouped ? stage.nodes[fold ? fold.members[index]![0]! : index]!.group : -1);
+      const group = closed(index) >= 0 ? closed(index) : open();
+      return { style, "data-heat": style !== null, "data-group": group >= 0 ? group : null };
+    },
+    told: index =>
+      [painted?.told(index), closed(index) >= 0 ? "double click, or Space: open" : ""].filter(Boolean).join("\n"),
   };
-  const tell = (stage: Stage, ...parts: Child[]) => h("div", { class: "gd-laying", role: "status" }, h("p", null, ...parts), h("p", { class: "gd-muted" }, `${plural(stage.nodes.length, "node")}; the Text tab lists them.`));
-  /** What the reach leaves of a stage: null for all of it. */
-  const part = (stage: Stage): ReadonlySet<number> | null => {
-    const { reach } = context.ui();
-    if (reach === "all") return null;
-    const seeds = [...context.lit()].flatMap(each => (each.startsWith(`node:${stage.index}.`) ? [Number(each.split(".")[1])] : []));
-    return seeds.length > 0 ? around(stage, seeds, reach) : null;
-  };
-  const wanted = (stage: Stage): string => {
-    const { overlay, reach } = context.ui();
-    return `${overlay} ${beside().labels} ${reach} ${reach === "all" ? "" : [...context.lit()].filter(each => each.startsWith(`node:${stage.index}.`)).join()}`;
-  };
-  const draw = () => {
-    const before = placesIn(el),
-      glided = () => {
-        camera!.placed();
-        glide(camera!, before, [context.ui().hover, ...context.ui().selected]);
-      };
-    end();
-    const stage = choices[at]?.stage;
+}
+
+/** The group that an event points at. */
+const groupAt = (event: Event): string | null =>
+  (event.target as Element).closest("[data-group]")?.getAttribute("data-group") ?? null;
+
+/** Draws the picture of one stage, or of what is around the selection in it. */
+class PicturePane implements Pane {
+  readonly el: HTMLElement;
+  readonly #context: Context;
+  readonly #options: Options;
+  #chosen = 0;
+  #camera: Camera | null = null;
+  #picture: Picture | null = null;
+  #map: Minimap | null = null;
+  #laying: Laying | null = null;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #open: { stage: Stage; groups: Set<number> } | null = null;
+  #walked: Stage | null = null;
+  /** The overlay, reach and seeds of the picture. */
+  #shown = "";
+  /** The selection that was scrolled to. */
+  #brought: ReadonlySet<string> | null = null;
+
+  constructor(context: Context, options: Options) {
+    this.#context = context;
+    this.#options = options;
+    this.el = frame(options.key, "", "", []);
+    this.#draw();
+  }
+
+  choose(lit: ReadonlySet<string>): boolean {
+    this.#map?.place();
+    const stage = this.#stage;
+    if (!stage || this.#wanted(stage) === this.#shown) return this.#bring(lit);
+    this.#draw();
+    this.#bring(lit);
+    return true;
+  }
+
+  lit(lit: ReadonlySet<string>): void {
+    this.#picture?.join(this.#showPartners(lit));
+    this.#map?.light(lit);
+  }
+
+  walked(): Stage | null {
+    return this.#walked;
+  }
+
+  destroy(): void {
+    clearTimeout(this.#timer);
+    this.#laying?.cancel();
+    this.#camera?.destroy();
+    this.#map?.destroy();
+    this.#laying = this.#camera = this.#picture = this.#map = null;
+  }
+
+  get #stage(): Stage | undefined {
+    return this.#options.choices[this.#chosen]?.stage;
+  }
+
+  get #beside() {
+    return keptOf(this.#context.doc).value;
+  }
+
+  /** What the picture of a stage depends on; another text is another picture. */
+  #wanted(stage: Stage): string {
+    const { overlay, reach } = this.#context.ui();
+    const seeds = reach === "all" ? "" : litNodes(stage, this.#context.lit()).join();
+    return `${overlay} ${this.#beside.labels} ${reach} ${seeds}`;
+  }
+
+  #view(stage: Stage): View {
+    const { doc } = this.#context;
+    const { reach } = this.#context.ui();
+    if (this.#open?.stage !== stage) this.#open = { stage, groups: opened(stage, doc.view?.depth) };
+    const seeds = reach === "all" ? [] : litNodes(stage, this.#context.lit()).map(each => Number(each.split(".")[1]));
+    if (seeds.length > 0) return { stage, fold: null, part: around(stage, seeds, reach) };
+    return { stage, fold: stage.groups.length > 0 ? folded(doc, stage, this.#open.groups) : null, part: null };
+  }
+
+  #draw(): void {
+    const { choices, group, key, name, missing, title, fact, zoom } = this.#options;
+    const before = placesIn(this.el);
+    this.destroy();
+    const stage = this.#stage;
+    const view = stage && this.#view(stage);
     const options = choices.map(({ text }, value) => ({ value, text }));
-    const pick = (value: number) => {
-      at = value;
-      draw();
-      context.redrawn(key);
-    };
-    const controls = [choice("stage", options, at, pick), zoom && stage ? zoomButtons(group) : null];
-    const kept = stage ? part(stage) : null;
-    if (stage && open?.stage !== stage) open = { stage, groups: opened(stage, context.doc.view?.depth) };
-    const fold = stage && !kept && stage.groups.length > 0 ? folded(doc, stage, open!.groups) : null;
-    const told = !stage ? "" : fold ? `${plural(fold.stage.nodes.length, "node")} for ${fact(stage)}${fold.forced && `; ${fold.forced} stays open, closed it would make a circle`}` : kept ? `showing ${kept.size} of ${fact(stage)}` : fact(stage);
-    retitle(el, stage ? title(stage) : (TITLES[key] ?? key), told, controls);
-    const put = (...parts: Node[]) => refill(el, parts);
-    if (!stage) return put(empty(missing));
-    shown = wanted(stage);
-    const layout = kept ? partLayout(stage, doc.types, kept) : layoutOf(fold?.stage ?? stage, doc.types);
-    if (!("done" in layout)) {
-      put(...drawn(stage, layout, fold, Boolean(kept)));
-      return glided();
-    }
-    const mine = (laying = layout);
+    const pick = choice("stage", options, this.#chosen, value => {
+      this.#chosen = value;
+      this.#draw();
+      this.#context.redrawn(key);
+    });
+    const controls = [pick, zoom && stage ? zoomButtons(group) : null];
+    retitle(this.el, stage ? title(stage) : name, view ? drawnFact(view, fact(stage!)) : "", controls);
+    if (!view) return refill(this.el, empty(missing));
+    this.#shown = this.#wanted(view.stage);
+    this.#lay(view, before);
+  }
+
+  #lay(view: View, before: Places): void {
+    const { stage, fold, part } = view;
+    const { types } = this.#context.doc;
+    const layout = part ? partLayout(stage, types, part) : layoutOf(fold?.stage ?? stage, types);
+    if ("done" in layout) return this.#wait(view, layout, before);
+    refill(this.el, this.#drawn(view, layout));
+    this.#glide(before);
+  }
+
+  /** Draw a stage when its layout is done; until then say that it takes time. */
+  #wait(view: View, laying: Laying, before: Places): void {
+    const { stage } = view;
     const holder = div("gd-camera");
-    put(holder);
-    waiting = setTimeout(() => {
-      const stop = button("cancel", { on: { click: () => (end(), holder.replaceChildren(tell(stage, "Not laid out."))) } }, "Cancel");
-      holder.append(tell(stage, `Laying out ${plural(stage.nodes.length, "node")} … `, stop));
-    }, 300);
-    mine.done.then(
-      done => {
-        if (laying !== mine) return;
-        clearTimeout(waiting);
-        laying = null;
-        holder.replaceWith(...drawn(stage, done, fold, false));
-        glided();
-        context.redrawn(key);
-        look(context.lit());
+    this.#laying = laying;
+    refill(this.el, holder);
+    const cancel = () => {
+      this.destroy();
+      holder.replaceChildren(layingNote(stage, "Not laid out."));
+    };
+    this.#timer = setTimeout(() => {
+      const stop = button("cancel", { on: { click: cancel } }, "Cancel");
+      holder.append(layingNote(stage, `Laying out ${nodesFact(stage)} … `, stop));
+    }, WAIT);
+    laying.done.then(
+      layout => {
+        if (this.#laying !== laying) return;
+        clearTimeout(this.#timer);
+        this.#laying = null;
+        holder.replaceWith(...this.#drawn(view, layout));
+        this.#glide(before);
+        this.#redrawn();
       },
       () => {},
     );
-  };
-  /** Opens a closed group, closes an open one. */
-  const toggle = (group: number) => {
-    if (!open || !camera) return;
-    if (!open.groups.delete(group)) open.groups.add(group);
-    draw();
-    context.redrawn(key);
-    brought = null;
-    look(context.lit());
-  };
-  const drawn = (stage: Stage, layout: Layout, fold: Folded | null, part: boolean): Node[] => {
-    const painted = paint(doc, stage, context.ui().overlay, fold?.members),
-      grouped = stage.groups.length > 0 && !part;
-    const node = (index: number) => {
-      const style = painted?.style(index) ?? null,
-        closed = fold?.group[index] ?? -1,
-        group = closed >= 0 ? closed : grouped ? stage.nodes[fold ? fold.members[index]![0]! : index]!.group : -1;
-      return { style, "data-heat": style !== null, "data-group": group >= 0 ? group : null };
-    };
-    walked = fold?.stage ?? stage;
-    picture = drawStage(doc, walked, layout, {
-      node,
-      told: index => [painted?.told(index), (fold?.group[index] ?? -1) >= 0 ? "double click, or Space: open" : ""].filter(Boolean).join("\n"),
-      ...(fold ? { members: fold.members } : {}),
-      brackets: grouped ? brackets(stage, fold?.open ?? open!.groups, layout, fold?.members ?? null) : [],
+  }
+
+  /** Place the camera; nodes glide from where they stood before. */
+  #glide(before: Places): void {
+    const { hover, selected } = this.#context.ui();
+    this.#camera!.placed();
+    glide(this.#camera!, before, [hover, ...selected]);
+  }
+
+  #redrawn(): void {
+    this.#context.redrawn(this.#options.key);
+    this.#bring(this.#context.lit());
+  }
+
+  /** Open a closed group, close an open one. */
+  #toggle(group: number): void {
+    if (!this.#open || !this.#camera) return;
+    const { groups } = this.#open;
+    if (!groups.delete(group)) groups.add(group);
+    this.#draw();
+    this.#brought = null;
+    this.#redrawn();
+  }
+
+  /** The camera with the picture in it, the overview, and the legend of the overlay. */
+  #drawn(view: View, layout: Layout): Node[] {
+    const { stage, fold, part } = view;
+    const { doc } = this.#context;
+    const painted = paint(doc, stage, this.#context.ui().overlay, fold?.members);
+    const grouped = stage.groups.length > 0 && !part;
+    const members = fold?.members;
+    this.#walked = fold?.stage ?? stage;
+    this.#picture = drawStage(doc, this.#walked, layout, {
+      ...dressOf(view, painted, grouped),
+      ...(members ? { members } : {}),
+      brackets: grouped ? brackets(stage, fold?.open ?? this.#open!.groups, layout, members ?? null) : [],
     });
-    const label = `${title(stage)}, ${plural(stage.nodes.length, "node")}. ${HELP}`,
-      made = new Camera(group, picture, label, () => context.redrawn(key));
-    camera = made;
-    made.refound = () => {
-      brought = null;
-      look(context.lit());
+    const camera = this.#makeCamera(stage, this.#picture);
+    if (this.#beside.labels && !this.#picture.culled) this.#picture.svg.append(edgeLabels(doc, this.#walked, layout));
+    this.#map = minimap(camera, layout, () => this.#beside.map);
+    return [camera.el, this.#map.el, ...(painted ? [painted.legend] : [])];
+  }
+
+  #makeCamera(stage: Stage, picture: Picture): Camera {
+    const { group, key, title } = this.#options;
+    const context = this.#context;
+    const label = `${title(stage)}, ${nodesFact(stage)}. ${HELP}`;
+    const camera = new Camera(group, picture, label, () => context.redrawn(key));
+    this.#camera = camera;
+    camera.refound = () => {
+      this.#brought = null;
+      this.#bring(context.lit());
     };
-    const groupAt = (event: Event) => (event.target as Element).closest("[data-group]")?.getAttribute("data-group") ?? null;
-    made.el.addEventListener("gd-toggle", event => toggle(Number(groupAt(event))));
-    made.el.addEventListener("dblclick", event => {
-      if ((event.target as Element).closest(".gd-node") && groupAt(event) !== null && (event.target as Element).closest(".gd-node")!.querySelector(".gd-sheet")) toggle(Number(groupAt(event)));
+    const toggle = (event: Event) => this.#toggle(Number(groupAt(event)));
+    camera.el.addEventListener("gd-toggle", toggle);
+    listen(camera.el, "dblclick", event => {
+      const node = (event.target as Element).closest(".gd-node");
+      if (groupAt(event) !== null && node?.querySelector(".gd-sheet")) toggle(event);
     });
-    made.el.addEventListener("click", event => {
-      if ((event.target as Element).closest(".gd-bracket")) return toggle(Number(groupAt(event)));
-      const { x, y } = made.pointAt(event),
-        entity = picture?.at(x, y);
+    listen(camera.el, "click", event => {
+      if ((event.target as Element).closest(".gd-bracket")) return toggle(event);
+      const { x, y } = camera.pointAt(event);
+      const entity = this.#picture?.at(x, y);
       if (!entity) return;
       event.stopPropagation();
-      context.act({ do: "select", entities: [entity], add: event.shiftKey });
+      context.act(selecting([entity], event.shiftKey));
     });
-    if (beside().labels && !picture.culled) picture.svg.append(edgeLabels(doc, walked, layout));
-    map = minimap(made, layout, () => beside().map);
-    return painted ? [made.el, map.el, painted.legend] : [made.el, map.el];
-  };
-  /** Nodes of this stage that are the same as lit ones of the stage it was made from: drawn with the accent, but not lit. */
-  const showPartners = (lit: ReadonlySet<string>): ReadonlySet<string> => {
-    const stage = choices[at]?.stage,
-      parent = stage && doc.stages[stage.parent];
-    el.querySelectorAll("[data-partner]").forEach(each => each.removeAttribute("data-partner"));
-    if (!stage || !parent || key !== "lanes") return lit;
+    return camera;
+  }
+
+  /** Mark the nodes that are the same as lit ones of the stage that this one was derived from; they are not lit. */
+  #showPartners(lit: ReadonlySet<string>): ReadonlySet<string> {
+    const stage = this.#stage;
+    const parent = stage && this.#context.doc.stages[stage.parent];
+    all(this.el, "[data-partner]").forEach(each => each.removeAttribute("data-partner"));
+    if (!stage || !parent || this.#options.key !== "lanes") return lit;
     const keys = new Set(parent.nodes.flatMap((node, i) => (lit.has(`node:${parent.index}.${i}`) ? [node.key] : [])));
     const partners = stage.nodes
       .flatMap((node, i) => (keys.has(node.key) ? [`node:${stage.index}.${i}`] : []))
       .filter(entity => !lit.has(entity));
     if (partners.length === 0) return lit;
     const same = new Set(partners);
-    el.querySelectorAll(".gd-node").forEach(each => {
+    all(this.el, ".gd-node").forEach(each => {
       if (same.has(each.getAttribute("data-entity")!)) each.setAttribute("data-partner", "");
     });
     return new Set([...lit, ...partners]);
-  };
-  let brought: ReadonlySet<string> | null = null;
-  /** In a large picture what is lit may not be drawn yet: go to the first of it, once, so that scrolling stays free. */
-  const look = (lit: ReadonlySet<string>): boolean => {
-    if (lit === brought || !picture?.culled || !camera) return false;
-    brought = lit;
-    const places = [...lit].map(entity => picture!.placeOf(entity)).filter(place => place !== null);
-    if (places.length === 0 || places.some(place => camera!.inSight(place))) return false;
+  }
+
+  /** In a large picture what is lit may not be drawn: go to the first of it, once, so that scrolling stays free. */
+  #bring(lit: ReadonlySet<string>): boolean {
+    const camera = this.#camera;
+    const picture = this.#picture;
+    if (lit === this.#brought || !picture?.culled || !camera) return false;
+    this.#brought = lit;
+    const places = [...lit].map(entity => picture.placeOf(entity)).filter(place => place !== null);
+    if (places.length === 0 || places.some(place => camera.inSight(place))) return false;
     camera.bring(places.reduce((a, b) => (b.y < a.y ? b : a)));
     return true;
-  };
-  draw();
-  return {
-    el,
-    choose(lit) {
-      map?.place();
-      const stage = choices[at]?.stage;
-      if (!stage || wanted(stage) === shown) return look(lit);
-      draw();
-      look(lit);
-      return true;
-    },
-    lit(lit) {
-      picture?.join(showPartners(lit));
-      map?.light(lit);
-    },
-    walked: () => walked,
-    destroy: end,
-  };
+  }
 }
 
-const nodesFact = (stage: Stage): string => plural(stage.nodes.length, "node");
+const choicesOf = (stages: readonly Stage[], text: (stage: Stage) => string): Choice[] =>
+  stages.map(stage => ({ stage, text: text(stage) }));
 
-export const beforePane: MakePane = context => {
-  const written = context.doc.stages.filter(stage => stage.role === "written");
-  return picturePane(
-    context,
-    "before",
-    context.cameras.graph,
-    stage => stage.title || "As written",
-    nodesFact,
-    written.map(stage => ({ stage, text: stage.key })),
-    false,
-  );
-};
+export const beforePane: MakePane = context =>
+  new PicturePane(context, {
+    key: "before",
+    group: context.cameras.graph,
+    name: "As written",
+    title: stage => stage.title || "As written",
+    fact: nodesFact,
+    choices: choicesOf(
+      context.doc.stages.filter(stage => stage.role === "written"),
+      stage => stage.key,
+    ),
+    zoom: false,
+    missing: "This document holds no graph for this pane.",
+  });
 
 export const afterPane: MakePane = context => {
   const { stages } = context.doc;
   const optimized = stages.filter(stage => stage.role === "optimized");
-  const after = optimized.length > 0 ? optimized : stages.filter(stage => stage.role === "final");
-  return picturePane(
-    context,
-    "after",
-    context.cameras.graph,
-    stage => stage.title || "Optimized",
-    nodesFact,
-    after.map(stage => ({ stage, text: stage.title || stage.key })),
-    true,
-    "This document holds no optimized graph.",
-  );
+  return new PicturePane(context, {
+    key: "after",
+    group: context.cameras.graph,
+    name: "Optimized",
+    title: stage => stage.title || "Optimized",
+    fact: nodesFact,
+    choices: choicesOf(
+      optimized.length > 0 ? optimized : stages.filter(stage => stage.role === "final"),
+      stage => stage.title || stage.key,
+    ),
+    zoom: true,
+    missing: "This document holds no optimized graph.",
+  });
 };
 
 /** The stages that have lanes: the derivative of the graph as written first, because it is the one to learn from. */
 export function laneStages(stages: readonly Stage[]): Choice[] {
-  const found = stages.filter(hasLanes);
   const text = (stage: Stage) =>
     stage.role === "final" ? "trained" : stages[stage.parent]?.role === "written" ? "as written" : "optimized";
   const rank = (stage: Stage) => ["as written", "optimized", "trained"].indexOf(text(stage));
-  return [...found].sort((a, b) => rank(a) - rank(b)).map(stage => ({ stage, text: text(stage) }));
+  return choicesOf(
+    stages.filter(hasLanes).sort((a, b) => rank(a) - rank(b)),
+    text,
+  );
 }
 
 export const lanesPane: MakePane = context => {
-  const choices = laneStages(context.doc.stages);
   const many = (stage: Stage) => stage.nodes.filter(node => node.inputs.length > 0).length > MANY;
-  const fact = (stage: Stage) => `${nodesFact(stage)}; dashed = kept${many(stage) ? ", where lit" : " for the way back"}`;
-  return picturePane(
-    context,
-    "lanes",
-    context.cameras.lanes,
-    () => "Derivative",
-    fact,
-    choices,
-    true,
-    `No derivative in this document: a graph has one when it is for training, as in %%graph ${context.doc.title || "NAME"} --train.`,
-  );
+  return new PicturePane(context, {
+    key: "lanes",
+    group: context.cameras.lanes,
+    name: "Derivative",
+    title: () => "Derivative",
+    fact: stage => `${nodesFact(stage)}; dashed = kept${many(stage) ? ", where lit" : " for the way back"}`,
+    choices: laneStages(context.doc.stages),
+    zoom: true,
+    missing:
+      "No derivative in this document: a graph has one when it is for training, " +
+      `as in %%graph ${context.doc.title || "NAME"} --train.`,
+  });
 };

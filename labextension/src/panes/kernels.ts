@@ -1,11 +1,11 @@
 // The kernels: WGSL as it is sent to the device, the nodes of each line in the gutter, and what the kernel is bound to.
 
-import type { GraphDoc, KernelRecord, Plan } from "../doc.ts";
-import { div, h, replace, setFlag, span, type Child } from "../dom.ts";
-import { plural, seconds, whole } from "../format.ts";
-import { familyClass } from "../graph.ts";
-import { body, chip, empty, entity, facts, frame, highlighted, retitle, swatch, type MakePane } from "../pane.ts";
-import { parseEntity } from "../select.ts";
+import type { GraphDoc, KernelRecord, Plan } from "../doc/doc.ts";
+import { div, h, replace, setFlag, span, type Child, all } from "../draw/dom.ts";
+import { plural, seconds, whole } from "../doc/format.ts";
+import { familyClass } from "../draw/graph.ts";
+import { body, chip, entity, facts, frame, highlighted, notCompiled, retitle, swatch, type MakePane } from "./pane.ts";
+import { parseEntity } from "../doc/select.ts";
 
 /** "matmul ×5, relu": names once, with how often. */
 function counted(names: string[]): string {
@@ -32,7 +32,8 @@ function nodesOfLines(doc: GraphDoc): (kernel: number, line: number) => string {
 
 function codeLines(doc: GraphDoc, kernel: KernelRecord, index: number): HTMLElement {
   const nodes = nodesOfLines(doc);
-  return div("gd-code gd-wgsl",
+  return div(
+    "gd-code gd-wgsl",
     ...kernel.wgsl
       .replace(/\n$/, "")
       .split("\n")
@@ -42,7 +43,10 @@ function codeLines(doc: GraphDoc, kernel: KernelRecord, index: number): HTMLElem
           "div",
           {
             class: "gd-line",
-            ...entity(`wgsl:${index}.${i + 1}`, `WGSL line ${i + 1}: ${text.trim() || "empty"}${from ? `, from ${from}` : ""}`),
+            ...entity(
+              `wgsl:${index}.${i + 1}`,
+              `WGSL line ${i + 1}: ${text.trim() || "empty"}${from ? `, from ${from}` : ""}`,
+            ),
             title: from ? `from ${from}` : null,
           },
           span("gd-lineno", i + 1),
@@ -75,15 +79,23 @@ function kernelFacts(plan: Plan, kernel: KernelRecord, index: number): HTMLEleme
   const rows: [string, Child][] = [
     [
       "variant",
-      [
-        span("gd-mono", kernel.variant || "–"),
-        kernel.variant_reason && span("gd-muted", ` ${kernel.variant_reason}`),
-      ],
+      [span("gd-mono", kernel.variant || "–"), kernel.variant_reason && span("gd-muted", ` ${kernel.variant_reason}`)],
     ],
     ["workgroup", span("gd-mono", kernel.workgroup_size.join(" × "))],
     ...(constants ? [["constants", span("gd-mono", constants)] as [string, Child]] : []),
     ...(bindings.length > 0 ? [["bindings", bindings] as [string, Child]] : []),
-    ...(plan.times ? [["time", h("span", { title: "median, all its dispatches" }, seconds(used.reduce((sum, k) => sum + plan.times!.median[k]!, 0)))] as [string, Child]] : []),
+    ...(plan.times
+      ? [
+          [
+            "time",
+            h(
+              "span",
+              { title: "median, all its dispatches" },
+              seconds(used.reduce((sum, k) => sum + plan.times!.median[k]!, 0)),
+            ),
+          ] as [string, Child],
+        ]
+      : []),
     ["used by", [plural(used.length, "dispatch"), " ", ...chips, used.length > 12 && ` and ${used.length - 12} more`]],
   ];
   return facts(rows);
@@ -94,7 +106,8 @@ function litKernel(lit: ReadonlySet<string>): number | null {
   let first: number | null = null;
   for (const text of lit) {
     const entity = parseEntity(text);
-    if (entity && (entity.kind === "kernel" || entity.kind === "wgsl") && (first === null || entity.at[0]! < first)) first = entity.at[0]!;
+    if (entity && (entity.kind === "kernel" || entity.kind === "wgsl") && (first === null || entity.at[0]! < first))
+      first = entity.at[0]!;
   }
   return first;
 }
@@ -103,10 +116,12 @@ export const kernelsPane: MakePane = context => {
   const { doc } = context,
     { plan } = doc;
   if (!plan || plan.kernels.length === 0)
-    return { el: frame("kernels", "Kernels", "", [body(null, empty("Not compiled yet, so no kernels. ", h("code", null, `%graph_plan ${doc.title || "NAME"}`), " makes the plan."))]) };
+    return { el: frame("kernels", "Kernels", "", [body(null, notCompiled(context, ", so no kernels"))]) };
   const uses = plan.kernels.map((_, index) => plan.dispatches.filter(dispatch => dispatch.kernel === index).length);
   // Entry points repeat ("main"); what a kernel does is told by the first dispatch that runs it.
-  const labels = plan.kernels.map((kernel, index) => plan.dispatches.find(dispatch => dispatch.kernel === index)?.label ?? kernel.entry);
+  const labels = plan.kernels.map(
+    (kernel, index) => plan.dispatches.find(dispatch => dispatch.kernel === index)?.label ?? kernel.entry,
+  );
   const lines = plan.kernels.map(kernel => kernel.wgsl.replace(/\n$/, "").split("\n").length);
   const listed = h(
     "div",
@@ -135,7 +150,7 @@ export const kernelsPane: MakePane = context => {
     retitle(el, "WGSL", `${labels[index]}, kernel ${index}, ${plural(lines[index]!, "line")}`);
     replace(code, kernelFacts(plan, kernel, index), codeLines(doc, kernel, index));
     code.scrollTop = 0;
-    listed.querySelectorAll(".gd-kernel").forEach((each, i) => each.toggleAttribute("data-shown", i === index));
+    all(listed, ".gd-kernel").forEach((each, i) => each.toggleAttribute("data-shown", i === index));
     return true;
   };
   show(0);

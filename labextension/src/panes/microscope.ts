@@ -1,12 +1,12 @@
 // One tensor under the microscope: numbers, histogram, heat map, exact values, the difference; live, or as a document has it.
 
-import { ticks } from "../chart.ts";
-import { number } from "../doc.ts";
-import { div, h, replace, s, setFlag, span, write, type Child } from "../dom.ts";
-import { bytes, plural, sig, spokenType, whole } from "../format.ts";
-import { refusal, type Live } from "../live.ts";
-import type { Looked, TensorValue } from "../messages.ts";
-import { big, button, select, type Context } from "../pane.ts";
+import { ticks } from "./chart.ts";
+import { number } from "../doc/doc.ts";
+import { div, h, replace, s, setFlag, span, write, type Child, boxOf, all } from "../draw/dom.ts";
+import { bytes, plural, sig, spokenType, whole } from "../doc/format.ts";
+import { refusal, type Live } from "../live/live.ts";
+import type { Looked, TensorValue } from "../live/messages.ts";
+import { big, button, select, type Context } from "./pane.ts";
 
 const LEVELS = 16, // tints of one sign
   MASK = 255, // something in the cell is not finite
@@ -19,7 +19,11 @@ export const begin = (at: number, size: number): number => within(at - SIDE / 2,
 
 /** How strongly a value is tinted, −1 … 1: against zero where there are both signs, else over the range. */
 export const tint = (value: number, low: number, high: number): number =>
-  low === high ? Math.sign(value) / 2 : low < 0 && high > 0 ? value / Math.max(-low, high) : (value - (high > 0 ? low : high)) / (high - low);
+  low === high
+    ? Math.sign(value) / 2
+    : low < 0 && high > 0
+      ? value / Math.max(-low, high)
+      : (value - (high > 0 ? low : high)) / (high - low);
 
 /** Cells of one tint as one path; of what is not finite a path of crosses, under NaN. */
 export function paths(cells: ArrayLike<number>, cols: number, low: number, high: number): Map<number, string> {
@@ -34,15 +38,36 @@ export function paths(cells: ArrayLike<number>, cols: number, low: number, high:
   return found;
 }
 
-function picture(cells: ArrayLike<number>, rows: number, cols: number, low: number, high: number, width: number, height: number, ...more: Child[]): SVGElement {
+function picture(
+  cells: ArrayLike<number>,
+  rows: number,
+  cols: number,
+  low: number,
+  high: number,
+  width: number,
+  height: number,
+  ...more: Child[]
+): SVGElement {
   const made = [...paths(cells, cols, low, high)].map(([level, d]) =>
-    Number.isNaN(level) ? s("path", { class: "gd-holes", d }) : s("path", { class: `gd-cells gd-f-${level < 0 ? "elementwise" : "reduction"}`, style: `--gd-tint:${Math.abs(level) * 100}%`, d }),
+    Number.isNaN(level)
+      ? s("path", { class: "gd-holes", d })
+      : s("path", {
+          class: `gd-cells gd-f-${level < 0 ? "elementwise" : "reduction"}`,
+          style: `--gd-tint:${Math.abs(level) * 100}%`,
+          d,
+        }),
   );
-  return s("svg", { width, height, viewBox: `0 0 ${cols} ${rows}`, preserveAspectRatio: "none", "aria-hidden": "true" }, made, more);
+  return s(
+    "svg",
+    { width, height, viewBox: `0 0 ${cols} ${rows}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    made,
+    more,
+  );
 }
 
 const SCALE = Array.from({ length: 33 }, (_, i) => Math.min(254, 8 * i));
-const rect = (name: string, x: number, y: number, width: number, height: number): SVGElement => s("rect", { class: name, x, y, width, height });
+const rect = (name: string, x: number, y: number, width: number, height: number): SVGElement =>
+  s("rect", { class: name, x, y, width, height });
 /** What makes values old. */
 const momentOf = ({ state, step, dispatch }: Live): string => `${state} ${step} ${dispatch}`;
 /** Rows and columns of the planes of a tensor. */
@@ -62,24 +87,61 @@ interface Asked {
 }
 
 export class Glass {
+  readonly #context: Context;
   readonly #head = div("gd-glasshead");
   readonly #note = h("p", { class: "gd-note", "data-value": "glass-note" });
   readonly #left = div("gd-glassleft");
   readonly #slices = span("gd-slices");
-  readonly #heat = h("button", { class: "gd-heat", "data-command": "heat", on: { click: (event: MouseEvent) => this.#click(event), keydown: (event: KeyboardEvent) => this.#key(event) } });
+  readonly #heat = h("button", {
+    class: "gd-heat",
+    "data-command": "heat",
+    on: { click: (event: MouseEvent) => this.#click(event), keydown: (event: KeyboardEvent) => this.#key(event) },
+  });
   readonly #legend = div("gd-muted");
   readonly #difference = h("p", { "data-value": "difference" });
-  readonly #window = h("div", { class: "gd-scroll gd-window", tabindex: 0, role: "region", "aria-label": "exact values" });
-  readonly #body = div("gd-glassbody", this.#left, div("", this.#slices, this.#heat, this.#legend), this.#difference, this.#window);
-  readonly #against = select("compare with", [["", "compare with nothing"], ["reference", "with the reference"], ["cpu", "with cpu"]], "", () => this.#again({}));
-  readonly #close = button("×", { class: "gd-button gd-quiet", "aria-label": "close the microscope", on: { click: () => this.#end() } });
-  readonly el = h("section", { class: "gd-glass", hidden: true, "aria-label": "microscope" }, this.#head, this.#note, this.#body);
+  readonly #window = h("div", {
+    class: "gd-scroll gd-window",
+    tabindex: 0,
+    role: "region",
+    "aria-label": "exact values",
+  });
+  readonly #body = div(
+    "gd-glassbody",
+    this.#left,
+    div("", this.#slices, this.#heat, this.#legend),
+    this.#difference,
+    this.#window,
+  );
+  readonly #against = select(
+    "compare with",
+    [
+      ["", "compare with nothing"],
+      ["reference", "with the reference"],
+      ["cpu", "with cpu"],
+    ],
+    "",
+    () => this.#again({}),
+  );
+  readonly #close = button("×", {
+    class: "gd-button gd-quiet",
+    "aria-label": "close the microscope",
+    on: { click: () => this.#end() },
+  });
+  readonly el = h(
+    "section",
+    { class: "gd-glass", hidden: true, "aria-label": "microscope" },
+    this.#head,
+    this.#note,
+    this.#body,
+  );
   #asked: Asked | null = null;
   #value: TensorValue | null = null;
   #busy = false;
   #moment = "";
 
-  constructor(private readonly context: Context) {}
+  constructor(context: Context) {
+    this.#context = context;
+  }
 
   /** Looks at a tensor by its name, or at an entity. */
   look(name: string): void {
@@ -114,7 +176,7 @@ export class Glass {
 
   /** One question at a time: of those that come meanwhile the last is asked next. */
   #ask(asked: Asked): void {
-    const { context } = this,
+    const context = this.#context,
       { state } = context.live(),
       host = context.host(),
       why = refusal(state, Boolean(host) && !host!.dead, "value");
@@ -148,7 +210,7 @@ export class Glass {
   #title(name: string, ...rest: string[]): void {
     this.#against.disabled = !this.#asked;
     if (!this.#close.isConnected) this.#head.append(this.#against, this.#close);
-    this.#head.querySelectorAll("span").forEach(each => each.remove());
+    all(this.#head, "span").forEach(each => each.remove());
     this.#head.prepend(span("gd-glassname", name), ...rest.map(each => span("gd-muted", each)));
   }
 
@@ -158,32 +220,61 @@ export class Glass {
     this.#value = value;
     this.#body.hidden = false;
     this.#title(value.name, value.type, value.place + (looked?.read ? `, ${bytes(looked.read)} read` : ""));
-    const figure = (key: "min" | "max" | "mean" | "std" | "l2", told: string) => big(h("span", { "data-value": `glass-${key}`, "data-number": value[key] }, sig(number(value[key]))), told);
-    replace(this.#left,
-      div("gd-bigs", figure("min", "minimum"), figure("max", "maximum"), figure("mean", "mean"), figure("std", "deviation"), figure("l2", "L2 norm")),
-      h("p", { "data-value": "glass-counts", "data-broken": bad > 0 }, `${plural(value.n, "element")}, ${whole(value.zero)} zero, ${whole(value.nan)} NaN, ${whole(value.inf)} infinite`),
+    const figure = (key: "min" | "max" | "mean" | "std" | "l2", told: string) =>
+      big(h("span", { "data-value": `glass-${key}`, "data-number": value[key] }, sig(number(value[key]))), told);
+    replace(
+      this.#left,
+      div(
+        "gd-bigs",
+        figure("min", "minimum"),
+        figure("max", "maximum"),
+        figure("mean", "mean"),
+        figure("std", "deviation"),
+        figure("l2", "L2 norm"),
+      ),
+      h(
+        "p",
+        { "data-value": "glass-counts", "data-broken": bad > 0 },
+        `${plural(value.n, "element")}, ${whole(value.zero)} zero, ${whole(value.nan)} NaN, ${whole(value.inf)} infinite`,
+      ),
       value.n > bad && histogram(value),
     );
     this.#slice(value);
     this.#map(value, looked);
     const found = looked?.difference;
     this.#difference.hidden = !found && !looked?.why;
-    replace(this.#difference,
+    replace(
+      this.#difference,
       found ? `against ${found.text} ` : `no difference: ${looked?.why}`,
-      found && number(found.ulp) + found.unlike > 0 && button("Show it", { class: "gd-button gd-small", "data-command": "worst", on: { click: () => this.#to(found.at.slice(0, -2), found.at.at(-2) ?? 0, found.at.at(-1)!) } }),
+      found &&
+        number(found.ulp) + found.unlike > 0 &&
+        button("Show it", {
+          class: "gd-button gd-small",
+          "data-command": "worst",
+          on: { click: () => this.#to(found.at.slice(0, -2), found.at.at(-2) ?? 0, found.at.at(-1)!) },
+        }),
     );
     this.#window.hidden = !looked;
     if (looked) replace(this.#window, exact(looked));
   }
 
   #slice({ shape, slice }: TensorValue): void {
-    const fields = () => [...this.#slices.querySelectorAll("input")];
+    const fields = () => all<HTMLInputElement>(this.#slices, "input");
     // The same fields as long as they fit: who types in one stays there.
     if (fields().length !== slice.length)
-      replace(this.#slices, "slice", ...slice.map(() => h("input", {
-        class: "gd-number-field", type: "number", min: 0, "data-command": "slice",
-        on: { change: () => this.#again({ slice: fields().map(each => each.valueAsNumber || 0) }) },
-      })));
+      replace(
+        this.#slices,
+        "slice",
+        ...slice.map(() =>
+          h("input", {
+            class: "gd-number-field",
+            type: "number",
+            min: 0,
+            "data-command": "slice",
+            on: { change: () => this.#again({ slice: fields().map(each => each.valueAsNumber || 0) }) },
+          }),
+        ),
+      );
     fields().forEach((field, i) => {
       field.max = String(shape[i]! - 1);
       field.title = field.ariaLabel = `slice of axis ${i}: 0 to ${field.max}`;
@@ -201,15 +292,35 @@ export class Glass {
       worst = looked && worstOf(looked),
       x = cols / wide,
       y = rows / tall;
-    replace(this.#heat, picture(cells, rows, cols, low, high, cols * within(Math.floor(416 / cols), 26), rows * Math.max(4, within(Math.floor(224 / rows), 26)),
-      moves && rect("gd-sightline", looked.window.col * x, looked.window.row * y, Math.min(SIDE, wide) * x, Math.min(SIDE, tall) * y),
-      worst && rect("gd-worst", Math.floor(worst[1]! * x), Math.floor(worst[0]! * y), 1, 1),
-    ));
+    replace(
+      this.#heat,
+      picture(
+        cells,
+        rows,
+        cols,
+        low,
+        high,
+        cols * within(Math.floor(416 / cols), 26),
+        rows * Math.max(4, within(Math.floor(224 / rows), 26)),
+        moves &&
+          rect(
+            "gd-sightline",
+            looked.window.col * x,
+            looked.window.row * y,
+            Math.min(SIDE, wide) * x,
+            Math.min(SIDE, tall) * y,
+          ),
+        worst && rect("gd-worst", Math.floor(worst[1]! * x), Math.floor(worst[0]! * y), 1, 1),
+      ),
+    );
     const bad = value.nan + value.inf;
     this.#heat.ariaLabel = `heat map of ${value.name}, ${spokenType(value.type)}, ${value.n > bad ? `${sig(number(value.min))} to ${sig(number(value.max))}` : "nothing finite"}, ${whole(bad)} not finite${moves ? "; arrows move the window of exact values" : ""}`;
     this.#heat.disabled = !moves;
-    replace(this.#legend,
-      sig(low), picture(SCALE, 1, SCALE.length, low, high, 99, 10), sig(high),
+    replace(
+      this.#legend,
+      sig(low),
+      picture(SCALE, 1, SCALE.length, low, high, 99, 10),
+      sig(high),
       x * y < 1 && `; a cell is the mean of ${Math.ceil(1 / y)} × ${Math.ceil(1 / x)}`,
       cells.includes(MASK) && "; ×: something is not finite",
       worst && "; □: the largest difference",
@@ -224,9 +335,13 @@ export class Glass {
 
   #click(event: MouseEvent): void {
     if (event.detail === 0 || !this.#asked) return; // by keyboard: the arrows do it
-    const box = this.#heat.getBoundingClientRect(),
+    const box = boxOf(this.#heat),
       [tall, wide] = plane(this.#value!);
-    this.#to(this.#asked.slice, Math.floor(((event.clientY - box.top) / box.height) * tall), Math.floor(((event.clientX - box.left) / box.width) * wide));
+    this.#to(
+      this.#asked.slice,
+      Math.floor(((event.clientY - box.top) / box.height) * tall),
+      Math.floor(((event.clientX - box.left) / box.width) * wide),
+    );
   }
 
   /** An arrow moves the window by a cell of the heat map, with Shift by a window. */
@@ -250,21 +365,50 @@ function histogram({ histogram: { low, high, counts } }: TensorValue): Child {
   const most = Math.max(...counts),
     bar = W / counts.length,
     [a, b] = [number(low), number(high)];
-  const d = counts.map((count, i) => count && `M${i * bar + 0.5} ${BASE}v${-Math.max(1.5, (count / most) * 54).toFixed(1)}h${bar - 1}V${BASE}z`).filter(Boolean);
-  return s("svg", { class: "gd-chart gd-histogram", width: W + 28, height: 84, viewBox: `-14 0 ${W + 28} 84`, role: "img", "aria-label": `histogram from ${sig(a)} to ${sig(b)}, at most ${whole(most)} in one of ${counts.length} parts` },
+  const d = counts
+    .map(
+      (count, i) =>
+        count && `M${i * bar + 0.5} ${BASE}v${-Math.max(1.5, (count / most) * 54).toFixed(1)}h${bar - 1}V${BASE}z`,
+    )
+    .filter(Boolean);
+  return s(
+    "svg",
+    {
+      class: "gd-chart gd-histogram",
+      width: W + 28,
+      height: 84,
+      viewBox: `-14 0 ${W + 28} 84`,
+      role: "img",
+      "aria-label": `histogram from ${sig(a)} to ${sig(b)}, at most ${whole(most)} in one of ${counts.length} parts`,
+    },
     s("path", { class: "gd-bars", d: d.join("") }),
     s("path", { class: "gd-gridline", d: `M0 ${BASE}h${W}` }),
     s("text", { class: "gd-axis", y: 9 }, `${whole(most)} at most`),
-    ...ticks(a, b, 4).map(tick => s("text", { class: "gd-axis", x: b > a ? ((tick - a) / (b - a)) * W : 0, y: 80, "text-anchor": "middle" }, sig(tick))),
+    ...ticks(a, b, 4).map(tick =>
+      s(
+        "text",
+        { class: "gd-axis", x: b > a ? ((tick - a) / (b - a)) * W : 0, y: 80, "text-anchor": "middle" },
+        sig(tick),
+      ),
+    ),
   );
 }
 
 function exact(looked: Looked): Child {
   const { row, col, rows } = looked.window,
     worst = worstOf(looked)?.join();
-  return h("table", null,
+  return h(
+    "table",
+    null,
     h("caption", { class: "gd-muted" }, `exact values, from row ${whole(row)} and column ${whole(col)} on`),
     h("tr", null, h("th"), ...(rows[0] ?? []).map((_, j) => h("th", null, col + j))),
-    ...rows.map((values, i) => h("tr", null, h("th", null, row + i), ...values.map((text, j) => h("td", { "data-worst": worst === `${row + i},${col + j}` }, text)))),
+    ...rows.map((values, i) =>
+      h(
+        "tr",
+        null,
+        h("th", null, row + i),
+        ...values.map((text, j) => h("td", { "data-worst": worst === `${row + i},${col + j}` }, text)),
+      ),
+    ),
   );
 }

@@ -1,11 +1,11 @@
 // The outline: every node of a stage in a table that sorts, the view for keyboards and screen readers.
 
-import { typeText, type NodeRecord } from "../doc.ts";
-import { h, td } from "../dom.ts";
-import { bytes, cell, plural, whole } from "../format.ts";
-import { familyClass, spokenName } from "../graph.ts";
-import { body, choice, entity, frame, once, retitle, swatch, type MakePane } from "../pane.ts";
-import { Rows } from "../virtual.ts";
+import { typeText, type NodeRecord } from "../doc/doc.ts";
+import { h, td } from "../draw/dom.ts";
+import { bytes, cell, plural, whole } from "../doc/format.ts";
+import { familyClass, spokenName } from "../draw/graph.ts";
+import { body, choice, entity, frame, once, retitle, swatch, type MakePane } from "./pane.ts";
+import { Rows } from "../draw/virtual.ts";
 
 interface Column {
   head: string;

@@ -1,10 +1,25 @@
 // The OptimizeReport: what the optimizer did in three numbers, which rules, and why not more.
 
-import { nodeName, optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc.ts";
-import { div, h, replace, setFlag, span, td, type Child } from "../dom.ts";
-import { change, plural, put, seconds, sig, whole } from "../format.ts";
-import { big, body, button, choice, dot, empty, entity, fold, frame, highlighted, retitle, table, type Context, type MakePane } from "../pane.ts";
-import { parseEntity } from "../select.ts";
+import { nodeName, optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc/doc.ts";
+import { div, h, replace, setFlag, span, td, type Child, all } from "../draw/dom.ts";
+import { change, plural, put, seconds, sig, whole } from "../doc/format.ts";
+import {
+  big,
+  body,
+  button,
+  choice,
+  dot,
+  empty,
+  entity,
+  fold,
+  frame,
+  highlighted,
+  retitle,
+  table,
+  type Context,
+  type MakePane,
+} from "./pane.ts";
+import { parseEntity } from "../doc/select.ts";
 import { asking, enliven } from "./ask.ts";
 import { making } from "./whatif.ts";
 
@@ -22,15 +37,21 @@ function stopReason(report: OptimizeReport): string {
 }
 
 const numbers = (report: OptimizeReport): HTMLElement =>
-  div("gd-bigs",
+  div(
+    "gd-bigs",
     big(`${whole(report.nodes_before)} → ${whole(report.nodes_after)}`, "nodes"),
     big(change(report.cost_before, report.cost_after), `cost ${sig(report.cost_before)}→${sig(report.cost_after)} µs`),
-    big(seconds(report.egglog_time + report.extract_time), h("span", { title: report.stop_detail || null }, stopReason(report))),
+    big(
+      seconds(report.egglog_time + report.extract_time),
+      h("span", { title: report.stop_detail || null }, stopReason(report)),
+    ),
   );
 
 function ruleRow(pass: Pass, rule: RuleStat, index: number, slowest: number): HTMLTableRowElement {
   const share = slowest > 0 ? Math.max(2, Math.round((24 * rule.seconds) / slowest)) : 0;
-  const note = [rule.label, SAFETY[rule.tag] ?? rule.tag, rule.doc, rule.enabled ? "" : "switched off"].filter(Boolean).join("\n");
+  const note = [rule.label, SAFETY[rule.tag] ?? rule.tag, rule.doc, rule.enabled ? "" : "switched off"]
+    .filter(Boolean)
+    .join("\n");
   return h(
     "tr",
     {
@@ -43,21 +64,31 @@ function ruleRow(pass: Pass, rule: RuleStat, index: number, slowest: number): HT
     td("gd-rule", div("gd-inline", dot(rule.tag), span("gd-ellipsis", rule.label))),
     td("gd-num", whole(rule.matched)),
     td("gd-num gd-strong", whole(rule.used)),
-    h("td", { class: "gd-time", title: seconds(rule.seconds) }, h("span", { class: "gd-bar", style: `width:${share}px` })),
+    h(
+      "td",
+      { class: "gd-time", title: seconds(rule.seconds) },
+      h("span", { class: "gd-bar", style: `width:${share}px` }),
+    ),
   );
 }
 
 function rulesTable(pass: Pass, report: OptimizeReport): HTMLElement {
   const slowest = report.rules.reduce((most, rule) => Math.max(most, rule.seconds), 0);
   const rows = report.rules.map((rule, i) => ({ rule, row: ruleRow(pass, rule, i, slowest) }));
-  const order = (a: { rule: RuleStat }, b: { rule: RuleStat }) => b.rule.used - a.rule.used || b.rule.matched - a.rule.matched;
+  const order = (a: { rule: RuleStat }, b: { rule: RuleStat }) =>
+    b.rule.used - a.rule.used || b.rule.matched - a.rule.matched;
   const met = rows.filter(({ rule }) => rule.matched + rule.used > 0).sort(order),
     idle = rows.filter(({ rule }) => rule.matched + rule.used === 0);
   const folded = h("tbody", { hidden: true }, ...idle.map(({ row }) => row));
   const { el } = fold(`${plural(idle.length, "rule")} without a match`, open => (folded.hidden = !open));
   const made = table(
     "gd-rules",
-    [["", "rule"], ["gd-num", "matched"], ["gd-num", "used"], ["gd-time", "time"]],
+    [
+      ["", "rule"],
+      ["gd-num", "matched"],
+      ["gd-num", "used"],
+      ["gd-time", "time"],
+    ],
     h("tbody", null, ...met.map(each => each.row)),
     h("tbody", { hidden: idle.length === 0 }, h("tr", null, h("td", { colspan: 3 }, el), td("gd-time"))),
     folded,
@@ -76,18 +107,31 @@ function missedRow(rows: OptimizeReport["missed"]): HTMLElement {
     const at = `%${about!.split(".")[1]}`;
     return [i > 0 && " ", h("button", { class: "gd-link", ...entity(about!, `${label} at ${at}`), role: null }, at)];
   });
-  const said = rows.length === 1
-    ? [text || [reason, detail].filter(Boolean).join(": ")]
-    : [`${rows.length} places, `, ...links, rows.length > PLACES && ` and ${rows.length - PLACES} more`, `: ${detail || reason}`];
+  const said =
+    rows.length === 1
+      ? [text || [reason, detail].filter(Boolean).join(": ")]
+      : [
+          `${rows.length} places, `,
+          ...links,
+          rows.length > PLACES && ` and ${rows.length - PLACES} more`,
+          `: ${detail || reason}`,
+        ];
   const alone = rows.length === 1 && place ? { ...entity(place, `${label}: ${text}`) } : {};
-  return h("div", { class: "gd-missed", ...alone }, dot("missed"), h("div", null, h("strong", null, ...breakable(label)), div("gd-muted", ...said), guard && guardLine(guard)));
+  return h(
+    "div",
+    { class: "gd-missed", ...alone },
+    dot("missed"),
+    h("div", null, h("strong", null, ...breakable(label)), div("gd-muted", ...said), guard && guardLine(guard)),
+  );
 }
 
 /** A rule's label may be broken behind its arrow and its signs, not inside a word. */
-const breakable = (label: string): Child[] => label.split(/(?<=[→+(,])/).flatMap((part, i): Child[] => [i > 0 && h("wbr", null), part]);
+const breakable = (label: string): Child[] =>
+  label.split(/(?<=[→+(,])/).flatMap((part, i): Child[] => [i > 0 && h("wbr", null), part]);
 
 function missedList(report: OptimizeReport): Child[] {
-  if (report.missed.length === 0) return [h("h4", null, "Not fused"), h("p", { class: "gd-muted" }, "No near match was left unused.")];
+  if (report.missed.length === 0)
+    return [h("h4", null, "Not fused"), h("p", { class: "gd-muted" }, "No near match was left unused.")];
   const alike = new Map<string, OptimizeReport["missed"]>();
   for (const each of report.missed)
     put(alike, /^node:/.test(each.about ?? "") ? `${each.label}\n${each.reason}\n${each.detail}` : each.text, each);
@@ -95,7 +139,11 @@ function missedList(report: OptimizeReport): Child[] {
 }
 
 /** What is asked of the kernel: a selected rule, or two selected nodes of the result, with what they are called. */
-function question(context: Context, pass: Pass, report: OptimizeReport): { a: number | string; b?: number; text: string } | null {
+function question(
+  context: Context,
+  pass: Pass,
+  report: OptimizeReport,
+): { a: number | string; b?: number; text: string } | null {
   const selected = context.ui().selected.flatMap(each => parseEntity(each) ?? []);
   const rule = selected.find(({ kind, at }) => kind === "rule" && at[0] === pass.index);
   if (rule) return { a: report.rules[rule.at[1]!]!.id, text: report.rules[rule.at[1]!]!.label };
@@ -107,19 +155,42 @@ function question(context: Context, pass: Pass, report: OptimizeReport): { a: nu
 }
 
 /** "Why not?": the answer of the optimizer, with the Python line of each condition that refused. */
-function whyNot(context: Context): { el: HTMLElement; show(pass: Pass | undefined, report: OptimizeReport | undefined): void } {
+function whyNot(context: Context): {
+  el: HTMLElement;
+  show(pass: Pass | undefined, report: OptimizeReport | undefined): void;
+} {
   const el = h("div", { class: "gd-why", "data-value": "why" });
   return {
     el,
     show(pass, report) {
       const asked = pass && report && question(context, pass, report);
-      if (!asked) return replace(el, h("p", { class: "gd-muted" }, "Why not? Select a rule, or two neighbours in the optimized graph (Shift + click)."));
+      if (!asked)
+        return replace(
+          el,
+          h(
+            "p",
+            { class: "gd-muted" },
+            "Why not? Select a rule, or two neighbours in the optimized graph (Shift + click).",
+          ),
+        );
       const { text, ...nodes } = asked;
-      const ask = asking(context, "why", `why not: ${text}`, `Why not ${text}?`, "asks the optimizer", () => ({ ...nodes, phase: report.phase }), result => {
-        const said = h("div", { class: "gd-note", "data-level": "info" }, linked(context, pass, String(result.text ?? "")));
-        replace(el, ask, make, said, ...((result.guards ?? []) as [string, number, string][]).map(guardLine));
-        context.redrawn("report");
-      });
+      const ask = asking(
+        context,
+        "why",
+        `why not: ${text}`,
+        `Why not ${text}?`,
+        "asks the optimizer",
+        () => ({ ...nodes, phase: report.phase }),
+        result => {
+          const said = h(
+            "div",
+            { class: "gd-note", "data-level": "info" },
+            linked(context, pass, String(result.text ?? "")),
+          );
+          replace(el, ask, make, said, ...((result.guards ?? []) as [string, number, string][]).map(guardLine));
+          context.redrawn("report");
+        },
+      );
       const rule = report.rules.find(({ id }) => id === asked.a),
         make = rule ? without(context, pass, rule) : null;
       replace(el, ask, make);
@@ -132,21 +203,41 @@ function without(context: Context, pass: Pass, rule: RuleStat): Child {
   const { disable = [], allow = "rounding" } = pass.options as { disable?: string[]; allow?: string },
     rest = disable.filter(each => each !== rule.id && each !== rule.label),
     order = Object.keys(SAFETY);
-  const make = (word: string, args: Record<string, unknown>) => making(context, `${word} ${rule.label}`, `${word} ${rule.label}`, () => args);
+  const make = (word: string, args: Record<string, unknown>) =>
+    making(context, `${word} ${rule.label}`, `${word} ${rule.label}`, () => args);
   if (rest.length < disable.length) return make("With", { disable: rest });
   if (rule.enabled) return make("Without", { disable: [...disable, rule.id] });
   if (!rule.phases.includes(optimizeReport(pass).phase)) return null;
-  return order.indexOf(rule.tag) > order.indexOf(allow) ? make(`Force it (allow ${rule.tag}):`, { disable, allow: rule.tag }) : make("Force it:", { disable, enable: [rule.id] });
+  return order.indexOf(rule.tag) > order.indexOf(allow)
+    ? make(`Force it (allow ${rule.tag}):`, { disable, allow: rule.tag })
+    : make("Force it:", { disable, enable: [rule.id] });
 }
 
 /** Lines of words in which `%3` is a node that can be selected: of the result, or where a rule was used of the graph before. */
 const linked = (context: Context, pass: Pass, text: string): Child[] =>
   text.split("\n").map(line => {
     const stage = context.doc.stages[line.includes(" was used at %") ? pass.from : pass.to]!;
-    return h("div", null, ...line.split(/%(\d+)/).map((part, i): Child => {
-      const node = i % 2 > 0 ? stage.nodes[Number(part)] : undefined;
-      return node ? h("button", { class: "gd-link", ...entity(`node:${stage.index}.${part}`, `node ${nodeName(node)}`), role: null, title: nodeName(node) }, `%${part}`) : i % 2 > 0 ? `%${part}` : part;
-    }));
+    return h(
+      "div",
+      null,
+      ...line.split(/%(\d+)/).map((part, i): Child => {
+        const node = i % 2 > 0 ? stage.nodes[Number(part)] : undefined;
+        return node
+          ? h(
+              "button",
+              {
+                class: "gd-link",
+                ...entity(`node:${stage.index}.${part}`, `node ${nodeName(node)}`),
+                role: null,
+                title: nodeName(node),
+              },
+              `%${part}`,
+            )
+          : i % 2 > 0
+            ? `%${part}`
+            : part;
+      }),
+    );
   });
 
 const guardLine = ([file, line, text]: [string, number, string]): Child => [
@@ -159,8 +250,19 @@ export const reportPane: MakePane = context => {
   const holder = body({ class: "gd-report" });
   const el = frame("report", "OptimizeReport", "", [holder]);
   const why = whyNot(context);
-  const told = context.doc.variants.length > 0 ? `${plural(context.doc.variants.length - 1, "variant")} compared` : "Other rules and options \u2026";
-  const what = button("what if", { class: "gd-button gd-small", "data-command": "compare", on: { click: () => context.act({ do: "tab", tab: "diff" }) } }, told);
+  const told =
+    context.doc.variants.length > 0
+      ? `${plural(context.doc.variants.length - 1, "variant")} compared`
+      : "Other rules and options \u2026";
+  const what = button(
+    "what if",
+    {
+      class: "gd-button gd-small",
+      "data-command": "compare",
+      on: { click: () => context.act({ do: "tab", tab: "diff" }) },
+    },
+    told,
+  );
   let at = 0;
   const draw = () => {
     const pass = passes[at];
@@ -174,10 +276,25 @@ export const reportPane: MakePane = context => {
     const fact = report ? [report.engine, report.cost_model].filter(Boolean).join(", ") : "";
     retitle(el, "OptimizeReport", fact, controls);
     holder.replaceChildren();
-    if (!pass || !report) return holder.append(empty("This graph has not been optimized. ", h("code", null, `%graph ${context.doc.title || "NAME"}`), " does it."));
-    holder.append(numbers(report), rulesTable(pass, report), div("gd-notfused", ...missedList(report)), why.el, h("h4", null, "What if"), what);
+    if (!pass || !report)
+      return holder.append(
+        empty(
+          "This graph has not been optimized. ",
+          h("code", null, `%graph ${context.doc.title || "NAME"}`),
+          " does it.",
+        ),
+      );
+    holder.append(
+      numbers(report),
+      rulesTable(pass, report),
+      div("gd-notfused", ...missedList(report)),
+      why.el,
+      h("h4", null, "What if"),
+      what,
+    );
     why.show(pass, report);
-    for (const note of context.doc.notes) holder.append(h("p", { class: "gd-note", "data-level": note.level }, note.text));
+    for (const note of context.doc.notes)
+      holder.append(h("p", { class: "gd-note", "data-level": note.level }, note.text));
   };
   draw();
   return {
@@ -198,7 +315,9 @@ export const reportPane: MakePane = context => {
       const pass = passes[at],
         used = new Set(pass?.rewrites.flatMap((step, i) => (lit.has(`step:${pass.index}.${i}`) ? [step.rule] : [])));
       const rules = pass ? optimizeReport(pass).rules : [];
-      el.querySelectorAll("[data-entity^=rule]").forEach(row => setFlag(row, "data-some", used.has(rules[Number(row.getAttribute("data-entity")!.split(".")[1])]?.id ?? "")));
+      all(el, "[data-entity^=rule]").forEach(row =>
+        setFlag(row, "data-some", used.has(rules[Number(row.getAttribute("data-entity")!.split(".")[1])]?.id ?? "")),
+      );
       const hidden = el.querySelector<HTMLElement>("tbody[hidden]");
       if (hidden?.querySelector("[data-lit]")) el.querySelector<HTMLButtonElement>(".gd-fold")?.click();
     },

@@ -1,10 +1,10 @@
 // The rewrites, one row per step in the order of the replay, and the rule of the one that is lit as it stands in its file.
 
-import { type Pass, type RewriteStep } from "../doc.ts";
-import { div, h, replace, td, type Child } from "../dom.ts";
-import { plural, sig } from "../format.ts";
-import { body, empty, frame, ruleSource, table, type Context, type MakePane } from "../pane.ts";
-import { Rows } from "../virtual.ts";
+import { type Pass, type RewriteStep } from "../doc/doc.ts";
+import { div, h, replace, td, type Child } from "../draw/dom.ts";
+import { plural, sig } from "../doc/format.ts";
+import { body, empty, frame, ruleSource, table, type Context, type MakePane } from "./pane.ts";
+import { Rows } from "../draw/virtual.ts";
 
 /** Steps that rewrite something: the sweep at the end only removes what nobody reads. */
 export const rewritesOf = (pass: Pass): { step: RewriteStep; index: number }[] =>
@@ -13,7 +13,9 @@ export const rewritesOf = (pass: Pass): { step: RewriteStep; index: number }[] =
 /** The nodes a step is about, by op and name, for people. */
 function aboutSteps(context: Context, pass: Pass): (step: RewriteStep) => string {
   const called = (op: unknown, name: unknown) => [op, name].filter(Boolean).join(" ");
-  const names = new Map((context.doc.stages[pass.from]?.nodes ?? []).map(node => [node.key, called(node.op, node.name)]));
+  const names = new Map(
+    (context.doc.stages[pass.from]?.nodes ?? []).map(node => [node.key, called(node.op, node.name)]),
+  );
   for (const step of pass.rewrites) for (const node of step.added ?? []) names.set(String(node.key), String(node.op));
   return step => {
     const left = step.at.map(key => names.get(key) ?? key).join(", "),
@@ -33,10 +35,7 @@ function stepRow(pass: Pass, step: RewriteStep, nodes: string, index: number, pl
       "aria-label": `step ${place}, ${step.label}, ${nodes}, cost ${cost} microseconds`,
     },
     td("gd-num gd-muted", place),
-    td("gd-rule",
-      div("gd-ellipsis", step.label),
-      div("gd-ellipsis gd-muted gd-mono", nodes),
-    ),
+    td("gd-rule", div("gd-ellipsis", step.label), div("gd-ellipsis gd-muted gd-mono", nodes)),
     td("gd-num gd-nowrap", cost),
   );
 }
@@ -69,11 +68,22 @@ export const rewritesPane: MakePane = context => {
       passes.length > 1 && h("h4", { class: "gd-indent" }, title),
       rows.length === 0
         ? h("p", { class: "gd-muted gd-indent" }, "No rewrites here: no rule matched, or none made it cheaper.")
-        : table("gd-steps", [["gd-num", "#"], ["", "rule and nodes"], ["gd-num", "cost, µs"]], list),
+        : table(
+            "gd-steps",
+            [
+              ["gd-num", "#"],
+              ["", "rule and nodes"],
+              ["gd-num", "cost, µs"],
+            ],
+            list,
+          ),
       swept,
     ];
   };
-  listed.append(...body(null, ...(passes.length > 0 ? passes.map(listOf) : [empty("This graph has not been optimized.")]), detail).childNodes);
+  listed.append(
+    ...body(null, ...(passes.length > 0 ? passes.map(listOf) : [empty("This graph has not been optimized.")]), detail)
+      .childNodes,
+  );
   const el = frame("rewrites", "Rewrites", plural(total, "step"), [listed]);
   const showRule = (lit: ReadonlySet<string>): boolean => {
     const found = passes

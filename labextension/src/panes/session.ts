@@ -1,16 +1,25 @@
 // The live session: buttons, state, four big numbers, the loss, and the facts. It draws `Live` and sends commands.
 
-import { number } from "../doc.ts";
-import { drawChart } from "../chart.ts";
-import { div, h, replace, setFlag, span, write } from "../dom.ts";
-import { bytes, sig, whole } from "../format.ts";
-import type { Host } from "../host.ts";
-import { noSession, primary, refusal, type Live } from "../live.ts";
-import type { CommandName } from "../messages.ts";
-import { body, choice, empty, frame, select, sourceLine, type Child, type Context, type MakePane } from "../pane.ts";
+import { indexesOf } from "../doc/select.ts";
+import { selecting } from "./state.ts";
+import { number } from "../doc/doc.ts";
+import { drawChart } from "./chart.ts";
+import { div, h, replace, setFlag, span, write, listen } from "../draw/dom.ts";
+import { bytes, sig, whole } from "../doc/format.ts";
+import type { Host } from "../live/host.ts";
+import { noSession, primary, refusal, type Live } from "../live/live.ts";
+import type { CommandName } from "../live/messages.ts";
+import { body, either, empty, frame, select, sourceLine, type Child, type Context, type MakePane } from "./pane.ts";
 import { Watches } from "./watches.ts";
 
-const LABELS: Record<string, string> = { run: "Run", step: "Step", pause: "Pause", resume: "Resume", stop: "Stop", reset: "Reset" };
+const LABELS: Record<string, string> = {
+  run: "Run",
+  step: "Step",
+  pause: "Pause",
+  resume: "Resume",
+  stop: "Stop",
+  reset: "Reset",
+};
 const TELLS: Record<string, string> = {
   run: "makes exactly so many steps",
   step: "makes one step (n)",
@@ -28,10 +37,14 @@ const WATCHED: Record<string, string> = {
 };
 const QUEUED = "queued: kernel is busy";
 
-const pointsOf = (loss: readonly unknown[]) => loss.map((each, i) => (Array.isArray(each) ? ([number(each[0]), number(each[1])] as const) : ([i + 1, number(each)] as const)));
+const pointsOf = (loss: readonly unknown[]) =>
+  loss.map((each, i) =>
+    Array.isArray(each) ? ([number(each[0]), number(each[1])] as const) : ([i + 1, number(each)] as const),
+  );
 
 /** The runs of before a reset. */
-const earlier = ({ doc }: Context) => doc.runs.filter(run => run.label).map(run => ({ label: run.label!, points: pointsOf(run.loss) }));
+const earlier = ({ doc }: Context) =>
+  doc.runs.filter(run => run.label).map(run => ({ label: run.label!, points: pointsOf(run.loss) }));
 
 /** The last run that the document holds, for a study whose session is gone. */
 function recorded(context: Context): Live {
@@ -58,6 +71,7 @@ function recorded(context: Context): Live {
 }
 
 class SessionPanel {
+  readonly #context: Context;
   readonly #steps = h("input", {
     class: "gd-steps-field",
     type: "number",
@@ -92,22 +106,52 @@ class SessionPanel {
   #drawn: Live | null = null;
   readonly el: HTMLElement;
 
-  constructor(private readonly context: Context) {
-    const { parameter_bytes: weights = 0, state_bytes: state = 0, physical_bytes: all = 0 } = context.doc.plan?.memory ?? {};
-    this.#parts = [`parameters ${bytes(weights)}`, state > 0 && `optimizer state ${bytes(state)}`, `the rest ${bytes(Math.max(0, all - weights - state))}`].filter(Boolean).join(", ");
+  constructor(context: Context) {
+    this.#context = context;
+    const {
+      parameter_bytes: weights = 0,
+      state_bytes: state = 0,
+      physical_bytes: all = 0,
+    } = context.doc.plan?.memory ?? {};
+    this.#parts = [
+      `parameters ${bytes(weights)}`,
+      state > 0 && `optimizer state ${bytes(state)}`,
+      `the rest ${bytes(Math.max(0, all - weights - state))}`,
+    ]
+      .filter(Boolean)
+      .join(", ");
     const runGroup = span("gd-rungroup", this.#button("run"), this.#steps);
-    const top = div("gd-buttons",
+    const top = div(
+      "gd-buttons",
       runGroup,
       this.#button("step"),
       this.#button("pause"),
       this.#button("resume"),
       this.#button("stop"),
       this.#button("reset"),
-      this.#setting("speed", [["", "full speed"], ["10", "10 steps/s"], ["1", "1 step/s"]], value => ({ steps_per_second: value ? Number(value) : null })),
-      this.#setting("watch", [["loss", "watch the loss"], ["parameters", "watch parameters"], ["everything", "watch everything"], ["off", "watch nothing"]], mode => ({ mode })),
+      this.#setting(
+        "speed",
+        [
+          ["", "full speed"],
+          ["10", "10 steps/s"],
+          ["1", "1 step/s"],
+        ],
+        value => ({ steps_per_second: value ? Number(value) : null }),
+      ),
+      this.#setting(
+        "watch",
+        [
+          ["loss", "watch the loss"],
+          ["parameters", "watch parameters"],
+          ["everything", "watch everything"],
+          ["off", "watch nothing"],
+        ],
+        mode => ({ mode }),
+      ),
       this.#state,
     );
-    const numbers = div("gd-bigs gd-four",
+    const numbers = div(
+      "gd-bigs gd-four",
       this.#big("step", "step"),
       this.#big("loss", "loss"),
       this.#big("rate", "steps per second"),
@@ -115,12 +159,15 @@ class SessionPanel {
     );
     this.#hint.querySelector("code")!.textContent = `%graph_run ${context.doc.title || "NAME"} 100`;
     this.#watches = new Watches(context);
-    this.#shown = div("gd-shown",
+    this.#shown = div(
+      "gd-shown",
       div("gd-figures", numbers, this.#scale(), this.#chart),
       div("gd-side", this.#events, this.#facts),
       this.#watches.el,
     );
-    this.el = frame("session", "Session", "", [body({ class: "gd-session" }, top, this.#message, this.#hint, this.#shown)]);
+    this.el = frame("session", "Session", "", [
+      body({ class: "gd-session" }, top, this.#message, this.#hint, this.#shown),
+    ]);
     this.#observer = new ResizeObserver(([entry]) => {
       const width = Math.floor(entry!.contentRect.width);
       if (Math.abs(width - this.#width) > 1) {
@@ -129,7 +176,7 @@ class SessionPanel {
       }
     });
     this.#observer.observe(this.#chart);
-    this.#steps.addEventListener("keydown", event => {
+    listen(this.#steps, "keydown", event => {
       if (event.key === "Enter") {
         event.preventDefault();
         this.#press("run");
@@ -157,8 +204,12 @@ class SessionPanel {
     return made;
   }
 
-  #setting(name: CommandName, options: [string, string][], args: (value: string) => Record<string, unknown>): HTMLElement {
-    const made = select(name, options, options[0]![0], value => this.context.send(name, args(value)));
+  #setting(
+    name: CommandName,
+    options: [string, string][],
+    args: (value: string) => Record<string, unknown>,
+  ): HTMLElement {
+    const made = select(name, options, options[0]![0], value => this.#context.send(name, args(value)));
     made.dataset.command = name;
     this.#settings.push(made);
     return made;
@@ -167,12 +218,14 @@ class SessionPanel {
   #scale(): HTMLElement {
     const holder = div("gd-scale");
     const draw = () => {
-      const options = [{ value: false, text: "linear" }, { value: true, text: "log" }];
-      replace(holder, choice("scale of the loss", options, this.#log, value => {
-        this.#log = value;
-        draw();
-        this.#curve();
-      }));
+      replace(
+        holder,
+        either("scale of the loss", "linear", "log", this.#log, value => {
+          this.#log = value;
+          draw();
+          this.#curve();
+        }),
+      );
     };
     draw();
     return holder;
@@ -189,7 +242,7 @@ class SessionPanel {
   }
 
   #press(name: CommandName): void {
-    const { context } = this;
+    const context = this.#context;
     if (refusal(context.live().state, Boolean(context.host()), name)) return;
     if (name === "reset" && !this.#sure) {
       // It throws steps away: the second press within four seconds does it.
@@ -209,9 +262,9 @@ class SessionPanel {
   show(live: Live, host: Host | null): void {
     const shown =
       live.state === "none" && !host
-        ? recorded(this.context)
-        : live.state === "none" && this.context.doc.runs.length > 0
-          ? { ...recorded(this.context), state: "none" as const }
+        ? recorded(this.#context)
+        : live.state === "none" && this.#context.doc.runs.length > 0
+          ? { ...recorded(this.#context), state: "none" as const }
           : live;
     this.#controls(live, host);
     this.#watches.show(live, host);
@@ -240,7 +293,10 @@ class SessionPanel {
         waits = queued.has(name);
       element.disabled = why !== null;
       element.title = why ?? (waits ? QUEUED : TELLS[name]!);
-      element.setAttribute("aria-label", waits ? `${LABELS[name]}, ${QUEUED}` : name === "run" ? "Run that many steps" : LABELS[name]!);
+      element.setAttribute(
+        "aria-label",
+        waits ? `${LABELS[name]}, ${QUEUED}` : name === "run" ? "Run that many steps" : LABELS[name]!,
+      );
       setFlag(element, "data-primary", name === main);
       setFlag(element, "data-queued", waits);
       if (name !== "reset" || !this.#sure) write(this.#words.get(name)!, waits ? QUEUED : LABELS[name]!);
@@ -283,16 +339,21 @@ class SessionPanel {
       counters.dispatches_per_step,
       counters.dispatches_per_step > 0 ? whole(counters.dispatches_per_step) : "–",
     );
-    const all = h("span", { "data-value": "dispatches", "data-number": counters.dispatches }, whole(counters.dispatches));
+    const all = h(
+      "span",
+      { "data-value": "dispatches", "data-number": counters.dispatches },
+      whole(counters.dispatches),
+    );
     const unit = this.#units.get("dispatches_per_step")!;
-    if (unit.querySelector("span")?.textContent !== all.textContent) replace(unit, "dispatches per step, ", all, " in all");
+    if (unit.querySelector("span")?.textContent !== all.textContent)
+      replace(unit, "dispatches per step, ", all, " in all");
   }
 
   #curve(): void {
     this.#frame = 0;
     if (this.#width < 50 || !this.#drawn) return;
     const { points, wanted } = this.#drawn;
-    this.#chart.replaceChildren(drawChart(points, wanted, this.#width, 200, this.#log, earlier(this.context)));
+    this.#chart.replaceChildren(drawChart(points, wanted, this.#width, 200, this.#log, earlier(this.#context)));
   }
 
   #writeFacts({ device, memory, optimizer, watch, counters, state }: Live): void {
@@ -325,9 +386,9 @@ class SessionPanel {
   /** The written lines that the dispatch of an event came from: the one that its text names, if it does. */
   #linesOf(about: string | null, text: string): Child[] {
     if (!about?.startsWith("dispatch:")) return [];
-    const { doc, reached } = this.context,
+    const { doc, reached } = this.#context,
       rows = new Map<number, number>();
-    for (const each of reached(about)) if (each.startsWith("line:")) rows.set(doc.lines[Number(each.slice(5))]!.line, Number(each.slice(5)));
+    for (const each of indexesOf("line", reached(about))) rows.set(doc.lines[each]!.line, each);
     const named = rows.get(Number(/line (\d+)/.exec(text)?.[1]));
     return (named === undefined ? [...rows.values()].slice(0, 3) : [named]).map(row => sourceLine(doc, row));
   }
@@ -336,7 +397,9 @@ class SessionPanel {
     const known = this.#written;
     if (known === events.length) return void (this.#seen = true);
     this.#written = events.length;
-    const told = events.filter(({ kind, step }) => kind !== "pause" || !events.some(each => each.kind === "nonfinite" && each.step === step));
+    const told = events.filter(
+      ({ kind, step }) => kind !== "pause" || !events.some(each => each.kind === "nonfinite" && each.step === step),
+    );
     replace(
       this.#events,
       ...told.map(({ step, kind, text, about }) =>
@@ -349,10 +412,10 @@ class SessionPanel {
         ),
       ),
     );
-    this.context.redrawn("session");
+    this.#context.redrawn("session");
     // The first bad dispatch lights its node and line, as if it had been clicked.
     const cause = events.slice(known).find(({ kind, about }) => kind === "nonfinite" && about?.startsWith("dispatch:"));
-    if (cause && this.#seen) this.context.act({ do: "select", entities: [cause.about!] });
+    if (cause && this.#seen) this.#context.act(selecting([cause.about!]));
     this.#seen = true;
   }
 }

@@ -1,9 +1,9 @@
 // The source: one row per line of text, calls inside it as nested spans; both light with what came from them.
 
-import type { GraphDoc, LineRecord, SourceRecord } from "../doc.ts";
-import { h, span, type Child } from "../dom.ts";
-import { plural, put } from "../format.ts";
-import { body, frame, highlighted, type Context, type MakePane } from "../pane.ts";
+import type { GraphDoc, LineRecord, SourceRecord } from "../doc/doc.ts";
+import { h, span, type Child, all } from "../draw/dom.ts";
+import { plural, put } from "../doc/format.ts";
+import { body, frame, highlighted, type Context, type MakePane } from "./pane.ts";
 
 interface Call {
   entity: string;
@@ -34,7 +34,13 @@ function spans(text: string, calls: Call[], from: number, to: number): Child[] {
     parts.push(
       h(
         "span",
-        { class: "gd-call", "data-entity": call.entity, tabindex: -1, role: "button", "aria-label": `call ${text.slice(start, stop)}` },
+        {
+          class: "gd-call",
+          "data-entity": call.entity,
+          tabindex: -1,
+          role: "button",
+          "aria-label": `call ${text.slice(start, stop)}`,
+        },
         ...spans(text, calls, start, stop),
       ),
     );
@@ -105,7 +111,7 @@ export const sourcePane: MakePane = context => {
   const listed = body({ class: "gd-source" }, ...main.flatMap(part), folded);
   const title = main[0]?.source.name || "Source";
   const el = frame("source", title, plural(lines, "line"), [listed]);
-  const rows = [...el.querySelectorAll<HTMLElement>("[data-entities]")];
+  const rows = all<HTMLElement>(el, "[data-entities]");
   return {
     el,
     lit(lit) {

@@ -1,9 +1,18 @@
 // The autodiff stepper: one forward op at a time, backwards from the loss; its rule, its cotangents, what it keeps.
 
-import { nodeName, typeText, type DiffReport, type DiffStep, type GraphDoc, type Pass, type Stage } from "../doc.ts";
-import { div, h, replace, span, type Child } from "../dom.ts";
-import { bytes, whole } from "../format.ts";
-import { body, button, empty, entity, frame, ruleSource, sourceLine, type Context, type MakePane } from "../pane.ts";
+import { selecting } from "./state.ts";
+import {
+  nodeName,
+  typeText,
+  type DiffReport,
+  type DiffStep,
+  type GraphDoc,
+  type Pass,
+  type Stage,
+} from "../doc/doc.ts";
+import { div, h, replace, span, type Child, listen } from "../draw/dom.ts";
+import { bytes, whole } from "../doc/format.ts";
+import { body, empty, entity, frame, mini, ruleSource, sourceLine, type Context, type MakePane } from "./pane.ts";
 import { asking, enliven } from "./ask.ts";
 import { laneStages } from "./graphs.ts";
 
@@ -11,20 +20,33 @@ const keptBy = (step: DiffStep): number => (step.residuals ?? []).reduce((sum, e
 
 /** One node as a row: what it is to this step, what it is called, and a fact. */
 const nodeRow = (entityName: string, spoken: string, role: Child, name: Child[], fact: Child): Child =>
-  h("div", { class: "gd-row", ...entity(entityName, spoken), title: spoken }, span("gd-muted", role), span("gd-mono gd-ellipsis", name), span("gd-end", fact));
+  h(
+    "div",
+    { class: "gd-row", ...entity(entityName, spoken), title: spoken },
+    span("gd-muted", role),
+    span("gd-mono gd-ellipsis", name),
+    span("gd-end", fact),
+  );
 
 const nodeList = (doc: GraphDoc, stage: Stage, label: string, nodes: readonly number[]): Child =>
   nodes.map((index, i) => {
     const node = stage.nodes[index];
     if (!node) return null;
     const name = [node.op, node.name && h("em", null, ` ${node.name}`)];
-    return nodeRow(`node:${stage.index}.${index}`, `${label} ${node.op} ${node.name}`, i === 0 ? label : "", name, span("gd-mono", typeText(doc, node)));
+    return nodeRow(
+      `node:${stage.index}.${index}`,
+      `${label} ${node.op} ${node.name}`,
+      i === 0 ? label : "",
+      name,
+      span("gd-mono", typeText(doc, node)),
+    );
   });
 
 function saved(doc: GraphDoc, pass: Pass, at: number, to: Stage): Child[] {
   const step = pass.diffs[at]!,
     residuals = step.residuals ?? [];
-  const all = (pass.report as unknown as DiffReport).residual_bytes || pass.diffs.reduce((sum, each) => sum + keptBy(each), 0);
+  const all =
+    (pass.report as unknown as DiffReport).residual_bytes || pass.diffs.reduce((sum, each) => sum + keptBy(each), 0);
   // A value that two steps keep is kept once.
   const seen = new Set<number>();
   const sofar = pass.diffs
@@ -58,15 +80,28 @@ function check(context: Context, pass: Pass, at: number, known: Checks): Child[]
   const show = () => {
     const found = known.get(`${key} ${node}`);
     if (found)
-      replace(holder,
-        h("p", { class: "gd-note", "data-level": found.ok ? "ok" : "error", "data-value": "check", role: "alert" }, `${found.ok ? "\u2713" : "\u2717"} ${found.text}`),
+      replace(
+        holder,
+        h(
+          "p",
+          { class: "gd-note", "data-level": found.ok ? "ok" : "error", "data-value": "check", role: "alert" },
+          `${found.ok ? "\u2713" : "\u2717"} ${found.text}`,
+        ),
         div("gd-muted gd-place", found.told),
       );
   };
-  const ask = asking(context, "check", "check this op's gradient", "Check against differences", "a central difference in float64, on the operands as they are in the study", () => ({ node, stage: key }), result => {
-    known.set(`${key} ${node}`, result as never);
-    show();
-  });
+  const ask = asking(
+    context,
+    "check",
+    "check this op's gradient",
+    "Check against differences",
+    "a central difference in float64, on the operands as they are in the study",
+    () => ({ node, stage: key }),
+    result => {
+      known.set(`${key} ${node}`, result as never);
+      show();
+    },
+  );
   show();
   return [h("h4", null, "Is it right?"), ask, holder];
 }
@@ -78,7 +113,11 @@ function details(context: Context, pass: Pass, at: number, known: Checks): Child
     to = doc.stages[pass.to]!;
   const op = from.nodes[step.node];
   return [
-    h("h4", { class: "gd-mono gd-strong", "data-value": "op" }, op ? [op.op, op.name && h("em", null, ` ${op.name}`)] : "–"),
+    h(
+      "h4",
+      { class: "gd-mono gd-strong", "data-value": "op" },
+      op ? [op.op, op.name && h("em", null, ` ${op.name}`)] : "–",
+    ),
     sourceLine(doc, step.line),
     step.reason && h("p", { class: "gd-note" }, step.reason),
     ...(pass.sources[step.rule] ? [h("h4", null, "Gradient rule"), ...ruleSource(pass.sources[step.rule])] : []),
@@ -112,9 +151,9 @@ export const stepperPane: MakePane = context => {
     "data-command": "autodiff",
   });
   const place = span("gd-muted");
-  const previous = button("previous op", { class: "gd-mini", "data-command": "autodiff-previous" }, "‹");
-  const next = button("next op", { class: "gd-mini", "data-command": "autodiff-next" }, "›");
-  const last = button("to the end", { class: "gd-mini", "data-command": "autodiff-end" }, "»");
+  const previous = mini("previous op", "autodiff-previous", "‹", () => go(at - 1));
+  const next = mini("next op", "autodiff-next", "›", () => go(at + 1));
+  const last = mini("to the end", "autodiff-end", "»", () => go(Infinity));
   const detail = div("gd-detail"),
     checks: Checks = new Map();
   const show = () => {
@@ -131,12 +170,9 @@ export const stepperPane: MakePane = context => {
     at = Math.min(pass!.diffs.length - 1, Math.max(0, to));
     show();
     context.redrawn("stepper");
-    context.act({ do: "select", entities: [`step:${pass!.index}.${at}`] });
+    context.act(selecting([`step:${pass!.index}.${at}`]));
   };
-  slider.addEventListener("input", () => go(Number(slider.value)));
-  previous.addEventListener("click", () => go(at - 1));
-  next.addEventListener("click", () => go(at + 1));
-  last.addEventListener("click", () => go(Infinity));
+  listen(slider, "input", () => go(Number(slider.value)));
   holder.append(div("gd-slide", previous, slider, next, last), place, detail);
   show();
   return {

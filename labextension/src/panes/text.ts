@@ -1,11 +1,11 @@
 // The text of everything: one line per node or dispatch, the same entities, for reading and for voices.
 
-import { type GraphDoc } from "../doc.ts";
-import { h, span } from "../dom.ts";
-import { bytes, cell, plural } from "../format.ts";
-import { nodeText } from "../nodetext.ts";
-import { body, choice, entity, frame, once, retitle, type MakePane } from "../pane.ts";
-import { Rows } from "../virtual.ts";
+import { type GraphDoc } from "../doc/doc.ts";
+import { h, span } from "../draw/dom.ts";
+import { bytes, cell, plural } from "../doc/format.ts";
+import { nodeText } from "../doc/nodetext.ts";
+import { body, choice, entity, frame, once, retitle, type MakePane } from "./pane.ts";
+import { Rows } from "../draw/virtual.ts";
 
 interface Line {
   entity: string | null;
@@ -14,7 +14,8 @@ interface Line {
 
 const stageLines = (doc: GraphDoc, at: number): (() => Line)[] => {
   const stage = doc.stages[at]!;
-  const outputs = () => stage.outputs.map(({ node, name, of }) => `%${node}${name || of ? ` "${name || `∂${of}`}"` : ""}`).join(", ");
+  const outputs = () =>
+    stage.outputs.map(({ node, name, of }) => `%${node}${name || of ? ` "${name || `∂${of}`}"` : ""}`).join(", ");
   return [
     ...stage.nodes.map((_, i) => () => ({ entity: `node:${at}.${i}`, text: nodeText(doc, stage, i) })),
     () => ({ entity: null, text: `outputs: ${outputs()}` }),
@@ -38,7 +39,10 @@ export const textPane: MakePane = context => {
   const rows = new Rows(holder, list, 20, () => context.redrawn("text"));
   let at = 0;
   const draw = () => {
-    const options = [...doc.stages.map((stage, value) => ({ value, text: stage.key })), ...(doc.plan ? [{ value: doc.stages.length, text: "plan" }] : [])];
+    const options = [
+      ...doc.stages.map((stage, value) => ({ value, text: stage.key })),
+      ...(doc.plan ? [{ value: doc.stages.length, text: "plan" }] : []),
+    ];
     const stage = doc.stages[at];
     const controls = choice("stage", options, at, value => {
       at = value;
@@ -58,7 +62,10 @@ export const textPane: MakePane = context => {
     el,
     choose: once(lit => {
       const prefix = doc.stages[at] ? `node:${at}.` : "dispatch:";
-      const first = [...lit].reduce((least, each) => (each.startsWith(prefix) ? Math.min(least, Number(each.slice(prefix.length))) : least), Infinity);
+      const first = [...lit].reduce(
+        (least, each) => (each.startsWith(prefix) ? Math.min(least, Number(each.slice(prefix.length))) : least),
+        Infinity,
+      );
       return first < Infinity && rows.bring(first);
     }),
     destroy: () => rows.destroy(),

@@ -1,12 +1,14 @@
 // What looks inside a run: steps by dispatches, watched tensors with their course, breakpoints; what the microscope is put on.
 
-import { number } from "../doc.ts";
-import { div, h, replace, s, setFlag, span, write } from "../dom.ts";
-import { sig, whole } from "../format.ts";
-import type { Host } from "../host.ts";
-import { refusal, type Live } from "../live.ts";
-import type { CommandName } from "../messages.ts";
-import { button, type Context } from "../pane.ts";
+import { indexesOf } from "../doc/select.ts";
+import { selecting } from "./state.ts";
+import { number } from "../doc/doc.ts";
+import { div, h, replace, s, setFlag, span, write, listen, all } from "../draw/dom.ts";
+import { sig, whole } from "../doc/format.ts";
+import type { Host } from "../live/host.ts";
+import { refusal, type Live } from "../live/live.ts";
+import type { CommandName } from "../live/messages.ts";
+import { button, type Context } from "./pane.ts";
 import { Glass } from "./microscope.ts";
 
 const WIDTH = 72,
@@ -21,12 +23,16 @@ function course(values: readonly unknown[]): SVGElement | null {
   let pen = "M";
   const at = (value: unknown, i: number): string => {
     const y = number(value);
-    if (!Number.isFinite(y)) return (pen = "M"), "";
+    if (!Number.isFinite(y)) return ((pen = "M"), "");
     const point = `${pen}${((i / (values.length - 1)) * (WIDTH - 2) + 1).toFixed(1)} ${(HEIGHT - 2 - ((y - low) / height) * (HEIGHT - 4)).toFixed(1)}`;
     pen = "L";
     return point;
   };
-  return s("svg", { width: WIDTH, height: HEIGHT, "aria-hidden": "true" }, s("path", { class: "gd-raw", d: values.map(at).join("") }));
+  return s(
+    "svg",
+    { width: WIDTH, height: HEIGHT, "aria-hidden": "true" },
+    s("path", { class: "gd-raw", d: values.map(at).join("") }),
+  );
 }
 
 interface Row {
@@ -36,6 +42,7 @@ interface Row {
 }
 
 export class Watches {
+  readonly #context: Context;
   readonly #rows = new Map<string, Row>();
   readonly #list = h("ul", { class: "gd-watchlist", "aria-label": "watches and breakpoints" });
   readonly #place = span("gd-muted");
@@ -50,22 +57,30 @@ export class Watches {
   #dispatch: number | null = null;
   readonly el: HTMLElement;
 
-  constructor(private readonly context: Context) {
+  constructor(context: Context) {
+    this.#context = context;
     this.#glass = new Glass(context);
-    this.#text.addEventListener("keydown", event => {
+    listen(this.#text, "keydown", event => {
       if (event.key !== "Enter") return;
       event.preventDefault();
       this.#add(/\s/.test(this.#text.value.trim()) || this.#text.value.trim() === "nonfinite" ? "break" : "watch");
     });
-    this.el = div("gd-watches",
-      div("gd-buttons",
+    this.el = div(
+      "gd-watches",
+      div(
+        "gd-buttons",
         this.#button("step", "Step dispatch", "step-dispatch", () => context.send("step", { dispatches: 1 })),
         this.#button("step", "Back", "back", () => context.send("back", { dispatches: 1 })),
         this.#button("step", "Run to selected", "run-to", () => this.#runTo()),
         this.#button("value", "Look", "look", () => this.#lookAt()),
         this.#place,
       ),
-      div("gd-buttons", this.#text, button("Watch", { "data-command": "watch-add", on: { click: () => this.#add("watch") } }), button("Break", { "data-command": "break-add", on: { click: () => this.#add("break") } })),
+      div(
+        "gd-buttons",
+        this.#text,
+        button("Watch", { "data-command": "watch-add", on: { click: () => this.#add("watch") } }),
+        button("Break", { "data-command": "break-add", on: { click: () => this.#add("break") } }),
+      ),
       this.#list,
       this.#glass.el,
     );
@@ -79,26 +94,29 @@ export class Watches {
 
   /** The first dispatch of what is selected. */
   #selected(): number {
-    return Math.min(...[...this.context.lit()].filter(each => each.startsWith("dispatch:")).map(each => Number(each.slice(9))));
+    return Math.min(...indexesOf("dispatch", this.#context.lit()));
   }
 
   #runTo(): void {
     const dispatch = this.#selected();
-    if (Number.isFinite(dispatch)) this.context.send("run", { to: String(dispatch) });
+    if (Number.isFinite(dispatch)) this.#context.send("run", { to: String(dispatch) });
     else write(this.#place, "select a node, line, kernel or dispatch first");
   }
 
   #add(name: "watch" | "break"): void {
     const text = this.#text.value.trim();
     if (!text) return this.#text.focus();
-    void this.context.host()?.command(name, name === "watch" ? { name: text } : { text }).then(({ ok }) => {
-      if (ok && this.#text.value.trim() === text) this.#text.value = "";
-    });
+    void this.#context
+      .host()
+      ?.command(name, name === "watch" ? { name: text } : { text })
+      .then(({ ok }) => {
+        if (ok && this.#text.value.trim() === text) this.#text.value = "";
+      });
   }
 
   /** Whatever is selected: the kernel knows which tensor that is. */
   #lookAt(): void {
-    const [entity] = this.context.ui().selected;
+    const [entity] = this.#context.ui().selected;
     if (entity) this.#glass.look(entity);
     else write(this.#place, "select a node, edge or buffer first");
   }
@@ -106,8 +124,17 @@ export class Watches {
   #row(key: string, id: number, name: string, look: (() => void) | null): Row {
     const known = this.#rows.get(key);
     if (known) return known;
-    const title = look ? button(name, { class: "gd-button gd-quiet", "aria-label": `look at ${name}`, on: { click: look } }) : span("", name),
-      clear = id >= 0 && button("×", { class: "gd-button gd-quiet", "aria-label": `clear ${name}`, title: "clear", on: { click: () => this.context.send("clear", { id }) } });
+    const title = look
+        ? button(name, { class: "gd-button gd-quiet", "aria-label": `look at ${name}`, on: { click: look } })
+        : span("", name),
+      clear =
+        id >= 0 &&
+        button("×", {
+          class: "gd-button gd-quiet",
+          "aria-label": `clear ${name}`,
+          title: "clear",
+          on: { click: () => this.#context.send("clear", { id }) },
+        });
     const said = span("gd-now"),
       line = span(""),
       made = { el: h("li", { "data-watch": id }, title, said, line, clear), said, line };
@@ -122,7 +149,7 @@ export class Watches {
       element.disabled = why !== null;
       element.title = why ?? element.ariaLabel!;
     }
-    for (const add of this.el.querySelectorAll<HTMLButtonElement>("[data-command$='-add']")) {
+    for (const add of all<HTMLButtonElement>(this.el, "[data-command$='-add']")) {
       add.disabled = !connected;
       add.title = connected ? add.ariaLabel! : "no live session";
     }
@@ -142,18 +169,24 @@ export class Watches {
       if (row.line.dataset.at !== String(each.course)) replace(row.line, course(each.course));
       row.line.dataset.at = String(each.course);
     }
-    for (const { id, text, hits } of live.breaks) put(`b${id}`, this.#row(`b${id}`, id, text, null), `${whole(hits)} hit${hits === 1 ? "" : "s"}`);
+    for (const { id, text, hits } of live.breaks)
+      put(`b${id}`, this.#row(`b${id}`, id, text, null), `${whole(hits)} hit${hits === 1 ? "" : "s"}`);
     // Without a session: what the document says of its last run.
     if (live.state === "none") {
-      for (const [i, each] of (this.context.doc.runs.at(-1)?.values ?? []).entries())
-        put(`v${i}`, this.#row(`v${i}`, -1, each.name, () => this.#glass.record(each)), `${sig(number(each.min))} … ${sig(number(each.max))} · ${each.place}`);
+      for (const [i, each] of (this.#context.doc.runs.at(-1)?.values ?? []).entries())
+        put(
+          `v${i}`,
+          this.#row(`v${i}`, -1, each.name, () => this.#glass.record(each)),
+          `${sig(number(each.min))} … ${sig(number(each.max))} · ${each.place}`,
+        );
     }
     this.#glass.show(live);
     for (const key of this.#rows.keys()) if (!keep.has(key)) this.#rows.delete(key);
-    if (rows.length !== this.#list.children.length || rows.some((el, i) => this.#list.children[i] !== el)) this.#list.replaceChildren(...rows);
+    if (rows.length !== this.#list.children.length || rows.some((el, i) => this.#list.children[i] !== el))
+      this.#list.replaceChildren(...rows);
     // The current dispatch lights like anything selected: its node, line, bar, intervals and the play-head.
     if (this.#dispatch !== null && live.dispatch !== this.#dispatch && live.dispatch >= 0 && live.state !== "running")
-      this.context.act({ do: "select", entities: [`dispatch:${live.dispatch}`] });
+      this.#context.act(selecting([`dispatch:${live.dispatch}`]));
     if (live.state !== "running") this.#dispatch = live.dispatch;
   }
 }

@@ -1,20 +1,39 @@
 // What if: other rules, other compile options; a variant of the study is made beside it, compared in a table, never run into it.
 
-import { optimizeReport, type GraphDoc, type RuleStat, type VariantRow } from "../doc.ts";
-import { div, h, td, type Child } from "../dom.ts";
-import { bytes, sig, whole } from "../format.ts";
-import { button, dot, fold, select, table, type Context } from "../pane.ts";
+import { optimizeReport, type GraphDoc, type RuleStat, type VariantRow } from "../doc/doc.ts";
+import { div, h, td, type Child, all } from "../draw/dom.ts";
+import { bytes, sig, whole } from "../doc/format.ts";
+import { button, dot, fold, select, table, type Context } from "./pane.ts";
 import { asking } from "./ask.ts";
 
 const SAFETIES = ["exact", "rounding", "reassoc", "approx"];
-const SWITCHES: [key: string, text: string, on: boolean][] = [["fuse", "fusion", true], ["alias", "aliasing", true], ["serial", "serial", false]];
+const SWITCHES: [key: string, text: string, on: boolean][] = [
+  ["fuse", "fusion", true],
+  ["alias", "aliasing", true],
+  ["serial", "serial", false],
+];
 
 /** Makes a variant and shows what became of the graph. */
-export const making = (context: Context, label: string, text: string, args: () => Record<string, unknown>, key = "what-if"): HTMLButtonElement =>
-  asking(context, "optimize", label, text, "optimizes again, as a variant beside this one", args, ({ name }) => {
-    context.doc.view = { ...context.doc.view, variant: String(name) };
-    context.act({ do: "tab", tab: "diff" });
-  }, key);
+export const making = (
+  context: Context,
+  label: string,
+  text: string,
+  args: () => Record<string, unknown>,
+  key = "what-if",
+): HTMLButtonElement =>
+  asking(
+    context,
+    "optimize",
+    label,
+    text,
+    "optimizes again, as a variant beside this one",
+    args,
+    ({ name }) => {
+      context.doc.view = { ...context.doc.view, variant: String(name) };
+      context.act({ do: "tab", tab: "diff" });
+    },
+    key,
+  );
 
 /** The stages that the diff shows at first: the variant that was made last beside the result, else what was asked for. */
 export function compared({ stages, view }: GraphDoc): readonly [number, number] {
@@ -25,18 +44,34 @@ export function compared({ stages, view }: GraphDoc): readonly [number, number] 
 
 /** Rules that found something; equal nodes are one anyway. */
 function rulesOf({ passes }: GraphDoc): RuleStat[] {
-  const found = passes.flatMap(pass => (pass.role === "optimize" ? optimizeReport(pass).rules : [])).filter(({ matched, id }) => matched > 0 && id !== "cse");
+  const found = passes
+    .flatMap(pass => (pass.role === "optimize" ? optimizeReport(pass).rules : []))
+    .filter(({ matched, id }) => matched > 0 && id !== "cse");
   return [...new Map(found.map(rule => [rule.id, rule])).values()];
 }
 
-const tick = (value: string, checked: boolean, text: string, sign?: Child): HTMLElement => h("label", { class: "gd-tickbox" }, h("input", { type: "checkbox", value, checked, "aria-label": text }), sign, text);
+const tick = (value: string, checked: boolean, text: string, sign?: Child): HTMLElement =>
+  h("label", { class: "gd-tickbox" }, h("input", { type: "checkbox", value, checked, "aria-label": text }), sign, text);
 
 function form(context: Context): HTMLElement {
   let allow = "rounding";
-  const options = div("gd-inline", ...SWITCHES.map(([key, text, on]) => tick(key, on, text)), select("rules that are allowed", SAFETIES.map(each => [each, `allow ${each}`] as const), allow, value => (allow = value))),
+  const options = div(
+      "gd-inline",
+      ...SWITCHES.map(([key, text, on]) => tick(key, on, text)),
+      select(
+        "rules that are allowed",
+        SAFETIES.map(each => [each, `allow ${each}`] as const),
+        allow,
+        value => (allow = value),
+      ),
+    ),
     rules = div("gd-ticks2", ...rulesOf(context.doc).map(rule => tick(rule.id, true, rule.label, dot(rule.tag)))),
-    boxes = (el: HTMLElement) => [...el.querySelectorAll("input")];
-  const args = () => ({ disable: boxes(rules).flatMap(each => (each.checked ? [] : [each.value])), allow, ...Object.fromEntries(boxes(options).map(each => [each.value, each.checked])) });
+    boxes = (el: HTMLElement) => all<HTMLInputElement>(el, "input");
+  const args = () => ({
+    disable: boxes(rules).flatMap(each => (each.checked ? [] : [each.value])),
+    allow,
+    ...Object.fromEntries(boxes(options).map(each => [each.value, each.checked])),
+  });
   return div("", options, rules, making(context, "make the variant", "Apply", args, "apply"));
 }
 
@@ -45,13 +80,52 @@ export function whatIf(context: Context, show: (left: number, right: number) => 
   const { variants } = context.doc,
     held = div(""),
     { el } = fold("What if \u2026", open => held.replaceChildren(...(open ? [form(context)] : [])));
-  const row = ({ name, stage, nodes, dispatches, groups, bytes_moved, peak_bytes, physical_bytes, step_seconds: step }: VariantRow) => {
+  const row = ({
+    name,
+    stage,
+    nodes,
+    dispatches,
+    groups,
+    bytes_moved,
+    peak_bytes,
+    physical_bytes,
+    step_seconds: step,
+  }: VariantRow) => {
     const time = step ? `${sig(step.median * 1e6)} \u00b1 ${sig(step.mad * 1e6)}` : "\u2013";
-    return h("tr", null, h("td", { class: "gd-label", title: name }, button(`show ${name}`, { class: "gd-link", on: { click: () => show(variants[0]!.stage, stage) } }, name)),
-      ...[whole(nodes), whole(dispatches), whole(groups), ...[bytes_moved, peak_bytes, physical_bytes].map(bytes), time].map(text => td("gd-num", text)));
+    return h(
+      "tr",
+      null,
+      h(
+        "td",
+        { class: "gd-label", title: name },
+        button(`show ${name}`, { class: "gd-link", on: { click: () => show(variants[0]!.stage, stage) } }, name),
+      ),
+      ...[
+        whole(nodes),
+        whole(dispatches),
+        whole(groups),
+        ...[bytes_moved, peak_bytes, physical_bytes].map(bytes),
+        time,
+      ].map(text => td("gd-num", text)),
+    );
   };
   if (variants.length === 0) return div("gd-whatif", el, held);
-  const head = ["nodes", "dispatches", "groups", "moved", "peak", "memory", "\u00b5s/step"].map((text): [string, string] => ["gd-num", text]);
-  const measure = asking(context, "measure", "measure", "measure", "times 20 steps of each in sessions of their own: median \u00b1 median absolute deviation", () => ({ steps: 20 }), () => {});
-  return div("gd-whatif", div("gd-inline", el, measure), held, table("gd-variants", [["", "variant"], ...head], h("tbody", null, ...variants.map(row))));
+  const head = ["nodes", "dispatches", "groups", "moved", "peak", "memory", "\u00b5s/step"].map(
+    (text): [string, string] => ["gd-num", text],
+  );
+  const measure = asking(
+    context,
+    "measure",
+    "measure",
+    "measure",
+    "times 20 steps of each in sessions of their own: median \u00b1 median absolute deviation",
+    () => ({ steps: 20 }),
+    () => {},
+  );
+  return div(
+    "gd-whatif",
+    div("gd-inline", el, measure),
+    held,
+    table("gd-variants", [["", "variant"], ...head], h("tbody", null, ...variants.map(row))),
+  );
 }

@@ -1,0 +1,298 @@
+"""Scaled dot-product attention: causal, windowed, full and across, with query heads that share key heads.
+
+Forward keeps a running maximum and sum per query, so that scores are never stored; gradients make them anew from the
+logarithm of the sum. A. Vaswani et al., Attention Is All You Need, 2017; T. Dao et al., FlashAttention, 2022;
+J. Ainslie et al., GQA, 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from gdlab.base.types import TensorType
+from gdlab.graph import Value
+from gdlab.op import Bad, Grads, Sample, Shader, Work, WorkRule, fused, op, want
+from gdlab.ops.attention.attention_grad import (
+    alone,
+    attention_grad_k,
+    attention_grad_q,
+    attention_grad_v,
+    attention_lse,
+    attention_numpy,
+    biased,
+    constants,
+    extents,
+    flops,
+    tiled,
+    together,
+)
+from gdlab.ops.attention.attention_numpy import attention_form
+
+TILES = (
+    "attention_tiles_result attention_tiles_softmax attention_tiles_values attention_tiles attention_scores "
+    "attention_values attention_mask"
+)
+FILES = "attention_result attention_rows attention_four attention_scores attention_values attention_mask"
+
+
+def _work(causal: bool) -> WorkRule:
+    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+        masked = {**attrs, "causal": causal}
+        numbers = constants(types[0], types[1], masked)
+        units = -(-types[0].shape[0] // 4) * attrs["num_heads"]
+        quads = int(numbers["QUADS"])
+        trips = (2 * quads + 1) * -(-types[1].shape[0] // 4) + 9 * quads
+        return alone(units, trips, numbers, 4 * flops(types[0], types[1], masked), extents(types, attrs))
+
+    return work
+
+
+def _tiles(causal: bool) -> WorkRule:
+    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+        masked = {**attrs, "causal": causal}
+        numbers, count = constants(types[0], types[1], masked), 4 * flops(types[0], types[1], masked)
+        rows, heads, width = types[0].shape[0], attrs["num_heads"], attrs["head_dim"]
+        return tiled(rows, heads, numbers, count, extents(types, attrs), width)
+
+    return work
+
+
+def _kernel(causal: bool) -> Shader:
+    tiles = Shader(together(TILES), _tiles(causal))
+    return Shader(together(FILES), _work(causal), hardware=tiles, numpy_form=attention_form)
+
+
+# what every form wants ------------------------------------------------------------------------------------------------
+def _check(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, square: bool) -> TensorType:
+    wanted = "q[queries, heads·d], k and v[keys, kv_heads·d]"
+    want(q.type.rank == k.type.rank == v.type.rank == 2, f"{wanted}: reshape other ranks first")
+    want(num_heads >= 1, "an int ≥ 1", num_heads, "num_heads")
+    want(num_kv_heads >= 1 and num_heads % num_kv_heads == 0, f"a divisor of {num_heads}", num_kv_heads, "num_kv_heads")
+    want(head_dim >= 1, "an int ≥ 1", head_dim, "head_dim")
+    want(q.shape[1] == num_heads * head_dim, f"{wanted}: {q.shape[1]} and {num_heads} · {head_dim} differ")
+    want(k.shape == v.shape, f"{wanted}: {list(k.shape)} and {list(v.shape)} differ")
+    want(k.shape[1] == num_kv_heads * head_dim, f"{wanted}: {k.shape[1]} and {num_kv_heads} · {head_dim} differ")
+    want(not square or q.shape[0] == k.shape[0], f"as many keys as queries: {k.shape[0]} and {q.shape[0]} differ")
+    return q.type
+
+
+def _pull(
+    g: Value, out: Value, q: Value, k: Value, v: Value, heads: tuple[int, int, int], causal: bool, window: int = 0
+) -> Grads:
+    """Of all forms: D = Σ dO·O of every query and head, and the saved logarithms, make the weights anew."""
+    attrs = (*heads, causal, window)
+
+    @cache
+    def saved() -> tuple[Value, Value]:
+        delta = (g * out).reshape((-1, heads[2])).sum_inner().reshape((q.shape[0], heads[0]))
+        return attention_lse(q, k, *attrs), delta
+
+    return (
+        lambda: attention_grad_q(q, k, v, *saved(), g, *attrs),
+        lambda: attention_grad_k(q, k, v, *saved(), g, *attrs),
+        lambda: attention_grad_v(q, k, saved()[0], g, *attrs),
+    )
+
+
+# samples --------------------------------------------------------------------------------------------------------------
+SQUARE = (  # rows, heads, kv heads, head_dim
+    (1, 1, 1, 1), (2, 2, 1, 8), (7, 4, 2, 16), (33, 2, 2, 32), (5, 3, 1, 3), (33, 2, 1, 48), (7, 1, 1, 80),
+    (33, 1, 1, 64), (7, 2, 1, 96), (70, 1, 1, 128), (128, 2, 1, 8),
+)  # fmt: skip
+ACROSS = ((3, 9, 2, 1, 8), (33, 7, 2, 2, 64), (1, 70, 1, 1, 6))  # queries, keys, heads, kv heads, head_dim
+FAR = ([[30.0], [-30.0], [30.0]], [[30.0], [30.0], [-30.0]], None)  # logits of ±900
+
+
+def _heads(h: int, kv: int, d: int, **more: Any) -> dict[str, Any]:
+    return {"num_heads": h, "num_kv_heads": kv, "head_dim": d, **more}
+
+
+def _one(queries: int, keys: int, h: int, kv: int, d: int, **more: Any) -> Sample:
+    return Sample((queries, h * d), (keys, kv * d), (keys, kv * d), attrs=_heads(h, kv, d, **more))
+
+
+def _samples(sizes: tuple[tuple[int, ...], ...] = SQUARE[:5], **more: Any) -> tuple[Sample, ...]:
+    far = Sample((3, 1), (3, 1), (3, 1), attrs=_heads(1, 1, 1, **more), values=FAR)
+    return (*(_one(s, s, h, kv, d, **more) for s, h, kv, d in sizes), far)
+
+
+def _refused(message: str, q: str, k: str, v: str = "", **attrs: Any) -> Bad:
+    return Bad((f"f32[{q}]", f"f32[{k}]", f"f32[{v or k}]"), message, {**_heads(4, 2, 8), **attrs})
+
+
+def _bad(square: bool, **more: Any) -> tuple[Bad, ...]:
+    differ = (_refused("as many keys as queries: 5 and 3 differ", "3, 32", "5, 16", **more),) if square else ()
+    return (
+        _refused("q[queries, heads·d], k and v[keys, kv_heads·d]: 30 and 4 · 8 differ", "3, 30", "3, 16", **more),
+        _refused("kv_heads·d]: 24 and 2 · 8 differ", "3, 32", "3, 24", **more),
+        _refused("kv_heads·d]: [3, 16] and [2, 16] differ", "3, 32", "3, 16", "2, 16", **more),
+        _refused("reshape other ranks first", "2, 3, 32", "3, 16", **more),
+        _refused("num_kv_heads: given 3, wanted a divisor of 4", "3, 32", "3, 24", num_kv_heads=3, **more),
+        _refused("num_heads: given 0, wanted an int ≥ 1", "3, 32", "3, 16", num_heads=0, **more),
+        _refused("head_dim: given 0, wanted an int ≥ 1", "3, 32", "3, 16", head_dim=0, **more),
+        Bad(("f32[3, 32]", "u32[3, 16]", "f32[3, 16]"), "wanted f32 operands", {**_heads(4, 2, 8), **more}),
+        *differ,
+    )
+
+
+# forms ----------------------------------------------------------------------------------------------------------------
+@op(
+    numpy=lambda q, k, v, num_heads, num_kv_heads, head_dim: attention_numpy(
+        q, k, v, num_heads, num_kv_heads, head_dim, causal=True
+    ),
+    kernel=_kernel(causal=True),
+    family="contraction",
+    samples=_samples(SQUARE),
+    bad=_bad(square=True),
+    attention="result",
+    typed_as_first=True,
+)
+def causal_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
+    """softmax(q·kᵀ/√d)·v per head, where query i sees keys 0 … i: f32[s, h·d], f32[s, kv·d] twice -> f32[s, h·d].
+
+    Query head j reads key head j / (num_heads / num_kv_heads).
+    """
+    return _check(q, k, v, num_heads, num_kv_heads, head_dim, square=True)
+
+
+@causal_attention.vjp
+def _(
+    g: Value, out: Value, q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int
+) -> Grads:  # fmt: skip
+    return _pull(g, out, q, k, v, (num_heads, num_kv_heads, head_dim), causal=True)
+
+
+@op(
+    numpy=lambda q, k, v, num_heads, num_kv_heads, head_dim, window: attention_numpy(
+        q, k, v, num_heads, num_kv_heads, head_dim, causal=True, window=window
+    ),
+    kernel=_kernel(causal=True),
+    family="contraction",
+    samples=(*_samples(window=5), _one(7, 7, 1, 1, 4, window=1), _one(7, 7, 1, 1, 4, window=99)),
+    bad=(*_bad(square=True, window=2), _refused("window: given 0, wanted an int ≥ 1", "3, 32", "3, 16", window=0)),
+    attention="result",
+)
+def sliding_window_attention(
+    q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, window: int
+) -> TensorType:
+    """`causal_attention` whose query i sees the last `window` keys up to its own: f32[s, h·d], f32[s, kv·d] twice ->
+    f32[s, h·d]."""
+    want(window >= 1, "an int ≥ 1", window, "window")
+    return _check(q, k, v, num_heads, num_kv_heads, head_dim, square=True)
+
+
+@sliding_window_attention.vjp
+def _(
+    g: Value, out: Value, q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, window: int
+) -> Grads:
+    return _pull(g, out, q, k, v, (num_heads, num_kv_heads, head_dim), causal=True, window=window)
+
+
+@op(
+    numpy=lambda q, k, v, num_heads, num_kv_heads, head_dim: attention_numpy(
+        q, k, v, num_heads, num_kv_heads, head_dim
+    ),
+    kernel=_kernel(causal=False),
+    family="contraction",
+    samples=_samples(),
+    bad=_bad(square=True),
+    attention="result",
+    typed_as_first=True,
+)
+def full_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
+    """softmax(q·kᵀ/√d)·v per head over all keys: f32[s, h·d], f32[s, kv·d] twice -> f32[s, h·d]."""
+    return _check(q, k, v, num_heads, num_kv_heads, head_dim, square=True)
+
+
+@full_attention.vjp
+def _(
+    g: Value, out: Value, q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int
+) -> Grads:  # fmt: skip
+    return _pull(g, out, q, k, v, (num_heads, num_kv_heads, head_dim), causal=False)
+
+
+@op(
+    numpy=lambda q, k, v, num_heads, num_kv_heads, head_dim: attention_numpy(
+        q, k, v, num_heads, num_kv_heads, head_dim
+    ),
+    kernel=_kernel(causal=False),
+    family="contraction",
+    samples=(*(_one(*sizes) for sizes in ACROSS), *_samples()[1:4]),
+    bad=_bad(square=False),
+    attention="result",
+)
+def cross_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
+    """softmax(q·kᵀ/√d)·v per head over all keys of another sequence: f32[s, h·d], f32[t, kv·d] twice -> f32[s, h·d]."""
+    return _check(q, k, v, num_heads, num_kv_heads, head_dim, square=False)
+
+
+@cross_attention.vjp
+def _(
+    g: Value, out: Value, q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int
+) -> Grads:  # fmt: skip
+    return _pull(g, out, q, k, v, (num_heads, num_kv_heads, head_dim), causal=False)
+
+
+@op(
+    numpy=lambda q, k, v, num_heads, num_kv_heads, head_dim, is_cross: attention_numpy(
+        q, k, v, num_heads, num_kv_heads, head_dim
+    ),
+    kernel=_kernel(causal=False),
+    family="contraction",
+    samples=(*(_one(*sizes, is_cross=True) for sizes in ACROSS), *_samples(is_cross=False)[1:4]),
+    bad=(*_bad(square=True, is_cross=False), *_bad(square=False, is_cross=True)[:2]),
+    typed_as_first=True,
+)
+def multi_head_attn(
+    q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, is_cross: bool
+) -> TensorType:
+    """Attention over all keys; without `is_cross` there must be as many keys as queries: f32[s, h·d], f32[t, kv·d]
+    twice -> f32[s, h·d]."""
+    return _check(q, k, v, num_heads, num_kv_heads, head_dim, square=not is_cross)
+
+
+@multi_head_attn.vjp
+def _(
+    g: Value, out: Value, q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, is_cross: bool
+) -> Grads:
+    return _pull(g, out, q, k, v, (num_heads, num_kv_heads, head_dim), causal=False)
+
+
+# with a bias ----------------------------------------------------------------------------------------------------------
+def _check_biased(
+    q: Value, k: Value, v: Value, bias: Value,
+    num_heads: int, num_kv_heads: int, head_dim: int, scale: float, causal: bool,
+) -> None:  # fmt: skip
+    _check(q, k, v, num_heads, num_kv_heads, head_dim, square=causal)
+    want(bias.shape == (num_heads, q.shape[0], k.shape[0]), f"bias[heads, queries, keys], not {list(bias.shape)}")
+
+
+def _biased(queries: int, keys: int, h: int, kv: int, d: int, causal: bool) -> Sample:
+    shapes = (queries, h * d), (keys, kv * d), (keys, kv * d), (h, queries, keys)
+    return Sample(*shapes, attrs=_heads(h, kv, d, scale=0.5, causal=causal), low=-1, high=1)
+
+
+@fused(
+    label="",
+    family="contraction",
+    samples=(_biased(3, 3, 1, 1, 2, True), _biased(7, 7, 4, 2, 3, True), _biased(5, 9, 2, 2, 8, False)),
+    bad=(
+        Bad(("f32[3, 8]", "f32[3, 8]", "f32[3, 8]", "f32[3, 3]"), "wanted bias[heads, queries, keys], not [3, 3]",
+            _heads(2, 2, 4, scale=1.0, causal=True)),
+        Bad(("f32[3, 8]", "f32[5, 8]", "f32[5, 8]", "f32[2, 3, 5]"), "as many keys as queries",
+            _heads(2, 2, 4, scale=1.0, causal=True)),
+    ),
+    check=_check_biased,
+    attention="result",
+)  # fmt: skip
+def biased_attention(
+    q: Value, k: Value, v: Value, bias: Value,
+    num_heads: int, num_kv_heads: int, head_dim: int, scale: float, causal: bool,
+) -> Value:  # fmt: skip
+    """softmax(scale · q·kᵀ + bias)·v per head: f32[s, h·d], f32[t, kv·d] twice, f32[h, s, t] -> f32[s, h·d].
+
+    Its scores are as large as the bias.
+    """
+    return biased(q, k, v, bias, num_heads, num_kv_heads, scale, causal)

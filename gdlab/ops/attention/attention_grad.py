@@ -1,0 +1,365 @@
+"""What the gradient of attention is made of: the logarithm of every softmax's sum, and one op per operand.
+
+Each has a kernel of its own and a decomposition, which gives the second derivative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.types import Array, TensorType
+from gdlab.graph import Graph, Value
+from gdlab.op import REGISTRY, Sample, Shader, Work, WorkRule, fused
+from gdlab.op.numpy_form import NumpyForm
+from gdlab.ops.attention.attention_numpy import grad_k_form, grad_q_form, grad_v_form, logarithm_form
+from gdlab.ops.batch import batch_matmul, batch_matmul_at, batch_matmul_bt
+from gdlab.ops.leaves import full
+
+LOW = -1e30  # what a key that is not seen scores: e to that is 0
+
+
+# the meaning, in NumPy ------------------------------------------------------------------------------------------------
+def pair(x: Array, heads: int, group: int = 1) -> Array:
+    """x f64[rows, heads·d] as [heads·group, rows, d], every head `group` times."""
+    split = x.reshape(len(x), heads, -1).transpose(1, 0, 2)
+    repeated: Array = np.repeat(split, group, axis=0)
+    return repeated
+
+
+def seen(queries: int, keys: int, causal: bool, window: int) -> Array:
+    """Whether a query sees a key: bool[queries, keys]."""
+    distance = np.arange(queries)[:, None] - np.arange(keys)
+    allowed: Array = (distance >= 0) if causal else np.ones((queries, keys), bool)
+    return allowed & (distance < window) if window else allowed
+
+
+def _joined(x: Array) -> Array:
+    rows: Array = x.transpose(1, 0, 2).reshape(x.shape[1], -1)
+    return rows
+
+
+def _scores(q: Array, k: Array, h: int, kv: int, d: int, causal: bool, window: int) -> Array:
+    scores = pair(q, h) @ pair(k, kv, h // kv).transpose(0, 2, 1) / np.sqrt(d)
+    return np.where(seen(len(q), len(k), causal, window), scores, -np.inf)
+
+
+def attention_numpy(
+    q: Array, k: Array, v: Array, h: int, kv: int, d: int, causal: bool = False, window: int = 0
+) -> Array:
+    """softmax(q·kᵀ/√d)·v per head, in float64."""
+    return attend(q, k, v, h, kv, d, seen(len(q), len(k), causal, window))
+
+
+def attend(q: Array, k: Array, v: Array, h: int, kv: int, d: int, allowed: Array) -> Array:
+    """The same where `allowed` bool[queries, keys] says which keys a query sees."""
+    scores = np.where(allowed, pair(q, h) @ pair(k, kv, h // kv).transpose(0, 2, 1) / np.sqrt(d), -np.inf)
+    powers = np.exp(scores - scores.max(axis=2, keepdims=True))
+    weights = powers / powers.sum(axis=2, keepdims=True)
+    return _joined(of_seen(weights, pair(v, kv, h // kv), allowed))
+
+
+def of_seen(weights: Array, values: Array, allowed: Array) -> Array:
+    """weights [heads, rows, columns] @ values [heads, columns, d], where what a row does not see is left out, not
+    multiplied by 0: it may be a NaN."""
+    product: Array = weights @ values
+    for row in np.flatnonzero(np.isnan(product).any(axis=(0, 2))):
+        mine = weights[:, row][:, None, allowed[row]]
+        product[:, row] = (mine @ values[:, allowed[row]])[:, 0]
+    return product
+
+
+def _lse_numpy(
+    q: Array, k: Array, num_heads: int, num_kv_heads: int, head_dim: int, causal: bool, window: int
+) -> Array:
+    scores = _scores(q, k, num_heads, num_kv_heads, head_dim, causal, window)
+    highest = scores.max(axis=2)
+    logarithm: Array = (highest + np.log(np.exp(scores - highest[:, :, None]).sum(axis=2))).T
+    return logarithm
+
+
+def _weights(q: Array, k: Array, lse: Array, h: int, kv: int, d: int, causal: bool, window: int) -> Array:
+    powers: Array = np.exp(_scores(q, k, h, kv, d, causal, window) - lse.T[:, :, None])
+    return powers
+
+
+def _score_gradient(
+    q: Array, k: Array, v: Array, lse: Array, delta: Array, g: Array, h: int, kv: int, d: int, causal: bool, window: int
+) -> Array:
+    pulled = pair(g, h) @ pair(v, kv, h // kv).transpose(0, 2, 1) - delta.T[:, :, None]
+    gradient: Array = _weights(q, k, lse, h, kv, d, causal, window) * pulled / np.sqrt(d)
+    return gradient
+
+
+def _to_key_heads(x: Array, kv: int) -> Array:
+    """Sums over the query heads of every key head."""
+    return _joined(x.reshape(kv, -1, *x.shape[1:]).sum(axis=1))
+
+
+def _grad_q_numpy(
+    q: Array, k: Array, v: Array, lse: Array, delta: Array, g: Array, num_heads: int, num_kv_heads: int, head_dim: int,
+    causal: bool, window: int,
+) -> Array:  # fmt: skip
+    of_scores = _score_gradient(q, k, v, lse, delta, g, num_heads, num_kv_heads, head_dim, causal, window)
+    keys = pair(k, num_kv_heads, num_heads // num_kv_heads)
+    return _joined(of_seen(of_scores, keys, seen(len(q), len(k), causal, window)))
+
+
+def _grad_k_numpy(
+    q: Array, k: Array, v: Array, lse: Array, delta: Array, g: Array, num_heads: int, num_kv_heads: int, head_dim: int,
+    causal: bool, window: int,
+) -> Array:  # fmt: skip
+    of_scores = _score_gradient(q, k, v, lse, delta, g, num_heads, num_kv_heads, head_dim, causal, window)
+    allowed = seen(len(q), len(k), causal, window).T
+    return _to_key_heads(of_seen(of_scores.transpose(0, 2, 1), pair(q, num_heads), allowed), num_kv_heads)
+
+
+def _grad_v_numpy(
+    q: Array, k: Array, lse: Array, g: Array, num_heads: int, num_kv_heads: int, head_dim: int, causal: bool,
+    window: int,
+) -> Array:  # fmt: skip
+    weights = _weights(q, k, lse, num_heads, num_kv_heads, head_dim, causal, window)
+    allowed = seen(len(q), len(k), causal, window).T
+    return _to_key_heads(of_seen(weights.transpose(0, 2, 1), pair(g, num_heads), allowed), num_kv_heads)
+
+
+# the meaning, in ops --------------------------------------------------------------------------------------------------
+def _split(x: Value, heads: int, group: int = 1) -> Value:
+    rows, width = x.shape
+    split = x.reshape((rows, heads, width // heads)).permute((1, 0, 2))
+    if group == 1:
+        return split
+    shape = heads, 1, rows, width // heads
+    repeated = split.reshape(shape).broadcast_to((heads, group, *shape[2:]))
+    return repeated.reshape((heads * group, *shape[2:]))
+
+
+def _merged(x: Value) -> Value:
+    heads, rows, d = x.shape
+    return x.permute((1, 0, 2)).reshape((rows, heads * d))
+
+
+def _summed(x: Value, kv: int) -> Value:
+    heads, rows, d = x.shape
+    return _merged(x if heads == kv else x.reshape((kv, heads // kv, rows, d)).sum(1))
+
+
+def _scored(q: Value, k: Value, h: int, kv: int, d: int, causal: bool, window: int) -> Value:
+    scores = batch_matmul_bt(_split(q, h), _split(k, kv, h // kv)).scale(1 / math.sqrt(d))
+    if not causal:
+        return scores
+    return REGISTRY["where"](_mask(q.graph, q.shape[0], window), scores, LOW)
+
+
+def _mask(graph: Graph, rows: int, window: int) -> Value:
+    """1 where a query sees a key, f32[rows, rows], without stored data: row i is a ring of 2·rows places turned by i.
+
+    The ring repeats in memory and rows one element shorter are cut from it; a key `distance` before the query is place
+    −distance of the ring.
+    """
+    length, count = 2 * rows, min(window or rows, rows)
+    ring = full((1,), 1.0, graph=graph).pad((0,), (length - 1,))
+    if count > 1:
+        ring = ring + full((count - 1,), 1.0, graph=graph).pad((length - count + 1,), (0,))
+    flat = ring.reshape((1, length)).broadcast_to((rows, length)).reshape((rows * length,))
+    turned = flat.slice((0,), (rows * (length - 1),)).reshape((rows, length - 1))
+    return turned.slice((0, 0), (rows, rows))
+
+
+def _weighted(q: Value, k: Value, lse: Value, h: int, kv: int, d: int, causal: bool, window: int) -> Value:
+    logarithm = lse.transpose().reshape((h, q.shape[0], 1))
+    return (_scored(q, k, h, kv, d, causal, window) - logarithm).exp()
+
+
+def _of_scores(
+    q: Value, k: Value, v: Value, lse: Value, delta: Value, g: Value, h: int, kv: int, d: int, causal: bool, window: int
+) -> Value:
+    pulled = batch_matmul_bt(_split(g, h), _split(v, kv, h // kv)) - delta.transpose().reshape((h, q.shape[0], 1))
+    return _weighted(q, k, lse, h, kv, d, causal, window) * pulled.scale(1 / math.sqrt(d))
+
+
+def together(names: str) -> str:
+    """The files of these names, the one that names the kernel first."""
+    return " + ".join(f"{name}.wgsl" for name in names.split())
+
+
+def biased(
+    q: Value, k: Value, v: Value, bias: Value, h: int, kv: int, scale: float, causal: bool
+) -> Value:  # fmt: skip
+    """Attention with a bias on its scores, spelled out."""
+    scores = batch_matmul_bt(_split(q, h), _split(k, kv, h // kv)).scale(scale) + bias
+    if causal:
+        scores = REGISTRY["where"](_mask(q.graph, q.shape[0], 0), scores, LOW)
+    return _merged(batch_matmul(REGISTRY["softmax"](scores), _split(v, kv, h // kv)))
+
+
+# kernels --------------------------------------------------------------------------------------------------------------
+def constants(q: TensorType, k: TensorType, attrs: Mapping[str, Any]) -> dict[str, int | float]:
+    """What every text of the family names."""
+    d = attrs["head_dim"]
+    return {
+        "QUERIES": q.shape[0], "KEYS": k.shape[0], "HEADS": attrs["num_heads"], "KV_HEADS": attrs["num_kv_heads"],
+        "D": d, "QUADS": -(-d // 4), "CAUSAL": int(attrs.get("causal", False)), "WINDOW": attrs.get("window", 0),
+        "SCALE": 1 / math.sqrt(d), "OWN_ROWS": q.shape[0], "OWN_HEADS": attrs["num_heads"], "COLUMNS": k.shape[0],
+    }  # fmt: skip
+
+
+ROOM = 16384 // 64  # vec4 sums of 4 rows that fit in the workgroup memory of every adapter
+
+
+def alone(pieces: int, trips: int, numbers: dict[str, int | float], count: int, label: str) -> Work:
+    """The work of a kernel in which an invocation does a piece alone: as many side by side as have room for sums."""
+    lanes = max((n for n in (1, 2, 4, 8) if n * numbers["QUADS"] <= ROOM), default=1)
+    constants = numbers | {"PIECES": pieces}
+    return Work(-(-pieces // lanes), 0, constants, count, lanes, trips=trips, extents=label)
+
+
+TILE = 64  # rows and columns that a group of a hardware adapter works on
+
+
+def tiled(rows: int, own: int, numbers: dict[str, int | float], count: int, label: str, width: int = 1) -> Work:
+    """The work of a kernel in which 128 invocations share 64 rows of a head, and 64 or 128 of the head's elements."""
+    wide = TILE if width <= TILE else 2 * TILE
+    chunks = -(-width // wide)
+    constants = numbers | {"CHUNKS": chunks, "WIDE": wide}
+    return Work(-(-rows // TILE) * own * chunks, 0, constants, count, 128, extents=label)
+
+
+def extents(types: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> str:
+    """`q=128,kv=128,h=8/2`."""
+    return f"q={types[0].shape[0]},kv={types[1].shape[0]},h={attrs['num_heads']}/{attrs['num_kv_heads']}"
+
+
+def flops(q: TensorType, k: TensorType, attrs: Mapping[str, Any]) -> int:
+    """Multiply-adds of one product of scores: of every seen pair, in every head."""
+    queries, keys = q.shape[0], k.shape[0]
+    pairs = queries * (queries + 1) // 2 if attrs.get("causal") else queries * keys
+    window = attrs.get("window", 0)
+    each: int = attrs["num_heads"] * attrs["head_dim"]
+    return min(pairs, queries * window if window else pairs) * each
+
+
+def _lse_tiles(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+    numbers, count = constants(types[0], types[1], attrs), 2 * flops(types[0], types[1], attrs)
+    return tiled(types[0].shape[0], attrs["num_heads"], numbers, count, extents(types, attrs))
+
+
+def _lse_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+    numbers = constants(types[0], types[1], attrs)
+    units, quads = -(-types[0].shape[0] // 4) * attrs["num_heads"], -(-attrs["head_dim"] // 4)
+    trips = (quads + 1) * -(-types[1].shape[0] // 4) + 4 * quads + 8
+    return alone(units, trips, numbers, 2 * flops(types[0], types[1], attrs), extents(types, attrs))
+
+
+def _sums_work(of_keys: bool, second: bool, hardware: bool = False) -> WorkRule:
+    """Sums for every query (over keys) or for every key (over queries, of each query head)."""
+
+    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+        numbers = constants(types[0], types[1], attrs)
+        queries, keys = types[0].shape[0], types[1].shape[0]
+        heads, kv, quads = attrs["num_heads"], attrs["num_kv_heads"], -(-attrs["head_dim"] // 4)
+        rows, columns, own = (keys, queries, kv) if of_keys else (queries, keys, heads)
+        numbers |= {
+            "OWN_ROWS": rows, "COLUMNS": columns, "OWN_HEADS": own, "SECOND": int(second),
+            "FINAL": numbers["SCALE"] if second else 1.0,
+        }  # fmt: skip
+        products = 3 if second else 2
+        trips = (heads // own) * ((products * quads + 1) * -(-columns // 4) + 1) + 9 * quads
+        count = 2 * products * flops(types[0], types[1], attrs)
+        if hardware:
+            return tiled(rows, own, numbers, count, extents(types, attrs), attrs["head_dim"])
+        return alone(-(-rows // 4) * own, trips, numbers, count, extents(types, attrs))
+
+    return work
+
+
+LSE_TILES = "attention_tiles_logarithm attention_tiles_softmax attention_tiles attention_scores attention_mask"
+LSE = Shader(
+    together("attention_logarithm attention_rows attention_four attention_scores attention_mask"), _lse_work,
+    hardware=Shader(together(LSE_TILES), _lse_tiles), numpy_form=logarithm_form,
+)  # fmt: skip
+
+
+def _sums(name: str, form: NumpyForm, of_keys: bool, second: bool) -> Shader:
+    tiles = together(f"{name} attention_tiles_sums attention_tiles_values attention_tiles attention_mask")
+    return Shader(
+        together(f"{name} attention_sums attention_four attention_mask"), _sums_work(of_keys, second),
+        hardware=Shader(tiles, _sums_work(of_keys, second, hardware=True)), numpy_form=form,
+    )  # fmt: skip
+
+
+SIZES = (  # queries, keys, heads, kv heads, head_dim, causal, window; the first two with a NaN, too
+    (7, 7, 4, 2, 8, True, 3), (5, 9, 4, 2, 6, False, 0), (1, 1, 1, 1, 1, True, 0), (33, 33, 2, 1, 16, True, 0),
+    (70, 70, 1, 1, 64, True, 40),
+)  # fmt: skip
+
+
+def _samples(operands: str) -> tuple[Sample, ...]:
+    """q, k, v, l (the logarithms), d (delta) and g of every size."""
+    found = []
+    for queries, keys, h, kv, d, causal, window in SIZES:
+        shapes = {"q": (queries, h * d), "k": (keys, kv * d), "v": (keys, kv * d), "g": (queries, h * d)}
+        shapes |= {"l": (queries, h), "d": (queries, h)}
+        attrs = {"num_heads": h, "num_kv_heads": kv, "head_dim": d, "causal": causal, "window": window}
+        given = tuple(3.0 if o == "l" else None for o in operands)
+        found.append(Sample(*(shapes[o] for o in operands), attrs=attrs, low=-1, high=1, values=given))
+    return tuple(found)
+
+
+@fused(
+    label="", private=True, family="contraction", kernel=LSE, numpy=_lse_numpy, samples=_samples("qk"),
+    attention="statistics",
+)  # fmt: skip
+def attention_lse(
+    q: Value, k: Value, num_heads: int, num_kv_heads: int, head_dim: int, causal: bool, window: int
+) -> Value:
+    """ln Σ e^(q·k/√d) over the keys that a query sees: f32[s, h·d], f32[t, kv·d] -> f32[s, h]."""
+    scores = _scored(q, k, num_heads, num_kv_heads, head_dim, causal, window)
+    highest = scores.max(-1, keepdims=True).stop_gradient()
+    logarithm = (scores - highest).exp().sum(-1, keepdims=True).log() + highest
+    return logarithm.reshape((num_heads, q.shape[0])).transpose()
+
+
+@fused(
+    label="", private=True, family="contraction", numpy=_grad_q_numpy, samples=_samples("qkvldg"),
+    kernel=_sums("attention_grad_q", grad_q_form, of_keys=False, second=True),
+)  # fmt: skip
+def attention_grad_q(
+    q: Value, k: Value, v: Value, lse: Value, delta: Value, g: Value,
+    num_heads: int, num_kv_heads: int, head_dim: int, causal: bool, window: int,
+) -> Value:  # fmt: skip
+    """P ⊙ (g·vᵀ − delta)·k/√d, P = e^(q·kᵀ/√d − lse): f32[s, h·d], f32[t, kv·d] twice, f32[s, h] twice, f32[s, h·d]
+    -> f32[s, h·d]."""
+    of_scores = _of_scores(q, k, v, lse, delta, g, num_heads, num_kv_heads, head_dim, causal, window)
+    return _merged(batch_matmul(of_scores, _split(k, num_kv_heads, num_heads // num_kv_heads)))
+
+
+@fused(
+    label="", private=True, family="contraction", numpy=_grad_k_numpy, samples=_samples("qkvldg"),
+    kernel=_sums("attention_grad_k", grad_k_form, of_keys=True, second=True),
+)  # fmt: skip
+def attention_grad_k(
+    q: Value, k: Value, v: Value, lse: Value, delta: Value, g: Value,
+    num_heads: int, num_kv_heads: int, head_dim: int, causal: bool, window: int,
+) -> Value:  # fmt: skip
+    """(P ⊙ (g·vᵀ − delta))ᵀ·q/√d, P = e^(q·kᵀ/√d − lse), summed over the query heads of a key head: f32[s, h·d],
+    f32[t, kv·d] twice, f32[s, h] twice, f32[s, h·d] -> f32[t, kv·d]."""
+    of_scores = _of_scores(q, k, v, lse, delta, g, num_heads, num_kv_heads, head_dim, causal, window)
+    return _summed(batch_matmul_at(of_scores, _split(q, num_heads)), num_kv_heads)
+
+
+@fused(
+    label="", private=True, family="contraction", numpy=_grad_v_numpy, samples=_samples("qklg"),
+    kernel=_sums("attention_grad_v", grad_v_form, of_keys=True, second=False),
+)  # fmt: skip
+def attention_grad_v(
+    q: Value, k: Value, lse: Value, g: Value,
+    num_heads: int, num_kv_heads: int, head_dim: int, causal: bool, window: int,
+) -> Value:  # fmt: skip
+    """Pᵀ·g, P = e^(q·kᵀ/√d − lse), summed over the query heads of a key head: f32[s, h·d], f32[t, kv·d], f32[s, h],
+    f32[s, h·d] -> f32[t, kv·d]."""
+    weights = _weighted(q, k, lse, num_heads, num_kv_heads, head_dim, causal, window)
+    return _summed(batch_matmul_at(weights, _split(g, num_heads)), num_kv_heads)

@@ -1,0 +1,219 @@
+"""Run attention with NumPy: blocks of rows against the columns that they see, products of all heads in one call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gdlab.base.types import Array
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
+
+BLOCK = 128  # rows of a block: its scores stay in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The extents of an attention, from the constants of its kernel."""
+
+    queries: int
+    keys: int
+    heads: int
+    kv: int
+    d: int
+    causal: bool
+    window: int
+
+    @property
+    def group(self) -> int:
+        """Query heads of a key head."""
+        return self.heads // self.kv
+
+    def keys_of(self, first: int, end: int) -> tuple[int, int]:
+        """Return first and end of the keys that some of the queries see."""
+        return max(0, first + 1 - self.window) if self.window else 0, min(end, self.keys) if self.causal else self.keys
+
+    def queries_of(self, first: int, end: int) -> tuple[int, int]:
+        """Return first and end of the queries that see some of the keys."""
+        last = min(end - 1 + self.window, self.queries) if self.window else self.queries
+        return first if self.causal else 0, last
+
+    def hidden(self, queries: tuple[int, int], keys: tuple[int, int]) -> Array | None:
+        """Mark the pairs of the block that do not see each other; None where all do."""
+        distance = np.arange(*queries)[:, None] - np.arange(*keys)
+        unseen = (distance < 0) if self.causal else np.zeros(distance.shape, bool)
+        if self.window:
+            unseen |= distance >= self.window
+        return unseen if unseen.any() else None
+
+
+def _sizes(c: KernelConstants) -> Sizes:
+    return Sizes(
+        c["QUERIES"], c["KEYS"], c["HEADS"], c["KV_HEADS"], c["D"], bool(c["CAUSAL"]), c["WINDOW"]
+    )  # fmt: skip
+
+
+def _by_head(x: Array, rows: int, kv: int, group: int) -> Array:
+    """[rows, heads·d] as [kv, group, rows, d], without a copy."""
+    return x.reshape(rows, kv, group, -1).transpose(1, 2, 0, 3)
+
+
+class _Work:
+    """Operands by head, and room for the blocks of one dispatch."""
+
+    def __init__(self, builder: KernelBuilder, s: Sizes, names: tuple[str, ...]) -> None:
+        self.builder, self.s = builder, s
+        rows = {"q": s.queries, "g": s.queries, "k": s.keys, "v": s.keys}
+        self.at: dict[str, Array] = {}
+        for i, name in enumerate(names):
+            if name in rows:
+                groups = s.group if name in "qg" else 1
+                whole = builder.operand(i, (rows[name], s.kv * groups * s.d))
+                self.at[name] = _by_head(whole, rows[name], s.kv, groups)
+            elif name in ("lse", "delta"):
+                self.at[name] = builder.operand(i, (s.queries, s.kv, s.group)).transpose(1, 2, 0)[..., None]
+        self.room: dict[str, Array] = {}
+
+    def block(self, name: str, rows: int, columns: int, group: int | None = None) -> Array:
+        """Room for [kv, group, rows, columns], the same for every block of this name."""
+        shape = self.s.kv, self.s.group if group is None else group, rows, columns
+        size = math.prod(shape)
+        if name not in self.room or self.room[name].size < size:
+            self.room[name] = self.builder.temporary((size,))
+        return self.room[name][:size].reshape(shape)
+
+    def scaled_queries(self, first: int, end: int) -> Array:
+        """q/√d of some rows."""
+        q = self.block("scaled", end - first, self.s.d)
+        factor = np.float32(1 / math.sqrt(self.s.d))
+        self.builder.calls.append((np.multiply, (self.at["q"][:, :, first:end], factor, q)))
+        return q
+
+    def scores(self, rows: tuple[int, int], columns: tuple[int, int], scaled: Array | None = None) -> Array:
+        """q·kᵀ/√d of the block, −inf where a query does not see a key."""
+        scores = self.block("scores", rows[1] - rows[0], columns[1] - columns[0])
+        keys = self.at["k"][:, :, columns[0] : columns[1]]
+        q = self.scaled_queries(*rows) if scaled is None else scaled
+        self.builder.calls.append((np.matmul, (q, keys.transpose(0, 1, 3, 2), scores)))
+        unseen = self.s.hidden(rows, columns)
+        if unseen is not None:
+            first = int(unseen.any(axis=0).argmax())  # columns before it are seen by all
+            self.builder.calls.append((_hide, (scores[..., first:], unseen[:, first:])))
+        return scores
+
+    def weights(self, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
+        """e^(score − lse) of the block."""
+        scores = self.scores(rows, columns)
+        lse = self.at["lse"][:, :, rows[0] : rows[1]]
+        self.builder.calls += [(np.subtract, (scores, lse, scores)), (np.exp, (scores, scores))]
+        return scores
+
+    def of_scores(self, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
+        """P ⊙ (g·vᵀ − delta) of the block."""
+        weights = self.weights(rows, columns)
+        pulled = self.block("pulled", *weights.shape[2:])
+        values = self.at["v"][:, :, columns[0] : columns[1]].transpose(0, 1, 3, 2)
+        self.builder.calls += [
+            (np.matmul, (self.at["g"][:, :, rows[0] : rows[1]], values, pulled)),
+            (np.subtract, (pulled, self.at["delta"][:, :, rows[0] : rows[1]], pulled)),
+            (np.multiply, (weights, pulled, weights)),
+        ]
+        return weights
+
+
+def of_seen(weights: Array, values: Array, unseen: Array | None, out: Array) -> None:
+    """weights [kv, group, rows, columns] @ values, where what a row does not see is left out, not multiplied by 0: it
+    may be a NaN."""
+    np.matmul(weights, values, out)
+    if unseen is None or not np.isnan(out).any():
+        return
+    for row in np.flatnonzero(np.isnan(out).any(axis=(0, 1, 3))):
+        there = ~unseen[row]
+        out[:, :, row] = (weights[:, :, row][:, :, None, there] @ values[:, :, there])[:, :, 0]
+
+
+def _hide(scores: Array, unseen: Array) -> None:
+    np.copyto(scores, -np.inf, where=unseen)
+
+
+def _blocks(rows: int) -> list[tuple[int, int]]:
+    return [(first, min(first + BLOCK, rows)) for first in range(0, rows, BLOCK)]
+
+
+# forward --------------------------------------------------------------------------------------------------------------
+def _softmax(work: _Work, rows: tuple[int, int]) -> tuple[Array, Array, Array, tuple[int, int]]:
+    """e^(score − highest), highest and sum of a block of queries, and between which keys."""
+    columns = work.s.keys_of(*rows)
+    scores = work.scores(rows, columns)
+    highest, total = (work.block(name, scores.shape[2], 1) for name in ("highest", "total"))
+    work.builder.calls += [
+        (np.maximum.reduce, (scores, 3, None, highest, True)),
+        (np.subtract, (scores, highest, scores)),
+        (np.exp, (scores, scores)),
+        (np.add.reduce, (scores, 3, None, total, True)),
+    ]
+    return scores, highest, total, columns
+
+
+def attention_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    s = _sizes(c)
+    work = _Work(builder, s, c.names)
+    out = _by_head(builder.out((s.queries, s.heads * s.d)), s.queries, s.kv, s.group)
+    for rows in _blocks(s.queries):
+        powers, _, total, columns = _softmax(work, rows)
+        part = out[:, :, rows[0] : rows[1]]
+        builder.calls += [
+            (of_seen, (powers, work.at["v"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)),
+            (np.divide, (part, total, part)),
+        ]
+
+
+def logarithm_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    s = _sizes(c)
+    work = _Work(builder, s, c.names)
+    out = builder.out((s.queries, s.kv, s.group)).transpose(1, 2, 0)[..., None]
+    for rows in _blocks(s.queries):
+        _, highest, total, _ = _softmax(work, rows)
+        builder.calls += [(np.log, (total, total)), (np.add, (total, highest, out[:, :, rows[0] : rows[1]]))]
+
+
+# backward -------------------------------------------------------------------------------------------------------------
+def grad_q_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    s = _sizes(c)
+    work = _Work(builder, s, c.names)
+    out = _by_head(builder.out((s.queries, s.heads * s.d)), s.queries, s.kv, s.group)
+    for rows in _blocks(s.queries):
+        columns = s.keys_of(*rows)
+        of_scores, part = work.of_scores(rows, columns), out[:, :, rows[0] : rows[1]]
+        builder.calls += [
+            (of_seen, (of_scores, work.at["k"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)),
+            (np.multiply, (part, np.float32(1 / math.sqrt(s.d)), part)),
+        ]
+
+
+def grad_k_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    _of_keys(builder, c, "q", 1 / math.sqrt(c["D"]))
+
+
+def grad_v_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    _of_keys(builder, c, "g", 1.0)
+
+
+def _of_keys(builder: KernelBuilder, c: KernelConstants, of: str, factor: float) -> None:
+    """The transposed block times `of`, summed over the query heads of every key head."""
+    s = _sizes(c)
+    work = _Work(builder, s, c.names)
+    out = _by_head(builder.out((s.keys, s.kv * s.d)), s.keys, s.kv, 1)
+    for columns in _blocks(s.keys):
+        rows = s.queries_of(*columns)
+        block = work.of_scores(rows, columns) if of == "q" else work.weights(rows, columns)
+        hidden = s.hidden(rows, columns)
+        unseen = None if hidden is None else hidden.T
+        parts = work.block("parts", columns[1] - columns[0], s.d)
+        part = out[:, 0, columns[0] : columns[1]]
+        builder.calls += [
+            (of_seen, (block.transpose(0, 1, 3, 2), work.at[of][:, :, rows[0] : rows[1]], unseen, parts)),
+            (np.add.reduce, (parts, 1, None, part)),
+            (np.multiply, (part, np.float32(factor), part)),
+        ]

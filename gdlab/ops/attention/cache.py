@@ -1,0 +1,271 @@
+"""Decoding token by token: write rows into a cache of keys or values, and attend to what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.errors import DTypeError
+from gdlab.base.types import Array, TensorType, f32, u32
+from gdlab.graph import Value
+from gdlab.op import (
+    Bad,
+    Refused,
+    Sample,
+    Shader,
+    Work,
+    op,
+    want,
+)
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
+from gdlab.ops.attention.attention_grad import alone, attend, constants, extents, flops, together
+from gdlab.ops.attention.attention_numpy import of_seen
+
+
+def _check_types(wanted: str, floats: tuple[Value, ...], counts: tuple[Value, ...]) -> None:
+    if any(v.type.dtype is not f32 for v in floats) or any(c.type.dtype is not u32 for c in counts):
+        raise Refused(wanted, error=DTypeError)
+    want(all(c.shape == (1,) for c in counts), wanted)
+
+
+# writing --------------------------------------------------------------------------------------------------------------
+def _write_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+    rows, width = result.shape
+    return Work(rows * width, 0, {"ROWS": rows, "WIDTH": width, "NEW": types[0].shape[0]})
+
+
+def _in_place(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+    """As much as there is to write."""
+    (rows, width), new = result.shape, types[0].shape[0]
+    return Work(new * width, 0, {"ROWS": rows, "WIDTH": width, "NEW": new})
+
+
+def _write_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    rows, width, new = c["ROWS"], c["WIDTH"], c["NEW"]
+    counts = [builder.operand(i, (1,)) for i in range(2, len(c.names))]
+    operands = builder.operand(0, (new, width)), builder.operand(1, (rows, width))
+    builder.calls.append((_put_copy, (*operands, builder.out((rows, width)), *counts)))
+
+
+def _in_place_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    rows, width, new = c["ROWS"], c["WIDTH"], c["NEW"]
+    counts = [builder.operand(i, (1,)) for i in range(1, len(c.names))]
+    builder.calls.append((_put, (builder.operand(0, (new, width)), builder.out((rows, width)), *counts)))
+
+
+def _put_copy(new: Array, cache: Array, out: Array, pos: Array, count: Array | None = None) -> None:
+    np.copyto(out, cache)
+    _put(new, out, pos, count)
+
+
+def _put(new: Array, out: Array, pos: Array, count: Array | None = None) -> None:
+    start, rows = int(pos[0]), len(new) if count is None else min(int(count[0]), len(new))
+    if start + rows <= len(out):
+        out[start : start + rows] = new[:rows]
+
+
+def _write_kernel(how: str) -> Shader:
+    """Of all new rows (cache_all), or of the first so many (cache_prefix)."""
+    in_place = Shader(f"cache_in_place.wgsl + {how}.wgsl", _in_place, numpy_form=_in_place_form)
+    file = f"{how}.wgsl + cache_write.wgsl"
+    return Shader(file, _write_work, linear=True, in_place=in_place, numpy_form=_write_form)
+
+
+def _written(new: Array, cache: Array, pos: Array, count: int) -> Array:
+    start, out = int(pos[0]), cache.copy()
+    if start + count <= len(cache):
+        out[start : start + count] = new[:count]
+    return out
+
+
+def _check_write(new: Value, cache: Value, *counts: Value) -> TensorType:
+    wanted = "new[rows, width], cache[capacity, width] and u32[1] of positions"
+    _check_types(wanted, (new, cache), counts)
+    want(new.type.rank == cache.type.rank == 2 and new.shape[1] == cache.shape[1], wanted)
+    want(new.shape[0] <= cache.shape[0], f"{wanted}: {new.shape[0]} rows do not fit in {cache.shape[0]}")
+    return cache.type
+
+
+WRITES = ((1, 5, 4), (2, 7, 3), (3, 3, 1))  # rows, capacity, width
+NOT_CACHED = (
+    Bad(("f32[2, 3]", "f32[5, 4]", "u32[1]"), "wanted new[rows, width], cache[capacity, width]"),
+    Bad(("f32[2, 4]", "f32[5, 4]", "u32[2]"), "and u32[1] of positions"),
+    Bad(("f32[2, 4]", "f32[5, 4]", "f32[1]"), "and u32[1] of positions"),
+    Bad(("f32[6, 4]", "f32[5, 4]", "u32[1]"), "6 rows do not fit in 5"),
+)
+
+
+@op(
+    numpy=lambda new, cache, pos: _written(new, cache, pos, len(new)),
+    kernel=_write_kernel("cache_all"),
+    family="index",
+    any_dtype=True,
+    no_grad="refuses",
+    samples=(
+        *(Sample((r, w), (c, w), (1,), integers={2: c - r + 1}) for r, c, w in WRITES),
+        Sample((2, 3), (4, 3), (1,), integers={2: 9}, values=(None, None, [3]), kink=True),  # one row too far: dropped
+    ),
+    bad=NOT_CACHED,
+    opaque=True,
+)
+def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
+    """The cache with rows pos … replaced by the new ones: f32[r, w], f32[c, w], u32[1] -> f32[c, w].
+
+    Where the cache is a parameter, the plan writes into it, and the rows stay there from step to step; nothing else may
+    read that parameter: pass the result on. It is written when an output needs the result. Rows that would not fit are
+    not written at all, which `step_debug` tells. It has no gradient.
+    """
+    return _check_write(new, cache, pos)
+
+
+@op(
+    numpy=lambda new, cache, pos, count: _written(new, cache, pos, min(int(count[0]), len(new))),
+    kernel=_write_kernel("cache_prefix"),
+    family="index",
+    any_dtype=True,
+    no_grad="refuses",
+    samples=(
+        *(Sample((r, w), (c, w), (1,), (1,), integers={2: c - r + 1, 3: r + 1}) for r, c, w in WRITES),
+        Sample((2, 3), (4, 3), (1,), (1,), integers={2: 9, 3: 9}, values=(None, None, [3], [2]), kink=True),
+    ),
+    bad=tuple(Bad((*b.types, "u32[1]"), b.message) for b in NOT_CACHED),
+    opaque=True,
+)
+def cache_write_prefix(new: Value, cache: Value, pos: Value, count: Value) -> TensorType:
+    """The cache with rows pos … pos + count − 1 replaced by the first `count` new ones: f32[r, w], f32[c, w], u32[1],
+    u32[1] -> f32[c, w]. A parameter is written in place, as by `cache_write`. Rows that would not fit are not written.
+    It has no gradient."""
+    return _check_write(new, cache, pos, count)
+
+
+# reading --------------------------------------------------------------------------------------------------------------
+READS = "attention_cached attention_rows attention_four attention_scores attention_values"
+
+
+def _read_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    queries, keys, heads, kv, d = (c[name] for name in ("QUERIES", "KEYS", "HEADS", "KV_HEADS", "D"))
+    q = builder.operand(0, (queries, kv, heads // kv, d)).transpose(1, 2, 0, 3)
+    k, v = (builder.operand(i, (keys, kv, 1, d)).transpose(1, 2, 0, 3) for i in (1, 2))
+    out = builder.out((queries, kv, heads // kv, d)).transpose(1, 2, 0, 3)
+    counts = [builder.operand(i, (1,)) for i in range(3, len(c.names))]
+    builder.calls.append((_attend, (q, k, v, out, c["WINDOW"], *counts)))
+
+
+def _attend(q: Array, k: Array, v: Array, out: Array, window: int, pos: Array, valid: Array | None = None) -> None:
+    """[kv, group, rows, d]; with `valid` the queries stand one behind the other."""
+    keys, block = k.shape[2], valid is not None
+    last = np.minimum(min(int(pos[0]), keys - 1) + np.arange(q.shape[2]) * block, keys - 1)[:, None]
+    end = int(last[-1, 0]) + 1
+    k, v, place = k[:, :, :end], v[:, :, :end], np.arange(end)
+    hidden = (place > last) | (place <= last - window if window else False)
+    scores = q @ k.transpose(0, 1, 3, 2) * np.float32(q.shape[3] ** -0.5)
+    scores[..., hidden] = -np.inf
+    powers = np.exp(scores - scores.max(axis=3, keepdims=True))
+    of_seen(powers, v, np.broadcast_to(hidden, scores.shape[2:]), out)
+    np.divide(out, powers.sum(axis=3, keepdims=True), out=out)
+    if valid is not None:
+        out[:, :, int(valid[0]) :] = 0
+
+
+def _read_kernel(mask: str) -> Shader:
+    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+        numbers = constants(types[0], types[1], attrs)
+        units, quads = -(-types[0].shape[0] // 4) * attrs["num_heads"], int(numbers["QUADS"])
+        trips = (2 * quads + 1) * -(-types[1].shape[0] // 4) + 9 * quads
+        return alone(units, trips, numbers, 4 * flops(types[0], types[1], attrs), extents(types, attrs))
+
+    return Shader(together(f"{READS} {mask}"), work, numpy_form=_read_form)
+
+
+def _check_read(q: Value, k: Value, v: Value, counts: tuple[Value, ...], heads: int, kv: int, d: int) -> TensorType:
+    wanted = "q[queries, heads·d], k and v[capacity, kv_heads·d] and u32[1] of positions"
+    _check_types(wanted, (q, k, v), counts)
+    want(heads >= 1, "an int ≥ 1", heads, "num_heads")
+    want(kv >= 1 and heads % kv == 0, f"a divisor of {heads}", kv, "num_kv_heads")
+    want(q.type.rank == k.type.rank == 2 and k.shape == v.shape, wanted)
+    want(q.shape[1] == heads * d and k.shape[1] == kv * d, f"{wanted}: {heads} and {kv} heads of {d}")
+    return q.type
+
+
+def _cached_numpy(q: Array, k: Array, v: Array, pos: Array, h: int, kv: int, d: int) -> Array:
+    seen = np.arange(len(k)) <= min(int(pos[0]), len(k) - 1)
+    return attend(q, k, v, h, kv, d, np.broadcast_to(seen, (len(q), len(k))))
+
+
+def _block_numpy(
+    q: Array, k: Array, v: Array, pos: Array, valid: Array, h: int, kv: int, d: int, window: int
+) -> Array:  # fmt: skip
+    last = np.minimum(min(int(pos[0]), len(k) - 1) + np.arange(len(q)), len(k) - 1)[:, None]
+    seen = np.arange(len(k)) <= last
+    if window:
+        seen &= np.arange(len(k)) > last - window
+    return np.where(np.arange(len(q))[:, None] < int(valid[0]), attend(q, k, v, h, kv, d, seen), 0.0)
+
+
+CACHES = ((1, 9, 2, 1, 8), (3, 7, 2, 2, 6), (5, 33, 4, 2, 16))  # queries, capacity, heads, kv heads, head_dim
+
+
+def _reads(counts: dict[int, int], **more: Any) -> tuple[Sample, ...]:
+    return tuple(
+        Sample(
+            (s, h * d), (c, kv * d), (c, kv * d), *[(1,)] * len(counts), integers=counts,
+            attrs={"num_heads": h, "num_kv_heads": kv, "head_dim": d, **more},
+        )
+        for s, c, h, kv, d in CACHES
+    )  # fmt: skip
+
+
+def _not_read(more: int, **attrs: Any) -> tuple[Bad, ...]:
+    heads, counts = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, **attrs}, ("u32[1]",) * more
+    return (
+        Bad(("f32[1, 32]", "f32[9, 24]", "f32[9, 24]", *counts), "4 and 2 heads of 8", heads),
+        Bad(("f32[1, 32]", "f32[9, 16]", "f32[8, 16]", *counts), "wanted q[queries, heads·d]", heads),
+        Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", *counts[1:], "f32[1]"), "u32[1] of positions", heads),
+        Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", *counts), "wanted a divisor of 4", heads | {"num_kv_heads": 3}),
+        Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", *counts), "num_heads: given 0", heads | {"num_heads": 0}),
+    )
+
+
+@op(
+    numpy=lambda q, k, v, pos, num_heads, num_kv_heads, head_dim: _cached_numpy(
+        q, k, v, pos, num_heads, num_kv_heads, head_dim
+    ),
+    kernel=_read_kernel("attention_cached_mask"),
+    family="contraction",
+    any_dtype=True,
+    no_grad="refuses",
+    samples=_reads({3: 7}),
+    bad=_not_read(1),
+    attention="result",
+)
+def cached_attention(
+    q: Value, k: Value, v: Value, pos: Value, num_heads: int, num_kv_heads: int, head_dim: int
+) -> TensorType:
+    """Attention of every query to rows 0 … pos of the caches k and v: f32[s, h·d], f32[c, kv·d] twice, u32[1] ->
+    f32[s, h·d]. It has no gradient."""
+    return _check_read(q, k, v, (pos,), num_heads, num_kv_heads, head_dim)
+
+
+@op(
+    numpy=lambda q, k, v, pos, valid, num_heads, num_kv_heads, head_dim, window: _block_numpy(
+        q, k, v, pos, valid, num_heads, num_kv_heads, head_dim, window
+    ),
+    kernel=_read_kernel("attention_block_mask"),
+    family="contraction",
+    any_dtype=True,
+    no_grad="refuses",
+    samples=(*_reads({3: 4, 4: 5}), *_reads({3: 4, 4: 5}, window=2)),
+    bad=(*_not_read(2), Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", "u32[1]", "u32[1]"), "window: given -1",
+                            {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "window": -1})),
+    attention="result",
+)  # fmt: skip
+def cached_block_attention(
+    q: Value, k: Value, v: Value, pos: Value, valid: Value, num_heads: int, num_kv_heads: int, head_dim: int,
+    window: int = 0,
+) -> TensorType:  # fmt: skip
+    """Attention of query i to rows 0 … pos + i of the caches (with a window: the last of these); 0 in rows ≥ valid:
+    f32[s, h·d], f32[c, kv·d] twice, u32[1] twice -> f32[s, h·d]. It has no gradient."""
+    want(window >= 0, "an int ≥ 0", window, "window")
+    return _check_read(q, k, v, (pos, valid), num_heads, num_kv_heads, head_dim)

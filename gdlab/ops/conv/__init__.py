@@ -1,0 +1,1 @@
+"""Windows over images: convolution and pooling."""

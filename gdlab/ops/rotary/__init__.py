@@ -1,0 +1,1 @@
+"""Rotary positions: `rope` and its forms, also with `freq_factors`."""

@@ -1,0 +1,44 @@
+"""A plan on a device: its program, whether it is still open, and on which thread its work runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from gdlab.base.errors import SessionError
+from gdlab.devices.base import Device, Shared, owner
+from gdlab.plan.records import ExecutionPlan
+
+T = TypeVar("T")
+
+
+class LoadedPlan:
+    """A plan whose program is loaded on a device, until `close`. `shared`: buffers taken from another program."""
+
+    def __init__(self, plan: ExecutionPlan, device: Device, shared: Shared | None = None) -> None:
+        self.plan, self.device, self.closed = plan, device, False
+        try:
+            self.program = owner().call(lambda: device.load(plan, shared))
+        except MemoryError as error:
+            raise SessionError("session", "memory", str(error), "a plan that this machine holds") from None
+
+    def close(self) -> None:
+        """Release the device buffers; idempotent."""
+        if not self.closed:
+            self.closed = True
+            owner().call(self.program.close)
+
+    def exclusively(self, function: Callable[[], T]) -> T:
+        """Run `function` between two steps of any run: on the owner thread, or on this one where the device allows."""
+        return owner().here(function) if self.device.anywhere else owner().call(function)
+
+    def check_open(self, where: str) -> None:
+        """Raise `SessionError` after `close`."""
+        if self.closed:
+            raise SessionError(where, "session", "closed", "an open session")
+
+    def check_training(self, where: str) -> None:
+        """Raise `SessionError` after `close`, and for a plan of inference."""
+        self.check_open(where)
+        if self.plan.mode != "training":
+            raise SessionError(where, "session", "an inference session", "a training session")

@@ -1,0 +1,402 @@
+// Read a GraphDoc (docs/graphdoc.md): `await openDoc(payload)` gives typed records out of the columnar tables.
+
+import type {
+  Json,
+  RawTable,
+  Payload,
+  NodeRecord,
+  Layout,
+  Stage,
+  SourceRecord,
+  RuleSource,
+  OptimizeReport,
+  Missed,
+  RewriteStep,
+  DiffStep,
+  Pass,
+  KernelRecord,
+  DispatchRecord,
+  Hazard,
+  IntervalRecord,
+  Plan,
+  Times,
+  VariantRow,
+  RunRecord,
+  RawLink,
+  NoteRecord,
+  OverlayRecord,
+  ViewState,
+  GraphDoc,
+} from "./records.ts";
+import { gunzip } from "./gunzip.ts";
+
+export type * from "./records.ts";
+
+export const FORMAT = "gdlab.graph.v1";
+export const MIME = "application/vnd.gdlab.graph.v1+json";
+
+const NUMBERS: Record<string, number> = { nan: NaN, inf: Infinity, "-inf": -Infinity };
+
+/** A JSON number, or one of the three words that stand for a non-finite one. */
+export const number = (value: unknown): number => (typeof value === "number" ? value : (NUMBERS[String(value)] ?? NaN));
+
+/** Row -> value for any of the five forms that a column takes. */
+export function column(table: RawTable | undefined, name: string, missing: unknown): (row: number) => unknown {
+  const raw = table?.[name] as Json | unknown[] | null | undefined;
+  if (raw === undefined || raw === null) return () => missing;
+  if (Array.isArray(raw)) return row => raw[row] ?? missing;
+  const { start, ids, words, index } = raw as { start?: number[]; ids?: number[]; words?: unknown[]; index?: number[] };
+  if (start && ids) {
+    const pick = words ? (id: number) => words[id] : (id: number) => id;
+    return row => ids.slice(start[row], start[row + 1]).map(pick);
+  }
+  if (words && index) return row => words[index[row] ?? -1] ?? missing;
+  return row => raw[String(row)] ?? missing;
+}
+
+const coerce = (value: unknown, missing: unknown): unknown => (typeof missing === "number" ? number(value) : value);
+
+/** A name that changes nothing beside it: no control characters, and right-to-left runs are isolated. */
+export const drawable = (name: string): string =>
+  name.replace(/[\p{Cc}\p{Cf}]/gu, "\ufffd").replace(/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]+/g, "\u2068$&\u2069");
+
+/** The rows of a table as records; `missing` names the columns that are read and what an absent value means. */
+export function records<T extends object>(
+  table: RawTable | undefined,
+  missing: T,
+  count = Number(table?.count ?? 0),
+): T[] {
+  const names = Object.keys(missing) as (keyof T & string)[];
+  const readers = names.map(name => column(table, name, missing[name]));
+  return Array.from({ length: count }, (_, row) => {
+    const record = {} as Record<string, unknown>;
+    names.forEach((name, i) => {
+      const value = coerce(readers[i]!(row), missing[name]);
+      record[name] = typeof value === "string" && (name === "name" || name === "of") ? drawable(value) : value;
+    });
+    return record as T;
+  });
+}
+
+const NODE: NodeRecord = {
+  key: "",
+  hash: "",
+  op: "",
+  family: "",
+  name: "",
+  raw: "",
+  label: "",
+  type: -1,
+  inputs: [],
+  after: [],
+  attrs: null,
+  lane: "forward",
+  twin: -1,
+  group: -1,
+  flags: [],
+  fate: null,
+  flops: 0,
+  bytes_moved: 0,
+  cost_seconds: 0,
+};
+const REWRITE: RewriteStep = {
+  rule: "",
+  label: "",
+  at: [],
+  bindings: null,
+  removed: [],
+  added: null,
+  rewired: null,
+  cost_before: NaN,
+  cost_after: NaN,
+  iteration: null,
+};
+const DIFF: DiffStep = {
+  node: -1,
+  line: -1,
+  rule: "",
+  cotangents: [],
+  added: [],
+  accumulated: [],
+  residuals: null,
+  reason: "",
+};
+const KERNEL: KernelRecord = {
+  key: "",
+  entry: "",
+  family: "",
+  wgsl: "",
+  workgroup_size: [],
+  constants: null,
+  bindings: null,
+  variant: "",
+  variant_reason: "",
+};
+const DISPATCH: DispatchRecord = {
+  label: "",
+  phase: "",
+  kernel: -1,
+  workgroups: [],
+  reads: [],
+  writes: [],
+  group: -1,
+  flops: 0,
+  bytes_read: 0,
+  bytes_written: 0,
+  family: "",
+};
+const INTERVAL: IntervalRecord = {
+  name: "",
+  node: -1,
+  kind: "",
+  slot: -1,
+  offset: 0,
+  nbytes: 0,
+  padded: 0,
+  first: -1,
+  last: -1,
+  first_group: -1,
+  last_group: -1,
+  pinned: null,
+  alias_of: -1,
+  family: "",
+};
+
+const table = (value: unknown): RawTable => (value ?? {}) as RawTable;
+const list = (value: unknown): Json[] => (Array.isArray(value) ? (value as Json[]) : []);
+const text = (value: unknown): string => (value === undefined || value === null ? "" : String(value));
+
+export function readLayout(raw: Json | undefined, count: number): Layout | null {
+  if (!raw) return null;
+  return {
+    engine: text(raw.engine),
+    width: number(raw.width),
+    height: number(raw.height),
+    boxes: records(raw as RawTable, { x: -1, y: -1, w: -1, row: -1 }, count),
+    pills: records(table(raw.pills), { leaf: -1, reader: -1, x: 0, y: 0, w: 0, echo: 0 }),
+    edges: records(table(raw.edges), { a: -1, b: -1, kind: "data", bends: [] as number[] }),
+    rails: records(table(raw.rails), { a: -1, b: -1, track: 0, x: 0, y0: 0, y1: 0 }),
+    wires: records(table(raw.wires), { a: -1, b: -1, points: [] as number[] }),
+    lanes: records(table(raw.lanes), { index: 0, title: "", x: 0, width: 0 }),
+  };
+}
+
+function usersOf(nodes: NodeRecord[]): number[][] {
+  const users: number[][] = nodes.map(() => []);
+  nodes.forEach((node, b) =>
+    node.inputs.forEach(a => {
+      if (users[a]?.at(-1) !== b) users[a]?.push(b);
+    }),
+  );
+  return users;
+}
+
+function readStage(raw: Json, index: number): Stage {
+  const nodes = records(table(raw.nodes), NODE),
+    names = column(table(raw.nodes), "name", "");
+  nodes.forEach((node, i) => (node.raw = text(names(i)))); // as the layout counts it
+  const outputs = records(table(raw.outputs), { node: -1, name: "", kind: "user", of: "" });
+  return {
+    outputs,
+    gradients: new Map(outputs.filter(each => each.kind === "gradient").map(each => [each.node, each.of])),
+    index,
+    key: text(raw.key),
+    role: text(raw.role),
+    title: text(raw.title),
+    parent: Number(raw.parent ?? -1),
+    nodes,
+    groups: records(table(raw.groups), { key: "", parent: -1, label: "", kind: "", repeat: 1 }),
+    users: usersOf(nodes),
+    layout: readLayout((raw.layouts as Record<string, Json> | undefined)?.auto, nodes.length),
+  };
+}
+
+function readPass(raw: Json, index: number): Pass {
+  const role = text(raw.role);
+  return {
+    index,
+    key: text(raw.key),
+    role,
+    from: Number(raw.from ?? -1),
+    to: Number(raw.to ?? -1),
+    report: (raw.report ?? {}) as Json,
+    options: (raw.options ?? {}) as Json,
+    seconds: number(raw.seconds),
+    sources: (raw.sources ?? {}) as Record<string, RuleSource>,
+    rewrites: role === "optimize" ? records(table(raw.steps), REWRITE) : [],
+    deltas: raw.deltas ? list(raw.deltas) : null,
+    classes: (raw.classes as RawTable | null) ?? null,
+    diffs: role === "differentiate" ? records(table(raw.steps), DIFF) : [],
+  };
+}
+
+function readPlan(raw: Json | null | undefined): Plan | null {
+  if (!raw) return null;
+  return {
+    kernels: records(table(raw.kernels), KERNEL),
+    dispatches: records(table(raw.dispatches), DISPATCH),
+    groups: records(table(raw.groups), { start: 0, stop: 0, because: null as Hazard[] | null }),
+    intervals: records(table(raw.intervals), INTERVAL),
+    slots: records(table(raw.slots), { nbytes: 0, tenants: [] as number[] }),
+    memory: (raw.memory ?? {}) as Record<string, number>,
+    updates: Number(raw.updates ?? 0),
+    stage: Number(raw.stage ?? -1),
+    optimizer: (raw.optimizer ?? null) as string | null,
+    times: null,
+    missed: [],
+  };
+}
+
+/** The newest measured times, of all dispatches of the plan as it is now. */
+function withTimes(plan: Plan | null, doc: Json): Plan | null {
+  const compiled = list(doc.passes).find(({ role }) => role === "compile")?.report as Json | undefined;
+  for (const { dispatch_seconds } of plan ? list(doc.runs) : []) {
+    const times = dispatch_seconds as Times | undefined,
+      count = plan!.dispatches.length;
+    if (times?.median.length !== count) continue;
+    const verdict = column(dispatch_seconds as RawTable, "verdict", "");
+    plan!.times = { ...times, verdict: times.median.map((_, k) => text(verdict(k))) };
+  }
+  return plan && { ...plan, missed: list(compiled?.missed) as unknown as Missed[] };
+}
+
+interface PackedLink extends Omit<RawLink, "back"> {
+  out: RawLink["out"] & { index?: number[] };
+  back?: RawLink["back"];
+}
+
+/** A large link may say each of its rows once, and leave its transpose out. */
+function plainLink(link: PackedLink, raw: Json): RawLink {
+  const { start, ids, index } = link.out;
+  if (link.back) return link as RawLink;
+  const rows = (index ?? Array.from({ length: start.length - 1 }, (_, i) => i)).map(i =>
+    ids.slice(start[i], start[i + 1]),
+  );
+  const back: number[][] = Array.from({ length: levelSize(raw, link.b) }, () => []);
+  rows.forEach((row, a) => row.forEach(b => back[b]?.push(a)));
+  return { a: link.a, b: link.b, out: ragged(rows), back: ragged(back) };
+}
+
+function ragged(rows: readonly number[][]): { start: number[]; ids: number[] } {
+  const start = [0],
+    ids: number[] = [];
+  for (const row of rows) {
+    for (const id of row) ids.push(id);
+    start.push(ids.length);
+  }
+  return { start, ids };
+}
+
+function levelSize(raw: Json, level: string): number {
+  const plan = (raw.plan ?? {}) as Record<string, RawTable | undefined>,
+    [kind, at] = level.split(":");
+  const size = (each: unknown): number => Number(table(each).count ?? 0);
+  if (kind === "node") return size(list(raw.stages)[Number(at)]?.nodes);
+  if (kind === "step") return size(list(raw.passes)[Number(at)]?.steps);
+  if (kind === "line") return size(raw.lines);
+  if (kind !== "wgsl") return size(plan[kind === "dispatch" ? "dispatches" : `${kind}s`]);
+  const wgsl = column(plan.kernels, "wgsl", "");
+  return Array.from({ length: size(plan.kernels) }, (_, i) => String(wgsl(i)).split("\n").length).reduce(
+    (a, b) => a + b,
+    0,
+  );
+}
+
+/** Typed records of a plain document; refuses another format. */
+export function readDoc(raw: Json): GraphDoc {
+  if (raw.format !== FORMAT)
+    throw new Error(`document: format: given ${JSON.stringify(raw.format)}, wanted "${FORMAT}"`);
+  return written({
+    id: text(raw.id),
+    study: raw.study ? text(raw.study) : null,
+    rev: Number(raw.rev ?? -1),
+    title: text(raw.title),
+    summary: text(raw.summary).replaceAll("->", "→"),
+    producer: (raw.producer ?? {}) as Json,
+    types: records(table(raw.types), { text: "", shape: [] as number[], dtype: "", nbytes: 0 }),
+    sources: list(raw.sources).map(
+      each => ({ language: "python", first_line: 1, text: "", ...each }) as unknown as SourceRecord,
+    ),
+    lines: records(table(raw.lines), {
+      source: -1,
+      line: 0,
+      col: -1,
+      end_line: -1,
+      end_col: -1,
+      stack: [] as number[],
+    }),
+    stages: list(raw.stages).map(readStage),
+    passes: list(raw.passes).map(readPass),
+    plan: withTimes(readPlan(raw.plan as Json | null), raw),
+    links: list(raw.links).map(each => plainLink(each as unknown as PackedLink, raw)),
+    wgslBase: list(raw.wgsl_base).map(Number),
+    runs: list(raw.runs) as unknown as RunRecord[],
+    variants: list(raw.variants) as unknown as VariantRow[],
+    notes: list(raw.notes) as unknown as NoteRecord[],
+    overlays: list(raw.overlays) as unknown as OverlayRecord[],
+    view: (raw.view ?? null) as ViewState | null,
+  });
+}
+
+/** Opened with an overlay in words (`--values`): they stand on the nodes, in the place of the types. */
+function written(doc: GraphDoc): GraphDoc {
+  const overlay = doc.overlays.find(({ id }) => id === doc.view?.overlay && id !== "nonfinite"),
+    stage = overlay && doc.stages[overlay.stage];
+  if (!stage) return doc;
+  stage.nodes.forEach((node, i) => {
+    const said = overlay.values[String(i)];
+    if (typeof said === "string") node.told = said;
+  });
+  stage.layout = null;
+  return doc;
+}
+
+/** What an output was opened with (`--engine`, `--values`, `--depth`, …) holds for the study's newer documents in it, too. */
+export function inherit(doc: GraphDoc, before: GraphDoc): void {
+  const own = before.view ?? {};
+  doc.view = { ...doc.view, ...own };
+  const same = (a: NodeRecord, b?: NodeRecord) => a.key === b?.key && a.op === b.op && a.raw === b.raw;
+  const pairs = doc.stages.flatMap(stage => {
+    const old = before.stages.find(({ key }) => key === stage.key);
+    return old?.nodes.length === stage.nodes.length && stage.nodes.every((node, i) => same(node, old.nodes[i]))
+      ? [{ stage, old }]
+      : [];
+  });
+  for (const each of before.overlays) {
+    const pair = pairs.find(({ old }) => old.index === each.stage);
+    if (pair && !doc.overlays.some(({ id }) => id === each.id)) doc.overlays.push({ ...each, stage: pair.stage.index });
+  }
+  written(doc);
+  if ((own.engine ?? "auto") !== "auto") for (const { stage, old } of pairs) stage.layout = old.layout;
+}
+
+/** The document of a payload: as it stands, or out of `{format, study, gz}`; the study's key of the envelope wins. */
+export async function openDoc(payload: Payload): Promise<GraphDoc> {
+  if (typeof payload.gz !== "string") return readDoc(payload);
+  if (payload.format !== FORMAT) return readDoc(payload);
+  const doc = readDoc(JSON.parse(await gunzip(payload.gz)) as Json);
+  return { ...doc, study: payload.study ? text(payload.study) : doc.study };
+}
+
+/** A report with every field; of many near misses the sentence and the node were left out where they follow from the rest. */
+export const optimizeReport = (pass: Pass): OptimizeReport => {
+  const report = {
+    rules: [],
+    missed: [],
+    iterations: [],
+    stop_reason: "",
+    engine: "",
+    cost_model: "",
+    ...pass.report,
+  } as unknown as OptimizeReport;
+  const follows = ({ label, node, detail }: Missed) => ({
+    text: `${label} was not used at %${node}: ${detail}.`,
+    about: `node:${pass.to}.${node}`,
+  });
+  return { ...report, missed: report.missed.map((each): Missed => ({ ...follows(each), ...each })) };
+};
+
+export const typeText = (doc: GraphDoc, node: NodeRecord): string => node.told ?? doc.types[node.type]?.text ?? "";
+
+/** What a person calls a node: its name, or its op. */
+export const nodeName = (node: NodeRecord): string => node.name || node.op;

@@ -1,0 +1,193 @@
+// Groups: which are open, the graph in which closed ones are single nodes, and the brackets of the open ones. Pure.
+
+import type { GraphDoc, GroupRow, Layout, NodeRecord, Stage } from "./doc.ts";
+import { joined } from "./union.ts";
+
+/** The groups that stand open at first: so deep, or else all in small graphs, two levels in larger ones, none above 500 nodes. */
+export function opened(stage: Stage, asked?: number | null): Set<number> {
+  const depth: number[] = [],
+    most = asked ?? (stage.nodes.length <= 60 ? Infinity : stage.nodes.length <= 500 ? 2 : 0);
+  stage.groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
+  return new Set(depth.flatMap((d, g) => (d < most ? [g] : [])));
+}
+
+/** The outermost closed group around each group, itself included; −1 where all are open. */
+function closedOf(groups: readonly GroupRow[], open: ReadonlySet<number>): number[] {
+  const found: number[] = [];
+  groups.forEach(
+    ({ parent }, g) => (found[g] = parent >= 0 && found[parent]! >= 0 ? found[parent]! : open.has(g) ? -1 : g),
+  );
+  return found;
+}
+
+/**
+ * Which part of its group each member belongs to: what comes back into a group after it was left is another part, so
+ * that a closed group makes no circle.
+ */
+function parts(stage: Stage, member: (i: number) => boolean): number[] {
+  const level: number[] = [];
+  stage.nodes.forEach(({ inputs }, i) => {
+    const own = member(i);
+    level[i] = inputs.reduce((most, a) => Math.max(most, level[a]! + Number(!own && member(a))), 0);
+  });
+  return level;
+}
+
+export interface Folded {
+  stage: Stage;
+  /** The nodes of the whole stage behind each node that is drawn. */
+  members: number[][];
+  /** The closed group that a drawn node is, −1 for a node. */
+  group: number[];
+  /** The groups that stand open: those asked for, and those that had to open (`forced`, the last of them by name). */
+  open: ReadonlySet<number>;
+  forced: string;
+}
+
+/** Of several closed groups that make a circle, the drawn node to open: the one of fewest nodes, then the first. */
+function onCircle(
+  count: number,
+  wires: Iterable<{ a: number; b: number }>,
+  group: readonly number[],
+  members: readonly number[][],
+): number {
+  const out = Array.from({ length: count }, (): number[] => []),
+    open = out.map(() => 0);
+  for (const { a, b } of wires) {
+    out[a]!.push(b);
+    open[b]!++;
+  }
+  const order = open.flatMap((n, v) => (n === 0 ? [v] : []));
+  for (const v of order) for (const b of out[v]!) if (--open[b]! === 0) order.push(b);
+  if (order.length === count) return -1;
+  const back = (v: number) => {
+    const seen = new Set<number>(),
+      stack = [v];
+    while (stack.length > 0)
+      for (const b of out[stack.pop()!]!) {
+        if (b === v) return true;
+        if (!seen.has(b)) stack.push(b);
+        seen.add(b);
+      }
+    return false;
+  };
+  const rest = group.flatMap((g, v) => (g >= 0 && open[v]! > 0 ? [v] : []));
+  rest.sort((v, w) => members[v]!.length - members[w]!.length || group[v]! - group[w]!);
+  return rest.find(back) ?? -1;
+}
+
+/** The stage with its closed groups as nodes, one per lane and part; null when none is closed. */
+export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, forced = ""): Folded | null {
+  const closed = closedOf(stage.groups, open),
+    lane = (i: number) => stage.nodes[i]!.lane,
+    inside = stage.nodes.map(({ group, inputs }) => (group < 0 || inputs.length === 0 ? -1 : closed[group]!));
+  if (inside.every(g => g < 0)) return null;
+  const keys = stage.nodes.map((_, i) => String(i));
+  for (const g of new Set(inside)) {
+    if (g < 0) continue;
+    for (const at of new Set(inside.flatMap((own, i) => (own === g ? [lane(i)] : [])))) {
+      const member = (i: number) => inside[i] === g && lane(i) === at,
+        part = parts(stage, member);
+      inside.forEach((_, i) => {
+        if (member(i)) keys[i] = `${g} ${at} ${part[i]}`;
+      });
+    }
+  }
+  // A leaf that only one closed group reads, in whatever lanes, is inside it; an input is where the graph begins.
+  const within = new Set<number>();
+  stage.nodes.forEach(({ inputs, op }, i) => {
+    const [first, ...others] = stage.users[i]!.map(b => inside[b]!);
+    if (inputs.length > 0 || op === "input" || first === undefined || first < 0 || others.some(g => g !== first))
+      return;
+    keys[i] = keys[stage.users[i]![0]!]!;
+    within.add(i);
+  });
+  const place = new Map([...new Set(keys)].map((key, i) => [key, i])),
+    members = [...place].map((): number[] => []);
+  keys.forEach((key, i) => members[place.get(key)!]!.push(i));
+  const group = [...place.keys()].map(key => (key.includes(" ") ? Number(key.split(" ")[0]) : -1));
+  const nodes = members.map((all, v): NodeRecord => {
+    const last = stage.nodes[all.at(-1)!]!;
+    return group[v]! < 0 ? last : groupNode(doc, stage, group[v]!, all);
+  });
+  const wires = new Map<string, { a: number; b: number; born: number; died: number }>();
+  stage.nodes.forEach(({ inputs }, i) =>
+    inputs.forEach(input => {
+      const [a, b] = [place.get(keys[input]!)!, place.get(keys[i]!)!];
+      if (a !== b && !within.has(input)) wires.set(`${a} ${b}`, { a, b, born: 0, died: Infinity });
+    }),
+  );
+  const circle = onCircle(members.length, wires.values(), group, members);
+  if (circle >= 0) return folded(doc, stage, new Set([...open, group[circle]!]), stage.groups[group[circle]!]!.label);
+  const made = joined(
+    stage.index,
+    nodes,
+    members.map(all => `node:${stage.index}.${all.at(-1)}`),
+    members.map((_, i) => ({ born: i, died: 0 })),
+    [...wires.values()],
+    0,
+  );
+  const order = made.lives.map(life => life.born),
+    now = new Map(order.map((v, i) => [v, i]));
+  // An adjoint stands on the row of what its twin lies in.
+  made.stage.nodes.forEach((node, i) => {
+    const twin = members[order[i]!]!.map(each => stage.nodes[each]!.twin).find(each => each >= 0) ?? -1,
+      at = twin < 0 ? -1 : now.get(place.get(keys[twin]!)!)!;
+    node.twin = at === i ? -1 : at;
+  });
+  return {
+    stage: { ...made.stage, key: stage.key, title: stage.title },
+    members: order.map(v => members[v]!),
+    group: order.map(v => group[v]!),
+    open,
+    forced,
+  };
+}
+
+function groupNode(doc: GraphDoc, stage: Stage, g: number, members: number[]): NodeRecord {
+  const { label, repeat } = stage.groups[g]!,
+    last = stage.nodes[members.at(-1)!]!,
+    name = repeat > 1 ? `×${repeat}` : "";
+  const text = `${members.length} nodes, ${doc.types[last.type]?.text ?? ""}`;
+  return { ...last, op: label, name, raw: name, label: "", family: "movement", flags: ["group"], told: text };
+}
+
+export interface Bracket {
+  group: number;
+  label: string;
+  track: number;
+  top: number;
+  bottom: number;
+}
+
+/** A bracket beside the rows of each open group, inner ones nearer to the picture. */
+export function brackets(
+  stage: Stage,
+  open: ReadonlySet<number>,
+  layout: Layout,
+  members: readonly number[][] | null,
+): Bracket[] {
+  const span = new Map<number, [number, number]>(),
+    depth: number[] = [];
+  stage.groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
+  layout.boxes.forEach(({ row, y }, v) => {
+    const node = stage.nodes[members ? members[v]!.at(-1)! : v]!;
+    if (row < 0 || node.lane !== "forward") return;
+    for (let g = node.group; g >= 0; g = stage.groups[g]!.parent) {
+      const [top, bottom] = span.get(g) ?? [y, y];
+      span.set(g, [Math.min(top, y), Math.max(bottom, y)]);
+    }
+  });
+  const shown = [...span].filter(([g, [top, bottom]]) => open.has(g) && bottom > top),
+    deepest = shown.reduce((most, [g]) => Math.max(most, depth[g]!), 0);
+  return shown.map(([group, [top, bottom]]) => {
+    const { label, repeat } = stage.groups[group]!;
+    return {
+      group,
+      label: repeat > 1 ? `${label} ×${repeat}` : label,
+      track: deepest - depth[group]!,
+      top,
+      bottom: bottom + 40,
+    };
+  });
+}

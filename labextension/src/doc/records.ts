@@ -1,0 +1,386 @@
+// The records of a GraphDoc (docs/graphdoc.md), as the accessor in doc.ts gives them.
+
+import type { Kept } from "../live/kept.ts";
+import type { Event, TensorValue } from "../live/messages.ts";
+
+export type Json = Record<string, unknown>;
+export type RawTable = { count?: number } & Json;
+
+/** What an output holds: the document, or its gzip (base64) with the study's key beside it. */
+export type Payload = Json;
+
+export interface TypeRecord {
+  text: string;
+  shape: number[];
+  dtype: string;
+  nbytes: number;
+}
+export interface LineRecord {
+  source: number;
+  line: number;
+  col: number;
+  end_line: number;
+  end_col: number;
+  stack: number[];
+}
+export interface Fate {
+  kind: string;
+  into: string | null;
+  reason: string;
+}
+export interface NodeRecord {
+  key: string;
+  hash: string;
+  op: string;
+  family: string;
+  name: string;
+  /** The name as written; `name` is what can be drawn of it. */
+  raw: string;
+  /** What a picture says for it, as written: without the path of the module around it; "": the name. */
+  label: string;
+  type: number;
+  inputs: number[];
+  after: number[];
+  attrs: Json | null;
+  lane: string;
+  twin: number;
+  group: number;
+  /** Of a closed group: what is in it. */
+  told?: string;
+  flags: string[];
+  fate: Fate | null;
+  flops: number;
+  bytes_moved: number;
+  cost_seconds: number;
+}
+export interface OutputRecord {
+  node: number;
+  name: string;
+  kind: string;
+  of: string;
+}
+export interface PillRecord {
+  leaf: number;
+  reader: number;
+  x: number;
+  y: number;
+  w: number;
+  echo: number;
+}
+export interface EdgeRecord {
+  a: number;
+  b: number;
+  kind: string;
+  bends: number[];
+}
+export interface RailRecord {
+  a: number;
+  b: number;
+  track: number;
+  x: number;
+  y0: number;
+  y1: number;
+}
+export interface WireRecord {
+  a: number;
+  b: number;
+  points: number[];
+}
+export interface LaneRecord {
+  index: number;
+  title: string;
+  x: number;
+  width: number;
+}
+export interface BoxRecord {
+  x: number;
+  y: number;
+  w: number;
+  row: number;
+}
+export interface Layout {
+  engine: string;
+  boxes: BoxRecord[];
+  pills: PillRecord[];
+  edges: EdgeRecord[];
+  rails: RailRecord[];
+  wires: WireRecord[];
+  lanes: LaneRecord[];
+  width: number;
+  height: number;
+}
+export interface GroupRow {
+  key: string;
+  parent: number;
+  label: string;
+  kind: string;
+  repeat: number;
+}
+export interface Stage {
+  groups: GroupRow[];
+  index: number;
+  key: string;
+  role: string;
+  title: string;
+  parent: number;
+  nodes: NodeRecord[];
+  outputs: OutputRecord[];
+  gradients: ReadonlyMap<number, string>;
+  users: number[][];
+  layout: Layout | null;
+  /** Of a picture that is no stage of the document: what each node stands for. */
+  entities?: string[];
+}
+export interface SourceRecord {
+  id: string;
+  kind: string;
+  name: string;
+  language: string;
+  text: string;
+  first_line: number;
+}
+export interface RuleSource {
+  name: string;
+  line: number;
+  text: string;
+}
+export interface RuleStat {
+  id: string;
+  label: string;
+  tag: string;
+  phases: string[];
+  doc: string;
+  matched: number;
+  fired: number;
+  created: number;
+  used: number;
+  seconds: number;
+  enabled: boolean;
+}
+export interface Missed {
+  label: string;
+  node: string | number;
+  reason: string;
+  detail: string;
+  text: string;
+  about: string | null;
+  /** The Python of the condition that refused: file, line, text. */
+  guard?: [string, number, string] | null;
+}
+export interface OptimizeReport {
+  phase: string;
+  engine: string;
+  cost_model: string;
+  stop_reason: string;
+  stop_detail: string;
+  nodes_before: number;
+  nodes_after: number;
+  cost_before: number;
+  cost_after: number;
+  egglog_time: number;
+  extract_time: number;
+  rules: RuleStat[];
+  missed: Missed[];
+  iterations: unknown[];
+}
+export interface DiffReport {
+  wrt: string[];
+  residual_bytes: number;
+  zero_gradients: unknown;
+}
+export interface RewriteStep {
+  rule: string;
+  label: string;
+  at: string[];
+  bindings: Json | null;
+  removed: string[];
+  added: Json[] | null;
+  rewired: unknown[] | null;
+  cost_before: number;
+  cost_after: number;
+  iteration: number | null;
+}
+export interface DiffStep {
+  node: number;
+  line: number;
+  rule: string;
+  cotangents: number[];
+  added: number[];
+  accumulated: number[];
+  residuals: { node: number; nbytes: number }[] | null;
+  reason: string;
+}
+export interface Pass {
+  index: number;
+  key: string;
+  role: string;
+  from: number;
+  to: number;
+  report: Json;
+  options: Json;
+  seconds: number;
+  sources: Record<string, RuleSource>;
+  rewrites: RewriteStep[];
+  /** How the e-graph grew, iteration by iteration, and its classes at the end (growth.ts); null where nobody recorded it. */
+  deltas: Json[] | null;
+  classes: RawTable | null;
+  diffs: DiffStep[];
+}
+export interface KernelRecord {
+  key: string;
+  entry: string;
+  family: string;
+  wgsl: string;
+  workgroup_size: number[];
+  constants: Json | null;
+  bindings: { index: number; access: string; role: string }[] | null;
+  variant: string;
+  variant_reason: string;
+}
+export interface DispatchRecord {
+  label: string;
+  phase: string;
+  kernel: number;
+  workgroups: number[];
+  reads: number[];
+  writes: number[];
+  group: number;
+  flops: number;
+  bytes_read: number;
+  bytes_written: number;
+  family: string;
+}
+export interface Hazard {
+  from: number;
+  to: number;
+  interval: number;
+  hazard: string;
+}
+export interface GroupRecord {
+  start: number;
+  stop: number;
+  because: Hazard[] | null;
+}
+export interface IntervalRecord {
+  name: string;
+  node: number;
+  kind: string;
+  slot: number;
+  offset: number;
+  nbytes: number;
+  padded: number;
+  first: number;
+  last: number;
+  first_group: number;
+  last_group: number;
+  pinned: string | null;
+  alias_of: number;
+  family: string;
+}
+export interface SlotRecord {
+  nbytes: number;
+  tenants: number[];
+}
+export interface Plan {
+  kernels: KernelRecord[];
+  dispatches: DispatchRecord[];
+  groups: GroupRecord[];
+  intervals: IntervalRecord[];
+  slots: SlotRecord[];
+  memory: Record<string, number>;
+  updates: number;
+  stage: number;
+  optimizer: string | null;
+  /** What the dispatches took when they were timed last. */
+  times: Times | null;
+  /** The fusions that the plan did not make. */
+  missed: Missed[];
+}
+/** Seconds per dispatch; what the roofline of `machine` predicts, and the verdict in words. */
+export interface Times {
+  samples: number;
+  machine: string;
+  median: number[];
+  p25: number[];
+  p75: number[];
+  predicted: number[];
+  verdict: string[];
+}
+/** A study or one of its variants, in figures; `stage` is its optimized graph. */
+export interface VariantRow {
+  name: string;
+  stage: number;
+  nodes: number;
+  rewrites: number;
+  dispatches: number;
+  groups: number;
+  bytes_moved: number;
+  peak_bytes: number;
+  physical_bytes: number;
+  step_seconds: { samples: number; median: number; mad: number } | null;
+}
+export interface RunRecord {
+  key: string;
+  device: string;
+  adapter: string;
+  seed: unknown;
+  label?: string;
+  loss: unknown[];
+  counters: Record<string, number>;
+  memory: { text?: string };
+  events?: Event[];
+  values?: TensorValue[];
+}
+export interface RawLink {
+  a: string;
+  b: string;
+  out: { start: number[]; ids: number[] };
+  back: { start: number[]; ids: number[] };
+}
+export interface NoteRecord {
+  level: string;
+  text: string;
+  about: string | null;
+}
+export interface OverlayRecord {
+  id: string;
+  label: string;
+  unit?: string;
+  aggregate?: "sum" | "max" | "mean" | "none";
+  stage: number;
+  values: Record<string, unknown>;
+}
+export interface ViewState extends Kept {
+  engine?: string | null;
+  show?: string[];
+  overlay?: string | null;
+  around?: string | null;
+  depth?: number | null;
+  diff?: [number, number] | null;
+  /** The variant that was made last here: the diff shows it. */
+  variant?: string;
+  select?: string | null;
+  height?: number | null;
+}
+
+export interface GraphDoc {
+  id: string;
+  study: string | null;
+  rev: number;
+  title: string;
+  summary: string;
+  producer: Json;
+  types: TypeRecord[];
+  sources: SourceRecord[];
+  lines: LineRecord[];
+  stages: Stage[];
+  passes: Pass[];
+  plan: Plan | null;
+  links: RawLink[];
+  wgslBase: number[];
+  runs: RunRecord[];
+  variants: VariantRow[];
+  notes: NoteRecord[];
+  overlays: OverlayRecord[];
+  view: ViewState | null;
+}

@@ -1,0 +1,450 @@
+// Draw a stage from its layout record as SVG. The record says where everything stands; nothing is measured here.
+
+import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
+import {
+  nodeName,
+  typeText,
+  type EdgeRecord,
+  type GraphDoc,
+  type Layout,
+  type PillRecord,
+  type RailRecord,
+  type Stage,
+  type WireRecord,
+} from "../doc/doc.ts";
+import { s, setFlag, type Child } from "./dom.ts";
+import { bytes } from "../doc/format.ts";
+import { cut, familyClass, LETTERS, spokenName, titleOf, tooltip } from "./labels.ts";
+import { Merged, type Block } from "./merged.ts";
+import { arrow, bracket, TRACK } from "./strokes.ts";
+import { orthogonal, smooth } from "./paths.ts";
+import type { Dress, Picture } from "./picture.ts";
+
+export { cut, familyClass, neighbour, spokenName } from "./labels.ts";
+export type { Dress, Picture } from "./picture.ts";
+
+// The same measures as gdlab/view/picture/draw.py.
+const [MARGIN, LANE_ABOVE, LANE_BELOW, ROW, BOX, PILL] = [16, 16, 8, 72, 40, 18] as const;
+const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
+export const MANY = 60;
+const CULLED = 500; // boxes
+const MOST = 2500; // elements
+const SLICE = 12; // ms that drawing the rest of a picture may hold up the page
+const COST: Record<Detail, number> = { full: 6, op: 3, shape: 0 };
+const NOWHERE: Rect = { left: Infinity, right: -Infinity, top: Infinity, bottom: -Infinity };
+
+/** The middle of the box that a graph begins with. */
+function spine({ boxes }: Layout): number {
+  const first = boxes.find(({ row }) => row === 0);
+  return first ? first.x + first.w / 2 : 0;
+}
+
+class StagePicture {
+  readonly #doc: GraphDoc;
+  readonly #stage: Stage;
+  readonly #layout: Layout;
+  readonly #dress: Dress;
+  readonly #merged = new Merged();
+  readonly #strokes = s("path", { class: "gd-strokes" });
+  readonly #rails = s("path", { class: "gd-strokes gd-farrails" });
+  readonly #made = new Map<number, SVGElement>(); // of what stands for several nodes
+  #items: Item[] = [];
+  #cells: Cells | null = null;
+  #whole = 0; // items from the first on that are drawn, where all are to be
+  #svg = s("svg");
+  #detail: Detail | null = null;
+  #width = "";
+  #shaped: Rect = NOWHERE;
+  readonly #joints = new Map<SVGElement, [string, string]>();
+  #joined: ReadonlySet<string> = new Set();
+  constructor(doc: GraphDoc, stage: Stage, layout: Layout, dress: Dress) {
+    this.#doc = doc;
+    this.#stage = stage;
+    this.#layout = layout;
+    this.#dress = dress;
+  }
+
+  #entity(index: number): string {
+    return this.#stage.entities?.[index] ?? `node:${this.#stage.index}.${index}`;
+  }
+
+  /** An edge of the layout by its reader's port; a pair that is ordered only has no port and is no entity. */
+  #edgeEntity(a: number, b: number): string | null {
+    const port = this.#stage.entities ? -1 : (this.#stage.nodes[b]?.inputs.indexOf(a) ?? -1);
+    return port < 0 ? null : `edge:${this.#stage.index}.${b}.${port}`;
+  }
+
+  #edgeGroup(a: number, b: number, kind: string, path: string, note: string, extra: SVGElement[] = []): SVGGElement {
+    const source = this.#stage.nodes[a]!;
+    const title = `${nodeName(source)} → ${nodeName(this.#stage.nodes[b]!)}: ${typeText(this.#doc, source)}, ${bytes(this.#doc.types[source.type]?.nbytes ?? 0)}${note}`;
+    const group = s(
+      "g",
+      { class: `gd-edge gd-edge-${kind} ${this.#dress.edge?.(a, b) ?? ""}`, "data-entity": this.#edgeEntity(a, b) },
+      s("title", null, title),
+      s("path", { class: "gd-hit", d: path }),
+      s("path", { class: "gd-stroke", d: path }),
+      ...extra,
+    );
+    const ends: [string, string] = [this.#entity(a), this.#entity(b)];
+    this.#joints.set(group, ends);
+    setFlag(group, "data-joined", this.#joined.has(ends[0]) && this.#joined.has(ends[1]));
+    return group;
+  }
+
+  /** Adjoint lanes are read upwards, all others downwards, rows to the right. */
+  #againstReading(b: number, flat: number[]): boolean {
+    const [x0, y0] = flat as [number, number],
+      x1 = flat.at(-2)!,
+      y1 = flat.at(-1)!;
+    if (y0 === y1) return x1 < x0;
+    return this.#laneOf(b).startsWith("adjoint") ? y1 > y0 : y1 < y0;
+  }
+
+  #edge({ a, b, kind, bends }: EdgeRecord): SVGGElement {
+    const path = bends[1] === bends.at(-1) ? orthogonal(bends) : smooth(bends);
+    const dotted = kind === "param" && this.#stage.nodes[a]!.op === "input" ? "data" : kind; // an input is the spine's head
+    return this.#edgeGroup(a, b, dotted, path, "", this.#againstReading(b, bends) ? [arrow(bends)] : []);
+  }
+
+  /** Long edges bend smoothly into their gutter; backward ones turn round with square corners. */
+  #rail({ a, b, x, y0, y1 }: RailRecord): SVGGElement {
+    const from = this.#layout.boxes[a]!,
+      to = this.#layout.boxes[b]!;
+    const xa = from.x + Math.floor(from.w / 2),
+      xb = to.x + Math.floor(to.w / 2);
+    const ya = from.y + (y0 > from.y ? BOX : 0),
+      yb = to.y + (y1 < to.y + BOX ? 0 : BOX);
+    const forward = y1 > y0 === y0 > ya;
+    const flat = forward ? [xa, ya, x, y0, x, y1, xb, yb] : [xa, ya, xa, y0, x, y0, x, y1, xb, y1, xb, yb];
+    return this.#edgeGroup(a, b, "data", forward ? smooth(flat) : orthogonal(flat), "", forward ? [] : [arrow(flat)]);
+  }
+
+  #laneOf(index: number): string {
+    const { x } = this.#layout.boxes[index]!;
+    return this.#layout.lanes.find(lane => x >= lane.x && x < lane.x + lane.width)?.title ?? "";
+  }
+
+  /** What goes from a forward lane into an adjoint one is saved, unless it is a parameter. */
+  #wire({ a, b, points }: WireRecord): SVGGElement {
+    const source = this.#stage.nodes[a]!,
+      leaf = source.inputs.length === 0;
+    const saved =
+      this.#laneOf(a).startsWith("forward") && this.#laneOf(b).startsWith("adjoint") && source.op !== "parameter";
+    if (!saved) return this.#edgeGroup(a, b, leaf ? "param" : "data", orthogonal(points), "");
+    const marks = [points.slice(0, 2), points.slice(-2)].map(([x, y]) =>
+      s("circle", { class: "gd-mark", cx: x, cy: y, r: 2.5 }),
+    );
+    return this.#edgeGroup(a, b, "saved", orthogonal(points), ", saved for the way back", marks);
+  }
+
+  #pill({ leaf, reader, x, y, w, echo }: PillRecord): SVGGElement[] {
+    const node = this.#stage.nodes[leaf]!,
+      box = this.#layout.boxes[reader]!;
+    const name = cut(titleOf(this.#stage, leaf) || node.op, 24),
+      middle = y + PILL / 2;
+    const right = x + w,
+      gap = box.y + BOX / 2;
+    // From an outer column the line goes through the gap between the pills of the inner one.
+    const straight = box.x - right <= 12 || middle === gap;
+    const around = `C${right + 6} ${middle} ${right + 6} ${gap} ${right + 12} ${gap}`;
+    const line = this.#edgeGroup(leaf, reader, "param", `M${right} ${middle}${straight ? "" : around}H${box.x}`, "");
+    const type =
+      echo || !typeText(this.#doc, node)
+        ? null
+        : s("tspan", { class: "gd-type", dx: 6 }, cut(typeText(this.#doc, node), 24));
+    const pill = s(
+      "g",
+      {
+        class: `gd-node gd-pill ${familyClass(node.family)}${line.matches(".gd-edge-gone") ? " gd-edge-gone" : ""}`,
+        "data-entity": this.#entity(leaf),
+        "data-echo": echo > 0,
+        tabindex: -1,
+        role: "button",
+        "aria-label": spokenName(this.#doc, this.#stage, leaf),
+        transform: `translate(${x} ${y})`,
+        ...this.#dress.node?.(leaf),
+      },
+      tooltip(this.#doc, this.#stage, node, node.name, this.#dress.told?.(leaf)),
+      s("rect", { class: "gd-hit", y: -2, width: w, height: PILL + 4 }),
+      s("rect", { class: "gd-shape", width: w, height: PILL, rx: PILL / 2 }),
+      s("text", { class: "gd-name", x: 10, y: 13 }, name, type),
+    );
+    return [line, pill];
+  }
+
+  #box(index: number, detail: Detail): SVGGElement {
+    const { x, y, w } = this.#layout.boxes[index]!;
+    const node = this.#stage.nodes[index]!,
+      leaf = node.flags.includes("leaf") || node.family === "leaf",
+      title = titleOf(this.#stage, index);
+    const has = (flag: string) => node.flags.includes(flag);
+    const op = cut(leaf && title ? title : node.op, 28);
+    return s(
+      "g",
+      {
+        class: `gd-node gd-box ${familyClass(node.family)}`,
+        "data-entity": this.#entity(index),
+        tabindex: -1,
+        role: "button",
+        "data-output": has("output") || has("loss"),
+        "data-leaf": leaf,
+        "aria-label": spokenName(this.#doc, this.#stage, index),
+        transform: `translate(${x} ${y})`,
+        ...this.#dress.node?.(index),
+      },
+      has("group") && s("rect", { class: "gd-sheet", x: 4, y: -4, width: w, height: BOX, rx: 6 }),
+      s("rect", { class: "gd-shape", width: w, height: BOX, rx: leaf ? BOX / 2 : 6 }),
+      ...(detail === "op"
+        ? [s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 25 }, op)]
+        : this.#inside(index, op, title, leaf)),
+    );
+  }
+
+  #kept(index: number, element: SVGGElement): SVGElement[] {
+    if (this.#dress.members) this.#made.set(index, element);
+    return [element];
+  }
+
+  #inside(index: number, op: string, title: string, leaf: boolean): Child[] {
+    const { w } = this.#layout.boxes[index]!,
+      node = this.#stage.nodes[index]!,
+      fits = (op.length + 2 + title.length) * CHAR + 24 <= w + 10;
+    return [
+      tooltip(this.#doc, this.#stage, node, title, this.#dress.told?.(index)),
+      node.flags.includes("fused") &&
+        s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
+      !leaf && s("path", { class: "gd-side", d: `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}` }),
+      s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 17 }, op),
+      !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: 17 }, title),
+      s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.#doc, node), 28)),
+      s(
+        "text",
+        { class: "gd-letter", x: w - 9, y: 31 },
+        this.#dress.letter?.(index) || (leaf || node.told ? "" : LETTERS[node.family]),
+      ),
+    ]; // a family is never its colour alone
+  }
+
+  #lanes(height: number): SVGGElement[] {
+    return this.#layout.lanes.map(({ index, title, x, width }) =>
+      s(
+        "g",
+        { class: `gd-lane gd-f-${/optimizer/.test(title) ? "update" : index % 2 ? "elementwise" : "reduction"}` },
+        s("title", null, title),
+        s("rect", { x, y: -LANE_ABOVE, width, height: height + LANE_ABOVE + LANE_BELOW, rx: 8 }),
+      ),
+    );
+  }
+
+  /** Everything to draw, in layers: edges, pills, boxes. */
+  #parts(): Item[] {
+    const layout = this.#layout;
+    const flat = (points: readonly number[]) => {
+      const reach = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity, layer: 0 };
+      for (let i = 0; i + 1 < points.length; i += 2) {
+        reach.left = Math.min(reach.left, points[i]!);
+        reach.right = Math.max(reach.right, points[i]!);
+        reach.top = Math.min(reach.top, points[i + 1]!);
+        reach.bottom = Math.max(reach.bottom, points[i + 1]!);
+      }
+      return reach;
+    };
+    const box = ({ x, y, w }: { x: number; y: number; w: number }, height: number, layer: number) => ({
+      left: x,
+      top: y,
+      right: x + w,
+      bottom: y + height,
+      layer,
+    });
+    const ends = ({ a, b }: { a: number; b: number }) => [a, b];
+    const items: Item[] = [
+      ...layout.edges.map(each => ({ ...flat(each.bends), nodes: ends(each), make: () => [this.#edge(each)] })),
+      ...layout.rails.map(each => ({
+        ...flat([each.x, each.y0, each.x, each.y1]),
+        nodes: ends(each),
+        make: () => [this.#rail(each)],
+      })),
+      ...layout.wires.map(each => ({ ...flat(each.points), nodes: ends(each), make: () => [this.#wire(each)] })),
+      ...layout.pills.map(each => ({
+        ...box(each, PILL, 1),
+        nodes: [each.leaf, each.reader],
+        make: () => this.#pill(each),
+      })),
+    ];
+    layout.boxes.forEach((place, index) => {
+      if (place.row >= 0)
+        items.push({
+          ...box(place, BOX, 2),
+          nodes: [index],
+          make: detail => this.#kept(index, this.#box(index, detail)),
+        });
+    });
+    return items;
+  }
+
+  /** A box or a pill as a mere shape. */
+  #block(item: Item): Block | null {
+    const [index] = item.nodes;
+    return item.layer > 0
+      ? { ...item, entity: this.#entity(index!), family: familyClass(this.#stage.nodes[index!]!.family) }
+      : null;
+  }
+
+  draw(): Picture {
+    const layout = this.#layout,
+      [first] = layout.lanes,
+      layers = [s("g"), s("g"), s("g")];
+    const shown = layout.boxes.filter(box => box.row >= 0).length;
+    // Lanes reach past the boxes on every side.
+    const open = this.#dress.brackets ?? [],
+      margin = open.reduce((most, { track }) => Math.max(most, TRACK * (track + 1)), 0);
+    const side = first ? MARGIN / 4 : MARGIN,
+      left = Math.min(0, first?.x ?? 0) - side - margin,
+      right = layout.lanes.reduce((most, lane) => Math.max(most, lane.x + lane.width), layout.width) + side;
+    const top = first ? LANE_ABOVE : MARGIN,
+      bottom = first ? LANE_BELOW + MARGIN / 2 : MARGIN - (ROW - BOX);
+    const width = right - left,
+      height = layout.height + top + bottom;
+    const svg = (this.#svg = s(
+      "svg",
+      { class: "gd-picture", width, height, viewBox: `${left} ${-top} ${width} ${height}`, "data-many": shown > MANY },
+      ...this.#lanes(layout.height),
+      ...open.map(each => bracket(each, left + margin)),
+      this.#rails,
+      this.#strokes,
+      this.#merged.el,
+      ...layers,
+    ));
+    const items = (this.#items = this.#parts()),
+      culled = shown > CULLED || items.length > 6 * CULLED;
+    const cells = (this.#cells = new Cells(items, layers, element => this.#joints.delete(element)));
+    if (shown <= MANY && !culled) this.#fill(items.length);
+    return {
+      svg,
+      width,
+      height,
+      boxes: shown,
+      culled,
+      join: lit => this.#join(lit),
+      lanes: layout.lanes.map(({ title, x }) => ({ title, x: x - left })),
+      axis: spine(layout) - left,
+      look: (seen, zoom) =>
+        (culled || this.#whole < items.length) &&
+        this.#look(
+          { left: seen.left + left, right: seen.right + left, top: seen.top - top, bottom: seen.bottom - top },
+          zoom,
+          culled,
+        ),
+      more: () => {
+        const end = performance.now() + SLICE;
+        while (!culled && this.#whole < items.length && performance.now() < end) this.#fill(this.#whole + MANY);
+        return !culled && this.#whole < items.length;
+      },
+      again: changed => {
+        this.#shaped = NOWHERE;
+        if (this.#detail === "shape") this.#detail = null;
+        const stale = (i: number) => !changed || items[i]!.nodes.some(each => changed.has(each));
+        cells.show(cells.shown, this.#detail ?? "full", stale);
+        return !culled || this.#detail !== null;
+      },
+      placeOf: entity => {
+        const place = this.#placeOf(entity);
+        return place && { x: place.x - left, y: place.y + top };
+      },
+      at: (x, y) => (this.#detail === "shape" ? this.#merged.at(x + left, y - top, 12) : null),
+    };
+  }
+
+  /** Draws the items up to this one, and leaves what is drawn. */
+  #fill(end: number): void {
+    const drawn = this.#cells!.shown;
+    this.#whole = end;
+    this.#cells!.show([...this.#items.keys()].slice(0, end).concat(drawn.filter(i => i >= end)), "full");
+  }
+
+  /** In a large picture things exist while they are in sight (and a quarter of a screen around), in as many elements as the page bears. */
+  #look(seen: Rect, zoom: number, culled: boolean): boolean {
+    const cells = this.#cells!,
+      dx = (seen.right - seen.left) / 4,
+      dy = (seen.bottom - seen.top) / 4,
+      sight = { left: seen.left - dx, right: seen.right + dx, top: seen.top - dy, bottom: seen.bottom + dy };
+    // What will be drawn whole begins with what is in sight, too.
+    if (!culled)
+      return cells.show(
+        [...new Set([...cells.shown, ...cells.within(sight)])].sort((a, b) => a - b),
+        "full",
+      );
+    const found = zoom < 0.25 ? null : cells.within(sight),
+      bears = (detail: Detail) => found !== null && found.length * COST[detail] <= MOST;
+    const detail: Detail = !bears("op") ? "shape" : zoom < 0.6 || !bears("full") ? "op" : "full";
+    const again = detail !== this.#detail;
+    this.#detail = detail;
+    if (detail === "shape") this.#far(seen, zoom);
+    if (again)
+      for (const each of [this.#merged.el, this.#strokes, this.#rails])
+        each.style.display = detail === "shape" ? "" : "none";
+    return cells.show(detail === "shape" ? [] : found!, detail, () => again) || again;
+  }
+
+  /** From far away things are a few paths; made for what is in sight and a screen around it, so that few gestures make them anew. */
+  #far(seen: Rect, zoom: number): void {
+    const width = String(1.5 ** Math.round(-Math.log(zoom) / Math.log(1.5)));
+    if (this.#width !== width) this.#svg.style.setProperty("--gd-px", (this.#width = width)); // lines keep about their width on the screen
+    const { left, right, top, bottom } = this.#shaped;
+    if (seen.left >= left && seen.right <= right && seen.top >= top && seen.bottom <= bottom) return;
+    const dx = seen.right - seen.left,
+      dy = seen.bottom - seen.top;
+    this.#shaped = { left: seen.left - dx, right: seen.right + dx, top: seen.top - dy, bottom: seen.bottom + dy };
+    const found = this.#cells!.within(this.#shaped);
+    this.#merged.show(
+      found.flatMap(i => this.#block(this.#items[i]!) ?? []),
+      this.#joined,
+    );
+    const { length } = this.#layout.edges,
+      draw = (path: SVGElement, items: number[]) => path.setAttribute("d", items.map(i => this.#stroke(i)).join(""));
+    draw(
+      this.#strokes,
+      found.filter(i => i < length),
+    );
+    draw(
+      this.#rails,
+      found.filter(i => i >= length),
+    );
+  }
+
+  /** An edge as straight lines, for the picture from far away. */
+  #stroke(item: number): string {
+    const { edges, rails } = this.#layout,
+      rail = rails[item - edges.length];
+    const flat = item < edges.length ? edges[item]!.bends : rail && [rail.x, rail.y0, rail.x, rail.y1];
+    return flat ? `M${flat.join(" ")}` : "";
+  }
+
+  #placeOf(entity: string): { x: number; y: number } | null {
+    const [, stage, at] = /^node:(\d+)\.(\d+)$/.exec(entity) ?? [],
+      own = Number(stage) === this.#stage.index ? Number(at) : -1,
+      index = this.#dress.members?.findIndex(all => all.includes(own)) ?? this.#stage.entities?.indexOf(entity) ?? own;
+    const box = this.#layout.boxes[index],
+      place = box && box.row < 0 ? this.#layout.pills.find(each => each.leaf === index) : box;
+    return place ? { x: place.x + place.w / 2, y: place.y } : null;
+  }
+
+  #join(lit: ReadonlySet<string>): void {
+    this.#joined = lit;
+    this.#merged.light(lit);
+    for (const [v, element] of this.#made) {
+      const all = this.#dress.members![v]!;
+      if (all.length > 1)
+        setFlag(
+          element,
+          "data-some",
+          all.some(i => lit.has(`node:${this.#stage.index}.${i}`)),
+        );
+    }
+    for (const [element, ends] of this.#joints) setFlag(element, "data-joined", lit.has(ends[0]) && lit.has(ends[1]));
+  }
+}
+
+/** The picture of a stage, or of a part of it, as it was laid out. */
+export const drawStage = (doc: GraphDoc, stage: Stage, layout: Layout, dress: Dress = {}): Picture =>
+  new StagePicture(doc, stage, layout, dress).draw();

@@ -1,0 +1,76 @@
+// What a node is called: letters and classes of families, cut texts, the name for a voice, the tooltip; where arrows lead.
+
+import { drawable, typeText, type GraphDoc, type NodeRecord, type Stage } from "../doc/doc.ts";
+import { s } from "./dom.ts";
+import { plural, spokenType } from "../doc/format.ts";
+
+export const LETTERS: Record<string, string> = {
+  leaf: "L",
+  elementwise: "E",
+  contraction: "C",
+  reduction: "R",
+  loss: "X",
+  movement: "M",
+  index: "I",
+  random: "N",
+  update: "U",
+};
+export const familyClass = (family: string): string => `gd-f-${family in LETTERS ? family : "movement"}`;
+
+export const cut = (text: string, most: number): string =>
+  Array.from(text).length <= most
+    ? text
+    : `${Array.from(text)
+        .slice(0, most - 1)
+        .join("")}…${text.includes("\u2068") ? "\u2069" : ""}`;
+
+/** The name at the right of a box: a person's, or ∂w for the gradient of w. */
+export function titleOf({ nodes, gradients }: Stage, index: number): string {
+  const { name, label } = nodes[index]!,
+    of = gradients.get(index);
+  return of && !name.startsWith("∂") ? `∂${of}` : drawable(label) || name;
+}
+
+export function spokenName(doc: GraphDoc, stage: Stage, index: number): string {
+  const node = stage.nodes[index]!,
+    users = stage.users[index]!.length;
+  const parts = [
+    [node.op, node.label ? node.name : titleOf(stage, index)].filter(Boolean).join(" "),
+    spokenType(typeText(doc, node)),
+    plural(node.inputs.length, "input"),
+    plural(users, "user"),
+    `lane ${node.lane}`,
+    ...node.flags.filter(flag => flag !== "leaf"),
+  ];
+  return parts.join(", ");
+}
+
+export function tooltip(doc: GraphDoc, stage: Stage, node: NodeRecord, title: string, told = ""): SVGTitleElement {
+  const attrs = Object.entries(node.attrs ?? {}).map(([key, value]) => `${key} = ${JSON.stringify(value)}`);
+  const fate = node.fate ? [`${node.fate.kind}: ${node.fate.reason}`] : [];
+  const head = [node.op, title].filter(Boolean).join(" ");
+  return s(
+    "title",
+    null,
+    [`${head}: ${typeText(doc, node)}`, `${stage.title || stage.key}, ${node.key}`, ...attrs, ...fate, told]
+      .filter(Boolean)
+      .join("\n"),
+  );
+}
+
+/** The next node for an arrow key: inputs left, users right, neighbours in the row or column above and below. */
+export function neighbour(stage: Stage, index: number, key: string, turn: number): number | null {
+  const node = stage.nodes[index];
+  if (!node) return null;
+  const around = key === "ArrowLeft" ? [...new Set(node.inputs)] : key === "ArrowRight" ? stage.users[index]! : null;
+  if (around) return around.length > 0 ? around[turn % around.length]! : null;
+  const boxes = stage.layout?.boxes ?? [],
+    own = boxes[index];
+  if (!own) return null;
+  const order = boxes
+    .map((_, i) => i)
+    .filter(i => boxes[i]!.row >= 0)
+    .sort((a, b) => boxes[a]!.row - boxes[b]!.row || boxes[a]!.x - boxes[b]!.x || a - b);
+  const at = own.row < 0 ? order.findIndex(i => stage.users[index]!.includes(i)) : order.indexOf(index);
+  return order[at + (key === "ArrowUp" ? -1 : 1)] ?? null;
+}

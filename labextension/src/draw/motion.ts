@@ -1,0 +1,42 @@
+// A picture that is drawn anew: one node stays where it was on the screen, the others glide to their new places.
+
+import { boxOf, all } from "./dom.ts";
+import type { Camera } from "./camera.ts";
+
+export type Places = Map<string, DOMRect>;
+
+const nodesIn = (el: Element): HTMLElement[] => [...all<HTMLElement>(el, ".gd-node:not([data-echo],[data-gone])")];
+
+/** Where every node that is drawn stands on the screen. */
+export const placesIn = (el: Element): Places => new Map(nodesIn(el).map(node => [node.dataset.entity!, boxOf(node)]));
+
+/** What stays: the first of `wanted` that is there before and after, else what is nearest to the middle of the frame. */
+function anchor(before: Places, after: Places, wanted: readonly (string | null)[], frame: DOMRect): string | undefined {
+  const both = [...before.keys()].filter(each => after.has(each)),
+    off = (each: string) => Math.abs(before.get(each)!.y - frame.y - frame.height / 2);
+  return (
+    wanted.find(each => both.includes(each!)) ??
+    both.reduce<string | undefined>((a, b) => (a !== undefined && off(a) <= off(b) ? a : b), undefined)
+  );
+}
+
+/** From the places before to where the nodes of this camera stand now, in 150 ms; at once where motion is not wanted. */
+export function glide({ el, group }: Camera, before: Places, wanted: readonly (string | null)[]): void {
+  if (before.size === 0) return;
+  const stays = anchor(before, placesIn(el), wanted, boxOf(el));
+  if (stays) {
+    const now = placesIn(el).get(stays)!,
+      then = before.get(stays)!;
+    el.scrollBy(now.x - then.x, now.y - then.y);
+  }
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  const move = (node: Element, from: Keyframe) => node.animate([from, {}], { duration: 150, easing: "ease-out" });
+  for (const node of nodesIn(el)) {
+    const { x, y } = boxOf(node),
+      then = before.get(node.dataset.entity!);
+    if (!then) move(node, { opacity: 0 });
+    else if (Math.abs(then.x - x) + Math.abs(then.y - y) > 1)
+      move(node, { translate: `${(then.x - x) / group.zoom}px ${(then.y - y) / group.zoom}px` });
+  }
+  all(el, ".gd-edge").forEach(edge => move(edge, { opacity: 0 }));
+}

@@ -1,0 +1,41 @@
+// What a picture of a graph is to the pane that holds it, and what it is dressed with.
+
+import type { Rect } from "./cells.ts";
+import type { Bracket } from "../doc/groups.ts";
+
+export interface Picture {
+  svg: SVGSVGElement;
+  width: number;
+  height: number;
+  boxes: number;
+  /** Only what is in sight is drawn. */
+  culled: boolean;
+  /** The names of the lanes, and where they stand. */
+  lanes: { title: string; x: number }[];
+  /** x that stands in the middle of a pane that is too narrow; 0 for lanes, which are read from the left. */
+  axis: number;
+  /** Marks the edges between two lit nodes; the nodes themselves are marked by the view. */
+  join(lit: ReadonlySet<string>): void;
+  /** Draws what lies in a rectangle of the frame at this scale; true when that changed what is drawn. */
+  look(seen: Rect, zoom: number): boolean;
+  /** Draws some more of a picture that is to be drawn whole; true while there is more to draw. */
+  more(): boolean;
+  /** Where an entity stands in the frame, drawn or not. */
+  placeOf(entity: string): { x: number; y: number } | null;
+  /** Draws anew what is drawn of these nodes, else everything: its dress has changed. False: it is to be looked at, too. */
+  again(changed?: ReadonlySet<number>): boolean;
+  /** The entity at a point of the frame, where boxes are drawn as mere shapes. */
+  at(x: number, y: number): string | null;
+}
+
+/** What a picture shows besides the graph: more attributes of a node (an overlay, a class of a diff), a class of an edge. */
+export interface Dress {
+  node?(index: number): Record<string, unknown>;
+  edge?(a: number, b: number): string;
+  told?(index: number): string;
+  letter?(index: number): string;
+  /** Open groups, drawn as brackets left of everything. */
+  brackets?: readonly Bracket[];
+  /** The nodes behind each node that is drawn, for a picture with closed groups. */
+  members?: readonly (readonly number[])[];
+}

@@ -1,0 +1,29 @@
+// Opens `.gdlab.json` files of the file browser as pictures; loaded on its own, so that a page without its package lacks this alone.
+
+import type { JupyterFrontEnd } from "@jupyterlab/application";
+import { MimeDocumentFactory } from "@jupyterlab/docregistry";
+import type { IRenderMimeRegistry } from "@jupyterlab/rendermime";
+import { MIME } from "../doc/doc.ts";
+
+export function register(app: JupyterFrontEnd, rendermime: IRenderMimeRegistry): void {
+  app.docRegistry.addFileType({
+    name: "gdlab",
+    displayName: "gdlab graph",
+    extensions: [".gdlab.json"],
+    mimeTypes: [MIME],
+    contentType: "file",
+    fileFormat: "text",
+  });
+  app.docRegistry.addWidgetFactory(
+    new MimeDocumentFactory({
+      name: "gdlab graph",
+      primaryFileType: app.docRegistry.getFileType("gdlab"),
+      fileTypes: ["gdlab"],
+      defaultFor: ["gdlab"],
+      readOnly: true,
+      dataType: "json",
+      modelName: "text",
+      rendermime,
+    }),
+  );
+}

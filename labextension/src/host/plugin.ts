@@ -1,0 +1,143 @@
+// The JupyterLab extension: draws our MIME type (before the widget's renderer), opens `.gdlab.json` files, lights the
+// cells that graphs were written in, and puts a graph beside its notebook.
+
+import { boxOf } from "../draw/dom.ts";
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
+import { ICommandPalette } from "@jupyterlab/apputils";
+import { IRenderMimeRegistry, type MimeModel, type Renderer } from "@jupyterlab/rendermime";
+import { Widget } from "@lumino/widgets";
+import { insertStyle } from "../draw/css.ts";
+import { MIME, type Payload } from "../doc/doc.ts";
+import cells from "./editor.css";
+import * as core from "./index.ts";
+import { page, type Mounted } from "../live/page.ts";
+import { VERSION } from "../doc/version.ts";
+
+/** What an output was drawn from; kept to draw it a second time. */
+interface Output {
+  doc: Payload;
+  study: string;
+}
+
+/** Draws a document in a widget of the host, live as long as the study's host is in the page. */
+class GraphWidget extends Widget {
+  output: Output | null = null;
+  #view: Mounted | null = null;
+  #stop = () => {};
+
+  draw(output: Output): void {
+    this.output = output;
+    if (this.#view) return this.#view.update(output.doc);
+    this.node.style.overflow = "auto";
+    const view = core.mount(this.node, output.doc, null);
+    this.#view = view;
+    if (output.study) this.#stop = page().when(output.study, host => view.goLive(host));
+  }
+
+  override dispose(): void {
+    this.#stop();
+    this.#view?.destroy();
+    this.#view = null;
+    super.dispose();
+  }
+}
+
+const shown = new Set<GraphRenderer>();
+
+class GraphRenderer extends GraphWidget implements Renderer {
+  async renderModel(model: MimeModel): Promise<void> {
+    const doc = model.data[MIME] as Payload,
+      told = model.metadata[MIME] as { study?: string } | undefined;
+    shown.add(this);
+    this.draw({ doc, study: String(told?.study ?? doc.study ?? "") });
+  }
+
+  override dispose(): void {
+    shown.delete(this);
+    super.dispose();
+  }
+}
+
+let opened = 0;
+
+/** The graph of an output a second time, in a place of its own: the notebook scrolls, the graph stays. */
+function openBeside(app: JupyterFrontEnd, { node, output }: GraphRenderer): void {
+  if (!output) return;
+  const made = new GraphWidget();
+  made.id = `gdlab-beside-${++opened}`;
+  made.title.label = node.querySelector(".gd-title")?.textContent || "graph";
+  made.title.caption = "A graph of the notebook; what is selected there is selected here";
+  made.title.closable = true;
+  made.addClass("gd-beside");
+  const lab = app.name === "JupyterLab";
+  app.shell.add(made, lab ? "main" : "right", { mode: "split-right" });
+  made.draw(output);
+  app.shell.activateById(made.id);
+}
+
+function addBeside(app: JupyterFrontEnd, palette: ICommandPalette | null): void {
+  const holding = (el: Element | null): GraphRenderer | undefined =>
+    [...shown].find(each => el !== null && each.node.contains(el));
+  // The output of the active cell, else the first that is in sight.
+  const current = (): GraphRenderer | undefined => {
+    const inCell = [...shown].find(each => each.node.closest(".jp-mod-active"));
+    return inCell ?? [...shown].find(each => boxOf(each.node).bottom > 0 && each.node.offsetParent !== null);
+  };
+  page().beside = el => {
+    const found = holding(el);
+    if (found) openBeside(app, found);
+  };
+  const command = "gdlab:open-beside";
+  app.commands.addCommand(command, {
+    label: "Open the Graph Beside the Notebook",
+    caption: "Draws the graph of the active cell a second time, in a place of its own",
+    isEnabled: () => current() !== undefined,
+    execute: () => {
+      const found = current();
+      if (found) openBeside(app, found);
+    },
+  });
+  palette?.addItem({ command, category: "gdlab" });
+}
+
+/** The editor's part is a module of its own: where the page does not share the editor, this feature alone is missing. */
+async function lightCells(app: JupyterFrontEnd): Promise<void> {
+  try {
+    const { IEditorExtensionRegistry, register } = await import("./editor.ts");
+    const registry = await app.resolveOptionalService(IEditorExtensionRegistry);
+    if (registry) register(registry);
+  } catch (error) {
+    console.warn(`gdlab: the cells of graphs are not lit here: ${String(error)}`);
+  }
+}
+
+/** Files of documents, by the same rule. */
+async function openFiles(app: JupyterFrontEnd, rendermime: IRenderMimeRegistry): Promise<void> {
+  try {
+    (await import("./opener.ts")).register(app, rendermime);
+  } catch (error) {
+    console.warn(`gdlab: .gdlab.json files do not open as pictures here: ${String(error)}`);
+  }
+}
+
+const plugin: JupyterFrontEndPlugin = {
+  id: "gdlab:plugin",
+  description: "Draws gdlab documents in notebooks, opens .gdlab.json files, lights the cells of graphs.",
+  autoStart: true,
+  requires: [IRenderMimeRegistry],
+  optional: [ICommandPalette],
+  // Notebooks are opened after all of this: their editors come with what is registered here.
+  async activate(app: JupyterFrontEnd, rendermime: IRenderMimeRegistry, palette: ICommandPalette | null) {
+    page().core[VERSION] ??= Promise.resolve(core);
+    // -20 comes before the widget renderer's -10; safe: it builds elements and runs nothing of the document.
+    rendermime.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new GraphRenderer() }, -20);
+    void insertStyle(document.body);
+    const style = document.createElement("style");
+    style.textContent = cells;
+    document.head.append(style);
+    addBeside(app, palette);
+    await Promise.all([openFiles(app, rendermime), lightCells(app)]);
+  },
+};
+
+export default plugin;

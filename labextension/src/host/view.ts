@@ -1,0 +1,111 @@
+// One view: the document that it draws now, and the host that it is live with.
+
+import { insertStyle } from "../draw/css.ts";
+import { inherit, openDoc, type GraphDoc, type Payload } from "../doc/doc.ts";
+import { h, replace } from "../draw/dom.ts";
+import type { Handle, Host } from "../live/host.ts";
+import { type Mounted } from "../live/page.ts";
+import { Scene } from "../panes/scene.ts";
+
+export class View implements Mounted {
+  readonly #el: HTMLElement;
+  host: Host | null = null;
+  #scene: Scene | null = null;
+  #asked = 0;
+  #rev = -1;
+  #handle: Handle | null = null;
+  #stop = () => {};
+  #destroyed = false;
+  readonly #styled: Promise<void>;
+  #shown = true;
+  readonly #observer: IntersectionObserver;
+  readonly #waiting = h("div", { class: "gdlab gd-wait", role: "status" }, "gdlab: waiting for the graph …");
+
+  constructor(el: HTMLElement) {
+    this.#el = el;
+    this.#styled = insertStyle(el);
+    el.append(this.#waiting);
+    this.#observer = new IntersectionObserver(entries => {
+      this.#shown = entries.at(-1)!.isIntersecting;
+      this.#handle?.show(this.#shown);
+    });
+    this.#observer.observe(el);
+  }
+
+  /** Draw another document; what is open and selected stays. An older call that is still unpacking is dropped. */
+  update(payload: Payload): void {
+    const asked = ++this.#asked;
+    Promise.all([openDoc(payload), this.#styled]).then(
+      ([doc]) => {
+        if (asked === this.#asked && !this.#destroyed) this.#draw(doc);
+      },
+      (error: unknown) => {
+        if (asked === this.#asked && !this.#scene)
+          replace(this.#waiting, `gdlab: ${error instanceof Error ? error.message : String(error)}`);
+      },
+    );
+  }
+
+  goLive(host: Host): void {
+    if (host === this.host || this.#destroyed) return;
+    this.#leave();
+    this.host = host;
+    this.#rev = -1;
+    this.#stop = host.listen(() => this.#hostChanged());
+    if (this.#asked === 0 || this.#scene) this.#attach();
+    this.#hostChanged();
+  }
+
+  destroy(): void {
+    this.#destroyed = true;
+    this.#leave();
+    this.#observer.disconnect();
+    this.#scene?.destroy();
+    this.#scene = null;
+    this.#waiting.remove();
+  }
+
+  /** The first word says which document is drawn: so only when it is known. */
+  #attach(): void {
+    if (!this.host || this.#handle) return;
+    this.#handle = this.host.attach(this.#scene?.doc.id ?? null);
+    this.#handle.show(this.#shown);
+  }
+
+  #leave(): void {
+    this.#stop();
+    this.#handle?.detach();
+    this.#handle = null;
+    this.host = null;
+  }
+
+  #hostChanged(): void {
+    const { host } = this;
+    // The document of the output itself comes first: it says which view is open.
+    const opening = this.#asked > 0 && !this.#scene;
+    if (host?.doc && !opening && host.doc.rev > Math.max(this.#rev, this.#scene?.doc.rev ?? -1)) {
+      this.#rev = host.doc.rev;
+      this.update(host.doc.payload);
+    }
+    this.#scene?.showLive();
+  }
+
+  #draw(doc: GraphDoc): void {
+    if (this.#scene) inherit(doc, this.#scene.doc);
+    // Who is live knows of the run already; what comes with its end is for the notebook that is saved.
+    const live = this.host !== null && !this.host.dead,
+      known = (runs: GraphDoc["runs"]) => runs.filter(run => !live || run.label).length;
+    const measured = ({ id, runs, plan, variants }: GraphDoc) =>
+      JSON.stringify([id, known(runs), plan?.times, variants]);
+    if (!this.#scene || measured(this.#scene.doc) !== measured(doc)) {
+      const scene = new Scene(doc, () => this.host, this.#scene?.snapshot ?? null);
+      this.#scene?.destroy();
+      this.#scene = scene;
+      this.#waiting.remove();
+      this.#el.append(scene.chrome.root);
+      scene.show(false);
+    }
+    this.#attach();
+    if (this.host && this.host.doc && this.host.doc.rev > doc.rev) this.#hostChanged();
+  }
+}

@@ -1,0 +1,168 @@
+// The live session as data: messages of the kernel in, one record out that the session panel draws. Pure.
+
+import { number } from "../doc/doc.ts";
+import type { BreakRow, CommandName, Counters, Event, Metrics, State, WatchRow } from "./messages.ts";
+
+export type Point = readonly [step: number, loss: number];
+
+export interface Live {
+  state: State;
+  reason: string;
+  step: number;
+  wanted: number;
+  frame: number;
+  points: readonly Point[];
+  counters: Counters;
+  memory: string;
+  device: string;
+  optimizer: string;
+  watch: string;
+  dispatch: number;
+  place: string;
+  watches: readonly WatchRow[];
+  breaks: readonly BreakRow[];
+  events: readonly Event[];
+  error: string;
+}
+
+const NO_COUNTERS: Counters = {
+  steps: 0,
+  dispatches: 0,
+  dispatches_per_step: 0,
+  submissions: 0,
+  groups: 0,
+  bytes_up: 0,
+  bytes_down: 0,
+  steps_per_second: 0,
+};
+
+export const noSession: Live = {
+  state: "none",
+  reason: "",
+  step: 0,
+  wanted: 0,
+  frame: -1,
+  points: [],
+  counters: NO_COUNTERS,
+  memory: "",
+  device: "",
+  optimizer: "",
+  watch: "",
+  dispatch: -1,
+  place: "",
+  watches: [],
+  breaks: [],
+  events: [],
+  error: "",
+};
+
+const MOST_POINTS = 8000,
+  MOST_EVENTS = 50;
+
+/** The lowest and the highest point, in order of steps. */
+export function extremes(points: readonly Point[]): Point[] {
+  const low = points.reduce((a, b) => (b[1] < a[1] ? b : a)),
+    high = points.reduce((a, b) => (b[1] >= a[1] ? b : a));
+  return low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low];
+}
+
+/** Every bucket of four keeps its lowest and highest point, the last one stays: the curve looks the same. */
+export function thinned(points: readonly Point[]): readonly Point[] {
+  if (points.length <= MOST_POINTS) return points;
+  const kept: Point[] = [];
+  for (let i = 0; i < points.length - 1; i += 4) {
+    kept.push(...extremes(points.slice(i, Math.min(i + 4, points.length - 1))));
+  }
+  return [...kept, points.at(-1)!];
+}
+
+/** Old and new points in order of steps; a step that comes twice (a frame sent again) is kept once. */
+export function merged(old: readonly Point[], fresh: readonly Point[]): readonly Point[] {
+  if (fresh.length === 0) return old;
+  const last = old.at(-1)?.[0] ?? -Infinity;
+  if (fresh.every(([step], i) => step > (fresh[i - 1]?.[0] ?? last))) return thinned([...old, ...fresh]);
+  const bySteps = new Map([...old, ...fresh].map(point => [point[0], point]));
+  return thinned([...bySteps.values()].sort((a, b) => a[0] - b[0]));
+}
+
+const readPoints = (loss: unknown[]): Point[] =>
+  loss.map(each => {
+    const [step, value] = each as [unknown, unknown];
+    return [number(step), number(value)] as const;
+  });
+
+/** A frame that was overtaken gives its points only: its other figures are older than what is shown. */
+export function withMetrics(live: Live, metrics: Metrics): Live {
+  const fresh = readPoints(metrics.loss);
+  if (!metrics.full && metrics.frame <= live.frame) return { ...live, points: merged(live.points, fresh) };
+  const {
+    state,
+    reason,
+    step,
+    wanted,
+    frame,
+    memory,
+    device,
+    optimizer,
+    watch,
+    dispatch,
+    place,
+    watches = [],
+    breaks = [],
+  } = metrics;
+  const points = metrics.full ? merged([], fresh) : merged(live.points, fresh);
+  return {
+    ...live,
+    state,
+    reason,
+    step,
+    wanted,
+    frame,
+    memory,
+    device,
+    optimizer,
+    watch,
+    dispatch,
+    place,
+    watches,
+    breaks,
+    points,
+    counters: { ...NO_COUNTERS, ...metrics.counters },
+  };
+}
+
+export const withEvent = (live: Live, event: Event): Live => ({
+  ...live,
+  events: [...live.events, event].slice(-MOST_EVENTS),
+});
+
+/** Which button acts in which state (view.md 10.1). Without a session Step and Run open one. */
+const ENABLED: Record<State, readonly CommandName[]> = {
+  none: ["step", "run"],
+  ready: ["step", "run", "reset", "value"],
+  running: ["pause", "stop"],
+  paused: ["step", "run", "resume", "stop", "reset", "value"],
+  failed: ["reset"],
+  closed: [],
+};
+
+const WHY: Record<State, string> = {
+  none: "no session yet",
+  ready: "nothing is running",
+  running: "the session is running",
+  paused: "the session is paused",
+  failed: "the session has failed",
+  closed: "the session is closed",
+};
+
+/** null when the command acts now, else the reason in words. */
+export function refusal(state: State, connected: boolean, command: CommandName): string | null {
+  if (!connected)
+    return state === "closed"
+      ? `${WHY.closed}: run the cell again`
+      : "no live session: run the cell, or wait until a running one ends";
+  return ENABLED[state].includes(command) ? null : WHY[state];
+}
+
+export const primary = (state: State): CommandName =>
+  state === "running" ? "pause" : state === "paused" ? "resume" : "run";

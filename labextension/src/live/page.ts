@@ -1,0 +1,94 @@
+// What all of gdlab in one page shares: `globalThis.gdlab`. The first module that is loaded makes it.
+
+import type { Host, Model } from "./host.ts";
+import type { Payload } from "../doc/doc.ts";
+import type { Kept } from "./kept.ts";
+
+export interface Mounted {
+  goLive(host: Host): void;
+  update(doc: Payload): void;
+  destroy(): void;
+}
+export interface CoreModule {
+  mount(el: HTMLElement, doc: Payload | null, host: Host | null): Mounted;
+  connect(model: Model): Host;
+}
+type Callback = (host: Host) => void;
+
+/** What all views of one study share, and who is told of a change. */
+export interface Shared<T> {
+  value: T;
+  listeners: Set<(value: T) => void>;
+}
+/** The cell that a study was written in: its text, the lines of it that are lit, and what selects a line. */
+export interface Written {
+  text: string;
+  lit: ReadonlySet<number>;
+  select(line: number, add: boolean): void;
+}
+/** The selection of one study, by names that hold in every document of it. */
+export type Selection = Shared<readonly string[]>;
+
+export interface Page {
+  /** The front-end module by version: the extension's, or asked from a kernel once. */
+  core: Record<string, Promise<CoreModule>>;
+  /** The newest living host of each study. */
+  hosts: Map<string, Host>;
+  /** Calls back with the study's host, now and whenever it changes; returns the function that ends it. */
+  when(study: string, callback: Callback): () => void;
+  add(study: string, host: Host): void;
+  remove(study: string, host: Host): void;
+  selections: Map<string, Selection>;
+  /** What is kept, of each study; absent where an older module made the page. */
+  kept?: Map<string, Shared<Kept>>;
+  /** The cells that the studies of this page were written in; absent where an older module made the page. */
+  written?: Shared<Map<string, Written>>;
+  /** Opens the view that holds an element a second time, beside the notebook; where the host can. */
+  beside?(el: Element): void;
+}
+
+function make(): Page {
+  const waiting = new Map<string, Set<Callback>>(),
+    all = new Map<string, Host[]>();
+  const set = (study: string, hosts: Host[]) => {
+    const newest = hosts.at(-1);
+    all.set(study, hosts);
+    if (newest === made.hosts.get(study)) return;
+    if (!newest) return void made.hosts.delete(study);
+    made.hosts.set(study, newest);
+    [...(waiting.get(study) ?? [])].forEach(callback => callback(newest));
+  };
+  const made: Page = {
+    core: {},
+    hosts: new Map(),
+    selections: new Map(),
+    written: { value: new Map(), listeners: new Set() },
+    when(study, callback) {
+      const callbacks = waiting.get(study) ?? new Set();
+      waiting.set(study, callbacks.add(callback));
+      const host = made.hosts.get(study);
+      if (host) callback(host);
+      return () => callbacks.delete(callback);
+    },
+    add: (study, host) => set(study, [...(all.get(study) ?? []), host]),
+    remove: (study, host) =>
+      set(
+        study,
+        (all.get(study) ?? []).filter(each => each !== host),
+      ),
+  };
+  return made;
+}
+
+/** What is shared under a key; made at first use, with this value. */
+export function shared<T>(all: Map<string, Shared<T>>, key: string, first: T): Shared<T> {
+  const made = all.get(key) ?? { value: first, listeners: new Set() };
+  all.set(key, made);
+  return made;
+}
+
+/** The selection of a study, or of a document alone, by its key. */
+export const selectionNamed = (key: string, first: readonly string[] = []): Selection =>
+  shared(page().selections, key, first);
+
+export const page = (): Page => ((globalThis as { gdlab?: Page }).gdlab ??= make());

@@ -1,0 +1,165 @@
+// The loss chart: ticks, a robust range, smoothing, and the drawing. All but `drawChart` is pure.
+
+import { s } from "../draw/dom.ts";
+import { sig, whole } from "../doc/format.ts";
+import { extremes, type Point } from "../live/live.ts";
+
+/** Round numbers from low to high, at most about `most` of them: 1, 2, 2.5 or 5 times a power of ten apart. */
+export function ticks(low: number, high: number, most = 5): number[] {
+  if (!(high > low) || !Number.isFinite(high - low)) return [low];
+  const rough = (high - low) / Math.max(1, most),
+    power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map(each => each * power).find(each => each >= rough * 0.999) ?? 10 * power;
+  const first = Math.ceil(low / step - 1e-9),
+    last = Math.floor(high / step + 1e-9);
+  // Multiples of the step, rounded where binary fractions would show: 0.30000000000000004.
+  return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+}
+
+const quantile = (sorted: readonly number[], q: number): number =>
+  sorted[Math.min(sorted.length - 1, Math.max(0, Math.round(q * (sorted.length - 1))))]!;
+
+/** A range that one spike does not flatten: the middle 98 %, the last value, and a little air; never empty. */
+export function robustRange(values: readonly number[], log = false): [low: number, high: number] {
+  const finite = values.filter(Number.isFinite);
+  if (finite.length === 0) return [0, 1];
+  const sorted = [...finite].sort((a, b) => a - b),
+    last = finite.at(-1)!;
+  let low = Math.min(quantile(sorted, finite.length > 50 ? 0.01 : 0), last),
+    high = Math.max(quantile(sorted, finite.length > 50 ? 0.99 : 1), last);
+  // Losses are read against zero while they are near it.
+  if (log) return low === high ? [low - 1, high + 1] : [low - 0.04 * (high - low), high + 0.04 * (high - low)];
+  if (low > 0 && low < 0.4 * high) low = 0;
+  if (low === high) return low === 0 ? [0, 1] : [Math.min(0, 2 * low), Math.max(0, 2 * low)];
+  const air = 0.04 * (high - low);
+  return [low === 0 ? 0 : low - air, high + air];
+}
+
+/** Exponential mean over about `span` values, without the pull of its start. */
+function trailing(values: readonly number[], span: number): number[] {
+  const keep = 1 - 1 / span;
+  let sum = 0,
+    weight = 0;
+  return values.map(value => {
+    sum = keep * sum + value;
+    weight = keep * weight + 1;
+    return sum / weight;
+  });
+}
+
+/** The mean of what came before and of what comes after: it does not lag where the curve falls. Non-finite points are passed over. */
+export function smoothed(points: readonly Point[], span = 20): Point[] {
+  const finite = points.filter(point => Number.isFinite(point[1])),
+    values = finite.map(point => point[1]);
+  const before = trailing(values, span),
+    after = trailing([...values].reverse(), span).reverse();
+  return finite.map(([step], i) => [step, (before[i]! + after[i]!) / 2]);
+}
+
+/** At most two points per column of pixels, lowest and highest: what more points would draw as well. */
+export function decimated(points: readonly Point[], columns: number): readonly Point[] {
+  if (points.length <= 2 * columns) return points;
+  const size = points.length / columns,
+    kept: Point[] = [];
+  for (let column = 0; column < columns; column++) {
+    kept.push(...extremes(points.slice(Math.floor(column * size), Math.floor((column + 1) * size))));
+  }
+  if (kept.at(-1) !== points.at(-1)) kept.push(points.at(-1)!);
+  return kept;
+}
+
+const RIGHT = 18,
+  TOP = 12,
+  BOTTOM = 24;
+
+/** A run that a reset ended: a thin line, told apart by its dashes. */
+export interface Earlier {
+  label: string;
+  points: readonly Point[];
+}
+const DASHES = ["none", "5 3", "1.5 2.5", "9 3"];
+
+export function drawChart(
+  given: readonly Point[],
+  wanted: number,
+  width: number,
+  height: number,
+  log = false,
+  runs: readonly Earlier[] = [],
+): SVGSVGElement {
+  const scaled = (points: readonly Point[]) =>
+      log ? points.map(([step, loss]): Point => [step, loss > 0 ? Math.log10(loss) : NaN]) : points,
+    points = scaled(given),
+    earlier = runs.map(({ label, points }) => ({
+      label,
+      points: scaled(points).filter(point => Number.isFinite(point[1])),
+    })),
+    all = [points, ...earlier.map(run => run.points)],
+    told = (value: number) => sig(log ? 10 ** value : value);
+  const smooth = smoothed(points, Math.max(1, Math.min(20, points.length / 30)));
+  const [low, high] = robustRange(
+    all.reverse().flatMap(run => run.map(point => point[1])),
+    log,
+  );
+  const most = Math.max(wanted, 1, ...all.map(run => run.at(-1)?.[0] ?? 0));
+  const ys = ticks(low, high, Math.max(2, Math.floor(height / 44))),
+    xs = ticks(0, most, Math.max(2, Math.floor(width / 90)));
+  const labels = ys.map(told),
+    left = 14 + 6.5 * labels.reduce((longest, label) => Math.max(longest, label.length), 1);
+  const x = (step: number) => left + ((width - left - RIGHT) * step) / most;
+  const y = (loss: number) =>
+    height - BOTTOM - ((height - TOP - BOTTOM) * (Math.min(high, Math.max(low, loss)) - low)) / (high - low);
+  const line = (curve: readonly Point[]) =>
+    decimated(curve, Math.max(50, Math.floor(width / 2)))
+      .map(([step, loss], i) => `${i === 0 ? "M" : "L"}${x(step).toFixed(1)} ${y(loss).toFixed(1)}`)
+      .join("");
+  const finite = points.filter(point => Number.isFinite(point[1])),
+    head = smooth.at(-1),
+    broken = given.filter(point => !Number.isFinite(point[1])).slice(0, 50);
+  const last = finite.at(-1);
+  return s(
+    "svg",
+    {
+      class: "gd-chart",
+      width,
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      role: "img",
+      "aria-label": last
+        ? `loss ${told(last[1])} at step ${last[0]}, from ${told(finite[0]![1])} at step ${finite[0]![0]}`
+        : "loss: no points yet",
+    },
+    ...ys
+      .map((tick, i) => [
+        s("line", { class: "gd-gridline", x1: left, x2: width - RIGHT, y1: y(tick), y2: y(tick) }),
+        s("text", { class: "gd-axis", x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, labels[i]!),
+      ])
+      .flat(),
+    ...xs.map(tick =>
+      // The last label keeps within the picture, however many digits it has.
+      s(
+        "text",
+        {
+          class: "gd-axis",
+          x: Math.min(x(tick), width - 3.5 * whole(tick).length),
+          y: height - 6,
+          "text-anchor": "middle",
+        },
+        Number.isInteger(tick) ? whole(tick) : "",
+      ),
+    ),
+    ...earlier.flatMap(({ label, points }, i) => [
+      s("path", { class: "gd-earlier", "stroke-dasharray": DASHES[i % 4], d: line(points) }),
+      s("path", {
+        class: "gd-earlier",
+        "stroke-dasharray": DASHES[i % 4],
+        d: `M${width - RIGHT - 26} ${TOP + 26 + 14 * i - 4}h26`,
+      }),
+      s("text", { class: "gd-axis", x: width - RIGHT - 32, y: TOP + 26 + 14 * i, "text-anchor": "end" }, label),
+    ]),
+    s("path", { class: "gd-raw", d: line(finite) }),
+    s("path", { class: "gd-smooth", d: line(smooth) }),
+    ...broken.map(([step]) => s("path", { class: "gd-broken", d: `M${x(step)} ${TOP}V${height - BOTTOM}` })),
+    head && s("circle", { class: "gd-headdot", cx: x(head[0]), cy: y(head[1]), r: 4 }),
+  );
+}

@@ -1,0 +1,344 @@
+// The parts around the panes: top bar with tabs, the switch of panes where it is narrow, status line, help.
+
+import type { GraphDoc } from "../doc/doc.ts";
+import { div, h, replace, s, span, type Child, all } from "../draw/dom.ts";
+import { bookmarks, type Bookmarks } from "./bookmarks.ts";
+import { bytes } from "../doc/format.ts";
+import { familyClass, LETTERS } from "../draw/labels.ts";
+import { page } from "../live/page.ts";
+import { planFact } from "./dispatch_words.ts";
+import { rewritesOf } from "./rewrites.ts";
+import { chain } from "../doc/select.ts";
+import type { State } from "../live/messages.ts";
+import type { Tools } from "./tools.ts";
+import { ARRANGEMENT, faceOf, TABS, type Action, type PaneKey, type Tab, type Ui, selecting } from "./state.ts";
+
+const NAMES: Record<Tab, string> = {
+  opt: "Graph",
+  rewrites: "Rewrites",
+  grad: "Derivative",
+  diff: "Diff",
+  plan: "Plan",
+  arena: "Arena",
+  kernels: "Kernels",
+  session: "Session",
+  text: "Text",
+};
+const FACES: Partial<Record<PaneKey, string>> = {
+  source: "Source",
+  before: "As written",
+  after: "Optimized",
+  rewrites: "Steps",
+  scrub: "Replay",
+  egraph: "E-graph",
+  outline: "Outline",
+  text: "Text",
+  plan: "Dispatches",
+  kernels: "WGSL",
+};
+
+/** The count beside a tab's name; empty where there is nothing to count. */
+function counts(doc: GraphDoc): Record<Tab, string> {
+  const sizes = (role: string) => doc.stages.filter(stage => stage.role === role).map(stage => stage.nodes.length);
+  const written = sizes("written")[0],
+    optimized = sizes("optimized")[0];
+  const steps = doc.passes.reduce((sum, pass) => sum + rewritesOf(pass).length, 0);
+  const { plan } = doc,
+    physical = plan?.memory.physical_bytes;
+  return {
+    opt: written === undefined ? "" : optimized === undefined ? `${written}` : `${written}→${optimized}`,
+    rewrites: doc.passes.some(pass => pass.role === "optimize") ? `${steps}` : "",
+    grad: "",
+    diff: "",
+    plan: plan ? planFact(plan) : "",
+    arena: physical ? bytes(physical) : "",
+    kernels: plan ? `${plan.kernels.length}` : "",
+    session: "",
+    text: "",
+  };
+}
+
+const WITH_TOOLS: readonly Tab[] = ["opt", "rewrites", "grad", "diff", "text"];
+const KEYS: [string, string][] = [
+  ["← →", "to an input, to a user"],
+  ["↑ ↓", "previous, next"],
+  ["/", "search; Enter: next hit"],
+  ["Enter", "open the kernel of what is selected"],
+  ["Space", "open or close the group"],
+  ["Esc", "clear the selection"],
+  ["Shift + click", "add to the selection"],
+  ["Alt + ← →, [ ]", "selection before, after"],
+  ["b", "bookmarks"],
+  [", .", "previous, next rewrite"],
+  ["+ \u2212 0", "zoom in, out, fit"],
+  ["Ctrl + wheel", "zoom"],
+  ["m", "overview, on or off"],
+  ["e", "bytes on edges, on or off"],
+  ["n", "step the session"],
+  ["p", "pause or resume"],
+  ["l", "look at the selected tensor"],
+  ["o, t", "outline, text"],
+  ["1 … 9", "the tabs"],
+  ["?", "this help"],
+];
+
+const SIGNS: [string, string][] = [
+  ["·····", "an edge from a parameter"],
+  ["- - -", "kept for the way back"],
+  ["\u25cf \u25a0 \u25c6 \u25cb", "a rule: the same bits, other roundings, sums in another order, an approximation"],
+];
+const pairs = (all: readonly [Child, Child][]): HTMLElement =>
+  h("dl", null, ...all.flatMap(([sign, does]) => [h("dt", null, sign), h("dd", null, does)]));
+
+/** Two panes side by side. */
+const panes = () =>
+  s(
+    "svg",
+    { width: 14, height: 12, "aria-hidden": "true" },
+    s("path", { d: "M1 1h12v10H1zM7 1v10", fill: "none", stroke: "currentColor", "stroke-width": 1.3 }),
+  );
+
+export class Chrome {
+  readonly #act: (action: Action) => void;
+  readonly root: HTMLDivElement;
+  readonly panes = div("gd-panes");
+  readonly #tabs = new Map<Tab, HTMLButtonElement>();
+  readonly #faces = h("div", { class: "gd-faces", role: "group", "aria-label": "pane" });
+  readonly #source: HTMLButtonElement;
+  readonly #helpButton: HTMLButtonElement;
+  readonly #help: HTMLElement;
+  readonly #chain = h("span", {
+    class: "gd-chain",
+    role: "group",
+    "aria-label": "where the selection comes from and goes to",
+  });
+  readonly #summary = span("gd-summaryline");
+  readonly #voice = h("div", { class: "gd-voice", role: "status", "aria-live": "polite" });
+  readonly #newer = h(
+    "button",
+    {
+      class: "gd-link gd-newer",
+      "data-command": "newer",
+      hidden: true,
+      on: { click: (event: MouseEvent) => this.#showNewer(event) },
+    },
+    "replaced by a newer run: show it",
+  );
+  readonly bookmarks: Bookmarks;
+  #spoken = 0;
+  #saying: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(
+    doc: GraphDoc,
+    act: (action: Action) => void,
+    readonly tools: Tools,
+    ui: () => Ui,
+  ) {
+    this.#act = act;
+    const count = counts(doc);
+    this.bookmarks = bookmarks(doc, act, ui, text => tools.tell(text));
+    const tab = (key: Tab) => {
+      const made = h(
+        "button",
+        {
+          role: "tab",
+          class: "gd-tab",
+          "data-tab": key,
+          on: { click: () => act({ do: "tab", tab: key }), keydown: (event: KeyboardEvent) => this.#walk(event, key) },
+        },
+        NAMES[key],
+        count[key] && span("gd-count", count[key]),
+      );
+      this.#tabs.set(key, made);
+      return made;
+    };
+    this.#source = h(
+      "button",
+      { class: "gd-button gd-sourceswitch", "data-command": "source", on: { click: () => act({ do: "source" }) } },
+      "Source",
+    );
+    this.#helpButton = h(
+      "button",
+      {
+        class: "gd-button gd-helpbutton",
+        "data-command": "help",
+        "aria-label": "keys and signs",
+        title: "keys and signs (?)",
+        on: { click: () => act({ do: "help", on: this.#help.hidden === true }) },
+      },
+      "?",
+    );
+    this.#help = h(
+      "div",
+      { class: "gd-help", role: "dialog", "aria-label": "keys", hidden: true },
+      h("h3", null, "Keys"),
+      pairs(KEYS),
+      h("h4", null, "Signs"),
+      pairs([
+        ...Object.entries(LETTERS).map(([family, letter]): [Child, Child] => [
+          h("b", { class: familyClass(family) }, letter),
+          family,
+        ]),
+        ...SIGNS,
+      ]),
+    );
+    this.#summary.title = this.#summary.textContent = doc.summary;
+    tools.el.prepend(this.#source);
+    this.root = h(
+      "div",
+      {
+        class: "gdlab",
+        "data-lm-suppress-shortcuts": "true",
+        tabindex: -1,
+        role: "region",
+        "aria-label": `gdlab ${doc.title}`,
+        "data-doc": doc.id,
+        "data-study": doc.study,
+      },
+      div(
+        "gd-frame",
+        div(
+          "gd-bar",
+          h("strong", { class: "gd-title", title: doc.title }, doc.title || "graph"),
+          h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, ...TABS.map(tab)),
+          h(
+            "button",
+            {
+              class: "gd-button gd-helpbutton gd-besidebutton",
+              "data-command": "beside",
+              "aria-label": "open beside the notebook",
+              title: "open beside the notebook",
+              hidden: !page().beside,
+              on: { click: () => page().beside?.(this.root) },
+            },
+            panes(),
+          ),
+          this.#helpButton,
+        ),
+        tools.el,
+        this.#faces,
+        this.panes,
+        div("gd-status", this.#newer, this.#summary, this.#chain, this.bookmarks.el),
+        this.#help,
+        this.#voice,
+      ),
+    );
+  }
+
+  show(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
+    const moved = this.root.dataset.tab !== ui.tab;
+    this.root.dataset.tab = ui.tab;
+    this.root.toggleAttribute("data-source", ui.source);
+    for (const [key, element] of this.#tabs) {
+      element.setAttribute("aria-selected", String(key === ui.tab));
+      if (moved) element.tabIndex = key === ui.tab ? 0 : -1; // it lays the page out
+    }
+    if (moved) requestAnimationFrame(() => this.#bring(ui.tab));
+    this.#source.setAttribute("aria-pressed", String(ui.source));
+    this.#source.hidden = ui.tab !== "opt";
+    this.#help.hidden = !ui.help;
+    this.tools.el.hidden = !WITH_TOOLS.includes(ui.tab);
+    this.#helpButton.setAttribute("aria-expanded", String(ui.help));
+    this.#showFaces(ui);
+    this.#showChain(doc, ui, lit);
+  }
+
+  /** Says something to those who listen, at most once a second; the newest wins. */
+  say(text: string): void {
+    clearTimeout(this.#saying);
+    const wait = Math.max(0, this.#spoken + 1000 - Date.now());
+    this.#saying = setTimeout(() => {
+      this.#spoken = Date.now();
+      this.#voice.textContent = text;
+    }, wait);
+  }
+
+  destroy(): void {
+    clearTimeout(this.#saying);
+    this.tools.destroy();
+    this.bookmarks.destroy();
+    this.root.remove();
+  }
+
+  #showFaces(ui: Ui): void {
+    const { faces } = ARRANGEMENT[ui.tab],
+      current = faceOf(ui);
+    this.#faces.hidden = faces.length < 2;
+    replace(
+      this.#faces,
+      ...faces.map((face): Child =>
+        h(
+          "button",
+          {
+            "aria-pressed": String(face === current),
+            "data-face": face,
+            on: { click: () => this.#act({ do: "face", face }) },
+          },
+          FACES[face] ?? face,
+        ),
+      ),
+    );
+  }
+
+  /** Where not all tabs fit, the open one is in sight. */
+  #bring(tab: Tab): void {
+    const { offsetLeft, offsetWidth, parentElement: bar } = this.#tabs.get(tab)!,
+      at = offsetLeft - bar!.offsetLeft - 16;
+    bar!.scrollLeft = Math.max(Math.min(bar!.scrollLeft, at), at + offsetWidth + 64 - bar!.clientWidth);
+  }
+
+  /** A dot at the tab of the session says from every other tab how it is doing. */
+  live(state: State, replaced = ""): void {
+    this.#newer.dataset.newer = replaced;
+    this.#newer.hidden = !replaced;
+    const tab = this.#tabs.get("session")!;
+    tab.dataset.state = state;
+    tab.title = state === "none" ? "" : `the session is ${state}`;
+  }
+
+  /** The views of the study that has the name now, where one stands in the page. */
+  #showNewer(event: MouseEvent): void {
+    event.stopPropagation(); // this view would take the focus back
+    const view = all<HTMLElement>(document, ".gdlab").find(each => each.dataset.study === this.#newer.dataset.newer);
+    view?.scrollIntoView({ block: "nearest" });
+    view?.focus({ preventScroll: true });
+    if (!view) this.#newer.textContent = "replaced by a newer run: run this cell again";
+  }
+
+  #showChain(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
+    const parts = ui.selected.length > 0 ? chain(doc, lit) : [];
+    const link = (part: (typeof parts)[number]) =>
+      h(
+        "button",
+        {
+          class: "gd-link",
+          title: part.title,
+          on: {
+            click: (event: MouseEvent) => {
+              event.stopPropagation();
+              this.#act(selecting(part.entities));
+            },
+          },
+        },
+        part.text,
+      );
+    replace(
+      this.#chain,
+      ...parts.flatMap((part, i): Child[] => [
+        i > 0 &&
+          h("span", { class: "gd-sep", "aria-hidden": "true" }, i === 1 && parts[0]!.title === "line" ? " · " : " → "),
+        link(part),
+      ]),
+    );
+  }
+
+  #walk(event: KeyboardEvent, from: Tab): void {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const to = TABS[(TABS.indexOf(from) + by + TABS.length) % TABS.length]!;
+    this.#act({ do: "tab", tab: to });
+    this.#tabs.get(to)!.focus();
+  }
+}

@@ -1,0 +1,199 @@
+// The tools above the panes: search with its hits, how far pictures reach, what colours them, paths and copying.
+
+import { selecting } from "./state.ts";
+import { copyAs, FORMATS } from "./copy.ts";
+import type { GraphDoc } from "../doc/doc.ts";
+import { h, span, write, listen, all } from "../draw/dom.ts";
+import { REACHES, toldWays, ways } from "../layout/explore.ts";
+import type { Host } from "../live/host.ts";
+import { keep, keptOf } from "../live/kept.ts";
+import { overlaysOf } from "../draw/overlays.ts";
+import { mini, select } from "./pane.ts";
+import { parseEntity } from "../doc/select.ts";
+import type { Action, Ui } from "./state.ts";
+
+/** What can be shown besides, by its key in the list. */
+const BESIDE = { paths: "paths between two", map: "overview (m)", labels: "bytes on edges (e)" };
+
+export class Tools {
+  readonly #doc: GraphDoc;
+  readonly #act: (action: Action) => void;
+  readonly #ui: () => Ui;
+  readonly #say: (text: string) => void;
+  readonly el: HTMLElement;
+  readonly field: HTMLInputElement;
+  readonly #count = h("span", { class: "gd-muted gd-hits" });
+  readonly #kept;
+  readonly #share = () =>
+    this.#act({ do: "tool", tool: "beside", value: JSON.stringify([this.#kept.value.map, this.#kept.value.labels]) });
+  #news: { text: string; selected: readonly string[] } | null = null;
+  #found: readonly string[] = [];
+  #told = "";
+  #wrong: string | null = null;
+  #typing: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(
+    doc: GraphDoc,
+    act: (action: Action) => void,
+    ui: () => Ui,
+    before: Ui,
+    say: (text: string) => void,
+    host: () => Host | null,
+  ) {
+    this.#doc = doc;
+    this.#act = act;
+    this.#ui = ui;
+    this.#say = say;
+    this.#kept = keptOf(doc);
+    this.#kept.listeners.add(this.#share);
+    this.field = h("input", {
+      type: "search",
+      class: "gd-search",
+      placeholder: "search: relu, op:matmul, shape:[32,*] …",
+      "aria-label": "search nodes by name, op:, shape:, dtype:, attr:, flag:, lane:, kernel: or /pattern/",
+      title:
+        "name or op, op:matmul, shape:[32,*], dtype:f16, attr:eps<1e-5, flag:output, lane:adjoint, kernel:3, /regex/",
+      "data-command": "search",
+    });
+    const set = (value: string) => this.#act({ do: "tool", tool: "query", value });
+    listen(this.field, "input", () => {
+      clearTimeout(this.#typing);
+      this.#typing = setTimeout(() => set(this.field.value), 80);
+    });
+    listen(this.field, "keydown", event => {
+      if (event.key === "Escape") {
+        this.field.value = "";
+        set("");
+        this.field.closest<HTMLElement>(".gdlab")?.focus();
+      } else if (event.key === "Enter") {
+        if (this.field.value !== this.#ui().query) set(this.field.value);
+        this.#go(event.shiftKey ? -1 : 1);
+      } else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    const tool = (name: "reach" | "overlay", label: string, options: [string, string][]) => {
+      const made = select(label, options, before[name], value => {
+        if (value in BESIDE) made.value = this.#ui()[name];
+        if (!this.press(value)) this.#act({ do: "tool", tool: name, value });
+      });
+      made.dataset.tool = name;
+      return made;
+    };
+    const copy = select(
+      "copy the selection, or all, as",
+      [["", "copy as …"], ...FORMATS.map((name): [string, string] => [name, name])],
+      "",
+      name => {
+        copy.value = "";
+        const from = {
+          doc,
+          selected: this.#ui().selected,
+          root: this.el.closest<HTMLElement>(".gdlab")!,
+          host: host(),
+        };
+        copyAs(from, name).then(
+          text => this.tell(text),
+          (error: Error) => this.tell(`copy: ${error.message}`),
+        );
+      },
+    );
+    copy.dataset.command = "copy";
+    this.el = h(
+      "div",
+      { class: "gd-tools", role: "toolbar", "aria-label": "search and show" },
+      this.field,
+      this.#count,
+      mini("previous hit", "search-previous", "\u2039", () => this.#go(-1)),
+      mini("next hit", "search-next", "\u203a", () => this.#go(1)),
+      span("gd-space"),
+      tool("reach", "show around the selection", Object.entries({ ...REACHES, ...BESIDE })),
+      tool("overlay", "colour by", [
+        ["", "colour: family"],
+        ...Object.entries(overlaysOf(doc)).map(([id, { label }]): [string, string] => [id, label]),
+      ]),
+      copy,
+    );
+  }
+
+  /** Says what came of something, in sight until the selection moves. */
+  tell(text: string): void {
+    this.#news = { text, selected: this.#ui().selected };
+    this.#write();
+    this.#say(text);
+  }
+
+  /** Paths, or what is turned on and off; false for anything else. */
+  press(tool: string): boolean {
+    if (tool === "paths") this.tell(this.#paths());
+    else if (tool === "map" || tool === "labels") this.#turn(tool);
+    else return false;
+    return true;
+  }
+
+  /** Selects all nodes on the paths between the two that are selected: they light, with the edges between them. */
+  #paths(): string {
+    const [one, other, more] = this.#ui().selected.map(parseEntity),
+      [[stage, a] = [], [same, b] = []] = [one, other].map(each =>
+        each?.kind === "node" ? (each.at as [number, number]) : [],
+      );
+    if (stage === undefined || stage !== same || more !== undefined)
+      return "paths: wanted two selected nodes of one graph (Shift + click)";
+    const found = ways(
+        this.#doc.stages[stage]!.nodes.map(({ inputs }) => inputs),
+        a!,
+        b!,
+      ),
+      nodes = new Set(found.paths.flat());
+    if (nodes.size > 0) this.#act(selecting([...nodes].map(each => `node:${stage}.${each}`)));
+    return toldWays(found);
+  }
+
+  #turn(tool: "map" | "labels"): void {
+    const shown = () =>
+        all(this.el.parentElement!, tool === "map" ? ".gd-map" : ".gd-edgelabel").filter(
+          each => each.getClientRects().length > 0,
+        ).length,
+      on = tool === "map" ? shown() === 0 : !this.#kept.value.labels;
+    keep(this.#kept, { [tool]: on });
+    this.tell(
+      `${tool === "map" ? "overview" : "bytes on edges"}: ${on ? shown() || "no room here, or no need" : "off"}`,
+    );
+  }
+
+  /** The count says which hit is selected. */
+  show(ui: Ui, found: readonly string[], error: string | null): void {
+    this.#found = found;
+    for (const each of all<HTMLElement>(this.el, "[data-tool]")) each.hidden = ui.tab !== "opt" && ui.tab !== "grad";
+    this.#wrong = error;
+    this.#write();
+    if (ui.query !== this.#told && ui.query) this.#say(error ?? `${found.length} found`);
+    this.#told = ui.query;
+    this.#count.toggleAttribute("data-error", error !== null);
+    for (const each of all<HTMLElement>(this.el, "[data-command^=search-]")) each.hidden = found.length === 0;
+    if (document.activeElement !== this.field && this.field.value !== ui.query) this.field.value = ui.query;
+  }
+
+  #write(): void {
+    const { query, selected } = this.#ui(),
+      at = this.#found.findIndex(each => selected.includes(each)),
+      news = this.#news?.selected === selected ? this.#news.text : "";
+    write(
+      this.#count,
+      news || (this.#wrong ?? (query ? `${at < 0 ? "" : `${at + 1} / `}${this.#found.length} found` : "")),
+    );
+    this.#count.title = this.#count.textContent;
+  }
+
+  #go(by: number): void {
+    const found = this.#found,
+      at = found.findIndex(each => this.#ui().selected.includes(each));
+    const next = found[(at < 0 ? (by > 0 ? 0 : -1) : at + by + found.length) % found.length] ?? found.at(-1);
+    if (next) this.#act(selecting([next]));
+  }
+
+  destroy(): void {
+    clearTimeout(this.#typing);
+    this.#kept.listeners.delete(this.#share);
+  }
+}
