@@ -294,7 +294,7 @@ def _tell(study: Study) -> None:
         f"{plural(session.step_count, 'step')}, {plural(traffic.dispatches, 'dispatch')}, "
         f"{plural(traffic.submissions, 'submission')}"
     )
-    print(f"memory: {session.memory_summary()}")
+    print(f"memory: {session.memory_summary().text}")
     if session.mode == "training":
         print(f"update: {session.optimizer}")
     if losses:

@@ -1,6 +1,6 @@
 """The only formatter: numbers, bytes, durations and plurals as words, tables of text, nearest names.
 
-`labextension/src/format.ts` has the same rules; `labextension/test/words.json` holds both to them.
+`labextension/src/doc/format.ts` has the same rules; `labextension/test/words.json` holds both to them.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gdlab.base.words import nbytes, plural
 from gdlab.plan.records import Buffer, ExecutionPlan
 from gdlab.session.arrays import aligned
 
@@ -27,6 +28,13 @@ class MemorySummary:
             f"{self.num_buffers} buffers, {self.total_buffer_bytes / 1e6:.1f} MB total "
             f"({self.adam_state_bytes / 1e6:.1f} MB adam state), largest {self.largest_buffer_bytes / 1e6:.1f} MB"
         )
+
+    @property
+    def text(self) -> str:
+        """`4 buffers, 12.3 MB in all (8.2 MB of Adam state), the largest 4.1 MB`: what views say in place of `str`."""
+        state = f" ({nbytes(self.adam_state_bytes)} of Adam state)" if self.adam_state_bytes else ""
+        total, largest = nbytes(self.total_buffer_bytes), nbytes(self.largest_buffer_bytes)
+        return f"{plural(self.num_buffers, 'buffer')}, {total} in all{state}, the largest {largest}"
 
 
 def summary(plan: ExecutionPlan, state: Sequence[Buffer]) -> MemorySummary:

@@ -360,4 +360,3 @@ class Study(Variants, Debugging):
             raise SessionError(f"graph {self.name}", "run", f"no value for {', '.join(missing)}", "--feed or set_input")
         if not init:
             self.session.check_ready("run", inputs=False)
-

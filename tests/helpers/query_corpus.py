@@ -11,7 +11,7 @@ import networks
 from nested_calls import network
 
 from gdlab.study.study import Study
-from gdlab.view.ask.paths import told, ways
+from gdlab.view.ask.paths import path_counts, paths_between
 from gdlab.view.ask.query import search
 from gdlab.view.document.document import Document
 
@@ -42,8 +42,8 @@ def routes() -> list[dict[str, object]]:
     for seed in range(61):
         inputs = wired(seed)
         ends = sorted((random.Random(seed).randrange(len(inputs) // 2), len(inputs) - 1), reverse=seed % 2 > 0)
-        answer = ways(inputs, *ends)
-        told_so = {"paths": answer.paths, "whole": answer.whole, "told": told(answer)}
+        answer = paths_between(inputs, *ends)
+        told_so = {"paths": answer.paths, "whole": answer.whole, "told": path_counts(answer)}
         found.append({"inputs": inputs, "ends": ends, **told_so})
     return found
 

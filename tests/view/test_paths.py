@@ -15,7 +15,7 @@ from gdlab.__main__ import main
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import plural
 from gdlab.study.study import Study
-from gdlab.view.ask.paths import MOST, paths, told, ways
+from gdlab.view.ask.paths import MOST, path_counts, paths, paths_between
 
 
 def lengths(inputs: list[list[int]], a: int, b: int) -> list[int]:
@@ -32,7 +32,7 @@ def test_one_path_of_each_length(seed: int) -> None:
     some = random.Random(seed)
     inputs = [some.sample(range(i), min(i, some.randrange(4))) for i in range(some.randrange(2, 40))]
     a, b = sorted(some.sample(range(len(inputs)), 2))
-    found, wanted = ways(inputs, b, a), lengths(inputs, a, b)
+    found, wanted = paths_between(inputs, b, a), lengths(inputs, a, b)
     assert [len(path) - 1 for path in found.paths] == wanted[:MOST]
     assert found.whole == (len(wanted) <= MOST)
     for path in found.paths:
@@ -43,11 +43,11 @@ def test_one_path_of_each_length(seed: int) -> None:
 def test_large_graphs_answer_at_once() -> None:
     """Their paths cannot be counted on fingers: a ladder of 5,000 steps has 2^5000."""
     chain = [[], *([i] for i in range(5000))]
-    assert [len(path) for path in ways(chain, 0, 5000).paths] == [5001]
+    assert [len(path) for path in paths_between(chain, 0, 5000).paths] == [5001]
     ladder = [[], [0], *([i - 1, i - 2] for i in range(2, 5000))]
-    found = ways(ladder, 0, 4999)
-    assert told(found) == "20 paths, 2,500 to 2,519 edges; there are longer ones"
-    assert told(ways([[], []], 0, 1)) == "no path along the edges"
+    found = paths_between(ladder, 0, 4999)
+    assert path_counts(found) == "20 paths, 2,500 to 2,519 edges; there are longer ones"
+    assert path_counts(paths_between([[], []], 0, 1)) == "no path along the edges"
 
 
 def test_what_is_no_pair_of_nodes_is_refused() -> None:
@@ -65,7 +65,7 @@ def test_the_command_line_tells_them(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["explain", file, *ends]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     found = paths(trained(), "node:4.0", "node:4.22")
-    assert head == f"node:4.22 – node:4.0: {told(found)}" and len(rows) == len(found.paths) > 1
+    assert head == f"node:4.22 – node:4.0: {path_counts(found)}" and len(rows) == len(found.paths) > 1
     for row, path in zip(rows, found.paths, strict=True):
         assert row.startswith(f"  {plural(len(path) - 1, 'edge')}: node:4.0 input x → ")
         assert all(f"node:4.{i} " in row for i in path)
@@ -88,7 +88,7 @@ def test_the_page_lights_them_and_says_how_many(page: Page) -> None:
     assert hits.inner_text() == ""
     tool.select_option("paths")
     found = paths(trained(), "node:4.0", "node:4.22")
-    assert hits.inner_text() == told(found) and tool.input_value() == "all"
+    assert hits.inner_text() == path_counts(found) and tool.input_value() == "all"
     selected = pane.locator("[data-selected]").evaluate_all("all => [...new Set(all.map(e => e.dataset.entity))]")
     assert sorted(selected) == sorted({f"node:4.{i}" for path in found.paths for i in path})
     page.locator(".gdlab").focus()

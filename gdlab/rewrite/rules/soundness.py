@@ -14,6 +14,7 @@ import numpy as np
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import AutodiffError, GdlabError, OptimizeError, ShapeError
 from gdlab.base.types import Array, Shape, TensorType
+from gdlab.base.words import sig
 from gdlab.graph import AttrVar, Graph, Node, Value
 from gdlab.op import REGISTRY, Safety
 from gdlab.rewrite.rules.conditions import Match
@@ -109,7 +110,7 @@ DRAWN: Mapping[Safety, Sequence[Callable[[np.random.Generator, Shape], Array]]] 
 
 def _there(operands: Mapping[str, Array], result: Array, at: tuple[int, ...]) -> str:
     """The elements of operands of the result's shape at this place: the counterexample."""
-    found = [f"{name} = {float(x[at]):.6g}" for name, x in operands.items() if x.shape == result.shape]
+    found = [f"{name} = {sig(x[at], 6)}" for name, x in operands.items() if x.shape == result.shape]
     return f", where {', '.join(found)}," if found else ""
 
 
@@ -142,7 +143,7 @@ def slope_disagreement(rule: Rule, case: Case, seed: int = 0) -> str | None:
             pole = ~np.isfinite(a) & ~np.isfinite(b)  # no slope there on either side
             at = _differ(np.where(pole, 0.0, a), np.where(pole, 0.0, b), tolerance)
             if at is not None:
-                there = f"{float(operands[name][at]):.6g}"
+                there = sig(operands[name][at], 6)
                 return f"{a[at]!s} and {b[at]!s} for {name} at {list(at)}, where {name} = {there},"
     return None
 

@@ -1,4 +1,4 @@
-"""What lights up with an entity, in words and in order: from the source line to the WGSL line."""
+"""Tell in words and in order what lights up with an entity: from the source line to the WGSL line."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Lines = Iterator[str]
 
 
 def links(document: Document) -> Lines:
-    """How many pairs each link holds."""
+    """Yield the number of pairs of each link."""
     for each in document.data["links"]:
         yield f"{each['a']} – {each['b']}: {plural(len(each['out']['ids']), 'pair')}"
 
 
 def bookmarks(document: Document) -> Lines:
-    """What a person has kept to find it again: each bookmark, and its entities in words."""
+    """Yield each bookmark with its entities in words."""
     for name, entities in document.bookmarks.items():
         told = (f"{entity} {_TOLD[kind](document, *at)}" for entity in entities for kind, at in [parse_entity(entity)])
         yield flat(f"bookmark {name!r}: {', '.join(told) or 'nothing that is in this document'}")
 
 
 def chain(document: Document, at: str) -> Lines:
-    """What lights up with an entity, from the source to the WGSL, level by level."""
+    """Yield what lights up with an entity, level by level from the source to the WGSL."""
     lit = document.select(at)
     yield f"{at} lights {whole(len(lit))} of this document:"
     by_level: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What two graphs have in common: `diff(doc)` of two stages, `diff(a, b)` of two documents, node by node in classes.
+"""Compare two graphs: `diff(doc)` of two stages, `diff(a, b)` of two documents, node by node in classes.
 
 `diff_doc(a, b)` is the document in which the page draws the difference of two documents.
 """

@@ -1,6 +1,6 @@
-"""Ways through a graph: `paths(doc, "node:0.1", "node:0.9")` gives the shortest ones, one of each length.
+"""Find paths through a graph: `paths(doc, "node:0.1", "node:0.9")` gives the shortest ones, one of each length.
 
-The page finds the same ways (labextension/src/layout/explore.ts); one corpus holds both to the same answers.
+The page finds the same paths (labextension/src/layout/explore.ts); one corpus holds both to the same answers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ VISITS = 2_000_000  # of nodes that need the first one, each once for every deto
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class PathList:
     """Node indexes from one end to the other, shortest path first; `whole`: there are no more lengths than these."""
 
     paths: tuple[tuple[int, ...], ...]
     whole: bool
 
 
-def ways(inputs: Sequence[Sequence[int]], a: int, b: int) -> Ways:
-    """Paths along the edges between two nodes of a graph, in the order of the data, whichever end was named first.
+def paths_between(inputs: Sequence[Sequence[int]], a: int, b: int) -> PathList:
+    """Return paths along the edges between two nodes of a graph, in the order of the data, whichever end was named
+    first.
 
-    One of each length, at most `MOST`: no enumeration of all. With f the shortest way from `a`, an edge i → n is
+    One of each length, at most `MOST`: no enumeration of all. With f the shortest distance from `a`, an edge i → n is
     1 + f(i) - f(n) longer than needed; what is reached from `b` with a detour of d is visited once for each d.
     """
     a, b = min(a, b), max(a, b)
@@ -39,7 +40,7 @@ def ways(inputs: Sequence[Sequence[int]], a: int, b: int) -> Ways:
         if not reached:
             continue
         if len(found) == MOST or visits > VISITS:
-            return Ways(tuple(found), False)
+            return PathList(tuple(found), False)
         visits += len(order)
         for node in order:
             for i in inputs[node] if node in reached else ():
@@ -49,11 +50,12 @@ def ways(inputs: Sequence[Sequence[int]], a: int, b: int) -> Ways:
                     detours[longer].setdefault(i, node)
         if a in reached:
             found.append(_path(detours, far, a, detour))
-    return Ways(tuple(found), True)
+    return PathList(tuple(found), True)
 
 
 def _distances(inputs: Sequence[Sequence[int]], a: int, b: int) -> dict[int, int]:
-    """How many edges from `a` each node is that needs it, up to `b`: inputs have smaller indexes than their readers."""
+    """Return the distance from `a` of each node that needs it, up to `b`: inputs have smaller indexes than their
+    readers."""
     far = {a: 0}
     for node in range(a + 1, b + 1):
         known = [far[i] for i in inputs[node] if i in far]
@@ -63,7 +65,7 @@ def _distances(inputs: Sequence[Sequence[int]], a: int, b: int) -> dict[int, int
 
 
 def _path(detours: Sequence[dict[int, int]], far: dict[int, int], a: int, detour: int) -> tuple[int, ...]:
-    """From `a`, reached with a detour, node by node to the end."""
+    """Return the path from `a`, reached with a detour, node by node to the end."""
     path, node, onwards = [a], a, detours[detour][a]
     while onwards != node:
         detour -= 1 + far[node] - far[onwards]
@@ -72,12 +74,12 @@ def _path(detours: Sequence[dict[int, int]], far: dict[int, int], a: int, detour
     return tuple(path)
 
 
-def paths(document: Document, a: str, b: str) -> Ways:
-    """The ways between two nodes of one stage; `ArgumentError` for anything else."""
+def paths(document: Document, a: str, b: str) -> PathList:
+    """Return the paths between two nodes of one stage; `ArgumentError` for anything else."""
     (stage, one), (other_stage, other) = (_node(document, entity) for entity in (a, b))
     if stage != other_stage or one == other:
         raise ArgumentError("paths", "nodes", f"{a} and {b}", "two nodes of one stage")
-    return ways(document.nodes(stage).column("inputs"), one, other)
+    return paths_between(document.nodes(stage).column("inputs"), one, other)
 
 
 def _node(document: Document, entity: str) -> tuple[int, int]:
@@ -89,10 +91,10 @@ def _node(document: Document, entity: str) -> tuple[int, int]:
 
 
 def paths_text(document: Document, a: str, b: str) -> Iterator[str]:
-    """The ways in words: how many of which lengths, and each with its nodes."""
+    """Yield the number of paths and their lengths in words, then each path with its nodes."""
     found = paths(document, a, b)
     stage = parse_entity(a)[1][0]
-    yield f"{a} – {b}: {told(found)}"
+    yield f"{a} – {b}: {path_counts(found)}"
     nodes = document.nodes(stage)
     for path in found.paths:
         steps = (f"node:{stage}.{i} {nodes[i]['op']} {nodes[i]['name']}".rstrip() for i in path)
@@ -100,7 +102,7 @@ def paths_text(document: Document, a: str, b: str) -> Iterator[str]:
 
 
 def paths_json(document: Document, a: str, b: str) -> Json:
-    """What `paths_text` says: entities from end to end, and whether these are all lengths."""
+    """Return `paths_text` as JSON: entities from end to end, and whether these are all lengths."""
     found, stage = paths(document, a, b), parse_entity(a)[1][0]
     return {
         "format": document.data["format"], "title": document.data["title"], "whole": found.whole,
@@ -108,7 +110,7 @@ def paths_json(document: Document, a: str, b: str) -> Json:
     }  # fmt: skip
 
 
-def told(found: Ways) -> str:
+def path_counts(found: PathList) -> str:
     """`3 paths, 4 to 9 edges`."""
     if not found.paths:
         return "no path along the edges" if found.whole else "no path was found in time"

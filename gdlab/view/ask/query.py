@@ -22,15 +22,15 @@ _COMPARED = re.compile(r"(\w+)(<=|>=|<|>|=)(.+)", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a term is asked of: a node, its type, the numbers and labels of the kernels that run it."""
+class Candidate:
+    """The subject of a term: a node, its type, the numbers and labels of the kernels that run it."""
 
     node: Json
     type: Json
     kernels: Sequence[str]
 
 
-Test = Callable[[Asked], bool]
+Test = Callable[[Candidate], bool]
 
 
 def search(document: Document, query: str, stages: Iterable[int] | None = None) -> list[str]:
@@ -41,7 +41,7 @@ def search(document: Document, query: str, stages: Iterable[int] | None = None) 
     for s in range(len(document.data["stages"])) if stages is None else stages:
         kernels = _kernels(document, s)
         for i, node in enumerate(document.nodes(s)):
-            asked = Asked(node, types[node["type"]], kernels(i))
+            asked = Candidate(node, types[node["type"]], kernels(i))
             if all(test(asked) for test in tests):
                 found.append(f"node:{s}.{i}")
     return found
@@ -76,7 +76,7 @@ def _has(text: str, part: str) -> bool:
 def _shape(wanted: str) -> Test:
     dims = [dim.strip() for dim in wanted.removeprefix("[").removesuffix("]").split(",")]
 
-    def test(a: Asked) -> bool:
+    def test(a: Candidate) -> bool:
         given = a.type["shape"]
         return len(given) == len(dims) and all(d in ("*", str(n)) for d, n in zip(dims, given, strict=True))
 
@@ -96,7 +96,7 @@ def _attribute(wanted: str) -> Test:
     match = _COMPARED.fullmatch(wanted)
     name, sign, value = (match[1], match[2], match[3]) if match else (wanted, "", "")
 
-    def test(a: Asked) -> bool:
+    def test(a: Candidate) -> bool:
         attrs = a.node["attrs"] or {}
         if name not in attrs or not sign:
             return name in attrs

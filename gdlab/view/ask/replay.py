@@ -12,14 +12,14 @@ from gdlab.view.document.document import Document
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class GraphState:
     """A graph between two steps: node records by key, in order (inputs by key), and the keys of its outputs."""
 
     nodes: dict[str, Json]
     outputs: tuple[str, ...]
 
 
-def after(document: Document, number: int, count: int) -> Moment:
+def after(document: Document, number: int, count: int) -> GraphState:
     """The graph of optimize pass `number` after `count` steps, from the document alone; `ArgumentError` outside it."""
     steps = document.steps(number)
     if not 0 <= count <= len(steps):
@@ -37,7 +37,7 @@ def after(document: Document, number: int, count: int) -> Moment:
         for key in step["removed"] or ():
             del live[key]
         order = step["order"] or _ordered(live)
-    return Moment({key: live[key] for key in order}, tuple(outputs))
+    return GraphState({key: live[key] for key in order}, tuple(outputs))
 
 
 def _start(document: Document, stage: int) -> tuple[dict[str, Json], list[str]]:
@@ -88,7 +88,8 @@ def replay_text(document: Document, count: int, number: int = 0) -> Iterator[str
 
 
 def replay_json(document: Document, count: int, number: int = 0) -> Json:
-    """What `replay_text` says: the pass, its first `count` steps, and the records of the graph after them, by key."""
+    """Return `replay_text` as JSON: the pass, its first `count` steps, and the records of the graph after them, by
+    key."""
     _check_pass(document, number)
     moment = after(document, number, count)
     return {

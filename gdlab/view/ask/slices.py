@@ -28,7 +28,7 @@ VIEWS = (*_STAGES, *_PLAN, "session", "links")
 
 
 def view_slice(document: Document, view: str, at: str | None = None) -> Json:
-    """What a view reads; with `at` also `selected`, the entities that light up."""
+    """Return what a view reads; with `at` also `selected`, the entities that light up."""
     if view not in VIEWS:
         raise unknown_name("explain", "view", view, VIEWS)
     data = document.data

@@ -147,7 +147,7 @@ def _nodes_of(d: Dispatch) -> tuple[int, ...]:
 
 
 def _shape_of(d: Dispatch, nodes: Sequence[int]) -> Hashable:
-    """What the text and its lines depend on; nodes count only by which of them are the same."""
+    """Return what the text and its lines depend on; nodes count only by which of them are the same."""
     written = d.source_hash or source_hash(d)  # an update's have none
     first = dict(zip(reversed(nodes), range(len(nodes) - 1, -1, -1), strict=True))
     return written, len(d.prologue), tuple([o.shape for o in d.operands]), tuple([first[n] for n in nodes])
@@ -394,7 +394,7 @@ def _merged(rows: Iterable[Sequence[Collection[int]]]) -> list[Row]:
 
 
 def _fates(plan: ExecutionPlan) -> Fates:
-    """What became of the nodes that have no buffer of their own."""
+    """Return the fates of the nodes that have no buffer of their own."""
     fates: Fates = {}
     for node, (dispatch, reason) in plan.fused_nodes.items():
         kind = _FATES.get(reason.partition(":")[0], "fused")

@@ -137,7 +137,7 @@ class Document:
 
     @property
     def bookmarks(self) -> dict[str, list[str]]:
-        """What was kept to be found again: names, and the entities of each. One set for a study and all its views, one
+        """The bookmarks: names, and the entities of each. One set for a study and all its views, one
         for each document alone; saved with it. Set it to a mapping."""
         kept = self._selection.kept.get("bookmarks", ())
         return {
@@ -157,7 +157,7 @@ class Document:
         self._selection.keep({**self._selection.kept, "bookmarks": made})
 
     def check(self) -> tuple[str, ...]:
-        """What breaks the closure rules, each beginning with its entity; empty for a sound document."""
+        """Return the breaches of the closure rules, each beginning with its entity; empty for a sound document."""
         return problems(self.data)
 
     # copies

@@ -67,7 +67,7 @@ def _without_path(name: str, row: Group) -> str:
 
 @dataclass(slots=True)
 class _Part:
-    """What may become a group. Of a call, its place; of a module, its path."""
+    """A candidate for a group. Of a call, its place; of a module, its path."""
 
     parent: int
     label: str
@@ -165,7 +165,7 @@ def _chains(graph: Graph) -> list[list[Location]]:
 
 
 def _goes_on(call: _Call, parent: int, caller: Location, at: Location) -> bool:
-    """Whether a node at this place belongs to the call: one that is back at its first place is the next call."""
+    """Return whether a node at this place belongs to the call: one that is back at its first place is the next call."""
     if call.parent != parent or (call.caller is not caller and call.caller != caller):
         return False
     return (at is not call.first and at != call.first) or call.last == call.first
@@ -192,7 +192,7 @@ def _numbered(graph: Graph, calls: Sequence[_Part], kept: Sequence[int], inner: 
 
 
 def _list_of(part: _Part) -> str:
-    """What a run is called: of numbered modules, the list that they stand in."""
+    """Return the name of a run: of numbered modules, the list that they stand in."""
     return part.path[-2] if len(part.path) > 1 else part.label
 
 

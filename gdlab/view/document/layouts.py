@@ -18,7 +18,7 @@ _OWN: Mapping[str, Callable[[Sequence[Drawn]], Layout]] = {"lanes": lanes, "laye
 
 
 def drawn(document: Document, stage: int) -> list[Drawn]:
-    """The nodes of a stage as the layout saw them."""
+    """Return the nodes of a stage as a layout takes them."""
     nodes, types = document.nodes(stage), document.types.column("text")
     columns = [nodes.column(name) for name in ("op", "name", "label", "type", "inputs", "lane", "twin")]
     return [
@@ -28,15 +28,15 @@ def drawn(document: Document, stage: int) -> list[Drawn]:
 
 
 def layout(document: Document, stage: int) -> Layout:
-    """Where everything of a stage stands: as the document says, else laid out now."""
+    """Return the layout of a stage: as the document says, else laid out now."""
     known = document.data["stages"][stage]["layouts"].get("auto")
     nodes = drawn(document, stage)
     return auto(nodes) if known is None else layout_of(known, len(nodes))
 
 
 def laid_out(document: Document, engine: str) -> Document:
-    """The document with this engine's layout of every stage in the place of its own; a dot that is missing, fails or is
-    late is a note, and the automatic layout stays."""
+    """Return the document with this engine's layout of every stage in the place of its own; a dot that is missing,
+    fails or is late is a note, and the automatic layout stays."""
     if engine == "auto":
         return document
     stages, notes = [], list[str]()
@@ -55,7 +55,7 @@ def laid_out(document: Document, engine: str) -> Document:
 
 # a layout, read back -------------------------------------------------------------------------------------------------
 def layout_of(raw: Json, nodes: int) -> Layout:
-    """The record that `Layout.to_json` wrote."""
+    """Return the layout that `Layout.to_json` wrote."""
 
     def row(name: str) -> tuple[int, ...]:
         return tuple(column(raw.get(name), nodes, -1))

@@ -67,7 +67,8 @@ def parse_entity(text: str) -> tuple[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """How many entities each level of a document has, and where each kernel's lines begin among all WGSL lines."""
+    """The number of entities of each level of a document, and the place where each kernel's lines begin among all WGSL
+    lines."""
 
     counts: dict[str, int]
     wgsl_base: list[int]
@@ -140,7 +141,7 @@ class Provenance:
             raise ArgumentError("select", "entity", repr(entity), f"an entity of this document; {_range(count)}")
 
     def _extent(self, kind: str, at: tuple[int, ...]) -> tuple[int, int]:
-        """How many entities stand where this one says it stands, and its place among them."""
+        """Return the number of entities at the level of this one, and its place among them."""
         counts = self.levels.counts
         if kind == "wgsl":
             texts = Table((self.data.get("plan") or {}).get("kernels"), "kernels").column("wgsl")

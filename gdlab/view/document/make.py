@@ -312,7 +312,7 @@ def run_json(session: Session, runner: Runner, key: str) -> Json:
         "counters": {
             name: getattr(traffic, name) for name in ("steps", "dispatches", "submissions", "bytes_up", "bytes_down")
         },
-        "memory": {"text": str(memory), **asdict(memory)},
+        "memory": {"text": memory.text, **asdict(memory)},
         **times_json(session),
         "events": [
             {"step": e.step, "dispatch": e.dispatch, "kind": e.kind, "about": e.about, "text": e.text}

@@ -58,7 +58,7 @@ def _between(before: Path, after: Path, op: str) -> Path:
 
 
 def _common(paths: Sequence[Path]) -> Path:
-    """What all of these begin with; () of none."""
+    """Return the longest common prefix; () of none."""
     if len(paths) == 1:
         return paths[0]
     columns = zip(*paths, strict=False)

@@ -86,7 +86,7 @@ _ENCODER = json.JSONEncoder(sort_keys=True)
 
 # passes --------------------------------------------------------------------------------------------------------------
 def _report(one: Json) -> Json:
-    """Where many were missed, what follows from the rest of the record is left out."""
+    """Leave out what follows from the rest of the record, where many rules were missed."""
     report = one["report"]
     missed = report.get("missed") or []
     if len(missed) < LARGE:

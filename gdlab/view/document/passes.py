@@ -20,7 +20,7 @@ Pairs = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a pass did: keys of the result; index pairs (node before, step), (step, node after), (before, after)."""
+    """The trace of a pass: keys of the result; index pairs (node before, step), (step, node after), (before, after)."""
 
     keys: list[str]
     consumed: Pairs
@@ -62,7 +62,8 @@ def optimize_trace(number: int, keys: Sequence[str], report: OptimizeReport, aft
 
 
 def optimize_fates(before: Graph, trace: Trace) -> Fates:
-    """Why a node has no image after the pass: whatever is merged or fused has one, so nothing needed it."""
+    """Return the reason for each node without an image after the pass: whatever is merged or fused has one, so nothing
+    needed it."""
     with_image = {old for old, _ in trace.images}
     dead: Json = {"kind": "dead", "into": None, "reason": "no output depends on it"}
     return {node.id: dead for node in before if node.id not in with_image}

@@ -1,4 +1,4 @@
-"""What is selected and what is kept, in all views of a study or in one document alone: `doc.selection`,
+"""The selection and the bookmarks, in all views of a study or in one document alone: `doc.selection`,
 `doc.bookmarks`."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a graph was written: cells, files and generated text as sources, and one row per call in the table of lines."""
+"""The sources of a graph: cells, files and generated text as sources, and one row per call in the table of lines."""
 
 from __future__ import annotations
 

@@ -57,7 +57,8 @@ class Spelled:
 
 @dataclass(slots=True)
 class Shared:
-    """What all stages of a document have in common: the rows of `types`, attributes, and what each kind of node costs.
+    """The tables that all stages of a document share: the rows of `types`, attributes, and what each kind of node
+    costs.
 
     Types and attributes are known by `id()`: passes hand the objects on, and the graphs of the stages keep them alive.
     """
@@ -125,7 +126,7 @@ def stage_json(stage: Stage, shared: Shared, layouts: dict[str, Json]) -> Json:
 
 
 def drawn(stage: Stage) -> list[Drawn]:
-    """What the layout is given."""
+    """Return the nodes as a layout takes them."""
     names = labels(stage)
     return [
         Drawn(node.op, names[i], str(node.type), node.inputs, not node.inputs, stage.lane[i], stage.twin[i])

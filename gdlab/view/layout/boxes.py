@@ -1,4 +1,4 @@
-"""Who is a box and who a pill, and the drawing of one column of boxes."""
+"""Decide which node is a box and which a pill, and lay one column of boxes out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOPS = 3  # levels of edges that hop over a box of their row
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who is a box and who a pill; `width` and `inputs` run over all nodes, and are used for boxes."""
+    """The split of the nodes into boxes and pills; `width` and `inputs` run over all nodes, and are used for boxes."""
 
     nodes: Sequence[Drawn]
     box: list[bool]
@@ -84,7 +84,7 @@ def _check(nodes: Sequence[Drawn], b: int) -> None:
 
 
 def kind_of(nodes: Sequence[Drawn], a: int, b: int, saved: bool = False) -> Kind:
-    """What an edge between boxes carries; `saved`: it goes from a forward lane into an adjoint lane."""
+    """Return what an edge between boxes carries; `saved`: it goes from a forward lane into an adjoint lane."""
     if saved and not (nodes[a].leaf and nodes[a].op == "parameter"):
         return "saved"
     return "param" if nodes[a].leaf else "data"

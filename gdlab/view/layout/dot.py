@@ -19,11 +19,11 @@ _MARGIN = 8
 
 
 class DotFailure(Exception):
-    """Why dot drew nothing, in words for a note."""
+    """A failure of dot: its reason, in words for a note."""
 
 
 def dot_seconds() -> float:
-    """The limit of one call of dot: `GDLAB_DOT_SECONDS`, 0.1 … 60, else 2."""
+    """Return the limit of one call of dot: `GDLAB_DOT_SECONDS`, 0.1 … 60, else 2."""
     try:
         return min(60.0, max(0.1, float(os.environ.get("GDLAB_DOT_SECONDS", "2"))))
     except ValueError:
@@ -31,7 +31,7 @@ def dot_seconds() -> float:
 
 
 def dot_layout(nodes: Sequence[Drawn]) -> Layout:
-    """The layout of Graphviz: every node a box, edges as polylines through the control points; `DotFailure`."""
+    """Return the layout of Graphviz: every node a box, edges as polylines through the control points; `DotFailure`."""
     began = time.perf_counter()
     if not nodes:
         return auto(nodes)

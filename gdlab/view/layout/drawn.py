@@ -1,4 +1,4 @@
-"""What a layout is given and what it returns, and how wide its texts are.
+"""The records that a layout takes and returns, and the widths of its texts.
 
 Everything that a picture shows follows from a `Layout`: both the static SVG and the front end draw this record.
 """
@@ -91,7 +91,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything of a picture stands; −1 in x, y, w and row for a node that is no box."""
+    """The places of everything in a picture; −1 in x, y, w and row for a node that is no box."""
 
     engine: Literal["layered", "lanes", "dot"]
     seconds: float

@@ -19,7 +19,7 @@ DUMMY = 8
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where the boxes of one column stand: `x` of each, and for each edge its way."""
+    """The places of the boxes of one column: `x` of each, and for each edge its route."""
 
     x: list[int]
     order: list[list[int]]  # boxes of each row from left to right
@@ -120,8 +120,8 @@ def _depths(rows: Sequence[int], edges: Sequence[tuple[int, int]], quiet: Sequen
 
 
 def _heads(rows: Sequence[int], edges: Sequence[tuple[int, int]], units: int) -> list[int]:
-    """Where the chain inside its row that ends in a box begins, else the box itself. What another row has to do with
-    the chain stands amid its head: a row that is entered at the left and left at the right would push the next one
+    """Return the start of the chain inside its row that ends in a box, else the box itself. What another row has to do
+    with the chain stands amid its head: a row that is entered at the left and left at the right would push the next one
     aside, and all together would walk across the page."""
     head = list(range(units))
     for a, b in edges:
@@ -192,7 +192,7 @@ def _spread(units: _Units) -> None:
 
 
 def _wants(units: _Units, row: list[int], near: list[list[int]]) -> list[int] | None:
-    """Where each box of a row wants to stand; None when none of them has a neighbour."""
+    """Return the preferred place of each box of a row; None when none of them has a neighbour."""
     width = units.width
     if len(row) == 1:  # nearly all rows of deep graphs
         return [_want(units, row[0], near[row[0]])] if near[row[0]] else None
@@ -216,7 +216,7 @@ def _wants(units: _Units, row: list[int], near: list[list[int]]) -> list[int] | 
 
 
 def _want(units: _Units, u: int, near: list[int]) -> int:
-    """Where a box stands with its anchor amid those of its neighbours."""
+    """Return the place of a box with its anchor amid those of its neighbours."""
     middle = _middle([2 * (units.x[v] + units.anchor[v]) for v in near])
     # 15/16 pulls to the axis: without it deep graphs drift sideways.
     return (15 * middle // 16 - 4 * units.anchor[u]) // 4

@@ -37,7 +37,7 @@ _BAR = "M6 0A6 6 0 0 0 0 6V34A6 6 0 0 0 6 40A3 6 0 0 1 3 34V6A3 6 0 0 1 6 0Z"
 
 @dataclass(frozen=True, slots=True)
 class NodeStyle:
-    """What a node looks like beside its texts, and the entity that it stands for."""
+    """The look of a node beside its texts, and the entity that it stands for."""
 
     family: str
     fused: bool
@@ -154,7 +154,7 @@ def rail_path(layout: Layout, rail: Rail) -> str:
 
 
 def rail_ends(layout: Layout, rail: Rail) -> tuple[Point, Point]:
-    """Where a rail leaves its source and meets its target."""
+    """Return the points where a rail leaves its source and meets its target."""
     a, b = rail.a, rail.b
     y0 = layout.y[a] + (NODE if rail.y0 > layout.y[a] else 0)
     y1 = layout.y[b] + (0 if rail.y1 < layout.y[b] + NODE else NODE)
@@ -224,7 +224,7 @@ def wire_parts(scene: Scene) -> Iterable[str]:
 
 
 def wires_are_marks(scene: Scene) -> bool:
-    """Whether the wires of this picture end in marks."""
+    """Return whether the wires of this picture end in marks."""
     return bool(scene.layout.wires) and len(scene.shown) > EVERY_WIRE
 
 

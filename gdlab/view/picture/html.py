@@ -49,7 +49,7 @@ def page(document: Document, module: str | None = None) -> str:
 
 
 def _hash(script: str) -> str:
-    """What a policy says of the one script that may run."""
+    """Return the hash by which a policy names the one script that may run."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 

@@ -65,13 +65,13 @@ def pane(document: Document, stage: int) -> Pane:
 
 
 def _written_on(document: Document, stage: int, overlay: str | None) -> Json:
-    """What an overlay in words says of the nodes of a stage: it stands in the place of their types."""
+    """Return the texts of an overlay in words for the nodes of a stage: each stands in the place of their types."""
     found = [o["values"] for o in document.data["overlays"] if o["id"] == overlay and o["stage"] == stage]
     return found[0] if found and overlay != "nonfinite" else {}
 
 
 def styles(document: Document, stage: int) -> list[NodeStyle]:
-    """How each node of a stage looks."""
+    """Return the look of each node of a stage."""
     nodes = document.nodes(stage)
     return [
         NodeStyle(family, "fused" in flags, "output" in flags, "loss" in flags, f"node:{stage}.{i}")
@@ -81,8 +81,8 @@ def styles(document: Document, stage: int) -> list[NodeStyle]:
 
 # a part of a stage ---------------------------------------------------------------------------------------------------
 def around(document: Document, stage: int, entity: str, radius: int) -> list[int]:
-    """The nodes of a stage within `radius` edges of what lights up there with `entity`, in order; a leaf comes along
-    with every op that is kept. Empty where nothing of the stage lights up."""
+    """Return the nodes of a stage within `radius` edges of what lights up there with `entity`, in order; a leaf comes
+    along with every op that is kept. Empty where nothing of the stage lights up."""
     inputs = document.nodes(stage).column("inputs")
     readers: list[list[int]] = [[] for _ in inputs]
     for b, of in enumerate(inputs):
@@ -99,7 +99,7 @@ def around(document: Document, stage: int, entity: str, radius: int) -> list[int
 
 
 def cut_out(nodes: Sequence[Drawn], kept: Collection[int]) -> list[Drawn]:
-    """Some nodes alone: edges to others are gone."""
+    """Return some of the nodes, without the edges to others."""
     place = {old: new for new, old in enumerate(kept)}
     return [
         Drawn(

@@ -30,7 +30,7 @@ _COLUMNS = (("#", 40, True), ("dispatch", 54, False), ("phase", 560, False), ("g
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ArenaRow:
     """One line of the arena: a slot to scale, a pinned buffer, or the pinned buffers of a kind in equal shares."""
 
     label: str
@@ -112,7 +112,7 @@ def _cell(value: str, at: int, right: bool, y: int) -> str:
 
 
 # the arena -----------------------------------------------------------------------------------------------------------
-def rows_of(document: Document) -> tuple[list[Row], float]:
+def rows_of(document: Document) -> tuple[list[ArenaRow], float]:
     """Rows from top to bottom: pinned strips by kind, then slots, largest first; and the height of a byte."""
     intervals, slots = list(document.plan("intervals")), list(document.plan("slots"))
     pinned = [i for i, row in enumerate(intervals) if row["pinned"] is not None or row["first"] < 0]
@@ -121,16 +121,16 @@ def rows_of(document: Document) -> tuple[list[Row], float]:
     for kind in dict.fromkeys(intervals[i]["kind"] for i in pinned):
         mine = tuple(i for i in pinned if intervals[i]["kind"] == kind)
         if len(mine) > FOLD_ABOVE:
-            strips.append(Row(_KINDS.get(kind, kind), STRIP, mine, False, True))
+            strips.append(ArenaRow(_KINDS.get(kind, kind), STRIP, mine, False, True))
         else:
-            strips += [Row(kind, STRIP, (i,), False, False) for i in mine]
+            strips += [ArenaRow(kind, STRIP, (i,), False, False) for i in mine]
     shared = [(s, slot["nbytes"], tuple(i for i in slot["tenants"] if i not in kept)) for s, slot in enumerate(slots)]
     shared = sorted((x for x in shared if x[2]), key=lambda x: -x[1])
     unit = TALLEST / max((size for _, size, _ in shared), default=1)
     heights = [
         (f"slot {s} · {nbytes(size)}", max(THINNEST, round(size * unit)), tenants) for s, size, tenants in shared
     ]
-    return strips + [Row(label, height, tenants, True, False) for label, height, tenants in heights], unit
+    return strips + [ArenaRow(label, height, tenants, True, False) for label, height, tenants in heights], unit
 
 
 def _arena(document: Document, theme: Theme, top: int) -> tuple[list[str], int]:
@@ -161,7 +161,7 @@ def _x(document: Document, dispatch: float) -> float:
     return round(LEFT + (WIDTH - LEFT - MARGIN) * dispatch / count, 1)
 
 
-def _row(document: Document, row: Row, y: int, unit: float, theme: Theme) -> list[str]:
+def _row(document: Document, row: ArenaRow, y: int, unit: float, theme: Theme) -> list[str]:
     ink, intervals = INK[theme], document.plan("intervals")
     count = document.plan("dispatches").count
     middle = y + min(row.height, 60) // 2 + 3
@@ -187,7 +187,7 @@ def _row(document: Document, row: Row, y: int, unit: float, theme: Theme) -> lis
     return parts
 
 
-def _interval(i: int, each: Json, box: tuple[float, float, int, int], row: Row, theme: Theme) -> str:
+def _interval(i: int, each: Json, box: tuple[float, float, int, int], row: ArenaRow, theme: Theme) -> str:
     left, right, y, height = box
     width = max(2.0, round(right - left - 1, 1))
     family, name = family_ink(each["family"], theme), each["name"] or f"buffer {i}"

@@ -20,7 +20,7 @@ _FILL = 0.12
 
 
 def refused_operands(error: BaseException) -> tuple[Value, ...]:
-    """What the refused op was called with, where the error knows it and all of it is of one graph."""
+    """Return the operands of the refused op, where the error knows it and all of it is of one graph."""
     operands = getattr(error, "operands", ())
     return operands if operands and all(v.graph is operands[0].graph for v in operands) else ()
 

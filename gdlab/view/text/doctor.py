@@ -1,4 +1,5 @@
-"""What this machine has and lacks, as one table: versions, adapters, the device chosen and why, front end, threads."""
+"""Tell what this machine has and lacks, as one table: versions, adapters, the device chosen and why, front end,
+threads."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ _PACKAGES: tuple[tuple[str, bool, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DoctorRow:
     """One thing: what it is, what was found, and, unless all is well, what to do."""
 
     name: str
@@ -46,7 +47,7 @@ class Row:
     advice: str = ""
 
 
-def doctor_rows() -> list[Row]:
+def doctor_rows() -> list[DoctorRow]:
     """Every row of the table."""
     return [row for part in (_python, _packages, _adapters, _device, _dot, _front_end, _threads) for row in part()]
 
@@ -63,66 +64,66 @@ def doctor_text() -> str:
     )
 
 
-def _python() -> Iterator[Row]:
+def _python() -> Iterator[DoctorRow]:
     cores = plural(os.cpu_count() or 1, "core")
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {cores}"
     old = sys.version_info < (3, 11)
-    yield Row("Python", found, "bad" if old else "ok", "use Python 3.11 or newer" if old else "")
+    yield DoctorRow("Python", found, "bad" if old else "ok", "use Python 3.11 or newer" if old else "")
 
 
-def _packages() -> Iterator[Row]:
+def _packages() -> Iterator[DoctorRow]:
     for name, optional, without in _PACKAGES:
         try:
             found = version(name)
         except PackageNotFoundError:
             advice = f"pip install {name}" + (f" (without it: {without})" if without else "")
-            yield Row(name, "not installed", "note" if optional else "bad", advice)
+            yield DoctorRow(name, "not installed", "note" if optional else "bad", advice)
             continue
         if name == "ipykernel" and int(found.split(".")[0]) < 7:
-            yield Row(name, found, "note", "pip install 'ipykernel>=7': buttons then work while a cell runs")
+            yield DoctorRow(name, found, "note", "pip install 'ipykernel>=7': buttons then work while a cell runs")
         else:
-            yield Row(name, found)
+            yield DoctorRow(name, found)
 
 
-def _adapters() -> Iterator[Row]:
+def _adapters() -> Iterator[DoctorRow]:
     found = adapters()
     if not found:
         advice = "a Vulkan driver (Debian: mesa-vulkan-drivers) would give device wgpu; cpu works without"
-        yield Row("adapters", "none", "note", advice)
+        yield DoctorRow("adapters", "none", "note", advice)
     for i, info in enumerate(found):
-        yield Row(f"adapter {i}", str(info))
+        yield DoctorRow(f"adapter {i}", str(info))
 
 
-def _device() -> Iterator[Row]:
+def _device() -> Iterator[DoctorRow]:
     try:
         info = device("auto").info
     except GdlabError as error:
-        yield Row("device", "none", "bad", str(error))
+        yield DoctorRow("device", "none", "bad", str(error))
         return
-    yield Row("device", f"{info}: {info.reason}")
+    yield DoctorRow("device", f"{info}: {info.reason}")
 
 
-def _dot() -> Iterator[Row]:
+def _dot() -> Iterator[DoctorRow]:
     found = shutil.which("dot")
-    yield Row("dot", "found" if found else "not found (nothing needs it: .dot files are written without it)")
+    yield DoctorRow("dot", "found" if found else "not found (nothing needs it: .dot files are written without it)")
 
 
-def _front_end() -> Iterator[Row]:
+def _front_end() -> Iterator[DoctorRow]:
     built = files("gdlab") / "static" / "gdlab.js"
     if built.is_file():
-        yield Row("front end", f"built, {nbytes(len(built.read_bytes()))}")
+        yield DoctorRow("front end", f"built, {nbytes(len(built.read_bytes()))}")
     else:
-        yield Row("front end", "not built", "bad", "python labextension/frontend.py builds it")
+        yield DoctorRow("front end", "not built", "bad", "python labextension/frontend.py builds it")
     folder = Path(sys.prefix, "share", "jupyter", "labextensions", "gdlab")
     if folder.exists():
-        yield Row("JupyterLab extension", "installed")
+        yield DoctorRow("JupyterLab extension", "installed")
     else:
         advice = (
             "pip install gdlab again, then reload the page: without it a notebook without a kernel shows still pictures"
         )
-        yield Row("JupyterLab extension", "not installed", "note", advice)
+        yield DoctorRow("JupyterLab extension", "not installed", "note", advice)
 
 
-def _threads() -> Iterator[Row]:
+def _threads() -> Iterator[DoctorRow]:
     ours = sorted(t.name for t in threading.enumerate() if t.name.startswith("gdlab"))
-    yield Row("threads", ", ".join(ours) or "none yet: they start with the first device or e-graph")
+    yield DoctorRow("threads", ", ".join(ours) or "none yet: they start with the first device or e-graph")

@@ -1,4 +1,4 @@
-"""How an e-graph grew, as text: what every iteration added by which rule, what became one, and what was chosen."""
+"""The growth of an e-graph as text: what every iteration added by which rule, what became one, and what was chosen."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def egraph(document: Document) -> Lines:
 
 
 def not_recorded(nodes: int) -> str:
-    """Why a pass has no deltas, and what to type."""
+    """Say why a pass has no deltas, and what to type."""
     return (
         f"how its e-graph grew was not recorded ({plural(nodes, 'node')}; up to {RECORDED} it is by itself): "
         "%%graph NAME --egraph records it, and so does Study(graph, egraph=True)"

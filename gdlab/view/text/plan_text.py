@@ -97,7 +97,8 @@ def _total(sums: Sequence[float]) -> tuple[str, ...]:
 
 
 def _apart(document: Document) -> Lines:
-    """Why two dispatches and not one: the fusions that the plan did not make, each at every dispatch of its node."""
+    """Tell why these are two dispatches and not one: the fusions that the plan did not make, each at every dispatch of
+    its node."""
     compiled = next((one for one in document.data["passes"] if one["role"] == "compile"), None)
     for missed in compiled["report"]["missed"] if compiled else ():
         for entity in sorted(e for e in document.select(missed["about"]) if e.startswith("dispatch:")):
@@ -105,7 +106,7 @@ def _apart(document: Document) -> Lines:
 
 
 def why_two(document: Document, a: int, b: int) -> list[str]:
-    """Why dispatch `a` and the later `b` are not one, in words: the fusions at nodes of `a` that nodes of `b` read."""
+    """Tell why dispatch `a` and the later `b` are not one: the fusions at nodes of `a` that nodes of `b` read."""
     dispatches, stage = document.plan("dispatches"), document.data["plan"]["stage"]
     inputs = document.nodes(stage).column("inputs")
 
@@ -167,7 +168,7 @@ def at_peak(document: Document) -> list[int]:
 
 
 def _peak_rows(document: Document) -> Lines:
-    """What is alive at the peak, with the node and the source line of each."""
+    """Return what is alive at the peak, with the node and the source line of each."""
     plan, rows = document.data["plan"], list(document.plan("intervals"))
     found = at_peak(document)
     yield f"  at the peak, in group {plan['memory']['peak_group']}: {plural(len(found), 'buffer')}"

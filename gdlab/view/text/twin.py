@@ -61,7 +61,7 @@ def _cell(text: str) -> str:
 
 
 def _concerns(line: str, lit: frozenset[str]) -> bool:
-    """Whether a line is about nothing in particular, or about an entity that is lit."""
+    """Return whether a line is about nothing in particular, or about an entity that is lit."""
     word = line.split(maxsplit=1)[0] if line.strip() else ""
     kind = word.partition(":")[0]
     return (
