@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import networks
 import pytest
@@ -216,3 +217,12 @@ def test_units() -> None:
 
 def test_a_grid_aligns_wide_letters() -> None:
     assert grid(("a", "n"), [("漢字", "1"), ("x", "20")], right={1}, indent="") == ["a      n", "漢字   1", "x     20"]
+
+
+def test_every_pane_of_the_page_names_its_text_twin() -> None:
+    panes = Path(__file__).parent.parent / "labextension" / "src" / "panes"
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted(panes.glob("*.ts")))
+    records = dict(re.findall(r'Pane: PaneRecord = \{\s*key: "(\w+)",.*?twin: "(\w+)"', source, re.S))
+    listed = re.findall(r"^  (\w+)Pane,$", (panes / "table.ts").read_text(encoding="utf-8"), re.M)
+    assert len(records) == len(listed) == 16 and set(records) == set(listed)
+    assert set(records.values()) <= set(VIEWS)
