@@ -18,7 +18,12 @@ from gdlab.jupyter import messages
 COLUMNS = 120
 LITERALS = {name: value for name, value in vars(messages).items() if get_origin(value) is Literal}
 SIMPLE: dict[Any, str] = {
-    int: "number", float: "number", str: "string", bool: "boolean", type(None): "null", Any: "unknown",
+    int: "number",
+    float: "number",
+    str: "string",
+    bool: "boolean",
+    type(None): "null",
+    Any: "unknown",
 }
 
 
@@ -70,18 +75,20 @@ def typescript() -> str:
     classes = [value for value in vars(messages).values() if isinstance(value, type)]
     records = [value for value in classes if dataclasses.is_dataclass(value)]
     literals = [_wrapped(f"export type {name} = {alternatives(value)};") for name, value in LITERALS.items()]
-    return "\n".join([
-        "// Every message between the page and the kernel: generated from gdlab/jupyter/messages.py by messages_ts.py.",
-        "",
-        f"export const PROTOCOL = {messages.PROTOCOL};",
-        "",
-        *literals,
-        "",
-        *(interface(record, record in tagged) + "\n" for record in records),
-        union("ToKernel", messages.TO_KERNEL),
-        union("ToPage", messages.TO_PAGE),
-        "",
-    ])
+    return "\n".join(
+        [
+            "// Every message between the page and the kernel: generated from gdlab/jupyter/messages.py by messages_ts.py.",
+            "",
+            f"export const PROTOCOL = {messages.PROTOCOL};",
+            "",
+            *literals,
+            "",
+            *(interface(record, record in tagged) + "\n" for record in records),
+            union("ToKernel", messages.TO_KERNEL),
+            union("ToPage", messages.TO_PAGE),
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

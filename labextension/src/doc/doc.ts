@@ -400,5 +400,5 @@ export const typeText = (doc: GraphDoc, node: NodeRecord): string => node.told ?
 
 export const optimizerPasses = ({ passes }: GraphDoc): Pass[] => passes.filter(({ role }) => role === "optimize");
 
-/** What a person calls a node: its name, or its op. */
+/** Return the name of a node, or its op if it has none. */
 export const nodeName = (node: NodeRecord): string => node.name || node.op;

@@ -37,7 +37,7 @@ export interface EClass {
   type: number;
   nodes: number[];
   made: number;
-  /** What people call it, and the node that it stands for. */
+  /** The name that people know, and the node that the class stands for. */
   title: string;
   entity: string | null;
   leaf: boolean;
@@ -92,7 +92,7 @@ export function growthOf({ deltas, classes, from, to }: Pass, stages: readonly S
   };
 }
 
-/** What a class is called after iteration k. */
+/** Return the name of a class after iteration k. */
 export function nameAt({ merged }: Growth, name: string, k: number): string {
   for (const [stays, goes] of merged.slice(0, k + 1).flat()) if (name === goes) name = stays;
   return name;

@@ -1,4 +1,4 @@
-// What was packed small: base64 of gzip as text, by the browser's own decompressor.
+// Unpack base64 of gzip into text, with the browser's own decompressor.
 
 export async function gunzip(base64: string): Promise<string> {
   const bytes = Uint8Array.from(atob(base64), letter => letter.charCodeAt(0));

@@ -3,7 +3,7 @@
 
 import type { GraphDoc, NodeRecord } from "./doc.ts";
 
-/** What a term asks of a node; `kernels`: entry points of the kernels that run it. */
+/** Return whether a node meets a term; `kernels`: entry points of the kernels that run it. */
 export interface Asked {
   node: NodeRecord;
   type: string;

@@ -6,7 +6,7 @@ import type { Event, TensorValue } from "../live/messages.ts";
 export type Json = Record<string, unknown>;
 export type RawTable = { count?: number } & Json;
 
-/** What an output holds: the document, or its gzip (base64) with the study's key beside it. */
+/** The content of an output: the document, or its gzip (base64) with the study's key beside it. */
 export type Payload = Json;
 
 export interface TypeRecord {
@@ -36,7 +36,7 @@ export interface NodeRecord {
   name: string;
   /** The name as written; `name` is what can be drawn of it. */
   raw: string;
-  /** What a picture says for it, as written: without the path of the module around it; "": the name. */
+  /** The text for it in a picture, as written, without the path of its module; "": the name. */
   label: string;
   type: number;
   inputs: number[];
@@ -221,7 +221,7 @@ export interface Pass {
   seconds: number;
   sources: Record<string, RuleSource>;
   rewrites: RewriteStep[];
-  /** How the e-graph grew, iteration by iteration, and its classes at the end (growth.ts); null if not recorded. */
+  /** The growth of the e-graph, iteration by iteration, and its classes at the end; null if not recorded. */
   deltas: Json[] | null;
   classes: RawTable | null;
   diffs: DiffStep[];
@@ -291,7 +291,7 @@ export interface Plan {
   updates: number;
   stage: number;
   optimizer: string | null;
-  /** What the dispatches took when they were timed last. */
+  /** The times of the dispatches when they were measured last. */
   times: Times | null;
   /** The fusions that the plan did not make. */
   missed: Missed[];

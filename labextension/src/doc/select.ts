@@ -96,7 +96,7 @@ export function provenance(doc: GraphDoc): Provenance {
   const names = namesOf(doc);
   const cache = new Map<string, ReadonlySet<string>>();
 
-  /** What an edge, rule, kernel or WGSL line stands for. */
+  /** The entities that an edge, rule, kernel or WGSL line stands for. */
   function standsFor({ kind, at }: Entity): string[] {
     const [first = 0, second = 0, third = 0] = at;
     if (kind === "edge") {

@@ -92,11 +92,11 @@ export interface Replay extends Union {
   tenants: { node: NodeRecord; entity: string; reads: string[]; life: Life }[][];
   /** The places at which each step changes something, wires included; those of step 0 are none. */
   touched: number[][];
-  /** How many nodes live after each number of steps. */
+  /** The number of nodes that live after each number of steps. */
   alive: number[];
 }
 
-/** What each step touches, and what it leaves. */
+/** Return the places that each step touches, and the number of nodes alive after it. */
 function events(tenants: Replay["tenants"], wires: readonly Wire[], steps: number): Pick<Replay, "touched" | "alive"> {
   const touched = Array.from({ length: steps + 1 }, () => new Set<number>()),
     alive = touched.map(() => 0);
@@ -115,11 +115,11 @@ function events(tenants: Replay["tenants"], wires: readonly Wire[], steps: numbe
   return { touched: touched.map(all => [...all].sort((a, b) => a - b)), alive };
 }
 
-/** How much room the text of a node takes. */
+/** Return the room that the text of a node takes, in letters. */
 const room = ({ op, raw, type }: NodeRecord, doc: GraphDoc): number =>
   Math.max(op.length + raw.length, 0.9 * (doc.types[type]?.text.length ?? 0));
 
-/** What a step of a pass adds. */
+/** A node that a step of a pass adds. */
 interface Added {
   key: string;
   op: string;
@@ -267,7 +267,7 @@ export const LETTERS: Record<Change, string> = {
 
 export interface Diff extends Union {
   changes: Change[];
-  /** What differs in a changed node. */
+  /** The fields of a changed node that differ. */
   fields: string[];
   summary: string;
 }

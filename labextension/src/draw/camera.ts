@@ -12,7 +12,7 @@ const CLOSEST = 3,
   TOO_WIDE = 4; // panes: of such a picture a part says nothing
 const STEP = 1.25;
 
-/** What the scale stands for: all of the picture, what can be read of it, or what a person chose. */
+/** The meaning of a scale: all of the picture is shown, all that can be read of it, or a person chose it. */
 type Zoom = "all" | "readable" | "free";
 
 export class CameraGroup {
@@ -74,7 +74,7 @@ export class Camera {
   readonly #observer: ResizeObserver;
   /** Called when everything was fitted: what is lit is to be found again. */
   refound = () => {};
-  /** What of the frame shows the picture, in pixels; 0 where it is hidden. */
+  /** The width of the frame that shows the picture, in pixels; 0 while it is hidden. */
   across = 0;
   #down = 0;
   #scale = 1;
@@ -152,7 +152,7 @@ export class Camera {
     this.el.dataset.detail = this.picture.boxes <= MANY || zoom >= 0.6 ? "full" : zoom >= 0.25 ? "op" : "shape";
   }
 
-  /** What part of the picture is in sight, in its own units. */
+  /** Return the part of the picture that is in sight, in the picture's units. */
   get sight(): Rect {
     const { zoom } = this.group,
       { scrollLeft, scrollTop } = this.el;
@@ -169,7 +169,7 @@ export class Camera {
     };
   }
 
-  /** What is in sight comes at once, the rest of a picture in slices after it was painted. */
+  /** Draw what is in sight at once, the rest in slices after the first paint. */
   #begin(): void {
     this.picture.look(this.#part(0, 0), this.group.zoom);
     this.#world.append(this.picture.svg);

@@ -8,7 +8,7 @@ export interface Rect {
   right: number;
   bottom: number;
 }
-/** How much of a thing is drawn; "shape" is a block among others (merged.ts). */
+/** The detail in which a thing is drawn; "shape" is a block among others (merged.ts). */
 export type Detail = "full" | "op" | "shape";
 
 /** Something to draw: where it reaches, the layer it goes to, the nodes it tells of, and how to make its elements. */

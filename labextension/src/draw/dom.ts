@@ -102,7 +102,7 @@ export const all = <T extends Element = Element>(root: ParentNode, selector: str
   ...root.querySelectorAll<T>(selector),
 ];
 
-/** Where an element stands on the screen. */
+/** Return the rectangle of an element on the screen. */
 export const boxOf = (element: Element): DOMRect => element.getBoundingClientRect();
 
 /** Scroll `element` into its own scroller, and nothing else: the notebook stays where it is. */

@@ -1,4 +1,4 @@
-// How much flows along the edges of a picture: bytes where they leave a box. Its type stands in the box already.
+// Label edges with the bytes that flow along them, where they leave a box; the type is in the box already.
 
 import type { GraphDoc, Layout, Stage } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";

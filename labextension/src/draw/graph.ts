@@ -118,7 +118,7 @@ class StagePicture {
     return this.#layout.lanes.find(lane => x >= lane.x && x < lane.x + lane.width)?.title ?? "";
   }
 
-  /** What goes from a forward lane into an adjoint one is saved, unless it is a parameter. */
+  /** Draw a wire; from a forward lane into an adjoint one it is saved, unless it begins at a parameter. */
   #wire({ a, b, points }: WireRecord): SVGGElement {
     const source = this.#stage.nodes[a]!,
       leaf = source.inputs.length === 0;

@@ -7,7 +7,7 @@ export type Places = Map<string, DOMRect>;
 
 const nodesIn = (el: Element): HTMLElement[] => [...all<HTMLElement>(el, ".gd-node:not([data-echo],[data-gone])")];
 
-/** Where every node that is drawn stands on the screen. */
+/** Return the rectangles of all drawn nodes on the screen, by entity. */
 export const placesIn = (el: Element): Places => new Map(nodesIn(el).map(node => [node.dataset.entity!, boxOf(node)]));
 
 /** Choose the node that stays in place: the first of `wanted` that is there before and after, else a middle one. */

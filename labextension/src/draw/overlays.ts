@@ -10,7 +10,7 @@ type Aggregate = NonNullable<OverlayRecord["aggregate"]>;
 const MOST_KINDS = 12;
 interface Overlay {
   label: string;
-  /** What a closed group says for its nodes. */
+  /** The value of a closed group, from its nodes. */
   aggregate: Aggregate;
   said: Said;
   tell: (value: number) => string;
@@ -73,7 +73,7 @@ export interface Painted {
 }
 
 type Value = number | string | null;
-/** What a closed group says: its figures by the overlay's rule, a kind only where all its nodes are of it. */
+/** Return the value of a closed group: figures by the overlay's rule, a kind only if all its nodes have it. */
 function together(values: readonly Value[], aggregate: Aggregate): Value {
   const known = values.filter(value => value !== null),
     figures = known.filter(value => typeof value === "number"),
@@ -85,7 +85,7 @@ function together(values: readonly Value[], aggregate: Aggregate): Value {
 }
 
 type Members = readonly (readonly number[])[] | null;
-/** What an overlay says of every node; with `members` of the nodes that are drawn, each of which stands for those. */
+/** Return an overlay's value for every node; with `members` for each drawn node, from the nodes behind it. */
 export function sayings(doc: GraphDoc, stage: Stage, { said, aggregate }: Overlay, members: Members = null): Value[] {
   const each = stage.nodes.map((node, i) => said(doc, stage, node, i));
   return members

@@ -1,4 +1,4 @@
-// What a picture of a graph is to the pane that holds it, and what it is dressed with.
+// The picture of a graph, as a pane sees it, and the attributes that a pane gives to its nodes and edges.
 
 import type { Bracket } from "../doc/groups.ts";
 import type { Rect } from "./cells.ts";
@@ -20,7 +20,7 @@ export interface Picture {
   look(seen: Rect, zoom: number): boolean;
   /** Draws some more of a picture that is to be drawn whole; true while there is more to draw. */
   more(): boolean;
-  /** Where an entity stands in the frame, drawn or not. */
+  /** Returns the place of an entity in the frame, drawn or not. */
   placeOf(entity: string): { x: number; y: number } | null;
   /** Draws these nodes again, else everything, after a change of dress. False: call `look` as well. */
   again(changed?: ReadonlySet<number>): boolean;
@@ -28,7 +28,7 @@ export interface Picture {
   at(x: number, y: number): string | null;
 }
 
-/** What a picture shows besides the graph: attributes of a node (overlay, class of a diff), a class of an edge. */
+/** Additions to a picture: attributes of a node (overlay, class of a diff), a class of an edge, brackets. */
 export interface Dress {
   node?(index: number): Record<string, unknown>;
   edge?(a: number, b: number): string;

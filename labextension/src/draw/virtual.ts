@@ -61,7 +61,7 @@ export class Rows {
     this.#scroller.removeEventListener("scroll", this.#listen);
   }
 
-  /** Where the list begins in what is scrolled. */
+  /** Return the top of the list within what is scrolled. */
   #top(): number {
     const { el } = this,
       scroller = this.#scroller;

@@ -13,7 +13,7 @@ import * as core from "./index.ts";
 import { page, type Mounted } from "../live/page.ts";
 import { VERSION } from "../doc/version.ts";
 
-/** What an output was drawn from; kept to draw it a second time. */
+/** The source of an output, to draw it a second time. */
 interface Output {
   doc: Payload;
   study: string;

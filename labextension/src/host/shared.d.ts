@@ -16,7 +16,7 @@ declare module "layout-engine" {
   export function engine(): typeof import("../layout/engines.ts");
 }
 
-/** What a service of the host is asked by. */
+/** The key by which a service of the host is asked for. */
 interface Token<T> {
   readonly service?: T;
 }

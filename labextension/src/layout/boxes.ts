@@ -11,7 +11,7 @@ const PILL = 18,
   LINE_CUT = 28,
   PILL_CUT = 24;
 
-/** What a layout is given: texts as they stand in the document, inputs by index, all smaller than its own. */
+/** The input of a layout: texts as they stand in the document, inputs by index, all smaller than its own. */
 export interface Drawn {
   op: string;
   name: string;

@@ -1,4 +1,4 @@
-// Where everything of a stage stands: as the document says, else laid out here, large graphs in a worker.
+// Return the layout of a stage: from the document, else made here, for large graphs in a worker.
 
 import { engine } from "layout-engine";
 import { readLayout, type Layout, type Stage } from "../doc/doc.ts";

@@ -15,7 +15,7 @@ export const most = (values: Iterable<number>, least: number): number => {
   return found;
 };
 
-/** Where the boxes of one column stand; per edge the middles of its dummies from the top, null for a rail. */
+/** The places of one column's boxes; per edge the middles of its dummies from the top, null for a rail. */
 export interface Placed {
   x: number[];
   order: number[][];

@@ -104,7 +104,7 @@ export class Host {
     this.#fromTraits();
   }
 
-  /** What is selected or kept is a trait: Python reads and sets it, and a page that reloads finds it again. */
+  /** Mirror the selection or saved settings in a trait: Python reads and sets it, a reloaded page finds it again. */
   #share<T extends object>(name: string, all: Shared<T>): void {
     const model = this.#model,
       known = () => model.get(name) as T | undefined;

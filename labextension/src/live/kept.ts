@@ -1,4 +1,4 @@
-// What a person keeps in the `view` of a study's document: bookmarks, and what is shown beside pictures.
+// Settings that a person saves with a study, in the `view` of its document: bookmarks, additions to pictures.
 
 import type { GraphDoc } from "../doc/doc.ts";
 import { page, shared, type Shared } from "./page.ts";

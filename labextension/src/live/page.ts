@@ -1,4 +1,4 @@
-// What all of gdlab in one page shares: `globalThis.gdlab`. The first module that is loaded makes it.
+// State that all of gdlab in one page shares, `globalThis.gdlab`; the first module that is loaded makes it.
 
 import type { Payload } from "../doc/doc.ts";
 import type { Host, Model } from "./host.ts";
@@ -15,7 +15,7 @@ export interface CoreModule {
 }
 type Callback = (host: Host) => void;
 
-/** What all views of one study share, and who is told of a change. */
+/** A value that all views of one study share, and the listeners to its changes. */
 export interface Shared<T> {
   value: T;
   listeners: Set<(value: T) => void>;
@@ -39,7 +39,7 @@ export interface Page {
   add(study: string, host: Host): void;
   remove(study: string, host: Host): void;
   selections: Map<string, Selection>;
-  /** What is kept, of each study; absent where an older module made the page. */
+  /** The saved settings of each study; absent where an older module made the page. */
   kept?: Map<string, Shared<Kept>>;
   /** The cells that the studies of this page were written in; absent where an older module made the page. */
   written?: Shared<Map<string, Written>>;
@@ -80,7 +80,7 @@ function make(): Page {
   return made;
 }
 
-/** What is shared under a key; made at first use, with this value. */
+/** Return the shared value under a key; at first use it is made with the value `first`. */
 export function shared<T>(all: Map<string, Shared<T>>, key: string, first: T): Shared<T> {
   const made = all.get(key) ?? { value: first, listeners: new Set() };
   all.set(key, made);

@@ -48,7 +48,7 @@ export class ArenaPicture {
     return LEFT + ((this.#width - LEFT - RIGHT) * dispatch) / this.#count;
   }
 
-  /** Where an interval stands in its row. */
+  /** Return the rectangle of an interval in its row. */
   #place(index: number, top: number, row: Row): { from: number; y: number; width: number; height: number } {
     const interval = this.#plan.intervals[index]!,
       pinned = isPinned(interval);
@@ -268,7 +268,7 @@ export class ArenaPicture {
     );
   }
 
-  /** What memory would be needed besides if no two buffers shared a slot: outlines of the largest. */
+  /** Outline the largest buffers that would need memory of their own if no two shared a slot. */
   #outlines(top: number, unit: number): { outlines: SVGElement; bottom: number } {
     const { intervals, slots } = this.#plan,
       larger = (a: number, b: number) => intervals[b]!.padded - intervals[a]!.padded;
@@ -297,7 +297,7 @@ export class ArenaPicture {
     return { outlines: s("g", { class: "gd-ghosts" }, label, ...drawn), bottom: y + GAP };
   }
 
-  /** Where forward, backward and update begin. */
+  /** Mark the beginnings of forward, backward and update. */
   #phases(bottom: number): SVGElement[] {
     const phase = (k: number) => this.#plan.dispatches[k]?.phase;
     return this.#plan.dispatches.flatMap((each, k) =>

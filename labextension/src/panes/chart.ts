@@ -86,7 +86,7 @@ interface Size {
 }
 type Label = (value: number) => string;
 
-/** Where steps and losses stand in the drawing. */
+/** The places of steps and losses in the drawing. */
 interface Scales {
   xs: number[];
   ys: number[];

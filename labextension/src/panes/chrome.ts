@@ -25,7 +25,7 @@ import {
 import { PANES } from "./table.ts";
 import type { Tools } from "./tools.ts";
 
-/** What the switch of panes calls a pane. */
+/** Return the name of a pane on the switch of panes. */
 function nameOf(key: PaneKey): string {
   const { name, title } = PANES.find(pane => pane.key === key)!;
   return name ?? title;
@@ -257,7 +257,7 @@ export class Chrome {
     );
   }
 
-  /** Where not all tabs fit, the open one is in sight. */
+  /** Scroll the open tab into sight, where not all tabs fit. */
   #bring(tab: Tab): void {
     const { offsetLeft, offsetWidth, parentElement: bar } = this.#tabs.get(tab)!,
       at = offsetLeft - bar!.offsetLeft - 16;

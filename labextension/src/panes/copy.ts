@@ -128,7 +128,7 @@ async function png(root: HTMLElement): Promise<[blob: Blob | null, told: string]
   ];
 }
 
-/** What is copied, and from where. */
+/** The selection to copy, and the view and session that it is copied from. */
 export interface From {
   doc: GraphDoc;
   selected: readonly string[];

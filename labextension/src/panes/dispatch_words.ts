@@ -11,7 +11,7 @@ const WORDS: Record<string, string> = {
   waw: "writes again",
 };
 
-/** Why a group could not be part of the one before, in a sentence. */
+/** Say in a sentence why a group could not be part of the one before. */
 export function groupReason(plan: Plan, group: GroupRecord): string {
   const [first] = group.because ?? [];
   if (!first) return "";
@@ -22,13 +22,13 @@ export function groupReason(plan: Plan, group: GroupRecord): string {
   return `dispatch ${first.to} ${touches} by dispatch ${first.from}: ${name} (${first.hazard})${others}`;
 }
 
-/** How many dispatches a plan has, those of the update apart: "12 + 3". */
+/** Count the dispatches of a plan, those of the update apart: "12 + 3". */
 export const planFact = (plan: Plan): string => {
   const own = plan.dispatches.length - plan.updates;
   return plan.updates > 0 ? `${whole(own)} + ${plan.updates}` : whole(own);
 };
 
-/** How long a dispatch took and how long was predicted, in words. */
+/** Say how long a dispatch took, and how long was predicted. */
 export function timeText({ median, p25, p75, predicted, verdict, machine }: Times, k: number): string {
   const measured = `${seconds(median[k]!)} (${seconds(p25[k]!)} \u2026 ${seconds(p75[k]!)})`;
   const nominal = machine.startsWith("a nominal") ? " of a nominal machine" : "";

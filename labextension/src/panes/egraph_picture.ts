@@ -48,7 +48,7 @@ export function ruleOf({ pass }: Iteration, label: string): string | null {
   return index < 0 ? null : `rule:${pass.index}.${index}`;
 }
 
-/** How wide the box of a class must be for everything that is ever in it. */
+/** Return the width that the box of a class needs for everything that is ever in it. */
 export function classWidth(of: Pick<Iteration, "growth" | "doc">, name: string): number {
   const title = (each: string) => titleOf(of, each);
   const lines = everIn(of.growth, name).map(({ op, children, label }) =>
@@ -122,7 +122,7 @@ function drawENode(of: Iteration, { node, children }: HeldNode, made: number, y:
   );
 }
 
-/** Where the e-nodes of a class begin; the last is where they end. */
+/** Return the tops of the e-nodes of a class, and the bottom of the last. */
 const lineTops = ({ held }: Iteration, name: string): number[] =>
   (held.get(name) ?? []).reduce((ys, { node }) => [...ys, ys.at(-1)! + tall(node)], [HEAD]);
 

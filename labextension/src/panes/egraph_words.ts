@@ -33,7 +33,7 @@ function firedRules(of: Iteration): Child {
   return table("gd-came", heads("rule", "fired", "new"), rows);
 }
 
-/** Why saturation ended, and the cost before and after. */
+/** Say why saturation ended, and the cost before and after. */
 function outcome({ pass }: Iteration): Child {
   const { stop_reason: why, stop_detail: detail, cost_before, cost_after } = optimizeReport(pass);
   const reason =
@@ -42,7 +42,7 @@ function outcome({ pass }: Iteration): Child {
   return h("p", null, reason, `The choice, in bold, is what makes the whole cost least: ${costs}.`);
 }
 
-/** What an iteration changed. */
+/** Describe the changes of an iteration. */
 export const iterationNews = (of: Iteration): Child[] => [
   h("h4", null, of.at > 0 ? `Iteration ${of.at}` : "The graph as it came in"),
   firedRules(of),

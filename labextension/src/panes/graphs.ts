@@ -27,7 +27,7 @@ interface Choice {
   text: string;
 }
 
-/** What a pane with the picture of a stage is made from. */
+/** The parts that a pane with the picture of a stage is made from. */
 interface Options {
   pane: PaneRecord;
   group: CameraGroup;
@@ -39,7 +39,7 @@ interface Options {
   missing: string;
 }
 
-/** What of a stage is drawn: all of it, with closed groups as single nodes, or the part that is in reach. */
+/** The part of a stage that is drawn: all, with closed groups as single nodes, or the nodes in reach. */
 interface View {
   stage: Stage;
   fold: Folded | null;
@@ -69,7 +69,7 @@ const nodesFact = (stage: Stage): string => plural(stage.nodes.length, "node");
 const litNodes = (stage: Stage, lit: ReadonlySet<string>): string[] =>
   [...lit].filter(each => each.startsWith(`node:${stage.index}.`));
 
-/** How many nodes are drawn, in words. */
+/** Say how many nodes are drawn. */
 function drawnFact({ stage, fold, part }: View, fact: string): string {
   if (part) return `showing ${part.size} of ${fact}`;
   if (!fold) return fact;
@@ -155,7 +155,7 @@ class PicturePane implements Pane {
     return keptOf(this.#context.doc).value;
   }
 
-  /** What the picture of a stage depends on; another text is another picture. */
+  /** Return a text that changes whenever the picture of the stage must be drawn anew. */
   #wanted(stage: Stage): string {
     const { overlay, reach } = this.#context.ui();
     const seeds = reach === "all" ? "" : litNodes(stage, this.#context.lit()).join();

@@ -8,7 +8,7 @@ import type { Marks } from "./marks.ts";
 import type { Pane } from "./pane.ts";
 import { opening, selecting, TABS, type Action, type Ui } from "./state.ts";
 
-/** What keys may do to a view. */
+/** The part of a view that keys act on. */
 export interface Keyed {
   doc: GraphDoc;
   ui(): Ui;
@@ -16,14 +16,13 @@ export interface Keyed {
   act(action: Action): void;
   cameras(): CameraGroup;
   marksAt(element: Element): Marks | null;
-  /** What is selected, where it is drawn. */
+  /** Returns the element of the selection, if it is drawn. */
   chosen(): Element | null;
   press(name: "step" | "pause" | "look"): void;
   tools: { press(tool: string): void };
   bookmarks(): void;
   blur(): void;
   search(): void;
-  /** What the pane in front does with comma and full stop, if anything. */
   /** The pane in front. */
   front(): Pane | undefined;
 }

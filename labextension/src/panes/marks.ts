@@ -66,7 +66,7 @@ export class Marks {
     return this.#elements.get(entity) ?? [];
   }
 
-  /** What arrows walk in a list: everything that can take the focus and is shown, in order. */
+  /** Return the elements that arrows walk in a list: all that are shown and can take the focus, in order. */
   walkable(): Element[] {
     return all(this.pane.el, "[data-entity][tabindex]").filter(element => !element.closest("[hidden]"));
   }

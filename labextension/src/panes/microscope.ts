@@ -14,10 +14,10 @@ const LEVELS = 16, // tints of one sign
 
 const within = (at: number, most: number): number => Math.max(0, Math.min(at, most));
 
-/** Where a window of 16 begins that has `at` in its middle, within `size` elements. */
+/** Return the start of a window of 16 with `at` in its middle, within `size` elements. */
 export const begin = (at: number, size: number): number => within(at - SIDE / 2, size - SIDE);
 
-/** How strongly a value is tinted, −1 … 1: against zero where there are both signs, else over the range. */
+/** Return the tint of a value, −1 … 1: against zero where there are both signs, else over the range. */
 export const tint = (value: number, low: number, high: number): number =>
   low === high
     ? Math.sign(value) / 2
@@ -66,7 +66,7 @@ function picture(
 const SCALE = Array.from({ length: 33 }, (_, i) => Math.min(254, 8 * i));
 const rect = (name: string, x: number, y: number, width: number, height: number): SVGElement =>
   s("rect", { class: name, x, y, width, height });
-/** What makes values old. */
+/** Return a text that changes whenever values become old. */
 const momentOf = ({ state, step, dispatch }: Live): string => `${state} ${step} ${dispatch}`;
 /** Rows and columns of the planes of a tensor. */
 const plane = ({ shape }: TensorValue): [number, number] => [shape.at(-2) ?? 1, shape.at(-1) ?? 1];

@@ -1,4 +1,4 @@
-// What a pane is, what it may ask of the view, and the small parts that panes are made of.
+// The interface of a pane, the part of the view that it may use, and the small elements that panes share.
 
 import type { GraphDoc, RuleSource, Stage } from "../doc/doc.ts";
 import type { CameraGroup } from "../draw/camera.ts";
@@ -8,7 +8,7 @@ import type { Live } from "../live/live.ts";
 import type { CommandName } from "../live/messages.ts";
 import type { Action, PaneKey, Ui } from "./state.ts";
 
-/** What panes know of the view that holds them. */
+/** The part of a view that its panes know. */
 export interface Context {
   readonly doc: GraphDoc;
   readonly cameras: Record<"graph" | "lanes" | "union", CameraGroup>;
@@ -16,7 +16,7 @@ export interface Context {
   live(): Live;
   host(): Host | null;
   lit(): ReadonlySet<string>;
-  /** What lights up with an entity, selected or not. */
+  /** Returns the entities that light up with one, selected or not. */
   reached(entity: string): ReadonlySet<string>;
   act(action: Action): void;
   /** Tells those who listen. */
@@ -43,11 +43,11 @@ export interface Pane {
 
 export type MakePane = (context: Context) => Pane;
 
-/** What there is to say of a pane before it is made. */
+/** A pane before it is made: its names, its text twin, and the function that makes it. */
 export interface PaneRecord {
   readonly key: PaneKey;
   readonly title: string;
-  /** What the switch of panes calls it, where that is not its title. */
+  /** Its name on the switch of panes, where that is not its title. */
   readonly name?: string;
   /** The view that says as text what the pane shows (gdlab/view/text/twin.py). */
   readonly twin: string;
@@ -183,7 +183,7 @@ export function select(
   return made;
 }
 
-/** What makes an element an entity: it is lit and selected with the others, arrows reach it, voices name it. */
+/** Attributes that make an element an entity: it lights and can be selected, arrows reach it, it has a name. */
 export const entity = (name: string | null, label: string): Props => ({
   "data-entity": name,
   tabindex: name ? -1 : null,
@@ -206,7 +206,7 @@ export const dot = (kind: string): HTMLElement =>
 
 export const empty = (...children: Child[]): HTMLElement => paragraph("gd-empty", ...children);
 
-/** What stands in a pane that needs a plan where there is none; `so` goes on after "Not compiled yet". */
+/** The text of a pane that needs a plan where there is none; `so` follows "Not compiled yet". */
 export const notCompiled = ({ doc }: Context, so = ""): HTMLElement =>
   empty(`Not compiled yet${so}. `, h("code", null, `%graph_plan ${doc.title || "NAME"}`), " makes the plan.");
 

@@ -13,7 +13,7 @@ import { groupReason, planFact, timeText } from "./dispatch_words.ts";
 import { body, chip, either, facts, frame, notCompiled, refill, retitle, select } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 
-/** Why two dispatches and not one: the fusions that were not made at nodes of this one. */
+/** Return the fusions that were refused at nodes of this dispatch: the reasons why it is one of its own. */
 const apart = (context: Context, plan: Plan, k: number): string[] =>
   plan.missed.flatMap(({ about, label, detail }) =>
     about && context.reached(about).has(`dispatch:${k}`) ? [`${label}: ${detail}`] : [],

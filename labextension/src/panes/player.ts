@@ -7,7 +7,7 @@ export interface PlayerOptions {
   /** The slider's `data-command`, and the beginning of those of the buttons. */
   command: string;
   label: string;
-  /** What one state is called, as in "previous iteration". */
+  /** The word for one state, as in "previous iteration". */
   unit: string;
   play: string;
   go(to: number): void;

@@ -126,7 +126,7 @@ function missedList(report: OptimizeReport): Child[] {
   return [h("h4", null, "Not fused"), ...[...alike.values()].map(missedRow)];
 }
 
-/** What is asked of the kernel: a selected rule, or two selected nodes of the result, with what they are called. */
+/** Return the question for the kernel: a selected rule, or two selected nodes of the result, with their names. */
 function question(
   context: Context,
   pass: Pass,
@@ -182,7 +182,7 @@ function whyNot(context: Context): {
   };
 }
 
-/** What if this rule were off, or, where it took no part, on? A variant beside the graph answers. */
+/** Offer a variant without this rule, or with it if it took no part. */
 function without(context: Context, pass: Pass, rule: RuleStat): Child {
   const { disable = [], allow = "rounding" } = pass.options as { disable?: string[]; allow?: string },
     rest = disable.filter(each => each !== rule.id && each !== rule.label),

@@ -20,7 +20,7 @@ import { PANES } from "./table.ts";
 import { Tools } from "./tools.ts";
 
 const NOTHING: ReadonlySet<string> = new Set();
-/** What panes are drawn from, besides the selection. */
+/** The fields that panes are drawn from, besides the selection. */
 const SHOWN = ["tab", "faces", "source", "query", "reach", "overlay", "beside", "help"] as const;
 
 function openedTab(doc: GraphDoc): Tab {
@@ -205,7 +205,7 @@ export class Scene implements Context {
       );
   }
 
-  /** How a run came out, told once it is over; what it was at first is no news. */
+  /** Announce the end of a run, once; the first state of a session is no news. */
   #tell({ state, step, reason, points }: Live): void {
     const loss = points.at(-1)?.[1],
       key = `${state} ${step}`;

@@ -1,4 +1,4 @@
-// What the session panel shows, out of the live session or of the last run that the document holds. Pure.
+// The content of the session panel, from the live session or from the last run of the document. Pure.
 
 import { number, type GraphDoc, type Plan } from "../doc/doc.ts";
 import { bytes, whole } from "../doc/format.ts";
@@ -61,7 +61,7 @@ export function stateText({ state, reason }: Live, host: Host | null): string {
   return state === "none" ? "no session yet" : state;
 }
 
-/** What the memory of a plan holds. */
+/** Say what the memory of a plan holds. */
 export function memoryParts(plan: Plan | null): string {
   const { parameter_bytes: weights = 0, state_bytes: state = 0, physical_bytes: all = 0 } = plan?.memory ?? {};
   const optimizer = state > 0 ? `, optimizer state ${bytes(state)}` : "";

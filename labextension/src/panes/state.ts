@@ -1,4 +1,4 @@
-// What a person has open and selected: a pure reducer (state, action) -> state. Views of one study share the selection.
+// The open tab, selection and tools: a pure reducer (state, action) -> state. Views of one study share the selection.
 
 export const TABS = ["opt", "rewrites", "grad", "diff", "plan", "arena", "kernels", "session", "text"] as const;
 export type Tab = (typeof TABS)[number];
@@ -58,11 +58,11 @@ export interface Ui {
   future: readonly (readonly string[])[];
   source: boolean;
   help: boolean;
-  /** What is searched, how far around the selection the pictures reach, what colours them. */
+  /** The search, the reach of pictures around the selection, and the overlay that colours them. */
   query: string;
   reach: string;
   overlay: string;
-  /** What is kept of what stands beside the pictures (kept.ts), so that a change draws them anew. */
+  /** The saved additions to pictures (kept.ts) as text, so that a change draws the pictures anew. */
   beside: string;
 }
 

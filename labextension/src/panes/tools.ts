@@ -11,7 +11,7 @@ import { copyAs, FORMATS } from "./copy.ts";
 import { mini, select } from "./pane.ts";
 import { selecting, type Action, type Ui } from "./state.ts";
 
-/** What can be shown besides, by its key in the list. */
+/** Additions to the pictures, by their keys in the list. */
 const BESIDE = { paths: "paths between two", map: "overview (m)", labels: "bytes on edges (e)" };
 
 export class Tools {

@@ -1,4 +1,4 @@
-// What if: other rules and options make a variant of the study beside it, compared in a table, never run.
+// Make variants of a study with other rules and options, and compare them in a table; a variant is never run.
 
 import { opening } from "./state.ts";
 import { optimizeReport, optimizerPasses, type GraphDoc, type RuleStat, type VariantRow } from "../doc/doc.ts";
