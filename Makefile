@@ -45,8 +45,8 @@ front: .venv/.test ## tsc --strict, and the front-end tests that run in Node
 	@$(PYTHON) labextension/frontend.py check
 
 .PHONY: pytest
-pytest: .venv/.test .venv/.machine ## the Python tests, those in a real browser among them
-	@$(PYTHON) -m pytest
+pytest: .venv/.test .venv/.machine ## the Python tests: with a browser, beside it the others, then those that measure time
+	@$(PYTHON) tests/run.py
 
 .PHONY: lab44
 lab44: .venv/.test .venv/.machine build/lab44/.made ## the tests in JupyterLab again, in JupyterLab 4.4

@@ -28,5 +28,8 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with a browser come last: its event loop stays open, and plain asyncio cannot run beside it."""
-    items.sort(key=lambda item: "browser" in getattr(item, "fixturenames", ()))
+    """Mark the tests with a browser and put them last: its event loop stays open, where plain asyncio cannot run."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)

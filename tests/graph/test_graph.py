@@ -159,6 +159,7 @@ def test_u32_is_never_relabelled():
             ops.relu(i)
 
 
+@pytest.mark.clock
 def test_building_is_linear_and_quick():
     import time
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from places import REPO
+from places import HELPERS, REPO, TESTS
 
 PACKAGE = REPO / "gdlab"
 ROOM_ROW = re.compile(r"^\| `([\w/.]+)` \|", re.MULTILINE)
@@ -98,7 +98,8 @@ def disguised_imports(text: str, room: str = "") -> list[str]:
     foreign = {
         alias.asname or alias.name
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gdlab.")
+        if isinstance(node, ast.ImportFrom)
+        and str(node.module).startswith("gdlab.")
         and longest_room(str(node.module).split(".")[1:]) != room
         for alias in node.names
     }
@@ -181,3 +182,43 @@ def test_importing_gdlab_imports_no_heavy_library() -> None:
     code = f"import sys, gdlab; print(*sorted({set(LIBRARIES)} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, [], "")
+
+
+# the tests -----------------------------------------------------------------------------------------------------------
+BESIDE_ROOMS = {"helpers", "house"}  # what is no test, and tests of the repository itself
+TEST_MODULE = re.compile(r"(tests\.(\w+\.)*)?(test_\w+|conftest)(\.|$)")
+TEST_FILES = sorted(TESTS.rglob("*.py"))
+
+
+def imported_tests(text: str) -> list[str]:
+    """Return the imports of test modules and of conftest."""
+    return [f"line {line}: {name}" for line, name in imports_in(text) if TEST_MODULE.match(name)]
+
+
+def test_every_folder_of_tests_is_a_room() -> None:
+    rooms = {room.strip("_") for room in TOP}  # autodiff.py and __main__.py are rooms of one file
+    folders = {path.name for path in TESTS.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert folders <= rooms | BESIDE_ROOMS and {"graph", "main"} <= folders
+    assert {path.name for path in TESTS.glob("*.py")} == {"conftest.py", "run.py"}
+    for path in TEST_FILES:
+        is_test = path.name.startswith("test_")
+        assert is_test == (path.parent not in (TESTS, HELPERS) and path.name != "conftest.py"), path
+        assert path.parent in (TESTS, HELPERS) or path.parent.parent == TESTS, path
+    names = [path.name for path in TEST_FILES if path.name != "conftest.py"]
+    assert len(names) == len(set(names)), "a test or helper is found by its name alone"
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.relative_to(TESTS).as_posix())
+def test_no_test_is_imported(path: Path) -> None:
+    assert imported_tests(path.read_text(encoding="utf-8")) == []
+
+
+def test_an_imported_test_is_seen() -> None:
+    for text in (
+        "import test_a",
+        "from test_a import f",
+        "def f():\n    from tests.op.test_a import x",
+        "import conftest",
+    ):
+        assert len(imported_tests(text)) == 1, text
+    assert imported_tests("from gdlab.ops import test_like\nfrom plans import test_plan") == []

@@ -69,8 +69,8 @@ def test_there_is_one_live_region_and_a_failed_pattern_is_said(page: Page) -> No
     assert page.locator("[aria-live='polite'], [role='status']").count() == 1
     page.locator(".gdlab").focus()
     press(page, "/", *"/(/")
-    (said,) = page.evaluate("() => window.said")
-    assert "regular expression" in said.lower()
+    said = page.evaluate("() => window.said")
+    assert "regular expression" in said[-1].lower()
 
 
 def test_keys_stay_in_the_view_and_dead_ends_do_nothing(page: Page) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import optimizing
 import pytest
+from clock import seconds_here
 from optimizing import (
     PHASES,
     check_equal,
@@ -56,6 +57,7 @@ def test_deep_and_large_graphs() -> None:
     assert same_structure(replay(graph, report.steps), result)
 
 
+@pytest.mark.clock
 def test_time_grows_with_the_graph_and_no_faster() -> None:
     small, large = transformer(4), transformer(32)
     spent = []
@@ -70,6 +72,7 @@ def test_time_grows_with_the_graph_and_no_faster() -> None:
     assert len(large) > 1000 and spent[1] < 2 * spent[0], spent
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("shape", ["relus", "negations", "duplicates"])
 def test_a_thousand_equal_nodes_take_as_long_each_as_a_hundred(shape: str) -> None:
     def make(n: int) -> Value:
@@ -96,6 +99,7 @@ def test_a_thousand_equal_nodes_take_as_long_each_as_a_hundred(shape: str) -> No
     assert spent[1] < 3 * spent[0], spent  # it was 20 times as long
 
 
+@pytest.mark.clock
 def test_a_large_training_graph_takes_less_than_a_second() -> None:
     graph = transformer(20, train=True)
     assert len(graph) > 2300
@@ -104,7 +108,7 @@ def test_a_large_training_graph_takes_less_than_a_second() -> None:
         start = time.process_time()  # others use this machine too
         result, report = optimize(graph, phase="full")
         spent.append(time.process_time() - start)
-    assert min(spent) < 1 and report.stop_reason == "saturated" and report.cost_after < report.cost_before
+    assert min(spent) < seconds_here(1) and report.stop_reason == "saturated" and report.cost_after < report.cost_before
     assert same_structure(replay(graph, report.steps), result)
 
 
@@ -135,6 +139,7 @@ def test_two_processes_agree_in_every_bit() -> None:
     assert len(answers) == 1
 
 
+@pytest.mark.clock
 def test_an_exploding_rule_ends_in_time_with_its_reason(association: None) -> None:
     graph = transformer(7, train=True)
     assert len(graph) > 780
@@ -143,7 +148,7 @@ def test_an_exploding_rule_ends_in_time_with_its_reason(association: None) -> No
     result, report = optimize(graph, phase="full", allow="reassoc")
     spent = time.process_time() - start
     assert report.stop_reason == "enodes" and "e-nodes" in report.stop_detail
-    assert spent < 2, spent  # one second, on two cores that others share
+    assert spent < seconds_here(2), spent  # one second, on two cores that others share
     assert same_structure(replay(graph, report.steps), result)
     check_equal(graph, result, random_feeds(graph, 1), 1e-9)
 
