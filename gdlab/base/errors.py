@@ -1,21 +1,23 @@
 """Every error that gdlab raises: one tree, one text form, each also a matching built-in.
 
-    GdlabError
-    ├── ShapeError, GraphError, AutodiffError, OptimizeError, CompileError, CheckpointError, LoadError  (ValueError)
-    ├── ArgumentError       any other bad argument                                       (ValueError)
-    ├── DTypeError          a dtype that the op does not take                            (TypeError)
-    ├── UnknownNameError    a name that nothing has; tells the nearest ones              (KeyError)
-    ├── OutputIndexError    an output that the graph does not have                       (IndexError)
-    └── SessionError        a session cannot do that now                                 (RuntimeError)
-        ├── DeviceUnavailableError
-        ├── ExternalBindError   memory that cannot be bound: its kinds UnknownSlot and TooSmall
-        └── ReadNodeError   a node whose value cannot be read: UnknownNode, UnknownName, FusedAway, Aliased
+GdlabError
+├── ShapeError, GraphError, AutodiffError, OptimizeError, CompileError, CheckpointError, LoadError  (ValueError)
+├── ArgumentError       any other bad argument                                       (ValueError)
+├── DTypeError          a dtype that the op does not take                            (TypeError)
+├── UnknownNameError    a name that nothing has; tells the nearest ones              (KeyError)
+├── OutputIndexError    an output that the graph does not have                       (IndexError)
+└── SessionError        a session cannot do that now                                 (RuntimeError)
+    ├── DeviceUnavailableError
+    ├── ExternalBindError   memory that cannot be bound: its kinds UnknownSlot and TooSmall
+    └── ReadNodeError   a node whose value cannot be read: UnknownNode, UnknownName, FusedAway, Aliased
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
+
+from gdlab.base.words import clipped
 
 __all__ = [
     "Aliased",
@@ -102,7 +104,19 @@ class CheckpointError(GdlabError, ValueError):
 
 
 class LoadError(GdlabError, ValueError):
-    """A file that cannot be read as what it should be."""
+    """A file that cannot be read as what it should be. The text has at most 40 lines and 4,000 characters, whatever the
+    file says; `details`: the full list, where several things are wrong."""
+
+    def __init__(
+        self, where: str, what: str, given: object, wanted: str, *, node: int | None = None, source: Any = None,
+        details: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        self.details = tuple(details)
+        texts = clipped(str(what), 600, 8), clipped(str(given), 2600, 20), clipped(str(wanted), 600, 8)
+        super().__init__(clipped(where, 150, 2), *texts, node=node, source=source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"details": self.details})
 
 
 class ArgumentError(GdlabError, ValueError):
@@ -207,6 +221,7 @@ def unknown_name(where: str, what: str, given: str, known: Iterable[str]) -> Unk
     import difflib  # here: `import gdlab` refuses no name
 
     names = list(known)
-    near = difflib.get_close_matches(given, names, 1)
-    listed = ", ".join(names[:20]) + (f" … ({len(names)} in all)" if len(names) > 20 else "") or "none: there are none"
+    near = difflib.get_close_matches(given, names, 1) if len(names) <= 10_000 else []
+    given, near, shown = clipped(given, 200), [clipped(n, 200) for n in near], [clipped(n, 100) for n in names[:20]]
+    listed = ", ".join(shown) + (f" … ({len(names)} in all)" if len(names) > 20 else "") or "none: there are none"
     return UnknownNameError(where, what, given, f"one of {listed}" + (f"; nearest: {near[0]}" if near else ""))

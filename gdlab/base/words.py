@@ -59,6 +59,19 @@ def plural(count: int, word: str) -> str:
     return f"{whole(count)} {word}{ending}"
 
 
+def clipped(text: str, characters: int, lines: int = 1_000) -> str:
+    """The text, cut behind so many characters and lines, with the number of those that are left out."""
+    rows = text.split("\n", lines)
+    if len(rows) > lines:
+        text, more = "\n".join(rows[:lines]), f" … and {whole(rows[lines].count(chr(10)) + 1)} more lines"
+    else:
+        more = ""
+    if len(text) > characters:
+        more = f" … and {whole(len(text) - characters)} more characters"
+        text = text[:characters]
+    return text + more
+
+
 # tables of text ------------------------------------------------------------------------------------------------------
 def grid(
     head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = (), indent: str = "  "

@@ -12,10 +12,11 @@ of any width are f32; masks are f32 of 0 and 1. It needs `pip install gdlab[onnx
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gdlab import ops
 from gdlab.base.errors import GdlabError, LoadError, UnknownNameError, unknown_name
@@ -24,11 +25,13 @@ from gdlab.graph import Graph
 from gdlab.load.onnx.layers import LAYERS
 from gdlab.load.onnx.layout import LAYOUT
 from gdlab.load.onnx.math import MATH
+from gdlab.load.onnx.numbers import bounds_of_input, rounded, settled
 from gdlab.load.onnx.proto import WHERE, InputRecord, ModelRecord, read
-from gdlab.load.onnx.tensor import Call, Home, NodeRecord, Tensor, Translate
-from gdlab.load.shared import Malformed, Unsupported
+from gdlab.load.onnx.tensor import Call, Home, NodeRecord, Tensor, Translate, kind_of
+from gdlab.load.shared import Malformed, Unsupported, check_growth, refused
 
 TABLE: dict[str, Translate] = {**MATH, **LAYOUT, **LAYERS}
+MANY = 1 << 14
 ANYWHERE = ("Gelu", "Silu", "SimplifiedLayerNormalization")  # in every domain they mean the same
 
 
@@ -57,8 +60,7 @@ def load_onnx(
     anything damaged raises.
     """
     try:
-        data, folder = _bytes_of(source)
-        model = read(data, folder)
+        model = read(source)
         shaped = _shapes(model.inputs, dict(dims or {}), dict(shapes or {}))
         return _built(model, shaped)
     except Malformed as error:
@@ -70,17 +72,6 @@ def load_onnx(
     except Exception as error:  # a damaged file may break anything
         given = f"{type(error).__name__}: {error}"
         raise LoadError(WHERE, "model", f"{given:.200}", "an ONNX model") from error
-
-
-def _bytes_of(source: Any) -> tuple[bytes, Path | None]:
-    """(bytes of the model, the folder of its file)."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return bytes(source), None
-    try:
-        path = Path(source)
-        return path.read_bytes(), path.parent
-    except (OSError, TypeError, ValueError) as error:
-        raise LoadError(WHERE, f"{source!r:.80}", f"{type(error).__name__}: {error}", "a path or bytes") from None
 
 
 def _wrong(told: tuple[Any, ...], about: str) -> LoadError:
@@ -129,23 +120,31 @@ def _fits(declared: Sequence[int | str | None] | None, shape: Sequence[int]) -> 
     return len(declared) == len(shape) and all(same)
 
 
-def _slot(record: InputRecord, shape: tuple[int, ...]) -> Tensor:
-    make = ops.input_u32 if record.kind == "int" else ops.input
-    return Tensor(shape, record.kind, make(record.name, shape or (1,)))
+def _slot(record: InputRecord, shape: tuple[int, ...], home: Home) -> Tensor:
+    kind = kind_of(record.dtype)
+    make = ops.input_u32 if kind == "int" else ops.input
+    bounds = bounds_of_input(record.dtype) if kind == "int" else None
+    return rounded(home, Tensor(shape, kind, make(record.name, shape or (1,)), dtype=record.dtype, bounds=bounds))
 
 
 # nodes ----------------------------------------------------------------------------------------------------------------
 def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]]) -> OnnxModel:
     """The graph, node by node."""
-    home = Home(frozenset({*model.tensors, *shapes}))
+    if len(model.nodes) > MANY:  # building so large a graph takes longer than a refusal may
+        unknown = [(_label(node), str(node)) for node in model.nodes if _translation(node) is None]
+        if unknown:
+            raise refused(WHERE, "operators", unknown, "operators that load_onnx takes")
+    home = Home(frozenset({*model.tensors, *shapes}), model.nbytes)
     with Graph() as graph, graph.silent():
-        builder = _Builder(graph, home, dict(model.tensors))
+        builder = _Builder(graph, home, model)
         for record in model.inputs:
-            builder.tensors[record.name] = _slot(record, shapes[record.name])
-        for node in model.nodes:
+            builder.tensors[record.name] = _slot(record, shapes[record.name], home)
+        for i, node in enumerate(model.nodes):
             builder.append(node)
+            builder.release(node, i)
+            check_growth(graph, len(model.nodes), node)
         if builder.unsupported:
-            raise LoadError(WHERE, "operators", "; ".join(builder.unsupported), "operators that load_onnx takes")
+            raise refused(WHERE, "operators", builder.unsupported, "operators that load_onnx takes")
         for name in model.outputs:
             graph.output(home.value(builder.output(name)), name)
         if not model.outputs:
@@ -156,16 +155,20 @@ def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]]) -> OnnxMod
 class _Builder:
     """The tensors of a model by name, as its nodes give them; None is what came of something unsupported."""
 
-    def __init__(self, graph: Graph, home: Home, tensors: dict[str, Tensor | None]) -> None:
-        self.graph, self.home, self.tensors = graph, home, tensors
-        self.unsupported: list[str] = []
+    def __init__(self, graph: Graph, home: Home, model: ModelRecord) -> None:
+        self.graph, self.home = graph, home
+        self.tensors: dict[str, Tensor | None] = dict(model.tensors)
+        self.unsupported: list[tuple[str, str]] = []  # op, and what is to be said of the node
+        self.last_use = {name: i for i, node in enumerate(model.nodes) for name in node.inputs}
+        self.last_use |= dict.fromkeys((*model.outputs, *model.tensors), len(model.nodes))
+        self.live = 0  # bytes of constants that later nodes read
 
     def append(self, node: NodeRecord) -> None:
         """What a node gives, or why it gives nothing."""
         self._check_names(node)
-        translate = TABLE.get(node.op) if not node.domain or node.op in ANYWHERE else None
+        translate = _translation(node)
         if translate is None:
-            self.unsupported.append(str(node))
+            self.unsupported.append((_label(node), str(node)))
             return
         inputs = tuple(self.tensors[name] if name else None for name in node.inputs)
         if any(tensor is None and name for tensor, name in zip(inputs, node.inputs, strict=True)):
@@ -174,14 +177,29 @@ class _Builder:
         try:
             made = _translated(translate, Call(node, inputs, self.home))
         except Unsupported as error:
-            self.unsupported.append(f"{node}: {error}")
+            self.unsupported.append((_label(node), f"{node}: {error}"))
             return
         if any(node.outputs[len(made) :]):
-            self.unsupported.append(f"{node}: more than {len(made)} outputs")
+            self.unsupported.append((_label(node), f"{node}: more than {len(made)} outputs"))
+        self._count(made)
         for name, tensor in zip(node.outputs, made, strict=False):
             if name:
                 self.tensors[name] = tensor
                 self._name(tensor, name, first)
+
+    def _count(self, made: Iterable[Tensor]) -> None:
+        """Refuse more memory for constants than the file's size allows."""
+        self.live += sum(t.array.nbytes for t in made if t.known and t.array is not None)
+        if self.live > (most := max(3 << 23, 3 * self.home.nbytes)):
+            raise Malformed("constants", f"{self.live:,} bytes at once", f"at most {most:,} while loading")
+
+    def release(self, node: NodeRecord, i: int) -> None:
+        """Forget the constants that node i is the last to read, or that nobody reads."""
+        for name in dict.fromkeys((*node.inputs, *node.outputs)):
+            tensor = self.tensors.get(name)
+            if tensor is not None and tensor.known and self.last_use.get(name, i) <= i:
+                self.live -= np.asarray(tensor.array).nbytes
+                self.tensors[name] = None
 
     def _check_names(self, node: NodeRecord) -> None:
         for name in filter(None, node.inputs):
@@ -210,6 +228,7 @@ def _translated(translate: Translate, call: Call) -> tuple[Tensor, ...]:
     """The results of a node; what goes wrong is told with its name."""
     try:
         made = translate(call)
+        return tuple(settled(call, t) for t in ((made,) if isinstance(made, Tensor) else made))
     except (Unsupported, LoadError):
         raise
     except Malformed as error:
@@ -219,4 +238,12 @@ def _translated(translate: Translate, call: Call) -> tuple[Tensor, ...]:
     except Exception as error:  # attributes and shapes that no valid node has
         given = f"{type(error).__name__}: {error}"
         raise LoadError(WHERE, str(call.node), f"{given:.200}", "what the operator takes") from error
-    return (made,) if isinstance(made, Tensor) else tuple(made)
+
+
+def _translation(node: NodeRecord) -> Translate | None:
+    return TABLE.get(node.op) if not node.domain or node.op in ANYWHERE else None
+
+
+def _label(node: NodeRecord) -> str:
+    """The op with its domain."""
+    return f"{node.domain}.{node.op}" if node.domain else node.op

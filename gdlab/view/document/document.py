@@ -256,7 +256,7 @@ def load_doc(path: str | Path) -> Document:
     path = Path(path)
     where = f"document {path.name}"
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, MOST_BYTES)
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         data = json.loads(text)
     except OSError as error:
