@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -13,12 +14,12 @@ from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import Program, run_cell
 from gdlab.jupyter.common import Words
-from gdlab.jupyter.opening import MODELS, open_model
 from gdlab.jupyter.options import (
     DEVICES,
     SHOW,
     as_option,
     count,
+    extents,
     look_options,
     name_option,
     output_options,
@@ -29,6 +30,7 @@ from gdlab.jupyter.options import (
 from gdlab.plan import CompileOptions
 from gdlab.rewrite import OptimizeReport
 from gdlab.rewrite.engine.history import RECORDED
+from gdlab.study.model_files import is_model, open_model
 from gdlab.study.study import Study
 from gdlab.view.ask.diff import diff_doc
 from gdlab.view.document.document import Document, load_doc
@@ -58,6 +60,7 @@ class ShowMagics(Words):
     @argument("--run", metavar="N", type=count, help="open a session and run N steps")
     @argument("--device", choices=DEVICES, help="device of plan and session (auto)")
     @argument("--diff", metavar="OTHER", help="%%graph NAME: what is different in OTHER")
+    @argument("--dims", metavar="NAME=N,…", type=extents, help="numbers for extents that an ONNX file leaves open")
     @rule_options
     @run_options
     @look_options
@@ -75,6 +78,8 @@ class ShowMagics(Words):
         self.check_name("%%graph", name)
         if args.diff is not None:
             raise UsageError("--diff: given a cell, wanted %graph NAME --diff OTHER")
+        if args.dims is not None:
+            raise UsageError("--dims: given a cell, wanted %graph FILE.onnx --dims NAME=N")
         self.feed(args.feed)
         options = self.rules(args) | _recording(args)
         study = self.guard(lambda: self._study(name, line, cell, args, options))
@@ -107,7 +112,7 @@ class ShowMagics(Words):
 
     # -- %graph --------------------------------------------------------------------------------------------------------
     def _show_existing(self, args: Namespace) -> None:
-        thing = self._thing(args.name)
+        thing = self._thing(args.name, args.dims)
         if args.diff is not None:
             other = self._thing(args.diff)
             document = self.call(lambda: diff_doc(self._document(thing, args.name), self._document(other, args.diff)))
@@ -131,19 +136,21 @@ class ShowMagics(Words):
         self._numbers(study, args)
         self.display(study, args.show or _first_views(args), args, args.run, _value_view(args))
 
-    def _thing(self, name: str) -> Any:
+    def _thing(self, name: str, dims: Mapping[str, int] | None = None) -> Any:
         """A variable of the notebook, or the name of a file: of a document, or of a model, whose study is bound."""
+        if name not in self.names and is_model(name):
+            return self._model(name, dims)
+        if dims is not None:
+            raise UsageError(f"--dims: given {name}, wanted the name of a file of a model")
         if name in self.names:
             return self.names[name]
-        if name.endswith(MODELS):
-            return self._model(name)
         if name.endswith(_FILES):
             return self.call(lambda: load_doc(name))
         raise UsageError(self.no_such(name))
 
-    def _model(self, path: str) -> Study:
+    def _model(self, path: str, dims: Mapping[str, int] | None) -> Study:
         """The study of a model's file, bound to the name of the file where that is free or a study's."""
-        study: Study = self.call(lambda: open_model(path))
+        study: Study = self.call(lambda: open_model(path, dims))
         if isinstance(self.names.get(study.name), (Study, type(None))):
             self.bind(study.name, study)
             print(f"{study.name} = the study of {path}")

@@ -36,14 +36,14 @@ def check_growth(graph: Graph, nodes: int, at: object) -> None:
 def refused(where: str, what: str, nodes: Sequence[tuple[str, str]], wanted: str) -> LoadError:
     """The error for all nodes, each (op, text), that are not taken: first how often each op stands there."""
     counts, details = Counter(op for op, _ in nodes), [text for _, text in nodes]
-    given = _listed(details, 1900)
+    given = enumerated(details, 1900)
     if max(counts.values()) > 1:
         often = [f"{clipped(op, 60)} × {whole(n)}" if n > 1 else clipped(op, 60) for op, n in counts.most_common()]
-        given = f"{_listed(often, 600, ', ')}: {given}"
+        given = f"{enumerated(often, 600, ', ')}: {given}"
     return LoadError(where, what, given, wanted, details=details)
 
 
-def _listed(texts: Sequence[str], characters: int, separator: str = "; ") -> str:
+def enumerated(texts: Sequence[str], characters: int, separator: str = "; ") -> str:
     """As many of the texts as there is room for."""
     shown: list[str] = []
     for text in texts[:LISTED]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from gdlab.load.onnx.math import MATH
 from gdlab.load.onnx.numbers import bounds_of_input, rounded, settled
 from gdlab.load.onnx.proto import WHERE, InputRecord, ModelRecord, read
 from gdlab.load.onnx.tensor import Call, Home, NodeRecord, Tensor, Translate, kind_of
-from gdlab.load.shared import Malformed, Unsupported, check_growth, refused
+from gdlab.load.shared import Malformed, Unsupported, check_growth, enumerated, refused
 
 TABLE: dict[str, Translate] = {**MATH, **LAYOUT, **LAYERS}
 MANY = 1 << 14
@@ -41,6 +41,7 @@ class OnnxModel:
 
     graph: Graph
     weights: Mapping[str, Array]
+    assumed: Mapping[str, int] = field(default_factory=dict)  # extents that nobody gave, by name
 
     def __repr__(self) -> str:
         return f"<OnnxModel: {len(self.graph)} nodes, {len(self.weights)} parameters>"
@@ -53,7 +54,8 @@ def load_onnx(
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> OnnxModel:
     """The model in a file, or in bytes. Shapes are static: `dims` gives a number to extents that the model names,
-    `shapes` a whole shape to an input.
+    `shapes` a whole shape to an input. A name without a number is 1 where it is always the first axis of an input
+    (`assumed` of the result says so), else `LoadError` lists it.
 
     Float tensors of rank ≥ 1 become parameters under their names, other tensors constants, integer inputs u32 (so that
     no negative number can be given). All that is not understood is listed in one `LoadError`, which is also what
@@ -61,8 +63,13 @@ def load_onnx(
     """
     try:
         model = read(source)
-        shaped = _shapes(model.inputs, dict(dims or {}), dict(shapes or {}))
-        return _built(model, shaped)
+        numbers, whole = dict(dims or {}), dict(shapes or {})
+        _check_names_of(model.inputs, numbers, whole)
+        implied = _implied(model.inputs, whole) | numbers
+        assumed = _assumed([i for i in model.inputs if i.name not in whole], implied)
+        known = {i.name: numbers if i.name in whole else implied | assumed for i in model.inputs}
+        shaped = {i.name: _shape(i, known[i.name], whole.get(i.name)) for i in model.inputs}
+        return _built(model, shaped, assumed)
     except Malformed as error:
         raise _wrong(error.args, "model") from None
     except (LoadError, UnknownNameError):
@@ -80,16 +87,45 @@ def _wrong(told: tuple[Any, ...], about: str) -> LoadError:
 
 
 # inputs ---------------------------------------------------------------------------------------------------------------
-def _shapes(
-    inputs: Sequence[InputRecord], dims: dict[str, int], shapes: dict[str, Sequence[int]]
-) -> dict[str, tuple[int, ...]]:
-    """The static shape of every input."""
+def _check_names_of(inputs: Sequence[InputRecord], dims: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
+    """Refuse names that the model does not have."""
     symbols = {n for i in inputs for n in i.shape or () if isinstance(n, str)}
     for what, given, known in (("dims", dims, symbols), ("shapes", shapes, {i.name for i in inputs})):
         for name in given:
             if name not in known:
                 raise unknown_name(WHERE, what, str(name), sorted(known))
-    return {i.name: _shape(i, dims, shapes.get(i.name)) for i in inputs}
+
+
+def _implied(inputs: Sequence[InputRecord], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """What the whole shapes of some inputs say of names, which others may have too."""
+    pairs = [pair for i in inputs for pair in zip(i.shape or (), shapes.get(i.name, ()), strict=False)]
+    return {name: int(n) for name, n in reversed(pairs) if isinstance(name, str)}
+
+
+def _assumed(inputs: Sequence[InputRecord], dims: Mapping[str, int]) -> dict[str, int]:
+    """1 for each name without a number that is the first axis wherever it stands; all others are refused together."""
+    places: dict[str, list[tuple[int, str]]] = {}
+    for record in inputs:
+        for axis, name in enumerate(record.shape or ()):
+            if isinstance(name, str) and name not in dims:
+                places.setdefault(name, []).append((axis, record.name))
+    missing = {name: at for name, at in places.items() if any(axis for axis, _ in at)}
+    if missing:
+        listed = [
+            f"{name} ({', '.join(f'axis {axis} of input {record!r:.60}' for axis, record in at[:4])}"
+            f"{f' and {len(at) - 4} more' if len(at) > 4 else ''})"
+            for name, at in missing.items()
+        ]
+        raise _open_extents(listed, list(missing))
+    return dict.fromkeys(places, 1)
+
+
+def _open_extents(listed: Sequence[str], names: Sequence[str]) -> LoadError:
+    example = ", ".join(f"{name!r:.60}: 128" for name in names[:4])
+    option = ",".join(f"{name:.60}=128" for name in names[:4])
+    rest = ", …" if len(names) > 4 else ""
+    wanted = f"a number for each: load_onnx(…, dims={{{example}{rest}}}), in a notebook or on the command line --dims "
+    return LoadError(WHERE, "named extents", enumerated(listed, 2400), wanted + option + rest, details=listed)
 
 
 def _shape(record: InputRecord, dims: Mapping[str, int], given: Sequence[int] | None) -> tuple[int, ...]:
@@ -102,11 +138,9 @@ def _shape(record: InputRecord, dims: Mapping[str, int], given: Sequence[int] | 
         return shape
     if declared is None:
         raise LoadError(WHERE, what, "no shape", f"a static one: load_onnx(…, shapes={{{name!r}: (…)}})")
-    symbols = [n for n in declared if isinstance(n, str)]
-    if symbols or None in declared:
-        by_name = f"dims={{{symbols[0]!r}: 1}} or " if symbols else ""
+    if None in declared:
         open_ones = ", ".join("?" if n is None else str(n) for n in declared)
-        wanted = f"static extents: load_onnx(…, {by_name}shapes={{{name!r}: (…)}})"
+        wanted = f"static extents: load_onnx(…, shapes={{{name!r}: (…)}})"
         raise LoadError(WHERE, what, f"[{open_ones}]", wanted)
     if min((int(n) for n in declared if n is not None), default=1) < 1:
         raise LoadError(WHERE, what, declared, "extents ≥ 1")
@@ -128,7 +162,7 @@ def _slot(record: InputRecord, shape: tuple[int, ...], home: Home) -> Tensor:
 
 
 # nodes ----------------------------------------------------------------------------------------------------------------
-def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]]) -> OnnxModel:
+def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]], assumed: Mapping[str, int]) -> OnnxModel:
     """The graph, node by node."""
     if len(model.nodes) > MANY:  # building so large a graph takes longer than a refusal may
         unknown = [(_label(node), str(node)) for node in model.nodes if _translation(node) is None]
@@ -149,7 +183,7 @@ def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]]) -> OnnxMod
             graph.output(home.value(builder.output(name)), name)
         if not model.outputs:
             raise Malformed("outputs", "none", "at least one")
-    return OnnxModel(graph, home.weights)
+    return OnnxModel(graph, home.weights, assumed)
 
 
 class _Builder:

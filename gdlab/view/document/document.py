@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gdlab.base.errors import LoadError, unknown_name
+from gdlab.base.files import read_regular
 from gdlab.base.words import flat
 from gdlab.view.ask.selection import Selection, local, portable
 from gdlab.view.document.closure import problems
@@ -256,7 +257,7 @@ def load_doc(path: str | Path) -> Document:
     path = Path(path)
     where = f"document {path.name}"
     try:
-        raw = read_regular(path, MOST_BYTES)
+        raw = read_regular(path, 1 << 31)
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         data = json.loads(text)
     except OSError as error:
