@@ -4,6 +4,7 @@ python -m gdlab doctor                                   what this machine has a
 python -m gdlab explain mlp.gdlab.json --view plan       a view of a saved document
 python -m gdlab explain mlp.gdlab.json --view links --at dispatch:14
 python -m gdlab explain mlp.gdlab.json --at node:0.1 --to node:0.9    the shortest paths between them
+python -m gdlab explain model.onnx --dims batch=1,seq=128
 python -m gdlab explain mlp.gdlab.json --step 3          the graph after three rewrites
 python -m gdlab explain old.gdlab.json new.gdlab.json    what is different
 python -m gdlab explain mlp.gdlab.json --assert "dispatches <= 14 and peak_bytes < 2e6"
@@ -38,13 +39,14 @@ from gdlab.op.text import to_cell
 from gdlab.rewrite import RULES
 from gdlab.session.run.conditions import parse_condition
 from gdlab.session.run.runner import NanWatch
+from gdlab.study.model_files import is_model, open_model, parse_dims
 from gdlab.study.study import Study
 from gdlab.view.ask.chain import bookmarks
 from gdlab.view.ask.diff import diff_doc, diff_text
 from gdlab.view.ask.paths import paths_json, paths_text
 from gdlab.view.ask.replay import replay_json, replay_text
 from gdlab.view.ask.slices import view_slice
-from gdlab.view.document.make import Document, load_doc
+from gdlab.view.document.make import Document, load_doc, study_doc
 from gdlab.view.files import suffix_of
 from gdlab.view.text import twin as text
 from gdlab.view.text.doctor import doctor_rows, doctor_text
@@ -82,8 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser("doctor", help="versions, adapters, the device chosen and why, front end, threads")
     one.set_defaults(command=doctor)
 
-    one = commands.add_parser("explain", help="a view of a saved document, as text")
-    one.add_argument("file", metavar="FILE", help="a .gdlab.json or .gdlab.json.gz file")
+    one = commands.add_parser("explain", help="a view of a saved document or of a model, as text")
+    one.add_argument("file", metavar="FILE", help="a .gdlab.json or .gdlab.json.gz file, or an .onnx model")
+    one.add_argument("--dims", metavar="NAME=N,…", help="numbers for extents that a model leaves open")
     one.add_argument("other", metavar="FILE2", nargs="?", help="another one: what is different in it")
     one.add_argument("--step", metavar="K", type=int, help="the graph after K rewrites")
     one.add_argument("--pass", metavar="P", dest="number", type=int, default=0, help="of this optimize pass (0)")
@@ -160,7 +163,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 def explain(options: argparse.Namespace) -> int:
     """Print a view of a document; 1 when the document breaks its own rules."""
-    document = load_doc(options.file)
+    document = _document(options.file, options.dims)
     if options.to is not None and options.at is None:
         raise ArgumentError("explain", "to", f"--to {options.to} alone", "--at ENTITY, the other end")
     if options.test is not None:
@@ -168,7 +171,7 @@ def explain(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(_json(document, options), sort_keys=True, indent=1, ensure_ascii=False))
     elif options.other is not None:
-        print("\n".join(diff_text(document, load_doc(options.other))))
+        print("\n".join(diff_text(document, _document(options.other, options.dims))))
     elif options.step is not None:
         print("\n".join(replay_text(document, options.step, options.number)))
     elif options.to is not None:
@@ -183,10 +186,19 @@ def explain(options: argparse.Namespace) -> int:
     return FAILED if failed else OK
 
 
+def _document(file: str, dims: str | None) -> Document:
+    """The document in a file, or of the model in it."""
+    if is_model(file):
+        return study_doc(open_model(file, None if dims is None else parse_dims(dims)))
+    if dims is not None:
+        raise ArgumentError("explain", "--dims", dims, f"an .onnx model instead of {file}")
+    return load_doc(file)
+
+
 def _json(document: Document, options: argparse.Namespace) -> Any:
     """What the text is made from: the difference of two files, the graph after K rewrites, paths, or a view's slice."""
     if options.other is not None:
-        return view_slice(diff_doc(document, load_doc(options.other)), "diff", options.at)
+        return view_slice(diff_doc(document, _document(options.other, options.dims)), "diff", options.at)
     if options.step is not None:
         return replay_json(document, options.step, options.number)
     if options.to is not None:

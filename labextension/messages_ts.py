@@ -77,7 +77,8 @@ def typescript() -> str:
     literals = [_wrapped(f"export type {name} = {alternatives(value)};") for name, value in LITERALS.items()]
     return "\n".join(
         [
-            "// Every message between the page and the kernel: generated from gdlab/jupyter/messages.py by messages_ts.py.",
+            "// Every message between the page and the kernel: "
+            "generated from gdlab/jupyter/messages.py by messages_ts.py.",
             "",
             f"export const PROTOCOL = {messages.PROTOCOL};",
             "",

@@ -1,15 +1,15 @@
 """Every error that gdlab raises: one tree, one text form, each also a matching built-in.
 
-    GdlabError
-    ├── ShapeError, GraphError, AutodiffError, OptimizeError, CompileError, CheckpointError, LoadError  (ValueError)
-    ├── ArgumentError       any other bad argument                                       (ValueError)
-    ├── DTypeError          a dtype that the op does not take                            (TypeError)
-    ├── UnknownNameError    a name that nothing has; tells the nearest ones              (KeyError)
-    ├── OutputIndexError    an output that the graph does not have                       (IndexError)
-    └── SessionError        a session cannot do that now                                 (RuntimeError)
-        ├── DeviceUnavailableError
-        ├── ExternalBindError   memory that cannot be bound: its kinds UnknownSlot and TooSmall
-        └── ReadNodeError   a node whose value cannot be read: UnknownNode, UnknownName, FusedAway, Aliased
+GdlabError
+├── ShapeError, GraphError, AutodiffError, OptimizeError, CompileError, CheckpointError, LoadError  (ValueError)
+├── ArgumentError       any other bad argument                                       (ValueError)
+├── DTypeError          a dtype that the op does not take                            (TypeError)
+├── UnknownNameError    a name that nothing has; tells the nearest ones              (KeyError)
+├── OutputIndexError    an output that the graph does not have                       (IndexError)
+└── SessionError        a session cannot do that now                                 (RuntimeError)
+    ├── DeviceUnavailableError
+    ├── ExternalBindError   memory that cannot be bound: its kinds UnknownSlot and TooSmall
+    └── ReadNodeError   a node whose value cannot be read: UnknownNode, UnknownName, FusedAway, Aliased
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from gdlab.base.words import one_of
+from gdlab.base.words import clipped, one_of
 
 __all__ = [
     "Aliased",
@@ -104,7 +104,19 @@ class CheckpointError(GdlabError, ValueError):
 
 
 class LoadError(GdlabError, ValueError):
-    """A file that cannot be read as what it should be."""
+    """A file that cannot be read as what it should be. The text has at most 40 lines and 4,000 characters, whatever the
+    file says; `details`: the full list, where several things are wrong."""
+
+    def __init__(
+        self, where: str, what: str, given: object, wanted: str, *, node: int | None = None, source: Any = None,
+        details: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        self.details = tuple(details)
+        texts = clipped(str(what), 600, 8), clipped(str(given), 2600, 20), clipped(str(wanted), 600, 8)
+        super().__init__(clipped(where, 150, 2), *texts, node=node, source=source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"details": self.details})
 
 
 class ArgumentError(GdlabError, ValueError):
@@ -206,4 +218,4 @@ ExternalBindError.UnknownSlot, ExternalBindError.TooSmall = UnknownSlot, TooSmal
 
 def unknown_name(where: str, what: str, given: str, known: Iterable[str]) -> UnknownNameError:
     """Return the error for a name that is not among `known`; it says which one is nearest."""
-    return UnknownNameError(where, what, given, one_of(given, list(known)))
+    return UnknownNameError(where, what, clipped(given, 200), one_of(given, list(known)))

@@ -27,6 +27,19 @@ def decode(words: Array, dtype: DType, shape: Shape) -> Array:
     return _DECODERS[dtype](words, shape)
 
 
+def round_f16(data: Array) -> Array:
+    """The nearest float16 of each element, ties to even, in the array's own type; ±inf beyond 65504."""
+    with np.errstate(over="ignore"):
+        return np.asarray(data.astype(np.float16).astype(data.dtype))
+
+
+def round_bf16(data: Array) -> Array:
+    """The nearest bfloat16 of each element, ties to even, in the array's own type."""
+    bits = np.ascontiguousarray(data, np.float32).view(np.uint32)
+    near = (bits + (np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1)))) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(data), data, near.view(np.float32).reshape(np.shape(data))).astype(data.dtype)
+
+
 def _encode_f16(data: Array) -> Array:
     with np.errstate(over="ignore"):
         half = np.asarray(data, np.float16).reshape(-1)

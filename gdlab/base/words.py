@@ -79,6 +79,9 @@ def plural(count: int, word: str) -> str:
 
 
 # names ---------------------------------------------------------------------------------------------------------------
+_MOST_COMPARED, _LONGEST_COMPARED = 10_000, 400  # names, characters: comparing takes a time that grows with both
+
+
 def by_likeness(name: str, known: Iterable[str], least: float = _LIKE) -> list[str]:
     """Return the known names that are at least so much like `name` (0 … 1): the most alike first, of equals the first
     known."""
@@ -102,14 +105,29 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def near_hint(name: str, known: Iterable[str]) -> str:
     """`; nearest: w1`, or ``""``."""
-    near = nearest(name, known)
-    return f"; nearest: {near}" if near else ""
+    known = list(known)
+    near = nearest(name, known) if len(known) <= _MOST_COMPARED and len(name) <= _LONGEST_COMPARED else ""
+    return f"; nearest: {clipped(near, 200)}" if near else ""
 
 
 def one_of(name: str, known: Sequence[str], most: int = 20) -> str:
     """`one of w1, w2 … (30 in all); nearest: w1`: what is wanted in place of a name that is not known."""
-    listed = ", ".join(known[:most]) or "none: there are none"
+    listed = ", ".join(clipped(n, 100) for n in known[:most]) or "none: there are none"
     return f"one of {listed}{f' … ({whole(len(known))} in all)' if len(known) > most else ''}{near_hint(name, known)}"
+
+
+# tables --------------------------------------------------------------------------------------------------------------
+def clipped(text: str, characters: int, lines: int = 1_000) -> str:
+    """Return the text, cut behind so many characters and lines, with the number of those that are left out."""
+    rows = text.split("\n", lines)
+    if len(rows) > lines:
+        text, more = "\n".join(rows[:lines]), f" … and {whole(rows[lines].count(chr(10)) + 1)} more lines"
+    else:
+        more = ""
+    if len(text) > characters:
+        more = f" … and {whole(len(text) - characters)} more characters"
+        text = text[:characters]
+    return text + more
 
 
 # tables --------------------------------------------------------------------------------------------------------------

@@ -1,18 +1,16 @@
-"""How a picture opens: options such as `--around h:2` as the view state of a document, and files of models as studies;
-for magics and `gdlab.show`."""
+"""How a picture opens: options such as `--around h:2` as the view state of a document, for magics and `gdlab.show`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from gdlab.base.errors import ArgumentError, LoadError
+from gdlab.base.errors import ArgumentError
 from gdlab.base.words import near_hint
 from gdlab.graph import Graph
 from gdlab.jupyter.display import show_document, show_study
 from gdlab.jupyter.options import SHOW
+from gdlab.study.model_files import is_model, open_model
 from gdlab.study.study import Study
 from gdlab.view.ask.diff import diff_doc
 from gdlab.view.document.document import Document
@@ -22,7 +20,6 @@ from gdlab.view.files import suffix_of
 from gdlab.view.things import document_of, first_view
 
 DEFAULT_RADIUS = 2
-MODELS = (".onnx", ".safetensors")  # files that open as a study
 
 
 def opening(
@@ -67,32 +64,10 @@ def _around(document: Document, text: str) -> tuple[int, int]:
     raise ArgumentError("show", "around", name, wanted)
 
 
-def open_model(path: str | Path) -> Study:
-    """The ONNX model in a file as a study with the file's weights; a `.safetensors` of the same name beside it has the
-    last word on those that it names. Either of the two files may be given."""
-    from gdlab.load.onnx.model import load_onnx
-    from gdlab.load.safetensors_file import load_safetensors
-
-    model, beside = Path(path).with_suffix(".onnx"), Path(path).with_suffix(".safetensors")
-    loaded = load_onnx(model)
-    weights = dict(loaded.weights)
-    if beside.exists():
-        tensors = load_safetensors(beside)
-        for name in [name for name in weights if name in tensors]:
-            given, wanted = tensors.tensor_info(name).shape, weights[name].shape
-            if given != wanted:
-                where = f"{beside.name}: tensor {name!r}"
-                raise LoadError("show", where, list(given), f"{list(wanted)}, as in {model.name}")
-            weights[name] = tensors.tensor_f32(name)
-    study = Study(loaded.graph, name=re.sub(r"\W|^(?=\d)", "_", model.stem))
-    study.weights = weights
-    return study
-
-
 _LOOK = ("overlay", "engine", "depth", "around")
 _MADE = ("train", "egraph", "no", "only", "enable", "allow", "device")  # of a graph that becomes a study
 _RUN = ("feed", "sgd", "adam", "init", "until")
-_OPTIONS = ("show", "static", "height", "quiet", "save", "diff", "values", "plan", "run", *_LOOK, *_MADE, *_RUN)
+_OPTIONS = ("show", "static", "height", "quiet", "save", "diff", "values", "plan", "run", "dims", *_LOOK, *_MADE, *_RUN)
 
 
 def show(thing: Any, *, show: str | Sequence[str] | None = None, **options: Any) -> None:
@@ -112,8 +87,10 @@ def show(thing: Any, *, show: str | Sequence[str] | None = None, **options: Any)
         suffix_of(given["save"])
     if "sgd" in given and "adam" in given:
         raise ArgumentError("show", "adam", repr(given["adam"]), "one update rule: sgd is given as well")
-    if isinstance(thing, (str, Path)) and str(thing).endswith(MODELS):
-        thing = open_model(thing)
+    if is_model(thing):
+        thing = open_model(thing, given.get("dims"))
+    elif "dims" in given:
+        raise ArgumentError("show", "dims", repr(given["dims"]), "a file of a model with it")
     if "diff" in given:
         _show_document(diff_doc(document_of(thing), document_of(given["diff"])), panes or ["diff"], given)
         return

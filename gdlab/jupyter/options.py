@@ -12,9 +12,11 @@ from typing import Any, get_args
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
+from gdlab.base.errors import ArgumentError
 from gdlab.base.words import nearest
 from gdlab.op import Safety
 from gdlab.rewrite import RULES
+from gdlab.study.model_files import parse_dims
 from gdlab.view.document.layouts import ENGINES
 from gdlab.view.document.overlays import OVERLAYS
 
@@ -64,6 +66,16 @@ def _number(kind: Callable[[str], Any], low: float, high: float, what: str) -> C
 
 rate = _number(float, 1e-30, 1e30, "a rate > 0")
 count = _number(int, 0, 10**9, "an int in 0 … 10⁹")
+
+
+def extents(text: str) -> dict[str, int]:
+    """Read the value of `--dims`."""
+    try:
+        return parse_dims(text)
+    except ArgumentError as error:
+        raise ArgumentTypeError(f"given {error.given}, wanted {error.wanted}") from None
+
+
 _pixels = _number(int, 120, 4000, "pixels in 120 … 4000")
 _depth = _number(int, 0, 100, "an int in 0 … 100")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import Program, run_cell
 from gdlab.jupyter.common import Words, identifier
-from gdlab.jupyter.opening import MODELS, open_model
 from gdlab.jupyter.options import (
     DEVICES,
     SHOW,
     as_option,
     count,
+    extents,
     look_options,
     name_option,
     output_options,
@@ -30,6 +31,7 @@ from gdlab.jupyter.options import (
 from gdlab.plan import CompileOptions
 from gdlab.rewrite import OptimizeReport
 from gdlab.rewrite.engine.history import RECORDED
+from gdlab.study.model_files import MODELS, is_model, open_model
 from gdlab.study.study import Study
 from gdlab.view.ask.diff import diff_doc
 from gdlab.view.document.document import Document, load_doc
@@ -59,6 +61,7 @@ class ShowMagics(Words):
     @argument("--run", metavar="N", type=count, help="open a session and run N steps")
     @argument("--device", choices=DEVICES, help="device of plan and session (auto)")
     @argument("--diff", metavar="OTHER", help="%%graph NAME: what is different in OTHER")
+    @argument("--dims", metavar="NAME=N,…", type=extents, help="numbers for extents that an ONNX file leaves open")
     @rule_options
     @run_options
     @look_options
@@ -76,6 +79,8 @@ class ShowMagics(Words):
         self.check_name("%%graph", name)
         if args.diff is not None:
             raise UsageError("--diff: given a cell, wanted %graph NAME --diff OTHER")
+        if args.dims is not None:
+            raise UsageError("--dims: given a cell, wanted %graph FILE.onnx --dims NAME=N")
         self.feed(args.feed)
         options = self.rules(args) | _recording(args)
         study = self.guard(lambda: self._study(name, line, cell, args, options))
@@ -108,7 +113,7 @@ class ShowMagics(Words):
 
     # -- %graph --------------------------------------------------------------------------------------------------------
     def _show_existing(self, args: Namespace) -> None:
-        thing = self._thing(args.name)
+        thing = self._thing(args.name, args.dims)
         if args.diff is not None:
             other = self._thing(args.diff)
             document = self.call(lambda: diff_doc(self._document(thing, args.name), self._document(other, args.diff)))
@@ -132,14 +137,17 @@ class ShowMagics(Words):
         self._numbers(study, args)
         self.display(study, args.show or _first_views(args), args, args.run, _value_view(args))
 
-    def _thing(self, name: str) -> Any:
+    def _thing(self, name: str, dims: Mapping[str, int] | None = None) -> Any:
         """A variable of the notebook, or the name of a file: of a document, or of a model, whose study is bound."""
-        if identifier(name) in self.names:
+        known = identifier(name) in self.names
+        if dims is not None and (known or not is_model(name)):
+            raise UsageError(f"--dims: given {name}, wanted the name of a file of a model")
+        if known:
             return self.names[identifier(name)]
         path = Path(name).expanduser()
         if name.endswith((*MODELS, *_FILES)) or "/" in name or path.suffix:
             self._check_file(name, path)
-            return self._model(str(path)) if name.endswith(MODELS) else self.call(lambda: load_doc(str(path)))
+            return self._model(str(path), dims) if is_model(name) else self.call(lambda: load_doc(str(path)))
         raise UsageError(self.no_such(name))
 
     def _check_file(self, name: str, path: Path) -> None:
@@ -152,9 +160,9 @@ class ShowMagics(Words):
         if not path.is_file() or not name.endswith((*MODELS, *_FILES)):
             raise UsageError(f"graph {name}: given a file of another kind, wanted {kinds}")
 
-    def _model(self, path: str) -> Study:
+    def _model(self, path: str, dims: Mapping[str, int] | None) -> Study:
         """The study of a model's file, bound to the name of the file where that is free or a study's."""
-        study: Study = self.call(lambda: open_model(path))
+        study: Study = self.call(lambda: open_model(path, dims))
         if isinstance(self.names.get(study.name), (Study, type(None))):
             self.bind(study.name, study)
             print(f"{study.name} = the study of {path}")

@@ -1,7 +1,7 @@
 """Read tensors of safetensors files, whole or in shards, as float32.
 
-    weights = gd.load_safetensors("model.safetensors")       # or model.safetensors.index.json, or their folder
-    session.set_parameter("fc1.weight", weights.tensor_f32_transposed("fc1.weight"))
+weights = gd.load_safetensors("model.safetensors")       # or model.safetensors.index.json, or their folder
+session.set_parameter("fc1.weight", weights.tensor_f32_transposed("fc1.weight"))
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import DTypeError, LoadError, ShapeError, unknown_name
+from gdlab.base.files import open_regular, read_regular
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 
 WHERE = "load_safetensors"
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+MOST_HEADER = 1 << 23  # bytes of a header or an index: 50,000 tensors
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -102,13 +104,15 @@ def _tensors(path: Path) -> dict[str, TensorInfo]:
     with the file, that shapes fit bytes); then it is read here, for bfloat16, which NumPy does not have."""
     from safetensors import SafetensorError, safe_open
 
-    try:
-        with safe_open(path, framework="np"):
-            pass
-    except SafetensorError as error:
-        raise LoadError(WHERE, repr(str(path)), str(error), "a safetensors file") from None
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
+    with open_regular(path) as file:
+        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
+        if length > MOST_HEADER:
+            raise LoadError(WHERE, repr(str(path)), f"a header of {length:,} bytes", f"at most {MOST_HEADER:,}")
+        try:
+            with safe_open(path, framework="np"):
+                pass
+        except SafetensorError as error:
+            raise LoadError(WHERE, repr(str(path)), str(error), "a safetensors file") from None
         header = json.loads(file.read(length))
     header.pop("__metadata__", None)
     by_place = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
@@ -122,7 +126,7 @@ def _info(path: Path, body: int, entry: Mapping[str, Any]) -> TensorInfo:
 
 def _sharded(path: Path) -> dict[str, TensorInfo]:
     """The tensors that an index names, each from its shard beside the index."""
-    index = json.loads(path.read_text("utf-8"))
+    index = json.loads(read_regular(path, MOST_HEADER))
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not places:
         raise LoadError(WHERE, f"{path}: weight_map", repr(places), "names of tensors with the file of each")
@@ -138,7 +142,7 @@ def _sharded(path: Path) -> dict[str, TensorInfo]:
 
 def _bytes(name: str, info: TensorInfo) -> bytes:
     try:
-        with info.path.open("rb") as file:
+        with open_regular(info.path) as file:
             file.seek(info.start)
             data = file.read(info.nbytes)
     except OSError as error:

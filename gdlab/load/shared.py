@@ -1,14 +1,21 @@
-"""What the importers of models share: two ways to refuse, NumPy's broadcasting, matrix products of any rank."""
+"""What the importers of models share: ways to refuse, bounds, NumPy's broadcasting, matrix products of any rank."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from gdlab import ops
+from gdlab.base.errors import LoadError
 from gdlab.base.types import Shape
-from gdlab.graph import Value
+from gdlab.base.words import clipped, whole
+from gdlab.graph import Graph, Value
+
+MOST_NODES = 1 << 16  # of a file, functions written out
+LISTED = 40  # entries of a list in an error
 
 
 class Unsupported(Exception):
@@ -17,6 +24,35 @@ class Unsupported(Exception):
 
 class Malformed(Exception):
     """What no valid file says: (what, given, wanted)."""
+
+
+def check_growth(graph: Graph, nodes: int, at: object) -> None:
+    """Refuse a graph of many more nodes than its file has."""
+    most = 4 * nodes + (1 << 14)
+    if len(graph) > most:
+        raise Malformed("nodes", f"more than {most:,} of the graph at {at}", f"fewer, from {nodes:,} in the file")
+
+
+def refused(where: str, what: str, nodes: Sequence[tuple[str, str]], wanted: str) -> LoadError:
+    """The error for all nodes, each (op, text), that are not taken: first how often each op stands there."""
+    counts, details = Counter(op for op, _ in nodes), [text for _, text in nodes]
+    given = enumerated(details, 1900)
+    if max(counts.values()) > 1:
+        often = [f"{clipped(op, 60)} × {whole(n)}" if n > 1 else clipped(op, 60) for op, n in counts.most_common()]
+        given = f"{enumerated(often, 600, ', ')}: {given}"
+    return LoadError(where, what, given, wanted, details=details)
+
+
+def enumerated(texts: Sequence[str], characters: int, separator: str = "; ") -> str:
+    """As many of the texts as there is room for."""
+    shown: list[str] = []
+    for text in texts[:LISTED]:
+        shown.append(clipped(text, 100))
+        characters -= len(shown[-1]) + 2
+        if characters < 0:
+            break
+    more = [f"and {whole(len(texts) - len(shown))} more"] if len(shown) < len(texts) else []
+    return separator.join([*shown, *more])
 
 
 def common(*shapes: Shape) -> Shape:

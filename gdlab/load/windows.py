@@ -15,7 +15,9 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
+from gdlab.load.shared import Malformed, Unsupported
 
+MOST_WINDOWS = 1 << 21  # of a pool whose border does not count
 MOST_SPREAD = 512  # elements along an axis of a dilated window: each makes a node
 Border = tuple[tuple[int, int], ...]
 
@@ -165,6 +167,9 @@ def averaged(x: Value, window: Window, with_border: bool) -> Value:
 def _counts(extents: Shape, window: Window, within: Window, with_border: bool) -> Array:
     """How many elements of each window count: those of the image, or of its own border too, not those that `ceil`
     reaches over."""
+    windows = math.prod(within.count(axis, n) for axis, n in enumerate(extents))
+    if windows > MOST_WINDOWS:
+        raise Malformed("windows", f"{windows:,}", f"at most {MOST_WINDOWS:,} whose elements are counted")
     along = []
     for axis, n in enumerate(extents):
         lo, hi = window.border[axis] if with_border else (0, 0)
@@ -180,6 +185,8 @@ def _counts(extents: Shape, window: Window, within: Window, with_border: bool) -
 
 def _folded(make: Callable[[Value, Value], Value], padded: Value, window: Window) -> Value:
     """All elements of every window, one axis after the other."""
+    if max(window.size) > MOST_SPREAD:
+        raise Unsupported(f"a dilated window of more than {MOST_SPREAD} elements along an axis")
     for axis, (size, stride, apart) in enumerate(zip(window.size, window.stride, window.dilation, strict=True), 2):
         count = (padded.shape[axis] - window.reach(axis - 2)) // stride + 1
         parts = [_spaced(padded, axis, i * apart, count, stride) for i in range(size)]

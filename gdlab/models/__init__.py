@@ -1,6 +1,6 @@
 """Example networks: builders with a configuration, under the parameter names of public checkpoints."""
 
-from gdlab.models.checkpoint import checkpoint_weights
+from gdlab.models.checkpoint import Weights, checkpoint_weights
 from gdlab.models.lm import TransformerLmConfig, transformer_lm
 from gdlab.models.perceptron import MlpConfig, mlp
 from gdlab.models.resnet import ResNetConfig, resnet18
@@ -9,6 +9,6 @@ from gdlab.models.vit import VitConfig, vit_encoder
 from gdlab.models.whisper import WhisperConfig, whisper_encoder
 
 __all__ = [
-    "MlpConfig", "ResNetConfig", "TransformerLmConfig", "UnetConfig", "VitConfig", "WhisperConfig",
+    "MlpConfig", "ResNetConfig", "TransformerLmConfig", "UnetConfig", "VitConfig", "Weights", "WhisperConfig",
     "checkpoint_weights", "mlp", "resnet18", "transformer_lm", "unet_small", "vit_encoder", "whisper_encoder",
 ]  # fmt: skip

@@ -1,12 +1,14 @@
-"""Ops between dtypes: `to_f32` and `to_u32`."""
+"""Ops between dtypes: `to_f32` and `to_u32`; and f32 with the precision of another dtype."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from gdlab.base.formats import round_bf16 as nearest_bf16
+from gdlab.base.formats import round_f16 as nearest_f16
 from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.graph import Value
-from gdlab.op import Bad, Grads, Sample, Shader, Work, op
+from gdlab.op import Bad, Elementwise, Grads, Sample, Shader, Work, op
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 
 
@@ -68,3 +70,59 @@ def _to_u32_form(builder: KernelBuilder, c: KernelConstants) -> None:
 def to_u32(x: Value) -> TensorType:
     """x truncated toward 0, at most 2³² − 1 and at least 0 (NaN too): f32[...] -> u32[...]. The gradient path ends."""
     return TensorType(x.shape, u32)
+
+
+# precision ------------------------------------------------------------------------------------------------------------
+NOT_F32 = ("u32[3]",)
+TIES = [2049.0, 2051.0, -2049.0, 65519.0, 65520.0, -1e6, 6.1e-5, 3e-6, 2.9802322e-08, 8.9e-08, 0.0, -0.0, 1e-30, np.nan,
+        np.inf]  # fmt: skip
+BRAIN_TIES = [
+    257.0,
+    259.0,
+    -257.0,
+    3.3895313892515355e38,
+    3.4e38,
+    1.00390625,
+    1.01171875,
+    0.1,
+    0.0,
+    -0.0,
+    np.nan,
+    np.inf,
+]
+
+
+@op(
+    numpy=nearest_f16,
+    kernel=Elementwise("round_f16(x)"),
+    samples=(Sample((3, 5), kink=True), Sample((70,), low=-1e5, high=1e5, kink=True), Sample((1, 1), kink=True),
+             Sample((15,), values=(TIES,), kink=True)),
+    bad=(Bad(NOT_F32, "round_f16: operands: given u32[3], wanted f32 operands"),),
+    family="elementwise",
+)  # fmt: skip
+def round_f16(x: Value) -> TensorType:
+    """The nearest float16, ties to even, ±inf beyond 65504: f32[...] -> f32[...]. The gradient passes as it is."""
+    return x.type
+
+
+@round_f16.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    return (g,)
+
+
+@op(
+    numpy=nearest_bf16,
+    kernel=Elementwise("round_bf16(x)"),
+    samples=(Sample((3, 5), kink=True), Sample((70,), low=-1e5, high=1e5, kink=True), Sample((1, 1), kink=True),
+             Sample((12,), values=(BRAIN_TIES,), kink=True)),
+    bad=(Bad(NOT_F32, "round_bf16: operands: given u32[3], wanted f32 operands"),),
+    family="elementwise",
+)  # fmt: skip
+def round_bf16(x: Value) -> TensorType:
+    """The nearest bfloat16, ties to even: f32[...] -> f32[...]. The gradient passes as it is."""
+    return x.type
+
+
+@round_bf16.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    return (g,)

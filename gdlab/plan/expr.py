@@ -1,7 +1,7 @@
 """Read a kernel's expression, the one text that is both WGSL and Python: its syntax tree, its names, its value.
 
 Functions as in WGSL: `exp log sqrt inverseSqrt tanh abs sign select(if_false, if_true, condition)`; ours, exact about
-NaN and overflow: `max_nan min_nan relu_nan sigmoid_stable pow_abs is_nan`.
+NaN and overflow: `max_nan min_nan relu_nan sigmoid_stable pow_abs is_nan round_f16 round_bf16`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import CompileError
+from gdlab.base.formats import round_bf16, round_f16
 
 
 def _sigmoid(x: Any) -> Any:
@@ -36,6 +37,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "sigmoid_stable": _sigmoid,
     "pow_abs": lambda x, exponent: np.power(np.abs(x), exponent),
     "is_nan": np.isnan,
+    "round_f16": round_f16,
+    "round_bf16": round_bf16,
 }
 
 

@@ -93,6 +93,7 @@ class Study(Variants, Debugging):
         self.step_time: StepTime | None = None  # of `measure`
         self.made_of: tuple[Any, ...] = ()  # a variant's rules
         self.weights: Mapping[str, Any] = {}  # what its sessions begin with, where a file brought values along
+        self.notes: tuple[str, ...] = ()  # what was assumed when a file was opened: the document says it
         self.numbers: NodeValues | None = None
         self.source = dict(source or {})  # file name of the cell -> its text
         self.key = secrets.token_hex(8)

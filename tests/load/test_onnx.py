@@ -171,7 +171,7 @@ def test_open_extents_are_set_by_name_or_by_shape() -> None:
     assert gd.load_onnx(data, shapes={"x": (4, 3, 5)}).graph.inputs[0].type.shape == (4, 3, 5)
     assert gd.load_onnx(symbolic(None), shapes={"x": [7]}).graph.inputs[0].type.shape == (7,)
     assert gd.load_onnx(symbolic([])).graph.inputs[0].type.shape == (1,), "a scalar is [1]"
-    message = r"given \[batch, 3, batch\], wanted static extents: load_onnx\(…, dims=\{'batch': 1\} or shapes="
+    message = r"named extents: given batch \(axis 0 of input 'x', axis 2 of input 'x'\), wanted a number for each"
     with pytest.raises(gd.LoadError, match=message):
         gd.load_onnx(data)
     with pytest.raises(gd.LoadError, match=r"input 'x': given \[\?, 3\], wanted static extents: load_onnx\(…, shapes="):

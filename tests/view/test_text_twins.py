@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import networks
 import pytest
 from documents import doc_of, entities
+from places import REPO
 
 from gdlab import ops
 from gdlab.base.errors import UnknownNameError
@@ -177,56 +177,12 @@ def test_a_large_plan_says_what_it_leaves_out() -> None:
     svg, count = picture(document, "plan"), document.plan("dispatches").count
     assert f"showing 60 of {count} dispatches" in svg and len(svg.encode()) <= 300_000
     assert svg.count('data-entity="dispatch:') == 60 < count
-<<<<<<< HEAD:tests/view/test_text_twins.py
-=======
-
-
-# figures -------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.148, "0.148"), (12.345, "12.3"), (1914.4, "1,914"), (0, "0"), (-2.5, "−2.5"), (3.14e-5, "3.14e−5"),
-     (1e-7, "1e−7"), (99.96, "100"), (2.5e7, "2.5e7"), (float("nan"), "NaN"), (float("inf"), "∞"),
-     (float("-inf"), "−∞"), (1e-4, "0.0001")],
-)  # fmt: skip
-def test_three_significant_digits(value: float, text: str) -> None:
-    assert sig(value) == text
-
-
-def test_units() -> None:
-    assert [nbytes(n) for n in (0, 999, 1000, 401_408, 999_600, 2_100_000)] == [
-        "0 B",
-        "999 B",
-        "1 KB",
-        "401 KB",
-        "1 MB",
-        "2.1 MB",
-    ]
-    assert [duration(s) for s in (None, 0, 2.5e-6, 0.0123, 1.5, 120)] == [
-        "–",
-        "0 µs",
-        "2.5 µs",
-        "12.3 ms",
-        "1.5 s",
-        "120 s",
-    ]
-    assert [cell(v) for v in (0, 0.004, 0.08, 0.999, 1.05, 12.3)] == ["0", "<.01", ".08", "1", "1.05", "12.3"]
-    assert [plural(1, "dispatch"), plural(2, "dispatch"), plural(1000, "node")] == [
-        "1 dispatch",
-        "2 dispatches",
-        "1,000 nodes",
-    ]
-    assert whole(-1234) == "−1,234"
-
-
-def test_a_grid_aligns_wide_letters() -> None:
-    assert grid(("a", "n"), [("漢字", "1"), ("x", "20")], right={1}, indent="") == ["a      n", "漢字   1", "x     20"]
 
 
 def test_every_pane_of_the_page_names_its_text_twin() -> None:
-    panes = Path(__file__).parent.parent / "labextension" / "src" / "panes"
+    panes = REPO / "labextension" / "src" / "panes"
     source = "".join(path.read_text(encoding="utf-8") for path in sorted(panes.glob("*.ts")))
     records = dict(re.findall(r'Pane: PaneRecord = \{\s*key: "(\w+)",.*?twin: "(\w+)"', source, re.S))
     listed = re.findall(r"^  (\w+)Pane,$", (panes / "table.ts").read_text(encoding="utf-8"), re.M)
     assert len(records) == len(listed) == 16 and set(records) == set(listed)
     assert set(records.values()) <= set(VIEWS)
->>>>>>> front:tests/test_text_twins.py

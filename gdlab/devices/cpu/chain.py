@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import CompileError
+from gdlab.base.formats import round_bf16, round_f16
 from gdlab.base.types import Array, Shape
 from gdlab.devices.fit import zeros
 from gdlab.op.numpy_form import NumpyCall
@@ -145,6 +146,18 @@ def _plain(ufunc: Callable[..., Any]) -> Callable[..., Value]:
     return lambda *args: _make(ufunc, *args)
 
 
+def _into(function: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A function of arrays that writes into `out`, as a ufunc does."""
+
+    def call(x: Any, out: Array | None = None) -> Any:
+        made = function(x)
+        if out is not None:
+            out[...] = made
+        return made
+
+    return call
+
+
 def _compare(ufunc: Callable[..., Any]) -> Callable[..., Value]:
     return lambda a, b: _make(ufunc, a, b, dtype=_BOOL)
 
@@ -164,6 +177,8 @@ _FUNCTIONS: Mapping[str, Callable[..., Value]] = {
     "sigmoid_stable": _sigmoid,
     "pow_abs": lambda x, exponent: _make(np.power, _make(np.abs, x), exponent),
     "is_nan": _is_nan,
+    "round_f16": _plain(_into(round_f16)),
+    "round_bf16": _plain(_into(round_bf16)),
 }
 _BINARY: Mapping[type, Callable[..., Value]] = {
     ast.Add: _plain(np.add),
@@ -395,5 +410,3 @@ def chain(lines: Sequence[PointOp], operands: Mapping[int, Array], acc: Value | 
         return values[-1]
     assert acc is not None  # only a chain on a core may be empty
     return acc
-
-

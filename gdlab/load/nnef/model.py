@@ -1,9 +1,9 @@
 """Open an NNEF 1.0 model as a graph of gdlab, with the values of its variables.
 
-    model = gd.load_nnef("folder")          # graph.nnef, and LABEL.dat for every variable
-    session = gd.build_inference_session(model.graph)
-    for name, values in model.weights.items():
-        session.set_parameter(name, values)
+model = gd.load_nnef("folder")          # graph.nnef, and LABEL.dat for every variable
+session = gd.build_inference_session(model.graph)
+for name, values in model.weights.items():
+    session.set_parameter(name, values)
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ import numpy as np
 
 from gdlab import ops
 from gdlab.base.errors import GdlabError, LoadError
+from gdlab.base.files import open_regular, read_regular
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.graph import Graph, Value
 from gdlab.load.nnef.operations import OPERATIONS
 from gdlab.load.nnef.syntax import WHERE, Assignment, GraphText, Name, parse
-from gdlab.load.shared import Malformed, Unsupported
+from gdlab.load.shared import Malformed, Unsupported, check_growth, refused
 
 HEADER = 128
 MAGIC = b"\x4e\xef"
-MOST_TEXT = 1 << 26  # bytes of graph.nnef
+MOST_TEXT = 1 << 24  # bytes of graph.nnef
 FLOATS: dict[int, str] = {16: "<f2", 32: "<f4", 64: "<f8"}  # bits per item -> elements
 
 
@@ -67,10 +68,7 @@ def load_nnef(path: str | os.PathLike[str]) -> NnefModel:
 
 
 def _text_of(folder: Path) -> str:
-    file = folder / "graph.nnef"
-    if file.stat().st_size > MOST_TEXT:
-        raise LoadError(WHERE, "graph.nnef", f"{file.stat().st_size} bytes", f"at most {MOST_TEXT}")
-    return file.read_text("utf-8")
+    return read_regular(folder / "graph.nnef", MOST_TEXT).decode("utf-8")
 
 
 class _Builder:
@@ -78,17 +76,19 @@ class _Builder:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.weights = folder, dict[str, Array]()
+        self.files: dict[Path, str] = {}  # of labels
         self.values: dict[str, Value | None] = {}  # None: what came of something unsupported
         self.own: dict[str, Callable[..., Value]] = {"external": self._external, "variable": self._variable}
 
     def build(self, text: GraphText) -> NnefModel:
         """The graph."""
-        unsupported: list[str] = []
+        unsupported: list[tuple[str, str]] = []
         with Graph() as graph, graph.silent():
             for line in text.body:
                 self._append(graph, line, text.inputs, unsupported)
+                check_growth(graph, len(text.body), f"line {line.line}")
             if unsupported:
-                raise LoadError(WHERE, "operations", "; ".join(unsupported), "operations that load_nnef takes")
+                raise refused(WHERE, "operations", unsupported, "operations that load_nnef takes")
             for name in text.inputs:
                 if name not in self.values:
                     raise Malformed(f"input {name!r}", "nothing", "an external of that name")
@@ -101,7 +101,9 @@ class _Builder:
                 graph.output(found, name)
         return NnefModel(graph, self.weights)
 
-    def _append(self, graph: Graph, line: Assignment, inputs: tuple[str, ...], unsupported: list[str]) -> None:
+    def _append(
+        self, graph: Graph, line: Assignment, inputs: tuple[str, ...], unsupported: list[tuple[str, str]]
+    ) -> None:
         where = f"line {line.line}: {line}"
         if line.target in self.values:
             raise Malformed(where, "a name that is taken", "a new one")
@@ -112,14 +114,14 @@ class _Builder:
         make, first = self._maker(line), len(graph)
         self.values[line.target] = None
         if make is None:
-            unsupported.append(str(line))
+            unsupported.append((line.op, str(line)))
             return
         if self._lost((*args, *kwargs.values())):
             return
         try:
             value = self.values[line.target] = _called(where, partial(make, *args, **kwargs))
         except Unsupported as error:
-            unsupported.append(f"{line}: {error}")
+            unsupported.append((line.op, f"{line}: {error}"))
             return
         if value.id >= first and not value.name:
             graph.named(value, line.target)
@@ -157,7 +159,11 @@ class _Builder:
         held = tuple(shape) or (1,)
         value = ops.parameter(label, held)
         if label not in self.weights:
-            self.weights[label] = read_tensor(self._file(label), tuple(shape)).reshape(held)
+            path = self._file(label)
+            if path in self.files:  # one file under many labels would be read as often
+                raise Malformed("label", repr(label), f"a file of its own: {self.files[path]!r} is the same")
+            self.files[path] = label
+            self.weights[label] = read_tensor(path, tuple(shape)).reshape(held)
         return value
 
     def _file(self, label: str) -> Path:
@@ -186,8 +192,8 @@ def _called(where: str, make: Callable[[], Value]) -> Value:
 def read_tensor(path: Path, shape: tuple[int, ...]) -> Array:
     """The floats of a binary tensor file of NNEF 1.0, as float32 of `shape`; the header is checked against the file."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             header = file.read(HEADER)
             if len(header) != HEADER or header[:2] != MAGIC or header[2] != 1:
                 raise Malformed(path.name, repr(header[:4]), f"a header of {HEADER} bytes that begins 4E EF 01")
@@ -202,6 +208,8 @@ def read_tensor(path: Path, shape: tuple[int, ...]) -> Array:
                 raise Malformed(path.name, given, f"{math.prod(shape) * bits // 8} behind a header of {HEADER}")
             data = np.frombuffer(file.read(nbytes), FLOATS[bits])
     except OSError as error:
-        raise Malformed(path.name, f"{type(error).__name__}: {error.strerror}", "the file of a variable") from None
+        raise Malformed(
+            path.name, f"{type(error).__name__}: {error.strerror or error}", "the file of a variable"
+        ) from None
     with np.errstate(over="ignore"):
         return np.asarray(data.reshape(shape).astype(np.float32))

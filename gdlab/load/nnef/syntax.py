@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gdlab.base.errors import LoadError
+from gdlab.load.shared import MOST_NODES
 
 WHERE = "load_nnef"
 DEEPEST = 8  # lists in lists
+MOST_ARGUMENTS = 64  # of an operation
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r\n]+|\#[^\n]*)|(?P<name>[A-Za-z_]\w*)|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
     r"|(?P<text>'[^'\n]*'|\"[^\"\n]*\")|(?P<mark>->|[()\[\]{}<>,;=:])",
@@ -80,15 +82,16 @@ def _tokens(text: str) -> Iterator[Token]:
 
 
 class _Parser:
-    """Goes through the words; every method takes what its name says."""
+    """Goes through the words; every method takes what its name says. `word` is the next one, `then` the one behind."""
 
     def __init__(self, text: str) -> None:
-        self.words, self.at = list(_tokens(text)), 0
+        self.rest = _tokens(text)
+        self.word = next(self.rest)
+        self.then = next(self.rest, self.word)
 
-    @property
-    def word(self) -> Token:
-        """The next one."""
-        return self.words[self.at]
+    def step(self) -> None:
+        """Go to the next word."""
+        self.word, self.then = self.then, next(self.rest, self.then)
 
     def wrong(self, wanted: str) -> LoadError:
         """The error of the next word."""
@@ -99,13 +102,13 @@ class _Parser:
         found = self.word
         if wanted not in (found.text if found.kind in ("mark", "name") else found.kind, found.kind):
             raise self.wrong(f"a {wanted}" if wanted in ("name", "number") else repr(wanted))
-        self.at += 1
+        self.step()
         return found.text
 
     def sees(self, text: str) -> bool:
         """Whether the next word is this mark or keyword; it is taken."""
         if self.word.kind in ("mark", "name") and self.word.text == text:
-            self.at += 1
+            self.step()
             return True
         return False
 
@@ -128,6 +131,8 @@ class _Parser:
         self.take("{")
         body: list[Assignment] = []
         while not self.sees("}"):
+            if len(body) == MOST_NODES:
+                raise self.wrong(f"at most {MOST_NODES:,} operations")
             body.append(self.assignment())
         if self.word.kind != "end":
             raise self.wrong("the end")
@@ -157,13 +162,15 @@ class _Parser:
         while not self.sees(")"):
             if args or kwargs:
                 self.take(",")
+            if len(args) + len(kwargs) == MOST_ARGUMENTS:
+                raise self.wrong(f"at most {MOST_ARGUMENTS} arguments")
             self.argument(args, kwargs)
         self.take(";")
         return Assignment(target, op, dtype, tuple(args), kwargs, line)
 
     def argument(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         """value, or key = value"""
-        named = self.word.kind == "name" and self.words[self.at + 1].text == "="
+        named = self.word.kind == "name" and self.then.text == "="
         if not named:
             if kwargs:
                 raise self.wrong("a named argument, as those before it are")

@@ -12,9 +12,9 @@ from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
 from gdlab.load.onnx.layout import broadcast, repeated, reshaped, taken
-from gdlab.load.onnx.tensor import Call, Table, Tensor, axis_of, check_size, fitted
+from gdlab.load.onnx.tensor import Call, Table, Tensor, axis_of, fitted
 from gdlab.load.shared import Malformed, Unsupported, common, product
-from gdlab.load.windows import MOST_SPREAD, Border, Window, averaged, convolved, highest, same_border, transposed
+from gdlab.load.windows import Border, Window, averaged, convolved, highest, same_border, transposed
 
 
 # products -------------------------------------------------------------------------------------------------------------
@@ -146,10 +146,7 @@ def _pool_window(call: Call) -> Window:
     size = call.integers("kernel_shape")
     if size is None or len(size) != _image_rank(call) or min(size) < 1:
         raise Malformed("kernel_shape", size, f"{_image_rank(call)} ints ≥ 1")
-    window = _window(call, size)
-    if max(window.dilation) > 1 and max(size) > MOST_SPREAD:
-        raise Unsupported(f"a dilated window of more than {MOST_SPREAD} elements along an axis")
-    return window
+    return _window(call, size)
 
 
 def _max_pool(call: Call) -> Tensor:
@@ -160,7 +157,6 @@ def _max_pool(call: Call) -> Tensor:
 
 def _average_pool(call: Call) -> Tensor:
     window = _pool_window(call)
-    check_size(tuple(n + sum(border) for n, border in zip(call.tensor(0).shape[2:], window.border, strict=True)))
     out = averaged(call.number(0), window, bool(call.integer("count_include_pad")))
     return fitted(out, out.shape)
 
@@ -323,7 +319,7 @@ def _nearest(call: Call, scales: Numbers, sizes: Numbers, where: str, how: str) 
     for axis, number in zip(axes, given, strict=True):
         old = x.shape[axis]
         new, scale = (int(number), number / old) if scales is None else (math.floor(old * number), float(number))
-        check_size((new,))
+        call.home.check_size((new,))
         at = PLACES[where](np.arange(new, dtype=np.float64), scale, old, new)
         places[axis] = np.clip(NEAREST[how](at), 0, old - 1).astype(np.int64)
     return _at_places(call, x, places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.tensor import MOST_KNOWN, Call, Home, Table, Tensor, axis_of, check_size, fitted, known
+from gdlab.load.onnx.tensor import Call, Home, Table, Tensor, axis_of, fitted, known
 from gdlab.load.shared import Malformed, Unsupported, common
 
 
@@ -48,7 +49,7 @@ def broadcast(home: Home, x: Tensor, shape: Shape) -> Tensor:
     if common(x.shape, shape) != shape:
         raise Malformed("shape", list(shape), f"a shape to which {list(x.shape)} broadcasts")
     if x.known:
-        check_size(shape)
+        home.check_size(shape)
         return known(np.broadcast_to(np.asarray(x.array), shape), x.kind)
     return x if shape == x.shape else Tensor(shape, x.kind, ops.broadcast_to(home.value(x), shape or (1,)))
 
@@ -58,7 +59,7 @@ def taken(home: Home, x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
     n, at = x.shape[axis], _even(places)
     shape = (*x.shape[:axis], len(at), *x.shape[axis + 1 :])
     if x.known:
-        check_size(shape)
+        home.check_size(shape)
         return known(np.take(np.asarray(x.array), at, axis), x.kind)
     if not at:
         raise Malformed("slice", "no element", "at least one")
@@ -68,7 +69,7 @@ def taken(home: Home, x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
         starts, stops, steps = [0] * len(shape), list(x.shape), [1] * len(shape)
         starts[axis], stops[axis], steps[axis] = at[0], at[-1] + 1, at.step
         return Tensor(shape, x.kind, ops.slice(home.value(x), tuple(starts), tuple(stops), tuple(steps)))
-    check_size((len(at),))
+    home.check_size((len(at),))
     return Tensor(shape, x.kind, ops.gather(home.number(x), ops.constant_u32(np.asarray(at)), axis))
 
 
@@ -89,7 +90,7 @@ def padded(home: Home, x: Tensor, lo: Sequence[int], hi: Sequence[int], fill: fl
     lo, hi = [max(a, 0) for a in lo], [max(b, 0) for b in hi]
     shape = tuple(a + n + b for a, n, b in zip(lo, x.shape, hi, strict=True))
     if x.known:
-        check_size(shape)
+        home.check_size(shape)
         return known(np.pad(np.asarray(x.array), list(zip(lo, hi, strict=True)), constant_values=fill), x.kind)
     if shape == x.shape:
         return x
@@ -167,7 +168,7 @@ def _tile(call: Call) -> Tensor:
     if len(repeats) != len(x.shape) or min(repeats, default=1) < 0:
         raise Malformed("repeats", list(repeats), f"one for each of {len(x.shape)} axes")
     if x.known:
-        check_size(tuple(n * r for n, r in zip(x.shape, repeats, strict=True)))
+        call.home.check_size(tuple(n * r for n, r in zip(x.shape, repeats, strict=True)))
         return known(np.tile(np.asarray(x.array), repeats), x.kind)
     value = call.home.value(x)
     for axis, r in enumerate(repeats):
@@ -195,7 +196,7 @@ def _dropout(call: Call) -> Sequence[Tensor]:
 # pieces ---------------------------------------------------------------------------------------------------------------
 def _joined(home: Home, parts: Sequence[Tensor], axis: int) -> Tensor:
     if all(t.known for t in parts):
-        check_size((sum(t.size for t in parts),))
+        home.check_size((sum(t.size for t in parts),))
         return known(np.concatenate([np.asarray(t.array) for t in parts], axis), parts[0].kind)
     values = [home.value(t) for t in parts]
     if len({v.type.dtype for v in values}) > 1:
@@ -284,7 +285,7 @@ def _mirrored(home: Home, x: Tensor, lo: Sequence[int], hi: Sequence[int], mode:
     if mode not in _MODES:
         raise Malformed("mode", repr(mode), "constant, reflect, edge or wrap")
     for axis, (a, b) in enumerate(zip(lo, hi, strict=True)):
-        check_size((x.shape[axis] + max(a, 0) + max(b, 0),))
+        home.check_size((x.shape[axis] + max(a, 0) + max(b, 0),))
         places = np.arange(max(-a, 0), x.shape[axis] - max(-b, 0))
         if not places.size:
             raise Malformed("pads", [a, b], f"something that is left of {x.shape[axis]}")
@@ -316,23 +317,23 @@ def _constant_of_shape(call: Call) -> Tensor:
     if min(shape, default=1) < 0:
         raise Malformed("shape", list(shape), "extents ≥ 0")
     fill = value if isinstance(value, Tensor) else known(np.float32(0))
-    if fill.kind == "float" and math.prod(shape) > MOST_KNOWN:  # a graph needs no data for it
-        return Tensor(shape, "float", ops.full(shape, float(np.asarray(fill.array).reshape(-1)[0])))
-    check_size(shape)
-    return known(np.full(shape, np.asarray(fill.array).reshape(-1)[0]), fill.kind)
+    if fill.kind == "float" and math.prod(shape) > call.home.most:  # a graph needs no data for it
+        return Tensor(shape, "float", ops.full(shape, float(np.asarray(fill.array).reshape(-1)[0])), dtype=fill.dtype)
+    call.home.check_size(shape)
+    return replace(known(np.full(shape, np.asarray(fill.array).reshape(-1)[0]), fill.kind), dtype=fill.dtype)
 
 
 def _range(call: Call) -> Tensor:
     start, stop, step = (np.asarray(call.static(i)).reshape(-1)[0] for i in range(3))
     if step == 0:
         raise Malformed("delta", step, "a number other than 0")
-    check_size((max(0, math.ceil((float(stop) - float(start)) / float(step))),))
+    call.home.check_size((max(0, math.ceil((float(stop) - float(start)) / float(step))),))
     return known(np.arange(start, stop, step), call.tensor(0).kind)
 
 
 def _trilu(call: Call) -> Tensor:
     x, k = call.tensor(0), call.static_ints(1) or (0,)
-    check_size(x.shape[-2:])
+    call.home.check_size(x.shape[-2:])
     keep = (np.triu if call.integer("upper", 1) else np.tril)(np.ones(x.shape[-2:], np.bool_), k[0])
     if x.known:
         return known(np.where(keep, np.asarray(x.array), 0), x.kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -13,7 +14,7 @@ from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
 from gdlab.load.onnx.layout import reshaped
-from gdlab.load.onnx.tensor import Call, Kind, Table, Tensor, Translate, axis_of, check_size, fitted, known
+from gdlab.load.onnx.tensor import DTYPES, Call, Kind, Table, Tensor, Translate, axis_of, fitted, kind_of, known
 from gdlab.load.shared import Malformed, Unsupported, common
 from gdlab.ops import operators
 
@@ -26,7 +27,9 @@ def _common(*tensors: Tensor) -> Shape:
     return common(*(t.shape for t in tensors))
 
 
-def _folded(fold: Callable[..., Any], tensors: tuple[Tensor, ...], kind: Kind) -> Tensor:
+def _folded(call: Call, fold: Callable[..., Any], tensors: tuple[Tensor, ...], kind: Kind, effort: int = 1) -> Tensor:
+    """The value of `fold` on known elements."""
+    call.home.check_size(_common(*tensors), effort)
     with np.errstate(all="ignore"):
         return known(fold(*(t.array for t in tensors)), kind)
 
@@ -39,7 +42,7 @@ def _binary(make: Make, fold: Callable[..., Any], mask: bool = False) -> One:
         a, b = call.tensor(0), _aligned(call)
         shape, kind = _common(a, b), "bool" if mask else a.kind
         if a.known and b.known:
-            return _folded(fold, (a, b), kind)
+            return _folded(call, fold, (a, b), kind)
         return fitted(make(call.home.operand(a), call.home.operand(b)), shape, kind)
 
     return translate
@@ -65,7 +68,7 @@ def _div(call: Call) -> Tensor:
     if a.known and b.known:
         if not np.all(b.array):
             raise Malformed("divisor", 0, "an integer other than 0")
-        return _folded(lambda x, y: np.trunc(x / y), (a, b), "int")
+        return _folded(call, lambda x, y: (x - np.fmod(x, y)) // y, (a, b), "int")
     x, y = call.number(0), call.number(1)
     size = ops.div(ops.abs(x) + 0.5, ops.abs(y))  # half of one more than needed: a device may round a whole down
     return fitted(ops.sign(x) * ops.sign(y) * _trunc(size), _common(a, b), "int")
@@ -84,7 +87,9 @@ def _mod(call: Call) -> Tensor:
     a, b = call.tensor(0), call.tensor(1)
     if not (a.known and b.known):
         raise Unsupported("operands computed in the graph")
-    return _folded(np.fmod if call.integer("fmod") else np.mod, (a, b), a.kind)
+    if b.kind == "int" and not np.all(b.array):
+        raise Malformed("divisor", 0, "an integer other than 0")
+    return _folded(call, np.fmod if call.integer("fmod") else np.mod, (a, b), a.kind)
 
 
 def _pow(call: Call) -> Tensor:
@@ -93,7 +98,12 @@ def _pow(call: Call) -> Tensor:
     return _power(call)
 
 
-_power = _binary(operators.power, lambda x, y: np.power(x.astype(np.float64), y))
+def _known_power(x: Array, y: Array) -> Array:
+    whole = x.dtype.kind in "iu" and y.dtype.kind in "iu"
+    return np.asarray(np.power(x, y.astype(x.dtype)) if whole else np.power(x.astype(np.float64), y))
+
+
+_power = _binary(operators.power, _known_power)
 
 
 def _compared(make: Callable[..., Value], fold: Callable[..., Any]) -> Translate:
@@ -106,7 +116,7 @@ def _many(make: Make, fold: Callable[..., Any], mean: bool = False) -> Translate
     def translate(call: Call) -> Tensor:
         tensors = tuple(call.tensor(i) for i in range(max(1, len(call.inputs))))
         if all(t.known for t in tensors):
-            total = _folded(lambda *arrays: reduce(fold, arrays), tensors, tensors[0].kind)
+            total = _folded(call, lambda *arrays: reduce(fold, arrays), tensors, tensors[0].kind)
             return known(total.array / len(tensors)) if mean and total.array is not None else total
         operands = [call.home.number(t) for t in tensors]
         out = reduce(make, operands)
@@ -118,17 +128,23 @@ def _many(make: Make, fold: Callable[..., Any], mean: bool = False) -> Translate
 def _where(call: Call) -> Tensor:
     c, a, b = (call.tensor(i) for i in range(3))
     if c.known and a.known and b.known:
-        return _folded(np.where, (c, a, b), a.kind)
+        return _folded(call, np.where, (c, a, b), a.kind)
     mask, x, y = call.number(0), call.home.operand(a), call.home.operand(b)
     return fitted(ops.where(mask, x, y), _common(c, a, b), a.kind)
 
 
+# a bound that is left out is the last finite number: Clip makes infinities finite
+LOWEST = {"float32": -3.4028234663852886e38, "float16": -65504.0, "bfloat16": -3.3895313892515355e38}
+
+
 def _clip(call: Call) -> Tensor:
     x, lo, hi = call.tensor(0), _bound(call, 1, "min"), _bound(call, 2, "max")
+    least = LOWEST.get(x.dtype, LOWEST["float32"]) if x.kind == "float" else -math.inf
+    most = -least
     if x.known and all(b is None or b.known for b in (lo, hi)):
-        low, high = (b if b is None else b.array for b in (lo, hi))
-        return x if low is None and high is None else _folded(lambda a: np.clip(a, low, high), (x,), x.kind)
-    numbers = [(-math.inf, math.inf)[i] if b is None else _single(b) for i, b in enumerate((lo, hi))]
+        low, high = (most if b is None else b.array for b, most in ((lo, least), (hi, most)))
+        return _folded(call, lambda a: np.clip(a, low, high), (x,), x.kind)
+    numbers = [(least, most)[i] if b is None else _single(b) for i, b in enumerate((lo, hi))]
     value = call.number(0)
     if None not in numbers and numbers[0] <= numbers[1]:  # type: ignore[operator]
         return fitted(ops.clamp(value, numbers[0], numbers[1]), x.shape, x.kind)
@@ -155,7 +171,7 @@ def _unary(make: Callable[[Value], Value], fold: Callable[..., Any] | None = Non
     def translate(call: Call) -> Tensor:
         x = call.tensor(0)
         if fold is not None and x.known:
-            return _folded(fold, (x,), x.kind)
+            return _folded(call, fold, (x,), x.kind, effort=16 if fold is _erf else 1)
         return fitted(make(call.number(0)), x.shape, x.kind)
 
     return translate
@@ -203,30 +219,25 @@ def _prelu(call: Call) -> Tensor:
 
 def _cast(call: Call) -> Tensor:
     to = call.integer("to")
-    if to not in CASTS:
+    if to not in DTYPES:
         raise Unsupported(f"a cast to type {to}")
-    return cast(call, CASTS[to])
+    return cast(call, DTYPES[to])
 
 
-def cast(call: Call, kind: Kind) -> Tensor:
-    """Operand 0 as another kind of number; widths are not told apart."""
-    x = call.tensor(0)
+def cast(call: Call, dtype: str) -> Tensor:
+    """Operand 0 as another type of number."""
+    x, kind = call.tensor(0), kind_of(dtype)
     if x.known:
         assert x.array is not None  # known
         with np.errstate(all="ignore"):
-            return known(np.trunc(x.array) if kind == "int" and x.kind == "float" else x.array, kind)
+            whole = x.array.astype(np.int64) if kind == "int" and x.kind == "float" else x.array
+            return replace(known(whole, kind), dtype=dtype)
     if kind == x.kind or (kind == "float" and x.kind == "bool"):
-        return Tensor(x.shape, kind, x.value, x.array, x.parameter if kind == x.kind else "")
+        return replace(x, kind=kind, parameter=x.parameter if kind == x.kind else "", dtype=dtype)
     number = call.number(0)
     if kind == "bool":
         return fitted(ops.not_equal(number, 0.0), x.shape, kind)
-    return fitted(_trunc(number) if x.kind == "float" else number, x.shape, kind)
-
-
-# TensorProto.DataType: every width of floats, ints, and bool
-CASTS: dict[int, Kind] = {
-    **dict.fromkeys((1, 10, 11, 16), "float"), **dict.fromkeys((2, 3, 4, 5, 6, 7, 12, 13), "int"), 9: "bool",
-}  # fmt: skip
+    return replace(fitted(_trunc(number) if x.kind == "float" else number, x.shape, kind), dtype=dtype)
 
 
 # along axes -----------------------------------------------------------------------------------------------------------
@@ -244,19 +255,24 @@ def axes_of(call: Call, rank: int) -> tuple[int, ...] | None:
 Reduce = Callable[..., Value]
 
 
-def _reduced(make: Reduce, fold: Callable[..., Any] | None = None) -> One:
-    """`make(x, axes, keepdims=True)`."""
+def _alone(x: Value) -> Value:
+    return x
+
+
+def _reduced(make: Reduce, fold: Callable[..., Any] | None = None, alone: Callable[[Value], Value] = _alone) -> One:
+    """`make(x, axes, keepdims=True)`; `alone`: what it does with one element, where no axis is reduced."""
 
     def translate(call: Call) -> Tensor:
         x = call.tensor(0)
         axes, keep = axes_of(call, len(x.shape)), bool(call.integer("keepdims", 1))
         if x.known and fold is not None:
+            call.home.check_size(x.shape)
             return known(x.array if axes is None else fold(x.array, axis=axes, keepdims=keep), x.kind)
         value = call.number(0)
         if axes is None:
-            return fitted(value, x.shape, x.kind)
+            return fitted(alone(value), x.shape, x.kind)
         left = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes)
-        return fitted(make(value, axes, True) if axes else value, left, x.kind)
+        return fitted(make(value, axes, True) if axes else alone(value), left, x.kind)
 
     return translate
 
@@ -291,7 +307,7 @@ def _arg(sign: float) -> Translate:
         left = tuple(1 if i == axis else m for i, m in enumerate(x.shape) if i != axis or call.integer("keepdims", 1))
         if not call.integer("select_last_index"):
             return fitted(ops.argmax(value, axis), left, "int")
-        check_size((n,))
+        call.home.check_size((n,))
         backward = ops.gather(value, ops.constant_u32(np.arange(n)[::-1].copy()), axis)
         return fitted((n - 1) - ops.to_f32(ops.argmax(backward, axis)), left, "int")
 
@@ -333,7 +349,7 @@ MATH: Table = {
     "Xor": _binary(ops.not_equal, np.logical_xor, mask=True), "Not": _unary(lambda x: 1.0 - x, np.logical_not),
     "Min": _many(ops.minimum, np.minimum), "Max": _many(ops.maximum, np.maximum), "Sum": _many(ops.add, np.add),
     "Mean": _many(ops.add, np.add, mean=True), "Where": _where, "Clip": _clip, "Cast": _cast,
-    "CastLike": lambda call: cast(call, call.tensor(1).kind),
+    "CastLike": lambda call: cast(call, call.tensor(1).dtype),
     "PRelu": _prelu,
     "Neg": _unary(ops.neg, np.negative), "Abs": _unary(ops.abs, np.abs), "Sign": _unary(ops.sign, np.sign),
     "Exp": _unary(ops.exp, np.exp), "Log": _unary(ops.log, np.log), "Sqrt": _unary(ops.sqrt, np.sqrt),
@@ -345,8 +361,10 @@ MATH: Table = {
     "HardSwish": _unary(lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5)),
     "Softsign": _unary(lambda x: x / (ops.abs(x) + 1.0)),
     "ReduceMean": _reduced(ops.mean), "ReduceSum": _reduced(ops.sum, np.sum), "ReduceMax": _reduced(ops.max, np.max),
-    "ReduceMin": _reduced(ops.min, np.min), "ReduceL1": _reduced(_norm1), "ReduceSumSquare": _reduced(_squares),
-    "ReduceL2": _reduced(lambda x, axes, keep: ops.sqrt(_squares(x, axes, keep))), "ReduceProd": _product,
+    "ReduceMin": _reduced(ops.min, np.min), "ReduceL1": _reduced(_norm1, alone=ops.abs),
+    "ReduceSumSquare": _reduced(_squares, alone=ops.square),
+    "ReduceL2": _reduced(lambda x, axes, keep: ops.sqrt(_squares(x, axes, keep)), alone=ops.abs),
+    "ReduceProd": _product,
     "ReduceLogSumExp": _reduced(_log_sum_exp), "ArgMax": _arg(1.0), "ArgMin": _arg(-1.0),
     "Softmax": _softmax(ops.softmax), "LogSoftmax": _softmax(ops.log_softmax),
 }  # fmt: skip

@@ -12,10 +12,11 @@ of any width are f32; masks are f32 of 0 and 1. It needs `pip install gdlab[onnx
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from gdlab import ops
 from gdlab.base.errors import GdlabError, LoadError, UnknownNameError, unknown_name
@@ -25,11 +26,13 @@ from gdlab.graph import Graph
 from gdlab.load.onnx.layers import LAYERS
 from gdlab.load.onnx.layout import LAYOUT
 from gdlab.load.onnx.math import MATH
+from gdlab.load.onnx.numbers import bounds_of_input, rounded, settled
 from gdlab.load.onnx.proto import WHERE, InputRecord, ModelRecord, read
-from gdlab.load.onnx.tensor import Call, Home, NodeRecord, Tensor, Translate
-from gdlab.load.shared import Malformed, Unsupported
+from gdlab.load.onnx.tensor import Call, Home, NodeRecord, Tensor, Translate, kind_of
+from gdlab.load.shared import Malformed, Unsupported, check_growth, enumerated, refused
 
 TABLE: dict[str, Translate] = {**MATH, **LAYOUT, **LAYERS}
+MANY = 1 << 14
 ANYWHERE = ("Gelu", "Silu", "SimplifiedLayerNormalization")  # in every domain they mean the same
 
 
@@ -39,6 +42,7 @@ class OnnxModel:
 
     graph: Graph
     weights: Mapping[str, Array]
+    assumed: Mapping[str, int] = field(default_factory=dict)  # extents that nobody gave, by name
 
     def __repr__(self) -> str:
         return f"<OnnxModel: {plural(len(self.graph), 'node')}, {plural(len(self.weights), 'parameter')}>"
@@ -51,17 +55,22 @@ def load_onnx(
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> OnnxModel:
     """The model in a file, or in bytes. Shapes are static: `dims` gives a number to extents that the model names,
-    `shapes` a whole shape to an input.
+    `shapes` a whole shape to an input. A name without a number is 1 where it is always the first axis of an input
+    (`assumed` of the result says so), else `LoadError` lists it.
 
     Float tensors of rank ≥ 1 become parameters under their names, other tensors constants, integer inputs u32 (so that
     no negative number can be given). All that is not understood is listed in one `LoadError`, which is also what
     anything damaged raises.
     """
     try:
-        data, folder = _bytes_of(source)
-        model = read(data, folder)
-        shaped = _shapes(model.inputs, dict(dims or {}), dict(shapes or {}))
-        return _built(model, shaped)
+        model = read(source)
+        numbers, whole = dict(dims or {}), dict(shapes or {})
+        _check_names_of(model.inputs, numbers, whole)
+        implied = _implied(model.inputs, whole) | numbers
+        assumed = _assumed([i for i in model.inputs if i.name not in whole], implied)
+        known = {i.name: numbers if i.name in whole else implied | assumed for i in model.inputs}
+        shaped = {i.name: _shape(i, known[i.name], whole.get(i.name)) for i in model.inputs}
+        return _built(model, shaped, assumed)
     except Malformed as error:
         raise _wrong(error.args, "model") from None
     except (LoadError, UnknownNameError):
@@ -73,33 +82,51 @@ def load_onnx(
         raise LoadError(WHERE, "model", f"{given:.200}", "an ONNX model") from error
 
 
-def _bytes_of(source: Any) -> tuple[bytes, Path | None]:
-    """(bytes of the model, the folder of its file)."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return bytes(source), None
-    try:
-        path = Path(source)
-        return path.read_bytes(), path.parent
-    except (OSError, TypeError, ValueError) as error:
-        raise LoadError(WHERE, f"{source!r:.80}", f"{type(error).__name__}: {error}", "a path or bytes") from None
-
-
 def _wrong(told: tuple[Any, ...], about: str) -> LoadError:
     what, given, wanted = told
     return LoadError(WHERE, f"{about}: {what}", given, wanted)
 
 
 # inputs ---------------------------------------------------------------------------------------------------------------
-def _shapes(
-    inputs: Sequence[InputRecord], dims: dict[str, int], shapes: dict[str, Sequence[int]]
-) -> dict[str, tuple[int, ...]]:
-    """The static shape of every input."""
+def _check_names_of(inputs: Sequence[InputRecord], dims: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
+    """Refuse names that the model does not have."""
     symbols = {n for i in inputs for n in i.shape or () if isinstance(n, str)}
     for what, given, known in (("dims", dims, symbols), ("shapes", shapes, {i.name for i in inputs})):
         for name in given:
             if name not in known:
                 raise unknown_name(WHERE, what, str(name), sorted(known))
-    return {i.name: _shape(i, dims, shapes.get(i.name)) for i in inputs}
+
+
+def _implied(inputs: Sequence[InputRecord], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """What the whole shapes of some inputs say of names, which others may have too."""
+    pairs = [pair for i in inputs for pair in zip(i.shape or (), shapes.get(i.name, ()), strict=False)]
+    return {name: int(n) for name, n in reversed(pairs) if isinstance(name, str)}
+
+
+def _assumed(inputs: Sequence[InputRecord], dims: Mapping[str, int]) -> dict[str, int]:
+    """1 for each name without a number that is the first axis wherever it stands; all others are refused together."""
+    places: dict[str, list[tuple[int, str]]] = {}
+    for record in inputs:
+        for axis, name in enumerate(record.shape or ()):
+            if isinstance(name, str) and name not in dims:
+                places.setdefault(name, []).append((axis, record.name))
+    missing = {name: at for name, at in places.items() if any(axis for axis, _ in at)}
+    if missing:
+        listed = [
+            f"{name} ({', '.join(f'axis {axis} of input {record!r:.60}' for axis, record in at[:4])}"
+            f"{f' and {len(at) - 4} more' if len(at) > 4 else ''})"
+            for name, at in missing.items()
+        ]
+        raise _open_extents(listed, list(missing))
+    return dict.fromkeys(places, 1)
+
+
+def _open_extents(listed: Sequence[str], names: Sequence[str]) -> LoadError:
+    example = ", ".join(f"{name!r:.60}: 128" for name in names[:4])
+    option = ",".join(f"{name:.60}=128" for name in names[:4])
+    rest = ", …" if len(names) > 4 else ""
+    wanted = f"a number for each: load_onnx(…, dims={{{example}{rest}}}), in a notebook or on the command line --dims "
+    return LoadError(WHERE, "named extents", enumerated(listed, 2400), wanted + option + rest, details=listed)
 
 
 def _shape(record: InputRecord, dims: Mapping[str, int], given: Sequence[int] | None) -> tuple[int, ...]:
@@ -112,11 +139,9 @@ def _shape(record: InputRecord, dims: Mapping[str, int], given: Sequence[int] | 
         return shape
     if declared is None:
         raise LoadError(WHERE, what, "no shape", f"a static one: load_onnx(…, shapes={{{name!r}: (…)}})")
-    symbols = [n for n in declared if isinstance(n, str)]
-    if symbols or None in declared:
-        by_name = f"dims={{{symbols[0]!r}: 1}} or " if symbols else ""
+    if None in declared:
         open_ones = ", ".join("?" if n is None else str(n) for n in declared)
-        wanted = f"static extents: load_onnx(…, {by_name}shapes={{{name!r}: (…)}})"
+        wanted = f"static extents: load_onnx(…, shapes={{{name!r}: (…)}})"
         raise LoadError(WHERE, what, f"[{open_ones}]", wanted)
     if min((int(n) for n in declared if n is not None), default=1) < 1:
         raise LoadError(WHERE, what, declared, "extents ≥ 1")
@@ -130,43 +155,55 @@ def _fits(declared: Sequence[int | str | None] | None, shape: Sequence[int]) -> 
     return len(declared) == len(shape) and all(same)
 
 
-def _slot(record: InputRecord, shape: tuple[int, ...]) -> Tensor:
-    make = ops.input_u32 if record.kind == "int" else ops.input
-    return Tensor(shape, record.kind, make(record.name, shape or (1,)))
+def _slot(record: InputRecord, shape: tuple[int, ...], home: Home) -> Tensor:
+    kind = kind_of(record.dtype)
+    make = ops.input_u32 if kind == "int" else ops.input
+    bounds = bounds_of_input(record.dtype) if kind == "int" else None
+    return rounded(home, Tensor(shape, kind, make(record.name, shape or (1,)), dtype=record.dtype, bounds=bounds))
 
 
 # nodes ----------------------------------------------------------------------------------------------------------------
-def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]]) -> OnnxModel:
+def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]], assumed: Mapping[str, int]) -> OnnxModel:
     """The graph, node by node."""
-    home = Home(frozenset({*model.tensors, *shapes}))
+    if len(model.nodes) > MANY:  # building so large a graph takes longer than a refusal may
+        unknown = [(_label(node), str(node)) for node in model.nodes if _translation(node) is None]
+        if unknown:
+            raise refused(WHERE, "operators", unknown, "operators that load_onnx takes")
+    home = Home(frozenset({*model.tensors, *shapes}), model.nbytes)
     with Graph() as graph, graph.silent():
-        builder = _Builder(graph, home, dict(model.tensors))
+        builder = _Builder(graph, home, model)
         for record in model.inputs:
-            builder.tensors[record.name] = _slot(record, shapes[record.name])
-        for node in model.nodes:
+            builder.tensors[record.name] = _slot(record, shapes[record.name], home)
+        for i, node in enumerate(model.nodes):
             builder.append(node)
+            builder.release(node, i)
+            check_growth(graph, len(model.nodes), node)
         if builder.unsupported:
-            raise LoadError(WHERE, "operators", "; ".join(builder.unsupported), "operators that load_onnx takes")
+            raise refused(WHERE, "operators", builder.unsupported, "operators that load_onnx takes")
         for name in model.outputs:
             graph.output(home.value(builder.output(name)), name)
         if not model.outputs:
             raise Malformed("outputs", "none", "at least one")
-    return OnnxModel(graph, home.weights)
+    return OnnxModel(graph, home.weights, assumed)
 
 
 class _Builder:
     """The tensors of a model by name, as its nodes give them; None is what came of something unsupported."""
 
-    def __init__(self, graph: Graph, home: Home, tensors: dict[str, Tensor | None]) -> None:
-        self.graph, self.home, self.tensors = graph, home, tensors
-        self.unsupported: list[str] = []
+    def __init__(self, graph: Graph, home: Home, model: ModelRecord) -> None:
+        self.graph, self.home = graph, home
+        self.tensors: dict[str, Tensor | None] = dict(model.tensors)
+        self.unsupported: list[tuple[str, str]] = []  # op, and what is to be said of the node
+        self.last_use = {name: i for i, node in enumerate(model.nodes) for name in node.inputs}
+        self.last_use |= dict.fromkeys((*model.outputs, *model.tensors), len(model.nodes))
+        self.live = 0  # bytes of constants that later nodes read
 
     def append(self, node: NodeRecord) -> None:
         """What a node gives, or why it gives nothing."""
         self._check_names(node)
-        translate = TABLE.get(node.op) if not node.domain or node.op in ANYWHERE else None
+        translate = _translation(node)
         if translate is None:
-            self.unsupported.append(str(node))
+            self.unsupported.append((_label(node), str(node)))
             return
         inputs = tuple(self.tensors[name] if name else None for name in node.inputs)
         if any(tensor is None and name for tensor, name in zip(inputs, node.inputs, strict=True)):
@@ -175,14 +212,29 @@ class _Builder:
         try:
             made = _translated(translate, Call(node, inputs, self.home))
         except Unsupported as error:
-            self.unsupported.append(f"{node}: {error}")
+            self.unsupported.append((_label(node), f"{node}: {error}"))
             return
         if any(node.outputs[len(made) :]):
-            self.unsupported.append(f"{node}: more than {len(made)} outputs")
+            self.unsupported.append((_label(node), f"{node}: more than {len(made)} outputs"))
+        self._count(made)
         for name, tensor in zip(node.outputs, made, strict=False):
             if name:
                 self.tensors[name] = tensor
                 self._name(tensor, name, first)
+
+    def _count(self, made: Iterable[Tensor]) -> None:
+        """Refuse more memory for constants than the file's size allows."""
+        self.live += sum(t.array.nbytes for t in made if t.known and t.array is not None)
+        if self.live > (most := max(3 << 23, 3 * self.home.nbytes)):
+            raise Malformed("constants", f"{self.live:,} bytes at once", f"at most {most:,} while loading")
+
+    def release(self, node: NodeRecord, i: int) -> None:
+        """Forget the constants that node i is the last to read, or that nobody reads."""
+        for name in dict.fromkeys((*node.inputs, *node.outputs)):
+            tensor = self.tensors.get(name)
+            if tensor is not None and tensor.known and self.last_use.get(name, i) <= i:
+                self.live -= np.asarray(tensor.array).nbytes
+                self.tensors[name] = None
 
     def _check_names(self, node: NodeRecord) -> None:
         for name in filter(None, node.inputs):
@@ -211,6 +263,7 @@ def _translated(translate: Translate, call: Call) -> tuple[Tensor, ...]:
     """The results of a node; what goes wrong is told with its name."""
     try:
         made = translate(call)
+        return tuple(settled(call, t) for t in ((made,) if isinstance(made, Tensor) else made))
     except (Unsupported, LoadError):
         raise
     except Malformed as error:
@@ -220,4 +273,12 @@ def _translated(translate: Translate, call: Call) -> tuple[Tensor, ...]:
     except Exception as error:  # attributes and shapes that no valid node has
         given = f"{type(error).__name__}: {error}"
         raise LoadError(WHERE, str(call.node), f"{given:.200}", "what the operator takes") from error
-    return (made,) if isinstance(made, Tensor) else tuple(made)
+
+
+def _translation(node: NodeRecord) -> Translate | None:
+    return TABLE.get(node.op) if not node.domain or node.op in ANYWHERE else None
+
+
+def _label(node: NodeRecord) -> str:
+    """The op with its domain."""
+    return f"{node.domain}.{node.op}" if node.domain else node.op

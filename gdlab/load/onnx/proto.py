@@ -6,35 +6,31 @@ The `onnx` package reads the outer format; it is loaded at first use.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gdlab.base.errors import LoadError
+from gdlab.base.files import open_regular, read_regular
 from gdlab.base.types import Array
-from gdlab.load.onnx.tensor import Kind, NodeRecord, Tensor
-from gdlab.load.shared import Malformed, Unsupported
+from gdlab.load.onnx.tensor import DTYPES, Kind, NodeRecord, Tensor
+from gdlab.load.shared import MOST_NODES, Malformed, Unsupported
 
 WHERE = "load_onnx"
 STANDARD = ("", "ai.onnx")
 EXTERNAL = 1  # TensorProto.DataLocation
-DEEPEST, MOST_NODES = 16, 1 << 17  # functions in functions; nodes with all functions written out
-
-# TensorProto.DataType -> (elements in raw bytes, the field that holds them otherwise, kind)
-TYPES: dict[int, tuple[str, str, Kind]] = {
-    1: ("<f4", "float_data", "float"), 2: ("u1", "int32_data", "int"), 3: ("i1", "int32_data", "int"),
-    4: ("<u2", "int32_data", "int"), 5: ("<i2", "int32_data", "int"), 6: ("<i4", "int32_data", "int"),
-    7: ("<i8", "int64_data", "int"), 9: ("?", "int32_data", "bool"), 10: ("<f2", "int32_data", "float"),
-    11: ("<f8", "double_data", "float"), 12: ("<u4", "uint64_data", "int"), 13: ("<u8", "uint64_data", "int"),
-    16: ("<u2", "int32_data", "float"),
+DEEPEST = 16  # functions in functions
+MOST_BYTES = (1 << 31) - 1  # of a model; protobuf has no more
+MOST_NAMES = 1 << 24  # characters of the names in functions that are written out
+FIELDS: dict[int, str] = {  # TensorProto.DataType -> the field that holds elements that are no raw bytes
+    1: "float_data", 2: "int32_data", 3: "int32_data", 4: "int32_data", 5: "int32_data", 6: "int32_data",
+    7: "int64_data", 9: "int32_data", 10: "int32_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data",
+    16: "int32_data",
 }  # fmt: skip
-BITS = (10, 16)  # in int32_data they lie as their bits
-BFLOAT16 = 16
-KINDS: dict[int, Kind] = {number: entry[2] for number, entry in TYPES.items()}
+BITS = ("float16", "bfloat16")  # in int32_data they lie as their bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,49 +38,62 @@ class InputRecord:
     """An input: extents, names of extents that are left open, or None where nothing is said; a shape may be missing."""
 
     name: str
-    kind: Kind
+    dtype: str
     shape: tuple[int | str | None, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """A model: its inputs, its tensors by name, its nodes in order, the names of its outputs."""
+    """A model: its inputs, its tensors by name, its nodes in order, the names of its outputs, the size of its files."""
 
     inputs: tuple[InputRecord, ...]
     tensors: Mapping[str, Tensor]
     nodes: tuple[NodeRecord, ...]
     outputs: tuple[str, ...]
+    nbytes: int
 
 
-def read(data: bytes, folder: Path | None) -> ModelRecord:
-    """The records of a serialized model; tensors outside of it lie in `folder`."""
+def read(source: Any) -> ModelRecord:
+    """The records of a model in a file, or in bytes."""
     try:
         import onnx
     except ImportError:
         raise LoadError(WHERE, "package onnx", "none", "pip install gdlab[onnx]") from None
+    data, folder = _bytes_of(source)
     try:
         model = onnx.ModelProto.FromString(data)
     except Exception as error:  # of the protobuf package, which is not ours to import
         raise LoadError(WHERE, "model", f"{len(data)} bytes: {error}", "an ONNX model") from None
-    return _model(model, folder)
+    outside = Outside(folder, len(data))
+    del data  # the tensors are copied out of `model`
+    return _model(model, outside)
 
 
-def _model(model: Any, folder: Path | None) -> ModelRecord:
+def _bytes_of(source: Any) -> tuple[bytes, Path | None]:
+    """(bytes of the model, the folder of its file)."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source), None
+    try:
+        return read_regular(source, MOST_BYTES), Path(source).parent
+    except (OSError, TypeError, ValueError) as error:
+        raise LoadError(WHERE, f"{source!r:.80}", f"{type(error).__name__}: {error}", "a path or bytes") from None
+
+
+def _model(model: Any, outside: Outside) -> ModelRecord:
     opset = _opset(model)
     if opset < 1:
         raise LoadError(WHERE, "opset_import", "no opset of ai.onnx", "opset 1 or later")
     graph = model.graph
+    functions = Functions({(f.domain, f.name): f for f in model.functions}, outside)
+    functions.check_count(graph.node)
     tensors: dict[str, Tensor] = {}
     for proto in graph.initializer:
         if not proto.name or proto.name in tensors:
             raise Malformed("initializer", repr(proto.name), "a name of its own")
-        tensors[proto.name] = _named(proto.name, proto, folder)
+        tensors[proto.name] = _named(proto.name, proto, outside)
     inputs = tuple(_input(v) for v in graph.input if v.name not in tensors)
-    functions = {(f.domain, f.name): f for f in model.functions}
-    nodes = tuple(islice(_nodes(graph.node, folder, functions, _Scope(opset, {}, {})), MOST_NODES + 1))
-    if len(nodes) > MOST_NODES:
-        raise Malformed("nodes", f"more than {MOST_NODES}", "fewer, functions written out")
-    return ModelRecord(inputs, tensors, nodes, tuple(v.name for v in graph.output))
+    nodes = tuple(functions.nodes(functions.body(graph.node), _Scope(opset, {}, {})))
+    return ModelRecord(inputs, tensors, nodes, tuple(v.name for v in graph.output), outside.nbytes)
 
 
 def _opset(proto: Any) -> int:
@@ -92,24 +101,24 @@ def _opset(proto: Any) -> int:
     return max((int(o.version) for o in proto.opset_import if o.domain in STANDARD), default=0)
 
 
-def _named(name: str, proto: Any, folder: Path | None) -> Tensor:
+def _named(name: str, proto: Any, outside: Outside) -> Tensor:
     """An initializer: floats of rank ≥ 1 are parameters under its name, the rest constants."""
     try:
-        tensor = tensor_of(proto, folder)
+        tensor = tensor_of(proto, outside)
     except Unsupported as error:
         raise LoadError(WHERE, f"initializer {name!r}", error, "floats, ints or bools") from None
     trained = tensor.kind == "float" and tensor.shape and tensor.size
-    return Tensor(tensor.shape, tensor.kind, array=tensor.array, parameter=name) if trained else tensor
+    return replace(tensor, parameter=name) if trained else tensor
 
 
 def _input(info: Any) -> InputRecord:
     if info.type.WhichOneof("value") != "tensor_type":
         raise LoadError(WHERE, f"input {info.name!r}", info.type.WhichOneof("value") or "no type", "a tensor")
     declared = info.type.tensor_type
-    if declared.elem_type not in KINDS:
+    if declared.elem_type not in DTYPES:
         raise LoadError(WHERE, f"input {info.name!r}", f"type {declared.elem_type}", "floats, ints or bools")
     shape = tuple(map(_extent, declared.shape.dim)) if declared.HasField("shape") else None
-    return InputRecord(info.name, KINDS[declared.elem_type], shape)
+    return InputRecord(info.name, DTYPES[declared.elem_type], shape)
 
 
 def _extent(dim: Any) -> int | str | None:
@@ -119,28 +128,16 @@ def _extent(dim: Any) -> int | str | None:
 
 # nodes ----------------------------------------------------------------------------------------------------------------
 _FORMS: dict[int, Any] = {  # AttributeProto.AttributeType
-    1: lambda a, folder: float(a.f), 2: lambda a, folder: int(a.i), 3: lambda a, folder: a.s.decode("utf-8"),
-    4: lambda a, folder: tensor_of(a.t, folder), 6: lambda a, folder: tuple(map(float, a.floats)),
-    7: lambda a, folder: tuple(map(int, a.ints)), 8: lambda a, folder: tuple(s.decode("utf-8") for s in a.strings),
+    1: lambda a, outside: float(a.f), 2: lambda a, outside: int(a.i), 3: lambda a, outside: a.s.decode("utf-8"),
+    4: lambda a, outside: tensor_of(a.t, outside), 6: lambda a, outside: tuple(map(float, a.floats)),
+    7: lambda a, outside: tuple(map(int, a.ints)), 8: lambda a, outside: tuple(s.decode("utf-8") for s in a.strings),
 }  # fmt: skip
 
 
-def _node(proto: Any, folder: Path | None, opset: int, given: Mapping[str, Any]) -> NodeRecord:
-    """A node; inside a function attributes may stand for those `given` in the call."""
-    domain = "" if proto.domain in STANDARD else str(proto.domain)
-    attrs: dict[str, Any] = {}
-    for a in proto.attribute:
-        if not a.ref_attr_name:
-            attrs[a.name] = _attribute(a, folder)
-        elif a.ref_attr_name in given:
-            attrs[a.name] = given[a.ref_attr_name]
-    return NodeRecord(proto.op_type, proto.name, domain, tuple(proto.input), tuple(proto.output), attrs, opset)
-
-
-def _attribute(proto: Any, folder: Path | None) -> Any:
+def _attribute(proto: Any, outside: Outside) -> Any:
     """The value of an attribute; None for what is no number, text or tensor of numbers."""
     try:
-        return _FORMS[proto.type](proto, folder) if proto.type in _FORMS else None
+        return _FORMS[proto.type](proto, outside) if proto.type in _FORMS else None
     except Unsupported:
         return None
 
@@ -153,96 +150,170 @@ class _Scope:
     attrs: Mapping[str, Any]  # of the call
     names: Mapping[str, str]  # of operands and results, as the caller calls them
     prefix: str = ""
-    depth: int = 0
 
     def name(self, name: str) -> str:
         """A name of the scope as the graph has it."""
         return self.names.get(name, f"{self.prefix}{name}" if name else "")
 
 
-def _nodes(protos: Any, folder: Path | None, functions: Mapping[Any, Any], scope: _Scope) -> Iterator[NodeRecord]:
-    """Nodes in order, with the bodies of the model's own functions in place of their calls."""
-    for proto in protos:
-        node = _node(proto, folder, scope.opset, scope.attrs)
-        inputs, outputs = (tuple(map(scope.name, names)) for names in (node.inputs, node.outputs))
-        node = replace(node, inputs=inputs, outputs=outputs)
-        function = functions.get((node.domain, node.op)) if node.domain else None
-        if function is None:
-            yield node
-            continue
-        if scope.depth >= DEEPEST:
-            raise Malformed(str(node), "a function in functions", f"at most {DEEPEST} in each other")
-        names = dict.fromkeys(function.input, "") | dict(zip(function.input, inputs, strict=False))
-        names |= {own: name for own, name in zip(function.output, outputs, strict=False) if name}
-        defaults = {a.name: _attribute(a, folder) for a in function.attribute_proto}
-        prefix = f"{next(filter(None, outputs), '')}/"
-        inner = _Scope(_opset(function) or scope.opset, {**defaults, **node.attrs}, names, prefix, scope.depth + 1)
-        yield from _nodes(function.node, folder, functions, inner)
+Key = tuple[str, str]  # domain and name of a function
+Body = Iterable[tuple[NodeRecord, Mapping[str, str]]]  # nodes as they are written; attributes that stand for the call's
+
+
+class Functions:
+    """The model's own functions, and the nodes of a body with theirs in place of their calls."""
+
+    def __init__(self, protos: Mapping[Key, Any], outside: Outside) -> None:
+        self.protos, self.outside = protos, outside
+        self.bodies: dict[Key, Body] = {}  # each is read once, however often it is called
+        self.sizes: dict[Key, tuple[int, int]] = {}
+        self.characters = 0
+
+    def check_count(self, nodes: Any) -> None:
+        """Refuse more nodes and calls than a graph may have, before any is written out."""
+        if self._size(nodes, 0)[0] > MOST_NODES:
+            raise Malformed("nodes", f"more than {MOST_NODES:,}", "fewer, functions written out")
+
+    def _size(self, nodes: Any, depth: int) -> tuple[int, int]:
+        """(nodes and calls, functions in each other) when all functions are written out."""
+        total, deep = len(nodes), 0
+        if total > MOST_NODES:
+            return total, 0
+        for node in nodes:
+            key = node.domain, node.op_type
+            if not node.domain or key not in self.protos:
+                continue
+            if key not in self.sizes and depth < DEEPEST:
+                self.sizes[key] = self._size(self.protos[key].node, depth + 1)
+            size, inside = self.sizes.get(key, (0, DEEPEST))
+            total, deep = total + size, max(deep, inside + 1)
+            if depth + deep > DEEPEST:
+                given = f"{node.domain}.{node.op_type}: a function in functions"
+                raise Malformed("functions", given, f"at most {DEEPEST} in each other")
+        return total, deep
+
+    def body(self, protos: Any) -> Body:
+        """Nodes as they are written."""
+        for proto in protos:
+            domain = "" if proto.domain in STANDARD else str(proto.domain)
+            attrs = {a.name: _attribute(a, self.outside) for a in proto.attribute if not a.ref_attr_name}
+            given = {a.name: a.ref_attr_name for a in proto.attribute if a.ref_attr_name}
+            names = tuple(proto.input), tuple(proto.output)
+            yield NodeRecord(proto.op_type, proto.name, domain, *names, attrs, 0), given
+
+    def nodes(self, body: Body, scope: _Scope) -> Iterator[NodeRecord]:
+        """The nodes in order, with the bodies of functions in place of their calls."""
+        for node, given in body:
+            own = {name: scope.attrs[call] for name, call in given.items() if call in scope.attrs}
+            attrs = {**node.attrs, **own} if own else node.attrs
+            inputs, outputs = (tuple(map(scope.name, names)) for names in (node.inputs, node.outputs))
+            if scope.prefix:
+                self._count_names(node, (*inputs, *outputs))
+            node = replace(node, inputs=inputs, outputs=outputs, attrs=attrs, opset=scope.opset)
+            function = self.protos.get((node.domain, node.op)) if node.domain else None
+            if function is None:
+                yield node
+            else:
+                yield from self._called(function, node, scope)
+
+    def _called(self, function: Any, node: NodeRecord, scope: _Scope) -> Iterator[NodeRecord]:
+        key = node.domain, node.op
+        if key not in self.bodies:
+            self.bodies[key] = tuple(self.body(function.node))
+        names = dict.fromkeys(function.input, "") | dict(zip(function.input, node.inputs, strict=False))
+        names |= {own: name for own, name in zip(function.output, node.outputs, strict=False) if name}
+        defaults = {a.name: _attribute(a, self.outside) for a in function.attribute_proto}
+        prefix = f"{next(filter(None, node.outputs), '')}/"
+        inner = _Scope(_opset(function) or scope.opset, {**defaults, **node.attrs}, names, prefix)
+        yield from self.nodes(self.bodies[key], inner)
+
+    def _count_names(self, node: NodeRecord, names: Sequence[str]) -> None:
+        self.characters += sum(map(len, names))
+        if self.characters > MOST_NAMES:
+            given = f"more than {MOST_NAMES:,} characters"
+            raise Malformed(f"{node.op}: names", given, "shorter ones, functions written out")
 
 
 # tensors --------------------------------------------------------------------------------------------------------------
-def tensor_of(proto: Any, folder: Path | None) -> Tensor:
-    """The elements of a tensor, floats as float32, whatever their width in the file."""
-    if proto.data_type not in TYPES:
+def tensor_of(proto: Any, outside: Outside) -> Tensor:
+    """The elements of a tensor; floats as float32, whatever their width in the file."""
+    if proto.data_type not in DTYPES:
         raise Unsupported(f"tensor type {proto.data_type}")
-    form, field, kind = TYPES[proto.data_type]
-    shape, dtype = tuple(map(int, proto.dims)), np.dtype(form)
+    name = DTYPES[proto.data_type]
+    shape, dtype = tuple(map(int, proto.dims)), np.dtype("<u2" if name == "bfloat16" else name).newbyteorder("<")
     count = math.prod(shape)
     if min(shape, default=0) < 0:
         raise Malformed(f"tensor {proto.name!r}", list(shape), "extents ≥ 0")
     if proto.data_location == EXTERNAL:
-        data = np.frombuffer(_outside(proto, folder, count * dtype.itemsize), dtype)
+        data = np.frombuffer(outside.read(proto, count * dtype.itemsize), dtype)
     elif proto.HasField("raw_data"):
-        if len(proto.raw_data) != count * dtype.itemsize:
-            given = f"{len(proto.raw_data)} bytes"
-            raise Malformed(f"tensor {proto.name!r}", given, f"{count * dtype.itemsize} ({list(shape)})")
-        data = np.frombuffer(proto.raw_data, dtype)
+        raw = proto.raw_data
+        if len(raw) != count * dtype.itemsize:
+            wanted = f"{count * dtype.itemsize} ({list(shape)})"
+            raise Malformed(f"tensor {proto.name!r}", f"{len(raw)} bytes", wanted)
+        data = np.frombuffer(raw, dtype)
     else:
-        data = _listed(proto, field, dtype)
-        if data.size != count:
-            raise Malformed(f"tensor {proto.name!r}", f"{data.size} values", f"{count} ({list(shape)})")
-    if proto.data_type == BFLOAT16:  # the upper half of a float32
+        listed = getattr(proto, FIELDS[proto.data_type])
+        if len(listed) != count:
+            raise Malformed(f"tensor {proto.name!r}", f"{len(listed)} values", f"{count} ({list(shape)})")
+        data = _listed(listed, name, dtype)
+    if name == "bfloat16":  # the upper half of a float32
         data = (data.astype(np.uint32) << 16).view(np.float32)
-    return _whole(data.reshape(shape), kind)
+    return _whole(data.reshape(shape), name)
 
 
-def _listed(proto: Any, field: str, dtype: np.dtype[Any]) -> Array:
+def _listed(numbers: Any, name: str, dtype: np.dtype[Any]) -> Array:
     """Elements of one of the fields of numbers."""
-    given = np.array(getattr(proto, field))
-    if proto.data_type in BITS:
-        bits: Array = given.astype(np.uint16)
-        return bits.view(dtype)
+    wide: Any = {"f": np.float64, "u": np.uint64}.get(dtype.kind if name not in BITS else "i", np.int64)
+    given: Array = np.fromiter(numbers, wide, len(numbers))
     with np.errstate(all="ignore"):
-        cast: Array = given.astype(dtype)
-    return cast
+        return given.astype(np.uint16).view(dtype) if name in BITS else given.astype(dtype)
 
 
-def _whole(data: Array, kind: Kind) -> Tensor:
-    """A tensor of the file, of any size."""
-    stored: dict[Kind, Any] = {"float": np.float32, "int": np.int64, "bool": np.bool_}
+def _whole(data: Array, name: str) -> Tensor:
+    """A tensor of the file, of any size; integers keep their type."""
+    kind: Kind = "bool" if name == "bool" else "int" if data.dtype.kind in "iu" else "float"
+    stored: dict[Kind, Any] = {"float": np.dtype(np.float32), "int": data.dtype.newbyteorder("="), "bool": np.bool_}
     with np.errstate(all="ignore"):  # float64 beyond float32
-        return Tensor(data.shape, kind, array=np.asarray(data).astype(stored[kind], copy=False))
+        return Tensor(data.shape, kind, array=np.asarray(data).astype(stored[kind], copy=False), dtype=name)
 
 
-def _outside(proto: Any, folder: Path | None, nbytes: int) -> bytes:
-    """The bytes of a tensor that lies in a file beside the model."""
-    entries = {e.key: e.value for e in proto.external_data}
-    what, name = f"tensor {proto.name!r}", entries.get("location", "")
-    if folder is None:
-        raise LoadError(WHERE, what, f"bytes of a model with data in {name!r}", "the path of the model")
-    path = (folder / name).resolve()
-    if not name or Path(name).is_absolute() or not path.is_relative_to(folder.resolve()):
-        raise LoadError(WHERE, what, repr(name), "a file beside the model")
-    offset, length = int(entries.get("offset", 0)), int(entries.get("length", nbytes))
-    if offset < 0 or length != nbytes:
-        raise LoadError(WHERE, what, f"{length} bytes at {offset}", f"{nbytes} bytes at 0 or behind")
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(min(offset, size))
-            data: bytes = file.read(min(nbytes, size))
-    except OSError as error:
-        raise LoadError(WHERE, what, str(error), f"{nbytes} bytes of {name}") from None
-    if len(data) != nbytes:
-        raise LoadError(WHERE, what, f"{len(data)} bytes at {offset}", f"{nbytes} of {name}")
-    return data
+class Outside:
+    """The files beside a model that hold tensors of it. `nbytes`: of the model and of all of them."""
+
+    def __init__(self, folder: Path | None, nbytes: int) -> None:
+        self.folder, self.nbytes = folder, nbytes
+        self.sizes: dict[Path, int] = {}
+        self.read_so_far = 0
+
+    def read(self, proto: Any, nbytes: int) -> bytes:
+        """The bytes of a tensor."""
+        entries = {e.key: e.value for e in proto.external_data}
+        what, name = f"tensor {proto.name!r}", entries.get("location", "")
+        if self.folder is None:
+            raise LoadError(WHERE, what, f"bytes of a model with data in {name!r}", "the path of the model")
+        path = (self.folder / name).resolve()
+        if not name or Path(name).is_absolute() or not path.is_relative_to(self.folder.resolve()):
+            raise LoadError(WHERE, what, repr(name), "a file beside the model")
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", nbytes))
+        if offset < 0 or length != nbytes:
+            raise LoadError(WHERE, what, f"{length} bytes at {offset}", f"{nbytes} bytes at 0 or behind")
+        try:
+            with open_regular(path) as file:
+                self._count(what, path, file.seek(0, 2), nbytes)
+                file.seek(min(offset, self.sizes[path]))
+                data: bytes = file.read(min(nbytes, self.sizes[path]))
+        except OSError as error:
+            raise LoadError(WHERE, what, str(error), f"{nbytes} bytes of {name}") from None
+        if len(data) != nbytes:
+            raise LoadError(WHERE, what, f"{len(data)} bytes at {offset}", f"{nbytes} of {name}")
+        return data
+
+    def _count(self, what: str, path: Path, size: int, nbytes: int) -> None:
+        """Refuse tensors that overlap so often that together they are twice as large as their files."""
+        if path not in self.sizes:
+            self.sizes[path] = size
+            self.nbytes += size
+        self.read_so_far += min(nbytes, size)
+        if self.read_so_far > 2 * sum(self.sizes.values()):
+            raise LoadError(WHERE, what, f"{self.read_so_far:,} bytes of tensors", f"{sum(self.sizes.values()):,}")

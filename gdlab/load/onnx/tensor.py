@@ -16,7 +16,13 @@ from gdlab.graph import Value
 from gdlab.load.shared import Malformed, Unsupported
 
 Kind = Literal["float", "int", "bool"]
-MOST_KNOWN = 1 << 24  # elements that folding may make: a damaged model asks for any number of them
+Bounds = tuple[int, int]
+MOST_KNOWN = 1 << 21  # elements that folding may make of one tensor, or the bytes of the file where those are more
+MOST_WORK = 1 << 3  # times as many of all tensors
+DTYPES: dict[int, str] = {  # TensorProto.DataType
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
+    11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
+}  # fmt: skip
 _KINDS: dict[str, Kind] = {"b": "bool", "f": "float"}
 _STORED: dict[Kind, Any] = {"float": np.float32, "int": np.int64, "bool": np.bool_}
 
@@ -25,13 +31,16 @@ _STORED: dict[Kind, Any] = {"float": np.float32, "int": np.int64, "bool": np.boo
 class Tensor:
     """`shape` is ONNX's: () for a scalar, which a graph holds as [1]. Elements that are known lie in `array`; what has
     the name of a `parameter` becomes one as soon as the graph needs it. Masks are f32 of 0 and 1; integers are u32, or
-    f32 where they were computed with (exact below 2²⁴)."""
+    f32 where they were computed with. `dtype`: the type that ONNX gives it, as NumPy calls it, "" where the operands of
+    its node say; `bounds`: between which its integers are, None where the type says."""
 
     shape: Shape
     kind: Kind = "float"
     value: Value | None = None
     array: Array | None = None
     parameter: str = ""
+    dtype: str = ""
+    bounds: Bounds | None = None
 
     @property
     def known(self) -> bool:
@@ -49,19 +58,19 @@ class Tensor:
         return self.shape or (1,)
 
 
+def kind_of(dtype: str) -> Kind:
+    """The kind of number of a type."""
+    return "bool" if dtype == "bool" else "float" if "float" in dtype else "int"
+
+
 def known(array: Any, kind: Kind | None = None) -> Tensor:
     """A constant."""
     data = np.asarray(array)
     kind = _KINDS.get(data.dtype.kind, "int") if kind is None else kind
-    check_size(data.shape)
+    if kind == "int" and data.dtype.kind in "iu":
+        return Tensor(data.shape, kind, array=data)
     with np.errstate(all="ignore"):  # float64 beyond float32, NaN as an integer
-        return Tensor(data.shape, kind, array=data.astype(_STORED[kind]))
-
-
-def check_size(shape: Sequence[int]) -> None:
-    """Refuse to fold so much."""
-    if math.prod(shape) > MOST_KNOWN:
-        raise Malformed("constant", f"{list(shape)}", f"at most {MOST_KNOWN} elements that are computed while loading")
+        return Tensor(data.shape, kind, array=data.astype(_STORED[kind], copy=False))
 
 
 def fitted(value: Value, shape: Shape, kind: Kind = "float") -> Tensor:
@@ -72,10 +81,34 @@ def fitted(value: Value, shape: Shape, kind: Kind = "float") -> Tensor:
 
 @dataclass(slots=True)
 class Home:
-    """What the graph gets besides nodes: the values of its parameters. `taken`: the names of the file."""
+    """What the graph gets besides nodes: the values of its parameters. `taken`: the names of the file; `nbytes`: its
+    size, by which what is computed while loading is bounded."""
 
     taken: frozenset[str] = frozenset()
+    nbytes: int = 0
     weights: dict[str, Array] = field(default_factory=dict)
+    work: int = 0  # elements computed so far
+    stored: int = 0  # elements of constants of the graph
+
+    @property
+    def most(self) -> int:
+        """Elements of one tensor that may be computed."""
+        return max(MOST_KNOWN, self.nbytes)
+
+    def check_size(self, shape: Sequence[int], effort: int = 1) -> None:
+        """Refuse to fold so much; `effort`: how many additions an element costs."""
+        count = math.prod(shape)
+        if count > self.most:
+            raise Malformed("constant", f"{list(shape)}", f"at most {self.most:,} elements computed while loading")
+        self.work += count * effort
+        if self.work > MOST_WORK * self.most:
+            given = f"more than {MOST_WORK * self.most:,} elements"
+            raise Malformed("constants", given, "fewer that are computed while loading")
+
+    def _store(self, size: int) -> None:
+        self.stored += size
+        if self.stored > 2 * self.most:
+            raise Malformed("constants", f"more than {2 * self.most:,} elements", "fewer in the graph")
 
     def value(self, t: Tensor) -> Value:
         """The tensor in the graph; integers u32 where they can be."""
@@ -85,12 +118,16 @@ class Home:
         if t.parameter:
             return self.parameter(t.parameter, t.array)
         if t.kind == "int" and t.size and 0 <= t.array.min() and t.array.max() < 2**32:
+            self._store(t.size)
             return ops.constant_u32(t.array.reshape(t.held))
+        if t.kind == "int":
+            _check_exact(t.array)
         with np.errstate(over="ignore"):
             data = t.array.reshape(t.held).astype(np.float32)
         first = float(data.flat[0]) if data.size else 0.0
         if data.size > 1 and not math.isnan(first) and (data == data.flat[0]).all() and (first or not _negative(data)):
             return ops.full(t.held, first)  # no data is stored
+        self._store(t.size)
         return ops.constant(data)
 
     def parameter(self, name: str, array: Array) -> Value:
@@ -106,6 +143,7 @@ class Home:
     def number(self, t: Tensor) -> Value:
         """The tensor as f32."""
         if t.known and t.kind == "int":
+            _check_exact(np.asarray(t.array))
             return self.value(Tensor(t.shape, "float", array=t.array))
         value = self.value(t)
         return ops.to_f32(value) if value.type.dtype is u32 else value
@@ -117,7 +155,9 @@ class Home:
             low, high = (int(t.array.min()), int(t.array.max())) if t.size else (0, 0)
             if not -extent <= low <= high < extent:
                 raise Malformed("indices", f"{low} … {high}", f"{-extent} … {extent - 1}")
-            return ops.constant_u32(np.where(t.array < 0, t.array + extent, t.array).reshape(t.held))
+            self._store(t.size)
+            at = t.array.astype(np.int64)
+            return ops.constant_u32(np.where(at < 0, at + extent, at).reshape(t.held))
         value = self.value(t)
         if value.type.dtype is u32:
             return value
@@ -127,10 +167,19 @@ class Home:
         """A number where the tensor is one finite element, so that ops with a number are written; else f32."""
         if t.known and t.size == 1:
             assert t.array is not None  # known
+            if t.kind == "int":
+                _check_exact(t.array)
             number = float(t.array.reshape(-1)[0])
             if abs(number) < 3.4e38:
                 return number
         return self.number(t)
+
+
+def _check_exact(integers: Array) -> None:
+    """Refuse integers that float32 does not have."""
+    large = np.unique(integers[(integers > 1 << 24) | (integers < -(1 << 24))])
+    if len(large) > 100 or any(int(np.float32(n)) != int(n) for n in large.tolist()):
+        raise Unsupported(f"the integer {large[0]}, which f32 does not have")
 
 
 def _negative(data: Array) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gdlab.base.binding import bound
 from gdlab.base.errors import GdlabError, LoadError, unknown_name
+from gdlab.base.files import read_regular
 from gdlab.base.words import flat
 from gdlab.view.document.closure import damaged, problems
 from gdlab.view.document.columns import Json, Table
@@ -270,7 +271,7 @@ def load_doc(path: str | Path) -> Document:
     path = Path(path)
     where = f"document {path.name}"
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, 1 << 31)
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         data = json.loads(text)
     except OSError as error:

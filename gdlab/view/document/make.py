@@ -57,6 +57,7 @@ def _study_doc(study: Study) -> Document:
         _pipeline(draft, study)
     except GdlabError as error:  # what exists is shown, and what is missing is said
         draft.note(str(error), None if error.node is None else f"node:{len(draft.stages) - 1}.{error.node}")
+    draft.notes += [{"level": "info", "text": text, "about": None} for text in study.notes]
     summary = study.summary() if draft.plan is not None else graph_summary(study.graph, study.name)
     keys = [stage.key for stage in draft.stages]
     live = {"study": study.key, "rev": study.rev, **variants_json(study, keys)}

@@ -1,0 +1,210 @@
+"""Number types of ONNX in a graph of f32: integers wrap or are refused, float16 and bfloat16 are rounded.
+
+A graph computes integers as f32, which has all of them up to 2²⁴. So each result of integers has bounds, from the
+bounds of its operands; where they leave the type the result is wrapped, where they leave f32 the node is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from gdlab import ops
+from gdlab.base.formats import round_bf16
+from gdlab.base.types import Array
+from gdlab.graph import Value
+from gdlab.load.onnx.tensor import Bounds, Call, Home, Kind, Tensor, axis_of
+from gdlab.load.shared import Unsupported
+
+EXACT = 1 << 23  # a step below 2²⁴, for what is added while wrapping
+ASSUMED = 1 << 22  # inputs of 32 and 64 bits that are computed with are taken to be at most this
+NARROW = ("int8", "uint8", "int16", "uint16")
+HALVES: dict[str, Callable[[Value], Value]] = {"float16": ops.round_f16, "bfloat16": ops.round_bf16}
+PLAIN: dict[Kind, str] = {"float": "float32", "int": "int64", "bool": "bool"}
+SAID = {"Shape": "int64", "Size": "int64", "ArgMax": "int64", "ArgMin": "int64"}  # whatever the operands are
+SELECTING = frozenset("""
+Abs Clip Concat Constant ConstantOfShape Dropout Expand Flatten Gather GlobalMaxPool Identity Max MaxPool Min Neg Pad
+ReduceMax ReduceMin Relu Reshape Resize Sign Slice Split Squeeze Tile Transpose Trilu Unsqueeze Upsample Where
+""".split())  # their results are operands, or as exact  # fmt: skip
+
+
+def settled(call: Call, t: Tensor) -> Tensor:
+    """A result of a node with its type: constants and values wrapped or rounded, bounds known."""
+    op = call.node.op
+    dtype = t.dtype or SAID.get(op) or _dtype_of_operands(call, t.kind)
+    if t.known:
+        return replace(t, array=as_type(np.asarray(t.array), dtype), dtype=dtype)
+    if t.kind == "float":
+        kept = op in SELECTING or (op in ("Cast", "CastLike") and call.tensor(0).dtype == dtype)
+        return replace(t, dtype=dtype) if kept else rounded(call.home, replace(t, dtype=dtype))
+    return _wrapped(call, replace(t, dtype=dtype)) if t.kind == "int" else replace(t, dtype=dtype)
+
+
+def _dtype_of_operands(call: Call, kind: Kind) -> str:
+    return next((t.dtype for t in call.inputs if t is not None and t.kind == kind and t.dtype), PLAIN[kind])
+
+
+def as_type(array: Array, dtype: str) -> Array:
+    """Known elements as a type has them: integers wrap, halves are rounded and stay float32."""
+    with np.errstate(all="ignore"):
+        if dtype == "bfloat16":
+            return round_bf16(array.astype(np.float32))
+        if dtype == "float16":
+            return np.asarray(array.astype(np.float16).astype(np.float32))
+        return np.asarray(array.astype("float32" if dtype == "float64" else dtype, copy=False))
+
+
+def rounded(home: Home, t: Tensor) -> Tensor:
+    """A value with the precision of its type."""
+    if t.dtype not in HALVES:
+        return t
+    return Tensor(t.shape, t.kind, HALVES[t.dtype](home.number(t)), dtype=t.dtype)
+
+
+# integers -------------------------------------------------------------------------------------------------------------
+def _wrapped(call: Call, t: Tensor) -> Tensor:
+    if call.node.op not in BOUNDS:
+        raise Unsupported("integers that are computed in the graph")
+    low, high = BOUNDS[call.node.op](call)
+    limits = np.iinfo(t.dtype)
+    if max(-low, high) > EXACT and call.node.op not in SELECTING:
+        raise Unsupported(f"integers that may reach {max(-low, high):,}, where those up to {EXACT:,} are exact")
+    if limits.min <= low and high <= limits.max:
+        return replace(t, bounds=(low, high))
+    if t.dtype not in NARROW:
+        raise Unsupported(f"a number that may fall to {low:,}, where {t.dtype} wraps")
+    size, least = limits.max - limits.min + 1, int(limits.min)
+    shift = -least + size * max(0, -(-(least - low) // size))  # a multiple of `size` that makes it ≥ 0
+    value = call.home.number(t) + float(shift)
+    times = ops.to_f32(ops.to_u32(value * (1.0 / size)))
+    return Tensor(t.shape, t.kind, value - times * float(size) + float(least), dtype=t.dtype)
+
+
+def bounds_of(t: Tensor) -> Bounds:
+    """The least and the greatest integer that a tensor may hold."""
+    if t.array is not None:
+        return (int(t.array.min()), int(t.array.max())) if t.size else (0, 0)
+    if t.bounds is not None:
+        return t.bounds
+    if t.dtype in NARROW:
+        return int(np.iinfo(t.dtype).min), int(np.iinfo(t.dtype).max)
+    return (0, 1) if t.kind == "bool" else (0 if t.dtype.startswith("u") else -ASSUMED, ASSUMED)
+
+
+def bounds_of_input(dtype: str) -> Bounds:
+    """Those of an input: no negative number can be given."""
+    return 0, int(np.iinfo(dtype).max) if dtype in NARROW else ASSUMED
+
+
+def _union(*bounds: Bounds) -> Bounds:
+    return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+
+def _operands(call: Call) -> list[Bounds]:
+    return [bounds_of(t) for t in call.inputs if t is not None]
+
+
+def _highest(call: Call) -> Bounds:
+    return max(low for low, _ in _operands(call)), max(high for _, high in _operands(call))
+
+
+def _lowest(call: Call) -> Bounds:
+    return min(low for low, _ in _operands(call)), min(high for _, high in _operands(call))
+
+
+def _clipped(call: Call) -> Bounds:
+    low, high = _first(call)
+    if (least := call.optional(1)) is not None:
+        low, high = max(low, bounds_of(least)[0]), max(high, bounds_of(least)[1])
+    if (most := call.optional(2)) is not None:
+        low, high = min(low, bounds_of(most)[0]), min(high, bounds_of(most)[1])
+    return low, high
+
+
+def _all(call: Call) -> Bounds:
+    """Of all integer operands together."""
+    return _union(*(bounds_of(t) for t in call.inputs if t is not None and t.kind != "float"))
+
+
+def _chosen(call: Call) -> Bounds:
+    return _union(*_operands(call)[1:])
+
+
+def _first(call: Call) -> Bounds:
+    return bounds_of(call.tensor(0))
+
+
+def _with_zero(call: Call) -> Bounds:
+    return _union((0, 0), _all(call))
+
+
+def _sum(call: Call) -> Bounds:
+    lows, highs = zip(*(bounds_of(t) for t in call.inputs if t is not None), strict=True)
+    return sum(lows), sum(highs)
+
+
+def _difference(call: Call) -> Bounds:
+    (a, b), (c, d) = bounds_of(call.tensor(0)), bounds_of(call.tensor(1))
+    return a - d, b - c
+
+
+def _times(a: Bounds, b: Bounds) -> Bounds:
+    corners = [x * y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _product(call: Call) -> Bounds:
+    return _times(bounds_of(call.tensor(0)), bounds_of(call.tensor(1)))
+
+
+def _quotient(call: Call) -> Bounds:
+    a, b = bounds_of(call.tensor(0)), bounds_of(call.tensor(1))
+    most = max(-a[0], a[1])
+    if max(most, -b[0], b[1]) > ASSUMED:
+        raise Unsupported(f"a division of integers above {ASSUMED:,}")
+    return 0 if min(a[0], b[0]) >= 0 else -most, most
+
+
+def _matmul(call: Call) -> Bounds:
+    low, high = _product(call)
+    inner = call.tensor(0).shape[-1]
+    return inner * min(low, 0), inner * max(high, 0)
+
+
+def _magnitude(call: Call) -> Bounds:
+    low, high = _first(call)
+    return 0, max(-low, high)
+
+
+def _added(call: Call) -> Bounds:
+    """Of a sum of any of the elements of operand 0."""
+    x = call.tensor(0)
+    low, high = _times(_first(call), _first(call)) if call.node.op == "ReduceSumSquare" else _first(call)
+    if call.node.op == "ReduceL1":
+        low, high = _magnitude(call)
+    axes = call.static_ints(1) if len(call.inputs) > 1 else call.integers("axes")
+    count = int(np.prod([x.shape[axis_of(a, len(x.shape))] for a in axes])) if axes else x.size
+    return count * min(low, 0), count * max(high, 0)
+
+
+def _cast(call: Call) -> Bounds:
+    x = call.tensor(0)
+    return (-ASSUMED, ASSUMED) if x.kind == "float" else bounds_of(x)
+
+
+def _place(call: Call) -> Bounds:
+    return 0, max(call.tensor(0).shape, default=1)
+
+
+BOUNDS: dict[str, Callable[[Call], Bounds]] = {
+    "Add": _sum, "Sum": _sum, "Sub": _difference, "Mul": _product, "Div": _quotient, "MatMul": _matmul,
+    "Neg": lambda call: _times((-1, -1), _first(call)), "Abs": _magnitude, "Sign": lambda call: (-1, 1),
+    "Cast": _cast, "CastLike": _cast, "ArgMax": _place, "ArgMin": _place, "Where": _chosen, "Max": _highest,
+    "Min": _lowest, "Clip": _clipped, "Concat": _all, "Pad": _with_zero, "Relu": _with_zero, "Trilu": _with_zero,
+    "ReduceSum": _added, "ReduceL1": _added, "ReduceSumSquare": _added,
+    **dict.fromkeys(
+        ("Expand", "Flatten", "Gather", "Identity", "MaxPool", "ReduceMax", "ReduceMin", "Reshape", "Resize", "Slice",
+         "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample", "Dropout"), _first),
+}  # fmt: skip
