@@ -85,9 +85,7 @@ def open_model(path: str | Path) -> Study:
                 where = f"{beside.name}: tensor {name!r}"
                 raise LoadError("show", where, list(given), f"{list(wanted)}, as in {model.name}")
             weights[name] = tensors.tensor_f32(name)
-    study = Study(loaded.graph, name=re.sub(r"\W|^(?=\d)", "_", model.stem))
-    study.weights = weights
-    return study
+    return Study(loaded.graph, name=re.sub(r"\W|^(?=\d)", "_", model.stem), weights=weights)
 
 
 _LOOK = ("overlay", "engine", "depth", "around")
