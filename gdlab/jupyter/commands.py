@@ -12,7 +12,6 @@ from gdlab.op import Safety
 from gdlab.op.text import to_cell
 from gdlab.plan import CompileOptions
 from gdlab.study.study import Study
-from gdlab.study.variants import variant_stages
 
 _MAX_STEPS = 10**9
 
@@ -46,7 +45,7 @@ def _step(study: Study, args: dict[str, Any]) -> None:
 def _run(study: Study, args: dict[str, Any]) -> None:
     study.check_ready()
     if "to" in args:
-        study.runner.run_to(study.dispatch_at(_text("run", args, "to")))
+        study.runner.run_to(study.debug.targets.dispatch(_text("run", args, "to")))
     else:
         study.runner.start(_steps(args))
 
@@ -153,7 +152,7 @@ def _check(study: Study, args: dict[str, Any]) -> dict[str, Any]:
 
 def _cell(study: Study, args: dict[str, Any]) -> dict[str, Any]:
     """A stage of the study as a `%%graph` cell that builds it; one with gradients is none that a cell could build."""
-    variants = {stage.key: stage for stage in variant_stages(study)}
+    variants = {stage.key: stage for stage in study.variants.stages()}
     key = _text("cell", args, "stage")
     if key not in variants and key not in study.pipeline.keys:
         raise unknown_name("cell", "stage", key, [*study.pipeline.keys, *variants])

@@ -13,7 +13,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.options import count, name_option, parse_argstring
 from gdlab.jupyter.widget import wake
-from gdlab.study.debug import Against
+from gdlab.study.microscope import Against
 from gdlab.study.study import Study
 
 

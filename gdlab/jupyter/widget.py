@@ -205,11 +205,12 @@ class Panel:
     def _metrics(self) -> Metrics:
         study = self.study
         self.frame += 1
-        session, runner = study._session, study._runner
-        if session is None or runner is None:
+        opened = study.execution.opened
+        if opened is None:
             device = str(study.device.info)
             nothing = Metrics(self.frame, "none", "", 0, 0, [], _NO_COUNTERS, "", device, "", "", -1, "", [], [], False)
             return replace(nothing, full=self.want_full)
+        session, runner = opened
         if runner is not self.runner:  # a new session after a closed one: nothing of it was sent yet
             self.runner, self.sent_events, self.want_full = runner, 0, True
         full = self.want_full
@@ -238,9 +239,10 @@ class Panel:
         )  # fmt: skip
 
     def _send_events(self) -> None:
-        if self.study._runner is None:
+        opened = self.study.execution.opened
+        if opened is None:
             return
-        events = self.study._runner.events
+        events = opened[1].events
         for e in events[self.sent_events :]:
             loss = f"node:0.{self.study.graph.output_ids[0]}"  # stage 0 is the graph as written, its rows are node ids
             self._send(Event(e.step, e.kind, e.about or (loss if e.kind == "nonfinite" else None), e.text))
@@ -249,7 +251,8 @@ class Panel:
     @property
     def idle(self) -> bool:
         """Whether nothing can change without a command."""
-        return self.closed or self.study._runner is None or self.study._runner.state != "running"
+        opened = self.study.execution.opened
+        return self.closed or opened is None or opened[1].state != "running"
 
     def _select(self, names: list[str]) -> None:
         self.widget.selected = names

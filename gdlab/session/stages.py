@@ -27,7 +27,7 @@ PassReport = OptimizeReport | AutodiffReport
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """A stage before it is made: from stage `parent`, by `optimize` in a `phase`, or (None) by `differentiate`."""
+    """State how a stage is made: from stage `parent`, by `optimize` in a `phase`, or (None) by `differentiate`."""
 
     key: str
     role: Role
@@ -59,8 +59,8 @@ COMPILED: Mapping[PlanMode, str] = {"training": "final", "inference": "optimized
 
 @dataclass(frozen=True, slots=True)
 class PipelineStage:
-    """A graph on its way to a plan, and the report of the pass that made it from stage `parent`. `options`: those of
-    `optimize`, None where nothing was optimized."""
+    """Hold a graph on its way to a plan, and the report of the pass that made it from stage `parent`. `options`: the
+    arguments of `optimize`, None where nothing was optimized."""
 
     key: str
     role: Role
@@ -83,9 +83,9 @@ class PipelineStage:
         return self.report
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pipeline:
-    """The stages of a written graph in order, and the plans compiled from the last of them; each is made once.
+    """Make the stages of a written graph in order, and the plans compiled from the last of them; each is made once.
 
     `optimize`: arguments of `gdlab.optimize`, None: nothing is rewritten. `skip_full_optimize`: nothing is rewritten
     after differentiation. `history`: whether reports tell how the e-graph grew (None: of graphs of up to 300 nodes).
@@ -101,8 +101,8 @@ class Pipeline:
     compile: CompileOptions = CompileOptions()
     gradients_to_read: bool = False
     name: str = "a session's graph"
-    _made: dict[str, PipelineStage] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _plans: dict[Target, ExecutionPlan] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _made: dict[str, PipelineStage] = field(init=False, repr=False, default_factory=dict)
+    _plans: dict[Target, ExecutionPlan] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._seal(self.graph)
@@ -117,10 +117,14 @@ class Pipeline:
         return tuple(spec.key for spec in STAGES[self.mode])
 
     def position(self, key: str) -> int:
-        """Return the place of a stage in the order: the S of `node:S.N` in documents."""
+        """Return the place of a stage in the order."""
         if key not in self.keys:
             raise unknown_name("pipeline", "stage", key, self.keys)
         return self.keys.index(key)
+
+    def entity(self, key: str, id: int) -> str:
+        """Return the name that documents have for node `id` of a stage: `node:S.N`."""
+        return f"node:{self.position(key)}.{id}"
 
     def stage(self, key: str) -> PipelineStage:
         """Return a stage by its key, made at first use, after those that it is made from."""

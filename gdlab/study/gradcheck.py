@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,8 @@ from gdlab.graph import Graph, Node
 from gdlab.op import REGISTRY
 from gdlab.op.cost import flops
 from gdlab.op.reference import evaluate
+from gdlab.study.execution import Execution
 from gdlab.study.parity import node_words
-
-if TYPE_CHECKING:
-    from gdlab.study.study import Study
 
 STEP, SLOPE = 1e-6, 1e-5  # of the difference, and what a gradient may be off: SLOPE · (1 + |gradient|)
 SAMPLES, WORK = 16, 2e8  # elements of each operand that are moved; fewer where that took more flops
@@ -111,31 +109,33 @@ def norm_words(norm: float | None, flag: str) -> str:
 
 
 # one op ---------------------------------------------------------------------------------------------------------------
-def check_node(study: Study, node: Any, optimized: bool = False) -> GradientCheck:
-    """What `Study.check_gradient` gives."""
-    graph = study.optimized if optimized else study.graph
-    found = node_of(study, graph, node)
-    if not found.inputs:
-        raise AutodiffError("check_gradient", "node", f"%{found.id} {found.op}, a leaf", "an op with operands")
-    feeds = study.feeds()
+def check_node(execution: Execution, given: Any, optimized: bool = False) -> GradientCheck:
+    """Return the result of `Study.check_gradient`."""
+    pipeline = execution.pipeline
+    graph = pipeline.stage("optimized" if optimized else "written").graph
+    node = find_node(graph, given, f"graph {execution.name}")
+    if not node.inputs:
+        raise AutodiffError("check_gradient", "node", f"%{node.id} {node.op}, a leaf", "an op with operands")
+    feeds = execution.feeds()
     values = evaluate(graph, feeds)
-    operands = check_op(graph, found, [values[i] for i in found.inputs])
+    operands = check_op(graph, node, [values[i] for i in node.inputs])
     norm, flag = None, "a study for inference has none"
-    if study.train:
-        full, report = (study.derivative, study.autodiff) if optimized else study.written_derivative
-        norm, flag = arriving(full, report, found.id, evaluate(full, feeds))
-    return GradientCheck(found.id, node_words(graph, found), operands, norm, flag)
+    if pipeline.mode == "training":
+        derivative = pipeline.stage("derivative" if optimized else "derivative:written")
+        values = evaluate(derivative.graph, feeds)
+        norm, flag = gradient_at(node.id, derivative.autodiff_report, values)
+    return GradientCheck(node.id, node_words(graph, node), operands, norm, flag)
 
 
-def node_of(study: Study, graph: Graph, node: Any) -> Node:
-    """A node by id, Value, Node or name; `3` and `%3` are ids too."""
+def find_node(graph: Graph, node: Any, where: str) -> Node:
+    """Return a node by id, Value, Node or name; `3` and `%3` are ids too. `where`: the graph, in errors."""
     id = getattr(node, "id", node)
     if isinstance(id, str):
         number = int(id.removeprefix("%")) if id.removeprefix("%").isdecimal() else id
         id = next((n.id for n in reversed(graph.nodes) if n.name == node), number)
     if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < len(graph):
         wanted = f"a name, or an id 0 … {len(graph) - 1}"
-        raise GraphError(f"graph {study.name}", "check_gradient", repr(node), wanted)
+        raise GraphError(where, "check_gradient", repr(node), wanted)
     return graph.nodes[id]
 
 
@@ -225,10 +225,8 @@ def _moved(out: Node, operands: list[Array], attrs: dict[str, Any], which: int, 
 
 
 # what arrives ---------------------------------------------------------------------------------------------------------
-def arriving(
-    full: Graph, report: AutodiffReport, node: int, values: Mapping[int, Array]
-) -> tuple[float | None, str]:
-    """The l2 norm of the gradient of the loss at a node's result, and what is wrong with it, or ``""``."""
+def gradient_at(node: int, report: AutodiffReport, values: Mapping[int, Array]) -> tuple[float | None, str]:
+    """Return the l2 norm of the gradient of the loss at a node's result, and what is wrong with it, or ``""``."""
     step = next((s for s in report.steps if s.node == node), None)
     if step is None or not step.cotangents:
         return None, "none: the loss does not depend on it through a parameter"

@@ -1,6 +1,7 @@
 """Look at a tensor of a study: its value and age, in numbers, and the same tensor by another executor.
 
-target = target_of(study, "node:0.5"); value_of(target, take(study, target)); other_value(study, target, "cpu")
+target = targets.find("node:0.5")
+value_of(target, take(execution, target)); other_value(execution, target, "cpu")
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,10 +23,8 @@ from gdlab.ops.random import at_step
 from gdlab.session import Session, by_buffer
 from gdlab.session.run.conditions import NoValue
 from gdlab.session.tensors import Tensor, find_tensor, initial_leaves, read_tensor, tensor_at
-from gdlab.study.targets import Target, target_of
-
-if TYPE_CHECKING:
-    from gdlab.study.study import Study
+from gdlab.study.execution import Execution
+from gdlab.study.targets import Target, Targets
 
 Against = Literal["reference", "cpu"]
 _NO_STEP = "a step by dispatches: the last one has changed the parameters"
@@ -109,11 +108,11 @@ class Taken:
     read: int
 
 
-def take(study: Study, target: Target) -> Taken:
+def take(execution: Execution, target: Target) -> Taken:
     """The newest value of a target; of one without memory of its own the reference's, from what the step began with."""
     if target.tensor is None:
-        return _by_reference(study, target)
-    session, lookout = study.session, study.runner.lookout
+        return _by_reference(execution, target)
+    session, lookout = execution.session, execution.runner.lookout
     now = moment(session)
     tensor = next((w.tensor for w in lookout.watches.values() if w.tensor.place == target.tensor.place), target.tensor)
     try:
@@ -127,7 +126,7 @@ def take(study: Study, target: Target) -> Taken:
     kept = (step, dispatch) != now  # since its memory is taken over, or before that
     dispatch = now[1] if step == now[0] else dispatch
     older = f"after dispatch {dispatch} of step {step}"
-    place = study.runner.place or f"after step {step}" if step == now[0] else older
+    place = execution.runner.place or f"after step {step}" if step == now[0] else older
     read = 0 if kept else _bytes_read(session, tensor)
     return Taken(np.asarray(data).reshape(target.type.shape), step, dispatch, place, read)
 
@@ -146,23 +145,23 @@ def value_of(target: Target, taken: Taken, slice: Sequence[int] = ()) -> Value:
     )  # fmt: skip
 
 
-def values_so_far(study: Study) -> list[Value]:
+def values_so_far(execution: Execution, targets: Targets) -> list[Value]:
     """Each tensor that is watched, as it lies there or as a finished run left it; then what was looked at, as it was.
     Nothing that hangs on when a run was sampled: the same run tells the same."""
-    runner, found = study.runner, dict[tuple[str, str], Value]()
+    runner, found = execution.runner, dict[tuple[str, str], Value]()
     for watched in list(runner.lookout.watches.values()) if runner.state != "running" else ():
-        target = target_of(study, watched.name)
+        target = targets.find(watched.name)
         with suppress(SessionError):  # it has no value now
-            if runner.lookout.lies(watched.tensor, *moment(study.session)) or _ended(study):
-                found[target.name, target.about] = value_of(target, take(study, target))
+            if runner.lookout.lies(watched.tensor, *moment(execution.session)) or _ended(execution):
+                found[target.name, target.about] = value_of(target, take(execution, target))
     for value in list(runner.lookout.looked.values()):
         found.setdefault((value.name, value.about), value)
     return list(found.values())
 
 
-def _ended(study: Study) -> bool:
+def _ended(execution: Execution) -> bool:
     """Whether a run is over: then every watched tensor was looked at in its last step."""
-    return not study.session.under_way and study.session.step_count >= study.runner.wanted
+    return not execution.session.under_way and execution.session.step_count >= execution.runner.wanted
 
 
 def _unset(session: Session, tensor: Tensor) -> bool:
@@ -179,21 +178,21 @@ def _bytes_read(session: Session, tensor: Tensor) -> int:
     return session.plan().buffers[tensor.place.buffer].nbytes
 
 
-def _by_reference(study: Study, target: Target) -> Taken:
-    session = study.session
+def _by_reference(execution: Execution, target: Target) -> Taken:
+    session = execution.session
     feeds = None if {*session.unset_inputs, *session.unset_parameters} else initial_leaves(session)
     if feeds is None:
         given = f"no memory of its own: it went into {target.went}"
         raise SessionError("look", target.name, given, f"its value by the reference, which takes {_NO_STEP}")
     step = session.step_count + session.under_way
     place = f"by the reference in float64, for it went into {target.went}"
-    return Taken(_reference(study, target, feeds), step, -1, place, 0)
+    return Taken(_reference(execution, target, feeds), step, -1, place, 0)
 
 
 # the same by another executor -----------------------------------------------------------------------------------------
-def other_value(study: Study, target: Target, against: Against) -> Array:
+def other_value(execution: Execution, target: Target, against: Against) -> Array:
     """The same tensor by another executor, from the same inputs and parameters; `SessionError` where they are gone."""
-    session = study.session
+    session = execution.session
     what = f"difference of {target.name}"
     if target.tensor is None:
         raise SessionError("look", what, "a value of the reference", "one that a device has computed")
@@ -205,29 +204,27 @@ def other_value(study: Study, target: Target, against: Against) -> Array:
     node = target.graph.nodes[target.node]
     if not node.inputs and node.name in feeds:
         return np.asarray(feeds[node.name]).reshape(target.type.shape)
-    found = _reference(study, target, feeds) if against == "reference" else _on_cpu(study, target, feeds)
+    found = _reference(execution, target, feeds) if against == "reference" else _on_cpu(execution, target, feeds)
     return found.reshape(target.type.shape)
 
 
-def _made_at(study: Study) -> int:
+def _made_at(execution: Execution) -> int:
     """The step that random ops of the present values were made in."""
-    session = study.session
+    session = execution.session
     return session.step_count - (not session.under_way and session.step_count > 0)
 
 
-def _reference(study: Study, target: Target, feeds: Mapping[str, Array]) -> Array:
+def _reference(execution: Execution, target: Target, feeds: Mapping[str, Array]) -> Array:
     graph = target.graph
     assert graph is not None  # the caller has looked
     wanted = {n.name for n in (*graph.inputs, *graph.parameters)}
-    with at_step(_made_at(study)), np.errstate(all="ignore"):
+    with at_step(_made_at(execution)), np.errstate(all="ignore"):
         return evaluate(graph, {name: data for name, data in feeds.items() if name in wanted})[target.node]
 
 
-def _on_cpu(study: Study, target: Target, feeds: Mapping[str, Array]) -> Array:
-    with study.open_on(choose_device("cpu")) as other:
-        for name, data in feeds.items():
-            (other.set_input if other.has_input(name) else other.set_parameter)(name, data)
-        other.restore(other.snapshot(), _made_at(study))
+def _on_cpu(execution: Execution, target: Target, feeds: Mapping[str, Array]) -> Array:
+    with execution.open_on(choose_device("cpu"), feeds) as other:
+        other.restore(other.snapshot(), _made_at(execution))
         return _by_dispatches(other, _same_on(other, target))
 
 

@@ -34,13 +34,11 @@ def open_model(path: str | Path, dims: Mapping[str, int] | None = None) -> Study
                 where = f"{beside.name}: tensor {name!r}"
                 raise LoadError("show", where, list(given), f"{list(wanted)}, as in {model.name}")
             weights[name] = tensors.tensor_f32(name)
-    study = Study(loaded.graph, name=re.sub(r"\W|^(?=\d)", "_", model.stem))
-    study.weights = weights
-    study.notes = tuple(
+    notes = (
         f"extent {name} is assumed to be {n}: it is the first axis of an input; --dims {name}={n} sets it"
         for name, n in loaded.assumed.items()
     )
-    return study
+    return Study(loaded.graph, name=re.sub(r"\W|^(?=\d)", "_", model.stem), weights=weights, notes=notes)
 
 
 def parse_dims(text: str) -> dict[str, int]:

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from gdlab.base.errors import DeviceUnavailableError
 from gdlab.base.types import Array, f32
 from gdlab.base.words import grid, plural, sig, whole
+from gdlab.devices.choose import Kind
 from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph, Node
 from gdlab.op import REGISTRY, ops_that
 from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.op.storage import derived_parameters, trained_parameters
 from gdlab.rewrite import RULES, OptimizeReport
-from gdlab.session import Session, by_buffer
-
-if TYPE_CHECKING:
-    from gdlab.devices.choose import Kind
-    from gdlab.study.study import Study
+from gdlab.session import Pipeline, Session, by_buffer
+from gdlab.study.execution import Execution
 
 RTOL = {"cpu": 1e-5, "wgpu": 2e-4}
 _EXACT = 1e-12  # of rewrites, relative to the error scale; a rule that puts constants in float32 says more
@@ -110,31 +108,34 @@ def _listed(whats: Iterable[str]) -> str:
 
 
 # the whole ------------------------------------------------------------------------------------------------------------
-def check_study(study: Study, feeds: Mapping[str, Any], devices: Sequence[str]) -> Check:
-    """What `Study.check` gives, for one value of every input and parameter."""
-    written = study.written_derivative[0] if study.train else study.graph
+def check_execution(execution: Execution, feeds: Mapping[str, Any], devices: Sequence[str]) -> Check:
+    """Return the result of `Study.check`, for one value of every input and parameter."""
+    pipeline, graph = execution.pipeline, execution.pipeline.graph
+    training = pipeline.mode == "training"
+    written = pipeline.stage("derivative:written").graph if training else graph
     want = evaluate(written, feeds)
     scale = magnitudes(written, want)
-    whats = _whats(study)
-    targets = dict(zip(whats, written.output_ids, strict=study.train))  # gradients alone are none of a study to read
+    whats = _whats(pipeline)
+    targets = dict(zip(whats, written.output_ids, strict=training))  # gradients alone are none of a study to read
     cells: dict[str, dict[str, Cell]] = {what: {} for what in whats}
     first: dict[str, str] = {}
     notes: list[str] = []
     about = ""
 
-    got = evaluate(study.final, feeds)
-    rtol = rewrite_tolerance(study.reports)
-    made = _results(study, got)
+    got = evaluate(pipeline.compiled.graph, feeds)
+    rtol = rewrite_tolerance(pipeline.reports)
+    made = _results(pipeline, got)
     for what, id in targets.items():
         cells[what]["optimized"] = cell_of(made[what], want[id], scale[id], rtol)
     if any(cells[what]["optimized"].problem for what in whats):
-        place = study.pipeline.nodes(study.graph).place
-        first["optimized"], about = first_node(study.graph, want, got, place, rtol)
+        first["optimized"], at = first_node(graph, want, got, pipeline.nodes(graph).place, rtol)
+        about = pipeline.entity("written", at) if at >= 0 else ""
 
     for kind in devices:
         try:
-            with study.open_on(choose_device(cast("Kind", kind))) as session:
-                made_by = _run(session, study, feeds)
+            with execution.open_on(choose_device(cast(Kind, kind)), feeds) as session:
+                session.step()
+                made_by = _results_of(session, whats)
                 for what, id in targets.items():
                     cells[what][kind] = cell_of(made_by[what], want[id], scale[id], RTOL[kind])
                 if any(cells[what][kind].problem for what in whats):
@@ -145,23 +146,23 @@ def check_study(study: Study, feeds: Mapping[str, Any], devices: Sequence[str]) 
             devices = [d for d in devices if d != kind]
 
     columns = ("optimized", *devices)
-    if study.train:
+    if training:
         gradients = {what.removeprefix("∂"): want[id] for what, id in targets.items() if what.startswith("∂")}
-        slopes = differences(study.graph, feeds, gradients)
+        slopes = differences(graph, feeds, gradients)
         for name, cell in slopes.items():
             cells[f"∂{name}"]["differences"] = cell
         columns = (*columns, "differences")
     types = {what: str(written.nodes[id].type) for what, id in targets.items()}
     rows = tuple(CheckRow(what, types[what], cells[what]) for what in whats)
-    return Check(study.name, columns, rows, first, tuple(notes), about)
+    return Check(execution.name, columns, rows, first, tuple(notes), about)
 
 
-def _whats(study: Study) -> list[str]:
-    """The outputs by name or number, then ∂ and the parameter's name for each gradient."""
-    graph = study.graph
+def _whats(pipeline: Pipeline) -> list[str]:
+    """Return the outputs by name or number, then ∂ and the parameter's name for each gradient."""
+    graph, training = pipeline.graph, pipeline.mode == "training"
     names = graph.output_names[: graph.num_user_outputs]
-    outputs = [name or ("loss" if study.train and i == 0 else f"output {i}") for i, name in enumerate(names)]
-    return outputs + ([f"∂{name}" for name in _trained(graph)] if study.train else [])
+    outputs = [name or ("loss" if training and i == 0 else f"output {i}") for i, name in enumerate(names)]
+    return outputs + ([f"∂{name}" for name in _trained(graph)] if training else [])
 
 
 def _trained(graph: Graph) -> list[str]:
@@ -171,14 +172,15 @@ def _trained(graph: Graph) -> list[str]:
     return [p.name for p in graph.parameters if p.name in names]
 
 
-def _results(study: Study, values: Mapping[int, Array]) -> dict[str, Array]:
+def _results(pipeline: Pipeline, values: Mapping[int, Array]) -> dict[str, Array]:
     """Every output and gradient of the compiled graph; the gradient of a packed weight is cut into those of its
     sources."""
-    final = study.final
+    final = pipeline.compiled.graph
     ids, users = final.output_ids, final.num_user_outputs
-    found = dict(zip(_whats(study), (values[i] for i in ids[:users]), strict=False))
+    found = dict(zip(_whats(pipeline), (values[i] for i in ids[:users]), strict=False))
     packed = {d.name: d for d in derived_parameters(final)}
-    for (_, name), id in zip(trained_parameters(final), ids[users:], strict=True) if study.train else ():
+    training = pipeline.mode == "training"
+    for (_, name), id in zip(trained_parameters(final), ids[users:], strict=True) if training else ():
         if name not in packed:
             found[f"∂{name}"] = values[id]
             continue
@@ -189,13 +191,9 @@ def _results(study: Study, values: Mapping[int, Array]) -> dict[str, Array]:
     return found
 
 
-def _run(session: Session, study: Study, feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """One step without an update: every output and gradient."""
-    for node in (*study.graph.inputs, *study.graph.parameters):
-        put = session.set_input if node.op == "input" else session.set_parameter
-        put(node.name, feeds[node.name])
-    session.step()
-    whats, outputs = _whats(study), session.num_outputs()
+def _results_of(session: Session, whats: Sequence[str]) -> dict[str, Array]:
+    """Return every output and gradient of the session's step."""
+    outputs = session.num_outputs()
     found = {what: session.read_output_by_index(i) for i, what in enumerate(whats[:outputs])}
     return found | {what: session.read_param_grad(what.removeprefix("∂")) for what in whats[outputs:]}
 
@@ -221,9 +219,9 @@ def rewrite_tolerance(reports: Sequence[OptimizeReport]) -> float:
 
 def first_node(
     graph: Graph, want: Mapping[int, Array], got: Mapping[int, Array], place: Mapping[int, int | None], rtol: float
-) -> tuple[str, str]:
-    """The first node of the written graph whose image in the optimized one has another value, in words and as an
-    entity; two empty strings where every image agrees."""
+) -> tuple[str, int]:
+    """Return the first node of the written graph whose image in the optimized one has another value, in words and its
+    id; an empty string and −1 where every image agrees."""
     scale = magnitudes(graph, dict(want))
     for node in graph:
         at = place.get(node.id)
@@ -231,8 +229,8 @@ def first_node(
             continue
         problem = compare(got[at].reshape(want[node.id].shape), want[node.id], scale[node.id], rtol)
         if problem is not None:
-            return f"at {node_words(graph, node)}: {problem}", f"node:0.{node.id}"
-    return "", ""
+            return f"at {node_words(graph, node)}: {problem}", node.id
+    return "", -1
 
 
 def first_dispatch(session: Session, want: Mapping[int, Array], rtol: float) -> tuple[str, str]:

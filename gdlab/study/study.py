@@ -1,4 +1,4 @@
-"""A written graph and everything made from it, each at first use: what a `%%graph` cell binds.
+"""Make everything from a written graph, each at first use: a `Study` is what a `%%graph` cell binds.
 
 study = Study(graph, train=True, name="mlp")
 print(study.summary()); print(study.report); print(study.check())
@@ -9,14 +9,14 @@ print(study.check_gradient("h"))
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.binding import bound
-from gdlab.base.errors import AutodiffError, GraphError, SessionError, unknown_name
+from gdlab.base.errors import AutodiffError, GraphError
 from gdlab.base.words import nbytes, plural, whole
 from gdlab.devices.base import Device
 from gdlab.graph import Graph, Value
@@ -24,35 +24,34 @@ from gdlab.op import Safety
 from gdlab.plan.records import ExecutionPlan, Missed
 from gdlab.plan.target import CompileOptions
 from gdlab.rewrite import OptimizeReport
-from gdlab.session import (
-    DeviceLike,
-    Pipeline,
-    PipelineStage,
-    Session,
-    SessionProfile,
-    initial_values,
-    open_session,
-    resolve_device,
-)
-from gdlab.session.run.feeds import make_feed, random_batch
+from gdlab.session import DeviceLike, Pipeline, PipelineStage, Session, SessionProfile
+from gdlab.session.run.breakpoints import Break
+from gdlab.session.run.lookout import Watched
 from gdlab.session.run.runner import Runner
-from gdlab.study.debug import Debugging
-from gdlab.study.gradcheck import GradientCheck, check_node
-from gdlab.study.node_values import NodeValues, node_values
-from gdlab.study.parity import Check, check_study
-from gdlab.study.variants import StepTime, Variants
+from gdlab.study.checks import Checks
+from gdlab.study.debug import Debugger
+from gdlab.study.execution import Execution
+from gdlab.study.gradcheck import GradientCheck
+from gdlab.study.microscope import Against, Microscope
+from gdlab.study.node_values import NodeValues
+from gdlab.study.parity import Check
+from gdlab.study.targets import Targets
+from gdlab.study.variants import Figures, StepTime, Variants, figures_of
 
 _DEFAULT = CompileOptions()
 
 
 @bound
-class Study(Variants, Debugging):
-    """One written graph: `.graph .optimized .report .derivative .final .plan .session .runner .doc`, each made once.
+class Study:
+    """Hold one written graph: `.graph .optimized .report .derivative .final .plan .session .runner .doc`, each made
+    once; its `.pipeline` has all stages, `.execution` runs the plan, `.variants`, `.checks` and `.debug` do the rest.
 
     `train=True`: output 0 is the loss and the training pipeline is used; else the study is for inference. `disable`,
     `only`, `enable` and `allow` are those of `optimize`, `compile` those of its plan. `egraph`:
-    whether the reports tell how the e-graph grew (None: of graphs of up to 300 nodes). The study owns its session and
-    closes it in `close`.
+    whether the reports tell how the e-graph grew (None: of graphs of up to 300 nodes). `source`: the text of each cell
+    by its file name. `weights`: parameters that its sessions begin with. `pipeline`: one that was made from this graph
+    with these options. `notes`: what was assumed when a file was opened; documents say it. The study owns its
+    session and closes it in `close`.
     """
 
     def __init__(
@@ -62,13 +61,16 @@ class Study(Variants, Debugging):
         train: bool = False,
         device: DeviceLike = "auto",
         name: str = "graph",
-        disable: tuple[str, ...] = (),
-        only: tuple[str, ...] = (),
-        enable: tuple[str, ...] = (),
+        disable: Iterable[str] = (),
+        only: Iterable[str] = (),
+        enable: Iterable[str] = (),
         allow: Safety = "rounding",
         compile: CompileOptions = _DEFAULT,
         egraph: bool | None = None,
         source: Mapping[str, str] | None = None,
+        weights: Mapping[str, Any] | None = None,
+        pipeline: Pipeline | None = None,
+        notes: Iterable[str] = (),
     ) -> None:
         if not isinstance(graph, Graph):
             raise GraphError(f"graph {name}", "graph", type(graph).__name__, "a Graph")
@@ -78,29 +80,27 @@ class Study(Variants, Debugging):
             loss = graph.outputs[0]
             frames = graph.source(loss.id)
             raise GraphError(f"graph {name}", "loss", loss.type, "shape [1]", source=frames[0] if frames else None)
-        self.train, self.name = train, name
-        self._home = graph  # whose Values people hold
-        named = {"disable": disable, "only": only, "enable": enable}
-        self.options: dict[str, Any] = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in named.items()}
-        self.options["allow"] = allow
-        self.pipeline = Pipeline(
+        self.name, self.train, self.compile, self.egraph = name, train, compile, egraph
+        self.options = _options(disable, only, enable, allow)
+        self.source = dict(source or {})
+        self.key = secrets.token_hex(8)
+        self.step_time: StepTime | None = None  # of `measure`
+        self.pipeline = pipeline or Pipeline(
             graph.copy(), "training" if train else "inference", self.options, history=egraph, compile=compile,
             gradients_to_read=True, name=f"graph {name}",
         )  # fmt: skip
-        self.compile = compile
-        self.egraph = egraph
-        self.variants: dict[str, Study] = {}
-        self.step_time: StepTime | None = None  # of `measure`
-        self.made_of: tuple[Any, ...] = ()  # a variant's rules
-        self.weights: Mapping[str, Any] = {}  # what its sessions begin with, where a file brought values along
-        self.notes: tuple[str, ...] = ()  # what was assumed when a file was opened: the document says it
-        self.numbers: NodeValues | None = None
-        self.source = dict(source or {})  # file name of the cell -> its text
-        self.key = secrets.token_hex(8)
-        self.rev = 0
-        self._device = device
-        self._session: Session | None = None
-        self._runner: Runner | None = None
+        self.notes = tuple(notes)
+        self.execution = Execution(name, self.pipeline, graph, device, weights or {})
+        self.checks = Checks(self.execution)
+        make = partial(type(self), self.graph, train=train, egraph=egraph, source=self.source)
+        self.variants: Variants[Study] = Variants(make, self.execution)
+
+    @property
+    def debug(self) -> Debugger:
+        """Watches, breakpoints, steps by dispatches, the microscope."""
+        # made anew each time: it has no state, and one that is kept would be in a reference cycle with the study
+        targets = Targets(self.execution, self.stages, lambda entity: self.doc.select(entity))
+        return Debugger(self.execution, targets)
 
     # -- stages --------------------------------------------------------------------------------------------------------
     @property
@@ -167,164 +167,204 @@ class Study(Variants, Debugging):
         """The reports of the optimizer on the way to the compiled graph, in order."""
         return self.pipeline.reports
 
+    def stages(self) -> list[PipelineStage]:
+        """Return all stages in the order of documents: those of the pipeline, then one of each variant."""
+        return [*self.pipeline, *self.variants.stages()]
+
     @property
     def plan(self) -> ExecutionPlan:
         """The execution plan on this study's device."""
-        return self.pipeline.plan(self.device.target)
+        return self.execution.plan
 
     @property
     def missed(self) -> tuple[Missed, ...]:
         """Plan-level fusions that were not made, with reasons."""
         return self.plan.missed
 
-    @cached_property
-    def device(self) -> Any:
-        """The device of plan and session."""
-        return resolve_device(self._device)
-
     # -- running -------------------------------------------------------------------------------------------------------
+    @property
+    def device(self) -> Device:
+        """The device of plan and session."""
+        return self.execution.device
+
     @property
     def session(self) -> Session:
         """The session, opened at first use."""
-        if self._session is None or self._session.closed:
-            self._session = self.open_on(self.device)
-            self._runner = Runner(self._session)
-            self.rev += 1
-        return self._session
-
-    def open_on(self, device: Device) -> Session:
-        """A session of its own on a device; the caller closes it."""
-        session = open_session(self.pipeline.plan(device.target), device, self.pipeline.nodes(self._home))
-        for name, values in self.weights.items():
-            session.set_parameter(name, values)
-        return session
+        return self.execution.session
 
     @property
     def runner(self) -> Runner:
-        """What steps the session."""
-        _ = self.session
-        assert self._runner is not None  # made together
-        return self._runner
+        """The runner of the session."""
+        return self.execution.runner
 
     @property
     def has_session(self) -> bool:
         """Whether a session is open."""
-        return self._session is not None and not self._session.closed
+        return self.execution.has_session
 
-    def prepare(
-        self,
-        *,
-        feed: Any = None,
-        sgd: float | None = None,
-        adam: float | None = None,
-        init: int | None = None,
-        until: str | None = None,
-    ) -> None:
-        """Set feed, update rule, initial parameters and the condition that ends runs (`--until`), those that are
-        given, on the session; not while it runs."""
-        if feed is None and sgd is None and adam is None and init is None and until is None:
-            return
-        batches = self.runner.feed if feed is None else make_feed(feed, self.graph)
-        self.runner.refuse_while_running("new settings")
-        if until is not None:
-            self.runner.set_until(until)
-        if sgd is not None:
-            self.session.set_learning_rate(sgd)
-        if adam is not None:
-            self.session.set_adam(adam)
-        if init is not None:
-            self.session.initialize(init)
-        self.runner.feed = batches  # last: the rest may refuse
-        self.rev += 1
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        """Parameters that sessions begin with, where a file brought values along."""
+        return self.execution.weights
+
+    @weights.setter
+    def weights(self, weights: Mapping[str, Any]) -> None:
+        self.execution.weights = weights
+
+    @property
+    def rev(self) -> int:
+        """How often anything changed that documents show."""
+        return self.execution.rev
+
+    def open_on(self, device: Device) -> Session:
+        """Return a session of its own on a device; the caller closes it."""
+        return self.execution.open_on(device)
+
+    def prepare(self, **settings: Any) -> None:
+        """Set `feed`, update rule (`sgd`, `adam`: the learning rate), initial parameters (`init`: the seed) and the
+        condition that ends runs (`until`), those that are given, on the session; not while it runs."""
+        self.execution.prepare(**settings)
 
     def run(self, steps: int = 1, **settings: Any) -> None:
         """Make exactly `steps` steps (settings as in `prepare`); returns when done or paused. Ctrl-C pauses, raises."""
-        self.runner.check_start(steps)
-        self.prepare(**settings)
-        if steps:
-            self.check_ready()
-        self.runner.run(steps)
+        self.execution.run(steps, **settings)
 
     def step(self, steps: int = 1) -> None:
         """Make a few steps now."""
-        self.check_ready()
-        self.runner.wait(self.runner.step(steps))
+        self.execution.step(steps)
 
     def pause(self) -> None:
         """Stop the run before its next step."""
-        self.runner.pause()
+        self.execution.pause()
 
     def resume(self) -> None:
         """Finish a paused run; returns when done or paused again."""
-        self.runner.wait(self.runner.resume())
+        self.execution.resume()
 
     def reset(self) -> None:
-        """Parameters, moments and counters as they were before the first step; feed and update rule stay."""
-        self.runner.reset()
-        self.rev += 1
+        """Restore parameters, moments and counters of before the first step; feed and update rule stay."""
+        self.execution.reset()
 
     def replay(self) -> None:
-        """`reset`, then the same number of steps again; with the same feed and update rule the losses are the same."""
-        self.runner.wait(self.runner.replay())
+        """Reset and make as many steps again; with the same feed and update rule the losses are the same."""
+        self.execution.replay()
 
     def trace(self, samples: int = 3) -> SessionProfile:
         """Time every dispatch over a few real steps, against what the roofline predicts; the document has the times."""
-        self.check_ready()
-        self.runner.refuse_while_running("a trace")
-        profile = self.session.capture_profile(samples)
-        self.rev += 1
-        return profile
+        return self.execution.trace(samples)
 
     def close(self) -> None:
         """Close the session; the study's graphs, reports and plan stay readable."""
-        if self._runner is not None:
-            self._runner.close()
+        self.execution.close()
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    def check_ready(self, feed: bool = False, init: bool = False) -> None:
+        """Raise `SessionError` unless a run could start. `feed`, `init`: one will be set before it starts."""
+        self.execution.check_ready(feed, init)
+
+    # -- variants ------------------------------------------------------------------------------------------------------
+    def variant(
+        self,
+        name: str = "",
+        *,
+        disable: Iterable[str] = (),
+        only: Iterable[str] = (),
+        enable: Iterable[str] = (),
+        allow: Safety = "rounding",
+        compile: CompileOptions = _DEFAULT,
+        device: DeviceLike = None,
+    ) -> Study:
+        """Return the same graph under other rules or compile options, or for another device, as a study of its own;
+        this one shows it beside its own result. At most 6 are kept in `.variants`: the oldest goes. What was made for
+        the same options before is not made again."""
+        return self.variants.add(name, _options(disable, only, enable, allow), compile, device)
+
+    def figures(self) -> Figures:
+        """Return the figures of this study alone: its row of `compare`."""
+        return figures_of(self)
+
+    def compare(self) -> str:
+        """Return a table of this study and its variants: nodes, rewrites, dispatches, groups, bytes moved, planned peak
+        and memory, µs per step where `measure` was asked for."""
+        return self.variants.compare(self)
+
+    def measure(self, steps: int = 20) -> dict[str, StepTime]:
+        """Time a step of this study and of each variant: one after the other, `steps` times, in sessions of their own
+        on one random batch, without an update. The study's session is not touched; it must not run meanwhile."""
+        return self.variants.measure(self, steps)
+
+    def record_step_time(self, seconds: Sequence[float]) -> StepTime:
+        """Keep the median of measured steps, for figures and documents."""
+        self.step_time = StepTime.of(seconds)
+        return self.step_time
+
+    # -- debugging -----------------------------------------------------------------------------------------------------
+    def watch(self, *names: str) -> list[Watched]:
+        """Watch tensors: named nodes, parameters, gradients `w.grad`, `%7`; all or none."""
+        return self.debug.watch(*names)
+
+    def break_at(self, text: str) -> Break:
+        """Pause runs at `EVENT [if TEST]`: `node h if absmax(h) > 1e3`, `nonfinite`, `loss rises 3`, `write w1`."""
+        return self.debug.break_at(text)
+
+    def clear(self, id: int) -> None:
+        """Remove a watch or a breakpoint by its number."""
+        self.debug.clear(id)
+
+    def watching(self) -> str:
+        """Return the watches and breakpoints, a row each."""
+        return self.debug.watching()
+
+    def step_dispatch(self, dispatches: int = 1) -> None:
+        """Make so many dispatches of the step under way, or of the next one; the values are those of a whole step."""
+        self.debug.step_dispatch(dispatches)
+
+    def run_to(self, what: int | str) -> None:
+        """Run until a dispatch has run: its number, the name of a node that it computes, or any entity of the document
+        (`line:3`, `node:0.5`, `kernel:2`, `interval:4`), of which the first dispatch counts."""
+        self.debug.run_to(what)
+
+    def back(self, dispatches: int = 1) -> str:
+        """Go back in the step that is made by dispatches; says where the replay began."""
+        return self.debug.back(dispatches)
+
+    def look(
+        self, name: str, *, row: int = 0, col: int = 0, slice: Sequence[int] = (), against: Against | None = None
+    ) -> Microscope:
+        """Return a tensor as it is now: figures, histogram, exact values of a window of at most 16 × 16 from (row, col)
+        on, and the difference to the float64 reference or the cpu device, from what this step began with.
+
+        `name`: as in `watch`, or any entity of the document (`node:0.5`, `edge:0.6.0`, `interval:4`, `dispatch:2`); of
+        more than two axes `slice` picks the leading ones. A node that has no memory of its own is told by the
+        reference. The document of the study tells what was looked at.
+        """
+        return self.debug.look(name, row=row, col=col, slice=slice, against=against)
+
+    # -- checks --------------------------------------------------------------------------------------------------------
+    @property
+    def numbers(self) -> NodeValues | None:
+        """The result of the last call of `values`."""
+        return self.checks.numbers
+
     def feeds(self, feed: Any = None) -> dict[str, Any]:
-        """A value for every input and parameter, by name: of `feed` (its step 0), else as set on the session, else a
-        fixed random batch and initial parameters (seed 0; a vector that declares nothing is normal(0.5), not zeros).
-        For the reference; nothing is set or run."""
-        session = self._session if self.has_session else None
-        unset = set() if session is None else {*session.unset_inputs, *session.unset_parameters}
-        given = random_batch(self.graph, 0) if feed is None else dict(make_feed(feed, self.graph)(0))
-        found: dict[str, Any] = {}
-        for node in self.graph.inputs:
-            if feed is None and session is not None and node.name not in unset:
-                given[node.name] = session.read_input(node.name)
-            if node.name not in given:
-                raise unknown_name("feed", "input", node.name, given)
-            found[node.name] = given[node.name]
-        for node in self.graph.parameters:
-            if session is not None and node.name not in unset:
-                found[node.name] = session.read_param(node.name)
-            elif node.name in self.weights:
-                found[node.name] = self.weights[node.name]
-            else:
-                init = str(dict(node.attrs).get("init") or "default")
-                if init == "default" and len(node.type.shape) == 1:
-                    init = "normal(0.5)"  # zeros would hide what a bias or a scale does
-                found[node.name] = initial_values(node.name, node.type.shape, 0, init)
-        return found
+        """Return a value for every input and parameter, by name: of `feed` (its step 0), else as set on the session,
+        else a fixed random batch and initial parameters. For the reference; nothing is set or run."""
+        return self.execution.feeds(feed)
 
     def values(self, feed: Any = None) -> NodeValues:
-        """The value of every node of the graph as written, with its gradient when training, from one float64
+        """Return the value of every node of the graph as written, with its gradient when training, from one float64
         evaluation of `feeds(feed)`; at most 60 nodes. The study's pictures show them from then on."""
-        derivative = self.written_derivative[0] if self.train else None
-        self.numbers = node_values(self.name, self.graph, self.feeds(feed), derivative)
-        self.rev += 1
-        return self.numbers
+        return self.checks.values(feed)
 
     def check(self, feed: Any = None, devices: Iterable[str] = ("cpu", "wgpu")) -> Check:
-        """Did the optimizer or a device break the model? The reference of the graph as written against the optimized
-        graph, each device and, for gradients, differences. The study's own session is not touched."""
-        return check_study(self, self.feeds(feed), tuple(devices))
+        """Check whether the optimizer or a device broke the model: the reference of the graph as written against the
+        optimized graph, each device and, for gradients, differences. The study's own session is not touched."""
+        return self.checks.parity(feed, devices)
 
     def check_gradient(self, node: Any, *, optimized: bool = False) -> GradientCheck:
-        """Whether the gradient rule of one op (a node by name, id or Value, of the graph as written, or `optimized`) is
-        its slope: against central differences in float64 on values that its operands have in `feeds()`; and how large
-        the gradient of the loss is that arrives at it."""
-        return check_node(self, node, optimized)
+        """Check whether the gradient rule of one op (a node by name, id or Value, of the graph as written, or
+        `optimized`) is its slope: against central differences in float64 on values that its operands have in `feeds()`;
+        and how large the gradient of the loss is that arrives at it."""
+        return self.checks.gradient(node, optimized)
 
     # -- telling -------------------------------------------------------------------------------------------------------
     def summary(self) -> str:
@@ -346,18 +386,18 @@ class Study(Variants, Debugging):
         def save(self, path: str | Path, timeless: bool = False) -> Path: ...
 
     def __repr__(self) -> str:
-        state = f"session {self._runner.state}" if self._runner is not None else "no session"
+        opened = self.execution.opened
+        state = "no session" if opened is None else f"session {opened[1].state}"
         mode = "training" if self.train else "inference"
         return f"<Study {self.name}: {plural(len(self.graph), 'node')}, {mode}, {state}>"
 
     def __str__(self) -> str:
         return f"{self.summary()}\n{self.graph}"
 
-    def check_ready(self, feed: bool = False, init: bool = False) -> None:
-        """Raise `SessionError` unless a run could start: a feed, or a value of every input; one of every parameter.
-        `feed`, `init`: one will be set before it starts."""
-        missing = [] if feed or self.runner.feed is not None else self.session.unset_inputs
-        if missing:
-            raise SessionError(f"graph {self.name}", "run", f"no value for {', '.join(missing)}", "--feed or set_input")
-        if not init:
-            self.session.check_ready("run", inputs=False)
+
+def _options(disable: Iterable[str], only: Iterable[str], enable: Iterable[str], allow: Safety) -> dict[str, Any]:
+    """Return arguments of `optimize`; a text is one name."""
+    named = {"disable": disable, "only": only, "enable": enable}
+    options: dict[str, Any] = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in named.items()}
+    return {**options, "allow": allow}
+

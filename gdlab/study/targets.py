@@ -1,24 +1,21 @@
-"""Which tensor of a study a name or an entity means: `target_of(study, "node:0.5")`.
+"""Find the tensor or the dispatch of a study that a name or an entity means: `targets.find("node:0.5")`.
 
-Also "h", "w1.grad", "%7", "edge:0.6.0", "interval:4", "dispatch:2", and what else ends in a tensor.
+Also "h", "w1.grad", "%7", "edge:0.6.0", "interval:4", "dispatch:2", and every other entity that ends in a tensor.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gdlab.base.errors import ArgumentError
+from gdlab.base.types import TensorType
 from gdlab.graph import Graph
 from gdlab.op.storage import trained_parameters
-from gdlab.session.stages import PipelineStage
-from gdlab.session.tensors import GRADIENT, Tensor, find_tensor, node_of, tensor_at, tensor_names
-from gdlab.study.variants import variant_stages
-
-if TYPE_CHECKING:
-    from gdlab.base.types import TensorType
-    from gdlab.study.study import Study
+from gdlab.session import PipelineStage
+from gdlab.session.tensors import GRADIENT, Tensor, dispatch_of, find_tensor, node_of, tensor_at, tensor_names
+from gdlab.study.execution import Execution
 
 _ENTITY = re.compile(r"(line|node|edge|step|rule|kernel|dispatch|interval|wgsl):(\d+(?:\.\d+)*)")
 _PARTS = {"node": 2, "edge": 3, "interval": 1, "dispatch": 1}
@@ -27,7 +24,7 @@ _SHOWN = "nothing that runs: its graph is shown alone"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is looked at: `tensor` is where it lies, None where it has no memory of its own (`went`: into what). Node
+    """A tensor to look at: `tensor` is where it lies, None where it has no memory of its own (`went`: into what). Node
     `node` of `graph` is its value by the reference (None: it has none), `at` the node of the compiled graph (−1: as
     the tensor's name says)."""
 
@@ -41,134 +38,151 @@ class Target:
     went: str = ""
 
 
-def target_of(study: Study, name: str) -> Target:
-    """The tensor that a name, `%7`, or an entity of the study's document means; a name goes before an entity."""
-    found = None if name in tensor_names(study.session) else _ENTITY.fullmatch(name)
-    if found is None:
-        return _named(study, name)
-    kind, at = found[1], tuple(map(int, found[2].split(".")))
-    if _PARTS.get(kind, len(at)) != len(at):
-        raise ArgumentError("look", "entity", name, "node:S.N, edge:S.N.P, interval:I or dispatch:D")
-    match kind:
-        case "node" | "edge":
-            return _of_stage(study, name, *at)
-        case "interval":
-            return _of_buffer(study, at[0])
-        case "dispatch":
-            return _of_dispatch(study, at[0])
-    return _of_lit(study, name)
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Find targets in an execution. `stages`: those of the study's document, in its order; `select`: the entities of
+    the document that belong to one."""
 
+    execution: Execution
+    stages: Callable[[], Sequence[PipelineStage]]
+    select: Callable[[str], Iterable[str]]
 
-def _named(study: Study, name: str) -> Target:
-    session = study.session
-    base = name.removesuffix(GRADIENT)
-    if name != base and base in session.param_names():
-        return _of_gradient(study, base)
-    parameters = {n.name: n.id for n in study.graph.parameters}
-    if name not in parameters and not name.startswith("%") and name not in session.node_names():
-        find_tensor(session, "look", name)  # says which name is nearest
-    id = parameters[name] if name in parameters else node_of(session, "look", name)
-    return _of_written(study, id)
+    def find(self, name: str) -> Target:
+        """Return the tensor that a name, `%7`, or an entity of the document means; a name goes before an entity."""
+        session = self.execution.session
+        entity = None if name in tensor_names(session) else _ENTITY.fullmatch(name)
+        if entity is None:
+            return self._named(name)
+        kind, numbers = entity[1], tuple(map(int, entity[2].split(".")))
+        if _PARTS.get(kind, len(numbers)) != len(numbers):
+            raise ArgumentError("look", "entity", name, "node:S.N, edge:S.N.P, interval:I or dispatch:D")
+        match kind:
+            case "node" | "edge":
+                return self._of_stage(name, *numbers)
+            case "interval":
+                return self._of_buffer(numbers[0])
+            case "dispatch":
+                return self._of_dispatch(numbers[0])
+        return self._of_selected(name)
 
+    def dispatch(self, what: int | str) -> int:
+        """Return the dispatch that a number, a node's name or an entity means: of several the first."""
+        if not isinstance(what, str):
+            return what
+        if what.isdigit():
+            return int(what)
+        if ":" not in what:
+            return dispatch_of(self.execution.session, "run_to", what)
+        dispatches = self._selected(what, "dispatch:")
+        if not dispatches:
+            raise ArgumentError("run_to", "entity", what, "one that a dispatch belongs to")
+        return min(dispatches)
 
-def _of_gradient(study: Study, parameter: str) -> Target:
-    tensor = find_tensor(study.session, "look", parameter + GRADIENT)
-    graph, report = study.written_derivative
-    trained = [name for _, name in trained_parameters(study.graph)]
-    node = report.gradients[trained.index(parameter)]
-    return Target(tensor.name, f"interval:{_buffer(tensor)}", tensor.type, tensor, graph, node)
+    def _named(self, name: str) -> Target:
+        session = self.execution.session
+        base = name.removesuffix(GRADIENT)
+        if name != base and base in session.param_names():
+            return self._of_gradient(base)
+        parameters = {n.name: n.id for n in self.execution.pipeline.graph.parameters}
+        if name not in parameters and not name.startswith("%") and name not in session.node_names():
+            find_tensor(session, "look", name)  # says which name is nearest
+        id = parameters[name] if name in parameters else node_of(session, "look", name)
+        return self._of_written(id)
 
+    def _of_gradient(self, parameter: str) -> Target:
+        pipeline = self.execution.pipeline
+        tensor = find_tensor(self.execution.session, "look", parameter + GRADIENT)
+        derivative = pipeline.stage("derivative:written")
+        trained = [name for _, name in trained_parameters(pipeline.graph)]
+        node = derivative.autodiff_report.gradients[trained.index(parameter)]
+        return Target(tensor.name, f"interval:{_buffer(tensor)}", tensor.type, tensor, derivative.graph, node)
 
-def _of_written(study: Study, id: int) -> Target:
-    node, session = study.graph.nodes[id], study.session
-    told, went, tensor = node.name or f"%{id}", "", None
-    last = max((n.id for n in study.graph if n.name and n.name == node.name), default=-1)
-    try:  # by its name where that means it: what is kept for watches and breakpoints is kept by name
-        tensor = find_tensor(session, "look", told if id == last and told not in session.param_names() else f"%{id}")
-    except ArgumentError as error:
-        went = str(error.given).partition(", which went into ")[2]
-    return Target(told, f"node:0.{id}", node.type, tensor, study.graph, id, went=went)
+    def _of_written(self, id: int) -> Target:
+        graph, session = self.execution.pipeline.graph, self.execution.session
+        node, went, tensor = graph.nodes[id], "", None
+        about = self.execution.pipeline.entity("written", id)
+        name = node.name or f"%{id}"
+        last = max((n.id for n in graph if n.name and n.name == node.name), default=-1)
+        try:  # by its name where that means it: watches and breakpoints keep tensors by name
+            by_name = id == last and name not in session.param_names()
+            tensor = find_tensor(session, "look", name if by_name else f"%{id}")
+        except ArgumentError as error:
+            went = str(error.given).partition(", which went into ")[2]
+        return Target(name, about, node.type, tensor, graph, id, went=went)
 
+    def _of_stage(self, entity: str, number: int, id: int, port: int = -1) -> Target:
+        """Return a node of any stage, or the source of an edge into it: where the pipeline carried it to."""
+        stages, pipeline = self.stages(), self.execution.pipeline
+        graph = stages[number].graph if number < len(stages) else Graph()
+        if id >= len(graph) or port >= len(graph.nodes[id].inputs):
+            raise ArgumentError("look", "entity", entity, "an entity of the study's document")
+        id = graph.nodes[id].inputs[port] if port >= 0 else id
+        stage = stages[number]
+        if stage.key == "written":
+            return self._of_written(id)
+        if stage.key not in [each.key for each in pipeline.path]:
+            return self._of_shown(stage, number, id)
+        return self._of_compiled(number, graph, id, pipeline.image(stage.key, id))
 
-def stages_of(study: Study) -> list[PipelineStage]:
-    """Return the stages of the study's document, in its order."""
-    return [*study.pipeline, *variant_stages(study)]
+    def _of_compiled(self, number: int, graph: Graph, id: int, at: int | None) -> Target:
+        """Return a node of the graph of a stage whose value node `at` of the compiled graph has."""
+        session, node = self.execution.session, graph.nodes[id]
+        plan, went, tensor = session.plan(), "", None
+        buffer = None if at is None else plan.node_buffers.get(at)
+        if at is None:
+            went = "the optimizer"
+        elif plan.graph.nodes[at].op == "parameter":
+            tensor = find_tensor(session, "look", plan.graph.nodes[at].name)
+        elif buffer is not None:
+            tensor = tensor_at(session, "look", buffer)
+        else:
+            dispatch, went = plan.fused_nodes.get(at, (-1, "the planner"))
+            went = f"dispatch {dispatch} ({plan.dispatches[dispatch].label})" if dispatch >= 0 else went
+        place = -1 if at is None else at
+        return Target(node.name or f"%{id}", f"node:{number}.{id}", node.type, tensor, graph, id, place, went)
 
+    def _of_shown(self, stage: PipelineStage, number: int, id: int) -> Target:
+        """Return a node of a graph that is shown and not run: the reference has its value."""
+        if stage.key == "derivative:written":
+            gradients, written = stage.autodiff_report.gradients, self.execution.pipeline.graph
+            if id < len(written):
+                return self._of_written(id)
+            if id in gradients:
+                return self._of_gradient(trained_parameters(written)[gradients.index(id)][1])
+        node = stage.graph.nodes[id]
+        about = f"node:{number}.{id}"
+        return Target(node.name or f"%{id}", about, node.type, None, stage.graph, id, went=_SHOWN)
 
-def _of_stage(study: Study, entity: str, number: int, id: int, port: int = -1) -> Target:
-    """Return a node of any stage, or the source of an edge into it: where the pipeline carried it to."""
-    stages, pipeline = stages_of(study), study.pipeline
-    graph = stages[number].graph if number < len(stages) else Graph()
-    if id >= len(graph) or port >= len(graph.nodes[id].inputs):
-        raise ArgumentError("look", "entity", entity, "an entity of the study's document")
-    id = graph.nodes[id].inputs[port] if port >= 0 else id
-    stage = stages[number]
-    if stage.key == "written":
-        return _of_written(study, id)
-    if stage.key not in [each.key for each in pipeline.path]:
-        return _of_shown(study, stage, number, id)
-    return _of_compiled(study, number, graph, id, pipeline.image(stage.key, id))
+    def _of_buffer(self, buffer: int) -> Target:
+        session = self.execution.session
+        tensor, plan = tensor_at(session, "look", buffer), session.plan()
+        nodes = plan.buffers[buffer].nodes if buffer < len(plan.buffers) else ()
+        size = tensor.type.num_elements
+        at = next((i for i in reversed(nodes) if plan.graph.nodes[i].type.num_elements == size), -1)
+        graph = plan.graph if at >= 0 else None
+        return Target(tensor.name, f"interval:{buffer}", tensor.type, tensor, graph, at, at)
 
+    def _of_dispatch(self, number: int) -> Target:
+        dispatches = self.execution.session.step_dispatches()
+        if number >= len(dispatches):
+            wanted = f"0 … {len(dispatches) - 1}: a step has {len(dispatches)}"
+            raise ArgumentError("look", "dispatch", str(number), wanted)
+        return self._of_buffer(dispatches[number].output)
 
-def _of_compiled(study: Study, stage: int, graph: Graph, id: int, at: int | None) -> Target:
-    """Return a node of `graph` whose value node `at` of the compiled graph has."""
-    plan, node = study.session.plan(), graph.nodes[id]
-    told, about, went, tensor = node.name or f"%{id}", f"node:{stage}.{id}", "", None
-    buffer = None if at is None else plan.node_buffers.get(at)
-    if at is None:
-        went = "the optimizer"
-    elif plan.graph.nodes[at].op == "parameter":
-        tensor = find_tensor(study.session, "look", plan.graph.nodes[at].name)
-    elif buffer is not None:
-        tensor = tensor_at(study.session, "look", buffer)
-    else:
-        dispatch, went = plan.fused_nodes.get(at, (-1, "the planner"))
-        went = f"dispatch {dispatch} ({plan.dispatches[dispatch].label})" if dispatch >= 0 else went
-    return Target(told, about, node.type, tensor, graph, id, -1 if at is None else at, went)
+    def _of_selected(self, entity: str) -> Target:
+        """Return what another entity ends in: the value of a line, the node of a rewrite, the result of a kernel."""
+        pipeline = self.execution.pipeline
+        stage = pipeline.position("written" if entity.startswith("line:") else pipeline.compiled.key)
+        nodes, dispatches = self._selected(entity, f"node:{stage}."), self._selected(entity, "dispatch:")
+        if nodes and not entity.startswith("kernel:"):
+            return self._of_stage(entity, stage, max(nodes))
+        if not dispatches:
+            raise ArgumentError("look", "entity", entity, "one that a tensor belongs to")
+        return self._of_dispatch(min(dispatches))
 
-
-def _of_shown(study: Study, stage: PipelineStage, number: int, id: int) -> Target:
-    """Return a node of a graph that is shown and not run: the reference has its value."""
-    graph = stage.graph
-    if stage.key == "derivative:written":
-        gradients = stage.autodiff_report.gradients
-        if id < len(study.graph):
-            return _of_written(study, id)
-        if id in gradients:
-            return _of_gradient(study, trained_parameters(study.graph)[gradients.index(id)][1])
-    node = graph.nodes[id]
-    return Target(node.name or f"%{id}", f"node:{number}.{id}", node.type, None, graph, id, went=_SHOWN)
-
-
-def _of_buffer(study: Study, buffer: int) -> Target:
-    session = study.session
-    tensor, plan = tensor_at(session, "look", buffer), session.plan()
-    nodes = plan.buffers[buffer].nodes if buffer < len(plan.buffers) else ()
-    size = tensor.type.num_elements
-    at = next((i for i in reversed(nodes) if plan.graph.nodes[i].type.num_elements == size), -1)
-    graph = plan.graph if at >= 0 else None
-    return Target(tensor.name, f"interval:{buffer}", tensor.type, tensor, graph, at, at)
-
-
-def _of_dispatch(study: Study, k: int) -> Target:
-    made = study.session.step_dispatches()
-    if k >= len(made):
-        raise ArgumentError("look", "dispatch", str(k), f"0 … {len(made) - 1}: a step has {len(made)}")
-    return _of_buffer(study, made[k].output)
-
-
-def _of_lit(study: Study, entity: str) -> Target:
-    """What another entity ends in: the value of a line, the node of a rewrite, the result of a kernel."""
-    lit = study.doc.select(entity)
-    pipeline = study.pipeline
-    stage = pipeline.position("written" if entity.startswith("line:") else pipeline.compiled.key)
-    nodes = [int(e.split(".")[1]) for e in lit if e.startswith(f"node:{stage}.")]
-    dispatches = [int(e.split(":")[1]) for e in lit if e.startswith("dispatch:")]
-    if nodes and not entity.startswith("kernel:"):
-        return _of_stage(study, entity, stage, max(nodes))
-    if not dispatches:
-        raise ArgumentError("look", "entity", entity, "one that a tensor belongs to")
-    return _of_dispatch(study, min(dispatches))
+    def _selected(self, entity: str, prefix: str) -> list[int]:
+        """Return the numbers of the entities that belong to one and begin with a prefix."""
+        return [int(each.removeprefix(prefix)) for each in self.select(entity) if each.startswith(prefix)]
 
 
 def _buffer(tensor: Tensor) -> int:

@@ -7,26 +7,22 @@ study.measure(steps=20); print(study.compare())
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import grid, nbytes, sig, whole
-from gdlab.op import Safety
 from gdlab.plan.target import CompileOptions
 from gdlab.rewrite import RULES
-from gdlab.session import DeviceLike, PipelineStage, Session
-
-if TYPE_CHECKING:
-    from gdlab.study.study import Study
+from gdlab.session import DeviceLike, PipelineStage, Session, resolve_device
+from gdlab.study.execution import Execution
 
 MOST_VARIANTS = 6
 _WARM_UP = 2  # steps that are not timed
-_DEFAULT = CompileOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +32,12 @@ class StepTime:
     samples: int
     median: float
     mad: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> StepTime:
+        """Return the median and the deviation of measured steps."""
+        median = float(np.median(seconds))
+        return cls(len(seconds), median, float(np.median(np.abs(np.subtract(seconds, median)))))
 
     def __str__(self) -> str:
         return f"{sig(self.median * 1e6)} ± {sig(self.mad * 1e6)}"
@@ -66,93 +68,104 @@ class Figures:
 HEAD = ("", "nodes", "rewrites", "dispatches", "groups", "bytes moved", "peak", "memory", "µs/step")
 
 
-class Variants:
-    """What a `Study` knows of its variants."""
+class Compared(Protocol):
+    """Say what a comparison needs of a study."""
 
-    def variant(
-        self: Any,
-        name: str = "",
-        *,
-        disable: Iterable[str] = (),
-        only: Iterable[str] = (),
-        enable: Iterable[str] = (),
-        allow: Safety = "rounding",
-        compile: CompileOptions = _DEFAULT,
-        device: DeviceLike = None,
-    ) -> Study:
-        """The same graph under other rules or compile options, or for another device, as a study of its own; this one
-        shows it beside its own result. At most 6 are kept in `.variants`: the oldest goes. What was made for the same
-        options before is not made again."""
-        options = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in
-                   {"disable": disable, "only": only, "enable": enable}.items()}  # fmt: skip
-        name = name or _name({**options, "allow": allow}, compile, device)
-        where = self._device if device is None else device
-        made = type(self)(
-            self.graph, train=self.train, device=where, name=name, source=self.source, allow=allow, compile=compile,
-            egraph=self.egraph, **options,
-        )  # fmt: skip
-        made.weights, made.made_of = self.weights, tuple(RULES)
-        known = next((v for v in self.variants.values() if _same(v, made)), None)
-        if known is not None and known.name == name:
-            self.variants[name] = self.variants.pop(name)  # the newest again
-            return known  # type: ignore[no-any-return]
-        if known is not None:
-            made.pipeline = known.pipeline
-        _ = made.plan  # what is wrong with the options is said before anything is kept
-        self.variants.pop(name, None)
-        self.variants[name] = made
-        while len(self.variants) > MOST_VARIANTS:
-            del self.variants[next(iter(self.variants))]
-        self.rev += 1
-        return made  # type: ignore[no-any-return]
+    @property
+    def execution(self) -> Execution: ...
+    @property
+    def step_time(self) -> StepTime | None: ...
+    def record_step_time(self, seconds: Sequence[float]) -> StepTime: ...
 
-    def figures(self: Any) -> Figures:
-        """The figures of this study alone: its row of `compare`."""
-        plan, memory = self.plan, self.plan.memory
-        rewrites = sum(n for report in self.reports for _, n in report.rules_fired)
-        moved = sum(d.bytes_read + d.bytes_written for d in plan.dispatches)
-        counts = len(self.final), rewrites, len(plan.dispatches), len(plan.groups)
-        return Figures(self.name, *counts, moved, memory.peak_bytes, memory.physical_bytes, self.step_time)
 
-    def compare(self: Any) -> str:
-        """This study and its variants, one row each: nodes, rewrites, dispatches, groups, bytes moved, planned peak
-        and memory, µs per step where `measure` was asked for."""
-        rows = [s.figures().row() for s in (self, *self.variants.values())]
+S = TypeVar("S", bound=Compared)
+
+
+def figures_of(study: Compared) -> Figures:
+    """Return the figures of one study: its row of the comparison."""
+    plan, pipeline = study.execution.plan, study.execution.pipeline
+    rewrites = sum(n for report in pipeline.reports for _, n in report.rules_fired)
+    moved = sum(d.bytes_read + d.bytes_written for d in plan.dispatches)
+    counts = len(pipeline.compiled.graph), rewrites, len(plan.dispatches), len(plan.groups)
+    sizes = moved, plan.memory.peak_bytes, plan.memory.physical_bytes
+    return Figures(study.execution.name, *counts, *sizes, study.step_time)
+
+
+class Variants(Mapping[str, S]):
+    """Keep the variants of one study by name, the newest last, at most 6.
+
+    `make`: a function that makes one from a name, device, compile options, weights, pipeline and options of `optimize`.
+    """
+
+    def __init__(self, make: Callable[..., S], execution: Execution) -> None:
+        self._make, self._execution = make, execution
+        self._variants: dict[str, S] = {}
+        self._settings: dict[str, tuple[object, ...]] = {}  # equal where two variants are made the same way
+
+    def __getitem__(self, name: str) -> S:
+        return self._variants[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variants)
+
+    def __len__(self) -> int:
+        return len(self._variants)
+
+    def __repr__(self) -> str:
+        return f"<Variants: {', '.join(self) or 'none'}>"
+
+    def stages(self) -> list[PipelineStage]:
+        """Return the optimized stage of each, as `variant:NAME`, behind the stages of the study's own pipeline."""
+        return [
+            replace(variant.execution.pipeline.stage("optimized"), key=f"variant:{name}", title=f"Variant: {name}")
+            for name, variant in self.items()
+        ]
+
+    def add(self, name: str, options: Mapping[str, Any], compile: CompileOptions, device: DeviceLike) -> S:
+        """Return the variant under these options of `optimize` and of the plan, for a device; made unless it is kept
+        already. Another that is made the same way gives its pipeline."""
+        name = name or _name(options, compile, device)
+        wanted = self._execution.wanted_device if device is None else device
+        weights = self._execution.weights
+        chosen = resolve_device(wanted)
+        settings = options, compile, id(weights), chosen.target, str(chosen.info), tuple(RULES)
+        alike = next((each for each in self if self._settings[each] == settings), None)
+        if alike == name:
+            self._variants[name] = self._variants.pop(name)  # the newest again
+            return self._variants[name]
+        pipeline = None if alike is None else self._variants[alike].execution.pipeline
+        made = self._make(name=name, device=wanted, compile=compile, weights=weights, pipeline=pipeline, **options)
+        _ = made.execution.plan  # errors of the options are raised before anything is kept
+        self._variants.pop(name, None)
+        self._variants[name], self._settings[name] = made, settings
+        while len(self) > MOST_VARIANTS:
+            oldest = next(iter(self))
+            del self._variants[oldest], self._settings[oldest]
+        self._execution.rev += 1
+        return made
+
+    def compare(self, base: S) -> str:
+        """Return a row of the base study and one of each variant, µs per step where `measure` was asked for."""
+        rows = [figures_of(s).row() for s in (base, *self.values())]
         return "\n".join(grid(HEAD, rows, right=range(1, len(HEAD)), indent=""))
 
-    def measure(self: Any, steps: int = 20) -> dict[str, StepTime]:
-        """Time a step of this study and of each variant: one after the other, `steps` times, in sessions of their own
-        on one random batch, without an update. The study's session is not touched; it must not run meanwhile."""
+    def measure(self, base: S, steps: int) -> dict[str, StepTime]:
+        """Time a step of the base study and of each variant, in turns, in sessions of their own on one random batch."""
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise ArgumentError("measure", "steps", repr(steps), "an int ≥ 1")
-        if self.has_session:
-            self.runner.refuse_while_running("a measurement")
-        studies = (self, *self.variants.values())
+        if self._execution.has_session:
+            self._execution.runner.refuse_while_running("a measurement")
+        studies = (base, *self.values())
         with ExitStack() as open_ones:
-            sessions = [open_ones.enter_context(_ready(study)) for study in studies]
+            executions = [study.execution for study in studies]
+            sessions = [open_ones.enter_context(e.open_on(e.device, e.feeds())) for e in executions]
             times = [[_step_seconds(session) for session in sessions] for _ in range(_WARM_UP + steps)]
-        for study, own in zip(studies, zip(*times[_WARM_UP:], strict=True), strict=True):
-            middle = float(np.median(own))
-            study.step_time = StepTime(steps, middle, float(np.median(np.abs(np.subtract(own, middle)))))
-        self.rev += 1
-        return {study.name: study.step_time for study in studies}
-
-
-def variant_stages(study: Study) -> list[PipelineStage]:
-    """Return the optimized stage of each variant, as `variant:NAME` behind the stages of the study's pipeline."""
-    return [
-        replace(variant.pipeline.stage("optimized"), key=f"variant:{name}", title=f"Variant: {name}")
-        for name, variant in study.variants.items()
-    ]
-
-
-def _ready(study: Study) -> Session:
-    session = study.open_on(study.device)
-    feeds = study.feeds()
-    for node in (*study.graph.inputs, *study.graph.parameters):
-        put = session.set_input if node.op == "input" else session.set_parameter
-        put(node.name, feeds[node.name])
-    return session
+        found = {
+            study.execution.name: study.record_step_time(own)
+            for study, own in zip(studies, zip(*times[_WARM_UP:], strict=True), strict=True)
+        }
+        self._execution.rev += 1
+        return found
 
 
 def _step_seconds(session: Session) -> float:
@@ -160,14 +173,6 @@ def _step_seconds(session: Session) -> float:
     session.step()
     session.wait()
     return time.perf_counter() - began
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two variants of one graph are made the same way: options, device class and the table of rules."""
-    if (a.options, a.compile, a.weights is b.weights) != (b.options, b.compile, True):
-        return False
-    targets = (a.device.target, str(a.device.info)) == (b.device.target, str(b.device.info))
-    return targets and list(map(id, a.made_of)) == list(map(id, b.made_of))
 
 
 def _name(options: Mapping[str, Any], compile: CompileOptions, device: DeviceLike) -> str:

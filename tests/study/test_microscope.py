@@ -20,7 +20,6 @@ from gdlab.jupyter.commands import COMMANDS
 from gdlab.op.reference import evaluate
 from gdlab.session.tensors import find_tensor, initial_leaves
 from gdlab.study.study import Study
-from gdlab.study.targets import stages_of
 from gdlab.view.text.twin import twin
 
 
@@ -166,7 +165,7 @@ def test_every_node_of_every_stage_is_its_reference(study: Study) -> None:
     while study.session.under_way:
         feeds = initial_leaves(study.session)
         assert feeds is not None
-        for stage, graph in enumerate(each.graph for each in stages_of(study)):
+        for stage, graph in enumerate(each.graph for each in study.stages()):
             values = evaluate(graph, feeds)
             for node in graph:
                 if node.op in ("input", "parameter"):

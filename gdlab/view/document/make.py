@@ -22,7 +22,6 @@ from gdlab.session.run.log import Earlier
 from gdlab.session.run.runner import Runner
 from gdlab.session.stages import WRITTEN, PipelineStage
 from gdlab.study.study import Study
-from gdlab.study.variants import variant_stages
 from gdlab.view.document import passes
 from gdlab.view.document.closure import problems
 from gdlab.view.document.columns import Json
@@ -85,7 +84,7 @@ def _pipeline(draft: Draft, study: Study) -> None:
     for key in study.pipeline.keys[1:]:
         draft.add(study.pipeline.stage(key))
     draft.compile(study.plan, study.pipeline.compiled.key, study.session if study.has_session else None)
-    for stage in variant_stages(study):
+    for stage in study.variants.stages():
         draft.add(stage)
 
 

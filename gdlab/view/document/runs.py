@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from gdlab.session import Session
-from gdlab.study.microscope import values_so_far
 from gdlab.study.study import Study
 from gdlab.study.variants import Figures
 from gdlab.view.document.columns import Json, column, words
@@ -45,7 +44,7 @@ def values_json(study: Study) -> tuple[list[Json], int]:
     out first; and how many there are."""
     traffic = study.session.traffic
     before = traffic.bytes_down
-    found = values_so_far(study)
+    found = study.debug.values_so_far()
     traffic.bytes_down = before  # what is read to tell of a run is no part of it: the next document says the same
     watched = len(study.runner.lookout.watches)
     over = max(0, len(found) - MOST_VALUES)

@@ -1,0 +1,35 @@
+"""Check the graph of a study: values and gradients by hand, the optimizer and devices, one gradient rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gdlab.study.execution import Execution
+from gdlab.study.gradcheck import GradientCheck, check_node
+from gdlab.study.node_values import NodeValues, node_values
+from gdlab.study.parity import Check, check_execution
+
+
+class Checks:
+    """Check the pipeline that an execution runs; `numbers` are the newest values that were asked for."""
+
+    def __init__(self, execution: Execution) -> None:
+        self.execution = execution
+        self.numbers: NodeValues | None = None
+
+    def values(self, feed: Any = None) -> NodeValues:
+        """Evaluate every node of the graph as written in float64, with its gradient when training."""
+        execution, pipeline = self.execution, self.execution.pipeline
+        derivative = pipeline.stage("derivative:written").graph if pipeline.mode == "training" else None
+        self.numbers = node_values(execution.name, pipeline.graph, execution.feeds(feed), derivative)
+        execution.rev += 1
+        return self.numbers
+
+    def parity(self, feed: Any = None, devices: Iterable[str] = ("cpu", "wgpu")) -> Check:
+        """Compare the reference of the graph as written with the compiled graph and with each device."""
+        return check_execution(self.execution, self.execution.feeds(feed), tuple(devices))
+
+    def gradient(self, node: Any, optimized: bool = False) -> GradientCheck:
+        """Compare the gradient rule of one op with central differences."""
+        return check_node(self.execution, node, optimized)

@@ -1,0 +1,185 @@
+"""Run the plan of a pipeline: a device, a session and its runner, each opened at first use, and what they are fed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from gdlab.base.errors import SessionError, unknown_name
+from gdlab.devices.base import Device
+from gdlab.graph import Graph
+from gdlab.plan.records import ExecutionPlan
+from gdlab.session import (
+    DeviceLike,
+    Pipeline,
+    Session,
+    SessionProfile,
+    initial_values,
+    open_session,
+    resolve_device,
+)
+from gdlab.session.run.feeds import make_feed, random_batch
+from gdlab.session.run.runner import Runner
+
+
+class Execution:
+    """Hold the device, the session and the runner of a study called `name`.
+
+    `home`: the graph whose Values people hold. `weights`: parameters that every session begins with. `opened`: the
+    session that was opened last, closed or not, and its runner. `rev` counts the changes that documents show.
+    """
+
+    def __init__(
+        self, name: str, pipeline: Pipeline, home: Graph, device: DeviceLike, weights: Mapping[str, Any]
+    ) -> None:
+        self.name, self.pipeline, self.weights = name, pipeline, weights
+        self.wanted_device = device
+        self.opened: tuple[Session, Runner] | None = None
+        self.rev = 0
+        self._home = home
+
+    @cached_property
+    def device(self) -> Device:
+        """The device of plan and session."""
+        return resolve_device(self.wanted_device)
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """The execution plan on this device."""
+        return self.pipeline.plan(self.device.target)
+
+    @property
+    def session(self) -> Session:
+        """The session, opened at first use."""
+        return self._open()[0]
+
+    @property
+    def runner(self) -> Runner:
+        """The runner of the session."""
+        return self._open()[1]
+
+    @property
+    def has_session(self) -> bool:
+        """Whether a session is open."""
+        return self.opened is not None and not self.opened[0].closed
+
+    def _open(self) -> tuple[Session, Runner]:
+        if self.opened is None or self.opened[0].closed:
+            session = self.open_on(self.device)
+            self.opened = session, Runner(session)
+            self.rev += 1
+        return self.opened
+
+    def open_on(self, device: Device, feeds: Mapping[str, Any] = MappingProxyType({})) -> Session:
+        """Return a new session on a device, with these inputs and parameters set; the caller closes it."""
+        session = open_session(self.pipeline.plan(device.target), device, self.pipeline.nodes(self._home))
+        for name, values in {**self.weights, **feeds}.items():
+            (session.set_input if session.has_input(name) else session.set_parameter)(name, values)
+        return session
+
+    def prepare(
+        self,
+        *,
+        feed: Any = None,
+        sgd: float | None = None,
+        adam: float | None = None,
+        init: int | None = None,
+        until: str | None = None,
+    ) -> None:
+        """Set feed, update rule, initial parameters and the condition that ends runs (`--until`), those that are
+        given, on the session; not while it runs."""
+        if feed is None and sgd is None and adam is None and init is None and until is None:
+            return
+        batches = self.runner.feed if feed is None else make_feed(feed, self.pipeline.graph)
+        self.runner.refuse_while_running("new settings")
+        if until is not None:
+            self.runner.set_until(until)
+        if sgd is not None:
+            self.session.set_learning_rate(sgd)
+        if adam is not None:
+            self.session.set_adam(adam)
+        if init is not None:
+            self.session.initialize(init)
+        self.runner.feed = batches  # last: the rest may refuse
+        self.rev += 1
+
+    def run(self, steps: int = 1, **settings: Any) -> None:
+        """Make exactly `steps` steps (settings as in `prepare`); returns when done or paused. Ctrl-C pauses, raises."""
+        self.runner.check_start(steps)
+        self.prepare(**settings)
+        if steps:
+            self.check_ready()
+        self.runner.run(steps)
+
+    def step(self, steps: int = 1) -> None:
+        """Make a few steps now."""
+        self.check_ready()
+        self.runner.wait(self.runner.step(steps))
+
+    def pause(self) -> None:
+        """Stop the run before its next step."""
+        self.runner.pause()
+
+    def resume(self) -> None:
+        """Finish a paused run; returns when done or paused again."""
+        self.runner.wait(self.runner.resume())
+
+    def reset(self) -> None:
+        """Restore parameters, moments and counters of before the first step; feed and update rule stay."""
+        self.runner.reset()
+        self.rev += 1
+
+    def replay(self) -> None:
+        """Reset and make as many steps again; with the same feed and update rule the losses are the same."""
+        self.runner.wait(self.runner.replay())
+
+    def trace(self, samples: int = 3) -> SessionProfile:
+        """Time every dispatch over a few real steps, against what the roofline predicts; the document has the times."""
+        self.check_ready()
+        self.runner.refuse_while_running("a trace")
+        profile = self.session.capture_profile(samples)
+        self.rev += 1
+        return profile
+
+    def close(self) -> None:
+        """Close the session; the study's graphs, reports and plan stay readable."""
+        if self.opened is not None:
+            self.opened[1].close()
+
+    def check_ready(self, feed: bool = False, init: bool = False) -> None:
+        """Raise `SessionError` unless a run could start: a feed, or a value of every input; one of every parameter.
+        `feed`, `init`: one will be set before it starts."""
+        missing = [] if feed or self.runner.feed is not None else self.session.unset_inputs
+        if missing:
+            raise SessionError(f"graph {self.name}", "run", f"no value for {', '.join(missing)}", "--feed or set_input")
+        if not init:
+            self.session.check_ready("run", inputs=False)
+
+    def feeds(self, feed: Any = None) -> dict[str, Any]:
+        """Return a value for every input and parameter, by name: of `feed` (its step 0), else as set on the session,
+        else a fixed random batch and initial parameters (seed 0; a vector that declares nothing is normal(0.5), not
+        zeros). For the reference; nothing is set or run."""
+        graph = self.pipeline.graph
+        session = self.session if self.has_session else None
+        unset = set() if session is None else {*session.unset_inputs, *session.unset_parameters}
+        batch = random_batch(graph, 0) if feed is None else dict(make_feed(feed, graph)(0))
+        values: dict[str, Any] = {}
+        for node in graph.inputs:
+            if feed is None and session is not None and node.name not in unset:
+                batch[node.name] = session.read_input(node.name)
+            if node.name not in batch:
+                raise unknown_name("feed", "input", node.name, batch)
+            values[node.name] = batch[node.name]
+        for node in graph.parameters:
+            if session is not None and node.name not in unset:
+                values[node.name] = session.read_param(node.name)
+            elif node.name in self.weights:
+                values[node.name] = self.weights[node.name]
+            else:
+                init = str(dict(node.attrs).get("init") or "default")
+                if init == "default" and len(node.type.shape) == 1:
+                    init = "normal(0.5)"  # zeros would hide what a bias or a scale does
+                values[node.name] = initial_values(node.name, node.type.shape, 0, init)
+        return values
