@@ -310,15 +310,36 @@ def _report(
         added = kept(made)
         read = {i for a in added for i in graph.node(a).inputs if i < n and graph.node(i).op not in not_saved}
         residuals.update({i: graph.node(i).type.size_bytes for i in sorted(read)})
-        steps.append(GradientStep(node, rule, kept(terms), kept(joined), added, tuple(sorted(read)), reason))
+        cotangents = kept(terms)
+        if terms and not cotangents:
+            reason = reason or "its cotangent reaches no parameter"
+        steps.append(GradientStep(node, rule, cotangents, kept(joined), added, tuple(sorted(read)), reason))
     origin: dict[int, tuple[int, ...]] = {i: (i,) for i in range(n)}
     origin.update({a: (f,) for a, f in sorted(adjoint_of.items())})
-    reasons = dict.fromkeys(missing, "the loss does not depend on it")
+    reasons = {id: _why_zero(graph, id, n) for id in missing}
     reasons |= {s.node: s.reason for s in steps if s.reason}
     return AutodiffReport(
         tuple(targets), tuple(gradients), n, dict(sorted(adjoint_of.items())), residuals, kept(sweep.accumulations),
         tuple(missing), reasons, origin, tuple(steps),
     )  # fmt: skip
+
+
+def _why_zero(graph: Graph, target: int, forward_nodes: int) -> str:
+    """Return why no cotangent arrives at a node: the loss does not depend on it, or an op on the way stops it."""
+    loss = graph.output_ids[0]
+    to_loss = reachable(graph, [loss])
+    if not to_loss[target]:
+        return "the loss does not depend on it"
+    below = {target}
+    stops = []
+    for node in graph.nodes[:forward_nodes]:
+        if below.isdisjoint(node.inputs):
+            continue
+        if REGISTRY[node.op].no_grad in ("ends", "stops"):
+            stops += [f"{node.op} (%{node.id})"] * bool(to_loss[node.id])
+        else:
+            below.add(node.id)
+    return f"its gradient is zero: no cotangent passes {' and '.join(stops[:3])}" if stops else "its gradient is zero"
 
 
 _IN_PLACE = "it is differentiated in place of the parameters that lie in it"

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from gdlab.jupyter import messages
 
+COLUMNS = 120
 LITERALS = {name: value for name, value in vars(messages).items() if get_origin(value) is Literal}
 SIMPLE: dict[Any, str] = {
     int: "number", float: "number", str: "string", bool: "boolean", type(None): "null", Any: "unknown",
@@ -51,6 +52,14 @@ def alternatives(literal: Any) -> str:
     return " | ".join(json.dumps(word) for word in get_args(literal))
 
 
+def _wrapped(line: str) -> str:
+    """Return a declaration over lines of at most 120 columns."""
+    if len(line) <= COLUMNS:
+        return line
+    head, words = line.split(" = ", 1)
+    return "\n  | ".join([f"{head} =", *words.split(" | ")])
+
+
 def union(name: str, records: Iterable[type]) -> str:
     return f"export type {name} = {' | '.join(record.__name__ for record in records)};"
 
@@ -60,7 +69,7 @@ def typescript() -> str:
     tagged = (*messages.TO_KERNEL, *messages.TO_PAGE)
     classes = [value for value in vars(messages).values() if isinstance(value, type)]
     records = [value for value in classes if dataclasses.is_dataclass(value)]
-    literals = [f"export type {name} = {alternatives(value)};" for name, value in LITERALS.items()]
+    literals = [_wrapped(f"export type {name} = {alternatives(value)};") for name, value in LITERALS.items()]
     return "\n".join([
         "// Every message between the page and the kernel: generated from gdlab/jupyter/messages.py by messages_ts.py.",
         "",

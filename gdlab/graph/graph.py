@@ -39,6 +39,7 @@ class Graph:
         self.num_param_grad_outputs = 0
         self.zero_gradients: tuple[int, ...] = ()
         self.records_sources = True
+        self.sealed = ""  # why nothing may be appended any more, in words
 
     @contextmanager
     def silent(self) -> Iterator[None]:
@@ -110,6 +111,7 @@ class Graph:
         source: tuple[Frame, ...] | Source = (),
     ) -> Value:
         """Append a node as it is. For passes; people call ops, which check shapes first."""
+        self._check_open(op)
         id = len(self._nodes)
         self._nodes.append(Node(id, op, inputs, attrs, type, name))
         if source:
@@ -144,6 +146,7 @@ class Graph:
     def named(self, value: Value, name: str) -> Value:
         """Name a node (names need not be unique, except those of inputs and parameters, which are fixed); returns
         it."""
+        self._check_open("named")
         node = self.own(value).node
         if not isinstance(name, str):
             raise GraphError("named", "name", repr(name), "a str")
@@ -167,6 +170,7 @@ class Graph:
     # outputs
     def set_outputs(self, outputs: Value | Sequence[Value] | Mapping[str, Value]) -> None:
         """Replace the outputs by one value, several, or `{name: value}`. Output 0 is the loss for training."""
+        self._check_open("set_outputs")
         if isinstance(outputs, Value):
             outputs = [outputs]
         if not isinstance(outputs, Iterable):
@@ -181,6 +185,7 @@ class Graph:
 
     def output(self, value: Value, name: str | None = None) -> Value:
         """Append an output; names are unique. Returns the value."""
+        self._check_open("output")
         self.own(value)
         _check_output_name("output", name or "")
         if name and name in self.output_names:
@@ -235,6 +240,14 @@ class Graph:
         """All inputs, in node order."""
         return tuple(n for n in self._nodes if n.op == "input")
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what a pickle holds: source locations as text, because frames refer to code objects."""
+        self.sources()
+        return {name: value for name, value in vars(self).items() if name != "_tokens"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, _tokens=[])
+
     def copy(self) -> Graph:
         """A graph equal in every field that shares nothing with this one."""
         other = type(self)()
@@ -251,6 +264,10 @@ class Graph:
             h.update(repr((n.op, attrs, n.inputs, str(n.type), n.name)).encode())
         h.update(repr((self._outputs, self.num_param_grad_outputs)).encode())
         return h.hexdigest()
+
+    def _check_open(self, where: str) -> None:
+        if self.sealed:
+            raise GraphError(where, "operand", f"a value of {self.sealed}", "a value of the graph that is being built")
 
     def _check_id(self, id: int) -> int:
         if not isinstance(id, (int, np.integer)) or not 0 <= id < len(self._nodes):

@@ -14,7 +14,7 @@ from typing import Any
 
 import gdlab
 from gdlab.base.errors import GraphError
-from gdlab.graph import Graph, Value
+from gdlab.graph import Graph, Location, Value
 from gdlab.op import public_ops
 
 _ALSO = (
@@ -179,7 +179,12 @@ def render_error(error: BaseException, file: str) -> list[str]:
     kind = "" if isinstance(error, gdlab.GdlabError) else f"{type(error).__name__}: "
     head = f"{kind}{error}".split("\n  at ")[0].rstrip(": ")
     cell, helper = _innermost(error.__traceback__, file)
-    lines = [*head.splitlines()[:_MOST_LINES], *(_caret(file, *_columns(cell)) if cell else [])]
+    lines = head.splitlines()[:_MOST_LINES]
+    source = getattr(error, "source", None)
+    if cell is not None:
+        lines += _caret(file, *_columns(cell))
+    elif isinstance(source, Location) and source.file == file:
+        lines += _caret(file, source.line, *_byte_columns(source))
     if helper is not None:
         code = helper.tb_frame.f_code
         lines += [f"in {code.co_name}, {_shown_file(code.co_filename)}:", *_caret(code.co_filename, *_columns(helper))]
@@ -217,6 +222,13 @@ def is_users(file: str) -> bool:
 def _shown_file(file: str) -> str:
     """Return the name by which a person knows a file; a cell of the notebook has a long temporary one."""
     return "another cell" if "ipykernel_" in file or file.startswith("<ipython-input") else Path(file).name
+
+
+def _byte_columns(place: Location) -> tuple[int, int]:
+    """Return first and last column of a place on one line, in bytes of UTF-8 as Python counts them."""
+    text = linecache.getline(place.file, place.line)
+    same = place.line == place.end_line and place.col >= 0
+    return (len(text[: place.col].encode()), len(text[: place.end_col].encode())) if same else (0, 0)
 
 
 def _caret(file: str, line: int, start: int, end: int) -> list[str]:

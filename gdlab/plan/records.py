@@ -247,6 +247,9 @@ class ExecutionPlan:
         """Logical types of the inputs by name."""
         return {name: TensorType(self.buffers[b].shape, self.buffers[b].dtype) for name, b in self.input_buffers}
 
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return ExecutionPlan.from_json, (self.to_json(),)
+
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
 
         def wgsl(self, index: int) -> tuple[str, LineMap]: ...

@@ -96,12 +96,20 @@ class Pipeline:
     graph: Graph
     mode: PlanMode
     optimize: Mapping[str, Any] | None = field(default_factory=dict)
+    name: str = "a session's graph"
     skip_full_optimize: bool = False
     history: bool | None = False
     compile: CompileOptions = CompileOptions()
     gradients_to_read: bool = False
     _made: dict[str, PipelineStage] = field(init=False, repr=False, compare=False, default_factory=dict)
     _plans: dict[Target, ExecutionPlan] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._seal(self.graph)
+
+    def _seal(self, graph: Graph) -> None:
+        """Refuse later changes of a graph: what was made from it would no longer belong to it."""
+        graph.sealed = f"{self.name}, which is complete"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -117,7 +125,8 @@ class Pipeline:
     def stage(self, key: str) -> PipelineStage:
         """Return a stage by its key, made at first use, after those that it is made from."""
         if key not in self._made:
-            self._made[key] = self._make(STAGES[self.mode][self.position(key)])
+            made = self._made[key] = self._make(STAGES[self.mode][self.position(key)])
+            self._seal(made.graph)
         return self._made[key]
 
     def __iter__(self) -> Iterator[PipelineStage]:

@@ -75,7 +75,9 @@ class Study(Variants, Debugging):
         if not graph.outputs:
             raise GraphError(f"graph {name}", "output", "none", "a last expression or output(...)")
         if train and (graph.outputs[0].shape != (1,)):
-            raise GraphError(f"graph {name}", "loss", graph.outputs[0].type, "shape [1]")
+            loss = graph.outputs[0]
+            frames = graph.source(loss.id)
+            raise GraphError(f"graph {name}", "loss", loss.type, "shape [1]", source=frames[0] if frames else None)
         self.train, self.name = train, name
         self._home = graph  # whose Values people hold
         named = {"disable": disable, "only": only, "enable": enable}
@@ -83,7 +85,7 @@ class Study(Variants, Debugging):
         self.options["allow"] = allow
         self.pipeline = Pipeline(
             graph.copy(), "training" if train else "inference", self.options, history=egraph, compile=compile,
-            gradients_to_read=True,
+            gradients_to_read=True, name=f"graph {name}",
         )  # fmt: skip
         self.compile = compile
         self.egraph = egraph

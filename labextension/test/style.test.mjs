@@ -19,7 +19,7 @@ const COLUMNS = 120;
 const LINES = 80;
 const FOLDERS = ['doc', 'layout', 'draw', 'live', 'panes', 'host'];
 
-const here = resolve(dirname(fileURLToPath(import.meta.url)), process.env.GDLAB_LABEXTENSION ?? '..');
+const here = resolve(dirname(fileURLToPath(import.meta.url)), '..');
 const root = `${resolve(here, 'src')}/`.replaceAll('\\', '/');
 
 /** Every source file with its syntax tree. */

@@ -171,3 +171,18 @@ def test_the_text_of_a_study_is_its_summary_and_its_graph(shell: Any) -> None:
     with capture_output() as out:
         shell.run_cell(f"%%graph ok --static --device cpu\n{SMALL}")
     assert out.outputs[0].data["text/plain"] == str(shell.user_ns["ok"]).rstrip()
+
+
+@pytest.mark.parametrize("last", ["h * 2", "relu(h)", "softmax(h)"])
+def test_a_loss_of_the_wrong_shape_has_a_caret(shell: Any, last: str) -> None:
+    lines = said(shell, f"%%graph m --train\nh = input('é', (5, 3)) * 1.5\n{last}")
+    assert lines[0] == "graph m: loss: given f32[5, 3], wanted shape [1]"
+    assert lines[1] == f"line 3: {last}" and lines[2].strip() == "^" * len(last)
+
+
+def test_a_cell_that_takes_a_value_of_another_study_changes_nothing(shell: Any) -> None:
+    said(shell, f"%%graph ok --quiet --device cpu\n{SMALL}")
+    before = shell.user_ns["ok"].graph.text()
+    lines = said(shell, "%%graph other\ny = tanh(ok.graph.value(0))\ny")
+    assert lines[0].startswith("tanh: operand: given a value of graph ok, which is complete") and "^^^^" in lines[2]
+    assert shell.user_ns["ok"].graph.text() == before and "other" not in shell.user_ns

@@ -94,6 +94,29 @@ def test_watching_nothing_goes_on(study: Study) -> None:
     assert study.session.step_count == 6 and study.runner.state == "ready" and study.runner.events == []
 
 
+@pytest.mark.parametrize(("late", "named"), [(7, True), (8, False)])
+def test_a_loss_that_arrives_late_is_explained_by_the_batch_of_its_step(
+    late: int, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight batches are remembered: a loss that arrives later than that has no cause to name."""
+    study = Study(fragile(), train=True, device="cpu", name="fragile")
+    study.prepare(feed=feed, init=0)  # no update, so that no parameter is spoiled
+    session, waiting, take = study.session, list[tuple[int, float]](), study.session.take_losses
+
+    def take_late(wait: bool) -> list[tuple[int, float]]:
+        waiting.extend(take(wait))
+        arrived = [pair for pair in waiting if pair[0] + late <= session.step_count]
+        del waiting[: len(arrived)]
+        return arrived
+
+    monkeypatch.setattr(session, "take_losses", take_late)
+    study.run(20)
+    assert study.runner.reason == "non-finite loss nan at step 3" and session.step_count == 3 + late
+    culprit = study.runner.culprit
+    assert (culprit is not None and culprit.dispatch == log_dispatch(study)) == named
+    study.close()
+
+
 def test_a_sound_session_has_no_culprit(study: Study) -> None:
     study.run(2)
     assert study.session.search.first_bad() is None and study.runner.culprit is None
@@ -188,7 +211,7 @@ def test_runs_of_before_a_reset_stay_in_the_document_with_their_rule() -> None:
     assert [tuple(row) for row in old["loss"]] == first and old["label"] == "SGD, lr 0.1" and "label" not in new
     assert len(new["loss"]) == 2 and old["counters"]["steps"] == 3
     checked(study.doc)
-    twin = text.twin(study.doc, "session")
+    twin = text(study.doc, "session")
     assert "earlier0: cpu, " in twin and "; SGD, lr 0.1" in twin
     for _ in range(6):
         study.reset()

@@ -65,6 +65,12 @@ def test_the_same_options_are_made_once(study: Study) -> None:
     assert named is not first and named.plan is first.plan and named.name == "named" and first.name == "no aliasing"
 
 
+def test_the_six_newest_are_there(study: Study) -> None:
+    for name in "abcdefgh":
+        study.variant(name)
+    assert [*study.variants] == [*"cdefgh"]
+
+
 def test_a_new_rule_makes_them_anew(study: Study) -> None:
     first = study.variant("plain")
     theirs = dict(RULES._theirs)

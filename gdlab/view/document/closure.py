@@ -10,11 +10,53 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.statistics import BINS, SIDE
-from gdlab.view.document.columns import Table
+from gdlab.view.document.columns import TABLES, Table
 from gdlab.view.document.growth import faults
 from gdlab.view.document.links import Levels, parse_entity
 
 Data = Mapping[str, Any]
+
+
+# column -> the table that its numbers count in; a table of stages counts in its own stage
+_REFERENCES: dict[str, dict[str, str]] = {
+    "lines": {"source": "sources"},
+    "nodes": {"type": "types", "inputs": "nodes", "after": "nodes", "group": "node_groups"},
+    "outputs": {"node": "nodes"},
+    "dispatches": {"kernel": "kernels", "reads": "intervals", "writes": "intervals", "group": "barriers"},
+    "intervals": {"slot": "slots", "alias_of": "intervals"},
+    "slots": {"tenants": "intervals"},
+}
+
+
+def damaged(data: Data) -> str:
+    """Return what is wrong with the tables of a document that was read: a column of another length than its table, or
+    a number of a row that is not there; an empty text if nothing is. May raise on what is no document at all."""
+    top = {"types": data["types"], "lines": data["lines"], "sources": {"count": len(data["sources"])}}
+    plan = data.get("plan") or {}
+    names = {"kernels": "kernels", "dispatches": "dispatches", "groups": "barriers", "intervals": "intervals"}
+    top |= {kind: plan[name] for name, kind in (names | {"slots": "slots"}).items() if plan.get(name) is not None}
+    tables = [("", kind, raw, top) for kind, raw in top.items() if kind != "sources"]
+    for s, stage in enumerate(data["stages"]):
+        own = {"nodes": stage["nodes"], "outputs": stage["outputs"], "node_groups": stage.get("groups") or {"count": 0}}
+        tables += [(f"stage {s}: ", kind, raw, {**top, **own}) for kind, raw in own.items()]
+    return next((found for place, kind, raw, known in tables if (found := _table_damage(place, kind, raw, known))), "")
+
+
+def _table_damage(place: str, kind: str, raw: Data, known: Mapping[str, Data]) -> str:
+    table = Table(raw, kind)
+    if table.count < 0:
+        return f"{place}{kind}: {table.count} rows"
+    for name in TABLES[kind]:
+        values = table.column(name)
+        if len(values) != table.count:
+            return f"{place}{kind}: {len(values)} values of {name} in a table of {table.count}"
+        if name in (references := _REFERENCES.get(kind, {})):
+            count = int((known.get(references[name]) or {}).get("count", 0))
+            flat = [v for row in values for v in (row if isinstance(row, list) else [row])]
+            wrong = next((v for v in flat if not isinstance(v, int) or not -1 <= v < count), None)
+            if wrong is not None:
+                return f"{place}{kind}: {name} {wrong!r:.40}, where there are {count} {references[name]}"
+    return ""
 
 
 def problems(data: Data, own_links: bool = False) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gdlab.base.binding import bound
 from gdlab.base.errors import LoadError, unknown_name
 from gdlab.base.words import flat
-from gdlab.view.document.closure import problems
+from gdlab.view.document.closure import damaged, problems
 from gdlab.view.document.columns import Json, Table
 from gdlab.view.document.links import Provenance
 from gdlab.view.document.pack import packed, unpacked
@@ -279,4 +279,11 @@ def read_doc(data: Any, where: str = "document") -> Document:
     missing = [key for key in ("title", "summary", "stages", "passes", "links", "notes", *_HASHED) if key not in data]
     if missing:
         raise LoadError(where, "fields", f"no {missing[0]}", "a whole document")
-    return Document(unpacked(data))
+    try:
+        whole = unpacked(data)
+        damage = damaged(whole)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise LoadError(where, "content", f"{type(error).__name__}: {error}"[:200], "an undamaged document") from None
+    if damage:
+        raise LoadError(where, "content", damage, "an undamaged document")
+    return Document(whole)

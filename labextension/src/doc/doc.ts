@@ -1,34 +1,34 @@
 // Read a GraphDoc (docs/graphdoc.md): `await openDoc(payload)` gives typed records out of the columnar tables.
 
+import { gunzip } from "./gunzip.ts";
 import type {
-  Json,
-  RawTable,
-  Payload,
-  NodeRecord,
-  Layout,
-  Stage,
-  SourceRecord,
-  RuleSource,
-  OptimizeReport,
-  Missed,
-  RewriteStep,
   DiffStep,
-  Pass,
-  KernelRecord,
   DispatchRecord,
+  GraphDoc,
   Hazard,
   IntervalRecord,
+  Json,
+  KernelRecord,
+  Layout,
+  Missed,
+  NodeRecord,
+  NoteRecord,
+  OptimizeReport,
+  OverlayRecord,
+  Pass,
+  Payload,
   Plan,
+  RawLink,
+  RawTable,
+  RewriteStep,
+  RuleSource,
+  RunRecord,
+  SourceRecord,
+  Stage,
   Times,
   VariantRow,
-  RunRecord,
-  RawLink,
-  NoteRecord,
-  OverlayRecord,
   ViewState,
-  GraphDoc,
 } from "./records.ts";
-import { gunzip } from "./gunzip.ts";
 
 export type * from "./records.ts";
 
@@ -351,7 +351,7 @@ function written(doc: GraphDoc): GraphDoc {
   return doc;
 }
 
-/** What an output was opened with (`--engine`, `--values`, `--depth`, …) holds for the study's newer documents in it, too. */
+/** Copy the options that an output was opened with (`--engine`, `--values`, `--depth`) to a newer document in it. */
 export function inherit(doc: GraphDoc, before: GraphDoc): void {
   const own = before.view ?? {};
   doc.view = { ...doc.view, ...own };
@@ -378,7 +378,7 @@ export async function openDoc(payload: Payload): Promise<GraphDoc> {
   return { ...doc, study: payload.study ? text(payload.study) : doc.study };
 }
 
-/** A report with every field; of many near misses the sentence and the node were left out where they follow from the rest. */
+/** Return a report with every field; a near miss that lacks its sentence and node gets them from the rest. */
 export const optimizeReport = (pass: Pass): OptimizeReport => {
   const report = {
     rules: [],
@@ -397,6 +397,8 @@ export const optimizeReport = (pass: Pass): OptimizeReport => {
 };
 
 export const typeText = (doc: GraphDoc, node: NodeRecord): string => node.told ?? doc.types[node.type]?.text ?? "";
+
+export const optimizerPasses = ({ passes }: GraphDoc): Pass[] => passes.filter(({ role }) => role === "optimize");
 
 /** What a person calls a node: its name, or its op. */
 export const nodeName = (node: NodeRecord): string => node.name || node.op;

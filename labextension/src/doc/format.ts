@@ -2,7 +2,7 @@
 
 const MINUS = "\u2212";
 
-/** Three significant digits without trailing zeros: 0.148, 12.3, 1,914. Large and small ones keep their size in words. */
+/** Write three significant digits without trailing zeros: 0.148, 12.3, 1,914; thousands and more with a unit. */
 export function sig(value: number): string {
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : `${MINUS}∞`;

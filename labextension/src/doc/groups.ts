@@ -3,7 +3,7 @@
 import type { GraphDoc, GroupRow, Layout, NodeRecord, Stage } from "./doc.ts";
 import { joined } from "./union.ts";
 
-/** The groups that stand open at first: so deep, or else all in small graphs, two levels in larger ones, none above 500 nodes. */
+/** Return the groups that are open at first: to `depth`, else all in small graphs, two levels in larger ones. */
 export function opened(stage: Stage, asked?: number | null): Set<number> {
   const depth: number[] = [],
     most = asked ?? (stage.nodes.length <= 60 ? Infinity : stage.nodes.length <= 500 ? 2 : 0);

@@ -1,10 +1,10 @@
-// How an e-graph grew, out of the deltas of a pass: what it held after each iteration, and where its classes stand. Pure.
+// Replay the growth of an e-graph from the deltas of a pass: its content after each iteration, and a layout. Pure.
 
 import { engine } from "layout-engine";
 import { records, type Json, type Pass, type RawTable, type Stage } from "./doc.ts";
 import { put } from "./format.ts";
 
-/** An e-node. `class` and `children` are as they were called when it came, in iteration `since`; it is there until `gone`. */
+/** An e-node, alive from iteration `since` until `gone`; `class` and `children` are the names of iteration `since`. */
 export interface ENode {
   class: string;
   op: string;
@@ -115,7 +115,7 @@ export const everIn = (growth: Growth, name: string): ENode[] =>
 
 const MOST = 48; // classes that are drawn
 
-/** The classes that are drawn: all of a small e-graph; of a larger one those with several ways, or the `wanted` ones, with their neighbours. */
+/** Return the classes to draw: all of a small e-graph, else those with several e-nodes or `wanted`, and neighbours. */
 export function shown(growth: Growth, wanted: readonly string[]): string[] {
   const all = [...growth.classes.values()].filter(({ leaf }) => !leaf).map(({ name }) => name);
   if (all.length <= MOST) return all;
@@ -176,7 +176,8 @@ export function planned(growth: Growth, names: readonly string[], widths: readon
   const all = inside.map(own => [...new Set(own.flatMap(reads))]);
   all.forEach((operands, a) => {
     const readers = rows.filter((_, b) => all[b]!.includes(a) && b !== a);
-    if (operands.length === 0 && readers.length > 0) rows[a] = Math.max(0, Math.min(...readers) - 1); // next to its first reader
+    // Next to its first reader.
+    if (operands.length === 0 && readers.length > 0) rows[a] = Math.max(0, Math.min(...readers) - 1);
   });
   const edges = all.flatMap((operands, b) =>
       operands.flatMap((a): [number, number][] => (rows[a]! < rows[b]! ? [[a, b]] : [])),

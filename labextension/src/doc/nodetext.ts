@@ -12,5 +12,6 @@ export function nodeText(doc: GraphDoc, stage: Stage, index: number): string {
     ...node.inputs.map(a => `%${a}`),
     ...attrs.map(([key, value]) => (isLeaf && key === "name" ? JSON.stringify(value) : attribute([key, value]))),
   ];
-  return `%${index}${node.name && !isLeaf ? ` "${node.name}"` : ""} = ${node.op}(${words.join(", ")}) : ${typeText(doc, node)}`;
+  const name = node.name && !isLeaf ? ` "${node.name}"` : "";
+  return `%${index}${name} = ${node.op}(${words.join(", ")}) : ${typeText(doc, node)}`;
 }

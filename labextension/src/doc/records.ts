@@ -221,7 +221,7 @@ export interface Pass {
   seconds: number;
   sources: Record<string, RuleSource>;
   rewrites: RewriteStep[];
-  /** How the e-graph grew, iteration by iteration, and its classes at the end (growth.ts); null where nobody recorded it. */
+  /** How the e-graph grew, iteration by iteration, and its classes at the end (growth.ts); null if not recorded. */
   deltas: Json[] | null;
   classes: RawTable | null;
   diffs: DiffStep[];

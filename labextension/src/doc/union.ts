@@ -1,4 +1,4 @@
-// Two graphs in one picture: every node that exists at some time, so that nothing moves while a rewrite is played. Pure.
+// Draw two graphs as one: every node that exists at some time has a place, so that a replay moves nothing. Pure.
 
 import { nodeName, type GraphDoc, type NodeRecord, type Pass, type Stage, type TypeRecord } from "./doc.ts";
 import { put } from "./format.ts";
@@ -21,7 +21,7 @@ export interface Union {
   steps: number;
 }
 
-/** Inputs first; where two graphs together would make a circle, the edge that closes it does not count for the layout. */
+/** Sort nodes with inputs first; an edge that closes a circle between the two graphs is left out of the layout. */
 function ordered(nodes: readonly NodeRecord[], wires: readonly Wire[]): { order: number[]; inputs: number[][] } {
   const into: number[][] = nodes.map(() => []),
     out: number[][] = nodes.map(() => []);
@@ -119,105 +119,139 @@ function events(tenants: Replay["tenants"], wires: readonly Wire[], steps: numbe
 const room = ({ op, raw, type }: NodeRecord, doc: GraphDoc): number =>
   Math.max(op.length + raw.length, 0.9 * (doc.types[type]?.text.length ?? 0));
 
+/** What a step of a pass adds. */
+interface Added {
+  key: string;
+  op: string;
+  name: string;
+  type: string;
+  inputs: string[];
+  attrs: NodeRecord["attrs"];
+}
+
+/** The places, nodes and wires of a pass, gathered step by step. Nodes go by their keys. */
+class Places {
+  readonly tenants: Replay["tenants"] = [];
+  readonly wires: Wire[] = [];
+  readonly #doc: GraphDoc;
+  readonly #pass: Pass;
+  readonly #to: Stage;
+  readonly #names = new Map<string, string>();
+  readonly #place = new Map<string, number>();
+  readonly #inputs = new Map<string, string[]>();
+  readonly #ends = new Map<string, { wire: Wire; from: string }[]>();
+  readonly #after: Map<string, number>;
+  readonly #types: Map<string, number>;
+  readonly #families: Map<string, string>;
+
+  constructor(doc: GraphDoc, pass: Pass) {
+    const from = doc.stages[pass.from]!;
+    this.#doc = doc;
+    this.#pass = pass;
+    this.#to = doc.stages[pass.to]!;
+    this.#after = new Map(this.#to.nodes.map((node, i) => [node.key, i]));
+    this.#types = new Map(doc.types.map((type, i) => [type.text, i]));
+    this.#families = new Map([...from.nodes, ...this.#to.nodes].map(node => [node.op, node.family]));
+    from.nodes.forEach((node, i) => {
+      this.#put(
+        i,
+        node,
+        `node:${from.index}.${i}`,
+        node.inputs.map(a => from.nodes[a]!.key),
+        0,
+      );
+    });
+    this.#inputs.forEach((keys, b) => keys.forEach(a => this.#connect(a, b, 0)));
+  }
+
+  /** Take in step `s` of the pass. */
+  step({ added, rewired, removed }: Pass["rewrites"][number], s: number): void {
+    const now = s + 1;
+    const gone = new Set(removed);
+    const ports = ((rewired ?? []) as [reader: string, port: number, fresh: string][]).filter(([, port]) => port >= 0);
+    const instead = new Map(ports.map(([reader, port, fresh]) => [fresh, this.#inputs.get(reader)![port]!]));
+    for (const each of (added ?? []) as unknown as Added[]) {
+      const before = instead.get(each.key);
+      const place = before !== undefined && gone.has(before) ? this.#place.get(before)! : this.tenants.length;
+      this.#add(each, place, s);
+    }
+    for (const [reader, port, fresh] of ports) {
+      const inputs = this.#inputs.get(reader)!;
+      this.#cut(reader, now, inputs[port]!);
+      inputs[port] = fresh;
+      this.#connect(fresh, reader, now);
+    }
+    for (const key of removed) {
+      this.tenants[this.#place.get(key)!]!.find(({ node }) => node.key === key)!.life.died = now;
+      this.#cut(key, now);
+    }
+  }
+
+  /** Put a node that a step adds into a place. */
+  #add(added: Added, place: number, s: number): void {
+    const index = this.#after.get(added.key);
+    const known = this.#to.nodes[index ?? -1];
+    const like = this.tenants[this.#place.get(added.inputs[0] ?? "") ?? 0]![0]!.node;
+    const { key, op, name, type, inputs, attrs } = added;
+    const node = known ?? {
+      ...like,
+      key,
+      op,
+      name,
+      raw: name,
+      label: "",
+      type: this.#types.get(type) ?? -1,
+      attrs,
+      family: this.#families.get(op) ?? "elementwise",
+      flags: inputs.length > 0 ? [] : ["leaf"],
+    };
+    const entity = known ? `node:${this.#to.index}.${index}` : `step:${this.#pass.index}.${s}`;
+    this.#put(place, node, entity, inputs, s + 1);
+    inputs.forEach(a => this.#connect(a, key, s + 1));
+  }
+
+  #put(place: number, node: NodeRecord, entity: string, inputs: readonly string[], born: number): void {
+    this.#names.set(node.key, nodeName(node));
+    const reads = inputs.map(key => this.#names.get(key)!);
+    (this.tenants[place] ??= []).push({ node, entity, reads, life: { born, died: FOREVER } });
+    this.#place.set(node.key, place);
+    this.#inputs.set(node.key, [...inputs]);
+  }
+
+  #connect(a: string, b: string, born: number): void {
+    const wire = { a: this.#place.get(a)!, b: this.#place.get(b)!, born, died: FOREVER };
+    this.wires.push(wire);
+    for (const end of [a, b]) put(this.#ends, end, { wire, from: a });
+  }
+
+  /** End the wires of a node, or those of them that begin at `other`. */
+  #cut(key: string, when: number, other?: string): void {
+    for (const { wire, from } of this.#ends.get(key) ?? [])
+      if (wire.died === FOREVER && (other === undefined || from === other)) wire.died = when;
+  }
+
+  /** The widest node of each place: the layout makes room for it. */
+  widest(): NodeRecord[] {
+    const wider = (a: NodeRecord, b: NodeRecord) => (room(b, this.#doc) > room(a, this.#doc) ? b : a);
+    return this.tenants.map(all => all.map(({ node }) => node).reduce(wider));
+  }
+}
+
 /** The replay of a pass: what lives after each number of steps. */
 export function replayed(doc: GraphDoc, pass: Pass): Replay {
-  const from = doc.stages[pass.from]!,
-    to = doc.stages[pass.to]!;
-  const tenants: Replay["tenants"] = from.nodes.map((node, i) => [
-      {
-        node,
-        entity: `node:${from.index}.${i}`,
-        reads: node.inputs.map(a => nodeName(from.nodes[a]!)),
-        life: { born: 0, died: FOREVER },
-      },
-    ]),
-    names = new Map(from.nodes.map(node => [node.key, nodeName(node)])),
-    place = new Map(from.nodes.map((node, i) => [node.key, i])),
-    after = new Map(to.nodes.map((node, i) => [node.key, i])),
-    types = new Map(doc.types.map((type, i) => [type.text, i])),
-    families = new Map([...from.nodes, ...to.nodes].map(node => [node.op, node.family]));
-  const wires: Wire[] = [],
-    inputs = new Map(from.nodes.map(node => [node.key, node.inputs.map(a => from.nodes[a]!.key)])),
-    ends = new Map<string, { wire: Wire; from: string; to: string }[]>();
-  const connect = (a: string, b: string, born: number) => {
-    const wire = { a: place.get(a)!, b: place.get(b)!, born, died: FOREVER };
-    wires.push(wire);
-    for (const end of [a, b]) put(ends, end, { wire, from: a, to: b });
-  };
-  const die = (key: string, when: number, other?: string) => {
-    for (const { wire, from: a } of ends.get(key) ?? [])
-      if (wire.died === FOREVER && (other === undefined || a === other)) wire.died = when;
-  };
-  inputs.forEach((keys, b) => keys.forEach(a => connect(a, b, 0)));
-  pass.rewrites.forEach((step, s) => {
-    const now = s + 1,
-      rewired = (step.rewired ?? []) as [string, number, string][],
-      removed = new Set(step.removed),
-      instead = new Map(
-        rewired.flatMap(([reader, port, fresh]) => (port < 0 ? [] : [[fresh, inputs.get(reader)![port]!]])),
-      );
-    for (const each of step.added ?? []) {
-      const made = each as {
-          key: string;
-          op: string;
-          name: string;
-          type: string;
-          inputs: string[];
-          attrs: NodeRecord["attrs"];
-        },
-        known = to.nodes[after.get(made.key) ?? -1],
-        like = tenants[place.get(made.inputs[0] ?? "") ?? 0]![0]!.node;
-      const node = known ?? {
-        ...like,
-        key: made.key,
-        op: made.op,
-        name: made.name,
-        raw: made.name,
-        label: "",
-        type: types.get(made.type) ?? -1,
-        attrs: made.attrs,
-        family: families.get(made.op) ?? "elementwise",
-        flags: made.inputs.length > 0 ? [] : ["leaf"],
-      };
-      const entity = known ? `node:${to.index}.${after.get(made.key)}` : `step:${pass.index}.${s}`,
-        before = instead.get(made.key),
-        taken = before !== undefined && removed.has(before) ? place.get(before)! : tenants.length;
-      place.set(made.key, taken);
-      (tenants[taken] ??= []).push({
-        node,
-        entity,
-        reads: made.inputs.map(key => names.get(key)!),
-        life: { born: now, died: FOREVER },
-      });
-      names.set(made.key, nodeName(node));
-      inputs.set(made.key, [...made.inputs]);
-      made.inputs.forEach(a => connect(a, made.key, now));
-    }
-    for (const [reader, port, fresh] of rewired) {
-      if (port < 0) continue;
-      die(reader, now, inputs.get(reader)![port]!);
-      inputs.get(reader)![port] = fresh;
-      connect(fresh, reader, now);
-    }
-    for (const key of step.removed) {
-      tenants[place.get(key)!]!.find(({ node }) => node.key === key)!.life.died = now;
-      die(key, now);
-    }
-  });
-  // The layout makes room for the widest of each place.
-  const widest = tenants.map(all =>
-    all.map(({ node }) => node).reduce((a, b) => (room(b, doc) > room(a, doc) ? b : a)),
-  );
-  const made = joined(
-    from.index,
-    widest,
+  const places = new Places(doc, pass);
+  const { tenants, wires } = places;
+  pass.rewrites.forEach((step, s) => places.step(step, s));
+  const union = joined(
+    pass.from,
+    places.widest(),
     tenants.map(([first]) => first!.entity),
     tenants.map((_, i) => ({ born: i, died: 0 })),
     wires.filter(({ a, b }) => a !== b),
     pass.rewrites.length,
   );
-  const settled = made.lives.map(({ born }) => tenants[born]!);
-  return { ...made, tenants: settled, ...events(settled, made.wires, made.steps) };
+  const settled = union.lives.map(({ born }) => tenants[born]!);
+  return { ...union, tenants: settled, ...events(settled, union.wires, union.steps) };
 }
 
 export type Change = "same" | "rewired" | "changed" | "moved" | "removed" | "made" | "added";
@@ -252,7 +286,7 @@ function alone(stage: Stage, other: Stage): Map<string, number> {
   return found;
 }
 
-/** Two stages of a document: nodes are the same where their keys are; what two results for one graph (a variant) made alike is, too. */
+/** Compare two stages: nodes are the same if their keys are, or, between two results for one graph, their hashes. */
 export function differing(doc: GraphDoc, left: Stage, right: Stage): Diff {
   const nodes = left.nodes.map(node => node),
     entities = nodes.map((_, i) => `node:${left.index}.${i}`),
@@ -302,7 +336,9 @@ export function differing(doc: GraphDoc, left: Stage, right: Stage): Diff {
   const union = joined(left.index, nodes, entities, lives, [...wires.values()], 1);
   const moved = new Map(entities.map((entity, i) => [entity, i])),
     count = (change: Change) => changes.filter(each => each === change).length;
-  const summary = `${count("same")} same, ${count("rewired")} rewired, ${count("changed")} changed, ${count("moved")} moved into ${count("made")}, ${count("removed")} removed, ${count("added")} added`;
+  const stays = `${count("same")} same, ${count("rewired")} rewired, ${count("changed")} changed`;
+  const moves = `${count("moved")} moved into ${count("made")}`;
+  const summary = `${stays}, ${moves}, ${count("removed")} removed, ${count("added")} added`;
   const order = union.stage.entities!.map(entity => moved.get(entity)!);
   return { ...union, changes: order.map(i => changes[i]!), fields: order.map(i => fields[i]!), summary };
 }

@@ -1,8 +1,8 @@
 // Pan and zoom of a picture: a scroller, and a wrapper under a CSS transform. Cameras of one group share their scale.
 
 import type { Rect } from "./cells.ts";
+import { boxOf, div, h, handled, listen } from "./dom.ts";
 import { MANY, type Picture } from "./graph.ts";
-import { div, h, boxOf, listen } from "./dom.ts";
 
 const CLOSEST = 3,
   FARTHEST = 0.02,
@@ -28,7 +28,7 @@ export class CameraGroup {
     this.#cameras.delete(camera);
   }
 
-  /** Back and forth between all of it, however small, and what can be read: at most 1, at least .8, then the panes scroll. */
+  /** Switch between all of the picture and what can be read of it: a scale of 0.8 to 1, and the panes scroll. */
   fit(): void {
     this.#wish = this.#wish === "readable" ? "all" : "readable";
     this.refit();
@@ -229,7 +229,7 @@ export class Camera {
     };
   }
 
-  /** A picture that is wider than its pane starts with its axis in the middle; lanes with the first, if its axis is seen. */
+  /** Begin a picture that is wider than its pane at the middle of its axis, lanes at the first lane if it fits. */
   center(): void {
     const axis = this.picture.axis * this.group.zoom;
     if (this.width * this.group.zoom > this.across)
@@ -238,8 +238,7 @@ export class Camera {
 
   #onWheel(event: WheelEvent): void {
     if (!event.ctrlKey && !event.metaKey) return;
-    event.preventDefault();
-    event.stopPropagation();
+    handled(event);
     const frame = boxOf(this.el);
     // A layer of its own during the gesture only: text is drawn sharp again at rest.
     this.#world.style.willChange = "transform";

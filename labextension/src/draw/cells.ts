@@ -1,4 +1,4 @@
-// Large pictures: only what stands in sight exists as elements. Space is cut into cells, each knows what reaches into it.
+// Keep only what is in sight of a large picture as elements: space is cut into cells that know what reaches into them.
 
 import { put } from "../doc/format.ts";
 
@@ -61,7 +61,7 @@ export class Cells {
     return [...this.#drawn.keys()].sort((a, b) => a - b);
   }
 
-  /** Draws exactly these items, given in their order; true when something changed. Those that are `stale` are drawn anew. */
+  /** Draw exactly these items, in their order; `stale` ones are drawn anew. Returns whether anything changed. */
   show(indexes: readonly number[], detail: Detail, stale: (index: number) => boolean = () => false): boolean {
     const wanted = new Set(indexes),
       next: (SVGElement | null)[] = this.#layers.map(() => null);

@@ -43,6 +43,8 @@ export function h<K extends keyof HTMLElementTagNameMap>(
 /** The commonest elements, by their class: `span("gd-muted", "12 nodes")`. */
 export const span = (name: string, ...children: Child[]): HTMLSpanElement => h("span", { class: name }, ...children);
 export const div = (name: string, ...children: Child[]): HTMLDivElement => h("div", { class: name }, ...children);
+export const paragraph = (name: string, ...children: Child[]): HTMLParagraphElement =>
+  h("p", { class: name }, ...children);
 export const td = (name: string, ...children: Child[]): HTMLTableCellElement => h("td", { class: name }, ...children);
 
 export function s<K extends keyof SVGElementTagNameMap>(
@@ -54,6 +56,10 @@ export function s<K extends keyof SVGElementTagNameMap>(
   fill(element, props ?? null, children);
   return element;
 }
+
+/** An SVG path by its class. */
+export const svgPath = (name: string, d: string, props?: Props): SVGPathElement =>
+  s("path", { class: name, d, ...props });
 
 export function replace(element: Element, ...children: Child[]): void {
   element.replaceChildren();
@@ -83,6 +89,12 @@ export function listen<K extends keyof Events>(
   options?: AddEventListenerOptions,
 ): void {
   element.addEventListener(name, listener as EventListener, options);
+}
+
+/** Keep an event from the page: it has been handled here. */
+export function handled(event: Event): void {
+  event.preventDefault();
+  event.stopPropagation();
 }
 
 /** All elements in `root` that match. */

@@ -1,8 +1,8 @@
 // How much flows along the edges of a picture: bytes where they leave a box. Its type stands in the box already.
 
 import type { GraphDoc, Layout, Stage } from "../doc/doc.ts";
-import { s } from "./dom.ts";
 import { bytes } from "../doc/format.ts";
+import { s } from "./dom.ts";
 
 const LETTER = 6.1;
 

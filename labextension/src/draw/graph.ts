@@ -1,24 +1,15 @@
 // Draw a stage from its layout record as SVG. The record says where everything stands; nothing is measured here.
 
-import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
-import {
-  nodeName,
-  typeText,
-  type EdgeRecord,
-  type GraphDoc,
-  type Layout,
-  type PillRecord,
-  type RailRecord,
-  type Stage,
-  type WireRecord,
-} from "../doc/doc.ts";
-import { s, setFlag, type Child } from "./dom.ts";
+import { nodeName, typeText } from "../doc/doc.ts";
+import type { EdgeRecord, GraphDoc, Layout, PillRecord, RailRecord, Stage, WireRecord } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
+import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
+import { s, setFlag, svgPath, type Child } from "./dom.ts";
 import { cut, familyClass, LETTERS, spokenName, titleOf, tooltip } from "./labels.ts";
 import { Merged, type Block } from "./merged.ts";
-import { arrow, bracket, TRACK } from "./strokes.ts";
 import { orthogonal, smooth } from "./paths.ts";
 import type { Dress, Picture } from "./picture.ts";
+import { arrow, bracket, TRACK } from "./strokes.ts";
 
 export { cut, familyClass, neighbour, spokenName } from "./labels.ts";
 export type { Dress, Picture } from "./picture.ts";
@@ -76,18 +67,20 @@ class StagePicture {
 
   #edgeGroup(a: number, b: number, kind: string, path: string, note: string, extra: SVGElement[] = []): SVGGElement {
     const source = this.#stage.nodes[a]!;
-    const title = `${nodeName(source)} → ${nodeName(this.#stage.nodes[b]!)}: ${typeText(this.#doc, source)}, ${bytes(this.#doc.types[source.type]?.nbytes ?? 0)}${note}`;
+    const ends = `${nodeName(source)} → ${nodeName(this.#stage.nodes[b]!)}`;
+    const nbytes = bytes(this.#doc.types[source.type]?.nbytes ?? 0);
+    const title = `${ends}: ${typeText(this.#doc, source)}, ${nbytes}${note}`;
     const group = s(
       "g",
       { class: `gd-edge gd-edge-${kind} ${this.#dress.edge?.(a, b) ?? ""}`, "data-entity": this.#edgeEntity(a, b) },
       s("title", null, title),
-      s("path", { class: "gd-hit", d: path }),
-      s("path", { class: "gd-stroke", d: path }),
+      svgPath("gd-hit", path),
+      svgPath("gd-stroke", path),
       ...extra,
     );
-    const ends: [string, string] = [this.#entity(a), this.#entity(b)];
-    this.#joints.set(group, ends);
-    setFlag(group, "data-joined", this.#joined.has(ends[0]) && this.#joined.has(ends[1]));
+    const joints: [string, string] = [this.#entity(a), this.#entity(b)];
+    this.#joints.set(group, joints);
+    setFlag(group, "data-joined", this.#joined.has(joints[0]) && this.#joined.has(joints[1]));
     return group;
   }
 
@@ -102,7 +95,8 @@ class StagePicture {
 
   #edge({ a, b, kind, bends }: EdgeRecord): SVGGElement {
     const path = bends[1] === bends.at(-1) ? orthogonal(bends) : smooth(bends);
-    const dotted = kind === "param" && this.#stage.nodes[a]!.op === "input" ? "data" : kind; // an input is the spine's head
+    // An input begins the spine of the picture.
+    const dotted = kind === "param" && this.#stage.nodes[a]!.op === "input" ? "data" : kind;
     return this.#edgeGroup(a, b, dotted, path, "", this.#againstReading(b, bends) ? [arrow(bends)] : []);
   }
 
@@ -213,7 +207,7 @@ class StagePicture {
       tooltip(this.#doc, this.#stage, node, title, this.#dress.told?.(index)),
       node.flags.includes("fused") &&
         s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
-      !leaf && s("path", { class: "gd-side", d: `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}` }),
+      !leaf && svgPath("gd-side", `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}`),
       s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 17 }, op),
       !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: 17 }, title),
       s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.#doc, node), 28)),
@@ -362,7 +356,7 @@ class StagePicture {
     this.#cells!.show([...this.#items.keys()].slice(0, end).concat(drawn.filter(i => i >= end)), "full");
   }
 
-  /** In a large picture things exist while they are in sight (and a quarter of a screen around), in as many elements as the page bears. */
+  /** Draw what is in sight of a large picture, and a quarter of a screen around, in the detail that the page bears. */
   #look(seen: Rect, zoom: number, culled: boolean): boolean {
     const cells = this.#cells!,
       dx = (seen.right - seen.left) / 4,
@@ -386,10 +380,11 @@ class StagePicture {
     return cells.show(detail === "shape" ? [] : found!, detail, () => again) || again;
   }
 
-  /** From far away things are a few paths; made for what is in sight and a screen around it, so that few gestures make them anew. */
+  /** Draw a far picture as a few paths, for a screen around what is in sight, so that few gestures draw it anew. */
   #far(seen: Rect, zoom: number): void {
     const width = String(1.5 ** Math.round(-Math.log(zoom) / Math.log(1.5)));
-    if (this.#width !== width) this.#svg.style.setProperty("--gd-px", (this.#width = width)); // lines keep about their width on the screen
+    // Lines keep about their width on the screen.
+    if (this.#width !== width) this.#svg.style.setProperty("--gd-px", (this.#width = width));
     const { left, right, top, bottom } = this.#shaped;
     if (seen.left >= left && seen.right <= right && seen.top >= top && seen.bottom <= bottom) return;
     const dx = seen.right - seen.left,

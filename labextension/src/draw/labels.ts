@@ -1,8 +1,8 @@
-// What a node is called: letters and classes of families, cut texts, the name for a voice, the tooltip; where arrows lead.
+// Name nodes: letters and classes of families, shortened texts, names for screen readers, tooltips; walk along edges.
 
 import { drawable, typeText, type GraphDoc, type NodeRecord, type Stage } from "../doc/doc.ts";
-import { s } from "./dom.ts";
 import { plural, spokenType } from "../doc/format.ts";
+import { s } from "./dom.ts";
 
 export const LETTERS: Record<string, string> = {
   leaf: "L",

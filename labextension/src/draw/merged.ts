@@ -1,8 +1,8 @@
-// Thousands of blocks as a few paths: one per family, one for what is lit, and a search for what lies under the pointer.
+// Draw thousands of blocks as a few paths, one per family and one for what is lit; find the block under the pointer.
 
-import { s } from "./dom.ts";
-import type { Rect } from "./cells.ts";
 import { put } from "../doc/format.ts";
+import type { Rect } from "./cells.ts";
+import { s, svgPath } from "./dom.ts";
 
 export interface Block extends Rect {
   entity: string;
@@ -23,9 +23,7 @@ export class Merged {
     const families = new Map<string, Block[]>();
     for (const block of blocks) put(families, block.family, block);
     this.el.replaceChildren(
-      ...[...families].map(([family, all]) =>
-        s("g", { class: family }, s("path", { class: "gd-shape", d: outline(all) })),
-      ),
+      ...[...families].map(([family, all]) => s("g", { class: family }, svgPath("gd-shape", outline(all)))),
       this.lit,
     );
     this.light(lit);

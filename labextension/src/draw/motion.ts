@@ -1,7 +1,7 @@
 // A picture that is drawn anew: one node stays where it was on the screen, the others glide to their new places.
 
-import { boxOf, all } from "./dom.ts";
 import type { Camera } from "./camera.ts";
+import { all, boxOf } from "./dom.ts";
 
 export type Places = Map<string, DOMRect>;
 
@@ -10,7 +10,7 @@ const nodesIn = (el: Element): HTMLElement[] => [...all<HTMLElement>(el, ".gd-no
 /** Where every node that is drawn stands on the screen. */
 export const placesIn = (el: Element): Places => new Map(nodesIn(el).map(node => [node.dataset.entity!, boxOf(node)]));
 
-/** What stays: the first of `wanted` that is there before and after, else what is nearest to the middle of the frame. */
+/** Choose the node that stays in place: the first of `wanted` that is there before and after, else a middle one. */
 function anchor(before: Places, after: Places, wanted: readonly (string | null)[], frame: DOMRect): string | undefined {
   const both = [...before.keys()].filter(each => after.has(each)),
     off = (each: string) => Math.abs(before.get(each)!.y - frame.y - frame.height / 2);
@@ -20,7 +20,7 @@ function anchor(before: Places, after: Places, wanted: readonly (string | null)[
   );
 }
 
-/** From the places before to where the nodes of this camera stand now, in 150 ms; at once where motion is not wanted. */
+/** Move nodes from their old places to their new ones in 150 ms; at once where motion is not wanted. */
 export function glide({ el, group }: Camera, before: Places, wanted: readonly (string | null)[]): void {
   if (before.size === 0) return;
   const stays = anchor(before, placesIn(el), wanted, boxOf(el));

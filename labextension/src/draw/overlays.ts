@@ -1,9 +1,8 @@
 // Colours by a figure or a kind: what each overlay says of a node, and the legend that goes with it.
 
-import type { GraphDoc, NodeRecord, OverlayRecord, Stage } from "../doc/doc.ts";
-import { number } from "../doc/doc.ts";
-import { h, span } from "./dom.ts";
+import { number, type GraphDoc, type NodeRecord, type OverlayRecord, type Stage } from "../doc/doc.ts";
 import { bytes, flops, seconds, sig } from "../doc/format.ts";
+import { h, span } from "./dom.ts";
 
 type Said = (doc: GraphDoc, stage: Stage, node: NodeRecord, index: number) => number | string | null;
 type Aggregate = NonNullable<OverlayRecord["aggregate"]>;

@@ -1,7 +1,7 @@
 // What a picture of a graph is to the pane that holds it, and what it is dressed with.
 
-import type { Rect } from "./cells.ts";
 import type { Bracket } from "../doc/groups.ts";
+import type { Rect } from "./cells.ts";
 
 export interface Picture {
   svg: SVGSVGElement;
@@ -22,13 +22,13 @@ export interface Picture {
   more(): boolean;
   /** Where an entity stands in the frame, drawn or not. */
   placeOf(entity: string): { x: number; y: number } | null;
-  /** Draws anew what is drawn of these nodes, else everything: its dress has changed. False: it is to be looked at, too. */
+  /** Draws these nodes again, else everything, after a change of dress. False: call `look` as well. */
   again(changed?: ReadonlySet<number>): boolean;
   /** The entity at a point of the frame, where boxes are drawn as mere shapes. */
   at(x: number, y: number): string | null;
 }
 
-/** What a picture shows besides the graph: more attributes of a node (an overlay, a class of a diff), a class of an edge. */
+/** What a picture shows besides the graph: attributes of a node (overlay, class of a diff), a class of an edge. */
 export interface Dress {
   node?(index: number): Record<string, unknown>;
   edge?(a: number, b: number): string;

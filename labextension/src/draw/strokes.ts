@@ -1,7 +1,7 @@
 // Small drawings of a picture: the arrow head of an edge, the bracket of an open group.
 
-import { s } from "./dom.ts";
 import type { Bracket } from "../doc/groups.ts";
+import { s, svgPath } from "./dom.ts";
 import { cut } from "./labels.ts";
 
 export const TRACK = 18; // of brackets
@@ -12,11 +12,7 @@ export function arrow(flat: number[]): SVGElement {
     dx = x - flat.at(-4)!,
     dy = y - flat.at(-3)!;
   const angle = dy === 0 ? (dx < 0 ? 180 : 0) : dy < 0 ? -90 : 90;
-  return s("path", {
-    class: "gd-arrow",
-    d: "M0 0L-7 -3.5L-7 3.5Z",
-    transform: `translate(${x} ${y}) rotate(${angle})`,
-  });
+  return svgPath("gd-arrow", "M0 0L-7 -3.5L-7 3.5Z", { transform: `translate(${x} ${y}) rotate(${angle})` });
 }
 
 export function bracket({ group, label, track, top, bottom }: Bracket, right: number): SVGGElement {
@@ -27,8 +23,8 @@ export function bracket({ group, label, track, top, bottom }: Bracket, right: nu
     "g",
     { class: "gd-bracket", "data-group": group, tabindex: -1, role: "button", "aria-label": `close group ${label}` },
     s("title", null, `${label}: click to close`),
-    s("path", { class: "gd-hit", d: `M${x - 12} ${top}H${x + 4}V${bottom}H${x - 12}Z` }),
-    s("path", { class: "gd-stroke", d: `M${x + 5} ${top}H${x}V${bottom}H${x + 5}` }),
+    svgPath("gd-hit", `M${x - 12} ${top}H${x + 4}V${bottom}H${x - 12}Z`),
+    svgPath("gd-stroke", `M${x + 5} ${top}H${x}V${bottom}H${x + 5}`),
     s(
       "text",
       { class: "gd-type", x: x - 4, y: middle, transform: `rotate(-90 ${x - 4} ${middle})`, "text-anchor": "middle" },

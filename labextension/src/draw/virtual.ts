@@ -1,6 +1,6 @@
 // Long lists: all rows of one height, of which only those in sight (and some around) exist.
 
-import { h, boxOf, listen } from "./dom.ts";
+import { boxOf, h, listen } from "./dom.ts";
 
 const WHOLE = 300,
   AROUND = 20;

@@ -1,4 +1,4 @@
-// `%%graph` cells in their editor: ops in the colours of their families, the lines that are lit, and a click that selects.
+// `%%graph` cells in their editor: ops in the colours of their families, lit lines, and a click that selects.
 
 import { Prec, StateEffect, type Range } from "@codemirror/state";
 import { Decoration, EditorView, ViewPlugin, WidgetType, type DecorationSet, type ViewUpdate } from "@codemirror/view";

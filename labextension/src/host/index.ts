@@ -1,4 +1,4 @@
-// The front end as one ES module: `mount(el, doc, host)` draws a document, `connect(model)` makes a host of a widget model.
+// The front end as one ES module: `mount(el, doc, host)` draws a document, `connect(model)` makes a host.
 
 import type { Payload } from "../doc/doc.ts";
 import { Host, type Model } from "../live/host.ts";
@@ -7,7 +7,7 @@ import { View } from "./view.ts";
 
 export { VERSION as version } from "../doc/version.ts";
 
-/** Draws `doc` (plain, or in its compressed output form; null: the host will send it) into `el`, live with `host` if there is one. */
+/** Draw `doc` (plain or compressed; null: the host sends it) into `el`, live with `host` if there is one. */
 export function mount(el: HTMLElement, doc: Payload | null, host: Host | null): Mounted {
   const view = new View(el);
   if (doc) view.update(doc);

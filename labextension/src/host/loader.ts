@@ -1,8 +1,8 @@
 // The few bytes that every widget syncs: find the front end in the page, else ask the kernel for it once, and connect.
 
+import { VERSION } from "../doc/version.ts";
 import type { Model } from "../live/host.ts";
 import { page, type CoreModule } from "../live/page.ts";
-import { VERSION } from "../doc/version.ts";
 
 // Hosts count their requests from 1; this one is asked before there is a host.
 const REQ = 1_000_000_000;
@@ -76,7 +76,9 @@ export default {
         view.destroy();
       };
     } catch (error) {
-      el.textContent = `gdlab: this host cannot load the interactive view (${(error as Error).message}); the saved output holds the picture.`;
+      const { message } = error as Error;
+      el.textContent =
+        `gdlab: this host cannot load the interactive view (${message}); ` + "the saved output holds the picture.";
       return undefined;
     }
   },

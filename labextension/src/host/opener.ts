@@ -1,4 +1,4 @@
-// Opens `.gdlab.json` files of the file browser as pictures; loaded on its own, so that a page without its package lacks this alone.
+// Open `.gdlab.json` files as pictures; a module of its own, so that a page without its package lacks this alone.
 
 import type { JupyterFrontEnd } from "@jupyterlab/application";
 import { MimeDocumentFactory } from "@jupyterlab/docregistry";

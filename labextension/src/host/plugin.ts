@@ -100,7 +100,7 @@ function addBeside(app: JupyterFrontEnd, palette: ICommandPalette | null): void 
   palette?.addItem({ command, category: "gdlab" });
 }
 
-/** The editor's part is a module of its own: where the page does not share the editor, this feature alone is missing. */
+/** The editor's part is a module of its own: a page that does not share the editor lacks this part alone. */
 async function lightCells(app: JupyterFrontEnd): Promise<void> {
   try {
     const { IEditorExtensionRegistry, register } = await import("./editor.ts");

@@ -1,10 +1,10 @@
 // One view: the document that it draws now, and the host that it is live with.
 
-import { insertStyle } from "../draw/css.ts";
 import { inherit, openDoc, type GraphDoc, type Payload } from "../doc/doc.ts";
+import { insertStyle } from "../draw/css.ts";
 import { h, replace } from "../draw/dom.ts";
 import type { Handle, Host } from "../live/host.ts";
-import { type Mounted } from "../live/page.ts";
+import type { Mounted } from "../live/page.ts";
 import { Scene } from "../panes/scene.ts";
 
 export class View implements Mounted {

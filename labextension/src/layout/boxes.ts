@@ -1,4 +1,4 @@
-// Who is a box and who a pill, and the drawing of one column of boxes: what gdlab/view/layout/boxes.py and drawn.py compute.
+// Choose boxes and pills, and lay out one column of boxes: the same as gdlab/view/layout/boxes.py and drawn.py.
 
 import { GX, half, LONG, most, place, type Pair, type Placed } from "./rows.ts";
 

@@ -1,20 +1,7 @@
-// `layout(nodes)`: the record that gdlab/view/layout/lanes.py and layered.py make, to the byte, in the page or in a worker.
+// `layout(nodes)`: the record of gdlab/view/layout/lanes.py and layered.py, to the byte, in the page or in a worker.
 
-import {
-  cast,
-  column,
-  NODE,
-  PITCH,
-  ROW,
-  Rowed,
-  Sheet,
-  sink,
-  unique,
-  words,
-  type Cast,
-  type Column,
-  type Drawn,
-} from "./boxes.ts";
+import { cast, column, NODE, PITCH, ROW, Rowed, Sheet, sink, unique, words } from "./boxes.ts";
+import type { Cast, Column, Drawn } from "./boxes.ts";
 import { most, tracks, type Pair } from "./rows.ts";
 
 export { place } from "./rows.ts";

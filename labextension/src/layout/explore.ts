@@ -61,7 +61,7 @@ export function partLayout(stage: Stage, types: readonly { text: string }[], kep
 const MOST = 20, // paths
   VISITS = 2_000_000;
 
-/** Paths along the edges between two nodes, shortest first, one of each length (gdlab/view/ask/paths.py says how); `whole`: no more lengths. */
+/** Find paths between two nodes, shortest first, one per length (gdlab/view/ask/paths.py); `whole`: no more exist. */
 export function ways(
   inputs: readonly (readonly number[])[],
   one: number,
@@ -106,5 +106,6 @@ export function ways(
 export function toldWays({ paths, whole }: ReturnType<typeof ways>): string {
   const [low = 0, high = 0] = [paths[0], paths.at(-1)].map(path => (path?.length ?? 1) - 1);
   if (paths.length === 0) return whole ? "no path along the edges" : "no path was found in time";
-  return `${plural(paths.length, "path")}, ${low === high ? "" : `${figure(low)} to `}${plural(high, "edge")}${whole ? "" : "; there are longer ones"}`;
+  const lengths = `${low === high ? "" : `${figure(low)} to `}${plural(high, "edge")}`;
+  return `${plural(paths.length, "path")}, ${lengths}${whole ? "" : "; there are longer ones"}`;
 }

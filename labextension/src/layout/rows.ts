@@ -1,4 +1,4 @@
-// Place boxes that already have a row: the core of both layouts, integer by integer what gdlab/view/layout/rows.py computes.
+// Place boxes that have a row: the core of both layouts, integer by integer the same as gdlab/view/layout/rows.py.
 
 export const GX = 16,
   LONG = 6; // rows: a longer edge is a rail

@@ -38,7 +38,7 @@ export interface Arrangement {
 
 export const isPinned = (interval: IntervalRecord): boolean => interval.pinned !== null || interval.first < 0;
 
-/** Rows from top to bottom: pinned strips by kind, then slots, largest first. `toScale` gives pinned ones their true height. */
+/** Rows from top to bottom: pinned strips by kind, then slots, largest first. `toScale`: pinned ones in true height. */
 export function arrange(plan: Plan, toScale: boolean, open: ReadonlySet<string>): Arrangement {
   const pinned = plan.intervals
     .map((interval, index) => ({ interval, index }))

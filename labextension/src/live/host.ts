@@ -1,8 +1,8 @@
 // A host speaks with the kernel for one study: hello, commands answered by `req`, metrics acknowledged after drawing.
 
+import { keptNamed } from "./kept.ts";
 import { noSession, withEvent, withMetrics, type Live } from "./live.ts";
 import { PROTOCOL, type CommandName, type Event, type Reply, type ToKernel, type ToPage } from "./messages.ts";
-import { keptNamed } from "./kept.ts";
 import { selectionNamed, type Shared } from "./page.ts";
 
 /** The part of an anywidget model that is used. */

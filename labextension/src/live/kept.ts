@@ -1,4 +1,4 @@
-// What a person keeps with the views of a study, in the `view` of its document: bookmarks, and what is shown beside pictures.
+// What a person keeps in the `view` of a study's document: bookmarks, and what is shown beside pictures.
 
 import type { GraphDoc } from "../doc/doc.ts";
 import { page, shared, type Shared } from "./page.ts";

@@ -3,7 +3,26 @@
 export const PROTOCOL = 1;
 
 export type State = "none" | "ready" | "running" | "paused" | "failed" | "closed";
-export type CommandName = "open" | "step" | "run" | "pause" | "resume" | "stop" | "reset" | "speed" | "watch" | "break" | "clear" | "back" | "value" | "why" | "optimize" | "check" | "measure" | "trace" | "cell";
+export type CommandName =
+  | "open"
+  | "step"
+  | "run"
+  | "pause"
+  | "resume"
+  | "stop"
+  | "reset"
+  | "speed"
+  | "watch"
+  | "break"
+  | "clear"
+  | "back"
+  | "value"
+  | "why"
+  | "optimize"
+  | "check"
+  | "measure"
+  | "trace"
+  | "cell";
 export type EventKind = "nonfinite" | "break" | "pause" | "error" | "note";
 
 export interface Hello {

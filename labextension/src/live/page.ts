@@ -1,7 +1,7 @@
 // What all of gdlab in one page shares: `globalThis.gdlab`. The first module that is loaded makes it.
 
-import type { Host, Model } from "./host.ts";
 import type { Payload } from "../doc/doc.ts";
+import type { Host, Model } from "./host.ts";
 import type { Kept } from "./kept.ts";
 
 export interface Mounted {

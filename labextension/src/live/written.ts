@@ -1,8 +1,8 @@
-// The cell that a document was written in, told to the page: an editor lights its lines and selects from them (editor.ts).
+// The cell that a document was written in, for its editor: which lines are lit, and what selects one (editor.ts).
 
 import type { GraphDoc } from "../doc/doc.ts";
-import { page, type Written } from "./page.ts";
 import type { Action } from "../panes/state.ts";
+import { page, type Written } from "./page.ts";
 
 export class Cell {
   readonly #doc: GraphDoc;

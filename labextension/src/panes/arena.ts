@@ -1,18 +1,18 @@
 // The arena: which buffers stand where in device memory, dispatch by dispatch, and what fills it at its peak.
 
-import { indexesOf } from "../doc/select.ts";
-import { selecting } from "./state.ts";
 import { nodeName, type Plan } from "../doc/doc.ts";
 import { bytes, plural } from "../doc/format.ts";
-import { div, h, replace, reveal, type Child, boxOf, listen, all } from "../draw/dom.ts";
+import { indexesOf } from "../doc/select.ts";
+import { all, boxOf, div, h, listen, replace, reveal, type Child } from "../draw/dom.ts";
 import { arrange } from "../layout/slots.ts";
 import { ArenaPicture, reuse } from "./arena_picture.ts";
 import { body, button, chip, either, frame, notCompiled, retitle, row, table } from "./pane.ts";
-import type { Context, MakePane, Pane } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
+import { selecting } from "./state.ts";
 
 const NARROWEST = 360;
 
-/** What is in memory at the peak, largest first: pinned buffers, and those alive in its group; the optimizer's state is counted apart. */
+/** List what is in memory at the peak, largest first; the optimizer's state is counted apart. */
 function peakList({ doc, reached }: Context, plan: Plan): HTMLElement {
   const at = plan.memory.peak_group!;
   const alive = plan.intervals
@@ -69,7 +69,7 @@ class ArenaPane implements Pane {
   constructor(context: Context, plan: Plan) {
     this.#context = context;
     this.#plan = plan;
-    this.el = frame("arena", "Arena", "", [this.#holder]);
+    this.el = frame(arenaPane, "", [this.#holder]);
     this.#observer = new ResizeObserver(([entry]) => {
       const width = Math.max(NARROWEST, Math.floor(entry!.contentRect.width));
       if (Math.abs(width - this.#width) <= 1) return;
@@ -92,7 +92,8 @@ class ArenaPane implements Pane {
     const { physical_bytes: physical = 0, logical_bytes: logical = 0 } = this.#plan.memory;
     const { saved, without } = reuse(this.#plan);
     if (this.#on.has("without-reuse")) return `reuse saves ${bytes(saved)}: without it ${bytes(without)}, dashed`;
-    return `${bytes(physical)} in device memory for ${bytes(logical)} of values; slots to scale, x = dispatch, ● = pinned`;
+    const sizes = `${bytes(physical)} in device memory for ${bytes(logical)} of values`;
+    return `${sizes}; slots to scale, x = dispatch, ● = pinned`;
   }
 
   #switch(key: Switch, text: string): HTMLButtonElement {
@@ -126,7 +127,7 @@ class ArenaPane implements Pane {
   #draw(): void {
     const plan = this.#plan;
     const switches = [this.#switch("at-peak", "at the peak"), this.#switch("without-reuse", "without reuse")];
-    retitle(this.el, "Arena", this.#fact(), ...switches, this.#scale());
+    retitle(this.el, arenaPane.title, this.#fact(), ...switches, this.#scale());
     if (this.#width === 0) return;
     const arrangement = arrange(plan, this.#toScale, this.#open);
     const ghosts = this.#on.has("without-reuse");
@@ -150,8 +151,10 @@ class ArenaPane implements Pane {
   }
 }
 
-export const arenaPane: MakePane = context => {
+function make(context: Context): Pane {
   const { plan } = context.doc;
   if (plan && plan.intervals.length > 0) return new ArenaPane(context, plan);
-  return { el: frame("arena", "Arena", "", [body(null, notCompiled(context, ", so no buffers"))]) };
-};
+  return { el: frame(arenaPane, "", [body(null, notCompiled(context, ", so no buffers"))]) };
+}
+
+export const arenaPane: PaneRecord = { key: "arena", title: "Arena", twin: "arena", make };

@@ -2,7 +2,7 @@
 
 import type { IntervalRecord, Plan } from "../doc/doc.ts";
 import { bytes, plural } from "../doc/format.ts";
-import { s, type Child } from "../draw/dom.ts";
+import { s, svgPath, type Child } from "../draw/dom.ts";
 import { cut, familyClass } from "../draw/labels.ts";
 import { Merged, type Block } from "../draw/merged.ts";
 import { isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../layout/slots.ts";
@@ -304,7 +304,7 @@ export class ArenaPicture {
       each.phase === phase(k - 1)
         ? []
         : [
-            s("path", { class: "gd-phaseline", d: `M${this.x(k)} ${TOP - 6}V${bottom + AXIS}` }),
+            svgPath("gd-phaseline", `M${this.x(k)} ${TOP - 6}V${bottom + AXIS}`),
             s("text", { class: "gd-axis", x: this.x(k) + 6, y: bottom + 31 }, each.phase),
           ],
     );

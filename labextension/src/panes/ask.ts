@@ -1,6 +1,6 @@
 // Buttons that ask the kernel: without one they say why they cannot; a refusal is told beside them.
 
-import { listen, all } from "../draw/dom.ts";
+import { all, listen } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { CommandName } from "../live/messages.ts";
 import { button, h, type Context } from "./pane.ts";

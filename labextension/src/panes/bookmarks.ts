@@ -1,12 +1,12 @@
 // Bookmarks: a name for a place and what is selected there, in one field: a new name keeps it, a known one goes there.
 
 import type { GraphDoc } from "../doc/doc.ts";
+import { local, portable } from "../doc/select.ts";
 import { h, replace, setFlag, span } from "../draw/dom.ts";
 import { keep, keptOf } from "../live/kept.ts";
 import { page } from "../live/page.ts";
 import { mini } from "./pane.ts";
-import { local, portable } from "../doc/select.ts";
-import { TABS, type Action, type Ui, selecting } from "./state.ts";
+import { opening, selecting, TABS, type Action, type Ui } from "./state.ts";
 
 export interface Bookmarks {
   el: HTMLElement;
@@ -40,14 +40,13 @@ export function bookmarks(
       return say(`bookmark ${name}: ${known ? "nothing of it is in this document" : "nothing is selected"}`);
     if (!known)
       keep(kept, { bookmarks: [...all(), { name, tab, entities: selected.map(each => portable(doc, each)) }] });
-    act({ do: "tab", tab: TABS.find(each => each === known?.tab) ?? tab });
+    act(opening(TABS.find(each => each === known?.tab) ?? tab));
     act(selecting(here));
     field.value = name;
     listed();
     leave();
-    say(
-      `bookmark ${name}${known ? "" : page().hosts.has(doc.study!) ? " kept" : " kept until this page is closed: no live session"}`,
-    );
+    const until = page().hosts.has(doc.study!) ? "" : " until this page is closed: no live session";
+    say(`bookmark ${name}${known ? "" : ` kept${until}`}`);
   };
   const forget = mini("forget this bookmark", "bookmark-forget", "×", () => {
     keep(kept, { bookmarks: all().filter(each => each !== named()) });

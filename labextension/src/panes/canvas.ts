@@ -1,11 +1,11 @@
 // The picture of a graph that is no stage of the document (a replay, a diff), in a pane of its own.
 
-import { Camera, type CameraGroup } from "../draw/camera.ts";
 import type { Layout, Stage } from "../doc/doc.ts";
-import { div, h } from "../draw/dom.ts";
+import { Camera, type CameraGroup } from "../draw/camera.ts";
+import { div, paragraph } from "../draw/dom.ts";
 import { drawStage, type Dress, type Picture } from "../draw/graph.ts";
-import { layoutOf, type Laying } from "../layout/layouts.ts";
 import { glide, placesIn, type Places } from "../draw/motion.ts";
+import { layoutOf, type Laying } from "../layout/layouts.ts";
 import type { Context } from "./pane.ts";
 import type { PaneKey } from "./state.ts";
 
@@ -32,7 +32,7 @@ export class Canvas {
     const layout = layoutOf(stage, this.#context.doc.types);
     if (!("done" in layout)) return this.#put(stage, layout, dress, before);
     this.#laying = layout;
-    this.el.replaceChildren(h("p", { class: "gd-laying" }, `Laying out ${stage.nodes.length} nodes …`));
+    this.el.replaceChildren(paragraph("gd-laying", `Laying out ${stage.nodes.length} nodes …`));
     layout.done.then(
       done => {
         if (this.#laying !== layout) return;

@@ -1,7 +1,7 @@
 // The loss chart: ticks, a robust range, smoothing, and the drawing. All but `drawChart` is pure.
 
-import { s } from "../draw/dom.ts";
 import { sig, whole } from "../doc/format.ts";
+import { s, svgPath, type Child } from "../draw/dom.ts";
 import { extremes, type Point } from "../live/live.ts";
 
 /** Round numbers from low to high, at most about `most` of them: 1, 2, 2.5 or 5 times a power of ten apart. */
@@ -47,7 +47,7 @@ function trailing(values: readonly number[], span: number): number[] {
   });
 }
 
-/** The mean of what came before and of what comes after: it does not lag where the curve falls. Non-finite points are passed over. */
+/** Smooth with the mean of the points before and after, which does not lag; non-finite points are left out. */
 export function smoothed(points: readonly Point[], span = 20): Point[] {
   const finite = points.filter(point => Number.isFinite(point[1])),
     values = finite.map(point => point[1]);
@@ -79,6 +79,56 @@ export interface Earlier {
 }
 const DASHES = ["none", "5 3", "1.5 2.5", "9 3"];
 
+interface Size {
+  width: number;
+  height: number;
+  log: boolean;
+}
+type Label = (value: number) => string;
+
+/** Where steps and losses stand in the drawing. */
+interface Scales {
+  xs: number[];
+  ys: number[];
+  left: number;
+  x(step: number): number;
+  y(loss: number): number;
+}
+
+function scalesOf(runs: readonly (readonly Point[])[], wanted: number, size: Size, label: Label): Scales {
+  const { width, height, log } = size;
+  const losses = runs.flatMap(run => run.map(point => point[1]));
+  const [low, high] = robustRange(losses, log);
+  const most = Math.max(wanted, 1, ...runs.map(run => run.at(-1)?.[0] ?? 0));
+  const ys = ticks(low, high, Math.max(2, Math.floor(height / 44)));
+  const left = 14 + 6.5 * ys.reduce((longest, tick) => Math.max(longest, label(tick).length), 1);
+  return {
+    xs: ticks(0, most, Math.max(2, Math.floor(width / 90))),
+    ys,
+    left,
+    x: step => left + ((width - left - RIGHT) * step) / most,
+    y: loss => height - BOTTOM - ((height - TOP - BOTTOM) * (Math.min(high, Math.max(low, loss)) - low)) / (high - low),
+  };
+}
+
+const axisText = (x: number, y: number, anchor: string, text: Child): SVGElement =>
+  s("text", { class: "gd-axis", x, y, "text-anchor": anchor }, text);
+
+function drawAxes({ xs, ys, left, x, y }: Scales, { width, height }: Size, label: Label): Child[] {
+  return [
+    ...ys.map(tick => [
+      s("line", { class: "gd-gridline", x1: left, x2: width - RIGHT, y1: y(tick), y2: y(tick) }),
+      axisText(left - 8, y(tick) + 4, "end", label(tick)),
+    ]),
+    ...xs.map(tick => {
+      // The last label keeps within the picture, however many digits it has.
+      const at = Math.min(x(tick), width - 3.5 * whole(tick).length);
+      return axisText(at, height - 6, "middle", Number.isInteger(tick) ? whole(tick) : "");
+    }),
+  ];
+}
+
+/** Draw the loss over the steps of a run, and thinner that of `runs` before it. */
 export function drawChart(
   given: readonly Point[],
   wanted: number,
@@ -87,79 +137,46 @@ export function drawChart(
   log = false,
   runs: readonly Earlier[] = [],
 ): SVGSVGElement {
+  const size = { width, height, log };
+  const hasLoss = (point: Point) => Number.isFinite(point[1]);
   const scaled = (points: readonly Point[]) =>
-      log ? points.map(([step, loss]): Point => [step, loss > 0 ? Math.log10(loss) : NaN]) : points,
-    points = scaled(given),
-    earlier = runs.map(({ label, points }) => ({
-      label,
-      points: scaled(points).filter(point => Number.isFinite(point[1])),
-    })),
-    all = [points, ...earlier.map(run => run.points)],
-    told = (value: number) => sig(log ? 10 ** value : value);
+    log ? points.map(([step, loss]): Point => [step, loss > 0 ? Math.log10(loss) : NaN]) : points;
+  const label = (value: number) => sig(log ? 10 ** value : value);
+  const points = scaled(given);
+  const earlier = runs.map(run => scaled(run.points).filter(hasLoss));
   const smooth = smoothed(points, Math.max(1, Math.min(20, points.length / 30)));
-  const [low, high] = robustRange(
-    all.reverse().flatMap(run => run.map(point => point[1])),
-    log,
-  );
-  const most = Math.max(wanted, 1, ...all.map(run => run.at(-1)?.[0] ?? 0));
-  const ys = ticks(low, high, Math.max(2, Math.floor(height / 44))),
-    xs = ticks(0, most, Math.max(2, Math.floor(width / 90)));
-  const labels = ys.map(told),
-    left = 14 + 6.5 * labels.reduce((longest, label) => Math.max(longest, label.length), 1);
-  const x = (step: number) => left + ((width - left - RIGHT) * step) / most;
-  const y = (loss: number) =>
-    height - BOTTOM - ((height - TOP - BOTTOM) * (Math.min(high, Math.max(low, loss)) - low)) / (high - low);
-  const line = (curve: readonly Point[]) =>
-    decimated(curve, Math.max(50, Math.floor(width / 2)))
-      .map(([step, loss], i) => `${i === 0 ? "M" : "L"}${x(step).toFixed(1)} ${y(loss).toFixed(1)}`)
+  const scales = scalesOf([points, ...earlier].reverse(), wanted, size, label);
+  const { x, y } = scales;
+  const path = (name: string, curve: readonly Point[], dashes: string | null = null) => {
+    const at = ([step, loss]: Point, i: number) => `${i === 0 ? "M" : "L"}${x(step).toFixed(1)} ${y(loss).toFixed(1)}`;
+    const d = decimated(curve, Math.max(50, Math.floor(width / 2)))
+      .map(at)
       .join("");
-  const finite = points.filter(point => Number.isFinite(point[1])),
-    head = smooth.at(-1),
-    broken = given.filter(point => !Number.isFinite(point[1])).slice(0, 50);
-  const last = finite.at(-1);
+    return svgPath(name, d, { "stroke-dasharray": dashes });
+  };
+  const finite = points.filter(hasLoss);
+  const [first, last, head] = [finite[0], finite.at(-1), smooth.at(-1)];
+  const broken = given.filter(point => !hasLoss(point)).slice(0, 50);
+  const name = last
+    ? `loss ${label(last[1])} at step ${last[0]}, from ${label(first![1])} at step ${first![0]}`
+    : "loss: no points yet";
   return s(
     "svg",
-    {
-      class: "gd-chart",
-      width,
-      height,
-      viewBox: `0 0 ${width} ${height}`,
-      role: "img",
-      "aria-label": last
-        ? `loss ${told(last[1])} at step ${last[0]}, from ${told(finite[0]![1])} at step ${finite[0]![0]}`
-        : "loss: no points yet",
-    },
-    ...ys
-      .map((tick, i) => [
-        s("line", { class: "gd-gridline", x1: left, x2: width - RIGHT, y1: y(tick), y2: y(tick) }),
-        s("text", { class: "gd-axis", x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, labels[i]!),
-      ])
-      .flat(),
-    ...xs.map(tick =>
-      // The last label keeps within the picture, however many digits it has.
-      s(
-        "text",
-        {
-          class: "gd-axis",
-          x: Math.min(x(tick), width - 3.5 * whole(tick).length),
-          y: height - 6,
-          "text-anchor": "middle",
-        },
-        Number.isInteger(tick) ? whole(tick) : "",
-      ),
-    ),
-    ...earlier.flatMap(({ label, points }, i) => [
-      s("path", { class: "gd-earlier", "stroke-dasharray": DASHES[i % 4], d: line(points) }),
-      s("path", {
-        class: "gd-earlier",
-        "stroke-dasharray": DASHES[i % 4],
-        d: `M${width - RIGHT - 26} ${TOP + 26 + 14 * i - 4}h26`,
-      }),
-      s("text", { class: "gd-axis", x: width - RIGHT - 32, y: TOP + 26 + 14 * i, "text-anchor": "end" }, label),
-    ]),
-    s("path", { class: "gd-raw", d: line(finite) }),
-    s("path", { class: "gd-smooth", d: line(smooth) }),
-    ...broken.map(([step]) => s("path", { class: "gd-broken", d: `M${x(step)} ${TOP}V${height - BOTTOM}` })),
+    { class: "gd-chart", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name },
+    drawAxes(scales, size, label),
+    earlier.map((curve, i) => {
+      const dashes = DASHES[i % 4]!;
+      const below = TOP + 26 + 14 * i;
+      const d = `M${width - RIGHT - 26} ${below - 4}h26`;
+      return [
+        path("gd-earlier", curve, dashes),
+        svgPath("gd-earlier", d, { "stroke-dasharray": dashes }),
+        axisText(width - RIGHT - 32, below, "end", runs[i]!.label),
+      ];
+    }),
+    path("gd-raw", finite),
+    path("gd-smooth", smooth),
+    broken.map(([step]) => svgPath("gd-broken", `M${x(step)} ${TOP}V${height - BOTTOM}`)),
     head && s("circle", { class: "gd-headdot", cx: x(head[0]), cy: y(head[1]), r: 4 }),
   );
 }

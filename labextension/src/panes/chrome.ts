@@ -1,44 +1,38 @@
 // The parts around the panes: top bar with tabs, the switch of panes where it is narrow, status line, help.
 
-import type { GraphDoc } from "../doc/doc.ts";
-import { div, h, replace, s, span, type Child, all } from "../draw/dom.ts";
-import { bookmarks, type Bookmarks } from "./bookmarks.ts";
+import { optimizerPasses, type GraphDoc } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
-import { familyClass, LETTERS } from "../draw/labels.ts";
-import { page } from "../live/page.ts";
-import { planFact } from "./dispatch_words.ts";
-import { rewritesOf } from "./rewrites.ts";
 import { chain } from "../doc/select.ts";
+import { all, div, h, handled, replace, s, span, type Child } from "../draw/dom.ts";
+import { familyClass, LETTERS } from "../draw/labels.ts";
 import type { State } from "../live/messages.ts";
+import { page } from "../live/page.ts";
+import { bookmarks, type Bookmarks } from "./bookmarks.ts";
+import { planFact } from "./dispatch_words.ts";
+import { button } from "./pane.ts";
+import { rewritesOf } from "./rewrites.ts";
+import {
+  opening,
+  ARRANGEMENT,
+  faceOf,
+  selecting,
+  TABS,
+  type Action,
+  type PaneKey,
+  type Tab,
+  type Ui,
+} from "./state.ts";
+import { PANES } from "./table.ts";
 import type { Tools } from "./tools.ts";
-import { ARRANGEMENT, faceOf, TABS, type Action, type PaneKey, type Tab, type Ui, selecting } from "./state.ts";
 
-const NAMES: Record<Tab, string> = {
-  opt: "Graph",
-  rewrites: "Rewrites",
-  grad: "Derivative",
-  diff: "Diff",
-  plan: "Plan",
-  arena: "Arena",
-  kernels: "Kernels",
-  session: "Session",
-  text: "Text",
-};
-const FACES: Partial<Record<PaneKey, string>> = {
-  source: "Source",
-  before: "As written",
-  after: "Optimized",
-  rewrites: "Steps",
-  scrub: "Replay",
-  egraph: "E-graph",
-  outline: "Outline",
-  text: "Text",
-  plan: "Dispatches",
-  kernels: "WGSL",
-};
+/** What the switch of panes calls a pane. */
+function nameOf(key: PaneKey): string {
+  const { name, title } = PANES.find(pane => pane.key === key)!;
+  return name ?? title;
+}
 
 /** The count beside a tab's name; empty where there is nothing to count. */
-function counts(doc: GraphDoc): Record<Tab, string> {
+function counts(doc: GraphDoc): Partial<Record<Tab, string>> {
   const sizes = (role: string) => doc.stages.filter(stage => stage.role === role).map(stage => stage.nodes.length);
   const written = sizes("written")[0],
     optimized = sizes("optimized")[0];
@@ -47,18 +41,13 @@ function counts(doc: GraphDoc): Record<Tab, string> {
     physical = plan?.memory.physical_bytes;
   return {
     opt: written === undefined ? "" : optimized === undefined ? `${written}` : `${written}→${optimized}`,
-    rewrites: doc.passes.some(pass => pass.role === "optimize") ? `${steps}` : "",
-    grad: "",
-    diff: "",
+    rewrites: optimizerPasses(doc).length > 0 ? `${steps}` : "",
     plan: plan ? planFact(plan) : "",
     arena: physical ? bytes(physical) : "",
     kernels: plan ? `${plan.kernels.length}` : "",
-    session: "",
-    text: "",
   };
 }
 
-const WITH_TOOLS: readonly Tab[] = ["opt", "rewrites", "grad", "diff", "text"];
 const KEYS: [string, string][] = [
   ["← →", "to an input, to a user"],
   ["↑ ↓", "previous, next"],
@@ -90,13 +79,33 @@ const SIGNS: [string, string][] = [
 const pairs = (all: readonly [Child, Child][]): HTMLElement =>
   h("dl", null, ...all.flatMap(([sign, does]) => [h("dt", null, sign), h("dd", null, does)]));
 
-/** Two panes side by side. */
-const panes = () =>
+const helpDialog = (): HTMLElement =>
+  h(
+    "div",
+    { class: "gd-help", role: "dialog", "aria-label": "keys", hidden: true },
+    h("h3", null, "Keys"),
+    pairs(KEYS),
+    h("h4", null, "Signs"),
+    pairs([
+      ...Object.entries(LETTERS).map(([family, letter]): [Child, Child] => [
+        h("b", { class: familyClass(family) }, letter),
+        family,
+      ]),
+      ...SIGNS,
+    ]),
+  );
+
+/** A drawing of two panes side by side. */
+const sideBySide = (): SVGElement =>
   s(
     "svg",
     { width: 14, height: 12, "aria-hidden": "true" },
     s("path", { d: "M1 1h12v10H1zM7 1v10", fill: "none", stroke: "currentColor", "stroke-width": 1.3 }),
   );
+
+/** A button at the end of the bar. */
+const cornerButton = (name: string, label: string, title: string, click: () => void, sign: Child): HTMLButtonElement =>
+  button(label, { class: "gd-button gd-helpbutton", "data-command": name, title, on: { click } }, sign);
 
 export class Chrome {
   readonly #act: (action: Action) => void;
@@ -106,7 +115,7 @@ export class Chrome {
   readonly #faces = h("div", { class: "gd-faces", role: "group", "aria-label": "pane" });
   readonly #source: HTMLButtonElement;
   readonly #helpButton: HTMLButtonElement;
-  readonly #help: HTMLElement;
+  readonly #help = helpDialog();
   readonly #chain = h("span", {
     class: "gd-chain",
     role: "group",
@@ -135,55 +144,20 @@ export class Chrome {
     ui: () => Ui,
   ) {
     this.#act = act;
-    const count = counts(doc);
     this.bookmarks = bookmarks(doc, act, ui, text => tools.tell(text));
-    const tab = (key: Tab) => {
-      const made = h(
-        "button",
-        {
-          role: "tab",
-          class: "gd-tab",
-          "data-tab": key,
-          on: { click: () => act({ do: "tab", tab: key }), keydown: (event: KeyboardEvent) => this.#walk(event, key) },
-        },
-        NAMES[key],
-        count[key] && span("gd-count", count[key]),
-      );
-      this.#tabs.set(key, made);
-      return made;
-    };
     this.#source = h(
       "button",
       { class: "gd-button gd-sourceswitch", "data-command": "source", on: { click: () => act({ do: "source" }) } },
       "Source",
     );
-    this.#helpButton = h(
-      "button",
-      {
-        class: "gd-button gd-helpbutton",
-        "data-command": "help",
-        "aria-label": "keys and signs",
-        title: "keys and signs (?)",
-        on: { click: () => act({ do: "help", on: this.#help.hidden === true }) },
-      },
-      "?",
-    );
-    this.#help = h(
-      "div",
-      { class: "gd-help", role: "dialog", "aria-label": "keys", hidden: true },
-      h("h3", null, "Keys"),
-      pairs(KEYS),
-      h("h4", null, "Signs"),
-      pairs([
-        ...Object.entries(LETTERS).map(([family, letter]): [Child, Child] => [
-          h("b", { class: familyClass(family) }, letter),
-          family,
-        ]),
-        ...SIGNS,
-      ]),
-    );
+    const help = () => act({ do: "help", on: this.#help.hidden === true });
+    this.#helpButton = cornerButton("help", "keys and signs", "keys and signs (?)", help, "?");
     this.#summary.title = this.#summary.textContent = doc.summary;
     tools.el.prepend(this.#source);
+    const beside = "open beside the notebook";
+    const besideButton = cornerButton("beside", beside, beside, () => page().beside?.(this.root), sideBySide());
+    besideButton.classList.add("gd-besidebutton");
+    besideButton.hidden = !page().beside;
     this.root = h(
       "div",
       {
@@ -200,19 +174,8 @@ export class Chrome {
         div(
           "gd-bar",
           h("strong", { class: "gd-title", title: doc.title }, doc.title || "graph"),
-          h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, ...TABS.map(tab)),
-          h(
-            "button",
-            {
-              class: "gd-button gd-helpbutton gd-besidebutton",
-              "data-command": "beside",
-              "aria-label": "open beside the notebook",
-              title: "open beside the notebook",
-              hidden: !page().beside,
-              on: { click: () => page().beside?.(this.root) },
-            },
-            panes(),
-          ),
+          h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, this.#makeTabs(doc)),
+          besideButton,
           this.#helpButton,
         ),
         tools.el,
@@ -223,6 +186,20 @@ export class Chrome {
         this.#voice,
       ),
     );
+  }
+
+  #makeTabs(doc: GraphDoc): HTMLElement[] {
+    const count = counts(doc);
+    return TABS.map(key => {
+      const on = {
+        click: () => this.#act(opening(key)),
+        keydown: (event: KeyboardEvent) => this.#walk(event, key),
+      };
+      const number = count[key] && span("gd-count", count[key]);
+      const made = h("button", { role: "tab", class: "gd-tab", "data-tab": key, on }, ARRANGEMENT[key].name, number);
+      this.#tabs.set(key, made);
+      return made;
+    });
   }
 
   show(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
@@ -237,7 +214,7 @@ export class Chrome {
     this.#source.setAttribute("aria-pressed", String(ui.source));
     this.#source.hidden = ui.tab !== "opt";
     this.#help.hidden = !ui.help;
-    this.tools.el.hidden = !WITH_TOOLS.includes(ui.tab);
+    this.tools.el.hidden = !ARRANGEMENT[ui.tab].tools;
     this.#helpButton.setAttribute("aria-expanded", String(ui.help));
     this.#showFaces(ui);
     this.#showChain(doc, ui, lit);
@@ -274,7 +251,7 @@ export class Chrome {
             "data-face": face,
             on: { click: () => this.#act({ do: "face", face }) },
           },
-          FACES[face] ?? face,
+          nameOf(face),
         ),
       ),
     );
@@ -335,10 +312,9 @@ export class Chrome {
   #walk(event: KeyboardEvent, from: Tab): void {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!by || event.altKey) return;
-    event.preventDefault();
-    event.stopPropagation();
+    handled(event);
     const to = TABS[(TABS.indexOf(from) + by + TABS.length) % TABS.length]!;
-    this.#act({ do: "tab", tab: to });
+    this.#act(opening(to));
     this.#tabs.get(to)!.focus();
   }
 }

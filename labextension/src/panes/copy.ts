@@ -1,10 +1,10 @@
-// Copy what is selected (or a whole stage) as text, Markdown, JSON, DOT, as a `%%graph` cell, or its picture as SVG or PNG.
+// Copy the selection, or a stage, as text, Markdown, JSON, DOT or a `%%graph` cell, or its picture as SVG or PNG.
 
-import { typeText, type GraphDoc, type Stage } from "../doc/doc.ts";
-import { h, boxOf, all } from "../draw/dom.ts";
-import type { Host } from "../live/host.ts";
+import { typeText, type GraphDoc, type NodeRecord, type Stage } from "../doc/doc.ts";
 import { nodeText } from "../doc/nodetext.ts";
 import { parseEntity } from "../doc/select.ts";
+import { all, boxOf, h } from "../draw/dom.ts";
+import type { Host } from "../live/host.ts";
 
 export const FORMATS = ["text", "Markdown", "JSON", "DOT", "SVG", "PNG", "%%graph cell"] as const;
 const PIXELS = 10_000_000, // of a PNG; of a larger picture it shows what is in sight
@@ -24,11 +24,9 @@ const quoted = (text: string): string => `"${text.replace(/[\\"]/g, "\\$&").repl
 
 function dot(doc: GraphDoc, { stage, nodes }: Picked[number]): string {
   const kept = new Set(nodes),
-    name = (i: number) => quoted(stage.nodes[i]!.key);
-  const boxes = nodes.map(
-    i =>
-      `  ${name(i)} [label=${quoted([stage.nodes[i]!.op, stage.nodes[i]!.raw, typeText(doc, stage.nodes[i]!)].filter(Boolean).join(" "))}];`,
-  );
+    name = (i: number) => quoted(stage.nodes[i]!.key),
+    label = (node: NodeRecord) => [node.op, node.raw, typeText(doc, node)].filter(Boolean).join(" ");
+  const boxes = nodes.map(i => `  ${name(i)} [label=${quoted(label(stage.nodes[i]!))}];`);
   const edges = nodes.flatMap(b =>
     stage.nodes[b]!.inputs.filter(a => kept.has(a)).map(a => `  ${name(a)} -> ${name(b)};`),
   );
@@ -39,7 +37,8 @@ function table(doc: GraphDoc, { stage, nodes }: Picked[number]): string {
   const cell = (text: string) => text.replace(/\|/g, "\\|").replace(/\n/g, " ");
   const rows = nodes.map(i => {
     const node = stage.nodes[i]!;
-    return `| ${[`%${i}`, node.op, node.raw, typeText(doc, node), node.inputs.map(a => `%${a}`).join(", ")].map(cell).join(" | ")} |`;
+    const inputs = node.inputs.map(a => `%${a}`).join(", ");
+    return `| ${[`%${i}`, node.op, node.raw, typeText(doc, node), inputs].map(cell).join(" | ")} |`;
   });
   return ["| node | op | name | type | inputs |", "|---|---|---|---|---|", ...rows].join("\n");
 }
@@ -100,7 +99,7 @@ const WRITERS: Record<string, (doc: GraphDoc, all: Picked) => string> = {
   DOT: (doc, all) => all.map(each => dot(doc, each)).join("\n"),
 };
 
-/** The picture on show as PNG, two pixels for each of the screen, on the ground it stands on; and what it shows, in words. */
+/** Return the picture on show as PNG at two pixels per screen pixel, on its background, and a text that names it. */
 async function png(root: HTMLElement): Promise<[blob: Blob | null, told: string]> {
   const shown = pictureIn(root),
     { x, y, width, height } = shown.viewBox.baseVal,
@@ -117,7 +116,8 @@ async function png(root: HTMLElement): Promise<[blob: Blob | null, told: string]
     canvas = Object.assign(document.createElement("canvas"), size),
     paint = canvas.getContext("2d")!,
     image = new Image();
-  image.src = `data:image/svg+xml,${encodeURIComponent(svgText(shown, { ...size, viewBox: [x + left / zoom, y + top / zoom, across / zoom, down / zoom].join(" ") }))}`;
+  const viewBox = [x + left / zoom, y + top / zoom, across / zoom, down / zoom].join(" ");
+  image.src = `data:image/svg+xml,${encodeURIComponent(svgText(shown, { ...size, viewBox }))}`;
   await image.decode();
   paint.fillStyle = getComputedStyle(root.querySelector(".gd-frame")!).backgroundColor;
   paint.fillRect(0, 0, size.width, size.height);
@@ -176,7 +176,7 @@ async function copyImage(blob: Blob | null, name: string): Promise<string> {
   }
 }
 
-/** Copies, and says what. Without a clipboard (a page from disk) a text is copied out of a field, a PNG becomes a file. */
+/** Copy, and return a text that says what was copied. Without a clipboard text comes from a field, PNG as a file. */
 export async function copyAs(from: From, format: string): Promise<string> {
   if (format === "PNG") {
     const [blob, told] = await png(from.root);

@@ -1,12 +1,11 @@
 // The diff of two stages in one picture: what is the same, rewired, changed, moved into another node, removed, added.
 
-import { div, h } from "../draw/dom.ts";
-import { around } from "../layout/explore.ts";
-import { partLayout } from "../layout/explore.ts";
-import { button, empty, frame, refill, retitle, select, type MakePane } from "./pane.ts";
 import { differing, LETTERS, type Change } from "../doc/union.ts";
+import { div, h } from "../draw/dom.ts";
+import { around, partLayout } from "../layout/explore.ts";
 import { enliven } from "./ask.ts";
 import { Canvas } from "./canvas.ts";
+import { button, empty, frame, refill, retitle, select, type Context, type Pane, type PaneRecord } from "./pane.ts";
 import { compared, whatIf } from "./whatif.ts";
 
 const NAMES: [Change, string][] = [
@@ -19,21 +18,19 @@ const NAMES: [Change, string][] = [
   ["added", "added"],
 ];
 
-export const diffPane: MakePane = context => {
+function make(context: Context): Pane {
   const { doc } = context,
     { stages } = doc;
   if (stages.length < 2)
     return {
-      el: frame("diff", "Diff", "", [
-        empty("One graph alone: ", h("code", null, "%graph A --diff B"), " compares two."),
-      ]),
+      el: frame(diffPane, "", [empty("One graph alone: ", h("code", null, "%graph A --diff B"), " compares two.")]),
     };
   let [left, right] = compared(doc),
     only = false;
   const shown = (a: number, b: number) => (([left, right] = [a, b]), draw(), context.redrawn("diff"));
   const what = whatIf(context, shown);
   const canvas = new Canvas(context, "diff", context.cameras.union, "Diff of two graphs");
-  const el = frame("diff", "Diff", "", []);
+  const el = frame(diffPane, "", []);
   const draw = () => {
     const found = differing(doc, stages[left]!, stages[right]!);
     const options = stages.map((stage, i): [string, string] => [String(i), stage.title || stage.key]);
@@ -60,7 +57,7 @@ export const diffPane: MakePane = context => {
         h("span", { class: "gd-change", "data-diff": change }, h("b", null, LETTERS[change]), ` ${name}`),
       ),
     );
-    retitle(el, "Diff", found.summary, controls);
+    retitle(el, diffPane.title, found.summary, controls);
     refill(el, canvas.el, legend, what);
     const { stage, changes, fields, lives, wires } = found;
     const born = new Map(wires.map(wire => [`${wire.a} ${wire.b}`, wire]));
@@ -93,4 +90,6 @@ export const diffPane: MakePane = context => {
     walked: () => canvas.stage,
     destroy: () => canvas.destroy(),
   };
-};
+}
+
+export const diffPane: PaneRecord = { key: "diff", title: "Diff", twin: "diff", make };

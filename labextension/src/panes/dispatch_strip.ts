@@ -2,7 +2,7 @@
 
 import type { DispatchRecord, Plan } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
-import { div, h, s, boxOf, listen } from "../draw/dom.ts";
+import { boxOf, div, h, listen, s } from "../draw/dom.ts";
 import { familyClass } from "../draw/labels.ts";
 import { Merged } from "../draw/merged.ts";
 import { bytesMoved, groupReason, timeText } from "./dispatch_words.ts";
@@ -17,10 +17,11 @@ export interface Strip {
   light(lit: ReadonlySet<string>): void;
 }
 
-/** Bars in order, each as wide as its time (`byTime`) or as all others; of many dispatches they are a few shapes in one drawing. */
+/** Draw bars in order, as wide as their time (`byTime`) or all alike; many bars become a few shapes in one drawing. */
 export function dispatchStrip(plan: Plan, byTime: boolean): Strip {
   const most = plan.dispatches.reduce((max, each) => Math.max(max, bytesMoved(each)), 1);
-  const label = `dispatches in order, ${byTime ? "width by time, " : ""}one band per barrier group, height by bytes moved`;
+  const width = byTime ? "width by time, " : "";
+  const label = `dispatches in order, ${width}one band per barrier group, height by bytes moved`;
   const wide = (k: number) => (byTime ? plan.times!.median[k]! * 1e6 : 1);
   if (plan.dispatches.length > DENSE) return denseStrip(plan, most, label, wide);
   const bar = (dispatch: DispatchRecord, k: number) =>
@@ -30,7 +31,9 @@ export function dispatchStrip(plan: Plan, byTime: boolean): Strip {
         class: `gd-tick ${familyClass(dispatch.family)}`,
         ...entity(`dispatch:${k}`, `dispatch ${k}, ${dispatch.label}`),
         style: `flex-grow:${wide(k)}`,
-        title: `${k} ${dispatch.label}\n${bytes(bytesMoved(dispatch))} moved${plan.times ? `\n${timeText(plan.times, k)}` : ""}`,
+        title:
+          `${k} ${dispatch.label}\n${bytes(bytesMoved(dispatch))} moved` +
+          (plan.times ? `\n${timeText(plan.times, k)}` : ""),
       },
       h("span", { style: `height:${height(dispatch, most).toFixed(1)}px` }),
     );
@@ -38,17 +41,19 @@ export function dispatchStrip(plan: Plan, byTime: boolean): Strip {
   const el = h(
     "div",
     { class: "gd-strip", "data-dense": plan.dispatches.length > 100, "aria-label": label },
-    ...groups.map((group, g) =>
-      h(
+    ...groups.map((group, g) => {
+      const inside = plan.dispatches.slice(group.start, group.stop);
+      const width = inside.reduce((sum, _, i) => sum + wide(group.start + i), 0);
+      return h(
         "span",
         {
           class: "gd-band",
-          style: `flex-grow:${plan.dispatches.slice(group.start, group.stop).reduce((sum, _, i) => sum + wide(group.start + i), 0)}`,
+          style: `flex-grow:${width}`,
           title: `group ${g}${group.because?.length ? `\n${groupReason(plan, group)}` : ""}`,
         },
-        ...plan.dispatches.slice(group.start, group.stop).map((dispatch, i) => bar(dispatch, group.start + i)),
-      ),
-    ),
+        ...inside.map((dispatch, i) => bar(dispatch, group.start + i)),
+      );
+    }),
   );
   return { el, light: () => {} };
 }

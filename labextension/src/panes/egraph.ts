@@ -1,14 +1,15 @@
 // The e-graph of a pass as it grows, iteration by iteration: its picture, and beside it what is new in words.
 
-import type { Pass, Stage } from "../doc/doc.ts";
+import { optimizerPasses, type Pass, type Stage } from "../doc/doc.ts";
 import { growthOf, held, nameAt, planned, shown, type Growth } from "../doc/growth.ts";
 import { Camera } from "../draw/camera.ts";
-import { div, h, replace, setFlag, span, write, type Child, all } from "../draw/dom.ts";
+import { all, div, h, replace, setFlag, span, write, type Child } from "../draw/dom.ts";
 import type { Picture } from "../draw/picture.ts";
 import { classOf, classWidth, drawEGraph, emptyPicture, isNew, MARGIN } from "./egraph_picture.ts";
 import type { Iteration, Places } from "./egraph_picture.ts";
 import { classDetail, iterationNews, sizeText } from "./egraph_words.ts";
-import { body, choice, empty, frame, refill, retitle, type Context, type MakePane, type Pane } from "./pane.ts";
+import { body, choice, empty, frame, refill, retitle } from "./pane.ts";
+import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
 import { faceOf } from "./state.ts";
 
@@ -44,8 +45,8 @@ class EGraphPane implements Pane {
 
   constructor(context: Context) {
     this.#context = context;
-    this.#passes = context.doc.passes.filter(({ role }) => role === "optimize");
-    this.el = frame("egraph", "E-graph", "", [], [modes(context, "egraph")]);
+    this.#passes = optimizerPasses(context.doc);
+    this.el = frame(egraphPane, "", [], [modes(context, "egraph")]);
     this.#player = new Player({
       command: "egraph",
       label: "iteration",
@@ -130,7 +131,7 @@ class EGraphPane implements Pane {
     const options = this.#passes.map(value => ({ value, text: value.key.slice("optimize:".length) }));
     retitle(
       this.el,
-      "E-graph",
+      egraphPane.title,
       "",
       choice("pass", options, pass, each => this.#take(each)),
       modes(context, "egraph"),
@@ -223,4 +224,6 @@ class EGraphPane implements Pane {
   }
 }
 
-export const egraphPane: MakePane = context => new EGraphPane(context);
+const make: MakePane = context => new EGraphPane(context);
+
+export const egraphPane: PaneRecord = { key: "egraph", title: "E-graph", twin: "egraph", make };

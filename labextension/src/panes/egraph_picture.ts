@@ -2,9 +2,8 @@
 
 import { optimizeReport, type GraphDoc, type Pass } from "../doc/doc.ts";
 import { plural, sig } from "../doc/format.ts";
-import { everIn, HEAD, TAIL, tall } from "../doc/growth.ts";
-import type { EClass, ENode, Growth, Held, Plan } from "../doc/growth.ts";
-import { s, type Child } from "../draw/dom.ts";
+import { everIn, HEAD, TAIL, tall, type EClass, type ENode, type Growth, type Held, type Plan } from "../doc/growth.ts";
+import { s, svgPath, type Child } from "../draw/dom.ts";
 import { cut, familyClass } from "../draw/labels.ts";
 import type { Picture } from "../draw/picture.ts";
 import { entity } from "./pane.ts";
@@ -186,7 +185,7 @@ function drawEdge(of: Iteration, plan: Plan, name: string, child: string, node: 
   return s(
     "g",
     { class: `gd-edge gd-edge-${kind}`, "data-ends": `${child} ${name}` },
-    s("path", { class: "gd-stroke", d: edgePath(of, plan, child, name, plan.boxes.get(name)!.y + top + 10) }),
+    svgPath("gd-stroke", edgePath(of, plan, child, name, plan.boxes.get(name)!.y + top + 10)),
   );
 }
 

@@ -2,7 +2,7 @@
 
 import { optimizeReport } from "../doc/doc.ts";
 import { plural, sig } from "../doc/format.ts";
-import { div, h, span, type Child } from "../draw/dom.ts";
+import { div, h, paragraph, span, type Child } from "../draw/dom.ts";
 import { callText, isChosen, ruleOf, titleOf, typeOf, type Iteration } from "./egraph_picture.ts";
 import { chip, row, table } from "./pane.ts";
 
@@ -11,7 +11,7 @@ const line = (...cells: Child[]): Child =>
     "td",
     cells.map((cell, i) => [i > 0 ? "gd-num gd-nowrap" : "", cell]),
   );
-const muted = (text: string): Child => h("p", { class: "gd-muted" }, text);
+const muted = (text: string): Child => paragraph("gd-muted", text);
 const heads = (first: string, ...numbers: string[]): [string, string][] => [
   ["", first],
   ...numbers.map((text): [string, string] => ["gd-num", text]),

@@ -1,21 +1,21 @@
 // The pictures: the graph as written, the optimized one, and lanes. Arrows walk along edges.
 
-import { selecting } from "./state.ts";
-import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
 import type { Layout, Stage } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
+import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
 import { Camera, type CameraGroup } from "../draw/camera.ts";
-import { div, h, type Child, listen, all } from "../draw/dom.ts";
+import { all, div, h, listen, paragraph, type Child } from "../draw/dom.ts";
 import { edgeLabels } from "../draw/edgelabels.ts";
 import { drawStage, MANY, type Dress, type Picture } from "../draw/graph.ts";
-import { minimap, type Minimap } from "../draw/minimap.ts";
+import { Minimap } from "../draw/minimap.ts";
 import { glide, placesIn, type Places } from "../draw/motion.ts";
 import { paint, type Painted } from "../draw/overlays.ts";
 import { around, partLayout } from "../layout/explore.ts";
 import { hasLanes, layoutOf, type Laying } from "../layout/layouts.ts";
 import { keptOf } from "../live/kept.ts";
-import { button, choice, empty, frame, mini, refill, retitle, type Context, type MakePane, type Pane } from "./pane.ts";
-import type { PaneKey } from "./state.ts";
+import { button, choice, empty, frame, mini, refill, retitle } from "./pane.ts";
+import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
+import { selecting } from "./state.ts";
 
 const HELP =
   "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, " +
@@ -29,10 +29,8 @@ interface Choice {
 
 /** What a pane with the picture of a stage is made from. */
 interface Options {
-  key: PaneKey;
+  pane: PaneRecord;
   group: CameraGroup;
-  /** The pane's title where there is no stage. */
-  name: string;
   title: (stage: Stage) => string;
   fact: (stage: Stage) => string;
   choices: Choice[];
@@ -62,7 +60,7 @@ const layingNote = (stage: Stage, ...parts: Child[]): HTMLElement =>
     "div",
     { class: "gd-laying", role: "status" },
     h("p", null, ...parts),
-    h("p", { class: "gd-muted" }, `${nodesFact(stage)}; the Text tab lists them.`),
+    paragraph("gd-muted", `${nodesFact(stage)}; the Text tab lists them.`),
   );
 
 const nodesFact = (stage: Stage): string => plural(stage.nodes.length, "node");
@@ -119,7 +117,7 @@ class PicturePane implements Pane {
   constructor(context: Context, options: Options) {
     this.#context = context;
     this.#options = options;
-    this.el = frame(options.key, "", "", []);
+    this.el = frame(options.pane, "", []);
     this.#draw();
   }
 
@@ -174,7 +172,7 @@ class PicturePane implements Pane {
   }
 
   #draw(): void {
-    const { choices, group, key, name, missing, title, fact, zoom } = this.#options;
+    const { choices, group, pane, missing, title, fact, zoom } = this.#options;
     const before = placesIn(this.el);
     this.destroy();
     const stage = this.#stage;
@@ -183,10 +181,10 @@ class PicturePane implements Pane {
     const pick = choice("stage", options, this.#chosen, value => {
       this.#chosen = value;
       this.#draw();
-      this.#context.redrawn(key);
+      this.#context.redrawn(pane.key);
     });
     const controls = [pick, zoom && stage ? zoomButtons(group) : null];
-    retitle(this.el, stage ? title(stage) : name, view ? drawnFact(view, fact(stage!)) : "", controls);
+    retitle(this.el, stage ? title(stage) : pane.title, view ? drawnFact(view, fact(stage!)) : "", controls);
     if (!view) return refill(this.el, empty(missing));
     this.#shown = this.#wanted(view.stage);
     this.#lay(view, before);
@@ -236,7 +234,7 @@ class PicturePane implements Pane {
   }
 
   #redrawn(): void {
-    this.#context.redrawn(this.#options.key);
+    this.#context.redrawn(this.#options.pane.key);
     this.#bring(this.#context.lit());
   }
 
@@ -265,15 +263,15 @@ class PicturePane implements Pane {
     });
     const camera = this.#makeCamera(stage, this.#picture);
     if (this.#beside.labels && !this.#picture.culled) this.#picture.svg.append(edgeLabels(doc, this.#walked, layout));
-    this.#map = minimap(camera, layout, () => this.#beside.map);
+    this.#map = new Minimap(camera, layout, () => this.#beside.map);
     return [camera.el, this.#map.el, ...(painted ? [painted.legend] : [])];
   }
 
   #makeCamera(stage: Stage, picture: Picture): Camera {
-    const { group, key, title } = this.#options;
+    const { group, pane, title } = this.#options;
     const context = this.#context;
     const label = `${title(stage)}, ${nodesFact(stage)}. ${HELP}`;
-    const camera = new Camera(group, picture, label, () => context.redrawn(key));
+    const camera = new Camera(group, picture, label, () => context.redrawn(pane.key));
     this.#camera = camera;
     camera.refound = () => {
       this.#brought = null;
@@ -301,7 +299,7 @@ class PicturePane implements Pane {
     const stage = this.#stage;
     const parent = stage && this.#context.doc.stages[stage.parent];
     all(this.el, "[data-partner]").forEach(each => each.removeAttribute("data-partner"));
-    if (!stage || !parent || this.#options.key !== "lanes") return lit;
+    if (!stage || !parent || this.#options.pane.key !== "lanes") return lit;
     const keys = new Set(parent.nodes.flatMap((node, i) => (lit.has(`node:${parent.index}.${i}`) ? [node.key] : [])));
     const partners = stage.nodes
       .flatMap((node, i) => (keys.has(node.key) ? [`node:${stage.index}.${i}`] : []))
@@ -330,11 +328,10 @@ class PicturePane implements Pane {
 const choicesOf = (stages: readonly Stage[], text: (stage: Stage) => string): Choice[] =>
   stages.map(stage => ({ stage, text: text(stage) }));
 
-export const beforePane: MakePane = context =>
+const makeBefore: MakePane = context =>
   new PicturePane(context, {
-    key: "before",
+    pane: beforePane,
     group: context.cameras.graph,
-    name: "As written",
     title: stage => stage.title || "As written",
     fact: nodesFact,
     choices: choicesOf(
@@ -345,13 +342,14 @@ export const beforePane: MakePane = context =>
     missing: "This document holds no graph for this pane.",
   });
 
-export const afterPane: MakePane = context => {
+export const beforePane: PaneRecord = { key: "before", title: "As written", twin: "graph", make: makeBefore };
+
+const makeAfter: MakePane = context => {
   const { stages } = context.doc;
   const optimized = stages.filter(stage => stage.role === "optimized");
   return new PicturePane(context, {
-    key: "after",
+    pane: afterPane,
     group: context.cameras.graph,
-    name: "Optimized",
     title: stage => stage.title || "Optimized",
     fact: nodesFact,
     choices: choicesOf(
@@ -362,6 +360,8 @@ export const afterPane: MakePane = context => {
     missing: "This document holds no optimized graph.",
   });
 };
+
+export const afterPane: PaneRecord = { key: "after", title: "Optimized", twin: "opt", make: makeAfter };
 
 /** The stages that have lanes: the derivative of the graph as written first, because it is the one to learn from. */
 export function laneStages(stages: readonly Stage[]): Choice[] {
@@ -374,12 +374,11 @@ export function laneStages(stages: readonly Stage[]): Choice[] {
   );
 }
 
-export const lanesPane: MakePane = context => {
+const makeLanes: MakePane = context => {
   const many = (stage: Stage) => stage.nodes.filter(node => node.inputs.length > 0).length > MANY;
   return new PicturePane(context, {
-    key: "lanes",
+    pane: lanesPane,
     group: context.cameras.lanes,
-    name: "Derivative",
     title: () => "Derivative",
     fact: stage => `${nodesFact(stage)}; dashed = kept${many(stage) ? ", where lit" : " for the way back"}`,
     choices: laneStages(context.doc.stages),
@@ -389,3 +388,5 @@ export const lanesPane: MakePane = context => {
       `as in %%graph ${context.doc.title || "NAME"} --train.`,
   });
 };
+
+export const lanesPane: PaneRecord = { key: "lanes", title: "Derivative", twin: "grad", make: makeLanes };

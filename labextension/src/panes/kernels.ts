@@ -1,11 +1,12 @@
 // The kernels: WGSL as it is sent to the device, the nodes of each line in the gutter, and what the kernel is bound to.
 
 import type { GraphDoc, KernelRecord, Plan } from "../doc/doc.ts";
-import { div, h, replace, setFlag, span, type Child, all } from "../draw/dom.ts";
 import { plural, seconds, whole } from "../doc/format.ts";
-import { familyClass } from "../draw/graph.ts";
-import { body, chip, entity, facts, frame, highlighted, notCompiled, retitle, swatch, type MakePane } from "./pane.ts";
 import { parseEntity } from "../doc/select.ts";
+import { all, div, h, replace, setFlag, span, type Child } from "../draw/dom.ts";
+import { familyClass } from "../draw/graph.ts";
+import { body, chip, entity, facts, frame, highlighted, notCompiled, retitle, swatch } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
 
 /** "matmul ×5, relu": names once, with how often. */
 function counted(names: string[]): string {
@@ -112,11 +113,13 @@ function litKernel(lit: ReadonlySet<string>): number | null {
   return first;
 }
 
-export const kernelsPane: MakePane = context => {
+function make(context: Context): Pane {
   const { doc } = context,
     { plan } = doc;
   if (!plan || plan.kernels.length === 0)
-    return { el: frame("kernels", "Kernels", "", [body(null, notCompiled(context, ", so no kernels"))]) };
+    return {
+      el: frame({ ...kernelsPane, title: "Kernels" }, "", [body(null, notCompiled(context, ", so no kernels"))]),
+    };
   const uses = plan.kernels.map((_, index) => plan.dispatches.filter(dispatch => dispatch.kernel === index).length);
   // Entry points repeat ("main"); what a kernel does is told by the first dispatch that runs it.
   const labels = plan.kernels.map(
@@ -141,13 +144,13 @@ export const kernelsPane: MakePane = context => {
     ),
   );
   const code = body({ class: "gd-codebody" });
-  const el = frame("kernels", "WGSL", "", [div("gd-kernelsplit", listed, code)]);
+  const el = frame(kernelsPane, "", [div("gd-kernelsplit", listed, code)]);
   let at = -1;
   const show = (index: number): boolean => {
     if (index === at) return false;
     at = index;
     const kernel = plan.kernels[index]!;
-    retitle(el, "WGSL", `${labels[index]}, kernel ${index}, ${plural(lines[index]!, "line")}`);
+    retitle(el, kernelsPane.title, `${labels[index]}, kernel ${index}, ${plural(lines[index]!, "line")}`);
     replace(code, kernelFacts(plan, kernel, index), codeLines(doc, kernel, index));
     code.scrollTop = 0;
     all(listed, ".gd-kernel").forEach((each, i) => each.toggleAttribute("data-shown", i === index));
@@ -167,4 +170,6 @@ export const kernelsPane: MakePane = context => {
       setFlag(code, "data-whole", !code.querySelector(".gd-wgsl > :not([data-lit])"));
     },
   };
-};
+}
+
+export const kernelsPane: PaneRecord = { key: "kernels", title: "WGSL", twin: "kernels", make };

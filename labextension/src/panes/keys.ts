@@ -1,12 +1,12 @@
 // Keys: what each one does while the focus is inside the view. Handled keys go no further.
 
-import type { Pane } from "./pane.ts";
+import { optimizerPasses, type GraphDoc } from "../doc/doc.ts";
+import { parseEntity } from "../doc/select.ts";
 import { Camera, type CameraGroup } from "../draw/camera.ts";
-import type { GraphDoc } from "../doc/doc.ts";
 import { neighbour } from "../draw/graph.ts";
 import type { Marks } from "./marks.ts";
-import { parseEntity } from "../doc/select.ts";
-import { TABS, type Action, type Ui, selecting } from "./state.ts";
+import type { Pane } from "./pane.ts";
+import { opening, selecting, TABS, type Action, type Ui } from "./state.ts";
 
 /** What keys may do to a view. */
 export interface Keyed {
@@ -30,7 +30,7 @@ export interface Keyed {
 
 const isTyping = (element: Element): boolean => element.matches("input, select, textarea, [contenteditable]");
 
-/** Remembers the last step along an edge, so that a dead end goes on to the next input or user of where it came from. */
+/** The last step along an edge: at a dead end the walk goes on to the next input or user of where it came from. */
 export class Keys {
   readonly #view: Keyed;
   #last: { from: number; to: number; key: string; turn: number } | null = null;
@@ -76,7 +76,7 @@ export class Keys {
         if (!grouped) return open?.() ?? false;
         return void grouped.dispatchEvent(new CustomEvent("gd-toggle", { bubbles: true }));
       },
-      ...Object.fromEntries(TABS.map((tab, i) => [`${i + 1}`, () => view.act({ do: "tab", tab })])),
+      ...Object.fromEntries(TABS.map((tab, i) => [`${i + 1}`, () => view.act(opening(tab))])),
       "0": () => view.cameras().fit(),
       "+": () => Camera.step(view.cameras(), 1),
       "=": () => Camera.step(view.cameras(), 1),
@@ -106,7 +106,7 @@ export class Keys {
   }
 
   #text(face: "text" | "outline"): void {
-    this.#view.act({ do: "tab", tab: "text" });
+    this.#view.act(opening("text"));
     this.#view.act({ do: "face", face });
   }
 
@@ -115,16 +115,14 @@ export class Keys {
     const view = this.#view;
     if (!view.ui().selected.includes(entity)) return view.act(selecting([entity]));
     if ([...view.lit()].some(each => each.startsWith("wgsl:") || each.startsWith("kernel:")))
-      view.act({ do: "tab", tab: "kernels" });
+      view.act(opening("kernels"));
   }
 
   #rewrite(by: 1 | -1): void {
     const view = this.#view,
       front = view.front();
     if (front?.turn) return front.turn(by);
-    const steps = view.doc.passes
-      .filter(pass => pass.role === "optimize")
-      .flatMap(pass => pass.rewrites.map((_, i) => `step:${pass.index}.${i}`));
+    const steps = optimizerPasses(view.doc).flatMap(pass => pass.rewrites.map((_, i) => `step:${pass.index}.${i}`));
     const at = steps.findIndex(step => view.ui().selected.includes(step));
     const next = steps[at < 0 ? (by > 0 ? 0 : steps.length - 1) : at + by];
     if (next) view.act(selecting([next]));

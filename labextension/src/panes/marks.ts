@@ -1,7 +1,7 @@
 // Light entities: which elements of the panes stand for what, and the attributes data-lit, data-selected, data-preview.
 
-import { reveal, all } from "../draw/dom.ts";
 import { put } from "../doc/format.ts";
+import { all, reveal } from "../draw/dom.ts";
 import type { Pane } from "./pane.ts";
 
 /** The elements of one pane by entity. One of them is the pane's tab stop. */

@@ -1,11 +1,11 @@
-// One tensor under the microscope: numbers, histogram, heat map, exact values, the difference; live, or as a document has it.
+// One tensor under the microscope: numbers, histogram, heat map, exact values, difference; live or of a document.
 
-import { ticks } from "./chart.ts";
 import { number } from "../doc/doc.ts";
-import { div, h, replace, s, setFlag, span, write, type Child, boxOf, all } from "../draw/dom.ts";
 import { bytes, plural, sig, spokenType, whole } from "../doc/format.ts";
+import { all, boxOf, div, h, handled, replace, s, setFlag, span, svgPath, write, type Child } from "../draw/dom.ts";
 import { refusal, type Live } from "../live/live.ts";
 import type { Looked, TensorValue } from "../live/messages.ts";
+import { ticks } from "./chart.ts";
 import { big, button, select, type Context } from "./pane.ts";
 
 const LEVELS = 16, // tints of one sign
@@ -50,11 +50,9 @@ function picture(
 ): SVGElement {
   const made = [...paths(cells, cols, low, high)].map(([level, d]) =>
     Number.isNaN(level)
-      ? s("path", { class: "gd-holes", d })
-      : s("path", {
-          class: `gd-cells gd-f-${level < 0 ? "elementwise" : "reduction"}`,
+      ? svgPath("gd-holes", d)
+      : svgPath(`gd-cells gd-f-${level < 0 ? "elementwise" : "reduction"}`, d, {
           style: `--gd-tint:${Math.abs(level) * 100}%`,
-          d,
         }),
   );
   return s(
@@ -235,7 +233,8 @@ export class Glass {
       h(
         "p",
         { "data-value": "glass-counts", "data-broken": bad > 0 },
-        `${plural(value.n, "element")}, ${whole(value.zero)} zero, ${whole(value.nan)} NaN, ${whole(value.inf)} infinite`,
+        `${plural(value.n, "element")}, ${whole(value.zero)} zero, ` +
+          `${whole(value.nan)} NaN, ${whole(value.inf)} infinite`,
       ),
       value.n > bad && histogram(value),
     );
@@ -314,7 +313,10 @@ export class Glass {
       ),
     );
     const bad = value.nan + value.inf;
-    this.#heat.ariaLabel = `heat map of ${value.name}, ${spokenType(value.type)}, ${value.n > bad ? `${sig(number(value.min))} to ${sig(number(value.max))}` : "nothing finite"}, ${whole(bad)} not finite${moves ? "; arrows move the window of exact values" : ""}`;
+    const range = value.n > bad ? `${sig(number(value.min))} to ${sig(number(value.max))}` : "nothing finite";
+    const arrows = moves ? "; arrows move the window of exact values" : "";
+    const name = `heat map of ${value.name}, ${spokenType(value.type)}`;
+    this.#heat.ariaLabel = `${name}, ${range}, ${whole(bad)} not finite${arrows}`;
     this.#heat.disabled = !moves;
     replace(
       this.#legend,
@@ -348,8 +350,7 @@ export class Glass {
   #key(event: KeyboardEvent): void {
     const way = ["ArrowUp", "ArrowLeft", "ArrowDown", "ArrowRight"].indexOf(event.key);
     if (way < 0 || !this.#asked || event.altKey) return;
-    event.preventDefault();
-    event.stopPropagation();
+    handled(event);
     const across = way % 2,
       size = plane(this.#value!)[across]!,
       key = across ? "col" : "row",
@@ -381,8 +382,8 @@ function histogram({ histogram: { low, high, counts } }: TensorValue): Child {
       role: "img",
       "aria-label": `histogram from ${sig(a)} to ${sig(b)}, at most ${whole(most)} in one of ${counts.length} parts`,
     },
-    s("path", { class: "gd-bars", d: d.join("") }),
-    s("path", { class: "gd-gridline", d: `M0 ${BASE}h${W}` }),
+    svgPath("gd-bars", d.join("")),
+    svgPath("gd-gridline", `M0 ${BASE}h${W}`),
     s("text", { class: "gd-axis", y: 9 }, `${whole(most)} at most`),
     ...ticks(a, b, 4).map(tick =>
       s(

@@ -1,11 +1,12 @@
 // The outline: every node of a stage in a table that sorts, the view for keyboards and screen readers.
 
 import { typeText, type NodeRecord } from "../doc/doc.ts";
-import { h, td } from "../draw/dom.ts";
 import { bytes, cell, plural, whole } from "../doc/format.ts";
+import { h, td } from "../draw/dom.ts";
 import { familyClass, spokenName } from "../draw/graph.ts";
-import { body, choice, entity, frame, once, retitle, swatch, type MakePane } from "./pane.ts";
 import { Rows } from "../draw/virtual.ts";
+import { body, choice, entity, frame, once, retitle, swatch } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
 
 interface Column {
   head: string;
@@ -22,12 +23,12 @@ const COLUMNS: Column[] = [
   { head: "moved", number: true, key: node => node.bytes_moved },
 ];
 
-export const outlinePane: MakePane = context => {
+function make(context: Context): Pane {
   const { doc } = context;
   const list = h("tbody"),
     table = h("table", { class: "gd-table gd-outline", role: "grid" }),
     holder = body({ class: "gd-flush" }, table),
-    el = frame("outline", "Outline", "", [holder]);
+    el = frame(outlinePane, "", [holder]);
   const rows = new Rows(holder, list, 29, () => context.redrawn("outline"));
   let at = 0,
     by = 0,
@@ -82,7 +83,7 @@ export const outlinePane: MakePane = context => {
       draw();
       context.redrawn("outline");
     });
-    retitle(el, "Outline", `${stage.title || stage.key}, ${plural(stage.nodes.length, "node")}`, controls);
+    retitle(el, outlinePane.title, `${stage.title || stage.key}, ${plural(stage.nodes.length, "node")}`, controls);
     const keys = stage.nodes.map((node, i) => COLUMNS[by]!.key(node, i, doc.types[node.type]?.nbytes ?? 0));
     const less = (a: number | string, b: number | string) => (a < b ? -1 : a > b ? 1 : 0);
     order = stage.nodes.map((_, i) => i).sort((a, b) => (down ? -1 : 1) * less(keys[a]!, keys[b]!) || a - b);
@@ -100,4 +101,6 @@ export const outlinePane: MakePane = context => {
     }),
     destroy: () => rows.destroy(),
   };
-};
+}
+
+export const outlinePane: PaneRecord = { key: "outline", title: "Outline", twin: "text", make };

@@ -1,8 +1,8 @@
 // What a pane is, what it may ask of the view, and the small parts that panes are made of.
 
 import type { GraphDoc, RuleSource, Stage } from "../doc/doc.ts";
-import { append, div, h, replace, span, type Child, type Props, listen } from "../draw/dom.ts";
 import type { CameraGroup } from "../draw/camera.ts";
+import { append, div, h, listen, paragraph, replace, span, type Child, type Props } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
 import type { CommandName } from "../live/messages.ts";
@@ -29,7 +29,7 @@ export interface Context {
 
 export interface Pane {
   readonly el: HTMLElement;
-  /** The selection moved, nothing is marked yet: show the kernel, step, … that is lit. True when other elements were drawn. */
+  /** The selection moved, nothing is marked yet: show what is lit. True when other elements were drawn. */
   choose?(lit: ReadonlySet<string>): boolean;
   /** After elements are marked. */
   lit?(lit: ReadonlySet<string>): void;
@@ -43,8 +43,19 @@ export interface Pane {
 
 export type MakePane = (context: Context) => Pane;
 
+/** What there is to say of a pane before it is made. */
+export interface PaneRecord {
+  readonly key: PaneKey;
+  readonly title: string;
+  /** What the switch of panes calls it, where that is not its title. */
+  readonly name?: string;
+  /** The view that says as text what the pane shows (gdlab/view/text/twin.py). */
+  readonly twin: string;
+  readonly make: MakePane;
+}
+
 /** A pane's frame: a header with its name and a muted fact, then the body. */
-export function frame(key: PaneKey, title: string, fact: string, body: Child[], controls: Child[] = []): HTMLElement {
+export function frame({ key, title }: PaneRecord, fact: string, body: Child[], controls: Child[] = []): HTMLElement {
   return h(
     "section",
     { class: `gd-pane gd-pane-${key}`, "data-pane": key, "aria-label": title },
@@ -193,17 +204,28 @@ export const swatch = (familyClass: string): HTMLElement =>
 export const dot = (kind: string): HTMLElement =>
   h("span", { class: "gd-dot", "data-kind": kind, "aria-hidden": "true" });
 
-export const empty = (...children: Child[]): HTMLElement => h("p", { class: "gd-empty" }, ...children);
+export const empty = (...children: Child[]): HTMLElement => paragraph("gd-empty", ...children);
 
 /** What stands in a pane that needs a plan where there is none; `so` goes on after "Not compiled yet". */
 export const notCompiled = ({ doc }: Context, so = ""): HTMLElement =>
   empty(`Not compiled yet${so}. `, h("code", null, `%graph_plan ${doc.title || "NAME"}`), " makes the plan.");
 
-const PYTHON =
-  /(#.*$)|("""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(@[\w.]+|\b(?:def|return|lambda|if|else|elif|for|in|not|and|or|is|None|True|False|import|from|class|with|as)\b)|(\b\d[\w.]*)/gm;
-const WGSL =
-  /(\/\/.*$)|("[^"\n]*")|(@\w+|\b(?:fn|let|var|const|struct|for|if|else|while|loop|return|break|continue|override|enable|storage|read_write|read|uniform|workgroup|function|private)\b)|(\b(?:0x[\da-fA-F]+|\d[\d.]*(?:e[+-]?\d+)?[fuih]?)\b)/gm;
-const KINDS = ["", "comment", "string", "keyword", "digit"];
+/** One expression with a group for each kind of token, in the order of KINDS. */
+const tokens = (...kinds: RegExp[]): RegExp => new RegExp(kinds.map(({ source }) => `(${source})`).join("|"), "gm");
+const PYTHON = tokens(
+  /#.*$/,
+  /"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'/,
+  /@[\w.]+|\b(?:def|return|lambda|if|else|elif|for|in|not|and|or|is|None|True|False|import|from|class|with|as)\b/,
+  /\b\d[\w.]*/,
+);
+const WGSL = tokens(
+  /\/\/.*$/,
+  /"[^"\n]*"/,
+  /@\w+|\b(?:fn|let|var|const|struct|for|if|else|while|loop|return|break|continue|override|enable)\b/,
+  /\b(?:0x[\da-fA-F]+|\d[\d.]*(?:e[+-]?\d+)?[fuih]?)\b/,
+  /\b(?:storage|read_write|read|uniform|workgroup|function|private)\b/,
+);
+const KINDS = ["", "comment", "string", "keyword", "digit", "keyword"];
 
 /** Code with its comments, strings, keywords and numbers as spans: text nodes throughout. */
 export function highlighted(text: string, language: "python" | "wgsl"): Child[] {

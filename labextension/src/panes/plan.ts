@@ -1,8 +1,8 @@
 // The plan: one line per dispatch in barrier groups, a strip of them in order, and the details of the one that is lit.
 
-import { indexesOf } from "../doc/select.ts";
 import type { Plan } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
+import { indexesOf } from "../doc/select.ts";
 import { h, replace, span, type Child } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
@@ -11,7 +11,7 @@ import { dispatchStrip, type Strip } from "./dispatch_strip.ts";
 import { DispatchTable, planParts } from "./dispatch_table.ts";
 import { groupReason, planFact, timeText } from "./dispatch_words.ts";
 import { body, chip, either, facts, frame, notCompiled, refill, retitle, select } from "./pane.ts";
-import type { Context, MakePane, Pane } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
 
 /** Why two dispatches and not one: the fusions that were not made at nodes of this one. */
 const apart = (context: Context, plan: Plan, k: number): string[] =>
@@ -65,7 +65,7 @@ function detailOf(context: Context, plan: Plan, k: number): Child {
 }
 
 class PlanPane implements Pane {
-  readonly el = frame("plan", "Plan", "", []);
+  readonly el = frame(planPane, "", []);
   readonly #context: Context;
   readonly #plan: Plan;
   readonly #detail = h("div", { class: "gd-detail gd-dispatch", "aria-live": "off" });
@@ -129,12 +129,14 @@ class PlanPane implements Pane {
     const dispatches = `${planFact(plan)} ${plan.dispatches.length === 1 ? "dispatch" : "dispatches"}`;
     const fact = `${dispatches}, ${plural(plan.groups.length, "group")}, one submission`;
     const pick = select("dispatches", planParts(plan), "", part => this.#table.only(part));
-    retitle(this.el, "Plan", fact, pick, plan.times && this.#along(), this.#trace);
+    retitle(this.el, planPane.title, fact, pick, plan.times && this.#along(), this.#trace);
     refill(this.el, this.#strip.el, this.#scroller, this.#detail);
   }
 }
 
-export const planPane: MakePane = context => {
+function make(context: Context): Pane {
   const { plan } = context.doc;
-  return plan ? new PlanPane(context, plan) : { el: frame("plan", "Plan", "", [body(null, notCompiled(context))]) };
-};
+  return plan ? new PlanPane(context, plan) : { el: frame(planPane, "", [body(null, notCompiled(context))]) };
+}
+
+export const planPane: PaneRecord = { key: "plan", title: "Plan", name: "Dispatches", twin: "plan", make };

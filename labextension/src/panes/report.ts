@@ -1,26 +1,14 @@
 // The OptimizeReport: what the optimizer did in three numbers, which rules, and why not more.
 
-import { nodeName, optimizeReport, type OptimizeReport, type Pass, type RuleStat } from "../doc/doc.ts";
-import { div, h, replace, setFlag, span, td, type Child, all } from "../draw/dom.ts";
+import { opening } from "./state.ts";
+import { nodeName, optimizeReport, optimizerPasses } from "../doc/doc.ts";
+import type { OptimizeReport, Pass, RuleStat } from "../doc/doc.ts";
 import { change, plural, put, seconds, sig, whole } from "../doc/format.ts";
-import {
-  big,
-  body,
-  button,
-  choice,
-  dot,
-  empty,
-  entity,
-  fold,
-  frame,
-  highlighted,
-  retitle,
-  table,
-  type Context,
-  type MakePane,
-} from "./pane.ts";
 import { parseEntity } from "../doc/select.ts";
+import { all, div, h, paragraph, replace, setFlag, span, td, type Child } from "../draw/dom.ts";
 import { asking, enliven } from "./ask.ts";
+import { big, body, button, choice, dot, empty, entity, fold, frame, highlighted, retitle, table } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { making } from "./whatif.ts";
 
 const SAFETY: Record<string, string> = {
@@ -131,7 +119,7 @@ const breakable = (label: string): Child[] =>
 
 function missedList(report: OptimizeReport): Child[] {
   if (report.missed.length === 0)
-    return [h("h4", null, "Not fused"), h("p", { class: "gd-muted" }, "No near match was left unused.")];
+    return [h("h4", null, "Not fused"), paragraph("gd-muted", "No near match was left unused.")];
   const alike = new Map<string, OptimizeReport["missed"]>();
   for (const each of report.missed)
     put(alike, /^node:/.test(each.about ?? "") ? `${each.label}\n${each.reason}\n${each.detail}` : each.text, each);
@@ -167,11 +155,7 @@ function whyNot(context: Context): {
       if (!asked)
         return replace(
           el,
-          h(
-            "p",
-            { class: "gd-muted" },
-            "Why not? Select a rule, or two neighbours in the optimized graph (Shift + click).",
-          ),
+          paragraph("gd-muted", "Why not? Select a rule, or two neighbours in the optimized graph (Shift + click)."),
         );
       const { text, ...nodes } = asked;
       const ask = asking(
@@ -213,7 +197,7 @@ function without(context: Context, pass: Pass, rule: RuleStat): Child {
     : make("Force it:", { disable, enable: [rule.id] });
 }
 
-/** Lines of words in which `%3` is a node that can be selected: of the result, or where a rule was used of the graph before. */
+/** Make each `%3` in lines of text a link to its node: of the result, or of the graph before where a rule was used. */
 const linked = (context: Context, pass: Pass, text: string): Child[] =>
   text.split("\n").map(line => {
     const stage = context.doc.stages[line.includes(" was used at %") ? pass.from : pass.to]!;
@@ -245,10 +229,10 @@ const guardLine = ([file, line, text]: [string, number, string]): Child => [
   div("gd-muted gd-place", `${file}:${line}`),
 ];
 
-export const reportPane: MakePane = context => {
-  const passes = context.doc.passes.filter(pass => pass.role === "optimize");
+function make(context: Context): Pane {
+  const passes = optimizerPasses(context.doc);
   const holder = body({ class: "gd-report" });
-  const el = frame("report", "OptimizeReport", "", [holder]);
+  const el = frame(reportPane, "", [holder]);
   const why = whyNot(context);
   const told =
     context.doc.variants.length > 0
@@ -259,7 +243,7 @@ export const reportPane: MakePane = context => {
     {
       class: "gd-button gd-small",
       "data-command": "compare",
-      on: { click: () => context.act({ do: "tab", tab: "diff" }) },
+      on: { click: () => context.act(opening("diff")) },
     },
     told,
   );
@@ -274,7 +258,7 @@ export const reportPane: MakePane = context => {
       context.redrawn("report");
     });
     const fact = report ? [report.engine, report.cost_model].filter(Boolean).join(", ") : "";
-    retitle(el, "OptimizeReport", fact, controls);
+    retitle(el, reportPane.title, fact, controls);
     holder.replaceChildren();
     if (!pass || !report)
       return holder.append(
@@ -322,4 +306,6 @@ export const reportPane: MakePane = context => {
       if (hidden?.querySelector("[data-lit]")) el.querySelector<HTMLButtonElement>(".gd-fold")?.click();
     },
   };
-};
+}
+
+export const reportPane: PaneRecord = { key: "report", title: "OptimizeReport", twin: "opt", make };

@@ -1,10 +1,10 @@
-// The rewrites, one row per step in the order of the replay, and the rule of the one that is lit as it stands in its file.
+// The rewrites, one row per step in the order of the replay, and the source of the rule that is lit.
 
-import { type Pass, type RewriteStep } from "../doc/doc.ts";
-import { div, h, replace, td, type Child } from "../draw/dom.ts";
+import { optimizerPasses, type Pass, type RewriteStep } from "../doc/doc.ts";
 import { plural, sig } from "../doc/format.ts";
-import { body, empty, frame, ruleSource, table, type Context, type MakePane } from "./pane.ts";
+import { div, h, paragraph, replace, td, type Child } from "../draw/dom.ts";
 import { Rows } from "../draw/virtual.ts";
+import { body, empty, frame, ruleSource, table, type Context, type Pane, type PaneRecord } from "./pane.ts";
 
 /** Steps that rewrite something: the sweep at the end only removes what nobody reads. */
 export const rewritesOf = (pass: Pass): { step: RewriteStep; index: number }[] =>
@@ -40,8 +40,8 @@ function stepRow(pass: Pass, step: RewriteStep, nodes: string, index: number, pl
   );
 }
 
-export const rewritesPane: MakePane = context => {
-  const passes = context.doc.passes.filter(pass => pass.role === "optimize");
+function make(context: Context): Pane {
+  const passes = optimizerPasses(context.doc);
   const total = passes.reduce((sum, pass) => sum + rewritesOf(pass).length, 0);
   const detail = div("gd-detail"),
     listed = body(null),
@@ -54,20 +54,21 @@ export const rewritesPane: MakePane = context => {
       shown = new Rows(listed, list, 45, () => context.redrawn("rewrites"));
     shown.set(rows.length, i => stepRow(pass, rows[i]!.step, about(rows[i]!.step), rows[i]!.index, i + 1));
     lists.push({ pass, rows: shown, indexes: rows.map(each => each.index) });
-    const title = `${stages[pass.from]?.title || stages[pass.from]?.key} → ${stages[pass.to]?.title || stages[pass.to]?.key}`;
+    const [from, to] = [pass.from, pass.to].map(each => stages[each]?.title || stages[each]?.key);
+    const title = `${from} → ${to}`;
     const sweep = pass.rewrites.at(-1);
     const swept =
       sweep?.label === "sweep" && sweep.removed.length > 0
-        ? h(
-            "p",
-            { class: "gd-muted gd-indent" },
-            `then ${plural(sweep.removed.length, "node")} that nobody reads ${sweep.removed.length === 1 ? "is" : "are"} swept away`,
+        ? paragraph(
+            "gd-muted gd-indent",
+            `then ${plural(sweep.removed.length, "node")} that nobody reads ` +
+              `${sweep.removed.length === 1 ? "is" : "are"} swept away`,
           )
         : null;
     return [
       passes.length > 1 && h("h4", { class: "gd-indent" }, title),
       rows.length === 0
-        ? h("p", { class: "gd-muted gd-indent" }, "No rewrites here: no rule matched, or none made it cheaper.")
+        ? paragraph("gd-muted gd-indent", "No rewrites here: no rule matched, or none made it cheaper.")
         : table(
             "gd-steps",
             [
@@ -84,7 +85,7 @@ export const rewritesPane: MakePane = context => {
     ...body(null, ...(passes.length > 0 ? passes.map(listOf) : [empty("This graph has not been optimized.")]), detail)
       .childNodes,
   );
-  const el = frame("rewrites", "Rewrites", plural(total, "step"), [listed]);
+  const el = frame(rewritesPane, plural(total, "step"), [listed]);
   const showRule = (lit: ReadonlySet<string>): boolean => {
     const found = passes
       .flatMap(pass => rewritesOf(pass).map(row => ({ pass, ...row })))
@@ -95,7 +96,7 @@ export const rewritesPane: MakePane = context => {
         h("h4", null, `Rule ${found.step.label}`),
         ...ruleSource(found.pass.sources[found.step.rule] ?? found.pass.sources[found.step.label]),
       );
-    else replace(detail, total > 0 && h("p", { class: "gd-muted" }, "Select a step to see its rule."));
+    else replace(detail, total > 0 && paragraph("gd-muted", "Select a step to see its rule."));
     for (const { pass, rows, indexes } of lists) {
       const row = indexes.findIndex(index => lit.has(`step:${pass.index}.${index}`));
       if (row >= 0) return rows.bring(row);
@@ -104,4 +105,6 @@ export const rewritesPane: MakePane = context => {
   };
   showRule(new Set());
   return { el, choose: showRule, destroy: () => lists.forEach(({ rows }) => rows.destroy()) };
-};
+}
+
+export const rewritesPane: PaneRecord = { key: "rewrites", title: "Rewrites", name: "Steps", twin: "rewrites", make };

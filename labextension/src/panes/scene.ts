@@ -1,72 +1,24 @@
 // The drawing of one document: its panes, what is open and selected in them, and what is lit.
 
-import { listen } from "../draw/dom.ts";
-import { CameraGroup } from "../draw/camera.ts";
-import { Chrome } from "./chrome.ts";
-import { type GraphDoc } from "../doc/doc.ts";
-import type { Host } from "../live/host.ts";
-import { Keys } from "./keys.ts";
-import { noSession, refusal, type Live } from "../live/live.ts";
-import { Marks } from "./marks.ts";
-import type { CommandName } from "../live/messages.ts";
-import { selectionNamed, type Selection } from "../live/page.ts";
-import type { Context, MakePane } from "./pane.ts";
-import { arenaPane } from "./arena.ts";
-import { afterPane, beforePane, lanesPane } from "./graphs.ts";
-import { diffPane } from "./diff.ts";
-import { egraphPane } from "./egraph.ts";
-import { kernelsPane } from "./kernels.ts";
-import { outlinePane } from "./outline.ts";
-import { planPane } from "./plan.ts";
-import { reportPane } from "./report.ts";
-import { rewritesPane } from "./rewrites.ts";
-import { scrubPane } from "./scrub.ts";
-import { sessionPane } from "./session.ts";
-import { sourcePane } from "./source.ts";
-import { stepperPane } from "./stepper.ts";
-import { textPane } from "./text.ts";
+import type { GraphDoc } from "../doc/doc.ts";
 import { hits, parseQuery } from "../doc/query.ts";
 import { chain, local, portable, provenance, type Provenance } from "../doc/select.ts";
-import {
-  ARRANGEMENT,
-  faceOf,
-  initialUi,
-  reduce,
-  TABS,
-  type Action,
-  type PaneKey,
-  type Tab,
-  type Ui,
-  selecting,
-} from "./state.ts";
-import { Tools } from "./tools.ts";
+import { CameraGroup } from "../draw/camera.ts";
+import { handled, listen } from "../draw/dom.ts";
+import type { Host } from "../live/host.ts";
+import { noSession, refusal, type Live } from "../live/live.ts";
+import type { CommandName } from "../live/messages.ts";
+import { selectionNamed, type Selection } from "../live/page.ts";
 import { Cell } from "../live/written.ts";
+import { Chrome } from "./chrome.ts";
+import { Keys } from "./keys.ts";
+import { Marks } from "./marks.ts";
+import type { Context } from "./pane.ts";
+import { opening, ARRANGEMENT, faceOf, initialUi, reduce, selecting, TABS } from "./state.ts";
+import type { Action, PaneKey, Tab, Ui } from "./state.ts";
+import { PANES } from "./table.ts";
+import { Tools } from "./tools.ts";
 
-/** In the order in which panes stand, whichever tab shows them. */
-const PANES: Record<PaneKey, MakePane> = {
-  source: sourcePane,
-  rewrites: rewritesPane,
-  before: beforePane,
-  after: afterPane,
-  report: reportPane,
-  scrub: scrubPane,
-  egraph: egraphPane,
-  lanes: lanesPane,
-  stepper: stepperPane,
-  diff: diffPane,
-  plan: planPane,
-  kernels: kernelsPane,
-  session: sessionPane,
-  arena: arenaPane,
-  outline: outlinePane,
-  text: textPane,
-};
-/** Roles of the stages that a tab draws; in the others all are searched. */
-const STAGES_OF: Partial<Record<Tab, string[]>> = {
-  opt: ["written", "optimized"],
-  rewrites: ["written", "optimized"],
-  grad: ["derivative", "final"],
-};
 const NOTHING: ReadonlySet<string> = new Set();
 /** What panes are drawn from, besides the selection. */
 const SHOWN = ["tab", "faces", "source", "query", "reach", "overlay", "beside", "help"] as const;
@@ -137,7 +89,7 @@ export class Scene implements Context {
       },
       cameras: () => this.cameras[this.#state.tab === "grad" ? "lanes" : this.#state.tab === "opt" ? "graph" : "union"],
       search: () => {
-        if (tools.el.hidden) this.act({ do: "tab", tab: "opt" });
+        if (tools.el.hidden) this.act(opening("opt"));
         tools.field.focus();
         tools.field.select();
       },
@@ -207,10 +159,8 @@ export class Scene implements Context {
     if (key === this.#searched) return;
     this.#searched = key;
     const parsed = parseQuery(query),
-      roles = STAGES_OF[tab] ?? [];
-    const stages = this.doc.stages.flatMap(stage =>
-      roles.length === 0 || roles.includes(stage.role) ? [stage.index] : [],
-    );
+      { roles } = ARRANGEMENT[tab];
+    const stages = this.doc.stages.flatMap(stage => (!roles || roles.includes(stage.role) ? [stage.index] : []));
     this.#hits = query.trim() ? hits(this.doc, stages, parsed) : [];
     this.#found = new Set(this.#hits);
     this.#wrong = parsed.error;
@@ -285,7 +235,7 @@ export class Scene implements Context {
     this.chrome.destroy();
   }
 
-  /** What held the focus may have been drawn anew or hidden with its tab: keys go on from what is lit now, else from the view. */
+  /** Give the focus to what is lit, else to the view, if what held it was drawn anew or hidden with its tab. */
   #keepFocus(focused: Element, current: PaneKey): void {
     const inPane = focused.isConnected ? focused.closest<HTMLElement>(".gd-pane") : null;
     if (focused.isConnected && !inPane?.hidden) return;
@@ -299,11 +249,11 @@ export class Scene implements Context {
   }
 
   #make(key: PaneKey): void {
-    const pane = PANES[key](this);
+    const order = PANES.map(each => each.key);
+    const pane = PANES[order.indexOf(key)]!.make(this);
     this.#marks.set(key, new Marks(pane));
-    const order = Object.keys(PANES);
     const next = [...this.chrome.panes.children].find(
-      each => order.indexOf((each as HTMLElement).dataset.pane!) > order.indexOf(key),
+      each => order.indexOf((each as HTMLElement).dataset.pane as PaneKey) > order.indexOf(key),
     );
     this.chrome.panes.insertBefore(pane.el, next ?? null);
   }
@@ -341,7 +291,7 @@ export class Scene implements Context {
 
   #press(name: "step" | "pause" | "look"): void {
     if (name === "look") {
-      this.act({ do: "tab", tab: "session" });
+      this.act(opening("session"));
       return this.chrome.panes.querySelector<HTMLElement>('[data-command="look"]')?.click();
     }
     const live = this.live(),
@@ -370,8 +320,7 @@ export class Scene implements Context {
     listen(root, "pointerleave", () => this.act({ do: "hover", entity: null }));
     listen(root, "keydown", event => {
       if (!this.#keys.handle(event)) return;
-      event.preventDefault();
-      event.stopPropagation();
+      handled(event);
     });
     listen(root, "focusin", event => {
       // JupyterLab sees keys before anybody and its selectors match the focused element: the mark must be on that one.

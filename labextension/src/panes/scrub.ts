@@ -1,16 +1,16 @@
-// The replay: a slider over the rewrites of a pass. Nodes keep their places; a step's additions and removals are marked.
+// The replay: a slider over the rewrites of a pass. Nodes keep their places; what a step adds and removes is marked.
 
-import { selecting } from "./state.ts";
 import { optimizeReport, typeText, type GraphDoc, type Pass } from "../doc/doc.ts";
 import { plural, put, sig } from "../doc/format.ts";
 import { replayed, type Replay } from "../doc/union.ts";
-import { div, h, setFlag, span, write, type Child, listen } from "../draw/dom.ts";
+import { div, h, listen, setFlag, span, write, type Child } from "../draw/dom.ts";
 import type { Dress } from "../draw/picture.ts";
 import { Canvas } from "./canvas.ts";
 import { modes } from "./egraph.ts";
 import { body, choice, empty, frame, refill, replace, retitle, select } from "./pane.ts";
-import type { Context, MakePane, Pane } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
+import { selecting } from "./state.ts";
 
 type Tenant = Replay["tenants"][number][number];
 type Wire = Replay["wires"][number];
@@ -107,7 +107,7 @@ function changeLines(replay: Replayed): Child[] {
 }
 
 class ReplayPane implements Pane {
-  readonly el = frame("scrub", "Replay", "", []);
+  readonly el = frame(scrubPane, "", []);
   readonly #context: Context;
   readonly #passes: readonly Pass[];
   readonly #canvas: Canvas;
@@ -208,7 +208,7 @@ class ReplayPane implements Pane {
   #layOut(pass: Pass): void {
     const options = this.#passes.map(value => ({ value, text: String(value.report.phase ?? value.key) }));
     const pick = choice("pass", options, pass, chosen => this.#take(chosen));
-    retitle(this.el, "Replay", "", [pick, modes(this.#context, "scrub")]);
+    retitle(this.el, scrubPane.title, "", [pick, modes(this.#context, "scrub")]);
     const { play, before, slider, after } = this.#player;
     const track = div("gd-track", slider, this.#ticks);
     refill(
@@ -250,7 +250,7 @@ class ReplayPane implements Pane {
   }
 }
 
-export const scrubPane: MakePane = context => {
+function make(context: Context): Pane {
   const passes = context.doc.passes.filter(pass =>
     pass.rewrites.some(({ label, removed }) => label !== "sweep" || removed.length > 0),
   );
@@ -258,5 +258,7 @@ export const scrubPane: MakePane = context => {
   const why =
     "No rewrites here: no rule matched, or none made it cheaper. " +
     "The Graph tab tells why, under \u201cNot fused\u201d.";
-  return { el: frame("scrub", "Replay", "", [body(null, empty(why))], [modes(context, "scrub")]) };
-};
+  return { el: frame(scrubPane, "", [body(null, empty(why))], [modes(context, "scrub")]) };
+}
+
+export const scrubPane: PaneRecord = { key: "scrub", title: "Replay", twin: "rewrites", make };

@@ -1,9 +1,9 @@
 // The source: one row per line of text, calls inside it as nested spans; both light with what came from them.
 
 import type { GraphDoc, LineRecord, SourceRecord } from "../doc/doc.ts";
-import { h, span, type Child, all } from "../draw/dom.ts";
 import { plural, put } from "../doc/format.ts";
-import { body, frame, highlighted, type Context, type MakePane } from "./pane.ts";
+import { all, h, span, type Child } from "../draw/dom.ts";
+import { body, frame, highlighted, type Context, type Pane, type PaneRecord } from "./pane.ts";
 
 interface Call {
   entity: string;
@@ -88,7 +88,7 @@ function listing(doc: GraphDoc, source: SourceRecord, index: number, context: Co
     });
 }
 
-export const sourcePane: MakePane = context => {
+function make(context: Context): Pane {
   const { doc } = context;
   const shown = doc.sources
     .map((source, index) => ({ source, index }))
@@ -110,7 +110,7 @@ export const sourcePane: MakePane = context => {
     );
   const listed = body({ class: "gd-source" }, ...main.flatMap(part), folded);
   const title = main[0]?.source.name || "Source";
-  const el = frame("source", title, plural(lines, "line"), [listed]);
+  const el = frame({ ...sourcePane, title }, plural(lines, "line"), [listed]);
   const rows = all<HTMLElement>(el, "[data-entities]");
   return {
     el,
@@ -124,4 +124,6 @@ export const sourcePane: MakePane = context => {
       if (details && details.querySelector("[data-lit]")) details.open = true;
     },
   };
-};
+}
+
+export const sourcePane: PaneRecord = { key: "source", title: "Source", name: "Source", twin: "graph", make };

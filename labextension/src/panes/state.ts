@@ -20,17 +20,33 @@ export type PaneKey =
   | "outline"
   | "text";
 
-/** What a tab shows: `faces` stand side by side and take turns where it is narrow, `below` stays under them then. */
-export const ARRANGEMENT: Record<Tab, { faces: PaneKey[]; below: PaneKey[] }> = {
-  opt: { faces: ["source", "before", "after"], below: ["report", "session"] },
-  rewrites: { faces: ["rewrites", "scrub", "egraph"], below: [] },
-  grad: { faces: ["lanes"], below: ["stepper"] },
-  diff: { faces: ["diff"], below: [] },
-  plan: { faces: ["plan", "kernels"], below: ["arena"] },
-  arena: { faces: ["arena"], below: [] },
-  kernels: { faces: ["kernels"], below: [] },
-  session: { faces: ["session"], below: ["arena"] },
-  text: { faces: ["outline", "text"], below: [] },
+/** A tab: its faces stand side by side and take turns where it is narrow, `below` stays under them then. */
+interface TabRecord {
+  name: string;
+  faces: PaneKey[];
+  below: PaneKey[];
+  /** The tools stand above the panes. */
+  tools?: boolean;
+  /** The roles of the stages that are searched; all where none is said. */
+  roles?: string[];
+}
+const OPTIMIZED = ["written", "optimized"];
+export const ARRANGEMENT: Record<Tab, TabRecord> = {
+  opt: {
+    name: "Graph",
+    faces: ["source", "before", "after"],
+    below: ["report", "session"],
+    tools: true,
+    roles: OPTIMIZED,
+  },
+  rewrites: { name: "Rewrites", faces: ["rewrites", "scrub", "egraph"], below: [], tools: true, roles: OPTIMIZED },
+  grad: { name: "Derivative", faces: ["lanes"], below: ["stepper"], tools: true, roles: ["derivative", "final"] },
+  diff: { name: "Diff", faces: ["diff"], below: [], tools: true },
+  plan: { name: "Plan", faces: ["plan", "kernels"], below: ["arena"] },
+  arena: { name: "Arena", faces: ["arena"], below: [] },
+  kernels: { name: "Kernels", faces: ["kernels"], below: [] },
+  session: { name: "Session", faces: ["session"], below: ["arena"] },
+  text: { name: "Text", faces: ["outline", "text"], below: [], tools: true },
 };
 
 export interface Ui {
@@ -64,6 +80,9 @@ export type Action =
 
 /** The action that selects these entities; with `add` those that are selected already are taken away. */
 export const selecting = (entities: readonly string[], add?: boolean): Action => ({ do: "select", entities, add });
+
+/** The action that opens a tab. */
+export const opening = (tab: Tab): Action => ({ do: "tab", tab });
 
 const KEPT = 100;
 

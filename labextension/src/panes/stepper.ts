@@ -1,20 +1,14 @@
 // The autodiff stepper: one forward op at a time, backwards from the loss; its rule, its cotangents, what it keeps.
 
-import { selecting } from "./state.ts";
-import {
-  nodeName,
-  typeText,
-  type DiffReport,
-  type DiffStep,
-  type GraphDoc,
-  type Pass,
-  type Stage,
-} from "../doc/doc.ts";
-import { div, h, replace, span, type Child, listen } from "../draw/dom.ts";
+import { nodeName, typeText } from "../doc/doc.ts";
+import type { DiffReport, DiffStep, GraphDoc, Pass, Stage } from "../doc/doc.ts";
 import { bytes, whole } from "../doc/format.ts";
-import { body, empty, entity, frame, mini, ruleSource, sourceLine, type Context, type MakePane } from "./pane.ts";
+import { div, h, listen, paragraph, replace, span, type Child } from "../draw/dom.ts";
 import { asking, enliven } from "./ask.ts";
 import { laneStages } from "./graphs.ts";
+import { body, empty, entity, frame, mini, ruleSource, sourceLine } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
+import { selecting } from "./state.ts";
 
 const keptBy = (step: DiffStep): number => (step.residuals ?? []).reduce((sum, each) => sum + each.nbytes, 0);
 
@@ -64,7 +58,7 @@ function saved(doc: GraphDoc, pass: Pass, at: number, to: Stage): Child[] {
   );
   return [
     h("h4", null, "Saved for this step"),
-    ...(rows.length > 0 ? rows : [h("p", { class: "gd-muted" }, "nothing")]),
+    ...(rows.length > 0 ? rows : [paragraph("gd-muted", "nothing")]),
     meter,
     div("gd-muted", `${bytes(sofar)} saved so far, ${bytes(all)} in all`),
   ];
@@ -119,26 +113,26 @@ function details(context: Context, pass: Pass, at: number, known: Checks): Child
       op ? [op.op, op.name && h("em", null, ` ${op.name}`)] : "–",
     ),
     sourceLine(doc, step.line),
-    step.reason && h("p", { class: "gd-note" }, step.reason),
+    step.reason && paragraph("gd-note", step.reason),
     ...(pass.sources[step.rule] ? [h("h4", null, "Gradient rule"), ...ruleSource(pass.sources[step.rule])] : []),
     ...check(context, pass, at, known),
     h("h4", null, "Cotangents"),
     nodeList(doc, to, "in", step.cotangents),
     nodeList(doc, to, "added", step.added),
     nodeList(doc, to, "summed", step.accumulated),
-    step.cotangents.length + step.added.length === 0 && h("p", { class: "gd-muted" }, "no gradient flows through here"),
+    step.cotangents.length + step.added.length === 0 && paragraph("gd-muted", "no gradient flows through here"),
     ...saved(doc, pass, at, to),
   ];
 }
 
-export const stepperPane: MakePane = context => {
+function make(context: Context): Pane {
   const passes = laneStages(context.doc.stages).flatMap(({ stage }) =>
     context.doc.passes.filter(pass => pass.role === "differentiate" && pass.to === stage.index),
   );
   let pass = passes[0],
     at = 0;
   const holder = body({ class: "gd-stepper" });
-  const el = frame("stepper", "Step", "autodiff", [holder]);
+  const el = frame(stepperPane, "autodiff", [holder]);
   if (!pass || pass.diffs.length === 0) {
     holder.append(empty("Nothing to step through: without a derivative there are no gradient rules."));
     return { el };
@@ -194,4 +188,6 @@ export const stepperPane: MakePane = context => {
       return true;
     },
   };
-};
+}
+
+export const stepperPane: PaneRecord = { key: "stepper", title: "Step", twin: "grad", make };

@@ -1,11 +1,12 @@
 // The text of everything: one line per node or dispatch, the same entities, for reading and for voices.
 
-import { type GraphDoc } from "../doc/doc.ts";
-import { h, span } from "../draw/dom.ts";
+import type { DispatchRecord, GraphDoc } from "../doc/doc.ts";
 import { bytes, cell, plural } from "../doc/format.ts";
 import { nodeText } from "../doc/nodetext.ts";
-import { body, choice, entity, frame, once, retitle, type MakePane } from "./pane.ts";
+import { h, paragraph, span } from "../draw/dom.ts";
 import { Rows } from "../draw/virtual.ts";
+import { bytesMoved } from "./dispatch_words.ts";
+import { body, choice, entity, frame, once, retitle, type Context, type Pane, type PaneRecord } from "./pane.ts";
 
 interface Line {
   entity: string | null;
@@ -25,17 +26,20 @@ const stageLines = (doc: GraphDoc, at: number): (() => Line)[] => {
 const planLines = (doc: GraphDoc): (() => Line)[] => {
   const plan = doc.plan!,
     names = (indexes: number[]) => indexes.map(index => plan.intervals[index]?.name || `#${index}`).join(", ");
-  return plan.dispatches.map((dispatch, k) => () => ({
-    entity: `dispatch:${k}`,
-    text: `${String(k).padStart(3)}  ${dispatch.phase.padEnd(9)} ${dispatch.label}  (${names(dispatch.reads)}) → ${names(dispatch.writes)}  ${cell(dispatch.flops / 1e6)} MFLOP, ${bytes(dispatch.bytes_read + dispatch.bytes_written)}`,
-  }));
+  const line = (dispatch: DispatchRecord, k: number): string => {
+    const { phase, label, reads, writes, flops } = dispatch;
+    const head = `${String(k).padStart(3)}  ${phase.padEnd(9)} ${label}`;
+    const figures = `${cell(flops / 1e6)} MFLOP, ${bytes(bytesMoved(dispatch))}`;
+    return `${head}  (${names(reads)}) → ${names(writes)}  ${figures}`;
+  };
+  return plan.dispatches.map((dispatch, k) => () => ({ entity: `dispatch:${k}`, text: line(dispatch, k) }));
 };
 
-export const textPane: MakePane = context => {
+function make(context: Context): Pane {
   const { doc } = context;
   const list = h("div"),
-    holder = body({ class: "gd-code gd-text" }, h("p", { class: "gd-summary" }, doc.summary), list),
-    el = frame("text", "Text", "", [holder]);
+    holder = body({ class: "gd-code gd-text" }, paragraph("gd-summary", doc.summary), list),
+    el = frame(textPane, "", [holder]);
   const rows = new Rows(holder, list, 20, () => context.redrawn("text"));
   let at = 0;
   const draw = () => {
@@ -70,4 +74,6 @@ export const textPane: MakePane = context => {
     }),
     destroy: () => rows.destroy(),
   };
-};
+}
+
+export const textPane: PaneRecord = { key: "text", title: "Text", twin: "text", make };

@@ -1,16 +1,15 @@
 // The tools above the panes: search with its hits, how far pictures reach, what colours them, paths and copying.
 
-import { selecting } from "./state.ts";
-import { copyAs, FORMATS } from "./copy.ts";
 import type { GraphDoc } from "../doc/doc.ts";
-import { h, span, write, listen, all } from "../draw/dom.ts";
+import { parseEntity } from "../doc/select.ts";
+import { all, h, handled, listen, span, write } from "../draw/dom.ts";
+import { overlaysOf } from "../draw/overlays.ts";
 import { REACHES, toldWays, ways } from "../layout/explore.ts";
 import type { Host } from "../live/host.ts";
 import { keep, keptOf } from "../live/kept.ts";
-import { overlaysOf } from "../draw/overlays.ts";
+import { copyAs, FORMATS } from "./copy.ts";
 import { mini, select } from "./pane.ts";
-import { parseEntity } from "../doc/select.ts";
-import type { Action, Ui } from "./state.ts";
+import { selecting, type Action, type Ui } from "./state.ts";
 
 /** What can be shown besides, by its key in the list. */
 const BESIDE = { paths: "paths between two", map: "overview (m)", labels: "bytes on edges (e)" };
@@ -24,8 +23,7 @@ export class Tools {
   readonly field: HTMLInputElement;
   readonly #count = h("span", { class: "gd-muted gd-hits" });
   readonly #kept;
-  readonly #share = () =>
-    this.#act({ do: "tool", tool: "beside", value: JSON.stringify([this.#kept.value.map, this.#kept.value.labels]) });
+  readonly #share = () => this.#set("beside", JSON.stringify([this.#kept.value.map, this.#kept.value.labels]));
   #news: { text: string; selected: readonly string[] } | null = null;
   #found: readonly string[] = [];
   #told = "";
@@ -46,59 +44,8 @@ export class Tools {
     this.#say = say;
     this.#kept = keptOf(doc);
     this.#kept.listeners.add(this.#share);
-    this.field = h("input", {
-      type: "search",
-      class: "gd-search",
-      placeholder: "search: relu, op:matmul, shape:[32,*] …",
-      "aria-label": "search nodes by name, op:, shape:, dtype:, attr:, flag:, lane:, kernel: or /pattern/",
-      title:
-        "name or op, op:matmul, shape:[32,*], dtype:f16, attr:eps<1e-5, flag:output, lane:adjoint, kernel:3, /regex/",
-      "data-command": "search",
-    });
-    const set = (value: string) => this.#act({ do: "tool", tool: "query", value });
-    listen(this.field, "input", () => {
-      clearTimeout(this.#typing);
-      this.#typing = setTimeout(() => set(this.field.value), 80);
-    });
-    listen(this.field, "keydown", event => {
-      if (event.key === "Escape") {
-        this.field.value = "";
-        set("");
-        this.field.closest<HTMLElement>(".gdlab")?.focus();
-      } else if (event.key === "Enter") {
-        if (this.field.value !== this.#ui().query) set(this.field.value);
-        this.#go(event.shiftKey ? -1 : 1);
-      } else return;
-      event.preventDefault();
-      event.stopPropagation();
-    });
-    const tool = (name: "reach" | "overlay", label: string, options: [string, string][]) => {
-      const made = select(label, options, before[name], value => {
-        if (value in BESIDE) made.value = this.#ui()[name];
-        if (!this.press(value)) this.#act({ do: "tool", tool: name, value });
-      });
-      made.dataset.tool = name;
-      return made;
-    };
-    const copy = select(
-      "copy the selection, or all, as",
-      [["", "copy as …"], ...FORMATS.map((name): [string, string] => [name, name])],
-      "",
-      name => {
-        copy.value = "";
-        const from = {
-          doc,
-          selected: this.#ui().selected,
-          root: this.el.closest<HTMLElement>(".gdlab")!,
-          host: host(),
-        };
-        copyAs(from, name).then(
-          text => this.tell(text),
-          (error: Error) => this.tell(`copy: ${error.message}`),
-        );
-      },
-    );
-    copy.dataset.command = "copy";
+    this.field = this.#searchField();
+    const overlays = Object.entries(overlaysOf(doc)).map(([id, { label }]): [string, string] => [id, label]);
     this.el = h(
       "div",
       { class: "gd-tools", role: "toolbar", "aria-label": "search and show" },
@@ -107,13 +54,65 @@ export class Tools {
       mini("previous hit", "search-previous", "\u2039", () => this.#go(-1)),
       mini("next hit", "search-next", "\u203a", () => this.#go(1)),
       span("gd-space"),
-      tool("reach", "show around the selection", Object.entries({ ...REACHES, ...BESIDE })),
-      tool("overlay", "colour by", [
-        ["", "colour: family"],
-        ...Object.entries(overlaysOf(doc)).map(([id, { label }]): [string, string] => [id, label]),
-      ]),
-      copy,
+      this.#tool("reach", "show around the selection", Object.entries({ ...REACHES, ...BESIDE }), before),
+      this.#tool("overlay", "colour by", [["", "colour: family"], ...overlays], before),
+      this.#copyList(host),
     );
+  }
+
+  #set(tool: "query" | "reach" | "overlay" | "beside", value: string): void {
+    this.#act({ do: "tool", tool, value });
+  }
+
+  #searchField(): HTMLInputElement {
+    const field = h("input", {
+      type: "search",
+      class: "gd-search",
+      placeholder: "search: relu, op:matmul, shape:[32,*] …",
+      "aria-label": "search nodes by name, op:, shape:, dtype:, attr:, flag:, lane:, kernel: or /pattern/",
+      title:
+        "name or op, op:matmul, shape:[32,*], dtype:f16, attr:eps<1e-5, flag:output, lane:adjoint, kernel:3, /regex/",
+      "data-command": "search",
+    });
+    listen(field, "input", () => {
+      clearTimeout(this.#typing);
+      this.#typing = setTimeout(() => this.#set("query", field.value), 80);
+    });
+    listen(field, "keydown", event => {
+      if (event.key === "Escape") {
+        field.value = "";
+        this.#set("query", "");
+        field.closest<HTMLElement>(".gdlab")?.focus();
+      } else if (event.key === "Enter") {
+        if (field.value !== this.#ui().query) this.#set("query", field.value);
+        this.#go(event.shiftKey ? -1 : 1);
+      } else return;
+      handled(event);
+    });
+    return field;
+  }
+
+  #tool(name: "reach" | "overlay", label: string, options: [string, string][], before: Ui): HTMLSelectElement {
+    const list = select(label, options, before[name], value => {
+      if (value in BESIDE) list.value = this.#ui()[name];
+      if (!this.press(value)) this.#set(name, value);
+    });
+    list.dataset.tool = name;
+    return list;
+  }
+
+  #copyList(host: () => Host | null): HTMLSelectElement {
+    const formats = FORMATS.map((name): [string, string] => [name, name]);
+    const list = select("copy the selection, or all, as", [["", "copy as …"], ...formats], "", name => {
+      list.value = "";
+      const root = this.el.closest<HTMLElement>(".gdlab")!;
+      copyAs({ doc: this.#doc, selected: this.#ui().selected, root, host: host() }, name).then(
+        text => this.tell(text),
+        (error: Error) => this.tell(`copy: ${error.message}`),
+      );
+    });
+    list.dataset.command = "copy";
+    return list;
   }
 
   /** Says what came of something, in sight until the selection moves. */

@@ -1,15 +1,15 @@
-// What looks inside a run: steps by dispatches, watched tensors with their course, breakpoints; what the microscope is put on.
+// Look inside a run: steps by dispatches, watched tensors with their history, breakpoints, the microscope.
 
-import { indexesOf } from "../doc/select.ts";
-import { selecting } from "./state.ts";
 import { number } from "../doc/doc.ts";
-import { div, h, replace, s, setFlag, span, write, listen, all } from "../draw/dom.ts";
 import { sig, whole } from "../doc/format.ts";
+import { indexesOf } from "../doc/select.ts";
+import { all, div, h, listen, replace, s, setFlag, span, svgPath, write } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import { refusal, type Live } from "../live/live.ts";
 import type { CommandName } from "../live/messages.ts";
-import { button, type Context } from "./pane.ts";
 import { Glass } from "./microscope.ts";
+import { button, type Context } from "./pane.ts";
+import { selecting } from "./state.ts";
 
 const WIDTH = 72,
   HEIGHT = 18;
@@ -24,15 +24,13 @@ function course(values: readonly unknown[]): SVGElement | null {
   const at = (value: unknown, i: number): string => {
     const y = number(value);
     if (!Number.isFinite(y)) return ((pen = "M"), "");
-    const point = `${pen}${((i / (values.length - 1)) * (WIDTH - 2) + 1).toFixed(1)} ${(HEIGHT - 2 - ((y - low) / height) * (HEIGHT - 4)).toFixed(1)}`;
+    const across = (i / (values.length - 1)) * (WIDTH - 2) + 1;
+    const down = HEIGHT - 2 - ((y - low) / height) * (HEIGHT - 4);
+    const point = `${pen}${across.toFixed(1)} ${down.toFixed(1)}`;
     pen = "L";
     return point;
   };
-  return s(
-    "svg",
-    { width: WIDTH, height: HEIGHT, "aria-hidden": "true" },
-    s("path", { class: "gd-raw", d: values.map(at).join("") }),
-  );
+  return s("svg", { width: WIDTH, height: HEIGHT, "aria-hidden": "true" }, svgPath("gd-raw", values.map(at).join("")));
 }
 
 interface Row {

@@ -1,10 +1,11 @@
-// What if: other rules, other compile options; a variant of the study is made beside it, compared in a table, never run into it.
+// What if: other rules and options make a variant of the study beside it, compared in a table, never run.
 
-import { optimizeReport, type GraphDoc, type RuleStat, type VariantRow } from "../doc/doc.ts";
-import { div, h, td, type Child, all } from "../draw/dom.ts";
+import { opening } from "./state.ts";
+import { optimizeReport, optimizerPasses, type GraphDoc, type RuleStat, type VariantRow } from "../doc/doc.ts";
 import { bytes, sig, whole } from "../doc/format.ts";
-import { button, dot, fold, select, table, type Context } from "./pane.ts";
+import { all, div, h, td, type Child } from "../draw/dom.ts";
 import { asking } from "./ask.ts";
+import { button, dot, fold, select, table, type Context } from "./pane.ts";
 
 const SAFETIES = ["exact", "rounding", "reassoc", "approx"];
 const SWITCHES: [key: string, text: string, on: boolean][] = [
@@ -30,12 +31,12 @@ export const making = (
     args,
     ({ name }) => {
       context.doc.view = { ...context.doc.view, variant: String(name) };
-      context.act({ do: "tab", tab: "diff" });
+      context.act(opening("diff"));
     },
     key,
   );
 
-/** The stages that the diff shows at first: the variant that was made last beside the result, else what was asked for. */
+/** Return the stages that the diff shows at first: the result and the newest variant, else those asked for. */
 export function compared({ stages, view }: GraphDoc): readonly [number, number] {
   const at = (key: string) => stages.findIndex(stage => stage.key === key),
     variant = at(`variant:${view?.variant}`);
@@ -43,9 +44,9 @@ export function compared({ stages, view }: GraphDoc): readonly [number, number] 
 }
 
 /** Rules that found something; equal nodes are one anyway. */
-function rulesOf({ passes }: GraphDoc): RuleStat[] {
-  const found = passes
-    .flatMap(pass => (pass.role === "optimize" ? optimizeReport(pass).rules : []))
+function rulesOf(doc: GraphDoc): RuleStat[] {
+  const found = optimizerPasses(doc)
+    .flatMap(pass => optimizeReport(pass).rules)
     .filter(({ matched, id }) => matched > 0 && id !== "cse");
   return [...new Map(found.map(rule => [rule.id, rule])).values()];
 }

@@ -1,0 +1,91 @@
+// What the session panel shows, out of the live session or of the last run that the document holds. Pure.
+
+import { number, type GraphDoc, type Plan } from "../doc/doc.ts";
+import { bytes, whole } from "../doc/format.ts";
+import type { Host } from "../live/host.ts";
+import { noSession, type Live, type Point } from "../live/live.ts";
+import type { Earlier } from "./chart.ts";
+
+const WATCHED: Record<string, string> = {
+  off: "nothing",
+  loss: "loss, every step",
+  parameters: "parameters and gradients, every step",
+  everything: "every buffer, before every step",
+};
+
+/** Losses as points; a plain number is that of the next step. */
+const pointsOf = (loss: readonly unknown[]): Point[] =>
+  loss.map((each, i) => (Array.isArray(each) ? [number(each[0]), number(each[1])] : [i + 1, number(each)]));
+
+/** The runs that a reset ended. */
+export const earlierRuns = ({ runs }: GraphDoc): Earlier[] =>
+  runs.filter(run => run.label).map(run => ({ label: run.label!, points: pointsOf(run.loss) }));
+
+/** The last run of a document, for a study whose session is gone. */
+function recorded({ runs, plan }: GraphDoc): Live {
+  const run = runs.at(-1);
+  if (!run) return noSession;
+  const { counters } = run;
+  const steps = counters.steps ?? run.loss.length;
+  return {
+    ...noSession,
+    state: "closed",
+    reason: "recorded",
+    step: steps,
+    wanted: steps,
+    points: pointsOf(run.loss),
+    counters: {
+      ...noSession.counters,
+      ...counters,
+      dispatches_per_step: counters.steps ? Math.round((counters.dispatches ?? 0) / counters.steps) : 0,
+    },
+    device: [run.device, run.adapter].filter(Boolean).join(", "),
+    memory: run.memory?.text ?? "",
+    events: run.events ?? [],
+    optimizer: plan?.optimizer ?? "",
+  };
+}
+
+/** The live session; where there is none, the last run of the document. */
+export function shownSession(live: Live, host: Host | null, doc: GraphDoc): Live {
+  if (live.state !== "none") return live;
+  if (!host) return recorded(doc);
+  return doc.runs.length > 0 ? { ...recorded(doc), state: "none" } : live;
+}
+
+/** The state of a session in words. */
+export function stateText({ state, reason }: Live, host: Host | null): string {
+  if (state === "paused" && reason) return `paused: ${reason}`;
+  if (host?.dead) return `closed: ${reason}`;
+  if (!host) return "no live session";
+  return state === "none" ? "no session yet" : state;
+}
+
+/** What the memory of a plan holds. */
+export function memoryParts(plan: Plan | null): string {
+  const { parameter_bytes: weights = 0, state_bytes: state = 0, physical_bytes: all = 0 } = plan?.memory ?? {};
+  const optimizer = state > 0 ? `, optimizer state ${bytes(state)}` : "";
+  return `parameters ${bytes(weights)}${optimizer}, the rest ${bytes(Math.max(0, all - weights - state))}`;
+}
+
+/** The facts about a session, by name. */
+export function sessionFacts(live: Live, parts: string): [name: string, text: string][] {
+  const { device, memory, optimizer, watch, counters, state } = live;
+  const { submissions, bytes_up: up, bytes_down: down, groups } = counters;
+  const rows: [string, string][] = [
+    ["device", device],
+    ["memory", memory],
+    ["of it", parts],
+    ["update", state === "none" ? "" : optimizer || "no update rule: parameters do not change"],
+    ["watched", WATCHED[watch] ?? watch],
+    ["sent", submissions > 0 ? `${whole(submissions)} submissions, ${bytes(up)} up, ${bytes(down)} down` : ""],
+    ["groups", groups > 0 ? `${whole(groups)} barrier groups per step` : ""],
+  ];
+  return rows.filter(([, text]) => text);
+}
+
+/** The events that are listed: a pause at a step that has a cause of its own is left out. */
+export const listedEvents = ({ events }: Live): Live["events"] =>
+  events.filter(
+    ({ kind, step }) => kind !== "pause" || !events.some(each => each.kind === "nonfinite" && each.step === step),
+  );
