@@ -125,7 +125,9 @@ def compiled(graph: Graph, config: SessionConfig, target: Target) -> Compiled:
     written = _checked(graph)
     if config.mode not in ("training", "inference"):
         raise ArgumentError("build", "mode", repr(config.mode), "'training' or 'inference'")
-    made = Pipeline(written, config.mode, config.optimize, config.skip_full_optimize, compile=config.options)
+    made = Pipeline(
+        written, config.mode, config.optimize, skip_full_optimize=config.skip_full_optimize, compile=config.options
+    )
     return Compiled(made.plan(target), made.report, made.nodes(graph))
 
 

@@ -58,7 +58,7 @@ def test_a_measured_device_decides_and_the_report_says_so() -> None:
     _, report = optimize(graph, phase="forward", cost=roofline("cpu"))
     assert report.cost_after == pytest.approx(1e3 + 8000 / 1e9 * 1e6)
     assert report.cost_model == "roofline(cpu, an old one: 1 ms per launch, 1 GB/s, 10 GFLOP/s)"
-    assert report.to_text().split("Cost: ")[1].split("\n")[0].endswith(f"µs ({report.cost_model})")
+    assert report.to_text().split("Cost: ")[1].split("\n")[0].endswith(f"us ({report.cost_model})")
     assert optimize(graph, phase="forward", cost=roofline)[1].cost_model == "roofline"
 
 

@@ -211,7 +211,7 @@ def test_runs_of_before_a_reset_stay_in_the_document_with_their_rule() -> None:
     assert [tuple(row) for row in old["loss"]] == first and old["label"] == "SGD, lr 0.1" and "label" not in new
     assert len(new["loss"]) == 2 and old["counters"]["steps"] == 3
     checked(study.doc)
-    twin = text.twin(study.doc, "session")
+    twin = text(study.doc, "session")
     assert "earlier0: cpu, " in twin and "; SGD, lr 0.1" in twin
     for _ in range(6):
         study.reset()

@@ -215,7 +215,7 @@ class OptimizeReport:
         stop = f"{self.stop_reason} ({plural(len(self.iterations), 'iteration')})"
         lines = [str(self), f"Phase: {self.phase}  Engine: {self.engine}  Stop: {stop}"]
         lines += [f"  {self.stop_detail}"] if self.stop_detail else []
-        lines += [f"Cost: {self.cost_before:.1f} -> {self.cost_after:.1f} us ({self.cost_model})"]
+        lines += [f"Cost: {self.cost_before:.1f} -> {self.cost_after:.1f} us ({self.cost_model})"]  # golden
         lines += _table([r for r in self.rules if r.matched])
         if self.missed:
             lines += ["Missed:", *(f"  {m.label} @node{m.node}: {m.reason} ({m.detail})" for m in self.missed)]
