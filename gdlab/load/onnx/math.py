@@ -14,7 +14,7 @@ from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
 from gdlab.load.onnx.layout import reshaped
-from gdlab.load.onnx.tensor import DTYPES, Call, Kind, Table, Tensor, Translate, axis_of, fitted, kind_of, known
+from gdlab.load.onnx.tensor import DTYPES, HALVES, Call, Kind, Table, Tensor, Translate, axis_of, fitted, kind_of, known
 from gdlab.load.shared import Malformed, Unsupported, common
 from gdlab.ops import operators
 
@@ -314,12 +314,24 @@ def _arg(sign: float) -> Translate:
     return translate
 
 
-def _softmax(make: Callable[[Value], Value]) -> Translate:
+def _softmax_of_halves(near: Callable[[Value], Value]) -> Callable[[Value], Value]:
+    """Softmax by the steps of ONNX's function, each rounded: the optimizer must not make one op of it."""
+
+    def make(x: Value) -> Value:
+        powers = near(ops.exp(near(x - ops.max(x, (-1,), True))))
+        return powers / near(ops.sum(powers, (-1,), True))
+
+    return make
+
+
+def _softmax(plain: Callable[[Value], Value], logarithm: bool = False) -> Translate:
     """Along one axis; before opset 13 over all axes from `axis` on, as one."""
 
     def translate(call: Call) -> Tensor:
-        x, value = call.tensor(0), call.number(0)
+        x, value, make = call.tensor(0), call.number(0), plain
         rank = len(x.shape)
+        if x.dtype in HALVES and not logarithm:
+            make = _softmax_of_halves(HALVES[x.dtype])
         if call.opset < 13:
             axis = call.integer("axis", 1)
             outer = math.prod(x.shape[: axis_of(axis, rank) if axis != rank else rank])
@@ -366,5 +378,5 @@ MATH: Table = {
     "ReduceL2": _reduced(lambda x, axes, keep: ops.sqrt(_squares(x, axes, keep)), alone=ops.abs),
     "ReduceProd": _product,
     "ReduceLogSumExp": _reduced(_log_sum_exp), "ArgMax": _arg(1.0), "ArgMin": _arg(-1.0),
-    "Softmax": _softmax(ops.softmax), "LogSoftmax": _softmax(ops.log_softmax),
+    "Softmax": _softmax(ops.softmax), "LogSoftmax": _softmax(ops.log_softmax, logarithm=True),
 }  # fmt: skip

@@ -14,14 +14,12 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.formats import round_bf16
 from gdlab.base.types import Array
-from gdlab.graph import Value
-from gdlab.load.onnx.tensor import Bounds, Call, Home, Kind, Tensor, axis_of
+from gdlab.load.onnx.tensor import HALVES, Bounds, Call, Home, Kind, Tensor, axis_of
 from gdlab.load.shared import Unsupported
 
 EXACT = 1 << 23  # a step below 2²⁴, for what is added while wrapping
 ASSUMED = 1 << 22  # inputs of 32 and 64 bits that are computed with are taken to be at most this
 NARROW = ("int8", "uint8", "int16", "uint16")
-HALVES: dict[str, Callable[[Value], Value]] = {"float16": ops.round_f16, "bfloat16": ops.round_bf16}
 PLAIN: dict[Kind, str] = {"float": "float32", "int": "int64", "bool": "bool"}
 SAID = {"Shape": "int64", "Size": "int64", "ArgMax": "int64", "ArgMin": "int64"}  # whatever the operands are
 SELECTING = frozenset("""

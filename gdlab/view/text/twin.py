@@ -55,9 +55,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Text that Markdown shows as it stands."""
-    flat = " ".join(str(text).split())
-    return "".join(f"\\{c}" if c in "\\`*_[]<>|#&~$" else c for c in flat)
+    """Text that Markdown shows as it stands: no markup, formula or link, no control character. A backslash is written
+    as an entity, because notebooks look for formulas between doubled ones."""
+    line = " ".join(flat(str(text).encode("utf-8", "replace").decode()).split())
+    marked = "".join(f"\\{c}" if c in "`*_[]<>|#&~$!@" else "&#92;" if c == "\\" else c for c in line)
+    return marked.replace("://", "\\://").replace("www.", "www\\.")
 
 
 def _concerns(line: str, lit: frozenset[str]) -> bool:
