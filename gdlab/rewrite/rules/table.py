@@ -181,7 +181,8 @@ def trace(
         arguments = [_variable(g, p, kinds.get(p, Value)) for p in inspect.signature(stated).parameters]
         result = _run(stated, arguments)
     if not isinstance(result, Rewrite):
-        raise OptimizeError(f"rule {name}", "result", type(result).__name__, "left >> right, both in op notation")
+        given = "Value" if isinstance(result, Value) else type(result).__name__
+        raise OptimizeError(f"rule {name}", "result", given, "left >> right, both in op notation")
     code = stated.__code__
     place = code.co_filename, code.co_firstlineno
     matrices = [replace(rank(p, 2), place=place) for p, kind in kinds.items() if kind == Matrix]
@@ -194,12 +195,12 @@ def trace(
 
 
 def _several(given: Any) -> tuple[Any, ...]:
-    """What was given as a tuple; one alone may be given as it is."""
+    """Return the argument as a tuple; one alone may be given as it is."""
     return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
 
 def _run(stated: Stated, arguments: Sequence[Value | AttrVar]) -> Any:
-    """What a person's function returns; what else it does wrong is told as any fault of a rule."""
+    """Return the result of a person's function; any error in it is reported as an error of the rule."""
     try:
         return stated(*arguments)
     except GdlabError:
