@@ -92,7 +92,7 @@ def optimize(
 
 
 def _grow_old() -> None:
-    """Count what a call leaves behind as old: the collector would walk through all of it as it is switched on again."""
+    """Make the collector count the objects of a call as old: it would walk through all of them when switched on."""
     if not getattr(gc, "get_freeze_count", lambda: 1)():  # nobody's own frozen objects are thawed
         gc.freeze()
         gc.unfreeze()
@@ -173,9 +173,10 @@ def _optimize(
     early = _over_budget(searched.saturation)
     seen = result.copy()  # as it is now: people may append to what they get
     near = [r for r in selection.table if r.near]
-    found, rows, iterations = searched.saturation, searched.encoded.rows, len(searched.saturation.iterations)
+    saturation, rows = searched.saturation, searched.encoded.rows
+    iterations = None if saturation.stop == "saturated" else len(saturation.iterations)
     reason, detail = _stop(searched, selection)
-    told_deltas, at_end = _growth(searched, program, prepared, given, done.rep, order) if history else ((), ())
+    recorded, at_end = _growth(searched, program, prepared, given, done.rep, order) if history else ((), ())
     report = OptimizeReport(
         phase=phase,
         engine=searched.engine,
@@ -187,27 +188,27 @@ def _optimize(
         dead_nodes_removed=sum(not stays(graph._nodes[id]) for id, kept in enumerate(prepared.same) if kept < 0),
         cost_before=cost_before / UNITS,
         cost_after=rewritten.cost / UNITS,
-        num_eclasses=found.iterations[-1][1] if found.iterations else len(classes.enodes),
-        num_enodes=found.iterations[-1][0] if found.iterations else rows.count,
+        num_eclasses=saturation.iterations[-1][1] if saturation.iterations else len(classes.enodes),
+        num_enodes=saturation.iterations[-1][0] if saturation.iterations else rows.count,
         egglog_time=searched.engine_seconds,
         extract_time=searched.extract_seconds + rebuild_seconds,
         extraction_failures=searched.choice.failures,
         shape_conflicts=classes.shape_conflicts,
-        iterations=tuple(Iteration(*i) for i in found.iterations),
+        iterations=tuple(Iteration(*i) for i in saturation.iterations),
         near=lambda: near_misses(seen, near, selection.off, early),
         sources={r.name: r.source for r in selection.table},
-        deltas=told_deltas,
+        deltas=recorded,
         classes=at_end,
         asked=Asked(result, order, selection.table, selection.off, early),
-        program=partial(program_text, program, rows.texts or rows, None if found.stop == "saturated" else iterations),
+        program=partial(program_text, program, rows.texts or rows, iterations),
     )
-    told = LazyReport(rewritten.log(), prepared.same, classes.class_of, classes.key_of, classes.firings, done, order,
-                selection.table, selection.off, program.rules, given, _counts(searched, program))  # fmt: skip
-    return result, report.told_by(told)
+    late = LazyReport(rewritten.log(), prepared.same, classes.class_of, classes.key_of, classes.firings, done, order,
+                      selection.table, selection.off, program.rules, given, _counts(searched, program))  # fmt: skip
+    return result, report.with_late_fields(late)
 
 
 def _counts(searched: Searched, program: Program) -> tuple[dict[str, int], dict[str, int], dict[str, float]]:
-    """Matches, firings and seconds by rule."""
+    """Return matches, firings and seconds by rule."""
     found, names = searched.saturation, [r.name for r in program.rules]
     matched = dict(zip(names, found.matched, strict=True)) | searched.given
     fired = {name: len(rows) for name, rows in zip(names, found.fired, strict=True)} | searched.given
@@ -215,7 +216,7 @@ def _counts(searched: Searched, program: Program) -> tuple[dict[str, int], dict[
 
 
 def _stop(searched: Searched, selection: Selection) -> tuple[StopReason, str]:
-    """Why the search ended, and the numbers that caused it."""
+    """Return why the search ended, and the numbers that caused it."""
     found = searched.saturation
     if searched.failure:
         how = f"ended by its limit on {found.stop}: {found.detail}" if found.detail else "saturated"
@@ -261,7 +262,7 @@ def _search(
 def _saturated(
     program: Program, encoded: Encoded, budget: Budget, engine: Engine, history: bool, meanwhile: Callable[[], None]
 ) -> tuple[Saturation, str, str]:
-    """What the engine found, which one it was, and why it was not the one preferred."""
+    """Return the result of the engine, its name, and why it is not the one preferred."""
     failure = ""
     if engine != "fallback":
         try:
@@ -278,21 +279,21 @@ def _growth(
     searched: Searched, program: Program, prepared: Prepared, given: Mapping[int, Rule], rep: Mapping[int, int],
     order: Sequence[int],
 ) -> tuple[tuple[Delta, ...], tuple[EClass, ...]]:  # fmt: skip
-    """The e-graph through time, and its classes at the end."""
+    """Return the e-graph through time, and its classes at the end."""
     numbers, classes = searched.encoded.numbers, searched.classes
-    told = deltas(searched.saturation.history, program.rules, program.signatures, numbers)
+    recorded = deltas(searched.saturation.history, program.rules, program.signatures, numbers)
     labels = {j: rule.label for j, rule in given.items()}
     new = {id: i for i, id in enumerate(order)}
     made = {c: new[id] for c, id in rep.items() if id in new}
-    return told, eclasses(told, classes, searched.priced, numbers, prepared.same, made, labels)
+    return recorded, eclasses(recorded, classes, searched.priced, numbers, prepared.same, made, labels)
 
 
 def _rebuild(rewritten: MutableGraph, done: Explained) -> tuple[Graph, Sequence[int]]:
-    """The result, and the stable ids of its nodes in order."""
+    """Return the result, and the stable ids of its nodes in order."""
     kept = {id: rewritten.inputs[id] for id, node in enumerate(rewritten.nodes) if rewritten.reads[id] or stays(node)}
     order = topological(kept, {id: done.root_of.get(id, id) for id in kept})
     return assemble(rewritten.graph, rewritten.nodes, kept, rewritten.outputs, order, done.root_of), order
 
 
-def _over_budget(found: Saturation) -> Refusal | None:
-    return None if found.stop == "saturated" else ("budget", f"the search ended early: {found.detail}")
+def _over_budget(saturation: Saturation) -> Refusal | None:
+    return None if saturation.stop == "saturated" else ("budget", f"the search ended early: {saturation.detail}")

@@ -1,4 +1,4 @@
-"""The e-graph through time, as deltas: what every iteration of saturation added to it, and which classes became one."""
+"""Record the e-graph through time as deltas: the e-nodes that each iteration added, and the classes it merged."""
 
 from __future__ import annotations
 
@@ -68,23 +68,23 @@ def _plain(value: Any) -> Any:
 def deltas(
     history: Sequence[Snapshot], rules: Sequence[Rule], signatures: Mapping[str, Signature], numbers: Interner
 ) -> tuple[Delta, ...]:
-    """One per snapshot, against the one before; the first holds the graph itself."""
-    told: list[Delta] = []
+    """Return one delta per snapshot, against the one before; the first holds the graph itself."""
+    recorded: list[Delta] = []
     known: dict[NamedNode, None] = {}  # without labels
     count, shots = 0, [-1] * len(rules)
     for k, shot in enumerate(history):
         if k and shot is history[k - 1]:  # nothing has changed
-            told.append(Delta((), ()))
+            recorded.append(Delta((), ()))
             continue
         kept = _kept_names(known, shot, numbers)
         names, count = _all_names(kept, shot, count)
-        labels = _labels(shot, rules, numbers) if told else {}
+        labels = _labels(shot, rules, numbers) if recorded else {}
         nodes: dict[NamedNode, str | None] = {}
         for key, c in sorted(_e_nodes(shot).items(), key=lambda item: _order(item[0], names)):
             children = tuple([names[k] for k in key[1]])
             attrs = tuple([numbers.values[i] for i in key[2]])
             nodes.setdefault(NamedNode(names[c], key[0], sorted_operands(key[0], children), attrs), labels.get(key))
-        moved = {old: names[c] for old, c in kept.items() if old != names[c]} if told else {}
+        moved = {old: names[c] for old, c in kept.items() if old != names[c]} if recorded else {}
         before = [renamed(node, moved) for node in known] if moved else list(known)
         merged = tuple((new, old) for old, new in moved.items())
         there = set(before)
@@ -92,15 +92,15 @@ def deltas(
         added = tuple(NamedNode(n.cls, n.op, n.children, n.attrs, nodes[n]) for n in fresh)
         now = [len(rows) for rows in shot.fired] or [0] * len(rules)
         fired = tuple((r.label, a - max(b, 0)) for r, a, b in zip(rules, now, shots, strict=True) if a > max(b, 0))
-        told.append(Delta(added, merged, len(before) - len(there), fired))
+        recorded.append(Delta(added, merged, len(before) - len(there), fired))
         known, shots = dict.fromkeys(nodes), now
-    return tuple(told)
+    return tuple(recorded)
 
 
-def replayed(told: Sequence[Delta], k: int) -> frozenset[NamedNode]:
-    """The e-nodes after iteration k, without labels: the deltas 0 … k applied in order."""
+def replayed(recorded: Sequence[Delta], k: int) -> frozenset[NamedNode]:
+    """Return the e-nodes after iteration k, without labels: the deltas 0 … k applied in order."""
     nodes: set[NamedNode] = set()
-    for delta in told[: k + 1]:
+    for delta in recorded[: k + 1]:
         moved = {old: new for new, old in delta.merged}
         nodes = {renamed(n, moved) for n in nodes}
         nodes |= {NamedNode(n.cls, n.op, n.children, n.attrs) for n in delta.added}
@@ -108,19 +108,19 @@ def replayed(told: Sequence[Delta], k: int) -> frozenset[NamedNode]:
 
 
 def renamed(node: NamedNode, moved: Mapping[str, str]) -> NamedNode:
-    """An e-node without its label, some of its classes under other names."""
+    """Return an e-node without its label, some of its classes under other names."""
     children = tuple([moved.get(c, c) for c in node.children])
     return NamedNode(moved.get(node.cls, node.cls), node.op, sorted_operands(node.op, children), node.attrs)
 
 
 def sorted_operands(op: str, children: tuple[str, ...]) -> tuple[str, ...]:
-    """Class names as e-nodes are compared: those of commutative ops in one order."""
+    """Return class names as e-nodes are compared: those of commutative ops in one order."""
     return tuple(sorted(children, key=rank)) if op in COMMUTATIVE else children
 
 
 @lru_cache(maxsize=4096)
 def rank(name: str) -> tuple[int, int]:
-    """The order of class names: those of the graph first."""
+    """Return the order of class names: those of the graph first."""
     return (name[0] != "%"), int(name[1:])
 
 
@@ -139,7 +139,7 @@ def _order(key: Key, names: Mapping[int, str]) -> tuple[Any, ...]:
 
 
 def _kept_names(known: Mapping[NamedNode, None], shot: Snapshot, numbers: Interner) -> dict[str, int]:
-    """Where the classes of the snapshot before are now: those of the graph by their nodes, others by their e-nodes."""
+    """Return the present class of each class before: those of the graph by their nodes, others by their e-nodes."""
     home = _e_nodes(shot)
     found = {f"%{id}": c for id, c in shot.class_of.items()}
     waiting = [n for n in known if n.cls not in found]

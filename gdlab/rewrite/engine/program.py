@@ -1,4 +1,4 @@
-"""Schema, rules and graphs as egglog text and rows: what the engine is told."""
+"""Write schema, rules and graphs as egglog text and rows; what conditions ask, as facts for both engines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUBJECTS = ("node", "attribute", "type")
 
 
 Column = str | int  # of a fact: a variable, or a number
-Held = tuple[str, int]  # an op and the number of its operands
+OpArity = tuple[str, int]  # an op and the number of its operands
 Table = tuple[int, int]  # number and columns: its rows go into the relation of this width, the number before them
 
 
@@ -57,7 +57,7 @@ class Program:
 
     text: str
     signatures: Mapping[str, Signature]
-    constructors: Mapping[Held, Signature]
+    constructors: Mapping[OpArity, Signature]
     rules: tuple[Rule, ...]
     literals: Interner
     relations: tuple[Relation, ...]  # that the rules ask for
@@ -91,22 +91,22 @@ def _program(rules: tuple[Rule, ...], signatures: tuple[Signature, ...]) -> Prog
     return Program(text, {s.op: s for s in signatures}, table, rules, literals, used, inputs)
 
 
-def program_of(rules: Sequence[Rule], held: Iterable[Held] | None = None) -> Program:
-    """The program for a graph that holds these ops (op, operand count): rules that could match it, and all ops that
-    they lead to. Without `held`: every rule, over every op of the registry."""
+def program_of(rules: Sequence[Rule], ops: Iterable[OpArity] | None = None) -> Program:
+    """Return the program for a graph with these ops (op, operand count): rules that could match it, and all ops that
+    they lead to. Without `ops`: every rule, over every op of the registry."""
     stated = tuple(r for r in rules if r.left >= 0)
-    return _program(*_reached(stated, held))
+    return _program(*_reached(stated, ops))
 
 
 def _reached(
-    rules: Sequence[Rule], held: Iterable[Held] | None
+    rules: Sequence[Rule], ops: Iterable[OpArity] | None
 ) -> tuple[tuple[Rule, ...], tuple[Signature, ...]]:
     """The rules whose left side can come about from these ops, and the signatures of all ops that can."""
-    if held is None:
-        ops = [op for op in REGISTRY.values() if not isinstance(op.kernel, Leaf) and not op.variadic]
-        known = {(op.name, len(op.operands)) for op in ops} | {n for r in rules for n in _sides(r)[0]}
+    if ops is None:
+        records = [op for op in REGISTRY.values() if not isinstance(op.kernel, Leaf) and not op.variadic]
+        known = {(op.name, len(op.operands)) for op in records} | {n for r in rules for n in _sides(r)[0]}
     else:
-        known = set(held)
+        known = set(ops)
     taken: set[Rule] = set()
     before = -1
     while len(taken) != before:
@@ -117,12 +117,12 @@ def _reached(
                 taken.add(rule)
                 known |= right
     place = {name: i for i, name in enumerate(REGISTRY)}
-    ordered = sorted(known, key=lambda held: (place[held[0]], held[1]))
-    return tuple(r for r in rules if r in taken), tuple(_signature(*held) for held in ordered)
+    ordered = sorted(known, key=lambda op: (place[op[0]], op[1]))
+    return tuple(r for r in rules if r in taken), tuple(_signature(*op) for op in ordered)
 
 
 @lru_cache(maxsize=1024)
-def _sides(rule: Rule) -> tuple[frozenset[Held], frozenset[Held]]:
+def _sides(rule: Rule) -> tuple[frozenset[OpArity], frozenset[OpArity]]:
     """The ops of both sides."""
     left, right = (frozenset((n.op, len(n.inputs)) for n in nodes) for nodes in (rule.left_nodes, rule.right_nodes))
     return left, right
@@ -243,7 +243,7 @@ def _premise_text(name: str, columns: Iterable[Column]) -> str:
     return f"({' '.join(map(str, (name, *columns)))})"
 
 
-def _rule(j: int, rule: Rule, table: Mapping[Held, Signature], literals: Interner) -> str:
+def _rule(j: int, rule: Rule, table: Mapping[OpArity, Signature], literals: Interner) -> str:
     names = node_variables(rule)
 
     def term(node: Node) -> str:

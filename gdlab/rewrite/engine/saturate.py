@@ -76,8 +76,8 @@ class Snapshot:
 
 @dataclass
 class Saturation:
-    """What an engine found: the e-graph at the end (`history`: at the start and after every iteration, if asked for),
-    and what it did to get there."""
+    """The result of an engine: the e-graph at the end (`history`: at the start and after every iteration, where it was
+    asked for), and counts of its work."""
 
     last: Snapshot = field(default_factory=Snapshot)
     history: list[Snapshot] = field(default_factory=list)
@@ -348,7 +348,7 @@ class _Engine:
             found.iterations[k] = enodes, count, matches, seconds
 
     def _decode(self, tables: Any) -> tuple[Snapshot, int]:
-        """What the tables hold, and the number of classes."""
+        """Return the tables as a snapshot, and the number of classes."""
         classes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)
         numbers = _Numbers(self.graph.value_to_i64)
         class_of, number = classes.__getitem__, numbers.__getitem__

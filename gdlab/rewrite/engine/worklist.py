@@ -1,7 +1,8 @@
 """Saturate a graph under the same rules without egglog: an e-graph in Python, matched again only where it changed.
 
-Slower than egglog (tens of times on large graphs), and equal in what it finds: it takes the same program, reads the
-same rows, asks the same facts, and gives the same record.
+Slower than egglog (tens of times on large graphs), and equal in its results: it takes the same program, reads the
+same rows, asks the same facts, and returns the same record. Its matcher is its own: an operand is a class of many
+e-nodes, and conditions are joins with rows (`rules/matching.py` matches over graphs).
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class _EGraph:
         self.program = program
         self.parent: list[int] = []
         self.home: dict[Key, int] = {}
-        self.held: list[dict[tuple[str, int], dict[Key, None]]] = []  # per class its e-nodes by op
+        self.enodes: list[dict[tuple[str, int], dict[Key, None]]] = []  # per class its e-nodes by op
         self.readers: list[dict[Key, None]] = []  # per class the e-nodes that read it
         self.facts: dict[str, dict[int, dict[Row, None]]] = {
             r.name: {} for r in (TYPE, *program.relations) if r.subject == "node"
@@ -131,7 +132,7 @@ class _EGraph:
     def _new(self) -> int:
         c = len(self.parent)
         self.parent.append(c)
-        self.held.append({})
+        self.enodes.append({})
         self.readers.append({})
         self.changed[c] = None
         self.count += 1
@@ -166,7 +167,7 @@ class _EGraph:
         if key[0] in self.spread:
             self.of_first[key] = None
         self.twice += _two_orders(key)
-        self.held[c].setdefault((key[0], len(key[1])), {})[key] = None
+        self.enodes[c].setdefault((key[0], len(key[1])), {})[key] = None
         for k in key[1]:
             self.readers[k][key] = None
 
@@ -179,9 +180,9 @@ class _EGraph:
         self.parent[lost] = keep
         self.count -= 1
         self.changes += 1
-        for op, keys in self.held[lost].items():
-            self.held[keep].setdefault(op, {}).update(keys)
-        self.held[lost] = {}
+        for op, keys in self.enodes[lost].items():
+            self.enodes[keep].setdefault(op, {}).update(keys)
+        self.enodes[lost] = {}
         for of_class in self.facts.values():
             if lost in of_class:
                 of_class.setdefault(keep, {}).update(of_class.pop(lost))
@@ -199,7 +200,7 @@ class _EGraph:
                 self.twice -= _two_orders(key)
                 op, operands, attrs = key
                 c = self.find(home)
-                self.held[c][op, len(operands)].pop(key, None)
+                self.enodes[c][op, len(operands)].pop(key, None)
                 for k in operands:
                     self.readers[k].pop(key, None)
                 new = op, _ordered(op, tuple([self.find(k) for k in operands])), attrs
@@ -213,7 +214,7 @@ class _EGraph:
         self._spread_types()
 
     def _spread_types(self) -> None:
-        """What is known of the type of a result or of its first operand is known of both, where they have one type."""
+        """Give a result and its first operand each other's types, where the op lets both have one type."""
         types = self.facts[TYPE.name]
         for key in [key for key in self.of_first if key in self.home]:
             pair = self.find(self.home[key]), self.find(key[1][0])
@@ -230,7 +231,7 @@ class _EGraph:
         self.changed = {}
         found: dict[Key, None] = {}
         for c in front:
-            for keys in self.held[c].values():
+            for keys in self.enodes[c].values():
                 found.update(keys)
         seen = set(front)
         for _ in range(depth):
@@ -318,10 +319,10 @@ class _Plan:
             at, env = stack.pop()
             if at < len(self.steps):
                 step = self.steps[at]
-                for key in graph.held[env[step.name]].get(step.op, ()):
+                for key in graph.enodes[env[step.name]].get(step.op, ()):
                     stack += [(at + 1, found) for found in _unify(step, key, env)]
             else:
-                yield from _hold(graph, self.facts, env)
+                yield from _join(graph, self.facts, env)
 
 
 def _unify(step: _Step, key: Key, env: Env) -> Iterator[Env]:
@@ -344,8 +345,8 @@ def _unify(step: _Step, key: Key, env: Env) -> Iterator[Env]:
 Premise = tuple[Relation, tuple[Column, ...]]
 
 
-def _hold(graph: _EGraph, facts: Sequence[Premise], env: Env) -> Iterator[Env]:
-    """The environments that the facts leave, with what they determine."""
+def _join(graph: _EGraph, facts: Sequence[Premise], env: Env) -> Iterator[Env]:
+    """Return the environments in which the facts hold, with the values that they determine."""
     found = [env]
     for relation, columns in facts:
         found = [one for env in found for one in _rows_that_fit(graph, relation, columns, env)]

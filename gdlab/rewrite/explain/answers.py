@@ -1,4 +1,4 @@
-"""Questions to a report, answered in words: what made this node, and what kept two nodes, or a rule, from more."""
+"""Answer questions to a report in words: what made a node, why two nodes were not fused, or a rule not used."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the answers are found in: the result, the stable ids of its nodes, all rules, and why some took no part."""
+    """The data of the answers: the result, the stable ids of its nodes, all rules, and why some took no part."""
 
     graph: Graph
     order: Sequence[int]
@@ -45,12 +45,12 @@ class Asked:
 
     # why ----------------------------------------------------------------------------------------------------------
     def why(self, steps: Sequence[Step], node: Any) -> Answer:
-        """The steps that led to a node of the result, first to last."""
-        found = self._node(node)
-        steps = _leading_to(steps, self.order[found.id])
+        """Return the steps that led to a node of the result, first to last."""
+        made = self._node(node)
+        steps = _leading_to(steps, self.order[made.id])
         if not steps:
-            return Answer(f"{_named(found)} is as it was written: no rewrite made it.")
-        lines = [f"{_named(found)} was made by {plural(len(steps), 'rewrite')}:"]
+            return Answer(f"{_named(made)} is as it was written: no rewrite made it.")
+        lines = [f"{_named(made)} was made by {plural(len(steps), 'rewrite')}:"]
         lines += [f"  {i}. {step}" for i, step in enumerate(steps, 1)]
         return Answer("\n".join(lines), steps)
 
@@ -69,7 +69,7 @@ class Asked:
 
     # why not ------------------------------------------------------------------------------------------------------
     def why_not_rule(self, steps: Sequence[Step], near: Sequence[Missed], name: Any) -> Answer:
-        """What kept a rule from being used, or from being used more often."""
+        """Return why a rule was not used, or not more often."""
         wanted = str(getattr(name, "name", name))
         rules = [r for r in self.table if wanted in (r.name, r.label)]
         if not rules:
@@ -95,7 +95,7 @@ class Asked:
         return f"{rule.label} came nearest at %{best.root}: {reason}."
 
     def why_not_pair(self, near_misses: Sequence[Missed], a: Any, b: Any) -> Answer:
-        """What kept two nodes, one of which reads the other, from becoming one."""
+        """Return why two nodes, one of which reads the other, were not fused."""
         low, high = sorted((self._node(a), self._node(b)), key=lambda n: n.id)
         if low.id not in high.inputs:
             return Answer(f"{_named(low)} and {_named(high)} are no neighbours: neither reads the other.")
@@ -122,11 +122,11 @@ class Asked:
     def _roots(self, id: int) -> list[int]:
         """A node and the nodes above it that may be the root of a pattern around it."""
         readers = users(self.graph)
-        found, front = [id], [id]
+        roots, front = [id], [id]
         for _ in range(ABOVE):
             front = [reader for k in front for reader, _ in readers[k]]
-            found += front
-        return list(dict.fromkeys(found))
+            roots += front
+        return list(dict.fromkeys(roots))
 
     def _tried(self, rule: Rule, root: int) -> list[Layout]:
         """Return all layouts at a root, exchanged operands first: of layouts that fit equally far answers take one."""
@@ -153,9 +153,9 @@ def _named(node: Node) -> str:
 
 def _leading_to(steps: Sequence[Step], id: int) -> tuple[Step, ...]:
     """The steps that added a node, or handed it the readers of others, and those that led to what they replaced."""
-    wanted, found = {id}, []
+    wanted, leading = {id}, []
     for step in reversed(steps[:-1]):
         if wanted & {n.id for n in step.added} or any(new in wanted for _, _, new in step.rewired):
-            found.append(step)
+            leading.append(step)
             wanted |= {*step.at, *step.removed}
-    return tuple(reversed(found))
+    return tuple(reversed(leading))

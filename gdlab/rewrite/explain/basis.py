@@ -1,4 +1,4 @@
-"""What the nodes of a result stand on: the shortest derivation of every e-node, and the notes of the walk."""
+"""The derivations of a result: the shortest one of every e-node, and the notes of the walk that shows them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gdlab.rewrite.engine.eclasses import EClasses, Firing
 from gdlab.rewrite.engine.rows import Key
 from gdlab.rewrite.rules.pattern import Rule
 
-__all__ = ["Basis", "Explained", "Said", "Use", "shortest"]
+__all__ = ["Basis", "Explained", "Note", "Use", "shortest"]
 
 CONGRUENT = 32  # nodes of one e-node that a firing is said to stand on: a chain of relus is one, whatever its length
 NOTHING: frozenset[int] = frozenset()
@@ -29,8 +29,8 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What the walk noted down: the node that came, the ones it replaced, and the firing behind it (None: they became
+class Note:
+    """A note of the walk: the node that came, the ones it replaced, and the firing behind it (None: they became
     the same). `shown`: a step was made of it."""
 
     to: int
@@ -42,7 +42,8 @@ class Said:
 
 @dataclass(frozen=True)
 class Basis:
-    """What firings stand on. `key_of`: the e-nodes of the graph's nodes; `best`: the firings that make the others."""
+    """The nodes that firings are derived from. `key_of`: the e-nodes of the graph's nodes; `best`: the firings that
+    make the others."""
 
     key_of: Mapping[int, Key]
     best: Mapping[Key, Firing]
@@ -52,10 +53,10 @@ class Basis:
     @cached_property
     def written(self) -> dict[Key, list[int]]:
         """The nodes of the graph by their e-node."""
-        found: dict[Key, list[int]] = {}
+        written: dict[Key, list[int]] = {}
         for id, key in self.key_of.items():
-            found.setdefault(key, []).append(id)
-        return found
+            written.setdefault(key, []).append(id)
+        return written
 
     def rule(self, f: Firing) -> Rule:
         """The rule that fired."""
@@ -63,7 +64,7 @@ class Basis:
 
     def of(self, f: Firing) -> tuple[list[int], list[str]]:
         """The nodes of the graph that the left side of a firing stands on, and the labels of all rules on the way."""
-        found: list[int] = []
+        nodes: list[int] = []
         labels: list[str] = []
         stack, seen = [f], {f}
         while stack:
@@ -71,45 +72,45 @@ class Basis:
             labels.append(self.rule(f).label)
             for key in f.left:
                 if key in self.written:
-                    found += self.written[key][:CONGRUENT]
+                    nodes += self.written[key][:CONGRUENT]
                 elif key in self.best and self.best[key] not in seen:
                     seen.add(self.best[key])
                     stack.append(self.best[key])
-        return found, labels[::-1]
+        return nodes, labels[::-1]
 
 
 @dataclass
 class Explained:
-    """What the walk found out: the node of every live class, the root of added nodes; when asked, the firings behind
+    """The result of the walk: the node of every live class, the root of added nodes; when asked, the firings behind
     the steps and what every node stands for."""
 
     rep: dict[int, int] = field(default_factory=dict)
     root_of: dict[int, int] = field(default_factory=dict)  # added node -> node that gave it name and source
-    notes: list[Said] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     basis: Basis | None = None
     size: int = 0  # nodes of the graph
 
     @cached_property
     def used(self) -> list[Use]:
         """The firings behind the steps."""
-        return self._told[0]
+        return self._derived[0]
 
     @cached_property
     def consumed(self) -> dict[int, set[int]]:
         """Node -> nodes of the graph it stands for."""
-        return self._told[1]
+        return self._derived[1]
 
     @cached_property
-    def _told(self) -> tuple[list[Use], dict[int, set[int]]]:
+    def _derived(self) -> tuple[list[Use], dict[int, set[int]]]:
         used: list[Use] = []
         stands: dict[int, set[int]] = {}
         for note in self.notes:
             ids: Sequence[int] = note.at
             if note.firing is not None and self.basis is not None:
-                found, chain = self.basis.of(note.firing)
-                ids = [*note.at, *found]
+                nodes, chain = self.basis.of(note.firing)
+                ids = [*note.at, *nodes]
                 if note.shown:
-                    used.append(Use(note.firing, note.to, note.root, tuple(found), tuple(chain)))
+                    used.append(Use(note.firing, note.to, note.root, tuple(nodes), tuple(chain)))
             own = stands.setdefault(note.to, set())
             for id in ids:
                 if id != note.to:
@@ -157,8 +158,8 @@ def shortest(classes: EClasses) -> dict[Key, Firing]:
         if f.root >= first and f.root not in known:
             homes.add(f.root)
         known |= homes
-        for found in [*fresh, *sorted(homes)] if waiting else ():
-            for j in waiting.pop(found, ()):
+        for reached in [*fresh, *sorted(homes)] if waiting else ():
+            for j in waiting.pop(reached, ()):
                 missing[j] -= 1
                 if not missing[j]:
                     heappush(heap, (1 + sum([size[k] for k in dict.fromkeys(firings[j].left)]), j))

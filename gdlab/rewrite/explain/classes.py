@@ -1,4 +1,4 @@
-"""The classes of the e-graph at its end: every way to compute each, what a way costs, and which one was chosen."""
+"""List the classes of the e-graph at its end: every e-node of each, its cost, and which one was chosen."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from gdlab.rewrite.extract.choose import Choice, Problem, Search
 from gdlab.rewrite.extract.problem import TIE, UNITS
 from gdlab.rewrite.rules.relations import Interner
 
-__all__ = ["EClass", "Priced", "Way", "eclasses"]
+__all__ = ["EClass", "Priced", "PricedNode", "eclasses"]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way to compute a class. `cost`: of its op alone, µs; None where it is no choice (it reads its own class, or
-    has no type). `more`: what the whole would cost more with it, all else as chosen, µs; None where nobody asks for
-    the class, where it would lead back to its own class, and where it computes more products. `given`: the label of the
-    rule that added it before the first iteration (a folded constant, a pack of siblings), else ""."""
+class PricedNode:
+    """An e-node of a class: one way to compute it.
+
+    `cost`: of its op alone, µs; None where it is no choice (it reads its own class, or has no type). `more`: what the
+    whole graph would cost more with it, all else as chosen, µs; None where nothing reads the class, where it would lead
+    back to its own class, and where it computes more products. `given`: the label of the rule that added it before the
+    first iteration (a folded constant, a pack of siblings), else "".
+    """
 
     node: NamedNode
     chosen: bool = False
@@ -40,7 +43,7 @@ class EClass:
     type: TensorType
     nodes: tuple[int, ...]
     made: int
-    ways: tuple[Way, ...]
+    ways: tuple[PricedNode, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; of the ways the e-node and what it costs."""
@@ -62,22 +65,22 @@ class Priced:
 
 
 def eclasses(
-    told: Sequence[Delta], classes: EClasses, priced: Priced, numbers: Interner, kept: Sequence[int],
+    deltas: Sequence[Delta], classes: EClasses, priced: Priced, numbers: Interner, kept: Sequence[int],
     made: Mapping[int, int], rules: Mapping[int, str],
 ) -> tuple[EClass, ...]:  # fmt: skip
     """Every class with its ways, by name. `kept[id]` is the node that stands for a node of the graph (−1: dead),
     `made[c]` the node of the result that class c became, and `rules` are the labels of the rules without a pattern by
     the number of their firings."""
-    held = sorted(_at_end(told), key=lambda n: rank(n.cls))
-    number = _numbered(held, classes, numbers)
+    at_end = sorted(_at_end(deltas), key=lambda n: rank(n.cls))
+    number = _numbered(at_end, classes, numbers)
     nodes: dict[int, list[int]] = {}
     for id, same in enumerate(kept):
         if same >= 0:
             nodes.setdefault(classes.class_of[same], []).append(id)
-    ways: dict[str, list[Way]] = {}
+    ways: dict[str, list[PricedNode]] = {}
     prices, own = _prices(priced), set(classes.key_of.values())
     given = {key: rules[f.rule] for f in classes.firings if f.rule in rules for key in f.right if key not in own}
-    for node in held:
+    for node in at_end:
         key = _key(node, number, numbers)
         way = prices.get((number.get(node.cls, -1), key), _FREE)
         ways.setdefault(node.cls, []).append(replace(way, node=node, given=given.get(key, "")))
@@ -89,23 +92,23 @@ def eclasses(
     return tuple(found)
 
 
-def _at_end(told: Sequence[Delta]) -> Iterable[NamedNode]:
+def _at_end(deltas: Sequence[Delta]) -> Iterable[NamedNode]:
     """The e-nodes at the end without labels, in the order in which they came."""
     nodes: dict[NamedNode, None] = {}
-    for delta in told:
+    for delta in deltas:
         moved = {old: new for new, old in delta.merged}
         nodes = dict.fromkeys(renamed(n, moved) for n in nodes) if moved else nodes
         nodes.update(dict.fromkeys(NamedNode(n.cls, n.op, n.children, n.attrs) for n in delta.added))
     return nodes
 
 
-_FREE = Way(NamedNode("", "", ()))
+_FREE = PricedNode(NamedNode("", "", ()))
 
 
-def _numbered(held: Iterable[NamedNode], classes: EClasses, numbers: Interner) -> dict[str, int]:
+def _numbered(nodes: Iterable[NamedNode], classes: EClasses, numbers: Interner) -> dict[str, int]:
     """The class behind each name: by the lowest node in it, else by one of its e-nodes."""
     number = {f"%{min(ids)}": c for c, ids in enumerate(classes.nodes) if ids}
-    waiting = [n for n in held if n.cls not in number]
+    waiting = [n for n in nodes if n.cls not in number]
     while waiting:
         for node in waiting:
             c = classes.home.get(_key(node, number, numbers)) if all(k in number for k in node.children) else None
@@ -123,7 +126,7 @@ def _key(node: NamedNode, number: Mapping[str, int], numbers: Interner) -> Key:
     return node.op, ordered(node.op, operands), tuple([numbers(v) for v in node.attrs])
 
 
-def _prices(priced: Priced) -> dict[tuple[int, Key], Way]:
+def _prices(priced: Priced) -> dict[tuple[int, Key], PricedNode]:
     """Every e-node that could be chosen, by class and key: its cost, and what it would make of the whole."""
     problem, choice, live = priced.problem, priced.choice, set(priced.choice.live)
     start = [[choice.enode[c], *(e for e in of if e != choice.enode[c])] for c, of in enumerate(problem.of_class)]
@@ -134,7 +137,7 @@ def _prices(priced: Priced) -> dict[tuple[int, Key], Way]:
             chosen = c in live and e == choice.enode[c]
             gain = None if c not in live or priced.keys[e][0] == LEAF else search.attempt([(c, e)], keep=False)
             more = None if gain is None else _micros((gain + (1 << TIE - 1)) >> TIE)
-            found[c, priced.keys[e]] = Way(_FREE.node, chosen, _micros(problem.cost[e] >> TIE), more)
+            found[c, priced.keys[e]] = PricedNode(_FREE.node, chosen, _micros(problem.cost[e] >> TIE), more)
     return found
 
 

@@ -61,7 +61,7 @@ class LazyReport:
 def _node_map(
     same: Sequence[int], class_of: Mapping[int, int], rep: Mapping[int, int], order: Sequence[int]
 ) -> dict[int, int | None]:
-    """Where the value of every node lies in the result; None where it was fused away or dead."""
+    """Return the node of the result that holds the value of each node; None where it was fused away or is dead."""
     new = {id: i for i, id in enumerate(order)}
     return {id: new.get(id if kept < 0 else rep.get(class_of[kept], kept)) for id, kept in enumerate(same)}
 
@@ -96,13 +96,13 @@ def _adopt_orphans(nodes: Sequence[Node], same: Sequence[int], others: Sequence[
     for new, olds in enumerate(others):
         for old in olds:
             owners[old].add(new)
-    orphan = [not found for found in owners]
+    orphan = [not new for new in owners]
     for node in reversed(nodes):
         for i in node.inputs:
             if orphan[i] and same[node.id] >= 0:
                 owners[i] |= owners[node.id]
-    for old, found in enumerate(owners):
-        for new in found if orphan[old] else ():
+    for old, owned_by in enumerate(owners):
+        for new in owned_by if orphan[old] else ():
             others[new].add(old)
 
 

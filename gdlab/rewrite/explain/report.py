@@ -1,4 +1,4 @@
-"""What the optimizer did, rule by rule, and why not more: `print(report)`, `report.to_text()`, `report.to_json()`."""
+"""The report of `optimize`, rule by rule: `print(report)`, `report.to_text()`, `report.why(node)`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """How a node of the result came about: the root it replaced, the nodes it consumed, the labels in order."""
+    """The derivation of a node of the result: the root it replaced, the nodes it consumed, the labels in order."""
 
     node: int
     root: int
@@ -66,14 +66,14 @@ class Derivation:
 
 @dataclass(frozen=True)
 class OptimizeReport:
-    """What one call of `optimize` did. Costs are µs of `cost_model`, times seconds; ids are of input and result graph.
+    """The record of a call of `optimize`. Costs are µs of `cost_model`, times seconds; ids are of input and result.
 
     `origin[new]` are the nodes a new node stands for: first the one that gave its name and source (itself, when it was
     kept), then what was merged or fused into it. `node_map[old]` is where a value lies now, None where it was fused
     away or dead. `steps` replay the whole (`gdlab.graph.replay.replay`).
     `deltas[k]` is what iteration k added to the e-graph (0: the graph itself), and `classes` is what it held at the end
     with what was chosen, where `history` was asked for.
-    The fields in `LATE` are worked out when one of them is first read, all at once.
+    The fields in `LATE` are computed when one of them is first read, all at once.
     """
 
     phase: str = ""
@@ -108,30 +108,30 @@ class OptimizeReport:
     program: Callable[[], str] = field(default=str, repr=False, compare=False)
     near: Callable[[], tuple[Missed, ...]] = field(default=tuple, repr=False, compare=False)
 
-    def told_by(self, tell: Callable[[], Mapping[str, Any]]) -> OptimizeReport:
-        """This report, with its `LATE` fields left to a function that answers them by name."""
+    def with_late_fields(self, compute: Callable[[], Mapping[str, Any]]) -> OptimizeReport:
+        """Return this report, with its `LATE` fields left to a function that computes them by name."""
         for name in LATE:
             object.__delattr__(self, name)
-        object.__setattr__(self, "_tell", tell)
+        object.__setattr__(self, "_compute", compute)
         return self
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """A field that was left to `told_by`."""
-            tell = self.__dict__.get("_tell")
-            if tell is not None and name in LATE:
-                self.__dict__.update(tell())
-                self.__dict__.pop("_tell", None)  # what the answers were found in can go
+            """Return a field that was left to `with_late_fields`."""
+            compute = self.__dict__.get("_compute")
+            if compute is not None and name in LATE:
+                self.__dict__.update(compute())
+                self.__dict__.pop("_compute", None)  # its data is no longer needed
             if name in self.__dict__:
                 return self.__dict__[name]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled with all fields worked out; the graph, in which questions are answered, stays behind."""
-        told = {f.name: getattr(self, f.name) for f in fields(self)}
+        """Return all fields, computed; the graph in which questions are answered is left out."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
         left = {"asked": None, "near": partial(tuple, self.missed), "program": partial(str, self.egglog_program)}
-        return partial(type(self), **told | left), ()
+        return partial(type(self), **values | left), ()
 
     def __copy__(self) -> OptimizeReport:
         return self
@@ -141,21 +141,21 @@ class OptimizeReport:
 
     @staticmethod
     def empty() -> OptimizeReport:
-        """All zeros: a plan came from the cache, and nothing was optimized."""
+        """Return a report of zeros: a plan came from the cache, and nothing was optimized."""
         return OptimizeReport()
 
     @staticmethod
     def off(nodes: int, phase: str = "") -> OptimizeReport:
-        """Of a graph of so many nodes that was left as it is."""
+        """Return the report of a graph of so many nodes that was not optimized."""
         return OptimizeReport(phase=phase, stop_reason="off", stop_detail="switched off", nodes_before=nodes,
                               nodes_after=nodes)  # fmt: skip
 
     def why(self, node: Any) -> Answer:
-        """The chain of rewrites that made a node of the result (its id, its Value, or its name), in words and steps."""
+        """Return the rewrites that made a node of the result (its id, its Value, or its name), in words and steps."""
         return self._answers().why(self.steps, node)
 
     def why_not(self, a: Any, b: Any = None) -> Answer:
-        """What kept two neighbouring nodes of the result from becoming one, or a rule (id or label) from being used."""
+        """Return why two neighbouring nodes of the result were not fused, or a rule (id or label) was not used."""
         answers, missed = self._answers(), self.missed
         return answers.why_not_rule(self.steps, missed, a) if b is None else answers.why_not_pair(missed, a, b)
 
@@ -167,12 +167,12 @@ class OptimizeReport:
 
     @property
     def egglog_program(self) -> str:
-        """The program as egglog text: run alone, it gives the same e-graph. Written when first asked for."""
+        """The program as egglog text: run alone, it gives the same e-graph. Written on first access."""
         return self.program()
 
     @cached_property
     def missed(self) -> tuple[Missed, ...]:
-        """Near matches that were not used, each with its reason. Looked for when first asked: a tenth of the call."""
+        """Near matches that were not used, each with its reason. Computed on first access: a tenth of the call."""
         return self.near()
 
     @property
@@ -281,6 +281,6 @@ def plain_attrs(attrs: Attrs) -> dict[str, Any]:
     """Attributes as JSON values: tuples as lists, constants by their digest."""
     plain: dict[str, Any] = {}
     for name, value in attrs:
-        held = value.digest if isinstance(value, ConstantData) else value
-        plain[name] = list(held) if isinstance(held, tuple) else held
+        shown = value.digest if isinstance(value, ConstantData) else value
+        plain[name] = list(shown) if isinstance(shown, tuple) else shown
     return plain

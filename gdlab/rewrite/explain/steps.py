@@ -1,4 +1,4 @@
-"""From a choice of e-nodes to steps: the choice is walked children first, and every change names the rule behind it.
+"""Turn a choice of e-nodes into steps: walk it children first, and name the rule behind every change.
 
 A class keeps one node. A node that was made by rules comes about by the shortest derivation of its e-node, one step for
 each firing; the other nodes of its class hand their readers over to it.
@@ -14,7 +14,7 @@ from gdlab.graph import Node
 from gdlab.ops.packed import PACKED
 from gdlab.rewrite.engine.eclasses import EClasses, Firing
 from gdlab.rewrite.engine.rows import Key
-from gdlab.rewrite.explain.basis import Basis, Explained, Said, shortest
+from gdlab.rewrite.explain.basis import Basis, Explained, Note, shortest
 from gdlab.rewrite.explain.mutable_graph import MutableGraph
 from gdlab.rewrite.extract.problem import Prices
 from gdlab.rewrite.rules.pattern import Rule
@@ -226,7 +226,7 @@ class _Walk:
             self._record([], Move(path[-1], [id], [id], keep))
         else:
             self.graph.redirect([id], keep, "cse", "CSE", {"kept": keep}, at=[id])
-            self.done.notes.append(Said(keep, (id,)))
+            self.done.notes.append(Note(keep, (id,)))
 
     def _path(self, start: Key, goal: Key, both_ways: bool) -> list[Firing]:
         """The firings that lead from one e-node of the current class to another; empty where there are none."""
@@ -265,8 +265,8 @@ class _Walk:
         shown = self.graph.redirect(
             movable, to, rule.name, rule.label, bindings, added, iteration, at=places, beside=pairs
         )
-        self.done.notes.append(Said(to, tuple(at), f, self.done.root_of.get(root, root), shown))
-        self.done.notes += [Said(other.to, tuple(other.at), other.firing) for other in beside]
+        self.done.notes.append(Note(to, tuple(at), f, self.done.root_of.get(root, root), shown))
+        self.done.notes += [Note(other.to, tuple(other.at), other.firing) for other in beside]
 
     def _would_close(self, old: int, new: int) -> bool:
         """Whether a reader of `old` lies below `new`: only where their class is in a cycle of classes."""
@@ -291,7 +291,7 @@ Places = tuple[tuple[tuple[Literal["env", "left", "right"], int], ...], ...]
 
 
 def _places(rule: Rule) -> Places:
-    """Where the operands of every op of the right side are found in a firing: a variable, or an op of either side."""
+    """Return the places of the right side's operands in a firing: a variable, or an op of either side."""
     where: dict[int, tuple[Literal["env", "left", "right"], int]] = {}
     where |= {n.id: ("left", i) for i, n in enumerate(rule.left_nodes)}
     where |= {n.id: ("right", i) for i, n in enumerate(rule.right_nodes)}
@@ -300,7 +300,7 @@ def _places(rule: Rule) -> Places:
 
 
 def _names(f: Firing) -> list[str]:
-    """What the operands of a rule without a pattern are called."""
+    """Return names for the operands of a rule without a pattern."""
     return [*(["h"] if f.env else []), *(f"w{i}" for i in range(1, len(f.env)))]
 
 

@@ -1,4 +1,4 @@
-"""The problem of extraction: what every e-node costs, and which classes read each other in a cycle."""
+"""State the problem of extraction: the cost of every e-node, and the classes that read each other in a cycle."""
 
 from __future__ import annotations
 

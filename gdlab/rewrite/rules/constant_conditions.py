@@ -1,4 +1,4 @@
-"""Conditions about what a constant holds: which keys attention hides, and by which angles rotary positions turn."""
+"""Conditions about the elements of constants: masks of attention, and tables of rotary angles."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def hidden(a: str) -> Condition:
 # tables of angles -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a table of angles lies: its rows are the axis `rows` counted from the end; `twice`: the angle of pair j
+    """The layout of a table of angles: its rows are the axis `rows` counted from the end; `twice`: the angle of pair j
     stands in columns j and j + d/2 of d, else once in d/2 columns."""
 
     rows: int
@@ -152,7 +152,7 @@ class Layout:
 
     @property
     def number(self) -> int:
-        """What the e-graph knows it by."""
+        """The number of the layout in the e-graph."""
         return 2 * self.rows + self.twice
 
 
@@ -207,7 +207,7 @@ def _likely(table: Array, sine: bool) -> list[float]:
     if pairs == 1:
         return [10000.0]
     column = table[:, 1] if sine else 1 - table[:, 1]
-    below = np.flatnonzero((column > 0.9) | (np.diff(column, prepend=0) < 0))  # beyond, an angle is not told well
+    below = np.flatnonzero((column > 0.9) | (np.diff(column, prepend=0) < 0))  # beyond, an angle is not determined well
     row = max(1, int(below[0]) - 1 if below.size else len(column) - 1)
     value = float(np.clip(table[row, 1], -1, 1))
     angle = (math.asin(value) if sine else math.acos(value)) / row
@@ -219,7 +219,7 @@ def _likely(table: Array, sine: bool) -> list[float]:
 
 
 def _off(table: Array, theta: float, sine: bool, computed: bool) -> float:
-    """How far the table lies from that of θ; relative to what rounded angles account for."""
+    """Return how far the table lies from that of θ; relative to what rounded angles account for."""
     pairs = table.shape[1]
     angles = np.outer(np.arange(len(table)), theta ** (-np.arange(pairs) / pairs))
     far = np.abs(table - (np.sin(angles) if sine else np.cos(angles)))

@@ -55,7 +55,7 @@ class Rule:
 
     @property
     def rtol(self) -> float:
-        """How far the sides may lie apart in float64, relative to the error scale."""
+        """The distance allowed between the sides in float64, relative to the error scale."""
         return TOLERANCE[self.safety] if self.tolerance is None else self.tolerance
 
     def __repr__(self) -> str:

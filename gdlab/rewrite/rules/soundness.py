@@ -61,7 +61,7 @@ def check_rule(rule: Rule) -> None:
 
 
 def disagreement(rule: Rule, case: Case, seed: int = 0) -> str | None:
-    """How the sides differ for operands of these types, in words; None where they agree."""
+    """Return how the sides differ for operands of these types, in words; None where they agree."""
     graph, left = build(rule, case, rule.left)
     try:
         other, right = build(rule, case, rule.right)
@@ -115,8 +115,8 @@ def _there(operands: Mapping[str, Array], result: Array, at: tuple[int, ...]) ->
 
 
 def slope_disagreement(rule: Rule, case: Case, seed: int = 0) -> str | None:
-    """How the gradients of the sides differ, at random operands and at whole numbers, where relu and its kin have their
-    kinks; in words. None where they agree, or where one side has none."""
+    """Return how the gradients of the sides differ, at random operands and at whole numbers, where relu and similar ops
+    have their kinks, in words. None where they agree, or where one side has none."""
     sides = []
     for root in (rule.left, rule.right):
         graph, out = build(rule, case, root, _input)

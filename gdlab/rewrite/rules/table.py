@@ -186,12 +186,12 @@ def trace(
 
 
 def _several(given: Any) -> tuple[Any, ...]:
-    """What was given as a tuple; one alone may be given as it is."""
+    """Return the argument as a tuple; one alone may be given as it is."""
     return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
 
 def _run(stated: Stated, arguments: Sequence[Value | AttrVar]) -> Any:
-    """What a person's function returns; what else it does wrong is told as any fault of a rule."""
+    """Return the result of a person's function; any error in it is reported as an error of the rule."""
     try:
         return stated(*arguments)
     except GdlabError:

@@ -9,7 +9,7 @@ from gdlab.op import REGISTRY
 from gdlab.rewrite import OptimizeReport
 from gdlab.rewrite.engine.history import Delta, NamedNode, renamed
 from gdlab.rewrite.engine.program import attr_names
-from gdlab.rewrite.explain.classes import Way
+from gdlab.rewrite.explain.classes import PricedNode
 from gdlab.view.document.columns import Json, Table, ragged, ragged_words, sparse, words
 from gdlab.view.document.document import Document
 from gdlab.view.document.stages import Shared, attr_json
@@ -33,7 +33,7 @@ def growth_json(report: OptimizeReport, shared: Shared) -> Json:
     }
 
 
-Ways = list[Way | None]
+Ways = list[PricedNode | None]
 
 
 def _followed(report: OptimizeReport) -> tuple[list[Ways], list[list[int]]]:
