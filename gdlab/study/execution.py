@@ -42,27 +42,27 @@ class Execution:
 
     @cached_property
     def device(self) -> Device:
-        """The device of plan and session."""
+        """Return the device of plan and session."""
         return resolve_device(self.wanted_device)
 
     @property
     def plan(self) -> ExecutionPlan:
-        """The execution plan on this device."""
+        """Return the execution plan on this device."""
         return self.pipeline.plan(self.device.target)
 
     @property
     def session(self) -> Session:
-        """The session, opened at first use."""
+        """Return the session, opened at first use."""
         return self._open()[0]
 
     @property
     def runner(self) -> Runner:
-        """The runner of the session."""
+        """Return the runner of the session."""
         return self._open()[1]
 
     @property
     def has_session(self) -> bool:
-        """Whether a session is open."""
+        """Say whether a session is open."""
         return self.opened is not None and not self.opened[0].closed
 
     def _open(self) -> tuple[Session, Runner]:

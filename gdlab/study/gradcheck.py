@@ -1,7 +1,7 @@
-"""Is the gradient rule of one op right? `print(study.check_gradient("h"))`: against central differences in float64.
+"""Check the gradient rule of one op against central differences in float64: `print(study.check_gradient("h"))`.
 
 The op alone, on the values that its operands have in the study, under a random cotangent; and how large the gradient is
-that really arrives at it: a dead, vanishing, exploding or non-finite one is told.
+that really arrives at it: a dead, vanishing, exploding or non-finite one is reported.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ VANISHING, EXPLODING = 1e-7, 1e3  # l2 of the gradient of a loss
 
 @dataclass(frozen=True, slots=True)
 class OperandCheck:
-    """One operand: how many of its elements were moved, the largest absolute error among them and the one allowed
-    there, the flat index of the worst, and `note`: why nothing was compared."""
+    """Compare one operand: how many of its elements were moved, the largest absolute error among them and the one
+    allowed there, the flat index of the worst, and `note`: why nothing was compared."""
 
     name: str
     type: str
@@ -52,8 +52,9 @@ class OperandCheck:
 
 @dataclass(frozen=True)
 class GradientCheck:
-    """What `Study.check_gradient` found: `ok`, `error` (the largest), `verdict` (one sentence), `operands`; `norm` is
-    the l2 norm of the loss's gradient at the op's result (None: none arrives), `flag` says what is wrong with it."""
+    """Report what `Study.check_gradient` found: `ok`, `error` (the largest), `verdict` (one sentence), `operands`;
+    `norm` is the l2 norm of the loss's gradient at the op's result (None: none arrives), `flag` says what is wrong with
+    it."""
 
     node: int
     what: str
@@ -63,22 +64,22 @@ class GradientCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether every gradient that was compared is the slope."""
+        """Say whether every gradient that was compared is the slope."""
         return not any(o.problem for o in self.operands)
 
     @property
     def error(self) -> float:
-        """The largest absolute error of all operands."""
+        """Return the largest absolute error of all operands."""
         return max((o.error for o in self.operands), default=0.0)
 
     @property
     def samples(self) -> int:
-        """How many elements were moved."""
+        """Return the number of elements that were moved."""
         return sum(o.samples for o in self.operands)
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Return the result in one sentence."""
         if bad := next((o for o in self.operands if o.problem), None):
             return f"{self.what}: the gradient of {bad.name} is not the slope: {bad.problem}."
         if not self.samples:
@@ -87,7 +88,7 @@ class GradientCheck:
         return f"{self.what}: the gradient is the slope: {largest}."
 
     def to_json(self) -> dict[str, Any]:
-        """For the page: every figure, and the words of `str`."""
+        """Return every figure and the words of `str`, for the page."""
         norm = self.norm if self.norm is not None and np.isfinite(self.norm) else None  # JSON has no NaN
         return {
             "ok": self.ok, "error": self.error, "samples": self.samples, "norm": norm, "flag": self.flag,
@@ -102,18 +103,18 @@ class GradientCheck:
 
 
 def norm_words(norm: float | None, flag: str) -> str:
-    """`l2 norm 0.12`, `vanishing: l2 norm 3.1e-09`."""
+    """Write `l2 norm 0.12`, `vanishing: l2 norm 3.1e-09`."""
     if norm is None:
         return flag
     return f"{flag}: l2 norm {sig(norm)}" if flag else f"l2 norm {sig(norm)}"
 
 
 # one op ---------------------------------------------------------------------------------------------------------------
-def check_node(execution: Execution, given: Any, optimized: bool = False) -> GradientCheck:
+def check_node(execution: Execution, wanted: Any, optimized: bool = False) -> GradientCheck:
     """Return the result of `Study.check_gradient`."""
     pipeline = execution.pipeline
     graph = pipeline.stage("optimized" if optimized else "written").graph
-    node = find_node(graph, given, f"graph {execution.name}")
+    node = find_node(graph, wanted, f"graph {execution.name}")
     if not node.inputs:
         raise AutodiffError("check_gradient", "node", f"%{node.id} {node.op}, a leaf", "an op with operands")
     feeds = execution.feeds()
@@ -140,7 +141,7 @@ def find_node(graph: Graph, node: Any, where: str) -> Node:
 
 
 def check_op(graph: Graph, node: Node, operands: Sequence[Array]) -> tuple[OperandCheck, ...]:
-    """The gradient rule of a node's op on these operands, one row per operand."""
+    """Compare the gradient rule of a node's op on these operands with differences, one row per operand."""
     alone, out = Graph(), graph.nodes[node.id]
     for i, id in enumerate(out.inputs):
         alone.append("input", (), (("name", f"operand {i}"),), graph.nodes[id].type, f"operand {i}")
@@ -175,7 +176,7 @@ def _wide(data: Array) -> Array:
 
 
 def _run(graph: Graph, leaves: Sequence[Array], operands: int) -> list[Array]:
-    """All values in float64; the leaves unrounded, in the order of their nodes."""
+    """Return all values in float64; the leaves unrounded, in the order of their nodes."""
     values: list[Array] = []
     for node in graph:
         if node.id < operands:
@@ -224,7 +225,7 @@ def _moved(out: Node, operands: list[Array], attrs: dict[str, Any], which: int, 
     return REGISTRY[out.op].reference([moved if k == which else x for k, x in enumerate(operands)], attrs)
 
 
-# what arrives ---------------------------------------------------------------------------------------------------------
+# the gradient at a node -----------------------------------------------------------------------------------------------
 def gradient_at(node: int, report: AutodiffReport, values: Mapping[int, Array]) -> tuple[float | None, str]:
     """Return the l2 norm of the gradient of the loss at a node's result, and what is wrong with it, or ``""``."""
     step = next((s for s in report.steps if s.node == node), None)
@@ -236,7 +237,7 @@ def gradient_at(node: int, report: AutodiffReport, values: Mapping[int, Array]) 
 
 
 def flag_of(norm: float) -> str:
-    """`dead`, `vanishing`, `exploding`, `not finite`, or ``""``."""
+    """Return `dead`, `vanishing`, `exploding`, `not finite`, or ``""``."""
     if not np.isfinite(norm):
         return "not finite"
     if norm == 0:

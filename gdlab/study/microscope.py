@@ -32,8 +32,8 @@ _NO_STEP = "a step by dispatches: the last one has changed the parameters"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor as it was after dispatch `dispatch` (−1: after all) of step `step` (0: before the first). `place` says
-    it in words, `slice` which plane of more than two axes is drawn."""
+    """Hold a tensor as it was after dispatch `dispatch` (−1: after all) of step `step` (0: before the first). `place`
+    says it in words, `slice` which plane of more than two axes is drawn."""
 
     name: str
     about: str
@@ -46,7 +46,7 @@ class Value:
     summary: Summary
 
     def to_json(self) -> dict[str, Any]:
-        """What a document holds of it."""
+        """Return what a document holds of it."""
         return {
             "name": self.name, "about": self.about, "type": self.type, "shape": list(self.shape), "step": self.step,
             "dispatch": self.dispatch, "place": self.place, "slice": list(self.slice), **self.summary.to_json(),
@@ -55,7 +55,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Microscope:
-    """A tensor under the microscope. `read`: bytes that were read from the device for it; only the summary and the
+    """Show a tensor under the microscope. `read`: bytes that were read from the device for it; only the summary and the
     window go on from there. `why`: why there is no difference, where one was asked for and none can be."""
 
     value: Value
@@ -66,21 +66,21 @@ class Microscope:
 
     @property
     def name(self) -> str:
-        """What the tensor is called."""
+        """Return the name of the tensor."""
         return self.value.name
 
     @property
     def place(self) -> str:
-        """At which point of the run it is looked at."""
+        """Return the point of the run at which it is looked at."""
         return self.value.place
 
     @property
     def summary(self) -> Summary:
-        """The whole tensor in numbers."""
+        """Return the whole tensor in numbers."""
         return self.value.summary
 
     def to_json(self) -> dict[str, Any]:
-        """For the page: the summary of a document, the window as texts, the difference, and what `str` says."""
+        """Return for the page the summary of a document, the window as texts, the difference, and what `str` says."""
         found = None if self.difference is None else self.difference.to_json()
         rest = {"window": self.window.to_json(), "difference": found, "why": self.why, "read": self.read}
         return {**self.value.to_json(), **rest, "text": str(self)}
@@ -99,7 +99,7 @@ class Microscope:
 # its value ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A value and its age, as in `Value`; `read`: bytes that were read for it."""
+    """Hold a value and its age, as in `Value`; `read`: bytes that were read for it."""
 
     data: Array
     step: int
@@ -109,7 +109,8 @@ class Taken:
 
 
 def take(execution: Execution, target: Target) -> Taken:
-    """The newest value of a target; of one without memory of its own the reference's, from what the step began with."""
+    """Return the newest value of a target; of one without memory of its own the reference's, from what the step began
+    with."""
     if target.tensor is None:
         return _by_reference(execution, target)
     session, lookout = execution.session, execution.runner.lookout
@@ -132,12 +133,12 @@ def take(execution: Execution, target: Target) -> Taken:
 
 
 def moment(session: Session) -> tuple[int, int]:
-    """The step and the last dispatch of it that has run; −1 behind a step."""
+    """Return the step and the last dispatch of it that has run; −1 behind a step."""
     return session.step_count + (session.position > 0), session.position - 1
 
 
 def value_of(target: Target, taken: Taken, slice: Sequence[int] = ()) -> Value:
-    """A value in numbers, with its name and age."""
+    """Return a value in numbers, with its name and age."""
     shape = target.type.shape
     return Value(
         target.name, target.about, str(target.type), shape, taken.step, taken.dispatch, taken.place,
@@ -146,8 +147,8 @@ def value_of(target: Target, taken: Taken, slice: Sequence[int] = ()) -> Value:
 
 
 def values_so_far(execution: Execution, targets: Targets) -> list[Value]:
-    """Each tensor that is watched, as it lies there or as a finished run left it; then what was looked at, as it was.
-    Nothing that hangs on when a run was sampled: the same run tells the same."""
+    """Return each tensor that is watched, as it lies there or as a finished run left it; then what was looked at, as it
+    was. Nothing that hangs on when a run was sampled: the same run tells the same."""
     runner, found = execution.runner, dict[tuple[str, str], Value]()
     for watched in list(runner.lookout.watches.values()) if runner.state != "running" else ():
         target = targets.find(watched.name)
@@ -160,19 +161,19 @@ def values_so_far(execution: Execution, targets: Targets) -> list[Value]:
 
 
 def _ended(execution: Execution) -> bool:
-    """Whether a run is over: then every watched tensor was looked at in its last step."""
+    """Say whether a run is over: then every watched tensor was looked at in its last step."""
     return not execution.session.under_way and execution.session.step_count >= execution.runner.wanted
 
 
 def _unset(session: Session, tensor: Tensor) -> bool:
-    """Whether it is the storage of parameters of which some have no value yet."""
+    """Say whether it is the storage of parameters of which some have no value yet."""
     waiting = set(session.unset_parameters)
     whole = (d for d in session.plan().derived_params if d.name == tensor.name)
     return any(name in waiting for d in whole for name, _ in d.sources)
 
 
 def _bytes_read(session: Session, tensor: Tensor) -> int:
-    """Of a tensor that is a part of a buffer, all of the buffer is read."""
+    """Return the bytes that a read of the tensor takes: of a part of a buffer, those of all of it."""
     if isinstance(tensor.place, int):
         return tensor.type.size_bytes
     return session.plan().buffers[tensor.place.buffer].nbytes
@@ -191,7 +192,8 @@ def _by_reference(execution: Execution, target: Target) -> Taken:
 
 # the same by another executor -----------------------------------------------------------------------------------------
 def other_value(execution: Execution, target: Target, against: Against) -> Array:
-    """The same tensor by another executor, from the same inputs and parameters; `SessionError` where they are gone."""
+    """Return the same tensor by another executor, from the same inputs and parameters; `SessionError` where they are
+    gone."""
     session = execution.session
     what = f"difference of {target.name}"
     if target.tensor is None:
@@ -209,7 +211,7 @@ def other_value(execution: Execution, target: Target, against: Against) -> Array
 
 
 def _made_at(execution: Execution) -> int:
-    """The step that random ops of the present values were made in."""
+    """Return the step that random ops of the present values were made in."""
     session = execution.session
     return session.step_count - (not session.under_way and session.step_count > 0)
 
@@ -229,7 +231,7 @@ def _on_cpu(execution: Execution, target: Target, feeds: Mapping[str, Array]) ->
 
 
 def _same_on(other: Session, target: Target) -> Tensor:
-    """The target on another session of the same study: its plan may be another one."""
+    """Return the target on another session of the same study: its plan may be another one."""
     if target.at < 0:
         assert target.tensor is not None  # the caller has looked
         return find_tensor(other, "look", target.tensor.name)

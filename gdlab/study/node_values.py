@@ -1,4 +1,4 @@
-"""The numbers of a small graph: value and gradient of every node from one float64 evaluation, to follow by hand."""
+"""Evaluate a small graph to follow it by hand: value and gradient of every node in float64."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MOST_NODES = 60
 
 @dataclass(frozen=True)
 class NodeValues:
-    """`value[id]` of every node of `graph`, float64; `gradient[id]` = ∂ loss / ∂ node, where the loss depends on it;
-    `adjoint[id]` of every node of the graph as written with its derivative behind it (empty without one)."""
+    """Hold `value[id]` of every node of `graph`, float64; `gradient[id]` = ∂ loss / ∂ node, where the loss depends on
+    it; `adjoint[id]` of every node of the graph as written with its derivative behind it (empty without one)."""
 
     name: str
     graph: Graph
@@ -43,7 +43,7 @@ class NodeValues:
 
 
 def node_values(name: str, graph: Graph, feeds: Mapping[str, Any], derivative: Graph | None = None) -> NodeValues:
-    """The numbers of `graph` for these inputs and parameters; with its `derivative` also every gradient.
+    """Evaluate `graph` for these inputs and parameters; with its `derivative` also every gradient.
 
     `GraphError` above 60 nodes: that is no graph to follow by hand.
     """
@@ -56,7 +56,8 @@ def node_values(name: str, graph: Graph, feeds: Mapping[str, Any], derivative: G
 
 
 def _gradients(graph: Graph, feeds: Mapping[str, Any]) -> dict[int, Array]:
-    """Of every f32 node that the loss depends on; where an op in between has no gradient, of the parameters alone."""
+    """Return the gradient of every f32 node that the loss depends on; where an op in between has no gradient, of the
+    parameters alone."""
     needed = reachable(graph, graph.output_ids[:1])
     every = [n.id for n in graph if needed[n.id] and n.type.dtype is f32]
     for ids in (every, [id for id, _ in trained_parameters(graph)]):

@@ -1,4 +1,4 @@
-"""Did the optimizer or a device break my model? `print(study.check())`: a table of errors, a verdict in one sentence.
+"""Check whether the optimizer or a device broke the model: `print(study.check())` is a table of errors and a verdict.
 
 Reference, optimized reference, cpu and wgpu side by side for every output and gradient, and for every parameter the
 gradient against a central difference. A difference is traced to the first node that has it.
@@ -33,8 +33,8 @@ _MOST_DIFFERENCES = 64  # parameters
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One executor at one output: the largest absolute error, the largest distance in float32 steps, and what is wrong
-    (empty: within the tolerance; `note`: why nothing was compared)."""
+    """Compare one executor at one output: the largest absolute error, the largest distance in float32 steps, and what
+    is wrong (empty: within the tolerance; `note`: why nothing was compared)."""
 
     error: float = 0.0
     ulp: float = 0.0
@@ -50,7 +50,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """An output or a gradient, and how far each executor is from the float64 reference of the written graph."""
+    """Compare an output or a gradient: how far each executor is from the float64 reference of the written graph."""
 
     what: str
     type: str
@@ -59,8 +59,8 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class Check:
-    """The result of `Study.check`: `ok`, `verdict` (one sentence), `rows`, and `first`: by executor the first node or
-    dispatch that differs, in words. `about` names it as an entity of the study's document, or is empty."""
+    """Hold the result of `Study.check`: `ok`, `verdict` (one sentence), `rows`, and `first`: by executor the first node
+    or dispatch that differs, in words. `about` names it as an entity of the study's document, or is empty."""
 
     name: str
     columns: tuple[str, ...]
@@ -71,12 +71,12 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether everything agrees."""
+        """Say whether everything agrees."""
         return not any(cell.problem for row in self.rows for cell in row.cells.values())
 
     @property
     def verdict(self) -> str:
-        """One sentence: nothing broke, or who differs first, and where."""
+        """Say in one sentence that nothing broke, or which executor differs first, and where."""
         if self.ok:
             agree = "agrees" if len(self.rows) == 1 else "agree"
             return f"{self.name}: nothing broke: {_listed(r.what for r in self.rows)} {agree} with the reference."
@@ -166,14 +166,14 @@ def _whats(pipeline: Pipeline) -> list[str]:
 
 
 def _trained(graph: Graph) -> list[str]:
-    """The parameters that have a gradient, in node order; of packed ones the sources."""
+    """Return the parameters that have a gradient, in node order; of packed ones the sources."""
     packed = {d.name: dict(d.sources) for d in derived_parameters(graph)}
     names = {source for _, name in trained_parameters(graph) for source in packed.get(name, (name,))}
     return [p.name for p in graph.parameters if p.name in names]
 
 
 def _results(pipeline: Pipeline, values: Mapping[int, Array]) -> dict[str, Array]:
-    """Every output and gradient of the compiled graph; the gradient of a packed weight is cut into those of its
+    """Return every output and gradient of the compiled graph; the gradient of a packed weight is cut into those of its
     sources."""
     final = pipeline.compiled.graph
     ids, users = final.output_ids, final.num_user_outputs
@@ -200,7 +200,7 @@ def _results_of(session: Session, whats: Sequence[str]) -> dict[str, Array]:
 
 # one comparison -------------------------------------------------------------------------------------------------------
 def cell_of(got: Any, want: Array, scale: Array, rtol: float) -> Cell:
-    """How far `got` is from the reference, and whether that is more than 8.2 of the specification allows."""
+    """Measure how far `got` is from the reference; more than 8.2 of the specification allows is a problem."""
     got = np.asarray(got, np.float64).reshape(want.shape)
     problem = compare(got, want, scale, rtol) or ""
     with np.errstate(all="ignore"):
@@ -212,7 +212,7 @@ def cell_of(got: Any, want: Array, scale: Array, rtol: float) -> Cell:
 
 
 def rewrite_tolerance(reports: Sequence[OptimizeReport]) -> float:
-    """Relative to the error scale: ten times what the boldest rule that was used says of itself."""
+    """Return ten times the `rtol` of the boldest rule that was used, relative to the error scale."""
     used = {label for report in reports for label, _ in report.rules_fired}
     return 10 * max([_EXACT, *(rule.rtol for rule in RULES if rule.label in used)])
 
@@ -234,7 +234,8 @@ def first_node(
 
 
 def first_dispatch(session: Session, want: Mapping[int, Array], rtol: float) -> tuple[str, str]:
-    """The first dispatch whose output is not what the reference makes of the compiled graph: words, and an entity."""
+    """Return the first dispatch whose output is not that of the reference of the compiled graph: words, and an
+    entity."""
     plan = session.plan()
     scale = magnitudes(plan.graph, dict(want))
     written = ((d, b, part) for d, data in session.dispatch_outputs() for b, part in by_buffer(d, data))
@@ -253,7 +254,7 @@ def first_dispatch(session: Session, want: Mapping[int, Array], rtol: float) -> 
 
 
 def node_words(graph: Graph, node: Node) -> str:
-    """`node %5 (relu h), line 4`."""
+    """Write `node %5 (relu h), line 4`."""
     source = graph.source(node.id)
     named = f"{node.op} {node.name}".rstrip()
     return f"node %{node.id} ({named})" + (f", line {source[0].line}" if source else "")
@@ -261,7 +262,7 @@ def node_words(graph: Graph, node: Node) -> str:
 
 # gradients against differences ----------------------------------------------------------------------------------------
 def differences(graph: Graph, feeds: Mapping[str, Any], gradients: Mapping[str, Array]) -> dict[str, Cell]:
-    """For each parameter: Σ gradient · d against (L(p + h d) − L(p − h d)) / 2h in float64, d = ± max(1, |p|) at
+    """Compare for each parameter Σ gradient · d with (L(p + h d) − L(p − h d)) / 2h in float64, d = ± max(1, |p|) at
     random.
 
     Where the two sides of L disagree there is a kink within h, and a difference says nothing.
@@ -297,7 +298,7 @@ def _difference(graph: Graph, values: Mapping[int, Array], node: Node, way: Arra
 
 
 def _loss_at(graph: Graph, values: Mapping[int, Array], id: int, moved: Array) -> float:
-    """Output 0 with another value of node `id`: only what depends on it is computed again."""
+    """Return output 0 with another value of node `id`: only what depends on it is computed again."""
     fresh: dict[int, Array] = {id: moved}
     for node in graph.nodes[id + 1 :]:
         if any(i in fresh for i in node.inputs):

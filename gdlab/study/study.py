@@ -97,7 +97,7 @@ class Study:
 
     @property
     def debug(self) -> Debugger:
-        """Watches, breakpoints, steps by dispatches, the microscope."""
+        """Return the debugger: watches, breakpoints, steps by dispatches, the microscope."""
         # made anew each time: it has no state, and one that is kept would be in a reference cycle with the study
         targets = Targets(self.execution, self.stages, lambda entity: self.doc.select(entity))
         return Debugger(self.execution, targets)
@@ -105,44 +105,44 @@ class Study:
     # -- stages --------------------------------------------------------------------------------------------------------
     @property
     def graph(self) -> Graph:
-        """The graph as written."""
+        """Return the graph as written."""
         return self.pipeline.graph
 
     @property
     def optimized(self) -> Graph:
-        """The graph after equality saturation, before differentiation."""
+        """Return the graph after equality saturation, before differentiation."""
         return self.pipeline.stage("optimized").graph
 
     @property
     def report(self) -> OptimizeReport:
-        """What the optimizer did to the written graph."""
+        """Return the report of the optimizer on the written graph."""
         return self.pipeline.stage("optimized").optimize_report
 
     @property
     def derivative(self) -> Graph:
-        """The optimized graph with its gradients appended (training only)."""
+        """Return the optimized graph with its gradients appended (training only)."""
         return self.stage("derivative").graph
 
     @property
     def autodiff(self) -> AutodiffReport:
-        """How `derivative` came about."""
+        """Return the report of the differentiation."""
         return self.stage("derivative").autodiff_report
 
     @cached_property
     def written_derivative(self) -> tuple[Graph, AutodiffReport]:
-        """The graph *as written* with its gradients appended: for teaching."""
+        """Return the graph *as written* with its gradients appended: for teaching."""
         stage = self.stage("derivative:written")
         return stage.graph, stage.autodiff_report
 
     def stage(self, key: str) -> PipelineStage:
-        """A stage of `pipeline` by its key."""
+        """Return a stage of `pipeline` by its key."""
         if not self.train and key in ("derivative", "derivative:written"):
             wanted = "train=True (%%graph NAME --train)"
             raise AutodiffError(f"graph {self.name}", "derivative", "a study for inference", wanted)
         return self.pipeline.stage(key)
 
     def differentiate_wrt(self, names: tuple[str, ...]) -> tuple[Graph, AutodiffReport]:
-        """The graph as written, differentiated with respect to the named nodes."""
+        """Return the graph as written, differentiated with respect to the named nodes."""
         values = []
         for name in names:
             found = [n.id for n in self.graph if n.name == name]
@@ -154,17 +154,17 @@ class Study:
 
     @property
     def final(self) -> Graph:
-        """The graph that is compiled."""
+        """Return the graph that is compiled."""
         return self.pipeline.compiled.graph
 
     @property
     def final_report(self) -> OptimizeReport:
-        """What the optimizer did to the graph that is compiled (for inference: `report`)."""
+        """Return the report of the optimizer on the graph that is compiled (for inference: `report`)."""
         return self.pipeline.compiled.optimize_report
 
     @property
     def reports(self) -> list[OptimizeReport]:
-        """The reports of the optimizer on the way to the compiled graph, in order."""
+        """Return the reports of the optimizer on the way to the compiled graph, in order."""
         return self.pipeline.reports
 
     def stages(self) -> list[PipelineStage]:
@@ -173,38 +173,38 @@ class Study:
 
     @property
     def plan(self) -> ExecutionPlan:
-        """The execution plan on this study's device."""
+        """Return the execution plan on this study's device."""
         return self.execution.plan
 
     @property
     def missed(self) -> tuple[Missed, ...]:
-        """Plan-level fusions that were not made, with reasons."""
+        """Return the plan-level fusions that were not made, with reasons."""
         return self.plan.missed
 
     # -- running -------------------------------------------------------------------------------------------------------
     @property
     def device(self) -> Device:
-        """The device of plan and session."""
+        """Return the device of plan and session."""
         return self.execution.device
 
     @property
     def session(self) -> Session:
-        """The session, opened at first use."""
+        """Return the session, opened at first use."""
         return self.execution.session
 
     @property
     def runner(self) -> Runner:
-        """The runner of the session."""
+        """Return the runner of the session."""
         return self.execution.runner
 
     @property
     def has_session(self) -> bool:
-        """Whether a session is open."""
+        """Say whether a session is open."""
         return self.execution.has_session
 
     @property
     def weights(self) -> Mapping[str, Any]:
-        """Parameters that sessions begin with, where a file brought values along."""
+        """Return the parameters that sessions begin with, where a file brought values along."""
         return self.execution.weights
 
     @weights.setter
@@ -213,7 +213,7 @@ class Study:
 
     @property
     def rev(self) -> int:
-        """How often anything changed that documents show."""
+        """Return the number of changes that documents show."""
         return self.execution.rev
 
     def open_on(self, device: Device) -> Session:
@@ -342,7 +342,7 @@ class Study:
     # -- checks --------------------------------------------------------------------------------------------------------
     @property
     def numbers(self) -> NodeValues | None:
-        """The result of the last call of `values`."""
+        """Return the result of the last call of `values`."""
         return self.checks.numbers
 
     def feeds(self, feed: Any = None) -> dict[str, Any]:
@@ -368,7 +368,7 @@ class Study:
 
     # -- telling -------------------------------------------------------------------------------------------------------
     def summary(self) -> str:
-        """One line: nodes, parameters, outputs; what training adds; the plan."""
+        """Return one line: nodes, parameters, outputs; what training adds; the plan."""
         parameters = self.graph.parameters
         values = sum(p.type.num_elements for p in parameters)
         text = f"graph {self.name}: {plural(len(self.graph), 'node')}, {plural(len(parameters), 'parameter')} "

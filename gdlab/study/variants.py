@@ -1,4 +1,4 @@
-"""What if: a study's graph under other rules or compile options, or for another device, beside it and compared.
+"""Compare a study's graph with the same under other rules or compile options, or for another device.
 
 plain = study.variant("plain", disable=["Silu+Mul→SwiGLU"]); study.variant(compile=CompileOptions(alias=False))
 study.measure(steps=20); print(study.compare())
@@ -27,7 +27,7 @@ _WARM_UP = 2  # steps that are not timed
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of a step: the median of `samples` steps and their median absolute deviation from it."""
+    """Hold the seconds of a step: the median of `samples` steps and their median absolute deviation from it."""
 
     samples: int
     median: float
@@ -45,8 +45,8 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One row of the comparison: counts of the compiled graph and its plan, bytes that a step moves, the planned peak
-    (alive at once) and memory (allocated); `step` where it was measured."""
+    """Hold one row of the comparison: counts of the compiled graph and its plan, bytes that a step moves, the planned
+    peak (alive at once) and memory (allocated); `step` where it was measured."""
 
     name: str
     nodes: int
@@ -59,7 +59,7 @@ class Figures:
     step: StepTime | None = None
 
     def row(self) -> tuple[str, ...]:
-        """The cells of `compare`."""
+        """Return the cells of `compare`."""
         counts = (self.nodes, self.rewrites, self.dispatches, self.groups)
         sizes = (self.bytes_moved, self.peak_bytes, self.physical_bytes)
         return self.name, *map(whole, counts), *map(nbytes, sizes), str(self.step or "–")
@@ -176,7 +176,7 @@ def _step_seconds(session: Session) -> float:
 
 
 def _name(options: Mapping[str, Any], compile: CompileOptions, device: DeviceLike) -> str:
-    """What is different, in words: `no Silu+Mul→SwiGLU`, `only F`, `allow approx`, `no fusion; serial`, `cpu`."""
+    """Say what is different: `no Silu+Mul→SwiGLU`, `only F`, `allow approx`, `no fusion; serial`, `cpu`."""
     words = {"disable": "no", "only": "only", "enable": "enable"}
     parts = [f"{word} {', '.join(options[key])}" for key, word in words.items() if options[key]]
     parts += [f"allow {options['allow']}"] if options["allow"] != "rounding" else []
