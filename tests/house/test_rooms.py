@@ -222,3 +222,11 @@ def test_an_imported_test_is_seen() -> None:
     ):
         assert len(imported_tests(text)) == 1, text
     assert imported_tests("from gdlab.ops import test_like\nfrom plans import test_plan") == []
+
+
+def test_every_path_that_the_page_names_exists() -> None:
+    page = (REPO / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?|[a-z_]+\.py)`", page)) - {"shaders/"}
+    assert len(named) > 50 and [path for path in sorted(named) if not (PACKAGE / path).exists()] == []
+    glossary = page.partition("## Words of our own")[2]
+    assert 15 <= len(re.findall(r"^\| \w", glossary, re.MULTILINE)) - 1 <= 40
