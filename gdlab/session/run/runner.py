@@ -42,7 +42,7 @@ class Runner:
     `run(n)` makes exactly n steps. Pause takes effect before the next step; Resume finishes the rest, and steps taken
     while paused count. The session stays usable after an interrupt, a pause, and an error of the feed.
 
-    `set_speed`: steps per second at most (None: as fast as it goes). `nan_watch`: what is looked at for NaN and
+    `speed`: steps per second at most (None: as fast as it goes). `nan_watch`: what is looked at for NaN and
     infinity, "off"; "loss" (the default, from the losses that are read anyway); "parameters": they and their gradients
     after each step; "everything": the output of every dispatch before every step (twice the work). A hit pauses the
     run, and `culprit` names the first dispatch whose result is not finite.
@@ -210,6 +210,11 @@ class Runner:
     def wanted(self) -> int:
         """The step count at which the run is complete."""
         return self.stepper.wanted
+
+    @property
+    def speed(self) -> float | None:
+        """Steps per second at most; None: as fast as it goes."""
+        return self.stepper.speed
 
     @property
     def place(self) -> str:
