@@ -57,9 +57,9 @@ class Layout:
         return {id for p, id in self.bound.items() if self.rule.pattern.node(p).op != "var"}
 
 
-def layouts(rule: Rule, graph: Graph, root: int) -> Iterator[Layout]:
+def layouts(rule: Rule, graph: Graph, root: int, *, misfits: bool = True) -> Iterator[Layout]:
     """Return every way to lay a rule's left side at `root`, without conditions: both operand orders of commutative
-    ops, each up to its first misfit."""
+    ops, each up to its first misfit; without `misfits` the complete ones alone, which takes less time."""
     pattern, nodes = rule.pattern._nodes, graph._nodes
     stack: list[tuple[tuple[tuple[int, int], ...], dict[int, int], dict[str, Any]]] = [(((rule.left, root),), {}, {})]
     while stack:
@@ -72,30 +72,33 @@ def layouts(rule: Rule, graph: Graph, root: int) -> Iterator[Layout]:
         if p in bound:
             if bound[p] == id:
                 stack.append((rest, bound, attrs))
-            else:
+            elif misfits:
                 yield Layout(rule, root, bound, attrs, Misfit(node, wanted, bound[p]))
             continue
         if wanted.op == "var":
             stack.append((rest, bound | {p: id}, attrs))
             continue
-        unified = _unify(wanted, node, attrs)
+        if wanted.op != node.op or len(wanted.inputs) != len(node.inputs):
+            if misfits:
+                yield Layout(rule, root, bound, attrs, Misfit(node, wanted))
+            continue
+        unified = _unify(wanted, node, attrs) if wanted.attrs else attrs
         if isinstance(unified, Misfit):
-            yield Layout(rule, root, bound, attrs, unified)
+            if misfits:
+                yield Layout(rule, root, bound, attrs, unified)
             continue
         orders = [node.inputs]
         if node.op in COMMUTATIVE and node.inputs[0] != node.inputs[1]:
             orders.append(node.inputs[::-1])
         for inputs in reversed(orders):
             pairs = [*zip(wanted.inputs, inputs, strict=True)]
-            if len(pairs) > 1:  # ops of the pattern before its variables: they fail first
+            if misfits and len(pairs) > 1:  # ops of the pattern before its variables: they fail first
                 pairs.sort(key=lambda pair: pattern[pair[0]].op == "var")
             stack.append(((*pairs, *rest), bound | {p: id}, unified))
 
 
 def _unify(wanted: Node, node: Node, attrs: dict[str, Any]) -> dict[str, Any] | Misfit:
-    """Return the attributes known when `node` stands for this op of a pattern, or what does not fit."""
-    if wanted.op != node.op or len(wanted.inputs) != len(node.inputs):
-        return Misfit(node, wanted)
+    """Return the attributes known when `node` stands for this op of a pattern, or the one that does not fit."""
     unified = dict(attrs)
     for (name, want), (_, value) in zip(wanted.attrs, node.attrs, strict=True):
         known = unified.setdefault(want.name, value) if isinstance(want, AttrVar) else want
@@ -117,12 +120,11 @@ class GraphUses:
 
 def matches(rule: Rule, around: GraphUses, root: int) -> Iterator[Match]:
     """Return every complete layout of a rule's left side at `root` as a match for conditions to check."""
-    for layout in layouts(rule, around.graph, root):
-        if layout.misfit is None:
-            bound = layout.bound
-            named = {name: bound[id] for name, id in rule.names.items() if id in bound}
-            inner = tuple(bound[n.id] for n in reversed(rule.left_nodes))
-            yield Match(around.graph, named, layout.attrs, inner, around.uses, around.outputs)
+    for layout in layouts(rule, around.graph, root, misfits=False):
+        bound = layout.bound
+        named = {name: bound[id] for name, id in rule.names.items() if id in bound}
+        inner = tuple(bound[n.id] for n in reversed(rule.left_nodes))
+        yield Match(around.graph, named, layout.attrs, inner, around.uses, around.outputs)
 
 
 def refused(rule: Rule, match: Match) -> tuple[int, Refusal] | None:
