@@ -326,7 +326,7 @@ def test_a_malformed_rule_says_what_is_wrong() -> None:
         return ops.neg(ops.neg(x)) >> x  # type: ignore[no-any-return]
 
     for stated_rule, options, text in (
-        (no_arrow, {}, "result: given PatternValue, wanted left >> right"),
+        (no_arrow, {}, "result: given Value, wanted left >> right"),
         (no_op, {}, "left side: given a variable, wanted at least one op"),
         (unbound, {}, "right side: given y, wanted only variables of the left side"),
         (no_such_name, {"where": (rank("q", 2),)}, "rank(q, 2): given q, wanted one of x"),

@@ -236,7 +236,7 @@ def test_a_document_shows_a_kernel_for_every_way_to_cut() -> None:
 def test_parity_looks_at_every_range(monkeypatch: pytest.MonkeyPatch) -> None:
     study = Study(layer(), train=True, device="cpu", enable=("pack_products",), name="layer")
     feeds = feeds_of(study.graph)
-    check = parity.check_study(study, feeds, ["cpu"])
+    check = parity.check_execution(study.execution, feeds, ["cpu"])
     assert check.ok, str(check)
     keys = [n.id for n in study.final if n.name == "vv"]
 

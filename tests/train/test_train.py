@@ -14,8 +14,8 @@ import pytest
 from session_state import W, X, Y, fitted, line, state_of
 
 import gdlab as gd
-from gdlab import train as room
 from gdlab.session import Session, build_inference_session, build_session
+from gdlab.train import trainer as room
 
 N = 40
 

@@ -11,6 +11,7 @@ from gdlab.op import REGISTRY, Leaf
 from gdlab.ops.packed import COLUMNS, PACKED
 from gdlab.rewrite.engine.program import Program, Rows
 from gdlab.rewrite.rules.conditions import WRITTEN
+from gdlab.rewrite.rules.constant_conditions import may_be_known
 from gdlab.rewrite.rules.packing import Siblings
 from gdlab.rewrite.rules.pattern import Rule
 from gdlab.rewrite.rules.prepare import Folded, Prepared, uses_of
@@ -18,7 +19,6 @@ from gdlab.rewrite.rules.relations import GraphFacts, Interner, Relation
 
 __all__ = ["Encoded", "Key", "encode", "fold_key", "ops_of"]
 
-KNOWN = ("full", "constant", "broadcast_to")  # ops of nodes that may hold a known value: of many nodes few
 ORDER = ("node", "type", "attribute")
 
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]  # an e-node: op, operand classes, attribute numbers
@@ -69,7 +69,7 @@ def facts_of(
     facts = GraphFacts(
         graph=graph,
         nodes=nodes,
-        known=[n for n in nodes if n.op in KNOWN or n.id in folded],
+        known=[n for n in nodes if may_be_known(n) or n.id in folded],
         types=[prepared.types[number] for number in types],
         type_of=[(id, place[prepared.type_of[id]]) for id in prepared.kept],
         uses=uses_of(prepared),

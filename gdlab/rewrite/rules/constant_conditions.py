@@ -10,12 +10,12 @@ from functools import lru_cache
 import numpy as np
 
 from gdlab.base.types import Array, Shape, f32
-from gdlab.graph import ConstantData, Graph
+from gdlab.graph import ConstantData, Graph, Node
 from gdlab.rewrite.rules.conditions import HIDDEN, Condition, Match, Refusal, condition
 from gdlab.rewrite.rules.relations import Fact, Folded, GraphFacts, Relation, Row, node_relation
 
 __all__ = [
-    "LAYOUTS", "Layout", "causal_mask", "cosines", "hidden", "hidden_keys", "mask_kinds", "seen_keys", "sines",
+    "LAYOUTS", "Layout", "causal_mask", "cosines", "hidden", "hidden_keys", "mask_kinds", "may_be_known", "seen_keys", "sines",
     "turn_of",
 ]  # fmt: skip
 
@@ -23,6 +23,11 @@ NONE: Folded = {}
 
 
 # known values ---------------------------------------------------------------------------------------------------------
+def may_be_known(node: Node) -> bool:
+    """Return whether `known_value` looks at or through a node."""
+    return node.op in ("full", "constant", "broadcast_to")
+
+
 def known_value(graph: Graph, id: int, folded: Folded = NONE) -> float | ConstantData | None:
     """Return the number that fills a node, or the elements of a constant, also through broadcasts; None for others."""
     while id not in folded:
