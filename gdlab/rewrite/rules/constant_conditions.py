@@ -15,8 +15,8 @@ from gdlab.rewrite.rules.conditions import HIDDEN, Condition, Match, Refusal, co
 from gdlab.rewrite.rules.relations import Fact, Folded, GraphFacts, Relation, Row, node_relation
 
 __all__ = [
-    "LAYOUTS", "Layout", "causal_mask", "cosines", "hidden", "hidden_keys", "mask_kinds", "may_be_known", "seen_keys", "sines",
-    "turn_of",
+    "LAYOUTS", "Layout", "causal_mask", "cosines", "hidden", "hidden_keys", "mask_kinds", "may_be_known",
+    "seen_keys", "sines", "turn_of",
 ]  # fmt: skip
 
 NONE: Folded = {}
