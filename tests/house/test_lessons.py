@@ -62,7 +62,7 @@ def test_fusion(lesson_shell: Any) -> None:
     assert len(without.plan.dispatches) == len(block.plan.dispatches), "the lesson says: as many dispatches as before"
     assert "is read by %4 too" in text
     assert [n.op for n in names["odd"].optimized if n.inputs] == ["tanh"]
-    assert re.search(r"rule root_of_a_square: sides: given [\d.]+ and -[\d.]+ at .*, where x = -", text)
+    assert re.search(r"rule root_of_a_square: sides: given [\d.]+ and -[\d.]+ at .*, where x = −", text)
     assert "False True" in text and "rule root_is_abs: gradients: given nan and 0.0" in text
     assert not {"tanh_is_odd", "root_is_abs", "root_of_a_square"} & {r.name for r in RULES}
     assert "block: nothing broke: 1 output agrees" in text
