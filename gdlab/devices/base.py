@@ -162,9 +162,13 @@ def owner() -> OwnerThread:
     """Return the device owner of this process (a new one after fork): the one thread that touches devices."""
     global _owner
     current = _owner
-    if current is not None and current.open and current.pid == os.getpid():
+    if current is not None and _answers(current):
         return current
     with _lock:
-        if _owner is None or not _owner.open or _owner.pid != os.getpid():
+        if _owner is None or not _answers(_owner):
             _owner = OwnerThread("device")
         return _owner
+
+
+def _answers(thread: OwnerThread) -> bool:
+    return thread.open and thread.pid == os.getpid() and thread.is_alive()

@@ -236,6 +236,7 @@ class _Epoch:
 
     def __init__(self, session: Session, epoch: int) -> None:
         self.session, self.epoch, self.losses, self.told, self.stopped = session, epoch, list[float](), 0, False
+        self._made = set[int]()  # own steps by the device's number whose loss is not known yet
         owner().call(lambda: session.take_losses(True))  # those of earlier steps
 
     def advance(self, chunk: list[Pairs], wait: bool) -> None:
@@ -251,11 +252,15 @@ class _Epoch:
                 session.set_input(name, data)
             session.check_ready("train")
             session.steps.make()
+            self._made.add(session.traffic.steps)
             self._collect(wait)
             yield
 
     def _collect(self, wait: bool) -> None:
-        self.losses += (loss for _, loss in self.session.take_losses(wait))
+        for step, loss in self.session.take_losses(wait):
+            if step in self._made:  # others, callbacks among them, step the session too
+                self._made.discard(step)
+                self.losses.append(loss)
 
     def finish(self) -> None:
         """Every step made so far has run."""

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gdlab import ops
 from gdlab.base.errors import ArgumentError
+from gdlab.graph import Graph
 from gdlab.session.run.conditions import parse_condition
+from gdlab.study.study import Study
 
 NUMBERS = {"loss": lambda s: s["loss"], "step": lambda s: s["step"]}
 TENSORS = {"h": lambda s: s["h"], "a.w": lambda s: s["h"] * 2}
@@ -67,3 +70,27 @@ def test_what_means_nothing_is_refused_with_a_caret(text: str, message: str, car
     at = marks.index("^")
     if caret != "^":
         assert shown[at : len(marks)].startswith(caret[: len(marks) - at]) and shown[at:].startswith(caret)
+
+
+def inference() -> Study:
+    with Graph() as g:
+        g.output(ops.relu(ops.input("x", (2,))).named("loss"))
+    return Study(g, device="cpu")
+
+
+@pytest.mark.parametrize("text", ["loss < 1", "step > 2 and loss < 1", "mean(loss) > 0 or not loss < 1", "1 > loss"])
+def test_a_loss_that_there_is_not_ends_no_run(text: str) -> None:
+    """An inference session has no loss: it was 0.0, and `loss < 1` ended every run after one step."""
+    study = inference()
+    with pytest.raises(ArgumentError) as caught:
+        study.run(5, feed="random", until=text)
+    first, _, marks = str(caught.value).split("\n")
+    wanted = "step or a tensor's figure: an inference session has no loss (train=True, --train)"
+    assert first == f"until: test: given loss, wanted {wanted}"
+    assert marks.index("^") - 2 == text.rindex("loss"), "the caret is under the number, not under the tensor"
+    with pytest.raises(ArgumentError, match="break: test: given loss, wanted step or a tensor's figure"):
+        study.break_at(f"step 3 if {text}")
+    assert study.session.step_count == 0 and study.runner.lookout.until is None
+    study.run(5, feed="random", until="mean(loss) > 100 or step == 3")
+    assert study.session.step_count == 3
+    study.close()

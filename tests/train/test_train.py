@@ -6,6 +6,7 @@ import io
 import logging
 import math
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from session_state import W, X, Y, fitted, line, state_of
 
 import gdlab as gd
 from gdlab.session import Session, build_inference_session, build_session
+from gdlab.session.run.runner import runner_of
 from gdlab.train import trainer as room
 
 N = 40
@@ -110,6 +112,53 @@ def test_earlier_steps_do_not_count(session: Session) -> None:
         session.step()
     stats = gd.Trainer(session, config(learning_rate=0.0)).train_epoch(loader(), 0)
     assert stats.steps == 10 and stats.avg_loss < 100
+
+
+class Stepper(gd.LossHistory):
+    """Steps the session itself, by hand or with its runner, after each step of the trainer."""
+
+    def __init__(self, session: Session, by_hand: bool) -> None:
+        super().__init__()
+        self.session, self.by_hand = session, by_hand
+
+    def on_step(self, metrics: gd.StepMetrics) -> None:
+        super().on_step(metrics)
+        self.session.set_input("y", np.full((4, 2), 1e6))
+        if self.by_hand:
+            self.session.step()
+            self.session.step()
+        else:
+            runner_of(self.session).run(2)
+
+    def on_epoch(self, stats: gd.EpochStats) -> None:
+        self.session.step()
+
+
+@pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "by a run"])
+def test_steps_that_a_callback_makes_do_not_count(session: Session, by_hand: bool) -> None:
+    plain = gd.LossHistory()
+    wanted = gd.Trainer(session, config(learning_rate=0.0), [plain]).train(loader(), 2)
+    stepper = Stepper(session, by_hand)
+    history = gd.Trainer(session, config(learning_rate=0.0), [stepper]).train(loader(), 2)
+    assert history == wanted and stepper.losses == plain.losses and len(plain.losses) == 20
+    assert session.step_count == 20 + 20 * 3 + 2
+
+
+def test_steps_that_another_thread_makes_do_not_count(session: Session) -> None:
+    wanted = gd.Trainer(session, config(learning_rate=0.0)).train(loader(), 5)
+    made, over = [0], threading.Event()
+
+    def step() -> None:
+        while not over.is_set():
+            session.step()
+            made[0] += 1
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    history = gd.Trainer(session, config(learning_rate=0.0)).train(loader(), 5)
+    over.set()
+    thread.join()
+    assert history == wanted and session.step_count == 100 + made[0]
 
 
 def test_the_mean_is_taken_in_float64() -> None:

@@ -48,6 +48,7 @@ NUMBERS: Mapping[str, Number] = {
     "loss": lambda session: float(session.read_loss()),
     "step": lambda session: float(session.step_count),
 }
+_NO_LOSS = "step or a tensor's figure: an inference session has no loss (train=True, --train)"
 
 
 class NoValue(Exception):
@@ -90,7 +91,14 @@ class StopTest:
 def parse_test(text: str, session: Session, where: str = "until", start: int = 0) -> StopTest:
     """Parse a condition of a session in `text`, from its column `start` on; names are looked up now.
     `ConditionError` with a caret for what cannot be read."""
-    return parse_condition(text, where, NUMBERS, Tensors(session, where), start)
+    has_loss = session.plan().loss_buffer is not None
+    numbers = {name: number for name, number in NUMBERS.items() if name != "loss" or has_loss}
+    try:
+        return parse_condition(text, where, numbers, Tensors(session, where), start)
+    except ConditionError as error:
+        if error.given == "loss" and not has_loss:
+            raise ConditionError(where, "loss", _NO_LOSS, text, error.start) from None
+        raise
 
 
 def parse_condition(

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, SessionError
-from gdlab.base.threads import wait_for
+from gdlab.base.threads import JobFuture, wait_for
 from gdlab.base.types import Array
 from gdlab.devices.base import owner
 from gdlab.plan.dispatch import Dispatch
@@ -39,8 +39,10 @@ def runner_of(session: Session) -> Runner:
 class Runner:
     """Steps one session on the device owner's thread.
 
-    `run(n)` makes exactly n steps. Pause takes effect before the next step; Resume finishes the rest, and steps taken
-    while paused count. The session stays usable after an interrupt, a pause, and an error of the feed.
+    `run(n)` makes exactly n steps and asks its feed for each. Pause takes effect before the next step; Resume finishes
+    the rest, and steps taken while paused count; those that others make while it runs do not. `cancel()` of a run's
+    future is Stop. A feed may run another session; its own run cannot be waited for there. The session stays usable
+    after an interrupt, a pause, and an error of the feed.
 
     `speed`: steps per second at most (None: as fast as it goes). `nan_watch`: what is looked at for NaN and
     infinity, "off"; "loss" (the default, from the losses that are read anyway); "parameters": they and their gradients
@@ -70,7 +72,7 @@ class Runner:
             self.check_start(steps)
             self.feed, count = feed or self.feed, self.session.step_count
             self.stepper.first_wanted, self.stepper.wanted = count, count + int(steps)
-            return self._start(self.stepper.steps_to(self.wanted))
+            return self._start(self.stepper.steps(int(steps)), count)
 
     def run(self, steps: int, feed: Feed | None = None) -> None:
         """`start` and wait. Ctrl-C pauses at a step boundary, keeps everything, and raises `KeyboardInterrupt`."""
@@ -80,42 +82,48 @@ class Runner:
         """Make a few steps now. While paused they count towards the run that Resume finishes."""
         with self._lock:
             self.check_start(steps)
-            count = self.session.step_count + int(steps)
-            self._begin_unless_paused()
-            self.stepper.wanted = max(self.wanted, count)
-            return self._start(self.stepper.steps_to(count))
+            count = self._begin_unless_paused()
+            self.stepper.wanted = max(self.wanted, count + int(steps))
+            return self._start(self.stepper.steps(int(steps)), count)
 
     def step_dispatch(self, dispatches: int = 1) -> Future[None]:
         """Make so many dispatches of the plan, and of the update, one at a time; the session is paused after each."""
         with self._lock:
             self.check_start(dispatches, "dispatches")
-            self._begin_unless_paused()
-            return self._start(self.stepper.dispatches(int(dispatches)))
+            count = self._begin_unless_paused()
+            return self._start(self.stepper.dispatches(int(dispatches)), count)
 
     def run_to(self, dispatch: int) -> Future[None]:
         """Run until dispatch `dispatch` of the step under way has run, or where it has, of the next step."""
         with self._lock:
             self.refuse_while_running(f"run to dispatch {dispatch}")
-            count = len(self.session.step_dispatches())
-            if not isinstance(dispatch, (int, np.integer)) or isinstance(dispatch, bool) or not 0 <= dispatch < count:
-                raise ArgumentError("run_to", "dispatch", repr(dispatch), f"0 … {count - 1}: a step has {count}")
-            self._begin_unless_paused()
-            return self._start(self.stepper.to_position(int(dispatch) + 1))
+            end = len(self.session.step_dispatches())
+            if not isinstance(dispatch, (int, np.integer)) or isinstance(dispatch, bool) or not 0 <= dispatch < end:
+                raise ArgumentError("run_to", "dispatch", repr(dispatch), f"0 … {end - 1}: a step has {end}")
+            count = self._begin_unless_paused()
+            return self._start(self.stepper.to_position(int(dispatch) + 1), count)
 
     def back(self, dispatches: int = 1) -> str:
         """Go back in the step that is, or was last, made dispatch by dispatch; says where the replay began."""
-        with self._lock:
-            self.check_start(dispatches, "dispatches")
-            return owner().call(lambda: self.stepper.back(int(dispatches)))
 
-    def _start(self, parts: Iterator[None]) -> Future[None]:
-        future = self.stepper.start(parts, self.feed)
+        def go_back() -> str:
+            with self._lock:
+                self.check_start(dispatches, "dispatches")
+                return self.stepper.back(int(dispatches))
+
+        return owner().call(go_back)  # the lock on the owner's thread alone: a feed there may give commands too
+
+    def _start(self, parts: Iterator[None], count: int) -> Future[None]:
+        future = self.stepper.start(parts, self.feed, count, self._stop)
         future.add_done_callback(lambda _: self)  # so that the runner lives, and `runner_of` finds it, until then
         return future
 
-    def _begin_unless_paused(self) -> None:
+    def _begin_unless_paused(self) -> int:
+        """Return the step count that a command begins with."""
+        count = self.session.step_count
         if self.state != "paused":
-            self.stepper.first_wanted = self.session.step_count
+            self.stepper.first_wanted = count
+        return count
 
     def pause(self, reason: str = "by you") -> None:
         """Stop before the next step."""
@@ -127,13 +135,19 @@ class Runner:
         with self._lock:
             if self.state != "paused":
                 raise SessionError("resume", "session", self.state, "a paused session")
-            return self._start(self.stepper.steps_to(self.wanted))
+            count = self.session.step_count
+            return self._start(self.stepper.steps(self.wanted - count), count)
 
     def stop(self) -> None:
         """Pause, and drop the rest of the run."""
         self.pause("stopped")
         if self.state == "paused":
             self.stepper.wanted, self.stepper.state, self.stepper.reason = self.session.step_count, "ready", ""
+
+    def _stop(self, run: int) -> None:
+        """`stop`, if run number `run` is still the last: the cancelled future of an earlier one stops nothing."""
+        if self.stepper.run == run:
+            self.stop()
 
     def set_speed(self, steps_per_second: float | None) -> None:
         """Make at most so many steps per second from now on; None: as fast as it goes."""
@@ -167,6 +181,9 @@ class Runner:
 
     def reset(self) -> None:
         """Restore parameters, moments and counters as before the first step; feed and update rule stay."""
+        owner().call(self._reset)
+
+    def _reset(self) -> None:
         with self._lock:
             self.refuse_while_running("reset")
             self.stepper.reset()
@@ -192,6 +209,8 @@ class Runner:
             wait_for(future)
         except KeyboardInterrupt:
             self.pause("by interrupt")
+            if isinstance(future, JobFuture):  # its feed may be waiting for another run
+                future.interrupt()
             wait_for(future)
             raise
 
@@ -280,6 +299,5 @@ class Runner:
         if self.state == "closed":
             raise SessionError("run", "session", "closed", "an open session")
         if self.state == "running":
-            first = self.stepper.first_wanted
-            given = f"{given} while {self.session.step_count - first} of {self.wanted - first} are done"
+            given = f"{given} while {self.stepper.done} of {self.wanted - self.stepper.first_wanted} are done"
             raise SessionError("run", "session", given, "a ready or paused session")

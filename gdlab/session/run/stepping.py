@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 from gdlab.base.errors import SessionError
@@ -46,25 +47,35 @@ class ResetPoint:
 
 class Stepper:
     """Makes steps as a job on the owner thread. `state` and `reason`: what the run does, and why it paused; `wanted`:
-    the step count at which it is complete, `first_wanted` where it began; `speed`: steps per second at most."""
+    the step count at which it is complete, `first_wanted` where it began: both move with the steps that others make
+    while it runs. `run`: the number of the last run; `speed`: steps per second at most."""
 
     def __init__(self, session: Session, lookout: Lookout, log: RunLog, watch: NonfiniteWatch) -> None:
         self.session, self.lookout, self.log, self.watch = session, lookout, log, watch
         self.reset_point = ResetPoint(session)
         self.state: State = "ready"
         self.reason = ""
-        self.first_wanted = self.wanted = session.step_count
+        self.first_wanted = self.wanted = self._counted = session.step_count
+        self.run = 0
         self.speed: float | None = None
         self.feed: Feed | None = None
         self.pause: str | None = None  # why the run must pause before its next step
         self._at_breakpoint = False
 
-    def start(self, parts: Iterator[None], feed: Feed | None) -> Future[None]:
-        """Post the job that makes these parts of steps."""
+    def start(
+        self, parts: Iterator[None], feed: Feed | None, count: int, stop: Callable[[int], None]
+    ) -> Future[None]:
+        """Post the job that makes these parts of steps, at step count `count`; `stop` stops the run of a number."""
+        self.run, self._counted = self.run + 1, count
         self.pause, self.state, self.reason, self.feed, self._at_breakpoint = None, "running", "", feed, False
         self.watch.begin()
         self.log.clear_ticks()
-        return owner().post(self._job(parts))
+        return owner().post(self._job(parts), partial(stop, self.run))
+
+    @property
+    def done(self) -> int:
+        """Steps of the run that are made."""
+        return self._counted - self.first_wanted
 
     @property
     def place(self) -> str:
@@ -78,10 +89,11 @@ class Stepper:
         return f"after dispatch {at - 1} ({dispatches[at - 1].label}), {at} of {len(dispatches)} in step {step}"
 
     # parts of steps ---------------------------------------------------------------------------------------------------
-    def steps_to(self, count: int) -> Iterator[None]:
-        """Make steps until so many are made; the one under way is finished first."""
-        while self.session.step_count < count and self.pause is None:
-            self._step(last=self.session.step_count + 1 == count)
+    def steps(self, count: int) -> Iterator[None]:
+        """Make so many steps; the one under way is finished first, and is one of them."""
+        made = 0
+        while made < count and self.pause is None:
+            made += self._step(last=made + 1 == count)
             yield
 
     def dispatches(self, count: int) -> Iterator[None]:
@@ -116,26 +128,42 @@ class Stepper:
             if not session.closed:
                 self._add_losses(wait=True)
             self.watch.find_cause()
+            self._skip_others()
         except BaseException as error:
-            self.log.add(session.step_count, "error", str(error))
-            self._end("failed" if session.closed else "paused", str(error))
+            self._skip_others()
+            interrupted = isinstance(error, KeyboardInterrupt)  # while the feed waited for another run
+            reason = self.pause or "by interrupt" if interrupted else str(error)
+            if not interrupted:
+                self.log.add(session.step_count, "error", reason)
+            self._end("failed" if session.closed else "paused", reason)
             with suppress(SessionError):  # closed, or a lost device
                 self.log.add_losses(session.take_losses(True))
             raise
         self._end("paused" if session.step_count < self.wanted else "ready", self.pause or self.place)
 
-    def _step(self, to: int | None = None, last: bool = False) -> None:
-        """Make the next step, or the rest of the one under way; `to`: no further than so many of its dispatches."""
+    def _skip_others(self) -> None:
+        """Leave out of the run the steps that others made since its own last one."""
+        others = self.session.step_count - self._counted
+        self.first_wanted, self.wanted, self._counted = (
+            self.first_wanted + others, self.wanted + others, self._counted + others
+        )  # fmt: skip
+
+    def _step(self, to: int | None = None, last: bool = False) -> bool:
+        """Make the next step, or the rest of the one under way; `to`: no further than so many of its dispatches.
+        Return whether a step is over."""
         session, lookout = self.session, self.lookout
         if not session.under_way and not self._open_step():
-            return
+            return False
+        self._skip_others()  # after the feed, which may step too
         self.wanted = max(self.wanted, session.step_count + 1)
         inside = to is not None or (bool(lookout) and lookout.looks_inside(last))
         if not inside or not session.step_dispatches():
             session.steps.make()
         elif not self._advance(to):
-            return
+            return False
+        self._counted = session.step_count
         self._close_step()
+        return True
 
     def _advance(self, to: int | None) -> bool:
         """Run dispatch by dispatch where something looks; return whether the step is over."""
@@ -151,9 +179,11 @@ class Stepper:
 
     def _open_step(self) -> bool:
         """Set inputs, check, and store the reset point; return whether the step may begin."""
-        step = self.session.step_count
         if self.feed is not None:
-            self.watch.set_inputs(step, self.feed(step))
+            batch = self.feed(self.session.step_count)
+            if self.state == "closed":  # by the feed
+                return False
+            self.watch.set_inputs(self.session.step_count, batch)
         self.session.check_ready("run")
         self.reset_point.store()
         reason = self.watch.before_step()
@@ -218,7 +248,7 @@ class Stepper:
         self.reset_point.check()
         if self.reset_point.snapshot is not None:
             owner().call(self._restore)
-        self.first_wanted = self.wanted = self.session.step_count
+        self.first_wanted = self.wanted = self._counted = self.session.step_count
         self.state, self.reason, self.pause = "ready", "", None
 
     def _restore(self) -> None:
