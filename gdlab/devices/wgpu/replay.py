@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -407,9 +408,11 @@ class WgpuProgram(Program):
     def _alive(self, where: str) -> None:
         if not self.open:
             raise SessionError(where, "program", "closed", "an open one")
+        if self.gpu.pid != os.getpid():
+            self.gpu.alive(where)
 
     def close(self) -> None:
-        if not self.open:
+        if not self.open or self.gpu.pid != os.getpid():
             return
         with contextlib.suppress(SessionError):  # of a lost device there is nothing to wait for
             self._harvest(0)
