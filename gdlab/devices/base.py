@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,15 @@ class Program(ABC):
     def words(self, buffer: int) -> Array:
         """A copy of the words of a buffer of reduced storage, after everything submitted so far. Not `encode` of what
         `download` gives: values do not tell the step of a block exactly."""
+
+    @abstractmethod
+    def store_copy(self, buffers: Sequence[int], into: Any = None) -> Any:
+        """Copy these buffers on the device, as everything submitted so far leaves them, without waiting; `into`: an
+        earlier copy of the same buffers, which is overwritten. The result is for `load_copy` of this program."""
+
+    @abstractmethod
+    def load_copy(self, copy: Any) -> None:
+        """Write the buffers of a copy as they were stored."""
 
     @abstractmethod
     def memory_at(self, buffer: int) -> tuple[Any, int]:

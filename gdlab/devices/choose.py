@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gdlab.base.errors import ArgumentError
+from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.devices.base import Device
 
 Kind = Literal["auto", "wgpu", "cpu"]
@@ -30,7 +30,10 @@ def _best() -> Device:
     """Hardware if there is any: a software adapter takes about 40 times as long for a step as NumPy does."""
     from gdlab.devices.wgpu.wgpu_device import adapters
 
-    found = adapters()
+    try:
+        found = adapters()
+    except SessionError as error:  # after a fork
+        return _cpu(f"wgpu: {error.given}")
     if any(a.adapter_class == "hardware" for a in found):
         return _wgpu("a hardware adapter answers")
     if not found:

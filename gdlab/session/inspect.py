@@ -95,16 +95,17 @@ class Inspection:
         self.steps.progress.check_between_steps("dispatch_outputs")
         return self.each_output(lambda d, data: (d, data))
 
-    def each_output(self, row: Callable[[Dispatch, Array], Row]) -> list[Row]:
+    def each_output(self, row: Callable[[Dispatch, Array], Row], step: int | None = None) -> list[Row]:
         """Run forward and backward group by group without counting a step, and return `row` of every dispatch and its
-        output, in order; the caches that the plan writes are afterwards as before. Checks nothing."""
+        output, in order; the caches that the plan writes are afterwards as before. `step`: the step, from 0, whose
+        random numbers are drawn, else the next. Checks nothing."""
 
         def run() -> list[Row]:
             plan, program = self.loaded.plan, self.loaded.program
             caches = {b: program.download(b) for d in plan.dispatches for b in d.in_place}
             rows = []
             for group in plan.groups:
-                program.run(group.start, group.stop, self.steps.scalars(self.steps.updates.adam_steps))
+                program.run(group.start, group.stop, self.steps.scalars(self.steps.updates.adam_steps, step))
                 rows += [row(d, self.values.read_written(d)) for d in plan.dispatches[group.start : group.stop]]
             for buffer, data in caches.items():
                 program.upload(buffer, data)

@@ -43,12 +43,13 @@ class Steps:
         self.loaded.program.step(self.scalars(adam_steps), whole)
         self._count(adam_steps)  # after: a step that failed does not count
 
-    def scalars(self, adam_steps: int) -> Array | None:
-        """Return the numbers that the kernels of this step read besides tensors, where any does."""
+    def scalars(self, adam_steps: int, step: int | None = None) -> Array | None:
+        """Return the numbers that the kernels of this step (or of `step`, from 0) read besides tensors, where any
+        does."""
         reads, rule = self.loaded.plan.reads_scalars, self.updates.optimizer
         if rule.rule == "none" and not reads:
             return None
-        key = rule, adam_steps if rule.counts else 0, self.progress.steps if reads else 0
+        key = rule, adam_steps if rule.counts else 0, (self.progress.steps if step is None else step) if reads else 0
         if self._scalars is None or self._scalars[0] != key:
             self._scalars = key, scalars(*key)
         return self._scalars[1]  # the same array while no number changes: programs then leave theirs as it is

@@ -129,7 +129,11 @@ def test_a_write_of_a_gradient(study: Study) -> None:
 
 def test_what_is_not_finite_is_found_at_its_dispatch(study: Study) -> None:
     assert stop(study, "nonfinite") == (4, node(study, "add"))
-    assert study.session.step_count == 3 and study.runner.culprit is None
+    culprit = study.runner.culprit
+    assert culprit is not None and (study.session.step_count, culprit.dispatch) == (3, node(study, "add"))
+    event = next(e for e in study.runner.events if e.kind == "nonfinite")
+    assert event.text.startswith(f"first NaN: {study.plan.dispatches[culprit.dispatch].label}".replace(
+        "first NaN: ", f"first NaN: dispatch {culprit.dispatch}, ")) and ": add, line " in event.text  # fmt: skip
     assert np.isfinite(study.session.read_param("w")).all(), "the update has not run"
     study.resume()  # once in a step; the update then spoils w, and step 5 begins with it
     assert (study.session.step_count, study.runner.reason) == (4, "non-finite loss nan at step 4")

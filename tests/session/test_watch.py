@@ -83,8 +83,8 @@ def test_watching_parameters_sees_what_the_loss_does_not_show() -> None:
     study.run(5)  # sqrt(0) is 0, and its slope is not finite
     assert study.session.step_count == 1 and study.runner.reason == "w is not finite after step 1"
     culprit = study.runner.culprit
-    assert culprit is not None and culprit.spoiled == ("w",) and "w nothing finite and 2 not finite" in culprit.inputs
-    assert str(culprit).endswith("; 1 parameter was not finite before it: w")
+    assert culprit is not None and culprit.spoiled == () and study.plan.dispatches[culprit.dispatch].phase == "backward"
+    assert "w 1 … 1" in culprit.inputs or "x 0 … 0" in culprit.inputs, culprit.inputs
     study.close()
 
 
@@ -94,11 +94,11 @@ def test_watching_nothing_goes_on(study: Study) -> None:
     assert study.session.step_count == 6 and study.runner.state == "ready" and study.runner.events == []
 
 
-@pytest.mark.parametrize(("late", "named"), [(7, True), (8, False)])
+@pytest.mark.parametrize(("late", "named"), [(7, True), (100, True), (140, False)])
 def test_a_loss_that_arrives_late_is_explained_by_the_batch_of_its_step(
     late: int, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight batches are remembered: a loss that arrives later than that has no cause to name."""
+    """128 batches are remembered: a loss that arrives later than that has no cause to name."""
     study = Study(fragile(), train=True, device="cpu", name="fragile")
     study.prepare(feed=feed, init=0)  # no update, so that no parameter is spoiled
     session, waiting, take = study.session, list[tuple[int, float]](), study.session.take_losses
@@ -110,7 +110,7 @@ def test_a_loss_that_arrives_late_is_explained_by_the_batch_of_its_step(
         return arrived
 
     monkeypatch.setattr(session, "take_losses", take_late)
-    study.run(20)
+    study.run(200)
     assert study.runner.reason == "non-finite loss nan at step 3" and session.step_count == 3 + late
     culprit = study.runner.culprit
     assert (culprit is not None and culprit.dispatch == log_dispatch(study)) == named

@@ -6,6 +6,7 @@ import math
 import platform
 import time
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -147,6 +148,19 @@ class CpuProgram(Program):
         home = self._home("download", buffer)
         self.traffic.bytes_down += home.nbytes
         return home.astype(self._dtype(buffer).numpy)
+
+    def store_copy(self, buffers: Sequence[int], into: dict[int, Array] | None = None) -> dict[int, Array]:
+        """The arrays by buffer."""
+        if into is None:
+            return {b: self._home("copy", b).copy() for b in buffers}
+        for buffer, data in into.items():
+            np.copyto(data, self.arrays[buffer])
+        return into
+
+    def load_copy(self, copy: dict[int, Array]) -> None:
+        """Back into the arrays."""
+        for buffer, data in copy.items():
+            np.copyto(self._home("copy", buffer), data)
 
     def memory_at(self, buffer: int) -> tuple[Array, int]:
         """The array itself, and its size."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -356,6 +357,30 @@ class WgpuProgram(Program):
             self.reader = Staging(self.gpu, wanted)
         return self.reader
 
+    def store_copy(
+        self, buffers: Sequence[int], into: dict[tuple[str, int], Any] | None = None
+    ) -> dict[tuple[str, int], Any]:
+        self._alive("copy")
+        homes = dict.fromkeys(self.places[b].home for b in buffers)
+        if into is None:
+            into = {home: self.gpu.buffer(self.memory[home].size, name="a copy of the state") for home in homes}
+        self._copy_buffers((self.memory[home], into[home]) for home in homes)
+        return into
+
+    def load_copy(self, copy: dict[tuple[str, int], Any]) -> None:
+        self._alive("copy")
+        self._copy_buffers((data, self.memory[home]) for home, data in copy.items())
+
+    def _copy_buffers(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Submit the copies (from, to) in queue order; nothing is waited for."""
+        copy = self.gpu.raw.CommandEncoderCopyBufferToBuffer
+
+        def encode(encoder: Any) -> None:
+            for source, target in pairs:
+                copy(encoder, source._internal, 0, target._internal, 0, source.size)
+
+        self.gpu.submit(self.gpu.record("copy", encode))
+
     def memory_at(self, buffer: int) -> tuple[Any, int]:
         self._alive("memory")
         return self._memory_of(buffer), self.places[buffer].bound
@@ -383,9 +408,11 @@ class WgpuProgram(Program):
     def _alive(self, where: str) -> None:
         if not self.open:
             raise SessionError(where, "program", "closed", "an open one")
+        if self.gpu.pid != os.getpid():
+            self.gpu.alive(where)
 
     def close(self) -> None:
-        if not self.open:
+        if not self.open or self.gpu.pid != os.getpid():
             return
         with contextlib.suppress(SessionError):  # of a lost device there is nothing to wait for
             self._harvest(0)

@@ -83,7 +83,16 @@ def open(reason: str = "asked for") -> WgpuDevice:
 _opened: dict[int, Gpu] = {}  # by process: after a fork the parent's objects must be neither used nor released
 
 
+def check_process(where: str, pid: int | None = None) -> None:
+    """Raise `SessionError` if an adapter was opened (or that of `pid` was) before this process was forked off: the
+    driver's threads stayed in the other, and a call would wait for ever."""
+    if (pid or next(iter(_opened), os.getpid())) != os.getpid():
+        wanted = 'a process that is started with spawn, or device="cpu"'
+        raise SessionError(where, "device wgpu", "one that was opened before this process was forked", wanted)
+
+
 def _open(reason: str) -> WgpuDevice:
+    check_process("device")
     gpu = _opened.get(os.getpid())
     if gpu is None or gpu.lost:
         found = _adapters()
@@ -98,6 +107,7 @@ _listing = threading.Lock()  # one instance for all: the first list makes it
 
 
 def _adapters() -> list[Any]:
+    check_process("device")
     with _listing, _driver_environment():
         wgpu = _wgpu()
         found = [a for a in wgpu.gpu.enumerate_adapters_sync() if "GL" not in a.info["backend_type"]]
@@ -175,6 +185,7 @@ class Gpu:
         from wgpu.backends.wgpu_native import ffi, lib
         from wgpu.backends.wgpu_native._api import error_handler
 
+        self.pid = os.getpid()
         self.ffi, self.lib, self.errors = ffi, lib, error_handler
         self.raw = SimpleNamespace(**{name: getattr(lib, f"wgpu{name}") for name in RAW})
         self.usage, self.map_usage, self.resolve_usage = _usages(wgpu.BufferUsage)
@@ -312,6 +323,7 @@ class Gpu:
 
     def alive(self, where: str) -> None:
         """Refuse every call after the loss of the device: most would end the process."""
+        check_process(where, self.pid)
         if self.lost:
             raise SessionError(where, "device", "one that was lost", "a session on a new device")
 

@@ -197,8 +197,8 @@ def saturate(
     """Load `rows`, saturate, decode; call `meanwhile` while egglog works. Raises `EngineFailure`; Ctrl-C stops it at
     the next iteration."""
     global _engines
-    if _engines is not None and _engines.owner.pid != os.getpid():  # egglog's own workers are gone too: it would hang
-        raise EngineFailure("egglog was used before this process was forked off; start processes with spawn")
+    if _forked or (_engines is not None and _engines.owner.pid != os.getpid()):  # its workers are gone: it would hang
+        raise EngineFailure("egglog was imported before this process was forked off; start processes with spawn")
     request = _Request(rows, budget, history)
     with _lock:
         if _engines is None or not _engines.owner.open:
@@ -227,6 +227,16 @@ def stop_engine() -> None:
 
 # the engine, on the owner's thread only -------------------------------------------------------------------------------
 _MODULE = "egglog.bindings"
+_forked = False  # from a process that had imported egglog, whoever did
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked |= _MODULE in sys.modules
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 _importing = threading.Lock()

@@ -6,7 +6,7 @@ Outputs are judged by their bits: compilers fold NaN ≠ NaN to false.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from gdlab.devices.base import owner
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.records import ExecutionPlan
+from gdlab.plan.records import Buffer, ExecutionPlan
 from gdlab.session.arrays import is_real
 from gdlab.session.inspect import Inspection, by_buffer
 
@@ -138,17 +138,51 @@ class NonfiniteSearch:
     def first_bad(self) -> Culprit | None:
         """Return the first dispatch that gives NaN or infinity with the values as they are now, None where all outputs
         are finite. Runs forward and backward once and counts no step."""
+        self._check("dispatch_outputs")
+        return self._first_bad_output(None)
+
+    def first_bad_of(self, step: int) -> Culprit | None:
+        """Search step `step` (from 0) whole, its update included, from the state before it. Counts nothing; the update
+        has been made where None is returned, and the caller restores the state. Called on the owner thread."""
+        culprit = self._first_bad_output(step)
+        if culprit is not None:
+            return culprit
+        steps, known = self.inspection.steps, len(self.inspection.loaded.plan.dispatches)
+        numbers = steps.scalars(steps.updates.next_step()[1], step)
+        for k, dispatch in enumerate(steps.dispatches()[known:], known):
+            read = {b: self.inspection.loaded.program.download(b) for b in dispatch.reads}
+            self.inspection.loaded.program.run(k, k + 1, numbers)
+            if (culprit := self.written_bad(dispatch, read)) is not None:
+                return culprit
+        return None
+
+    def written_bad(self, dispatch: Dispatch, read: Mapping[int, Array] | None = None) -> Culprit | None:
+        """Return a dispatch that has just run if something that it wrote is not finite, else None; `read`: what it
+        read, else what lies there now."""
+        if dispatch.ranges is not None:
+            data = self.inspection.values.read_written(dispatch)
+            return self._judged(dispatch, data, read or {})
+        for buffer in dispatch.writes:
+            culprit = self._judged(dispatch, self.inspection.loaded.program.download(buffer), read or {})
+            if culprit is not None:
+                return culprit
+        return None
+
+    def _first_bad_output(self, step: int | None) -> Culprit | None:
         written = dict[int, Array]()
-        for dispatch, data in self.inspection.dispatch_outputs():
-            bad = nonfinite_elements(data)
-            if bad.any():
-                return self._culprit(dispatch, data, int(bad.argmax()), written)
+        for dispatch, data in self.inspection.each_output(lambda d, data: (d, data), step):
+            if (culprit := self._judged(dispatch, data, written)) is not None:
+                return culprit
             written |= by_buffer(dispatch, data)
         return None
 
+    def _judged(self, dispatch: Dispatch, data: Array, written: Mapping[int, Array]) -> Culprit | None:
+        bad = nonfinite_elements(data)
+        return self._culprit(dispatch, data, int(bad.argmax()), written) if bad.any() else None
+
     def bad_tensors(self) -> tuple[str, ...]:
         """Return the parameters that are not finite, then the gradients of the last step that are not."""
-        names = self._bad_parameters()
+        names = self.bad_parameters()
         if self.inspection.loaded.plan.mode == "training" and self.inspection.steps.progress.steps:
             norms = self.inspection.grad_norms()
             names += [f"the gradient of {name}" for name, norm in norms if not math.isfinite(norm)]
@@ -183,20 +217,29 @@ class NonfiniteSearch:
             return ""
         return f"rows {start} … {start + rows - 1} do not fit in a cache of {d.custom['ROWS']}: nothing is written"
 
-    def _bad_parameters(self) -> list[str]:
-        return [name for name, norm in self.inspection.param_norms() if not math.isfinite(norm)]
+    def bad_parameters(self, but: Container[int] = ()) -> list[str]:
+        """Return the parameters that are not finite, except those that lie in the buffers `but`."""
+        places = self.inspection.values.places.parameters
+        rows = [(name, norm, places[name]) for name, norm in self.inspection.param_norms()]
+        bad = [(name, place if isinstance(place, int) else place.buffer) for name, norm, place in rows
+               if not math.isfinite(norm)]  # fmt: skip
+        return [name for name, buffer in bad if buffer not in but]
 
     def _culprit(self, d: Dispatch, data: Array, first: int, written: Mapping[int, Array]) -> Culprit:
         plan = self.inspection.loaded.plan
         what = "NaN" if np.isnan(data.reshape(-1)[first]) else "infinity"
         reads = {b: written[b] if b in written else self.inspection.values.read(b) for b in dict.fromkeys(d.reads)}
         node = _first_node(plan, d, reads)
-        op = plan.graph.nodes[node].op if node >= 0 else d.kernel
+        op = plan.graph.nodes[node].op if node >= 0 and d.phase != "update" else d.kernel
         source = plan.graph.source(node) if node >= 0 else ()
         place = f"line {source[0].line} of {source[0].file}" if source else ""
-        inputs = tuple(_described(plan, b, data) for b, data in reads.items() if b not in d.outputs)
+        buffers = {b.id: b for b in (*plan.buffers, *self.inspection.steps.updates.state_buffers)}
+        inputs = tuple(
+            _described(plan, buffers[b], data) for b, data in reads.items() if b not in d.outputs or b in d.in_place
+        )
+        ours = {b for b in d.in_place if b not in written or not nonfinite_elements(written[b]).any()}
         return Culprit(
-            d.index, d.label, d.origin, node, op, what, first, place, inputs, tuple(self._bad_parameters())
+            d.index, d.label, d.origin, node, op, what, first, place, inputs, tuple(self.bad_parameters(ours))
         )
 
 
@@ -235,11 +278,10 @@ def _widened(data: Array) -> Array:
     return data if data.dtype == np.uint32 else data.astype(np.float64)
 
 
-def _described(plan: ExecutionPlan, buffer: int, data: Array) -> str:
+def _described(plan: ExecutionPlan, b: Buffer, data: Array) -> str:
     """Return the name and range of a tensor, in words."""
-    b = plan.buffers[buffer]
     named = [plan.graph.nodes[i] for i in b.nodes]
-    name = b.name or next((n.name or f"%{n.id}" for n in named), f"buffer {buffer}")
+    name = b.name or next((n.name or f"%{n.id}" for n in named), f"buffer {b.id}")
     if data.dtype != np.float32:
         return f"{name} {value_words(data.min(initial=0))} … {value_words(data.max(initial=0))}"
     bad = nonfinite_elements(data)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal
 
 from gdlab.base.errors import GdlabError
+from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
+from gdlab.session.run.earlier_state import Batch, EarlierState, same_loss
 from gdlab.session.run.log import RunLog
 from gdlab.session.run.nonfinite import Culprit
 
 NanWatch = Literal["off", "loss", "parameters", "everything"]
-_RECENT = 8  # batches that are stored: more than steps are ever in flight
 
 
 class NonfiniteWatch:
@@ -25,30 +23,56 @@ class NonfiniteWatch:
         self.mode: NanWatch = "loss"
         self.culprit: Culprit | None = None
         self._bad_step = 0  # the step, from 1, with a result that is not finite
-        self._recent: deque[tuple[int, Mapping[str, Any]]] = deque(maxlen=_RECENT)
+        self._batch: tuple[int, Batch] = (-1, {})  # the step, from 0, whose inputs were set last
+        self.earlier = EarlierState(session)
 
     def begin(self) -> None:
         """Forget the bad step and the culprit of an earlier run."""
         self._bad_step, self.culprit = 0, None
 
     def forget_batches(self) -> None:
-        """Forget the inputs of earlier steps, after a reset."""
-        self._recent.clear()
+        """Forget the state and the inputs of earlier steps, after a reset."""
+        self.earlier.forget()
 
-    def set_inputs(self, step: int, batch: Mapping[str, Any]) -> None:
+    def set_inputs(self, step: int, batch: Batch) -> None:
         """Set the inputs of a step, and remember them: losses arrive late."""
+        self.earlier.check()  # before: the feed may have written parameters
         self._set_inputs(batch)
-        self._recent.append((step, batch))
+        self._batch = step, batch
 
     def before_step(self) -> str:
-        """Look at the output of every dispatch of the next step, if everything is watched."""
+        """Store the state from time to time; look at the output of every dispatch of the next step, if everything is
+        watched."""
+        if self.mode == "off":
+            self.earlier.forget()
+            return ""
+        earlier = self.earlier
+        step = earlier.progress.steps
+        fed = self._batch[0] == step
+        if not fed:
+            earlier.check()
+        if step >= earlier.next and (reason := self._store_state()):
+            return reason
+        if earlier.step >= 0:
+            earlier.batches.append(self._batch[1] if fed else {})
         if self.mode != "everything" or (culprit := self.session.search.first_bad()) is None:
             return ""
-        step = self.session.step_count + 1
-        return self._hit(step, f"step {step} would not be finite", culprit=culprit)
+        return self._hit(step + 1, f"step {step + 1} would not be finite", culprit=culprit)
+
+    def _store_state(self) -> str:
+        """Store the state, when no earlier step can turn out bad any more; return why the run must pause instead."""
+        step, losses = self.session.progress.steps, self.log.losses
+        if self.earlier.must_store():
+            if reason := self.after_losses(self.log.add_losses(self.session.take_losses(True))):
+                return reason
+        elif not losses or losses[-1][0] != step:
+            return ""
+        self.earlier.store()
+        return ""
 
     def after_step(self) -> str:
         """Look at parameters and gradients, if they are watched."""
+        self.earlier.note()
         if self.mode not in ("parameters", "everything") or not (names := self.session.search.bad_tensors()):
             return ""
         step = self.session.step_count
@@ -64,21 +88,29 @@ class NonfiniteWatch:
         step, loss = bad
         return self._hit(step, f"non-finite loss {loss} at step {step}", f"loss is {loss} at step {step}")
 
+    def name_break(self, number: int, dispatch: Dispatch) -> None:
+        """Log the dispatch that has just run as the cause, if what it wrote is not finite: a breakpoint stands here."""
+        if (culprit := self.session.search.written_bad(dispatch)) is not None:
+            self.culprit = culprit
+            self.log.add(self.session.step_count + 1, "nonfinite", str(culprit), number)
+
     def find_cause(self) -> None:
-        """Log the first dispatch with a result that is not finite, with the inputs of that step and the parameters as
-        they are now; no step is made."""
+        """Log the first dispatch with a result that is not finite, searched in the state before its step and with the
+        inputs of that step; the session is afterwards as before."""
         if not self._bad_step or self.session.closed:
             return
         step = self.session.step_count
         if self.session.under_way:
             self.log.add(step, "note", "the cause is looked for between two steps: finish the step under way")
             return
+        why = ""
         if self.culprit is None:
-            with suppress(GdlabError):
-                self.culprit = self._first_bad()
+            try:
+                why = self._search()
+            except (GdlabError, MemoryError) as error:
+                why = f"the search failed ({error})"
         if self.culprit is None:
-            now = "all values are finite now (the parameters have changed since)"
-            self.log.add(step, "note", f"{now}; watch everything to stop before it happens")
+            self.log.add(step, "note", f"the cause is not known: {why}; watch everything to stop before it happens")
         else:
             self.log.add(step, "nonfinite", str(self.culprit), self.culprit.dispatch)
 
@@ -87,18 +119,43 @@ class NonfiniteWatch:
         self.log.add(step, "nonfinite", text or reason)
         return reason
 
-    def _first_bad(self) -> Culprit | None:
-        """Search with the inputs of the bad step, which may be those of a later step by now."""
-        search = self.session.search
-        batch = next((batch for step, batch in self._recent if step == self._bad_step - 1), None)
-        if batch is None or batch is self._recent[-1][1]:
-            return search.first_bad()
-        self._set_inputs(batch)
+    def _search(self) -> str:
+        """Search the steps from the stored state on, up to the bad one; return why no cause was found, or an empty
+        string."""
+        earlier, bad = self.earlier, self._bad_step
+        if not 0 <= earlier.step < bad or earlier.step + len(earlier.batches) < bad:
+            return f"no state before step {bad} was kept"
+        now = EarlierState(self.session)
+        now.store()
+        if now.step < 0:
+            return "there is no memory to search in"
         try:
-            return search.first_bad()
+            return self._search_steps(bad)
         finally:
-            self._set_inputs(self._recent[-1][1])
+            now.load()
+            for batch in earlier.batches:
+                self._set_inputs(batch)
+            earlier.forget()
 
-    def _set_inputs(self, batch: Mapping[str, Any]) -> None:
+    def _search_steps(self, bad: int) -> str:
+        """Repeat the steps before the bad one while parameters and losses are as they were then; search the last."""
+        earlier, before, losses = self.earlier, EarlierState(self.session), dict(self.log.losses)
+        search = self.session.search
+        earlier.load()
+        for step in range(earlier.step, bad):
+            self._set_inputs(earlier.batch(step))
+            if step + 1 < bad:
+                before.store()
+                loss = earlier.repeat(step)
+                if not same_loss(loss, losses.get(step + 1, loss)):
+                    return f"step {step + 1}, repeated, has another loss (does the feed reuse its arrays?)"
+                if not search.bad_parameters():
+                    continue
+                before.load()
+            self.culprit = search.first_bad_of(step)
+            break
+        return "" if self.culprit is not None else f"all values are finite when step {bad} is repeated"
+
+    def _set_inputs(self, batch: Batch) -> None:
         for name, data in batch.items():
             self.session.set_input(name, data)

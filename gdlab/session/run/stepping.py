@@ -174,6 +174,8 @@ class Stepper:
             session.steps.advance(stop, snapshots=to is not None)
             if hits := lookout.after_dispatch(stop - 1, dispatches[stop - 1], step):
                 self._pause_at(hits, step, stop - 1)
+                if any(b.when.kind == "nonfinite" for b in hits):
+                    self.watch.name_break(stop - 1, dispatches[stop - 1])
                 break
         return not session.under_way
 

@@ -1,0 +1,139 @@
+"""Store the state of a session every few steps, with the inputs since, and go back to the state before any of them.
+
+The copy stays on the device: on cpu it is made as often as it costs 0.5 % of the time, on other devices, which do not
+wait for it, every 128 steps (a step moves at least three times the bytes).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.errors import GdlabError
+from gdlab.session import Session
+
+Batch = Mapping[str, Any]
+MOST_STEPS = 128  # from one copy to the next
+MOST_BYTES = 3 << 28  # of a copy: parameters of 256 MiB with two moments
+MOST_BATCH_BYTES = 1 << 26  # of inputs since the copy
+_FIRST_STEPS = 8  # from the first copy to the second
+_SHARE = 200  # a copy takes at most one part in so many of the time
+
+
+class EarlierState:
+    """Everything that a step changes and a later one reads, as it was after `step` steps (−1: nothing is stored), and
+    the inputs of the steps since. `next`: the step before which to store again. All methods are called on the owner
+    thread, between two steps."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.progress, self.updates = session, session.progress, session.updates
+        self.traffic = session.loaded.program.traffic
+        self.step, self.next = -1, 0
+        self.batches: list[Batch] = []  # of the steps since; empty where nothing was set
+        self._copy: Any = None
+        self._buffers: tuple[int, ...] = ()
+        self._counts = (0, 0)  # Adam updates, steps in the window
+        self._began = 0.0
+        self.note()
+
+    # while a run goes on ----------------------------------------------------------------------------------------------
+    def check(self) -> None:
+        """Forget everything if anybody but us has written a tensor, made a step or changed the update since `note`."""
+        if self.step < 0:
+            return
+        updates, traffic = self.updates, self.traffic
+        if (
+            traffic.bytes_up != self._bytes_up
+            or traffic.submissions != self._submissions
+            or updates.adam_steps != self._adam_steps
+            or updates.optimizer is not self._optimizer
+            or updates.update is not self._update
+        ):
+            self.forget()
+
+    def note(self) -> None:
+        """Note that what has happened until now was our doing."""
+        updates, traffic = self.updates, self.traffic
+        self._bytes_up, self._submissions, self._adam_steps = traffic.bytes_up, traffic.submissions, updates.adam_steps
+        self._optimizer, self._update = updates.optimizer, updates.update
+
+    def forget(self) -> None:
+        """Forget copy and inputs."""
+        self.step, self.next, self.batches, self._copy = -1, 0, [], None
+
+    def must_store(self) -> bool:
+        """Whether to store now though earlier steps may still turn out bad."""
+        return self.step < 0 or self.progress.steps - self.step >= self._most_steps()
+
+    def store(self) -> None:
+        """Store the state as it is now; nothing where it is too large, and then not again for a while."""
+        count, began = self.progress.steps, time.perf_counter()
+        steps, seconds = (count - self.step, began - self._began) if self.step >= 0 else (0, 0.0)
+        buffers = self._changed_buffers()
+        if buffers != self._buffers:
+            self._buffers, self._copy = buffers, None
+        self.step, self.batches = -1, []
+        try:
+            self._copy = self.session.loaded.program.store_copy(buffers, self._copy) if self._fits() else None
+        except (GdlabError, MemoryError):
+            self._copy = None
+        if self._copy is not None:
+            self.step, self._counts = count, (self.updates.adam_steps, self.updates.window)
+        self._began = time.perf_counter()
+        self.next = count + self._interval(steps, seconds, self._began - began)
+
+    def _interval(self, steps: int, seconds: float, cost: float) -> int:
+        """Return after how many steps to store again: `steps` took `seconds` since the last copy, this one `cost`."""
+        most = self._most_steps()
+        if not self.session.loaded.device.anywhere or self.step < 0:
+            return most
+        return min(most, max(1, math.ceil(_SHARE * cost * steps / seconds)) if steps and seconds else _FIRST_STEPS)
+
+    def _most_steps(self) -> int:
+        plan = self.session.loaded.plan
+        nbytes = sum(type.size_bytes for type in plan.input_types.values())
+        return max(1, min(MOST_STEPS, MOST_BATCH_BYTES // max(nbytes, 1)))
+
+    # back -------------------------------------------------------------------------------------------------------------
+    def batch(self, step: int) -> Batch:
+        """Return the inputs of a step, from 0."""
+        return self.batches[step - self.step]
+
+    def load(self) -> None:
+        """Make the stored state that of the session; only its count of steps stays."""
+        self.session.loaded.program.load_copy(self._copy)
+        self.session.updates.adam_steps, self.session.updates.window = self._counts
+
+    def repeat(self, step: int) -> float:
+        """Make the step that follows the copy once more, from the state that `load` gave, and return its loss; nothing
+        is counted."""
+        steps, updates, program = self.session.steps, self.session.updates, self.session.loaded.program
+        whole, adam_steps = updates.next_step()
+        count = len(self.session.loaded.plan.dispatches)
+        count += len(updates.update.dispatches) if whole else updates.update.early
+        program.run(0, count, steps.scalars(adam_steps, step))
+        updates.count_step(adam_steps)
+        return self.session.read_loss()
+
+    def _changed_buffers(self) -> tuple[int, ...]:
+        """Return the buffers that a step changes in place, or that outlive it."""
+        plan, update = self.session.loaded.plan, self.session.updates.update
+        known = len(plan.buffers)
+        changed = (b for d in (*plan.dispatches, *update.dispatches) for b in d.writes if b in d.in_place or b >= known)
+        return tuple(dict.fromkeys(changed))
+
+    def _fits(self) -> bool:
+        plan, state = self.session.loaded.plan, self.session.updates.state_buffers
+        sizes = {b.id: b.nbytes for b in (*plan.buffers, *state)}
+        return sum(sizes[b] for b in self._buffers) <= MOST_BYTES
+
+
+def same_loss(a: float, b: float) -> bool:
+    """Whether a repeated step gave the loss that it gave before."""
+    return bool(np.isclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True))
+
+

@@ -1,0 +1,102 @@
+"""A process that was forked off after its parent used wgpu or imported egglog says so, and does not wait for ever."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+
+import pytest
+from machine import needs
+
+pytestmark = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this system")
+
+SCRIPT = """
+import multiprocessing, sys, warnings
+import numpy as np
+from gdlab import ops
+from gdlab.devices.choose import device
+from gdlab.graph import Graph
+from gdlab.session import build_session
+
+def net():
+    with Graph() as g:
+        h = ops.relu(ops.bias_add(ops.input("x", (4, 6)) @ ops.parameter("w", (6, 5)), ops.parameter("b", (5,))))
+        g.output(ops.cross_entropy_loss(h @ ops.parameter("v", (5, 3)), ops.input("y", (4, 3))))
+    return g
+
+def step(session):
+    session.set_input("x", np.ones((4, 6)))
+    session.set_input("y", np.full((4, 3), 1 / 3))
+    session.initialize(0)
+    session.step()
+    return session.read_loss()
+
+def child(run):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            print("child:", run(), flush=True)
+        except Exception as error:
+            print("child:", type(error).__name__, error, flush=True)
+        for w in told:
+            print("warning:", w.message, flush=True)
+
+def forked(run):
+    process = multiprocessing.get_context("fork").Process(target=child, args=(run,))
+    process.start()
+    process.join(40)
+    if process.is_alive():
+        process.kill()
+        print("child: waits for ever", flush=True)
+"""
+
+
+def output_of(body: str) -> str:
+    """What a parent and its forked child print."""
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT + body]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+REFUSED = 'wanted a process that is started with spawn, or device="cpu"'
+CASES = {
+    "a new session": 'build_session(net(), device="wgpu"); run = lambda: step(build_session(net(), device="wgpu"))',
+    "an open device": 'device("wgpu"); run = lambda: step(build_session(net(), device="wgpu"))',
+    "the parent's session": 's = build_session(net(), device="wgpu"); run = lambda: step(s)',
+    "a read": 's = build_session(net(), device="wgpu"); step(s); run = s.read_loss',
+    "a step": 's = build_session(net(), device="wgpu"); step(s); run = s.step',
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_wgpu_is_refused_in_a_process_forked_off_after_its_use(case: str) -> None:
+    needs("wgpu")
+    told = output_of(f"\n{CASES[case]}\nforked(run)")
+    assert "child: SessionError" in told and "opened before this process was forked" in told and REFUSED in told, told
+
+
+def test_cpu_and_auto_work_in_such_a_process() -> None:
+    needs("wgpu")
+    told = output_of("""
+build_session(net(), device="wgpu")
+forked(lambda: step(build_session(net(), device="cpu")) > 0)
+forked(lambda: (device("auto").info.kind, device("auto").info.reason))
+""")
+    assert "child: True" in told and "waits" not in told, told
+    assert "child: ('cpu', 'wgpu: one that was opened before this process was forked')" in told, told
+
+
+def test_closing_the_parents_session_in_the_child_ends() -> None:
+    needs("wgpu")
+    told = output_of('\ns = build_session(net(), device="wgpu"); step(s)\nforked(s.close)')
+    assert "child: None" in told, told
+
+
+@pytest.mark.parametrize("before", ["import egglog.bindings", "import egglog", "build_session(net(), device='cpu')"])
+def test_the_fallback_engine_works_in_a_process_forked_off_after_an_import_of_egglog(before: str) -> None:
+    pytest.importorskip("egglog")
+    told = output_of(f"\n{before}\nforked(lambda: step(build_session(net(), device='cpu')) > 0)")
+    assert "child: True" in told and "waits" not in told, told
+    assert "imported before this process was forked off; start processes with spawn; the fallback engine" in told, told
