@@ -139,6 +139,7 @@ def check_replay(
         assert step.cost_before == pytest.approx(costs[-1])
         costs.append(step.cost_after)
         present -= set(step.removed)
+        assert step.rule == SWEEP or step.rewired or {node.id for node in step.added} != set(step.removed), step
         if k not in sampled:
             continue
         middle = replay(graph, report.steps, k + 1)

@@ -25,6 +25,7 @@ from gdlab.base.errors import OptimizeError, SessionError
 from gdlab.base.threads import Job, OwnerThread, wait_for
 from gdlab.base.words import duration, plural, sig, whole
 from gdlab.rewrite.engine.program import Program, Rows
+from gdlab.rewrite.rules.pattern import COMMUTATIVE
 
 __all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "Snapshot", "saturate", "stop_engine"]
 
@@ -328,8 +329,10 @@ class _Engine:
         found.stop, found.detail = gate.stop, gate.detail
         found.first_seen = [_one_iteration([row[j] for row in sizes]) for j in rules]
         found.last, classes = self._decode(frozen[-1])
+        if found.stop != "saturated":
+            found.last = _merged(found.last)
         if history:
-            found.history = [found.last if t is frozen[-1] else self._decode(t)[0] for t in frozen]
+            found.history = [found.last if t is frozen[-1] else _merged(self._decode(t)[0]) for t in frozen]
         self._count_classes(found, frozen[-len(found.iterations) :] if found.iterations else [], classes)
         return found
 
@@ -377,6 +380,42 @@ class _Engine:
             n = len(rule.variables)
             seen.fired.append([_firing(row.inputs, n, class_of, number) for row in tables[f"F_{j}"].rows])
         return seen, len(classes)
+
+
+def _merged(shot: Snapshot) -> Snapshot:
+    """Return the snapshot with classes merged that hold one e-node of a commutative op in two orders of its operands.
+
+    Turning operands around is a rule here: before the iteration that applies it, x + y and y + x may be two classes.
+    """
+    while same := _two_orders(shot):
+        class_of = {id: same.get(c, c) for id, c in shot.class_of.items()}
+        enodes = [(op, tuple([same.get(k, k) for k in operands]), attrs, same.get(c, c))
+                  for op, operands, attrs, c in shot.enodes]  # fmt: skip
+        fired = [[(tuple([same.get(k, k) for k in env]), attrs, same.get(root, root)) for env, attrs, root in rows]
+                 for rows in shot.fired]  # fmt: skip
+        shot = Snapshot(class_of, list(dict.fromkeys(enodes)), [list(dict.fromkeys(rows)) for rows in fired])
+    return shot
+
+
+def _two_orders(shot: Snapshot) -> dict[int, int]:
+    """Return for every class that is to be merged the class that stays: the lowest of those with an e-node in common.
+
+    All e-nodes are looked at: those of other ops become equal when the classes of their operands are merged.
+    """
+    home: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = {}
+    stays: dict[int, int] = {}
+
+    def root(c: int) -> int:
+        while c in stays:
+            c = stays[c]
+        return c
+
+    for op, operands, attrs, c in shot.enodes:
+        key = op, tuple(sorted(operands)) if op in COMMUTATIVE else operands, attrs
+        a, b = root(home.setdefault(key, c)), root(c)
+        if a != b:
+            stays[max(a, b)] = min(a, b)
+    return {c: root(c) for c in stays}
 
 
 class _Numbers(dict[Any, int]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gdlab.graph import Node
 from gdlab.graph.replay import Rewired, Step
@@ -167,6 +167,19 @@ class MutableGraph:
 
 def steps_of(log: RewriteLog, order: Sequence[int], sweep: tuple[str, str]) -> tuple[Step, ...]:
     """Return the drafts as steps. The last step that reads or names a node removes it; the sweep takes the rest."""
+    steps, readings = _carried_out(log)
+    while idle := {k for k, step in enumerate(steps) if _changes_nothing(step)}:  # later steps do not speak of them
+        log = replace(log, drafts=[draft for k, draft in enumerate(log.drafts) if k not in idle])
+        steps, readings = _carried_out(log)
+    kept = set(order)
+    left = tuple(id for id in readings.inputs if id not in kept and id not in readings.gone)
+    rest = tuple(change for change in log.silent if change[1] < 0 or change[0] in kept)
+    cost = log.cost / UNITS
+    return (*steps, Step(*sweep, (), {}, left, (), rest, cost, cost, None, tuple(order)))
+
+
+def _carried_out(log: RewriteLog) -> tuple[list[Step], _Readings]:
+    """Return one step per draft, and who reads whom after them."""
     readings = _Readings(log)
     steps = []
     for k, draft in enumerate(log.drafts):
@@ -175,11 +188,12 @@ def steps_of(log: RewriteLog, order: Sequence[int], sweep: tuple[str, str]) -> t
             Step(draft.rule, draft.label, draft.at, draft.bindings, readings.removed_after(k), draft.added, rewired,
                  draft.before / UNITS, draft.after / UNITS, draft.iteration)
         )  # fmt: skip
-    kept = set(order)
-    left = tuple(id for id in readings.inputs if id not in kept and id not in readings.gone)
-    rest = tuple(change for change in log.silent if change[1] < 0 or change[0] in kept)
-    cost = log.cost / UNITS
-    return (*steps, Step(*sweep, (), {}, left, (), rest, cost, cost, None, tuple(order)))
+    return steps, readings
+
+
+def _changes_nothing(step: Step) -> bool:
+    """Whether the step removes all that it adds, and no node reads another one after it."""
+    return not step.rewired and {node.id for node in step.added} == set(step.removed)
 
 
 class _Readings:

@@ -262,11 +262,21 @@ class _Walk:
         places = [root, *(id for id in at if id != root)] if at else []
         places += [id for other in beside for id in other.at]
         pairs = [(id, other.to) for other in beside for id in other.movable]
+        pairs += self._inner_pairs(f, added)
         shown = self.graph.redirect(
             movable, to, rule.name, rule.label, bindings, added, iteration, at=places, beside=pairs
         )
         self.done.notes.append(Note(to, tuple(at), f, self.done.root_of.get(root, root), shown))
         self.done.notes += [Note(other.to, tuple(other.at), other.firing) for other in beside]
+
+    def _inner_pairs(self, f: Firing, added: Sequence[Node]) -> list[tuple[int, int]]:
+        """Return (old, new) for the operands of a root that is the same e-node on both sides: x · (σ(x) · x) becomes
+        x · silu(x) when silu(x) takes the place of σ(x) · x."""
+        if not f.right or f.left[-1] != f.right[-1]:
+            return []
+        made = [(node.id, *self.added[node.id]) for node in added]
+        return [(id, new) for new, key, c in made if self.chosen.get(c, key) == key for id in self.nodes[c]
+                if id != new and self.graph.readers[id] and not self._would_close(id, new)]  # fmt: skip
 
     def _would_close(self, old: int, new: int) -> bool:
         """Whether a reader of `old` lies below `new`: only where their class is in a cycle of classes."""
