@@ -18,6 +18,7 @@ from gdlab.plan.dispatch import Dispatch
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.roof import machine_of, machine_words, predicted, verdict
 from gdlab.session.steps import Steps
+from gdlab.session.totals import totals
 from gdlab.session.updates import Updates
 from gdlab.session.values import Values
 
@@ -189,7 +190,8 @@ class Profiling:
             program.profile(None if self.reason is None else self.window or (0, WINDOW))
         machine = machine_of(self.loaded.device)
         rows = _rows(machine, dispatches, seconds)
-        facts = len(plan.groups), plan.passes, plan.memory.physical_bytes, reason, machine_words(machine)
+        step = totals(plan, self.updates.update)
+        facts = step.groups, plan.passes, step.physical_bytes, reason, machine_words(machine)
         return SessionProfile(str(self.loaded.device.info), plan.mode, samples, *facts, rows)
 
 

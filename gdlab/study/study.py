@@ -373,12 +373,10 @@ class Study:
         values = sum(p.type.num_elements for p in parameters)
         text = f"graph {self.name}: {plural(len(self.graph), 'node')}, {plural(len(parameters), 'parameter')} "
         text += f"({plural(values, 'value')}), {plural(len(self.graph.outputs), 'output')}"
-        before, rewrites = len(self.graph), sum(n for _, n in self.report.rules_fired)
-        if self.train:
-            before, rewrites = len(self.derivative), rewrites + sum(n for _, n in self.final_report.rules_fired)
+        before, step = len(self.derivative if self.train else self.graph), self.execution.totals()
         text += f"; {'train' if self.train else 'inference'}: {plural(before, 'node')} -> {whole(len(self.final))}, "
-        text += f"{plural(rewrites, 'rewrite')}; plan: {plural(len(self.plan.dispatches), 'dispatch')}, "
-        return text + f"{plural(len(self.plan.groups), 'group')}, {nbytes(self.plan.memory.physical_bytes)}"
+        text += f"{plural(self.pipeline.rewrites, 'rewrite')}; plan: {step.dispatch_words}, "
+        return text + f"{plural(step.groups, 'group')}, {nbytes(step.physical_bytes)}"
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
         doc: Any

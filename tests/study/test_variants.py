@@ -97,10 +97,10 @@ def test_a_variant_never_touches_the_running_session(study: Study) -> None:
     assert study.step_time is times["mlp"] and str(times["mlp"]) in study.compare()
     with pytest.raises(ArgumentError, match="measure: steps: given 0, wanted an int ≥ 1"):
         study.measure(0)
-    study.runner.state = "running"
+    study.runner.stepper.state = "running"
     with pytest.raises(SessionError, match="run: session: given a measurement while"):
         study.measure(1)
-    study.runner.state = "ready"
+    study.runner.stepper.state = "ready"
 
 
 def test_median_and_deviation_are_of_the_steps(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

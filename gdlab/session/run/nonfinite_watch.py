@@ -24,12 +24,12 @@ class NonfiniteWatch:
         self.session, self.log = session, log
         self.mode: NanWatch = "loss"
         self.culprit: Culprit | None = None
-        self._bad_step = 0  # the step, from 1, with a result that is not finite
+        self.bad_step = 0  # the step, from 1, with a result that is not finite: all events of it have its number
         self._recent: deque[tuple[int, Mapping[str, Any]]] = deque(maxlen=_RECENT)
 
     def begin(self) -> None:
         """Forget the bad step and the culprit of an earlier run."""
-        self._bad_step, self.culprit = 0, None
+        self.bad_step, self.culprit = 0, None
 
     def forget_batches(self) -> None:
         """Forget the inputs of earlier steps, after a reset."""
@@ -56,7 +56,7 @@ class NonfiniteWatch:
 
     def after_losses(self, pairs: list[tuple[int, float]]) -> str:
         """Look at losses that became readable."""
-        if self.mode == "off" or self._bad_step:
+        if self.mode == "off" or self.bad_step:
             return ""
         bad = next(((step, loss) for step, loss in pairs if not math.isfinite(loss)), None)
         if bad is None:
@@ -67,7 +67,7 @@ class NonfiniteWatch:
     def find_cause(self) -> None:
         """Log the first dispatch with a result that is not finite, with the inputs of that step and the parameters as
         they are now; no step is made."""
-        if not self._bad_step or self.session.closed:
+        if not self.bad_step or self.session.closed:
             return
         step = self.session.step_count
         if self.session.under_way:
@@ -80,17 +80,17 @@ class NonfiniteWatch:
             now = "all values are finite now (the parameters have changed since)"
             self.log.add(step, "note", f"{now}; watch everything to stop before it happens")
         else:
-            self.log.add(step, "nonfinite", str(self.culprit), self.culprit.dispatch)
+            self.log.add(self.bad_step, "nonfinite", str(self.culprit), self.culprit.dispatch)
 
     def _hit(self, step: int, reason: str, text: str = "", culprit: Culprit | None = None) -> str:
-        self._bad_step, self.culprit = step, culprit
+        self.bad_step, self.culprit = step, culprit
         self.log.add(step, "nonfinite", text or reason)
         return reason
 
     def _first_bad(self) -> Culprit | None:
         """Search with the inputs of the bad step, which may be those of a later step by now."""
         search = self.session.search
-        batch = next((batch for step, batch in self._recent if step == self._bad_step - 1), None)
+        batch = next((batch for step, batch in self._recent if step == self.bad_step - 1), None)
         if batch is None or batch is self._recent[-1][1]:
             return search.first_bad()
         self._set_inputs(batch)
