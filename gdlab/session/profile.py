@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gdlab.devices.base import owner
 from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session.loaded import LoadedPlan
+from gdlab.session.rehearsal import rehearsal
 from gdlab.session.roof import machine_of, machine_words, predicted, verdict
 from gdlab.session.steps import Steps
 from gdlab.session.totals import totals
@@ -157,13 +159,19 @@ class Profiling:
         print(text)
         return text
 
-    def capture(self, samples: int) -> SessionProfile:
-        """Make `samples` timed steps (times the windows of a long plan) and sum them up."""
+    def capture(self, samples: int, train: bool = True) -> SessionProfile:
+        """Make `samples` timed steps (times the windows of a long plan) and sum them up. Without `train` the session is
+        then put back as it was before; take the losses of earlier steps first."""
         self.values.check_ready("capture_profile")
         self.steps.progress.check_between_steps("capture_profile")
         if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 1:
             raise ArgumentError("capture_profile", "samples", repr(samples), "an int ≥ 1")
-        self._profile = owner().call(lambda: self._capture(int(samples)))
+
+        def timed() -> SessionProfile:
+            with nullcontext() if train else rehearsal(self.values, self.updates, self.steps):
+                return self._capture(int(samples))
+
+        self._profile = owner().call(timed)
         return self._profile
 
     def last(self) -> SessionProfile | None:

@@ -454,9 +454,10 @@ class Session:
         """Print, and return, the dispatches of the last timed step, the longest first."""
         return self.profiling.dump_gpu_timings()
 
-    def capture_profile(self, samples: int = 3) -> SessionProfile:
-        """Make `samples` real steps with the clock on (times the windows of a long plan) and sum them up."""
-        return self.profiling.capture(samples)
+    def capture_profile(self, samples: int = 3, train: bool = True) -> SessionProfile:
+        """Make `samples` steps with the clock on (times the windows of a long plan) and sum them up. They are real
+        steps; without `train` the session is put back as it was, and losses that nobody has read are dropped."""
+        return self.profiling.capture(samples, train)
 
     @property
     def last_profile(self) -> SessionProfile | None:

@@ -149,11 +149,14 @@ class Execution:
         """Reset and make as many steps again; with the same feed and update rule the losses are the same."""
         self.runner.wait(self.runner.replay())
 
-    def trace(self, samples: int = 3) -> SessionProfile:
-        """Time every dispatch over a few real steps, against what the roofline predicts; the document has the times."""
+    def trace(self, samples: int = 3, train: bool = False) -> SessionProfile:
+        """Time every dispatch over a few steps, against what the roofline predicts; the document has the times. The
+        session is then put back as it was; with `train` the steps are real ones, and count."""
         self.check_ready()
         self.runner.refuse_while_running("a trace")
-        profile = self.session.capture_profile(samples)
+        self.runner.read_losses()
+        profile = self.session.capture_profile(samples, train)
+        self.runner.read_losses()
         self.rev += 1
         return profile
 

@@ -249,9 +249,10 @@ class Study:
         """Reset and make as many steps again; with the same feed and update rule the losses are the same."""
         self.execution.replay()
 
-    def trace(self, samples: int = 3) -> SessionProfile:
-        """Time every dispatch over a few real steps, against what the roofline predicts; the document has the times."""
-        return self.execution.trace(samples)
+    def trace(self, samples: int = 3, train: bool = False) -> SessionProfile:
+        """Time every dispatch over a few steps, against what the roofline predicts; the document has the times. The
+        session is then put back as it was; with `train` the steps are real ones, and count."""
+        return self.execution.trace(samples, train)
 
     def close(self) -> None:
         """Close the session; the study's graphs, reports and plan stay readable."""
