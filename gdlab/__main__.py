@@ -47,6 +47,7 @@ from gdlab.view.ask.paths import paths_json, paths_text
 from gdlab.view.ask.replay import replay_json, replay_text
 from gdlab.view.ask.slices import view_slice
 from gdlab.view.document.make import Document, load_doc, study_doc
+from gdlab.view.document.passes import rewrites_to_plan
 from gdlab.view.files import suffix_of
 from gdlab.view.text import twin as text
 from gdlab.view.text.doctor import doctor_rows, doctor_text
@@ -54,10 +55,10 @@ from gdlab.view.text.doctor import doctor_rows, doctor_text
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _ASSERTED: Mapping[str, Callable[[Document], float]] = {
     "nodes": lambda doc: len(doc.nodes(_compiled(doc))),
-    "dispatches": lambda doc: len(doc.plan("dispatches")) - ((doc.data["plan"] or {}).get("updates") or 0),
+    "dispatches": lambda doc: len(doc.plan("dispatches")),
     "groups": lambda doc: len(doc.plan("groups")),
     "peak_bytes": lambda doc: ((doc.data["plan"] or {}).get("memory") or {}).get("peak_bytes", 0),
-    "rewrites": lambda doc: sum(n for one in doc.data["passes"] for _, n in one["report"].get("rules_fired", ())),
+    "rewrites": lambda doc: rewrites_to_plan(doc.data),
 }
 
 

@@ -137,7 +137,7 @@ def _measure(study: Study, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trace(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """Times every dispatch over a few real steps; the document has the figures from then on."""
+    """Times every dispatch over a few steps that do not count; the document has the figures from then on."""
     return {"text": str(study.trace(_steps(args)))}
 
 

@@ -105,15 +105,16 @@ class RunMagics(Words):
     @magic_arguments()
     @name_option
     @argument("file", nargs="?", help="also write a Chrome trace: Perfetto opens it")
-    @argument("--samples", metavar="N", type=int, default=3, help="steps to time (3); they are real steps")
+    @argument("--samples", metavar="N", type=int, default=3, help="steps to time (3)")
+    @argument("--train", action="store_true", help="real steps, which count; else the session is put back as it was")
     @no_var_expand
     @line_magic
     def graph_trace(self, line: str) -> None:
-        """Time every dispatch over a few real steps, against what the roofline predicts: a table, and with FILE a
-        Chrome trace. The plan and its kernels show the times from then on."""
+        """Time every dispatch over a few steps, against what the roofline predicts: a table, and with FILE a Chrome
+        trace. The session is put back as it was. The plan and its kernels show the times from then on."""
         args = parse_argstring(self.graph_trace, line, self.names)
         study = self.named(args.name)
-        profile = self.call(lambda: study.trace(args.samples))
+        profile = self.call(lambda: study.trace(args.samples, args.train))
         refresh(study)
         print(profile)
         if args.file:

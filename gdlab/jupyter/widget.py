@@ -222,8 +222,8 @@ class Panel:
         self.sent_step = since + len(points)
         traffic = session.traffic
         if not session.closed:  # a closed one keeps its last figures on show
-            per_step = len(session.plan().dispatches) + len(session.update_dispatches())
-            self.fixed = (per_step, session.num_groups(), session.memory_summary().text)
+            step = session.totals()
+            self.fixed = (step.dispatches, step.groups, session.memory_summary().text)
         per_step, groups, memory = self.fixed
         counters = Counters(
             session.step_count, traffic.dispatches, per_step, traffic.submissions, groups,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdlab.base.words import nbytes, plural
-from gdlab.plan.records import Buffer, ExecutionPlan
-from gdlab.session.arrays import aligned
+from gdlab.plan.memory import padded
+from gdlab.plan.records import ExecutionPlan, Update
+from gdlab.session.totals import totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,14 @@ class MemorySummary:
         return f"{plural(self.num_buffers, 'buffer')}, {total} in all{state}, the largest {largest}"
 
 
-def summary(plan: ExecutionPlan, state: Sequence[Buffer]) -> MemorySummary:
+def summary(plan: ExecutionPlan, update: Update) -> MemorySummary:
     """Sum up a plan and the state buffers of its updates."""
     by_kind = {"adam_": 0, "grad_sum.": 0, "clip_": 0}
-    for b in state:
-        kind = next(prefix for prefix in by_kind if b.name.startswith(prefix))
-        by_kind[kind] += aligned(b.nbytes)
-    sizes = [s.nbytes for s in plan.memory.slots] + [aligned(b.nbytes) for b in state]
-    logical = sum(plan.buffer_sizes) + sum(b.nbytes for b in state)
-    adam, sums, aux = by_kind.values()
-    return MemorySummary(sum(sizes), adam, len(sizes), max(sizes, default=0), logical, sums, aux)
+    sizes = [padded(b.nbytes, plan.target.limits.alignment) for b in update.buffers]
+    for b, size in zip(update.buffers, sizes, strict=True):
+        by_kind[next(prefix for prefix in by_kind if b.name.startswith(prefix))] += size
+    step, slots = totals(plan, update), [s.nbytes for s in plan.memory.slots] + sizes
+    return MemorySummary(
+        step.physical_bytes, by_kind["adam_"], len(slots), max(slots, default=0), step.logical_bytes,
+        by_kind["grad_sum."], by_kind["clip_"],
+    )  # fmt: skip

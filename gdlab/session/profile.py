@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from gdlab.devices.base import owner
 from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session.loaded import LoadedPlan
+from gdlab.session.rehearsal import rehearsal
 from gdlab.session.roof import machine_of, machine_words, predicted, verdict
 from gdlab.session.steps import Steps
+from gdlab.session.totals import totals
 from gdlab.session.updates import Updates
 from gdlab.session.values import Values
 
@@ -156,13 +159,19 @@ class Profiling:
         print(text)
         return text
 
-    def capture(self, samples: int) -> SessionProfile:
-        """Make `samples` timed steps (times the windows of a long plan) and sum them up."""
+    def capture(self, samples: int, train: bool = True) -> SessionProfile:
+        """Make `samples` timed steps (times the windows of a long plan) and sum them up. Without `train` the session is
+        then put back as it was before; take the losses of earlier steps first."""
         self.values.check_ready("capture_profile")
         self.steps.progress.check_between_steps("capture_profile")
         if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 1:
             raise ArgumentError("capture_profile", "samples", repr(samples), "an int ≥ 1")
-        self._profile = owner().call(lambda: self._capture(int(samples)))
+
+        def timed() -> SessionProfile:
+            with nullcontext() if train else rehearsal(self.values, self.updates, self.steps):
+                return self._capture(int(samples))
+
+        self._profile = owner().call(timed)
         return self._profile
 
     def last(self) -> SessionProfile | None:
@@ -189,7 +198,8 @@ class Profiling:
             program.profile(None if self.reason is None else self.window or (0, WINDOW))
         machine = machine_of(self.loaded.device)
         rows = _rows(machine, dispatches, seconds)
-        facts = len(plan.groups), plan.passes, plan.memory.physical_bytes, reason, machine_words(machine)
+        step = totals(plan, self.updates.update)
+        facts = step.groups, plan.passes, step.physical_bytes, reason, machine_words(machine)
         return SessionProfile(str(self.loaded.device.info), plan.mode, samples, *facts, rows)
 
 

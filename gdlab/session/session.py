@@ -26,6 +26,7 @@ from gdlab.session.profile import Profiling, SessionProfile, Timings
 from gdlab.session.progress import Progress
 from gdlab.session.run.nonfinite import DebugStepReport, NonfiniteSearch, TraceRow
 from gdlab.session.steps import Steps
+from gdlab.session.totals import StepTotals, totals
 from gdlab.session.updates import Updates
 from gdlab.session.values import Values
 
@@ -399,7 +400,12 @@ class Session:
     def memory_summary(self) -> MemorySummary:
         """Return what is allocated now."""
         self.loaded.check_open("memory_summary")
-        return summary(self.loaded.plan, self.updates.state_buffers)
+        return summary(self.loaded.plan, self.updates.update)
+
+    def totals(self) -> StepTotals:
+        """Return the dispatches, groups and bytes of a step, the configured update included."""
+        self.loaded.check_open("totals")
+        return totals(self.loaded.plan, self.updates.update)
 
     def plan(self) -> ExecutionPlan:
         """Return the plan that really runs."""
@@ -409,7 +415,7 @@ class Session:
     def num_groups(self) -> int:
         """Return the number of barrier groups per step, the update's included."""
         self.loaded.check_open("num_groups")
-        return len(self.loaded.plan.groups) + len({d.group for d in self.updates.update.dispatches})
+        return self.totals().groups
 
     def device_information(self) -> str:
         """Return the device in one line."""
@@ -448,9 +454,10 @@ class Session:
         """Print, and return, the dispatches of the last timed step, the longest first."""
         return self.profiling.dump_gpu_timings()
 
-    def capture_profile(self, samples: int = 3) -> SessionProfile:
-        """Make `samples` real steps with the clock on (times the windows of a long plan) and sum them up."""
-        return self.profiling.capture(samples)
+    def capture_profile(self, samples: int = 3, train: bool = True) -> SessionProfile:
+        """Make `samples` steps with the clock on (times the windows of a long plan) and sum them up. They are real
+        steps; without `train` the session is put back as it was, and losses that nobody has read are dropped."""
+        return self.profiling.capture(samples, train)
 
     @property
     def last_profile(self) -> SessionProfile | None:

@@ -167,6 +167,11 @@ class Pipeline:
         return [stage.report for stage in self.path if isinstance(stage.report, OptimizeReport)]
 
     @property
+    def rewrites(self) -> int:
+        """The number of rewrites on the way to the compiled stage: the steps of its replays, without the sweeps."""
+        return sum(count for report in self.reports for _, count in report.rules_fired)
+
+    @property
     def report(self) -> OptimizeReport:
         """What the optimizer did on the way to the compiled stage, in one report."""
         first, *others = self.reports

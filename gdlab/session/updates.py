@@ -102,8 +102,7 @@ class Updates:
 
     def _load(self, optimizer: Optimizer, settings: UpdateSettings) -> None:
         """Make the program use this update; state buffers that are new start at zero."""
-        recipe = Recipe(optimizer.rule, self._factors(settings), settings.clip, settings.accumulate)
-        update = update_of(self.loaded.plan, recipe, self.state_buffers)
+        update = update_of(self.loaded.plan, self._recipe(optimizer, settings), self.state_buffers)
         self.loaded.program.configure(update)
         self.update, self.state_buffers = update, update.buffers
 
@@ -113,6 +112,14 @@ class Updates:
         update = update_of(self.loaded.plan, recipe, self.state_buffers)
         self.loaded.program.configure(update)
         self.state_buffers = update.buffers
+
+    @property
+    def recipe(self) -> Recipe:
+        """Return the recipe of the configured update."""
+        return self._recipe(self.optimizer, self.settings)
+
+    def _recipe(self, optimizer: Optimizer, settings: UpdateSettings) -> Recipe:
+        return Recipe(optimizer.rule, self._factors(settings), settings.clip, settings.accumulate)
 
     def _factors(self, settings: UpdateSettings) -> dict[str, float]:
         """Return the factor of the rate by parameter name, where it is not 1."""

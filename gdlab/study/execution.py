@@ -11,6 +11,7 @@ from gdlab.base.errors import SessionError, unknown_name
 from gdlab.devices.base import Device
 from gdlab.graph import Graph
 from gdlab.plan.records import ExecutionPlan
+from gdlab.plan.update import Recipe, update_of
 from gdlab.session import (
     DeviceLike,
     Pipeline,
@@ -22,6 +23,7 @@ from gdlab.session import (
 )
 from gdlab.session.run.feeds import make_feed, random_batch
 from gdlab.session.run.runner import Runner
+from gdlab.session.totals import StepTotals, totals
 
 
 class Execution:
@@ -49,6 +51,18 @@ class Execution:
     def plan(self) -> ExecutionPlan:
         """Return the execution plan on this device."""
         return self.pipeline.plan(self.device.target)
+
+    def totals(self, recipe: Recipe | None = None) -> StepTotals:
+        """Return the dispatches, groups and bytes of a step, with the update of the open session; `recipe`: with that
+        one in its place."""
+        if recipe is None and self.has_session:
+            return self.session.totals()
+        return totals(self.plan, update_of(self.plan, recipe or Recipe()))
+
+    @property
+    def recipe(self) -> Recipe:
+        """Return the recipe of the session's update; without a session one that updates nothing."""
+        return self.session.updates.recipe if self.has_session else Recipe()
 
     @property
     def session(self) -> Session:
@@ -135,11 +149,14 @@ class Execution:
         """Reset and make as many steps again; with the same feed and update rule the losses are the same."""
         self.runner.wait(self.runner.replay())
 
-    def trace(self, samples: int = 3) -> SessionProfile:
-        """Time every dispatch over a few real steps, against what the roofline predicts; the document has the times."""
+    def trace(self, samples: int = 3, train: bool = False) -> SessionProfile:
+        """Time every dispatch over a few steps, against what the roofline predicts; the document has the times. The
+        session is then put back as it was; with `train` the steps are real ones, and count."""
         self.check_ready()
         self.runner.refuse_while_running("a trace")
-        profile = self.session.capture_profile(samples)
+        self.runner.read_losses()
+        profile = self.session.capture_profile(samples, train)
+        self.runner.read_losses()
         self.rev += 1
         return profile
 

@@ -249,9 +249,10 @@ class Study:
         """Reset and make as many steps again; with the same feed and update rule the losses are the same."""
         self.execution.replay()
 
-    def trace(self, samples: int = 3) -> SessionProfile:
-        """Time every dispatch over a few real steps, against what the roofline predicts; the document has the times."""
-        return self.execution.trace(samples)
+    def trace(self, samples: int = 3, train: bool = False) -> SessionProfile:
+        """Time every dispatch over a few steps, against what the roofline predicts; the document has the times. The
+        session is then put back as it was; with `train` the steps are real ones, and count."""
+        return self.execution.trace(samples, train)
 
     def close(self) -> None:
         """Close the session; the study's graphs, reports and plan stay readable."""
@@ -373,12 +374,10 @@ class Study:
         values = sum(p.type.num_elements for p in parameters)
         text = f"graph {self.name}: {plural(len(self.graph), 'node')}, {plural(len(parameters), 'parameter')} "
         text += f"({plural(values, 'value')}), {plural(len(self.graph.outputs), 'output')}"
-        before, rewrites = len(self.graph), sum(n for _, n in self.report.rules_fired)
-        if self.train:
-            before, rewrites = len(self.derivative), rewrites + sum(n for _, n in self.final_report.rules_fired)
+        before, step = len(self.derivative if self.train else self.graph), self.execution.totals()
         text += f"; {'train' if self.train else 'inference'}: {plural(before, 'node')} -> {whole(len(self.final))}, "
-        text += f"{plural(rewrites, 'rewrite')}; plan: {plural(len(self.plan.dispatches), 'dispatch')}, "
-        return text + f"{plural(len(self.plan.groups), 'group')}, {nbytes(self.plan.memory.physical_bytes)}"
+        text += f"{plural(self.pipeline.rewrites, 'rewrite')}; plan: {step.dispatch_words}, "
+        return text + f"{plural(step.groups, 'group')}, {nbytes(step.physical_bytes)}"
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
         doc: Any

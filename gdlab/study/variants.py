@@ -17,6 +17,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import grid, nbytes, sig, whole
 from gdlab.plan.target import CompileOptions
+from gdlab.plan.update import Recipe
 from gdlab.rewrite import RULES
 from gdlab.session import DeviceLike, PipelineStage, Session, resolve_device
 from gdlab.study.execution import Execution
@@ -45,8 +46,8 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Hold one row of the comparison: counts of the compiled graph and its plan, bytes that a step moves, the planned
-    peak (alive at once) and memory (allocated); `step` where it was measured."""
+    """Hold one row of the comparison: counts of the compiled graph and of a step, the bytes that it moves, its peak
+    (alive at once) and memory (allocated); `step` where it was measured."""
 
     name: str
     nodes: int
@@ -81,13 +82,12 @@ class Compared(Protocol):
 S = TypeVar("S", bound=Compared)
 
 
-def figures_of(study: Compared) -> Figures:
-    """Return the figures of one study: its row of the comparison."""
-    plan, pipeline = study.execution.plan, study.execution.pipeline
-    rewrites = sum(n for report in pipeline.reports for _, n in report.rules_fired)
-    moved = sum(d.bytes_read + d.bytes_written for d in plan.dispatches)
-    counts = len(pipeline.compiled.graph), rewrites, len(plan.dispatches), len(plan.groups)
-    sizes = moved, plan.memory.peak_bytes, plan.memory.physical_bytes
+def figures_of(study: Compared, recipe: Recipe | None = None) -> Figures:
+    """Return the figures of one study: its row of the comparison. `recipe`: the update behind its plan, if it is not
+    that of its own session."""
+    step, pipeline = study.execution.totals(recipe), study.execution.pipeline
+    counts = len(pipeline.compiled.graph), pipeline.rewrites, step.dispatches, step.groups
+    sizes = step.bytes_moved, step.peak_bytes, step.physical_bytes
     return Figures(study.execution.name, *counts, *sizes, study.step_time)
 
 
@@ -144,9 +144,13 @@ class Variants(Mapping[str, S]):
         self._execution.rev += 1
         return made
 
+    def figures(self, base: S) -> list[Figures]:
+        """Return the figures of the base study and of each variant, all with the update of the base study."""
+        return [figures_of(base), *(figures_of(each, self._execution.recipe) for each in self.values())]
+
     def compare(self, base: S) -> str:
         """Return a row of the base study and one of each variant, µs per step where `measure` was asked for."""
-        rows = [figures_of(s).row() for s in (base, *self.values())]
+        rows = [each.row() for each in self.figures(base)]
         return "\n".join(grid(HEAD, rows, right=range(1, len(HEAD)), indent=""))
 
     def measure(self, base: S, steps: int) -> dict[str, StepTime]:

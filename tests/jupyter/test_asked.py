@@ -27,7 +27,7 @@ def test_dispatches_are_timed_and_the_page_gets_the_times(panel) -> None:  # typ
     study.prepare(feed="random:0", sgd=0.1, init=0)
     study.run(1)
     reply = ask(panel, 2, "trace", steps=2)
-    assert reply["ok"] and reply["result"]["text"] == str(study.session.last_profile) and study.session.step_count == 3
+    assert reply["ok"] and reply["result"]["text"] == str(study.session.last_profile) and study.session.step_count == 1
     until(lambda: any(run.get("dispatch_seconds") for doc in of(panel, "doc") for run in doc["doc"]["runs"]))
     assert times_of(study.doc)["samples"] == 2
 

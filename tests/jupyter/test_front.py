@@ -38,7 +38,7 @@ def test_the_replay_moves_nothing_and_ends_with_the_optimized_graph(page: Page) 
         assert all(after[entity] == place for entity, place in before.items() if entity in after)
     assert set(seen[0]) == {f"node:0.{i}" for i in (0, 2, 4, 5, 6, 8, 10, 11, 13)}
     shown = page.locator('[data-pane="scrub"] .gd-fact').inner_text()
-    assert shown == f"{len(trained().nodes('optimized'))} nodes after 5 of 5 steps"
+    assert shown == f"{len(trained().nodes('optimized'))} nodes after 4 of 4 rewrites, swept"
     for _ in range(5):
         page.locator('[data-command="scrub-previous"]').click()
     assert page.evaluate(PLACES) == seen[0]

@@ -385,8 +385,9 @@ def test_a_nan_is_told_with_its_line(shell, mlp):
 def test_times_per_dispatch(shell, mlp, tmp_path):
     run(shell, "%graph_run mlp 1 --feed random --init 0 --quiet")
     out, error = run(shell, f"%graph_trace mlp {tmp_path / 't.json'} --samples 2")
-    assert error is None and out.stdout.startswith("2 samples on cpu") and mlp.session.step_count == 3
+    assert error is None and out.stdout.startswith("2 samples on cpu") and mlp.session.step_count == 1
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert run(shell, "%graph_trace mlp --samples 2 --train")[1] is None and mlp.session.step_count == 3
 
 
 def test_show_does_what_the_magic_does(shell, mlp):

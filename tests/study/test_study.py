@@ -69,12 +69,12 @@ def test_the_graph_is_a_copy(study: Study) -> None:
 
 
 def test_the_summary_counts_what_is_there(study: Study) -> None:
-    final, plan = study.final, study.plan
+    final, plan, step = study.final, study.plan, study.execution.totals()
     rewrites = sum(n for _, n in (*study.report.rules_fired, *study.final_report.rules_fired))
     assert study.summary() == (
         "graph mlp: 14 nodes, 4 parameters (9,610 values), 1 output; "
         f"train: {len(study.derivative)} nodes -> {len(final)}, {rewrites} rewrites; "
-        f"plan: {len(plan.dispatches)} dispatches, {len(plan.groups)} groups, {nbytes(plan.memory.physical_bytes)}"
+        f"plan: {step.dispatch_words}, {step.groups} groups, {nbytes(step.physical_bytes)}"
     )
     assert rewrites > 0 and len(final) < len(study.derivative) and study.missed == plan.missed
     reader = Study(networks.reader(8), device="cpu", name="reader")

@@ -22,13 +22,13 @@ class NonfiniteWatch:
         self.session, self.log = session, log
         self.mode: NanWatch = "loss"
         self.culprit: Culprit | None = None
-        self._bad_step = 0  # the step, from 1, with a result that is not finite
+        self.bad_step = 0  # the step, from 1, with a result that is not finite: all events of it have its number
         self._batch: tuple[int, Batch] = (-1, {})  # the step, from 0, whose inputs were set last
         self.earlier = EarlierState(session)
 
     def begin(self) -> None:
         """Forget the bad step and the culprit of an earlier run."""
-        self._bad_step, self.culprit = 0, None
+        self.bad_step, self.culprit = 0, None
 
     def forget_batches(self) -> None:
         """Forget the state and the inputs of earlier steps, after a reset."""
@@ -80,7 +80,7 @@ class NonfiniteWatch:
 
     def after_losses(self, pairs: list[tuple[int, float]]) -> str:
         """Look at losses that became readable."""
-        if self.mode == "off" or self._bad_step:
+        if self.mode == "off" or self.bad_step:
             return ""
         bad = next(((step, loss) for step, loss in pairs if not math.isfinite(loss)), None)
         if bad is None:
@@ -97,7 +97,7 @@ class NonfiniteWatch:
     def find_cause(self) -> None:
         """Log the first dispatch with a result that is not finite, searched in the state before its step and with the
         inputs of that step; the session is afterwards as before."""
-        if not self._bad_step or self.session.closed:
+        if not self.bad_step or self.session.closed:
             return
         step = self.session.step_count
         if self.session.under_way:
@@ -112,17 +112,17 @@ class NonfiniteWatch:
         if self.culprit is None:
             self.log.add(step, "note", f"the cause is not known: {why}; watch everything to stop before it happens")
         else:
-            self.log.add(step, "nonfinite", str(self.culprit), self.culprit.dispatch)
+            self.log.add(self.bad_step, "nonfinite", str(self.culprit), self.culprit.dispatch)
 
     def _hit(self, step: int, reason: str, text: str = "", culprit: Culprit | None = None) -> str:
-        self._bad_step, self.culprit = step, culprit
+        self.bad_step, self.culprit = step, culprit
         self.log.add(step, "nonfinite", text or reason)
         return reason
 
     def _search(self) -> str:
         """Search the steps from the stored state on, up to the bad one; return why no cause was found, or an empty
         string."""
-        earlier, bad = self.earlier, self._bad_step
+        earlier, bad = self.earlier, self.bad_step
         if not 0 <= earlier.step < bad or earlier.step + len(earlier.batches) < bad:
             return f"no state before step {bad} was kept"
         now = EarlierState(self.session)

@@ -197,6 +197,10 @@ class Runner:
         self.reset()
         return self.start(steps)
 
+    def read_losses(self) -> None:
+        """Add the losses of all steps made so far to the log, of those too that others made."""
+        owner().call(lambda: self.log.add_losses(self.session.take_losses(True)))
+
     def close(self) -> None:
         """End the run and the session; idempotent."""
         self.pause("closed")

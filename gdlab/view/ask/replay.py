@@ -9,6 +9,7 @@ from gdlab.base.errors import ArgumentError
 from gdlab.base.words import grid, plural, sig
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
+from gdlab.view.document.passes import rewrite_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,9 @@ def replay_text(document: Document, count: int, number: int = 0) -> Iterator[str
     passes = document.data["passes"]
     _check_pass(document, number)
     moment, steps = after(document, number, count), list(document.steps(number))
-    yield f"pass {number}, {passes[number]['key']}: after {count} of {plural(len(steps), 'step')}"
+    rewrites = rewrite_count(passes[number])
+    done = f"{min(count, rewrites)} of {plural(rewrites, 'rewrite')}" + (", swept" if count > rewrites else "")
+    yield f"pass {number}, {passes[number]['key']}: after {done}"
     gone: list[Json] = []
     new: set[str] = set()
     if count:

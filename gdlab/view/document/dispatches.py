@@ -7,18 +7,23 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from gdlab.base.words import nbytes, plural, whole
+from gdlab.base.words import nbytes, plural
 from gdlab.graph import Graph
 from gdlab.kernels import wgsl
 from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.memory import padded
 from gdlab.plan.records import Buffer, ExecutionPlan, Group, Hazard, LineMap, Update
 from gdlab.plan.schedule import groups_of, hazards
 from gdlab.plan.source import source_hash
 from gdlab.plan.target import Target
+from gdlab.session.totals import dispatch_words, totals
 from gdlab.view.document.columns import Json, ragged, sparse, words
 from gdlab.view.document.links import Row, link, link_of_rows
 from gdlab.view.document.stages import Fates, family
 
+_SIZES = (
+    "logical_bytes", "physical_bytes", "peak_bytes", "peak_group", "padding_bytes", "parameter_bytes", "state_bytes"
+)  # fmt: skip
 _FATES = {"dead": "dead", "aliased": "aliased", "merged": "folded", "folded": "literal", "operand view": "operand"}
 
 
@@ -59,37 +64,37 @@ class PlanSection:
 
 def plan_section(plan: ExecutionPlan, update: Update | None, stage: int, optimizer: str | None) -> PlanSection:
     """The section of a plan that was compiled from a stage, with the dispatches of the configured update behind."""
-    extra = update if update is not None and update.dispatches else None
-    dispatches = [*plan.dispatches, *(extra.dispatches if extra else ())]
-    buffers = [*plan.buffers, *(extra.buffers if extra else ())]
-    groups = [*plan.groups, *(_update_groups(plan, extra) if extra else ())]
+    step = totals(plan, update)
+    dispatches = [*plan.dispatches, *(update.dispatches if update else ())]
+    buffers = [*plan.buffers, *(update.buffers if update else ())]
+    groups = [*plan.groups, *(_update_groups(plan, update) if step.updates and update else ())]
     group_of = [g for g, group in enumerate(groups) for _ in range(group.start, group.stop)]
     kernels, kernel_of = _kernels(plan, dispatches)
     base = [0]
     for kernel in kernels:
         base.append(base[-1] + kernel.lines)
-    intervals = _intervals(plan, buffers, dispatches, group_of)
     section = {
         "stage": stage,
-        "updates": len(dispatches) - len(plan.dispatches),
+        "updates": step.updates,
         "optimizer": optimizer,
         "kernels": _kernel_table(kernels),
         "dispatches": _dispatch_table(plan.graph, dispatches, kernel_of, group_of),
         "groups": _group_table(groups),
-        "intervals": intervals,
+        "intervals": _intervals(plan, buffers, dispatches, group_of),
         "slots": _slots(plan, buffers),
-        "memory": _memory(plan, buffers, intervals),
+        "memory": {name: getattr(step, name) for name in _SIZES},
     }
     links, texts = _links(plan, stage, dispatches, len(buffers), kernels, kernel_of, base)
     return PlanSection(section, links, texts, base[:-1], _fates(plan))
 
 
 def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[Group]:
-    """The groups of the update, and its conflicts with everything before it."""
+    """The groups of the update, each with its conflicts with the group before it."""
     for i, group in enumerate(groups_of(update.dispatches)):
         because: tuple[Hazard, ...] = group.because
         if i == 0:
-            because = tuple(hazards(plan.dispatches, update.dispatches[group.start : group.stop]))
+            last = plan.dispatches[plan.groups[-1].start :] if plan.groups else ()
+            because = tuple(hazards(last, update.dispatches[group.start : group.stop]))
         count = len(plan.dispatches)
         yield Group(group.start + count, group.stop + count, because)
 
@@ -267,7 +272,7 @@ def _intervals(
         "slot": slot,
         "offset": [0] * len(buffers),
         "nbytes": [b.nbytes for b in buffers],
-        "padded": [_padded(b.nbytes, plan.target.limits.alignment) for b in buffers],
+        "padded": [padded(b.nbytes, plan.target.limits.alignment) for b in buffers],
         "first": first,
         "last": last,
         "first_group": [group_of[k] if k >= 0 else -1 for k in first],
@@ -295,30 +300,12 @@ def _interval_family(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch]) 
 
 def _slots(plan: ExecutionPlan, buffers: Sequence[Buffer]) -> Json:
     state = buffers[len(plan.buffers) :]
-    sizes = [_padded(b.nbytes, plan.target.limits.alignment) for b in state]
+    sizes = [padded(b.nbytes, plan.target.limits.alignment) for b in state]
     return {
         "count": len(plan.memory.slots) + len(state),
         "nbytes": [s.nbytes for s in plan.memory.slots] + sizes,
         "tenants": ragged([*(s.tenants for s in plan.memory.slots), *((b.id,) for b in state)]),
     }
-
-
-def _memory(plan: ExecutionPlan, buffers: Sequence[Buffer], intervals: Json) -> Json:
-    """The figures of the plan; state of the optimizer is counted apart, in `state_bytes`."""
-    count = len(plan.buffers)
-    return {
-        "logical_bytes": plan.memory.logical_bytes,
-        "physical_bytes": plan.memory.physical_bytes,
-        "peak_bytes": plan.memory.peak_bytes,
-        "peak_group": plan.memory.peak_group,
-        "padding_bytes": sum(intervals["padded"][:count]) - plan.memory.logical_bytes,
-        "parameter_bytes": sum(b.nbytes for b in plan.buffers if b.kind in ("parameter", "derived")),
-        "state_bytes": sum(_padded(b.nbytes, plan.target.limits.alignment) for b in buffers[count:]),
-    }
-
-
-def _padded(nbytes: int, alignment: int) -> int:
-    return -(-nbytes // alignment) * alignment
 
 
 # provenance ----------------------------------------------------------------------------------------------------------
@@ -406,10 +393,8 @@ def _fates(plan: ExecutionPlan) -> Fates:
 # in words ------------------------------------------------------------------------------------------------------------
 def plan_counts(plan: Json) -> str:
     """`9 + 4 dispatches (Adam, lr 0.001), 6 groups, physical 2.1 MB of logical 3.4 MB`."""
-    updates = plan["updates"]
-    count = plan["dispatches"]["count"] - updates
-    shown = f"{whole(count)} + {whole(updates)} dispatches" if updates else plural(count, "dispatch")
     rule = f" ({plan['optimizer']})" if plan["optimizer"] else ""
     memory = plan["memory"]
     sizes = f"physical {nbytes(memory['physical_bytes'])} of logical {nbytes(memory['logical_bytes'])}"
-    return f"{shown}{rule}, {plural(plan['groups']['count'], 'group')}, {sizes}"
+    words = dispatch_words(plan["dispatches"]["count"], plan["updates"])
+    return f"{words}{rule}, {plural(plan['groups']['count'], 'group')}, {sizes}"

@@ -61,6 +61,16 @@ def optimize_trace(number: int, keys: Sequence[str], report: OptimizeReport, aft
     return Trace([ids.key[id] for id in order], consumed, produced, images)
 
 
+def rewrite_count(one: Json) -> int:
+    """The number of rewrites of a pass of a document: its steps without the sweep."""
+    return sum(count for _, count in one["report"].get("rules_fired", ()))
+
+
+def rewrites_to_plan(data: Json) -> int:
+    """The number of rewrites on the way to the compiled stage of a document; a variant's are its own."""
+    return sum(rewrite_count(one) for one in data["passes"] if not one["key"].startswith("optimize:variant:"))
+
+
 def optimize_fates(before: Graph, trace: Trace) -> Fates:
     """Return the reason for each node without an image after the pass: whatever is merged or fused has one, so nothing
     needed it."""

@@ -57,8 +57,9 @@ def variants_json(study: Study, keys: Sequence[str]) -> Json:
     shown = {f"variant:{name}": variant for name, variant in study.variants.items() if f"variant:{name}" in keys}
     if not shown:
         return {}
-    pairs = {"optimized": study, **shown}
-    return {"variants": [_row(one.figures(), keys.index(key)) for key, one in pairs.items()]}
+    figures = {each.name: each for each in study.variants.figures(study)[1:]}
+    rows = {"optimized": study.figures(), **{key: figures[one.name] for key, one in shown.items()}}
+    return {"variants": [_row(each, keys.index(key)) for key, each in rows.items()]}
 
 
 def _row(figures: Figures, stage: int) -> Json:

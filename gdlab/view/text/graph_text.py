@@ -10,6 +10,7 @@ from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
 from gdlab.study.variants import HEAD, Figures, StepTime
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
+from gdlab.view.document.passes import rewrite_count
 from gdlab.view.document.runs import COUNTS
 
 Lines = Iterator[str]
@@ -158,7 +159,7 @@ def rewrites(document: Document) -> Lines:
     for p, one in enumerate(document.data["passes"]):
         if one["role"] != "optimize":
             continue
-        yield f"pass {p}: {plural(one['steps']['count'], 'step')}, {one['key']}"
+        yield f"pass {p}: {plural(rewrite_count(one), 'rewrite')}, {one['key']}"
         if one.get("deltas") is not None:
             yield f"  e-graph: {plural(len(one['deltas']) - 1, 'iteration')}; the view egraph tells how it grew"
         rows = []

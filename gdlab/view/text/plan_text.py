@@ -156,13 +156,13 @@ def reuse_words(memory: Json) -> str:
 
 
 def at_peak(document: Document) -> list[int]:
-    """The intervals that are in memory at the peak, largest first: pinned ones, and those alive in its group. The
-    state of the optimizer is counted apart."""
+    """The intervals that are in memory at the peak, largest first: pinned ones, the state of the optimizer among them,
+    and those alive in its group."""
     peak = document.data["plan"]["memory"]["peak_group"]
     rows = list(document.plan("intervals"))
     alive = [
         i for i, row in enumerate(rows)
-        if row["kind"] != "state" and (row["pinned"] is not None or row["first_group"] <= peak <= row["last_group"])
+        if row["pinned"] is not None or row["first_group"] <= peak <= row["last_group"]
     ]  # fmt: skip
     return sorted(alive, key=lambda i: -rows[i]["nbytes"])
 

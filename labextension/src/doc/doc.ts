@@ -400,5 +400,8 @@ export const typeText = (doc: GraphDoc, node: NodeRecord): string => node.told ?
 
 export const optimizerPasses = ({ passes }: GraphDoc): Pass[] => passes.filter(({ role }) => role === "optimize");
 
+/** Return the name of an optimizer's pass: its phase, or its variant. */
+export const passName = ({ key }: Pass): string => key.slice("optimize:".length);
+
 /** Return the name of a node, or its op if it has none. */
 export const nodeName = (node: NodeRecord): string => node.name || node.op;

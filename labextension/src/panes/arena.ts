@@ -12,15 +12,12 @@ import { selecting } from "./state.ts";
 
 const NARROWEST = 360;
 
-/** List what is in memory at the peak, largest first; the optimizer's state is counted apart. */
+/** List what is in memory at the peak, largest first, the optimizer's state among it. */
 function peakList({ doc, reached }: Context, plan: Plan): HTMLElement {
   const at = plan.memory.peak_group!;
   const alive = plan.intervals
     .map((interval, index) => ({ ...interval, index }))
-    .filter(
-      ({ kind, pinned, first_group, last_group }) =>
-        kind !== "state" && (pinned !== null || (first_group <= at && at <= last_group)),
-    )
+    .filter(({ pinned, first_group, last_group }) => pinned !== null || (first_group <= at && at <= last_group))
     .sort((a, b) => b.nbytes - a.nbytes);
   const lines = (node: string): Child[] => {
     const lit = indexesOf("line", reached(node)),

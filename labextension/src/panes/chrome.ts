@@ -10,7 +10,7 @@ import { page } from "../live/page.ts";
 import { bookmarks, type Bookmarks } from "./bookmarks.ts";
 import { planFact } from "./dispatch_words.ts";
 import { button } from "./pane.ts";
-import { rewritesOf } from "./rewrites.ts";
+import { rewriteCount } from "./rewrites.ts";
 import {
   opening,
   ARRANGEMENT,
@@ -36,12 +36,11 @@ function counts(doc: GraphDoc): Partial<Record<Tab, string>> {
   const sizes = (role: string) => doc.stages.filter(stage => stage.role === role).map(stage => stage.nodes.length);
   const written = sizes("written")[0],
     optimized = sizes("optimized")[0];
-  const steps = doc.passes.reduce((sum, pass) => sum + rewritesOf(pass).length, 0);
   const { plan } = doc,
     physical = plan?.memory.physical_bytes;
   return {
     opt: written === undefined ? "" : optimized === undefined ? `${written}` : `${written}→${optimized}`,
-    rewrites: optimizerPasses(doc).length > 0 ? `${steps}` : "",
+    rewrites: optimizerPasses(doc).length > 0 ? `${rewriteCount(doc)}` : "",
     plan: plan ? planFact(plan) : "",
     arena: physical ? bytes(physical) : "",
     kernels: plan ? `${plan.kernels.length}` : "",

@@ -1,6 +1,6 @@
 // The e-graph of a pass as it grows, iteration by iteration: its picture, and beside it what is new in words.
 
-import { optimizerPasses, type Pass, type Stage } from "../doc/doc.ts";
+import { optimizerPasses, passName, type Pass, type Stage } from "../doc/doc.ts";
 import { growthOf, held, nameAt, planned, shown, type Growth } from "../doc/growth.ts";
 import { Camera } from "../draw/camera.ts";
 import { all, div, h, replace, setFlag, span, write, type Child } from "../draw/dom.ts";
@@ -128,7 +128,7 @@ class EGraphPane implements Pane {
     const { doc } = context;
     this.#pass = pass;
     this.#growth = growthOf(pass, doc.stages);
-    const options = this.#passes.map(value => ({ value, text: value.key.slice("optimize:".length) }));
+    const options = this.#passes.map(value => ({ value, text: passName(value) }));
     retitle(
       this.el,
       egraphPane.title,

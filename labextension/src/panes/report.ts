@@ -1,7 +1,7 @@
 // The OptimizeReport: what the optimizer did in three numbers, which rules, and why not more.
 
 import { opening } from "./state.ts";
-import { nodeName, optimizeReport, optimizerPasses } from "../doc/doc.ts";
+import { nodeName, optimizeReport, optimizerPasses, passName } from "../doc/doc.ts";
 import type { OptimizeReport, Pass, RuleStat } from "../doc/doc.ts";
 import { change, plural, put, seconds, sig, whole } from "../doc/format.ts";
 import { parseEntity } from "../doc/select.ts";
@@ -251,7 +251,7 @@ function make(context: Context): Pane {
   const draw = () => {
     const pass = passes[at];
     const report = pass && optimizeReport(pass);
-    const options = passes.map((each, value) => ({ value, text: each.key.replace(/^optimize:/, ""), title: each.key }));
+    const options = passes.map((each, value) => ({ value, text: passName(each), title: each.key }));
     const controls = choice("pass", options, at, value => {
       at = value;
       draw();

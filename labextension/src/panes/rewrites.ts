@@ -1,6 +1,6 @@
 // The rewrites, one row per step in the order of the replay, and the source of the rule that is lit.
 
-import { optimizerPasses, type Pass, type RewriteStep } from "../doc/doc.ts";
+import { optimizerPasses, passName, type GraphDoc, type Pass, type RewriteStep } from "../doc/doc.ts";
 import { plural, sig } from "../doc/format.ts";
 import { div, h, paragraph, replace, td, type Child } from "../draw/dom.ts";
 import { Rows } from "../draw/virtual.ts";
@@ -9,6 +9,10 @@ import { body, empty, frame, ruleSource, table, type Context, type Pane, type Pa
 /** Steps that rewrite something: the sweep at the end only removes what nobody reads. */
 export const rewritesOf = (pass: Pass): { step: RewriteStep; index: number }[] =>
   pass.rewrites.map((step, index) => ({ step, index })).filter(({ step }) => step.label !== "sweep");
+
+/** Count the rewrites on the way to the plan: those of variants are their own. */
+export const rewriteCount = ({ passes }: GraphDoc): number =>
+  passes.reduce((sum, pass) => sum + (passName(pass).startsWith("variant:") ? 0 : rewritesOf(pass).length), 0);
 
 /** The nodes a step is about, by op and name, for people. */
 function aboutSteps(context: Context, pass: Pass): (step: RewriteStep) => string {
@@ -42,7 +46,7 @@ function stepRow(pass: Pass, step: RewriteStep, nodes: string, index: number, pl
 
 function make(context: Context): Pane {
   const passes = optimizerPasses(context.doc);
-  const total = passes.reduce((sum, pass) => sum + rewritesOf(pass).length, 0);
+  const total = rewriteCount(context.doc);
   const detail = div("gd-detail"),
     listed = body(null),
     lists: { pass: Pass; rows: Rows; indexes: number[] }[] = [];
@@ -85,7 +89,7 @@ function make(context: Context): Pane {
     ...body(null, ...(passes.length > 0 ? passes.map(listOf) : [empty("This graph has not been optimized.")]), detail)
       .childNodes,
   );
-  const el = frame(rewritesPane, plural(total, "step"), [listed]);
+  const el = frame(rewritesPane, plural(total, "rewrite"), [listed]);
   const showRule = (lit: ReadonlySet<string>): boolean => {
     const found = passes
       .flatMap(pass => rewritesOf(pass).map(row => ({ pass, ...row })))

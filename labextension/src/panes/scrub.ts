@@ -1,6 +1,6 @@
 // The replay: a slider over the rewrites of a pass. Nodes keep their places; what a step adds and removes is marked.
 
-import { optimizeReport, typeText, type GraphDoc, type Pass } from "../doc/doc.ts";
+import { optimizeReport, passName, typeText, type GraphDoc, type Pass } from "../doc/doc.ts";
 import { plural, put, sig } from "../doc/format.ts";
 import { replayed, type Replay } from "../doc/union.ts";
 import { div, h, listen, setFlag, span, write, type Child } from "../draw/dom.ts";
@@ -10,6 +10,7 @@ import { modes } from "./egraph.ts";
 import { body, choice, empty, frame, refill, replace, retitle, select } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
+import { rewritesOf } from "./rewrites.ts";
 import { selecting } from "./state.ts";
 
 type Tenant = Replay["tenants"][number][number];
@@ -206,7 +207,7 @@ class ReplayPane implements Pane {
   }
 
   #layOut(pass: Pass): void {
-    const options = this.#passes.map(value => ({ value, text: String(value.report.phase ?? value.key) }));
+    const options = this.#passes.map(value => ({ value, text: passName(value) }));
     const pick = choice("pass", options, pass, chosen => this.#take(chosen));
     retitle(this.el, scrubPane.title, "", [pick, modes(this.#context, "scrub")]);
     const { play, before, slider, after } = this.#player;
@@ -245,7 +246,9 @@ class ReplayPane implements Pane {
     write(this.#cost, step ? `${sig(step.cost_before)} → ${sig(step.cost_after)} µs` : "");
     replace(this.#changes, ...changeLines(this.#replay));
     this.#marks.forEach((mark, i) => setFlag(mark, "data-some", pass.rewrites[i]!.label === step?.label));
-    const fact = `${plural(union.alive[at]!, "node")} after ${at} of ${plural(union.steps, "step")}`;
+    const all = rewritesOf(pass).length;
+    const done = `${Math.min(at, all)} of ${plural(all, "rewrite")}${at > all ? ", swept" : ""}`;
+    const fact = `${plural(union.alive[at]!, "node")} after ${done}`;
     write(this.el.querySelector(".gd-fact")!, fact);
   }
 }

@@ -37,7 +37,8 @@ function recorded({ runs, plan }: GraphDoc): Live {
     counters: {
       ...noSession.counters,
       ...counters,
-      dispatches_per_step: counters.steps ? Math.round((counters.dispatches ?? 0) / counters.steps) : 0,
+      dispatches_per_step: plan?.dispatches.length ?? 0,
+      groups: plan?.groups.length ?? 0,
     },
     device: [run.device, run.adapter].filter(Boolean).join(", "),
     memory: run.memory?.text ?? "",
