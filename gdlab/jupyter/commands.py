@@ -31,7 +31,7 @@ def _text(where: str, args: dict[str, Any], name: str) -> str:
 
 
 def _open(study: Study, args: dict[str, Any]) -> None:
-    _ = study.session
+    study.reopen()
 
 
 def _step(study: Study, args: dict[str, Any]) -> None:

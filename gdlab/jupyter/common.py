@@ -71,7 +71,7 @@ class Words(Magics):
         old = self.names.get(name)
         self.names[name] = thing
         if isinstance(old, Study) and old is not thing:
-            old.close()
+            old.close(f"the newer {name}")
             close_panel(old, thing.key if isinstance(thing, Study) else "")
 
     def feed(self, text: str | None) -> Any:

@@ -30,7 +30,8 @@ class Execution:
     """Hold the device, the session and the runner of a study called `name`.
 
     `home`: the graph whose Values people hold. `weights`: parameters that every session begins with. `opened`: the
-    session that was opened last, closed or not, and its runner. `rev` counts the changes that documents show.
+    session that was opened last, closed or not, and its runner; only `reopen` puts another in the place of a closed
+    one, whose parameters are gone. `rev` counts the changes that documents show.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Execution:
         self.opened: tuple[Session, Runner] | None = None
         self.rev = 0
         self._home = home
+        self._closed, self._replaced_by = False, ""
 
     @cached_property
     def device(self) -> Device:
@@ -66,7 +68,7 @@ class Execution:
 
     @property
     def session(self) -> Session:
-        """Return the session, opened at first use."""
+        """Return the session, opened at first use. Raises `SessionError` once it is closed."""
         return self._open()[0]
 
     @property
@@ -80,11 +82,22 @@ class Execution:
         return self.opened is not None and not self.opened[0].closed
 
     def _open(self) -> tuple[Session, Runner]:
-        if self.opened is None or self.opened[0].closed:
+        if self._closed or (self.opened is not None and self.opened[0].closed):
+            given = f"closed: it was replaced by {self._replaced_by}" if self._replaced_by else "closed"
+            newer = f"{self._replaced_by}, or " if self._replaced_by else ""
+            wanted = f"{newer}reopen() first: the new session has none of the old one's values"
+            raise SessionError(f"graph {self.name}", "session", given, wanted)
+        if self.opened is None:
             session = self.open_on(self.device)
             self.opened = session, Runner(session)
             self.rev += 1
         return self.opened
+
+    def reopen(self) -> Session:
+        """Open a new session in the place of a closed one, without its values; return the one that is open."""
+        if not self.has_session:
+            self.opened, self._closed, self._replaced_by = None, False, ""
+        return self.session
 
     def open_on(self, device: Device, feeds: Mapping[str, Any] = MappingProxyType({})) -> Session:
         """Return a new session on a device, with these inputs and parameters set; the caller closes it."""
@@ -160,8 +173,10 @@ class Execution:
         self.rev += 1
         return profile
 
-    def close(self) -> None:
-        """Close the session; the study's graphs, reports and plan stay readable."""
+    def close(self, replaced_by: str = "") -> None:
+        """Close the session; the study's graphs, reports and plan stay readable. `replaced_by`: what takes its place,
+        in words."""
+        self._closed, self._replaced_by = True, replaced_by or self._replaced_by
         if self.opened is not None:
             self.opened[1].close()
 

@@ -189,7 +189,7 @@ class Study:
 
     @property
     def session(self) -> Session:
-        """Return the session, opened at first use."""
+        """Return the session, opened at first use. Raises `SessionError` once it is closed: see `reopen`."""
         return self.execution.session
 
     @property
@@ -254,9 +254,14 @@ class Study:
         session is then put back as it was; with `train` the steps are real ones, and count."""
         return self.execution.trace(samples, train)
 
-    def close(self) -> None:
-        """Close the session; the study's graphs, reports and plan stay readable."""
-        self.execution.close()
+    def close(self, replaced_by: str = "") -> None:
+        """Close the session; the study's graphs, reports and plan stay readable. What needs the session is refused from
+        now on, naming `replaced_by`, what takes the study's place, if given."""
+        self.execution.close(replaced_by)
+
+    def reopen(self) -> Session:
+        """Open a new session in the place of a closed one, without its values; return the one that is open."""
+        return self.execution.reopen()
 
     def check_ready(self, feed: bool = False, init: bool = False) -> None:
         """Raise `SessionError` unless a run could start. `feed`, `init`: one will be set before it starts."""

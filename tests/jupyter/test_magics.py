@@ -155,9 +155,10 @@ def test_a_new_run_of_the_cell_closes_the_old_session(shell):
     run(shell, f"%%graph mlp --train --quiet --device cpu\n{BODY}")
     run(shell, "%graph_run mlp 2 --feed random --sgd 0.1 --init 0 --quiet")
     old = shell.user_ns["mlp"]
+    session, runner = old.session, old.runner
     run(shell, f"%%graph mlp --train --quiet --device cpu\n{BODY}")
-    assert shell.user_ns["mlp"] is not old and old.session is not None
-    assert old.runner.state != "running"
+    assert shell.user_ns["mlp"] is not old and session.closed and not old.has_session
+    assert runner.state == "closed"
 
 
 def test_a_hidden_op_is_said_and_builtins_fall_through(shell):
@@ -422,3 +423,13 @@ def test_every_magic_has_help_for_every_option(shell):
             actions = magic.parser._actions if hasattr(magic, "parser") else []
             assert all(action.help for action in actions) and (actions or name == "graph_doctor"), name
             assert f"%{name} " in magic.__doc__ or f"%{name}\n" in magic.__doc__, name
+
+
+def test_an_alias_of_a_replaced_study_does_not_begin_anew(shell, mlp):
+    run(shell, "old = mlp")
+    assert run(shell, "%graph_run old 3 --feed random:0 --sgd 0.1 --init 0 --quiet")[1] is None
+    run(shell, f"%%graph mlp --train --static\n{BODY}")
+    _, error = run(shell, "old.run(2, feed='random:0', init=0)")
+    assert "graph mlp: session: given closed: it was replaced by the newer mlp, wanted the newer mlp, or " in str(error)
+    _, error = run(shell, "old.reopen(); old.run(2, feed='random:0', init=0); assert old.session.step_count == 2")
+    assert error is None

@@ -104,6 +104,8 @@ def test_a_closed_session_keeps_its_figures_and_a_new_one_starts_afresh(panel):
     assert after["step"] == 7 and after["memory"] == before["memory"] and after["optimizer"] == "SGD, lr 0.1"
     assert after["counters"]["groups"] == before["counters"]["groups"] > 0
     panel.receive({"type": "ack", "rev": 0, "frame": panel.frame})
+    assert "closed, wanted reopen() first" in ask(panel, 2, "step")["error"]["message"]
+    assert ask(panel, 3, "open")["ok"]
     panel.study.run(3, feed="random:0", sgd=0.1, init=0)
     panel.refresh()
     until(lambda: of(panel, "metrics")[-1]["step"] == 3 and of(panel, "metrics")[-1]["state"] == "ready")

@@ -179,11 +179,12 @@ def test_a_study_that_runs_takes_no_settings(study: Study) -> None:
         study.runner.wait(future)
 
 
-def test_a_closed_study_stays_readable_and_opens_anew(study: Study) -> None:
+def test_a_closed_study_stays_readable_and_is_reopened(study: Study) -> None:
     study.run(2, feed="random", init=0)
     old, summary, rev = study.session, study.summary(), study.rev
     study.close()
     assert old.closed and not study.has_session and study.summary() == summary and "session closed" in repr(study)
+    study.reopen()
     study.run(1, feed="random", init=0)
     assert study.session is not old and study.session.step_count == 1
     assert study.rev > rev, "views must draw the new session"
