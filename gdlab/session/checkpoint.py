@@ -11,10 +11,13 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 import struct
 import threading
-from collections.abc import Mapping
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,7 +34,7 @@ from gdlab.session.progress import Progress
 from gdlab.session.updates import Updates
 from gdlab.session.values import Values
 
-FORMAT = "1"
+FORMAT, UNNAMED_FORMAT = "2", "1"  # the digest of format 1 covers the bytes of the tensors, and not whose they are
 KEYS = ("gdlab_checkpoint_format", "gdlab_digest", "gdlab_logical_layout", "adam_step")
 MOMENTS = ("adam_m.", "adam_v.")
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -78,6 +81,8 @@ class Checkpoints:
             raise CheckpointError(
                 "save_checkpoint", "parameters", f"no value for {', '.join(missing)}", "a value of each"
             )
+        if self.updates.adam_steps >= _STEPS:
+            raise CheckpointError("save_checkpoint", "adam_step", self.updates.adam_steps, "one below 2^63")
         self.progress.check_between_steps("save_checkpoint")
         snapshot = owner().call(self._snapshot)
         write(target, snapshot, self._layout(snapshot.adam))
@@ -162,8 +167,9 @@ def write(target: Path, snapshot: Snapshot, layout: Mapping[str, Any]) -> None:
     }
     ordered = sorted(snapshot.tensors, key=lambda name: (-snapshot.tensors[name].itemsize, name.encode()))
     tensors = {name: np.ascontiguousarray(snapshot.tensors[name]) for name in ordered}
-    metadata["gdlab_digest"] = digest(metadata, (array.data.cast("B") for array in tensors.values()))
+    metadata["gdlab_digest"] = digest(metadata, entries_of(tensors))
     temporary = target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    _remove_abandoned(target)
     _wait_at_exit()
     try:
         with _WRITING:
@@ -183,6 +189,30 @@ def write(target: Path, snapshot: Snapshot, layout: Mapping[str, Any]) -> None:
 
 
 _WRITING = threading.Lock()
+_ABANDONED_SECONDS = 3600.0  # a save of any size is over by then
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove temporary files of this target that a killed save has left."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.(\d+)-[0-9a-f]{{8}}\.tmp")
+    with contextlib.suppress(OSError, ValueError):
+        for path in target.parent.iterdir():
+            match = pattern.fullmatch(path.name)
+            if match and (_ended(int(match[1])) or time.time() - path.stat().st_mtime > _ABANDONED_SECONDS):
+                path.unlink()
+
+
+def _ended(pid: int) -> bool:
+    """Whether no process has this number (False where asking would end it, on Windows)."""
+    if os.name == "nt":
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        pass
+    return False
 
 
 @cache
@@ -192,15 +222,27 @@ def _wait_at_exit() -> None:
     atexit.register(_WRITING.acquire, timeout=30)
 
 
-def digest(metadata: Mapping[str, str], parts: Any) -> str:
-    """SHA-256 of the metadata but the digest itself, and of the bytes of all tensors in the order of the header."""
+def entries_of(tensors: Mapping[str, Array]) -> Iterator[tuple[str, HeaderEntry, memoryview]]:
+    """Return name, header entry and bytes of every tensor, as the writer lays them out in this order."""
+    names, at = {dtype: name for name, dtype in _DTYPES.items()}, 0
+    for name, array in tensors.items():
+        yield name, HeaderEntry(names[array.dtype], array.shape, at, at + array.nbytes), array.data.cast("B")
+        at += array.nbytes
+
+
+def digest(metadata: Mapping[str, str], entries: Iterable[tuple[str, HeaderEntry, memoryview]]) -> str:
+    """SHA-256 of the metadata but the digest itself, and, in the order of the header, of every tensor's name, element
+    type, shape, offsets and bytes; of format 1 the bytes alone."""
     h = hashlib.sha256()
     for key in KEYS:
         if key != "gdlab_digest":
             value = metadata[key].encode()
             h.update(struct.pack("<Q", len(value)) + value)
-    for part in parts:
-        h.update(part)
+    for name, t, data in entries:
+        if metadata["gdlab_checkpoint_format"] != UNNAMED_FORMAT:
+            entry = json.dumps([name, t.dtype, t.shape, t.start, t.stop], separators=(",", ":")).encode()
+            h.update(struct.pack("<Q", len(entry)) + entry)
+        h.update(data)
     return h.hexdigest()
 
 
@@ -211,7 +253,7 @@ def read(path: Path, wanted: Mapping[str, Any]) -> Snapshot:
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         raise _bad(repr(str(path)), _reason(error), "a checkpoint file") from None
     metadata, tensors, body = _header(data)
-    if metadata["gdlab_checkpoint_format"] != FORMAT:
+    if metadata["gdlab_checkpoint_format"] not in (FORMAT, UNNAMED_FORMAT):
         raise _bad("gdlab_checkpoint_format", repr(metadata["gdlab_checkpoint_format"]), repr(FORMAT))
     step = metadata["adam_step"]
     if not (step.isascii() and step.isdigit() and len(step) < 20 and int(step) < _STEPS and str(int(step)) == step):
@@ -219,9 +261,14 @@ def read(path: Path, wanted: Mapping[str, Any]) -> Snapshot:
     adam = _check_layout(metadata["gdlab_logical_layout"], wanted)
     _check_tensors(tensors, wanted["parameters"], adam)
     _check_spans(tensors, len(body))
-    ordered = sorted(tensors.values(), key=lambda t: t.start)
-    if digest(metadata, (body[t.start : t.stop] for t in ordered)) != metadata["gdlab_digest"]:
+    old, ordered = metadata["gdlab_checkpoint_format"] == UNNAMED_FORMAT, list(tensors.items())
+    if old:
+        ordered.sort(key=lambda row: row[1].start)
+    if digest(metadata, ((name, t, body[t.start : t.stop]) for name, t in ordered)) != metadata["gdlab_digest"]:
         raise _bad("gdlab_digest", "bytes that it does not belong to", "an undamaged file")
+    if old:
+        text = f"load_checkpoint: {str(path)!r}: format 1, whose digest does not cover names: save it again"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
     arrays = {n: np.frombuffer(body[t.start : t.stop], _DTYPES[t.dtype]).reshape(t.shape) for n, t in tensors.items()}
     return Snapshot(arrays, int(step), adam)
 

@@ -81,6 +81,13 @@ class Session:
         dispatches = plural(len(self.loaded.plan.dispatches), "dispatch")
         return f"<Session: {self.mode} on {self.device}, {dispatches}, {state}>"
 
+    def __copy__(self) -> NoReturn:
+        wanted = "snapshot() and restore(), or build_session(…, share_parameters_from=session)"
+        raise SessionError("copy", "session", "one that owns device buffers", wanted)
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
     def __getattr__(self, name: str) -> NoReturn:
         hint = "; use step() and wait()" if name == "run" else ""
         raise AttributeError(f"Session has no attribute {name!r}{hint}")

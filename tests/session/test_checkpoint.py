@@ -161,7 +161,7 @@ def test_the_file_is_what_other_readers_expect(tmp_path: Path) -> None:
         want = held(session)
     with safe_open(tmp_path / "a.safetensors", "np") as file:
         assert sorted(file.keys()) == ["adam_m.b", "adam_m.w", "adam_v.b", "adam_v.w", "b", "w"]
-        assert file.metadata()["adam_step"] == "2" and file.metadata()["gdlab_checkpoint_format"] == "1"
+        assert file.metadata()["adam_step"] == "2" and file.metadata()["gdlab_checkpoint_format"] == "2"
         layout = json.loads(file.metadata()["gdlab_logical_layout"])
         assert layout == {"parameters": [["w", [3, 2], "F32"], ["b", [2], "F32"]], "adam": ["w", "b"]}
         np.testing.assert_array_equal(file.get_tensor("adam_v.w"), want["v.w"])
@@ -305,7 +305,7 @@ STRUCTURE: dict[str, tuple[Edit, str]] = {
     "a tab for padding": (lambda h, b: joined(json.dumps(h, separators=(",", ":")).encode() + b"\t", b),
         "header: given other text, wanted what save_checkpoint writes, to the letter"),
     "spaces between": (lambda h, b: joined(json.dumps(h).encode(), b), "header: given other text"),
-    "format": (meta(gdlab_checkpoint_format="2"), "gdlab_checkpoint_format: given '2', wanted '1'"),
+    "format": (meta(gdlab_checkpoint_format="3"), "gdlab_checkpoint_format: given '3', wanted '2'"),
     "step below zero": (meta(adam_step="-1"), "adam_step: given '-1', wanted an integer ≥ 0"),
     "step no integer": (meta(adam_step="1.5"), "adam_step: given '1.5', wanted an integer ≥ 0"),
     "step with a zero": (meta(adam_step="03"), "adam_step: given '03', wanted an integer ≥ 0"),
@@ -401,3 +401,49 @@ def test_kill_is_kill() -> None:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         child.kill()
         assert child.wait() == -signal.SIGKILL
+
+
+# exchanged tensors, older files, what a killed save leaves ------------------------------------------------------------
+@pytest.mark.parametrize("pair", [("adam_m.w", "adam_v.w"), ("w", "adam_m.w")])
+def test_exchanged_tensors_of_one_shape_are_refused(saved: Path, tmp_path: Path, pair: tuple[str, str]) -> None:
+    _, header, body = parts(saved)
+    a, b = pair
+    offsets = {a: header[b]["data_offsets"], b: header[a]["data_offsets"]}
+    for name, value in offsets.items():
+        header[name]["data_offsets"] = value
+    with build_session(line(), "cpu") as session:
+        fitted(session)
+        assert "gdlab_digest" in refused(session, tmp_path / "a", joined(header, body))
+
+
+def test_a_file_of_format_1_is_read_with_a_warning(saved: Path, tmp_path: Path) -> None:
+    _, header, body = parts(saved)
+    meta = header["__metadata__"] | {"gdlab_checkpoint_format": "1"}
+    rows = [("", checkpoint.HeaderEntry("F32", (), 0, 0), memoryview(body))]
+    header["__metadata__"] = meta | {"gdlab_digest": checkpoint.digest(meta, rows)}
+    (tmp_path / "a").write_bytes(joined(header, body))
+    with build_session(line(), "cpu") as session:
+        with pytest.warns(RuntimeWarning, match="format 1, whose digest does not cover names: save it again"):
+            session.load_checkpoint(tmp_path / "a")
+        assert session.adam_step_count() == 3
+
+
+def test_a_save_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, mine = tmp_path / f".a.{ended.pid}-0123abcd.tmp", tmp_path / f".a.{os.getpid()}-0123abcd.tmp"
+    for path in (left, mine):
+        path.write_bytes(b"half")
+    with build_session(line(), "cpu") as session:
+        fitted(session).save_checkpoint(tmp_path / "a")
+        assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["a", mine.name]), "a save under way is left alone"
+
+
+def test_a_counter_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    with build_session(line(), "cpu") as session:
+        fitted(session).set_adam(0.1)
+        session.set_adam_step_count(2**63 - 1)
+        session.step()
+        with pytest.raises(CheckpointError, match=r"adam_step: given 9223372036854775808, wanted one below 2\^63"):
+            session.save_checkpoint(tmp_path / "a")
+        assert list(tmp_path.iterdir()) == []

@@ -213,3 +213,12 @@ def test_builders_refuse_what_cannot_be_a_session() -> None:
         build_session(vector, "cpu")
     with pytest.raises(GdlabError, match="cuda"):
         build_session(line(), "cuda")
+
+
+def test_a_session_is_not_copied() -> None:
+    import copy
+
+    with build_session(line(), "cpu") as session:
+        for make in (copy.copy, copy.deepcopy):
+            with pytest.raises(SessionError, match=r"copy: session: given one that owns device buffers, wanted snap"):
+                make(session)
