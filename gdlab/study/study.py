@@ -24,6 +24,7 @@ from gdlab.op import Safety
 from gdlab.plan.records import ExecutionPlan, Missed
 from gdlab.plan.target import CompileOptions
 from gdlab.rewrite import OptimizeReport
+from gdlab.rewrite.explain.report import LIMITS
 from gdlab.session import DeviceLike, Pipeline, PipelineStage, Session, SessionProfile
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.lookout import Watched
@@ -378,7 +379,10 @@ class Study:
             before, rewrites = len(self.derivative), rewrites + sum(n for _, n in self.final_report.rules_fired)
         text += f"; {'train' if self.train else 'inference'}: {plural(before, 'node')} -> {whole(len(self.final))}, "
         text += f"{plural(rewrites, 'rewrite')}; plan: {plural(len(self.plan.dispatches), 'dispatch')}, "
-        return text + f"{plural(len(self.plan.groups), 'group')}, {nbytes(self.plan.memory.physical_bytes)}"
+        text += f"{plural(len(self.plan.groups), 'group')}, {nbytes(self.plan.memory.physical_bytes)}"
+        reports = (self.report, self.final_report) if self.train else (self.report,)
+        limits = dict.fromkeys(report.stop_reason for report in reports if report.hit_limit)
+        return text + "".join(f"; the optimizer stopped by its limit on {LIMITS[limit][0]}" for limit in limits)
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
         doc: Any

@@ -141,6 +141,8 @@ class Draft:
         trace = passes.optimize_trace(number, before.keys, report, graph)
         lane, twin = carried_lanes(before, report.origin, len(graph))
         steps = passes.optimize_steps(report, number, before.keys)
+        if report.hit_limit:
+            self.note(f"{made.title}: {report.outcome}")
         variant = made.key.partition(":")[2]
         self._pass(f"optimize:{variant or report.phase}", "optimize", parent, len(self.stages), {
             "options": passes.clean({"phase": report.phase, **(made.options or {})}),
