@@ -24,6 +24,7 @@ from gdlab.op import Safety
 from gdlab.plan.records import ExecutionPlan, Missed
 from gdlab.plan.target import CompileOptions
 from gdlab.rewrite import OptimizeReport
+from gdlab.rewrite.explain.report import LIMITS
 from gdlab.session import DeviceLike, Pipeline, PipelineStage, Session, SessionProfile
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.lookout import Watched
@@ -382,7 +383,9 @@ class Study:
         before, step = len(self.derivative if self.train else self.graph), self.execution.totals()
         text += f"; {'train' if self.train else 'inference'}: {plural(before, 'node')} -> {whole(len(self.final))}, "
         text += f"{plural(self.pipeline.rewrites, 'rewrite')}; plan: {step.dispatch_words}, "
-        return text + f"{plural(step.groups, 'group')}, {nbytes(step.physical_bytes)}"
+        text += f"{plural(step.groups, 'group')}, {nbytes(step.physical_bytes)}"
+        limits = dict.fromkeys(report.stop_reason for report in self.reports if report.hit_limit)
+        return text + "".join(f"; the optimizer stopped by its limit on {LIMITS[limit][0]}" for limit in limits)
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
         doc: Any

@@ -263,6 +263,22 @@ def test_forced_colours_show_what_is_selected_in_every_tab(page: Page, tab: str)
     assert plain == []
 
 
+def test_a_search_that_hit_a_limit_says_so_where_no_rewrite_is(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gdlab.rewrite.engine.saturate.Budget.cap", lambda self, nodes: 0)
+    with Graph() as g:
+        g.set_outputs(ops.input("x", (4, 8)) + ops.input("y", (4, 8)))
+    study = Study(g, name="s", device="cpu")
+    assert study.report.hit_limit and not study.report.rules_fired
+    mount(page, study.doc)
+    outcome = study.report.outcome
+    open_tab(page, "rewrites")
+    texts = page.locator(".gd-panes").get_by_text(outcome)
+    assert texts.count() >= 1 and "none made it cheaper" not in page.locator(".gd-panes").inner_text()
+    open_tab(page, "opt")
+    assert page.locator('[data-pane="report"] .gd-note', has_text=outcome).is_visible()
+    assert page.locator('[data-pane="scrub"] .gd-note[data-level="error"]').inner_text() == outcome
+
+
 def test_empty_places_say_why_and_what_to_do(page: Page) -> None:
     with Graph() as g:
         g.set_outputs(ops.input("x", (4, 8)) + 1.0)

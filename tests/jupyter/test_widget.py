@@ -179,7 +179,7 @@ def test_without_a_rule_there_is_a_variant_beside(panel):
     until(lambda: of(panel, "doc"))
     sent = of(panel, "doc")[-1]["doc"]
     assert f"variant:{name}" in [stage["key"] for stage in sent["stages"]]
-    assert [p["options"]["disable"] for p in sent["passes"] if p["key"] == f"optimize:{name}"] == [[rule.id]]
+    assert [p["options"]["disable"] for p in sent["passes"] if p["key"] == f"optimize:variant:{name}"] == [[rule.id]]
     assert not ask(panel, 2, "optimize", disable=["no such rule"])["ok"]
     assert "wanted a list of rules" in ask(panel, 3, "optimize", disable="x")["error"]["message"]
 

@@ -16,9 +16,12 @@ from gdlab.rewrite.explain.answers import Answer, Asked
 from gdlab.rewrite.explain.classes import EClass
 from gdlab.rewrite.explain.near_misses import Missed
 
-__all__ = ["LATE", "Derivation", "Iteration", "OptimizeReport", "RuleStat"]
+__all__ = ["LATE", "LIMITS", "Derivation", "Iteration", "OptimizeReport", "RuleStat"]
 
 StopReason = Literal["saturated", "iterations", "enodes", "time", "off", "cache-hit", "engine-unavailable"]
+LIMITS: Mapping[StopReason, tuple[str, str]] = {  # the limit in words, the field of `Budget`
+    "iterations": ("iterations", "iterations"), "enodes": ("e-nodes", "enodes"), "time": ("time", "seconds"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,42 @@ class OptimizeReport:
         """Nodes fewer than before, dead ones included."""
         return max(0, self.nodes_before - self.nodes_after)
 
+    @property
+    def hit_limit(self) -> bool:
+        """Whether the search ended by a limit of its `Budget`: there may be a cheaper graph that was not found."""
+        return self.stop_reason in LIMITS
+
+    @property
+    def outcome(self) -> str:
+        """Return in words why the search ended and what it found: a limit with its numbers, matches, rewrites."""
+        if self.stop_reason in ("off", "cache-hit"):
+            return f"Not searched: {self.stop_detail or 'the plan came from the cache'}."
+        end = f"Saturated after {plural(len(self.iterations), 'iteration')}"
+        if self.hit_limit:
+            detail = f" ({self.stop_detail})" if self.stop_detail and self.stop_reason != "iterations" else ""
+            limit = LIMITS[self.stop_reason][0]
+            end = f"Stopped by the limit on {limit}{detail} after {plural(len(self.iterations), 'iteration')}"
+        elif self.stop_reason == "engine-unavailable":
+            end = f"egglog did not run ({self.stop_detail})"
+        text = f"{end}: {self._findings()}."
+        if self.hit_limit:
+            text += f" A cheaper graph may exist: Budget({LIMITS[self.stop_reason][1]}=…) allows a longer search,"
+            text += " and `disable` leaves out a rule."
+        return text
+
+    def _findings(self) -> str:
+        """Return the number of matches, of which rule most, and of rewrites."""
+        met = sorted((r for r in self.rules if r.matched), key=lambda r: -r.matched)
+        rewrites = sum(count for _, count in self.rules_fired)
+        if not met and not rewrites:
+            return "no match so far" if self.hit_limit else "no rule matched"
+        matches = f"{plural(sum(r.matched for r in met), 'match')} of {plural(len(met), 'rule')}"
+        if len(met) > 1:
+            matches += f", most of {met[0].label} ({whole(met[0].matched)})"
+        if rewrites:
+            return f"{matches}; {plural(rewrites, 'rewrite')}"
+        return f"{matches}; none {'has made' if self.hit_limit else 'made'} the graph cheaper"
+
     def merge(self, full: OptimizeReport) -> OptimizeReport:
         """The report of a training build: this one of the forward graph, and `full` of the differentiated one."""
         fired: dict[str, int] = {}
@@ -214,7 +253,7 @@ class OptimizeReport:
         """`str`, then engine, costs, the rules that matched, and what was missed."""
         stop = f"{self.stop_reason} ({plural(len(self.iterations), 'iteration')})"
         lines = [str(self), f"Phase: {self.phase}  Engine: {self.engine}  Stop: {stop}"]
-        lines += [f"  {self.stop_detail}"] if self.stop_detail else []
+        lines += [f"  {self.outcome if self.hit_limit else self.stop_detail}"] if self.stop_detail else []
         lines += [f"Cost: {self.cost_before:.1f} -> {self.cost_after:.1f} us ({self.cost_model})"]  # golden
         lines += _table([r for r in self.rules if r.matched])
         if self.missed:
@@ -225,6 +264,7 @@ class OptimizeReport:
         """Every field as plain JSON values; nodes by id."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         return plain | {
+            "outcome": self.outcome,
             "rules": [_record(r) for r in self.rules],
             "rules_fired": [list(pair) for pair in self.rules_fired],
             "fusions_applied": [list(pair) for pair in self.fusions_applied],

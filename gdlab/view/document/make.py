@@ -141,6 +141,8 @@ class Draft:
         trace = passes.optimize_trace(number, before.keys, report, graph)
         lane, twin = carried_lanes(before, report.origin, len(graph))
         steps = passes.optimize_steps(report, number, before.keys)
+        if report.hit_limit:
+            self.note(f"{made.title}: {report.outcome}")
         name = made.key if ":" in made.key else report.phase  # of a variant its own: phases repeat
         self._pass(f"optimize:{name}", "optimize", parent, len(self.stages), {
             "options": passes.clean({"phase": report.phase, **(made.options or {})}),

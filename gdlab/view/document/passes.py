@@ -105,6 +105,7 @@ def optimize_report(report: OptimizeReport, stage: int) -> Json:
     """The report as a document holds it; stage `stage` is the result. Steps, origins and program are told elsewhere."""
     found: Json = {name: getattr(report, name) for name in _PLAIN}
     return found | {
+        "outcome": report.outcome,
         "rules": [_fields(rule) for rule in report.rules],
         "rules_fired": [list(pair) for pair in report.rules_fired],
         "fusions_applied": [list(pair) for pair in report.fusions_applied],

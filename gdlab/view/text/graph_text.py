@@ -134,6 +134,8 @@ def _report(number: int, report: Json) -> Lines:
     rounds = plural(len(report["iterations"]), "iteration")
     sizes = f"{whole(report['num_eclasses'])} e-classes, {whole(report['num_enodes'])} e-nodes"
     yield f"  stopped: {report['stop_reason']}{detail}, {rounds}, {sizes}, {time}"
+    if report.get("outcome"):
+        yield from wrap(report["outcome"], 116, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     rules = [(f"rule:{number}.{i}", r) for i, r in enumerate(report["rules"])]
     rows = [
         (entity, r["label"], r["tag"], whole(r["matched"]), whole(r["created"]), whole(r["used"]),
@@ -162,6 +164,9 @@ def rewrites(document: Document) -> Lines:
         yield f"pass {p}: {plural(rewrite_count(one), 'rewrite')}, {one['key']}"
         if one.get("deltas") is not None:
             yield f"  e-graph: {plural(len(one['deltas']) - 1, 'iteration')}; the view egraph tells how it grew"
+        if one["report"].get("outcome"):
+            yield from wrap(one["report"]["outcome"], 116, initial_indent="  ", subsequent_indent="    ",
+                            break_on_hyphens=False)  # fmt: skip
         rows = []
         for s, step in enumerate(document.steps(p)):
             added = ", ".join(f"{n['key']} {n['op']}" for n in step["added"] or ())

@@ -385,6 +385,7 @@ export const optimizeReport = (pass: Pass): OptimizeReport => {
     missed: [],
     iterations: [],
     stop_reason: "",
+    outcome: "No rewrites here.",
     engine: "",
     cost_model: "",
     ...pass.report,

@@ -173,6 +173,7 @@ export interface OptimizeReport {
   cost_model: string;
   stop_reason: string;
   stop_detail: string;
+  outcome: string;
   nodes_before: number;
   nodes_after: number;
   cost_before: number;

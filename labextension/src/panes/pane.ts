@@ -206,6 +206,8 @@ export const dot = (kind: string): HTMLElement =>
 
 export const empty = (...children: Child[]): HTMLElement => paragraph("gd-empty", ...children);
 
+export const UNOPTIMIZED = "This graph has not been optimized.";
+
 /** The text of a pane that needs a plan where there is none; `so` follows "Not compiled yet". */
 export const notCompiled = ({ doc }: Context, so = ""): HTMLElement =>
   empty(`Not compiled yet${so}. `, h("code", null, `%graph_plan ${doc.title || "NAME"}`), " makes the plan.");

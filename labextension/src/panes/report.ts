@@ -8,7 +8,7 @@ import { parseEntity } from "../doc/select.ts";
 import { all, div, h, paragraph, replace, setFlag, span, td, type Child } from "../draw/dom.ts";
 import { asking, enliven } from "./ask.ts";
 import { big, body, button, choice, dot, empty, entity, fold, frame, highlighted, retitle, table } from "./pane.ts";
-import type { Context, Pane, PaneRecord } from "./pane.ts";
+import { UNOPTIMIZED, type Context, type Pane, type PaneRecord } from "./pane.ts";
 import { making } from "./whatif.ts";
 
 const SAFETY: Record<string, string> = {
@@ -263,7 +263,8 @@ function make(context: Context): Pane {
     if (!pass || !report)
       return holder.append(
         empty(
-          "This graph has not been optimized. ",
+          UNOPTIMIZED,
+          " ",
           h("code", null, `%graph ${context.doc.title || "NAME"}`),
           " does it.",
         ),

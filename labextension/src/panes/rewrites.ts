@@ -1,10 +1,11 @@
 // The rewrites, one row per step in the order of the replay, and the source of the rule that is lit.
 
-import { optimizerPasses, passName, type GraphDoc, type Pass, type RewriteStep } from "../doc/doc.ts";
+import { optimizeReport, optimizerPasses, passName, type GraphDoc, type Pass, type RewriteStep } from "../doc/doc.ts";
 import { plural, sig } from "../doc/format.ts";
 import { div, h, paragraph, replace, td, type Child } from "../draw/dom.ts";
 import { Rows } from "../draw/virtual.ts";
-import { body, empty, frame, ruleSource, table, type Context, type Pane, type PaneRecord } from "./pane.ts";
+import { body, empty, frame, ruleSource, table, UNOPTIMIZED } from "./pane.ts";
+import type { Context, Pane, PaneRecord } from "./pane.ts";
 
 /** Steps that rewrite something: the sweep at the end only removes what nobody reads. */
 export const rewritesOf = (pass: Pass): { step: RewriteStep; index: number }[] =>
@@ -72,7 +73,7 @@ function make(context: Context): Pane {
     return [
       passes.length > 1 && h("h4", { class: "gd-indent" }, title),
       rows.length === 0
-        ? paragraph("gd-muted gd-indent", "No rewrites here: no rule matched, or none made it cheaper.")
+        ? paragraph("gd-muted gd-indent", optimizeReport(pass).outcome)
         : table(
             "gd-steps",
             [
@@ -86,7 +87,7 @@ function make(context: Context): Pane {
     ];
   };
   listed.append(
-    ...body(null, ...(passes.length > 0 ? passes.map(listOf) : [empty("This graph has not been optimized.")]), detail)
+    ...body(null, ...(passes.length > 0 ? passes.map(listOf) : [empty(UNOPTIMIZED)]), detail)
       .childNodes,
   );
   const el = frame(rewritesPane, plural(total, "rewrite"), [listed]);

@@ -7,7 +7,7 @@ import { div, h, listen, setFlag, span, write, type Child } from "../draw/dom.ts
 import type { Dress } from "../draw/picture.ts";
 import { Canvas } from "./canvas.ts";
 import { modes } from "./egraph.ts";
-import { body, choice, empty, frame, refill, replace, retitle, select } from "./pane.ts";
+import { body, choice, empty, frame, refill, replace, retitle, select, UNOPTIMIZED } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
 import { rewritesOf } from "./rewrites.ts";
@@ -258,10 +258,12 @@ function make(context: Context): Pane {
     pass.rewrites.some(({ label, removed }) => label !== "sweep" || removed.length > 0),
   );
   if (passes.length > 0) return new ReplayPane(context, passes);
-  const why =
-    "No rewrites here: no rule matched, or none made it cheaper. " +
-    "The Graph tab tells why, under \u201cNot fused\u201d.";
-  return { el: frame(scrubPane, "", [body(null, empty(why))], [modes(context, "scrub")]) };
+  const said = optimizerPasses(context.doc).map(pass => {
+    const { outcome, stop_reason: why } = optimizeReport(pass);
+    return h("p", { class: LIMITS.includes(why) ? "gd-note" : "gd-empty", "data-level": "error" }, outcome);
+  });
+  const content = body(null, ...(said.length > 0 ? said : [empty(UNOPTIMIZED)]));
+  return { el: frame(scrubPane, "", [content], [modes(context, "scrub")]) };
 }
 
 export const scrubPane: PaneRecord = { key: "scrub", title: "Replay", twin: "rewrites", make };
