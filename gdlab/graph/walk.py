@@ -19,6 +19,23 @@ def reachable(graph: Graph, roots: Iterable[int]) -> bytearray:
     return seen
 
 
+def shown_names(graph: Graph) -> list[str]:
+    """For every node the name that means it alone, "" if it has none. As in Python, `h` is the last node of that name,
+    or the parameter where one has it; the others are `h#1`, `h#2` in order."""
+    owner = {node.name: node.id for node in graph._nodes if node.name}
+    owner |= {node.name: node.id for node in graph._nodes if node.name and node.op == "parameter"}
+    count = dict.fromkeys(owner, 0)
+    names = []
+    for node in graph._nodes:
+        name = node.name
+        if name and owner[name] != node.id:
+            while name in owner:  # also where somebody wrote a name with its number
+                count[node.name] += 1
+                name = f"{node.name}#{count[node.name]}"
+        names.append(name)
+    return names
+
+
 def users(graph: Graph) -> list[list[tuple[int, int]]]:
     """For every node the (reader, port) pairs that read it, in order."""
     found: list[list[tuple[int, int]]] = [[] for _ in range(len(graph))]

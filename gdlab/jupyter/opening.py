@@ -51,7 +51,7 @@ def _one_of(what: str, given: str, known: Sequence[str]) -> str:
 
 
 def _around(document: Document, text: str) -> tuple[int, int]:
-    """(node of the graph as written, radius) of `h`, `h#2`, `%5`, each with `:R` behind it."""
+    """(node of the graph as written, radius) of `h`, `h#1`, `%5`, each with `:R` behind it."""
     name, colon, radius = text.rpartition(":")
     if not colon or not radius.isdigit():
         name, radius = text, str(DEFAULT_RADIUS)

@@ -12,7 +12,7 @@ from gdlab.base.errors import Aliased, ArgumentError, FusedAway, GraphError, Unk
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.devices.base import owner
-from gdlab.graph import Value
+from gdlab.graph import Value, shown_names
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import Place
 from gdlab.session.loaded import LoadedPlan
@@ -46,7 +46,7 @@ class Inspection:
 
     def read_node_by_name(self, name: str) -> Array:
         self.loaded.check_open("read_node_by_name")
-        known = {n.name: n.id for n in self.nodes.written if n.name}
+        known = {shown: id for id, shown in enumerate(shown_names(self.nodes.written)) if shown}
         if not isinstance(name, str) or name not in known:
             error = unknown_name("read_node_by_name", "name", str(name), known)
             raise UnknownName(error.where, error.what, error.given, error.wanted, name=name, known=tuple(known))
@@ -54,7 +54,7 @@ class Inspection:
 
     def node_names(self) -> list[str]:
         self.loaded.check_open("node_names")
-        return list(dict.fromkeys(n.name for n in self.nodes.written if n.name))
+        return [name for name in shown_names(self.nodes.written) if name]
 
     def _node_id(self, node: Any, space: Space) -> int:
         graph = self.nodes.written if space == "forward" else self.loaded.plan.graph

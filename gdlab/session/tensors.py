@@ -9,6 +9,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, unknown_name
 from gdlab.base.types import Array, Shape, TensorType
+from gdlab.graph import shown_names
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Place
 from gdlab.session.places import slices_of
@@ -45,15 +46,21 @@ def tensor_names(session: Session) -> list[str]:
     parameter that has a gradient."""
     parameters = session.param_names()
     gradients = [p + GRADIENT for p in parameters if session.mode == "training" and session.has_param_grad(p)]
-    return list(dict.fromkeys([*session.node_names(), *parameters, *gradients]))
+    return list(dict.fromkeys([*nodes_by_name(session), *parameters, *gradients]))
+
+
+def nodes_by_name(session: Session) -> dict[str, int]:
+    """Return the named nodes of the graph as written, in order: of several of one name `h` is the last, earlier ones
+    are `h#1`, `h#2`, as in views."""
+    return {name: id for id, name in enumerate(shown_names(session.nodes.written)) if name}
 
 
 def node_of(session: Session, where: str, name: str) -> int:
-    """Return the node of the graph as written that `name` or `%id` says; of several the last."""
+    """Return the node of the graph as written that `name` (`h`, `h#1`) or `%id` says."""
     written = session.nodes.written
     if name[:1] == "%" and name[1:].isdigit() and int(name[1:]) < len(written):
         return int(name[1:])
-    known = {n.name: n.id for n in written if n.name}
+    known = nodes_by_name(session)
     if name not in known:
         raise unknown_name(where, "node", name, known)
     return known[name]
@@ -71,7 +78,7 @@ def find_tensor(session: Session, where: str, name: str) -> Tensor:
         place = places.parameters[name]
         nodes = {n.name: n.id for n in session.nodes.written if n.op == "parameter"}
         return Tensor(name, places.types[place], place, True, nodes.get(name, -1), True)
-    if not name.startswith("%") and name not in session.node_names():
+    if not name.startswith("%") and name not in nodes_by_name(session):
         raise unknown_name(where, "tensor", name, tensor_names(session))
     return _of_node(session, where, name, node_of(session, where, name))
 

@@ -16,7 +16,7 @@ from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.errors import AutodiffError, GraphError
 from gdlab.base.types import Array, f32
 from gdlab.base.words import plural, sig
-from gdlab.graph import Graph, Node
+from gdlab.graph import Graph, Node, shown_names
 from gdlab.op import REGISTRY
 from gdlab.op.cost import flops
 from gdlab.op.reference import evaluate
@@ -133,7 +133,7 @@ def find_node(graph: Graph, node: Any, where: str) -> Node:
     id = getattr(node, "id", node)
     if isinstance(id, str):
         number = int(id.removeprefix("%")) if id.removeprefix("%").isdecimal() else id
-        id = next((n.id for n in reversed(graph.nodes) if n.name == node), number)
+        id = {name: i for i, name in enumerate(shown_names(graph)) if name}.get(str(node), number)
     if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < len(graph):
         wanted = f"a name, or an id 0 … {len(graph) - 1}"
         raise GraphError(where, "check_gradient", repr(node), wanted)

@@ -19,7 +19,7 @@ from gdlab.base.binding import bound
 from gdlab.base.errors import AutodiffError, GraphError
 from gdlab.base.words import nbytes, plural, whole
 from gdlab.devices.base import Device
-from gdlab.graph import Graph, Value
+from gdlab.graph import Graph, Value, shown_names
 from gdlab.op import Safety
 from gdlab.plan.records import ExecutionPlan, Missed
 from gdlab.plan.target import CompileOptions
@@ -144,13 +144,11 @@ class Study:
 
     def differentiate_wrt(self, names: tuple[str, ...]) -> tuple[Graph, AutodiffReport]:
         """Return the graph as written, differentiated with respect to the named nodes."""
-        values = []
+        values, known = [], {name: id for id, name in enumerate(shown_names(self.graph)) if name}
         for name in names:
-            found = [n.id for n in self.graph if n.name == name]
-            if not found:
-                known = ", ".join(dict.fromkeys(n.name for n in self.graph if n.name))
-                raise GraphError(f"graph {self.name}", "wrt", repr(name), f"one of {known}")
-            values.append(Value(self.graph, found[-1]))
+            if name not in known:
+                raise GraphError(f"graph {self.name}", "wrt", repr(name), f"one of {', '.join(known)}")
+            values.append(Value(self.graph, known[name]))
         return differentiate(self.graph, wrt=values)
 
     @property

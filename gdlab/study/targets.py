@@ -11,10 +11,19 @@ from dataclasses import dataclass
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.types import TensorType
-from gdlab.graph import Graph
+from gdlab.graph import Graph, Node, shown_names
 from gdlab.op.storage import trained_parameters
 from gdlab.session import PipelineStage
-from gdlab.session.tensors import GRADIENT, Tensor, dispatch_of, find_tensor, node_of, tensor_at, tensor_names
+from gdlab.session.tensors import (
+    GRADIENT,
+    Tensor,
+    dispatch_of,
+    find_tensor,
+    node_of,
+    nodes_by_name,
+    tensor_at,
+    tensor_names,
+)
 from gdlab.study.execution import Execution
 
 _ENTITY = re.compile(r"(line|node|edge|step|rule|kernel|dispatch|interval|wgsl):(\d+(?:\.\d+)*)")
@@ -84,7 +93,7 @@ class Targets:
         if name != base and base in session.param_names():
             return self._of_gradient(base)
         parameters = {n.name: n.id for n in self.execution.pipeline.graph.parameters}
-        if name not in parameters and not name.startswith("%") and name not in session.node_names():
+        if name not in parameters and not name.startswith("%") and name not in nodes_by_name(session):
             find_tensor(session, "look", name)  # says which name is nearest
         id = parameters[name] if name in parameters else node_of(session, "look", name)
         return self._of_written(id)
@@ -101,11 +110,9 @@ class Targets:
         graph, session = self.execution.pipeline.graph, self.execution.session
         node, went, tensor = graph.nodes[id], "", None
         about = self.execution.pipeline.entity("written", id)
-        name = node.name or f"%{id}"
-        last = max((n.id for n in graph if n.name and n.name == node.name), default=-1)
-        try:  # by its name where that means it: watches and breakpoints keep tensors by name
-            by_name = id == last and name not in session.param_names()
-            tensor = find_tensor(session, "look", name if by_name else f"%{id}")
+        name = shown_names(graph)[id] or f"%{id}"
+        try:  # by its name: watches and breakpoints keep tensors by name
+            tensor = find_tensor(session, "look", name)
         except ArgumentError as error:
             went = str(error.given).partition(", which went into ")[2]
         return Target(name, about, node.type, tensor, graph, id, went=went)
@@ -139,7 +146,15 @@ class Targets:
             dispatch, went = plan.fused_nodes.get(at, (-1, "the planner"))
             went = f"dispatch {dispatch} ({plan.dispatches[dispatch].label})" if dispatch >= 0 else went
         place = -1 if at is None else at
-        return Target(node.name or f"%{id}", f"node:{number}.{id}", node.type, tensor, graph, id, place, went)
+        name = self._name_of(node, at) or f"%{id}"
+        return Target(name, f"node:{number}.{id}", node.type, tensor, graph, id, place, went)
+
+    def _name_of(self, node: Node, at: int | None) -> str:
+        """Return the name of a node of a later stage, whose value the node `at` of the compiled graph has: that of the
+        node as written, which views show."""
+        nodes = self.execution.session.nodes
+        alike = [n.id for n in nodes.written if n.name == node.name and nodes.place.get(n.id, -1) == at]
+        return shown_names(nodes.written)[alike[-1]] if alike and at is not None else node.name
 
     def _of_shown(self, stage: PipelineStage, number: int, id: int) -> Target:
         """Return a node of a graph that is shown and not run: the reference has its value."""

@@ -26,7 +26,7 @@ from gdlab.session import Session
 from gdlab.session.tensors import find_tensor, read_tensor, tensor_names
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-WORDS = re.compile(rf"\s*(?:({_NUMBER})|([^\W\d][\w.]*|%\d+)|(<=|>=|==|!=|[<>()\-\[\],*])|(\S))")
+WORDS = re.compile(rf"\s*(?:({_NUMBER})|([^\W\d][\w.]*(?:\#\d+)?|%\d+)|(<=|>=|==|!=|[<>()\-\[\],*])|(\S))")
 _COMPARED: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip

@@ -35,7 +35,7 @@ from gdlab.view.document.passes import Pairs, Trace
 from gdlab.view.document.runs import times_json, values_json, variants_json
 from gdlab.view.document.selection import selection_of
 from gdlab.view.document.sources import Sources, function_source, sources_of
-from gdlab.view.document.stages import Shared, Stage, carried_lanes, derivative_lanes, stage_json
+from gdlab.view.document.stages import Shared, Stage, carried_lanes, carried_names, derivative_lanes, stage_json
 
 __all__ = ["FORMAT", "Document", "graph_doc", "load_doc", "read_doc", "study_doc"]
 
@@ -202,6 +202,7 @@ class Draft:
         before, after = f"node:{stage.parent}", f"node:{index}"
         parent = self.stages[stage.parent]
         counts = len(parent.graph), len(stage.graph)
+        stage.names = carried_names(parent, trace.images, stage.graph)
         if parent.groups is not None and parent.groups.rows:
             first = dict(reversed([(new, old) for old, new in trace.images]))
             stage.groups = parent.groups.carried([first.get(i, -1) for i in range(counts[1])])

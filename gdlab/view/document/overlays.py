@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from gdlab.autodiff import AutodiffReport
 from gdlab.base.statistics import array_words
+from gdlab.rewrite import OptimizeReport
+from gdlab.session import PipelineStage
 from gdlab.study.study import Study
 from gdlab.view.document.columns import Json
 
@@ -29,7 +34,49 @@ def overlays_of(study: Study, keys: list[str]) -> list[Json]:
     if culprit is not None:
         stage = keys.index(study.pipeline.compiled.key)
         found.append(_overlay("nonfinite", "not finite", stage, dict.fromkeys(culprit.nodes, culprit.what)))
-    return found
+    return [each for overlay in found for each in (overlay, *_elsewhere(study, overlay, keys))]
+
+
+def _elsewhere(study: Study, overlay: Json, keys: list[str]) -> list[Json]:
+    """The same overlay on the other stages: on the nodes that hold the value which a node of its stage has, and above
+    it on the nodes that one of its stage came from."""
+    stages, made = study.stages(), {overlay["stage"]: {int(i): text for i, text in overlay["values"].items()}}
+    place = {stage.key: number for number, stage in enumerate(stages)}
+    at = overlay["stage"]
+    while at > 0:
+        origin = _origin(stages[at])
+        above = {old: text for new, text in made[at].items() for old in origin(new)}
+        at = place[stages[at].parent]
+        made[at] = above
+    for number, stage in enumerate(stages):
+        if number not in made and stage.key != "written" and place[stage.parent] in made:
+            image = _image(stage)
+            pairs = [(image(old), text) for old, text in made[place[stage.parent]].items()]
+            made[number] = {new: text for new, text in pairs if new is not None}
+    said = {(overlay["id"], overlay["stage"])}
+    return [
+        {**overlay, "stage": keys.index(stages[number].key), "values": {str(i): t for i, t in sorted(values.items())}}
+        for number, values in sorted(made.items())
+        if values and (overlay["id"], number) not in said and stages[number].key in keys
+    ]
+
+
+def _image(stage: PipelineStage) -> Callable[[int], int | None]:
+    """The node of a stage that holds the value of a node of the stage before it; differentiation keeps ids."""
+    match stage.report:
+        case OptimizeReport(node_map=moved) if moved:
+            return moved.get
+    return lambda old: old
+
+
+def _origin(stage: PipelineStage) -> Callable[[int], Sequence[int]]:
+    """The nodes of the stage before it that a node of a stage came from."""
+    match stage.report:
+        case OptimizeReport(origin=origin) if origin:
+            return lambda new: origin.get(new, ())
+        case AutodiffReport(forward_nodes=forward):
+            return lambda new: (new,) if new < forward else ()
+    return lambda new: (new,)
 
 
 def _overlay(id: str, label: str, stage: int, values: dict[int, str]) -> Json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.types import TensorType
-from gdlab.graph import AttrVar, ConstantData, Graph
+from gdlab.graph import AttrVar, ConstantData, Graph, shown_names
 from gdlab.op import REGISTRY, cost, ops_that
 from gdlab.op.storage import trained_parameters
 from gdlab.session.stages import Role
@@ -39,6 +38,10 @@ class Stage:
     loss: bool
     fates: Fates = field(default_factory=dict)
     groups: Groups | None = None
+    names: list[str] = field(default_factory=list)  # each of one node; a tensor has one name in all stages
+
+    def __post_init__(self) -> None:
+        self.names = self.names or shown_names(self.graph)
 
     @staticmethod
     def forward(key: str, role: Role, title: str, parent: int, graph: Graph, keys: list[str], loss: bool) -> Stage:
@@ -134,29 +137,24 @@ def drawn(stage: Stage) -> list[Drawn]:
     ]
 
 
-def display_names(graph: Graph) -> list[str]:
-    """Names as views show them: a second `h` is `h#2`."""
-    seen: Counter[str] = Counter()
-    names = []
-    for node in graph:
-        name = node.name
-        if name:
-            seen[name] += 1
-            if seen[name] > 1:
-                name = f"{name}#{seen[name]}"
-        names.append(name)
-    return names
+def carried_names(before: Stage, images: Sequence[tuple[int, int]], graph: Graph) -> list[str]:
+    """Names after a pass: a node that kept the name of one it came from is called as that one is."""
+    names, old = [node.name for node in graph], before.graph
+    told: dict[int, str] = {}
+    for source, new in images:
+        if names[new] and names[new] == old.node(source).name:
+            told.setdefault(new, before.names[source])
+    return [told.get(i, name) for i, name in enumerate(names)]
 
 
 def labels(stage: Stage) -> list[str]:
     """The names on boxes and pills: without the path of the module around them."""
-    names = display_names(stage.graph)
-    return stage.groups.short(names) if stage.groups else names
+    return stage.groups.short(stage.names) if stage.groups else stage.names
 
 
 def _nodes(stage: Stage, shared: Shared) -> Json:
     graph = stage.graph
-    names, drawn_as = display_names(graph), labels(stage)
+    names, drawn_as = stage.names, labels(stage)
     families = {op: family(op) for op in {node.op for node in graph}}
     types, attrs = shared.types_of(graph), shared.attrs_of(graph)
     work = shared.costs(graph, types, attrs)

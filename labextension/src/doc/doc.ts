@@ -340,14 +340,15 @@ export function readDoc(raw: Json): GraphDoc {
 
 /** Opened with an overlay in words (`--values`): they stand on the nodes, in the place of the types. */
 function written(doc: GraphDoc): GraphDoc {
-  const overlay = doc.overlays.find(({ id }) => id === doc.view?.overlay && id !== "nonfinite"),
-    stage = overlay && doc.stages[overlay.stage];
-  if (!stage) return doc;
-  stage.nodes.forEach((node, i) => {
-    const said = overlay.values[String(i)];
-    if (typeof said === "string") node.told = said;
-  });
-  stage.layout = null;
+  for (const { id, stage: at, values } of doc.overlays) {
+    const stage = doc.stages[at];
+    if (!stage || id !== doc.view?.overlay || id === "nonfinite") continue;
+    stage.nodes.forEach((node, i) => {
+      const said = values[i];
+      if (typeof said === "string") node.told = said;
+    });
+    stage.layout = null;
+  }
   return doc;
 }
 
@@ -364,7 +365,9 @@ export function inherit(doc: GraphDoc, before: GraphDoc): void {
   });
   for (const each of before.overlays) {
     const pair = pairs.find(({ old }) => old.index === each.stage);
-    if (pair && !doc.overlays.some(({ id }) => id === each.id)) doc.overlays.push({ ...each, stage: pair.stage.index });
+    const stage = pair?.stage.index;
+    if (pair && !doc.overlays.some(own => own.id === each.id && own.stage === stage))
+      doc.overlays.push({ ...each, stage: pair.stage.index });
   }
   written(doc);
   if ((own.engine ?? "auto") !== "auto") for (const { stage, old } of pairs) stage.layout = old.layout;

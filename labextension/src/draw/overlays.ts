@@ -16,11 +16,17 @@ interface Overlay {
   tell: (value: number) => string;
 }
 
-const dispatchOf: Said = (doc, stage, _node, index) => {
-  const link = doc.links.find(({ a, b }) => a === `node:${stage.index}` && b === "dispatch");
-  return link?.out.ids[link.out.start[index] ?? -1] === undefined || link.out.start[index] === link.out.start[index + 1]
-    ? null
-    : link.out.ids[link.out.start[index]!]!;
+/** The dispatch of a node, or the first of what became of it on the way to the plan. */
+const dispatchOf: Said = (doc, stage, node, index) => {
+  for (const { a, b, out } of doc.links) {
+    const to = b.startsWith("node:") ? doc.stages[+b.slice(5)] : null;
+    if (a !== `node:${stage.index}` || !(to || b === "dispatch")) continue;
+    for (let i = out.start[index]!; i < out.start[index + 1]!; i++) {
+      const said = to ? dispatchOf(doc, to, node, out.ids[i]!) : out.ids[i]!;
+      if (said !== null) return said;
+    }
+  }
+  return null;
 };
 const positive = (value: number): number | null => (value > 0 && Number.isFinite(value) ? value : null);
 const summed = (field: "bytes_moved" | "flops" | "cost_seconds", label: string, tell: Overlay["tell"]): Overlay => ({
@@ -51,9 +57,9 @@ const OVERLAYS: Record<string, Overlay> = {
 
 /** Every overlay of a document by id: the ones that follow from its nodes, then its own. */
 export function overlaysOf(doc: GraphDoc): Record<string, Overlay> {
-  const own = doc.overlays.map(({ id, label, unit, stage, values, aggregate = "none" }): [string, Overlay] => {
+  const own = doc.overlays.map(({ id, label, unit, aggregate = "none" }): [string, Overlay] => {
     const said: Said = (_d, at, _n, index) => {
-      const value = at.index === stage ? values[String(index)] : undefined;
+      const value = doc.overlays.find(each => each.id === id && each.stage === at.index)?.values[index];
       return value === undefined
         ? null
         : typeof value === "string" && Number.isNaN(number(value))

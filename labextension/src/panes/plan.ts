@@ -88,7 +88,7 @@ class PlanPane implements Pane {
       "trace",
       "time every dispatch",
       plan.times ? "time again" : "time",
-      "makes 3 real steps and times every dispatch",
+      "times every dispatch over 3 steps",
       () => ({ steps: 3 }),
       () => {},
     );

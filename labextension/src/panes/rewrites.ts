@@ -66,8 +66,7 @@ function make(context: Context): Pane {
       sweep?.label === "sweep" && sweep.removed.length > 0
         ? paragraph(
             "gd-muted gd-indent",
-            `then ${plural(sweep.removed.length, "node")} that nobody reads ` +
-              `${sweep.removed.length === 1 ? "is" : "are"} swept away`,
+            `then swept: ${plural(sweep.removed.length, "node")}`,
           )
         : null;
     return [
