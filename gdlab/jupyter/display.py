@@ -18,8 +18,8 @@ from gdlab.jupyter.widget import panel_of
 from gdlab.study.study import Study
 from gdlab.view.document.layouts import laid_out
 from gdlab.view.document.make import Document
-from gdlab.view.document.reduced import without_growth, without_values
-from gdlab.view.picture.picture import picture
+from gdlab.view.document.reduced import PICTURE_ALONE, without_growth, without_other_stages, without_values
+from gdlab.view.picture.picture import picture, shown_stages
 from gdlab.view.picture.refused import refused_operands, refused_picture, refused_text
 from gdlab.view.text.twin import twin
 from gdlab.view.things import document_of, first_view
@@ -119,14 +119,19 @@ def bundle(
     state = {**(document.data.get("view") or {}), **(view or {}), "show": list(show), "height": height}
     document = document.with_view(state)
     packed = pack(document)
-    for less in (without_growth, without_values):  # what is largest for what it tells goes first
+    data: dict[str, Any] = {"image/svg+xml": picture(document, show[0]), "text/plain": _text(document, show)}
+    fewer_stages = partial(without_other_stages, shown=shown_stages(document, show[0]))
+    for less in (without_growth, without_values, fewer_stages):  # what is largest for what it tells goes first
         if len(packed) > _MAX_PACKED_BYTES:
             document = less(document)
             packed = pack(document)
     study = document.data.get("study") or ""
-    data: dict[str, Any] = {"image/svg+xml": picture(document, show[0]), "text/plain": _text(document, show)}
+    head = {"format": document.data["format"], "study": study}
     if len(packed) <= _MAX_PACKED_BYTES:
-        data[MIME] = {"format": document.data["format"], "study": study, "gz": packed}
+        data[MIME] = {**head, "gz": packed}
+    else:  # still ours to draw: the widget's renderer would hide the picture where there is no kernel
+        data[MIME] = {**head, "picture": PICTURE_ALONE}
+        data["text/plain"] += f"\nnote: {PICTURE_ALONE}"
     return data, {MIME: {"study": study}}
 
 

@@ -243,7 +243,7 @@ def _work(op: str, attrs: Attrs, type: TensorType, operands: Types) -> tuple[int
             return (type.num_elements, 0) if record.family == "elementwise" else (0, 0)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)  # entries of about 1 KB
 def _work_of_body(record: Op, operands: Types, attrs: Attrs) -> tuple[int, int]:
     body = record.trace(operands, attrs)
     work = [_work(n.op, n.attrs, n.type, tuple(body.node(i).type for i in n.inputs)) for n in body if n.op != "var"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_origin
 
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, GraphError, ShapeError
+from gdlab.base.memo import remember
 from gdlab.base.types import Array, DType, TensorType, broadcast_shapes, f16, f32, u32
 from gdlab.graph import Attrs, AttrVar, Graph, Node, PatternGraph, Value, capture, current_graph, scratch, whole
 from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf, Shader
@@ -476,7 +477,14 @@ def value_dir(value: Value) -> list[str]:
     return [*object.__dir__(value), *_METHODS]
 
 
-@lru_cache(maxsize=4096)
+_NODE_BYTES = 1500  # of a traced body, its values and its place in the cache
+
+
+def _traced_bytes(body: Graph) -> int:
+    return _NODE_BYTES * (len(body) + 2)
+
+
+@remember(512 << 10, _traced_bytes)
 def _trace(op: Op, types: tuple[TensorType, ...], attrs: Attrs) -> Graph:
     assert op.body is not None  # only fused ops are traced
     with scratch() as g, g.silent():

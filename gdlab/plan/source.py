@@ -36,6 +36,6 @@ def _lines(chain: Sequence[PointOp]) -> tuple[object, ...]:
     )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)  # keys of about 4 KB
 def _digest(key: tuple[object, ...]) -> str:
     return hashlib.sha256(repr(key).encode()).hexdigest()[:16]

@@ -37,6 +37,7 @@ class Schedule:
     params: tuple[int, ...] = ()
 
 
+_SCHEDULES = 256  # kept of each kind, about 1 KB each
 _COUNTED = frozenset(("pointwise", "matmul", "reduce", "sgd", "adam", "adamw", "laprop", "accumulate", "clear"))
 
 
@@ -68,7 +69,7 @@ def grid(groups: int, limits: Limits) -> tuple[int, int, int]:
     return x, y, -(-groups // (x * y))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_SCHEDULES)
 def pointwise(size: int, operands: tuple[Operand, ...], target: Target) -> Schedule:
     """One element per invocation, or four where every operand allows it."""
     blocked = [o for o in operands if o.access in ("row", "column") and o.extent % 4]
@@ -97,7 +98,7 @@ def gather(size: int, target: Target) -> Schedule:
     return Schedule("scalar", "one element per invocation", (GROUP, 1, 1), grid(-(-size // GROUP), target.limits))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_SCHEDULES)
 def reduce(r: Reduce, target: Target) -> Schedule:
     """`params` = results (or fours of them) per group, lanes that share one, and loads under way per lane."""
     if target.adapter_class == "hardware" and r.inner == 1 and r.length % 4 == 0 and r.length >= 16:
@@ -188,7 +189,7 @@ def _power(n: int, most: int) -> int:
     return p
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_SCHEDULES)
 def custom(c: Custom, target: Target) -> Schedule:
     """`params` = pieces of work per group, lanes per piece."""
     _check_trips(f"a piece of {c.form}", c.trips, c.node, target)
@@ -230,7 +231,7 @@ def _registers(c: Custom, target: Target) -> Schedule:
 
 
 # products -------------------------------------------------------------------------------------------------------------
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_SCHEDULES)
 def matmul(p: Matmul, target: Target, tile: Tile | None = None) -> Schedule:
     """Register tiles on software adapters, shared-memory tiles or K-parallel groups on hardware. `tile`: as asked for,
     one of `TILES`."""

@@ -31,9 +31,11 @@ from lab_steps import NET, SLOW_FEED, press, steps, wait_steps
 from playwright.sync_api import Page, Route
 
 from gdlab.graph import Graph
-from gdlab.jupyter.display import bundle
+from gdlab.jupyter import display
+from gdlab.jupyter.display import bundle, study_bundle
 from gdlab.ops import input, relu
 from gdlab.study.study import Study
+from gdlab.view.document.reduced import PICTURE_ALONE
 
 RUN = "%graph_run mlp 4 --feed random:0 --sgd 0.1 --init 0"
 LONG_RUN = "%graph_run mlp 150 --feed slow --sgd 0.1 --init 0"
@@ -127,6 +129,28 @@ def test_a_package_that_the_page_does_not_share_costs_one_feature_and_is_said(la
 
 
 # the kernel ends, or starts again -------------------------------------------------------------------------------------
+def test_an_output_that_holds_the_picture_alone_shows_it_without_a_kernel(
+    host: Server, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A widget's view is in the output too: its renderer would say that the model is not found."""
+    with Graph() as graph:
+        graph.output(relu(input("x", (4, 8))))
+    monkeypatch.setattr(display, "_MAX_PACKED_BYTES", 100)
+    data, metadata = study_bundle(Study(graph, device="cpu", name="large"), ["opt"])
+    assert "application/vnd.jupyter.widget-view+json" in data
+    shown = nbformat.v4.new_output("display_data", data, metadata=metadata)
+    cells = [nbformat.v4.new_code_cell("%graph large", outputs=[shown], execution_count=1)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=PYTHON), host.root / "large.ipynb")
+    visit(page, host, "large.ipynb")
+    drawn = cell(page, 0).locator("img.gd-picture")
+    drawn.wait_for()
+    page.wait_for_function("() => document.querySelector('img.gd-picture').naturalWidth > 100")
+    assert drawn.get_attribute("alt") == "large"
+    assert cell(page, 0).locator(f"text=gdlab: {PICTURE_ALONE}").count() == 1
+    assert page.locator("text=model not found").count() == 0
+    wait_idle(page)  # a server that is ended while its kernel starts does not end
+
+
 def in_mid_run(page: Page, host: Server, name: str) -> None:
     """A notebook whose last cell makes many slow steps, of which some are made."""
     open_notebook(page, host, ["%load_ext gdlab", NET, SLOW_FEED, LONG_RUN], name)

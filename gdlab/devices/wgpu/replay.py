@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gdlab.devices.wgpu.wgpu_device import Gpu, Pipeline
 
 IN_FLIGHT = 2
+RECIPE_BYTES = 1 << 10
 READ_BYTES = 16 << 20  # the kept staging buffer of reads grows up to this
 NO_UPDATE = Update("none", (), (), ())
 
@@ -43,7 +44,6 @@ NO_UPDATE = Update("none", (), (), ())
 class Launch:
     """A dispatch made ready. `group` and `pipeline` own the raw handles of `row`."""
 
-    key: tuple[str, str]
     pipeline: Pipeline
     group: Any
     sizes: tuple[int, ...]
@@ -106,26 +106,28 @@ class WgpuProgram(Program):
     def _launch(
         self, where: str, dispatch: Dispatch, places: dict[int, Place], memory: dict[tuple[str, int], Any]
     ) -> Launch:
-        key, pipeline = self._kernel(where, dispatch)
+        pipeline = self._kernel(where, dispatch)
         bound = [(memory[places[b].home], places[b].bound) for b, _ in dispatch.bindings]
         if dispatch.scalars:
             bound.append((self.scalars, self.scalars.size))
         group = self.gpu.group(where, pipeline, bound)
         sizes = tuple(size for _, size in bound)
-        return Launch(key, pipeline, group, sizes, (pipeline.raw, group._internal, *dispatch.workgroups))
+        return Launch(pipeline, group, sizes, (pipeline.raw, group._internal, *dispatch.workgroups))
 
-    def _kernel(self, where: str, dispatch: Dispatch) -> tuple[tuple[str, str], Pipeline]:
-        """The compiled kernel and its key; the text of equal dispatches is written once."""
+    def _kernel(self, where: str, dispatch: Dispatch) -> Pipeline:
+        """The compiled kernel; the text of equal dispatches is written once."""
         access = "".join(a for _, a in dispatch.bindings) + "r" * bool(dispatch.scalars)
-        recipe = source_hash(dispatch), tuple(o.shape for o in dispatch.operands), self.plan.target, access
+        shapes, written = tuple(o.shape for o in dispatch.operands), dispatch.source_hash or source_hash(dispatch)
+        recipe = written, shapes, self.plan.target, access
         known = self.gpu.recipes.get(recipe)
-        if known is not None:
-            return known, self.gpu.pipelines[known]
+        pipeline = self.gpu.known(known) if known is not None else None
+        if known is not None and pipeline is not None:
+            return pipeline
         text, _ = kernels.wgsl(dispatch, self.plan.target)
         trusted = self.plan.target.adapter_class == "hardware" and in_bounds(dispatch)
         key, pipeline = self.gpu.pipeline(where, text, access, trusted)
-        self.gpu.recipes[recipe] = key
-        return key, pipeline
+        self.gpu.recipes.put(recipe, key, RECIPE_BYTES)
+        return pipeline
 
     def _taken(self, shared: Shared | None) -> dict[tuple[str, int], Any]:
         """The device buffers that belong to another program as well, by their place in this one."""
@@ -148,11 +150,11 @@ class WgpuProgram(Program):
 
     def _run_cold(self, launches: Iterable[Launch], group_of: Callable[[Launch], Any]) -> None:
         for launch in launches:
-            if launch.key not in self.gpu.warm:
+            if launch.pipeline not in self.gpu.warm:
                 group = group_of(launch)
                 rows = [(launch.pipeline.raw, group._internal, 1, 1, 1)]
                 self._submit_and_wait("warm-up", partial(self._pass, rows))
-                self.gpu.warm.add(launch.key)
+                self.gpu.warm.add(launch.pipeline)
 
     def _scratch_group(self, launch: Launch) -> Any:
         """The kernel's bindings on memory of nobody: an update must not run on the parameters before its time."""

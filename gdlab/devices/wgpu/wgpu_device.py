@@ -5,6 +5,7 @@ The only module that imports wgpu, and only when an adapter is asked for. All of
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -19,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gdlab.base.errors import CompileError, DeviceUnavailableError, SessionError
+from gdlab.base.memo import LruCache
 from gdlab.devices.base import Device, DeviceInfo, Shared, owner
 from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
 from gdlab.devices.wgpu.replay import WgpuProgram
@@ -168,13 +170,17 @@ def _driver_environment() -> Iterator[None]:
 
 
 # an open adapter ------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Pipeline:
     """A compiled kernel; `keep` is the owner of the raw handle, `layout` what its bind groups are made against."""
 
     raw: Any
     layout: Any
     keep: Any
+
+
+# Pipelines of nobody that are kept for the next plan: on lavapipe one takes about half a megabyte.
+KEPT_BYTES, PIPELINE_BYTES = 24 << 20, 400 << 10
 
 
 class Gpu:
@@ -197,15 +203,17 @@ class Gpu:
         self.bounds = _bounds(self.device.limits)
         self.lost, self.pending = False, 0
         self.layouts: dict[str, tuple[Any, Any]] = {}
-        self.modules: dict[str, Any] = {}
-        self.pipelines: dict[tuple[str, str], Pipeline] = {}
+        self.pipelines: weakref.WeakValueDictionary[tuple[str, str], Pipeline] = weakref.WeakValueDictionary()
+        self.kept: LruCache[tuple[str, str], Pipeline] = LruCache(KEPT_BYTES)  # the others live as long as their plans
         self.address, self.calls = ffi.typeof("uintptr_t"), tuple[int, ...]()
-        self.recipes: dict[Any, tuple[str, str]] = {}  # what the text of a dispatch is written from → key of its kernel
-        self.warm: set[tuple[str, str]] = set()
+        # what the text of a dispatch is written from → key of its kernel
+        self.recipes: LruCache[Any, tuple[str, str]] = LruCache(2 << 20)
+        self.warm: weakref.WeakSet[Pipeline] = weakref.WeakSet()
         self.staging: weakref.WeakValueDictionary[int, Staging] = weakref.WeakValueDictionary()
         # One callback for life: a callback of its own would die with a program dropped while a map is under way.
         kind = "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)"
         self.callback = self.ffi.callback(kind, self._mapped)
+        atexit.register(_leave_pipelines, weakref.ref(self.pipelines))
 
     def _mapped(self, status: int, _message: Any, key: Any, _unused: Any) -> None:
         staging = self.staging.get(int(self.ffi.cast(self.address, key)))
@@ -261,18 +269,25 @@ class Gpu:
         """(its key, the compiled kernel); the same text is compiled once per access signature. `trusted`: without
         checks of indices and loops, for kernels that leave no binding whatever the data."""
         key = hashlib.sha256(wgsl.encode()).hexdigest() + "!" * trusted, access
-        if key not in self.pipelines:
-            self.pipelines[key] = self._compile(where, wgsl, key)
-        return key, self.pipelines[key]
+        pipeline = self.known(key)
+        if pipeline is None:
+            pipeline = self.pipelines[key] = self._compile(where, wgsl, key)
+            self.kept.put(key, pipeline, PIPELINE_BYTES)
+        return key, pipeline
+
+    def known(self, key: tuple[str, str]) -> Pipeline | None:
+        """The compiled kernel of this key, now the most recently used; None once nothing uses or keeps it."""
+        pipeline = self.kept.get(key) or self.pipelines.get(key)
+        if pipeline is not None:
+            self.kept.put(key, pipeline, PIPELINE_BYTES)
+        return pipeline
 
     def _compile(self, where: str, wgsl: str, key: tuple[str, str]) -> Pipeline:
         text, access = key
         group, layout = self.layout(access)
         try:
-            if text not in self.modules:
-                make = self._unchecked_module if text.endswith("!") else self.device.create_shader_module
-                self.modules[text] = make(label=where, code=wgsl)
-            compute = {"module": self.modules[text], "entry_point": "main"}
+            make = self._unchecked_module if text.endswith("!") else self.device.create_shader_module
+            compute = {"module": make(label=where, code=wgsl), "entry_point": "main"}
             made = self.device.create_compute_pipeline(label=where, layout=layout, compute=compute)
         except self.refused as error:
             raise CompileError(where, "WGSL", _told(error), "a kernel that this adapter takes") from error
@@ -365,6 +380,12 @@ class Gpu:
             if self.pending >= FLUSH_BYTES:  # unsubmitted writes pile up staging memory
                 self.submit(self.record(where, lambda encoder: None))
                 self.poll()
+
+
+def _leave_pipelines(pipelines: weakref.ref[weakref.WeakValueDictionary[tuple[str, str], Pipeline]]) -> None:
+    """Leave every pipeline of a process that ends to the system: a driver takes one apart in 10 ms or more."""
+    for pipeline in list((pipelines() or {}).values()):
+        pipeline.keep._internal = None  # its owner releases nothing then
 
 
 def _opened_device(adapter: Any) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
+from gdlab.base.memo import LruCache
 from gdlab.base.types import Array, Shape, f32
 from gdlab.graph import ConstantData, Graph, Node
 from gdlab.rewrite.rules.conditions import HIDDEN, Condition, Match, Refusal, condition
@@ -71,10 +71,21 @@ def mask_kinds(value: float | ConstantData | None, shape: Shape) -> frozenset[st
     """Return the names of the masks that a node of this shape, […, queries, keys], is, by its known value."""
     square = len(shape) >= 2 and shape[-1] == shape[-2]
     fits = square and isinstance(value, ConstantData) and value.shape[-2:] == shape[-2:]
-    return _kinds(value) if fits and isinstance(value, ConstantData) else frozenset()
+    return _known_kinds(value) if fits and isinstance(value, ConstantData) else frozenset()
 
 
-@lru_cache(maxsize=256)
+_ENTRY_BYTES = 512
+_kinds_known: LruCache[str, frozenset[str]] = LruCache(256 * _ENTRY_BYTES)  # by digest: elements may be many megabytes
+
+
+def _known_kinds(data: ConstantData) -> frozenset[str]:
+    kinds = _kinds_known.get(data.digest)
+    if kinds is None:
+        kinds = _kinds(data)
+        _kinds_known.put(data.digest, kinds, _ENTRY_BYTES)
+    return kinds
+
+
 def _kinds(data: ConstantData) -> frozenset[str]:
     elements = data.array.reshape(-1, *data.shape[-2:])
     later = np.triu(np.ones(data.shape[-2:], bool), 1)
@@ -178,10 +189,17 @@ def turn_of(
     given = (*(1,) * len(shape), *held.shape)
     if any(given[-axis] != shape[-axis] for axis in (1, layout.rows)):
         return None
-    return _turn(held, layout, sine, computed)
+    key = held.digest, layout, sine, computed
+    known = _turns_known.get(key)
+    if known is None:
+        known = (_turn(held, layout, sine, computed),)
+        _turns_known.put(key, known, _ENTRY_BYTES)
+    return known[0]
 
 
-@lru_cache(maxsize=256)
+_turns_known: LruCache[tuple[str, Layout, bool, bool], tuple[float | None]] = LruCache(256 * _ENTRY_BYTES)
+
+
 def _turn(data: ConstantData, layout: Layout, sine: bool, computed: bool) -> float | None:
     table = _rows(data.array.astype(np.float64), layout)
     if table is None or len(table) < 2 or np.any(np.abs(table[0] - (not sine)) > EXACT):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 
+from gdlab.base.memo import LruCache
 from gdlab.base.words import nbytes, plural
 from gdlab.graph import Graph
 from gdlab.kernels import wgsl
@@ -110,7 +110,7 @@ def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[
         nodes = _nodes_of(d)
         shape = _shape_of(d, nodes)
         if shape not in alike:
-            text, line_map, first = _text(_Asked(shape, plan.target, d, nodes))
+            text, line_map, first = _text(shape, plan.target, d, nodes)
             kernel = known.setdefault((text, d.workgroup_size), len(kernels))
             if kernel == len(kernels):
                 kernels.append(_Kernel(d, text, []))
@@ -122,21 +122,21 @@ def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[
     return kernels, kernel_of
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A text that is asked for: equal for all dispatches that are alike, in other documents too."""
-
-    shape: Hashable
-    target: Target
-    dispatch: Dispatch = field(compare=False)
-    nodes: tuple[int, ...] = field(compare=False)
+# Equal for all dispatches that are alike, in other documents too: a cell that runs again changes few kernels.
+_texts: LruCache[Hashable, tuple[str, LineMap, tuple[int, ...]]] = LruCache(2 << 20)
+_LINE_BYTES, _KEY_BYTES = 160, 1024  # of a line's place in the map; of what a text is found by
 
 
-@lru_cache(maxsize=1024)
-def _text(asked: _Asked) -> tuple[str, LineMap, tuple[int, ...]]:
-    """The text of the first dispatch that asked, its lines and nodes: a cell that runs again changes few kernels."""
-    text, lines = wgsl(asked.dispatch, asked.target)
-    return text.removesuffix("\n"), lines, asked.nodes
+def _text(
+    shape: Hashable, target: Target, dispatch: Dispatch, nodes: tuple[int, ...]
+) -> tuple[str, LineMap, tuple[int, ...]]:
+    """Return the text of the first dispatch of this shape that asked, its line map and its nodes."""
+    known = _texts.get((shape, target))
+    if known is None:
+        text, lines = wgsl(dispatch, target)
+        known = text.removesuffix("\n"), lines, nodes
+        _texts.put((shape, target), known, len(text) + _LINE_BYTES * len(lines) + _KEY_BYTES)
+    return known
 
 
 def _nodes_of(d: Dispatch) -> tuple[int, ...]:

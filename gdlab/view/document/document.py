@@ -164,7 +164,11 @@ class Document:
     # copies
     def changed(self, **fields: Any) -> Document:
         """The same document with other fields at its top level."""
-        return Document({**self.data, **fields}, self._selection, self.where)
+        return self.replaced({**self.data, **fields})
+
+    def replaced(self, data: Json) -> Document:
+        """Another document with the same selection."""
+        return Document(data, self._selection, self.where)
 
     def with_view(self, view: Mapping[str, Any] | None) -> Document:
         """The same document with another state of its views; what is kept stays."""
@@ -298,6 +302,9 @@ def read_doc(data: Any, where: str = "document") -> Document:
             return read_doc(json.loads(gzip.decompress(base64.b64decode(data["gz"]))), where)
         except (ValueError, EOFError, OSError, zlib.error, binascii.Error) as error:
             raise LoadError(where, "gz", str(error), "base64 of gzip") from None
+    if "picture" in data and "stages" not in data:
+        wanted = "an output with its graph: draw less of it, or read the file that save wrote"
+        raise LoadError(where, "content", "an output of which the picture alone was kept", wanted)
     missing = [key for key in ("title", "summary", "stages", "passes", "links", "notes", *_HASHED) if key not in data]
     if missing:
         raise LoadError(where, "fields", f"no {missing[0]}", "a whole document")

@@ -32,11 +32,7 @@ def picture(document: Document, show: str = "opt", theme: Theme = "light") -> st
     with document.reading():
         if show in _OF_PLAN and document.data.get("plan"):
             return plan_picture(document, theme)
-        keys = [stage["key"] for stage in document.data["stages"]]
-        choices = _PANES.get(show, _PANES["opt"])
-        wanted = [next((keys.index(key) for key in choice if key in keys), None) for choice in choices]
-        compared = (document.data.get("view") or {}).get("diff") if show == "diff" else None
-        panes = [pane(document, s) for s in compared or wanted if s is not None]
+        panes = [pane(document, s) for s in _pane_stages(document, show)]
         return svg_panes(
             panes,
             title=document.data["title"],
@@ -44,6 +40,24 @@ def picture(document: Document, show: str = "opt", theme: Theme = "light") -> st
             prefix=f"gd-{document.id}-{show}",
             theme=theme,
         )
+
+
+def _pane_stages(document: Document, show: str) -> list[int]:
+    keys = [stage["key"] for stage in document.data["stages"]]
+    choices = _PANES.get(show, _PANES["opt"])
+    wanted = [next((keys.index(key) for key in choice if key in keys), None) for choice in choices]
+    compared = (document.data.get("view") or {}).get("diff") if show == "diff" else None
+    return [s for s in compared or wanted if s is not None]
+
+
+def shown_stages(document: Document, show: str) -> list[int]:
+    """Return the stages that a view is about: those it draws side by side, or the one it draws and what that was made
+    from; of the plan, the graph as written and the stage that was compiled."""
+    plan = document.data.get("plan")
+    stages = [0, plan["stage"]] if show in _OF_PLAN and plan else _pane_stages(document, show)
+    if len(stages) == 1 and document.data["stages"][stages[0]]["parent"] >= 0:
+        stages = [document.data["stages"][stages[0]]["parent"], *stages]
+    return sorted(set(stages))
 
 
 def pane(document: Document, stage: int) -> Pane:

@@ -17,6 +17,8 @@ import { VERSION } from "../doc/version.ts";
 interface Output {
   doc: Payload;
   study: string;
+  /** The SVG of an output whose graph was too large for it. */
+  svg: string;
 }
 
 /** Draws a document in a widget of the host, live as long as the study's host is in the page. */
@@ -29,9 +31,28 @@ class GraphWidget extends Widget {
     this.output = output;
     if (this.#view) return this.#view.update(output.doc);
     this.node.style.overflow = "auto";
+    if (typeof output.doc.picture === "string") return this.#drawPicture(output, output.doc.picture);
     const view = core.mount(this.node, output.doc, null);
     this.#view = view;
     if (output.study) this.#stop = page().when(output.study, host => view.goLive(host));
+  }
+
+  /** The picture of the output and what is missing; a kernel that has the study sends all of it. */
+  #drawPicture({ study, svg }: Output, note: string): void {
+    const picture = document.createElement("img"), // runs nothing of what it shows
+      said = document.createElement("p");
+    picture.className = "gd-picture";
+    picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+    picture.alt = new DOMParser().parseFromString(svg, "image/svg+xml").querySelector("title")?.textContent ?? "graph";
+    picture.style.maxWidth = "100%";
+    said.textContent = `gdlab: ${note}`;
+    this.node.replaceChildren(picture, said);
+    this.#stop();
+    if (study)
+      this.#stop = page().when(study, host => {
+        this.node.replaceChildren();
+        this.#view ??= core.mount(this.node, null, host);
+      });
   }
 
   override dispose(): void {
@@ -49,7 +70,8 @@ class GraphRenderer extends GraphWidget implements Renderer {
     const doc = model.data[MIME] as Payload,
       told = model.metadata[MIME] as { study?: string } | undefined;
     shown.add(this);
-    this.draw({ doc, study: String(told?.study ?? doc.study ?? "") });
+    const svg = [model.data["image/svg+xml"] ?? ""].flat().join("");
+    this.draw({ doc, study: String(told?.study ?? doc.study ?? ""), svg });
   }
 
   override dispose(): void {

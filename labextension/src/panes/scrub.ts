@@ -1,6 +1,6 @@
 // The replay: a slider over the rewrites of a pass. Nodes keep their places; what a step adds and removes is marked.
 
-import { optimizeReport, passName, typeText, type GraphDoc, type Pass } from "../doc/doc.ts";
+import { optimizeReport, optimizerPasses, passName, typeText, type GraphDoc, type Pass } from "../doc/doc.ts";
 import { plural, put, sig } from "../doc/format.ts";
 import { replayed, type Replay } from "../doc/union.ts";
 import { div, h, listen, setFlag, span, write, type Child } from "../draw/dom.ts";
