@@ -27,7 +27,7 @@ from gdlab.plan.target import CompileOptions, Target
 from gdlab.rewrite import Budget
 from gdlab.rewrite.rules import RULES
 
-FORMAT = 2
+FORMAT = 3
 BODY = ', "body": '  # what stands before the body, whose digest the head holds
 
 

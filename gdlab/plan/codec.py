@@ -16,10 +16,15 @@ from gdlab.base.errors import LoadError
 from gdlab.base.types import DType, TensorType
 from gdlab.graph import ConstantData, Graph
 from gdlab.op.storage import Part
-from gdlab.plan.records import ExecutionPlan, Place
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.records import Buffer, ExecutionPlan, MemoryPlan, Place, Slot
 from gdlab.plan.verify import verify
 
 Json = Any
+_JSON_NAMES: dict[tuple[type, str], str] = {  # where the field has another name than the attribute that people read
+    (Buffer, "nbytes"): "bytes", (Slot, "nbytes"): "bytes", (MemoryPlan, "pins"): "pinned",
+    (Dispatch, "operands"): "inputs",
+}  # fmt: skip
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -48,6 +53,10 @@ def plan_of(data: Json) -> ExecutionPlan:
     return verify(plan)
 
 
+def _json_name(kind: Any, field: str) -> str:
+    return _JSON_NAMES.get((kind, field), field)
+
+
 # encoding -------------------------------------------------------------------------------------------------------------
 def encode(value: Any) -> Json:
     """Any record as plain JSON."""
@@ -67,7 +76,9 @@ def encode(value: Any) -> Json:
         return _encode_graph(value)
     if is_dataclass(value):
         return {
-            name: _encode_attrs(getattr(value, name)) if name == "attrs" else encode(getattr(value, name))
+            _json_name(type(value), name): (
+                _encode_attrs(getattr(value, name)) if name == "attrs" else encode(getattr(value, name))
+            )
             for name in _hints(value.__class__)
         }
     raise TypeError(f"no JSON form of {type(value).__name__}")
@@ -124,7 +135,8 @@ def _decoder(kind: Any) -> Callable[[Json], Any]:
 
 def _record(kind: Any) -> Callable[[Json], Any]:
     decoders = {n: _decode_attrs if n == "attrs" else _decoder(hint) for n, hint in _hints(kind).items()}
-    return lambda data: kind(**{name: decoder(data[name]) for name, decoder in decoders.items()})
+    rows = [(name, _json_name(kind, name), decoder) for name, decoder in decoders.items()]
+    return lambda data: kind(**{name: decoder(data[key]) for name, key, decoder in rows})
 
 
 def _one_of(allowed: tuple[Any, ...]) -> Callable[[Json], Any]:
