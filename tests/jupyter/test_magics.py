@@ -421,3 +421,13 @@ def test_every_magic_has_help_for_every_option(shell):
             actions = magic.parser._actions if hasattr(magic, "parser") else []
             assert all(action.help for action in actions) and (actions or name == "graph_doctor"), name
             assert f"%{name} " in magic.__doc__ or f"%{name}\n" in magic.__doc__, name
+
+
+def test_a_cell_takes_an_adapter_by_its_number(shell):
+    body = "x = input('x', (2,))\nrelu(x).sum_all()"
+    run(shell, f"%%graph a --quiet --device wgpu:0\n{body}")
+    out, error = run(shell, "%graph_run a --feed random")
+    assert error is None and shell.user_ns["a"].session.device_information().startswith("wgpu, ")
+    out, error = run(shell, f"%%graph b --quiet --device tpu\n{body}")
+    assert "given tpu, wanted auto, wgpu, cpu, wgpu:NUMBER or wgpu:NAME" in str(error) + str(out)
+    assert "b" not in shell.user_ns
