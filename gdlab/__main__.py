@@ -31,7 +31,7 @@ from typing import Any, get_args
 from gdlab.base.errors import ArgumentError, GdlabError, GraphError, LoadError, unknown_name
 from gdlab.base.words import grid, plural, sig, whole
 from gdlab.devices.calibrate import calibrate
-from gdlab.devices.choose import device
+from gdlab.devices.choose import DEVICES, checked_kind, device
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY, Op, public_ops
 from gdlab.op.cost import Machine, calibration_file, kept_machines
@@ -132,13 +132,25 @@ def _parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("bench", help="the figures of rooflines: nominal, and measured on this machine")
     one.add_argument("--calibrate", action="store_true", help="measure a device and keep the figures")
-    one.add_argument("--device", choices=("auto", "wgpu", "cpu"), default="auto")
+    one.add_argument("--device", type=_device_name, metavar="D", default="auto", help=DEVICE_HELP)
     one.set_defaults(command=bench)
 
     one = commands.add_parser("ops", help="all ops, or what is known of one")
     one.add_argument("name", nargs="?")
     one.set_defaults(command=ops)
     return parser
+
+
+DEVICE_HELP = "auto (the default), wgpu, wgpu:NUMBER or wgpu:NAME of an adapter in the list of doctor, or cpu"
+
+
+def _device_name(text: str) -> str:
+    """Read the value of `--device`."""
+    try:
+        return checked_kind(text)
+    except ArgumentError as error:
+        wanted = f"{', '.join(DEVICES)}, wgpu:NUMBER or wgpu:NAME"
+        raise argparse.ArgumentTypeError(f"given {text}, wanted {wanted}") from error
 
 
 def _of_program(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -148,7 +160,7 @@ def _of_program(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
     one.add_argument(
         "--train", action="store_true", help="output 0 of a Graph is the loss (a Study knows it by itself)"
     )
-    one.add_argument("--device", choices=("auto", "wgpu", "cpu"), default="auto")
+    one.add_argument("--device", type=_device_name, metavar="D", default="auto", help=DEVICE_HELP)
     one.add_argument(
         "--feed", metavar="F", help="random[:SEED], or a variable of the file: a dict of arrays or a callable"
     )

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.devices.base import Device
 
-Kind = Literal["auto", "wgpu", "cpu"]
+DEVICES = ("auto", "wgpu", "cpu")
+KINDS = '"auto", "wgpu", "wgpu:1", "wgpu:NVIDIA", "cpu" or a Device'
 
 
-def device(kind: Kind | Device = "auto") -> Device:
-    """A hardware adapter or cpu (`"auto"`), any adapter (`"wgpu"`), or NumPy (`"cpu"`); a Device is returned as it is.
+def device(kind: str | Device = "auto") -> Device:
+    """A hardware adapter or cpu (`"auto"`), the best adapter (`"wgpu"`), one adapter by its number in the list of
+    `gdlab doctor` (`"wgpu:1"`) or by a part of its name (`"wgpu:NVIDIA"`), or NumPy (`"cpu"`); a Device is returned as
+    it is.
 
-    `.info.reason` tells why in one sentence. `"wgpu"` raises `DeviceUnavailableError` where no adapter answers.
+    `.info.reason` tells why in one sentence. Where no adapter answers, `DeviceUnavailableError`; where the number or
+    the name does not fit exactly one, `ArgumentError` with the list. Several adapters can be open in one process.
     """
     if isinstance(kind, Device):
         return kind
-    if kind == "cpu":
+    name = checked_kind(kind)
+    if name == "cpu":
         return _cpu("asked for by name")
-    if kind == "wgpu":
-        return _wgpu("asked for by name")
-    if kind == "auto":
+    if name == "auto":
         return _best()
-    raise ArgumentError("device", "kind", repr(kind), "'auto', 'wgpu', 'cpu' or a Device")
+    return _wgpu("asked for by name", name.partition(":")[2])
+
+
+def checked_kind(kind: object) -> str:
+    """Return the name of a device if it is written as one; whether there is such an adapter is not asked."""
+    if isinstance(kind, str) and (kind in DEVICES or (kind.startswith("wgpu:") and kind[5:].strip())):
+        return kind
+    raise ArgumentError("device", "kind", repr(kind), KINDS)
 
 
 def _best() -> Device:
@@ -47,7 +55,7 @@ def _cpu(reason: str) -> Device:
     return CpuDevice(reason)
 
 
-def _wgpu(reason: str) -> Device:
+def _wgpu(reason: str, adapter: str = "") -> Device:
     from gdlab.devices.wgpu.wgpu_device import open
 
-    return open(reason)
+    return open(reason, adapter)

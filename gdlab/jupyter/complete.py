@@ -8,9 +8,10 @@ from typing import Any, get_args
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
+from gdlab.devices.choose import DEVICES
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import op_names
-from gdlab.jupyter.options import DEVICES, SHOW
+from gdlab.jupyter.options import SHOW
 from gdlab.op import REGISTRY, Safety
 from gdlab.plan.records import ExecutionPlan
 from gdlab.rewrite import RULES, OptimizeReport

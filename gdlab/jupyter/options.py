@@ -14,6 +14,7 @@ from IPython.core.magic_arguments import argument
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import nearest
+from gdlab.devices.choose import DEVICES, checked_kind
 from gdlab.op import Safety
 from gdlab.rewrite import RULES
 from gdlab.study.model_files import parse_dims
@@ -21,7 +22,6 @@ from gdlab.view.document.layouts import ENGINES
 from gdlab.view.document.overlays import OVERLAYS
 
 SHOW = ("graph", "opt", "diff", "rewrites", "egraph", "grad", "plan", "arena", "kernels", "session", "text")
-DEVICES = ("auto", "wgpu", "cpu")
 _BRACES = re.compile(r"\{(\w+)\}")
 
 
@@ -74,6 +74,14 @@ def extents(text: str) -> dict[str, int]:
         return parse_dims(text)
     except ArgumentError as error:
         raise ArgumentTypeError(f"given {error.given}, wanted {error.wanted}") from None
+
+
+def device_name(text: str) -> str:
+    """Read the value of `--device`."""
+    try:
+        return checked_kind(text)
+    except ArgumentError as error:
+        raise ArgumentTypeError(f"given {text}, wanted {', '.join(DEVICES)}, wgpu:NUMBER or wgpu:NAME") from error
 
 
 _pixels = _number(int, 120, 4000, "pixels in 120 … 4000")

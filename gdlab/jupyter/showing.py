@@ -16,10 +16,10 @@ from gdlab.graph import Graph
 from gdlab.jupyter.cell import Program, run_cell
 from gdlab.jupyter.common import Words, identifier
 from gdlab.jupyter.options import (
-    DEVICES,
     SHOW,
     as_option,
     count,
+    device_name,
     extents,
     look_options,
     name_option,
@@ -59,7 +59,7 @@ class ShowMagics(Words):
     @argument("--values", action="store_true", help="the numbers on every node, value and gradient (up to 60 nodes)")
     @argument("--plan", action="store_true", help="also compile")
     @argument("--run", metavar="N", type=count, help="open a session and run N steps")
-    @argument("--device", choices=DEVICES, help="device of plan and session (auto)")
+    @argument("--device", metavar="D", type=device_name, help="device of plan and session (auto): cpu, wgpu, wgpu:1")
     @argument("--diff", metavar="OTHER", help="%%graph NAME: what is different in OTHER")
     @argument("--dims", metavar="NAME=N,…", type=extents, help="numbers for extents that an ONNX file leaves open")
     @rule_options
@@ -239,7 +239,7 @@ class ShowMagics(Words):
 
     @magic_arguments()
     @name_option
-    @argument("--device", choices=DEVICES, help="compile for this device instead of the study's own")
+    @argument("--device", type=device_name, metavar="D", help="compile for this device instead of the study's own")
     @as_option
     @output_options
     @no_var_expand
@@ -260,7 +260,7 @@ class ShowMagics(Words):
     @magic_arguments()
     @name_option
     @argument("--feed", metavar="F", help="inputs to check with (those of the session, else random)")
-    @argument("--device", choices=("wgpu", "cpu"), action="append", help="compare this device alone, repeatable")
+    @argument("--device", type=device_name, metavar="D", action="append", help="compare this device alone, repeatable")
     @argument("--gradient", metavar="NODE", help="is the gradient rule of this node its slope? a name or id")
     @no_var_expand
     @line_magic

@@ -9,7 +9,6 @@ from typing import Any
 
 from gdlab.base.errors import ArgumentError, GraphError
 from gdlab.devices.base import Device
-from gdlab.devices.choose import Kind
 from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph
 from gdlab.op.storage import check_caches
@@ -22,7 +21,7 @@ from gdlab.session.node_places import Nodes
 from gdlab.session.session import Session, open_session
 from gdlab.session.stages import Pipeline
 
-DeviceLike = Kind | Device | None
+DeviceLike = str | Device | None
 _OPTIONS = {"allow", "cost", "enable", "disable", "only", "budget"}
 
 
@@ -132,7 +131,7 @@ def compiled(graph: Graph, config: SessionConfig, target: Target) -> Compiled:
 
 
 def resolve_device(device: DeviceLike) -> Device:
-    """Return the device that `"auto"`, `"wgpu"`, `"cpu"` or a `Device` stands for."""
+    """Return the device that `"auto"`, `"wgpu"`, `"wgpu:1"`, `"wgpu:NAME"`, `"cpu"` or a `Device` stands for."""
     return device if isinstance(device, Device) else choose_device("auto" if device is None else device)
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from gdlab.base.errors import DeviceUnavailableError
 from gdlab.base.types import Array, f32
 from gdlab.base.words import grid, plural, sig, whole
-from gdlab.devices.choose import Kind
 from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph, Node
 from gdlab.op import REGISTRY, ops_that
@@ -133,13 +132,13 @@ def check_execution(execution: Execution, feeds: Mapping[str, Any], devices: Seq
 
     for kind in devices:
         try:
-            with execution.open_on(choose_device(cast(Kind, kind)), feeds) as session:
+            with execution.open_on(choose_device(kind), feeds) as session:
                 session.step()
                 made_by = _results_of(session, whats)
                 for what, id in targets.items():
-                    cells[what][kind] = cell_of(made_by[what], want[id], scale[id], RTOL[kind])
+                    cells[what][kind] = cell_of(made_by[what], want[id], scale[id], RTOL[kind.partition(":")[0]])
                 if any(cells[what][kind].problem for what in whats):
-                    first[kind], entity = first_dispatch(session, got, RTOL[kind])
+                    first[kind], entity = first_dispatch(session, got, RTOL[kind.partition(":")[0]])
                     about = about or entity
         except DeviceUnavailableError as error:
             notes.append(f"{kind}: not compared: {error.given}")

@@ -433,3 +433,13 @@ def test_an_alias_of_a_replaced_study_does_not_begin_anew(shell, mlp):
     assert "graph mlp: session: given closed: it was replaced by the newer mlp, wanted the newer mlp, or " in str(error)
     _, error = run(shell, "old.reopen(); old.run(2, feed='random:0', init=0); assert old.session.step_count == 2")
     assert error is None
+
+
+def test_a_cell_takes_an_adapter_by_its_number(shell):
+    body = "x = input('x', (2,))\nrelu(x).sum_all()"
+    run(shell, f"%%graph a --quiet --device wgpu:0\n{body}")
+    out, error = run(shell, "%graph_run a --feed random")
+    assert error is None and shell.user_ns["a"].session.device_information().startswith("wgpu, ")
+    out, error = run(shell, f"%%graph b --quiet --device tpu\n{body}")
+    assert "given tpu, wanted auto, wgpu, cpu, wgpu:NUMBER or wgpu:NAME" in str(error) + str(out)
+    assert "b" not in shell.user_ns

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from gdlab.base.errors import CompileError, DeviceUnavailableError, SessionError
+from gdlab.base.errors import ArgumentError, CompileError, DeviceUnavailableError, SessionError
 from gdlab.base.memo import LruCache
 from gdlab.devices.base import Device, DeviceInfo, Shared, owner
 from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
@@ -77,32 +77,61 @@ def listed() -> None:
         _adapters()
 
 
-def open(reason: str = "asked for") -> WgpuDevice:
-    """The best adapter as a device, one per process; `DeviceUnavailableError` when none answers."""
-    return owner().call(lambda: _open(reason))
+def open(reason: str = "asked for", adapter: str = "") -> WgpuDevice:
+    """An adapter as a device, each opened once per process: the best, or the one whose number in `adapters()` or part
+    of whose name is given. `DeviceUnavailableError` when none answers."""
+    return owner().call(lambda: _open(reason, adapter))
 
 
-_opened: dict[int, Gpu] = {}  # by process: after a fork the parent's objects must be neither used nor released
+_opened: dict[tuple[int, int], Gpu] = {}  # by process (after a fork the parent's objects must be neither used nor
+# released) and number of the adapter: adapters may have one name, and every listing makes new objects
 
 
 def check_process(where: str, pid: int | None = None) -> None:
     """Raise `SessionError` if an adapter was opened (or that of `pid` was) before this process was forked off: the
     driver's threads stayed in the other, and a call would wait for ever."""
-    if (pid or next(iter(_opened), os.getpid())) != os.getpid():
+    if (pid or next((process for process, _ in _opened), os.getpid())) != os.getpid():
         wanted = 'a process that is started with spawn, or device="cpu"'
         raise SessionError(where, "device wgpu", "one that was opened before this process was forked", wanted)
 
 
-def _open(reason: str) -> WgpuDevice:
+def _open(reason: str, adapter: str) -> WgpuDevice:
     check_process("device")
-    gpu = _opened.get(os.getpid())
+    number = 0
+    if adapter:
+        number = chosen_adapter(adapter, [str(a.info["device"]) for a in _adapters()])
+    gpu = _opened.get((os.getpid(), number))
     if gpu is None or gpu.lost:
         found = _adapters()
         if not found:
-            wanted = 'a Vulkan driver (Debian: mesa-vulkan-drivers) or device="cpu"'
-            raise DeviceUnavailableError("device", "wgpu", "no adapter", wanted)
-        gpu = _opened[os.getpid()] = Gpu(found[0])
+            raise _no_adapter("wgpu")
+        gpu = _opened[os.getpid(), number] = Gpu(found[number])
     return WgpuDevice(gpu, reason)
+
+
+def _no_adapter(given: str) -> DeviceUnavailableError:
+    wanted = 'a Vulkan driver (Debian: mesa-vulkan-drivers) or device="cpu"'
+    return DeviceUnavailableError("device", given, "no adapter", wanted)
+
+
+def chosen_adapter(text: str, names: Sequence[str]) -> int:
+    """Return the number of the adapter that `text` means: a number, or a part of one name in any case."""
+    if not names:
+        raise _no_adapter(f"wgpu:{text}")
+    listed = ", ".join(f"{i} {name}" for i, name in enumerate(names))
+    word = text.strip()
+    if word.isdecimal() and word.isascii():
+        if int(word) < len(names):
+            return int(word)
+        raise ArgumentError("device", "adapter", f'"wgpu:{text}"', f"a number of the list: {listed}")
+    fitting = [i for i, name in enumerate(names) if word.casefold() in name.casefold()]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        several = " or ".join(f'"wgpu:{i}"' for i in fitting)
+        given = f'"wgpu:{text}", which fits several'
+        raise ArgumentError("device", "adapter", given, f"{several}, of the list: {listed}")
+    raise ArgumentError("device", "adapter", f'"wgpu:{text}"', f"a number, or a part of a name, of the list: {listed}")
 
 
 _listing = threading.Lock()  # one instance for all: the first list makes it
