@@ -41,6 +41,9 @@ export function h<K extends keyof HTMLElementTagNameMap>(
 }
 
 /** The commonest elements, by their class: `span("gd-muted", "12 nodes")`. */
+/** The classes of a small button. */
+export const SMALL_BUTTON = "gd-button gd-small";
+
 export const span = (name: string, ...children: Child[]): HTMLSpanElement => h("span", { class: name }, ...children);
 export const div = (name: string, ...children: Child[]): HTMLDivElement => h("div", { class: name }, ...children);
 export const paragraph = (name: string, ...children: Child[]): HTMLParagraphElement =>

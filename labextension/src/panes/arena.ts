@@ -3,7 +3,7 @@
 import { nodeName, type Plan } from "../doc/doc.ts";
 import { bytes, plural } from "../doc/format.ts";
 import { indexesOf } from "../doc/select.ts";
-import { all, boxOf, div, h, listen, replace, reveal, type Child } from "../draw/dom.ts";
+import { all, boxOf, div, h, listen, replace, reveal, SMALL_BUTTON, type Child } from "../draw/dom.ts";
 import { arrange } from "../layout/slots.ts";
 import { ArenaPicture, reuse } from "./arena_picture.ts";
 import { body, button, chip, either, frame, notCompiled, retitle, row, table } from "./pane.ts";
@@ -100,7 +100,7 @@ class ArenaPane implements Pane {
       this.el.querySelector<HTMLElement>(`[data-command=${key}]`)!.focus();
     };
     return button(text, {
-      class: "gd-button gd-small",
+      class: SMALL_BUTTON,
       "data-command": key,
       "aria-pressed": String(this.#on.has(key)),
       on: { click: turn },

@@ -1,6 +1,6 @@
 // Buttons that ask the kernel: without one they say why they cannot; a refusal is told beside them.
 
-import { all, listen } from "../draw/dom.ts";
+import { all, listen, SMALL_BUTTON } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { CommandName } from "../live/messages.ts";
 import { button, h, type Context } from "./pane.ts";
@@ -18,7 +18,7 @@ export function asking(
   done: (result: Result) => void,
   key: string = name,
 ): HTMLButtonElement {
-  const made = button(label, { class: "gd-button gd-small", "data-command": key, "data-asks": told }, text);
+  const made = button(label, { class: SMALL_BUTTON, "data-command": key, "data-asks": told }, text);
   listen(made, "click", () => {
     made.disabled = true;
     void context

@@ -1,7 +1,7 @@
 // The diff of two stages in one picture: what is the same, rewired, changed, moved into another node, removed, added.
 
 import { differing, LETTERS, type Change } from "../doc/union.ts";
-import { div, h } from "../draw/dom.ts";
+import { div, h, SMALL_BUTTON } from "../draw/dom.ts";
 import { around, partLayout } from "../layout/explore.ts";
 import { enliven } from "./ask.ts";
 import { Canvas } from "./canvas.ts";
@@ -44,7 +44,7 @@ function make(context: Context): Pane {
       "only changes and what is next to them",
       {
         "aria-pressed": String(only),
-        class: "gd-button gd-small",
+        class: SMALL_BUTTON,
         "data-command": "only-changes",
         on: { click: () => ((only = !only), draw(), context.redrawn("diff")) },
       },

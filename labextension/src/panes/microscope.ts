@@ -2,7 +2,10 @@
 
 import { number } from "../doc/doc.ts";
 import { bytes, plural, sig, spokenType, whole } from "../doc/format.ts";
-import { all, boxOf, div, h, handled, replace, s, setFlag, span, svgPath, write, type Child } from "../draw/dom.ts";
+import {
+  all, boxOf, div, h, handled, replace, s, setFlag, span, svgPath,
+  write, SMALL_BUTTON, type Child,
+} from "../draw/dom.ts";
 import { refusal, type Live } from "../live/live.ts";
 import type { Looked, TensorValue } from "../live/messages.ts";
 import { ticks } from "./chart.ts";
@@ -248,7 +251,7 @@ export class Glass {
       found &&
         number(found.ulp) + found.unlike > 0 &&
         button("Show it", {
-          class: "gd-button gd-small",
+          class: SMALL_BUTTON,
           "data-command": "worst",
           on: { click: () => this.#to(found.at.slice(0, -2), found.at.at(-2) ?? 0, found.at.at(-1)!) },
         }),

@@ -5,7 +5,7 @@ import { nodeName, optimizeReport, optimizerPasses, passName } from "../doc/doc.
 import type { OptimizeReport, Pass, RuleStat } from "../doc/doc.ts";
 import { change, plural, put, seconds, sig, whole } from "../doc/format.ts";
 import { parseEntity } from "../doc/select.ts";
-import { all, div, h, paragraph, replace, setFlag, span, td, type Child } from "../draw/dom.ts";
+import { all, div, h, paragraph, replace, setFlag, span, td, SMALL_BUTTON, type Child } from "../draw/dom.ts";
 import { asking, enliven } from "./ask.ts";
 import { big, body, button, choice, dot, empty, entity, fold, frame, highlighted, retitle, table } from "./pane.ts";
 import { UNOPTIMIZED, type Context, type Pane, type PaneRecord } from "./pane.ts";
@@ -241,7 +241,7 @@ function make(context: Context): Pane {
   const what = button(
     "what if",
     {
-      class: "gd-button gd-small",
+      class: SMALL_BUTTON,
       "data-command": "compare",
       on: { click: () => context.act(opening("diff")) },
     },
