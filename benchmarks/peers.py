@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from benchmarks.peer_models import CASES, RATES, ByHand, Case, Maker
-from gdlab.devices.choose import Kind
 from gdlab.devices.wgpu.wgpu_device import adapters
 from gdlab.session import build_inference_session, build_session
 
@@ -27,7 +26,7 @@ SLOW = {"wgpu (software)": ("mlp", "xf")}  # the other cases take minutes a step
 class Ours:
     """One case with one rule in a session."""
 
-    def __init__(self, case: Case, rule: str, device: Kind) -> None:
+    def __init__(self, case: Case, rule: str, device: str) -> None:
         build = build_inference_session if rule == "inference" else build_session
         self.session = build(case.graph(rule != "inference"), device)
         for name, values in case.weights().items():

@@ -20,7 +20,6 @@ from benchmarks.passes import LARGE
 from benchmarks.peer_models import CASES
 from gdlab.autodiff import differentiate
 from gdlab.devices.base import owner
-from gdlab.devices.choose import Kind
 from gdlab.devices.wgpu.recording import loop
 from gdlab.devices.wgpu.wgpu_device import WgpuProgram, adapters
 from gdlab.session import Session, build_session, build_session_cached, initial_values
@@ -86,12 +85,12 @@ def step_rows() -> Iterator[Row]:
         session.close()
 
 
-def open_and_close(device: Kind) -> None:
+def open_and_close(device: str) -> None:
     """A whole session of the tour's network."""
     build_session(networks.mlp(), device).close()
 
 
-def devices() -> list[Kind]:
+def devices() -> list[str]:
     """The devices of this machine."""
     return ["cpu", "wgpu"] if adapters() else ["cpu"]
 
@@ -127,7 +126,7 @@ def first_by_median(device: str, case: str) -> float:
     return float(done.stdout.split()[-1])
 
 
-def first_steps(device: Kind, case: str, steps: int = 41) -> float:
+def first_steps(device: str, case: str, steps: int = 41) -> float:
     """The same, here."""
     graph = networks.mlp() if case == "tour" else CASES[case].graph(True)
     with build_session(graph, device) as session:

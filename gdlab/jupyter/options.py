@@ -84,6 +84,13 @@ def device_name(text: str) -> str:
         raise ArgumentTypeError(f"given {text}, wanted {', '.join(DEVICES)}, wgpu:NUMBER or wgpu:NAME") from error
 
 
+def compared_device(text: str) -> str:
+    """Read the value of `--device` where devices are compared: one that is named, not the best of them."""
+    if text == DEVICES[0]:
+        raise ArgumentTypeError(f"given {text}, wanted {', '.join(DEVICES[1:])}, wgpu:NUMBER or wgpu:NAME")
+    return device_name(text)
+
+
 _pixels = _number(int, 120, 4000, "pixels in 120 … 4000")
 _depth = _number(int, 0, 100, "an int in 0 … 100")
 

@@ -18,6 +18,7 @@ from gdlab.jupyter.common import Words, identifier
 from gdlab.jupyter.options import (
     SHOW,
     as_option,
+    compared_device,
     count,
     device_name,
     extents,
@@ -260,7 +261,7 @@ class ShowMagics(Words):
     @magic_arguments()
     @name_option
     @argument("--feed", metavar="F", help="inputs to check with (those of the session, else random)")
-    @argument("--device", type=device_name, metavar="D", action="append", help="compare this device alone, repeatable")
+    @argument("--device", type=compared_device, metavar="D", action="append", help="compare it alone, repeatable")
     @argument("--gradient", metavar="NODE", help="is the gradient rule of this node its slope? a name or id")
     @no_var_expand
     @line_magic

@@ -132,13 +132,14 @@ def check_execution(execution: Execution, feeds: Mapping[str, Any], devices: Seq
 
     for kind in devices:
         try:
-            with execution.open_on(choose_device(kind), feeds) as session:
+            chosen = choose_device(kind)
+            with execution.open_on(chosen, feeds) as session:
                 session.step()
                 made_by = _results_of(session, whats)
                 for what, id in targets.items():
-                    cells[what][kind] = cell_of(made_by[what], want[id], scale[id], RTOL[kind.partition(":")[0]])
+                    cells[what][kind] = cell_of(made_by[what], want[id], scale[id], RTOL[chosen.info.kind])
                 if any(cells[what][kind].problem for what in whats):
-                    first[kind], entity = first_dispatch(session, got, RTOL[kind.partition(":")[0]])
+                    first[kind], entity = first_dispatch(session, got, RTOL[chosen.info.kind])
                     about = about or entity
         except DeviceUnavailableError as error:
             notes.append(f"{kind}: not compared: {error.given}")

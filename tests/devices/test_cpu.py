@@ -313,7 +313,7 @@ def test_devices_are_chosen_by_name_and_say_why() -> None:
     cpu = device("cpu")
     assert cpu.info.kind == "cpu" and cpu.info.reason == "asked for by name" and device(cpu) is cpu
     assert cpu.target.limits.binding_bytes == memory_bytes() > 1 << 28
-    with pytest.raises(ArgumentError, match="device: kind: given 'tpu', wanted 'auto', 'wgpu', 'cpu' or a Device"):
+    with pytest.raises(ArgumentError, match="device: kind: given 'tpu', wanted .* or a Device"):
         device("tpu")  # type: ignore[arg-type]
 
 
@@ -324,7 +324,7 @@ def test_auto_prefers_hardware_then_cpu(monkeypatch: pytest.MonkeyPatch) -> None
     def answer(*classes: str) -> None:
         monkeypatch.setattr(wgpu, "adapters", lambda: [DeviceInfo("wgpu", f"a {c} one", c, "") for c in classes])
 
-    def opened(reason: str) -> Any:
+    def opened(reason: str, adapter: str = "") -> Any:
         raise DeviceUnavailableError("device", "wgpu", reason, "the test")
 
     monkeypatch.setattr(wgpu, "open", opened)

@@ -35,7 +35,7 @@ def study() -> Iterator[Study]:
     data[1, 2, 3, 4], data[1, 2, 19, 39] = np.nan, np.inf
     study.session.set_input("x", data)
     study.prepare(init=0)
-    study.runner.nan_watch = "off"
+    study.runner.set_watch("off")
     study.watch("x", "w")
     study.run(1)
     yield study

@@ -60,7 +60,7 @@ def test_a_model_opens_as_a_study_with_its_weights(shell: InteractiveShell, file
     np.testing.assert_allclose(study.session.read_output(), np.ones((4, 3)) @ W)
     np.testing.assert_array_equal(study.variant("other", device="cpu").session.read_param("w"), W)
     again, error = run(shell, f"%graph {file} --show plan")
-    assert error is None and shell.user_ns["my_net"] is not study and study.session is not None
+    assert error is None and shell.user_ns["my_net"] is not study and study.execution.opened is not None
     run(shell, "my_net = 3")
     out, error = run(shell, f"%graph {file}")
     assert error is None and shell.user_ns["my_net"] == 3 and out.stdout == ""

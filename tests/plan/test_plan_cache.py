@@ -39,7 +39,7 @@ def trained(session: Session) -> tuple[float, bytes]:
 def test_a_hit_is_the_same_plan_and_runs_the_same_bits(device: str, tmp_path: Path) -> None:
     path, graph = tmp_path / "model.plan.ron", networks.mlp(8)
     fresh, report = build(graph, SessionConfig(device=device, cache=path))
-    assert report.rules_fired and path.exists() and json.loads(path.read_text(encoding="utf-8"))["format"] == 2
+    assert report.rules_fired and path.exists() and json.loads(path.read_text(encoding="utf-8"))["format"] == 3
     cached, again = build(networks.mlp(8), SessionConfig(device=device, cache=path))
     assert again.stop_reason == "cache-hit" and not again.rules_fired and again.nodes_after == 0
     assert cached.plan() == fresh.plan()

@@ -61,7 +61,7 @@ gc.collect()
 print("grown", resident() - before)
 if device == "wgpu":
     from gdlab.devices.wgpu import wgpu_device
-    gpu = wgpu_device._opened[os.getpid()]
+    gpu = wgpu_device._opened[os.getpid(), 0]
     print("pipelines", len(gpu.pipelines), wgpu_device.KEPT_BYTES // wgpu_device.PIPELINE_BYTES)
 print("ended", time.time(), flush=True)
 '''
