@@ -266,7 +266,7 @@ def rewritten(data: bytes, old: str, new: str) -> bytes:
     lambda d: d[:-3] + bytes([d[-3] ^ 4]) + d[-2:], lambda d: rewritten(d, '"adam_step":"2"', '"adam_step":"3"'),
     lambda d: rewritten(d, '"adam_step":"2"', '"adam_step":"-2"'),
     lambda d: rewritten(d, '"adam_step":"2"', '"adam_step":"2.0"'),
-    lambda d: rewritten(d, '"gdlab_checkpoint_format":"2"', '"gdlab_checkpoint_format":"2"'),
+    lambda d: rewritten(d, '"gdlab_checkpoint_format":"2"', '"gdlab_checkpoint_format":"3"'),
     lambda d: rewritten(d, '"w":{', '"ww":{'), lambda d: rewritten(d, '"w":{', '"b":{'),
     lambda d: rewritten(d, '"dtype":"F32"', '"dtype":"I32"'), lambda d: rewritten(d, '"shape":[3,2]', '"shape":[2,3]'),
     lambda d: rewritten(d, "adam_m.w", "adam_m.q"), lambda d: rewritten(d, '"data_offsets":[0,', '"data_offsets":[4,'),
