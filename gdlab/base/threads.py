@@ -64,10 +64,12 @@ class OwnerThread(threading.Thread):
 
     def _advance(self, future: JobFuture[Any]) -> None:
         """Advance a job by one yield, and further while no other job waits."""
-        while not future.advance():
-            if not self.open or not self.jobs.empty():
-                self.jobs.put(future)
-                return
+        if not future.advance(self._is_idle):
+            self.jobs.put(future)
+
+    def _is_idle(self) -> bool:
+        """Return whether no other job waits, and the thread goes on."""
+        return self.jobs.empty() and self.open
 
     def post(self, job: Job[T], stop: Callable[[], object] = lambda: None) -> JobFuture[T]:
         """Queue a job; its return value is the future's result. `stop` asks it to end early: `future.cancel()`."""
@@ -215,14 +217,17 @@ class JobFuture(Future[T]):
         self.owner.advance_here(self, timeout)
         return 0
 
-    def advance(self) -> bool:
-        """Advance the job by one yield on the owner's thread; return whether it is over."""
+    def advance(self, more: Callable[[], bool] = lambda: False) -> bool:
+        """Advance the job by one yield on the owner's thread, and further while `more` says so; return whether it is
+        over."""
         if self.done():  # it was advanced where it was waited for
             return True
         under_way, value, raised = self.owner.under_way, None, None
         under_way.append(self)
         try:
             next(self._job)
+            while more():
+                next(self._job)
             return False
         except StopIteration as end:
             value = end.value

@@ -157,5 +157,6 @@ class NonfiniteWatch:
         return "" if self.culprit is not None else f"all values are finite when step {bad} is repeated"
 
     def _set_inputs(self, batch: Batch) -> None:
+        set_input = self.session.values.set_input
         for name, data in batch.items():
-            self.session.set_input(name, data)
+            set_input(name, data)

@@ -143,25 +143,25 @@ class Stepper:
 
     def _skip_others(self) -> None:
         """Leave out of the run the steps that others made since its own last one."""
-        others = self.session.step_count - self._counted
-        self.first_wanted, self.wanted, self._counted = (
-            self.first_wanted + others, self.wanted + others, self._counted + others
-        )  # fmt: skip
+        if others := self.session.progress.steps - self._counted:
+            self.first_wanted += others
+            self.wanted += others
+            self._counted += others
 
     def _step(self, to: int | None = None, last: bool = False) -> bool:
         """Make the next step, or the rest of the one under way; `to`: no further than so many of its dispatches.
         Return whether a step is over."""
-        session, lookout = self.session, self.lookout
-        if not session.under_way and not self._open_step():
+        session, lookout, progress = self.session, self.lookout, self.session.progress
+        if not progress.under_way and not self._open_step():
             return False
         self._skip_others()  # after the feed, which may step too
-        self.wanted = max(self.wanted, session.step_count + 1)
+        self.wanted = max(self.wanted, progress.steps + 1)
         inside = to is not None or (bool(lookout) and lookout.looks_inside(last))
         if not inside or not session.step_dispatches():
             session.steps.make()
         elif not self._advance(to):
             return False
-        self._counted = session.step_count
+        self._counted = progress.steps
         self._close_step()
         return True
 
@@ -182,11 +182,11 @@ class Stepper:
     def _open_step(self) -> bool:
         """Set inputs, check, and store the reset point; return whether the step may begin."""
         if self.feed is not None:
-            batch = self.feed(self.session.step_count)
+            batch = self.feed(self.session.progress.steps)
             if self.state == "closed":  # by the feed
                 return False
-            self.watch.set_inputs(self.session.step_count, batch)
-        self.session.check_ready("run")
+            self.watch.set_inputs(self.session.progress.steps, batch)
+        self.session.values.check_ready("run")
         self.reset_point.store()
         reason = self.watch.before_step()
         self._request_pause(reason)
@@ -194,12 +194,13 @@ class Stepper:
 
     def _close_step(self) -> None:
         """Look at the result of a step."""
-        step, lookout = self.session.step_count, self.lookout
+        step, lookout = self.session.progress.steps, self.lookout
         self._request_pause(self.watch.after_step())
         self.log.tick(step)
-        self._add_losses(wait=bool(lookout) and lookout.reads_losses)
         if not lookout:
+            self._add_losses(wait=False)
             return
+        self._add_losses(wait=lookout.reads_losses)
         if hits := lookout.after_step(self.log.losses):
             self._pause_at(hits, step)
         if self.pause is None and lookout.ends():
@@ -216,7 +217,8 @@ class Stepper:
         self.log.add(step, "break", text, dispatch)
 
     def _add_losses(self, wait: bool) -> None:
-        self._request_pause(self.watch.after_losses(self.log.add_losses(self.session.take_losses(wait))))
+        if pairs := self.session.steps.take_losses(wait):
+            self._request_pause(self.watch.after_losses(self.log.add_losses(pairs)))
 
     def _end(self, state: State, reason: str) -> None:
         if self.pause == "stopped":
