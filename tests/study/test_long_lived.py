@@ -95,7 +95,8 @@ def run(code: str, *arguments: object, seconds: float) -> dict[str, list[str]]:
 
 def test_memory_is_flat_after_the_twentieth_study_on_cpu() -> None:
     found = run(LOOP, "cpu", 20, 60, seconds=280)
-    assert int(found["grown"][0]) < 5 * MEGABYTE, "40 studies grew by 10 MB when no cache had a bound"
+    # the bounded caches fill until about the 90th study: 3 to 6 MB, by machine
+    assert int(found["grown"][0]) < 7 * MEGABYTE, "40 studies grew by 10 MB when no cache had a bound"
     assert float(found["exit"][0]) < 5
 
 

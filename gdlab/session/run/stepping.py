@@ -217,7 +217,7 @@ class Stepper:
         self.log.add(step, "break", text, dispatch)
 
     def _add_losses(self, wait: bool) -> None:
-        if pairs := self.session.steps.take_losses(wait):
+        if pairs := self.session.take_losses(wait):
             self._request_pause(self.watch.after_losses(self.log.add_losses(pairs)))
 
     def _end(self, state: State, reason: str) -> None:
