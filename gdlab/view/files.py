@@ -31,22 +31,22 @@ class SuffixError(ArgumentError):
 
 
 def _svg(document: Document) -> bytes:
-    return picture(document, opened(document)).encode()
+    return picture(document, opened(document)).encode("utf-8", "replace")
 
 
 def _dot(document: Document) -> bytes:
-    return dot(document, len(document.data["stages"]) > 1).encode()
+    return dot(document, len(document.data["stages"]) > 1).encode("utf-8", "replace")
 
 
 # Longest suffix first where one ends in another.
 WRITERS: dict[str, Writer] = {
     ".gdlab.json": Document.json,
     ".gdlab.json.gz": lambda document: gzip.compress(document.json(), 6, mtime=0),
-    ".html": lambda document: html.page(document).encode(),
+    ".html": lambda document: html.page(document).encode("utf-8", "replace"),
     ".svg": _svg,
     ".dot": _dot,
-    ".md": lambda document: twin.markdown(document).encode(),
-    ".txt": lambda document: twin.everything(document).encode(),
+    ".md": lambda document: twin.markdown(document).encode("utf-8", "replace"),
+    ".txt": lambda document: twin.everything(document).encode("utf-8", "replace"),
 }
 
 

@@ -258,3 +258,12 @@ def test_the_front_end_fits_in_a_mail() -> None:
     """What a page is made of besides its document."""
     document = evil()
     assert 20_000 < len(page(document)) - len(document.json()) <= 120_000
+
+
+def test_a_lone_surrogate_in_a_name_ends_no_file(tmp_path: Path) -> None:
+    """It has no UTF-8, and comes from file names and texts of other programs."""
+    with Graph() as graph:
+        graph.output(ops.relu(ops.input("\udcff", (2,))).named("a\ud800b"))
+    study = Study(graph, device="cpu", name="odd")
+    for suffix in (".gdlab.json", ".html", ".svg", ".dot", ".md", ".txt"):
+        assert study.save(tmp_path / f"odd{suffix}").stat().st_size > 0, suffix
