@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -17,6 +18,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     expected()
     slot_checker.watch()
+
+
+def pytest_unconfigure() -> None:
+    """Leave what the tests made to the system: at exit each of a hundred IPython shells would search all of it for
+    garbage, for minutes."""
+    gc.freeze()
 
 
 @pytest.fixture(params=["cpu", "wgpu"])
