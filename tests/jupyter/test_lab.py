@@ -22,7 +22,7 @@ from browser import (
 )
 from lab_steps import NET, SLOW_FEED, press, steps, wait_steps
 from places import NOTEBOOKS
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 TOUR = NOTEBOOKS / "tour.ipynb"
 
@@ -214,4 +214,4 @@ def test_a_nan_lights_the_line_that_made_it(lab: Server, page: Page) -> None:
     wait_restored(page)
     cell(page, 2).scroll_into_view_if_needed()
     session.locator('li[data-kind="nonfinite"]', has_text="first NaN: dispatch").wait_for()
-    assert session.locator("li[data-kind]").count() == 2, "said again, counted once"
+    expect(session.locator("li[data-kind]"), "said again, counted once").to_have_count(2)  # while it is drawn anew
