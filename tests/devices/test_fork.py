@@ -96,7 +96,6 @@ def test_closing_the_parents_session_in_the_child_ends() -> None:
 
 @pytest.mark.parametrize("before", ["import egglog.bindings", "import egglog", "build_session(net(), device='cpu')"])
 def test_the_fallback_engine_works_in_a_process_forked_off_after_an_import_of_egglog(before: str) -> None:
-    pytest.importorskip("egglog")
     told = output_of(f"\n{before}\nforked(lambda: step(build_session(net(), device='cpu')) > 0)")
     assert "child: True" in told and "waits" not in told, told
     assert "imported before this process was forked off; start processes with spawn; the fallback engine" in told, told
