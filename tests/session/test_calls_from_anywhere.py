@@ -89,8 +89,10 @@ def go(own, called, name):
         else:
             current[0] = own.runner.start(300, lambda step: ONE)
             thread = second_thread(called, name)
-            own.runner.wait(current[0])
-            thread.join()
+            try:
+                own.runner.wait(current[0])
+            finally:  # a thread that goes on would close the session under what follows
+                thread.join()
     except gd.GdlabError:  # a call that closed, reset or changed the session
         pass
 
