@@ -209,6 +209,18 @@ class Region:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class BufferCopy:
+    """Copy `nbytes` bytes (a multiple of 4) of a buffer of a program, from `start` on, to place `at` of another of its
+    buffers or of a `Readback`."""
+
+    source: int
+    start: int
+    target: int | Readback
+    at: int
+    nbytes: int
+
+
 class Program(ABC):
     """A plan made ready on a device: its buffers live here. All methods are called on the owner thread."""
 
@@ -268,9 +280,13 @@ class Program(ABC):
         kept."""
 
     @abstractmethod
-    def step(self, scalars: Array | None, whole: bool = True) -> None:
-        """One step in one submission: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS`
-        order); not `whole`: of the update the `early` ones alone, which add up gradients."""
+    def step(
+        self, scalars: Array | None, whole: bool = True, copies: Sequence[BufferCopy] = (),
+        landing: Readback | None = None,
+    ) -> None:  # fmt: skip
+        """One step: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS` order), then the
+        copies, which commute; not `whole`: of the update the `early` ones alone, which add up gradients. `landing`
+        tells when the step has ended, and takes copies; such a step has no loss in `losses`."""
 
     @abstractmethod
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
@@ -323,11 +339,12 @@ class Shared:
 
 class Device(ABC):
     """Runs plans. `target` is what to compile for. `anywhere`: its programs may be called on any thread, one at a
-    time."""
+    time; `synchronous`: a call returns when its work is done."""
 
     info: DeviceInfo
     target: Target
     anywhere = False
+    synchronous = False
 
     @abstractmethod
     def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> Program:

@@ -12,7 +12,20 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.formats import decode, encode
 from gdlab.base.types import BLOCK_BYTES, Array, DType
-from gdlab.devices.base import KEPT, Bound, Device, DeviceInfo, Item, Program, Region, Shared, Stamp
+from gdlab.devices.base import (
+    KEPT,
+    Bound,
+    BufferCopy,
+    Copy,
+    Device,
+    DeviceInfo,
+    Item,
+    Program,
+    Readback,
+    Region,
+    Shared,
+    Stamp,
+)
 from gdlab.devices.cpu.queue import CpuQueue, CpuRecorded
 from gdlab.devices.cpu.update_calls import BLOCK, derive
 from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
@@ -32,7 +45,7 @@ PAGE = 4096  # bytes of memory that the system gives at a time, at the least
 class CpuDevice(Device):
     """NumPy on this machine: needs no driver. `step` is synchronous."""
 
-    anywhere = True
+    anywhere = synchronous = True
 
     def __init__(self, reason: str = "asked for") -> None:
         self.info = DeviceInfo("cpu", f"NumPy {np.__version__}, {platform.machine()}", "cpu", reason)
@@ -198,16 +211,23 @@ class CpuProgram(Program):
         self.moments = [self.arrays[b] for _, *pair in update.moments for b in pair]
         self.given = None
 
-    def step(self, scalars: Array | None, whole: bool = True) -> None:
-        """Forward, backward and update, now."""
+    def step(
+        self, scalars: Array | None, whole: bool = True, copies: Sequence[BufferCopy] = (),
+        landing: Readback | None = None,
+    ) -> None:  # fmt: skip
+        """Forward, backward, update and copies, now."""
         self._alive("step")
         self._set("step", scalars)
-        if self.window is not None:
+        if self.window is not None and landing is None:
             self._timed(whole)
         else:
-            self.queue.submit("step", (self.launches, self._update_part(whole)))
+            moved = [Copy(self.arrays[c.source], c.start, self._target(c), c.at, c.nbytes) for c in copies]
+            self.queue.submit("step", (self.launches, self._update_part(whole), *moved), landing)
             self._flush(whole)
-        self._count()
+        self._count(landing is None)
+
+    def _target(self, copy: BufferCopy) -> Array | Readback:
+        return copy.target if isinstance(copy.target, Readback) else self.arrays[copy.target]
 
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
         """Some dispatches, now."""
@@ -280,10 +300,10 @@ class CpuProgram(Program):
         stamps = self.queue.stamps
         self.times = [(index, stamps[index + 1] - stamps[index]) for index in range(start, stop)]
 
-    def _count(self) -> None:
+    def _count(self, with_loss: bool = True) -> None:
         counters = self.queue.counters
         counters.forwards += 1
-        if self.loss is not None:
+        if self.loss is not None and with_loss:
             self.readable.append((counters.forwards, float(self.loss[0])))
 
     def losses(self, wait: bool) -> list[tuple[int, float]]:
