@@ -9,9 +9,9 @@ import pytest
 import gdlab as gd
 from gdlab.base import errors
 
-OF_SESSION = """ReadNodeError DeviceUnavailableError CapabilityError ExternalBindError ExpertIndexError MissingInputError
-ParamNotSetError InputConflictError StaleViewError NoRunError EagerError SessionConsumedError GraphEncodeError
-ReorderViolation""".split()
+OF_SESSION = """ReadNodeError DeviceUnavailableError CapabilityError ExternalBindError ExpertIndexError
+MissingInputError ParamNotSetError InputConflictError StaleViewError NoRunError EagerError SessionConsumedError
+GraphEncodeError ReorderViolation""".split()
 WARNINGS = ("StaleViewWarning", "UnderDeclaredWarning")
 CLASSES = [name for name in errors.__all__ if name not in WARNINGS]
 
