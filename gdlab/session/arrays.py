@@ -19,8 +19,11 @@ def as_array(where: str, name: str, data: Any, type: TensorType, bound: int | No
     """`data` as a contiguous array of `type`, itself where it is one; accepted shapes are the declared one and flat.
     Indices are below `bound`; a finite number that would become infinite raises `DTypeError`."""
     usual = data.__class__ is np.ndarray and data.dtype is _F32 and type.dtype is f32  # at every step
-    if usual and data.shape == type.shape and data.flags.c_contiguous:
-        return data  # type: ignore[no-any-return]
+    if usual and data.flags.c_contiguous:
+        if data.shape == type.shape:
+            return data  # type: ignore[no-any-return]
+        if data.shape == (type.num_elements,):
+            return data.reshape(type.shape)  # type: ignore[no-any-return]
     try:
         array = np.asarray(data)
     except (TypeError, ValueError, OverflowError):
