@@ -17,6 +17,8 @@ import gdlab as gd
 from gdlab.base.formats import decode, encode, round_bf16
 from gdlab.base.types import FORMATS, DType
 from gdlab.models import checkpoint_weights
+from gdlab.op.reference import evaluate
+from gdlab.op.text import to_python
 from gdlab.session import Session
 
 BIG = X.astype(float) * 1e30
@@ -111,6 +113,12 @@ def test_feeds_and_weights_are_checked() -> None:
     assert study.session.step_count == 2
 
 
+def test_the_reference_refuses_what_a_session_refuses() -> None:
+    with pytest.raises(gd.DTypeError) as told:
+        evaluate(line(), {"x": BIG, "y": Y, "w": W, "b": np.zeros(2)})
+    assert str(told.value) == f"evaluate: 'x': {TOLD}"
+
+
 def test_a_data_loader_refuses_what_float32_lacks() -> None:
     with pytest.raises(gd.DTypeError) as told:
         gd.DataLoader(BIG, Y, 3, 2, batch_size=2)
@@ -167,6 +175,8 @@ def stored(dtype: DType) -> gd.Graph:
 def test_the_text_of_a_parameter_comes_back(dtype: DType) -> None:
     g = stored(dtype)
     assert f"{dtype}[3, 512]" in g.text() and gd.parse(g.text()).fingerprint() == g.fingerprint()
+    spelled = {"f16": "parameter_f16('w', (3, 512))"}.get(str(dtype), f"parameter('w', (3, 512), dtype='{dtype}')")
+    assert (f"parameter_{dtype}('w', (3, 512))" if dtype in (DType.q4, DType.q8) else spelled) in to_python(g)
     with gd.Graph() as again:
         same = gd.parameter("w", (3, 512), dtype=str(dtype))
         assert gd.parameter("w", (3, 512), dtype=dtype).id == same.id and len(again) == 1
