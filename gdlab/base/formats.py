@@ -34,10 +34,13 @@ def round_f16(data: Array) -> Array:
 
 
 def round_bf16(data: Array) -> Array:
-    """The nearest bfloat16 of each element, ties to even, in the array's own type."""
-    bits = np.ascontiguousarray(data, np.float32).view(np.uint32)
-    near = (bits + (np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1)))) & np.uint32(0xFFFF0000)
-    return np.where(np.isnan(data), data, near.view(np.float32).reshape(np.shape(data))).astype(data.dtype)
+    """The nearest bfloat16 of each element, ties to even, in the array's own type; a NaN gets the quiet bit, so that it
+    stays one without its lower half."""
+    with np.errstate(over="ignore"):
+        bits = np.ascontiguousarray(data, np.float32).view(np.uint32)
+    near = bits + (np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1)))
+    near = np.where(np.isnan(data).reshape(bits.shape), bits | np.uint32(0x400000), near) & np.uint32(0xFFFF0000)
+    return near.view(np.float32).reshape(np.shape(data)).astype(data.dtype)
 
 
 def _encode_f16(data: Array) -> Array:

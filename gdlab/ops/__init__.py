@@ -21,7 +21,7 @@ from gdlab.ops.batch import (
     block_matmul_at,
     block_matmul_bt,
 )
-from gdlab.ops.cast import round_bf16, round_f16, to_f32, to_u32
+from gdlab.ops.cast import round_to, to_f32, to_u32
 from gdlab.ops.channels import (
     add_per_channel,
     crop_2d,
@@ -259,8 +259,7 @@ __all__ = [
     "rope_dynamic_offset",
     "rope_positions",
     "rope_with_offset",
-    "round_bf16",
-    "round_f16",
+    "round_to",
     "rsqrt",
     "scalar",
     "scale",

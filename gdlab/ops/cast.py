@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from gdlab.base.formats import round_bf16 as nearest_bf16
@@ -73,7 +75,6 @@ def to_u32(x: Value) -> TensorType:
 
 
 # precision ------------------------------------------------------------------------------------------------------------
-NOT_F32 = ("u32[3]",)
 TIES = [2049.0, 2051.0, -2049.0, 65519.0, 65520.0, -1e6, 6.1e-5, 3e-6, 2.9802322e-08, 8.9e-08, 0.0, -0.0, 1e-30, np.nan,
         np.inf]  # fmt: skip
 BRAIN_TIES = [
@@ -92,37 +93,34 @@ BRAIN_TIES = [
 ]
 
 
-@op(
-    numpy=nearest_f16,
-    kernel=Elementwise("round_f16(x)"),
-    samples=(Sample((3, 5), kink=True), Sample((70,), low=-1e5, high=1e5, kink=True), Sample((1, 1), kink=True),
-             Sample((15,), values=(TIES,), kink=True)),
-    bad=(Bad(NOT_F32, "round_f16: operands: given u32[3], wanted f32 operands"),),
-    family="elementwise",
-)  # fmt: skip
-def round_f16(x: Value) -> TensorType:
-    """The nearest float16, ties to even, ±inf beyond 65504: f32[...] -> f32[...]. The gradient passes as it is."""
-    return x.type
+def _nearest(x: Array, to: str) -> Array:
+    return NEAREST[to](x)
 
 
-@round_f16.vjp
-def _(g: Value, out: Value, x: Value) -> Grads:
-    return (g,)
+NEAREST = {"f16": nearest_f16, "bf16": nearest_bf16}
+HALF, BRAIN = {"to": "f16"}, {"to": "bf16"}
 
 
 @op(
-    numpy=nearest_bf16,
-    kernel=Elementwise("round_bf16(x)"),
-    samples=(Sample((3, 5), kink=True), Sample((70,), low=-1e5, high=1e5, kink=True), Sample((1, 1), kink=True),
-             Sample((12,), values=(BRAIN_TIES,), kink=True)),
-    bad=(Bad(NOT_F32, "round_bf16: operands: given u32[3], wanted f32 operands"),),
+    numpy=_nearest,
+    kernel=Elementwise("round_f16(x)", {"f16": "round_f16(x)", "bf16": "round_bf16(x)"}),
+    samples=(*(Sample(shape, attrs=to, low=-size, high=size, kink=True)
+               for to in (HALF, BRAIN) for shape, size in (((3, 5), 2.0), ((70,), 1e5), ((1, 1), 2.0))),
+             Sample((15,), attrs=HALF, values=(TIES,), kink=True),
+             Sample((12,), attrs=BRAIN, values=(BRAIN_TIES,), kink=True),
+             Sample((2,), attrs=HALF, values=([1.0001, 1e6],), grads=([1.0, 1.0],)),
+             Sample((2,), attrs=BRAIN, values=([1.0001, 1e6],), grads=([1.0, 1.0],))),
+    bad=(Bad(("u32[3]",), "round_to: operands: given u32[3], wanted f32 operands", HALF),
+         Bad(("f32[3]",), "round_to: to: given 'f32', wanted one of f16, bf16", {"to": "f32"})),
     family="elementwise",
 )  # fmt: skip
-def round_bf16(x: Value) -> TensorType:
-    """The nearest bfloat16, ties to even: f32[...] -> f32[...]. The gradient passes as it is."""
+def round_to(x: Value, to: Literal["f16", "bf16"]) -> TensorType:
+    """The nearest number of 16 bits, ties to even: f32[...] -> f32[...]. Of f16 ±inf from 65520 on, of bf16 from
+    3.396e38 on; NaN stays NaN. The gradient passes as it is."""
     return x.type
 
 
-@round_bf16.vjp
-def _(g: Value, out: Value, x: Value) -> Grads:
+@round_to.vjp
+def _(g: Value, out: Value, x: Value, to: str) -> Grads:
+    """∂x = g"""
     return (g,)

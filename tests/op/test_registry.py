@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import numpy as np
 import op_checks
@@ -79,7 +80,10 @@ def test_an_operand_of_another_dtype_is_refused(op: Op) -> None:
 def test_a_kernel_names_only_operands_attributes_and_known_functions(op: Op) -> None:
     own = {p.name for p in op.parameters}
     match op.kernel:
-        case Elementwise(expr) | Fill(expr):
+        case Elementwise(expr, choices):
+            assert all(names(text) <= own | FUNCTIONS.keys() for text in (expr, *choices.values()))
+            assert not choices or set(choices) in [set(get_args(p.annotation)) for p in op.attributes]
+        case Fill(expr):
             assert names(expr) <= own | FUNCTIONS.keys()
         case Reduction(finish=expr):
             assert names(expr) <= {"acc", "n"} | FUNCTIONS.keys()
