@@ -73,6 +73,7 @@ from gdlab.ops.elementwise import (
     sub,
     tanh,
 )
+from gdlab.ops.experts import grouped_matmul, grouped_matmul_at, grouped_matmul_bt
 from gdlab.ops.functions import cos, erf, pow, sin
 from gdlab.ops.fused import (
     elu,
@@ -209,6 +210,9 @@ __all__ = [
     "greater_equal",
     "group_norm",
     "group_norm_silu",
+    "grouped_matmul",
+    "grouped_matmul_at",
+    "grouped_matmul_bt",
     "input",
     "input_u32",
     "l1_loss",
