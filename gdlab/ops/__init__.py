@@ -73,7 +73,7 @@ from gdlab.ops.elementwise import (
     sub,
     tanh,
 )
-from gdlab.ops.experts import grouped_matmul, grouped_matmul_at, grouped_matmul_bt
+from gdlab.ops.experts import grouped_matmul, grouped_matmul_at, grouped_matmul_bt, top_k_indices
 from gdlab.ops.functions import cos, erf, pow, sin
 from gdlab.ops.fused import (
     elu,
@@ -293,6 +293,7 @@ __all__ = [
     "tile_inner",
     "to_f32",
     "to_u32",
+    "top_k_indices",
     "transpose",
     "upsample_2x",
     "upsample_nearest",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.base.types import Array, TensorType
+from gdlab.base.types import Array, TensorType, u32
 from gdlab.graph import Value
 from gdlab.op import Bad, Grads, IndexOperand, Sample, Shader, Work, WorkRule, op, want
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
@@ -250,3 +250,60 @@ def grouped_matmul_at(x: Value, g: Value, idx: Value, experts: int) -> TensorTyp
 def _(h: Value, out: Value, x: Value, g: Value, idx: Value, experts: int) -> Grads:
     """∂x[i] = g[i] · h[idx[i]]ᵀ,  ∂g[i] = x[i] · h[idx[i]]"""
     return lambda: grouped_matmul_bt(g, h, idx), lambda: grouped_matmul(x, h, idx), None
+
+
+# the choice -----------------------------------------------------------------------------------------------------------
+def _top_k(x: Array, k: int) -> Array:
+    """Stable, by descending value, those that are NaN first."""
+    order = np.lexsort((-x, ~np.isnan(x)), axis=-1)
+    return order[..., :k].astype(np.uint32)
+
+
+def _choosing(rounds: bool) -> WorkRule:
+    """The work of a kernel over rows; with `rounds` the length counts every reading of a row, which software adapters
+    limit for each invocation."""
+
+    def work(types: Types, result: TensorType, attrs: Attributes) -> Work:
+        (rows, length), k = types[0].shape, attrs["k"]
+        constants = {"LENGTH": length, "COUNT": k}
+        shared = length * k if rounds else length
+        return Work(rows, shared, constants, 2 * rows * length * k, extents=f"{rows}x{length}")
+
+    return work
+
+
+def _top_k_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    rows, k = c.units, c["COUNT"]
+    builder.calls.append((_choose, (builder.operand(0, (rows, c["LENGTH"])), k, builder.out((rows, k)))))
+
+
+def _choose(x: Array, k: int, out: Array) -> None:
+    out[...] = _top_k(x, k)
+
+
+_SPECIAL = [[1, 3, 3, 0, 3], [0, np.nan, 5, np.nan, np.inf], [-np.inf] * 5, [-0.0, 0.0, -1, 0.0, np.nan], [np.nan] * 5]
+
+
+@op(
+    numpy=_top_k,
+    kernel=Shader("top_k.wgsl", _choosing(rounds=True), Shader("top_k.wgsl", _choosing(rounds=False)),
+                  numpy_form=_top_k_form),
+    samples=(Sample((3, 5), attrs={"k": 2}), Sample((70, 8), attrs={"k": 8}), Sample((1, 1), attrs={"k": 1}),
+             Sample((2, 3000), attrs={"k": 5}), Sample((9, 68), attrs={"k": 1}),
+             *(Sample((5, 5), attrs={"k": k}, values=(_SPECIAL,), kink=True) for k in (1, 3, 5))),
+    bad=(Bad(("f32[3, 5]",), "top_k_indices: k: given 0, wanted 1 … 5", {"k": 0}),
+         Bad(("f32[3, 5]",), "top_k_indices: k: given 6, wanted 1 … 5", {"k": 6}),
+         Bad(("f32[15]",), "top_k_indices: operands: given f32[15], wanted x[t, e]", {"k": 1}),
+         Bad(("u32[3, 5]",), "wanted f32 operands", {"k": 1})),
+    family="index",
+    no_grad="ends",
+)  # fmt: skip
+def top_k_indices(x: Value, k: int) -> TensorType:
+    """Where the k largest elements of every row are, largest first: f32[t, e] -> u32[t, k].
+
+    NaN comes before every number, as in `argmax`; of equal elements the first comes first. The gradient path ends.
+    """
+    want(x.type.rank == 2, "x[t, e]")
+    rows, length = x.shape
+    want(1 <= k <= length, f"1 … {length}", k, "k")
+    return TensorType((rows, k), u32)

@@ -47,7 +47,8 @@ TAKES_ANYTHING = ("stop_gradient", "materialize", "to_f32")
 # ops whose table in the specification names a kink, a tie, a pole or an index out of range
 KINKED = """abs argmax attains bce_loss clamp cos div dropout elu embedding equal gather gelu_erf greater greater_equal
     l1_loss less less_equal log max max_inner max_pool_2d maximum min minimum normalize_inner_sum not_equal pow
-    pow_scalar prefix_last recip relu rsqrt scatter_add sign sin softplus sqrt stop_gradient to_u32 where"""
+    pow_scalar prefix_last recip relu rsqrt scatter_add sign sin softplus sqrt stop_gradient to_u32 top_k_indices
+    where"""
 
 
 @pytest.mark.parametrize("name", KINKED.split())

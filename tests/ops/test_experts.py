@@ -203,3 +203,48 @@ def mixture() -> tuple[Graph, tuple[Value, ...]]:
         y = ops.grouped_matmul(h, down, idx) * scores.softmax().max((1,), keepdims=True)
         g.set_outputs([y.square().mean_all()])
     return g, (x, router, up, down)
+
+
+# the choice -----------------------------------------------------------------------------------------------------------
+def chosen(x: Array, k: int, device: str) -> Array:
+    with Graph() as g:
+        g.set_outputs([ops.top_k_indices(ops.input("x", x.shape), k)])
+    (got,) = run(g, device, {"x": x})
+    assert got.dtype == np.uint32
+    return got
+
+
+def test_the_largest_come_first_and_of_equal_ones_the_first(device: str) -> None:
+    nan, inf = np.nan, np.inf
+    x = np.array([[1, 3, 3, 0], [nan, 5, inf, nan], [-inf, -inf, -inf, -1], [0.0, -0.0, 0.0, -0.0]], np.float32)
+    want = [[1, 2, 0, 3], [0, 3, 2, 1], [3, 0, 1, 2], [0, 1, 2, 3]]
+    for k in (1, 2, 4):
+        np.testing.assert_array_equal(chosen(x, k, device), [row[:k] for row in want])
+
+
+def test_the_first_choice_is_that_of_argmax(device: str) -> None:
+    x = np.random.default_rng(4).integers(-3, 3, size=(40, 9)).astype(np.float32)
+    x[::5, 3] = np.nan
+    np.testing.assert_array_equal(chosen(x, 1, device)[:, 0], x.argmax(1))
+
+
+def test_every_k_of_a_long_row(device: str) -> None:
+    """As many readings of a row as one invocation of a software adapter may not make alone."""
+    x = np.random.default_rng(6).integers(2000, size=(2, 8000)).astype(np.float32)
+    np.testing.assert_array_equal(chosen(x, 40, device), np.argsort(-x, 1, kind="stable")[:, :40])
+
+
+def test_the_choice_feeds_the_product_and_is_not_bounded_by_an_input() -> None:
+    with Graph() as g:
+        x, w = ops.input("x", (6, 4)), ops.input("w", (5, 3, 4))
+        router = ops.input("router", (4, 5))
+        idx = ops.top_k_indices(x @ router, 2).reshape((12,))
+        g.set_outputs([ops.grouped_matmul_bt(x, w, idx, 2).sum_all()])
+    assert index_bounds(g) == ()
+    full = with_gradients(g, (x, w, router))
+    feeds = {n.name: np.random.default_rng(8).normal(size=n.type.shape).astype(np.float32) for n in full.inputs}
+    values = evaluate(full, feeds)
+    for device in ("cpu", "wgpu"):
+        for got, id in zip(run(full, device, feeds), full.output_ids, strict=True):
+            np.testing.assert_allclose(got, values[id], rtol=2e-4, atol=2e-4)
+    assert not values[full.output_ids[-1]].any(), "the path to the router ends"

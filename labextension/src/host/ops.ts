@@ -13,7 +13,7 @@ export const FAMILIES: Record<string, string> = {
     "not_equal pow pow_scalar recip relu round_to rsqrt scalar scale sigmoid sign silu sin softplus sqrt square " +
     "sub swiglu swiglu_concat tanh to_f32 to_u32 where zeros",
   index:
-    "argmax cache_write cache_write_prefix embedding gather prefix_last scatter_add",
+    "argmax cache_write cache_write_prefix embedding gather prefix_last scatter_add top_k_indices",
   leaf:
     "constant constant_u32 full input input_u32 parameter parameter_f16 parameter_q4 parameter_q8",
   loss:
