@@ -411,6 +411,7 @@ def fused(
     safety: Safety = "rounding",
     phases: tuple[Phase, ...] = ALL_PHASES,
     check: Callable[..., None] | None = None,
+    any_dtype: bool = False,
     **properties: Unpack[Properties],
 ) -> Callable[[Callable[..., Value]], Op]:
     """Decorator: the function decomposes a new op; from it follow reference, shape, default gradient and rule.
@@ -427,9 +428,9 @@ def fused(
         first = label if isinstance(label, str) else next(iter(labels.values()))
         return _register(
             Op(
-                body.__name__, body, parameters_of(body), chosen, "private" if private else "composite", False, False,
-                numpy, kernel, tuple(samples), tuple(bad), None, None, body, first, safety, phases, labels, check,
-                **properties,
+                body.__name__, body, parameters_of(body), chosen, "private" if private else "composite", False,
+                any_dtype, numpy, kernel, tuple(samples), tuple(bad), None, None, body, first, safety, phases, labels,
+                check, **properties,
             )
         )  # fmt: skip
 

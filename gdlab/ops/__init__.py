@@ -117,6 +117,7 @@ from gdlab.ops.leaves import (
 from gdlab.ops.loss import bce_loss, cross_entropy_loss, l1_loss, mse_loss
 from gdlab.ops.movement import broadcast_to, pad, permute, reshape, slice, stop_gradient, transpose
 from gdlab.ops.norm import layer_norm, log_softmax, rms_norm, softmax
+from gdlab.ops.quant import matmul_affine
 from gdlab.ops.random import bernoulli_mask, dropout, rand_normal, rand_uniform
 from gdlab.ops.reduce import (
     max,
@@ -223,6 +224,7 @@ __all__ = [
     "log_softmax",
     "materialize",
     "matmul",
+    "matmul_affine",
     "matmul_at",
     "matmul_bt",
     "max",
