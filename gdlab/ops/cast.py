@@ -28,7 +28,7 @@ def _to_f32_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 @op(
-    numpy=lambda x: np.asarray(x, np.float64),
+    numpy=lambda x: x if x.dtype.kind == "f" else np.asarray(x, np.float64),
     kernel=Shader("to_f32.wgsl", _each, linear=True, numpy_form=_to_f32_form),
     samples=(Sample((3, 5), integers={0: 1 << 24}), Sample((70,), integers={0: 9}), Sample((2, 3)),
              Sample((3,), integers={0: 1}, values=([0, 16_777_215, 2**31],))),
