@@ -21,7 +21,7 @@ from gdlab.ops.batch import (
     block_matmul_at,
     block_matmul_bt,
 )
-from gdlab.ops.cast import round_to, to_f32, to_u32
+from gdlab.ops.cast import round_to, to_f16, to_f32, to_u32
 from gdlab.ops.channels import (
     add_per_channel,
     crop_2d,
@@ -293,6 +293,7 @@ __all__ = [
     "t5_relative_bias",
     "tanh",
     "tile_inner",
+    "to_f16",
     "to_f32",
     "to_u32",
     "top_k_indices",

@@ -8,7 +8,7 @@ import numpy as np
 
 from gdlab.base.formats import round_bf16 as nearest_bf16
 from gdlab.base.formats import round_f16 as nearest_f16
-from gdlab.base.types import Array, TensorType, f32, u32
+from gdlab.base.types import Array, TensorType, f16, u32
 from gdlab.graph import Value
 from gdlab.op import Bad, Elementwise, Grads, Sample, Shader, Work, op
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
@@ -43,7 +43,7 @@ def to_f32(x: Value) -> TensorType:
 
 @to_f32.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
-    return (g if x.type.dtype is f32 else None,)
+    return (None if x.type.dtype is u32 else g,)
 
 
 def _saturated(x: Array) -> Array:
@@ -122,5 +122,40 @@ def round_to(x: Value, to: Literal["f16", "bf16"]) -> TensorType:
 
 @round_to.vjp
 def _(g: Value, out: Value, x: Value, to: str) -> Grads:
+    """∂x = g"""
+    return (g,)
+
+
+# storage --------------------------------------------------------------------------------------------------------------
+def _pairs(types: tuple[TensorType, ...], result: TensorType, attrs: object) -> Work:
+    return Work(-(-result.num_elements // 2), constants={"COUNT": result.num_elements})
+
+
+def _to_f16_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = (c["COUNT"],)
+    builder.calls.append((_put_half, (builder.operand(0, shape), builder.out(shape))))
+
+
+def _put_half(x: Array, out: Array) -> None:
+    out[...] = nearest_f16(x)
+
+
+@op(
+    numpy=nearest_f16,
+    kernel=Shader("to_f16.wgsl", _pairs, linear=True, numpy_form=_to_f16_form),
+    samples=(Sample((3, 5), kink=True), Sample((70,), low=-1e5, high=1e5, kink=True), Sample((1, 1), kink=True),
+             Sample((15,), values=(TIES,), kink=True), Sample((3,), values=([1.0001, -5.0, 1e6],), grads=([1.0] * 3,))),
+    bad=(Bad(("u32[3]",), "to_f16: operands: given u32[3], wanted f32 operands"),),
+    family="elementwise",
+    stores=True,
+)  # fmt: skip
+def to_f16(x: Value) -> TensorType:
+    """x stored in 16 bits, the nearest float16 of each, two in a word: f32[...] -> f16[...]. Ops read it as f32.
+    The gradient passes as it is."""
+    return TensorType(x.shape, f16)
+
+
+@to_f16.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
     """∂x = g"""
     return (g,)

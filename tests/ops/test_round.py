@@ -7,9 +7,14 @@ import plans
 import pytest
 
 from gdlab import ops
+from gdlab.autodiff import differentiate
+from gdlab.base.errors import CompileError
 from gdlab.base.types import Array
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY
+from gdlab.op.reference import evaluate
+from gdlab.plan import compile
+from gdlab.plan.records import ExecutionPlan
 from gdlab.session import build_inference_session
 
 # (bits of x, bits of the result)
@@ -105,3 +110,79 @@ def test_ones_become_ones_in_a_brain_float() -> None:
     with Graph() as g:
         g.set_outputs([ops.round_to(ops.input("x", (4,)), "bf16") + 0.0])
     np.testing.assert_array_equal(computed(g, "cpu", x=np.arange(1, 5, dtype=np.float32))[0], [1, 2, 3, 4])
+
+
+# stored in 16 bits ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("constant", [False, True])
+def test_vectors_of_storing_by_bits(constant: bool, device: str) -> None:
+    given, want = VECTORS["f16"]
+    x = given.view(np.float32)
+    with Graph() as g:
+        y = ops.to_f16(ops.constant(x) if constant else ops.input("x", x.shape))
+        g.set_outputs([y, y.to_f32()])
+    assert str(y.type) == f"f16[{x.size}]"
+    stored, read = computed(g, device, **({} if constant else {"x": x}))
+    assert stored.dtype == np.float16
+    np.testing.assert_array_equal(stored.astype(np.float32).view(np.uint32), want)
+    np.testing.assert_array_equal(read, want.view(np.float32))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 70, 131])
+def test_an_odd_number_of_halves_is_padded(size: int, device: str) -> None:
+    x = np.random.default_rng(size).normal(size=size).astype(np.float32)
+    with Graph() as g:
+        g.set_outputs([ops.to_f16(ops.input("x", x.shape)), ops.input("z", (1,)) * 2.0])
+    stored, _ = computed(g, device, x=x, z=np.ones(1, np.float32))
+    np.testing.assert_array_equal(stored, x.astype(np.float16))
+    kept = next(b for b in compile(g, mode="inference").buffers if str(b.dtype) == "f16")
+    assert kept.nbytes == -(-size // 2) * 4, "two in a word"
+
+
+def test_a_stored_nan_stays_one(device: str) -> None:
+    x = np.array(NANS, np.uint32).view(np.float32)
+    with Graph() as g:
+        g.set_outputs([ops.to_f16(ops.input("x", x.shape))])
+    assert np.isnan(computed(g, device, x=x)[0].astype(np.float32)).all()
+
+
+def test_products_read_stored_halves_and_the_gradient_passes(device: str) -> None:
+    """Activations in 16 bits, of every reader: a product, a reshape, an activation; and slots are shared with f32."""
+    with Graph() as g:
+        x, w = ops.input("x", (6, 8)), ops.input("w", (8, 8))
+        h = ops.to_f16((x @ w).tanh())
+        y = (ops.to_f16(h @ w).reshape((8, 6)) * 2.0).relu()
+        g.set_outputs([y.square().sum_all()])
+    full, _ = differentiate(g, wrt=(x, w))
+    full.set_outputs(full.outputs)
+    rng = np.random.default_rng(1)
+    feeds = {n.name: rng.normal(size=n.type.shape).astype(np.float32) for n in full.inputs}
+    values = evaluate(full, feeds)
+    for got, id in zip(computed(full, device, **feeds), full.output_ids, strict=True):
+        np.testing.assert_allclose(got, values[id], rtol=5e-3, atol=5e-2)
+    assert np.abs(values[full.output_ids[1]]).max() > 1
+
+
+def test_a_parameter_in_16_bits_is_still_no_output() -> None:
+    with Graph() as g:
+        g.set_outputs([ops.parameter_f16("p", (4,)).reshape((2, 2))])
+    with pytest.raises(CompileError, match=r"f16\[2, 2\], wanted f32 or u32"):
+        compile(g, mode="inference")
+
+
+def test_the_search_finds_an_infinity_that_storing_made(device: str) -> None:
+    with Graph() as g:
+        x = ops.input("x", (3, 5))
+        g.set_outputs([ops.to_f16(x) @ ops.input("w", (5, 2))])
+    with build_inference_session(g, device=device) as session:
+        session.set_input("x", np.full((3, 5), 1e6, np.float32))
+        session.set_input("w", np.zeros((5, 2), np.float32))
+        first = session.step_debug().first_bad()
+    assert first is not None
+    assert first.label == "ToF16[3x5]"
+
+
+def test_a_plan_with_stored_results_is_read_back() -> None:
+    with Graph() as g:
+        g.set_outputs([ops.to_f16(ops.input("x", (3, 5)))])
+    plan = compile(g, mode="inference")
+    assert ExecutionPlan.from_json(plan.to_json()).to_json() == plan.to_json()

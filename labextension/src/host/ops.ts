@@ -11,7 +11,7 @@ export const FAMILIES: Record<string, string> = {
     "abs add add_per_channel add_scalar bias_add bias_mul broadcast_add clamp cos div elu equal erf exp geglu " +
     "geglu_concat gelu gelu_erf greater greater_equal less less_equal log maximum minimum mul mul_per_channel neg " +
     "not_equal pow pow_scalar recip relu round_to rsqrt scalar scale sigmoid sign silu sin softplus sqrt square " +
-    "sub swiglu swiglu_concat tanh to_f32 to_u32 where zeros",
+    "sub swiglu swiglu_concat tanh to_f16 to_f32 to_u32 where zeros",
   index:
     "argmax cache_write cache_write_prefix embedding gather prefix_last scatter_add top_k_indices",
   leaf:
