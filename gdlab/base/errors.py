@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from gdlab.base.words import clipped, one_of
 
 __all__ = [
+    "ActiveExtentUnsupported",
     "Aliased",
     "ArgumentError",
     "AutodiffError",
@@ -97,6 +98,10 @@ class OptimizeError(GdlabError, ValueError):
 
 class CompileError(GdlabError, ValueError):
     """A graph that has no valid plan on this device, or a plan that breaks a rule of plans."""
+
+
+class ActiveExtentUnsupported(GdlabError, ValueError):
+    """A graph that cannot run on a part of its extents: an op that mixes tagged rows, or no tagged axis at all."""
 
 
 class CheckpointError(GdlabError, ValueError):
