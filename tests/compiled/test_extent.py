@@ -337,6 +337,20 @@ def test_masks_fuse_into_the_kernels_around_them() -> None:
     assert (dispatches(full.graph(UPPER)), dispatches(bounded_of(full))) == (1, 7)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_one_entry_is_an_extent_too(name: str) -> None:
+    """A ladder may begin with a bucket of one entry."""
+    kind = KINDS[name]
+    graph = kind.graph(1)
+    made, _ = bounded(graph, *resolve_bucket_axes(graph, kind.axes), gradients=kind.gradients)
+    feeds = data_of(graph)
+    for mine, want in zip(of_graph(made, {EXTENT: [1], **feeds}), of_graph(graph, feeds), strict=True):
+        check(mine, want, rtol=1e-6)
+    for output, mine in zip(made.output_names, of_graph(made, {EXTENT: [0], **feeds}), strict=True):
+        if output != "cache":
+            np.testing.assert_array_equal(mine, np.full(mine.shape, kind.nothing.get(output, 0.0)))
+
+
 # C-14 -----------------------------------------------------------------------------------------------------------------
 def training(n: int) -> dict[str, Value]:
     x, idx, y = x_of(n), ops.input_u32("idx", (n,)), ops.input("y", (n, 3))
@@ -388,6 +402,15 @@ def test_loss_and_gradients_are_those_of_the_active_extent(name: str) -> None:
         wanted = of_graph(small, parts(whole, small))
         for mine, want in zip(of_graph(made, feeds), wanted, strict=True):
             check(mine, want, rtol=2e-6)
+
+
+def test_gradients_where_one_entry_is_all() -> None:
+    kind = TRAINING["transformer"]
+    graph = kind.graph(1)
+    made, _ = bounded_with_gradients(graph, *resolve_bucket_axes(graph, kind.axes))
+    feeds, (full, _) = data_of(graph), differentiate(graph)
+    for mine, want in zip(of_graph(made, {EXTENT: [1], **feeds}), of_graph(full, feeds), strict=True):
+        check(mine, want, rtol=2e-6)
 
 
 def test_a_training_session_sees_the_active_rows_alone() -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from gdlab import ops
-from gdlab.base.errors import ActiveExtentUnsupported, GdlabError
-from gdlab.base.types import Array
-from gdlab.compiled import EXTENT, ExtentReport, bounded
-from gdlab.graph import Graph
+from gdlab.autodiff import differentiate
+from gdlab.base.errors import ActiveExtentUnsupported, GdlabError, ShapeError
+from gdlab.base.types import Array, u32
+from gdlab.compiled import EXTENT, ExtentReport, bounded, bounded_with_gradients
+from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Cut, Leaf, Op, Sample, Tag
 from gdlab.op.follow import Setting, State, follow
 from gdlab.op.reference import evaluate
@@ -240,4 +241,68 @@ def of_nothing(case: Case, tags_of_operands: Sequence[Sequence[Tag]]) -> Array |
     return OF_NOTHING.get(case.op.name, 0.0)
 
 
-__all__ = ["Case", "cases_of", "cut", "dead", "expected", "of_nothing", "run_bounded", "try_bounded", "working_ops"]
+# gradients ------------------------------------------------------------------------------------------------------------
+def wired(
+    case: Case, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]
+) -> tuple[Graph, dict[str, tuple[int, ...]], list[Value], tuple[int, ...]]:
+    """Σ cotangent · op(x0, x1, …): the graph, its bucket axes, the f32 operands and the shape of the cotangent `c`."""
+    with Graph() as g:
+        slots = [ops.input_u32 if i in case.sample.integers else ops.input for i in range(len(shapes))]
+        operands = [slot(f"x{i}", tuple(shape)) for i, (slot, shape) in enumerate(zip(slots, shapes, strict=True))]
+        y = case.op(*case.op.spread(operands), **attrs)
+        g.set_outputs([(y * ops.input("c", y.shape)).sum_all()])
+    axes = {f"x{i}": tuple(tag.axis for tag in tags) for i, tags in enumerate(case.tags) if tags}
+    return g, axes, [x for x in operands if x.type.dtype is not u32], y.shape
+
+
+def gradient_failure(case: Case, actual: int) -> str | None:
+    """What is wrong with the loss or a gradient, `""` where nothing is, None where the case is refused."""
+    arrays = arrays_of(case)
+    try:
+        imposed, tags = verdict_of(case)
+        graph, axes, wrt, shape = wired(case, case.sample.shapes, case.sample.attrs)
+        axes |= {"c": tuple(tag.axis for tag in tags)} if tags else {}
+        made, _ = bounded_with_gradients(graph, axes, case.upper, wrt=wrt)
+    except (Cut, ActiveExtentUnsupported):
+        return None
+    weights = np.random.default_rng(5).uniform(0.5, 2.0, shape).astype(np.float32)
+    small = [cut(a, t, case.upper, actual) for a, t in zip(arrays, imposed, strict=True)]
+    less = cut(weights, tags, case.upper, actual)
+    try:
+        part, _, of, _ = wired(case, [a.shape for a in small], _attrs(case, small, less.shape))
+    except ShapeError:  # some queries of all keys: attention of a sequence to itself has no such graph
+        return None
+    full, _ = differentiate(part, wrt=of)
+    want = _outputs(full, {"c": less, **_named(small)})
+    padded = [poisoned(a, case.tags[i], case.upper, actual) for i, a in enumerate(arrays)]
+    got = _outputs(made, {EXTENT: [actual], "c": poisoned(weights, tags, case.upper, actual), **_named(padded)})
+    floats = [i for i in range(len(arrays)) if i not in case.sample.integers]
+    for i, mine, found in zip([-1, *floats], got, want, strict=True):
+        whole = np.zeros(mine.shape)
+        whole[~dead(mine.shape, imposed[i] if i >= 0 else (), case.upper, actual)] = found.ravel()
+        if not np.allclose(mine, whole, rtol=1e-6, atol=1e-6 * max(1.0, np.max(np.abs(whole))), equal_nan=True):
+            return f"{case} at {actual}: operand {i}: got {mine.ravel()[:4]}, wanted {whole.ravel()[:4]}"
+    return ""
+
+
+def _named(arrays: Sequence[Array]) -> dict[str, Array]:
+    return {f"x{i}": array for i, array in enumerate(arrays)}
+
+
+def _outputs(graph: Graph, feeds: Mapping[str, Any]) -> list[Array]:
+    values = evaluate(graph, feeds)
+    return [values[id] for id in graph.output_ids]
+
+
+__all__ = [
+    "Case",
+    "cases_of",
+    "cut",
+    "dead",
+    "expected",
+    "gradient_failure",
+    "of_nothing",
+    "run_bounded",
+    "try_bounded",
+    "working_ops",
+]
