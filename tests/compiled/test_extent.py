@@ -16,6 +16,7 @@ from gdlab.base.errors import ActiveExtentUnsupported, ArgumentError, CompileErr
 from gdlab.base.types import Array, u32
 from gdlab.compiled import EXTENT, bounded, bounded_with_gradients, resolve_bucket_axes
 from gdlab.graph import Graph, Value
+from gdlab.op import REGISTRY
 from gdlab.op.reference import evaluate
 from gdlab.session import SessionConfig, build
 from gdlab.session.session import Session
@@ -510,20 +511,22 @@ def test_random_numbers_along_another_axis_are_let_when_asked() -> None:
     assert bounded(g, {"x": (0,)}, UPPER, bucket_random=True)[0].outputs
 
 
-def test_an_op_without_a_rule_is_refused() -> None:
-    from gdlab.op import REGISTRY
+def test_an_op_without_a_rule_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REGISTRY["exclusive_cumsum"], "follows", None)
+    with Graph() as g:
+        g.set_outputs([x_of(UPPER).cumsum()])
+    with pytest.raises(ActiveExtentUnsupported, match="cumsum: given a bucket axis, of which its record says nothing"):
+        bounded(g, {"x": (0,)}, UPPER)
 
-    op = REGISTRY["exclusive_cumsum"]
-    rule, op.follows = op.follows, None
-    try:
-        with Graph() as g:
-            g.set_outputs([x_of(UPPER).cumsum()])
-        with pytest.raises(
-            ActiveExtentUnsupported, match="cumsum: given a bucket axis, of which its record says nothing"
-        ):
-            bounded(g, {"x": (0,)}, UPPER)
-    finally:
-        op.follows = rule
+
+def test_a_backward_op_without_a_rule_is_refused_at_its_forward_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REGISTRY["scatter_add"], "follows", None)  # the gradient of an embedding
+    with Graph() as g:
+        rows = ops.input_u32("x", (UPPER,)).embedding(w_of("table", 5, 3))
+        g.set_outputs([rows.square().mean_all()])
+    with pytest.raises(ActiveExtentUnsupported, match=r"gradient of %2 embedding: %\d+ scatter_add: given a buck") as e:
+        bounded_with_gradients(g, {"x": (0,)}, UPPER)
+    assert e.value.node == rows.id and str(g.source(rows.id)[0]) in str(e.value)
 
 
 def test_a_graph_that_is_differentiated_already_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,9 @@ def poisoned(array: Array, tags: Sequence[Tag], upper: int, actual: int) -> Arra
     return out
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
-    """An op on operands, one or two of which have a bucket axis."""
+    """An op on operands, one or two of which have a bucket axis; compared by identity, so that answers are kept."""
 
     op: Op
     sample: Sample
@@ -124,6 +125,7 @@ def apart(shape: Sequence[int], tag: Tag) -> tuple[int, ...]:
     return (*shape[: tag.axis], tag.outer, shape[tag.axis] // tag.outer, *shape[tag.axis + 1 :])
 
 
+@lru_cache(4)
 def arrays_of(case: Case) -> list[Array]:
     return case.sample.arrays(seed=1)
 
@@ -150,6 +152,7 @@ def expected(case: Case, actual: int, tags: Sequence[Tag], shape: Sequence[int])
     raise AssertionError(f"{case}: no op of the active extent {actual} has the shape {list(wanted.shape)}")
 
 
+@lru_cache(4)
 def verdict_of(case: Case) -> tuple[tuple[tuple[Tag, ...], ...], tuple[Tag, ...]]:
     """The bucket axes of the operands, those that others impose on them among them, and those of the result."""
     node = (graph := build(case).graph).nodes[-1]
@@ -192,6 +195,7 @@ def _attrs(case: Case, arrays: Sequence[Array], shape: tuple[int, ...]) -> dict[
     return attrs
 
 
+@lru_cache(4)
 def stored(case: Case) -> dict[str, Any]:
     """The attributes as the node has them."""
     node = build(Case(case.op, case.sample, tuple(() for _ in case.sample.shapes), case.upper)).graph.nodes[-1]
