@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 
 from gdlab.base.errors import CompileError
 from gdlab.op import REGISTRY, Shader
-from gdlab.plan.dispatch import Custom, Dispatch, Matmul, Operand, Reduce
+from gdlab.plan.dispatch import Custom, Dispatch, Matmul, Operand, ParameterUpdate, Reduce
 from gdlab.plan.target import Limits, Target
 
 GROUP = 64  # invocations of a group that works element by element
@@ -38,7 +38,7 @@ class Schedule:
 
 
 _SCHEDULES = 256  # kept of each kind, about 1 KB each
-_COUNTED = frozenset(("pointwise", "matmul", "reduce", "sgd", "adam", "adamw", "laprop", "accumulate", "clear"))
+_COUNTED = frozenset(("pointwise", "matmul", "reduce", "update"))
 
 
 def in_bounds(d: Dispatch) -> bool:
@@ -86,11 +86,16 @@ def _stream(size: int, target: Target) -> int:
     return GROUP if size < _STREAM or is_software(target) else min(256, target.limits.invocations)
 
 
-def update(size: int, target: Target) -> Schedule:
-    """Four neighbours per invocation."""
-    lanes = _stream(size, target)
-    groups = grid(-(-size // (lanes * 4)), target.limits)
+def update(parameters: Sequence[ParameterUpdate], target: Target) -> Schedule:
+    """Four neighbours per invocation, workgroups of one parameter after those of another."""
+    lanes = _stream(sum(p.type.num_elements for p in parameters), target)
+    groups = grid(sum(update_groups(p, lanes) for p in parameters), target.limits)
     return Schedule("vec4", "four neighbours per invocation", (lanes, 1, 1), groups)
+
+
+def update_groups(p: ParameterUpdate, lanes: int) -> int:
+    """The number of workgroups that move a parameter."""
+    return -(-p.type.num_elements // (4 * lanes))
 
 
 def gather(size: int, target: Target) -> Schedule:

@@ -15,7 +15,7 @@ from gdlab.plan.records import Buffer, Place
 from gdlab.plan.update import Clip, Recipe, update_of
 from gdlab.session.arrays import as_array, positive
 from gdlab.session.loaded import LoadedPlan
-from gdlab.session.optimizer import Optimizer, adaptive_clip, norm_clip, scalars, sgd
+from gdlab.session.optimizer import Optimizer, adaptive_clip, norm_clip, optimizer, scalars
 from gdlab.session.progress import Progress
 from gdlab.session.values import Values
 
@@ -158,7 +158,7 @@ class Updates:
         owner().call(once)
 
     def sgd_step_cpu(self, lr: float) -> None:
-        rate, factors = np.float32(sgd("sgd_step_cpu", lr).lr), self._factors(self.settings)
+        rate, factors = np.float32(optimizer("sgd_step_cpu", "sgd", lr=lr).lr), self._factors(self.settings)
         self.loaded.check_training("sgd_step_cpu")
         self.progress.check_stepped("sgd_step_cpu", "gradients")
         values, places = self.values, self.values.places

@@ -16,11 +16,12 @@ from gdlab.base.types import BLOCK_BYTES, Array, DType
 from gdlab.devices.base import KEPT, Device, DeviceInfo, Program, Shared, Traffic
 from gdlab.devices.cpu.calls import steps_of
 from gdlab.devices.cpu.chain import Scratch
-from gdlab.devices.cpu.update_calls import BLOCK, DERIVED, derive
+from gdlab.devices.cpu.update_calls import BLOCK, rule_scalars
 from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
 from gdlab.op.numpy_form import NumpyCall
-from gdlab.plan.dispatch import SCALARS
+from gdlab.plan.dispatch import OWN_SCALARS, SCALARS
 from gdlab.plan.records import Buffer, ExecutionPlan, Update
+from gdlab.plan.rules import rule_of
 from gdlab.plan.target import Limits, Target
 from gdlab.plan.verify import verify, verify_update
 
@@ -75,11 +76,11 @@ class CpuProgram(Program):
         self.packed = {b.id for b in plan.buffers if b.dtype.is_storage}
         self.blocks = _blocks(plan, shared)
         self.scratch = Scratch()
-        self.numbers = np.zeros(len(SCALARS) + len(DERIVED), np.float32)
-        self.scalars = {name: self.numbers[i : i + 1].reshape(()) for i, name in enumerate((*SCALARS, *DERIVED))}
+        self.numbers = np.zeros(len(SCALARS) + OWN_SCALARS, np.float32)
+        self.scalars = {name: self.numbers[i : i + 1].reshape(()) for i, name in enumerate(SCALARS)}
         self.given: Array | None = None
         self.reads_scalars = plan.reads_scalars
-        self.derive = derive(self.scalars)
+        self.derive: list[NumpyCall] = []  # of the update: numbers of the step that are made of others
         self.step_of = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in plan.dispatches]
         self.calls: list[NumpyCall] = [call for steps in self.step_of for call in steps]
         self.update_steps: list[list[NumpyCall]] = []
@@ -191,13 +192,21 @@ class CpuProgram(Program):
             if b.id not in self.arrays:
                 self.arrays[b.id] = zeros(b.shape, b.dtype.numpy)
                 self.arrays[b.id].fill(0)  # touches its pages now
-        self.update_steps = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in update.dispatches]
+        scalars, self.derive = self._rule_scalars(update)
+        self.update_steps = [steps_of(d, self.arrays, self.scratch, scalars) for d in update.dispatches]
         self.update_calls = [call for steps in self.update_steps for call in steps]
         self.early_calls = [call for steps in self.update_steps[: update.early] for call in steps]
         self._touch_scratch()
         self.update = update
         self.moments = [self.arrays[b] for _, *pair in update.moments for b in pair]
         self.given = None
+
+    def _rule_scalars(self, update: Update) -> tuple[dict[str, Array], list[NumpyCall]]:
+        """The per-step numbers by the names that the rule gives them, and the calls that make its shared ones."""
+        if update.rule == "none":
+            return self.scalars, []
+        own, calls = rule_scalars(rule_of("configure", update.rule), self.numbers)
+        return self.scalars | own, calls
 
     def step(self, scalars: Array | None, whole: bool = True) -> None:
         """Forward, backward and update, now."""
@@ -260,8 +269,8 @@ class CpuProgram(Program):
             return
         if scalars is self.given:  # the session hands over the same array as long as no number changes
             return
-        self.numbers[: len(SCALARS)] = scalars
-        if self.moments:
+        self.numbers[: len(scalars)] = scalars
+        if self.derive:
             with np.errstate(all="ignore"):
                 for function, args in self.derive:
                     function(*args)

@@ -26,7 +26,7 @@ from gdlab.devices.wgpu.progress import told
 from gdlab.devices.wgpu.recording import Row, Rows, record_pass
 from gdlab.devices.wgpu.staging import Staging
 from gdlab.devices.wgpu.stamps import MOST, Stamps
-from gdlab.plan.dispatch import SCALARS, Dispatch
+from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
 from gdlab.plan.records import Buffer, ExecutionPlan, Update
 from gdlab.plan.source import source_hash
 from gdlab.plan.variants import in_bounds
@@ -78,7 +78,7 @@ class WgpuProgram(Program):
             for i, slot in enumerate(plan.memory.slots)
             if ("slot", i) not in taken
         }
-        self.scalars = gpu.buffer(4 * len(SCALARS))
+        self.scalars = gpu.buffer(4 * (len(SCALARS) + OWN_SCALARS))
         self.told: Array | None = None
         self.launches = self._launches("dispatch", plan.dispatches, self.places, self.memory)
         self.update_launches: list[Launch] = []
