@@ -143,9 +143,9 @@ def _one(text: Text, d: Dispatch, core: UpdateCore, variables: _Variables) -> No
     loads += [variables.gradient(0, p)] if rule.reads_gradient else []
     text.add("fn move_fours(group: u32, lane: u32) {\n    let i = group * GROUP + lane;")
     text.add(f"    if (i < {_quads(p)}u) {{")
-    text.add(f"        let new = moved({', '.join([*loads, variables.rate(0, p)])});", p.node)
+    text.add(f"        let next = moved({', '.join([*loads, variables.rate(0, p)])});", p.node)
     for field, name in zip(variables.fields, names, strict=True):
-        text.add(f"        {name}[i] = new.{field};", p.node)
+        text.add(f"        {name}[i] = next.{field};", p.node)
     text.add("    }\n}\n")
 
 
@@ -171,11 +171,11 @@ def _several(text: Text, d: Dispatch, core: UpdateCore, variables: _Variables) -
         text.add(f"                rate = {variables.rate(k, p)};", p.node)
         text.add("            }\n        }", p.node)
     text.add("        default: {}\n    }\n    if (!inside) {\n        return;\n    }")
-    text.add(f"    let new = moved({', '.join(_order(rule))});", *d.origin)
+    text.add(f"    let next = moved({', '.join(_order(rule))});", *d.origin)
     text.add("    switch (parameter) {")
     for k, p in enumerate(core.parameters):
         text.add(f"        case {k}u: {{")
         for field, buffer in zip(variables.fields, p.touched, strict=True):
-            text.add(f"            {variables.name[buffer]}[i] = new.{field};", p.node)
+            text.add(f"            {variables.name[buffer]}[i] = next.{field};", p.node)
         text.add("        }", p.node)
     text.add("        default: {}\n    }\n}\n")

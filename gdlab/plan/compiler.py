@@ -16,7 +16,7 @@ from gdlab.plan.chains import Clusters, needs_of
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.lower import Lowered, Lowering
 from gdlab.plan.memory import memory_plan
-from gdlab.plan.records import ExecutionPlan, Lane, Place, PlanMode
+from gdlab.plan.records import ExecutionPlan, Fate, Lane, Place, PlanMode
 from gdlab.plan.schedule import before_reordering, groups_of, numbered, scheduled
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.plan.terms import Terms, terms_of
@@ -25,7 +25,7 @@ from gdlab.plan.verify import verify
 
 _PORTABLE = Target.portable()
 _DEFAULT = CompileOptions()
-VERSION = 1
+VERSION = 2
 
 
 def compile(
@@ -189,8 +189,8 @@ def _fates(
     dispatches: Sequence[Dispatch],
     place: dict[int, int],
     node_buffers: dict[int, int],
-) -> tuple[tuple[int, int, str], ...]:
-    """(node, dispatch or −1, reason) of every node without a buffer of its own."""
+) -> tuple[Fate, ...]:
+    """Return the fate of every node without a buffer of its own."""
     first: dict[int, int] = {}
     for d in dispatches:
         for node in d.origin:
@@ -204,7 +204,8 @@ def _fates(
             continue
         in_chain = lowered.dispatch_of.get(term, -1) if term >= 0 else -1
         dispatch = place[in_chain] if in_chain >= 0 else first.get(node, -1)
-        found.append((node, dispatch, reason if dispatch < 0 else f"{reason}, in dispatch {dispatch}"))
+        place_words = f", in dispatch {dispatch}" if dispatch >= 0 else ""
+        found.append(Fate(node, dispatch, min(dispatch, 0), reason + place_words))
     return tuple(found)
 
 

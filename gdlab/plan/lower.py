@@ -23,8 +23,8 @@ from gdlab.plan.dispatch import (
     Matmul,
     Operand,
     PointOp,
-    Ranges,
     Reduce,
+    Result,
 )
 from gdlab.plan.parts import Parts, fold_stages
 from gdlab.plan.records import Buffer, BufferKind
@@ -143,7 +143,7 @@ class Lowering:
         product = Matmul(m, n, a[1] if kernel.a == "mk" else a[0], kernel.a, kernel.b, core.node)
         parts.read_whole(core.inputs)
         schedule = variants.matmul(product, self.target, self.tile)
-        split, ranges = variants.split_of(schedule), self._ranges(n, parts.cluster)
+        split = variants.split_of(schedule)
         flops = 2 * m * n * product.k
         if split > 1:
             scratch = TensorType((split, m, n))
@@ -151,7 +151,8 @@ class Lowering:
             product = replace(product, parts=split)
             label = labels.matmul(product, "")
             self._append(
-                "matmul", root, parts, label, schedule, buffer, scratch, matmul=product, flops=flops, nodes=(core.node,)
+                "matmul", root, parts, label, schedule, (Result(buffer, scratch),), matmul=product, flops=flops,
+                nodes=(core.node,),
             )
             parts.operands, parts.index = [Operand(buffer, scratch.shape)], {}
         chain = parts.epilogue()
@@ -162,19 +163,26 @@ class Lowering:
             fold = Reduce("sum", "acc", 1, split, m * n, split, core.node)
             self._emit(
                 "reduce", root, parts, labels.reduce(fold, ()) + tail, variants.reduce(fold, self.target),
-                epilogue=chain, reduce=fold, ranges=ranges, flops=m * n * (split + len(chain)),
+                epilogue=chain, reduce=fold, flops=m * n * (split + len(chain)),
             )  # fmt: skip
             return
         self._emit(
             "matmul", root, parts, labels.matmul(product, via) + tail, schedule, epilogue=chain, matmul=product,
-            ranges=ranges, flops=flops + m * n * len(chain),
+            flops=flops + m * n * len(chain),
         )  # fmt: skip
 
-    def _ranges(self, width: int, cluster: Cluster) -> Ranges | None:
-        """The columns that a cluster writes each to a buffer of its own."""
-        taken = [(dict(self.terms.terms[t].attrs), self.terms.terms[t].node) for t in cluster.ranges]
-        columns = tuple(Columns(ends["start"], ends["stop"], node) for ends, node in taken)
-        return Ranges(width, columns) if columns else None
+    def _results(self, root: Term, cluster: Cluster) -> tuple[Result, ...]:
+        """Make the buffers that a cluster writes: its root's and its statistic's, or one for each of the ranges of its
+        product."""
+        if not cluster.ranges:
+            written = root, *(self.terms.terms[t] for t in cluster.statistics)
+            return tuple(Result(self._result(t), t.type, t.node) for t in written)
+        width, results = self.terms.terms[cluster.core].type.shape[1], []
+        for term in (self.terms.terms[t] for t in cluster.ranges):
+            ends = dict(term.attrs)
+            columns = Columns(ends["start"], ends["stop"], width)
+            results.append(Result(self._result(term), term.type, term.node, columns))
+        return tuple(results)
 
     def _emit_reduce(self, root: Term, core: Term, kernel: Reduction, parts: Parts) -> None:
         operand = self.terms.terms[core.inputs[0]].type
@@ -197,7 +205,8 @@ class Lowering:
             partial = TensorType((outer, inner))
             buffer = self._buffer(partial, "intermediate", "", ())
             self._append(
-                "reduce", root, parts, label, schedule, buffer, partial, prologue=chain, reduce=fold, flops=flops
+                "reduce", root, parts, label, schedule, (Result(buffer, partial),), prologue=chain, reduce=fold,
+                flops=flops,
             )
             parts.operands, chain = [Operand(buffer, partial.shape)], ()
 
@@ -206,6 +215,8 @@ class Lowering:
             return self._emit_in_place(root, core, kernel.in_place, parts)
         form, work = self._form(core, kernel)
         custom = _custom(core, kernel, form, work, core.op.operand_names(len(core.inputs)))
+        if parts.cluster.statistics and kernel.statistic is not None:
+            custom = replace(custom, results=(kernel.statistic.name,))
         parts.read_whole(core.inputs)
         chain = parts.epilogue()
         shape = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))
@@ -226,7 +237,7 @@ class Lowering:
         parts.read_whole((new, *counts))
         label = f"{labels.display(core.op.name)}[{'x'.join(map(str, core.type.shape))}]"
         schedule, written = variants.custom(custom, self.target), self.terms.terms[new].type.size_bytes
-        self._append("custom", root, parts, label, schedule, cache, core.type, custom=custom)
+        self._append("custom", root, parts, label, schedule, (Result(cache, core.type, core.node),), custom=custom)
         self.out.dispatches[-1] = replace(self.out.dispatches[-1], in_place=(cache,), bytes_written=written)
 
     def _form(self, core: Term, kernel: Shader) -> tuple[Shader, Work]:
@@ -266,18 +277,12 @@ class Lowering:
         size = leaf.type.num_elements
         schedule = variants.pointwise(size, tuple(parts.operands), self.target)
         self._append(
-            "pointwise", leaf, parts, f"Copy[{size}]", schedule, buffer, leaf.type, phase="copy", epilogue=(line,),
-            nodes=nodes,
+            "pointwise", leaf, parts, f"Copy[{size}]", schedule, (Result(buffer, leaf.type, nodes[0]),), phase="copy",
+            epilogue=(line,), nodes=nodes,
         )  # fmt: skip
 
     def _emit(self, kernel: str, root: Term, parts: Parts, label: str, schedule: Schedule, **fields: Any) -> None:
-        written = [self.terms.terms[t] for t in parts.cluster.ranges] or [root]
-        first, *rest = [self._result(t) for t in written]
-        size = sum(t.type.size_bytes for t in written)
-        self._append(
-            kernel, root, parts, label, schedule, first, written[0].type, extra_outputs=tuple(rest), bytes_written=size,
-            **fields,
-        )  # fmt: skip
+        self._append(kernel, root, parts, label, schedule, self._results(root, parts.cluster), **fields)
 
     def _append(
         self,
@@ -286,18 +291,17 @@ class Lowering:
         parts: Parts,
         label: str,
         schedule: Schedule,
-        output: int,
-        type: TensorType,
+        results: tuple[Result, ...],
         phase: DispatchPhase | None = None,
         nodes: Iterable[int] | None = None,
         **fields: Any,
     ) -> None:
         operands = tuple(parts.operands)
-        fields.setdefault("bytes_written", type.size_bytes)
+        fields.setdefault("bytes_written", sum(r.type.size_bytes for r in results))
         read = sum(self.out.buffers[b].nbytes for b in dict.fromkeys(o.buffer for o in operands))
         self.out.dispatches.append(
             Dispatch(
-                0, kernel, label, phase or ("backward" if root.backward else "forward"), operands, output, type,  # type: ignore[arg-type]
+                0, kernel, label, phase or ("backward" if root.backward else "forward"), operands, results,  # type: ignore[arg-type]
                 workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size, params=schedule.params,
                 variant=schedule.variant, variant_reason=schedule.reason,
                 origin=self._origin(parts.cluster) if nodes is None else tuple(nodes),
@@ -308,7 +312,7 @@ class Lowering:
     def _origin(self, cluster: Cluster) -> tuple[int, ...]:
         """The nodes that a cluster computes, and those that it reads as literals, aliases or by broadcast access."""
         terms, found = self.terms, dict.fromkeys(self.holders.get(cluster.root, ()))
-        for root in cluster.ranges:
+        for root in (*cluster.ranges, *cluster.statistics):
             found.update(dict.fromkeys(self.holders.get(root, ())))
         for member in cluster.members:
             found.update(dict.fromkeys(terms.terms[member].nodes))

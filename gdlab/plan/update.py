@@ -24,6 +24,7 @@ from gdlab.plan.dispatch import (
     ParameterUpdate,
     PointOp,
     Reduce,
+    Result,
     Stretch,
     UpdateCore,
 )
@@ -111,7 +112,7 @@ def _dispatch(rule: UpdateRule, parameters: Sequence[ParameterUpdate], target: T
     return Dispatch(
         0, "update", labels.update(rule.label, sizes), "update",
         (*dict.fromkeys(gradients), *(Operand(clip, (1,), "scalar") for clip in clips)),
-        parameters[0].touched[0], parameters[0].type, in_place=touched,
+        tuple(Result(p.touched[0], p.type) for p in parameters), in_place=touched,
         update=UpdateCore(rule.name, tuple(parameters)), scalars=rule.scalars,
         workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size,
         variant=schedule.variant, variant_reason=schedule.reason, origin=tuple(dict.fromkeys(p.node for p in parameters)),
@@ -263,7 +264,7 @@ class _Writer:
         known = {b.id: b for b in (*self.plan.buffers, *self.state.values())}
         out = known[output]
         self.dispatches.append(Dispatch(
-            0, kernel, label, "update", operands, output, TensorType(out.shape, out.dtype),
+            0, kernel, label, "update", operands, (Result(output, TensorType(out.shape, out.dtype)),),
             workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size, params=schedule.params,
             variant=schedule.variant, variant_reason=schedule.reason,
             bytes_read=sum(known[o.buffer].nbytes for o in operands), bytes_written=out.nbytes, **fields,

@@ -83,12 +83,12 @@ class Values:
         """Return a copy of what lies at a place now."""
         return self.loaded.exclusively(lambda: self.download(place))
 
-    def read_written(self, dispatch: Dispatch) -> Array:
-        """Return what lies now where a dispatch writes; column ranges side by side."""
-        if dispatch.ranges is None:
-            return self.read(dispatch.output)
-        rows = dispatch.output_type.shape[0]
-        return np.concatenate([self.read(b).reshape(rows, -1) for b in dispatch.outputs], 1)
+    def read_results(self, dispatch: Dispatch) -> tuple[Array, ...]:
+        """Return what lies now where a dispatch writes: each of its results; ranges of columns side by side as one."""
+        if not dispatch.in_columns:
+            return tuple(self.read(b) for b in dispatch.outputs)
+        rows = dispatch.type.shape[0]
+        return (np.concatenate([self.read(b).reshape(rows, -1) for b in dispatch.outputs], 1),)
 
     def download(self, place: Place) -> Array:
         """Return a copy of what lies at a place; call it on the owner thread, or `exclusively`."""

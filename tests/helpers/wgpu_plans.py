@@ -17,7 +17,7 @@ from gdlab.devices.wgpu.recording import Row
 from gdlab.devices.wgpu.staging import Staging
 from gdlab.devices.wgpu.wgpu_device import WgpuProgram
 from gdlab.graph import Graph
-from gdlab.plan.dispatch import Dispatch, Operand
+from gdlab.plan.dispatch import Dispatch, Operand, Result
 from gdlab.plan.records import Buffer, ExecutionPlan, Group, Interval, LineMap, MemoryPlan, Slot
 from gdlab.plan.target import CompileOptions, Target
 
@@ -76,7 +76,12 @@ def tensor(number: int, name: str, n: int, kind: str) -> Buffer:
 def dispatch(index: int, label: str, reads: str = "", output: int = 0, in_place: str = "", **more: Any) -> Dispatch:
     operands = tuple(Operand(int(b), (1,)) for b in reads.split())
     places = tuple(int(b) for b in in_place.split())
-    return Dispatch(index, "sgd", label, "forward", operands, output, TensorType((64,)), places, group=index, **more)
+    results = (Result(output, TensorType((64,))),)
+    return Dispatch(index, "sgd", label, "forward", operands, results, places, group=index, **more)
+
+
+def retyped(d: Dispatch, type: TensorType) -> Dispatch:
+    return replace(d, results=(replace(d.results[0], type=type),))
 
 
 def make_plan(
@@ -90,7 +95,7 @@ def make_plan(
     memory = MemoryPlan(tuple(range(len(buffers))), slots, life, pinned, 0, 0, 0, 0)
     fields: dict[str, Any] = {
         "mode": "training", "buffers": tuple(buffers), "memory": memory, "loss_buffer": loss,
-        "dispatches": tuple(replace(d, output_type=TensorType(buffers[d.output].shape)) for d in dispatches),
+        "dispatches": tuple(retyped(d, TensorType(buffers[d.output].shape)) for d in dispatches),
         "groups": tuple(Group(k, k + 1, ()) for k in range(len(dispatches))),
         "param_buffers": (), "input_buffers": (), "constant_buffers": (), "param_grad_pairs": (), "output_buffers": (),
         "places": (), "fates": (), "missed": (), "graph": Graph(), "options": CompileOptions(),

@@ -285,11 +285,11 @@ class Runner:
         return self.session.dispatches_made - 1
 
     def output(self) -> tuple[Dispatch, Array]:
-        """Return the current dispatch and what it wrote."""
+        """Return the current dispatch and its first result; ranges of columns side by side."""
         made, at = self.session.last_dispatches(), self.dispatch
         if at < 0:
             raise SessionError("output", "dispatch", "none that has run", "a step that is made by dispatches")
-        return made[at], self.session.values.read_written(made[at])
+        return made[at], self.session.values.read_results(made[at])[0]
 
     # -- checks --------------------------------------------------------------------------------------------------------
     def check_start(self, count: int, what: str = "steps") -> None:

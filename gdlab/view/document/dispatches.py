@@ -146,7 +146,7 @@ def _nodes_of(d: Dispatch) -> tuple[int, ...]:
         *(p.node for p in d.prologue),
         *(p.node for p in d.epilogue),
         *(c.node for c in cores if c is not None),
-        *(c.node for c in (d.ranges.columns if d.ranges else ())),
+        *(r.node for r in d.results if r.node >= 0),
         *(p.node for p in (d.update.parameters if d.update else ())),
         *d.origin,
     )
