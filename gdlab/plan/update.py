@@ -89,17 +89,22 @@ def update_dispatches(
 def _together(
     rule: UpdateRule, parameters: Sequence[ParameterUpdate], target: Target, merge: bool
 ) -> list[list[ParameterUpdate]]:
-    """The parameters of each dispatch."""
+    """The parameters of each dispatch: each goes into the first that has room for it."""
     found: list[list[ParameterUpdate]] = []
-    bound, most = set[int](), target.limits.storage_buffers - bool(rule.scalars)
+    bound: list[set[int]] = []
+    most = target.limits.storage_buffers - bool(rule.scalars)
     for p in parameters:
-        joined = bound | {*p.buffers}
-        if merge and found and len(joined) <= most and len(found[-1]) < MERGED:
-            found[-1].append(p)
-            bound = joined
-        else:
+        room = (
+            i for i, others in enumerate(found)
+            if len(others) < MERGED and len(bound[i] | {*p.buffers}) <= most and variants.merges([*others, p], target)
+        )  # fmt: skip
+        place = next(room, None) if merge else None
+        if place is None:
             found.append([p])
-            bound = {*p.buffers}
+            bound.append({*p.buffers})
+        else:
+            found[place].append(p)
+            bound[place] |= {*p.buffers}
     return found
 
 
