@@ -193,13 +193,13 @@ class Dispatch:
     """One kernel launch.
 
     The core (`reduce`, `matmul`, `gather`, `custom`, `update`; none for `pointwise`) reads operand 0 (1 too for a
-    product, all of its own for a `custom` one and an `update`), or the last value of `prologue`, a chain evaluated per element read; `epilogue` is a
-    chain on its result (`acc`), evaluated per element written. A `pointwise` dispatch is its `epilogue` alone. Each of
-    `results` is written in full: the first by the epilogue, or where they have `columns` each range of columns by it;
-    the others of a `custom` core by its file (`Custom.results` are their names there). Columns of no result are not
-    stored. The results of an `update` are its parameters. `in_place` (read and written through one binding) occurs in
-    updates and cache writes. `params` are the numbers of the variant: rows and columns of a tile, or results and lanes
-    of a group.
+    product, all of its own for a `custom` one and an `update`), or the last value of `prologue`, a chain evaluated per
+    element read; `epilogue` is a chain on its result (`acc`), evaluated per element written. A `pointwise` dispatch is
+    its `epilogue` alone. Each of `results` is written in full: the first by the epilogue, or where they have `columns`
+    each range of columns by it; the others of a `custom` core by its file (`Custom.results` are their names there).
+    Columns of no result are not stored. The results of an `update` are its parameters. `in_place` (read and written
+    through one binding) occurs in updates and cache writes. `params` are the numbers of the variant: rows and columns
+    of a tile, or results and lanes of a group.
     """
 
     index: int

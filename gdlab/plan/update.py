@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -68,12 +68,12 @@ def update_of(plan: ExecutionPlan, recipe: Recipe, state: Sequence[Buffer] = ())
 
 
 def sgd_update(plan: ExecutionPlan, multipliers: Mapping[str, float] = _NONE) -> Update:
-    """p ← p − lr · factor · g, one dispatch per parameter."""
+    """p ← p − lr · factor · g."""
     return update_of(plan, Recipe("sgd", multipliers))
 
 
 def adam_update(plan: ExecutionPlan, multipliers: Mapping[str, float] = _NONE) -> Update:
-    """m ← β₁m + (1−β₁)g; v ← β₂v + (1−β₂)g²; p ← p − lr · factor · m·c₁ / (√(v·c₂) + ε): one dispatch each."""
+    """m ← β₁m + (1−β₁)g; v ← β₂v + (1−β₂)g²; p ← p − lr · factor · m·c₁ / (√(v·c₂) + ε)."""
     return update_of(plan, Recipe("adam", multipliers))
 
 
@@ -120,8 +120,8 @@ def _dispatch(rule: UpdateRule, parameters: Sequence[ParameterUpdate], target: T
         tuple(Result(p.touched[0], p.type) for p in parameters), in_place=touched,
         update=UpdateCore(rule.name, tuple(parameters)), scalars=rule.scalars,
         workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size,
-        variant=schedule.variant, variant_reason=schedule.reason, origin=tuple(dict.fromkeys(p.node for p in parameters)),
-        flops=_flops(rule) * size, bytes_read=4 * size * (states + 1 if rule.reads_gradient else 0),
+        variant=schedule.variant, variant_reason=schedule.reason,
+        origin=tuple(dict.fromkeys(p.node for p in parameters)), flops=_flops(rule) * size, bytes_read=4 * size * (states + 1 if rule.reads_gradient else 0),
         bytes_written=4 * size * states,
     )  # fmt: skip
 

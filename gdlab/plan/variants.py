@@ -95,9 +95,9 @@ def update(parameters: Sequence[ParameterUpdate], target: Target) -> Schedule:
 
 
 def merges(parameters: Sequence[ParameterUpdate], target: Target) -> bool:
-    """Whether one dispatch may move all of these. The workgroups of a software adapter walk through the loads and stores
-    of every parameter: seven of 1024 elements take 0.6 of the time of seven dispatches, of 4096 1.1–1.5 (lavapipe,
-    2026-11-22)."""
+    """Whether one dispatch may move all of these. The workgroups of a software adapter walk through the loads and
+    stores of every parameter: seven parameters of 1024 elements take 0.6 of the time of seven dispatches, of 4096
+    elements 1.1–1.5 (lavapipe, 2026-11-22)."""
     return not is_software(target) or sum(p.type.num_elements for p in parameters) <= _MERGED
 
 

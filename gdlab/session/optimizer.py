@@ -74,8 +74,8 @@ def optimizer(where: str, rule: str, **numbers: float) -> Optimizer:
     missing = [n.name for n in record.numbers if n.default is None and n.name not in numbers]
     if missing:
         raise SessionError(where, missing[0], "nothing", f"a number: {rule} has no default of it")
-    given = {n.name: numbers.get(n.name, n.default) for n in record.numbers}
-    checked = {name: _CHECKS[known[name].kind](where, name, value) for name, value in given.items()}
+    given = {n.name: n.default for n in record.numbers if n.default is not None} | numbers
+    checked = {name: _CHECKS[n.kind](where, name, given[name]) for name, n in known.items()}
     own = {name: value for name, value in checked.items() if name in _FIELDS}
     return Optimizer(rule, **own, more=tuple((n, v) for n, v in checked.items() if n not in _FIELDS))
 
@@ -129,7 +129,7 @@ def above_zero(where: str, **values: float) -> list[float]:
 def scalars(optimizer: Optimizer, adam_steps: int, step: int = 0) -> Array:
     """Return the numbers that kernels read per step, as `SCALARS` and behind them the rule's own; steps count from 0,
     `adam_steps` are the updates of a rule that counts them, this one included."""
-    found = {"step_low": step & 0xFFFF, "step_high": step >> 16 & 0xFFFF}
+    found: dict[str, float] = {"step_low": step & 0xFFFF, "step_high": step >> 16 & 0xFFFF}
     places = scalar_places(SCALARS)
     if optimizer.rule != "none":
         rule = RULES[optimizer.rule]

@@ -265,7 +265,8 @@ class Session:
     def set_adam(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         """Use Adam from the next step on, until changed (Kingma and Ba, 2015): m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g²,
         p ← p − lr·k(p)·(m/(1−β₁ᵗ)) / (√(v/(1−β₂ᵗ)) + ε). Moments start at zero and are kept when the rule changes."""
-        self.updates.configure("set_adam", optimizer("set_adam", "adam", lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon))
+        numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        self.updates.configure("set_adam", optimizer("set_adam", "adam", **numbers))
 
     def set_adamw(
         self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.01
@@ -276,7 +277,8 @@ class Session:
 
     def set_laprop(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         """Use LaProp (Ziyin, Wang and Ueda, 2020): v as Adam, m ← β₁m + (1−β₁)·g/(√v̂ + ε), p ← p − lr·k(p)·m̂."""
-        self.updates.configure("set_laprop", optimizer("set_laprop", "laprop", lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon))
+        numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        self.updates.configure("set_laprop", optimizer("set_laprop", "laprop", **numbers))
 
     def set_optimizer(self, rule: Optimizer) -> None:
         """Use any update rule from the next step on, until changed: `session.set_optimizer(Optimizer.of("lion",
@@ -308,7 +310,8 @@ class Session:
 
     def adam_step(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         """Make one Adam update now, with the gradients of the last step; the configured rule stays as it is."""
-        self.updates.update_once("adam_step", optimizer("adam_step", "adam", lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon))
+        numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        self.updates.update_once("adam_step", optimizer("adam_step", "adam", **numbers))
 
     def sgd_step_cpu(self, lr: float) -> None:
         """`sgd_step` through the host: read parameters and gradients, update in float32, write back."""

@@ -1,4 +1,4 @@
-"""The NumPy calls of update dispatches, parameter by parameter: what a rule's record says, on this dispatch's arrays."""
+"""Make the NumPy calls of update dispatches, parameter by parameter, as the rule's record says."""
 
 from __future__ import annotations
 
@@ -128,4 +128,4 @@ def _value(result: Arg, rule: UpdateRule, operands: Mapping[int, Array]) -> Valu
     form = traced(rule)
     if result.kind == "op":
         return chain(form.lines[: result.index + 1], operands, None)
-    return array(operands[result.index]) if result.kind == "operand" else array(np.float32(result.value).reshape(()))
+    return array(operands[result.index]) if result.kind == "operand" else array(np.full((), result.value, np.float32))

@@ -9,7 +9,7 @@ import numpy as np
 
 from gdlab.base.types import Array
 from gdlab.op.numpy_form import NumpyCall
-from gdlab.plan.rules.record import BLOCK, Number, UpdateBuilder, UpdateRule, register
+from gdlab.plan.rules.record import BLOCK, Number, Shared, UpdateBuilder, UpdateRule, register
 
 _NUMBERS = (
     Number("lr", "rate", 1e-3), Number("beta1", "fraction", 0.9), Number("beta2", "fraction", 0.999),
@@ -33,7 +33,7 @@ def _rounded(beta: float) -> float:
 
 # NumPy ----------------------------------------------------------------------------------------------------------------
 # Computed once a step: 1 − β₁, 1 − β₂, and lr/(1 − β₁ᵗ).
-_SHARED = {
+_SHARED: Mapping[str, Shared] = {
     "rest1": (np.subtract, 1.0, "beta1"),
     "rest2": (np.subtract, 1.0, "beta2"),
     "first_rate": (np.multiply, "lr", "correction1"),

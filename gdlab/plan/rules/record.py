@@ -19,9 +19,10 @@ from gdlab.graph import Value
 from gdlab.op.numpy_form import NumpyCall
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS
 
-BLOCK = 1 << 17  # elements of a part of a large parameter: what is written by one NumPy call is in the cache of the next
+BLOCK = 1 << 17  # elements of a part of a large parameter: what one NumPy call writes is in the cache of the next
 NumberKind = Literal["rate", "fraction", "positive"]
 Numbers = Mapping[str, float]
+Shared = tuple[Callable[..., Any], str | float, str | float]
 Form = Callable[..., tuple[Value, ...]]
 
 
@@ -90,7 +91,7 @@ class UpdateRule:
     flops: int = 0
     counts: bool = False
     per_step: Callable[[Numbers, int], Numbers] = _as_given
-    shared: Mapping[str, tuple[Callable[..., Any], str | float, str | float]] = field(default_factory=dict)
+    shared: Mapping[str, Shared] = field(default_factory=dict)
     shader: str = ""
     numpy_form: Callable[[UpdateBuilder], None] | None = None
     form: Form | None = None
