@@ -240,6 +240,11 @@ class Dispatch:
         return tuple(dict.fromkeys((*self.outputs, *self.in_place)))
 
     @property
+    def entry(self) -> str:
+        """The name of its kernel: of an update that of the rule."""
+        return self.kernel if self.update is None else self.update.rule
+
+    @property
     def inputs(self) -> tuple[int, ...]:
         """Buffers it reads, each once: `reads`."""
         return self.reads

@@ -121,8 +121,22 @@ def _dispatch(rule: UpdateRule, parameters: Sequence[ParameterUpdate], target: T
         update=UpdateCore(rule.name, tuple(parameters)), scalars=rule.scalars,
         workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size,
         variant=schedule.variant, variant_reason=schedule.reason,
-        origin=tuple(dict.fromkeys(p.node for p in parameters)), flops=_flops(rule) * size, bytes_read=4 * size * (states + 1 if rule.reads_gradient else 0),
-        bytes_written=4 * size * states,
+        origin=tuple(dict.fromkeys(p.node for p in parameters)), flops=_flops(rule) * size,
+        bytes_read=4 * size * (states + 1 if rule.reads_gradient else 0), bytes_written=4 * size * states,
+    )  # fmt: skip
+
+
+def parts_of(d: Dispatch) -> tuple[Dispatch, ...]:
+    """A dispatch that moves several parameters as one for each: what each reads, writes and comes from. They have the
+    index and the label of the whole and are not run."""
+    if d.update is None or len(d.update.parameters) == 1:
+        return (d,)
+    return tuple(
+        replace(
+            d, operands=tuple(o for o in d.operands if o.buffer in p.buffers), results=(result,), in_place=p.touched,
+            update=UpdateCore(d.update.rule, (p,)), origin=(p.node,),
+        )
+        for p, result in zip(d.update.parameters, d.results, strict=True)
     )  # fmt: skip
 
 

@@ -12,9 +12,9 @@ from gdlab.session.totals import totals
 
 @dataclass(frozen=True, slots=True)
 class MemorySummary:
-    """The memory allocated now: plan slots, constants, Adam's moments, sums of gradients, clip scratch and the states of
-    other rules (both `aux_bytes`); not staging or driver memory. All but `logical_buffer_bytes` counts the padding to
-    256 bytes; 1 MB = 10⁶ bytes."""
+    """The memory allocated now: plan slots, constants, moments, sums of gradients, clip scratch and states of rules
+    other than Adam's (both `aux_bytes`); not staging or driver memory. All but `logical_buffer_bytes` counts the
+    padding to 256 bytes; 1 MB = 10⁶ bytes."""
 
     total_buffer_bytes: int
     adam_state_bytes: int

@@ -164,7 +164,7 @@ def _kernel_table(kernels: Sequence[_Kernel]) -> Json:
     return {
         "count": len(kernels),
         "key": [hashlib.sha256(f"{k.dispatch.workgroup_size}{k.text}".encode()).hexdigest()[:12] for k in kernels],
-        "entry": words([d.update.rule if d.update else d.kernel for d in first]),
+        "entry": words([d.entry for d in first]),
         "family": words([d.custom.family if d.custom else _FAMILY[d.kernel] for d in first]),
         "wgsl": [k.text for k in kernels],
         "workgroup_size": ragged([d.workgroup_size for d in first]),
