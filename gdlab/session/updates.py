@@ -12,6 +12,7 @@ from gdlab.base.errors import SessionError, unknown_name
 from gdlab.base.types import Array
 from gdlab.devices.base import owner
 from gdlab.plan.records import Buffer, Place
+from gdlab.plan.rules import RULES
 from gdlab.plan.update import Clip, Recipe, update_of
 from gdlab.session.arrays import as_array, positive
 from gdlab.session.loaded import LoadedPlan
@@ -212,6 +213,18 @@ class Updates:
         """Allocate the moments where they are not; the configured update stays. Call it on the owner thread."""
         if not self.moments("adam_m."):
             self._load_once(Optimizer("adam"))
+            self._load(self.optimizer, self.settings)
+
+    def own_states(self) -> tuple[str, ...]:
+        """Return the names of the allocated states of rules other than Adam and its kin."""
+        adam = RULES["adam"].state
+        names = dict.fromkeys(state for rule in RULES.values() for state in rule.state if state not in adam)
+        return tuple(state for state in names if self._stored_moments(f"{state}."))
+
+    def allocate_state(self, state: str) -> None:
+        """Allocate a state of a rule where it is not; the configured update stays. Call it on the owner thread."""
+        if state not in self.own_states():
+            self._load_once(Optimizer(next(name for name, rule in RULES.items() if state in rule.state)))
             self._load(self.optimizer, self.settings)
 
     def clear_sums(self) -> None:
