@@ -227,7 +227,7 @@ class Panel:
         per_step, groups, memory = self.fixed
         counters = Counters(
             session.step_count, traffic.dispatches, per_step, traffic.submissions, groups,
-            traffic.bytes_up, traffic.bytes_down, runner.steps_per_second,
+            traffic.upload_bytes, traffic.readback_bytes, runner.steps_per_second,
         )  # fmt: skip
         state: State = "closed" if session.closed else runner.state
         loss = [[s, number(v)] for s, v in merge_points(points)]

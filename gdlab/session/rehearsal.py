@@ -18,7 +18,7 @@ def rehearsal(values: Values, updates: Updates, steps: Steps) -> Iterator[None]:
     the counters and the totals. Losses of the steps are dropped; take those of earlier ones first. Call it on the owner
     thread."""
     loaded, progress = values.loaded, steps.progress
-    program, traffic = loaded.program, loaded.program.traffic
+    program, traffic = loaded.program, loaded.program.counters
     buffers = (*loaded.plan.buffers, *updates.state_buffers)
     written = {b for d in (*loaded.plan.dispatches, *updates.update.dispatches) for b in d.writes}
     kept = [buffers[b] for b in sorted(written) if b >= len(loaded.plan.buffers) or b in loaded.plan.memory.pinned]

@@ -11,7 +11,7 @@ from gdlab.base.binding import bound
 from gdlab.base.errors import SessionError, UnknownNameError
 from gdlab.base.types import Array
 from gdlab.base.words import plural
-from gdlab.devices.base import Device, DeviceInfo, Shared, Traffic
+from gdlab.devices.base import Counters, Device, DeviceInfo, Shared
 from gdlab.graph import Value
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Update
@@ -226,9 +226,9 @@ class Session:
         return self.progress.steps
 
     @property
-    def traffic(self) -> Traffic:
-        """Running totals: steps, dispatches, submissions, bytes up and down."""
-        return self.loaded.program.traffic
+    def traffic(self) -> Counters:
+        """Running totals: forwards (steps), dispatches, submissions, uploads and readbacks with their bytes, …"""
+        return self.loaded.program.counters
 
     def take_losses(self, wait: bool) -> list[tuple[int, float]]:
         """Return the (step, loss) pairs that became readable since the last call; call it on the owner thread."""

@@ -244,7 +244,7 @@ class _Epoch:
                 session.set_input(name, data)
             session.check_ready("train")
             session.steps.make()
-            self._made.add(session.traffic.steps)
+            self._made.add(session.traffic.forwards)
             self._collect(wait)
             yield
 

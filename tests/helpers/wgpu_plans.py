@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,8 +13,6 @@ from gdlab import kernels
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.devices.base import owner
 from gdlab.devices.wgpu import wgpu_device as room
-from gdlab.devices.wgpu.recording import Row
-from gdlab.devices.wgpu.staging import Staging
 from gdlab.devices.wgpu.wgpu_device import WgpuProgram
 from gdlab.graph import Graph
 from gdlab.plan.dispatch import Dispatch, Operand, Result
@@ -126,18 +124,22 @@ def on_owner(function: Callable[..., Any], *given: Any) -> Any:
 
 def encode_cost(program: WgpuProgram, steps: int, scalars: Array | None = None) -> float:
     """CPU seconds per dispatch of recording a step (with checks, without submission): the median of `steps`."""
-    record, costs = program.record, list[float]()
+    record, spent, costs = program.gpu.record, list[float](), list[float]()
 
-    def timed(where: str, rows: Sequence[Row], staging: Staging, stamps: Any = None) -> Any:
+    def timed(where: str, encode: Callable[[Any], None]) -> Any:
         start = time.thread_time()
-        commands = record(where, rows, staging, stamps)
-        costs.append((time.thread_time() - start) / len(rows))
+        commands = record(where, encode)
+        spent.append(time.thread_time() - start)
         return commands
 
     # within real steps: a command buffer that is never submitted costs some 60 µs to drop
-    program.record = timed  # type: ignore[method-assign]
-    for _ in range(steps):
-        program.step(scalars)
-    program.wait()
-    del program.record
+    program.gpu.record = timed  # type: ignore[method-assign]
+    try:
+        for _ in range(steps):
+            spent.clear()
+            program.step(scalars)
+            costs.append(sum(spent) / len(program.launches + program.update_launches))
+        program.wait()
+    finally:
+        del program.gpu.record
     return statistics.median(costs)

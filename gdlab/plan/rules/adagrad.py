@@ -23,12 +23,8 @@ def rmsprop(p: Value, g: Value, v: Value, *, lr: Value, decay: Value, epsilon: V
     return p - lr * g / (sqrt(v) + epsilon), v
 
 
-@update_rule(
-    "Adadelta", Number("lr", "rate", 1.0), Number("rho", "fraction", 0.9), Number("epsilon", "positive", 1e-6)
-)
-def adadelta(
-    p: Value, g: Value, v: Value, u: Value, *, lr: Value, rho: Value, epsilon: Value
-) -> tuple[Value, ...]:
+@update_rule("Adadelta", Number("lr", "rate", 1.0), Number("rho", "fraction", 0.9), Number("epsilon", "positive", 1e-6))
+def adadelta(p: Value, g: Value, v: Value, u: Value, *, lr: Value, rho: Value, epsilon: Value) -> tuple[Value, ...]:
     """v ← ρ·v + (1−ρ)·g²,  d = lr·√(u + ε)/√(v + ε)·g,  p ← p − d,  u ← ρ·u + (1−ρ)·d²  (Zeiler, 2012; there lr = 1)"""
     v = rho * v + (1 - rho) * g * g
     d = lr * sqrt(u + epsilon) / sqrt(v + epsilon) * g

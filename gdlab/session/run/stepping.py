@@ -260,4 +260,4 @@ class Stepper:
         self.session.take_losses(True)  # of steps that no longer count
         self.watch.forget_batches()
         self.session.restore(self.reset_point.snapshot)
-        self.log.uncounted = self.session.traffic.steps
+        self.log.uncounted = self.session.traffic.forwards
