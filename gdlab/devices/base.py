@@ -209,12 +209,26 @@ class Region:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class BufferCopy:
+    """Copy `nbytes` bytes (a multiple of 4) of a buffer of a program, from `start` on, to place `at` of another of its
+    buffers or of a `Readback`."""
+
+    source: int
+    start: int
+    target: int | Readback
+    at: int
+    nbytes: int
+
+
 class Program(ABC):
-    """A plan made ready on a device: its buffers live here. All methods are called on the owner thread."""
+    """A plan made ready on a device: its buffers live here. All methods are called in its `turn`: of each program on
+    cpu, of each adapter. Programs that train on shared parameters have one turn."""
 
     plan: ExecutionPlan
     update: Update
     queue: Queue
+    turn: OwnerThread
     updates: int = 0  # by rules with moments; whoever restores a state sets it, so that cpu goes on with the same bits
 
     @property
@@ -268,9 +282,13 @@ class Program(ABC):
         kept."""
 
     @abstractmethod
-    def step(self, scalars: Array | None, whole: bool = True) -> None:
-        """One step in one submission: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS`
-        order); not `whole`: of the update the `early` ones alone, which add up gradients."""
+    def step(
+        self, scalars: Array | None, whole: bool = True, copies: Sequence[BufferCopy] = (),
+        landing: Readback | None = None,
+    ) -> None:  # fmt: skip
+        """One step: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS` order), then the
+        copies, which commute; not `whole`: of the update the `early` ones alone, which add up gradients. `landing`
+        tells when the step has ended, and takes copies; such a step has no loss in `losses`."""
 
     @abstractmethod
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
@@ -322,12 +340,11 @@ class Shared:
 
 
 class Device(ABC):
-    """Runs plans. `target` is what to compile for. `anywhere`: its programs may be called on any thread, one at a
-    time."""
+    """Runs plans. `target` is what to compile for; `synchronous`: a call returns when its work is done."""
 
     info: DeviceInfo
     target: Target
-    anywhere = False
+    synchronous = False
 
     @abstractmethod
     def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> Program:
@@ -335,13 +352,13 @@ class Device(ABC):
         is left half built. `shared` says which buffers live in another program of this device."""
 
 
-# the owner thread -----------------------------------------------------------------------------------------------------
+# turns -----------------------------------------------------------------------------------------------------
 _owner: OwnerThread | None = None
 _lock = threading.Lock()
 
 
 def owner() -> OwnerThread:
-    """Return the device owner of this process (a new one after fork): the one thread that touches devices."""
+    """Return the owner of the first adapter, and of the list of adapters (a new one after a fork)."""
     global _owner
     current = _owner
     if current is not None and _answers(current):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gdlab.base.errors import CompileError
 from gdlab.base.types import TensorType
 from gdlab.graph import Graph
 from gdlab.op import Contraction, Reduction, Shader, Work
 from gdlab.op.storage import trained_parameters
 from gdlab.plan import labels, variants
-from gdlab.plan.chains import Cluster, is_leaf
+from gdlab.plan.chains import Cluster, Clusters, is_leaf, needs_of
 from gdlab.plan.dispatch import (
     Arg,
     Columns,
@@ -27,9 +28,10 @@ from gdlab.plan.dispatch import (
     Result,
 )
 from gdlab.plan.parts import Parts, fold_stages
-from gdlab.plan.records import Buffer, BufferKind
-from gdlab.plan.target import Target
-from gdlab.plan.terms import Term, Terms, movement_of
+from gdlab.plan.records import Buffer, BufferKind, Missed
+from gdlab.plan.schedule import before_reordering, numbered, scheduled
+from gdlab.plan.target import CompileOptions, Target
+from gdlab.plan.terms import Term, Terms, movement_of, terms_of
 from gdlab.plan.variants import Schedule
 
 COPY = "copy"
@@ -37,13 +39,68 @@ COPY = "copy"
 
 @dataclass(slots=True)
 class Lowered:
-    """Buffers and dispatches in program order (indices and groups still 0), and where things lie."""
+    """Buffers and dispatches of a graph, and where its terms went. While they are written dispatches stand in program
+    order, with index and group 0; `lowered` puts them in the order in which they run."""
 
+    terms: Terms
     buffers: list[Buffer] = field(default_factory=list)
     dispatches: list[Dispatch] = field(default_factory=list)
     buffer_of: dict[int, int] = field(default_factory=dict)  # term → buffer
     copies: dict[int, int] = field(default_factory=dict)  # leaf term → buffer of the copy that an output reads
     dispatch_of: dict[int, int] = field(default_factory=dict)  # term → dispatch that computes it
+    missed: list[Missed] = field(default_factory=list)
+    order_before: tuple[int, ...] = ()  # of reordered dispatches each one's place without, and the number of groups
+    groups_before: int = 0
+
+    def leaf_buffer(self, node: int) -> int:
+        """Return the buffer of a leaf."""
+        return self.buffer_of[self.terms.term_of[node]]
+
+    def output_buffer(self, node: int) -> int:
+        """Return the buffer that an output is read from: of a leaf or an alias of one its copy."""
+        term = self.terms.base[self.terms.term_of[node]]
+        return self.copies.get(term, self.buffer_of[term])
+
+    def constants(self) -> tuple[tuple[int, bytes], ...]:
+        """Return the elements of every constant that has a buffer."""
+        terms = self.terms.terms
+        held = ((terms[term], buffer) for term, buffer in self.buffer_of.items())
+        return tuple((buffer, dict(term.attrs)["data"].raw) for term, buffer in held if term.op.name == "constant")
+
+
+def lowered(graph: Graph, backward: Sequence[bool], options: CompileOptions, target: Target) -> Lowered:
+    """Lower the outputs of a graph to dispatches in barrier groups; `backward[node]` tells the phase of every node.
+
+    Plans and pieces both come from here, so that equal work has equal kernels and schedules. Raises `CompileError`.
+    """
+    terms = terms_of(graph, backward)
+    needs = needs_of(terms, tuple(terms.term_of[i] for i in graph.output_ids))
+    _check_sizes(graph, terms, needs.needed, target)
+    clusters = Clusters(terms, needs, options, target.limits)
+    found = Lowering(graph, terms, target, options.tile).run(clusters.assign(), needs.needed)
+    found.missed = clusters.missed
+    order, groups = scheduled(found.dispatches, options.serial, options.reorder)
+    if options.reorder:
+        found.order_before, found.groups_before = before_reordering(found.dispatches, order)
+    place = {old: new for new, old in enumerate(order)}
+    found.dispatches = [*numbered(found.dispatches, order, groups)]
+    found.dispatch_of = {term: place[old] for term, old in found.dispatch_of.items()}
+    return found
+
+
+def _check_sizes(graph: Graph, terms: Terms, needed: bytearray, target: Target) -> None:
+    """A tensor that no binding can hold is refused by name."""
+    for id in graph.output_ids:
+        type = graph.nodes[id].type
+        if type.dtype.is_storage:
+            raise CompileError("compile", f"output %{id}", str(type), "f32 or u32: to_f32(x) decodes f16", node=id)
+    most = target.limits.binding_bytes
+    for term in terms.terms:
+        if needed[term.id] and term.type.size_bytes > most:
+            name = graph.nodes[term.node].name or f"%{term.node}, {term.op.name}"
+            given = f"{term.type.size_bytes} bytes"
+            wanted = f"at most {most}, the largest binding of this device"
+            raise CompileError("compile", f"tensor {name} {term.type}", given, wanted, node=term.node)
 
 
 class Lowering:
@@ -52,7 +109,7 @@ class Lowering:
     def __init__(self, graph: Graph, terms: Terms, target: Target, tile: variants.Tile | None = None) -> None:
         self.graph, self.terms, self.target, self.tile = graph, terms, target, tile
         self.nodes = graph.nodes  # once: the property copies
-        self.out = Lowered()
+        self.out = Lowered(terms)
         self.holders: dict[int, list[int]] = {}
         for node, term in enumerate(terms.term_of):
             if term >= 0:
@@ -97,8 +154,7 @@ class Lowering:
 
     def _buffer(self, type: TensorType, kind: BufferKind, name: str, nodes: Iterable[int], term: int = -1) -> int:
         id = len(self.out.buffers)
-        nbytes = -(-type.size_bytes // 4) * 4  # an odd number of f16 is padded
-        self.out.buffers.append(Buffer(id, nbytes, type.dtype, type.shape, kind, name, tuple(nodes)))
+        self.out.buffers.append(Buffer(id, type.size_bytes, type.dtype, type.shape, kind, name, tuple(nodes)))
         if term >= 0:
             self.out.buffer_of[term] = id
         return id
@@ -151,7 +207,14 @@ class Lowering:
             product = replace(product, parts=split)
             label = labels.matmul(product, "")
             self._append(
-                "matmul", root, parts, label, schedule, (Result(buffer, scratch),), matmul=product, flops=flops,
+                "matmul",
+                root,
+                parts,
+                label,
+                schedule,
+                (Result(buffer, scratch),),
+                matmul=product,
+                flops=flops,
                 nodes=(core.node,),
             )
             parts.operands, parts.index = [Operand(buffer, scratch.shape)], {}
@@ -205,7 +268,14 @@ class Lowering:
             partial = TensorType((outer, inner))
             buffer = self._buffer(partial, "intermediate", "", ())
             self._append(
-                "reduce", root, parts, label, schedule, (Result(buffer, partial),), prologue=chain, reduce=fold,
+                "reduce",
+                root,
+                parts,
+                label,
+                schedule,
+                (Result(buffer, partial),),
+                prologue=chain,
+                reduce=fold,
                 flops=flops,
             )
             parts.operands, chain = [Operand(buffer, partial.shape)], ()

@@ -44,6 +44,12 @@ def verify_update(plan: ExecutionPlan, update: Update) -> Update:
     return update
 
 
+def verify_dispatches(dispatches: Sequence[Dispatch], buffers: Sequence[Buffer], limits: Limits) -> None:
+    """Check dispatches that belong to no plan: each buffer is a memory of its own."""
+    for d in dispatches:
+        _check_dispatch(d, buffers, range(len(buffers)), limits)
+
+
 # one dispatch ---------------------------------------------------------------------------------------------------------
 def _check_dispatch(d: Dispatch, buffers: Sequence[Buffer], slot_of: Sequence[int], limits: Limits) -> None:
     where = f"dispatch {d.index}"

@@ -13,13 +13,16 @@ from machine import needs
 from wgpu_plans import Load, dispatch, doubling, loading, make_plan, on_owner, tensor
 
 import gdlab
+from gdlab import ops
 from gdlab.base.errors import SessionError
-from gdlab.devices.base import Clear, Copy
+from gdlab.devices.base import BufferCopy, Clear, Copy, owner
 from gdlab.devices.cpu.queue import CpuQueue
 from gdlab.devices.pool import Pool, size_class
 from gdlab.devices.wgpu import queue as room
 from gdlab.devices.wgpu import wgpu_device
 from gdlab.devices.wgpu.queue import FIRST_PART, PART_BYTES, WgpuQueue
+from gdlab.graph import Graph
+from gdlab.session import build_inference_session
 
 MANY = 4 * FIRST_PART
 
@@ -231,3 +234,38 @@ def test_a_steady_state_makes_nothing(load: Load) -> None:
 
     before = on_owner(steps, 2)
     assert on_owner(steps, 50) == before and program.counters.forwards == 52
+
+
+# a step with copies ---------------------------------------------------------------------------------------------------
+def test_a_step_lands_its_outputs_and_feeds_an_input(device: str) -> None:
+    """y = 2 x; x ← y, three times in a row: one launch each, nothing uploaded after the first."""
+    with Graph() as g:
+        g.set_outputs([ops.input("x", (3,)) * 2.0])
+    with build_inference_session(g, device) as session:
+        plan, program = session.plan(), session.loaded.program
+        (_, x), y = plan.input_buffers[0], plan.output_buffers[0]
+        landing = owner().call(lambda: program.queue.readback(12))
+        uploads, read = [(x, np.array([1, 2, 3], np.float32))], []
+        for _ in range(3):
+            session.steps.launch(uploads, [BufferCopy(y, 0, x, 0, 12), BufferCopy(y, 0, landing, 0, 12)], landing)
+            uploads = []
+            owner().call(landing.wait)
+            read.append(np.frombuffer(landing.view(), np.float32).tolist())
+            owner().call(landing.release)
+            landing = owner().call(lambda: program.queue.readback(12))
+        assert read == [[2, 4, 6], [4, 8, 12], [8, 16, 24]]
+        assert session.read_buffer(x).tolist() == [8, 16, 24] and session.step_count == 3
+        c = session.traffic
+        assert (c.uploads, c.upload_bytes, c.copies, c.forwards) == (1, 12, 3, 3)
+
+
+def test_random_numbers_are_those_of_the_draw(device: str) -> None:
+    with Graph() as g:
+        g.set_outputs([ops.rand_uniform((4,), seed=3)])
+    with build_inference_session(g, device) as session:
+        drawn = []
+        for offset in (0, 0, -2, 5):
+            session.progress.draw_offset = offset
+            session.step()
+            drawn.append(session.read_output().tolist())
+        assert drawn[0] == drawn[2] and len({tuple(d) for d in drawn}) == 3

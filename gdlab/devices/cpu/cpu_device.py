@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
@@ -11,8 +12,22 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.formats import decode, encode
-from gdlab.base.types import BLOCK_BYTES, Array, DType
-from gdlab.devices.base import KEPT, Bound, Device, DeviceInfo, Item, Program, Region, Shared, Stamp
+from gdlab.base.threads import OwnerThread
+from gdlab.base.types import Array, DType
+from gdlab.devices.base import (
+    KEPT,
+    Bound,
+    BufferCopy,
+    Copy,
+    Device,
+    DeviceInfo,
+    Item,
+    Program,
+    Readback,
+    Region,
+    Shared,
+    Stamp,
+)
 from gdlab.devices.cpu.queue import CpuQueue, CpuRecorded
 from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
 from gdlab.plan.dispatch import SCALARS, Dispatch
@@ -32,7 +47,7 @@ PAGE = 4096  # bytes of memory that the system gives at a time, at the least
 class CpuDevice(Device):
     """NumPy on this machine: needs no driver. `step` is synchronous."""
 
-    anywhere = True
+    synchronous = True
 
     def __init__(self, reason: str = "asked for") -> None:
         self.info = DeviceInfo("cpu", f"NumPy {np.__version__}, {platform.machine()}", "cpu", reason)
@@ -67,6 +82,9 @@ class CpuProgram(Program):
 
     def __init__(self, plan: ExecutionPlan, shared: Shared | None = None) -> None:
         self.plan, self.update, self.queue, self.open = plan, NO_UPDATE, CpuQueue(), True
+        self.turn = _turn(plan, shared)
+        self._rest = weakref.finalize(self, self.turn.rest)  # others go on with a turn that they share
+        self._rest.atexit = False
         self.slots = _slots(plan, shared)
         self.arrays = {b.id: _tensor(self.slots[plan.memory.slot_of[b.id]], b) for b in plan.buffers}
         for buffer, data in plan.constant_buffers:
@@ -197,16 +215,23 @@ class CpuProgram(Program):
         self.moments = [self.arrays[b] for _, *pair in update.moments for b in pair]
         self.given = None
 
-    def step(self, scalars: Array | None, whole: bool = True) -> None:
-        """Forward, backward and update, now."""
+    def step(
+        self, scalars: Array | None, whole: bool = True, copies: Sequence[BufferCopy] = (),
+        landing: Readback | None = None,
+    ) -> None:  # fmt: skip
+        """Forward, backward, update and copies, now."""
         self._alive("step")
         self._set("step", scalars)
-        if self.window is not None:
+        if self.window is not None and landing is None:
             self._timed(whole)
         else:
-            self.queue.submit("step", (self.launches, self._update_part(whole)))
+            moved = [Copy(self.arrays[c.source], c.start, self._target(c), c.at, c.nbytes) for c in copies]
+            self.queue.submit("step", (self.launches, self._update_part(whole), *moved), landing)
             self._flush(whole)
-        self._count()
+        self._count(landing is None)
+
+    def _target(self, copy: BufferCopy) -> Array | Readback:
+        return copy.target if isinstance(copy.target, Readback) else self.arrays[copy.target]
 
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
         """Some dispatches, now."""
@@ -275,10 +300,10 @@ class CpuProgram(Program):
         stamps = self.queue.stamps
         self.times = [(index, stamps[index + 1] - stamps[index]) for index in range(start, stop)]
 
-    def _count(self) -> None:
+    def _count(self, with_loss: bool = True) -> None:
         counters = self.queue.counters
         counters.forwards += 1
-        if self.loss is not None:
+        if self.loss is not None and with_loss:
             self.readable.append((counters.forwards, float(self.loss[0])))
 
     def losses(self, wait: bool) -> list[tuple[int, float]]:
@@ -304,6 +329,7 @@ class CpuProgram(Program):
     def close(self) -> None:
         """Forget everything."""
         self.open = False
+        self._rest()
         self.slots, self.arrays = [], {}
         self.launches = self.update_launches = self.early_launches = self.queue.recorded([])
 
@@ -321,6 +347,14 @@ class CpuProgram(Program):
         return self.arrays[buffer]
 
 
+def _turn(plan: ExecutionPlan, shared: Shared | None) -> OwnerThread:
+    """A turn of its own; that of the program whose parameters it shares where one of the two trains them."""
+    other = None if shared is None else shared.program
+    if other is not None and "training" in (plan.mode, other.plan.mode):
+        return other.turn
+    return OwnerThread("device")
+
+
 def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
     """One array per slot, zeroed; that of a shared buffer, which is pinned and so alone in its slot, is the other's."""
     taken: dict[int, Array] = {}
@@ -335,7 +369,7 @@ def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
 
 def _blocks(plan: ExecutionPlan, shared: Shared | None) -> dict[int, Array]:
     """The words of every buffer of blocks, beside the values in its slot."""
-    blocks = {b.id: zeros((b.nbytes // 4,), np.uint32) for b in plan.buffers if b.dtype in BLOCK_BYTES}
+    blocks = {b.id: zeros((b.nbytes // 4,), np.uint32) for b in plan.buffers if b.dtype.in_blocks}
     for b, other in shared.buffers if shared is not None else ():
         if b in blocks:
             assert shared is not None and isinstance(shared.program, CpuProgram)  # as in `_slots`

@@ -17,7 +17,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, CompileError, SessionError
 from gdlab.base.formats import decode, encode
 from gdlab.base.types import Array
-from gdlab.devices.base import KEPT, Bound, Clear, Copy, Program, Region, Shared
+from gdlab.devices.base import KEPT, Bound, BufferCopy, Clear, Copy, Program, Readback, Region, Shared
 from gdlab.devices.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
 from gdlab.devices.wgpu.progress import told
 from gdlab.devices.wgpu.queue import WgpuQueue, WgpuRecorded
@@ -43,7 +43,7 @@ class WgpuProgram(Program):
         self, gpu: Gpu, plan: ExecutionPlan, checked: bool = True, shared: Shared | None = None
     ) -> None:
         self.gpu, self.plan, self.checked, self.open = gpu, plan, checked, True
-        self.update = NO_UPDATE
+        self.update, self.turn = NO_UPDATE, gpu.turn
         if checked:
             check_plan(plan, gpu.bounds)
             check_memory(plan.memory.physical_bytes, plan.buffers, gpu.free_bytes())
@@ -144,8 +144,17 @@ class WgpuProgram(Program):
         self._whole(True)  # now, not in the first step
 
     # running ----------------------------------------------------------------------------------------------------------
-    def step(self, scalars: Array | None, whole: bool = True) -> None:
-        self._step(self._whole(whole), scalars, self.stamps)
+    def step(
+        self, scalars: Array | None, whole: bool = True, copies: Sequence[BufferCopy] = (),
+        landing: Readback | None = None,
+    ) -> None:  # fmt: skip
+        if landing is None and not copies:
+            return self._step(self._whole(whole), scalars, self.stamps)
+        moved = [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
+        self._step(self._whole(whole), scalars, None, moved, landing)
+
+    def _target(self, copy: BufferCopy) -> Any:
+        return copy.target if isinstance(copy.target, Readback) else self._memory_of(copy.target)
 
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
         self._alive("run")
@@ -158,10 +167,13 @@ class WgpuProgram(Program):
         self._step(self.queue.recorded(rest), scalars, None)
         self.counters.dispatches += len(self.launches) + done
 
-    def _step(self, list: WgpuRecorded, scalars: Array | None, stamps: Stamps | None) -> None:
+    def _step(
+        self, list: WgpuRecorded, scalars: Array | None, stamps: Stamps | None, moved: Sequence[Copy] = (),
+        landing: Readback | None = None,
+    ) -> None:  # fmt: skip
         number = self.counters.forwards + 1
         loss_of = None if self.plan.loss_buffer is None else number
-        self._submit(f"step {number}", list, scalars, loss_of, stamps)
+        self._submit(f"step {number}", list, scalars, loss_of, stamps, moved, landing)
         self.counters.forwards = number
 
     def _update_part(self, whole: bool) -> list[Bound]:
@@ -180,9 +192,11 @@ class WgpuProgram(Program):
         self._submit(where, self.queue.recorded(self.update_launches), scalars, None, None)
 
     def _submit(
-        self, where: str, list: WgpuRecorded, scalars: Array | None, loss_of: int | None, stamps: Stamps | None
-    ) -> None:
-        """Submit dispatches, then the copy of four bytes of the loss (of anything, if none), which tells the end."""
+        self, where: str, list: WgpuRecorded, scalars: Array | None, loss_of: int | None, stamps: Stamps | None,
+        moved: Sequence[Copy] = (), landing: Readback | None = None,
+    ) -> None:  # fmt: skip
+        """Submit dispatches, then copies, and without a landing that of four bytes of the loss (of anything, if none),
+        which tells the end."""
         self._alive(where)
         if scalars is None and (self.update_launches or self.plan.reads_scalars):
             raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
@@ -192,8 +206,11 @@ class WgpuProgram(Program):
         marker = self.queue.scalars if self.plan.loss_buffer is None else self._memory_of(self.plan.loss_buffer)
         if stamps is not None:
             return self._submit_timed(where, list, marker, loss_of, stamps)
+        if landing is not None:
+            assert isinstance(landing, WgpuReadback)  # of this program's queue
+            return self.queue.submit(where, (list, *moved), landing)
         readback = self.queue.readback(4)
-        self._send(where, (list, Copy(marker, 0, readback, 0, 4)), readback)
+        self._send(where, (list, *moved, Copy(marker, 0, readback, 0, 4)), readback)
         self.losses_under_way.append((loss_of, readback))
 
     def _send(self, where: str, items: Sequence[Any], readback: WgpuReadback) -> None:
@@ -311,7 +328,7 @@ class WgpuProgram(Program):
 
     def _copy_buffers(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Submit the copies (from, to) in queue order; nothing is waited for."""
-        self.queue.submit("copy", [Copy(source, 0, target, 0, source.size) for source, target in pairs])
+        self.queue.move("copy", [Copy(source, 0, target, 0, source.size) for source, target in pairs])
 
     def memory_at(self, buffer: int) -> tuple[Any, int]:
         self._alive("memory")

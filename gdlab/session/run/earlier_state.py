@@ -90,7 +90,7 @@ class EarlierState:
     def _interval(self, steps: int, seconds: float, cost: float) -> int:
         """Return after how many steps to store again: `steps` took `seconds` since the last copy, this one `cost`."""
         most = self._most_steps()
-        if not self.session.loaded.device.anywhere or self.step < 0:
+        if not self.session.loaded.device.synchronous or self.step < 0:
             return most
         return min(most, max(1, math.ceil(_SHARE * cost * steps / seconds)) if steps and seconds else _FIRST_STEPS)
 
