@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -211,10 +211,16 @@ class Session:
         self.values.check_ready(where, inputs)
 
     # steps ------------------------------------------------------------------------------------------------------------
-    def step(self) -> None:
+    def step(self, n: int | None = None, feeds: Sequence[Mapping[str, Any]] | None = None) -> None:
         """Submit forward, backward (training) and the configured update at once. Returns at once where the device
-        can."""
-        self.steps.step()
+        can.
+
+        `n`: so many steps (default 1), with the inputs as they are set, or with `feeds`, for each step a mapping from
+        input names to data, all checked before the first. Losses, counters, random numbers and updates are those of n
+        calls. An adapter gets several steps in one submission. If step k fails, k − 1 are made; Ctrl-C ends between
+        submissions.
+        """
+        self.steps.step(n, feeds)
 
     def wait(self) -> None:
         """Return when nothing is in flight."""
