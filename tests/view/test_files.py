@@ -19,8 +19,8 @@ import pytest
 from documents import checked
 from playwright.sync_api import Browser
 
-import gdlab.view.files as files_module
 from gdlab import ops
+from gdlab.base import files
 from gdlab.base.errors import ArgumentError, CheckpointError, LoadError
 from gdlab.graph import Graph
 from gdlab.op.text import parse
@@ -134,7 +134,7 @@ def test_a_failed_write_leaves_the_old_file(study: Study, tmp_path: Path, monkey
     def refuse(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files_module.os, "replace", refuse)
+    monkeypatch.setattr(files.os, "replace", refuse)
     with pytest.raises(ArgumentError, match="save: file: given a.txt: No space left on device, wanted a folder"):
         study.save(path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
