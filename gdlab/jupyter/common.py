@@ -5,6 +5,8 @@ from __future__ import annotations
 import keyword
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from functools import wraps
+from types import MethodType
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -35,6 +37,8 @@ class Words(Magics):
         super().__init__(shell=shell)
         self.names: dict[str, Any] = shell.user_ns
         self._file = ""
+        for kind, magics in self.magics.items():
+            self.magics[kind] = {name: MethodType(without_frames(f), self) for name, f in magics.items()}
 
     # names
     def named(self, name: str) -> Study:
@@ -162,9 +166,11 @@ class Words(Magics):
         """Run `work`; an error of gdlab becomes one red line, one of a feed shows the person's own frames."""
         try:
             return work()
-        except GdlabError as error:
-            raise UsageError(str(error)) from error
         except (Exception, KeyboardInterrupt) as error:
+            if isinstance(error, UsageError) or hasattr(error, "_render_traceback_"):
+                raise
+            if isinstance(error, GdlabError):
+                raise UsageError(str(error)) from error
             lines = self._own_frames(error)
             error._render_traceback_ = lambda: lines  # type: ignore[union-attr]
             raise
@@ -210,6 +216,16 @@ class Words(Magics):
 
         error._render_traceback_ = render  # type: ignore[attr-defined]
         return error
+
+
+def without_frames(magic: MethodType) -> Callable[..., Any]:
+    """Wrap a magic: whatever it raises shows no frame of gdlab's."""
+
+    @wraps(magic.__func__)
+    def run(words: Words, *given: Any) -> Any:
+        return words.call(lambda: magic(*given))
+
+    return run
 
 
 class CellSyntaxError(Exception):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,41 @@ def test_every_magic_with_another_kind_of_object_is_one_line(shell: Any, magic: 
     shell.user_ns["it"] = THINGS[kind]
     (line,) = said(shell, magic.replace("NAME", "it"))
     assert line.startswith(f"UsageError: graph it: given {type(THINGS[kind]).__name__}, wanted a study")
+
+
+OWN: dict[str, Callable[[Study], Any]] = {
+    "graph": lambda s: s.graph, "empty graph": lambda s: gd.Graph(), "plan": lambda s: s.plan,
+    "report": lambda s: s.report, "autodiff report": lambda s: s.autodiff, "session": lambda s: s.session,
+    "document": lambda s: s.doc, "value": lambda s: s.graph.value(0), "runner": lambda s: s.runner,
+    "study": lambda s: s, "closed study": lambda s: closed_copy(s), "class": lambda s: Study,
+}  # fmt: skip
+FORMS = [
+    *MAGICS, "%graph NAME --static", "%graph NAME --diff NAME", "%graph NAME --values", "%graph NAME --train --run 1",
+    "%graph_run NAME --feed NAME --init 0", "%graph_check NAME --feed NAME", "%graph_grad NAME --wrt w",
+    "%graph_opt NAME --as NAME", "%graph_step NAME --dispatch", "%graph_watch NAME --list",
+]  # fmt: skip
+
+
+def closed_copy(study: Study) -> Study:
+    other = Study(study.graph, train=True, device="cpu", name="other")
+    other.session.close()
+    other.close("a newer one")
+    return other
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_no_magic_ends_in_a_traceback(shell: Any, kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every magic with every kind of object of gdlab: an answer, or an error without frames of gdlab's."""
+    monkeypatch.chdir(tmp_path)
+    said(shell, "%reload_ext gdlab")
+    for form in FORMS:
+        said(shell, f"%%graph ok --train --quiet --device cpu\n{SMALL}")
+        shell.user_ns["it"] = OWN[kind](shell.user_ns["ok"])
+        lines = said(shell, form.replace("NAME", "it"))
+        text = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(lines))
+        assert "Traceback" not in text and "gdlab/" not in text, (form, text)
+        if any(line.partition(":")[0].endswith("Error") for line in lines):
+            assert len(lines) <= 40, form
 
 
 def test_a_graph_in_the_place_of_a_study_says_how_to_see_it(shell: Any) -> None:
