@@ -13,7 +13,7 @@ from typing import Any
 
 from gdlab.base.types import TensorType
 from gdlab.graph import Value
-from gdlab.op import Bad, Grads, Sample, Shader, Work, WorkRule, fused, op, want
+from gdlab.op import Bad, Grads, Sample, Shader, Statistic, Work, WorkRule, fused, op, want
 from gdlab.ops.attention.attention_grad import (
     alone,
     attention_grad_k,
@@ -59,9 +59,13 @@ def _tiles(causal: bool) -> WorkRule:
     return work
 
 
-def _kernel(causal: bool) -> Shader:
+def _kernel(causal: bool, windowed: bool = False) -> Shader:
     tiles = Shader(together(TILES), _tiles(causal))
-    return Shader(together(FILES), _work(causal), hardware=tiles, numpy_form=attention_form)
+    fixed = ("causal", causal), *(() if windowed else (("window", 0),))
+    logarithm = Statistic("attention_lse", "logarithm", fixed)
+    return Shader(
+        together(FILES), _work(causal), hardware=tiles, numpy_form=attention_form, statistic=logarithm
+    )  # fmt: skip
 
 
 # what every form wants ------------------------------------------------------------------------------------------------
@@ -168,7 +172,7 @@ def _(
     numpy=lambda q, k, v, num_heads, num_kv_heads, head_dim, window: attention_numpy(
         q, k, v, num_heads, num_kv_heads, head_dim, causal=True, window=window
     ),
-    kernel=_kernel(causal=True),
+    kernel=_kernel(causal=True, windowed=True),
     family="contraction",
     samples=(*_samples(window=5), _one(7, 7, 1, 1, 4, window=1), _one(7, 7, 1, 1, 4, window=99)),
     bad=(*_bad(square=True, window=2), _refused("window: given 0, wanted an int ≥ 1", "3, 32", "3, 16", window=0)),
