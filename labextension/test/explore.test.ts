@@ -6,6 +6,7 @@ import { cwd } from "node:process";
 import { test } from "node:test";
 import { Cells, type Item, type Rect } from "../src/draw/cells.ts";
 import { readDoc, type Json, type Stage } from "../src/doc/doc.ts";
+import { restored } from "../src/doc/shortened.ts";
 import { around, partLayout, toldWays, ways } from "../src/layout/explore.ts";
 import { brackets, folded, opened } from "../src/doc/groups.ts";
 import { layoutOf } from "../src/layout/layouts.ts";
@@ -26,8 +27,15 @@ const corpus = JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "u
   doc: Json;
   answers: Record<string, string[]>;
   routes: Route[];
+  short: Json;
 };
 const doc = readDoc(corpus.doc);
+
+test("a document with every list shortened by Python reads the same", () => {
+  assert(JSON.stringify(corpus.short).includes('"~":"runs"'));
+  assert.deepEqual(restored(corpus.short), corpus.doc);
+  assert.deepEqual(readDoc(corpus.short), doc);
+});
 
 test("every query finds what Python finds", () => {
   const stages = doc.stages.map(stage => stage.index);

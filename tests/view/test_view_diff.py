@@ -9,7 +9,6 @@ from typing import Any
 import networks
 import pytest
 from documents import checked
-from networks import deep
 from random_graphs import random_graph
 
 from gdlab import ops
@@ -111,13 +110,3 @@ def test_a_packed_document_comes_back_as_it_was(mlp: Document, monkeypatch: pyte
     for table in ("kernels", "dispatches", "groups", "intervals", "slots"):
         assert list(again.plan(table)) == list(mlp.plan(table))
     assert again.json() == mlp.json()
-
-
-def test_large_documents_are_small_and_hold_no_layouts() -> None:
-    """180 bytes for each node of its five stages, beside the sources; so is one of 6,236 final nodes below 4 MB."""
-    document = Study(deep(84), train=True, device="cpu").doc
-    count = len(document.nodes("final"))
-    assert 1000 < count < 1600
-    total = sum(stage["nodes"]["count"] for stage in document.data["stages"])
-    assert len(document.json()) <= 200_000 + 180 * total
-    assert all(not stage["layouts"] for stage in document.data["stages"])

@@ -18,6 +18,7 @@ from gdlab.base.binding import bound
 from gdlab.base.errors import GdlabError, LoadError, unknown_name
 from gdlab.base.files import read_regular
 from gdlab.base.words import flat
+from gdlab.graph import no_collector
 from gdlab.view.document.closure import damaged, problems
 from gdlab.view.document.columns import Json, Table
 from gdlab.view.document.links import Provenance
@@ -62,7 +63,8 @@ class Document:
 
     def json(self) -> bytes:
         """The canonical bytes: UTF-8, sorted keys, no spaces, large tables in their shortest forms."""
-        return canonical(packed(self.data))
+        with no_collector():
+            return canonical(packed(self.data))
 
     @property
     def id(self) -> str:

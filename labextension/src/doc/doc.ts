@@ -1,6 +1,7 @@
 // Read a GraphDoc (docs/graphdoc.md): `await openDoc(payload)` gives typed records out of the columnar tables.
 
 import { gunzip } from "./gunzip.ts";
+import { restored } from "./shortened.ts";
 import type {
   DiffStep,
   DispatchRecord,
@@ -306,6 +307,7 @@ function levelSize(raw: Json, level: string): number {
 export function readDoc(raw: Json): GraphDoc {
   if (raw.format !== FORMAT)
     throw new Error(`document: format: given ${JSON.stringify(raw.format)}, wanted "${FORMAT}"`);
+  raw = restored(raw) as Json;
   return written({
     id: text(raw.id),
     study: raw.study ? text(raw.study) : null,
