@@ -1,0 +1,69 @@
+"""The picture of a person's own network fits its pane (view2 F1 to F6, F12): geometry in the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import view_networks
+from bare_page import mount
+from playwright.sync_api import Page
+
+from gdlab.graph import Graph
+from gdlab.study.study import Study
+
+IN_SIGHT = """camera => {
+  const {left, right, top, bottom} = camera.getBoundingClientRect();
+  const seen = e => { const r = e.getBoundingClientRect();
+    return r.right > left && r.left < right && r.bottom > top && r.top < bottom; };
+  return {
+    boxes: [...camera.querySelectorAll('.gd-box')].filter(seen).length,
+    texts: Math.min(...[...camera.querySelectorAll('.gd-box')].filter(seen)
+      .map(e => [...e.querySelectorAll('text')].filter(text => text.textContent).length)),
+    elements: camera.querySelectorAll('svg.gd-picture *').length,
+    zoom: new DOMMatrix(getComputedStyle(camera.querySelector('.gd-world')).transform).a,
+  };
+}"""
+
+
+@cache
+def shown(make: Callable[[], Graph], train: bool = False) -> Any:
+    return Study(make(), train=train, device="cpu", name=make.__name__).doc
+
+
+@pytest.mark.parametrize("make", [view_networks.input_read_often, view_networks.branches])
+def test_text_is_readable_whatever_an_input_is_read_by(page: Page, make: Callable[[], Graph]) -> None:
+    """V12, F12: thousands of lines in sight are drawn as one path and counted once; text from a zoom of 0.75 on."""
+    mount(page, shown(make))
+    camera = page.locator('[data-pane="before"] .gd-camera')
+    camera.locator(".gd-picture").wait_for()
+    zooms = []
+    for _ in range(8):
+        page.wait_for_function("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        seen = camera.evaluate(IN_SIGHT)
+        zooms.append(seen["zoom"])
+        assert seen["elements"] <= 2500
+        if seen["zoom"] >= 0.75:
+            assert seen["boxes"] and seen["texts"] >= 2, seen
+        page.locator('[data-command="zoom-in"]').first.click()
+    assert max(zooms) > 2.5 and min(zooms) < 1
+
+
+def test_lines_of_one_path_light_up_and_reach_from_end_to_end(page: Page) -> None:
+    """A rail whose ends are both lit is drawn by itself; the path holds the joins that lie in sight."""
+    mount(page, shown(view_networks.input_read_often))
+    pane = page.locator('[data-pane="before"]')
+    camera = pane.locator(".gd-camera")
+    pane.locator(".gd-picture[data-bundled]").wait_for()  # a worker lays it out
+    assert camera.locator(".gd-edge").count() == 0
+    ends = "(e, y) => (e.getAttribute('d').match(/C/g) ?? []).length"
+    assert camera.locator(".gd-farrails").evaluate(ends) > 3, "joins, not vertical lines alone"
+    camera.evaluate("e => e.scrollTo(0, 2000)")
+    boxes = camera.locator(".gd-box:has-text('mul')")
+    first = boxes.nth(2).get_attribute("data-entity")
+    tanh = f"node:0.{int(str(first).split('.')[1]) - 1}"
+    page.locator(f'[data-pane="before"] [data-entity="{tanh}"]').click()
+    page.locator(f'[data-pane="before"] [data-entity="{first}"]').click(modifiers=["Shift"])
+    assert camera.locator(".gd-edge[data-joined]").count() == 1
