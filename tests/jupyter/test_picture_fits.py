@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import networks
 import pytest
 import view_networks
 from bare_page import mount
@@ -67,3 +68,37 @@ def test_lines_of_one_path_light_up_and_reach_from_end_to_end(page: Page) -> Non
     page.locator(f'[data-pane="before"] [data-entity="{tanh}"]').click()
     page.locator(f'[data-pane="before"] [data-entity="{first}"]').click(modifiers=["Shift"])
     assert camera.locator(".gd-edge[data-joined]").count() == 1
+
+
+# F3: one spine -------------------------------------------------------------------------------------------------------
+CENTRES = """all => [...new Set(all.map(e => {
+  const {x, width} = e.querySelector('.gd-shape').getBoundingClientRect(); return Math.round(x + width / 2); }))]"""
+
+
+@pytest.mark.parametrize("make", [networks.mlp, view_networks.mlp_in_a_loop])
+def test_a_chain_is_a_straight_spine(page: Page, make: Callable[[], Graph]) -> None:
+    mount(page, shown(make, train=True))
+    for pane in ("before", "after"):
+        centres = page.locator(f'[data-pane="{pane}"] .gd-box').evaluate_all(CENTRES)
+        assert len(centres) == 1, f"{pane}: {centres}"
+
+
+def test_the_name_on_a_pill_selects_the_leaf_and_its_body_the_shape_op(page: Page) -> None:
+    document = shown(view_networks.mlp_in_a_loop, train=True)
+    mount(page, document)
+    nodes = document.nodes(0)
+    pane = page.locator('[data-pane="before"]')
+    assert pane.locator(".gd-fact").inner_text() == f"{len(nodes)} nodes", "leaf and shape op count"
+    leaf = nodes.column("name").index("b1")
+    shape_op = next(i for i, inputs in enumerate(nodes.column("inputs")) if list(inputs) == [leaf])
+    pill = pane.locator(f'.gd-pill[data-entity="node:0.{shape_op}"]')
+    assert pill.locator("text").text_content() == "b1⤳ [32, 128]"
+    assert "broadcast_to" in str(pill.get_attribute("aria-label")) and "b1" in str(pill.get_attribute("aria-label"))
+    assert pill.evaluate("e => getComputedStyle(e.querySelector('.gd-shape')).strokeWidth") == "1px"
+    border = "e => getComputedStyle(e.querySelector('.gd-shape')).strokeWidth"
+    for part, entity in ((pill.locator("tspan").first, leaf), (pill.locator("tspan").last, shape_op)):
+        part.click()
+        selected = page.locator("[data-pane=before] [data-selected]")
+        assert selected.get_attribute("data-entity") == f"node:0.{entity}"
+        assert pill.evaluate(border) in ("2.5px", "3.5px"), "3.5 with the focus of keys"
+        page.keyboard.press("Escape")

@@ -170,10 +170,11 @@ export function readLayout(raw: Json | undefined, count: number): Layout | null 
   if (!raw) return null;
   return {
     engine: text(raw.engine),
+    density: number(raw.density ?? 0),
     width: number(raw.width),
     height: number(raw.height),
     boxes: records(raw as RawTable, { x: -1, y: -1, w: -1, row: -1 }, count),
-    pills: records(table(raw.pills), { leaf: -1, reader: -1, x: 0, y: 0, w: 0, echo: 0 }),
+    pills: records(table(raw.pills), { leaf: -1, reader: -1, x: 0, y: 0, w: 0, echo: 0, via: [] as number[] }),
     edges: records(table(raw.edges), { a: -1, b: -1, kind: "data", bends: [] as number[] }),
     rails: records(table(raw.rails), { a: -1, b: -1, track: 0, x: 0, y0: 0, y1: 0 }),
     wires: records(table(raw.wires), { a: -1, b: -1, points: [] as number[] }),

@@ -66,6 +66,8 @@ export interface PillRecord {
   y: number;
   w: number;
   echo: number;
+  /** The shape ops between the leaf and its reader; the pill stands for the last of them. */
+  via: number[];
 }
 export interface EdgeRecord {
   a: number;
@@ -100,6 +102,7 @@ export interface BoxRecord {
 }
 export interface Layout {
   engine: string;
+  density: number;
   boxes: BoxRecord[];
   pills: PillRecord[];
   edges: EdgeRecord[];

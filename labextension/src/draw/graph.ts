@@ -3,6 +3,7 @@
 import { nodeName, typeText } from "../doc/doc.ts";
 import type { EdgeRecord, GraphDoc, Layout, PillRecord, RailRecord, Stage, WireRecord } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
+import { pillCut, pillTail } from "../doc/pilltext.ts";
 import { edgePath, railPoints, railsPath, wirePath } from "./bundle.ts";
 import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
 import { s, setFlag, svgPath, type Child } from "./dom.ts";
@@ -27,6 +28,9 @@ const LINES = 150; // edges, rails and wires in sight: above it they are one pat
 const COST: Record<Detail, readonly [number, number, number]> = { full: [5, 11, 10], op: [5, 11, 4], shape: [0, 0, 0] };
 const SHAPES: { detail: Detail; found: number[]; bundled: boolean } = { detail: "shape", found: [], bundled: false };
 const NOWHERE: Rect = { left: Infinity, right: -Infinity, top: Infinity, bottom: -Infinity };
+
+/** The node that a pill stands for. */
+const pillNode = ({ leaf, via }: PillRecord): number => via.at(-1) ?? leaf;
 
 /** The middle of the box that a graph begins with. */
 function spine({ boxes }: Layout): number {
@@ -134,39 +138,57 @@ class StagePicture {
     return this.#edgeGroup(a, b, "saved", wirePath(wire), ", saved for the way back", marks);
   }
 
-  #pill({ leaf, reader, x, y, w, echo }: PillRecord): SVGGElement[] {
-    const node = this.#stage.nodes[leaf]!,
-      box = this.#layout.boxes[reader]!;
-    const name = cut(titleOf(this.#stage, leaf) || node.op, 24),
+  #pill(pill: PillRecord): SVGGElement[] {
+    const { leaf, reader, x, y, w, echo, via } = pill;
+    const node = pillNode(pill),
+      box = this.#layout.boxes[reader]!,
       middle = y + PILL / 2;
     const right = x + w,
       gap = box.y + BOX / 2;
     // From an outer column the line goes through the gap between the pills of the inner one.
     const straight = box.x - right <= 12 || middle === gap;
     const around = `C${right + 6} ${middle} ${right + 6} ${gap} ${right + 12} ${gap}`;
-    const line = this.#edgeGroup(leaf, reader, "param", `M${right} ${middle}${straight ? "" : around}H${box.x}`, "");
-    const type =
-      echo || !typeText(this.#doc, node)
-        ? null
-        : s("tspan", { class: "gd-type", dx: 6 }, cut(typeText(this.#doc, node), 24));
-    const pill = s(
+    const line = this.#edgeGroup(node, reader, "param", `M${right} ${middle}${straight ? "" : around}H${box.x}`, "");
+    const whole = this.#stage.nodes[leaf]!,
+      spoken = [leaf, ...via].map(each => spokenName(this.#doc, this.#stage, each)).join("; ");
+    const drawn = s(
       "g",
       {
-        class: `gd-node gd-pill ${familyClass(node.family)}${line.matches(".gd-edge-gone") ? " gd-edge-gone" : ""}`,
-        "data-entity": this.#entity(leaf),
+        class: `gd-node gd-pill ${familyClass(whole.family)}${line.matches(".gd-edge-gone") ? " gd-edge-gone" : ""}`,
+        "data-entity": this.#entity(node),
         "data-echo": echo > 0,
         tabindex: -1,
         role: "button",
-        "aria-label": spokenName(this.#doc, this.#stage, leaf),
+        "aria-label": spoken,
         transform: `translate(${x} ${y})`,
-        ...this.#dress.node?.(leaf),
+        ...this.#dress.node?.(node),
       },
-      tooltip(this.#doc, this.#stage, node, node.name, this.#dress.told?.(leaf)),
+      tooltip(this.#doc, this.#stage, whole, whole.name, this.#pillTold(pill)),
       s("rect", { class: "gd-hit", y: -2, width: w, height: PILL + 4 }),
       s("rect", { class: "gd-shape", width: w, height: PILL, rx: PILL / 2 }),
-      s("text", { class: "gd-name", x: 10, y: 13 }, name, type),
+      this.#pillText(pill),
     );
-    return [line, pill];
+    return [line, drawn];
+  }
+
+  #pillTold({ leaf, via }: PillRecord): string {
+    const steps = via.map(each => this.#stage.nodes[each]!).map(each => `${each.op} to ${typeText(this.#doc, each)}`);
+    return [...steps, this.#dress.told?.(leaf)].filter(Boolean).join("\n");
+  }
+
+  /** The name stands for the leaf, the pill for the shape op that brings it to its reader. */
+  #pillText(pill: PillRecord): SVGTextElement {
+    const { leaf, via, echo } = pill,
+      { density } = this.#layout,
+      stage = this.#stage;
+    const name = cut(titleOf(stage, leaf) || stage.nodes[leaf]!.op, pillCut(density)),
+      tail = cut(pillTail(typeText(this.#doc, stage.nodes[pillNode(pill)]!), via.length > 0, echo > 0, density), 24);
+    return s(
+      "text",
+      { class: "gd-name", x: 10, y: 13 },
+      via.length > 0 ? s("tspan", { "data-entity": this.#entity(leaf) }, name) : name,
+      tail && s("tspan", { class: "gd-type", dx: 6 }, tail),
+    );
   }
 
   #box(index: number, detail: Detail): SVGGElement {
@@ -205,18 +227,20 @@ class StagePicture {
   #inside(index: number, op: string, title: string, leaf: boolean): Child[] {
     const { w } = this.#layout.boxes[index]!,
       node = this.#stage.nodes[index]!,
-      fits = (op.length + 2 + title.length) * CHAR + 24 <= w + 10;
+      fits = (op.length + 2 + title.length) * CHAR + 24 <= w + 10,
+      typed = this.#layout.density < 2,
+      top = typed ? 17 : 20;
     return [
       tooltip(this.#doc, this.#stage, node, title, this.#dress.told?.(index)),
       node.flags.includes("fused") &&
         s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
       !leaf && svgPath("gd-side", `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}`),
-      s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 17 }, op),
-      !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: 17 }, title),
-      s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.#doc, node), 28)),
+      s("text", { class: "gd-op", x: leaf ? 16 : 12, y: top }, op),
+      !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: top }, title),
+      typed && s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.#doc, node), 28)),
       s(
         "text",
-        { class: "gd-letter", x: w - 9, y: 31 },
+        { class: "gd-letter", x: w - 9, y: typed ? 31 : 34 },
         this.#dress.letter?.(index) || (leaf || node.told ? "" : LETTERS[node.family]),
       ),
     ]; // a family is never its colour alone
@@ -264,7 +288,7 @@ class StagePicture {
       ...layout.wires.map(each => ({ ...flat(each.points), nodes: ends(each), make: () => [this.#wire(each)] })),
       ...layout.pills.map(each => ({
         ...box(each, PILL, 1),
-        nodes: [each.leaf, each.reader],
+        nodes: [pillNode(each), each.reader],
         make: () => this.#pill(each),
       })),
     ];
@@ -442,8 +466,17 @@ class StagePicture {
       own = Number(stage) === this.#stage.index ? Number(at) : -1,
       index = this.#dress.members?.findIndex(all => all.includes(own)) ?? this.#stage.entities?.indexOf(entity) ?? own;
     const box = this.#layout.boxes[index],
-      place = box && box.row < 0 ? this.#layout.pills.find(each => each.leaf === index) : box;
+      place = box && box.row < 0 ? this.#pillOf(index) : box;
     return place ? { x: place.x + place.w / 2, y: place.y } : null;
+  }
+
+  /** The pill of a leaf, or of a shape op between a leaf and its reader. */
+  #pillOf(index: number): PillRecord | undefined {
+    const { pills } = this.#layout;
+    return (
+      pills.find(each => pillNode(each) === index) ??
+      pills.find(({ leaf, via }) => leaf === index || via.includes(index))
+    );
   }
 
   #join(lit: ReadonlySet<string>): void {

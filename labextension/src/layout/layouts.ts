@@ -16,6 +16,7 @@ export const drawnOf = (stage: Stage, types: readonly { text: string }[]): Drawn
     leaf: inputs.length === 0 && told === undefined,
     lane,
     twin,
+    ...(told === undefined ? {} : { closed: true }),
   }));
 
 export interface Laying {
