@@ -102,3 +102,62 @@ def test_the_name_on_a_pill_selects_the_leaf_and_its_body_the_shape_op(page: Pag
         assert selected.get_attribute("data-entity") == f"node:0.{entity}"
         assert pill.evaluate(border) in ("2.5px", "3.5px"), "3.5 with the focus of keys"
         page.keyboard.press("Escape")
+
+
+# F1: nothing is cut at opening ---------------------------------------------------------------------------------------
+CUT = """camera => {
+  const {left, right, top, bottom} = camera.getBoundingClientRect(), pane = camera.closest('.gd-pane');
+  const low = Math.max(top, camera.querySelector('.gd-lanenames')?.getBoundingClientRect().bottom ?? top);
+  const nodes = [...camera.querySelectorAll('.gd-node')].map(e => e.querySelector('.gd-shape').getBoundingClientRect())
+    .filter(r => r.bottom > low + 1 && r.top < bottom - 1);
+  const gone = {left: nodes.filter(r => r.left < left - .5).length, right: nodes.filter(r => r.right > right + .5).length};
+  const chips = Object.fromEntries(['left', 'right'].map(side => {
+    const chip = pane.querySelector('.gd-more-' + side);
+    return [side, chip && !chip.hidden ? Number(chip.textContent.match(/\\d+/)[0]) : 0]; }));
+  const texts = [...camera.querySelectorAll('.gd-node text, .gd-node tspan')].filter(e => e.textContent)
+    .map(e => parseFloat(getComputedStyle(e).fontSize));
+  const zoom = new DOMMatrix(getComputedStyle(camera.querySelector('.gd-world')).transform).a;
+  return {gone, chips, zoom, across: camera.clientWidth, seen: nodes.length, least: Math.min(...texts) * zoom,
+    density: Number(camera.dataset.density)};
+}"""
+# Outputs in the notebook at 1440 and 1920, docked, in saved HTML.
+WIDTHS = {"notebook": 1070, "docked": 640, "page": 1400, "wide": 1880}
+
+
+@pytest.mark.parametrize("host", WIDTHS)
+def test_nothing_is_cut_at_opening(page: Page, host: str) -> None:
+    """No box or pill in sight crosses its pane's border without a chip that counts it; no text is below 9 px."""
+    whole = 0
+    for name, make in view_networks.NETWORKS.items():
+        mount(page, shown(make, train=True))
+        page.set_viewport_size({"width": WIDTHS[host] + 16, "height": 1080 if host == "wide" else 900})
+        page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
+        cameras = [each for each in page.locator(".gd-camera").all() if each.is_visible()]
+        assert cameras
+        for camera in cameras:
+            found = camera.evaluate(CUT)
+            assert found["seen"] > 0 and found["gone"] == found["chips"], f"{name}: {found}"
+            assert 0.75 <= found["zoom"] <= 1 and found["least"] >= 8.99, f"{name}: {found}"
+            whole += found["gone"] == {"left": 0, "right": 0}
+    assert whole >= len(view_networks.NETWORKS), "most pictures fit"
+
+
+def test_a_pane_takes_the_fullest_density_that_fits(page: Page) -> None:
+    """Wider panes show more texts; a pane of which the last density leaves a part says how much, and goes there."""
+    mount(page, shown(view_networks.gated, train=True))
+    camera, seen = page.locator('[data-pane="before"] .gd-camera'), []
+    for width in (1900, 1200, 1000, 860, 640, 560, 480):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
+        seen.append(camera.evaluate(CUT))
+    by_width = sorted((each for each in seen if sum(each["gone"].values()) == 0), key=lambda each: -each["across"])
+    densities = [each["density"] for each in by_width]
+    assert densities[0] == 0 and densities == sorted(densities) and densities[-1] >= 1
+    page.locator(".gdlab").evaluate("e => { e.style.width = '210px'; }")
+    chip = page.locator('[data-pane="before"] .gd-more:visible').first
+    chip.wait_for()
+    found = camera.evaluate(CUT)
+    assert found["density"] == 3 and found["gone"] == found["chips"] and sum(found["gone"].values()) > 0
+    was = camera.evaluate("e => e.scrollLeft")
+    chip.click()
+    assert camera.evaluate("e => e.scrollLeft") != was

@@ -101,4 +101,4 @@ def test_a_model_opens_so_that_it_can_be_read(page: Page) -> None:
     frame, first = pane.bounding_box(), pane.locator(".gd-box").first.bounding_box()
     assert frame and first
     assert abs(first["x"] + first["width"] / 2 - frame["x"] - frame["width"] / 2) < 80
-    assert page.locator(".gd-sizer").first.evaluate("e => e.style.getPropertyValue('--gd-z')") == "0.8"
+    assert 0.75 <= float(page.locator(".gd-sizer").first.evaluate("e => e.style.getPropertyValue('--gd-z')")) <= 1

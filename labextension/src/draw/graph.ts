@@ -19,6 +19,7 @@ export type { Dress, Picture } from "./picture.ts";
 // The same measures as gdlab/view/picture/draw.py.
 const [MARGIN, LANE_ABOVE, LANE_BELOW, ROW, BOX, PILL] = [16, 16, 8, 72, 40, 18] as const;
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
+const LINE = 28; // code points of a line
 export const MANY = 60;
 const CULLED = 500; // boxes
 const MOST = 2500; // elements
@@ -227,7 +228,8 @@ class StagePicture {
   #inside(index: number, op: string, title: string, leaf: boolean): Child[] {
     const { w } = this.#layout.boxes[index]!,
       node = this.#stage.nodes[index]!,
-      fits = (op.length + 2 + title.length) * CHAR + 24 <= w + 10,
+      given = cut(title, Math.max(2, LINE - op.length - 2)), // as the layout counts it
+      fits = (op.length + 2 + given.length) * CHAR + 24 <= w + 10,
       typed = this.#layout.density < 2,
       top = typed ? 17 : 20;
     return [
@@ -236,11 +238,11 @@ class StagePicture {
         s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
       !leaf && svgPath("gd-side", `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}`),
       s("text", { class: "gd-op", x: leaf ? 16 : 12, y: top }, op),
-      !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: top }, title),
+      !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: top }, given),
       typed && s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.#doc, node), 28)),
       s(
         "text",
-        { class: "gd-letter", x: w - 9, y: typed ? 31 : 34 },
+        { class: "gd-letter", x: w - 5, y: typed ? 31 : 34 },
         this.#dress.letter?.(index) || (leaf || node.told ? "" : LETTERS[node.family]),
       ),
     ]; // a family is never its colour alone
@@ -344,6 +346,8 @@ class StagePicture {
       svg,
       width,
       height,
+      left,
+      top: -top,
       boxes: shown,
       culled,
       join: lit => this.#join(lit),

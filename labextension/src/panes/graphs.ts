@@ -3,7 +3,7 @@
 import type { Layout, Stage } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
 import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
-import { Camera, type CameraGroup } from "../draw/camera.ts";
+import { Camera, type CameraGroup, type Sheets } from "../draw/camera.ts";
 import { all, div, h, listen, paragraph, type Child } from "../draw/dom.ts";
 import { edgeLabels } from "../draw/edgelabels.ts";
 import { drawStage, MANY, type Dress, type Picture } from "../draw/graph.ts";
@@ -11,7 +11,7 @@ import { Minimap } from "../draw/minimap.ts";
 import { glide, placesIn, type Places } from "../draw/motion.ts";
 import { paint, type Painted } from "../draw/overlays.ts";
 import { around, partLayout } from "../layout/explore.ts";
-import { hasLanes, layoutOf, type Laying } from "../layout/layouts.ts";
+import { densitiesOf, hasLanes, layoutAt, layoutOf, type Laying } from "../layout/layouts.ts";
 import { keptOf } from "../live/kept.ts";
 import { button, choice, empty, frame, mini, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
@@ -20,6 +20,7 @@ import { selecting } from "./state.ts";
 const HELP =
   "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, " +
   "Enter opens the kernel, plus, minus and zero zoom.";
+const ROW = 72; // of a layout
 const WAIT = 300; // ms before it is said that a layout takes time
 
 interface Choice {
@@ -107,7 +108,7 @@ class PicturePane implements Pane {
   #map: Minimap | null = null;
   #laying: Laying | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
-  #open: { stage: Stage; groups: Set<number> } | null = null;
+  #open: { stage: Stage; groups: Set<number>; toggled: boolean } | null = null;
   #walked: Stage | null = null;
   /** The overlay, reach and seeds of the picture. */
   #shown = "";
@@ -165,7 +166,7 @@ class PicturePane implements Pane {
   #view(stage: Stage): View {
     const { doc } = this.#context;
     const { reach } = this.#context.ui();
-    if (this.#open?.stage !== stage) this.#open = { stage, groups: opened(stage, doc.view?.depth) };
+    if (this.#open?.stage !== stage) this.#open = { stage, groups: opened(stage, doc.view?.depth), toggled: typeof doc.view?.depth === "number" };
     const seeds = reach === "all" ? [] : litNodes(stage, this.#context.lit()).map(each => Number(each.split(".")[1]));
     if (seeds.length > 0) return { stage, fold: null, part: around(stage, seeds, reach) };
     return { stage, fold: stage.groups.length > 0 ? folded(doc, stage, this.#open.groups) : null, part: null };
@@ -242,36 +243,88 @@ class PicturePane implements Pane {
   #toggle(group: number): void {
     if (!this.#open || !this.#camera) return;
     const { groups } = this.#open;
+    this.#open.toggled = true;
     if (!groups.delete(group)) groups.add(group);
     this.#draw();
     this.#brought = null;
     this.#redrawn();
   }
 
+  /** Lanes open at the loss, from which the way back begins: the foot of its row, with the gap that wires run in. */
+  #lossFoot(shown: Stage, { boxes, lanes }: Layout): number | null {
+    const [first] = lanes;
+    if (!first) return null;
+    const loss = shown.nodes.findIndex((node, i) => boxes[i]!.row >= 0 && node.flags.includes("loss"));
+    const forward = boxes.filter(({ x, row }) => row >= 0 && x < first.x + first.width);
+    const y = boxes[loss]?.y ?? forward.reduce((most, box) => Math.max(most, box.y), 0);
+    return y + ROW;
+  }
+
+  /** Close all groups where the picture does not fit its pane as it opens. */
+  #close(): boolean {
+    const open = this.#open;
+    if (!open || open.toggled || open.groups.size === 0) return false;
+    open.groups.clear();
+    queueMicrotask(() => {
+      this.#draw();
+      this.#redrawn();
+    });
+    return true;
+  }
+
   /** The camera with the picture in it, the overview, and the legend of the overlay. */
   #drawn(view: View, layout: Layout): Node[] {
-    const { stage, fold, part } = view;
+    const { stage, fold } = view;
     const { doc } = this.#context;
     const painted = paint(doc, stage, this.#context.ui().overlay, fold?.members);
+    this.#walked = fold?.stage ?? stage;
+    const draw = (of: Layout) => this.#paint(view, painted, of);
+    const camera = this.#makeCamera(stage, draw(layout), this.#sheets(view, draw));
+    this.#map = new Minimap(camera, layout, () => this.#beside.map);
+    return [camera.el, camera.more.el, this.#map.el, ...(painted ? [painted.legend] : [])];
+  }
+
+  #paint(view: View, painted: Painted | null, layout: Layout): Picture {
+    const { stage, fold, part } = view;
+    const { doc } = this.#context;
     const grouped = stage.groups.length > 0 && !part;
     const members = fold?.members;
-    this.#walked = fold?.stage ?? stage;
-    this.#picture = drawStage(doc, this.#walked, layout, {
+    const picture = drawStage(doc, this.#walked!, layout, {
       ...dressOf(view, painted, grouped),
       ...(members ? { members } : {}),
       brackets: grouped ? brackets(stage, fold?.open ?? this.#open!.groups, layout, members ?? null) : [],
     });
-    const camera = this.#makeCamera(stage, this.#picture);
-    if (this.#beside.labels && !this.#picture.culled) this.#picture.svg.append(edgeLabels(doc, this.#walked, layout));
-    this.#map = new Minimap(camera, layout, () => this.#beside.map);
-    return [camera.el, this.#map.el, ...(painted ? [painted.legend] : [])];
+    if (this.#beside.labels && !picture.culled) picture.svg.append(edgeLabels(doc, this.#walked!, layout));
+    this.#picture = picture;
+    return picture;
   }
 
-  #makeCamera(stage: Stage, picture: Picture): Camera {
+  /** The stage at each density; of a part there is one layout. */
+  #sheets(view: View, draw: (layout: Layout) => Picture): Sheets | null {
+    const { stage, fold, part } = view;
+    const { types } = this.#context.doc;
+    const shown = fold?.stage ?? stage;
+    if (part || !shown.layout) return null;
+    return {
+      densities: densitiesOf(shown),
+      layout: density => layoutAt(shown, types, density),
+      draw,
+      taken: layout => {
+        const old = this.#map;
+        this.#map = new Minimap(this.#camera!, layout, () => this.#beside.map);
+        old?.destroy();
+        old?.el.replaceWith(this.#map.el);
+      },
+      foot: layout => this.#lossFoot(shown, layout),
+      fold: () => this.#close(),
+    };
+  }
+
+  #makeCamera(stage: Stage, picture: Picture, sheets: Sheets | null): Camera {
     const { group, pane, title } = this.#options;
     const context = this.#context;
     const label = `${title(stage)}, ${nodesFact(stage)}. ${HELP}`;
-    const camera = new Camera(group, picture, label, () => context.redrawn(pane.key));
+    const camera = new Camera(group, picture, label, () => context.redrawn(pane.key), sheets);
     this.#camera = camera;
     camera.refound = () => {
       this.#brought = null;
