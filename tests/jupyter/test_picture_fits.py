@@ -14,6 +14,7 @@ from playwright.sync_api import Page
 
 from gdlab.graph import Graph
 from gdlab.study.study import Study
+from gdlab.view.document.columns import column
 
 IN_SIGHT = """camera => {
   const {left, right, top, bottom} = camera.getBoundingClientRect();
@@ -47,9 +48,9 @@ def test_text_is_readable_whatever_an_input_is_read_by(page: Page, make: Callabl
         zooms.append(seen["zoom"])
         assert seen["elements"] <= 2500
         if seen["zoom"] >= 0.75:
-            assert seen["boxes"] and seen["texts"] >= 2, seen
+            assert seen["texts"] >= 2 and (seen["boxes"] or seen["zoom"] > 1.6), seen  # infinite where no box is
         page.locator('[data-command="zoom-in"]').first.click()
-    assert max(zooms) > 2.5 and min(zooms) < 1
+    assert max(zooms) > 2.5 and min(zooms) <= 1
 
 
 def test_lines_of_one_path_light_up_and_reach_from_end_to_end(page: Page) -> None:
@@ -110,7 +111,8 @@ CUT = """camera => {
   const low = Math.max(top, camera.querySelector('.gd-lanenames')?.getBoundingClientRect().bottom ?? top);
   const nodes = [...camera.querySelectorAll('.gd-node')].map(e => e.querySelector('.gd-shape').getBoundingClientRect())
     .filter(r => r.bottom > low + 1 && r.top < bottom - 1);
-  const gone = {left: nodes.filter(r => r.left < left - .5).length, right: nodes.filter(r => r.right > right + .5).length};
+  const count = test => nodes.filter(test).length;
+  const gone = {left: count(r => r.left < left - .5), right: count(r => r.right > right + .5)};
   const chips = Object.fromEntries(['left', 'right'].map(side => {
     const chip = pane.querySelector('.gd-more-' + side);
     return [side, chip && !chip.hidden ? Number(chip.textContent.match(/\\d+/)[0]) : 0]; }));
@@ -161,3 +163,36 @@ def test_a_pane_takes_the_fullest_density_that_fits(page: Page) -> None:
     was = camera.evaluate("e => e.scrollLeft")
     chip.click()
     assert camera.evaluate("e => e.scrollLeft") != was
+
+
+# F4: lanes -----------------------------------------------------------------------------------------------------------
+INSIDE = """(camera, entities) => {
+  const frame = camera.getBoundingClientRect();
+  return entities.map(entity => {
+    const r = camera.querySelector(`[data-entity="${entity}"]`).getBoundingClientRect();
+    return r.left >= frame.left - 1 && r.right <= frame.right + 1 && r.top >= frame.top + 22
+      && r.bottom <= frame.bottom + 1; }); }"""
+STEPPED = [view_networks.mlp_in_a_loop, view_networks.attention, view_networks.gated]
+
+
+@pytest.mark.parametrize("make", STEPPED)
+def test_lanes_open_at_the_loss_and_follow_the_stepper(page: Page, make: Callable[[], Graph]) -> None:
+    """The loss and the first adjoint are inside at opening; at each step its forward op and what it added first."""
+    document = shown(make, train=True)
+    mount(page, document.with_view({"show": ["grad"]}))
+    camera = page.locator('[data-pane="lanes"] .gd-camera')
+    keys = [stage["key"] for stage in document.data["stages"]]
+    at = keys.index("derivative:written")
+    forward, nodes = document.nodes(0), document.nodes(at)
+    (found,) = (p for p in document.data["passes"] if p["role"] == "differentiate" and p["to"] == at)
+    added = column(found["steps"]["added"], found["steps"]["count"], [])
+    of = column(found["steps"]["node"], found["steps"]["count"], -1)
+    keys = nodes.column("key")
+    for k in range(found["steps"]["count"]):
+        wanted = [keys.index(forward.column("key")[of[k]]), *added[k][:1]]
+        entities = [f"node:{at}.{i}" for i in wanted]
+        there = camera.evaluate("(e, all) => all.every(i => e.querySelector(`[data-entity=\"${i}\"]`))", entities)
+        assert there or forward[of[k]]["op"] == "broadcast_to", entities
+        if there:
+            assert camera.evaluate(INSIDE, entities) == [True] * len(entities), f"step {k}: {forward[of[k]]['op']}"
+        page.locator('[data-command="autodiff-next"]').dispatch_event("click")

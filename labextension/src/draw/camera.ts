@@ -11,6 +11,7 @@ const CLOSEST = 3,
   FARTHEST = 0.02,
   TALLEST = 524,
   SIDE = 16, // of a picture
+  HALF = 100, // of a wide box
   NAMES = 24, // the line with the names of the lanes
   NO_PLACES: ReturnType<typeof placesOf> = [];
 const STEP = 1.25;
@@ -65,7 +66,7 @@ export class CameraGroup {
     shown.forEach(camera => camera.center());
   }
 
-  /** Choose the density of each pane and the scale of all, at which the rows in sight lie inside; null: a pane folds. */
+  /** Choose the density of each pane and the scale of all, at which the rows in sight fit; null: a pane folds. */
   #readable(shown: readonly Camera[]): number | null {
     const zooms = shown.map(camera => camera.largest(ZOOMS)),
       zoom = Math.min(...zooms.map(each => each || READABLE));
@@ -325,6 +326,7 @@ export class Camera {
     const [first] = places,
       { left, right, top, bottom } = this.sight,
       ys = places.map(({ y }) => y),
+      xs = places.map(({ x }) => x),
       low = Math.min(...ys),
       high = Math.max(...ys) + 40;
     if (!first) return;
@@ -332,7 +334,10 @@ export class Camera {
       y = fits ? (low + high) / 2 : first.y;
     if (fits ? low < top || high > bottom : !this.inSight(first))
       this.el.scrollTop = y * this.group.zoom - this.down / 2;
-    if (first.x < left || first.x > right) this.el.scrollLeft = first.x * this.group.zoom - this.across / 2;
+    const [west, east] = [Math.min(...xs) - HALF, Math.max(...xs) + HALF],
+      wide = east - west < right - left;
+    if (wide ? west < left || east > right : first.x < left || first.x > right)
+      this.el.scrollLeft = (wide ? (west + east) / 2 : first.x) * this.group.zoom - this.across / 2;
     this.seen();
   }
 

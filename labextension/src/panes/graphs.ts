@@ -166,7 +166,9 @@ class PicturePane implements Pane {
   #view(stage: Stage): View {
     const { doc } = this.#context;
     const { reach } = this.#context.ui();
-    if (this.#open?.stage !== stage) this.#open = { stage, groups: opened(stage, doc.view?.depth), toggled: typeof doc.view?.depth === "number" };
+    const { depth } = doc.view ?? {};
+    if (this.#open?.stage !== stage)
+      this.#open = { stage, groups: opened(stage, depth), toggled: typeof depth === "number" };
     const seeds = reach === "all" ? [] : litNodes(stage, this.#context.lit()).map(each => Number(each.split(".")[1]));
     if (seeds.length > 0) return { stage, fold: null, part: around(stage, seeds, reach) };
     return { stage, fold: stage.groups.length > 0 ? folded(doc, stage, this.#open.groups) : null, part: null };
@@ -365,12 +367,30 @@ class PicturePane implements Pane {
     return new Set([...lit, ...partners]);
   }
 
+  /** The forward op of the step of the derivative that is lit, and the first node that it added. */
+  #stepped(lit: ReadonlySet<string>): string[] {
+    const stage = this.#stage;
+    const { passes, stages } = this.#context.doc;
+    const pass = passes.find(each => each.role === "differentiate" && each.to === stage?.index);
+    const step = pass?.diffs.find((_, k) => lit.has(`step:${pass.index}.${k}`));
+    if (!stage || !pass || !step) return [];
+    const { key } = stages[pass.from]!.nodes[step.node]!;
+    const forward = stage.nodes.findIndex(node => node.key === key);
+    return [forward, step.added[0] ?? -1].filter(i => i >= 0).map(i => `node:${stage.index}.${i}`);
+  }
+
   /** In a large picture what is lit may not be drawn: go to the first of it, once, so that scrolling stays free. */
   #bring(lit: ReadonlySet<string>): boolean {
     const camera = this.#camera;
     const picture = this.#picture;
-    if (lit === this.#brought || !picture?.culled || !camera) return false;
+    if (lit === this.#brought || !picture || !camera) return false;
+    const stepped = this.#stepped(lit);
+    if (!picture.culled && stepped.length === 0) return false;
     this.#brought = lit;
+    if (stepped.length > 0) {
+      camera.gather(stepped.flatMap(entity => picture.placeOf(entity) ?? []));
+      return picture.culled;
+    }
     const places = [...lit].map(entity => picture.placeOf(entity)).filter(place => place !== null);
     if (places.length === 0 || places.some(place => camera.inSight(place))) return false;
     camera.bring(places.reduce((a, b) => (b.y < a.y ? b : a)));
