@@ -180,6 +180,8 @@ def test_lanes_open_at_the_loss_and_follow_the_stepper(page: Page, make: Callabl
     """The loss and the first adjoint are inside at opening; at each step its forward op and what it added first."""
     document = shown(make, train=True)
     mount(page, document.with_view({"show": ["grad"]}))
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
     camera = page.locator('[data-pane="lanes"] .gd-camera')
     keys = [stage["key"] for stage in document.data["stages"]]
     at = keys.index("derivative:written")
