@@ -315,12 +315,11 @@ def error_of(case: Case, program: Program, feeds: Feeds) -> float:
 
 def seconds_on_adapter(program: WgpuProgram, updates: bool = False) -> list[float]:
     """Seconds of one walk over the dispatches, several of them in one submission."""
-    gpu, one = program.gpu, program.update_rows if updates else program.rows
+    one = program.update_launches if updates else program.launches
 
     def run(count: int) -> float:
-        commands = gpu.record("benchmark", partial(program._pass, one * count))
         start = time.perf_counter()
-        gpu.poll(gpu.submit(commands))
+        program.queue.finish("benchmark", one * count)
         return (time.perf_counter() - start) / count
 
     count = 1

@@ -158,7 +158,7 @@ def encode_rows() -> Iterator[Row]:
         numbers = scalars(session.optimizer, 1)
         costs = lambda: (encode_cost(program, 20, numbers), floor_cost(program, 20))  # noqa: E731
         pairs = [owner().call(costs) for _ in range(ROUNDS)]
-        count = len(program.rows) + len(program.update_rows)
+        count = len(program.launches) + len(program.update_launches)
         ours, floor = ([pair[k] for pair in pairs] for k in (0, 1))
         over = statistics.median(a / b for a, b in pairs)
         how = "in one pass" if loop() is None else "in one pass, by the C loop"
@@ -171,7 +171,8 @@ def floor_cost(program: WgpuProgram, steps: int) -> float:
     """CPU seconds per dispatch of nothing but the C calls that record a step: the median of `steps`."""
     raw, null, costs = program.gpu.raw, program.gpu.null, list[float]()
     set_pipeline, set_group = raw.ComputePassEncoderSetPipeline, raw.ComputePassEncoderSetBindGroup
-    dispatch, rows = raw.ComputePassEncoderDispatchWorkgroups, program.rows + program.update_rows
+    dispatch = raw.ComputePassEncoderDispatchWorkgroups
+    rows = [bound.run for bound in (*program.launches, *program.update_launches)]
     for _ in range(steps):
         start = time.thread_time()
         encoder = raw.DeviceCreateCommandEncoder(program.gpu.d, null)
@@ -185,5 +186,5 @@ def floor_cost(program: WgpuProgram, steps: int) -> float:
         commands = raw.CommandEncoderFinish(encoder, null)
         raw.CommandEncoderRelease(encoder)
         costs.append((time.thread_time() - start) / len(rows))
-        program.gpu.poll(program.gpu.submit(commands))
+        program.gpu.poll(program.queue.send(commands))
     return statistics.median(costs)

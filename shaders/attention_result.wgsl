@@ -19,5 +19,6 @@ fn finish(first: u32, head: u32, highest: vec4<f32>, total: vec4<f32>) {
             let sum = sums[(c / 4u * 4u + r) * LANES + own][c % 4u];
             store(((first + r) * HEADS + head) * D + c, lost(highest[r], sum / total[r]));
         }
+        store_logarithm((first + r) * HEADS + head, lost(highest[r], highest[r] + log(total[r])));
     }
 }

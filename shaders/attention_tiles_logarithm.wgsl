@@ -17,14 +17,10 @@ fn main(
     }
     add_up(lane);
     if (lane % 16u == 0u) {
-        for (var r = 0u; r < 4u; r++) {
-            let query = row + lane / 16u * 4u + r;
-            if (query < QUERIES) {
-                store(query * HEADS + head, lost(highest_low[r], highest_low[r] + log(total_low[r])));
-            }
-            if (query + 32u < QUERIES) {
-                store((query + 32u) * HEADS + head, lost(highest_high[r], highest_high[r] + log(total_high[r])));
-            }
-        }
+        write_logarithms(row + lane / 16u * 4u, head);
     }
+}
+
+fn store_logarithm(i: u32, value: f32) {
+    store(i, value);
 }

@@ -32,6 +32,9 @@ fn main(
     if (WIDE == 128u) {
         write(lane, row, head, chunk + 64u, mean(more));
     }
+    if (chunk == 0u && lane % 16u == 0u) {
+        write_logarithms(row + lane / 16u * 4u, head);
+    }
 }
 
 fn shrunk(sums: mat4x4<f32>, by: vec4<f32>) -> mat4x4<f32> {

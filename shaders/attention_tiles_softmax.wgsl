@@ -110,3 +110,16 @@ fn first_row(flat: u32) -> u32 {
     let blocks = (QUERIES + 63u) / 64u;
     return (blocks - 1u - flat / (HEADS * CHUNKS)) * 64u;
 }
+
+// The logarithms of the sums of 8 queries.
+fn write_logarithms(first: u32, head: u32) {
+    for (var r = 0u; r < 4u; r++) {
+        let query = first + r;
+        if (query < QUERIES) {
+            store_logarithm(query * HEADS + head, lost(highest_low[r], highest_low[r] + log(total_low[r])));
+        }
+        if (query + 32u < QUERIES) {
+            store_logarithm((query + 32u) * HEADS + head, lost(highest_high[r], highest_high[r] + log(total_high[r])));
+        }
+    }
+}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gdlab.base.threads import OwnerThread
 from gdlab.base.types import Array
+from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Update
 from gdlab.plan.target import Target
 
@@ -29,26 +30,211 @@ class DeviceInfo:
 
 
 @dataclass(slots=True)
-class Traffic:
-    """Running totals of a program."""
+class Counters:
+    """Totals of a queue, counted where the work is done. `forwards`: steps; `submissions`: a step may be submitted in
+    parts; `uploads` and `readbacks`: tensors; `copies`: on the device; `waits`: until nothing is in flight;
+    `throttle_waits`: for the oldest of too many steps; `*_created`: objects made, which a steady state does not."""
 
-    steps: int = 0
+    forwards: int = 0
     dispatches: int = 0
+    workgroups: int = 0
     submissions: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
+    uploads: int = 0
+    upload_bytes: int = 0
+    readbacks: int = 0
+    readback_bytes: int = 0
+    copies: int = 0
+    waits: int = 0
+    throttle_waits: int = 0
+    buffers_created: int = 0
+    pipelines_created: int = 0
+    bindings_created: int = 0
+    pieces_created: int = 0
+
+    def uploaded(self, nbytes: int) -> None:
+        """Count a tensor that was written."""
+        self.uploads += 1
+        self.upload_bytes += nbytes
+
+    def read_back(self, nbytes: int) -> None:
+        """Count a tensor that was read."""
+        self.readbacks += 1
+        self.readback_bytes += nbytes
+
+    def as_dict(self) -> dict[str, int]:
+        """Return all totals by name, fresh."""
+        return asdict(self)
 
 
 KEPT = 1 << 16  # losses that nobody has taken yet: a script that only steps holds no more of them
+IN_FLIGHT = 2  # steps
+
+
+# what is submitted ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """A dispatch with its memory, ready to run. `run`: what the device executes; `keep` owns its handles."""
+
+    dispatch: Dispatch
+    run: Any
+    keep: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy `nbytes` bytes (a multiple of 4) of `source`, from `start` on, to place `at` of memory or a `Readback`."""
+
+    source: Any
+    start: int
+    target: Any
+    at: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Fill memory with zeros."""
+
+    memory: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Note the time on the device, as number `index` of the queue's stamps."""
+
+    index: int
+
+
+class Recorded(ABC):
+    """Dispatches that are submitted again and again, made ready once. `whole`: they were submitted without an error
+    before, so that they may go in parts from now on."""
+
+    bounds: tuple[Bound, ...]
+    whole: bool = False
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+
+Item = Bound | Copy | Clear | Stamp | Recorded
+
+
+class Readback(ABC):
+    """Memory that the caller reads: filled by `Copy` items, readable after `wait`, until `release`."""
+
+    nbytes: int
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return when what was copied here has arrived."""
+
+    @abstractmethod
+    def view(self) -> memoryview:
+        """Return the bytes; valid until `release`. Call `wait` first."""
+
+    @property
+    @abstractmethod
+    def address(self) -> int:
+        """The address of the first byte, until `release`."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the memory back to its queue's pool."""
+
+
+class Queue(ABC):
+    """The one way to a device: memory, kernels bound to it, and lists of work in order. All methods are called in the
+    turn of the device (`Device.turn`). At most `depth` submissions with a readback (steps) are in flight."""
+
+    depth: int
+    counters: Counters
+
+    @abstractmethod
+    def make(self, nbytes: int, name: str = "") -> Any:
+        """Return device memory of at least so many bytes, a multiple of 256; what it holds is undefined. `name` is
+        for errors."""
+
+    @abstractmethod
+    def release(self, memory: Any) -> None:
+        """Give memory of `make` back, for the next that asks for its size; work submitted before still runs."""
+
+    @abstractmethod
+    def write(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
+        """Write bytes from `start` on: after everything submitted before, ahead of everything after."""
+
+    @abstractmethod
+    def read(self, where: str, memory: Any, into: memoryview, start: int = 0) -> None:
+        """Fill `into` with bytes of memory from `start` on, after everything submitted so far."""
+
+    @abstractmethod
+    def bind(self, where: str, dispatch: Dispatch, target: Target, memory: Mapping[int, Region]) -> Bound:
+        """Make a dispatch ready over the regions of its buffers."""
+
+    @abstractmethod
+    def recorded(self, bounds: Sequence[Bound]) -> Recorded:
+        """Make dispatches ready to be submitted again and again."""
+
+    @abstractmethod
+    def set_scalars(self, where: str, numbers: Array) -> None:
+        """Write the per-step numbers that kernels read, float32 in `SCALARS` order, for what is submitted next."""
+
+    @abstractmethod
+    def readback(self, nbytes: int) -> Readback:
+        """Return memory that results can be copied into."""
+
+    @abstractmethod
+    def submit(
+        self, where: str, items: Sequence[Item], readback: Readback | None = None, cuts: Sequence[int] | None = None
+    ) -> None:
+        """Run the items in order. With a readback they count as a step: one that would be more than `depth` in flight
+        waits for the oldest first, and the readback tells when this one has ended. `cuts`: where to submit in parts,
+        as positions in `items`; None: as it pleases, `Recorded` items in growing parts once they have run whole."""
+
+    @abstractmethod
+    def finish(self, where: str, items: Sequence[Item]) -> None:
+        """Run the items and return when they have ended. Counts nothing: for parts of steps and for what is no step."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return when nothing is in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Bytes of memory that a buffer of a dispatch lies in: `offset` is a multiple of 256. On cpu `memory` is an array
+    of the buffer's dtype and shape."""
+
+    memory: Any
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferCopy:
+    """Copy `nbytes` bytes (a multiple of 4) of a buffer of a program, from `start` on, to place `at` of another of its
+    buffers or of a `Readback`."""
+
+    source: int
+    start: int
+    target: int | Readback
+    at: int
+    nbytes: int
 
 
 class Program(ABC):
-    """A plan made ready on a device: its buffers live here. All methods are called on the owner thread."""
+    """A plan made ready on a device: its buffers live here. All methods are called in its `turn`: of each program on
+    cpu, of each adapter. Programs that train on shared parameters have one turn."""
 
     plan: ExecutionPlan
     update: Update
-    traffic: Traffic
+    queue: Queue
+    turn: OwnerThread
     updates: int = 0  # by rules with moments; whoever restores a state sets it, so that cpu goes on with the same bits
+
+    @property
+    def counters(self) -> Counters:
+        """The totals of its queue."""
+        return self.queue.counters
 
     @abstractmethod
     def upload(self, buffer: int, data: Array) -> None:
@@ -96,9 +282,13 @@ class Program(ABC):
         kept."""
 
     @abstractmethod
-    def step(self, scalars: Array | None, whole: bool = True) -> None:
-        """One step in one submission: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS`
-        order); not `whole`: of the update the `early` ones alone, which add up gradients."""
+    def step(
+        self, scalars: Array | None, whole: bool = True, copies: Sequence[BufferCopy] = (),
+        landing: Readback | None = None,
+    ) -> None:  # fmt: skip
+        """One step: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS` order), then the
+        copies, which commute; not `whole`: of the update the `early` ones alone, which add up gradients. `landing`
+        tells when the step has ended, and takes copies; such a step has no loss in `losses`."""
 
     @abstractmethod
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
@@ -150,12 +340,11 @@ class Shared:
 
 
 class Device(ABC):
-    """Runs plans. `target` is what to compile for. `anywhere`: its programs may be called on any thread, one at a
-    time."""
+    """Runs plans. `target` is what to compile for; `synchronous`: a call returns when its work is done."""
 
     info: DeviceInfo
     target: Target
-    anywhere = False
+    synchronous = False
 
     @abstractmethod
     def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> Program:
@@ -163,13 +352,13 @@ class Device(ABC):
         is left half built. `shared` says which buffers live in another program of this device."""
 
 
-# the owner thread -----------------------------------------------------------------------------------------------------
+# turns -----------------------------------------------------------------------------------------------------
 _owner: OwnerThread | None = None
 _lock = threading.Lock()
 
 
 def owner() -> OwnerThread:
-    """Return the device owner of this process (a new one after fork): the one thread that touches devices."""
+    """Return the owner of the first adapter, and of the list of adapters (a new one after a fork)."""
     global _owner
     current = _owner
     if current is not None and _answers(current):

@@ -238,5 +238,5 @@ def here(study: Study) -> str:
     runner, lines = study.runner, list[str]()
     if runner.dispatch >= 0:
         dispatch, data = runner.output()
-        lines.append(f"dispatch {runner.dispatch}, {dispatch.label}, wrote {dispatch.output_type}: {array_words(data)}")
+        lines.append(f"dispatch {runner.dispatch}, {dispatch.label}, wrote {dispatch.type}: {array_words(data)}")
     return "\n".join([*lines, *([study.watching()] if runner.lookout.watches else [])])

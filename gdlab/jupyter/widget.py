@@ -154,7 +154,8 @@ class Panel:
             return
             yield
 
-        owner().post(job())
+        execution = self.study.execution
+        (execution.session.loaded.turn if execution.has_session else owner()).post(job())
 
     def _refuse(self, req: Any, error: Exception) -> None:
         told = ReplyError(type(error).__name__, str(error), None)
@@ -227,7 +228,7 @@ class Panel:
         per_step, groups, memory = self.fixed
         counters = Counters(
             session.step_count, traffic.dispatches, per_step, traffic.submissions, groups,
-            traffic.bytes_up, traffic.bytes_down, runner.steps_per_second,
+            traffic.upload_bytes, traffic.readback_bytes, runner.steps_per_second,
         )  # fmt: skip
         state: State = "closed" if session.closed else runner.state
         loss = [[s, number(v)] for s, v in merge_points(points)]

@@ -3,7 +3,8 @@
 A file may call, for each operand by the builder's name for it (`x`): `x_at(i)`, element i in row-major order (f32, or
 u32 of a u32 operand), and `x_four(i)`, four neighbours from i on (a multiple of 4; one vector load where the operand
 has a multiple of 4 elements). It writes with `store(i, value)`, or with `store4(i, vec4)`, never with both, and the
-epilogue runs inside. Its constants, tables and per-step numbers are `NAME` and `name()`. It defines one of
+epilogue runs inside; with `store_NAME(i, value)` it writes the result NAME, in dispatches that have it. Its constants,
+tables and per-step numbers are `NAME` and `name()`. It defines one of
   fn unit(u: u32)                         a piece of work that one invocation does alone (Work.length = 0);
   fn unit(u: u32, part: u32, live: bool)  one that LANES invocations share (Work.length > 0): `part` is 0 .. LANES - 1,
                                           the sum and the maximum over all of them are `sum_of_unit(value)` and
@@ -48,6 +49,7 @@ def custom(text: Text, d: Dispatch) -> None:
     for name, operand in named:
         _accessors(text, name, operand, bindings, called, c)
     _absent(text, called, c, bindings.type)
+    _statistics(text, called - _defined(files), c, bindings, d)
     (store4 if by_four else store)(text, d, bindings, c.node)
     each = integers.get("EACH", 1)
     for file in files:
@@ -63,6 +65,20 @@ def _absent(text: Text, called: set[str], c: Custom, type: str) -> None:
     for name in sorted(called - {f"{n}_at" for n in c.names}):
         if base != "".join(c.names[:1]) and re.fullmatch(rf"{base}\d_at", name):
             text.add(f"fn {name}(i: u32) -> {type} {{\n    return {type}(0);\n}}\n")
+
+
+def _defined(files: list[str]) -> set[str]:
+    return {name for file in files for name in re.findall(r"^fn (\w+)\(", shader(file), re.MULTILINE)}
+
+
+def _statistics(text: Text, called: set[str], c: Custom, bindings: Bindings, d: Dispatch) -> None:
+    """`store_NAME(i, value)` of every further result that the file knows; of one that the dispatch lacks, no store."""
+    results = dict(zip(c.results, d.results[1:], strict=True))
+    for name in sorted(called):
+        if name.startswith("store_"):
+            r = results.get(name.removeprefix("store_"))
+            body = "" if r is None else f"    {bindings.variable[r.buffer]}[i] = value;\n"
+            text.add(f"fn {name}(i: u32, value: f32) {{\n{body}}}\n", *(() if r is None else (r.node,)))
 
 
 def _is_wide(operand: Operand) -> bool:

@@ -58,8 +58,8 @@ def _helper_text(text: Text) -> str:
 
 # kernels --------------------------------------------------------------------------------------------------------------
 def _pointwise(text: Text, d: Dispatch) -> None:
-    size, node = d.output_type.num_elements, d.epilogue[-1].node
-    four = d.variant == "vec4" and d.output_type.dtype is DType.f32
+    size, node = d.type.num_elements, d.epilogue[-1].node
+    four = d.variant == "vec4" and d.type.dtype is DType.f32
     used = chain_operands(d.epilogue)
     wide = widened([*((d.operands[k].buffer, four and may_be_wide(d.operands[k])) for k in used), (d.output, four)])
     bindings = Bindings(d, wide)
@@ -104,7 +104,7 @@ def _movement(text: Text, d: Dispatch) -> None:
     assert g is not None  # the table asks by kernel
     bindings = Bindings(d, ())
     bindings.declare(text)
-    size = d.output_type.num_elements
+    size = d.type.num_elements
     constants(text, SIZE=size, GROUP=d.workgroup_size[0])
     text.add(f"fn moved(i: u32) -> {bindings.type} {{", g.node)
     inner, places = size, []
@@ -117,7 +117,7 @@ def _movement(text: Text, d: Dispatch) -> None:
         inside += [f"i{axis} % {a.step} == 0"] if a.step > 1 else []
         inside += [f"i{axis} / {a.step} < {a.extent}"] if a.extent is not None else []
         if inside:
-            fill = number(g.fill, d.output_type.dtype)
+            fill = number(g.fill, d.type.dtype)
             text.add(f"    if (!({' && '.join(inside)})) {{\n        return {fill};\n    }}", g.node)
         if a.stride:
             places.append(f"i{axis} / {a.step} * {a.stride}" if a.step > 1 else f"i{axis} * {a.stride}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gdlab.kernels.pieces import Bindings, Text, call, chain_function, chain_operands, number, shader
-from gdlab.plan.dispatch import SCALARS, Dispatch, PointOp, Ranges
+from gdlab.plan.dispatch import SCALARS, Dispatch, PointOp
 
 
 def constants(text: Text, **values: int | float) -> None:
@@ -35,11 +33,11 @@ def store(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
     loads = [bindings.at(d.operands[k]) for k in chain_operands(d.epilogue)]
     value = call("after", d.epilogue, "value", loads) if d.epilogue else "value"
     text.add(f"fn store(i: u32, value: {bindings.type}) {{")
-    if d.ranges is None:
-        text.add(f"    out[i] = {value};", node)
-    else:
+    if d.in_columns:
         text.add(f"    let stored = {value};", node)
-        _into_ranges(text, d.ranges, bindings, d.outputs, "[{}]", node)
+        _into_columns(text, d, bindings, "[{}]", node)
+    else:
+        text.add(f"    out[i] = {value};", node)
     text.add("}\n")
 
 
@@ -56,31 +54,31 @@ def store4(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
     text.add("fn store4(i: u32, value: vec4<f32>) {")
     for k in used:
         text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
-    place = "out[i / 4u]" if d.ranges is None else "let stored"
+    place = "let stored" if d.in_columns else "out[i / 4u]"
     by_four(text, place, [f"x{k}" for k in used], d.epilogue, "after", "value", node)
-    if d.ranges is not None:
-        _into_ranges(text, d.ranges, bindings, d.outputs, "[({}) / 4u]", node)
+    if d.in_columns:
+        _into_columns(text, d, bindings, "[({}) / 4u]", node)
     text.add("}\n")
 
 
 def by_fours(d: Dispatch) -> bool:
     """Whether four neighbours of the result, aligned, always lie in one range of its columns."""
-    if d.ranges is None:
-        return True
-    return d.ranges.width % 4 == 0 and all(c.start % 4 == c.stop % 4 == 0 for c in d.ranges.columns)
+    columns = [r.columns for r in d.results if r.columns is not None]
+    return all(c.width % 4 == c.start % 4 == c.stop % 4 == 0 for c in columns)
 
 
-def _into_ranges(
-    text: Text, ranges: Ranges, bindings: Bindings, outputs: Sequence[int], at: str, node: int
-) -> None:
-    """Put `stored`, element i of the result, where its column lies."""
-    text.add(f"    let row = i / {ranges.width}u;\n    let column = i % {ranges.width}u;", node)
-    for c, buffer in zip(ranges.columns, outputs, strict=True):
+def _into_columns(text: Text, d: Dispatch, bindings: Bindings, at: str, node: int) -> None:
+    """Put `stored`, element i of what the core computes, where its column lies."""
+    for k, r in enumerate(d.results):
+        c = r.columns
+        assert c is not None  # the caller looked
+        if k == 0:
+            text.add(f"    let row = i / {c.width}u;\n    let column = i % {c.width}u;", node)
         inside = [f"column >= {c.start}u"] if c.start else []
-        inside += [f"column < {c.stop}u"] if c.stop < ranges.width else []
+        inside += [f"column < {c.stop}u"] if c.stop < c.width else []
         place = f"row * {c.stop - c.start}u + column" + (f" - {c.start}u" if c.start else "")
-        one = f"{bindings.variable[buffer]}{at.format(place)} = stored;"
-        text.add(f"    if ({' && '.join(inside)}) {{ {one} }}" if inside else f"    {one}", c.node)
+        one = f"{bindings.variable[r.buffer]}{at.format(place)} = stored;"
+        text.add(f"    if ({' && '.join(inside)}) {{ {one} }}" if inside else f"    {one}", r.node)
 
 
 def by_four(

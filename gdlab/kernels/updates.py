@@ -25,7 +25,7 @@ def update(text: Text, d: Dispatch) -> None:
     bindings = Bindings(d, {b for b, role in roles.items() if role != "factor"})
     bindings.variable = roles
     bindings.declare(text)
-    constants(text, SIZE=-(-d.output_type.num_elements // 4), GROUP=d.workgroup_size[0])
+    constants(text, SIZE=-(-d.type.num_elements // 4), GROUP=d.workgroup_size[0])
     if d.kernel != "clear":
         given = np.array(d.params[:1], np.uint32).view(np.float32)[0]
         text.add(f"const MULTIPLIER = {number(float(given))};")

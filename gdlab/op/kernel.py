@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,9 +28,16 @@ class Elementwise:
     """One WGSL expression over the operand and attribute names of the builder, such as ``"x / (1.0 + exp(-x)) * y"``.
 
     It is also a Python expression: the cpu device runs the same text (`select(false, true, condition)` as in WGSL).
+    `choices` has the expressions of an op with a Literal attribute, by its value: then `expr` is one of them.
     """
 
     expr: str
+    choices: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self, attrs: Sequence[tuple[str, Any]]) -> str:
+        """Return the expression of a call with these attributes."""
+        chosen = (self.choices[value] for _, value in attrs if isinstance(value, str) and value in self.choices)
+        return next(chosen, self.expr)
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,21 @@ class Work:
 WorkRule = Callable[[tuple[TensorType, ...], TensorType, Mapping[str, Any]], Work | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """The value of another op that a kernel computes on its way and can store with `store_NAME(i, value)`: `op` of the
+    kernel's first operands, with the attributes that both have and those that are `fixed`."""
+
+    op: str
+    name: str
+    fixed: tuple[tuple[str, Any], ...] = ()
+
+    def attrs(self, attrs: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+        """Return the attributes `names` of the other op, from those of the kernel's own."""
+        known = {**attrs, **dict(self.fixed)}
+        return {name: known[name] for name in names if name in known}
+
+
 @dataclass(frozen=True)
 class Shader:
     """A kernel of its own: `file` in `shaders/` (what it may call: `gdlab/kernels/custom.py`), and `numpy_form`, the
@@ -76,7 +98,8 @@ class Shader:
     says it of a sum of products with signs of its own, from the error scales of the operands. `scalars` names the
     per-step numbers it reads. `in_place` is the form of a cache write that leaves in the cache what it does not write:
     its operand 1 is then its result, and its work counts what is written. `in_bounds`: its indices follow from its
-    constants alone, never from data, and stay inside the operands.
+    constants alone, never from data, and stay inside the operands. `statistic`: what it can write besides, so that
+    another op of the same operands needs no kernel of its own.
     """
 
     file: str
@@ -89,6 +112,7 @@ class Shader:
     fours: Shader | None = None
     in_bounds: bool = False
     numpy_form: NumpyForm | None = None
+    statistic: Statistic | None = None
 
     @property
     def name(self) -> str:

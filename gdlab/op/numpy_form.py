@@ -56,6 +56,9 @@ class KernelBuilder(Protocol):
     def scalars(self) -> Mapping[str, Array]:
         """The per-step numbers, as arrays without axes."""
 
+    def result(self, name: str, shape: Shape) -> Array | None:
+        """The result that a file stores with `store_NAME`, as an array of `shape`; None where it is not wanted."""
+
     @property
     def size(self) -> int:
         """The number of elements of the result."""

@@ -14,6 +14,7 @@ from gdlab.base.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from gdlab.base.memo import remember
 from gdlab.base.types import Array, DType, TensorType, broadcast_shapes, f16, f32, u32
 from gdlab.graph import Attrs, AttrVar, Graph, Node, PatternGraph, Value, capture, current_graph, scratch, whole
+from gdlab.op.extent import Follows
 from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf, Shader
 from gdlab.op.parameter import (
     WANTED_VALUE,
@@ -58,6 +59,7 @@ class Properties(TypedDict, total=False):
 
     opaque: bool
     reads_f16: bool
+    stores: bool
     reads_blocks: int
     saved: bool
     own_buffer: bool
@@ -68,6 +70,8 @@ class Properties(TypedDict, total=False):
     commutative: bool
     passes_factor: bool
     typed_as_first: bool
+    follows: Follows
+    selects: bool
 
 
 @dataclass(eq=False)
@@ -79,6 +83,7 @@ class Op:
 
     * `opaque`: nothing is computed or rewritten through it (random ops and updates always are);
     * `reads_f16`: its kernel decodes f16 operands itself, as those of contractions do;
+    * `stores`: its result has a storage dtype, which its kernel writes as words; others compute f32 from such operands;
     * `reads_blocks`: the operand that may lie in blocks (q4, q8);
     * `saved`: a value of the forward pass that the backward pass reads is an activation that has to be kept;
     * `own_buffer`: its value stays readable in a buffer of its own, as that of an output;
@@ -90,7 +95,10 @@ class Op:
       that the derivative keeps of it (the logarithms of the sums);
     * `commutative`: rules match it with its two operands in both orders;
     * `passes_factor`: a rule may take a factor of an operand out of its result;
-    * `typed_as_first`: its type is that of its first operand, and rules make it where only one of them is known.
+    * `typed_as_first`: its type is that of its first operand, and rules make it where only one of them is known;
+    * `follows`: which axes of its result follow a bucket axis of its operands, and what is masked there, where neither
+      kernel nor body tells;
+    * `selects`: its result is operand 1 where operand 0 is not 0, elsewhere operand 2, or 0 where there is none.
     """
 
     name: str
@@ -118,6 +126,7 @@ class Op:
     optional: tuple[str, Callable[..., Value]] | None = None
     opaque: bool = False
     reads_f16: bool = False
+    stores: bool = False
     reads_blocks: int | None = None
     saved: bool = True
     own_buffer: bool = False
@@ -128,6 +137,8 @@ class Op:
     commutative: bool = False
     passes_factor: bool = False
     typed_as_first: bool = False
+    follows: Follows | None = None
+    selects: bool = False
 
     def __post_init__(self) -> None:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
@@ -190,8 +201,9 @@ class Op:
             self.check(*inputs, **attrs)
         if self.body is None:
             result = self.rule(*self.spread(inputs), **attrs)
-            narrow = isinstance(result, TensorType) and result.dtype.is_storage and not isinstance(self.kernel, Alias)
-            return TensorType(result.shape) if narrow else result  # what is computed from f16 is f32
+            narrow = isinstance(result, TensorType) and result.dtype.is_storage
+            kept = self.stores or isinstance(self.kernel, Alias)
+            return TensorType(result.shape) if narrow and not kept else result  # what is computed from f16 is f32
         return self.trace(tuple(v.type for v in inputs), tuple(sorted(attrs.items()))).outputs[0].type
 
     @property
@@ -207,7 +219,7 @@ class Op:
             return dtype.is_storage
         if dtype is f16:
             return self.reads_f16
-        return operand == self.reads_blocks
+        return operand == self.reads_blocks and dtype in (DType.q4, DType.q8)
 
     def operand_names(self, count: int) -> tuple[str, ...]:
         """The names of `count` operands: `values0`, `values1`, … of an op that takes any number."""
@@ -334,6 +346,8 @@ class Op:
 def _refused(dtype: DType) -> str:
     if dtype in (DType.q4, DType.q8):
         return f"f32 operands: {dtype} may only be operand b of matmul, because its blocks run along k"
+    if dtype.is_storage and dtype is not f16:
+        return f"f32 operands: no kernel reads {dtype}"
     return "f32 operands"
 
 
@@ -411,6 +425,7 @@ def fused(
     safety: Safety = "rounding",
     phases: tuple[Phase, ...] = ALL_PHASES,
     check: Callable[..., None] | None = None,
+    any_dtype: bool = False,
     **properties: Unpack[Properties],
 ) -> Callable[[Callable[..., Value]], Op]:
     """Decorator: the function decomposes a new op; from it follow reference, shape, default gradient and rule.
@@ -427,9 +442,9 @@ def fused(
         first = label if isinstance(label, str) else next(iter(labels.values()))
         return _register(
             Op(
-                body.__name__, body, parameters_of(body), chosen, "private" if private else "composite", False, False,
-                numpy, kernel, tuple(samples), tuple(bad), None, None, body, first, safety, phases, labels, check,
-                **properties,
+                body.__name__, body, parameters_of(body), chosen, "private" if private else "composite", False,
+                any_dtype, numpy, kernel, tuple(samples), tuple(bad), None, None, body, first, safety, phases, labels,
+                check, **properties,
             )
         )  # fmt: skip
 

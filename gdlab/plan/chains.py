@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gdlab.op import Contraction, Elementwise, Leaf, Movement, Reduction, Shader
+from gdlab.op import REGISTRY, Contraction, Elementwise, Leaf, Movement, Reduction, Shader
 from gdlab.plan.labels import display
 from gdlab.plan.records import Missed
 from gdlab.plan.target import CompileOptions, Limits
@@ -26,12 +26,19 @@ class Cluster:
     prologue: list[int] = field(default_factory=list)
     epilogue: list[int] = field(default_factory=list)
     ranges: list[int] = field(default_factory=list)  # what it writes instead of the core: columns of that
+    statistic: int = -1  # what it writes besides: a value that the core computes on its way
     reads: dict[int, None] = field(default_factory=dict)  # terms with buffers of their own
 
     @property
     def members(self) -> list[int]:
         """All of its terms."""
-        return [*self.prologue, *([self.core] if self.core >= 0 else []), *self.epilogue, *self.ranges]
+        core = [self.core] if self.core >= 0 else []
+        return [*self.prologue, *core, *self.epilogue, *self.ranges, *self.statistics]
+
+    @property
+    def statistics(self) -> list[int]:
+        """The statistic, if any."""
+        return [self.statistic] if self.statistic >= 0 else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +97,13 @@ class Clusters:
         self.all: list[Cluster] = []
         self.in_ranges = in_ranges(terms, needs, limits) if options.fuse_dispatches else {}
         self.product_of = {t: product for product, ranges in self.in_ranges.items() for t in ranges}
+        self.statistics = _statistics(terms, needs) if options.fuse_dispatches else {}
 
     def assign(self) -> list[Cluster]:
         """The clusters, in the order of what they write."""
         for term in reversed(self.terms.terms):
-            if self.needs.needed[term.id] and not is_leaf(term) and term.id not in self.product_of:
+            taken = term.id in self.product_of or self.of[term.id] is not None
+            if self.needs.needed[term.id] and not is_leaf(term) and not taken:
                 self._place(term)
         self.all.reverse()
         for cluster in self.all:
@@ -117,6 +126,7 @@ class Clusters:
         self.of[term.id], self.side[term.id] = host, side
         if isinstance(term.op.kernel, _CORES):
             host.core = term.id
+            self._take_statistic(host, term)
         else:
             (host.prologue if side == "prologue" else host.epilogue).append(term.id)
         host.reads.pop(term.id, None)
@@ -142,6 +152,27 @@ class Clusters:
         reason = self._misfit(term, host, side)
         return (host, side, None) if reason is None else (None, "epilogue", reason)
 
+    def _take_statistic(self, host: Cluster, core: Term) -> None:
+        """Let the dispatch write the statistic that its kernel computes on its way, where another op asks for that."""
+        kernel = core.op.kernel
+        known = kernel.statistic if isinstance(kernel, Shader) else None
+        if known is None:
+            return
+        operands = tuple(self.terms.base[i] for i in core.inputs[: len(REGISTRY[known.op].operands)])
+        for term in self.statistics.get((known.op, operands), []):
+            wanted, alone = dict(term.attrs), self.of[term.id]
+            joined = alone is not None and (alone.root, alone.members) != (term.id, [term.id])
+            early = any(e.reader <= host.root for e in self.needs.edges[term.id])
+            buffers = len({*host.reads, *(self.terms.base[i] for i in core.inputs)} - {core.id}) + 2
+            if joined or early or known.attrs(dict(core.attrs), wanted) != wanted:
+                continue
+            if buffers > self.limits.storage_buffers:
+                return
+            if alone is not None:
+                self.all.remove(alone)
+            host.statistic, self.of[term.id] = term.id, host
+            return
+
     def _side_of(self, reader: int) -> Side:
         core = isinstance(self.terms.terms[reader].op.kernel, _CORES)
         return "prologue" if core else self.side[reader]
@@ -156,8 +187,9 @@ class Clusters:
         reads = {*host.reads, *(t for t, _, _ in operand_terms(term, self.terms))} - {term.id}
         kernels = (self.terms.terms[t].op.kernel for t in (term.id, host.core) if t >= 0)
         reads |= {-1 for kernel in kernels if isinstance(kernel, Shader) and kernel.scalars}  # one more binding
-        if len(reads) + 1 > self.limits.storage_buffers:
-            return "bindings", f"{len(reads) + 1} buffers in one dispatch, wanted at most {self.limits.storage_buffers}"
+        count = len(reads) + 1 + len(host.statistics)
+        if count > self.limits.storage_buffers:
+            return "bindings", f"{count} buffers in one dispatch, wanted at most {self.limits.storage_buffers}"
         return None
 
     def _missed(self, term: Term, readers: list[Edge], reason: str, detail: str) -> Missed:
@@ -169,6 +201,17 @@ class Clusters:
 
     def _node(self, term: int) -> int:
         return self.terms.terms[term].node
+
+
+def _statistics(terms: Terms, needs: Needs) -> dict[tuple[str, tuple[int, ...]], list[Term]]:
+    """The terms that the kernel of another op may compute on its way, by op and operands."""
+    kernels = {term.op.name: term.op.kernel for term in terms.terms}
+    names = {k.statistic.op for k in kernels.values() if isinstance(k, Shader) and k.statistic is not None}
+    found: dict[tuple[str, tuple[int, ...]], list[Term]] = {}
+    for term in terms.terms if names else ():
+        if needs.needed[term.id] and term.op.name in names:
+            found.setdefault((term.op.name, tuple(terms.base[i] for i in term.inputs)), []).append(term)
+    return found
 
 
 def in_ranges(terms: Terms, needs: Needs, limits: Limits) -> dict[int, list[int]]:

@@ -12,20 +12,18 @@ from gdlab.base.types import TensorType
 from gdlab.graph import Graph, Node, no_collector, reachable
 from gdlab.op import Alias, Elementwise, Fill, Leaf, Movement
 from gdlab.op.storage import check_caches, derived_of, stored_in, trained_parameters
-from gdlab.plan.chains import Clusters, needs_of
-from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.lower import Lowered, Lowering
+from gdlab.plan.lower import Lowered, lowered
 from gdlab.plan.memory import memory_plan
-from gdlab.plan.records import ExecutionPlan, Lane, Place, PlanMode
-from gdlab.plan.schedule import before_reordering, groups_of, numbered, scheduled
+from gdlab.plan.records import ExecutionPlan, Fate, Lane, Place, PlanMode
+from gdlab.plan.schedule import groups_of
 from gdlab.plan.target import CompileOptions, Target
-from gdlab.plan.terms import Terms, terms_of
+from gdlab.plan.terms import Terms
 from gdlab.plan.variants import TILES, is_software
 from gdlab.plan.verify import verify
 
 _PORTABLE = Target.portable()
 _DEFAULT = CompileOptions()
-VERSION = 1
+VERSION = 2
 
 
 def compile(
@@ -48,45 +46,36 @@ def compile(
 def _compile(
     graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None, options: CompileOptions, target: Target
 ) -> ExecutionPlan:
-    backward = _backward(graph, mode, lanes)
-    terms = terms_of(graph, backward)
-    needs = needs_of(terms, tuple(terms.term_of[i] for i in graph.output_ids))
-    _check_sizes(graph, terms, needs.needed, target)
-    clusters = Clusters(terms, needs, options, target.limits)
-    lowered = Lowering(graph, terms, target, options.tile).run(clusters.assign(), needs.needed)
-    order, groups = scheduled(lowered.dispatches, options.serial, options.reorder)
-    before = before_reordering(lowered.dispatches, order) if options.reorder else ((), 0)
-    dispatches = numbered(lowered.dispatches, order, groups)
-    place = {old: new for new, old in enumerate(order)}
-    outputs = tuple(_buffer_of(terms, lowered, i) for i in graph.output_ids)
+    low = lowered(graph, _backward(graph, mode, lanes), options, target)
+    dispatches = tuple(low.dispatches)
+    outputs = tuple(map(low.output_buffer, graph.output_ids))
     users = graph.num_user_outputs
     loss = outputs[0] if graph.outputs[0].type == TensorType((1,)) else None
-    inputs = tuple((n.name, lowered.buffer_of[terms.term_of[n.id]]) for n in graph.inputs)
-    stored = [lowered.buffer_of[terms.term_of[id]] for id, _ in trained_parameters(graph)]
-    node_buffers = _node_buffers(graph, terms, lowered)
+    stored = [low.leaf_buffer(id) for id, _ in trained_parameters(graph)]
+    node_buffers = _node_buffers(graph, low)
     return verify(
         ExecutionPlan(
             mode=mode,
-            buffers=tuple(lowered.buffers),
+            buffers=tuple(low.buffers),
             dispatches=dispatches,
             groups=groups_of(dispatches),
-            memory=memory_plan(lowered.buffers, dispatches, options, target.limits.alignment),
-            param_buffers=_parameters(graph, terms, lowered),
-            input_buffers=inputs,
-            constant_buffers=_constants(terms, lowered),
+            memory=memory_plan(low.buffers, dispatches, options, target.limits.alignment),
+            param_buffers=_parameters(graph, low),
+            input_buffers=tuple((n.name, low.leaf_buffer(n.id)) for n in graph.inputs),
+            constant_buffers=low.constants(),
             param_grad_pairs=tuple(zip(stored, outputs[users:], strict=False)),
             output_buffers=outputs[:users],
             loss_buffer=loss,
             places=tuple(node_buffers.items()),
-            fates=_fates(graph, terms, lowered, dispatches, place, node_buffers),
-            missed=tuple(clusters.missed),
+            fates=_fates(graph, low, node_buffers),
+            missed=tuple(low.missed),
             graph=graph,
             options=options,
             target=target,
             fingerprint=_fingerprint(graph, mode, options, target),
             version=VERSION,
-            order_before=before[0],
-            groups_before=before[1],
+            order_before=low.order_before,
+            groups_before=low.groups_before,
         )
     )
 
@@ -120,21 +109,6 @@ def _check_arguments(
         raise CompileError("compile", "gradients", gradients, f"{stored}, one per trained parameter, or none")
 
 
-def _check_sizes(graph: Graph, terms: Terms, needed: bytearray, target: Target) -> None:
-    """A tensor that no binding can hold is refused by name."""
-    for id in graph.output_ids:
-        type = graph.nodes[id].type
-        if type.dtype.is_storage:
-            raise CompileError("compile", f"output %{id}", str(type), "f32 or u32: to_f32(x) decodes f16", node=id)
-    most = target.limits.binding_bytes
-    for term in terms.terms:
-        if needed[term.id] and term.type.size_bytes > most:
-            name = graph.nodes[term.node].name or f"%{term.node}, {term.op.name}"
-            given = f"{term.type.size_bytes} bytes"
-            wanted = f"at most {most}, the largest binding of this device"
-            raise CompileError("compile", f"tensor {name} {term.type}", given, wanted, node=term.node)
-
-
 def _backward(graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None) -> list[bool]:
     if lanes is not None:
         return [lane.phase == "backward" for lane in lanes]
@@ -144,55 +118,32 @@ def _backward(graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None) -> lis
     return [not seen for seen in forward]
 
 
-def _buffer_of(terms: Terms, lowered: Lowered, output: int) -> int:
-    term = terms.base[terms.term_of[output]]
-    return lowered.copies.get(term, lowered.buffer_of[term])
-
-
-def _parameters(graph: Graph, terms: Terms, lowered: Lowered) -> tuple[tuple[str, Place], ...]:
+def _parameters(graph: Graph, low: Lowered) -> tuple[tuple[str, Place], ...]:
     """Every parameter and its buffer, or its range of the derived one that it lies in."""
     places: dict[str, Place] = {}
     for id, derived in derived_of(graph).items():
-        buffer = lowered.buffer_of[terms.term_of[id]]
-        places |= {name: derived.part(name, buffer) for name, _ in derived.sources}
-    return tuple(
-        (n.name, places[n.name] if n.name in places else lowered.buffer_of[terms.term_of[n.id]])
-        for n in graph.parameters
-    )
+        places |= {name: derived.part(name, low.leaf_buffer(id)) for name, _ in derived.sources}
+    return tuple((n.name, places[n.name] if n.name in places else low.leaf_buffer(n.id)) for n in graph.parameters)
 
 
-def _constants(terms: Terms, lowered: Lowered) -> tuple[tuple[int, bytes], ...]:
-    return tuple(
-        (b, dict(terms.terms[term].attrs)["data"].raw)
-        for term, b in lowered.buffer_of.items()
-        if terms.terms[term].op.name == "constant"
-    )
-
-
-def _node_buffers(graph: Graph, terms: Terms, lowered: Lowered) -> dict[int, int]:
+def _node_buffers(graph: Graph, low: Lowered) -> dict[int, int]:
     """The buffer that holds each node's value; an output that is only an alias of a leaf lies in its copy."""
+    terms, outputs = low.terms, set(graph.output_ids)
     found: dict[int, int] = {}
-    outputs = set(graph.output_ids)
     for node, term in enumerate(terms.term_of):
         base = terms.base[term] if term >= 0 else -1
-        if base in lowered.buffer_of:
-            copied = node in outputs and base != term and base in lowered.copies
-            found[node] = lowered.copies[base] if copied else lowered.buffer_of[base]
+        if base in low.buffer_of:
+            copied = node in outputs and base != term and base in low.copies
+            found[node] = low.copies[base] if copied else low.buffer_of[base]
     return found
 
 
 # what became of the other nodes ---------------------------------------------------------------------------------------
-def _fates(
-    graph: Graph,
-    terms: Terms,
-    lowered: Lowered,
-    dispatches: Sequence[Dispatch],
-    place: dict[int, int],
-    node_buffers: dict[int, int],
-) -> tuple[tuple[int, int, str], ...]:
-    """(node, dispatch or −1, reason) of every node without a buffer of its own."""
+def _fates(graph: Graph, low: Lowered, node_buffers: dict[int, int]) -> tuple[Fate, ...]:
+    """Return the fate of every node without a buffer of its own."""
+    terms = low.terms
     first: dict[int, int] = {}
-    for d in dispatches:
+    for d in low.dispatches:
         for node in d.origin:
             first.setdefault(node, d.index)
     nodes, stored, found = graph.nodes, stored_in(graph), []
@@ -202,9 +153,10 @@ def _fates(
             reason = f"aliased: a range of {stored[nodes[node].name]}"
         if reason is None:
             continue
-        in_chain = lowered.dispatch_of.get(term, -1) if term >= 0 else -1
-        dispatch = place[in_chain] if in_chain >= 0 else first.get(node, -1)
-        found.append((node, dispatch, reason if dispatch < 0 else f"{reason}, in dispatch {dispatch}"))
+        in_chain = low.dispatch_of.get(term, -1) if term >= 0 else -1
+        dispatch = in_chain if in_chain >= 0 else first.get(node, -1)
+        place_words = f", in dispatch {dispatch}" if dispatch >= 0 else ""
+        found.append(Fate(node, dispatch, min(dispatch, 0), reason + place_words))
     return tuple(found)
 
 
@@ -231,7 +183,9 @@ def _fate(nodes: Sequence[Node], terms: Terms, node: int, term: int, held: bool)
 def _fingerprint(graph: Graph, mode: PlanMode, options: CompileOptions, target: Target) -> str:
     h = hashlib.sha256(f"gdlab plan {VERSION}".encode())
     h.update(graph.fingerprint().encode())
-    h.update(repr((mode, _values(options), target.kind, target.adapter_class, _values(target.limits))).encode())
+    limits = _values(target.limits)
+    facts = mode, _values(options), target.kind, target.adapter_class, limits, target.tuning.digest
+    h.update(repr(facts).encode())
     return h.hexdigest()
 
 

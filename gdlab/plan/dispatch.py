@@ -92,7 +92,8 @@ class Matmul:
 @dataclass(frozen=True, slots=True)
 class Custom:
     """A kernel of its own: `file` is its WGSL in `shaders/`, `form` names its NumPy form, `names[k]` is what both call
-    operand k, `family` that of the op. The rest is what `gdlab.op.Work` says."""
+    operand k, `results[k]` what they call result k + 1, `family` that of the op. The rest is what `gdlab.op.Work`
+    says."""
 
     family: str
     form: str
@@ -106,6 +107,7 @@ class Custom:
     node: int
     tables: tuple[tuple[str, tuple[int, ...]], ...] = ()
     trips: int = 0
+    results: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> int:
         """The integer constant of this name."""
@@ -125,20 +127,22 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns start … stop − 1 of a result that is stored in ranges; `node` is what computes them."""
+    """Columns start … stop − 1 of what the core computes, which has rows of `width`."""
 
     start: int
     stop: int
-    node: int
+    width: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
-    """A result of rows of `width` that is stored in ranges of its columns: range k in `Dispatch.outputs[k]`, whole
-    rows of its own. Columns of no range are not stored."""
+class Result:
+    """A tensor that a dispatch writes in full: its buffer, its type, the node that it is the value of (−1: of none, a
+    partial sum or a state), and of a product that is stored in ranges the `columns` that it takes."""
 
-    width: int
-    columns: tuple[Columns, ...]
+    buffer: int
+    type: TensorType
+    node: int = -1
+    columns: Columns | None = None
 
 
 @dataclass(frozen=True)
@@ -147,11 +151,12 @@ class Dispatch:
 
     The core (`reduce`, `matmul`, `gather`, `custom`; none for `pointwise`) reads operand 0 (1 too for a product, all of
     its own for a `custom` one), or the last value of `prologue`, a chain evaluated per element read; `epilogue` is a
-    chain on its result (`acc`), evaluated per element written. A `pointwise` dispatch is its `epilogue` alone. `output`
-    is written in full, and so are `extra_outputs`, which only a result in `ranges` has (`output_type` is then that of
-    the first range); `in_place` (read and written through one binding) occurs in updates. `params` are the numbers of
-    the variant: rows and columns of a tile, results and lanes of a group, or an update's learning rate multiplier (bits
-    of an f32).
+    chain on its result (`acc`), evaluated per element written. A `pointwise` dispatch is its `epilogue` alone. Each of
+    `results` is written in full: the first by the epilogue, or where they have `columns` each range of columns by it;
+    the others of a `custom` core by its file (`Custom.results` are their names there). Columns of no result are not
+    stored. `in_place` (read and written through one binding) occurs in updates and cache writes. `params` are the
+    numbers of the variant: rows and columns of a tile, results and lanes of a group, or an update's learning rate
+    multiplier (bits of an f32).
     """
 
     index: int
@@ -159,8 +164,7 @@ class Dispatch:
     label: str
     phase: DispatchPhase
     operands: tuple[Operand, ...]
-    output: int
-    output_type: TensorType
+    results: tuple[Result, ...]
     in_place: tuple[int, ...] = ()
     prologue: tuple[PointOp, ...] = ()
     epilogue: tuple[PointOp, ...] = ()
@@ -168,8 +172,6 @@ class Dispatch:
     matmul: Matmul | None = None
     gather: Gather | None = None
     custom: Custom | None = None
-    ranges: Ranges | None = None
-    extra_outputs: tuple[int, ...] = ()
     scalars: tuple[str, ...] = ()
     workgroups: tuple[int, int, int] = (1, 1, 1)
     workgroup_size: tuple[int, int, int] = (64, 1, 1)
@@ -216,13 +218,33 @@ class Dispatch:
     @property
     def outputs(self) -> tuple[int, ...]:
         """Buffers of its results."""
-        return self.output, *self.extra_outputs
+        return tuple(r.buffer for r in self.results)
+
+    @property
+    def output(self) -> int:
+        """The buffer of its first result."""
+        return self.results[0].buffer
+
+    @property
+    def extra_outputs(self) -> tuple[int, ...]:
+        """Buffers of its other results."""
+        return self.outputs[1:]
+
+    @property
+    def type(self) -> TensorType:
+        """The type of its first result; of a result in ranges of columns that of the first range."""
+        return self.results[0].type
+
+    @property
+    def in_columns(self) -> bool:
+        """Whether its results are ranges of columns of what the core computes."""
+        return self.results[0].columns is not None
 
     @property
     def num_elements(self) -> int:
-        """Elements of its result; of one in ranges those of all columns, stored or not."""
-        size = self.output_type.num_elements
-        return size if self.ranges is None else size // self.output_type.shape[1] * self.ranges.width
+        """Elements of its first result; of one in ranges those of all columns, stored or not."""
+        first = self.results[0]
+        return first.type.num_elements if first.columns is None else first.type.shape[0] * first.columns.width
 
     @cached_property
     def bindings(self) -> tuple[tuple[int, Literal["r", "w"]], ...]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gdlab.base.errors import CompileError
 from gdlab.base.types import TensorType
 from gdlab.graph import Graph
-from gdlab.op import Contraction, Reduction, Shader, Work
+from gdlab.op import REGISTRY, Alias, Contraction, Reduction, Shader, Work
 from gdlab.op.storage import trained_parameters
 from gdlab.plan import labels, variants
-from gdlab.plan.chains import Cluster, is_leaf
+from gdlab.plan.chains import Cluster, Clusters, is_leaf, needs_of
 from gdlab.plan.dispatch import (
     Arg,
     Columns,
@@ -23,13 +24,14 @@ from gdlab.plan.dispatch import (
     Matmul,
     Operand,
     PointOp,
-    Ranges,
     Reduce,
+    Result,
 )
 from gdlab.plan.parts import Parts, fold_stages
-from gdlab.plan.records import Buffer, BufferKind
-from gdlab.plan.target import Target
-from gdlab.plan.terms import Term, Terms, movement_of
+from gdlab.plan.records import Buffer, BufferKind, Missed
+from gdlab.plan.schedule import before_reordering, numbered, scheduled
+from gdlab.plan.target import CompileOptions, Target
+from gdlab.plan.terms import Term, Terms, movement_of, terms_of
 from gdlab.plan.variants import Schedule
 
 COPY = "copy"
@@ -37,13 +39,76 @@ COPY = "copy"
 
 @dataclass(slots=True)
 class Lowered:
-    """Buffers and dispatches in program order (indices and groups still 0), and where things lie."""
+    """Buffers and dispatches of a graph, and where its terms went. While they are written dispatches stand in program
+    order, with index and group 0; `lowered` puts them in the order in which they run."""
 
+    terms: Terms
     buffers: list[Buffer] = field(default_factory=list)
     dispatches: list[Dispatch] = field(default_factory=list)
     buffer_of: dict[int, int] = field(default_factory=dict)  # term → buffer
     copies: dict[int, int] = field(default_factory=dict)  # leaf term → buffer of the copy that an output reads
     dispatch_of: dict[int, int] = field(default_factory=dict)  # term → dispatch that computes it
+    missed: list[Missed] = field(default_factory=list)
+    order_before: tuple[int, ...] = ()  # of reordered dispatches each one's place without, and the number of groups
+    groups_before: int = 0
+
+    def leaf_buffer(self, node: int) -> int:
+        """Return the buffer of a leaf."""
+        return self.buffer_of[self.terms.term_of[node]]
+
+    def output_buffer(self, node: int) -> int:
+        """Return the buffer that an output is read from: of a leaf or an alias of one its copy."""
+        term = self.terms.base[self.terms.term_of[node]]
+        return self.copies.get(term, self.buffer_of[term])
+
+    def constants(self) -> tuple[tuple[int, bytes], ...]:
+        """Return the elements of every constant that has a buffer."""
+        terms = self.terms.terms
+        held = ((terms[term], buffer) for term, buffer in self.buffer_of.items())
+        return tuple((buffer, dict(term.attrs)["data"].raw) for term, buffer in held if term.op.name == "constant")
+
+
+def lowered(graph: Graph, backward: Sequence[bool], options: CompileOptions, target: Target) -> Lowered:
+    """Lower the outputs of a graph to dispatches in barrier groups; `backward[node]` tells the phase of every node.
+
+    Plans and pieces both come from here, so that equal work has equal kernels and schedules. Raises `CompileError`.
+    """
+    terms = terms_of(graph, backward)
+    needs = needs_of(terms, tuple(terms.term_of[i] for i in graph.output_ids))
+    _check_sizes(graph, terms, needs.needed, target)
+    clusters = Clusters(terms, needs, options, target.limits)
+    found = Lowering(graph, terms, target, options.tile).run(clusters.assign(), needs.needed)
+    found.missed = clusters.missed
+    order, groups = scheduled(found.dispatches, options.serial, options.reorder)
+    if options.reorder:
+        found.order_before, found.groups_before = before_reordering(found.dispatches, order)
+    place = {old: new for new, old in enumerate(order)}
+    found.dispatches = [*numbered(found.dispatches, order, groups)]
+    found.dispatch_of = {term: place[old] for term, old in found.dispatch_of.items()}
+    return found
+
+
+def _check_sizes(graph: Graph, terms: Terms, needed: bytearray, target: Target) -> None:
+    """A tensor that no binding can hold is refused by name."""
+    for id in graph.output_ids:
+        type = graph.nodes[id].type
+        if type.dtype.is_storage and not _is_stored(graph, id):
+            raise CompileError("compile", f"output %{id}", str(type), "f32 or u32: to_f32(x) decodes f16", node=id)
+    most = target.limits.binding_bytes
+    for term in terms.terms:
+        if needed[term.id] and term.type.size_bytes > most:
+            name = graph.nodes[term.node].name or f"%{term.node}, {term.op.name}"
+            given = f"{term.type.size_bytes} bytes"
+            wanted = f"at most {most}, the largest binding of this device"
+            raise CompileError("compile", f"tensor {name} {term.type}", given, wanted, node=term.node)
+
+
+def _is_stored(graph: Graph, id: int) -> bool:
+    """Whether a kernel writes this value in its storage dtype, reshaped or not; of a parameter it is not written."""
+    node = graph.nodes[id]
+    while isinstance(REGISTRY[node.op].kernel, Alias):
+        node = graph.nodes[node.inputs[0]]
+    return REGISTRY[node.op].stores
 
 
 class Lowering:
@@ -52,7 +117,7 @@ class Lowering:
     def __init__(self, graph: Graph, terms: Terms, target: Target, tile: variants.Tile | None = None) -> None:
         self.graph, self.terms, self.target, self.tile = graph, terms, target, tile
         self.nodes = graph.nodes  # once: the property copies
-        self.out = Lowered()
+        self.out = Lowered(terms)
         self.holders: dict[int, list[int]] = {}
         for node, term in enumerate(terms.term_of):
             if term >= 0:
@@ -97,8 +162,7 @@ class Lowering:
 
     def _buffer(self, type: TensorType, kind: BufferKind, name: str, nodes: Iterable[int], term: int = -1) -> int:
         id = len(self.out.buffers)
-        nbytes = -(-type.size_bytes // 4) * 4  # an odd number of f16 is padded
-        self.out.buffers.append(Buffer(id, nbytes, type.dtype, type.shape, kind, name, tuple(nodes)))
+        self.out.buffers.append(Buffer(id, type.size_bytes, type.dtype, type.shape, kind, name, tuple(nodes)))
         if term >= 0:
             self.out.buffer_of[term] = id
         return id
@@ -143,7 +207,7 @@ class Lowering:
         product = Matmul(m, n, a[1] if kernel.a == "mk" else a[0], kernel.a, kernel.b, core.node)
         parts.read_whole(core.inputs)
         schedule = variants.matmul(product, self.target, self.tile)
-        split, ranges = variants.split_of(schedule), self._ranges(n, parts.cluster)
+        split = variants.split_of(schedule)
         flops = 2 * m * n * product.k
         if split > 1:
             scratch = TensorType((split, m, n))
@@ -151,7 +215,15 @@ class Lowering:
             product = replace(product, parts=split)
             label = labels.matmul(product, "")
             self._append(
-                "matmul", root, parts, label, schedule, buffer, scratch, matmul=product, flops=flops, nodes=(core.node,)
+                "matmul",
+                root,
+                parts,
+                label,
+                schedule,
+                (Result(buffer, scratch),),
+                matmul=product,
+                flops=flops,
+                nodes=(core.node,),
             )
             parts.operands, parts.index = [Operand(buffer, scratch.shape)], {}
         chain = parts.epilogue()
@@ -162,19 +234,26 @@ class Lowering:
             fold = Reduce("sum", "acc", 1, split, m * n, split, core.node)
             self._emit(
                 "reduce", root, parts, labels.reduce(fold, ()) + tail, variants.reduce(fold, self.target),
-                epilogue=chain, reduce=fold, ranges=ranges, flops=m * n * (split + len(chain)),
+                epilogue=chain, reduce=fold, flops=m * n * (split + len(chain)),
             )  # fmt: skip
             return
         self._emit(
             "matmul", root, parts, labels.matmul(product, via) + tail, schedule, epilogue=chain, matmul=product,
-            ranges=ranges, flops=flops + m * n * len(chain),
+            flops=flops + m * n * len(chain),
         )  # fmt: skip
 
-    def _ranges(self, width: int, cluster: Cluster) -> Ranges | None:
-        """The columns that a cluster writes each to a buffer of its own."""
-        taken = [(dict(self.terms.terms[t].attrs), self.terms.terms[t].node) for t in cluster.ranges]
-        columns = tuple(Columns(ends["start"], ends["stop"], node) for ends, node in taken)
-        return Ranges(width, columns) if columns else None
+    def _results(self, root: Term, cluster: Cluster) -> tuple[Result, ...]:
+        """Make the buffers that a cluster writes: its root's and its statistic's, or one for each of the ranges of its
+        product."""
+        if not cluster.ranges:
+            written = root, *(self.terms.terms[t] for t in cluster.statistics)
+            return tuple(Result(self._result(t), t.type, t.node) for t in written)
+        width, results = self.terms.terms[cluster.core].type.shape[1], []
+        for term in (self.terms.terms[t] for t in cluster.ranges):
+            ends = dict(term.attrs)
+            columns = Columns(ends["start"], ends["stop"], width)
+            results.append(Result(self._result(term), term.type, term.node, columns))
+        return tuple(results)
 
     def _emit_reduce(self, root: Term, core: Term, kernel: Reduction, parts: Parts) -> None:
         operand = self.terms.terms[core.inputs[0]].type
@@ -197,7 +276,15 @@ class Lowering:
             partial = TensorType((outer, inner))
             buffer = self._buffer(partial, "intermediate", "", ())
             self._append(
-                "reduce", root, parts, label, schedule, buffer, partial, prologue=chain, reduce=fold, flops=flops
+                "reduce",
+                root,
+                parts,
+                label,
+                schedule,
+                (Result(buffer, partial),),
+                prologue=chain,
+                reduce=fold,
+                flops=flops,
             )
             parts.operands, chain = [Operand(buffer, partial.shape)], ()
 
@@ -206,6 +293,8 @@ class Lowering:
             return self._emit_in_place(root, core, kernel.in_place, parts)
         form, work = self._form(core, kernel)
         custom = _custom(core, kernel, form, work, core.op.operand_names(len(core.inputs)))
+        if parts.cluster.statistics and kernel.statistic is not None:
+            custom = replace(custom, results=(kernel.statistic.name,))
         parts.read_whole(core.inputs)
         chain = parts.epilogue()
         shape = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))
@@ -226,7 +315,7 @@ class Lowering:
         parts.read_whole((new, *counts))
         label = f"{labels.display(core.op.name)}[{'x'.join(map(str, core.type.shape))}]"
         schedule, written = variants.custom(custom, self.target), self.terms.terms[new].type.size_bytes
-        self._append("custom", root, parts, label, schedule, cache, core.type, custom=custom)
+        self._append("custom", root, parts, label, schedule, (Result(cache, core.type, core.node),), custom=custom)
         self.out.dispatches[-1] = replace(self.out.dispatches[-1], in_place=(cache,), bytes_written=written)
 
     def _form(self, core: Term, kernel: Shader) -> tuple[Shader, Work]:
@@ -266,18 +355,12 @@ class Lowering:
         size = leaf.type.num_elements
         schedule = variants.pointwise(size, tuple(parts.operands), self.target)
         self._append(
-            "pointwise", leaf, parts, f"Copy[{size}]", schedule, buffer, leaf.type, phase="copy", epilogue=(line,),
-            nodes=nodes,
+            "pointwise", leaf, parts, f"Copy[{size}]", schedule, (Result(buffer, leaf.type, nodes[0]),), phase="copy",
+            epilogue=(line,), nodes=nodes,
         )  # fmt: skip
 
     def _emit(self, kernel: str, root: Term, parts: Parts, label: str, schedule: Schedule, **fields: Any) -> None:
-        written = [self.terms.terms[t] for t in parts.cluster.ranges] or [root]
-        first, *rest = [self._result(t) for t in written]
-        size = sum(t.type.size_bytes for t in written)
-        self._append(
-            kernel, root, parts, label, schedule, first, written[0].type, extra_outputs=tuple(rest), bytes_written=size,
-            **fields,
-        )  # fmt: skip
+        self._append(kernel, root, parts, label, schedule, self._results(root, parts.cluster), **fields)
 
     def _append(
         self,
@@ -286,18 +369,17 @@ class Lowering:
         parts: Parts,
         label: str,
         schedule: Schedule,
-        output: int,
-        type: TensorType,
+        results: tuple[Result, ...],
         phase: DispatchPhase | None = None,
         nodes: Iterable[int] | None = None,
         **fields: Any,
     ) -> None:
         operands = tuple(parts.operands)
-        fields.setdefault("bytes_written", type.size_bytes)
+        fields.setdefault("bytes_written", sum(r.type.size_bytes for r in results))
         read = sum(self.out.buffers[b].nbytes for b in dict.fromkeys(o.buffer for o in operands))
         self.out.dispatches.append(
             Dispatch(
-                0, kernel, label, phase or ("backward" if root.backward else "forward"), operands, output, type,  # type: ignore[arg-type]
+                0, kernel, label, phase or ("backward" if root.backward else "forward"), operands, results,  # type: ignore[arg-type]
                 workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size, params=schedule.params,
                 variant=schedule.variant, variant_reason=schedule.reason,
                 origin=self._origin(parts.cluster) if nodes is None else tuple(nodes),
@@ -308,7 +390,7 @@ class Lowering:
     def _origin(self, cluster: Cluster) -> tuple[int, ...]:
         """The nodes that a cluster computes, and those that it reads as literals, aliases or by broadcast access."""
         terms, found = self.terms, dict.fromkeys(self.holders.get(cluster.root, ()))
-        for root in cluster.ranges:
+        for root in (*cluster.ranges, *cluster.statistics):
             found.update(dict.fromkeys(self.holders.get(root, ())))
         for member in cluster.members:
             found.update(dict.fromkeys(terms.terms[member].nodes))

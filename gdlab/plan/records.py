@@ -128,6 +128,17 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True)
+class Fate:
+    """A node without a buffer of its own: the dispatch that it went into and which of its results it is part of (−1:
+    none), and why, in words."""
+
+    node: int
+    dispatch: int
+    result: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lane:
     """What `compile` is told of a node: its phase, and the forward node it belongs to (there its own id)."""
 
@@ -152,7 +163,7 @@ class ExecutionPlan:
     output_buffers: tuple[int, ...]
     loss_buffer: int | None
     places: tuple[tuple[int, int], ...]  # (node, buffer): `node_buffers`
-    fates: tuple[tuple[int, int, str], ...]  # (node, dispatch or −1, reason): `fused_nodes`
+    fates: tuple[Fate, ...]  # of the nodes without a buffer of their own
     missed: tuple[Missed, ...]
     graph: Graph
     options: CompileOptions
@@ -194,7 +205,7 @@ class ExecutionPlan:
     @cached_property
     def fused_nodes(self) -> Mapping[int, tuple[int, str]]:
         """Node without a buffer of its own -> (the dispatch that it went into or −1, why)."""
-        return MappingProxyType({node: (dispatch, why) for node, dispatch, why in self.fates})
+        return MappingProxyType({fate.node: (fate.dispatch, fate.reason) for fate in self.fates})
 
     @cached_property
     def node_names(self) -> Mapping[int, str]:

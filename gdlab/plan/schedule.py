@@ -1,4 +1,4 @@
-"""In which order dispatches run: conflicts, levels, and barrier groups with the reason that each begins."""
+"""Order the dispatches of a plan into barrier groups, and say why each group begins; conflicts are those of `order`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gdlab.plan.dispatch import Dispatch, DispatchPhase
-from gdlab.plan.records import Group, Hazard, HazardKind
+from gdlab.plan.order import Footprint, Range, hazards, levels
+from gdlab.plan.records import Group, Hazard
 from gdlab.plan.source import source_hash
 
 PHASES: tuple[DispatchPhase, ...] = ("forward", "backward", "copy", "update")
@@ -31,24 +32,19 @@ def scheduled(dispatches: Sequence[Dispatch], serial: bool, reorder: bool = Fals
     return order, groups
 
 
+def footprint_of(d: Dispatch) -> Footprint:
+    """Return what a dispatch touches: whole buffers, each a memory of its own."""
+    return Footprint(tuple(map(Range, d.reads)), tuple(map(Range, d.writes)))
+
+
 def _levels(dispatches: Sequence[Dispatch], ranks: Sequence[int]) -> list[int]:
-    """1 + the highest level among earlier dispatches of the same rank that conflict."""
-    written: dict[tuple[int, int], int] = {}  # (rank, buffer) → highest level of a writer
-    read: dict[tuple[int, int], int] = {}
-    levels = []
-    for d, rank in zip(dispatches, ranks, strict=True):
-        level = 0
-        for b in d.reads:
-            level = max(level, written.get((rank, b), 0))
-        for b in d.writes:
-            level = max(level, written.get((rank, b), 0), read.get((rank, b), 0))
-        level += 1
-        levels.append(level)
-        for b in d.reads:
-            read[rank, b] = max(level, read.get((rank, b), 0))
-        for b in d.writes:
-            written[rank, b] = max(level, written.get((rank, b), 0))
-    return levels
+    """Return the level of each dispatch among those of its rank."""
+    found = [0] * len(dispatches)
+    for rank in dict.fromkeys(ranks):
+        alike = [i for i, r in enumerate(ranks) if r == rank]
+        for i, level in zip(alike, levels([footprint_of(dispatches[i]) for i in alike]), strict=True):
+            found[i] = level
+    return found
 
 
 def before_reordering(dispatches: Sequence[Dispatch], order: Sequence[int]) -> tuple[tuple[int, ...], int]:
@@ -73,26 +69,11 @@ def groups_of(dispatches: Sequence[Dispatch]) -> tuple[Group, ...]:
     found: list[Group] = []
     for start, stop in zip(starts, [*starts[1:], len(dispatches)], strict=True):
         before = dispatches[found[-1].start : start] if found else ()
-        found.append(Group(start, stop, tuple(hazards(before, dispatches[start:stop]))))
+        found.append(Group(start, stop, tuple(buffer_hazards(before, dispatches[start:stop]))))
     return tuple(found)
 
 
-def hazards(before: Sequence[Dispatch], after: Sequence[Dispatch]) -> list[Hazard]:
-    """Every conflict of a later dispatch with an earlier one: read after write, write after read, write after write."""
-    writers: dict[int, list[int]] = {}
-    readers: dict[int, list[int]] = {}
-    for d in before:
-        for b in d.writes:
-            writers.setdefault(b, []).append(d.index)
-        for b in d.reads:
-            readers.setdefault(b, []).append(d.index)
-    found: list[Hazard] = []
-    for d in after:
-        kinds: tuple[tuple[HazardKind, tuple[int, ...], dict[int, list[int]]], ...] = (
-            ("raw", d.reads, writers),
-            ("war", d.writes, readers),
-            ("waw", d.writes, writers),
-        )
-        for kind, buffers, earlier in kinds:
-            found.extend(Hazard(other, d.index, b, kind) for b in buffers for other in earlier.get(b, ()))
-    return found
+def buffer_hazards(before: Sequence[Dispatch], after: Sequence[Dispatch]) -> list[Hazard]:
+    """Return every conflict of a later dispatch with an earlier one, with the buffer."""
+    found = hazards([footprint_of(d) for d in before], [footprint_of(d) for d in after])
+    return [Hazard(before[c.before].index, after[c.after].index, c.later.memory, c.kind) for c in found]

@@ -18,15 +18,15 @@ def source_hash(d: Dispatch) -> str:
     core = (
         r and (r.combine, r.finish, r.outer, r.length, r.inner, r.count),
         m and (m.m, m.n, m.k, m.a, m.b, m.parts),
-        c and (c.file, c.names, c.units, c.length, c.integers, repr(c.numbers), c.tables),
+        c and (c.file, c.names, c.units, c.length, c.integers, repr(c.numbers), c.tables, c.results),
         g and (g.shape, g.offset, g.axes, repr(g.fill)),
     )
     written = tuple(place[b] for b in d.writes)
     schedule = d.variant, d.params, d.workgroup_size
     chains = _lines(d.prologue), _lines(d.epilogue)
-    size = d.num_elements, d.output_type.dtype
-    ranges = d.ranges and (d.ranges.width, tuple((c.start, c.stop) for c in d.ranges.columns))
-    return _digest((d.kernel, d.label, size, operands, written, core, ranges, chains, schedule, d.scalars))
+    columns = (r.columns and (r.columns.start, r.columns.stop, r.columns.width) for r in d.results)
+    results = d.num_elements, *((r.type.dtype, c) for r, c in zip(d.results, columns, strict=True))
+    return _digest((d.kernel, d.label, results, operands, written, core, chains, schedule, d.scalars))
 
 
 def _lines(chain: Sequence[PointOp]) -> tuple[object, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 
@@ -35,13 +37,30 @@ class Limits:
     invocations: int = 256
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """Schedules that were measured on a device: (kernel with its sizes, numbers of the schedule), sorted. Plans and
+    pieces of one target choose by one table, so equal work runs with equal bits."""
+
+    schedules: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)  # schedules are looked up by target, a table may be long
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits over the table, empty where it is."""
+        return hashlib.sha256(repr(self.schedules).encode()).hexdigest()[:16] if self.schedules else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a plan is compiled for: kind of device, class of adapter (decides schedules), limits."""
+    """What a plan is compiled for: kind of device, class of adapter (decides schedules), limits, tuned schedules."""
 
     kind: Literal["wgpu", "cpu"]
     adapter_class: AdapterClass
     limits: Limits
+    tuning: Tuning = Tuning()
 
     @staticmethod
     def portable() -> Target:

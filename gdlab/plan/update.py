@@ -15,7 +15,7 @@ from gdlab.base.types import Shape, TensorType, f32
 from gdlab.op import REGISTRY, Axis, Elementwise
 from gdlab.op.storage import Part
 from gdlab.plan import labels, variants
-from gdlab.plan.dispatch import Arg, Dispatch, Gather, KernelName, Operand, PointOp, Reduce
+from gdlab.plan.dispatch import Arg, Dispatch, Gather, KernelName, Operand, PointOp, Reduce, Result
 from gdlab.plan.records import Buffer, ExecutionPlan, Update
 from gdlab.plan.schedule import numbered, scheduled
 
@@ -148,8 +148,9 @@ class _Writer:
         schedule, runs = variants.update(size, self.plan.target), () if part is None else _runs(part, b.shape)
         size = size if part is None else math.prod(_extents(part, b.shape))
         self.dispatches.append(Dispatch(
-            0, kernel, f"{labels.display(kernel)}[{size}]", "update", operands, touched[0],
-            TensorType(b.shape, b.dtype), in_place=touched, scalars=scalars,
+            0, kernel, f"{labels.display(kernel)}[{size}]", "update", operands,
+            (Result(touched[0], TensorType(b.shape, b.dtype)),),
+            in_place=touched, scalars=scalars,
             workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size,
             params=(int(np.float32(number).view(np.uint32)), *runs),
             variant=schedule.variant, variant_reason=schedule.reason, origin=b.nodes[:1],
@@ -225,7 +226,7 @@ class _Writer:
         known = {b.id: b for b in (*self.plan.buffers, *self.state.values())}
         out = known[output]
         self.dispatches.append(Dispatch(
-            0, kernel, label, "update", operands, output, TensorType(out.shape, out.dtype),
+            0, kernel, label, "update", operands, (Result(output, TensorType(out.shape, out.dtype)),),
             workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size, params=schedule.params,
             variant=schedule.variant, variant_reason=schedule.reason,
             bytes_read=sum(known[o.buffer].nbytes for o in operands), bytes_written=out.nbytes, **fields,

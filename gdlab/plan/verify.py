@@ -43,6 +43,12 @@ def verify_update(plan: ExecutionPlan, update: Update) -> Update:
     return update
 
 
+def verify_dispatches(dispatches: Sequence[Dispatch], buffers: Sequence[Buffer], limits: Limits) -> None:
+    """Check dispatches that belong to no plan: each buffer is a memory of its own."""
+    for d in dispatches:
+        _check_dispatch(d, buffers, range(len(buffers)), limits)
+
+
 # one dispatch ---------------------------------------------------------------------------------------------------------
 def _check_dispatch(d: Dispatch, buffers: Sequence[Buffer], slot_of: Sequence[int], limits: Limits) -> None:
     where = f"dispatch {d.index}"
@@ -83,9 +89,7 @@ def _check_grid(where: str, d: Dispatch, limits: Limits) -> None:
 
 
 def _check_fields(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
-    if d.output_type.size_bytes != buffers[d.output].nbytes:
-        raise CompileError(where, "output", str(d.output_type), f"{buffers[d.output].nbytes} bytes")
-    _check_ranges(where, d, buffers)
+    _check_results(where, d, buffers)
     if d.kernel in _DOMAINS:
         core, inner, outer = _DOMAINS[d.kernel](d)
         for number, (operand, need) in enumerate(zip(d.operands, core, strict=False)):
@@ -94,23 +98,37 @@ def _check_fields(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
         has_acc = bool(core) or bool(d.prologue) or d.custom is not None  # a random draw reads no operand
         _check_chain(where, d, d.epilogue, outer, buffers, has_acc=has_acc)
         if outer != d.num_elements:
-            raise CompileError(where, "elements", outer, f"{d.num_elements} ({d.output_type})")
+            raise CompileError(where, "elements", outer, f"{d.num_elements} ({d.type})")
 
 
-def _check_ranges(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
-    """Every range of columns lies inside the rows, and fills a buffer of its own."""
-    if d.ranges is None:
-        if d.extra_outputs:
-            raise CompileError(where, "outputs", len(d.outputs), "1: its result is in no ranges")
-        return
-    columns, width, rows = d.ranges.columns, d.ranges.width, d.output_type.shape[0]
-    if len(d.output_type.shape) != 2 or d.kernel not in ("matmul", "reduce"):
-        raise CompileError(where, "ranges", f"{d.kernel} {d.output_type}", "columns of a product")
-    if len(set(d.outputs)) != len(columns) or set(d.outputs) & set(d.in_place):
-        raise CompileError(where, "outputs", list(d.outputs), f"{len(columns)}, one for each range of columns")
-    for c, b in zip(columns, d.outputs, strict=True):
-        if not 0 <= c.start < c.stop <= width or 4 * rows * (c.stop - c.start) != buffers[b].nbytes:
-            wanted = f"{buffers[b].nbytes // 4 // rows} of {width}, which fill buffer {b}"
+def _check_results(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
+    """Every result fills a buffer of its own; it is written by the epilogue, in columns, or by name."""
+    if not d.results:
+        raise CompileError(where, "results", "none", "at least one")
+    for r in d.results:
+        if -(-r.type.size_bytes // 4) * 4 != buffers[r.buffer].nbytes:  # an odd number of 16-bit elements is padded
+            raise CompileError(where, "output", str(r.type), f"{buffers[r.buffer].nbytes} bytes")
+    several = len(d.results) > 1
+    if several and (len(set(d.outputs)) != len(d.results) or set(d.outputs) & set(d.in_place)):
+        raise CompileError(where, "outputs", list(d.outputs), f"{len(d.results)} buffers, one for each result")
+    if any(r.columns is not None for r in d.results):
+        return _check_columns(where, d)
+    named = 1 + len(d.custom.results) if d.custom is not None else 1
+    if len(d.results) != named:
+        raise CompileError(where, "outputs", len(d.results), f"{named}: the results that its kernel names")
+
+
+def _check_columns(where: str, d: Dispatch) -> None:
+    """Every range of columns lies inside the rows of what the core computes."""
+    if len(d.type.shape) != 2 or d.kernel not in ("matmul", "reduce"):
+        raise CompileError(where, "columns", f"{d.kernel} {d.type}", "those of a product")
+    rows, width = d.type.shape[0], d.num_elements // d.type.shape[0]
+    for r in d.results:
+        c = r.columns
+        if c is None or c.width != width:
+            raise CompileError(where, "columns", "none" if c is None else f"of {c.width}", f"of {width} in each result")
+        if not 0 <= c.start < c.stop <= width or r.type.shape != (rows, c.stop - c.start):
+            wanted = f"{r.type.num_elements // rows} of {width}, which fill buffer {r.buffer}"
             raise CompileError(where, "columns", f"{c.start} … {c.stop - 1}", wanted)
 
 
@@ -168,7 +186,7 @@ def _reduce_domains(d: Dispatch) -> Domains:
 
 def _custom_domains(d: Dispatch) -> Domains:
     assert d.custom is not None  # the table asks by kernel
-    return tuple(math.prod(o.shape) for o in d.operands[: len(d.custom.names)]), 0, d.output_type.num_elements
+    return tuple(math.prod(o.shape) for o in d.operands[: len(d.custom.names)]), 0, d.type.num_elements
 
 
 def _gather_domains(d: Dispatch) -> Domains:
@@ -177,7 +195,7 @@ def _gather_domains(d: Dispatch) -> Domains:
 
 
 _DOMAINS: dict[str, Callable[[Dispatch], Domains]] = {
-    "pointwise": lambda d: ((), 0, d.output_type.num_elements),
+    "pointwise": lambda d: ((), 0, d.type.num_elements),
     "matmul": _matmul_domains,
     "reduce": _reduce_domains,
     "custom": _custom_domains,

@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import CheckpointError
-from gdlab.base.types import BLOCK_BYTES, Array, DType, TensorType
-from gdlab.devices.base import owner
+from gdlab.base.types import Array, DType, TensorType
 from gdlab.plan.records import Place
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.progress import Progress
@@ -84,7 +83,7 @@ class Checkpoints:
         if self.updates.adam_steps >= _STEPS:
             raise CheckpointError("save_checkpoint", "adam_step", self.updates.adam_steps, "one below 2^63")
         self.progress.check_between_steps("save_checkpoint")
-        snapshot = owner().call(self._snapshot)
+        snapshot = self.loaded.turn.call(self._snapshot)
         write(target, snapshot, self._layout(snapshot.adam))
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -97,17 +96,17 @@ class Checkpoints:
         untrained = [n for n in snapshot.adam if training and not self.values.has_param_grad(n)]
         if untrained:
             raise CheckpointError("load_checkpoint", f"moments of {untrained[0]}", "some", "none: it is not trained")
-        owner().call(lambda: self._apply(snapshot))
+        self.loaded.turn.call(lambda: self._apply(snapshot))
         self.values.unset_parameters.difference_update(parameters)
 
     def snapshot(self) -> Snapshot:
         self.loaded.check_open("snapshot")
         self.progress.check_between_steps("snapshot")
-        return owner().call(self._snapshot)
+        return self.loaded.turn.call(self._snapshot)
 
     def restore(self, snapshot: Snapshot, steps: int) -> None:
         self.loaded.check_open("restore")
-        owner().call(lambda: self._apply(snapshot))
+        self.loaded.turn.call(lambda: self._apply(snapshot))
         self.progress.steps = steps
 
     def _layout(self, adam: tuple[str, ...]) -> dict[str, Any]:
@@ -141,15 +140,15 @@ class Checkpoints:
         self.updates.clear_sums()
 
     def _download(self, place: Place) -> Array:
-        """Return a parameter as it stands in a file: blocks of `q4` and `q8` as u8[bytes], the others as they are."""
-        if isinstance(place, int) and self.values.places.types[place].dtype in BLOCK_BYTES:
+        """Return a parameter as it stands in a file: blocks and bf16 as u8[bytes], the others as they are."""
+        if isinstance(place, int) and _in_words(self.values.places.types[place]):
             return self.loaded.program.words(place).view(np.uint8)
         return self.values.download(place)
 
     def _upload(self, place: Place, data: Array) -> None:
         """Write a parameter from what stands in a file."""
         type = self.values.places.types[place]
-        if isinstance(place, int) and type.dtype in BLOCK_BYTES:
+        if isinstance(place, int) and _in_words(type):
             return self.loaded.program.upload_words(place, np.ascontiguousarray(data).view(np.uint32))
         return self.values.upload(place, data.reshape(type.shape))
 
@@ -352,10 +351,15 @@ def _layout_text(rest: Any) -> str:
     return " ".join(map(str, reversed(rest)))
 
 
+def _in_words(type: TensorType) -> bool:
+    """Whether a parameter stands in a file as the bytes of its words: NumPy has no such element."""
+    return type.dtype.is_storage and str(type.dtype).upper() not in _DTYPES
+
+
 def _stored(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Element type and shape in the file of a parameter of the layout."""
     type = TensorType(shape, DType[dtype.lower()])
-    return ("U8", (type.size_bytes,)) if type.dtype in BLOCK_BYTES else (dtype, shape)
+    return ("U8", (type.size_bytes,)) if _in_words(type) else (dtype, shape)
 
 
 def _check_tensors(tensors: Mapping[str, HeaderEntry], rows: Any, adam: tuple[str, ...]) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from gdlab.base.errors import Aliased, ArgumentError, FusedAway, GraphError, UnknownName, UnknownNode, unknown_name
 from gdlab.base.types import Array
 from gdlab.base.words import plural
-from gdlab.devices.base import owner
 from gdlab.graph import Value, shown_names
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import Place
@@ -22,6 +21,7 @@ from gdlab.session.values import Values
 
 Space = Literal["forward", "full"]
 Row = TypeVar("Row")
+Results = tuple[Array, ...]
 _REMEDY = "a session built with SessionConfig.debug(), which keeps every node that the optimizer leaves"
 
 
@@ -93,12 +93,12 @@ class Inspection:
     def dispatch_outputs(self) -> list[tuple[Dispatch, Array]]:
         self.values.check_ready("dispatch_outputs")
         self.steps.progress.check_between_steps("dispatch_outputs")
-        return self.each_output(lambda d, data: (d, data))
+        return self.each_dispatch(lambda d, results: (d, results[0]))
 
-    def each_output(self, row: Callable[[Dispatch, Array], Row], step: int | None = None) -> list[Row]:
+    def each_dispatch(self, row: Callable[[Dispatch, Results], Row], step: int | None = None) -> list[Row]:
         """Run forward and backward group by group without counting a step, and return `row` of every dispatch and its
-        output, in order; the caches that the plan writes are afterwards as before. `step`: the step, from 0, whose
-        random numbers are drawn, else the next. Checks nothing."""
+        results (`Values.read_results`), in order; the caches that the plan writes are afterwards as before. `step`: the
+        step, from 0, whose random numbers are drawn, else the next. Checks nothing."""
 
         def run() -> list[Row]:
             plan, program = self.loaded.plan, self.loaded.program
@@ -106,12 +106,12 @@ class Inspection:
             rows = []
             for group in plan.groups:
                 program.run(group.start, group.stop, self.steps.scalars(self.steps.updates.adam_steps, step))
-                rows += [row(d, self.values.read_written(d)) for d in plan.dispatches[group.start : group.stop]]
+                rows += [row(d, self.values.read_results(d)) for d in plan.dispatches[group.start : group.stop]]
             for buffer, data in caches.items():
                 program.upload(buffer, data)
             return rows
 
-        return owner().call(run)
+        return self.loaded.turn.call(run)
 
     # norms ------------------------------------------------------------------------------------------------------------
     def param_norms(self) -> list[tuple[str, float]]:
@@ -127,7 +127,7 @@ class Inspection:
         return self._norms({n: places.gradients[p] for n, p in places.parameters.items() if p in places.gradients})
 
     def _norms(self, places: Mapping[str, Place]) -> list[tuple[str, float]]:
-        read = owner().call(lambda: [self.values.download(p) for p in places.values()])
+        read = self.loaded.turn.call(lambda: [self.values.download(p) for p in places.values()])
         with np.errstate(all="ignore"):
             norms = [float(np.sqrt(np.sum(np.square(data, dtype=np.float64)))) for data in read]
         return list(zip(places, norms, strict=True))
@@ -150,8 +150,9 @@ def _fused(id: int, by: str) -> FusedAway:
     return FusedAway("read_node", f"node {id}", f"one that went into {by}", _REMEDY, node=id, by=by)
 
 
-def by_buffer(d: Dispatch, data: Array) -> Iterator[tuple[int, Array]]:
-    """Return (buffer, data) of every buffer that a dispatch wrote, from its output as `dispatch_outputs` returns it."""
-    ends = [0] if d.ranges is None else list(accumulate((c.stop - c.start for c in d.ranges.columns), initial=0))
-    parts = [data] if d.ranges is None else [data[:, a:b] for a, b in pairwise(ends)]
-    return zip(d.outputs, parts, strict=True)
+def by_buffer(d: Dispatch, results: Results) -> Iterator[tuple[int, Array]]:
+    """Return (buffer, data) of every buffer that a dispatch wrote, from its results as `each_dispatch` hands them."""
+    if not d.in_columns:
+        return zip(d.outputs, results, strict=True)
+    ends = accumulate((r.type.shape[1] for r in d.results), initial=0)
+    return zip(d.outputs, (results[0][:, a:b] for a, b in pairwise(ends)), strict=True)

@@ -35,10 +35,17 @@ class PartialStep:
 
 @dataclass(slots=True)
 class Progress:
-    """The number of steps made, and the partial step that is under way or was made last."""
+    """The number of steps made, and the partial step that is under way or was made last. `draw_offset`: random numbers
+    are those of step `steps + draw_offset`."""
 
     steps: int = 0
+    draw_offset: int = 0
     partial: PartialStep | None = None
+
+    @property
+    def draw(self) -> int:
+        """The number of the next step's random numbers, from 0."""
+        return self.steps + self.draw_offset
 
     @property
     def under_way(self) -> bool:

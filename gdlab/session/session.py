@@ -11,7 +11,7 @@ from gdlab.base.binding import bound
 from gdlab.base.errors import SessionError, UnknownNameError
 from gdlab.base.types import Array
 from gdlab.base.words import plural
-from gdlab.devices.base import Device, DeviceInfo, Shared, Traffic
+from gdlab.devices.base import Counters, Device, DeviceInfo, Shared
 from gdlab.graph import Value
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Update
@@ -114,7 +114,7 @@ class Session:
         self.values.set_parameter(name, data, "upload_param")
 
     def set_parameter_packed(self, name: str, data: bytes) -> None:
-        """Set parameter `name` in the bytes of its storage: f16, or the blocks of q4 and q8 (`gdlab.base.formats`)."""
+        """Set parameter `name` in the bytes of its storage, such as f16 or blocks (`gdlab.base.formats`)."""
         self.values.set_parameter_packed(name, data)
 
     def initialize(self, seed: int = 0, zeros: bool = False) -> None:
@@ -226,9 +226,9 @@ class Session:
         return self.progress.steps
 
     @property
-    def traffic(self) -> Traffic:
-        """Running totals: steps, dispatches, submissions, bytes up and down."""
-        return self.loaded.program.traffic
+    def traffic(self) -> Counters:
+        """Running totals: forwards (steps), dispatches, submissions, uploads and readbacks with their bytes, …"""
+        return self.loaded.program.counters
 
     def take_losses(self, wait: bool) -> list[tuple[int, float]]:
         """Return the (step, loss) pairs that became readable since the last call; call it on the owner thread."""

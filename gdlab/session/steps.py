@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gdlab.base.errors import SessionError
 from gdlab.base.types import Array
+from gdlab.devices.base import BufferCopy, Readback
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.optimizer import scalars
@@ -32,16 +35,30 @@ class Steps:
         self.loaded.check_open("wait")
         self.loaded.exclusively(self.loaded.program.wait)
 
-    def make(self) -> None:
-        """Make the next step, or the rest of the one under way."""
+    def make(self, copies: Sequence[BufferCopy] = (), landing: Readback | None = None) -> None:
+        """Make the next step, or the rest of the one under way. `copies` and `landing`: see `Program.step`."""
         partial = self.progress.partial
         if partial is not None:
             if not partial.over:
                 return self.advance(len(partial.dispatches))
             self.progress.partial = None
         whole, adam_steps = self.updates.next_step()
-        self.loaded.program.step(self.scalars(adam_steps), whole)
+        self.loaded.program.step(self.scalars(adam_steps), whole, copies, landing)
         self._count(adam_steps)  # after: a step that failed does not count
+
+    def launch(
+        self, uploads: Sequence[tuple[int, Array]], copies: Sequence[BufferCopy] = (), landing: Readback | None = None
+    ) -> None:
+        """Write buffers (in their dtypes and shapes) and make one step with its copies, as one piece that no other work
+        comes between. Returns at once where the device can; `landing.wait()` tells when it has ended. Checks
+        nothing."""
+
+        def run() -> None:
+            for buffer, data in uploads:
+                self.loaded.program.upload(buffer, data)
+            self.make(copies, landing)
+
+        self.loaded.exclusively(run)
 
     def scalars(self, adam_steps: int, step: int | None = None) -> Array | None:
         """Return the numbers that the kernels of this step (or of `step`, from 0) read besides tensors, where any
@@ -49,7 +66,7 @@ class Steps:
         reads, rule = self.loaded.plan.reads_scalars, self.updates.optimizer
         if rule.rule == "none" and not reads:
             return None
-        key = rule, adam_steps if rule.counts else 0, (self.progress.steps if step is None else step) if reads else 0
+        key = rule, adam_steps if rule.counts else 0, (self.progress.draw if step is None else step) if reads else 0
         if self._scalars is None or self._scalars[0] != key:
             self._scalars = key, scalars(*key)
         return self._scalars[1]  # the same array while no number changes: programs then leave theirs as it is

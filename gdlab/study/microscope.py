@@ -242,7 +242,7 @@ def _same_on(other: Session, target: Target) -> Tensor:
 
 
 def _by_dispatches(session: Session, tensor: Tensor) -> Array:
-    made = session.dispatch_outputs()
+    made = session.inspection.each_dispatch(lambda d, results: (d, results))
     writers = tensor.writers([d for d, _ in made])
     if not isinstance(tensor.place, int) or not writers:
         return read_tensor(session, tensor)

@@ -182,7 +182,7 @@ def test_everything_stays_float32() -> None:
         program.configure(adam_update(plan))
         program.step(scalars())
         assert {a.dtype for a in program.arrays.values()} == {np.dtype(np.float32)}
-        wide = [shape for shape, dtype in program.scratch.pool if dtype == np.dtype(np.float64)]
+        wide = [shape for shape, dtype in program.queue.scratch.pool if dtype == np.dtype(np.float64)]
     assert all(np.prod(shape) == 1 for shape in wide)  # the accumulators of losses
 
 
@@ -265,9 +265,9 @@ def test_traffic_counts_what_happened() -> None:
     program.configure(sgd_update(plan))
     program.step(scalars())
     program.update_only(scalars())
-    t = program.traffic
-    assert (t.steps, t.submissions, t.dispatches) == (1, 2, len(plan.dispatches) + 4)
-    assert t.bytes_up == sum(plan.buffers[b].nbytes for _, b in (*plan.input_buffers, *plan.param_buffers))
+    t = program.counters
+    assert (t.forwards, t.submissions, t.dispatches) == (1, 2, len(plan.dispatches) + 4)
+    assert t.upload_bytes == sum(plan.buffers[b].nbytes for _, b in (*plan.input_buffers, *plan.param_buffers))
 
 
 def test_uploads_copy_and_downloads_are_copies() -> None:

@@ -82,7 +82,7 @@ def test_an_interrupt_cuts_no_step_in_two() -> None:
             except KeyboardInterrupt:
                 pass
     made = session.step_count
-    assert caught == 40 and made == session.traffic.steps > 0
+    assert caught == 40 and made == session.traffic.forwards > 0
     np.testing.assert_array_equal(session.read_param("p"), np.full(4, -float(made)))
     assert session.read_loss() == -4.0 * (made - 1)
     session.close()
@@ -222,7 +222,7 @@ def losses(count: int) -> tuple[list[float], bool]:
             session.step()
             found.append(session.read_loss())
         assert isinstance(session.loaded.program, WgpuProgram)
-        return found, session.loaded.program._whole(True).address != 0
+        return found, session.loaded.program._whole(True).rows.address != 0
 
 
 def test_the_c_loop_records_what_python_records(no_loop: None, monkeypatch: pytest.MonkeyPatch) -> None:

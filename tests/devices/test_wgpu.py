@@ -39,9 +39,9 @@ from wgpu_plans import (
 from gdlab.base.errors import ArgumentError, DeviceUnavailableError
 from gdlab.base.threads import Job, wait_for
 from gdlab.base.types import u32
-from gdlab.devices.base import Traffic, owner
+from gdlab.devices.base import IN_FLIGHT, Counters, owner
 from gdlab.devices.wgpu import wgpu_device as room
-from gdlab.devices.wgpu.replay import IN_FLIGHT, READ_BYTES
+from gdlab.devices.wgpu.queue import PART_BYTES
 from gdlab.devices.wgpu.wgpu_device import RAW, WgpuProgram
 from gdlab.plan.records import Buffer
 
@@ -60,7 +60,7 @@ def test_2000_losses_are_exact_in_order_and_none_is_missing(load: Load) -> None:
     def run() -> Job[None]:
         for _ in range(2000):
             program.step(None)
-            depths.add(len(program.flying))
+            depths.add(len(program.queue.flying))
             seen.extend(program.losses(wait=False))
             yield
 
@@ -68,7 +68,7 @@ def test_2000_losses_are_exact_in_order_and_none_is_missing(load: Load) -> None:
     seen.extend(on_owner(program.losses, True))
     assert seen == [(k, float(k)) for k in range(1, 2001)]
     assert max(depths) <= IN_FLIGHT == 2
-    assert (program.traffic.steps, program.traffic.submissions, program.traffic.dispatches) == (2000, 2000, 4000)
+    assert (program.counters.forwards, program.counters.submissions, program.counters.dispatches) == (2000, 2000, 4000)
 
 
 def test_two_steps_are_in_flight_even_if_nothing_tells_that_they_ended(
@@ -80,15 +80,14 @@ def test_two_steps_are_in_flight_even_if_nothing_tells_that_they_ended(
     def late(submission: int | None = None) -> None:
         if submission is not None:  # somebody sleeps until the oldest has run
             poll(submission)
-            flying = [flight.staging for flight in program.flying]
-            for staging in program.ring:
-                staging.status = 0 if staging in flying else success
+            for readback in program.queue.flying:
+                readback.mapped.status = success if readback.submission == submission else 0
 
-    monkeypatch.setattr(program.gpu, "staging", {})
+    monkeypatch.setattr(program.gpu, "mapped", {})
     monkeypatch.setattr(program.gpu, "poll", late)
     for _ in range(6):
         on_owner(program.step, None)
-        depths.append(len(program.flying))
+        depths.append(len(program.queue.flying))
     assert depths == [1, 2, 2, 2, 2, 2]
     assert on_owner(program.losses, True) == [(k, float(k)) for k in range(1, 7)]
 
@@ -99,7 +98,7 @@ def test_upload_and_download_without_a_loss(load: Load) -> None:
     on_owner(program.step, None)
     np.testing.assert_array_equal(on_owner(program.download, 1), 2 * x)
     assert on_owner(program.losses, True) == []
-    assert (program.traffic.bytes_up, program.traffic.bytes_down, program.traffic.steps) == (256, 256, 1)
+    assert (program.counters.upload_bytes, program.counters.readback_bytes, program.counters.forwards) == (256, 256, 1)
 
 
 def test_uploads_act_from_the_next_step_on(load: Load) -> None:
@@ -121,12 +120,14 @@ def test_a_loss_that_is_not_a_number_comes_through(load: Load) -> None:
 
 
 def test_big_tensors_go_up_and_down_in_pieces(load: Load) -> None:
-    n = 5 * READ_BYTES // 8 + 7  # 2.5 pieces of a read, 10 of an upload, and a tail
+    n = 5 * PART_BYTES // 8 + 7  # 2.5 pieces, and a tail
     program = load(make_plan([tensor(0, "x", n, "input")], []))
     x = np.random.default_rng(0).standard_normal(n, np.float32)
     on_owner(program.upload, 0, x)
     np.testing.assert_array_equal(on_owner(program.download, 0), x)
-    assert program.reader is not None and program.reader.nbytes == READ_BYTES
+    made = program.counters.buffers_created
+    np.testing.assert_array_equal(on_owner(program.download, 0), x)
+    assert program.counters.buffers_created == made and program.counters.readbacks == 2
 
 
 def test_integers_keep_their_dtype_and_shape(load: Load) -> None:
@@ -157,7 +158,9 @@ def test_constants_are_there_from_the_start(load: Load) -> None:
 def test_loading_leaves_zeros_although_it_ran_the_kernels(load: Load) -> None:
     program = load(counting())
     assert [on_owner(program.download, b).tolist() for b in (0, 1)] == [[0.0], [0.0]]
-    assert program.traffic == Traffic(bytes_down=8)
+    c = program.counters
+    assert c == Counters(readbacks=2, readback_bytes=8, buffers_created=c.buffers_created, bindings_created=2,
+                         pipelines_created=c.pipelines_created)  # fmt: skip
 
 
 def test_poison_fills_intermediate_slots_alone_and_changes_no_result(load: Load) -> None:
@@ -248,8 +251,8 @@ def test_a_second_thread_reads_writes_and_steps_beside_a_run(load: Load) -> None
     stop.set()
     wait_for(future)
     seen.extend(on_owner(running.losses, True))
-    assert seen == [(k, float(k)) for k in range(1, running.traffic.steps + 1)]
-    assert counts == sorted(counts) and 0 < counts[0] < counts[-1] <= running.traffic.steps
+    assert seen == [(k, float(k)) for k in range(1, running.counters.forwards + 1)]
+    assert counts == sorted(counts) and 0 < counts[0] < counts[-1] <= running.counters.forwards
 
 
 def test_every_raw_function_that_is_allowed_is_called(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +339,7 @@ def test_programs_dropped_in_mid_flight_give_their_memory_back(load: Load) -> No
     del program
     gc.collect()
     on_owner(device.gpu.poll)
-    assert len(device.gpu.staging) == 0
+    assert len(device.gpu.mapped) == sum(len(free) for free in device.gpu.readbacks._free.values())
 
 
 @pytest.mark.clock

@@ -25,8 +25,11 @@ from wgpu_plans import (
 )
 
 from gdlab.base.errors import CompileError, SessionError
+from gdlab.base.types import TensorType
+from gdlab.devices.base import Bound
 from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.devices.wgpu.wgpu_device import WgpuProgram
+from gdlab.plan.dispatch import Result
 from gdlab.plan.records import Buffer, ExecutionPlan, Slot, Update
 from gdlab.plan.target import Limits, Target
 
@@ -69,8 +72,8 @@ def test_an_update_runs_in_the_step_or_alone(load: Load) -> None:
     on_owner(program.configure, OFF)
     on_owner(program.step, None)
     np.testing.assert_array_equal(on_owner(program.download, 1), 100 - 1.5 * GRADIENT)
-    traffic = program.traffic
-    assert (traffic.steps, traffic.submissions, traffic.dispatches) == (2, 3, 2)
+    traffic = program.counters
+    assert (traffic.forwards, traffic.submissions, traffic.dispatches) == (2, 3, 2)
 
 
 def test_state_starts_at_zero_and_outlives_other_updates(load: Load) -> None:
@@ -100,7 +103,7 @@ def test_an_update_without_its_scalars_is_refused(load: Load) -> None:
     on_owner(program.configure, SGD)
     with pytest.raises(SessionError, match="step 1: scalars: given none, wanted 9 numbers: lr, beta1"):
         on_owner(program.step, None)
-    assert program.traffic.steps == 0
+    assert program.counters.forwards == 0
 
 
 def test_a_refused_update_leaves_the_old_one(load: Load) -> None:
@@ -162,7 +165,10 @@ def beyond(limit: str) -> int:
 
 BAD: dict[str, tuple[Callable[[], ExecutionPlan], str]] = {
     "read and written": (lambda: slotted(0, 0), r"dispatch 0: binding \d: given a written buffer bound 2 times"),
-    "unknown buffer": (lambda: bad(output=7), "dispatch 0: buffer: given 7, wanted 0 … 1"),
+    "unknown buffer": (
+        lambda: bad(results=(Result(7, TensorType((64,))),)),
+        "dispatch 0: buffer: given 7, wanted 0 … 1",
+    ),
     "wide grid": (lambda: bad(workgroups=(65536, 1, 1)), r"workgroups: given \[65536, 1, 1\], wanted 1 … 65535"),
     "empty grid": (lambda: bad(workgroups=(1, 0, 1)), r"workgroups: given \[1, 0, 1\], wanted 1 … 65535"),
     "wide group": (lambda: bad(workgroup_size=(64, 64, 1)), r"workgroup size: given \[64, 64, 1\], wanted 1 … 1024"),
@@ -214,15 +220,16 @@ def test_an_invalid_plan_forced_through_raises_and_the_process_lives(when: str, 
 
 def test_a_step_that_failed_did_not_happen(load: Load) -> None:
     program = load(counting())
-    rows = program.rows
+    launches = program.launches
     on_owner(program.step, None)
-    program.rows = [(*rows[0][:2], 1 << 20, 1, 1)]
+    broken = Bound(launches[0].dispatch, (*launches[0].run[:2], 1 << 20, 1, 1), launches[0].keep)
+    program.launches = [broken]
     with pytest.raises(SessionError, match="step 2: recording"):
         on_owner(program.step, None)
-    program.rows = rows
+    program.launches = launches
     on_owner(program.step, None)
     assert on_owner(program.losses, True) == [(1, 1.0), (2, 2.0)]
-    assert program.traffic.submissions == 2
+    assert program.counters.submissions == 2
 
 
 def test_after_the_loss_of_the_device_calls_are_refused_and_a_new_one_opens(

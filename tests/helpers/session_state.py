@@ -49,7 +49,7 @@ def state_of(session: Session) -> tuple[object, ...]:
     bits = hashlib.sha256()
     for buffer in kept:
         bits.update(download(session, buffer).tobytes())
-    counters = (session.step_count, session.updates.adam_steps, traffic.steps, traffic.dispatches, traffic.submissions)
+    counters = session.step_count, session.updates.adam_steps, traffic.forwards, traffic.dispatches
     names = (tuple(session.unset_inputs), tuple(session.unset_parameters))
     settings = (session.updates.settings, session.updates.window, session.profiling.window, session.profiling.reason)
-    return (*counters, traffic.bytes_up, session.optimizer, settings, names, session.update, bits.hexdigest())
+    return (*counters, traffic.upload_bytes, session.optimizer, settings, names, session.update, bits.hexdigest())

@@ -74,7 +74,7 @@ def groups(plan: ExecutionPlan) -> list[int]:
 def touches(d: Dispatch) -> list[tuple[int, bool, bool]]:
     """(buffer, read, written) of a dispatch, from its operands."""
     read = {o.buffer for o in d.operands} | set(d.in_place)
-    written = {d.output, *d.extra_outputs} | set(d.in_place)
+    written = {*d.outputs} | set(d.in_place)
     return [(b, b in read, b in written) for b in sorted(read | written)]
 
 
@@ -103,7 +103,7 @@ def once(plan: ExecutionPlan) -> None:
     """What no update keeps is written by one dispatch alone."""
     writer: dict[int, int] = {}
     for number, d in enumerate(plan.dispatches):
-        for buffer in {d.output, *d.extra_outputs} - set(d.in_place):
+        for buffer in {*d.outputs} - set(d.in_place):
             if buffer in writer:
                 raise Hazard(f"dispatches {writer[buffer]} and {number} both write buffer {buffer}")
             writer[buffer] = number

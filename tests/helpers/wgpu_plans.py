@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,11 +13,9 @@ from gdlab import kernels
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.devices.base import owner
 from gdlab.devices.wgpu import wgpu_device as room
-from gdlab.devices.wgpu.recording import Row
-from gdlab.devices.wgpu.staging import Staging
 from gdlab.devices.wgpu.wgpu_device import WgpuProgram
 from gdlab.graph import Graph
-from gdlab.plan.dispatch import Dispatch, Operand
+from gdlab.plan.dispatch import Dispatch, Operand, Result
 from gdlab.plan.records import Buffer, ExecutionPlan, Group, Interval, LineMap, MemoryPlan, Slot
 from gdlab.plan.target import CompileOptions, Target
 
@@ -76,7 +74,12 @@ def tensor(number: int, name: str, n: int, kind: str) -> Buffer:
 def dispatch(index: int, label: str, reads: str = "", output: int = 0, in_place: str = "", **more: Any) -> Dispatch:
     operands = tuple(Operand(int(b), (1,)) for b in reads.split())
     places = tuple(int(b) for b in in_place.split())
-    return Dispatch(index, "sgd", label, "forward", operands, output, TensorType((64,)), places, group=index, **more)
+    results = (Result(output, TensorType((64,))),)
+    return Dispatch(index, "sgd", label, "forward", operands, results, places, group=index, **more)
+
+
+def retyped(d: Dispatch, type: TensorType) -> Dispatch:
+    return replace(d, results=(replace(d.results[0], type=type),))
 
 
 def make_plan(
@@ -90,7 +93,7 @@ def make_plan(
     memory = MemoryPlan(tuple(range(len(buffers))), slots, life, pinned, 0, 0, 0, 0)
     fields: dict[str, Any] = {
         "mode": "training", "buffers": tuple(buffers), "memory": memory, "loss_buffer": loss,
-        "dispatches": tuple(replace(d, output_type=TensorType(buffers[d.output].shape)) for d in dispatches),
+        "dispatches": tuple(retyped(d, TensorType(buffers[d.output].shape)) for d in dispatches),
         "groups": tuple(Group(k, k + 1, ()) for k in range(len(dispatches))),
         "param_buffers": (), "input_buffers": (), "constant_buffers": (), "param_grad_pairs": (), "output_buffers": (),
         "places": (), "fates": (), "missed": (), "graph": Graph(), "options": CompileOptions(),
@@ -121,18 +124,22 @@ def on_owner(function: Callable[..., Any], *given: Any) -> Any:
 
 def encode_cost(program: WgpuProgram, steps: int, scalars: Array | None = None) -> float:
     """CPU seconds per dispatch of recording a step (with checks, without submission): the median of `steps`."""
-    record, costs = program.record, list[float]()
+    record, spent, costs = program.gpu.record, list[float](), list[float]()
 
-    def timed(where: str, rows: Sequence[Row], staging: Staging, stamps: Any = None) -> Any:
+    def timed(where: str, encode: Callable[[Any], None]) -> Any:
         start = time.thread_time()
-        commands = record(where, rows, staging, stamps)
-        costs.append((time.thread_time() - start) / len(rows))
+        commands = record(where, encode)
+        spent.append(time.thread_time() - start)
         return commands
 
     # within real steps: a command buffer that is never submitted costs some 60 µs to drop
-    program.record = timed  # type: ignore[method-assign]
-    for _ in range(steps):
-        program.step(scalars)
-    program.wait()
-    del program.record
+    program.gpu.record = timed  # type: ignore[method-assign]
+    try:
+        for _ in range(steps):
+            spent.clear()
+            program.step(scalars)
+            costs.append(sum(spent) / len(program.launches + program.update_launches))
+        program.wait()
+    finally:
+        del program.gpu.record
     return statistics.median(costs)

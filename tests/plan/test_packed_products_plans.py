@@ -24,7 +24,7 @@ from gdlab.models import TransformerLmConfig, transformer_lm
 from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.ops.packed import columns, packed
 from gdlab.plan import codec, compile, variants
-from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.dispatch import Dispatch, Result
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.plan.verify import verify
@@ -32,21 +32,25 @@ from gdlab.session import SessionConfig
 from gdlab.session.builders import compiled
 
 
+def columns_of(d: Dispatch) -> list[tuple[int, int, int]]:
+    return [(r.columns.start, r.columns.stop, r.columns.width) for r in d.results if r.columns is not None]
+
+
 # plans ----------------------------------------------------------------------------------------------------------------
 @forms
 def test_one_dispatch_writes_a_buffer_for_each(heads: Heads) -> None:
     plan = plan_of(layer(heads), "training")
-    (d,) = (d for d in plan.dispatches if d.extra_outputs)
-    assert d.kernel == "matmul" and d.phase == "forward" and d.ranges is not None
+    (d,) = (d for d in plan.dispatches if d.in_columns)
+    assert d.kernel == "matmul" and d.phase == "forward" and d.in_columns
     a, b, n = heads.wide, heads.wide + heads.narrow, heads.wide + 2 * heads.narrow
     assert d.label == f"MatMul{'BT' * heads.turned}[{ROWS}x{n}x{K}]"
-    assert [(c.start, c.stop) for c in d.ranges.columns] == [(0, a), (a, b), (b, n)] and d.ranges.width == n
+    assert columns_of(d) == [(0, a, n), (a, b, n), (b, n, n)]
     assert [plan.buffers[o].name for o in d.outputs] == ["qq", "kk", "vv"] and d.writes == d.outputs
     assert [plan.buffers[o].shape for o in d.outputs] == [(ROWS, w) for w in heads.widths.values()]
-    assert d.bytes_written == 4 * ROWS * n and d.output_type.shape == (ROWS, heads.wide)
+    assert d.bytes_written == 4 * ROWS * n and d.type.shape == (ROWS, heads.wide)
     assert not any(e.kernel == "movement" for e in plan.dispatches)
     product = next(n for n in plan.graph if n.op.startswith("matmul") and n.type.shape == (ROWS, n_of(plan)))
-    assert product.id in d.origin and {c.node for c in d.ranges.columns} <= set(d.origin)
+    assert product.id in d.origin and {r.node for r in d.results} <= set(d.origin)
     assert plan.fused_nodes[product.id][1] == f"fused, in dispatch {d.index}"
     assert codec.from_json(codec.to_json(plan)) == plan
     apart = compiled(layer(heads), SessionConfig(), plan.target).plan
@@ -61,7 +65,7 @@ def n_of(plan: ExecutionPlan) -> int:
 def test_ranges_live_and_die_alone() -> None:
     """No buffer of the whole product; each range is placed by its own life."""
     plan = plan_of(layer())
-    (d,) = (d for d in plan.dispatches if d.extra_outputs)
+    (d,) = (d for d in plan.dispatches if d.in_columns)
     lives = [plan.memory.intervals[b] for b in d.outputs]
     assert {i.first for i in lives} == {d.index}
     assert not any(b.shape == (ROWS, 32) for b in plan.buffers)
@@ -96,7 +100,7 @@ def test_without_fusion_the_ranges_are_copies_and_the_values_the_same() -> None:
     graph, found = layer(), []
     for options in (CompileOptions(), CompileOptions(fuse_dispatches=False), CompileOptions(alias=False)):
         plan = plan_of(graph, target=device_of("cpu").target, compile=options)
-        assert any(d.extra_outputs for d in plan.dispatches) is options.fuse_dispatches
+        assert any(d.in_columns for d in plan.dispatches) is options.fuse_dispatches
         found.append(ran(plan, feeds_of(graph)))
     for other in found[1:]:
         for a, b in zip(other, found[0], strict=True):
@@ -112,7 +116,7 @@ def test_an_output_can_be_a_range_and_a_range_can_be_unread() -> None:
     graph = graph_of(make)
     plan = compile(graph, mode="inference", target=device_of("cpu").target)
     d, _ = plan.dispatches
-    assert d.ranges is not None and [(c.start, c.stop) for c in d.ranges.columns] == [(0, 4), (7, 9)]
+    assert columns_of(d) == [(0, 4, 9), (7, 9, 9)]
     assert plan.buffers[d.output].kind == "output"
     feeds = feeds_of(graph)
     want = evaluate(graph, feeds)
@@ -128,24 +132,31 @@ def edited(plan: ExecutionPlan, index: int, **fields: Any) -> ExecutionPlan:
 
 def test_a_plan_with_wrong_ranges_is_refused() -> None:
     plan = plan_of(layer())
-    (d,) = (d for d in plan.dispatches if d.extra_outputs)
-    assert d.ranges is not None
-    first, *rest = d.ranges.columns
-    faults: list[tuple[dict[str, Any], str]] = [
-        ({"extra_outputs": d.extra_outputs[:1]}, "outputs: given"),
-        ({"extra_outputs": (d.output, d.extra_outputs[0])}, "outputs: given"),
-        ({"ranges": None}, "outputs: given 3, wanted 1"),
-        ({"ranges": replace(d.ranges, columns=(replace(first, start=8, stop=24), *rest[::-1]))}, ""),
-        ({"ranges": replace(d.ranges, columns=(replace(first, stop=20), *rest))}, "columns: given 0 … 19, wanted 16"),
-        ({"ranges": replace(d.ranges, columns=(replace(first, start=20, stop=36), *rest))}, "columns: given 20 … 35"),
-        ({"ranges": replace(d.ranges, width=40)}, "elements: given 160, wanted 200"),
+    (d,) = (d for d in plan.dispatches if d.in_columns)
+    first, *rest = d.results
+    assert first.columns is not None
+
+    def moved(r: Result, **fields: int) -> Result:
+        assert r.columns is not None
+        return replace(r, columns=replace(r.columns, **fields))
+
+    faults: list[tuple[tuple[Result, ...], str]] = [
+        ((), "results: given none"),
+        ((first, first, rest[1]), "outputs: given"),
+        (tuple(replace(r, columns=None) for r in d.results), "outputs: given 3, wanted 1"),
+        ((moved(first, start=8, stop=24), *rest[::-1]), ""),
+        ((moved(first, stop=20), *rest), "columns: given 0 … 19, wanted 16"),
+        ((moved(first, start=20, stop=36), *rest), "columns: given 20 … 35"),
+        ((first, moved(rest[0], width=40), rest[1]), "columns: given of 40, wanted of 32"),
+        (tuple(moved(r, width=40) for r in d.results), "elements: given 160, wanted 200"),
+        ((replace(first, type=rest[0].type), *rest), "output: given"),
     ]
-    for fields, message in faults:
+    for results, message in faults:
         if message:
             with pytest.raises(CompileError, match=re.escape(message)):
-                verify(edited(plan, d.index, **fields))
+                verify(edited(plan, d.index, results=results))
         else:
-            verify(edited(plan, d.index, **fields))  # other columns, but all inside
+            verify(edited(plan, d.index, results=results))  # other columns, but all inside
 
 
 # kernels --------------------------------------------------------------------------------------------------------------
@@ -193,12 +204,12 @@ def test_the_cpu_runs_a_plan_for_hardware() -> None:
 @both
 def test_the_text_tells_whose_line_it_is(heads: Heads) -> None:
     plan = plan_of(layer(heads))
-    (d,) = (d for d in plan.dispatches if d.extra_outputs)
+    (d,) = (d for d in plan.dispatches if d.in_columns)
     text, lines = plan.wgsl(d.index)
     of_line = dict(lines)
-    for name, c in zip(("out[", "out1[", "out2["), d.ranges.columns, strict=True):  # type: ignore[union-attr]
+    for name, r in zip(("out[", "out1[", "out2["), d.results, strict=True):
         stored = [n for n, line in enumerate(text.split("\n"), 1) if f"{name}" in line and "stored" in line]
-        assert [of_line[n] for n in stored] == [(c.node,)]
+        assert [of_line[n] for n in stored] == [(r.node,)]
     declared = re.findall(r"@binding\((\d)\) var<storage, (\w+)> (\w+): array<(.+)>;", text)
     kind = "vec4<f32>" if heads.wide % 4 == 0 else "f32"
     assert [(mode, name, element) for _, mode, name, element in declared[2:]] == [
@@ -221,7 +232,7 @@ def test_other_widths_are_other_kernels() -> None:
 def test_the_transformer_of_the_benchmarks_has_one_product_per_layer(training: bool) -> None:
     graph, mode = CASES["xf"].graph(training), "training" if training else "inference"
     plan, plain = plan_of(graph, mode), compiled(graph, SessionConfig(mode=mode), Target.portable()).plan  # type: ignore[arg-type]
-    wide = [d for d in plan.dispatches if d.extra_outputs]
+    wide = [d for d in plan.dispatches if d.in_columns]
     assert [(d.label, len(d.outputs)) for d in wide] == [("MatMul[64x768x256]", 3)] * 4
     assert not any(d.kernel == "movement" for d in plan.dispatches)
     saved = [sum(d.phase == p for d in plain.dispatches) - sum(d.phase == p for d in plan.dispatches)

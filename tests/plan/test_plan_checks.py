@@ -105,7 +105,7 @@ def two_in_one_slot() -> ExecutionPlan:
 D0: Dispatch = PLAN.dispatches[0]
 BAD: list[tuple[Callable[[], ExecutionPlan], str]] = [
     (lambda: replace(PLAN, dispatches=PLAN.dispatches[1:]), "plan: dispatch index: given 1, wanted 0"),
-    (lambda: edited(0, output=99), "dispatch 0: buffer: given 99, wanted 0 … 9"),
+    (lambda: edited(0, results=(replace(D0.results[0], buffer=99),)), "dispatch 0: buffer: given 99, wanted 0 … 9"),
     (lambda: edited(0, workgroups=(65536, 1, 1)), "dispatch 0: workgroups: given [65536, 1, 1], wanted 1 … 65535 per"),
     (lambda: edited(0, workgroups=(0, 1, 1)), "dispatch 0: workgroups: given [0, 1, 1], wanted 1 … 65535 per axis"),
     (lambda: edited(0, workgroup_size=(512, 1, 1)), "dispatch 0: workgroup size: given [512, 1, 1], wanted 1 … 256"),
@@ -123,7 +123,10 @@ BAD: list[tuple[Callable[[], ExecutionPlan], str]] = [
         "dispatch 0: operand 2: given extent 4, wanted a divisor of 18",
     ),
     (lambda: edited(0, operands=D0.operands[:2]), "dispatch 0: bias_add: given operand 2, wanted an earlier line or"),
-    (lambda: edited(0, output_type=TensorType((5, 3))), "dispatch 0: output: given f32[5, 3], wanted 72 bytes"),
+    (
+        lambda: edited(0, results=(replace(D0.results[0], type=TensorType((5, 3))),)),
+        "dispatch 0: output: given f32[5, 3], wanted 72 bytes",
+    ),
     (lambda: swapped_memory(slot_of=PLAN.memory.slot_of[1:]), "memory: slots: given 9 places, wanted 10"),
     (
         lambda: swapped_memory(slots=(replace(PLAN.memory.slots[0], nbytes=100), *PLAN.memory.slots[1:])),

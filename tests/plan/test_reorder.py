@@ -169,6 +169,6 @@ def test_the_judge_sees_kept_buffers_in_one_slot_and_two_writers() -> None:
     (_, x), (_, y) = PLAN.input_buffers
     with pytest.raises(Hazard, match="are both kept in slot"):
         judge(sharing(PLAN, x, y))
-    twice = replace(PLAN.dispatches[1], output=PLAN.dispatches[0].output)
+    twice = replace(PLAN.dispatches[1], results=PLAN.dispatches[0].results)
     with pytest.raises(Hazard):
         judge(replace(PLAN, dispatches=(PLAN.dispatches[0], twice, *PLAN.dispatches[2:])))

@@ -192,7 +192,7 @@ def test_a_debug_step_is_a_step(device: str) -> None:
                     session.step()
                 losses.append(session.read_loss())
             assert owner().call(lambda: session.take_losses(True)) == list(enumerate(losses, 1))
-            ends.append((losses, session.step_count, session.adam_step_count(), session.traffic.steps,
+            ends.append((losses, session.step_count, session.adam_step_count(), session.traffic.forwards,
                          session.traffic.dispatches, state_of(session)[-1]))  # fmt: skip
     assert ends[0] == ends[1]
 
@@ -329,7 +329,7 @@ def test_times_of_dispatches(device: str, capsys: pytest.CaptureFixture[str]) ->
         assert [i for i, *_ in session.gpu_timings()] == [2, 3] and session.read_loss() != loss
         session.set_profiling(False)
         session.step()
-        assert session.traffic.steps == 3
+        assert session.traffic.forwards == 3
         for window in ((-1, 3), (3, 3), (0, 5000), (0.0, 3)):
             with pytest.raises(ArgumentError, match="set_profiling_window: window: given"):
                 session.set_profiling_window(*window)  # type: ignore[arg-type]

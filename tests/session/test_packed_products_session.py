@@ -83,7 +83,7 @@ def test_the_products_are_read_by_their_names(device: str) -> None:
     with session_of(device) as s:
         s.initialize(3)
         s.step()
-        (made,) = (d for d in s.plan().dispatches if d.extra_outputs)
+        (made,) = (d for d in s.plan().dispatches if d.in_columns)
         buffers = [s.plan().buffers[b] for b in made.outputs]
         assert [b.name for b in buffers] == ["qq", "kk", "vv"]
         assert [b.shape for b in buffers] == [(ROWS, n) for n in FOURS.widths.values()]
@@ -157,10 +157,10 @@ def test_every_range_is_looked_at(device: str) -> None:
     """A NaN in the last of three results is found in its dispatch, and traced to it."""
     with session_of(device) as s:
         s.initialize(3)
-        (d,) = (d for d in s.plan().dispatches if d.extra_outputs)
+        (d,) = (d for d in s.plan().dispatches if d.in_columns)
         told = {each.index: data for each, data in s.dispatch_outputs()}
         assert len(told) == len(s.plan().dispatches) and told[d.index].shape == (ROWS, 32)
-        parts = dict(by_buffer(d, told[d.index]))
+        parts = dict(by_buffer(d, (told[d.index],)))
         assert list(parts) == list(d.outputs) and [v.shape[1] for v in parts.values()] == [16, 8, 8]
         assert s.step_debug().anomalies == ()
         bad = s.read_param("v")
@@ -253,6 +253,6 @@ def test_parity_looks_at_every_range(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in "xy":
             session.set_input(name, feeds[name])
         words, about = parity.first_dispatch(session, bent(plan, feeds), 1e-5)
-        (d,) = (d for d in session.plan().dispatches if d.extra_outputs)
+        (d,) = (d for d in session.plan().dispatches if d.in_columns)
     assert about == f"dispatch:{d.index}" and "vv" in words
     study.close()

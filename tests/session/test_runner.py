@@ -72,7 +72,7 @@ def test_a_run_makes_exactly_its_steps_and_knows_every_loss(runner: Runner) -> N
     runner.run(7, lambda step: (seen.append(step), ONE)[1])
     runner.run(3)
     session = runner.session
-    assert (session.step_count, session.traffic.steps, made(session)) == (10, 10, 10)
+    assert (session.step_count, session.traffic.forwards, made(session)) == (10, 10, 10)
     assert seen == list(range(10)), "the feed is asked once for every step, and stays"
     assert runner.losses == [(k, 1.0 - k) for k in range(1, 11)] and runner.last_loss == -9
     assert (runner.state, runner.reason, runner.wanted, runner.events) == ("ready", "", 10, [])
@@ -332,8 +332,8 @@ def test_a_thousand_commands_from_several_threads_lose_no_step(runner: Runner, i
     assert asked == [1000] and 0 < refused[0] < 1000 and runner.state == "ready"
     assert total == runner.wanted or total > runner.wanted  # steps by hand may go beyond the last run
     runner.run(0)
-    assert made(session) == total == session.traffic.steps - runner.log.uncounted
-    assert session.traffic.submissions == session.traffic.steps and (inside or runner.log.uncounted == 0)
+    assert made(session) == total == session.traffic.forwards - runner.log.uncounted
+    assert session.traffic.submissions == session.traffic.forwards and (inside or runner.log.uncounted == 0)
     assert not inside or undone[0] > 0
     assert runner.losses == [(k, 1.0 - k) for k in range(1, total + 1)]
 

@@ -188,7 +188,7 @@ def test_a_step_is_one_submission_of_forward_backward_and_update(session: Sessio
     plain = len(session.plan().dispatches)
     session.step()
     first = session.traffic
-    counted = (first.steps, first.submissions, first.dispatches, session.step_count, session.update_dispatches())
+    counted = (first.forwards, first.submissions, first.dispatches, session.step_count, session.update_dispatches())
     assert counted == (1, 1, plain, 1, ())
     groups = session.num_groups()
     session.set_adam(0.01)
@@ -198,7 +198,7 @@ def test_a_step_is_one_submission_of_forward_backward_and_update(session: Sessio
     session.wait()
     traffic = session.traffic
     assert updates > 0 and session.num_groups() == groups + 1
-    assert (traffic.steps, traffic.submissions, traffic.dispatches) == (4, 4, plain + 3 * (plain + updates))
+    assert (traffic.forwards, traffic.submissions, traffic.dispatches) == (4, 4, plain + 3 * (plain + updates))
     assert (session.step_count, session.adam_step_count()) == (4, 3)
 
 
@@ -397,5 +397,5 @@ def test_threads_may_step_read_and_write_beside_a_run(session: Session) -> None:
     assert not errors and not any(thread.is_alive() for thread in threads)
     runner.run(0)
     total = session.step_count
-    assert 600 <= total <= 800 and session.traffic.steps == session.traffic.submissions == total
+    assert 600 <= total <= 800 and session.traffic.forwards == session.traffic.submissions == total
     assert [step for step, _ in runner.losses] == list(range(1, total + 1))

@@ -85,7 +85,7 @@ def test_two_threads_step_read_and_set_beside_a_run(device: str) -> None:
         runner.stop()
         runner.wait(future)
         assert failures == []
-        assert running.step_count == running.traffic.steps >= rounds and other.step_count == rounds
+        assert running.step_count == running.traffic.forwards >= rounds and other.step_count == rounds
         steps = [step for step, _ in runner.losses]
         assert steps == sorted(set(steps)), "losses in order, each once"
 

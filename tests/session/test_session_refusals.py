@@ -130,7 +130,7 @@ def test_what_needs_a_step_or_a_value_says_so(device: str, call: Call, text: str
         with pytest.raises(SessionError) as caught:
             call(session)
         assert str(caught.value) == text
-        assert (session.step_count, session.traffic.submissions, session.traffic.steps) == (0, 0, 0)
+        assert (session.step_count, session.traffic.submissions, session.traffic.forwards) == (0, 0, 0)
 
 
 def test_an_inference_session_has_no_gradients_and_no_update(device: str) -> None:

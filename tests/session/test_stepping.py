@@ -55,7 +55,7 @@ def test_steps_by_dispatches_are_steps(device: str, rule: dict[str, float], stri
     assert parts.session.step_count == STEPS and not parts.session.under_way and parts.runner.state == "ready"
     assert state(parts.session) == state(whole.session)
     assert parts.runner.losses == whole.runner.losses
-    assert parts.session.traffic.steps == STEPS
+    assert parts.session.traffic.forwards == STEPS
     assert parts.session.traffic.dispatches == whole.session.traffic.dispatches
     whole.run(1)
     parts.run(1)  # and goes on as if nothing had happened

@@ -40,12 +40,12 @@ class NumpyKernelBuilder:
     @property
     def size(self) -> int:
         """The number of elements of the result."""
-        return self.d.output_type.num_elements
+        return self.d.type.num_elements
 
     @property
     def result_shape(self) -> Shape:
         """The shape of the result."""
-        return self.d.output_type.shape
+        return self.d.type.shape
 
     def operand_shape(self, index: int) -> Shape:
         """Return the shape of an operand."""
@@ -53,17 +53,24 @@ class NumpyKernelBuilder:
 
     def out(self, shape: Shape) -> Array:
         """The output, as an array of `shape`; of a result in ranges a temporary, which `cut` takes apart."""
-        if self.d.ranges is None:
+        columns = self.d.results[0].columns
+        if columns is None:
             return self.arrays[self.d.output].reshape(shape)
         if self.whole is None:
-            self.whole = self.temporary((self.d.output_type.shape[0], self.d.ranges.width))
+            self.whole = self.temporary((self.d.type.shape[0], columns.width))
         return self.whole.reshape(shape)
 
     def cut(self) -> None:
         """Put every range of columns in its buffer."""
-        if self.d.ranges is not None and self.whole is not None:
-            for c, buffer in zip(self.d.ranges.columns, self.d.outputs, strict=True):
-                self.calls.append((np.copyto, (self.arrays[buffer], self.whole[:, c.start : c.stop])))
+        for r in self.d.results:
+            if r.columns is not None and self.whole is not None:
+                part = self.whole[:, r.columns.start : r.columns.stop]
+                self.calls.append((np.copyto, (self.arrays[r.buffer], part)))
+
+    def result(self, name: str, shape: Shape) -> Array | None:
+        """The result of this name, as an array of `shape`; None in a dispatch that does not write it."""
+        names = self.d.custom.results if self.d.custom is not None else ()
+        return self.arrays[self.d.outputs[1 + names.index(name)]].reshape(shape) if name in names else None
 
     def operand(self, index: int, shape: Shape) -> Array:
         """All elements that operand `index` reads, as an array of `shape`."""

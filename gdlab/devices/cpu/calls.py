@@ -35,7 +35,7 @@ def steps_of(
 
 
 def _pointwise(builder: NumpyKernelBuilder) -> None:
-    size = builder.d.output_type.num_elements
+    size = builder.d.type.num_elements
     builder.chain(builder.d.epilogue, size, None, builder.out((size,)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
@@ -12,14 +12,26 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.formats import decode, encode
-from gdlab.base.types import BLOCK_BYTES, Array, DType
-from gdlab.devices.base import KEPT, Device, DeviceInfo, Program, Shared, Traffic
-from gdlab.devices.cpu.calls import steps_of
-from gdlab.devices.cpu.chain import Scratch
-from gdlab.devices.cpu.update_calls import BLOCK, DERIVED, derive
+from gdlab.base.threads import OwnerThread
+from gdlab.base.types import Array, DType
+from gdlab.devices.base import (
+    KEPT,
+    Bound,
+    BufferCopy,
+    Copy,
+    Device,
+    DeviceInfo,
+    Item,
+    Program,
+    Readback,
+    Region,
+    Shared,
+    Stamp,
+)
+from gdlab.devices.cpu.queue import CpuQueue, CpuRecorded
+from gdlab.devices.cpu.update_calls import BLOCK, derive
 from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
-from gdlab.op.numpy_form import NumpyCall
-from gdlab.plan.dispatch import SCALARS
+from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.records import Buffer, ExecutionPlan, Update
 from gdlab.plan.target import Limits, Target
 from gdlab.plan.verify import verify, verify_update
@@ -35,7 +47,7 @@ PAGE = 4096  # bytes of memory that the system gives at a time, at the least
 class CpuDevice(Device):
     """NumPy on this machine: needs no driver. `step` is synchronous."""
 
-    anywhere = True
+    synchronous = True
 
     def __init__(self, reason: str = "asked for") -> None:
         self.info = DeviceInfo("cpu", f"NumPy {np.__version__}, {platform.machine()}", "cpu", reason)
@@ -64,27 +76,26 @@ def memory_bytes() -> int:
 
 
 class CpuProgram(Program):
-    """A plan as a list of NumPy calls over its slots. `step_of[k]` are the calls of dispatch k."""
+    """A plan as a list of NumPy calls over its slots, run by its queue."""
+
+    queue: CpuQueue
 
     def __init__(self, plan: ExecutionPlan, shared: Shared | None = None) -> None:
-        self.plan, self.update, self.traffic, self.open = plan, NO_UPDATE, Traffic(), True
+        self.plan, self.update, self.queue, self.open = plan, NO_UPDATE, CpuQueue(), True
+        self.turn = _turn(plan, shared)
+        self._rest = weakref.finalize(self, self.turn.rest)  # others go on with a turn that they share
+        self._rest.atexit = False
         self.slots = _slots(plan, shared)
         self.arrays = {b.id: _tensor(self.slots[plan.memory.slot_of[b.id]], b) for b in plan.buffers}
         for buffer, data in plan.constant_buffers:
             self.arrays[buffer][...] = np.frombuffer(data, self.arrays[buffer].dtype).reshape(self.arrays[buffer].shape)
         self.packed = {b.id for b in plan.buffers if b.dtype.is_storage}
         self.blocks = _blocks(plan, shared)
-        self.scratch = Scratch()
-        self.numbers = np.zeros(len(SCALARS) + len(DERIVED), np.float32)
-        self.scalars = {name: self.numbers[i : i + 1].reshape(()) for i, name in enumerate((*SCALARS, *DERIVED))}
         self.given: Array | None = None
         self.reads_scalars = plan.reads_scalars
-        self.derive = derive(self.scalars)
-        self.step_of = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in plan.dispatches]
-        self.calls: list[NumpyCall] = [call for steps in self.step_of for call in steps]
-        self.update_steps: list[list[NumpyCall]] = []
-        self.update_calls: list[NumpyCall] = []
-        self.early_calls: list[NumpyCall] = []
+        self.derive = derive(self.queue.scalars)
+        self.launches = self.queue.recorded(self._bound(plan.dispatches))
+        self.update_launches = self.early_launches = self.queue.recorded([])
         self.window: tuple[int, int] | None = None
         self.times: list[tuple[int, float]] = []
         self.moments: list[Array] = []
@@ -98,17 +109,19 @@ class CpuProgram(Program):
         on zeros, for what NumPy and BLAS do at their first call."""
         cheap = sum(d.flops for d in self.plan.dispatches) <= CHEAP
         if cheap and not any(d.in_place for d in self.plan.dispatches):
-            with np.errstate(all="ignore"):
-                for function, args in self.calls:
-                    function(*args)
+            self.queue.finish("warm-up", self.launches.bounds)
         kept = {self.plan.memory.slot_of[b] for b in shared | {b for b, _ in self.plan.constant_buffers}}
         for slot, data in enumerate(self.slots):
             if slot not in kept:
                 data.fill(0)
         self._touch_scratch()
 
+    def _bound(self, dispatches: Sequence[Dispatch]) -> list[Bound]:
+        arrays = {b: Region(array, 0, array.nbytes) for b, array in self.arrays.items()}
+        return [self.queue.bind(f"dispatch {d.index}", d, self.plan.target, arrays) for d in dispatches]
+
     def _touch_scratch(self) -> None:
-        for array in self.scratch.arrays():
+        for array in self.queue.scratch.arrays():
             pages = array.reshape(-1).view(np.uint8)[::PAGE]
             pages[...] = pages.copy()
 
@@ -118,7 +131,7 @@ class CpuProgram(Program):
         usual = data.__class__ is np.ndarray and data.dtype is home.dtype is _F32 and buffer not in self.packed
         if usual and data.shape == home.shape:
             home[...] = data
-            self.traffic.bytes_up += home.nbytes
+            self.queue.counters.uploaded(home.nbytes)
             return
         given, stored = np.asarray(data), self._dtype(buffer)
         if given.dtype != stored.numpy or given.size != home.size:
@@ -127,7 +140,7 @@ class CpuProgram(Program):
         if stored.is_storage:
             return self.upload_words(buffer, encode(given.reshape(home.shape), stored))
         np.copyto(home, given.reshape(home.shape))
-        self.traffic.bytes_up += home.nbytes
+        self.queue.counters.uploaded(home.nbytes)
 
     def upload_words(self, buffer: int, words: Array) -> None:
         """Decode them, once and here; of blocks keep them too."""
@@ -135,18 +148,18 @@ class CpuProgram(Program):
         if buffer in self.blocks:
             self.blocks[buffer][...] = words
         home[...] = decode(words, self._dtype(buffer), home.shape)
-        self.traffic.bytes_up += home.nbytes
+        self.queue.counters.uploaded(home.nbytes)
 
     def words(self, buffer: int) -> Array:
         """Those of blocks as they are kept; f16 is exact both ways."""
         home = self._home("download", buffer)
-        self.traffic.bytes_down += home.nbytes
+        self.queue.counters.read_back(home.nbytes)
         return self.blocks[buffer].copy() if buffer in self.blocks else encode(home, self._dtype(buffer))
 
     def download(self, buffer: int) -> Array:
         """A copy of the buffer."""
         home = self._home("download", buffer)
-        self.traffic.bytes_down += home.nbytes
+        self.queue.counters.read_back(home.nbytes)
         return home.astype(self._dtype(buffer).numpy)
 
     def store_copy(self, buffers: Sequence[int], into: dict[int, Array] | None = None) -> dict[int, Array]:
@@ -173,13 +186,18 @@ class CpuProgram(Program):
         return memory.nbytes if good else None  # type: ignore[attr-defined]
 
     def rebind(self, buffer: int, memory: Array) -> None:
-        """All calls are made anew: they hold the arrays."""
+        """The calls of the dispatches that read or write it are made anew: they hold the array."""
         home = self._home("memory", buffer)
         self.arrays[buffer] = memory.reshape(-1)[: home.size].view(home.dtype).reshape(home.shape)
-        self.step_of = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in self.plan.dispatches]
-        self.calls = [call for steps in self.step_of for call in steps]
+        self.launches, self.update_launches, self.early_launches = (
+            self._rebound(list, buffer) for list in (self.launches, self.update_launches, self.early_launches)
+        )
         self.loss = None if self.plan.loss_buffer is None else self.arrays[self.plan.loss_buffer].reshape(-1)
-        self.configure(self.update)  # an output may be a gradient too
+
+    def _rebound(self, list: CpuRecorded, buffer: int) -> CpuRecorded:
+        touched = (any(b == buffer for b, _ in bound.dispatch.bindings) for bound in list.bounds)
+        made = zip(list.bounds, touched, strict=True)
+        return self.queue.recorded([self._bound([a.dispatch])[0] if new else a for a, new in made])
 
     def configure(self, update: Update) -> None:
         """Make the update's calls; new state starts at zero."""
@@ -191,57 +209,53 @@ class CpuProgram(Program):
             if b.id not in self.arrays:
                 self.arrays[b.id] = zeros(b.shape, b.dtype.numpy)
                 self.arrays[b.id].fill(0)  # touches its pages now
-        self.update_steps = [steps_of(d, self.arrays, self.scratch, self.scalars) for d in update.dispatches]
-        self.update_calls = [call for steps in self.update_steps for call in steps]
-        self.early_calls = [call for steps in self.update_steps[: update.early] for call in steps]
+        bounds = self._bound(update.dispatches)
+        self.update_launches, self.early_launches = map(self.queue.recorded, (bounds, bounds[: update.early]))
         self._touch_scratch()
         self.update = update
         self.moments = [self.arrays[b] for _, *pair in update.moments for b in pair]
         self.given = None
 
-    def step(self, scalars: Array | None, whole: bool = True) -> None:
-        """Forward, backward and update, now."""
+    def step(
+        self, scalars: Array | None, whole: bool = True, copies: Sequence[BufferCopy] = (),
+        landing: Readback | None = None,
+    ) -> None:  # fmt: skip
+        """Forward, backward, update and copies, now."""
         self._alive("step")
         self._set("step", scalars)
-        if self.window is not None:
+        if self.window is not None and landing is None:
             self._timed(whole)
         else:
-            with np.errstate(all="ignore"):
-                for function, args in self.calls:
-                    function(*args)
-                self._update(whole)
-        self._count(whole)
+            moved = [Copy(self.arrays[c.source], c.start, self._target(c), c.at, c.nbytes) for c in copies]
+            self.queue.submit("step", (self.launches, self._update_part(whole), *moved), landing)
+            self._flush(whole)
+        self._count(landing is None)
+
+    def _target(self, copy: BufferCopy) -> Array | Readback:
+        return copy.target if isinstance(copy.target, Readback) else self.arrays[copy.target]
 
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
         """Some dispatches, now."""
         self._alive("run")
         if scalars is not None:
             self._set("run", scalars)
-        with np.errstate(all="ignore"):
-            for steps in [*self.step_of, *self.update_steps][start:stop]:
-                for function, args in steps:
-                    function(*args)
+        self.queue.finish("run", [*self.launches.bounds, *self.update_launches.bounds][start:stop])
 
     def end_step(self, scalars: Array | None, whole: bool = True, done: int = 0) -> None:
         """Run what is left of the update, and count the step."""
         self._alive("step")
         self._set("step", scalars)
-        with np.errstate(all="ignore"):
-            for steps in self.update_steps[done : None if whole else self.update.early]:
-                for function, args in steps:
-                    function(*args)
-            if whole:
-                self._flush()
-        self._count(whole)
+        self.queue.submit("step", self._update_part(whole).bounds[done:])
+        self.queue.counters.dispatches += len(self.launches) + done
+        self._flush(whole)
+        self._count()
 
     def update_only(self, scalars: Array) -> None:
         """The update with the gradients of the last step."""
         self._alive("update")
         self._set("update", scalars)
-        with np.errstate(all="ignore"):
-            self._update(True)
-        self.traffic.submissions += 1
-        self.traffic.dispatches += len(self.update.dispatches)
+        self.queue.submit("update", (self.update_launches,))
+        self._flush(True)
 
     def profile(self, window: tuple[int, int] | None) -> str:
         """By the clock of this machine."""
@@ -255,26 +269,23 @@ class CpuProgram(Program):
 
     def _set(self, where: str, scalars: Array | None) -> None:
         if scalars is None:
-            if self.update_steps or self.reads_scalars:
+            if self.update_launches or self.reads_scalars:
                 raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
             return
         if scalars is self.given:  # the session hands over the same array as long as no number changes
             return
-        self.numbers[: len(SCALARS)] = scalars
+        self.queue.set_scalars(where, scalars)
         if self.moments:
             with np.errstate(all="ignore"):
                 for function, args in self.derive:
                     function(*args)
         self.given = scalars
 
-    def _update(self, whole: bool) -> None:
-        for function, args in self.update_calls if whole else self.early_calls:
-            function(*args)
-        if whole:
-            self._flush()
+    def _update_part(self, whole: bool) -> CpuRecorded:
+        return self.update_launches if whole else self.early_launches
 
-    def _flush(self) -> None:
-        if not self.moments:
+    def _flush(self, whole: bool) -> None:
+        if not whole or not self.moments:
             return
         self.updates += 1
         if self.updates % FLUSH_EVERY == 0:
@@ -284,26 +295,21 @@ class CpuProgram(Program):
     def _timed(self, whole: bool) -> None:
         """A step that looks at the clock after each dispatch of the window."""
         assert self.window is not None  # the caller looked
-        updates = self.update_steps if whole else self.update_steps[: self.update.early]
-        start, stop = self.window
-        times, clock = [], time.perf_counter
-        with np.errstate(all="ignore"):
-            for index, steps in enumerate([*self.step_of, *updates]):
-                began = clock()
-                for function, args in steps:
-                    function(*args)
-                if start <= index < stop:
-                    times.append((index, clock() - began))
-        if whole:
-            self._flush()
-        self.times = times
+        bounds = [*self.launches.bounds, *self._update_part(whole).bounds]
+        start, stop = self.window[0], min(self.window[1], len(bounds))
+        items: list[Item] = [Stamp(0)]
+        for index, bound in enumerate(bounds):
+            items += [bound, Stamp(index + 1)]
+        self.queue.submit("step", items)
+        self._flush(whole)
+        stamps = self.queue.stamps
+        self.times = [(index, stamps[index + 1] - stamps[index]) for index in range(start, stop)]
 
-    def _count(self, whole: bool) -> None:
-        self.traffic.steps += 1
-        self.traffic.submissions += 1
-        self.traffic.dispatches += len(self.step_of) + (len(self.update_steps) if whole else self.update.early)
-        if self.loss is not None:
-            self.readable.append((self.traffic.steps, float(self.loss[0])))
+    def _count(self, with_loss: bool = True) -> None:
+        counters = self.queue.counters
+        counters.forwards += 1
+        if self.loss is not None and with_loss:
+            self.readable.append((counters.forwards, float(self.loss[0])))
 
     def losses(self, wait: bool) -> list[tuple[int, float]]:
         """All losses since the last call."""
@@ -315,6 +321,7 @@ class CpuProgram(Program):
     def wait(self) -> None:
         """Nothing is ever in flight."""
         self._alive("wait")
+        self.queue.wait()
 
     def poison(self) -> None:
         """NaN in every slot of intermediates."""
@@ -327,8 +334,9 @@ class CpuProgram(Program):
     def close(self) -> None:
         """Forget everything."""
         self.open = False
-        self.slots, self.arrays, self.calls, self.update_steps, self.step_of = [], {}, [], [], []
-        self.update_calls, self.early_calls = [], []
+        self._rest()
+        self.slots, self.arrays = [], {}
+        self.launches = self.update_launches = self.early_launches = self.queue.recorded([])
 
     def _alive(self, where: str) -> None:
         if not self.open:
@@ -344,6 +352,14 @@ class CpuProgram(Program):
         return self.arrays[buffer]
 
 
+def _turn(plan: ExecutionPlan, shared: Shared | None) -> OwnerThread:
+    """A turn of its own; that of the program whose parameters it shares where one of the two trains them."""
+    other = None if shared is None else shared.program
+    if other is not None and "training" in (plan.mode, other.plan.mode):
+        return other.turn
+    return OwnerThread("device")
+
+
 def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
     """One array per slot, zeroed; that of a shared buffer, which is pinned and so alone in its slot, is the other's."""
     taken: dict[int, Array] = {}
@@ -351,14 +367,17 @@ def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
         assert isinstance(shared.program, CpuProgram)  # of the same device, says `Device.load`
         there = shared.program
         taken = {plan.memory.slot_of[b]: there.slots[there.plan.memory.slot_of[o]] for b, o in shared.buffers}
-    decoded = {plan.memory.slot_of[b.id]: math.prod(b.shape) for b in plan.buffers if b.dtype.is_storage}
-    sizes = [max(slot.nbytes // 4, decoded.get(i, 0)) for i, slot in enumerate(plan.memory.slots)]
+    sizes = [slot.nbytes // 4 for slot in plan.memory.slots]
+    for b in plan.buffers:
+        if b.dtype.is_storage:
+            slot = plan.memory.slot_of[b.id]
+            sizes[slot] = max(sizes[slot], math.prod(b.shape))
     return [taken[i] if i in taken else zeros((size,), np.uint32) for i, size in enumerate(sizes)]
 
 
 def _blocks(plan: ExecutionPlan, shared: Shared | None) -> dict[int, Array]:
     """The words of every buffer of blocks, beside the values in its slot."""
-    blocks = {b.id: zeros((b.nbytes // 4,), np.uint32) for b in plan.buffers if b.dtype in BLOCK_BYTES}
+    blocks = {b.id: zeros((b.nbytes // 4,), np.uint32) for b in plan.buffers if b.dtype.in_blocks}
     for b, other in shared.buffers if shared is not None else ():
         if b in blocks:
             assert shared is not None and isinstance(shared.program, CpuProgram)  # as in `_slots`

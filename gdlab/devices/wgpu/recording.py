@@ -47,15 +47,18 @@ class Rows(list[Row]):
             self.address = int(self.table.ctypes.data)
 
 
-def record_pass(gpu: Gpu, rows: Sequence[Row], encoder: Any, described: Any = None) -> None:
-    """One compute pass over all rows: nothing but raw calls. `described`: a pass descriptor of ours."""
-    raw = gpu.raw
+def record_pass(
+    gpu: Gpu, rows: Sequence[Row], encoder: Any, start: int = 0, stop: int | None = None, described: Any = None
+) -> None:
+    """One compute pass over rows start … stop − 1 (all of them): nothing but raw calls. `described`: a pass descriptor
+    of ours."""
+    raw, stop = gpu.raw, len(rows) if stop is None else stop
     one_pass = raw.CommandEncoderBeginComputePass(encoder, described or gpu.null)
     in_c = loop()
     if in_c is not None and isinstance(rows, Rows) and rows.address:
-        in_c(_address(gpu, one_pass), rows.address, len(rows), *_functions(gpu))
+        in_c(_address(gpu, one_pass), rows.address + start * _ROW.itemsize, stop - start, *_functions(gpu))
     else:
-        _one_by_one(gpu, rows, one_pass)
+        _one_by_one(gpu, rows[start:stop], one_pass)
     raw.ComputePassEncoderEnd(one_pass)
     raw.ComputePassEncoderRelease(one_pass)
 

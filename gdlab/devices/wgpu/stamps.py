@@ -6,18 +6,28 @@ Knows wgpu only through the `Gpu` it is given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdlab.devices.base import Bound, Copy, Item, Readback, Stamp
+from gdlab.devices.wgpu.recording import record_pass
+
 if TYPE_CHECKING:
-    from gdlab.devices.wgpu.recording import Row
-    from gdlab.devices.wgpu.replay import WgpuProgram
     from gdlab.devices.wgpu.wgpu_device import Gpu
 
 SET = 4096  # stamps that a query set holds
 MOST = SET // 2 - 1  # dispatches that are timed in one step
+Transfer = Callable[[Any, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Make the first `count` stamps readable in `Stamps.resolved`."""
+
+    count: int
 
 
 class Stamps:
@@ -29,49 +39,71 @@ class Stamps:
         self.handle = self.owner._internal
         self.resolved = gpu.buffer(8 * SET, resolve=True)
 
-    def encode(self, program: WgpuProgram, rows: Sequence[Row], encoder: Any) -> None:
-        """Record the rows with stamps, and their resolution."""
-        start, stop = self.window[0], min(self.window[1], len(rows))
-        self.count = max(0, stop - start)
-        (self._inside if self.gpu.stamps_inside else self._passes)(program, rows, encoder, start, start + self.count)
-        if self.count:
-            raw = self.gpu.raw
-            raw.CommandEncoderResolveQuerySet(encoder, self.handle, 0, self._stamps(), self.resolved._internal, 0)
-
-    def _stamps(self) -> int:
+    @property
+    def number(self) -> int:
+        """The number of stamps of the last step."""
         return self.count + 1 if self.gpu.stamps_inside else 2 * self.count
 
-    def _inside(self, program: WgpuProgram, rows: Sequence[Row], encoder: Any, start: int, stop: int) -> None:
-        """One pass, with a stamp before the first of the window and one after each."""
+    def items(self, bounds: Sequence[Bound], into: Readback) -> list[Any]:
+        """Return the dispatches with stamps around those of the window, and what copies the stamps to a readback."""
+        start, stop = self.window[0], min(self.window[1], len(bounds))
+        self.count = max(0, stop - start)
+        if not self.count:
+            return list(bounds)
+        inside, found = self.gpu.stamps_inside, list[Any](bounds[:start])
+        found += [Stamp(0)] if inside else []
+        for k, bound in enumerate(bounds[start:stop]):
+            found += [bound, Stamp(k + 1)] if inside else [Stamp(2 * k), bound, Stamp(2 * k + 1)]
+        return [*found, *bounds[stop:], Resolve(self.number), Copy(self.resolved, 0, into, 0, 8 * self.number)]
+
+    def encode(self, items: Sequence[Item | Resolve], encoder: Any, transfer: Transfer) -> None:
+        """Record items among which are stamps; `transfer` records what is neither stamp nor dispatch."""
+        runs = list[list[Any]]([[]])
+        for item in items:
+            if isinstance(item, (Bound, Stamp)):
+                runs[-1].append(item)
+                continue
+            self._pass(runs[-1], encoder)
+            runs.append([])
+            if isinstance(item, Resolve):
+                raw = self.gpu.raw
+                raw.CommandEncoderResolveQuerySet(encoder, self.handle, 0, item.count, self.resolved._internal, 0)
+            else:
+                transfer(item, encoder)
+        self._pass(runs[-1], encoder)
+
+    def _pass(self, items: Sequence[Any], encoder: Any) -> None:
+        if items:
+            (self._inside if self.gpu.stamps_inside else self._passes)(items, encoder)
+
+    def _inside(self, items: Sequence[Any], encoder: Any) -> None:
+        """One pass, with stamps between its dispatches."""
         raw, gpu = self.gpu.raw, self.gpu
         one_pass = raw.CommandEncoderBeginComputePass(encoder, gpu.null)
-        for index, (pipeline, group, x, y, z) in enumerate(rows):
-            if index == start and self.count:
-                raw.ComputePassEncoderWriteTimestamp(one_pass, self.handle, 0)
+        for item in items:
+            if isinstance(item, Stamp):
+                raw.ComputePassEncoderWriteTimestamp(one_pass, self.handle, item.index)
+                continue
+            pipeline, group, x, y, z = item.run
             raw.ComputePassEncoderSetPipeline(one_pass, pipeline)
             raw.ComputePassEncoderSetBindGroup(one_pass, 0, group, 0, gpu.null)
             raw.ComputePassEncoderDispatchWorkgroups(one_pass, x, y, z)
-            if start <= index < stop:
-                raw.ComputePassEncoderWriteTimestamp(one_pass, self.handle, index - start + 1)
         raw.ComputePassEncoderEnd(one_pass)
         raw.ComputePassEncoderRelease(one_pass)
 
-    def _passes(self, program: WgpuProgram, rows: Sequence[Row], encoder: Any, start: int, stop: int) -> None:
-        """A pass for each dispatch of the window, stamped at its begin and its end: every adapter with stamps can."""
-        program._pass(rows[:start], encoder)
-        for number, row in enumerate(rows[start:stop]):
-            program._pass([row], encoder, self.gpu.stamped_pass(self.handle, 2 * number))
-        program._pass(rows[stop:], encoder)
+    def _passes(self, items: Sequence[Any], encoder: Any) -> None:
+        """A pass for each dispatch between two stamps, stamped at its begin and its end: every adapter with stamps
+        can."""
+        described = None
+        for item in items:
+            if isinstance(item, Stamp):
+                described = self.gpu.stamped_pass(self.handle, item.index) if item.index % 2 == 0 else None
+            else:
+                record_pass(self.gpu, [item.run], encoder, described=described)
 
-    def read(self, program: WgpuProgram) -> list[tuple[int, float]]:
-        """(dispatch, seconds), after the step has ended."""
-        if not self.count:
-            return []
-        ticks = np.empty(self._stamps(), np.uint64)
-        staging = program._staging(ticks.nbytes)
-        program.read_into("profile", self.resolved._internal, 0, staging, ticks.data.cast("B"))
-        inside = self.gpu.stamps_inside
-        begin, end = (ticks[:-1], ticks[1:]) if inside else (ticks[::2], ticks[1::2])
-        period = self.gpu.stamp_seconds()
-        spent = (end.astype(np.int64) - begin.astype(np.int64)) * period
-        return [(self.window[0] + i, float(seconds)) for i, seconds in enumerate(spent)]
+    def seconds(self, data: memoryview) -> list[tuple[int, float]]:
+        """(dispatch, seconds), from the bytes of the stamps of a step that has ended."""
+        ticks = np.frombuffer(data, np.uint64)[: self.number]
+        begin, end = (ticks[:-1], ticks[1:]) if self.gpu.stamps_inside else (ticks[::2], ticks[1::2])
+        spent = (end.astype(np.int64) - begin.astype(np.int64)) * self.gpu.stamp_seconds()
+        return [(self.window[0] + i, float(each)) for i, each in enumerate(spent)]

@@ -15,18 +15,25 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from gdlab import kernels
 from gdlab.base.errors import ArgumentError, CompileError, DeviceUnavailableError, SessionError
 from gdlab.base.memo import LruCache
-from gdlab.devices.base import Device, DeviceInfo, Shared, owner
+from gdlab.base.threads import OwnerThread
+from gdlab.devices.base import Counters, Device, DeviceInfo, Region, Shared, owner
 from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
+from gdlab.devices.pool import Pool
+from gdlab.devices.wgpu.readback import Mapped
 from gdlab.devices.wgpu.replay import WgpuProgram
-from gdlab.devices.wgpu.staging import Staging
+from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan
+from gdlab.plan.source import source_hash
 from gdlab.plan.target import Limits, Target
+from gdlab.plan.variants import in_bounds
 
 __all__ = ["Gpu", "WgpuDevice", "WgpuProgram", "adapters", "open"]
 
@@ -57,7 +64,6 @@ RAW = (
 )
 BINDING = {"r": "read-only-storage", "w": "storage"}
 BACKENDS = ("Vulkan", "Metal", "DX12")  # not GL: slower to open, and its software adapter shows up twice
-FLUSH_BYTES = 4 << 20
 STAMPS, STAMPS_INSIDE = "timestamp-query", "timestamp-query-inside-passes"
 FEATURES = (STAMPS, STAMPS_INSIDE)
 PREFERENCE = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
@@ -105,7 +111,7 @@ def _open(reason: str, adapter: str) -> WgpuDevice:
         found = _adapters()
         if not found:
             raise _no_adapter("wgpu")
-        gpu = _opened[os.getpid(), number] = Gpu(found[number])
+        gpu = _opened[os.getpid(), number] = Gpu(found[number], owner() if number == 0 else OwnerThread("device"))
     return WgpuDevice(gpu, reason)
 
 
@@ -210,17 +216,19 @@ class Pipeline:
 
 # Pipelines of nobody that are kept for the next plan: on lavapipe one takes about half a megabyte.
 KEPT_BYTES, PIPELINE_BYTES = 24 << 20, 400 << 10
+RECIPE_BYTES = 1 << 10
+FREE_BYTES = 64 << 20  # of tensors, and of readbacks, that nobody uses and that are kept for the next
 
 
 class Gpu:
     """An open adapter: the raw C layer, and what all plans share. Keeps the owner of every raw handle alive."""
 
-    def __init__(self, adapter: Any) -> None:
+    def __init__(self, adapter: Any, turn: OwnerThread) -> None:
         import wgpu
         from wgpu.backends.wgpu_native import ffi, lib
         from wgpu.backends.wgpu_native._api import error_handler
 
-        self.pid = os.getpid()
+        self.pid, self.turn = os.getpid(), turn
         self.ffi, self.lib, self.errors = ffi, lib, error_handler
         self.raw = SimpleNamespace(**{name: getattr(lib, f"wgpu{name}") for name in RAW})
         self.usage, self.map_usage, self.resolve_usage = _usages(wgpu.BufferUsage)
@@ -230,7 +238,7 @@ class Gpu:
         self.stamps_inside = STAMPS_INSIDE in self.device.features
         self.d, self.q, self.null = self.device._internal, self.device.queue._internal, ffi.NULL
         self.bounds = _bounds(self.device.limits)
-        self.lost, self.pending = False, 0
+        self.lost, self.pending, self.pipelines_created = False, 0, 0
         self.layouts: dict[str, tuple[Any, Any]] = {}
         self.pipelines: weakref.WeakValueDictionary[tuple[str, str], Pipeline] = weakref.WeakValueDictionary()
         self.kept: LruCache[tuple[str, str], Pipeline] = LruCache(KEPT_BYTES)  # the others live as long as their plans
@@ -238,16 +246,19 @@ class Gpu:
         # what the text of a dispatch is written from → key of its kernel
         self.recipes: LruCache[Any, tuple[str, str]] = LruCache(2 << 20)
         self.warm: weakref.WeakSet[Pipeline] = weakref.WeakSet()
-        self.staging: weakref.WeakValueDictionary[int, Staging] = weakref.WeakValueDictionary()
+        self.mapped: weakref.WeakValueDictionary[int, Mapped] = weakref.WeakValueDictionary()
+        self.tensors: Pool[Any] = Pool(self.buffer, FREE_BYTES)
+        self.readbacks: Pool[Mapped] = Pool(partial(Mapped, self), FREE_BYTES)
+        self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of tensors of the pool
         # One callback for life: a callback of its own would die with a program dropped while a map is under way.
         kind = "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)"
         self.callback = self.ffi.callback(kind, self._mapped)
         atexit.register(_leave_pipelines, weakref.ref(self.pipelines))
 
     def _mapped(self, status: int, _message: Any, key: Any, _unused: Any) -> None:
-        staging = self.staging.get(int(self.ffi.cast(self.address, key)))
-        if staging is not None:
-            staging.status = int(status)
+        mapped = self.mapped.get(int(self.ffi.cast(self.address, key)))
+        if mapped is not None:
+            mapped.status = int(status)
 
     # making things ----------------------------------------------------------------------------------------------------
     def buffer(self, nbytes: int, *, name: str = "", mapped: bool = False, resolve: bool = False) -> Any:
@@ -294,6 +305,22 @@ class Gpu:
             self.layouts[access] = group, self.device.create_pipeline_layout(bind_group_layouts=[group])
         return self.layouts[access]
 
+    def kernel(self, where: str, dispatch: Dispatch, target: Target, counters: Counters) -> Pipeline:
+        """The compiled kernel of a dispatch; the text of equal dispatches is written once."""
+        access = "".join(a for _, a in dispatch.bindings) + "r" * bool(dispatch.scalars)
+        shapes, written = tuple(o.shape for o in dispatch.operands), dispatch.source_hash or source_hash(dispatch)
+        recipe = written, shapes, target, access
+        known = self.recipes.get(recipe)
+        pipeline = self.known(known) if known is not None else None
+        if known is not None and pipeline is not None:
+            return pipeline
+        text, _ = kernels.wgsl(dispatch, target)
+        trusted, created = target.adapter_class == "hardware" and in_bounds(dispatch), self.pipelines_created
+        key, pipeline = self.pipeline(where, text, access, trusted)
+        counters.pipelines_created += self.pipelines_created - created
+        self.recipes.put(recipe, key, RECIPE_BYTES)
+        return pipeline
+
     def pipeline(self, where: str, wgsl: str, access: str, trusted: bool = False) -> tuple[tuple[str, str], Pipeline]:
         """(its key, the compiled kernel); the same text is compiled once per access signature. `trusted`: without
         checks of indices and loops, for kernels that leave no binding whatever the data."""
@@ -301,6 +328,7 @@ class Gpu:
         pipeline = self.known(key)
         if pipeline is None:
             pipeline = self.pipelines[key] = self._compile(where, wgsl, key)
+            self.pipelines_created += 1
             self.kept.put(key, pipeline, PIPELINE_BYTES)
         return key, pipeline
 
@@ -341,9 +369,9 @@ class Gpu:
             raise self.refused(error[1])
         return GPUShaderModule(label, raw, self.device)
 
-    def group(self, where: str, pipeline: Pipeline, bound: Sequence[tuple[Any, int]]) -> Any:
-        """A bind group of (buffer, bytes), in binding order."""
-        resources = [{"buffer": buffer, "offset": 0, "size": size} for buffer, size in bound]
+    def group(self, where: str, pipeline: Pipeline, regions: Sequence[Region]) -> Any:
+        """A bind group of regions, in binding order."""
+        resources = [{"buffer": r.memory, "offset": r.offset, "size": r.nbytes} for r in regions]
         entries = [{"binding": i, "resource": resource} for i, resource in enumerate(resources)]
         try:
             return self.device.create_bind_group(layout=pipeline.layout, entries=entries)
@@ -386,29 +414,10 @@ class Gpu:
             raise
         return commands
 
-    def submit(self, commands: Any) -> int:
-        """Submit one finished command buffer, once, and release it."""
-        self.pending = 0
-        submission = self.raw.QueueSubmitForIndex(self.q, 1, self.ffi.new("WGPUCommandBuffer[1]", [commands]))
-        self.raw.CommandBufferRelease(commands)
-        return int(submission)
-
     def poll(self, submission: int | None = None) -> None:
         """Fire callbacks and free what is finished; with a submission, sleep until it has run."""
         index = self.null if submission is None else self.ffi.new("WGPUSubmissionIndex *", submission)
         self.raw.DevicePoll(self.d, submission is not None, index)
-
-    def write(self, where: str, buffer: Any, data: Any) -> None:
-        """Write bytes, in queue order: after every earlier submission, before everything in the next one."""
-        source = self.ffi.from_buffer(data)
-        for start in range(0, len(source), FLUSH_BYTES):
-            nbytes = min(FLUSH_BYTES, len(source) - start)
-            with self.checked(where):
-                self.raw.QueueWriteBuffer(self.q, buffer._internal, start, source + start, nbytes)
-            self.pending += nbytes
-            if self.pending >= FLUSH_BYTES:  # unsubmitted writes pile up staging memory
-                self.submit(self.record(where, lambda encoder: None))
-                self.poll()
 
 
 def _leave_pipelines(pipelines: weakref.ref[weakref.WeakValueDictionary[tuple[str, str], Pipeline]]) -> None:
@@ -461,4 +470,4 @@ class WgpuDevice(Device):
 
     def load(self, plan: ExecutionPlan, shared: Shared | None = None, *, checked: bool = True) -> WgpuProgram:
         """Validate the plan, allocate, compile, warm up; `checked=False` (for tests) leaves the validation to wgpu."""
-        return owner().call(lambda: WgpuProgram(self.gpu, plan, checked, shared))
+        return self.gpu.turn.call(lambda: WgpuProgram(self.gpu, plan, checked, shared))

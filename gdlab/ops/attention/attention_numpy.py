@@ -160,13 +160,17 @@ def attention_form(builder: KernelBuilder, c: KernelConstants) -> None:
     s = _sizes(c)
     work = _Work(builder, s, c.names)
     out = _by_head(builder.out((s.queries, s.heads * s.d)), s.queries, s.kv, s.group)
+    logarithm = builder.result("logarithm", (s.queries, s.kv, s.group))
     for rows in _blocks(s.queries):
-        powers, _, total, columns = _softmax(work, rows)
+        powers, highest, total, columns = _softmax(work, rows)
         part = out[:, :, rows[0] : rows[1]]
         builder.calls += [
             (of_seen, (powers, work.at["v"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)),
             (np.divide, (part, total, part)),
         ]
+        if logarithm is not None:
+            here = logarithm.transpose(1, 2, 0)[..., None][:, :, rows[0] : rows[1]]
+            builder.calls += [(np.log, (total, total)), (np.add, (total, highest, here))]
 
 
 def logarithm_form(builder: KernelBuilder, c: KernelConstants) -> None:

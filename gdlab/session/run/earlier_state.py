@@ -31,7 +31,7 @@ class EarlierState:
 
     def __init__(self, session: Session) -> None:
         self.session, self.progress, self.updates = session, session.progress, session.updates
-        self.traffic = session.loaded.program.traffic
+        self.traffic = session.loaded.program.counters
         self.step, self.next = -1, 0
         self.batches: list[Batch] = []  # of the steps since; empty where nothing was set
         self._copy: Any = None
@@ -47,8 +47,8 @@ class EarlierState:
             return
         updates, traffic = self.updates, self.traffic
         if (
-            traffic.bytes_up != self._bytes_up
-            or traffic.submissions != self._submissions
+            traffic.upload_bytes != self._bytes_up
+            or traffic.dispatches != self._dispatches
             or updates.adam_steps != self._adam_steps
             or updates.optimizer is not self._optimizer
             or updates.update is not self._update
@@ -58,7 +58,8 @@ class EarlierState:
     def note(self) -> None:
         """Note that what has happened until now was our doing."""
         updates, traffic = self.updates, self.traffic
-        self._bytes_up, self._submissions, self._adam_steps = traffic.bytes_up, traffic.submissions, updates.adam_steps
+        self._bytes_up, self._dispatches = traffic.upload_bytes, traffic.dispatches
+        self._adam_steps = updates.adam_steps
         self._optimizer, self._update = updates.optimizer, updates.update
 
     def forget(self) -> None:
@@ -89,7 +90,7 @@ class EarlierState:
     def _interval(self, steps: int, seconds: float, cost: float) -> int:
         """Return after how many steps to store again: `steps` took `seconds` since the last copy, this one `cost`."""
         most = self._most_steps()
-        if not self.session.loaded.device.anywhere or self.step < 0:
+        if not self.session.loaded.device.synchronous or self.step < 0:
             return most
         return min(most, max(1, math.ceil(_SHARE * cost * steps / seconds)) if steps and seconds else _FIRST_STEPS)
 

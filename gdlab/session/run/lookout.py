@@ -283,8 +283,8 @@ class Lookout:
     def _nonfinite(self, b: Break, dispatch: Dispatch) -> bool:
         tensor = b.when.tensor
         session = self.session
-        data = session.values.read_written(dispatch) if tensor is None else read_tensor(session, tensor)
-        return bool(nonfinite_elements(data).any())
+        read = session.values.read_results(dispatch) if tensor is None else (read_tensor(session, tensor),)
+        return any(nonfinite_elements(data).any() for data in read)
 
     def _holds(self, b: Break, moment: Moment, k: int) -> bool:
         if b.test is not None and not b.test.holds(moment):

@@ -15,13 +15,12 @@ from gdlab.base.errors import ArgumentError
 from gdlab.base.statistics import value_words
 from gdlab.base.types import Array
 from gdlab.base.words import plural
-from gdlab.devices.base import owner
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import Buffer, ExecutionPlan
 from gdlab.session.arrays import is_real
-from gdlab.session.inspect import Inspection, by_buffer
+from gdlab.session.inspect import Inspection, Results, by_buffer
 
 _EXPONENT, _FRACTION = np.uint32(0x7F800000), np.uint32(0x007FFFFF)
 
@@ -122,14 +121,14 @@ class NonfiniteSearch:
 
     def step_debug(self) -> DebugStepReport:
         self._check("step_debug")
-        return owner().call(self._step_debug)
+        return self.inspection.loaded.turn.call(self._step_debug)
 
     def trace_dispatches(self, threshold: float) -> list[TraceRow]:
         self._check("trace_dispatches")
         if not is_real(threshold) or threshold < 0:
             raise ArgumentError("trace_dispatches", "threshold", repr(threshold), "a finite number ≥ 0")
         rows = []
-        for d, s in self.inspection.each_output(lambda d, data: (d, scan(data))):
+        for d, s in self.inspection.each_dispatch(lambda d, results: (d, scan_all(results))):
             empty = s.max_abs == 0 and d.num_elements > 100
             if s.nan or s.inf or s.max_abs > threshold or empty:
                 rows.append(TraceRow(d.index, d.label, s.max_abs, s.nan, s.inf))
@@ -159,26 +158,23 @@ class NonfiniteSearch:
     def written_bad(self, dispatch: Dispatch, read: Mapping[int, Array] | None = None) -> Culprit | None:
         """Return a dispatch that has just run if something that it wrote is not finite, else None; `read`: what it
         read, else what lies there now."""
-        if dispatch.ranges is not None:
-            data = self.inspection.values.read_written(dispatch)
-            return self._judged(dispatch, data, read or {})
-        for buffer in dispatch.writes:
-            culprit = self._judged(dispatch, self.inspection.loaded.program.download(buffer), read or {})
-            if culprit is not None:
-                return culprit
-        return None
+        states = [self.inspection.loaded.program.download(b) for b in dispatch.in_place if b not in dispatch.outputs]
+        return self._judged(dispatch, (*self.inspection.values.read_results(dispatch), *states), read or {})
 
     def _first_bad_output(self, step: int | None) -> Culprit | None:
         written = dict[int, Array]()
-        for dispatch, data in self.inspection.each_output(lambda d, data: (d, data), step):
-            if (culprit := self._judged(dispatch, data, written)) is not None:
+        for dispatch, results in self.inspection.each_dispatch(lambda d, results: (d, results), step):
+            if (culprit := self._judged(dispatch, results, written)) is not None:
                 return culprit
-            written |= by_buffer(dispatch, data)
+            written |= by_buffer(dispatch, results)
         return None
 
-    def _judged(self, dispatch: Dispatch, data: Array, written: Mapping[int, Array]) -> Culprit | None:
-        bad = nonfinite_elements(data)
-        return self._culprit(dispatch, data, int(bad.argmax()), written) if bad.any() else None
+    def _judged(self, dispatch: Dispatch, results: Results, written: Mapping[int, Array]) -> Culprit | None:
+        for data in results:
+            bad = nonfinite_elements(data)
+            if bad.any():
+                return self._culprit(dispatch, data, int(bad.argmax()), written)
+        return None
 
     def bad_tensors(self) -> tuple[str, ...]:
         """Return the parameters that are not finite, then the gradients of the last step that are not."""
@@ -199,7 +195,7 @@ class NonfiniteSearch:
             ran = step.dispatches[step.position : stop]
             if not step.over:
                 steps.advance(stop, reversible=False)
-            scans += [(d, scan(values.read_written(d)), self._dropped_rows(d)) for d in ran]
+            scans += [(d, scan_all(values.read_results(d)), self._dropped_rows(d)) for d in ran]
         bad = tuple(
             Anomaly(d.index, d.label, d.origin, s.nan, s.inf, s.max_abs, s.first, dropped)
             for d, s, dropped in scans if s.nan or s.inf or dropped
@@ -280,7 +276,7 @@ def _widened(data: Array) -> Array:
 
 def _described(plan: ExecutionPlan, b: Buffer, data: Array) -> str:
     """Return the name and range of a tensor, in words."""
-    named = [plan.graph.nodes[i] for i in b.nodes]
+    data, named = _in_float32(data), [plan.graph.nodes[i] for i in b.nodes]
     name = b.name or next((n.name or f"%{n.id}" for n in named), f"buffer {b.id}")
     if data.dtype != np.float32:
         return f"{name} {value_words(data.min(initial=0))} … {value_words(data.max(initial=0))}"
@@ -302,8 +298,16 @@ class Scan:
     first: int
 
 
+def scan_all(results: Results) -> Scan:
+    """Scan all results of a dispatch; the first bad element is that of the first result that has one."""
+    scans = [scan(data) for data in results]
+    first = next((s.first for s in scans if s.first >= 0), -1)
+    return Scan(any(s.nan for s in scans), any(s.inf for s in scans), max(s.max_abs for s in scans), first)
+
+
 def scan(data: Array) -> Scan:
     """Scan all elements: an exponent of all ones is NaN with a fraction, an infinity without."""
+    data = _in_float32(data)
     if data.dtype != np.float32:
         return Scan(False, False, float(data.max(initial=0)), -1)
     bad = nonfinite_elements(data)
@@ -314,8 +318,14 @@ def scan(data: Array) -> Scan:
     return Scan(bool(nan.any()), bool((bad & ~nan).any()), float(finite), int(bad.argmax()))
 
 
+def _in_float32(data: Array) -> Array:
+    """Numbers stored in 16 bits as float32."""
+    return data.astype(np.float32) if data.dtype == np.float16 else data
+
+
 def nonfinite_elements(data: Array) -> Array:
     """Return bool[size]: which elements are NaN or infinite."""
+    data = _in_float32(data)
     if data.dtype != np.float32:
         return np.zeros(data.size, bool)
     bad: Array = (np.ascontiguousarray(data).reshape(-1).view(np.uint32) & _EXPONENT) == _EXPONENT

@@ -13,7 +13,7 @@ from gdlab.kernels import wgsl
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.memory import padded
 from gdlab.plan.records import Buffer, ExecutionPlan, Group, Hazard, LineMap, Update
-from gdlab.plan.schedule import groups_of, hazards
+from gdlab.plan.schedule import buffer_hazards, groups_of
 from gdlab.plan.source import source_hash
 from gdlab.plan.target import Target
 from gdlab.session.totals import dispatch_words, totals
@@ -94,7 +94,7 @@ def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[Group]:
         because: tuple[Hazard, ...] = group.because
         if i == 0:
             last = plan.dispatches[plan.groups[-1].start :] if plan.groups else ()
-            because = tuple(hazards(last, update.dispatches[group.start : group.stop]))
+            because = tuple(buffer_hazards(last, update.dispatches[group.start : group.stop]))
         count = len(plan.dispatches)
         yield Group(group.start + count, group.stop + count, because)
 
@@ -146,7 +146,7 @@ def _nodes_of(d: Dispatch) -> tuple[int, ...]:
         *(p.node for p in d.prologue),
         *(p.node for p in d.epilogue),
         *(c.node for c in cores if c is not None),
-        *(c.node for c in (d.ranges.columns if d.ranges else ())),
+        *(r.node for r in d.results if r.node >= 0),
         *d.origin,
     )
 

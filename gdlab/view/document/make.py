@@ -300,6 +300,12 @@ def _earlier_json(now: Json, run: Earlier, key: str) -> Json:
     }
 
 
+_COUNTERS = {
+    "steps": "forwards", "dispatches": "dispatches", "submissions": "submissions", "bytes_up": "upload_bytes",
+    "bytes_down": "readback_bytes",
+}  # fmt: skip
+
+
 def run_json(session: Session, runner: Runner, key: str) -> Json:
     """What a session did so far; of more than 20,000 losses the lowest and highest of each bucket."""
     memory, traffic = session.memory_summary(), session.traffic
@@ -312,9 +318,7 @@ def run_json(session: Session, runner: Runner, key: str) -> Json:
         "loss": [[step, passes.number(loss)] for step, loss in losses],
         "seconds": [],
         "truncated": len(losses) < len(runner.losses),
-        "counters": {
-            name: getattr(traffic, name) for name in ("steps", "dispatches", "submissions", "bytes_up", "bytes_down")
-        },
+        "counters": {name: getattr(traffic, total) for name, total in _COUNTERS.items()},
         "memory": {"text": memory.text, **asdict(memory)},
         **times_json(session),
         "events": [

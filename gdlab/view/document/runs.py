@@ -43,9 +43,9 @@ def values_json(study: Study) -> tuple[list[Json], int]:
     """The summaries of what is watched and of what was looked at in the present run, at most 24, the oldest looks left
     out first; and how many there are."""
     traffic = study.session.traffic
-    before = traffic.bytes_down
+    before = traffic.readbacks, traffic.readback_bytes
     found = study.debug.values_so_far()
-    traffic.bytes_down = before  # what is read to tell of a run is no part of it: the next document says the same
+    traffic.readbacks, traffic.readback_bytes = before  # what is read to tell of a run is no part of it
     watched = len(study.runner.lookout.watches)
     over = max(0, len(found) - MOST_VALUES)
     kept = [*found[:watched], *found[watched + over :]][:MOST_VALUES]

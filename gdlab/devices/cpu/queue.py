@@ -1,0 +1,195 @@
+"""Submit work to NumPy: every list runs at once, in the thread that submits it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.types import Array
+from gdlab.devices.base import (
+    IN_FLIGHT,
+    Bound,
+    Clear,
+    Copy,
+    Counters,
+    Item,
+    Queue,
+    Readback,
+    Recorded,
+    Region,
+    Stamp,
+)
+from gdlab.devices.cpu.calls import steps_of
+from gdlab.devices.cpu.chain import Scratch
+from gdlab.devices.cpu.update_calls import DERIVED
+from gdlab.devices.fit import zeros
+from gdlab.devices.pool import Pool, size_class
+from gdlab.op.numpy_form import NumpyCall
+from gdlab.plan.dispatch import SCALARS, Dispatch
+from gdlab.plan.target import Target
+
+FREE_BYTES = 64 << 20  # of memory that nobody uses and that is kept for the next
+
+
+class CpuRecorded(Recorded):
+    """Dispatches as one list of calls."""
+
+    def __init__(self, bounds: Sequence[Bound]) -> None:
+        self.bounds, self.whole = tuple(bounds), True
+        self.calls: list[NumpyCall] = [call for bound in bounds for call in bound.run]
+        self.workgroups = sum(workgroups(bound.dispatch) for bound in bounds)
+
+
+class CpuReadback(Readback):
+    """An array of bytes."""
+
+    def __init__(self, pool: Pool[Array], nbytes: int) -> None:
+        self._pool, self.nbytes = pool, nbytes
+        self._size = size_class(nbytes)
+        self._number, self.array = pool.take(self._size)
+        self._open = True
+
+    def wait(self) -> None:
+        """Nothing is ever under way."""
+
+    def view(self) -> memoryview:
+        """Return the bytes."""
+        return self.array.data.cast("B")[: self.nbytes]
+
+    @property
+    def address(self) -> int:
+        """The address of the array."""
+        return int(self.array.__array_interface__["data"][0])
+
+    def release(self) -> None:
+        """Give the array back; idempotent."""
+        if self._open:
+            self._open = False
+            self._pool.give(self._size, self._number, self.array)
+
+
+class CpuQueue(Queue):
+    """Work of one program or door with NumPy. `scalars`: the per-step numbers by name; `stamps`: seconds by index."""
+
+    def __init__(self, depth: int = IN_FLIGHT, counters: Counters | None = None) -> None:
+        self.depth, self.counters = depth, Counters() if counters is None else counters
+        self.scratch = Scratch()
+        self.numbers = np.zeros(len(SCALARS) + len(DERIVED), np.float32)
+        self.scalars = {name: self.numbers[i : i + 1].reshape(()) for i, name in enumerate((*SCALARS, *DERIVED))}
+        self.stamps: dict[int, float] = {}
+        self._pool: Pool[Array] = Pool(lambda nbytes: zeros((nbytes // 4,), np.uint32), FREE_BYTES)
+        self._numbers: dict[int, tuple[int, int]] = {}  # of memory in use, by id: its size and number in the pool
+
+    # memory -----------------------------------------------------------------------------------------------------------
+    def make(self, nbytes: int, name: str = "") -> Array:
+        """An array of u32 of the pool."""
+        size, created = size_class(nbytes), self._pool.created
+        number, memory = self._pool.take(size)
+        self.counters.buffers_created += self._pool.created - created
+        self._numbers[id(memory)] = size, number
+        return memory
+
+    def release(self, memory: Array) -> None:
+        """Back to the pool."""
+        known = self._numbers.pop(id(memory), None)
+        if known is not None:
+            self._pool.give(*known, memory)
+
+    def readback(self, nbytes: int) -> CpuReadback:
+        """An array of the pool."""
+        created = self._pool.created
+        made = CpuReadback(self._pool, nbytes)
+        self.counters.buffers_created += self._pool.created - created
+        return made
+
+    def write(self, where: str, memory: Array, data: Any, start: int = 0) -> None:
+        """Copy the bytes."""
+        source = memoryview(data).cast("B")
+        _bytes(memory)[start : start + len(source)] = np.frombuffer(source, np.uint8)
+        self.counters.uploaded(len(source))
+
+    def read(self, where: str, memory: Array, into: memoryview, start: int = 0) -> None:
+        """Copy the bytes."""
+        into[:] = _bytes(memory)[start : start + len(into)].data
+        self.counters.read_back(len(into))
+
+    # kernels ----------------------------------------------------------------------------------------------------------
+    def bind(self, where: str, dispatch: Dispatch, target: Target, memory: Mapping[int, Region]) -> Bound:
+        """Make the NumPy calls of a dispatch; the memory of a region is an array of its buffer's dtype and shape."""
+        arrays = {b: region.memory for b, region in memory.items()}
+        self.counters.bindings_created += 1
+        return Bound(dispatch, steps_of(dispatch, arrays, self.scratch, self.scalars))
+
+    def recorded(self, bounds: Sequence[Bound]) -> CpuRecorded:
+        """As one list of calls."""
+        return CpuRecorded(bounds)
+
+    def set_scalars(self, where: str, numbers: Array) -> None:
+        """Copy them."""
+        self.numbers[: len(SCALARS)] = numbers
+
+    # work -------------------------------------------------------------------------------------------------------------
+    def submit(
+        self, where: str, items: Sequence[Item], readback: Readback | None = None, cuts: Sequence[int] | None = None
+    ) -> None:
+        """Run everything now."""
+        with np.errstate(all="ignore"):
+            for item in items:
+                if isinstance(item, CpuRecorded):
+                    for function, args in item.calls:
+                        function(*args)
+                else:
+                    self._run(item)
+        for item in items:
+            self._count(item)
+        self.counters.submissions += 1
+
+    def finish(self, where: str, items: Sequence[Item]) -> None:
+        """Run the items; counts nothing."""
+        with np.errstate(all="ignore"):
+            for item in items:
+                self._run(item)
+
+    def wait(self) -> None:
+        """Nothing is ever in flight."""
+        self.counters.waits += 1
+
+    def _run(self, item: Item) -> None:
+        match item:
+            case Bound():
+                for function, args in item.run:
+                    function(*args)
+            case Stamp():
+                self.stamps[item.index] = time.perf_counter()
+            case Copy():
+                source, target = _bytes(item.source), _bytes(item.target)
+                target[item.at : item.at + item.nbytes] = source[item.start : item.start + item.nbytes]
+            case Clear():
+                item.memory.fill(0)
+            case _:
+                raise TypeError(f"no item of this queue: {item!r}")
+
+    def _count(self, item: Item) -> None:
+        if isinstance(item, CpuRecorded):
+            self.counters.dispatches += len(item.bounds)
+            self.counters.workgroups += item.workgroups
+        elif isinstance(item, Bound):
+            self.counters.dispatches += 1
+            self.counters.workgroups += workgroups(item.dispatch)
+        elif isinstance(item, Copy):
+            self.counters.copies += not isinstance(item.target, CpuReadback)
+
+
+def workgroups(dispatch: Dispatch) -> int:
+    """Return how many workgroups a dispatch has (on cpu: would have)."""
+    x, y, z = dispatch.workgroups
+    return x * y * z
+
+
+def _bytes(memory: Array | CpuReadback) -> Array:
+    array = memory.array if isinstance(memory, CpuReadback) else memory
+    flat: Array = array.reshape(-1).view(np.uint8)
+    return flat

@@ -1,0 +1,53 @@
+"""Keep released memory for the next that asks for its size: `Pool(make, most=64 << 20)`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+M = TypeVar("M")
+SMALLEST = 256  # bytes; every size is a multiple of it
+
+
+def size_class(nbytes: int) -> int:
+    """Return the size that a request is rounded up to: four steps between two powers of two, multiples of 256, so that
+    at most a fifth is wasted and requests of almost one size meet."""
+    if nbytes <= SMALLEST:
+        return SMALLEST
+    step = max(SMALLEST, 1 << ((nbytes - 1).bit_length() - 3))
+    return -(-nbytes // step) * step
+
+
+class Pool(Generic[M]):
+    """Free memory by size. The one made first is used first, so that lists of work meet the same memory again; beyond
+    `most` bytes what is released is dropped."""
+
+    def __init__(self, make: Callable[[int], M], most: int) -> None:
+        self._make, self.most = make, most
+        self.free_bytes, self.created = 0, 0
+        self._free: dict[int, deque[tuple[int, M]]] = {}
+
+    def take(self, nbytes: int) -> tuple[int, M]:
+        """Return (its number, memory of exactly `nbytes` bytes), the free one that was made first, or a new one."""
+        free = self._free.get(nbytes)
+        if free:
+            self.free_bytes -= nbytes
+            return free.popleft()
+        made = self._make(nbytes)  # may raise: then nothing has changed
+        self.created += 1
+        return self.created, made
+
+    def give(self, nbytes: int, number: int, memory: M) -> None:
+        """Take memory back; none is kept beyond `most` bytes."""
+        if self.free_bytes + nbytes > self.most:
+            return
+        free = self._free.setdefault(nbytes, deque())
+        at = next((i for i, (other, _) in enumerate(free) if other > number), len(free))
+        free.insert(at, (number, memory))
+        self.free_bytes += nbytes
+
+    def clear(self) -> None:
+        """Drop everything that is free."""
+        self._free.clear()
+        self.free_bytes = 0

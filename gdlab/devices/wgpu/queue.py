@@ -1,0 +1,278 @@
+"""Submit work to an adapter: the only module that does. Lists go in growing parts once they have run whole.
+
+Knows wgpu only through the `Gpu` it is given.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gdlab.base.types import Array
+from gdlab.devices.base import (
+    IN_FLIGHT,
+    Bound,
+    Clear,
+    Copy,
+    Counters,
+    Item,
+    Queue,
+    Recorded,
+    Region,
+    Stamp,
+)
+from gdlab.devices.pool import size_class
+from gdlab.devices.wgpu.readback import WgpuReadback
+from gdlab.devices.wgpu.recording import Row, Rows, record_pass
+from gdlab.plan.dispatch import SCALARS, Dispatch
+from gdlab.plan.target import Target
+
+if TYPE_CHECKING:
+    from gdlab.devices.wgpu.stamps import Stamps
+    from gdlab.devices.wgpu.wgpu_device import Gpu
+
+FIRST_PART = 32  # dispatches of the first part of a list; each further one has twice as many
+PART_BYTES, PARTS = 4 << 20, 4  # of a large tensor that is read: bytes of a part, and parts under way
+FLUSH_BYTES = 4 << 20  # of writes: unsubmitted ones pile up staging memory
+
+
+class WgpuRecorded(Recorded):
+    """Dispatches as rows of the C loop's table. `bounds` keep their pipelines and bind groups alive."""
+
+    def __init__(self, gpu: Gpu, bounds: Sequence[Bound]) -> None:
+        self.bounds, self.whole = tuple(bounds), False
+        self.rows = Rows(gpu, [bound.run for bound in bounds])
+        self.workgroups = sum(x * y * z for _, _, x, y, z in self.rows)
+
+    def cuts(self) -> list[int]:
+        """Return where it is submitted in parts: FIRST_PART dispatches, then twice as many each time."""
+        found, stop, size = [], FIRST_PART, FIRST_PART
+        while self.whole and stop + FIRST_PART <= len(self.rows):
+            found.append(stop)
+            size *= 2
+            stop += size
+        return found
+
+
+class WgpuQueue(Queue):
+    """Work of one program or door on an adapter. `flying`: readbacks of the steps in flight, oldest first."""
+
+    def __init__(self, gpu: Gpu, depth: int = IN_FLIGHT, counters: Counters | None = None) -> None:
+        self.gpu, self.depth, self.counters = gpu, depth, Counters() if counters is None else counters
+        self.flying: deque[WgpuReadback] = deque()
+        self.stamps: Stamps | None = None
+        self.scalars = gpu.buffer(4 * len(SCALARS))
+        self._written: Array | None = None  # scalars
+
+    # memory -----------------------------------------------------------------------------------------------------------
+    def make(self, nbytes: int, name: str = "") -> Any:
+        """A device buffer of the pool."""
+        created = self.gpu.tensors.created
+        number, memory = self.gpu.tensors.take(size_class(nbytes))
+        self.counters.buffers_created += self.gpu.tensors.created - created
+        self.gpu.numbers[memory] = number
+        return memory
+
+    def release(self, memory: Any) -> None:
+        """Back to the pool."""
+        number = self.gpu.numbers.pop(memory, None)
+        if number is not None:
+            self.gpu.tensors.give(int(memory.size), number, memory)
+
+    def readback(self, nbytes: int) -> WgpuReadback:
+        """A mapped buffer of the pool."""
+        created = self.gpu.readbacks.created
+        number, mapped = self.gpu.readbacks.take(size_class(nbytes))
+        self.counters.buffers_created += self.gpu.readbacks.created - created
+        return WgpuReadback(number, mapped, nbytes)
+
+    def write(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
+        """Through the queue's own staging memory, in parts."""
+        gpu, source = self.gpu, self.gpu.ffi.from_buffer(data)
+        self.counters.uploaded(len(source))
+        for at in range(0, len(source), FLUSH_BYTES):
+            nbytes = min(FLUSH_BYTES, len(source) - at)
+            with gpu.checked(where):
+                gpu.raw.QueueWriteBuffer(gpu.q, memory._internal, start + at, source + at, nbytes)
+            gpu.pending += nbytes
+            if gpu.pending >= FLUSH_BYTES:
+                self.send(gpu.record(where, lambda encoder: None))
+                gpu.poll()
+
+    def read(self, where: str, memory: Any, into: memoryview, start: int = 0) -> None:
+        """In parts, several of which are under way."""
+        under_way: deque[tuple[int, WgpuReadback]] = deque()
+        for at in range(0, len(into), PART_BYTES):
+            nbytes = min(PART_BYTES, len(into) - at)
+            if len(under_way) == PARTS:
+                first, part = under_way.popleft()
+                part.take(into[first : first + part.nbytes])
+            part = self.readback(nbytes)
+            padded = -(-nbytes // 4) * 4
+            submission = self._run(where, [Copy(memory, start + at, part, 0, padded)])
+            part.request(where, submission)
+            under_way.append((at, part))
+        for first, part in under_way:
+            part.take(into[first : first + part.nbytes])
+        self.counters.read_back(len(into))
+
+    # kernels ----------------------------------------------------------------------------------------------------------
+    def bind(self, where: str, dispatch: Dispatch, target: Target, memory: Mapping[int, Region]) -> Bound:
+        """Compile the kernel, unless it is known, and bind it."""
+        pipeline = self.gpu.kernel(where, dispatch, target, self.counters)
+        regions = [memory[b] for b, _ in dispatch.bindings]
+        if dispatch.scalars:
+            regions.append(Region(self.scalars, 0, int(self.scalars.size)))
+        group = self.gpu.group(where, pipeline, regions)
+        self.counters.bindings_created += 1
+        row: Row = (pipeline.raw, group._internal, *dispatch.workgroups)
+        return Bound(dispatch, row, (pipeline, group, tuple(regions)))
+
+    def recorded(self, bounds: Sequence[Bound]) -> WgpuRecorded:
+        """As rows of a table."""
+        return WgpuRecorded(self.gpu, bounds)
+
+    def set_scalars(self, where: str, numbers: Array) -> None:
+        """Write them, unless they are the very array of the last call."""
+        if numbers is not self._written:
+            source = self.gpu.ffi.from_buffer(np.ascontiguousarray(numbers, np.float32))
+            with self.gpu.checked(where):
+                self.gpu.raw.QueueWriteBuffer(self.gpu.q, self.scalars._internal, 0, source, len(source))
+            self._written = numbers
+
+    # work -------------------------------------------------------------------------------------------------------------
+    def submit(
+        self, where: str, items: Sequence[Item], readback: Any = None, cuts: Sequence[int] | None = None
+    ) -> None:
+        """Throttle, record, submit, and ask for the readback."""
+        if readback is not None:
+            self._throttle()
+        parts = list(_growing(items)) if cuts is None else [items[a:b] for a, b in _pairs(cuts, len(items))]
+        submission = 0
+        for part in parts:
+            submission = self._run(where, part)
+        self.counters.submissions += len(parts)
+        for item in items:
+            self._count(item)
+        if readback is not None:
+            readback.request(where, submission)
+            self.flying.append(readback)
+        self.gpu.poll()
+
+    def finish(self, where: str, items: Sequence[Item]) -> None:
+        """Run the items and wait for them; counts nothing."""
+        self.gpu.poll(self._run(where, items))
+
+    def move(self, where: str, copies: Sequence[Copy]) -> None:
+        """Submit copies that are no part of a step; counts nothing, waits for nothing."""
+        self._run(where, copies)
+
+    def wait(self) -> None:
+        """Wait for the steps in flight."""
+        self.counters.waits += 1
+        while self.flying:
+            self.flying[0].wait()
+            self.flying.popleft()
+
+    def retire(self, readback: WgpuReadback) -> None:
+        """Release a readback that has been waited for."""
+        if readback in self.flying:
+            self.flying.remove(readback)
+        readback.release()
+
+    def _throttle(self) -> None:
+        while self.flying and (len(self.flying) >= self.depth or self.flying[0].ready):
+            self.counters.throttle_waits += not self.flying[0].ready
+            self.flying[0].wait()
+            self.flying.popleft()
+
+    def _count(self, item: Item) -> None:
+        match item:
+            case WgpuRecorded():
+                item.whole = True
+                self.counters.dispatches += len(item)
+                self.counters.workgroups += item.workgroups
+            case Bound():
+                _, _, x, y, z = item.run
+                self.counters.dispatches += 1
+                self.counters.workgroups += x * y * z
+            case Copy():
+                self.counters.copies += not isinstance(item.target, WgpuReadback)
+
+    def _run(self, where: str, items: Sequence[Item]) -> int:
+        return self.send(self.gpu.record(where, partial(self._encode, items)))
+
+    def send(self, commands: Any) -> int:
+        """Submit one finished command buffer, once, and release it."""
+        gpu = self.gpu
+        gpu.pending = 0
+        submission = gpu.raw.QueueSubmitForIndex(gpu.q, 1, gpu.ffi.new("WGPUCommandBuffer[1]", [commands]))
+        gpu.raw.CommandBufferRelease(commands)
+        return int(submission)
+
+    # recording --------------------------------------------------------------------------------------------------------
+    def _encode(self, items: Sequence[Item | _Part], encoder: Any) -> None:
+        if any(isinstance(item, Stamp) for item in items):
+            assert self.stamps is not None  # whoever sends stamps has made them
+            return self.stamps.encode(items, encoder, self.encode_transfer)  # type: ignore[arg-type]
+        rows: list[Row] = []
+        for item in items:
+            if isinstance(item, Bound):
+                rows.append(item.run)
+                continue
+            if rows:
+                record_pass(self.gpu, rows, encoder)
+                rows = []
+            match item:
+                case WgpuRecorded():
+                    record_pass(self.gpu, item.rows, encoder)
+                case _Part():
+                    record_pass(self.gpu, item.list.rows, encoder, item.start, item.stop)
+                case _:
+                    self.encode_transfer(item, encoder)
+        if rows:
+            record_pass(self.gpu, rows, encoder)
+
+    def encode_transfer(self, item: Any, encoder: Any) -> None:
+        """Record a copy or a clear."""
+        raw = self.gpu.raw
+        if isinstance(item, Clear):
+            return raw.CommandEncoderClearBuffer(encoder, item.memory._internal, 0, item.memory.size)  # type: ignore[no-any-return]
+        into = item.target.mapped.handle if isinstance(item.target, WgpuReadback) else item.target._internal
+        raw.CommandEncoderCopyBufferToBuffer(encoder, item.source._internal, item.start, into, item.at, item.nbytes)
+
+
+class _Part:
+    """Dispatches start … stop − 1 of a list."""
+
+    __slots__ = ("list", "start", "stop")
+
+    def __init__(self, list: WgpuRecorded, start: int, stop: int) -> None:
+        self.list, self.start, self.stop = list, start, stop
+
+
+def _growing(items: Sequence[Item]) -> Iterable[Sequence[Any]]:
+    """Cut lists that have run whole into growing parts; what stands between them goes with the next part."""
+    part: list[Any] = []
+    for item in items:
+        cuts = item.cuts() if isinstance(item, WgpuRecorded) else []
+        if not cuts:
+            part.append(item)
+            continue
+        assert isinstance(item, WgpuRecorded)  # nothing else has cuts
+        for start, stop in _pairs(cuts, len(item.rows)):
+            part.append(_Part(item, start, stop))
+            if stop < len(item.rows):
+                yield part
+                part = []
+    yield part
+
+
+def _pairs(cuts: Sequence[int], end: int) -> list[tuple[int, int]]:
+    places = [0, *cuts, end]
+    return list(zip(places, places[1:], strict=False))
+

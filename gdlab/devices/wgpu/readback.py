@@ -1,0 +1,103 @@
+"""Read what an adapter computed: buffers that are mapped once the work that fills them has run."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+from gdlab.base.errors import SessionError
+from gdlab.devices.base import Readback
+
+if TYPE_CHECKING:
+    from gdlab.devices.wgpu.wgpu_device import Gpu
+
+SPIN_SECONDS = 300e-6  # a blocking poll doubles a short step (H200: 26 µs spun, 70 µs blocked)
+PATIENCE_SECONDS = 5.0  # between the end of a submission and the news of it
+
+
+class Mapped:
+    """A buffer to read results through; `status` is 0 until the map that was asked for has ended."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, gpu: Gpu, nbytes: int) -> None:
+        self.gpu, self.nbytes, self.status = gpu, nbytes, 0
+        self.owner = gpu.buffer(nbytes, mapped=True)
+        self.handle = self.owner._internal
+        self.number = next(self.numbers)
+        gpu.mapped[self.number] = self
+        fields = {"mode": gpu.lib.WGPUCallbackMode_AllowProcessEvents, "callback": gpu.callback}
+        self.info = gpu.ffi.new("WGPUBufferMapCallbackInfo *", fields)
+        self.info.userdata1 = gpu.ffi.cast("void *", self.number)
+
+
+class WgpuReadback(Readback):
+    """The first `nbytes` bytes of a mapped buffer of the pool, filled by one submission."""
+
+    __slots__ = ("_data", "_number", "mapped", "nbytes", "submission", "where")
+
+    def __init__(self, number: int, mapped: Mapped, nbytes: int) -> None:
+        self._number, self.mapped, self.nbytes = number, mapped, nbytes
+        self.where, self.submission, self._data = "", -1, None
+
+    def request(self, where: str, submission: int) -> None:
+        """Ask for the bytes; call it after the submission that fills them."""
+        gpu = self.mapped.gpu
+        self.where, self.submission, self.mapped.status = where, submission, 0
+        with gpu.checked(where):
+            mode, nbytes = gpu.lib.WGPUMapMode_Read, -(-self.nbytes // 4) * 4
+            gpu.raw.BufferMapAsync(self.mapped.handle, mode, 0, nbytes, self.mapped.info[0])
+
+    @property
+    def ready(self) -> bool:
+        """Whether the bytes have arrived, as far as is known without asking."""
+        return self.mapped.status != 0
+
+    def wait(self) -> None:
+        """Wait for the submission: spin first, then sleep."""
+        gpu, deadline = self.mapped.gpu, time.perf_counter() + SPIN_SECONDS
+        gpu.alive(self.where)  # the mapped range of a lost device ends the process
+        while not self.mapped.status and time.perf_counter() < deadline:
+            gpu.poll()
+        if not self.mapped.status:
+            gpu.poll(self.submission)
+        deadline = time.perf_counter() + PATIENCE_SECONDS
+        while not self.mapped.status and time.perf_counter() < deadline:
+            gpu.poll()
+        if self.mapped.status != gpu.lib.WGPUMapAsyncStatus_Success:
+            given = f"map status {self.mapped.status}"
+            raise SessionError(self.where, "reading back", given, "a device that is alive")
+
+    def view(self) -> memoryview:
+        """Return the mapped bytes."""
+        gpu = self.mapped.gpu
+        return memoryview(gpu.ffi.buffer(self._mapped_range(), self.nbytes)).cast("B")
+
+    @property
+    def address(self) -> int:
+        """The address of the mapped bytes."""
+        return int(self.mapped.gpu.ffi.cast(self.mapped.gpu.address, self._mapped_range()))
+
+    def _mapped_range(self) -> Any:
+        if self._data is None:
+            gpu = self.mapped.gpu
+            gpu.alive(self.where)
+            nbytes = -(-self.nbytes // 4) * 4
+            self._data = gpu.raw.BufferGetConstMappedRange(self.mapped.handle, 0, nbytes)
+        return self._data
+
+    def take(self, into: memoryview) -> None:
+        """Wait, copy the bytes and give the memory back."""
+        self.wait()
+        into[:] = self.view()[: len(into)]
+        self.release()
+
+    def release(self) -> None:
+        """Unmap, and give the memory back; idempotent."""
+        if self.submission == -2:
+            return
+        if self.submission >= 0 and self.mapped.status:
+            self.mapped.gpu.raw.BufferUnmap(self.mapped.handle)
+        self.submission, self._data = -2, None
+        self.mapped.gpu.readbacks.give(self.mapped.nbytes, self._number, self.mapped)
