@@ -2,7 +2,7 @@
 
 import { optimizerPasses, type GraphDoc } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
-import { chain } from "../doc/select.ts";
+import type { ChainPart } from "../doc/select.ts";
 import { all, div, h, handled, replace, s, span, type Child } from "../draw/dom.ts";
 import { familyClass, LETTERS } from "../draw/labels.ts";
 import type { State } from "../live/messages.ts";
@@ -201,7 +201,7 @@ export class Chrome {
     });
   }
 
-  show(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
+  show(doc: GraphDoc, ui: Ui, chain: ChainPart[]): void {
     const moved = this.root.dataset.tab !== ui.tab;
     this.root.dataset.tab = ui.tab;
     this.root.toggleAttribute("data-source", ui.source);
@@ -216,7 +216,7 @@ export class Chrome {
     this.tools.el.hidden = !ARRANGEMENT[ui.tab].tools;
     this.#helpButton.setAttribute("aria-expanded", String(ui.help));
     this.#showFaces(ui);
-    this.#showChain(doc, ui, lit);
+    this.#showChain(ui, chain);
   }
 
   /** Says something to those who listen, at most once a second; the newest wins. */
@@ -281,9 +281,9 @@ export class Chrome {
     if (!view) this.#newer.textContent = "replaced by a newer run: run this cell again";
   }
 
-  #showChain(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
-    const parts = ui.selected.length > 0 ? chain(doc, lit) : [];
-    const link = (part: (typeof parts)[number]) =>
+  #showChain(ui: Ui, chain: ChainPart[]): void {
+    const parts = ui.selected.length > 0 ? chain : [];
+    const link = (part: ChainPart) =>
       h(
         "button",
         {

@@ -1,6 +1,7 @@
 // The interface of a pane, the part of the view that it may use, and the small elements that panes share.
 
 import type { GraphDoc, RuleSource, Stage } from "../doc/doc.ts";
+import type { Uses } from "../doc/select.ts";
 import type { CameraGroup } from "../draw/camera.ts";
 import { append, div, h, listen, paragraph, replace, span, type Child, type Props } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
@@ -16,6 +17,8 @@ export interface Context {
   live(): Live;
   host(): Host | null;
   lit(): ReadonlySet<string>;
+  /** Returns the dispatches that write and read the selected buffers. */
+  uses(): Uses;
   /** Returns the entities that light up with one, selected or not. */
   reached(entity: string): ReadonlySet<string>;
   act(action: Action): void;

@@ -2,7 +2,7 @@
 
 import type { GraphDoc } from "../doc/doc.ts";
 import { hits, parseQuery } from "../doc/query.ts";
-import { chain, local, portable, provenance, type Provenance } from "../doc/select.ts";
+import { chain, local, portable, provenance, usesOf, type Provenance, type Uses } from "../doc/select.ts";
 import { CameraGroup } from "../draw/camera.ts";
 import { handled, listen } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
@@ -12,7 +12,7 @@ import { selectionNamed, type Selection } from "../live/page.ts";
 import { Cell } from "../live/written.ts";
 import { Chrome } from "./chrome.ts";
 import { Keys } from "./keys.ts";
-import { Marks } from "./marks.ts";
+import { Marks, type Marked } from "./marks.ts";
 import type { Context } from "./pane.ts";
 import { opening, ARRANGEMENT, faceOf, initialUi, reduce, selecting, TABS } from "./state.ts";
 import type { Action, PaneKey, Tab, Ui } from "./state.ts";
@@ -41,6 +41,7 @@ export class Scene implements Context {
   readonly #mirror = (value: readonly string[]) => this.#mirrored(value);
   #state: Ui;
   #litNow: ReadonlySet<string> = NOTHING;
+  #uses: Uses = { writes: NOTHING, reads: NOTHING };
   #frame = 0;
   #searched = "";
   #told = "";
@@ -118,6 +119,10 @@ export class Scene implements Context {
   lit(): ReadonlySet<string> {
     return this.#litNow;
   }
+  /** The dispatches that write and read the selected buffers. */
+  uses(): Uses {
+    return this.#uses;
+  }
   readonly reached = (entity: string): ReadonlySet<string> => this.#provenance.closure(entity);
   get snapshot(): Ui {
     return this.#state;
@@ -149,7 +154,11 @@ export class Scene implements Context {
     const marks = this.#marks.get(key);
     if (!marks) return;
     marks.index();
-    marks.mark(this.#litNow, new Set(this.#state.selected), this.#found);
+    marks.mark(this.#marked());
+  }
+
+  #marked(): Marked {
+    return { lit: this.#litNow, selected: new Set(this.#state.selected), hit: this.#found, ...this.#uses };
   }
 
   /** The nodes that the search finds, in the stages that this tab shows. */
@@ -169,9 +178,10 @@ export class Scene implements Context {
   /** Panes of the open tab exist, the others are hidden; everything that is lit is marked. */
   show(moved: boolean): void {
     this.#litNow = this.#provenance.lit(this.#state.selected);
+    this.#uses = usesOf(this.doc, this.#state.selected);
     this.#cell.tell(this.#litNow);
     this.#search();
-    this.chrome.show(this.doc, this.#state, this.#litNow);
+    this.chrome.show(this.doc, this.#state, chain(this.doc, this.#litNow, this.#uses));
     this.chrome.tools.show(this.#state, this.#hits, this.#wrong);
     this.chrome.root.toggleAttribute("data-searching", this.#found.size > 0);
     const { faces, below } = ARRANGEMENT[this.#state.tab],
@@ -186,12 +196,12 @@ export class Scene implements Context {
       pane.el.toggleAttribute("data-current", key === current);
     }
     if (fresh.length > 0) Object.values(this.cameras).forEach(group => group.refit());
-    const selected = new Set(this.#state.selected),
+    const marked = this.#marked(),
       focused = document.activeElement,
       open = wanted.map(key => this.#marks.get(key)!);
     // First everything that writes, then everything that measures: the page is laid out once.
     for (const marks of open) if (marks.pane.choose?.(this.#litNow)) marks.index();
-    for (const marks of open) marks.mark(this.#litNow, selected, this.#found);
+    for (const marks of open) marks.mark(marked);
     this.showLive();
     for (const marks of open) marks.reveal();
     if (focused) this.#keepFocus(focused, current);
@@ -199,7 +209,7 @@ export class Scene implements Context {
       this.chrome.say(
         this.#state.selected.length === 0
           ? "nothing selected"
-          : chain(this.doc, this.#litNow)
+          : chain(this.doc, this.#litNow, this.#uses)
               .map(part => part.text)
               .join(", ") || this.#state.selected.join(", "),
       );

@@ -1,0 +1,77 @@
+"""What a person finds out in the page: who uses a buffer."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import networks
+import pytest
+from bare_page import mount, open_tab
+from playwright.sync_api import Page
+
+from gdlab.study.study import Study
+from gdlab.view.text.twin import twin
+
+
+@cache
+def updated() -> Any:
+    """The document of a study whose plan has the dispatches of an update."""
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    study.run(1, feed="random:0", sgd=0.1, init=0)
+    return study.doc
+
+
+def named(name: str) -> int:
+    """The interval of a name."""
+    return [str(each["name"]) for each in updated().plan("intervals")].index(name)
+
+
+def users(interval: int) -> tuple[set[str], set[str]]:
+    """The dispatches that write an interval, and those that read it, from the table of dispatches alone."""
+    rows = list(enumerate(updated().plan("dispatches")))
+    writes, reads = ({f"dispatch:{k}" for k, row in rows if interval in row[column]} for column in ("writes", "reads"))
+    return writes, reads
+
+
+MARKED = """name => [...new Set(
+  [...document.querySelectorAll(`[data-pane="plan"] [data-entity^="dispatch:"][data-${name}]`)]
+    .map(e => e.dataset.entity))]"""
+
+
+@pytest.mark.parametrize("name", ["w2", "x", "relu"])
+def test_a_buffer_says_who_writes_and_who_reads_it(page: Page, name: str) -> None:
+    """V9: parameters, inputs and results; both are lit, with different marks, and are links."""
+    interval = named(name)
+    writes, reads = users(interval)
+    assert len(reads) > 1 and (name != "w2" or writes)
+    mount(page, updated())
+    open_tab(page, "plan")
+    if page.locator('[data-pane="plan"] .gd-foldrow').count():
+        page.locator('[data-pane="plan"] .gd-foldrow button').click()
+    page.locator(f'[data-pane="arena"] [data-entity="interval:{interval}"]').first.click()
+    assert (
+        set(page.evaluate(MARKED, "lit"))
+        == writes | reads
+        == {e for e in updated().select(f"interval:{interval}") if e.startswith("dispatch:")}
+    )
+    assert set(page.evaluate(MARKED, "writes")) == writes and set(page.evaluate(MARKED, "reads")) == reads
+    written, read = page.locator(".gd-buffer .gd-used").nth(1), page.locator(".gd-buffer .gd-used").nth(2)
+    assert written.locator("[data-entity]").evaluate_all("all => all.map(e => e.dataset.entity)") == sorted(writes)
+    assert set(read.locator("[data-entity]").evaluate_all("all => all.map(e => e.dataset.entity)")) == reads
+    assert page.locator("[data-only-reads]").count() == len(reads - writes)
+    assert page.locator(".gd-chain").inner_text().endswith(f"read by {len(reads - writes)}")
+    read.locator("[data-entity]").first.click()
+    assert page.locator('[data-pane="plan"] tr[data-selected]').count() == 1
+    assert page.locator('[data-pane="plan"] [data-reads]').count() == 0
+
+
+def test_the_text_says_who_uses_a_buffer() -> None:
+    interval = named("w2")
+    writes, reads = users(interval)
+    text = twin(updated(), "links", f"interval:{interval}")
+    for entity in writes | reads:
+        does = " and ".join(word for word, ks in (("reads", reads), ("writes", writes)) if entity in ks)
+        assert any(line.split()[0] == entity and line.endswith(f", {does} it") for line in text.splitlines()), entity
+    line = next(line for line in twin(updated(), "arena").splitlines() if f"interval:{interval}" in line.split())
+    assert ", ".join(entity[9:] for entity in sorted(reads, key=lambda e: int(e[9:]))) in line
