@@ -11,6 +11,7 @@ from bare_page import mount, open_tab
 from playwright.sync_api import Page
 
 from gdlab.study.study import Study
+from gdlab.view.ask.diff import diff
 from gdlab.view.text.twin import twin
 
 
@@ -75,3 +76,23 @@ def test_the_text_says_who_uses_a_buffer() -> None:
         assert any(line.split()[0] == entity and line.endswith(f", {does} it") for line in text.splitlines()), entity
     line = next(line for line in twin(updated(), "arena").splitlines() if f"interval:{interval}" in line.split())
     assert ", ".join(entity[9:] for entity in sorted(reads, key=lambda e: int(e[9:]))) in line
+
+
+def test_the_page_compares_variants_as_python_does(page: Page) -> None:
+    """V10: the same classes, from the same side."""
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    study.variant("plain", disable=["MatMul+BiasAdd→FusedMatMulAdd"])
+    study.variant("less", allow="exact")
+    document = study.doc
+    study.close()
+    keys = [stage["key"] for stage in document.data["stages"]]
+    mount(page, document)
+    open_tab(page, "diff")
+    sides = [keys.index(key) for key in ("optimized", "variant:plain", "variant:less")]
+    fact = page.locator('[data-pane="diff"] .gd-fact')
+    for left in sides:
+        for right in sides:
+            page.get_by_label("left", exact=True).select_option(str(left))
+            page.get_by_label("right", exact=True).select_option(str(right))
+            assert fact.inner_text() == diff(document, left_stage=left, right_stage=right).summary()
+            assert page.get_by_label("left", exact=True).input_value() == str(left)

@@ -356,6 +356,9 @@ function written(doc: GraphDoc): GraphDoc {
 export function inherit(doc: GraphDoc, before: GraphDoc): void {
   const own = before.view ?? {};
   doc.view = { ...doc.view, ...own };
+  // Stages may have moved: the two that are compared are found by their keys.
+  const sides = own.diff?.map(at => doc.stages.findIndex(({ key }) => key === before.stages[at]?.key));
+  if (sides) doc.view.diff = sides.some(at => at < 0) ? undefined : (sides as [number, number]);
   const same = (a: NodeRecord, b?: NodeRecord) => a.key === b?.key && a.op === b.op && a.raw === b.raw;
   const pairs = doc.stages.flatMap(stage => {
     const old = before.stages.find(({ key }) => key === stage.key);

@@ -359,7 +359,7 @@ export interface ViewState extends Kept {
   depth?: number | null;
   diff?: [number, number] | null;
   /** The variant that was made last here: the diff shows it. */
-  variant?: string;
+  variant?: string | undefined;
   select?: string | null;
   height?: number | null;
 }
