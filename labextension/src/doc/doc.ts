@@ -376,11 +376,12 @@ export function inherit(doc: GraphDoc, before: GraphDoc): void {
   if ((own.engine ?? "auto") !== "auto") for (const { stage, old } of pairs) stage.layout = old.layout;
 }
 
-/** The document of a payload: as it stands, or out of `{format, study, gz}`; the study's key of the envelope wins. */
+/** The document of a payload: as it stands, or out of `{format, study, gz, kept}`: what the envelope says wins. */
 export async function openDoc(payload: Payload): Promise<GraphDoc> {
   if (typeof payload.gz !== "string") return readDoc(payload);
   if (payload.format !== FORMAT) return readDoc(payload);
   const doc = readDoc(JSON.parse(await gunzip(payload.gz)) as Json);
+  if (payload.kept) doc.view = { ...doc.view, ...(payload.kept as ViewState) };
   return { ...doc, study: payload.study ? text(payload.study) : doc.study };
 }
 

@@ -66,7 +66,19 @@ class GraphWidget extends Widget {
 const shown = new Set<GraphRenderer>();
 
 class GraphRenderer extends GraphWidget implements Renderer {
+  #model: MimeModel | null = null;
+
+  /** Write saved settings into the output, if it is one of this study (or document). */
+  save(key: string, kept: object): void {
+    const model = this.#model,
+      { study, doc } = this.node.querySelector<HTMLElement>(".gdlab")?.dataset ?? {},
+      payload = model?.data[MIME] as Payload | undefined;
+    if (typeof payload?.gz === "string" && (study || doc) === key)
+      model!.setData({ data: { ...model!.data, [MIME]: { ...payload, kept: structuredClone(kept) } } });
+  }
+
   async renderModel(model: MimeModel): Promise<void> {
+    this.#model = model;
     const doc = model.data[MIME] as Payload,
       told = model.metadata[MIME] as { study?: string } | undefined;
     shown.add(this);
@@ -153,6 +165,7 @@ const plugin: JupyterFrontEndPlugin = {
     page().core[VERSION] ??= Promise.resolve(core);
     // -20 comes before the widget renderer's -10; safe: it builds elements and runs nothing of the document.
     rendermime.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new GraphRenderer() }, -20);
+    page().save = (key, kept) => shown.forEach(each => each.save(key, kept));
     void insertStyle(document.body);
     const style = document.createElement("style");
     style.textContent = cells;

@@ -39,6 +39,7 @@ declare module "@jupyterlab/rendermime" {
     readonly trusted: boolean;
     readonly data: Record<string, unknown>;
     readonly metadata: Record<string, unknown>;
+    setData(options: { data?: Record<string, unknown> }): void;
   }
   export interface Renderer extends Widget {
     renderModel(model: MimeModel): Promise<void>;

@@ -16,8 +16,18 @@ export interface Kept {
   labels?: boolean;
 }
 
-export const keptNamed = (key: string, first: Kept = {}): Shared<Kept> =>
-  shared((page().kept ??= new Map<string, Shared<Kept>>()), key, first);
+export function keptNamed(key: string, first: Kept = {}): Shared<Kept> {
+  const all = (page().kept ??= new Map<string, Shared<Kept>>());
+  if (all.has(key)) return all.get(key)!;
+  const made = shared(all, key, first);
+  let before = JSON.stringify(first);
+  made.listeners.add(value => {
+    const now = JSON.stringify(value);
+    if (now !== before) page().save?.(key, value);
+    before = now;
+  });
+  return made;
+}
 
 /** One for a study and all its views in a page; a document alone has its own. */
 export function keptOf({ study, id, view }: GraphDoc): Shared<Kept> {
