@@ -96,3 +96,35 @@ def test_the_page_compares_variants_as_python_does(page: Page) -> None:
             page.get_by_label("right", exact=True).select_option(str(right))
             assert fact.inner_text() == diff(document, left_stage=left, right_stage=right).summary()
             assert page.get_by_label("left", exact=True).input_value() == str(left)
+
+
+PICTURES = {"opt": "before", "grad": "lanes", "rewrites": "scrub", "diff": "diff"}
+
+
+@pytest.mark.parametrize("tab", PICTURES)
+def test_the_wheel_zooms_after_a_click_into_the_picture(page: Page, tab: str) -> None:
+    """V14; before it, and after the pointer has left, it scrolls the page."""
+    mount(page, updated())
+    page.add_style_tag(content="body { height: 3000px }")
+    open_tab(page, tab)
+    camera = page.locator(f'[data-pane="{PICTURES[tab]}"] .gd-camera')
+    box = camera.bounding_box()
+    assert box is not None
+    x, y = box["x"] + 4, box["y"] + box["height"] - 30
+    scale = "e => Number(getComputedStyle(e.querySelector('.gd-sizer')).getPropertyValue('--gd-z'))"
+
+    def turned() -> tuple[float, float]:
+        page.mouse.wheel(0, -60)
+        page.wait_for_timeout(60)
+        return float(camera.evaluate(scale)), float(page.evaluate("scrollY"))
+
+    page.evaluate("scrollTo(0, 0)")
+    page.mouse.move(x, y)
+    before = float(camera.evaluate(scale))
+    assert turned() == (before, 0)
+    page.mouse.click(x, y)
+    zoomed, scrolled = turned()
+    assert zoomed > before * 1.1 and scrolled == 0
+    page.mouse.move(x, box["y"] - 60)
+    page.mouse.move(x, y)
+    assert turned()[0] == zoomed

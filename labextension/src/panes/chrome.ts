@@ -59,7 +59,7 @@ const KEYS: [string, string][] = [
   ["b", "bookmarks"],
   [", .", "previous, next rewrite"],
   ["+ \u2212 0", "zoom in, out, fit"],
-  ["Ctrl + wheel", "zoom"],
+  ["Ctrl + wheel", "zoom; the wheel alone after a click into the picture"],
   ["m", "overview, on or off"],
   ["e", "bytes on edges, on or off"],
   ["n", "step the session"],

@@ -16,6 +16,7 @@ import { keptOf } from "../live/kept.ts";
 import { button, choice, empty, frame, mini, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { selecting } from "./state.ts";
+import { zoomAfterClick } from "./wheel.ts";
 
 const HELP =
   "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, " +
@@ -273,6 +274,7 @@ class PicturePane implements Pane {
     const label = `${title(stage)}, ${nodesFact(stage)}. ${HELP}`;
     const camera = new Camera(group, picture, label, () => context.redrawn(pane.key));
     this.#camera = camera;
+    zoomAfterClick(camera, group);
     camera.refound = () => {
       this.#brought = null;
       this.#bring(context.lit());
