@@ -8,10 +8,13 @@ from typing import Any
 import networks
 import pytest
 from bare_page import mount, open_tab
+from networks import deep
 from playwright.sync_api import Page
 
 from gdlab.study.study import Study
 from gdlab.view.ask.diff import diff
+from gdlab.view.ask.query import search
+from gdlab.view.document.make import graph_doc
 from gdlab.view.text.twin import twin
 
 
@@ -128,3 +131,45 @@ def test_the_wheel_zooms_after_a_click_into_the_picture(page: Page, tab: str) ->
     page.mouse.move(x, box["y"] - 60)
     page.mouse.move(x, y)
     assert turned()[0] == zoomed
+
+
+def test_a_search_says_what_is_in_other_tabs(page: Page) -> None:
+    """V13: as links, and as a list with the kind and the place of each."""
+    mount(page, updated())
+    field = page.locator(".gd-tools .gd-search")
+    field.fill("matmul_bt")
+    count, elsewhere = page.locator(".gd-hits"), page.locator(".gd-elsewhere")
+    wanted = [e for e in search(updated(), "matmul_bt") if int(e[5:].split(".")[0]) > 1]
+    link = page.locator('[data-elsewhere="grad"]')
+    link.wait_for()
+    assert count.inner_text() == "0 here," and link.inner_text() == f"{len(wanted)} in Derivative"
+    link.click()
+    page.locator('.gdlab[data-tab="grad"]').wait_for()
+    assert count.inner_text() == f"{len(wanted)} found" and page.locator('[data-pane="lanes"] [data-hit]').count()
+    field.fill("relu")
+    page.locator('[data-elsewhere="plan"]').wait_for()
+    assert elsewhere.locator("button").evaluate_all("all => all.map(e => e.dataset.elsewhere)") == [
+        "opt", "plan", "arena"
+    ]  # fmt: skip
+    page.locator('[data-command="search-list"]').click()
+    rows = page.locator(".gd-hitrow")
+    kinds = rows.evaluate_all("all => all.map(e => [e.dataset.hitOf.split(':')[0], e.firstChild.textContent])")
+    assert {tuple(each) for each in kinds} == {("node", "node"), ("dispatch", "dispatch"), ("interval", "buffer")}
+    nodes = [e for e in rows.evaluate_all("all => all.map(e => e.dataset.hitOf)") if e.startswith("node:")]
+    assert nodes == search(updated(), "relu")
+    page.locator('[data-hit-of^="interval:"]').first.click()
+    page.locator('.gdlab[data-tab="arena"] [data-selected]').first.wait_for()
+
+
+def test_a_search_goes_to_the_first_hit_of_a_large_picture(page: Page) -> None:
+    """V13: which is not drawn before, because it is far below; without a hit in the tab nothing moves."""
+    mount(page, graph_doc(deep(130), "deep"))
+    camera = page.locator('[data-pane="before"] .gd-camera')
+    assert camera.evaluate("e => e.scrollTop") == 0
+    page.locator(".gd-tools .gd-search").fill("flag:output")
+    page.locator('[data-pane="before"] [data-hit]').first.wait_for()
+    assert camera.evaluate("e => e.scrollTop") > 1000
+    at = camera.evaluate("e => e.scrollTop")
+    page.locator(".gd-tools .gd-search").fill("no such name")
+    page.locator(".gd-hits", has_text="0 found").wait_for()
+    assert camera.evaluate("e => e.scrollTop") == at

@@ -73,6 +73,13 @@ export class Canvas {
     camera.gather(places);
   }
 
+  /** Go to the first of these that is drawn, unless one of them is in sight. */
+  seek(entities: readonly string[]): void {
+    const camera = this.#camera;
+    const places = entities.map(each => this.#picture?.placeOf(each) ?? null).filter(place => place !== null);
+    if (camera && places.length > 0 && !places.some(place => camera.inSight(place))) camera.bring(places[0]!);
+  }
+
   join(lit: ReadonlySet<string>): void {
     this.#picture?.join(lit);
   }

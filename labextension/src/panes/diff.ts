@@ -42,14 +42,11 @@ function make(context: Context): Pane {
     const options = stages.map((stage, i): [string, string] => [String(i), stage.title || stage.key]);
     const pick = (label: string, chosen: number, set: (at: number) => void) =>
       select(label, options, String(chosen), value => set(Number(value)));
+    const turn = () => ((only = !only), draw(), context.redrawn("diff"));
+    const pressed = { "aria-pressed": String(only), "data-command": "only-changes", class: SMALL_BUTTON };
     const toggle = button(
       "only changes and what is next to them",
-      {
-        "aria-pressed": String(only),
-        class: SMALL_BUTTON,
-        "data-command": "only-changes",
-        on: { click: () => ((only = !only), draw(), context.redrawn("diff")) },
-      },
+      { ...pressed, on: { click: turn } },
       "only changes",
     );
     const sides = [pick("left", left, at => shown(at, right)), "→", pick("right", right, at => shown(left, at))];
@@ -94,6 +91,7 @@ function make(context: Context): Pane {
     el,
     live: (_, host) => enliven(el, host),
     lit: lit => canvas.join(lit),
+    seek: hits => canvas.seek(hits),
     walked: () => canvas.stage,
     destroy: () => canvas.destroy(),
   };

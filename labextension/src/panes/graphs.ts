@@ -140,6 +140,13 @@ class PicturePane implements Pane {
     return this.#walked;
   }
 
+  /** Go to the first hit of this picture, unless one of them is in sight. */
+  seek(hits: readonly string[]): void {
+    const camera = this.#camera;
+    const places = hits.map(each => this.#picture?.placeOf(each) ?? null).filter(place => place !== null);
+    if (camera && places.length > 0 && !places.some(place => camera.inSight(place))) camera.bring(places[0]!);
+  }
+
   destroy(): void {
     clearTimeout(this.#timer);
     this.#laying?.cancel();
@@ -340,7 +347,8 @@ const makeBefore: MakePane = context =>
       context.doc.stages.filter(stage => stage.role === "written"),
       stage => stage.key,
     ),
-    zoom: false,
+    // The buttons stand once, at the last of the two.
+    zoom: !context.doc.stages.some(({ role }) => role === "optimized" || role === "final"),
     missing: "This document holds no graph for this pane.",
   });
 

@@ -34,6 +34,8 @@ export interface Pane {
   readonly el: HTMLElement;
   /** The selection moved, nothing is marked yet: show what is lit. True when other elements were drawn. */
   choose?(lit: ReadonlySet<string>): boolean;
+  /** Bring the first of these into sight: a search found them. */
+  seek?(hits: readonly string[]): void;
   /** After elements are marked. */
   lit?(lit: ReadonlySet<string>): void;
   live?(live: Live, host: Host | null): void;

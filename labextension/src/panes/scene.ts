@@ -1,7 +1,6 @@
 // The drawing of one document: its panes, what is open and selected in them, and what is lit.
 
 import type { GraphDoc } from "../doc/doc.ts";
-import { hits, parseQuery } from "../doc/query.ts";
 import { chain, local, portable, provenance, usesOf, type Provenance, type Uses } from "../doc/select.ts";
 import { CameraGroup } from "../draw/camera.ts";
 import { handled, listen } from "../draw/dom.ts";
@@ -11,6 +10,7 @@ import type { CommandName } from "../live/messages.ts";
 import { selectionNamed, type Selection } from "../live/page.ts";
 import { Cell } from "../live/written.ts";
 import { Chrome } from "./chrome.ts";
+import { allHits, isHere, type Found } from "./hits.ts";
 import { Keys } from "./keys.ts";
 import { Marks, type Marked } from "./marks.ts";
 import type { Context } from "./pane.ts";
@@ -44,10 +44,13 @@ export class Scene implements Context {
   #uses: Uses = { writes: NOTHING, reads: NOTHING };
   #frame = 0;
   #searched = "";
+  #query = "";
   #told = "";
   #hits: readonly string[] = [];
   #found: ReadonlySet<string> = NOTHING;
-  #wrong: string | null = null;
+  #everywhere: Found = { hits: [], error: null };
+  /** Whether the first hit is to be brought into sight: after each search. */
+  #seek = false;
 
   constructor(
     readonly doc: GraphDoc,
@@ -161,18 +164,18 @@ export class Scene implements Context {
     return { lit: this.#litNow, selected: new Set(this.#state.selected), hit: this.#found, ...this.#uses };
   }
 
-  /** The nodes that the search finds, in the stages that this tab shows. */
+  /** What the search finds, and what of it this tab shows. */
   #search(): void {
     const { query, tab } = this.#state,
       key = `${query}\n${tab}`;
     if (key === this.#searched) return;
     this.#searched = key;
-    const parsed = parseQuery(query),
-      { roles } = ARRANGEMENT[tab];
-    const stages = this.doc.stages.flatMap(stage => (!roles || roles.includes(stage.role) ? [stage.index] : []));
-    this.#hits = query.trim() ? hits(this.doc, stages, parsed) : [];
+    if (query !== this.#query) this.#everywhere = allHits(this.doc, query);
+    this.#query = query;
+    const here = this.#everywhere.hits.filter(each => isHere(this.doc, tab, each));
+    this.#hits = here.map(({ entity }) => entity);
     this.#found = new Set(this.#hits);
-    this.#wrong = parsed.error;
+    this.#seek = this.#hits.length > 0;
   }
 
   /** Panes of the open tab exist, the others are hidden; everything that is lit is marked. */
@@ -182,7 +185,7 @@ export class Scene implements Context {
     this.#cell.tell(this.#litNow);
     this.#search();
     this.chrome.show(this.doc, this.#state, chain(this.doc, this.#litNow, this.#uses));
-    this.chrome.tools.show(this.#state, this.#hits, this.#wrong);
+    this.chrome.tools.show(this.#state, this.#hits, this.#everywhere);
     this.chrome.root.toggleAttribute("data-searching", this.#found.size > 0);
     const { faces, below } = ARRANGEMENT[this.#state.tab],
       wanted = [...faces, ...below],
@@ -204,6 +207,8 @@ export class Scene implements Context {
     for (const marks of open) marks.mark(marked);
     this.showLive();
     for (const marks of open) marks.reveal();
+    if (this.#seek && !moved) for (const { pane } of open) pane.seek?.(this.#hits);
+    this.#seek = false;
     if (focused) this.#keepFocus(focused, current);
     if (moved)
       this.chrome.say(
