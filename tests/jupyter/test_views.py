@@ -7,7 +7,7 @@ from typing import Any
 
 import networks
 import pytest
-from bare_page import mount, open_tab
+from bare_page import live, mount, open_tab
 from networks import deep
 from playwright.sync_api import Page
 
@@ -173,3 +173,27 @@ def test_a_search_goes_to_the_first_hit_of_a_large_picture(page: Page) -> None:
     page.locator(".gd-tools .gd-search").fill("no such name")
     page.locator(".gd-hits", has_text="0 found").wait_for()
     assert camera.evaluate("e => e.scrollTop") == at
+
+
+def test_the_loss_chart_grows_marks_and_can_be_read(page: Page) -> None:
+    """V8: 56 points of 20,000 fill the chart; a spike is a mark; a later run has its own; a hover says the numbers."""
+    live(page, updated())
+    open_tab(page, "session")
+    points = [[k, 1 / k + 0.2] for k in range(1, 57)]
+    points[30][1] = 7e13
+    page.evaluate("p => tell({...metrics(1, 56, p), wanted: 20000})", points)
+    page.locator(".gd-headdot").wait_for(state="attached")
+    chart = page.locator(".gd-chart")
+    box, head = chart.bounding_box(), page.locator(".gd-headdot").bounding_box()
+    assert box is not None and head is not None and head["x"] > box["x"] + box["width"] / 2
+    assert page.locator(".gd-outside").count() == 1
+    smooth = page.locator(".gd-smooth").bounding_box()
+    assert smooth is not None and smooth["height"] > 50 and head["y"] > box["y"] + 60, "the spike moves no mean"
+    page.mouse.move(head["x"] + 4, head["y"])
+    read = page.locator(".gd-readout")
+    assert read.text_content() == "step 56: loss 0.218" and read.is_visible()
+    page.mouse.move(box["x"] + 400, box["y"] - 40)
+    assert not read.is_visible()
+    page.evaluate("tell({...metrics(2, 56, []), state: 'ready', wanted: 20000})")
+    page.evaluate("tell({...metrics(3, 90, Array.from({length: 34}, (_, i) => [57 + i, .2])), wanted: 1056})")
+    page.locator(".gd-chart", has_text="run of 1,000").wait_for()
