@@ -197,3 +197,39 @@ def test_the_loss_chart_grows_marks_and_can_be_read(page: Page) -> None:
     page.evaluate("tell({...metrics(2, 56, []), state: 'ready', wanted: 20000})")
     page.evaluate("tell({...metrics(3, 90, Array.from({length: 34}, (_, i) => [57 + i, .2])), wanted: 1056})")
     page.locator(".gd-chart", has_text="run of 1,000").wait_for()
+
+
+def test_double_clicks_mark_no_text_and_the_focus_stays(page: Page) -> None:
+    """V16: words of the next pane, the buttons that switch panes, and names that begin with what stands on a button."""
+    mount(page, updated())
+    page.locator('[data-pane="before"] .gd-box').last.dblclick()
+    assert page.evaluate("String(getSelection())") == ""
+    open_tab(page, "rewrites")
+    page.set_viewport_size({"width": 700, "height": 800})
+    faces = page.locator(".gd-faces button")
+    for index in range(faces.count()):
+        faces.nth(index).click()
+        assert page.evaluate("document.activeElement.dataset.face") == faces.nth(index).get_attribute("data-face")
+    open_tab(page, "opt")
+    page.set_viewport_size({"width": 1110, "height": 900})
+    page.locator('[data-command="compare"]').click()
+    differing = """() => [...document.querySelectorAll('.gdlab button[aria-label]')]
+      .filter(e => e.getClientRects().length && /\\p{L}{2}/u.test(e.textContent) && !e.dataset.entity)
+      .filter(e => !e.ariaLabel.toLowerCase().includes(e.textContent.trim().toLowerCase()))
+      .map(e => [e.ariaLabel, e.textContent])"""
+    assert page.evaluate(differing) == []
+
+
+def test_tabs_that_do_not_fit_are_in_a_menu(page: Page) -> None:
+    """V16, view2 F9; the menu goes where all fit."""
+    mount(page, updated())
+    menu = page.get_by_label("all views")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    menu.wait_for(state="hidden")
+    page.set_viewport_size({"width": 640, "height": 900})
+    menu.wait_for()
+    assert menu.locator("option").count() == page.locator('[role="tab"]').count()
+    menu.select_option("kernels")
+    page.locator('.gdlab[data-tab="kernels"]').wait_for()
+    page.set_viewport_size({"width": 1440, "height": 900})
+    menu.wait_for(state="hidden")

@@ -9,7 +9,7 @@ import type { State } from "../live/messages.ts";
 import { page } from "../live/page.ts";
 import { bookmarks, type Bookmarks } from "./bookmarks.ts";
 import { planFact } from "./dispatch_words.ts";
-import { button } from "./pane.ts";
+import { button, select } from "./pane.ts";
 import { rewriteCount } from "./rewrites.ts";
 import {
   opening,
@@ -111,6 +111,14 @@ export class Chrome {
   readonly root: HTMLDivElement;
   readonly panes = div("gd-panes");
   readonly #tabs = new Map<Tab, HTMLButtonElement>();
+  /** All tabs as a list, where not all fit in the bar. */
+  readonly #menu = select(
+    "all views",
+    TABS.map(key => [key, ARRANGEMENT[key].name] as const),
+    TABS[0],
+    key => this.#act(opening(key as Tab)),
+  );
+  #observer: ResizeObserver | null = null;
   readonly #faces = h("div", { class: "gd-faces", role: "group", "aria-label": "pane" });
   readonly #source: HTMLButtonElement;
   readonly #helpButton: HTMLButtonElement;
@@ -173,7 +181,8 @@ export class Chrome {
         div(
           "gd-bar",
           h("strong", { class: "gd-title", title: doc.title }, doc.title || "graph"),
-          h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, this.#makeTabs(doc)),
+          this.#watchTabs(h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, this.#makeTabs(doc))),
+          this.#menu,
           besideButton,
           this.#helpButton,
         ),
@@ -185,6 +194,18 @@ export class Chrome {
         this.#voice,
       ),
     );
+  }
+
+  /** The menu stands beside the bar while some of the tabs are out of sight. */
+  #watchTabs(bar: HTMLElement): HTMLElement {
+    this.#menu.classList.add("gd-tabmenu");
+    this.#menu.hidden = true;
+    this.#observer = new ResizeObserver(() => {
+      const room = bar.clientWidth + (this.#menu.hidden ? 0 : this.#menu.offsetWidth);
+      this.#menu.hidden = bar.scrollWidth <= room + 1;
+    });
+    this.#observer.observe(bar);
+    return bar;
   }
 
   #makeTabs(doc: GraphDoc): HTMLElement[] {
@@ -210,6 +231,7 @@ export class Chrome {
       if (moved) element.tabIndex = key === ui.tab ? 0 : -1; // it lays the page out
     }
     if (moved) requestAnimationFrame(() => this.#bring(ui.tab));
+    this.#menu.value = ui.tab;
     this.#source.setAttribute("aria-pressed", String(ui.source));
     this.#source.hidden = ui.tab !== "opt";
     this.#help.hidden = !ui.help;
@@ -231,6 +253,7 @@ export class Chrome {
 
   destroy(): void {
     clearTimeout(this.#saying);
+    this.#observer?.disconnect();
     this.tools.destroy();
     this.bookmarks.destroy();
     this.root.remove();

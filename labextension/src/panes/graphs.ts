@@ -215,7 +215,9 @@ class PicturePane implements Pane {
     refill(this.el, holder);
     const cancel = () => {
       this.destroy();
-      holder.replaceChildren(layingNote(stage, "Not laid out."));
+      const again = button("lay it out", { on: { click: () => (this.#draw(), this.#redrawn()) } }, "Lay it out");
+      holder.replaceChildren(layingNote(stage, "Not laid out. ", again));
+      again.focus({ preventScroll: true });
     };
     this.#timer = setTimeout(() => {
       const stop = button("cancel", { on: { click: cancel } }, "Cancel");

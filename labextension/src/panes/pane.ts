@@ -125,10 +125,17 @@ export function fold(
 export const body = (props: Props | null, ...children: Child[]): HTMLDivElement =>
   h("div", { ...props, class: `gd-body gd-scroll ${(props?.class as string | undefined) ?? ""}` }, ...children);
 
+/** The name of a button: it begins with the words that stand on it, where it does not hold them. */
+function nameOf(label: string, children: readonly Child[]): string {
+  const text = children.every(each => typeof each === "string") ? children.join("") : "";
+  const isWord = /\p{L}{2}/u.test(text);
+  return !isWord || label.toLowerCase().includes(text.toLowerCase()) ? label : `${text}: ${label}`;
+}
+
 export const button = (label: string, props: Props, ...children: Child[]): HTMLButtonElement =>
   h(
     "button",
-    { class: "gd-button", "aria-label": label, title: label, ...props },
+    { class: "gd-button", "aria-label": nameOf(label, children), title: label, ...props },
     ...(children.length > 0 ? children : [label]),
   );
 

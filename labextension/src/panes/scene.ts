@@ -180,6 +180,7 @@ export class Scene implements Context {
 
   /** Panes of the open tab exist, the others are hidden; everything that is lit is marked. */
   show(moved: boolean): void {
+    const focused = document.activeElement;
     this.#litNow = this.#provenance.lit(this.#state.selected);
     this.#uses = usesOf(this.doc, this.#state.selected);
     this.#cell.tell(this.#litNow);
@@ -200,7 +201,6 @@ export class Scene implements Context {
     }
     if (fresh.length > 0) Object.values(this.cameras).forEach(group => group.refit());
     const marked = this.#marked(),
-      focused = document.activeElement,
       open = wanted.map(key => this.#marks.get(key)!);
     // First everything that writes, then everything that measures: the page is laid out once.
     for (const marks of open) if (marks.pane.choose?.(this.#litNow)) marks.index();
@@ -256,9 +256,11 @@ export class Scene implements Context {
     if (focused.isConnected && !inPane?.hidden) return;
     if (focused.isConnected && !this.chrome.root.contains(focused)) return;
     const pane = this.#marks.get(current)?.pane.el;
+    const face = focused.hasAttribute("data-face") && `[data-face="${current}"]`;
     const next =
-      pane?.querySelector<HTMLElement>(".gd-line[data-lit]") ??
-      pane?.querySelector<HTMLElement>("[data-lit]") ??
+      (face && this.chrome.root.querySelector<HTMLElement>(face)) ||
+      pane?.querySelector<HTMLElement>(".gd-line[data-lit]") ||
+      pane?.querySelector<HTMLElement>("[data-lit]") ||
       this.chrome.root;
     next.focus({ preventScroll: true });
   }
@@ -320,7 +322,11 @@ export class Scene implements Context {
     const entityAt = (event: Event) =>
       (event.target as Element).closest?.("[data-entity]")?.getAttribute("data-entity") ?? null;
     // Shift adds to the selection: it marks no text on the way, which would not count as a click.
-    listen(root, "mousedown", event => event.shiftKey && entityAt(event) && event.preventDefault());
+    // Nor does a double click, which would mark words of the next pane.
+    const inPicture = (event: Event) => (event.target as Element).closest?.(".gd-camera, [data-entity]") ?? null;
+    listen(root, "mousedown", event => {
+      if ((event.shiftKey && entityAt(event)) || (event.detail > 1 && inPicture(event))) event.preventDefault();
+    });
     listen(root, "click", event => {
       const entity = entityAt(event);
       // A notebook takes the focus when its output is pressed: without it no key would come here.
