@@ -233,3 +233,45 @@ def test_tabs_that_do_not_fit_are_in_a_menu(page: Page) -> None:
     page.locator('.gdlab[data-tab="kernels"]').wait_for()
     page.set_viewport_size({"width": 1440, "height": 900})
     menu.wait_for(state="hidden")
+
+
+WIDTHS = """() => [...document.querySelectorAll('.gd-pane')].filter(e => e.offsetParent)
+  .map(e => [e.dataset.pane, e.offsetWidth])"""
+
+
+def test_dividers_are_dragged_moved_by_keys_and_remembered(page: Page) -> None:
+    """view2 F2: by pointer, by key, all width by a double click, the report as a rail; kept in `view` for each tab."""
+    mount(page, updated())
+    page.set_viewport_size({"width": 1440, "height": 900})
+    separators = page.get_by_role("separator")
+    names = [name for name, _ in page.evaluate(WIDTHS)]
+    assert separators.count() == len(names) - 1 == 3 and separators.first.get_attribute("aria-valuenow")
+    before = dict(page.evaluate(WIDTHS))
+    box = separators.first.bounding_box()
+    assert box is not None and box["height"] > 200
+    page.mouse.move(box["x"] + 5, box["y"] + 90)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 105, box["y"] + 90, steps=4)
+    page.mouse.up()
+    after = dict(page.evaluate(WIDTHS))
+    assert abs(after[names[0]] - before[names[0]] - 100) <= 3 and abs(after[names[2]] - before[names[2]]) <= 2
+    assert page.evaluate("getSelection().isCollapsed") and page.locator("[data-selected]").count() == 0
+    separators.first.focus()
+    page.keyboard.press("ArrowLeft")
+    assert abs(dict(page.evaluate(WIDTHS))[names[0]] - after[names[0]] + 24) <= 3
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "separator"
+    separators.last.focus()
+    page.keyboard.press("End")
+    assert dict(page.evaluate(WIDTHS))["report"] == 36 and page.locator('[data-pane="report"][data-rail]').count() == 1
+    open_tab(page, "grad")
+    assert dict(page.evaluate(WIDTHS))["stepper"] > 200, "each tab has its own"
+    open_tab(page, "opt")
+    page.evaluate("text => view.update({...JSON.parse(text), id: 'later'})", updated().json().decode())
+    page.locator('.gdlab[data-doc="later"]').wait_for()
+    assert dict(page.evaluate(WIDTHS))["report"] == 36
+    page.locator('[data-pane="report"]').click()
+    assert 280 < dict(page.evaluate(WIDTHS))["report"] <= 345
+    separators.first.dblclick()
+    assert [width for _, width in page.evaluate(WIDTHS)][1:] == [36, 36, 36]
+    page.set_viewport_size({"width": 640, "height": 900})
+    assert separators.count() == 0 and page.locator("[data-rail]").count() == 0, "one pane has all there is"

@@ -14,6 +14,8 @@ export interface Kept {
   bookmarks?: readonly Bookmark[];
   map?: boolean;
   labels?: boolean;
+  /** Shares of the width for the panes of a tab, by the tab and their number: `opt 3`; 0 is a rail. */
+  columns?: Readonly<Record<string, readonly number[]>>;
 }
 
 export function keptNamed(key: string, first: Kept = {}): Shared<Kept> {
@@ -31,8 +33,8 @@ export function keptNamed(key: string, first: Kept = {}): Shared<Kept> {
 
 /** One for a study and all its views in a page; a document alone has its own. */
 export function keptOf({ study, id, view }: GraphDoc): Shared<Kept> {
-  const { bookmarks, map, labels } = view ?? {};
-  return keptNamed(study ?? id, JSON.parse(JSON.stringify({ bookmarks, map, labels })) as Kept);
+  const { bookmarks, map, labels, columns } = view ?? {};
+  return keptNamed(study ?? id, JSON.parse(JSON.stringify({ bookmarks, map, labels, columns })) as Kept);
 }
 
 /** Keeps this, too, and tells everybody. */

@@ -13,6 +13,7 @@ import { Chrome } from "./chrome.ts";
 import { allHits, isHere, type Found } from "./hits.ts";
 import { Keys } from "./keys.ts";
 import { Marks, type Marked } from "./marks.ts";
+import { Dividers } from "./dividers.ts";
 import type { Context } from "./pane.ts";
 import { opening, ARRANGEMENT, faceOf, initialUi, reduce, selecting, TABS } from "./state.ts";
 import type { Action, PaneKey, Tab, Ui } from "./state.ts";
@@ -36,6 +37,7 @@ export class Scene implements Context {
   readonly #provenance: Provenance;
   readonly #marks = new Map<PaneKey, Marks>();
   readonly #keys: Keys;
+  readonly #dividers: Dividers;
   readonly #selection: Selection;
   readonly #cell: Cell;
   readonly #mirror = (value: readonly string[]) => this.#mirrored(value);
@@ -104,6 +106,7 @@ export class Scene implements Context {
       chosen: () => this.#chosen(),
       marksAt: element => this.#marks.get(element.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey) ?? null,
     });
+    this.#dividers = new Dividers(doc, this.chrome.panes);
     this.#selection.listeners.add(this.#mirror);
     this.#listen(this.chrome.root);
     this.#litNow = this.#provenance.lit(this.#state.selected);
@@ -209,6 +212,7 @@ export class Scene implements Context {
     for (const marks of open) marks.reveal();
     if (this.#seek && !moved) for (const { pane } of open) pane.seek?.(this.#hits);
     this.#seek = false;
+    if (!moved || fresh.length > 0) this.#dividers.place(this.#state.tab);
     if (focused) this.#keepFocus(focused, current);
     if (moved)
       this.chrome.say(
@@ -246,6 +250,7 @@ export class Scene implements Context {
     cancelAnimationFrame(this.#frame);
     this.#selection.listeners.delete(this.#mirror);
     this.#cell.leave();
+    this.#dividers.destroy();
     for (const { pane } of this.#marks.values()) pane.destroy?.();
     this.chrome.destroy();
   }
