@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import networks
 import pytest
-from bare_page import live, mount, open_tab
+from bare_page import TABS, live, mount, open_tab
 from networks import deep
 from playwright.sync_api import Page
 
@@ -275,3 +276,52 @@ def test_dividers_are_dragged_moved_by_keys_and_remembered(page: Page) -> None:
     assert [width for _, width in page.evaluate(WIDTHS)][1:] == [36, 36, 36]
     page.set_viewport_size({"width": 640, "height": 900})
     assert separators.count() == 0 and page.locator("[data-rail]").count() == 0, "one pane has all there is"
+
+
+def test_the_height_is_chosen_in_a_cell_and_stays(page: Page) -> None:
+    """view2 F7: by pointer and by key, in a newer document as well."""
+    mount(page, updated())
+    handle, panes = page.get_by_label("height of the view"), page.locator(".gd-panes")
+    before = panes.evaluate("e => e.offsetHeight")
+    handle.focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowDown")
+    assert abs(panes.evaluate("e => e.offsetHeight") - before - 200) <= 2
+    page.evaluate("text => view.update({...JSON.parse(text), id: 'later'})", updated().json().decode())
+    page.locator('.gdlab[data-doc="later"]').wait_for()
+    assert abs(panes.evaluate("e => e.offsetHeight") - before - 200) <= 2
+    box = handle.bounding_box()
+    assert box is not None
+    page.mouse.move(300, box["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(300, box["y"] - 95, steps=3)
+    page.mouse.up()
+    assert abs(panes.evaluate("e => e.offsetHeight") - before - 100) <= 3
+
+
+def test_a_page_of_its_own_has_all_of_the_window(page: Page, tmp_path: Path) -> None:
+    """view2 F7, F8: in every tab; lines of the source wrap."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(updated().save(tmp_path / "m.html").as_uri())
+    page.locator(".gd-box").first.wait_for()
+    for tab in TABS:
+        open_tab(page, tab)
+        assert page.locator(".gd-frame").evaluate("e => e.offsetHeight") > 850, tab
+        assert page.evaluate("document.documentElement.scrollHeight <= innerHeight"), tab
+    open_tab(page, "opt")
+    assert page.locator(".gd-pane-source .gd-body").evaluate("e => e.scrollWidth <= e.clientWidth")
+
+
+def test_docked_two_panes_stand_side_by_side(page: Page) -> None:
+    """view2 F9: from 620 px, the report below; below 620 px one at a time."""
+    mount(page, updated())
+    page.evaluate("document.body.firstChild.className = 'gd-beside'")
+    page.set_viewport_size({"width": 720, "height": 900})
+    page.wait_for_function("document.querySelectorAll('.gd-divider').length === 1")
+    widths = dict(page.evaluate(WIDTHS))
+    assert abs(widths["before"] - widths["after"]) <= 2 and widths["report"] > 1.9 * widths["before"]
+    page.set_viewport_size({"width": 600, "height": 900})
+    page.wait_for_function("document.querySelectorAll('.gd-divider').length === 0")
+    assert set(dict(page.evaluate(WIDTHS))) == {"after", "report"} or set(dict(page.evaluate(WIDTHS))) == {
+        "before", "report"
+    }  # fmt: skip

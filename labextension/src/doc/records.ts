@@ -362,6 +362,8 @@ export interface ViewState extends Kept {
   variant?: string | undefined;
   select?: string | null;
   height?: number | null;
+  /** Whether a person chose the height: the panes have it, whatever is in them. */
+  tall?: boolean;
 }
 
 export interface GraphDoc {

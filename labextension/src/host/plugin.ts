@@ -77,6 +77,19 @@ class GraphRenderer extends GraphWidget implements Renderer {
       model!.setData({ data: { ...model!.data, [MIME]: { ...payload, kept: structuredClone(kept) } } });
   }
 
+  /** Become one line while the graph stands beside the notebook. */
+  away(beside: Widget): void {
+    const line = document.createElement("p"),
+      back = document.createElement("button");
+    line.className = "gd-away";
+    line.append("shown beside the notebook ", back);
+    back.textContent = "show it here";
+    back.addEventListener("click", () => beside.dispose());
+    this.node.querySelector(".gd-away")?.remove();
+    this.node.prepend(line);
+    beside.disposed.connect(() => line.remove());
+  }
+
   async renderModel(model: MimeModel): Promise<void> {
     this.#model = model;
     const doc = model.data[MIME] as Payload,
@@ -95,7 +108,8 @@ class GraphRenderer extends GraphWidget implements Renderer {
 let opened = 0;
 
 /** The graph of an output a second time, in a place of its own: the notebook scrolls, the graph stays. */
-function openBeside(app: JupyterFrontEnd, { node, output }: GraphRenderer): void {
+function openBeside(app: JupyterFrontEnd, shown: GraphRenderer): void {
+  const { node, output } = shown;
   if (!output) return;
   const made = new GraphWidget();
   made.id = `gdlab-beside-${++opened}`;
@@ -107,6 +121,7 @@ function openBeside(app: JupyterFrontEnd, { node, output }: GraphRenderer): void
   app.shell.add(made, lab ? "main" : "right", { mode: "split-right" });
   made.draw(output);
   app.shell.activateById(made.id);
+  shown.away(made);
 }
 
 function addBeside(app: JupyterFrontEnd, palette: ICommandPalette | null): void {

@@ -27,6 +27,7 @@ declare module "@lumino/widgets" {
     id: string;
     readonly node: HTMLElement;
     readonly isDisposed: boolean;
+    readonly disposed: { connect(slot: () => void): boolean };
     readonly title: { label: string; caption: string; closable: boolean };
     addClass(name: string): void;
     dispose(): void;

@@ -10,6 +10,7 @@ import type { CommandName } from "../live/messages.ts";
 import { selectionNamed, type Selection } from "../live/page.ts";
 import { Cell } from "../live/written.ts";
 import { Chrome } from "./chrome.ts";
+import { heightHandle } from "./height.ts";
 import { allHits, isHere, type Found } from "./hits.ts";
 import { Keys } from "./keys.ts";
 import { Marks, type Marked } from "./marks.ts";
@@ -111,6 +112,7 @@ export class Scene implements Context {
     this.#listen(this.chrome.root);
     this.#litNow = this.#provenance.lit(this.#state.selected);
     if (doc.view?.height) this.chrome.root.style.setProperty("--gd-height", `${doc.view.height}px`);
+    this.chrome.panes.after(heightHandle(doc, this.chrome.root, this.chrome.panes));
   }
 
   ui(): Ui {
