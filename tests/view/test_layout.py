@@ -380,7 +380,7 @@ def test_what_is_read_far_below_only_stands_above_its_first_reader(engine: str) 
 def test_a_branch_of_parameters_stands_beside_its_reader():
     x, w = Drawn("input", "x", "f32[2]", (), True), Drawn("parameter", "w", "f32[2]", (), True)
     chain = [x, w, *(Drawn("relu", "", "f32[2]", (i and i + 1,), False) for i in range(4))]
-    chain += [Drawn("broadcast_to", "", "f32[2]", (1,), False), Drawn("add", "", "f32[2]", (5, 6), False)]
+    chain += [Drawn("exp", "", "f32[2]", (1,), False), Drawn("add", "", "f32[2]", (5, 6), False)]
     for layout in (layered(chain), lanes(chain)):
         assert layout.row == (0, -1, 1, 2, 3, 4, 4, 5)
     late = [x, Drawn("relu", "", "f32[2]", (0,), False), Drawn("adam", "", "f32[2]", (0,), False, "adjoint")]

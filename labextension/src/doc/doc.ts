@@ -357,6 +357,9 @@ function written(doc: GraphDoc): GraphDoc {
 export function inherit(doc: GraphDoc, before: GraphDoc): void {
   const own = before.view ?? {};
   doc.view = { ...doc.view, ...own };
+  // Stages may have moved: the two that are compared are found by their keys.
+  const sides = own.diff?.map(at => doc.stages.findIndex(({ key }) => key === before.stages[at]?.key));
+  if (sides) doc.view.diff = sides.some(at => at < 0) ? undefined : (sides as [number, number]);
   const same = (a: NodeRecord, b?: NodeRecord) => a.key === b?.key && a.op === b.op && a.raw === b.raw;
   const pairs = doc.stages.flatMap(stage => {
     const old = before.stages.find(({ key }) => key === stage.key);
@@ -374,11 +377,12 @@ export function inherit(doc: GraphDoc, before: GraphDoc): void {
   if ((own.engine ?? "auto") !== "auto") for (const { stage, old } of pairs) stage.layout = old.layout;
 }
 
-/** The document of a payload: as it stands, or out of `{format, study, gz}`; the study's key of the envelope wins. */
+/** The document of a payload: as it stands, or out of `{format, study, gz, kept}`: what the envelope says wins. */
 export async function openDoc(payload: Payload): Promise<GraphDoc> {
   if (typeof payload.gz !== "string") return readDoc(payload);
   if (payload.format !== FORMAT) return readDoc(payload);
   const doc = readDoc(JSON.parse(await gunzip(payload.gz)) as Json);
+  if (payload.kept) doc.view = { ...doc.view, ...(payload.kept as ViewState) };
   return { ...doc, study: payload.study ? text(payload.study) : doc.study };
 }
 

@@ -362,9 +362,11 @@ export interface ViewState extends Kept {
   depth?: number | null;
   diff?: [number, number] | null;
   /** The variant that was made last here: the diff shows it. */
-  variant?: string;
+  variant?: string | undefined;
   select?: string | null;
   height?: number | null;
+  /** Whether a person chose the height: the panes have it, whatever is in them. */
+  tall?: boolean;
 }
 
 export interface GraphDoc {

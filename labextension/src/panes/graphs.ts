@@ -16,6 +16,7 @@ import { keptOf } from "../live/kept.ts";
 import { button, choice, empty, frame, mini, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { selecting } from "./state.ts";
+import { zoomAfterClick } from "./wheel.ts";
 
 const HELP =
   "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, " +
@@ -140,6 +141,13 @@ class PicturePane implements Pane {
     return this.#walked;
   }
 
+  /** Go to the first hit of this picture, unless one of them is in sight. */
+  seek(hits: readonly string[]): void {
+    const camera = this.#camera;
+    const places = hits.map(each => this.#picture?.placeOf(each) ?? null).filter(place => place !== null);
+    if (camera && places.length > 0 && !places.some(place => camera.inSight(place))) camera.bring(places[0]!);
+  }
+
   destroy(): void {
     clearTimeout(this.#timer);
     this.#laying?.cancel();
@@ -210,7 +218,9 @@ class PicturePane implements Pane {
     refill(this.el, holder);
     const cancel = () => {
       this.destroy();
-      holder.replaceChildren(layingNote(stage, "Not laid out."));
+      const again = button("lay it out", { on: { click: () => (this.#draw(), this.#redrawn()) } }, "Lay it out");
+      holder.replaceChildren(layingNote(stage, "Not laid out. ", again));
+      again.focus({ preventScroll: true });
     };
     this.#timer = setTimeout(() => {
       const stop = button("cancel", { on: { click: cancel } }, "Cancel");
@@ -328,6 +338,7 @@ class PicturePane implements Pane {
     const label = `${title(stage)}, ${nodesFact(stage)}. ${HELP}`;
     const camera = new Camera(group, picture, label, () => context.redrawn(pane.key), sheets);
     this.#camera = camera;
+    zoomAfterClick(camera, group);
     camera.refound = () => {
       this.#brought = null;
       this.#bring(context.lit());
@@ -411,7 +422,8 @@ const makeBefore: MakePane = context =>
       context.doc.stages.filter(stage => stage.role === "written"),
       stage => stage.key,
     ),
-    zoom: false,
+    // The buttons stand once, at the last of the two.
+    zoom: !context.doc.stages.some(({ role }) => role === "optimized" || role === "final"),
     missing: "This document holds no graph for this pane.",
   });
 
