@@ -223,9 +223,10 @@ test("closed groups are one node each, hold every node once, and leave a graph w
   );
 });
 
-test("all groups are open in a small graph, two levels in a larger one; brackets span their rows", () => {
+test("all groups are closed in a large graph, but to the depth asked for; brackets span their rows", () => {
   const [written] = grouped.stages,
-    open = opened(written!);
+    open = opened(written!, 2);
+  assert.equal(opened(written!).size, 0);
   assert.deepEqual(
     [...open].map(g => written!.groups[g]!.label).filter(label => label === "half"),
     [],

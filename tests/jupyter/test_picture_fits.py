@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,6 +13,7 @@ import view_networks
 from bare_page import mount
 from playwright.sync_api import Page
 
+from gdlab import models
 from gdlab.graph import Graph
 from gdlab.study.study import Study
 from gdlab.view.document.columns import column
@@ -198,3 +200,50 @@ def test_lanes_open_at_the_loss_and_follow_the_stepper(page: Page, make: Callabl
         if there:
             assert camera.evaluate(INSIDE, entities) == [True] * len(entities), f"step {k}: {forward[of[k]]['op']}"
         page.locator('[data-command="autodiff-next"]').dispatch_event("click")
+
+
+# F5: modules first ---------------------------------------------------------------------------------------------------
+LABELS = "all => all.map(e => e.querySelector('.gd-op').textContent)"
+
+
+def test_a_large_model_opens_by_modules(page: Page) -> None:
+    """resnet18 as stem, layer1 ×2 … fc in at most 12 boxes; a language model as embedding, layers ×4, norm, head."""
+    mount(page, shown(models.resnet18, train=True))
+    boxes = page.locator('[data-pane="before"] .gd-box')
+    assert boxes.evaluate_all(LABELS)[:7] == ["x", "stem", "layer1", "layer2", "layer3", "layer4", "global_avg_pool"]
+    assert boxes.count() <= 12 and page.locator('[data-pane="after"] .gd-box').count() <= 12
+    mount(page, shown(models.resnet18, train=True).with_view({"show": ["grad"]}))
+    lanes = page.locator('[data-pane="lanes"] .gd-box:has(.gd-sheet)')
+    assert sorted(lanes.evaluate_all(LABELS)) == sorted(2 * ["stem", "layer1", "layer2", "layer3", "layer4"])
+    rows = lanes.evaluate_all("all => all.map(e => Math.round(e.getBoundingClientRect().y))")
+    by_label: dict[str, set[int]] = {}
+    for label, y in zip(lanes.evaluate_all(LABELS), rows, strict=True):
+        by_label.setdefault(label, set()).add(y)
+    assert all(len(ys) == 1 for ys in by_label.values()), "a module and its adjoint stand on one row"
+    mount(page, shown(models.transformer_lm, train=True))
+    labels = boxes.evaluate_all(LABELS)
+    assert labels == ["token_ids", "embedding", "layers", "rms_norm", "matmul", "cross_entropy_loss"]
+
+
+def test_opening_a_group_moves_it_nowhere_and_labels_stay_unique(page: Page) -> None:
+    """F5: the first box of an opened group takes the place of the closed one; what stands above keeps its own."""
+    page.emulate_media(reduced_motion="reduce")
+    mount(page, shown(models.transformer_lm, train=True))
+    pane = page.locator('[data-pane="before"]')
+    closed, ids = pane.locator(".gd-box:has(.gd-sheet)"), pane.locator(".gd-box", has_text="token_ids")
+    zoom = "e => e.style.getPropertyValue('--gd-z')"
+    scale, top = pane.locator(".gd-sizer").evaluate(zoom), ids.bounding_box()
+    opened = {}
+    for label, first in (("layers", "layers.0"), ("layers.0", "rms_norm")):
+        was = closed.filter(has=page.locator(".gd-op", has_text=re.compile(f"^{re.escape(label)}$"))).first
+        before = opened[label] = was.locator(".gd-shape").bounding_box()
+        was.dispatch_event("dblclick")
+        now = pane.locator(".gd-box", has=page.locator(".gd-op", has_text=re.compile(f"^{re.escape(first)}$"))).first
+        after = now.locator(".gd-shape").bounding_box()
+        assert before and after and abs(after["y"] - before["y"]) <= 1, label
+        assert (pane.locator(".gd-sizer").evaluate(zoom), ids.bounding_box()["y"]) == (scale, top["y"])
+    labels = closed.evaluate_all(LABELS)
+    assert len(set(labels)) == len(labels) and {"layers.1", "layers.2"} <= set(labels)
+    pane.locator(".gd-bracket", has_text=re.compile("layers ×4")).dispatch_event("click")
+    assert closed.evaluate_all(LABELS) == ["layers"]
+    assert abs(closed.locator(".gd-shape").bounding_box()["y"] - opened["layers"]["y"]) <= 1

@@ -36,6 +36,7 @@ export class CameraGroup {
   zoom = 1;
   state: Zoom = "readable";
   #wish: Zoom | null = null;
+  #held = false;
   readonly #cameras = new Set<Camera>();
 
   add(camera: Camera): void {
@@ -48,6 +49,7 @@ export class CameraGroup {
   /** Switch between all of the picture and what can be read of it: a scale of 0.75 to 1, and the panes scroll. */
   fit(): void {
     this.#wish = this.#wish === "readable" ? "all" : "readable";
+    this.#held = false;
     this.refit();
     this.#cameras.forEach(camera => camera.refound());
   }
@@ -58,6 +60,7 @@ export class CameraGroup {
     if (shown.length === 0) return;
     if (this.#wish === "free") return this.#set(this.zoom);
     this.#wish ??= "readable";
+    if (this.#held) return this.#stay(shown);
     const readable = this.#readable(shown);
     if (readable === null) return;
     const whole = shown.reduce((least, camera) => Math.min(least, camera.whole), 1);
@@ -74,6 +77,17 @@ export class CameraGroup {
     const dense = shown.map(camera => camera.densest(zoom));
     shown.forEach((camera, i) => camera.show(dense[i]!));
     return shown.some(camera => !camera.fitsAt(zoom) && camera.fold()) ? null : zoom;
+  }
+
+  /** Keep the scale from now on: a part of a picture is opened or closed, the rest stays where it is. */
+  hold(): void {
+    this.#held = true;
+  }
+
+  #stay(shown: readonly Camera[]): void {
+    shown.forEach(camera => camera.show(camera.densest(this.zoom)));
+    this.#set(this.zoom);
+    shown.forEach(camera => camera.more.place());
   }
 
   zoomBy(factor: number, at?: { camera: Camera; x: number; y: number }): void {
@@ -103,6 +117,8 @@ export class Camera {
   across = 0;
   down = 0;
   density = 0;
+  /** The height that the pane leaves to the picture at most; 0 where it sets no limit. */
+  #room = 0;
   #layout: Layout | null = null;
   #places = NO_PLACES;
   #folded = false;
@@ -184,7 +200,7 @@ export class Camera {
 
   /** The height that the picture may take: before it is drawn, its frame has none. */
   get #high(): number {
-    return Math.max(this.down, TALLEST);
+    return Math.max(this.down, this.#room) || TALLEST;
   }
 
   /** The width of the brackets left of everything, in the picture's units. */
@@ -255,6 +271,9 @@ export class Camera {
   measure(): void {
     this.across = this.el.clientWidth;
     this.down = this.el.clientHeight;
+    const pane = this.el.closest(".gd-pane"),
+      most = pane ? parseFloat(getComputedStyle(pane).maxHeight) : 0;
+    this.#room = pane && most > 0 ? most - (boxOf(this.el).top - boxOf(pane).top) : 0;
   }
 
   /** Draws at another scale; the point `at` of the frame, else its middle, stays where it is. */

@@ -94,6 +94,20 @@ function dressOf({ stage, fold }: View, painted: Painted | null, grouped: boolea
   };
 }
 
+/** Whether a group is another, or lies in it. */
+function inside({ groups }: Stage, group: number, outer: number): boolean {
+  while (group >= 0 && group !== outer) group = groups[group]!.parent;
+  return group >= 0;
+}
+
+/** Those of the open groups that lie deepest. */
+function innermost({ groups }: Stage, open: ReadonlySet<number>): number[] {
+  const depth: number[] = [];
+  groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
+  const most = Math.max(...[...open].map(g => depth[g]!));
+  return [...open].filter(g => depth[g] === most);
+}
+
 /** The group that an event points at. */
 const groupAt = (event: Event): string | null =>
   (event.target as Element).closest("[data-group]")?.getAttribute("data-group") ?? null;
@@ -111,6 +125,8 @@ class PicturePane implements Pane {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #open: { stage: Stage; groups: Set<number>; toggled: boolean } | null = null;
   #walked: Stage | null = null;
+  /** The boxes of a group that opens or closes: the topmost stays at its height. */
+  #toggled: ReadonlySet<string> | null = null;
   /** The overlay, reach and seeds of the picture. */
   #shown = "";
   /** The selection that was scrolled to. */
@@ -243,7 +259,7 @@ class PicturePane implements Pane {
   #glide(before: Places): void {
     const { hover, selected } = this.#context.ui();
     this.#camera!.placed();
-    glide(this.#camera!, before, [hover, ...selected]);
+    glide(this.#camera!, before, [hover, ...selected], this.#toggled);
   }
 
   #redrawn(): void {
@@ -257,7 +273,17 @@ class PicturePane implements Pane {
     const { groups } = this.#open;
     this.#open.toggled = true;
     if (!groups.delete(group)) groups.add(group);
+    const { stage } = this.#open;
+    this.#toggled = new Set(
+      stage.nodes.flatMap((node, i) =>
+        node.lane === "forward" && node.inputs.length > 0 && inside(stage, node.group, group)
+          ? [`node:${stage.index}.${i}`]
+          : [],
+      ),
+    );
+    this.#camera.group.hold();
     this.#draw();
+    this.#toggled = null;
     this.#brought = null;
     this.#redrawn();
   }
@@ -272,11 +298,11 @@ class PicturePane implements Pane {
     return y + ROW;
   }
 
-  /** Close all groups where the picture does not fit its pane as it opens. */
+  /** Close the innermost groups where the picture does not fit its pane as it opens. */
   #close(): boolean {
     const open = this.#open;
     if (!open || open.toggled || open.groups.size === 0) return false;
-    open.groups.clear();
+    for (const group of innermost(open.stage, open.groups)) open.groups.delete(group);
     queueMicrotask(() => {
       this.#draw();
       this.#redrawn();
