@@ -2,14 +2,28 @@
 
 GdlabError
 ├── ShapeError, GraphError, AutodiffError, OptimizeError, CompileError, CheckpointError, LoadError  (ValueError)
+├── ActiveExtentUnsupported  a graph that cannot run on a part of its extents        (ValueError)
 ├── ArgumentError       any other bad argument                                       (ValueError)
-├── DTypeError          a dtype that the op does not take                            (TypeError)
+├── DTypeError          a dtype that the op does not take, a number that it lacks    (TypeError)
 ├── UnknownNameError    a name that nothing has; tells the nearest ones              (KeyError)
 ├── OutputIndexError    an output that the graph does not have                       (IndexError)
 └── SessionError        a session cannot do that now                                 (RuntimeError)
     ├── DeviceUnavailableError
+    ├── CapabilityError     a feature that the adapter lacks
     ├── ExternalBindError   memory that cannot be bound: its kinds UnknownSlot and TooSmall
-    └── ReadNodeError   a node whose value cannot be read: UnknownNode, UnknownName, FusedAway, Aliased
+    ├── ReadNodeError       a node whose value cannot be read: UnknownNode, UnknownName, FusedAway, Aliased
+    ├── MissingInputError, ParamNotSetError     a value that was never given
+    ├── InputConflictError  a value for an input that reads memory on the device
+    ├── NoRunError          results before the first run
+    ├── StaleViewError      memory of an earlier run
+    ├── ExpertIndexError    a computed index of an expert that does not exist
+    ├── EagerError          an eager session cannot do that now
+    ├── SessionConsumedError    a list of ops that was submitted or dropped
+    ├── GraphEncodeError    a node that the device refuses
+    └── ReorderViolation    an order that changes what a node reads: a defect of gdlab
+UnknownRuleError        an OptimizeError and an UnknownNameError
+
+Warnings: StaleViewWarning, UnderDeclaredWarning (UserWarning).
 """
 
 from __future__ import annotations
@@ -20,23 +34,37 @@ from typing import Any, ClassVar
 from gdlab.base.words import clipped, one_of
 
 __all__ = [
+    "ActiveExtentUnsupported",
     "Aliased",
     "ArgumentError",
     "AutodiffError",
+    "CapabilityError",
     "CheckpointError",
     "CompileError",
     "DTypeError",
     "DeviceUnavailableError",
+    "EagerError",
+    "ExpertIndexError",
     "ExternalBindError",
     "FusedAway",
     "GdlabError",
+    "GraphEncodeError",
     "GraphError",
+    "InputConflictError",
     "LoadError",
+    "MissingInputError",
+    "NoRunError",
     "OptimizeError",
     "OutputIndexError",
+    "ParamNotSetError",
     "ReadNodeError",
+    "ReorderViolation",
+    "SessionConsumedError",
     "SessionError",
     "ShapeError",
+    "StaleViewError",
+    "StaleViewWarning",
+    "UnderDeclaredWarning",
     "UnknownName",
     "UnknownNameError",
     "UnknownNode",
@@ -99,6 +127,10 @@ class CompileError(GdlabError, ValueError):
     """A graph that has no valid plan on this device, or a plan that breaks a rule of plans."""
 
 
+class ActiveExtentUnsupported(GdlabError, ValueError):
+    """A graph that cannot run on a part of its extents: an op that mixes tagged rows, or no tagged axis at all."""
+
+
 class CheckpointError(GdlabError, ValueError):
     """A checkpoint that is damaged, or of another model; nothing of it was applied."""
 
@@ -124,7 +156,7 @@ class ArgumentError(GdlabError, ValueError):
 
 
 class DTypeError(GdlabError, TypeError):
-    """A dtype that is not taken here."""
+    """A dtype that is not taken here, or a number that the dtype cannot hold."""
 
 
 class UnknownNameError(GdlabError, KeyError):
@@ -145,6 +177,50 @@ class SessionError(GdlabError, RuntimeError):
 
 class DeviceUnavailableError(SessionError):
     """No device of the wanted kind answers on this machine."""
+
+
+class CapabilityError(SessionError):
+    """The adapter lacks a feature that the call needs."""
+
+
+class MissingInputError(SessionError):
+    """Inputs without a value; the text names all of them."""
+
+
+class ParamNotSetError(SessionError):
+    """Parameters that were never set; the text names all of them."""
+
+
+class InputConflictError(SessionError):
+    """A value was given for an input that reads memory on the device."""
+
+
+class NoRunError(SessionError):
+    """Results were asked for before a run that makes them."""
+
+
+class StaleViewError(SessionError):
+    """A view of results that a later run has replaced."""
+
+
+class EagerError(SessionError):
+    """An eager session that cannot do what was asked now."""
+
+
+class SessionConsumedError(SessionError):
+    """A session whose list of ops was submitted or dropped: begin another."""
+
+
+class ReorderViolation(SessionError):
+    """A new order of a list that changes what a node reads. Nothing ran; it is a defect of gdlab: please report it."""
+
+
+class StaleViewWarning(UserWarning):
+    """A run was launched while views of the results before it were in use; these keep their memory."""
+
+
+class UnderDeclaredWarning(UserWarning):
+    """An op conflicts with its group in a range that was not declared to `barrier_between`."""
 
 
 class _WithFields(SessionError):
@@ -214,6 +290,22 @@ class TooSmall(ExternalBindError):
 
 
 ExternalBindError.UnknownSlot, ExternalBindError.TooSmall = UnknownSlot, TooSmall
+
+
+class ExpertIndexError(_WithFields):
+    """An index of an expert that does not exist: its `row`, the `index`, and how many `experts` there are. The row of
+    the result is zero, other rows are right."""
+
+    row: int
+    index: int
+    experts: int
+
+
+class GraphEncodeError(_WithFields):
+    """A node that the device refuses: its `index` in the list, and its `op`. Nothing was submitted."""
+
+    index: int
+    op: str
 
 
 def unknown_name(where: str, what: str, given: str, known: Iterable[str]) -> UnknownNameError:

@@ -20,15 +20,39 @@ Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The layout of a storage dtype: `block` elements along `axis` (0, or −1: the last) lie in `nbytes` bytes."""
+
+    name: str
+    block: int
+    nbytes: int
+    axis: int
+
+
 class DType(Enum):
-    """Element types: `f32` for arithmetic, `u32` for indices; parameters may be stored as `f16`, or in blocks of 32
-    elements along axis 0 as `q4` (f16 step, f16 minimum, 4 bits each) or `q8` (f32 step, 8 bits each)."""
+    """Element types: `f32` for arithmetic, `u32` for indices, and storage dtypes, which only parameters have.
+
+    Storage dtypes are `f16`, `bf16`, gdlab's `q4` and `q8` (blocks of 32 elements along axis 0) and the formats of ggml
+    (blocks of 32 or 256 elements along the last axis). `gdlab.base.formats` encodes and decodes them all.
+    """
 
     f32 = "f32"
     u32 = "u32"
     f16 = "f16"
     q4 = "q4"
     q8 = "q8"
+    bf16 = "bf16"
+    q4_0 = "q4_0"
+    q4_1 = "q4_1"
+    q5_0 = "q5_0"
+    q5_1 = "q5_1"
+    q8_0 = "q8_0"
+    q2_k = "q2_k"
+    q3_k = "q3_k"
+    q4_k = "q4_k"
+    q5_k = "q5_k"
+    q6_k = "q6_k"
 
     def __str__(self) -> str:
         return self.value
@@ -37,8 +61,13 @@ class DType(Enum):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype in which elements go in and come out (of `q4` and `q8` float32)."""
+        """The NumPy dtype in which elements go in and come out (of `bf16` and blocks float32)."""
         return _NUMPY[self]
+
+    @property
+    def format(self) -> Format | None:
+        """The layout of a storage dtype; None of f32 and u32."""
+        return FORMATS.get(self)
 
     @property
     def is_storage(self) -> bool:
@@ -46,18 +75,29 @@ class DType(Enum):
         return self not in (DType.f32, DType.u32)
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether elements share bytes, so that none of them can be written alone."""
+        return self.is_storage and FORMATS[self].block > 1
+
+    @property
     def nbytes(self) -> int:
         """Bytes per element as it goes in and comes out."""
         return int(self.numpy.itemsize)
 
 
-f32, u32, f16, q4, q8 = DType
-_NUMPY: dict[DType, np.dtype[Any]] = {
-    f32: np.dtype(np.float32), u32: np.dtype(np.uint32), f16: np.dtype(np.float16), q4: np.dtype(np.float32),
-    q8: np.dtype(np.float32),
+f32, u32, f16, q4, q8 = DType.f32, DType.u32, DType.f16, DType.q4, DType.q8
+FORMATS: dict[DType, Format] = {
+    DType[name]: Format(name, block, nbytes, axis)
+    for name, block, nbytes, axis in (
+        ("f16", 1, 2, -1), ("bf16", 1, 2, -1), ("q4", 32, 20, 0), ("q8", 32, 36, 0),
+        ("q4_0", 32, 18, -1), ("q4_1", 32, 20, -1), ("q5_0", 32, 22, -1), ("q5_1", 32, 24, -1), ("q8_0", 32, 34, -1),
+        ("q2_k", 256, 84, -1), ("q3_k", 256, 110, -1), ("q4_k", 256, 144, -1), ("q5_k", 256, 176, -1),
+        ("q6_k", 256, 210, -1),
+    )
 }  # fmt: skip
-BLOCK = 32  # elements along axis 0 that share a step
-BLOCK_BYTES: dict[DType, int] = {q4: 20, q8: 36}
+_NUMPY: dict[DType, np.dtype[Any]] = dict.fromkeys(DType, np.dtype(np.float32)) | {
+    u32: np.dtype(np.uint32), f16: np.dtype(np.float16),
+}  # fmt: skip
 _TEXT = re.compile(r"(\w+)\[( *[0-9]+ *(?:, *[0-9]+ *)*)\]")
 
 
@@ -75,8 +115,8 @@ class TensorType:
         object.__setattr__(self, "shape", check_shape(self.shape))
         if not isinstance(self.dtype, DType):
             raise DTypeError("type", "dtype", repr(self.dtype), " or ".join(f"gdlab.{d}" for d in DType))
-        if self.dtype in BLOCK_BYTES and len(self.shape) != 2:
-            raise ShapeError("type", "shape", f"{self.dtype}{list(self.shape)}", "rank 2: blocks run along axis 0")
+        if self.dtype is not f32 and self.dtype is not u32:
+            _check_blocks(self.shape, FORMATS[self.dtype])
 
     @staticmethod
     def parse(text: str) -> TensorType:
@@ -98,10 +138,17 @@ class TensorType:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the stored elements; of blocks whole ones, the last of each column padded."""
-        if self.dtype in BLOCK_BYTES:
-            return -(-self.shape[0] // BLOCK) * self.shape[1] * BLOCK_BYTES[self.dtype]
-        return self.num_elements * self.dtype.nbytes
+        """Bytes of a buffer of it: those of the elements, rounded up to 4."""
+        return -(-self.data_bytes // 4) * 4
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of the stored elements; of blocks whole ones, the last of each column of `q4` and `q8` padded."""
+        if self.dtype is f32 or self.dtype is u32:
+            return self.num_elements * 4
+        format = FORMATS[self.dtype]
+        extent = self.shape[format.axis]
+        return self.num_elements // extent * -(-extent // format.block) * format.nbytes
 
     @cached_property
     def _text(self) -> str:
@@ -111,6 +158,16 @@ class TensorType:
         return self._text
 
     __repr__ = __str__
+
+
+def _check_blocks(shape: Shape, format: Format) -> None:
+    if format.block == 1:
+        return
+    given = f"{format.name}{list(shape)}"
+    if format.axis == 0 and len(shape) != 2:
+        raise ShapeError("type", "shape", given, "rank 2: blocks run along axis 0")
+    if format.axis == -1 and shape[-1] % format.block:
+        raise ShapeError("type", "shape", given, f"a last extent that is a multiple of {format.block}")
 
 
 def check_shape(shape: Any, where: str = "type") -> Shape:

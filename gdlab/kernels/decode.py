@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gdlab.base.types import BLOCK, BLOCK_BYTES, DType
+from gdlab.base.types import FORMATS, DType
 from gdlab.kernels.pieces import Text
 from gdlab.plan.dispatch import Dispatch, Operand
 
@@ -42,11 +42,11 @@ fn {name}_decoded(i: u32) -> f32 {{
 
 
 def _head(name: str, operand: Operand, what: str) -> str:
-    columns, words = operand.shape[1], BLOCK_BYTES[operand.dtype] // 4
+    columns, block, words = operand.shape[1], FORMATS[operand.dtype].block, FORMATS[operand.dtype].nbytes // 4
     return f"""// {what}
 fn {name}_decoded(i: u32) -> f32 {{
-    let at = i / {columns}u % {BLOCK}u;
-    let block = (i / {BLOCK * columns}u * {columns}u + i % {columns}u) * {words}u;"""
+    let at = i / {columns}u % {block}u;
+    let block = (i / {block * columns}u * {columns}u + i % {columns}u) * {words}u;"""
 
 
 def _q4(name: str, operand: Operand) -> str:

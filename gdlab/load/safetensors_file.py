@@ -18,6 +18,7 @@ import numpy as np
 
 from gdlab.base.errors import DTypeError, LoadError, ShapeError, unknown_name
 from gdlab.base.files import open_regular, read_regular
+from gdlab.base.formats import bf16_values
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 
@@ -73,7 +74,7 @@ class SafeTensorsModel(Mapping[str, Array]):
             raise DTypeError("tensor_f32", f"tensor {name!r}", info.dtype, f"one of {', '.join(DTYPES)}")
         data = np.frombuffer(_bytes(name, info), DTYPES[info.dtype])
         if info.dtype == "BF16":  # the upper half of a float32
-            data = (data.astype(np.uint32) << 16).view(np.float32)
+            data = bf16_values(data)
         widened: Array = data.astype(np.float32)
         return widened.reshape(info.shape)
 

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import CheckpointError, DTypeError, ShapeError, unknown_name
-from gdlab.base.types import Array
+from gdlab.base.formats import narrowed
+from gdlab.base.types import Array, f32
 from gdlab.graph import Graph
 from gdlab.op.storage import written_in_place
 from gdlab.ops.packed import PACKED
@@ -67,7 +68,7 @@ def checkpoint_weights(
         if data.shape != shape:
             given = f"{list(np.shape(tensors[name]))}{' to transpose' if name in turned else ''}"
             raise ShapeError(WHERE, f"tensor {name!r}", given, f"what gives {list(shape)}")
-        values[name] = np.ascontiguousarray(data, np.float32)
+        values[name] = np.ascontiguousarray(narrowed(WHERE, f"tensor {name!r}", data, f32))
     unused = [name for name in tensors if name not in used]
     _check_unused(graph, wanted, tensors, [n for n in unused if n not in caches and not _matches(n, allowed)])
     return Weights(values, unused)

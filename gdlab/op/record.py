@@ -207,7 +207,7 @@ class Op:
             return dtype.is_storage
         if dtype is f16:
             return self.reads_f16
-        return operand == self.reads_blocks
+        return operand == self.reads_blocks and dtype in (DType.q4, DType.q8)
 
     def operand_names(self, count: int) -> tuple[str, ...]:
         """The names of `count` operands: `values0`, `values1`, … of an op that takes any number."""
@@ -334,6 +334,8 @@ class Op:
 def _refused(dtype: DType) -> str:
     if dtype in (DType.q4, DType.q8):
         return f"f32 operands: {dtype} may only be operand b of matmul, because its blocks run along k"
+    if dtype.is_storage and dtype is not f16:
+        return f"f32 operands: no kernel reads {dtype}"
     return "f32 operands"
 
 

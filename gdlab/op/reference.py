@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, ShapeError, unknown_name
+from gdlab.base.formats import narrowed
 from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.base.words import sig
 from gdlab.graph import Attrs, ConstantData, Graph, Node
@@ -63,7 +64,7 @@ def _feed(name: str, type: TensorType, feeds: Mapping[str, Any]) -> Array:
     data = np.asarray(feeds[name])
     if data.size != type.num_elements:
         raise ArgumentError("evaluate", repr(name), f"{data.size} values", f"{type.num_elements} ({type})")
-    return _widened(data.astype(type.dtype.numpy).reshape(type.shape))
+    return _widened(narrowed("evaluate", repr(name), data, type.dtype).reshape(type.shape))
 
 
 def _widened(data: Array) -> Array:

@@ -229,7 +229,9 @@ def _leaf_arguments(node: Node) -> list[str]:
     shape, held = repr(node.type.shape), dict(node.attrs).get("data")
     if not isinstance(held, ConstantData):
         declared = [f"init={v!r}" for k, v in node.attrs if k == "init"]
-        return [repr(node.attr("name")), shape, *declared]
+        dtype = node.type.dtype
+        stored = [f"dtype={str(dtype)!r}"] if dtype.is_storage and (node.op, dtype) not in _SPELLED else []
+        return [repr(node.attr("name")), shape, *declared, *stored]
     data = held.array.reshape(-1)
     if data.size <= _MOST_SPELLED and (data.dtype.kind == "u" or np.isfinite(data).all()):
         return [f"[{', '.join(map(str, data))}]", shape]

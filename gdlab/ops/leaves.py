@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.base.errors import GraphError, ShapeError
-from gdlab.base.types import DType, TensorType, check_shape, f16, f32, q4, q8, u32
+from gdlab.base.errors import DTypeError, GraphError, ShapeError
+from gdlab.base.formats import narrowed
+from gdlab.base.types import FORMATS, DType, TensorType, check_shape, f16, f32, q4, q8, u32
 from gdlab.graph import ConstantData, Graph, Value, capture, current_graph
 from gdlab.op import Bad, Extended, Fill, Sample, leaf, op
 
@@ -24,12 +25,20 @@ def input_u32(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) 
 
 
 @leaf(saved=False)
-def parameter(name: str, shape: tuple[int, ...], *, init: str | None = None, graph: Graph | None = None) -> Value:
+def parameter(
+    name: str,
+    shape: tuple[int, ...],
+    *,
+    init: str | None = None,
+    dtype: DType | str = f32,
+    graph: Graph | None = None,
+) -> Value:
     """A trainable weight: f32[shape]. The same name with the same type is the same node: weight sharing.
 
-    `init` declares how `session.initialize(seed)` fills it: see `gdlab.nn.init`.
+    `init` declares how `session.initialize(seed)` fills it: see `gdlab.nn.init`. `dtype` may be a storage dtype, such
+    as `"q4_k"`: those weights are not trained.
     """
-    return _slot("parameter", name, shape, f32, graph, init)
+    return _slot("parameter", name, shape, _stored(dtype), graph, init)
 
 
 def parameter_f16(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
@@ -83,6 +92,15 @@ def zeros(shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
     return full(shape, 0.0, graph=graph)
 
 
+def _stored(dtype: DType | str) -> DType:
+    """The dtype of a parameter, given itself or by name."""
+    found = DType.__members__.get(dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(found, DType) or not (found is f32 or found.is_storage):
+        given = str(dtype) if isinstance(dtype, DType) else repr(dtype)
+        raise DTypeError("parameter", "dtype", given, f"f32 or one of {', '.join(map(str, FORMATS))}")
+    return found
+
+
 def _slot(
     kind: str, name: str, shape: Any, dtype: DType, graph: Graph | None, init: str | None = None
 ) -> Value:  # fmt: skip
@@ -128,5 +146,4 @@ def _elements(where: str, data: Any, dtype: DType) -> np.ndarray[Any, Any]:
         low, high = array.min(), array.max()
         if array.dtype.kind == "f" or not 0 <= int(low) <= int(high) < 2**32:
             raise GraphError(where, "data", f"{array.dtype} values {low} … {high}", "integers in 0 … 2^32 − 1")
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(array, dtype=dtype.numpy)
+    return np.ascontiguousarray(narrowed(where, "data", array, dtype))

@@ -154,8 +154,7 @@ class Lowering:
 
     def _buffer(self, type: TensorType, kind: BufferKind, name: str, nodes: Iterable[int], term: int = -1) -> int:
         id = len(self.out.buffers)
-        nbytes = -(-type.size_bytes // 4) * 4  # an odd number of f16 is padded
-        self.out.buffers.append(Buffer(id, nbytes, type.dtype, type.shape, kind, name, tuple(nodes)))
+        self.out.buffers.append(Buffer(id, type.size_bytes, type.dtype, type.shape, kind, name, tuple(nodes)))
         if term >= 0:
             self.out.buffer_of[term] = id
         return id

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import DTypeError, SessionError, ShapeError
+from gdlab.base.formats import narrowed
 from gdlab.base.types import Array, TensorType, f32
 
 _F32 = np.dtype(np.float32)
@@ -16,10 +17,13 @@ _F32_MAX = float(np.finfo(np.float32).max)
 
 def as_array(where: str, name: str, data: Any, type: TensorType, bound: int | None = None) -> Array:
     """`data` as a contiguous array of `type`, itself where it is one; accepted shapes are the declared one and flat.
-    Indices are below `bound`."""
+    Indices are below `bound`; a finite number that would become infinite raises `DTypeError`."""
     usual = data.__class__ is np.ndarray and data.dtype is _F32 and type.dtype is f32  # at every step
-    if usual and data.shape == type.shape and data.flags.c_contiguous:
-        return data  # type: ignore[no-any-return]
+    if usual and data.flags.c_contiguous:
+        if data.shape == type.shape:
+            return data  # type: ignore[no-any-return]
+        if data.shape == (type.num_elements,):
+            return data.reshape(type.shape)  # type: ignore[no-any-return]
     try:
         array = np.asarray(data)
     except (TypeError, ValueError, OverflowError):
@@ -33,10 +37,7 @@ def as_array(where: str, name: str, data: Any, type: TensorType, bound: int | No
         raise ShapeError(where, repr(name), given, f"{product} ({type})")
     if type.dtype.numpy.kind == "u":
         _check_indices(where, name, array, bound)
-    if array.dtype == type.dtype.numpy:
-        return np.ascontiguousarray(array).reshape(type.shape)
-    with np.errstate(over="ignore"):
-        return array.astype(type.dtype.numpy, order="C").reshape(type.shape)
+    return np.ascontiguousarray(narrowed(where, repr(name), array, type.dtype)).reshape(type.shape)
 
 
 def _check_indices(where: str, name: str, array: Array, bound: int | None) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import CheckpointError
-from gdlab.base.types import BLOCK_BYTES, Array, DType, TensorType
+from gdlab.base.types import Array, DType, TensorType
 from gdlab.devices.base import owner
 from gdlab.plan.records import Place
 from gdlab.session.loaded import LoadedPlan
@@ -141,15 +141,15 @@ class Checkpoints:
         self.updates.clear_sums()
 
     def _download(self, place: Place) -> Array:
-        """Return a parameter as it stands in a file: blocks of `q4` and `q8` as u8[bytes], the others as they are."""
-        if isinstance(place, int) and self.values.places.types[place].dtype in BLOCK_BYTES:
+        """Return a parameter as it stands in a file: blocks and bf16 as u8[bytes], the others as they are."""
+        if isinstance(place, int) and _in_words(self.values.places.types[place]):
             return self.loaded.program.words(place).view(np.uint8)
         return self.values.download(place)
 
     def _upload(self, place: Place, data: Array) -> None:
         """Write a parameter from what stands in a file."""
         type = self.values.places.types[place]
-        if isinstance(place, int) and type.dtype in BLOCK_BYTES:
+        if isinstance(place, int) and _in_words(type):
             return self.loaded.program.upload_words(place, np.ascontiguousarray(data).view(np.uint32))
         return self.values.upload(place, data.reshape(type.shape))
 
@@ -352,10 +352,15 @@ def _layout_text(rest: Any) -> str:
     return " ".join(map(str, reversed(rest)))
 
 
+def _in_words(type: TensorType) -> bool:
+    """Whether a parameter stands in a file as the bytes of its words: NumPy has no such element."""
+    return type.dtype.is_storage and str(type.dtype).upper() not in _DTYPES
+
+
 def _stored(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Element type and shape in the file of a parameter of the layout."""
     type = TensorType(shape, DType[dtype.lower()])
-    return ("U8", (type.size_bytes,)) if type.dtype in BLOCK_BYTES else (dtype, shape)
+    return ("U8", (type.size_bytes,)) if _in_words(type) else (dtype, shape)
 
 
 def _check_tensors(tensors: Mapping[str, HeaderEntry], rows: Any, adam: tuple[str, ...]) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from gdlab.base import philox
 from gdlab.base.errors import ArgumentError
-from gdlab.base.types import Array
+from gdlab.base.formats import narrowed
+from gdlab.base.types import Array, f32
 
 DOMAIN = 3  # of the counter: these numbers meet no other stream of the same seed
 DEFAULT = "default"
@@ -37,7 +38,8 @@ def initial_values(name: str, shape: Sequence[int], seed: int, init: str = DEFAU
         kind = "uniform" if len(shape) >= 2 else "zeros"
     if kind in ("zeros", "ones", "constant"):
         value = {"zeros": 0.0, "ones": 1.0, "constant": number}[kind]
-        return np.full(shape, value, np.float32)
+        held = narrowed("initialize", f"init of {name!r}", np.array([value]), f32)
+        return np.full(shape, held[0], np.float32)
     bound = {
         "uniform": 1 / math.sqrt(fan_in), "normal": 1.0 if math.isnan(number) else number,
         "kaiming_uniform": math.sqrt(6 / fan_in), "kaiming_normal": math.sqrt(2 / fan_in),
@@ -48,7 +50,7 @@ def initial_values(name: str, shape: Sequence[int], seed: int, init: str = DEFAU
         values = philox.normal(count, seed, domain=DOMAIN, call=stream) * np.float64(bound)
     else:
         values = (2 * philox.uniform(count, seed, domain=DOMAIN, call=stream).astype(np.float64) - 1) * bound
-    return values.astype(np.float32).reshape(shape)
+    return narrowed("initialize", f"init of {name!r}", values.reshape(shape), f32)
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 
-from gdlab.base.types import BLOCK_BYTES, Array
+from gdlab.base.types import Array
 from gdlab.session.steps import Steps
 from gdlab.session.updates import Updates
 from gdlab.session.values import Values
@@ -24,7 +24,7 @@ def rehearsal(values: Values, updates: Updates, steps: Steps) -> Iterator[None]:
     kept = [buffers[b] for b in sorted(written) if b >= len(loaded.plan.buffers) or b in loaded.plan.memory.pinned]
     totals = {field.name: getattr(traffic, field.name) for field in fields(traffic)}
     counters = progress.steps, progress.partial, updates.adam_steps, updates.window
-    blocks: dict[int, Array] = {b.id: program.words(b.id) for b in kept if b.dtype in BLOCK_BYTES}
+    blocks: dict[int, Array] = {b.id: program.words(b.id) for b in kept if b.dtype.in_blocks}
     arrays: dict[int, Array] = {b.id: program.download(b.id) for b in kept if b.id not in blocks}
     try:
         yield

@@ -114,7 +114,7 @@ class Session:
         self.values.set_parameter(name, data, "upload_param")
 
     def set_parameter_packed(self, name: str, data: bytes) -> None:
-        """Set parameter `name` in the bytes of its storage: f16, or the blocks of q4 and q8 (`gdlab.base.formats`)."""
+        """Set parameter `name` in the bytes of its storage, such as f16 or blocks (`gdlab.base.formats`)."""
         self.values.set_parameter_packed(name, data)
 
     def initialize(self, seed: int = 0, zeros: bool = False) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError, unknown_name
-from gdlab.base.types import Array, u32
+from gdlab.base.types import FORMATS, Array, u32
 from gdlab.base.words import plural
 from gdlab.op.storage import Part
 from gdlab.plan.dispatch import Dispatch
@@ -134,13 +134,13 @@ class Values:
         buffer = self.parameter("set_parameter_packed", name)
         type = self.places.types[buffer]
         if not type.dtype.is_storage:
-            wanted = "one of f16, q4 or q8: set_parameter for this"
+            wanted = f"one of {', '.join(map(str, FORMATS))}: set_parameter for this"
             raise DTypeError("set_parameter_packed", repr(name), f"a parameter of {type}", wanted)
-        if not isinstance(data, _BYTES) or memoryview(data).nbytes != type.size_bytes:
+        if not isinstance(data, _BYTES) or memoryview(data).nbytes not in (type.data_bytes, type.size_bytes):
             given = f"{memoryview(data).nbytes} bytes" if isinstance(data, _BYTES) else data.__class__.__name__
-            raise ShapeError("set_parameter_packed", repr(name), given, f"{type.size_bytes} bytes ({type})")
+            raise ShapeError("set_parameter_packed", repr(name), given, f"{type.data_bytes} bytes ({type})")
         assert isinstance(buffer, int)  # only f32 lies in parts of another parameter
-        words = np.frombuffer(bytes(data) + bytes(-type.size_bytes % 4), np.uint32)
+        words = np.frombuffer(bytes(data) + bytes(-memoryview(data).nbytes % 4), np.uint32)
         self.loaded.exclusively(lambda: self.loaded.program.upload_words(buffer, words))
         self.unset_parameters.discard(name)
 
@@ -150,12 +150,13 @@ class Values:
             raise ArgumentError("initialize", "seed", repr(seed), "an int in 0 … 2^64 − 1")
         plan = self.loaded.plan
         declared = {n.name: dict(n.attrs).get("init") or DEFAULT for n in plan.graph.parameters}
-        values: dict[str, Array] = {}
+        values: dict[str, Array] = {}  # all are made before one is set: a refusal changes nothing
         for name in self.parameters_without_value():
             shape, init = plan.param_types[name].shape, check_init(name, declared[name])
-            values[name] = np.zeros(shape, np.float32) if zeros else initial_values(name, shape, int(seed), init)
+            data = np.zeros(shape, np.float32) if zeros else initial_values(name, shape, int(seed), init)
+            values[name] = as_array("initialize", name, data, plan.param_types[name])
         for name, data in values.items():
-            self.set_parameter(name, data)
+            self.set_parameter(name, data, "initialize")
 
     # data out ---------------------------------------------------------------------------------------------------------
     def read_param(self, name: str, out: Array | None) -> Array:

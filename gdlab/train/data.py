@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, LoadError, unknown_name
-from gdlab.base.types import Array
+from gdlab.base.formats import narrowed
+from gdlab.base.types import Array, f32
 from gdlab.base.words import plural
 
 __all__ = ["Batch", "DataLoader", "InputStream", "MnistDataset"]
@@ -44,7 +45,8 @@ class InputStream:
         _check_count(f"InputStream {self.name!r}", "sample_size", self.sample_size)
 
     def rows(self) -> Array:
-        """The data as [samples, sample_size]; real numbers as float32, integers as they are."""
+        """The data as [samples, sample_size]; real numbers as float32, integers as they are. `DTypeError` names the
+        first number that float32 cannot hold."""
         where = f"stream {self.name!r}"
         try:
             data = np.asarray(self.data)
@@ -55,7 +57,9 @@ class InputStream:
         if data.size % self.sample_size:
             given = f"{data.size} values"
             raise ArgumentError("DataLoader", where, given, f"a multiple of the sample size {self.sample_size}")
-        return (data.astype(np.float32, copy=False) if data.dtype.kind == "f" else data).reshape(-1, self.sample_size)
+        return (narrowed("DataLoader", where, data, f32) if data.dtype.kind == "f" else data).reshape(
+            -1, self.sample_size
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -90,7 +90,7 @@ def test_shared_parameters_are_the_same_memory(device: str) -> None:
 @pytest.mark.parametrize("data", [
     X.tolist(), X.ravel(), X.astype(np.float64), X.astype(np.float16), np.arange(12), np.arange(12, dtype=np.uint8),
     np.ones((4, 3), bool), np.asfortranarray(X), X[::-1], np.full((4, 3), np.nan), np.full(12, np.inf),
-    np.full((4, 3), 1e300), X.astype(">f4"), memoryview(X),
+    X.astype(">f4"), memoryview(X),
 ])  # fmt: skip
 def test_what_an_input_takes(device: str, data: Any) -> None:
     with fitted(gd.build_session(line(), device)) as s:

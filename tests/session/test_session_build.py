@@ -173,7 +173,7 @@ def test_parameters_in_reduced_storage_go_through_checkpoints(make: str, device:
                 session.set_parameter_packed("w", data)  # type: ignore[arg-type]
         assert state_of(session) == before
     with build_inference_session(line(), device) as session:
-        with pytest.raises(DTypeError, match=r"given a parameter of f32\[3, 2\], wanted one of f16, q4 or q8"):
+        with pytest.raises(DTypeError, match=r"given a parameter of f32\[3, 2\], wanted one of f16, bf16, q4, q8"):
             session.set_parameter_packed("w", bytes(24))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.formats import decode, encode
-from gdlab.base.types import BLOCK_BYTES, Array, DType
+from gdlab.base.types import Array, DType
 from gdlab.devices.base import (
     KEPT,
     Bound,
@@ -360,7 +360,7 @@ def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
 
 def _blocks(plan: ExecutionPlan, shared: Shared | None) -> dict[int, Array]:
     """The words of every buffer of blocks, beside the values in its slot."""
-    blocks = {b.id: zeros((b.nbytes // 4,), np.uint32) for b in plan.buffers if b.dtype in BLOCK_BYTES}
+    blocks = {b.id: zeros((b.nbytes // 4,), np.uint32) for b in plan.buffers if b.dtype.in_blocks}
     for b, other in shared.buffers if shared is not None else ():
         if b in blocks:
             assert shared is not None and isinstance(shared.program, CpuProgram)  # as in `_slots`

@@ -22,7 +22,8 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.errors import GdlabError, LoadError
 from gdlab.base.files import open_regular, read_regular
-from gdlab.base.types import Array
+from gdlab.base.formats import narrowed
+from gdlab.base.types import Array, f32
 from gdlab.base.words import plural
 from gdlab.graph import Graph, Value
 from gdlab.load.nnef.operations import OPERATIONS
@@ -211,5 +212,4 @@ def read_tensor(path: Path, shape: tuple[int, ...]) -> Array:
         raise Malformed(
             path.name, f"{type(error).__name__}: {error.strerror or error}", "the file of a variable"
         ) from None
-    with np.errstate(over="ignore"):
-        return np.asarray(data.reshape(shape).astype(np.float32))
+    return np.array(narrowed(WHERE, path.name, data.reshape(shape), f32))

@@ -15,7 +15,8 @@ import numpy as np
 
 from gdlab.base.errors import LoadError
 from gdlab.base.files import open_regular, read_regular
-from gdlab.base.types import Array
+from gdlab.base.formats import bf16_values, narrowed
+from gdlab.base.types import Array, f32
 from gdlab.load.onnx.tensor import DTYPES, Kind, NodeRecord, Tensor
 from gdlab.load.shared import MOST_NODES, Malformed, Unsupported
 
@@ -104,11 +105,15 @@ def _opset(proto: Any) -> int:
 def _named(name: str, proto: Any, outside: Outside) -> Tensor:
     """An initializer: floats of rank ≥ 1 are parameters under its name, the rest constants."""
     try:
-        tensor = tensor_of(proto, outside)
+        data, dtype = _elements_of(proto, outside)
     except Unsupported as error:
         raise LoadError(WHERE, f"initializer {name!r}", error, "floats, ints or bools") from None
-    trained = tensor.kind == "float" and tensor.shape and tensor.size
-    return replace(tensor, parameter=name) if trained else tensor
+    tensor = _whole(data, dtype)
+    if tensor.kind != "float" or not tensor.shape or not tensor.size:
+        return tensor
+    if data.dtype.kind == "f":
+        narrowed(WHERE, f"initializer {name!r}", data, f32)
+    return replace(tensor, parameter=name)
 
 
 def _input(info: Any) -> InputRecord:
@@ -237,6 +242,11 @@ class Functions:
 # tensors --------------------------------------------------------------------------------------------------------------
 def tensor_of(proto: Any, outside: Outside) -> Tensor:
     """The elements of a tensor; floats as float32, whatever their width in the file."""
+    return _whole(*_elements_of(proto, outside))
+
+
+def _elements_of(proto: Any, outside: Outside) -> tuple[Array, str]:
+    """The elements of a tensor as they lie in the file (bfloat16 as float32), and what the file calls their type."""
     if proto.data_type not in DTYPES:
         raise Unsupported(f"tensor type {proto.data_type}")
     name = DTYPES[proto.data_type]
@@ -258,8 +268,8 @@ def tensor_of(proto: Any, outside: Outside) -> Tensor:
             raise Malformed(f"tensor {proto.name!r}", f"{len(listed)} values", f"{count} ({list(shape)})")
         data = _listed(listed, name, dtype)
     if name == "bfloat16":  # the upper half of a float32
-        data = (data.astype(np.uint32) << 16).view(np.float32)
-    return _whole(data.reshape(shape), name)
+        data = bf16_values(data)
+    return data.reshape(shape), name
 
 
 def _listed(numbers: Any, name: str, dtype: np.dtype[Any]) -> Array:

@@ -1,53 +1,18 @@
-"""Storage dtypes as bytes: `encode` an array as `f16`, `q4` or `q8`, `decode` it again.
+"""gdlab's own formats `q4` and `q8`: blocks of 32 elements of a column (along axis 0), the last of a column padded.
 
-Blocks of `q4` and `q8` are 32 elements of a column (along axis 0), the last one of a column padded; block b of column
-n is number b · columns + n. A q4 block is a word with its step d (lower half) and minimum m in f16, then eight codes of
-4 bits in each of four words: m + d · code. A q8 block is its step d in f32, then four signed bytes in each of eight
-words: d · code. The formats are gdlab's own; d and m of q4 are rounded to f16 before the codes are chosen.
+Block b of column n is number b · columns + n. A q4 block is a word with its step d (lower half) and minimum m in f16,
+then eight codes of 4 bits in each of four words: m + d · code. A q8 block is its step d in f32, then four signed bytes
+in each of eight words: d · code. d and m of q4 are rounded to f16 before the codes are chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from gdlab.base.types import BLOCK, Array, DType, Shape
+from gdlab.base.types import FORMATS, Array, DType, Shape
 
 _F16_MAX, _F16_NORMAL = 65504.0, 2.0**-14
-
-
-def encode(data: Array, dtype: DType) -> Array:
-    """The words of an array, u32[...]; an odd number of f16 is padded with 0."""
-    return _ENCODERS[dtype](data)
-
-
-def decode(words: Array, dtype: DType, shape: Shape) -> Array:
-    """The f32 array of this shape that the words hold."""
-    return _DECODERS[dtype](words, shape)
-
-
-def round_f16(data: Array) -> Array:
-    """The nearest float16 of each element, ties to even, in the array's own type; ±inf beyond 65504."""
-    with np.errstate(over="ignore"):
-        return np.asarray(data.astype(np.float16).astype(data.dtype))
-
-
-def round_bf16(data: Array) -> Array:
-    """The nearest bfloat16 of each element, ties to even, in the array's own type."""
-    bits = np.ascontiguousarray(data, np.float32).view(np.uint32)
-    near = (bits + (np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1)))) & np.uint32(0xFFFF0000)
-    return np.where(np.isnan(data), data, near.view(np.float32).reshape(np.shape(data))).astype(data.dtype)
-
-
-def _encode_f16(data: Array) -> Array:
-    with np.errstate(over="ignore"):
-        half = np.asarray(data, np.float16).reshape(-1)
-    return np.pad(half, (0, half.size % 2)).view(np.uint32)
-
-
-def _decode_f16(words: Array, shape: Shape) -> Array:
-    return words.view(np.float16)[: int(np.prod(shape))].reshape(shape).astype(np.float32)
+BLOCK = FORMATS[DType.q4].block
 
 
 def _blocks(data: Array) -> Array:
@@ -65,7 +30,8 @@ def _codes(data: Array, step: Array, low: int, high: int) -> Array:
     return clamped
 
 
-def _encode_q4(data: Array) -> Array:
+def encode_q4(data: Array) -> Array:
+    """Return the words of `q4` blocks."""
     blocks = _blocks(data)
     low = np.clip(blocks.min(1), -_F16_MAX, _F16_MAX).astype(np.float16)
     step = np.clip((blocks.max(1) - blocks.min(1)) / 15, 0, _F16_MAX).astype(np.float16)
@@ -76,7 +42,8 @@ def _encode_q4(data: Array) -> Array:
     return _joined(head, np.bitwise_or.reduce(packed, 2))
 
 
-def _encode_q8(data: Array) -> Array:
+def encode_q8(data: Array) -> Array:
+    """Return the words of `q8` blocks."""
     blocks = _blocks(data)
     step = (np.abs(blocks).max(1) / 127).astype(np.float32)
     codes = _codes(blocks, step.astype(np.float64), -127, 127).astype(np.int8).view(np.uint8).astype(np.uint32)
@@ -95,7 +62,8 @@ def _apart(words: Array, shape: Shape, per_block: int) -> tuple[Array, Array]:
     return np.ascontiguousarray(blocks[:, 0]), blocks[:, 1:, None]
 
 
-def _decode_q4(words: Array, shape: Shape) -> Array:
+def decode_q4(words: Array, shape: Shape) -> Array:
+    """Return what `q4` blocks hold."""
     head, codes = _apart(words, shape, 5)
     step = (head & np.uint32(0xFFFF)).astype(np.uint16).view(np.float16).astype(np.float32)
     low = (head >> np.uint32(16)).astype(np.uint16).view(np.float16).astype(np.float32)
@@ -104,16 +72,9 @@ def _decode_q4(words: Array, shape: Shape) -> Array:
     return (low[:, None] + step[:, None] * numbers).reshape(-1, shape[1])[: shape[0]]
 
 
-def _decode_q8(words: Array, shape: Shape) -> Array:
+def decode_q8(words: Array, shape: Shape) -> Array:
+    """Return what `q8` blocks hold."""
     head, codes = _apart(words, shape, 9)
     numbers = (codes >> (8 * np.arange(4, dtype=np.uint32))[:, None]).astype(np.uint8).view(np.int8)
     numbers = numbers.reshape(len(head), BLOCK, -1).astype(np.float32)
     return (head.view(np.float32)[:, None] * numbers).reshape(-1, shape[1])[: shape[0]]
-
-
-_ENCODERS: dict[DType, Callable[[Array], Array]] = {
-    DType.f16: _encode_f16, DType.q4: _encode_q4, DType.q8: _encode_q8,
-}  # fmt: skip
-_DECODERS: dict[DType, Callable[[Array, Shape], Array]] = {
-    DType.f16: _decode_f16, DType.q4: _decode_q4, DType.q8: _decode_q8,
-}  # fmt: skip
