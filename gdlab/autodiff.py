@@ -13,7 +13,7 @@ from functools import reduce
 from typing import Any
 
 from gdlab.base.errors import AutodiffError, ShapeError
-from gdlab.base.types import f32
+from gdlab.base.types import TensorType, f32
 from gdlab.base.words import nbytes, plural
 from gdlab.graph import Graph, Node, Value, reachable
 from gdlab.op import REGISTRY, Leaf, Op, ops_that
@@ -247,8 +247,9 @@ def _checked(op: Op, entries: Any, inputs: Sequence[Value], wanted: Sequence[boo
         if entry is not None and not (isinstance(entry, Value) and entry.graph is value.graph):
             given = "a value of another graph" if isinstance(entry, Value) else repr(entry)
             raise AutodiffError("differentiate", f"{op.name}.vjp", given, "values built from g, out and the operands")
-        if entry is not None and entry.type != value.type:
-            raise ShapeError("differentiate", f"{op.name}.vjp", entry.type, f"the type of the operand, {value.type}")
+        like = TensorType(value.shape) if value.type.dtype.is_storage else value.type  # cotangents are f32
+        if entry is not None and entry.type != like:
+            raise ShapeError("differentiate", f"{op.name}.vjp", entry.type, f"the type of the operand, {like}")
     return built
 
 

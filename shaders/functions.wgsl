@@ -119,19 +119,22 @@ fn sum_of_four(x: vec4<f32>) -> f32 {
     return (x.x + x.y) + (x.z + x.w);
 }
 
-// The nearest bfloat16, ties to even: the upper half of the bits.
+// The nearest bfloat16, ties to even: the upper half of the bits. A NaN gets the quiet bit, so that it stays one without
+// the lower half.
 fn round_bf16(x: f32) -> f32 {
     let bits = bitcast<u32>(x);
     let near = (bits + 0x7fffu + ((bits >> 16u) & 1u)) & 0xffff0000u;
-    return bitcast<f32>(select(near, bits, is_nan(x)));
+    return bitcast<f32>(select(near, (bits | 0x400000u) & 0xffff0000u, is_nan(x)));
 }
 
 // The nearest float16, ties to even: 11 bits, below 2^-14 a multiple of 2^-24, from 65520 on an infinity.
+// A NaN as above.
 fn round_f16(x: f32) -> f32 {
     let bits = bitcast<u32>(x);
     let size = bits & 0x7fffffffu;
     let near = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
     let small = bitcast<u32>(round(bitcast<f32>(size) * 16777216.0) * 5.9604644775390625e-08);
     let wide = select(near, 0x7f800000u, near >= 0x47800000u);
-    return bitcast<f32>(select(select(wide, small, size < 0x38800000u) | (bits & 0x80000000u), bits, is_nan(x)));
+    let number = select(wide, small, size < 0x38800000u) | (bits & 0x80000000u);
+    return bitcast<f32>(select(number, (bits | 0x400000u) & 0xffffe000u, is_nan(x)));
 }

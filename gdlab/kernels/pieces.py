@@ -133,7 +133,7 @@ class Bindings:
         for i, (buffer, access) in enumerate(d.bindings):
             self.variable[buffer] = f"in{i}" if access == "r" else "out"
         self.variable |= {buffer: f"out{k}" for k, buffer in enumerate(d.extra_outputs, 1)}
-        self.type = d.type.dtype.value
+        self.type = "u32" if d.type.dtype.is_storage else d.type.dtype.value
         self.types = {o.buffer: o.dtype.value for o in d.operands} | {r.buffer: r.type.dtype.value for r in d.results}
 
     def declare(self, text: Text) -> None:

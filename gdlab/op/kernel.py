@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,9 +28,16 @@ class Elementwise:
     """One WGSL expression over the operand and attribute names of the builder, such as ``"x / (1.0 + exp(-x)) * y"``.
 
     It is also a Python expression: the cpu device runs the same text (`select(false, true, condition)` as in WGSL).
+    `choices` has the expressions of an op with a Literal attribute, by its value: then `expr` is one of them.
     """
 
     expr: str
+    choices: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self, attrs: Sequence[tuple[str, Any]]) -> str:
+        """Return the expression of a call with these attributes."""
+        chosen = (self.choices[value] for _, value in attrs if isinstance(value, str) and value in self.choices)
+        return next(chosen, self.expr)
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ class Properties(TypedDict, total=False):
 
     opaque: bool
     reads_f16: bool
+    stores: bool
     reads_blocks: int
     saved: bool
     own_buffer: bool
@@ -79,6 +80,7 @@ class Op:
 
     * `opaque`: nothing is computed or rewritten through it (random ops and updates always are);
     * `reads_f16`: its kernel decodes f16 operands itself, as those of contractions do;
+    * `stores`: its result has a storage dtype, which its kernel writes as words; others compute f32 from such operands;
     * `reads_blocks`: the operand that may lie in blocks (q4, q8);
     * `saved`: a value of the forward pass that the backward pass reads is an activation that has to be kept;
     * `own_buffer`: its value stays readable in a buffer of its own, as that of an output;
@@ -118,6 +120,7 @@ class Op:
     optional: tuple[str, Callable[..., Value]] | None = None
     opaque: bool = False
     reads_f16: bool = False
+    stores: bool = False
     reads_blocks: int | None = None
     saved: bool = True
     own_buffer: bool = False
@@ -190,8 +193,9 @@ class Op:
             self.check(*inputs, **attrs)
         if self.body is None:
             result = self.rule(*self.spread(inputs), **attrs)
-            narrow = isinstance(result, TensorType) and result.dtype.is_storage and not isinstance(self.kernel, Alias)
-            return TensorType(result.shape) if narrow else result  # what is computed from f16 is f32
+            narrow = isinstance(result, TensorType) and result.dtype.is_storage
+            kept = self.stores or isinstance(self.kernel, Alias)
+            return TensorType(result.shape) if narrow and not kept else result  # what is computed from f16 is f32
         return self.trace(tuple(v.type for v in inputs), tuple(sorted(attrs.items()))).outputs[0].type
 
     @property
@@ -413,6 +417,7 @@ def fused(
     safety: Safety = "rounding",
     phases: tuple[Phase, ...] = ALL_PHASES,
     check: Callable[..., None] | None = None,
+    any_dtype: bool = False,
     **properties: Unpack[Properties],
 ) -> Callable[[Callable[..., Value]], Op]:
     """Decorator: the function decomposes a new op; from it follow reference, shape, default gradient and rule.
@@ -429,9 +434,9 @@ def fused(
         first = label if isinstance(label, str) else next(iter(labels.values()))
         return _register(
             Op(
-                body.__name__, body, parameters_of(body), chosen, "private" if private else "composite", False, False,
-                numpy, kernel, tuple(samples), tuple(bad), None, None, body, first, safety, phases, labels, check,
-                **properties,
+                body.__name__, body, parameters_of(body), chosen, "private" if private else "composite", False,
+                any_dtype, numpy, kernel, tuple(samples), tuple(bad), None, None, body, first, safety, phases, labels,
+                check, **properties,
             )
         )  # fmt: skip
 

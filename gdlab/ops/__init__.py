@@ -21,7 +21,7 @@ from gdlab.ops.batch import (
     block_matmul_at,
     block_matmul_bt,
 )
-from gdlab.ops.cast import round_bf16, round_f16, to_f32, to_u32
+from gdlab.ops.cast import round_to, to_f16, to_f32, to_u32
 from gdlab.ops.channels import (
     add_per_channel,
     crop_2d,
@@ -73,6 +73,7 @@ from gdlab.ops.elementwise import (
     sub,
     tanh,
 )
+from gdlab.ops.experts import grouped_matmul, grouped_matmul_at, grouped_matmul_bt, top_k_indices
 from gdlab.ops.functions import cos, erf, pow, sin
 from gdlab.ops.fused import (
     elu,
@@ -116,6 +117,7 @@ from gdlab.ops.leaves import (
 from gdlab.ops.loss import bce_loss, cross_entropy_loss, l1_loss, mse_loss
 from gdlab.ops.movement import broadcast_to, pad, permute, reshape, slice, stop_gradient, transpose
 from gdlab.ops.norm import layer_norm, log_softmax, rms_norm, softmax
+from gdlab.ops.quant import matmul_affine
 from gdlab.ops.random import bernoulli_mask, dropout, rand_normal, rand_uniform
 from gdlab.ops.reduce import (
     max,
@@ -209,6 +211,9 @@ __all__ = [
     "greater_equal",
     "group_norm",
     "group_norm_silu",
+    "grouped_matmul",
+    "grouped_matmul_at",
+    "grouped_matmul_bt",
     "input",
     "input_u32",
     "l1_loss",
@@ -219,6 +224,7 @@ __all__ = [
     "log_softmax",
     "materialize",
     "matmul",
+    "matmul_affine",
     "matmul_at",
     "matmul_bt",
     "max",
@@ -259,8 +265,7 @@ __all__ = [
     "rope_dynamic_offset",
     "rope_positions",
     "rope_with_offset",
-    "round_bf16",
-    "round_f16",
+    "round_to",
     "rsqrt",
     "scalar",
     "scale",
@@ -288,8 +293,10 @@ __all__ = [
     "t5_relative_bias",
     "tanh",
     "tile_inner",
+    "to_f16",
     "to_f32",
     "to_u32",
+    "top_k_indices",
     "transpose",
     "upsample_2x",
     "upsample_nearest",

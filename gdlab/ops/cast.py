@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from gdlab.base.formats import round_bf16 as nearest_bf16
 from gdlab.base.formats import round_f16 as nearest_f16
-from gdlab.base.types import Array, TensorType, f32, u32
+from gdlab.base.types import Array, TensorType, f16, u32
 from gdlab.graph import Value
 from gdlab.op import Bad, Elementwise, Grads, Sample, Shader, Work, op
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
@@ -26,7 +28,7 @@ def _to_f32_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 @op(
-    numpy=lambda x: np.asarray(x, np.float64),
+    numpy=lambda x: x if x.dtype.kind == "f" else np.asarray(x, np.float64),
     kernel=Shader("to_f32.wgsl", _each, linear=True, numpy_form=_to_f32_form),
     samples=(Sample((3, 5), integers={0: 1 << 24}), Sample((70,), integers={0: 9}), Sample((2, 3)),
              Sample((3,), integers={0: 1}, values=([0, 16_777_215, 2**31],))),
@@ -41,7 +43,7 @@ def to_f32(x: Value) -> TensorType:
 
 @to_f32.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
-    return (g if x.type.dtype is f32 else None,)
+    return (None if x.type.dtype is u32 else g,)
 
 
 def _saturated(x: Array) -> Array:
@@ -73,7 +75,6 @@ def to_u32(x: Value) -> TensorType:
 
 
 # precision ------------------------------------------------------------------------------------------------------------
-NOT_F32 = ("u32[3]",)
 TIES = [2049.0, 2051.0, -2049.0, 65519.0, 65520.0, -1e6, 6.1e-5, 3e-6, 2.9802322e-08, 8.9e-08, 0.0, -0.0, 1e-30, np.nan,
         np.inf]  # fmt: skip
 BRAIN_TIES = [
@@ -92,37 +93,69 @@ BRAIN_TIES = [
 ]
 
 
+def _nearest(x: Array, to: str) -> Array:
+    return NEAREST[to](x)
+
+
+NEAREST = {"f16": nearest_f16, "bf16": nearest_bf16}
+HALF, BRAIN = {"to": "f16"}, {"to": "bf16"}
+
+
 @op(
-    numpy=nearest_f16,
-    kernel=Elementwise("round_f16(x)"),
-    samples=(Sample((3, 5), kink=True), Sample((70,), low=-1e5, high=1e5, kink=True), Sample((1, 1), kink=True),
-             Sample((15,), values=(TIES,), kink=True)),
-    bad=(Bad(NOT_F32, "round_f16: operands: given u32[3], wanted f32 operands"),),
+    numpy=_nearest,
+    kernel=Elementwise("round_f16(x)", {"f16": "round_f16(x)", "bf16": "round_bf16(x)"}),
+    samples=(*(Sample(shape, attrs=to, low=-size, high=size, kink=True)
+               for to in (HALF, BRAIN) for shape, size in (((3, 5), 2.0), ((70,), 1e5), ((1, 1), 2.0))),
+             Sample((15,), attrs=HALF, values=(TIES,), kink=True),
+             Sample((12,), attrs=BRAIN, values=(BRAIN_TIES,), kink=True),
+             Sample((2,), attrs=HALF, values=([1.0001, 1e6],), grads=([1.0, 1.0],)),
+             Sample((2,), attrs=BRAIN, values=([1.0001, 1e6],), grads=([1.0, 1.0],))),
+    bad=(Bad(("u32[3]",), "round_to: operands: given u32[3], wanted f32 operands", HALF),
+         Bad(("f32[3]",), "round_to: to: given 'f32', wanted one of f16, bf16", {"to": "f32"})),
     family="elementwise",
 )  # fmt: skip
-def round_f16(x: Value) -> TensorType:
-    """The nearest float16, ties to even, ±inf beyond 65504: f32[...] -> f32[...]. The gradient passes as it is."""
+def round_to(x: Value, to: Literal["f16", "bf16"]) -> TensorType:
+    """The nearest number of 16 bits, ties to even: f32[...] -> f32[...]. Of f16 ±inf from 65520 on, of bf16 from
+    3.396e38 on; NaN stays NaN. The gradient passes as it is."""
     return x.type
 
 
-@round_f16.vjp
-def _(g: Value, out: Value, x: Value) -> Grads:
+@round_to.vjp
+def _(g: Value, out: Value, x: Value, to: str) -> Grads:
+    """∂x = g"""
     return (g,)
 
 
+# storage --------------------------------------------------------------------------------------------------------------
+def _pairs(types: tuple[TensorType, ...], result: TensorType, attrs: object) -> Work:
+    return Work(-(-result.num_elements // 2), constants={"COUNT": result.num_elements})
+
+
+def _to_f16_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = (c["COUNT"],)
+    builder.calls.append((_put_half, (builder.operand(0, shape), builder.out(shape))))
+
+
+def _put_half(x: Array, out: Array) -> None:
+    out[...] = nearest_f16(x)
+
+
 @op(
-    numpy=nearest_bf16,
-    kernel=Elementwise("round_bf16(x)"),
+    numpy=nearest_f16,
+    kernel=Shader("to_f16.wgsl", _pairs, linear=True, numpy_form=_to_f16_form),
     samples=(Sample((3, 5), kink=True), Sample((70,), low=-1e5, high=1e5, kink=True), Sample((1, 1), kink=True),
-             Sample((12,), values=(BRAIN_TIES,), kink=True)),
-    bad=(Bad(NOT_F32, "round_bf16: operands: given u32[3], wanted f32 operands"),),
+             Sample((15,), values=(TIES,), kink=True), Sample((3,), values=([1.0001, -5.0, 1e6],), grads=([1.0] * 3,))),
+    bad=(Bad(("u32[3]",), "to_f16: operands: given u32[3], wanted f32 operands"),),
     family="elementwise",
+    stores=True,
 )  # fmt: skip
-def round_bf16(x: Value) -> TensorType:
-    """The nearest bfloat16, ties to even: f32[...] -> f32[...]. The gradient passes as it is."""
-    return x.type
+def to_f16(x: Value) -> TensorType:
+    """x stored in 16 bits, the nearest float16 of each, two in a word: f32[...] -> f16[...]. Ops read it as f32.
+    The gradient passes as it is."""
+    return TensorType(x.shape, f16)
 
 
-@round_bf16.vjp
+@to_f16.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g"""
     return (g,)

@@ -125,7 +125,7 @@ _ERFC = f"exp(-{_CAPPED} * {_CAPPED}) * {_horner(_CAPPED, _CODY_P)} / {_horner(_
 
 
 @op(
-    numpy=lambda x: np.vectorize(math.erf, otypes=[np.float64])(x),
+    numpy=lambda x: np.vectorize(math.erf, otypes=[x.dtype])(x),
     kernel=Elementwise(f"select(sign(x) * (1.0 - {_ERFC}), x * {_horner('(x * x)', _SERIES)}, abs(x) < 1.0)"),
     samples=(*UNARY, Sample((9,), values=([0.0, 1e-20, 1.0, -1.0, 4.0, -3.9, 5.0, 1e4, -1e4],))),
     bad=NOT_F32,

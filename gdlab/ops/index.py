@@ -165,7 +165,7 @@ def _(g: Value, out: Value, idx: Value, table: Value) -> Grads:
 
 # put ------------------------------------------------------------------------------------------------------------------
 def _scatter_add(idx: Array, src: Array, vocab: int) -> Array:
-    out = np.zeros((vocab, src.shape[1]))
+    out = np.zeros((vocab, src.shape[1]), src.dtype)
     inside = idx < vocab
     np.add.at(out, idx[inside], src[inside])
     return out
@@ -342,7 +342,7 @@ def _(g: Value, out: Value, x: Value, valid: Value) -> Grads:
 
 
 def _prefix_last_grad(g: Array, valid: Array, rows: int) -> Array:
-    out = np.zeros((rows, g.shape[1]))
+    out = np.zeros((rows, g.shape[1]), g.dtype)
     out[_last(valid, rows)] = g[0]
     return out
 

@@ -90,7 +90,7 @@ def _shifted(x: TensorType, result: TensorType, attrs: Any) -> tuple[int, tuple[
 
 
 def _shift(x: Array, offset: int) -> Array:
-    out, n = np.zeros(x.shape), x.shape[-1]
+    out, n = np.zeros_like(x), x.shape[-1]
     if abs(offset) < n:
         out[..., max(offset, 0) : n + min(offset, 0)] = x[..., max(-offset, 0) : n - max(offset, 0)]
     return out

@@ -256,7 +256,7 @@ def _(g: Value, out: Value, x: Value, lo: Shape, hi: Shape, value: float) -> Gra
 
 
 def _unsliced(x: Array, shape: Shape, starts: Shape, steps: Shape) -> Array:
-    out = np.zeros(shape)
+    out = np.zeros(shape, x.dtype)
     out[_cut(starts, _ends(x.shape, starts, steps), steps)] = x
     return out
 

@@ -77,7 +77,7 @@ def _(g: Value, out: Value, x: Value, start: int, stop: int) -> Grads:
 
 
 def _put(x: Array, start: int, width: int) -> Array:
-    out = np.zeros((x.shape[0], width))
+    out = np.zeros((x.shape[0], width), x.dtype)
     out[:, start : start + x.shape[1]] = x
     return out
 

@@ -226,7 +226,7 @@ def max_inner(x: Value) -> Shape:
 
 
 @op(
-    numpy=lambda x, y: np.where((x == y) | np.isnan(x), 1.0, 0.0),
+    numpy=lambda x, y: np.asarray((x == y) | np.isnan(x), x.dtype),
     kernel=Elementwise("select(0.0, 1.0, (x == y) | is_nan(x))"),
     samples=(Sample((3, 5), (3, 5)), Sample((70,), (70,), values=(1.0, None)),
              Sample((4,), (4,), values=([1.0, 2.0, np.nan, -0.0], [1.0, 3.0, np.nan, 0.0]), kink=True)),

@@ -9,12 +9,18 @@ from gdlab.graph import Value
 from gdlab.op import Bad, Elementwise, Grads, Sample, op, want
 from gdlab.ops.elementwise import BINARY, MISFITS, NAN
 
+
+def flags(condition: Array, like: Array) -> Array:
+    """1 where the condition holds, else 0, in the dtype of `like`."""
+    return np.asarray(condition, like.dtype)
+
+
 _TIES = Sample((6,), (6,), values=([1.0, 2.0, NAN, 1.0, NAN, -0.0], [1.0, 3.0, 1.0, NAN, NAN, 0.0]), kink=True)
 COMPARED = (*BINARY[:3], _TIES)
 
 
 @op(
-    numpy=lambda a, b: np.where(a > b, 1.0, 0.0),
+    numpy=lambda a, b: flags(a > b, a),
     kernel=Elementwise("select(0.0, 1.0, a > b)"),
     samples=COMPARED,
     bad=MISFITS,
@@ -27,7 +33,7 @@ def greater(a: Value, b: Value) -> TensorType:
 
 
 @op(
-    numpy=lambda a, b: np.where(a < b, 1.0, 0.0),
+    numpy=lambda a, b: flags(a < b, a),
     kernel=Elementwise("select(0.0, 1.0, a < b)"),
     samples=COMPARED,
     bad=MISFITS,
@@ -41,7 +47,7 @@ def less(a: Value, b: Value) -> TensorType:
 
 # a driver that assumes numbers folds x >= x to true: NaN is tested by its bits
 @op(
-    numpy=lambda a, b: np.where(a >= b, 1.0, 0.0),
+    numpy=lambda a, b: flags(a >= b, a),
     kernel=Elementwise("select(select(0.0, 1.0, a >= b), 0.0, is_nan(a) | is_nan(b))"),
     samples=COMPARED,
     bad=MISFITS,
@@ -54,7 +60,7 @@ def greater_equal(a: Value, b: Value) -> TensorType:
 
 
 @op(
-    numpy=lambda a, b: np.where(a <= b, 1.0, 0.0),
+    numpy=lambda a, b: flags(a <= b, a),
     kernel=Elementwise("select(select(0.0, 1.0, a <= b), 0.0, is_nan(a) | is_nan(b))"),
     samples=COMPARED,
     bad=MISFITS,
@@ -67,7 +73,7 @@ def less_equal(a: Value, b: Value) -> TensorType:
 
 
 @op(
-    numpy=lambda a, b: np.where(a == b, 1.0, 0.0),
+    numpy=lambda a, b: flags(a == b, a),
     kernel=Elementwise("select(select(0.0, 1.0, a == b), 0.0, is_nan(a) | is_nan(b))"),
     samples=COMPARED,
     bad=MISFITS,
@@ -81,7 +87,7 @@ def equal(a: Value, b: Value) -> TensorType:
 
 
 @op(
-    numpy=lambda a, b: np.where(a != b, 1.0, 0.0),
+    numpy=lambda a, b: flags(a != b, a),
     kernel=Elementwise("select(0.0, 1.0, (a != b) | is_nan(a) | is_nan(b))"),
     samples=COMPARED,
     bad=MISFITS,

@@ -109,7 +109,9 @@ def _kernel(kernel: Kernel | None) -> str:
     match kernel:
         case None:
             return "of its body"
-        case Elementwise(expr) | Fill(expr):
+        case Elementwise(expr, choices):
+            return " or ".join(choices.values()) or expr
+        case Fill(expr):
             return expr
         case Reduction(combine, finish):
             return combine if finish == "acc" else f"{combine}, {finish}"

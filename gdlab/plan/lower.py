@@ -10,7 +10,7 @@ from typing import Any
 from gdlab.base.errors import CompileError
 from gdlab.base.types import TensorType
 from gdlab.graph import Graph
-from gdlab.op import Contraction, Reduction, Shader, Work
+from gdlab.op import REGISTRY, Alias, Contraction, Reduction, Shader, Work
 from gdlab.op.storage import trained_parameters
 from gdlab.plan import labels, variants
 from gdlab.plan.chains import Cluster, Clusters, is_leaf, needs_of
@@ -92,7 +92,7 @@ def _check_sizes(graph: Graph, terms: Terms, needed: bytearray, target: Target) 
     """A tensor that no binding can hold is refused by name."""
     for id in graph.output_ids:
         type = graph.nodes[id].type
-        if type.dtype.is_storage:
+        if type.dtype.is_storage and not _is_stored(graph, id):
             raise CompileError("compile", f"output %{id}", str(type), "f32 or u32: to_f32(x) decodes f16", node=id)
     most = target.limits.binding_bytes
     for term in terms.terms:
@@ -101,6 +101,14 @@ def _check_sizes(graph: Graph, terms: Terms, needed: bytearray, target: Target) 
             given = f"{term.type.size_bytes} bytes"
             wanted = f"at most {most}, the largest binding of this device"
             raise CompileError("compile", f"tensor {name} {term.type}", given, wanted, node=term.node)
+
+
+def _is_stored(graph: Graph, id: int) -> bool:
+    """Whether a kernel writes this value in its storage dtype, reshaped or not; of a parameter it is not written."""
+    node = graph.nodes[id]
+    while isinstance(REGISTRY[node.op].kernel, Alias):
+        node = graph.nodes[node.inputs[0]]
+    return REGISTRY[node.op].stores
 
 
 class Lowering:

@@ -67,7 +67,7 @@ class Parts:
             assert isinstance(kernel, Elementwise)  # chains hold nothing else
             args = tuple(self._arg(view, place) for view in terms.reads[member])
             place[member] = len(lines)
-            lines.append(PointOp(term.op.name, kernel.expr, term.op.operands, args, term.attrs, term.node))
+            lines.append(PointOp(term.op.name, kernel.text(term.attrs), term.op.operands, args, term.attrs, term.node))
         return tuple(lines)
 
     def _arg(self, view: View, place: dict[int, int]) -> Arg:

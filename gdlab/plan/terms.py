@@ -206,7 +206,8 @@ def _elementwise(term: Term, terms: list[Term], views: list[View]) -> View:
         return View(term.id)
     assert isinstance(kernel, Elementwise)  # the table sends only these here
     numbers = {name: value for name, value in term.attrs if isinstance(value, (int, float))}
-    value = evaluate(kernel.expr, numbers | {n: v.value for n, v in zip(term.op.operands, inputs, strict=True)})
+    text = kernel.text(term.attrs)
+    value = evaluate(text, numbers | {n: v.value for n, v in zip(term.op.operands, inputs, strict=True)})
     return View(-1, value=value) if math.isfinite(value) else View(term.id)
 
 

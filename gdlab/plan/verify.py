@@ -106,7 +106,7 @@ def _check_results(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
     if not d.results:
         raise CompileError(where, "results", "none", "at least one")
     for r in d.results:
-        if r.type.size_bytes != buffers[r.buffer].nbytes:
+        if -(-r.type.size_bytes // 4) * 4 != buffers[r.buffer].nbytes:  # an odd number of 16-bit elements is padded
             raise CompileError(where, "output", str(r.type), f"{buffers[r.buffer].nbytes} bytes")
     several = len(d.results) > 1
     if several and (len(set(d.outputs)) != len(d.results) or set(d.outputs) & set(d.in_place)):

@@ -103,6 +103,17 @@ def check_shape_rule(op: Op, sample: Sample) -> None:
     assert sample.kink or np.isfinite(value).all()
 
 
+def check_reference_dtype(op: Op, sample: Sample) -> None:
+    """What is given in long double comes back in it: a tape may be wider than float64 (eager_session.md ES 9)."""
+    arrays = [a if a.dtype == np.uint32 else a.astype(np.longdouble) for a in sample.arrays()]
+    with Graph() as g:
+        names = op.operand_names(len(sample.shapes))
+        operands = [leaf(name, array) for name, array in zip(names, arrays, strict=True)]
+        out = op(*op.spread(operands), **sample.attrs)
+    value = op.reference(spread(g, out, arrays), dict(out.node.attrs))
+    assert value.dtype == (np.uint32 if out.type.dtype is u32 else np.longdouble)
+
+
 def spread(graph: Graph, out: Value, arrays: Sequence[Array]) -> list[Array]:
     """The operands as the node reads them, after visible broadcasts."""
     read = [graph.node(i).type.shape for i in out.node.inputs]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import numpy as np
 import op_checks
@@ -46,7 +47,8 @@ TAKES_ANYTHING = ("stop_gradient", "materialize", "to_f32")
 # ops whose table in the specification names a kink, a tie, a pole or an index out of range
 KINKED = """abs argmax attains bce_loss clamp cos div dropout elu embedding equal gather gelu_erf greater greater_equal
     l1_loss less less_equal log max max_inner max_pool_2d maximum min minimum normalize_inner_sum not_equal pow
-    pow_scalar prefix_last recip relu rsqrt scatter_add sign sin softplus sqrt stop_gradient to_u32 where"""
+    pow_scalar prefix_last recip relu rsqrt scatter_add sign sin softplus sqrt stop_gradient to_u32 top_k_indices
+    where"""
 
 
 @pytest.mark.parametrize("name", KINKED.split())
@@ -79,7 +81,10 @@ def test_an_operand_of_another_dtype_is_refused(op: Op) -> None:
 def test_a_kernel_names_only_operands_attributes_and_known_functions(op: Op) -> None:
     own = {p.name for p in op.parameters}
     match op.kernel:
-        case Elementwise(expr) | Fill(expr):
+        case Elementwise(expr, choices):
+            assert all(names(text) <= own | FUNCTIONS.keys() for text in (expr, *choices.values()))
+            assert not choices or set(choices) in [set(get_args(p.annotation)) for p in op.attributes]
+        case Fill(expr):
             assert names(expr) <= own | FUNCTIONS.keys()
         case Reduction(finish=expr):
             assert names(expr) <= {"acc", "n"} | FUNCTIONS.keys()

@@ -24,6 +24,13 @@ def test_shape_rule_says_what_numpy_computes(op: Op, sample: Sample) -> None:
     op_checks.check_shape_rule(op, sample)
 
 
+@pytest.mark.parametrize("op", [case for case in op_cases() if case.values[0].samples[0].shapes])
+def test_references_keep_their_dtype(op: Op) -> None:
+    for sample in op.samples:
+        if len(sample.integers) < len(sample.shapes):
+            op_checks.check_reference_dtype(op, sample)
+
+
 @pytest.mark.parametrize(("op", "sample"), SMOOTH)
 def test_gradients_agree_with_differences(op: Op, sample: Sample) -> None:
     op_checks.check_gradient(op, sample)

@@ -353,8 +353,11 @@ def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
         assert isinstance(shared.program, CpuProgram)  # of the same device, says `Device.load`
         there = shared.program
         taken = {plan.memory.slot_of[b]: there.slots[there.plan.memory.slot_of[o]] for b, o in shared.buffers}
-    decoded = {plan.memory.slot_of[b.id]: math.prod(b.shape) for b in plan.buffers if b.dtype.is_storage}
-    sizes = [max(slot.nbytes // 4, decoded.get(i, 0)) for i, slot in enumerate(plan.memory.slots)]
+    sizes = [slot.nbytes // 4 for slot in plan.memory.slots]
+    for b in plan.buffers:
+        if b.dtype.is_storage:
+            slot = plan.memory.slot_of[b.id]
+            sizes[slot] = max(sizes[slot], math.prod(b.shape))
     return [taken[i] if i in taken else zeros((size,), np.uint32) for i, size in enumerate(sizes)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, Literal
 
@@ -23,7 +24,9 @@ DTYPES: dict[int, str] = {  # TensorProto.DataType
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
     11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
 }  # fmt: skip
-HALVES: dict[str, Callable[[Value], Value]] = {"float16": ops.round_f16, "bfloat16": ops.round_bf16}
+HALVES: dict[str, Callable[[Value], Value]] = {
+    "float16": partial(ops.round_to, to="f16"), "bfloat16": partial(ops.round_to, to="bf16"),
+}  # fmt: skip
 _KINDS: dict[str, Kind] = {"b": "bool", "f": "float"}
 _STORED: dict[Kind, Any] = {"float": np.float32, "int": np.int64, "bool": np.bool_}
 

@@ -25,7 +25,7 @@ from gdlab.ops.conv.windows import Pair, is_image
 # forward and gradients ------------------------------------------------------------------------------------------------
 def _convolved(x: Array, k: Array, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Array:
     conv = checked(x.shape, k.shape, stride, padding, dilation, groups)
-    padded, out = conv.windows.pad(x), np.zeros(conv.shapes[2])
+    padded, out = conv.windows.pad(x), np.zeros(conv.shapes[2], x.dtype)
     for i, j, at in conv.windows.taps():
         for own, other in _blocks(conv):
             out[:, own] += np.einsum("nchw,oc->nohw", padded[:, other][..., *at], k[own, :, i, j])
@@ -104,7 +104,7 @@ def _(g: Value, out: Value, x: Value, k: Value, **attrs: Any) -> Grads:
 def _input_gradient(g: Array, k: Array, size: Pair, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Array:
     shape = (g.shape[0], k.shape[1] * groups, *size)
     conv = checked(shape, k.shape, stride, padding, dilation, groups)
-    padded = conv.windows.pad(np.zeros(shape))
+    padded = conv.windows.pad(np.zeros(shape, g.dtype))
     for i, j, at in conv.windows.taps():
         for own, other in _blocks(conv):
             padded[:, other][..., *at] += np.einsum("nohw,oc->nchw", g[:, own], k[own, :, i, j])
@@ -164,7 +164,7 @@ def _(g: Value, out: Value, own: Value, k: Value, size: Pair, **attrs: Any) -> G
 def _weight_gradient(g: Array, x: Array, size: Pair, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Array:
     shape = (g.shape[1], x.shape[1] // groups, *size)
     conv = checked(x.shape, shape, stride, padding, dilation, groups)
-    padded, out = conv.windows.pad(x), np.zeros(shape)
+    padded, out = conv.windows.pad(x), np.zeros(shape, x.dtype)
     for i, j, at in conv.windows.taps():
         for own, other in _blocks(conv):
             out[own, :, i, j] = np.einsum("nohw,nchw->oc", g[:, own], padded[:, other][..., *at])

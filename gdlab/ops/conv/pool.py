@@ -174,7 +174,7 @@ def max_pool_2d_index(
 def _put(g: Array, index: Array, size: Pair, k: Pair, stride: Pair, padding: Pair) -> Array:
     windows = _windows(size, k, stride, padding)
     place = windows.pad(np.arange(1.0, size[0] * size[1] + 1).reshape(1, 1, *size)) - 1
-    out = windows.pad(np.zeros((*g.shape[:2], *size)))
+    out = windows.pad(np.zeros((*g.shape[:2], *size), g.dtype))
     for _, _, at in windows.taps():
         out[..., *at] += np.where(place[..., *at] == index, g, 0.0)
     return out[..., *windows.inside()]
@@ -221,7 +221,7 @@ def _(g: Value, out: Value, own: Value, index: Value, size: Pair, **attrs: Any) 
 def _take(x: Array, index: Array, k: Pair, stride: Pair, padding: Pair) -> Array:
     windows = _windows(x.shape, k, stride, padding)
     place = windows.pad(np.arange(1.0, windows.size[0] * windows.size[1] + 1).reshape(1, 1, *windows.size)) - 1
-    padded, out = windows.pad(x), np.zeros(index.shape)
+    padded, out = windows.pad(x), np.zeros(index.shape, x.dtype)
     for _, _, at in windows.taps():
         out = np.where(place[..., *at] == index, padded[..., *at], out)
     return out
@@ -333,7 +333,7 @@ def _(g: Value, out: Value, x: Value, **attrs: Any) -> Grads:
 
 def _averaged_back(g: Array, size: Pair, k: Pair, stride: Pair, padding: Pair, count_include_pad: bool) -> Array:
     windows = _windows(size, k, stride, padding)
-    out = windows.pad(np.zeros((*g.shape[:2], *size)))
+    out = windows.pad(np.zeros((*g.shape[:2], *size), g.dtype))
     for _, _, at in windows.taps():
         out[..., *at] += g / _divisors(windows, count_include_pad)
     return out[..., *windows.inside()]

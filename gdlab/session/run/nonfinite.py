@@ -277,7 +277,7 @@ def _widened(data: Array) -> Array:
 
 def _described(plan: ExecutionPlan, b: Buffer, data: Array) -> str:
     """Return the name and range of a tensor, in words."""
-    named = [plan.graph.nodes[i] for i in b.nodes]
+    data, named = _in_float32(data), [plan.graph.nodes[i] for i in b.nodes]
     name = b.name or next((n.name or f"%{n.id}" for n in named), f"buffer {b.id}")
     if data.dtype != np.float32:
         return f"{name} {value_words(data.min(initial=0))} … {value_words(data.max(initial=0))}"
@@ -308,6 +308,7 @@ def scan_all(results: Results) -> Scan:
 
 def scan(data: Array) -> Scan:
     """Scan all elements: an exponent of all ones is NaN with a fraction, an infinity without."""
+    data = _in_float32(data)
     if data.dtype != np.float32:
         return Scan(False, False, float(data.max(initial=0)), -1)
     bad = nonfinite_elements(data)
@@ -318,8 +319,14 @@ def scan(data: Array) -> Scan:
     return Scan(bool(nan.any()), bool((bad & ~nan).any()), float(finite), int(bad.argmax()))
 
 
+def _in_float32(data: Array) -> Array:
+    """Numbers stored in 16 bits as float32."""
+    return data.astype(np.float32) if data.dtype == np.float16 else data
+
+
 def nonfinite_elements(data: Array) -> Array:
     """Return bool[size]: which elements are NaN or infinite."""
+    data = _in_float32(data)
     if data.dtype != np.float32:
         return np.zeros(data.size, bool)
     bad: Array = (np.ascontiguousarray(data).reshape(-1).view(np.uint32) & _EXPONENT) == _EXPONENT

@@ -5,14 +5,15 @@ export const FAMILIES: Record<string, string> = {
     "batch_matmul batch_matmul_at batch_matmul_bt biased_attention block_matmul block_matmul_at block_matmul_bt " +
     "cached_attention cached_block_attention causal_attention conv2d conv2d_dw conv2d_grad_input " +
     "conv2d_grad_weight conv2d_hw conv_transpose_2d cross_attention full_attention fused_matmul_add " +
-    "fused_matmul_at_add fused_matmul_bt_add matmul matmul_at matmul_bt multi_head_attn sliding_window_attention",
+    "fused_matmul_at_add fused_matmul_bt_add grouped_matmul grouped_matmul_at grouped_matmul_bt matmul " +
+    "matmul_affine matmul_at matmul_bt multi_head_attn sliding_window_attention",
   elementwise:
     "abs add add_per_channel add_scalar bias_add bias_mul broadcast_add clamp cos div elu equal erf exp geglu " +
     "geglu_concat gelu gelu_erf greater greater_equal less less_equal log maximum minimum mul mul_per_channel neg " +
-    "not_equal pow pow_scalar recip relu round_bf16 round_f16 rsqrt scalar scale sigmoid sign silu sin softplus " +
-    "sqrt square sub swiglu swiglu_concat tanh to_f32 to_u32 where zeros",
+    "not_equal pow pow_scalar recip relu round_to rsqrt scalar scale sigmoid sign silu sin softplus sqrt square " +
+    "sub swiglu swiglu_concat tanh to_f16 to_f32 to_u32 where zeros",
   index:
-    "argmax cache_write cache_write_prefix embedding gather prefix_last scatter_add",
+    "argmax cache_write cache_write_prefix embedding gather prefix_last scatter_add top_k_indices",
   leaf:
     "constant constant_u32 full input input_u32 parameter parameter_f16 parameter_q4 parameter_q8",
   loss:
