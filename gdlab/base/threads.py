@@ -1,6 +1,9 @@
-"""One thread that owns objects which are bound to a thread: `OwnerThread("device").call(function)`.
+"""One thread at a time for objects that must not be used by two: `OwnerThread("device").call(function)`.
 
-The device owner and the e-graph owner are two threads of this class.
+Every adapter, every program on cpu, the e-graphs and the callbacks of futures have an owner each. Its turn is taken by
+the caller's thread where nobody else is at work (`here`), else by a thread of the owner's own, which begins with the
+first job that needs it. No lock is held while one waits but the turns of the jobs that wait: where these would wait for
+one another in a circle, the last one works in the turn of the one that waits for it.
 """
 
 from __future__ import annotations
@@ -13,8 +16,11 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator
+import weakref
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from gdlab.base.errors import SessionError
@@ -23,43 +29,99 @@ T = TypeVar("T")
 Job = Generator[None, None, T]
 log = logging.getLogger("gdlab.threads")
 _SLICE_SECONDS = 0.05  # of waiting, so that an interrupt is delivered
+_waiting: dict[int, OwnerThread] = {}  # by thread: the owner that it waits for
+_waiting_lock = threading.Lock()
+_own = threading.local()  # `jobs`: those that this thread advances, each inside the one before
 
 
-class OwnerThread(threading.Thread):
-    """A thread that runs functions and jobs for others, one at a time. A job is a generator that is advanced one yield
-    at a time, so that reads, Pause and Step are served between two steps of a run. `name` is in the thread's name and
-    in errors; `finish` runs on the thread as its last act."""
+class OwnerThread:
+    """Runs functions and jobs for others, one at a time. A job is a generator that is advanced one yield at a time, so
+    that reads, Pause and Step are served between two steps of a run. `name` is in the thread's name and in errors;
+    `finish` runs on the thread as its last act."""
 
     def __init__(self, name: str, finish: Callable[[], None] = lambda: None) -> None:
-        super().__init__(daemon=True, name=f"gdlab-{name}")
         self.where, self.finish = name, finish
-        self.jobs: queue.SimpleQueue[_Call | JobFuture[Any]] = queue.SimpleQueue()
         self.open = True
-        self.pid = os.getpid()
-        self.turn = threading.Lock()  # locked by the thread that works: this one, or one that calls `here`
-        self.holder = 0
-        self.due = False  # this thread has taken a job from the queue: no other may begin
-        self.under_way: list[JobFuture[Any]] = []  # jobs that are being advanced, each inside the one before
-        self.start()
-        atexit.register(self.close)  # a daemon thread that ends inside Rust code would print a panic at exit
+        self._begin()
+        _owners.add(self)
 
-    def run(self) -> None:
+    def _begin(self) -> None:
+        """Begin without a thread: in a new process after a fork the parent's is gone."""
+        self.jobs: queue.SimpleQueue[_Call | JobFuture[Any]] = queue.SimpleQueue()
+        self.pid = os.getpid()
+        self.turn = threading.Lock()  # locked by the thread that works
+        self.holder = 0  # its identity
+        self.due = False  # the own thread has taken a job from the queue: no other may begin
+        self.under_way: list[JobFuture[Any]] = []  # jobs that are being advanced, each inside the one before
+        self.thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    @property
+    def ident(self) -> int:
+        """The identity of the own thread, which is begun."""
+        self.call(lambda: None)
+        return 0 if self.thread is None else self.thread.ident or 0
+
+    def is_alive(self) -> bool:
+        """Whether a job that is queued now would be run."""
+        return self.open and (self.thread is None or self.thread.is_alive())
+
+    def _put(self, entry: _Call | JobFuture[Any]) -> None:
+        """Queue an entry, and begin the own thread where there is none."""
+        self._check_open()
+        with self._starting:
+            self.jobs.put(entry)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name=f"gdlab-{self.where}", daemon=True)
+                self.thread.start()
+
+    def rest(self) -> None:
+        """End the own thread when nothing waits; a later job begins another."""
+        if self.pid == os.getpid() and self.thread is not None:
+            self.jobs.put(_REST)
+
+    def _rests(self) -> bool:
+        """Return whether the own thread ends here: nothing waits."""
+        with self._starting:
+            if not self.jobs.empty():
+                return False
+            self.thread = None
+            return True
+
+    def _check_open(self) -> None:
+        if self.pid != os.getpid():
+            self._begin()
+        if not self.open:
+            raise self._closed()
+
+    # the own thread ---------------------------------------------------------------------------------------------------
+    def _run(self) -> None:
         """Advance jobs in turn until closed. Nothing that a job or a callback of its future raises ends the loop."""
         while self.open:
             try:
                 entry = self.jobs.get()
+                if entry is _REST:
+                    if self._rests():
+                        return
+                    continue
                 self.due = True
                 with self.turn:
-                    if isinstance(entry, _Call):
-                        entry.run()
-                    else:
-                        self._advance(entry)
+                    self.holder = threading.get_ident()
+                    try:
+                        if isinstance(entry, _Call):
+                            entry.run()
+                        else:
+                            self._advance(entry)
+                    finally:
+                        self.holder = 0
             except BaseException:
                 log.exception("an error left a job of the %s thread, which goes on", self.where)
             self.due = False
             entry = _NOTHING  # release what the function refers to while the thread waits
         while not self.jobs.empty():
-            self.jobs.get().fail(self._closed())
+            entry = self.jobs.get()
+            if entry is not _REST:
+                entry.fail(self._closed())
         self.finish()
 
     def _advance(self, future: JobFuture[Any]) -> None:
@@ -71,57 +133,33 @@ class OwnerThread(threading.Thread):
         """Return whether no other job waits, and the thread goes on."""
         return self.jobs.empty() and self.open
 
+    # for others -------------------------------------------------------------------------------------------------------
     def post(self, job: Job[T], stop: Callable[[], object] = lambda: None) -> JobFuture[T]:
         """Queue a job; its return value is the future's result. `stop` asks it to end early: `future.cancel()`."""
-        if not self.open:
-            raise self._closed()
+        self._check_open()
         future = JobFuture(self, job, stop)
-        self.jobs.put(future)
+        self._put(future)
         return future
 
-    def advance_here(self, future: JobFuture[Any], seconds: float | None) -> None:
-        """On this thread itself, advance a job that is waited for inside another one until it is over or the time is
-        up; calls of other threads are served in between. Raises `KeyboardInterrupt` after `interrupt` of
-        a job around it."""
-        end = None if seconds is None else time.monotonic() + seconds
-        while not future.done() and (end is None or time.monotonic() < end):
-            for outer in self.under_way:
-                outer.raise_interrupt()
-            if not self.open:
-                raise self._closed()
-            self._serve_calls()
-            future.advance()
-
-    def _serve_calls(self) -> None:
-        """Run the functions that wait; jobs keep their turn."""
-        jobs = []
-        while not self.jobs.empty():
-            entry = self.jobs.get()
-            if isinstance(entry, _Call):
-                entry.run()
-            else:
-                jobs.append(entry)
-        for job in jobs:
-            self.jobs.put(job)
-
     def call(self, function: Callable[[], T]) -> T:
-        """Run `function` on this thread and wait (in slices, so that Ctrl-C works); on the thread itself, and inside
-        `here`, run it at once."""
-        if threading.get_ident() in (self.ident, self.holder):
+        """Run `function` on the own thread and wait (in slices, so that Ctrl-C works); in the turn itself at once."""
+        if self.is_current:
             return function()
-        if not self.open:
-            raise self._closed()
         call = _Call(function)
-        self.jobs.put(call)
-        return call.result(self)  # type: ignore[no-any-return]
+        with self.waited_for() as mine:
+            if mine:
+                return function()
+            self._put(call)
+            return call.result(self)  # type: ignore[no-any-return]
 
     def here(self, function: Callable[[], T]) -> T:
         """Run `function` on the caller's thread if no job runs or waits, else as `call` does: that saves the 20–50 µs
         of a change of threads. Ctrl-C takes effect after `function`: it would cut a step in two."""
         me = threading.get_ident()
-        if me in (self.ident, self.holder):
+        if me == self.holder:
             return function()
-        if not self.open or self.due or not self.jobs.empty():
+        if not self.open or self.due or not self.jobs.empty() or self.pid != os.getpid():
+            self._check_open()
             return self.call(function)
         handler = _bare_signal.getsignal(_INTERRUPT) if me == _MAIN else None
         ran, value = self._uninterrupted(function, me, handler) if callable(handler) else self._here(function, me)
@@ -152,14 +190,74 @@ class OwnerThread(threading.Thread):
         """Finish the current job, fail the others, and end the thread; idempotent."""
         if self.open and self.pid == os.getpid():
             self.open = False
+            if self.thread is None:
+                return self.finish()
             self.jobs.put(_Call(lambda: None))  # wakes the thread
             if not self.is_current:
-                self.join(10)
+                self.thread.join(10)
 
+    # who waits for whom -----------------------------------------------------------------------------------------------
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs on this thread."""
-        return threading.get_ident() == self.ident
+        """Whether the caller's thread has the turn."""
+        return threading.get_ident() == self.holder
+
+    @contextmanager
+    def waited_for(self) -> Iterator[bool]:
+        """Note that the caller's thread waits for this owner; False. True, and nothing is noted, where the owner's
+        thread itself waits for the caller's, at once or through others: then the caller may work in its turn."""
+        me, before = threading.get_ident(), None
+        with _waiting_lock:
+            mine = self._waits_for(me)
+            if not mine:
+                before, _waiting[me] = _waiting.get(me), self
+        try:
+            yield mine
+        finally:
+            if not mine:
+                with _waiting_lock:
+                    if before is None:
+                        _waiting.pop(me, None)
+                    else:
+                        _waiting[me] = before
+
+    def _waits_for(self, thread: int) -> bool:
+        owner, seen = self, set[int]()
+        while True:
+            holder = owner.holder
+            if holder == thread:
+                return True
+            following = _waiting.get(holder)
+            if following is None or holder in seen:
+                return False
+            seen.add(holder)
+            owner = following
+
+    def advance_here(self, future: JobFuture[Any], seconds: float | None) -> None:
+        """In the turn itself, advance a job that is waited for inside another one until it is over or the time is up;
+        calls of other threads are served in between. Raises `KeyboardInterrupt` after `interrupt` of a job around
+        it."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while not future.done() and (end is None or time.monotonic() < end):
+            raise_interrupts()
+            if not self.open:
+                raise self._closed()
+            self.serve_calls()
+            future.advance()
+
+    def serve_calls(self) -> bool:
+        """In the turn itself, run the functions that wait; jobs keep their turn. Return whether there were any."""
+        jobs, served = [], False
+        while not self.jobs.empty():
+            entry = self.jobs.get()
+            if isinstance(entry, _Call) and entry is not _REST:
+                entry.run()
+                served = True
+            else:
+                jobs.append(entry)
+        for job in jobs:
+            self.jobs.put(job)
+        return served
 
     def check_alive(self) -> None:
         """Raise `SessionError` once the thread has ended: nobody would answer."""
@@ -171,11 +269,11 @@ class OwnerThread(threading.Thread):
 
 
 class JobFuture(Future[T]):
-    """The result of a job on an owner thread.
+    """The result of a job of an owner.
 
     A job that was begun cannot be undone: `cancel` asks it to stop (a run: at the end of its step) and returns False;
-    the future then ends as the job does. On the owner's own thread (in a feed) `result` and `exception` advance the job
-    themselves: nobody else could.
+    the future then ends as the job does. In the turn of the owner (in a feed) `result` and `exception` advance the job
+    themselves: nobody else could. Callbacks run on a thread of their own, in order, and may call anything.
     """
 
     def __init__(self, owner: OwnerThread, job: Job[T], stop: Callable[[], object] = lambda: None) -> None:
@@ -191,11 +289,19 @@ class JobFuture(Future[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """Return the job's result, or raise its error; `TimeoutError` after so many seconds."""
-        return super().result(self._wait(timeout))
+        with self._waited(timeout) as left:
+            return super().result(left)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the job's error, or None; `TimeoutError` after so many seconds."""
-        return super().exception(self._wait(timeout))
+        with self._waited(timeout) as left:
+            return super().exception(left)
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Call `fn(future)` on the thread of callbacks once the job is over; where it is, now and here."""
+        if self.done():
+            return super().add_done_callback(fn)
+        super().add_done_callback(partial(_post_callback, fn))
 
     def interrupt(self) -> None:
         """Raise `KeyboardInterrupt` inside the job where it waits for another one."""
@@ -207,23 +313,30 @@ class JobFuture(Future[T]):
             self._interrupted = False
             raise KeyboardInterrupt
 
-    def _wait(self, timeout: float | None) -> float | None:
-        """Advance the job if this is the owner's thread; return the seconds that are left to wait."""
-        if self.done() or not self.owner.is_current:
-            return timeout
-        if self in self.owner.under_way:
-            wanted = "another run: this one goes on when its feed returns"
-            raise SessionError("run", "wait", "a run that waits for itself", wanted)
-        self.owner.advance_here(self, timeout)
-        return 0
+    @contextmanager
+    def _waited(self, timeout: float | None) -> Iterator[float | None]:
+        """Advance the job if the caller has the turn, or the turn waits for the caller; the seconds left to wait."""
+        if self.done():
+            yield timeout
+            return
+        with self.owner.waited_for() as mine:
+            if mine:
+                if self not in self.owner.under_way:
+                    self.owner.advance_here(self, timeout)
+                elif self in _jobs_here() or not _serve_others(self):
+                    wanted = "another run: this one goes on when its feed returns"
+                    raise SessionError("run", "wait", "a run that waits for itself", wanted)
+                timeout = 0
+            yield timeout
 
     def advance(self, more: Callable[[], bool] = lambda: False) -> bool:
-        """Advance the job by one yield on the owner's thread, and further while `more` says so; return whether it is
+        """Advance the job by one yield in the owner's turn, and further while `more` says so; return whether it is
         over."""
         if self.done():  # it was advanced where it was waited for
             return True
-        under_way, value, raised = self.owner.under_way, None, None
-        under_way.append(self)
+        around, value, raised = (self.owner.under_way, _jobs_here()), None, None
+        for jobs in around:
+            jobs.append(self)
         try:
             next(self._job)
             while more():
@@ -234,7 +347,8 @@ class JobFuture(Future[T]):
         except BaseException as error:  # a Rust panic is no Exception
             raised = error
         finally:
-            under_way.pop()
+            for jobs in around:
+                jobs.pop()
         self._settle(value, raised)
         return True
 
@@ -252,8 +366,6 @@ class JobFuture(Future[T]):
                 self.set_exception(error)
         except InvalidStateError:  # somebody else has set it
             log.warning("the result of a job on the %s thread was set by somebody else", self.owner.where)
-        except BaseException:  # of a callback, which is no part of the job
-            log.exception("a callback of a job on the %s thread failed", self.owner.where)
 
 
 class _Call:
@@ -283,6 +395,7 @@ class _Call:
     def result(self, owner: OwnerThread) -> Any:
         """Wait in slices of 50 ms, so that an interrupt is delivered, while the owner lives."""
         while not self.done.acquire(timeout=_SLICE_SECONDS):
+            raise_interrupts()
             if not owner.is_alive() and not self.done.acquire(False):
                 owner.check_alive()
         if self.error is None:
@@ -293,22 +406,95 @@ class _Call:
             self.error = None  # else error and frame would keep each other alive
 
 
-_NOTHING = _Call(lambda: None)
+_NOTHING, _REST = _Call(lambda: None), _Call(lambda: None)
+_owners: weakref.WeakSet[OwnerThread] = weakref.WeakSet()
+
+
+def _jobs_here() -> list[JobFuture[Any]]:
+    """The jobs that this thread advances."""
+    jobs: list[JobFuture[Any]] | None = getattr(_own, "jobs", None)
+    if jobs is None:
+        jobs = _own.jobs = []
+    return jobs
+
+
+def _serve_others(future: JobFuture[Any]) -> bool:
+    """Run what waits for the turns that this thread has, for a job whose thread waits for one of them; return whether
+    the job can go on. A second without anything to run: it waits for a job of this thread."""
+    me, end = threading.get_ident(), time.monotonic() + 1
+    while time.monotonic() < end:
+        served = [owner.serve_calls() for owner in list(_owners) if owner.holder == me]
+        if any(served) or future.done() or future not in future.owner.under_way:
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def raise_interrupts() -> None:
+    """Raise `KeyboardInterrupt` if a job that this thread advances was interrupted."""
+    for job in _jobs_here():
+        job.raise_interrupt()
 
 
 def wait_for(future: Future[T]) -> T:
     """Return the result, waiting in slices of 50 ms so that an interrupt is delivered; in a job, for another job of the
-    same thread, advance that one meanwhile."""
+    same owner, advance that one meanwhile."""
     job = future if isinstance(future, JobFuture) else None
-    seconds = None if job is not None and job.owner.is_current else _SLICE_SECONDS
     while True:
         try:
-            return future.result(seconds)
+            return future.result(_SLICE_SECONDS)
         except TimeoutError:
             if future.done():
                 return future.result()
+            raise_interrupts()
             if job is not None:
                 job.owner.check_alive()
+
+
+# callbacks ------------------------------------------------------------------------------------------------------------
+_callbacks: OwnerThread | None = None
+_callbacks_lock = threading.Lock()
+
+
+def _post_callback(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+    """Run a callback of a future on the thread of callbacks; what it raises is told in the log."""
+
+    def job() -> Job[None]:
+        try:
+            fn(future)
+        except BaseException:  # of a callback, which is no part of the job
+            log.exception("a callback of a job failed")
+        return
+        yield
+
+    global _callbacks
+    with _callbacks_lock:
+        if _callbacks is None or not _callbacks.is_alive():
+            _callbacks = OwnerThread("callbacks")
+        thread = _callbacks
+    try:
+        thread.post(job())
+    except SessionError:  # the process ends
+        log.debug("a callback came after the end")
+
+
+def _begin_anew() -> None:
+    """In a process that was forked off, forget who waited in the parent."""
+    global _waiting_lock, _callbacks_lock, _callbacks
+    _waiting.clear()
+    _waiting_lock, _callbacks_lock, _callbacks = threading.Lock(), threading.Lock(), None
+    _own.jobs = []
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
+@atexit.register
+def _close_all() -> None:
+    """End every thread: one that ends inside Rust code would print a panic at exit."""
+    for owner in list(_owners):
+        owner.close()
 
 
 # Ctrl-C during `here` -------------------------------------------------------------------------------------------------

@@ -222,11 +222,13 @@ class BufferCopy:
 
 
 class Program(ABC):
-    """A plan made ready on a device: its buffers live here. All methods are called on the owner thread."""
+    """A plan made ready on a device: its buffers live here. All methods are called in its `turn`: of each program on
+    cpu, of each adapter. Programs that train on shared parameters have one turn."""
 
     plan: ExecutionPlan
     update: Update
     queue: Queue
+    turn: OwnerThread
     updates: int = 0  # by rules with moments; whoever restores a state sets it, so that cpu goes on with the same bits
 
     @property
@@ -338,12 +340,10 @@ class Shared:
 
 
 class Device(ABC):
-    """Runs plans. `target` is what to compile for. `anywhere`: its programs may be called on any thread, one at a
-    time; `synchronous`: a call returns when its work is done."""
+    """Runs plans. `target` is what to compile for; `synchronous`: a call returns when its work is done."""
 
     info: DeviceInfo
     target: Target
-    anywhere = False
     synchronous = False
 
     @abstractmethod
@@ -352,13 +352,13 @@ class Device(ABC):
         is left half built. `shared` says which buffers live in another program of this device."""
 
 
-# the owner thread -----------------------------------------------------------------------------------------------------
+# turns -----------------------------------------------------------------------------------------------------
 _owner: OwnerThread | None = None
 _lock = threading.Lock()
 
 
 def owner() -> OwnerThread:
-    """Return the device owner of this process (a new one after fork): the one thread that touches devices."""
+    """Return the owner of the first adapter, and of the list of adapters (a new one after a fork)."""
     global _owner
     current = _owner
     if current is not None and _answers(current):

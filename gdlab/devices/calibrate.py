@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gdlab import ops
-from gdlab.devices.base import Device, owner
+from gdlab.devices.base import Device, Program
 from gdlab.graph import Graph, Value
 from gdlab.op.cost import Machine, keep_machine
 from gdlab.plan import compile
@@ -61,11 +61,11 @@ def _seconds(device: Device, build: Callable[[], Value]) -> float:
     with Graph() as graph:
         graph.set_outputs([build()])
     plan = compile(graph, mode="inference", target=device.target)
-    return owner().call(lambda: _timed(device, plan))
-
-
-def _timed(device: Device, plan: ExecutionPlan) -> float:
     program = device.load(plan)
+    return program.turn.call(lambda: _timed(program, plan))
+
+
+def _timed(program: Program, plan: ExecutionPlan) -> float:
     try:
         for _, buffer in plan.input_buffers:
             to = plan.buffers[buffer]

@@ -154,7 +154,8 @@ class Panel:
             return
             yield
 
-        owner().post(job())
+        execution = self.study.execution
+        (execution.session.loaded.turn if execution.has_session else owner()).post(job())
 
     def _refuse(self, req: Any, error: Exception) -> None:
         told = ReplyError(type(error).__name__, str(error), None)

@@ -27,7 +27,6 @@ import numpy as np
 
 from gdlab.base.errors import CheckpointError
 from gdlab.base.types import Array, DType, TensorType
-from gdlab.devices.base import owner
 from gdlab.plan.records import Place
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.progress import Progress
@@ -84,7 +83,7 @@ class Checkpoints:
         if self.updates.adam_steps >= _STEPS:
             raise CheckpointError("save_checkpoint", "adam_step", self.updates.adam_steps, "one below 2^63")
         self.progress.check_between_steps("save_checkpoint")
-        snapshot = owner().call(self._snapshot)
+        snapshot = self.loaded.turn.call(self._snapshot)
         write(target, snapshot, self._layout(snapshot.adam))
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -97,17 +96,17 @@ class Checkpoints:
         untrained = [n for n in snapshot.adam if training and not self.values.has_param_grad(n)]
         if untrained:
             raise CheckpointError("load_checkpoint", f"moments of {untrained[0]}", "some", "none: it is not trained")
-        owner().call(lambda: self._apply(snapshot))
+        self.loaded.turn.call(lambda: self._apply(snapshot))
         self.values.unset_parameters.difference_update(parameters)
 
     def snapshot(self) -> Snapshot:
         self.loaded.check_open("snapshot")
         self.progress.check_between_steps("snapshot")
-        return owner().call(self._snapshot)
+        return self.loaded.turn.call(self._snapshot)
 
     def restore(self, snapshot: Snapshot, steps: int) -> None:
         self.loaded.check_open("restore")
-        owner().call(lambda: self._apply(snapshot))
+        self.loaded.turn.call(lambda: self._apply(snapshot))
         self.progress.steps = steps
 
     def _layout(self, adam: tuple[str, ...]) -> dict[str, Any]:

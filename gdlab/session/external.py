@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, TooSmall, UnknownSlot, unknown_name
-from gdlab.devices.base import owner
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.progress import Progress
 from gdlab.session.values import Values
@@ -49,7 +48,7 @@ class ExternalMemory:
         where = "bind_external_buffer"
         buffer = self._slot(where, slot)
         self.progress.check_between_steps(where)
-        owner().call(lambda: self._bind(where, slot, buffer, memory))
+        self.loaded.turn.call(lambda: self._bind(where, slot, buffer, memory))
         if isinstance(slot, str):
             self.values.unset_inputs.discard(slot)
 

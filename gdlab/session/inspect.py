@@ -11,7 +11,6 @@ import numpy as np
 from gdlab.base.errors import Aliased, ArgumentError, FusedAway, GraphError, UnknownName, UnknownNode, unknown_name
 from gdlab.base.types import Array
 from gdlab.base.words import plural
-from gdlab.devices.base import owner
 from gdlab.graph import Value, shown_names
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import Place
@@ -112,7 +111,7 @@ class Inspection:
                 program.upload(buffer, data)
             return rows
 
-        return owner().call(run)
+        return self.loaded.turn.call(run)
 
     # norms ------------------------------------------------------------------------------------------------------------
     def param_norms(self) -> list[tuple[str, float]]:
@@ -128,7 +127,7 @@ class Inspection:
         return self._norms({n: places.gradients[p] for n, p in places.parameters.items() if p in places.gradients})
 
     def _norms(self, places: Mapping[str, Place]) -> list[tuple[str, float]]:
-        read = owner().call(lambda: [self.values.download(p) for p in places.values()])
+        read = self.loaded.turn.call(lambda: [self.values.download(p) for p in places.values()])
         with np.errstate(all="ignore"):
             norms = [float(np.sqrt(np.sum(np.square(data, dtype=np.float64)))) for data in read]
         return list(zip(places, norms, strict=True))

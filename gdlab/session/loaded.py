@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gdlab.base.errors import SessionError
-from gdlab.devices.base import Device, Shared, owner
+from gdlab.base.threads import OwnerThread
+from gdlab.devices.base import Device, Shared
 from gdlab.plan.records import ExecutionPlan
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ class LoadedPlan:
     def __init__(self, plan: ExecutionPlan, device: Device, shared: Shared | None = None) -> None:
         self.plan, self.device, self.closed = plan, device, False
         try:
-            self.program = owner().call(lambda: device.load(plan, shared))
+            self.program = device.load(plan, shared)
         except MemoryError as error:
             raise SessionError("session", "memory", str(error), "a plan that this machine holds") from None
 
@@ -26,11 +27,16 @@ class LoadedPlan:
         """Release the device buffers; idempotent."""
         if not self.closed:
             self.closed = True
-            owner().call(self.program.close)
+            self.exclusively(self.program.close)
 
     def exclusively(self, function: Callable[[], T]) -> T:
-        """Run `function` between two steps of any run: on the owner thread, or on this one where the device allows."""
-        return owner().here(function) if self.device.anywhere else owner().call(function)
+        """Run `function` between two steps of any run, on this thread if nobody else is at work."""
+        return self.turn.here(function)
+
+    @property
+    def turn(self) -> OwnerThread:
+        """The turn of the program: long work is `called` in it, so that it can be interrupted."""
+        return self.program.turn
 
     def check_open(self, where: str) -> None:
         """Raise `SessionError` after `close`."""

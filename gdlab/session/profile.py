@@ -13,7 +13,6 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import cell, duration, grid, plural
-from gdlab.devices.base import owner
 from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session.loaded import LoadedPlan
@@ -124,7 +123,7 @@ class Profiling:
     def set_profiling(self, on: bool) -> None:
         self.loaded.check_open("set_profiling")
         window = (self.window or (0, WINDOW)) if on else None
-        reason = owner().call(lambda: self.loaded.program.profile(window))
+        reason = self.loaded.turn.call(lambda: self.loaded.program.profile(window))
         self.reason = reason if on else None
 
     def set_profiling_window(self, start: int, stop: int) -> None:
@@ -141,7 +140,7 @@ class Profiling:
         """Return the timings of the last completed step that was timed."""
         self.loaded.check_open("profiled_dispatch_timings")
         labels = self._labels()
-        times = owner().call(self.loaded.program.timings)
+        times = self.loaded.turn.call(self.loaded.program.timings)
         timings = Timings((i, labels[i], seconds) for i, seconds in times if i < len(labels))
         if not timings:
             off = "profiling is off: set_profiling(True)" if self.reason is None else "no step since it is on"
@@ -171,7 +170,7 @@ class Profiling:
             with nullcontext() if train else rehearsal(self.values, self.updates, self.steps):
                 return self._capture(int(samples))
 
-        self._profile = owner().call(timed)
+        self._profile = self.loaded.turn.call(timed)
         return self._profile
 
     def last(self) -> SessionProfile | None:

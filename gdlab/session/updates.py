@@ -10,7 +10,6 @@ import numpy as np
 
 from gdlab.base.errors import SessionError, unknown_name
 from gdlab.base.types import Array
-from gdlab.devices.base import owner
 from gdlab.plan.records import Buffer, Place
 from gdlab.plan.update import Clip, Recipe, update_of
 from gdlab.session.arrays import as_array, positive
@@ -53,7 +52,7 @@ class Updates:
             self.optimizer = optimizer
             scalars(optimizer, 1)  # at its first call NumPy takes 80 µs, which are not the first step's
 
-        owner().call(change)  # there no step of a run falls between the update and its scalars
+        self.loaded.exclusively(change)  # there no step of a run falls between the update and its scalars
 
     def set_lr_multiplier(self, prefix: str, k: float) -> None:
         self.loaded.check_training("set_lr_multiplier")
@@ -85,7 +84,7 @@ class Updates:
 
     def zero_grad(self) -> None:
         self.loaded.check_training("zero_grad")
-        owner().call(self.clear_sums)
+        self.loaded.exclusively(self.clear_sums)
 
     def _change(self, to: Callable[[UpdateSettings], UpdateSettings], then: Callable[[], None] | None = None) -> None:
         """Configure the update anew with other settings; if that fails, nothing changes."""
@@ -98,7 +97,7 @@ class Updates:
             if then is not None:
                 then()
 
-        owner().call(change)
+        self.loaded.exclusively(change)
 
     def _load(self, optimizer: Optimizer, settings: UpdateSettings) -> None:
         """Make the program use this update; state buffers that are new start at zero."""
@@ -155,7 +154,7 @@ class Updates:
                 self._load(self.optimizer, self.settings)
             self.adam_steps = adam_steps
 
-        owner().call(once)
+        self.loaded.exclusively(once)
 
     def sgd_step_cpu(self, lr: float) -> None:
         rate, factors = np.float32(sgd("sgd_step_cpu", lr).lr), self._factors(self.settings)
@@ -172,7 +171,7 @@ class Updates:
                 values.upload(p, weight - gradient.reshape(weight.shape) * factor * k)
 
         with np.errstate(all="ignore"):
-            owner().call(once)
+            self.loaded.exclusively(once)
 
     # moments and sums -------------------------------------------------------------------------------------------------
     def read_moment(self, where: str, prefix: str, name: str) -> Array:
@@ -196,13 +195,13 @@ class Updates:
             assert place is not None  # just allocated
             self.values.upload(place, array)
 
-        owner().call(write)
+        self.loaded.exclusively(write)
 
     def set_adam_step_count(self, t: int) -> None:
         self.loaded.check_training("set_adam_step_count")
         if not isinstance(t, (int, np.integer)) or isinstance(t, bool) or not 0 <= t < 2**63:
             raise SessionError("set_adam_step_count", "t", repr(t), "an int ≥ 0")
-        owner().call(lambda: self.set_adam_steps(int(t)))
+        self.loaded.exclusively(lambda: self.set_adam_steps(int(t)))
 
     def set_adam_steps(self, t: int) -> None:
         """Set the counter here and in the program; call it on the owner thread."""

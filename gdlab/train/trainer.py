@@ -23,7 +23,6 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, SessionError, ShapeError, unknown_name
 from gdlab.base.threads import Job, wait_for
 from gdlab.base.words import sig
-from gdlab.devices.base import owner
 from gdlab.session import Optimizer, Session
 from gdlab.session.arrays import positive
 from gdlab.train.data import Batch, DataLoader
@@ -237,11 +236,11 @@ class _Epoch:
     def __init__(self, session: Session, epoch: int) -> None:
         self.session, self.epoch, self.losses, self.told, self.stopped = session, epoch, list[float](), 0, False
         self._made = set[int]()  # own steps by the device's number whose loss is not known yet
-        owner().call(lambda: session.take_losses(True))  # those of earlier steps
+        session.loaded.turn.call(lambda: session.take_losses(True))  # those of earlier steps
 
     def advance(self, chunk: list[Pairs], wait: bool) -> None:
         """One step for each batch of the chunk; between two steps others may read."""
-        wait_for(owner().post(self._job(chunk, wait)))
+        wait_for(self.session.loaded.turn.post(self._job(chunk, wait)))
 
     def _job(self, chunk: list[Pairs], wait: bool) -> Job[None]:
         session = self.session
@@ -264,7 +263,7 @@ class _Epoch:
 
     def finish(self) -> None:
         """Every step made so far has run."""
-        owner().call(lambda: self._collect(True))
+        self.session.loaded.turn.call(lambda: self._collect(True))
 
     def halt(self) -> None:
         """End behind the step that is under way, and know its loss."""

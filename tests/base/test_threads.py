@@ -41,7 +41,7 @@ def test_a_cancelled_future_ends_as_its_job_does(thread: OwnerThread) -> None:
 
 
 def test_a_future_that_somebody_else_sets_leaves_the_thread_alive(thread: OwnerThread) -> None:
-    future = posted(thread, 1000)
+    future = posted(thread, 10**9)
     future.set_result(-1)
     assert thread.call(lambda: 7) == 7 and wait_for(future) == -1
 

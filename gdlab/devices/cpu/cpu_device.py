@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.formats import decode, encode
+from gdlab.base.threads import OwnerThread
 from gdlab.base.types import Array, DType
 from gdlab.devices.base import (
     KEPT,
@@ -45,7 +47,7 @@ PAGE = 4096  # bytes of memory that the system gives at a time, at the least
 class CpuDevice(Device):
     """NumPy on this machine: needs no driver. `step` is synchronous."""
 
-    anywhere = synchronous = True
+    synchronous = True
 
     def __init__(self, reason: str = "asked for") -> None:
         self.info = DeviceInfo("cpu", f"NumPy {np.__version__}, {platform.machine()}", "cpu", reason)
@@ -80,6 +82,9 @@ class CpuProgram(Program):
 
     def __init__(self, plan: ExecutionPlan, shared: Shared | None = None) -> None:
         self.plan, self.update, self.queue, self.open = plan, NO_UPDATE, CpuQueue(), True
+        self.turn = _turn(plan, shared)
+        self._rest = weakref.finalize(self, self.turn.rest)  # others go on with a turn that they share
+        self._rest.atexit = False
         self.slots = _slots(plan, shared)
         self.arrays = {b.id: _tensor(self.slots[plan.memory.slot_of[b.id]], b) for b in plan.buffers}
         for buffer, data in plan.constant_buffers:
@@ -329,6 +334,7 @@ class CpuProgram(Program):
     def close(self) -> None:
         """Forget everything."""
         self.open = False
+        self._rest()
         self.slots, self.arrays = [], {}
         self.launches = self.update_launches = self.early_launches = self.queue.recorded([])
 
@@ -344,6 +350,14 @@ class CpuProgram(Program):
         if buffer not in self.arrays:
             raise ArgumentError(where, "buffer", buffer, f"one of the {len(self.arrays)} buffers of this program")
         return self.arrays[buffer]
+
+
+def _turn(plan: ExecutionPlan, shared: Shared | None) -> OwnerThread:
+    """A turn of its own; that of the program whose parameters it shares where one of the two trains them."""
+    other = None if shared is None else shared.program
+    if other is not None and "training" in (plan.mode, other.plan.mode):
+        return other.turn
+    return OwnerThread("device")
 
 
 def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:

@@ -167,6 +167,10 @@ class WgpuQueue(Queue):
         """Run the items and wait for them; counts nothing."""
         self.gpu.poll(self._run(where, items))
 
+    def move(self, where: str, copies: Sequence[Copy]) -> None:
+        """Submit copies that are no part of a step; counts nothing, waits for nothing."""
+        self._run(where, copies)
+
     def wait(self) -> None:
         """Wait for the steps in flight."""
         self.counters.waits += 1

@@ -43,7 +43,7 @@ class WgpuProgram(Program):
         self, gpu: Gpu, plan: ExecutionPlan, checked: bool = True, shared: Shared | None = None
     ) -> None:
         self.gpu, self.plan, self.checked, self.open = gpu, plan, checked, True
-        self.update = NO_UPDATE
+        self.update, self.turn = NO_UPDATE, gpu.turn
         if checked:
             check_plan(plan, gpu.bounds)
             check_memory(plan.memory.physical_bytes, plan.buffers, gpu.free_bytes())
@@ -328,7 +328,7 @@ class WgpuProgram(Program):
 
     def _copy_buffers(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Submit the copies (from, to) in queue order; nothing is waited for."""
-        self.queue.submit("copy", [Copy(source, 0, target, 0, source.size) for source, target in pairs])
+        self.queue.move("copy", [Copy(source, 0, target, 0, source.size) for source, target in pairs])
 
     def memory_at(self, buffer: int) -> tuple[Any, int]:
         self._alive("memory")

@@ -23,6 +23,7 @@ from typing import Any
 from gdlab import kernels
 from gdlab.base.errors import ArgumentError, CompileError, DeviceUnavailableError, SessionError
 from gdlab.base.memo import LruCache
+from gdlab.base.threads import OwnerThread
 from gdlab.devices.base import Counters, Device, DeviceInfo, Region, Shared, owner
 from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
 from gdlab.devices.pool import Pool
@@ -110,7 +111,7 @@ def _open(reason: str, adapter: str) -> WgpuDevice:
         found = _adapters()
         if not found:
             raise _no_adapter("wgpu")
-        gpu = _opened[os.getpid(), number] = Gpu(found[number])
+        gpu = _opened[os.getpid(), number] = Gpu(found[number], owner() if number == 0 else OwnerThread("device"))
     return WgpuDevice(gpu, reason)
 
 
@@ -222,12 +223,12 @@ FREE_BYTES = 64 << 20  # of tensors, and of readbacks, that nobody uses and that
 class Gpu:
     """An open adapter: the raw C layer, and what all plans share. Keeps the owner of every raw handle alive."""
 
-    def __init__(self, adapter: Any) -> None:
+    def __init__(self, adapter: Any, turn: OwnerThread) -> None:
         import wgpu
         from wgpu.backends.wgpu_native import ffi, lib
         from wgpu.backends.wgpu_native._api import error_handler
 
-        self.pid = os.getpid()
+        self.pid, self.turn = os.getpid(), turn
         self.ffi, self.lib, self.errors = ffi, lib, error_handler
         self.raw = SimpleNamespace(**{name: getattr(lib, f"wgpu{name}") for name in RAW})
         self.usage, self.map_usage, self.resolve_usage = _usages(wgpu.BufferUsage)
@@ -461,8 +462,6 @@ def _bounds(given: Any) -> Bounds:
 class WgpuDevice(Device):
     """An adapter behind wgpu; several of them may share one open `Gpu`."""
 
-    anywhere = True
-
     def __init__(self, gpu: Gpu, reason: str) -> None:
         self.gpu = gpu
         self.info = _info(gpu.adapter, reason)
@@ -471,4 +470,4 @@ class WgpuDevice(Device):
 
     def load(self, plan: ExecutionPlan, shared: Shared | None = None, *, checked: bool = True) -> WgpuProgram:
         """Validate the plan, allocate, compile, warm up; `checked=False` (for tests) leaves the validation to wgpu."""
-        return owner().call(lambda: WgpuProgram(self.gpu, plan, checked, shared))
+        return self.gpu.turn.call(lambda: WgpuProgram(self.gpu, plan, checked, shared))

@@ -15,7 +15,6 @@ from gdlab.base.errors import ArgumentError
 from gdlab.base.statistics import value_words
 from gdlab.base.types import Array
 from gdlab.base.words import plural
-from gdlab.devices.base import owner
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY
 from gdlab.plan.dispatch import Dispatch
@@ -122,7 +121,7 @@ class NonfiniteSearch:
 
     def step_debug(self) -> DebugStepReport:
         self._check("step_debug")
-        return owner().call(self._step_debug)
+        return self.inspection.loaded.turn.call(self._step_debug)
 
     def trace_dispatches(self, threshold: float) -> list[TraceRow]:
         self._check("trace_dispatches")

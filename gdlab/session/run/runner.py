@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import get_args
@@ -14,7 +15,6 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.threads import JobFuture, wait_for
 from gdlab.base.types import Array
-from gdlab.devices.base import owner
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break
@@ -76,7 +76,15 @@ class Runner:
 
     def run(self, steps: int, feed: Feed | None = None) -> None:
         """`start` and wait. Ctrl-C pauses at a step boundary, keeps everything, and raises `KeyboardInterrupt`."""
-        self.wait(self.start(steps, feed))
+        before = self.stepper.run
+        try:
+            self.wait(self.start(steps, feed))
+        except KeyboardInterrupt:  # it may come before anybody waits
+            if self.stepper.run != before and self.state == "running":
+                self.pause("by interrupt")
+                while self.state == "running":
+                    time.sleep(0.001)
+            raise
 
     def step(self, steps: int = 1) -> Future[None]:
         """Make a few steps now. While paused they count towards the run that Resume finishes."""
@@ -111,7 +119,8 @@ class Runner:
                 self.check_start(dispatches, "dispatches")
                 return self.stepper.back(int(dispatches))
 
-        return owner().call(go_back)  # the lock on the owner's thread alone: a feed there may give commands too
+        # the lock in the turn alone: a feed there may give commands too
+        return self.session.loaded.turn.call(go_back)
 
     def _start(self, parts: Iterator[None], count: int) -> Future[None]:
         future = self.stepper.start(parts, self.feed, count, self._stop)
@@ -181,7 +190,7 @@ class Runner:
 
     def reset(self) -> None:
         """Restore parameters, moments and counters as before the first step; feed and update rule stay."""
-        owner().call(self._reset)
+        self.session.loaded.turn.call(self._reset)
 
     def _reset(self) -> None:
         with self._lock:
@@ -199,13 +208,13 @@ class Runner:
 
     def read_losses(self) -> None:
         """Add the losses of all steps made so far to the log, of those too that others made."""
-        owner().call(lambda: self.log.add_losses(self.session.take_losses(True)))
+        self.session.loaded.turn.call(lambda: self.log.add_losses(self.session.take_losses(True)))
 
     def close(self) -> None:
         """End the run and the session; idempotent."""
         self.pause("closed")
         self.stepper.state = "closed"
-        owner().call(self.session.close)  # there it falls between two steps of a run
+        self.session.loaded.turn.call(self.session.close)  # there it falls between two steps of a run
 
     def wait(self, future: Future[None]) -> None:
         """Wait for a run that was started; Ctrl-C pauses it."""

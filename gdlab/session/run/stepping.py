@@ -11,7 +11,6 @@ from typing import Literal
 
 from gdlab.base.errors import SessionError
 from gdlab.base.threads import Job
-from gdlab.devices.base import owner
 from gdlab.session import Session
 from gdlab.session.checkpoint import Snapshot
 from gdlab.session.run.breakpoints import Break
@@ -70,7 +69,7 @@ class Stepper:
         self.pause, self.state, self.reason, self.feed, self._at_breakpoint = None, "running", "", feed, False
         self.watch.begin()
         self.log.clear_ticks()
-        return owner().post(self._job(parts), partial(stop, self.run))
+        return self.session.loaded.turn.post(self._job(parts), partial(stop, self.run))
 
     @property
     def done(self) -> int:
@@ -251,7 +250,7 @@ class Stepper:
         """Go back to the reset point."""
         self.reset_point.check()
         if self.reset_point.snapshot is not None:
-            owner().call(self._restore)
+            self.session.loaded.turn.call(self._restore)
         self.first_wanted = self.wanted = self._counted = self.session.step_count
         self.state, self.reason, self.pause = "ready", "", None
 
