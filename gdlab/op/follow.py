@@ -49,12 +49,14 @@ def follow(
         return Verdict(tags, ()), State((), _drawn(op, states))
     call = Call(tuple(types), tags, node.type, dict(node.attrs), setting.upper, setting.gradients)
     verdict = _by_record(op, call)
-    body = op.body if verdict is None else verdict.body
-    if body is not None:
-        return _by_body(op, body, call, states, setting)
     if verdict is None:
-        raise Cut("a bucket axis, of which its record says nothing")
+        if op.body is None:
+            raise Cut("a bucket axis, of which its record says nothing")
+        return _by_body(op, op.body, call, states, setting)
     _check_draws(verdict, call, states, setting)
+    if verdict.body is not None:
+        given = [replace(state, tags=tags) for state, tags in zip(states, verdict.operands, strict=True)]
+        return _by_body(op, verdict.body, call, given, setting)
     return verdict, State(verdict.result, "moved" if any(s.drawn != "no" for s in states) else "no")
 
 
@@ -112,9 +114,10 @@ def _mean(call: Call, axes: tuple[int, ...], folded: Sequence[Tag], keeps: bool)
 def _reshaped(call: Call) -> Verdict:
     """A reshape: every bucket axis lies whole in one axis of the result, and no two in the same."""
     tags = tuple(sorted(_regrouped(call, tag) for tag in call.tags[0]))
-    if len({tag.axis for tag in tags}) < len(tags):
+    apart = {tag.axis: tag for tag in tags}
+    if len(apart) < len(tags) and call.upper > 1:
         raise Cut(f"two bucket axes that {call.result} has in one")
-    return Verdict(call.tags, tags)
+    return Verdict(call.tags, tuple(apart.values()))
 
 
 def _regrouped(call: Call, tag: Tag) -> Tag:
@@ -171,7 +174,10 @@ def _walked(
 
 def _check_growth(op: Op, body: Callable[..., Value], call: Call, graph: Graph, tags: Sequence[Tags]) -> None:
     """Refuse a body that reads more of a bucket axis than its entries: at twice the extent it must be the same ops,
-    with the same numbers, on bucket axes of twice the extent. 1 / √d of a bucket axis d is not, nor are groups."""
+    with the same numbers, on bucket axes of twice the extent. 1 / √d of a bucket axis d is not, nor are groups. (At an
+    extent of 1 there is nothing to see: bodies leave out what repeats once.)"""
+    if call.upper == 1:
+        return
     try:
         grown = body_of(op, body, tuple(map(_grown, call.types, call.tags)), call.attrs)
     except GdlabError:

@@ -150,6 +150,7 @@ def _put_half(x: Array, out: Array) -> None:
     bad=(Bad(("u32[3]",), "to_f16: operands: given u32[3], wanted f32 operands"),),
     family="elementwise",
     stores=True,
+    follows=elementwise,
 )  # fmt: skip
 def to_f16(x: Value) -> TensorType:
     """x stored in 16 bits, the nearest float16 of each, two in a word: f32[...] -> f16[...]. Ops read it as f32.

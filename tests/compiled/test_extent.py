@@ -16,6 +16,7 @@ from gdlab.base.errors import ActiveExtentUnsupported, ArgumentError, CompileErr
 from gdlab.base.types import Array, u32
 from gdlab.compiled import EXTENT, bounded, bounded_with_gradients, resolve_bucket_axes
 from gdlab.graph import Graph, Value
+from gdlab.op import REGISTRY
 from gdlab.op.reference import evaluate
 from gdlab.session import SessionConfig, build
 from gdlab.session.session import Session
@@ -337,6 +338,20 @@ def test_masks_fuse_into_the_kernels_around_them() -> None:
     assert (dispatches(full.graph(UPPER)), dispatches(bounded_of(full))) == (1, 7)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_one_entry_is_an_extent_too(name: str) -> None:
+    """A ladder may begin with a bucket of one entry."""
+    kind = KINDS[name]
+    graph = kind.graph(1)
+    made, _ = bounded(graph, *resolve_bucket_axes(graph, kind.axes), gradients=kind.gradients)
+    feeds = data_of(graph)
+    for mine, want in zip(of_graph(made, {EXTENT: [1], **feeds}), of_graph(graph, feeds), strict=True):
+        check(mine, want, rtol=1e-6)
+    for output, mine in zip(made.output_names, of_graph(made, {EXTENT: [0], **feeds}), strict=True):
+        if output != "cache":
+            np.testing.assert_array_equal(mine, np.full(mine.shape, kind.nothing.get(output, 0.0)))
+
+
 # C-14 -----------------------------------------------------------------------------------------------------------------
 def training(n: int) -> dict[str, Value]:
     x, idx, y = x_of(n), ops.input_u32("idx", (n,)), ops.input("y", (n, 3))
@@ -388,6 +403,15 @@ def test_loss_and_gradients_are_those_of_the_active_extent(name: str) -> None:
         wanted = of_graph(small, parts(whole, small))
         for mine, want in zip(of_graph(made, feeds), wanted, strict=True):
             check(mine, want, rtol=2e-6)
+
+
+def test_gradients_where_one_entry_is_all() -> None:
+    kind = TRAINING["transformer"]
+    graph = kind.graph(1)
+    made, _ = bounded_with_gradients(graph, *resolve_bucket_axes(graph, kind.axes))
+    feeds, (full, _) = data_of(graph), differentiate(graph)
+    for mine, want in zip(of_graph(made, {EXTENT: [1], **feeds}), of_graph(full, feeds), strict=True):
+        check(mine, want, rtol=2e-6)
 
 
 def test_a_training_session_sees_the_active_rows_alone() -> None:
@@ -487,20 +511,22 @@ def test_random_numbers_along_another_axis_are_let_when_asked() -> None:
     assert bounded(g, {"x": (0,)}, UPPER, bucket_random=True)[0].outputs
 
 
-def test_an_op_without_a_rule_is_refused() -> None:
-    from gdlab.op import REGISTRY
+def test_an_op_without_a_rule_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REGISTRY["exclusive_cumsum"], "follows", None)
+    with Graph() as g:
+        g.set_outputs([x_of(UPPER).cumsum()])
+    with pytest.raises(ActiveExtentUnsupported, match="cumsum: given a bucket axis, of which its record says nothing"):
+        bounded(g, {"x": (0,)}, UPPER)
 
-    op = REGISTRY["exclusive_cumsum"]
-    rule, op.follows = op.follows, None
-    try:
-        with Graph() as g:
-            g.set_outputs([x_of(UPPER).cumsum()])
-        with pytest.raises(
-            ActiveExtentUnsupported, match="cumsum: given a bucket axis, of which its record says nothing"
-        ):
-            bounded(g, {"x": (0,)}, UPPER)
-    finally:
-        op.follows = rule
+
+def test_a_backward_op_without_a_rule_is_refused_at_its_forward_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REGISTRY["scatter_add"], "follows", None)  # the gradient of an embedding
+    with Graph() as g:
+        rows = ops.input_u32("x", (UPPER,)).embedding(w_of("table", 5, 3))
+        g.set_outputs([rows.square().mean_all()])
+    with pytest.raises(ActiveExtentUnsupported, match=r"gradient of %2 embedding: %\d+ scatter_add: given a buck") as e:
+        bounded_with_gradients(g, {"x": (0,)}, UPPER)
+    assert e.value.node == rows.id and str(g.source(rows.id)[0]) in str(e.value)
 
 
 def test_a_graph_that_is_differentiated_already_is_refused() -> None:

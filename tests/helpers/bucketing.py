@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from gdlab import ops
-from gdlab.base.errors import ActiveExtentUnsupported, GdlabError
-from gdlab.base.types import Array
-from gdlab.compiled import EXTENT, ExtentReport, bounded
-from gdlab.graph import Graph
+from gdlab.autodiff import differentiate
+from gdlab.base.errors import ActiveExtentUnsupported, GdlabError, ShapeError
+from gdlab.base.types import Array, u32
+from gdlab.compiled import EXTENT, ExtentReport, bounded, bounded_with_gradients
+from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Cut, Leaf, Op, Sample, Tag
 from gdlab.op.follow import Setting, State, follow
 from gdlab.op.reference import evaluate
@@ -44,9 +46,9 @@ def poisoned(array: Array, tags: Sequence[Tag], upper: int, actual: int) -> Arra
     return out
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
-    """An op on operands, one or two of which have a bucket axis."""
+    """An op on operands, one or two of which have a bucket axis; compared by identity, so that answers are kept."""
 
     op: Op
     sample: Sample
@@ -123,6 +125,7 @@ def apart(shape: Sequence[int], tag: Tag) -> tuple[int, ...]:
     return (*shape[: tag.axis], tag.outer, shape[tag.axis] // tag.outer, *shape[tag.axis + 1 :])
 
 
+@lru_cache(4)
 def arrays_of(case: Case) -> list[Array]:
     return case.sample.arrays(seed=1)
 
@@ -149,6 +152,7 @@ def expected(case: Case, actual: int, tags: Sequence[Tag], shape: Sequence[int])
     raise AssertionError(f"{case}: no op of the active extent {actual} has the shape {list(wanted.shape)}")
 
 
+@lru_cache(4)
 def verdict_of(case: Case) -> tuple[tuple[tuple[Tag, ...], ...], tuple[Tag, ...]]:
     """The bucket axes of the operands, those that others impose on them among them, and those of the result."""
     node = (graph := build(case).graph).nodes[-1]
@@ -191,6 +195,7 @@ def _attrs(case: Case, arrays: Sequence[Array], shape: tuple[int, ...]) -> dict[
     return attrs
 
 
+@lru_cache(4)
 def stored(case: Case) -> dict[str, Any]:
     """The attributes as the node has them."""
     node = build(Case(case.op, case.sample, tuple(() for _ in case.sample.shapes), case.upper)).graph.nodes[-1]
@@ -237,7 +242,73 @@ def of_nothing(case: Case, tags_of_operands: Sequence[Sequence[Tag]]) -> Array |
         return arrays_of(case)[2]
     if case.op.name.startswith("cache_write"):
         return arrays_of(case)[1]
+    if case.op.name == "top_k_indices":  # all are −inf: the first ones
+        return np.arange(case.sample.attrs["k"])
     return OF_NOTHING.get(case.op.name, 0.0)
 
 
-__all__ = ["Case", "cases_of", "cut", "dead", "expected", "of_nothing", "run_bounded", "try_bounded", "working_ops"]
+# gradients ------------------------------------------------------------------------------------------------------------
+def wired(
+    case: Case, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]
+) -> tuple[Graph, dict[str, tuple[int, ...]], list[Value], tuple[int, ...]]:
+    """Σ cotangent · op(x0, x1, …): the graph, its bucket axes, the f32 operands and the shape of the cotangent `c`."""
+    with Graph() as g:
+        slots = [ops.input_u32 if i in case.sample.integers else ops.input for i in range(len(shapes))]
+        operands = [slot(f"x{i}", tuple(shape)) for i, (slot, shape) in enumerate(zip(slots, shapes, strict=True))]
+        y = case.op(*case.op.spread(operands), **attrs)
+        g.set_outputs([(y * ops.input("c", y.shape)).sum_all()])
+    axes = {f"x{i}": tuple(tag.axis for tag in tags) for i, tags in enumerate(case.tags) if tags}
+    return g, axes, [x for x in operands if x.type.dtype is not u32], y.shape
+
+
+def gradient_failure(case: Case, actual: int) -> str | None:
+    """What is wrong with the loss or a gradient, `""` where nothing is, None where the case is refused."""
+    arrays = arrays_of(case)
+    try:
+        imposed, tags = verdict_of(case)
+        graph, axes, wrt, shape = wired(case, case.sample.shapes, case.sample.attrs)
+        axes |= {"c": tuple(tag.axis for tag in tags)} if tags else {}
+        made, _ = bounded_with_gradients(graph, axes, case.upper, wrt=wrt)
+    except (Cut, ActiveExtentUnsupported):
+        return None
+    weights = np.random.default_rng(5).uniform(0.5, 2.0, shape).astype(np.float32)
+    small = [cut(a, t, case.upper, actual) for a, t in zip(arrays, imposed, strict=True)]
+    less = cut(weights, tags, case.upper, actual)
+    try:
+        part, _, of, _ = wired(case, [a.shape for a in small], _attrs(case, small, less.shape))
+    except ShapeError:  # some queries of all keys: attention of a sequence to itself has no such graph
+        return None
+    full, _ = differentiate(part, wrt=of)
+    want = _outputs(full, {"c": less, **_named(small)})
+    padded = [poisoned(a, case.tags[i], case.upper, actual) for i, a in enumerate(arrays)]
+    got = _outputs(made, {EXTENT: [actual], "c": poisoned(weights, tags, case.upper, actual), **_named(padded)})
+    floats = [i for i in range(len(arrays)) if i not in case.sample.integers]
+    for i, mine, found in zip([-1, *floats], got, want, strict=True):
+        whole = np.zeros(mine.shape)
+        whole[~dead(mine.shape, imposed[i] if i >= 0 else (), case.upper, actual)] = found.ravel()
+        if not np.allclose(mine, whole, rtol=1e-6, atol=1e-6 * max(1.0, np.max(np.abs(whole))), equal_nan=True):
+            return f"{case} at {actual}: operand {i}: got {mine.ravel()[:4]}, wanted {whole.ravel()[:4]}"
+    return ""
+
+
+def _named(arrays: Sequence[Array]) -> dict[str, Array]:
+    return {f"x{i}": array for i, array in enumerate(arrays)}
+
+
+def _outputs(graph: Graph, feeds: Mapping[str, Any]) -> list[Array]:
+    values = evaluate(graph, feeds)
+    return [values[id] for id in graph.output_ids]
+
+
+__all__ = [
+    "Case",
+    "cases_of",
+    "cut",
+    "dead",
+    "expected",
+    "gradient_failure",
+    "of_nothing",
+    "run_bounded",
+    "try_bounded",
+    "working_ops",
+]

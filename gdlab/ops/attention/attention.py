@@ -168,7 +168,7 @@ def _over_active_keys(call: Call) -> Verdict:
     if tag is None:
         return verdict
     if call.gradients or tag.outer > 1:
-        return Verdict(call.tags, (), body=_spelled_out)
+        return replace(verdict, masks=(), body=_spelled_out if verdict.result else _nan_over_no_keys)
     heads = [call.attrs[name] for name in ("num_heads", "num_kv_heads", "head_dim")]
 
     def build(n: Value, operands: Sequence[Value]) -> Value:
@@ -181,6 +181,10 @@ def _over_active_keys(call: Call) -> Verdict:
 
 def _spelled_out(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, **other: Any) -> Value:
     return spelled(q, k, v, num_heads, num_kv_heads)
+
+
+def _nan_over_no_keys(q: Value, k: Value, v: Value, **heads: Any) -> Value:
+    return _spelled_out(q, k, v, **heads) + k.greater(k).mean_all()  # 0, whatever k holds
 
 
 # forms ----------------------------------------------------------------------------------------------------------------
