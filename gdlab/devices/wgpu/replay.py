@@ -152,6 +152,7 @@ class WgpuProgram(Program):
             return self._step(self._whole(whole), scalars, self.stamps)
         moved = [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
         self._step(self._whole(whole), scalars, None, moved, landing)
+        self.counters.landed(copies)
 
     def _target(self, copy: BufferCopy) -> Any:
         return copy.target if isinstance(copy.target, Readback) else self._memory_of(copy.target)
