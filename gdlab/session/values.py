@@ -46,6 +46,11 @@ class UnsetParameters:
         for name in names:
             self.holders[name].discard(name)
 
+    def lack(self, names: Iterable[str]) -> None:
+        """Note that these have no value."""
+        for name in names:
+            self.holders[name].add(name)
+
 
 class Values:
     """The values of a session's tensors. `unset_parameters` has its sets in common with sessions that share parameters.
