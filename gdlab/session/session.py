@@ -94,6 +94,7 @@ class Session:
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
 
+        def compile(self, **options: Any) -> Any: ...
         def controls(self) -> Any: ...
 
     # data in ----------------------------------------------------------------------------------------------------------
