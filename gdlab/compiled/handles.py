@@ -106,7 +106,7 @@ class Handles:
         """The i of `out{i}`, where there is such an output."""
         digits = name.removeprefix("out") if isinstance(name, str) and name.startswith("out") else ""
         index = int(digits) if digits.isdecimal() and digits.isascii() and len(digits) < 9 else -1
-        return index if digits == str(index) and index < len(self.outputs) else None
+        return index if digits == str(index) and 0 <= index < len(self.outputs) else None
 
     # binding ----------------------------------------------------------------------------------------------------------
     def bind(self, name: str, numbers: Array) -> None:
