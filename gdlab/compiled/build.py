@@ -93,10 +93,11 @@ def build_graph(
     params = tuple(TensorSpec(name, type.shape, str(type.dtype)) for name, type in stored)
     caches = set(written_in_place(final).values())
     states = tuple(node.name for node in final.parameters if node.id in caches)
-    return CompiledGraph(
-        session, report,
-        Signature(inputs, outputs, params, states, upper, max_in_flight, landing_bytes, strict_views),
-    )  # fmt: skip
+    signature = Signature(inputs, outputs, params, states, upper, max_in_flight, landing_bytes, strict_views)
+    made = CompiledGraph(session, report, signature)
+    if isinstance(other, CompiledGraph):
+        made.share(other)
+    return made
 
 
 def compile_session(session: Session, **options: Any) -> CompiledGraph:

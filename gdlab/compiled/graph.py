@@ -7,8 +7,10 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from gdlab.base.errors import (
     unknown_name,
 )
 from gdlab.base.formats import check_boundary, from_bytes
+from gdlab.base.threads import OwnerThread
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.compiled.boundary import (
@@ -88,6 +91,7 @@ class CompiledGraph:
         self.handles = self.launcher.handles
         session.loaded.program.queue.depth = signature.max_in_flight
         self.flights = Flights(self.launcher, signature.max_in_flight, session.loaded.device.synchronous)
+        self.sharers: WeakSet[OwnerThread] = WeakSet([session.loaded.turn])  # turns of all that share parameters
         self._slots = tuple((slot.byte_offset, slot.num_elements) for slot in self.launcher.slots)
 
     # identity ---------------------------------------------------------------------------------------------------------
@@ -222,6 +226,17 @@ class CompiledGraph:
                 for text in self.views.take_warnings():
                     warnings.warn(text, StaleViewWarning, stacklevel=3)
 
+    def share(self, other: CompiledGraph) -> None:
+        """Note that parameters are those of another graph: neither runs while the other's are written."""
+        other.sharers.add(self.session.loaded.turn)
+        self.sharers = other.sharers
+
+    def _write(self, function: Callable[[], None]) -> None:
+        """Run `function` while no forward runs over these parameters."""
+        for turn in sorted(self.sharers, key=id):
+            function = partial(turn.here, function)
+        function()
+
     # runs -------------------------------------------------------------------------------------------------------------
     def run(self, inputs: Any = NONE, out: Sequence[Array | None] | None = None) -> list[Array]:
         """Run the graph and return its outputs in order, fresh arrays in their boundary dtypes. `inputs`: a mapping of
@@ -315,7 +330,7 @@ class CompiledGraph:
     # parameters -------------------------------------------------------------------------------------------------------
     def set_param(self, name: str, data: Any) -> None:
         """Copy `data` (declared shape, or flat) into a parameter, for forwards launched later."""
-        self.session.values.set_parameter(name, data, "set_param")
+        self._write(lambda: self.session.values.set_parameter(name, data, "set_param"))
 
     def set_param_typed(self, name: str, data: Any, dtype: str) -> None:
         """Set a parameter from little-endian bytes of `dtype`; of its own storage dtype in the very words."""
@@ -324,10 +339,10 @@ class CompiledGraph:
         if type is None:
             raise unknown_name(where, "parameter", str(name), self.plan.param_types)
         if type.dtype.is_storage and str(dtype) == str(type.dtype):
-            return self.session.values.set_parameter_packed(name, data)
+            return self._write(lambda: self.session.values.set_parameter_packed(name, data))
         asked = check_boundary(where, repr(name), dtype)
         numbers = from_bytes(where, repr(name), data, asked, type.num_elements)
-        self.session.values.set_parameter(name, numbers, where)
+        self._write(lambda: self.session.values.set_parameter(name, numbers, where))
 
     def read_param(self, name: str) -> Array:
         """Return a parameter as float32, after pending work."""
@@ -335,7 +350,7 @@ class CompiledGraph:
 
     def initialize(self, seed: int = 0, zeros: bool = False) -> None:
         """Fill every parameter that has no value by its declared initializer."""
-        self.session.values.initialize(seed, zeros)
+        self._write(lambda: self.session.values.initialize(seed, zeros))
 
     def load_params(self, source: Mapping[str, Any] | str | os.PathLike[str]) -> None:
         """Set parameters from a mapping, or from a safetensors file. All names and shapes are checked first."""
@@ -345,8 +360,12 @@ class CompiledGraph:
             name: as_array(where, name, data, held.places.types[held.parameter(where, name)])
             for name, data in values.items()
         }
-        for name, data in checked.items():
-            held.set_parameter(name, data, where)
+
+        def set_all() -> None:
+            for name, data in checked.items():
+                held.set_parameter(name, data, where)
+
+        self._write(set_all)
 
     def reset_state(self, name: str | None = None) -> None:
         """Write zeros into a state, or into all."""
@@ -582,6 +601,7 @@ class CompiledGraph:
         loaded = self.session.loaded
         session = open_session(loaded.plan, loaded.device, self.session.nodes, self.session, names)
         made = CompiledGraph(session, self.report, self.signature)
+        made.share(self)
         made.reset_state()
         return made
 

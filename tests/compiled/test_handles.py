@@ -83,7 +83,7 @@ def test_handles_of_what_is_not_there_are_refused(device: str) -> None:
         with pytest.raises(UnknownNameError, match="bind_handle: input or output: given"):
             graph.bind_handle(name, X)  # type: ignore[arg-type]
     for name, data, error in (("x", X[:1], ShapeError), ("out0", X, ShapeError), ("x", ["a"] * 6, DTypeError)):
-        with pytest.raises(error, match=f"bind_handle: '{name}'"):
+        with pytest.raises(error, match="bind_handle: '[xy]': given"):
             graph.bind_handle(name, data)
     assert state(graph) == before
 
