@@ -6,7 +6,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from gdlab.base.threads import OwnerThread
@@ -61,9 +61,15 @@ class Counters:
         self.readbacks += 1
         self.readback_bytes += nbytes
 
+    def landed(self, copies: Sequence[BufferCopy]) -> None:
+        """Count what the copies of a step bring into a readback."""
+        for copy in copies:
+            if isinstance(copy.target, Readback):
+                self.read_back(copy.nbytes)
+
     def as_dict(self) -> dict[str, int]:
         """Return all totals by name, fresh."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 KEPT = 1 << 16  # losses that nobody has taken yet: a script that only steps holds no more of them
@@ -125,6 +131,11 @@ class Readback(ABC):
     """Memory that the caller reads: filled by `Copy` items, readable after `wait`, until `release`."""
 
     nbytes: int
+
+    @property
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether what was copied here has arrived, as far as is known without asking the device."""
 
     @abstractmethod
     def wait(self) -> None:
