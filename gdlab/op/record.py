@@ -14,6 +14,7 @@ from gdlab.base.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from gdlab.base.memo import remember
 from gdlab.base.types import Array, DType, TensorType, broadcast_shapes, f16, f32, u32
 from gdlab.graph import Attrs, AttrVar, Graph, Node, PatternGraph, Value, capture, current_graph, place, scratch, whole
+from gdlab.op.extent import Follows
 from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf, Shader
 from gdlab.op.parameter import (
     WANTED_VALUE,
@@ -69,6 +70,8 @@ class Properties(TypedDict, total=False):
     commutative: bool
     passes_factor: bool
     typed_as_first: bool
+    follows: Follows
+    selects: bool
 
 
 @dataclass(eq=False)
@@ -92,7 +95,10 @@ class Op:
       that the derivative keeps of it (the logarithms of the sums);
     * `commutative`: rules match it with its two operands in both orders;
     * `passes_factor`: a rule may take a factor of an operand out of its result;
-    * `typed_as_first`: its type is that of its first operand, and rules make it where only one of them is known.
+    * `typed_as_first`: its type is that of its first operand, and rules make it where only one of them is known;
+    * `follows`: which axes of its result follow a bucket axis of its operands, and what is masked there, where neither
+      kernel nor body tells;
+    * `selects`: its result is operand 1 where operand 0 is not 0, elsewhere operand 2, or 0 where there is none.
     """
 
     name: str
@@ -131,6 +137,8 @@ class Op:
     commutative: bool = False
     passes_factor: bool = False
     typed_as_first: bool = False
+    follows: Follows | None = None
+    selects: bool = False
 
     def __post_init__(self) -> None:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__

@@ -12,11 +12,14 @@ from gdlab.base.types import Array, TensorType
 from gdlab.graph import Value
 from gdlab.op import (
     Bad,
+    Call,
     Grads,
     Sample,
     Shader,
+    Verdict,
     Work,
     WorkRule,
+    along,
     by_rows,
     fused,
     op,
@@ -104,7 +107,19 @@ def _softmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
     builder.call(np.divide, powers, total, out)
 
 
-@op(numpy=_softmax, kernel=row_kernel("softmax", 5, _softmax_form, fours=True), samples=(*ROWS, LOST), bad=NOT_F32)
+def _shares(call: Call) -> Verdict:
+    """Each row is divided among the active entries of its last axis."""
+    labels = range(-call.result.rank, 0)
+    return along(call, [labels], labels, mixes={-1: -np.inf})
+
+
+@op(
+    numpy=_softmax,
+    kernel=row_kernel("softmax", 5, _softmax_form, fours=True),
+    samples=(*ROWS, LOST),
+    bad=NOT_F32,
+    follows=_shares,
+)
 def softmax(x: Value) -> TensorType:
     """e^(x − max) over its sum along the last axis: f32[..., n] -> f32[..., n]; a row of −inf gives NaN."""
     return x.type
@@ -134,6 +149,7 @@ def _log_softmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
     kernel=row_kernel("log_softmax", 5, _log_softmax_form, fours=True),
     samples=(*ROWS, LOST),
     bad=NOT_F32,
+    follows=_shares,
 )
 def log_softmax(x: Value) -> TensorType:
     """x − max − ln Σ e^(x − max) along the last axis, never the logarithm of a softmax: f32[..., n] -> f32[..., n]."""

@@ -18,9 +18,7 @@ from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.indices import index_bounds
 from gdlab.plan.target import CompileOptions, Target
 
-BufferKind = Literal[
-    "input", "parameter", "derived", "constant", "intermediate", "gradient", "output", "loss", "state"
-]
+BufferKind = Literal["input", "parameter", "derived", "constant", "intermediate", "gradient", "output", "loss", "state"]
 Place = int | Part  # a buffer, or a range of one
 HazardKind = Literal["raw", "war", "waw"]
 PlanMode = Literal["training", "inference"]
@@ -279,14 +277,16 @@ def _fields(plan: ExecutionPlan) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The configured parameter update: its dispatches (phase `update`) and the state buffers they need.
+    """The configured parameter update: its rule (a name in `plan/rules/`, or `none`), its dispatches (phase `update`)
+    and the state buffers they need.
 
-    State buffer ids continue after `ExecutionPlan.buffers`; `moments[parameter buffer] = (m, v)`. The first `early`
-    dispatches add up gradients and run in every step, the others in those that update.
+    State buffer ids continue after `ExecutionPlan.buffers`; `moments` are rows of a parameter's buffer and those of its
+    state under this rule. The first `early` dispatches add up gradients and run in every step, the others in those that
+    update.
     """
 
-    rule: Literal["none", "sgd", "adam", "adamw", "laprop"]
+    rule: str
     dispatches: tuple[Dispatch, ...]
     buffers: tuple[Buffer, ...]
-    moments: tuple[tuple[int, int, int], ...]
+    moments: tuple[tuple[int, ...], ...]
     early: int = 0

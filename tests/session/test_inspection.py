@@ -223,7 +223,7 @@ def test_an_update_that_overflows_is_found(session: Session) -> None:
     report = session.step_debug()
     first = report.first_bad()
     assert first is not None and first.has_inf and first.dispatch >= len(session.plan().dispatches)
-    assert first.label.startswith("Sgd") and session.step_count == 1
+    assert first.label.startswith("SGD") and session.step_count == 1
 
 
 def test_a_debug_step_refuses_what_a_step_refuses(device: str) -> None:
@@ -387,4 +387,3 @@ def test_inspection_of_an_inference_session_refuses_gradients(device: str) -> No
             with pytest.raises(GdlabError, match="given an inference session, wanted a training session"):
                 call()
         assert state_of(session) == before
-

@@ -28,7 +28,7 @@ from gdlab.devices.base import (
 from gdlab.devices.pool import size_class
 from gdlab.devices.wgpu.readback import WgpuReadback
 from gdlab.devices.wgpu.recording import Row, Rows, record_pass
-from gdlab.plan.dispatch import SCALARS, Dispatch
+from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
 from gdlab.plan.target import Target
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class WgpuQueue(Queue):
         self.gpu, self.depth, self.counters = gpu, depth, Counters() if counters is None else counters
         self.flying: deque[WgpuReadback] = deque()
         self.stamps: Stamps | None = None
-        self.scalars = gpu.buffer(4 * len(SCALARS))
+        self.scalars = gpu.buffer(4 * (len(SCALARS) + OWN_SCALARS))
         self._written: Array | None = None  # scalars
 
     # memory -----------------------------------------------------------------------------------------------------------
@@ -275,4 +275,3 @@ def _growing(items: Sequence[Item]) -> Iterable[Sequence[Any]]:
 def _pairs(cuts: Sequence[int], end: int) -> list[tuple[int, int]]:
     places = [0, *cuts, end]
     return list(zip(places, places[1:], strict=False))
-
