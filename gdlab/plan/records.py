@@ -18,7 +18,9 @@ from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.indices import index_bounds
 from gdlab.plan.target import CompileOptions, Target
 
-BufferKind = Literal["input", "parameter", "derived", "constant", "intermediate", "gradient", "output", "loss", "state"]
+BufferKind = Literal[
+    "input", "parameter", "derived", "constant", "intermediate", "gradient", "output", "loss", "state"
+]
 Place = int | Part  # a buffer, or a range of one
 HazardKind = Literal["raw", "war", "waw"]
 PlanMode = Literal["training", "inference"]

@@ -61,7 +61,9 @@ def _check_dispatch(d: Dispatch, buffers: Sequence[Buffer], slot_of: Sequence[in
     _check_fields(where, d, buffers)
 
 
-def _check_bindings(where: str, d: Dispatch, buffers: Sequence[Buffer], slot_of: Sequence[int], limits: Limits) -> None:
+def _check_bindings(
+    where: str, d: Dispatch, buffers: Sequence[Buffer], slot_of: Sequence[int], limits: Limits
+) -> None:
     bindings = d.bindings
     count = len(bindings) + bool(d.scalars)
     if count > limits.storage_buffers:

@@ -1,9 +1,9 @@
 """Train a session over a loader: epochs, losses, callbacks, a progress bar; Ctrl-C keeps everything.
 
-trainer = gd.Trainer(gd.build_session(graph), gd.TrainConfig(gd.Optimizer.adam(1e-3)))
-trainer.session.initialize(seed=0)
-history = trainer.train(loader, epochs=5)
-print(history.final_loss())
+    trainer = gd.Trainer(gd.build_session(graph), gd.TrainConfig(gd.Optimizer.adam(1e-3)))
+    trainer.session.initialize(seed=0)
+    history = trainer.train(loader, epochs=5)
+    print(history.final_loss())
 """
 
 from __future__ import annotations

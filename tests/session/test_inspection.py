@@ -387,3 +387,4 @@ def test_inspection_of_an_inference_session_refuses_gradients(device: str) -> No
             with pytest.raises(GdlabError, match="given an inference session, wanted a training session"):
                 call()
         assert state_of(session) == before
+

@@ -275,3 +275,4 @@ def _growing(items: Sequence[Item]) -> Iterable[Sequence[Any]]:
 def _pairs(cuts: Sequence[int], end: int) -> list[tuple[int, int]]:
     places = [0, *cuts, end]
     return list(zip(places, places[1:], strict=False))
+

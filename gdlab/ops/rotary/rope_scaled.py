@@ -220,7 +220,9 @@ def _with_factors(plain: Op, build: Callable[..., Value]) -> None:
 
 
 _with_factors(rope, lambda f, x, theta, head_dim: rope_scaled(x, f, theta, 0, head_dim, False))
-_with_factors(rope_with_offset, lambda f, x, theta, offset, head_dim: rope_scaled(x, f, theta, offset, head_dim, False))
+_with_factors(
+    rope_with_offset, lambda f, x, theta, offset, head_dim: rope_scaled(x, f, theta, offset, head_dim, False)
+)
 _with_factors(
     rope_dynamic_offset,
     lambda f, x, offset, theta, head_dim: rope_scaled_dynamic(x, offset, f, theta, head_dim, False),
