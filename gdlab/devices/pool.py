@@ -38,16 +38,18 @@ class Pool(Generic[M]):
         self.created += 1
         return self.created, made
 
-    def give(self, nbytes: int, number: int, memory: M) -> None:
-        """Take memory back; none is kept beyond `most` bytes."""
+    def give(self, nbytes: int, number: int, memory: M) -> bool:
+        """Take memory back; none is kept beyond `most` bytes. Return whether this is."""
         if self.free_bytes + nbytes > self.most:
-            return
+            return False
         free = self._free.setdefault(nbytes, deque())
         at = next((i for i, (other, _) in enumerate(free) if other > number), len(free))
         free.insert(at, (number, memory))
         self.free_bytes += nbytes
+        return True
 
-    def clear(self) -> None:
-        """Drop everything that is free."""
+    def clear(self) -> int:
+        """Drop everything that is free; return its bytes."""
+        dropped, self.free_bytes = self.free_bytes, 0
         self._free.clear()
-        self.free_bytes = 0
+        return dropped

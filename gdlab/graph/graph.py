@@ -349,6 +349,12 @@ def current_graph(where: str, graph: Graph | None = None) -> Graph:
     return found
 
 
+def replace_current(old: Graph, new: Graph) -> None:
+    """Make `new` the current graph where `old` is."""
+    if _current.get() is old:
+        _current.set(new)
+
+
 @contextmanager
 def scratch() -> Iterator[Graph]:
     """A graph of its own, current inside the block."""
