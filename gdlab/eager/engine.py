@@ -185,9 +185,10 @@ class QueueEngine(Engine):
         storage, words = type.dtype.is_storage, type.dtype.is_storage and not self.immediate
         made = np.empty(type.size_bytes // 4 if words else type.num_elements, np.uint32)
         self.queue.read("eager.download", block.memory, made.data.cast("B"))
-        if words:
-            return decode(made, type.dtype, type.shape)
-        return made.view(np.float32 if storage else type.dtype.numpy).reshape(type.shape)
+        if not storage:
+            return made.view(type.dtype.numpy).reshape(type.shape)
+        values = decode(made, type.dtype, type.shape) if words else made.view(np.float32).reshape(type.shape)
+        return values.astype(type.dtype.numpy, copy=False)
 
     def copied(self, block: Block, type: TensorType) -> Block:
         """Copy on the device."""
