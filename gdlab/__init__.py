@@ -57,6 +57,7 @@ _BINDINGS |= {
         "to_json": "plan.codec:to_json",
         "from_json": "static plan.codec:from_json",
     },
+    "EagerSession": {"to_study": "study.from_tape:to_study"},
     "Document": {"save": "view.files:save"},
     "Session": {"controls": "jupyter.controls:controls"},
     "Study": {
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from gdlab import eager, models, nn
     from gdlab.autodiff import AutodiffReport, differentiate
     from gdlab.devices.choose import device
+    from gdlab.eager.export import grad, value_and_grad
     from gdlab.eager.session import EagerSession
     from gdlab.jupyter.display import widget_of as widget
     from gdlab.jupyter.opening import show
@@ -125,6 +127,7 @@ __version__ = "0.1.0"
 _LATER: dict[str, str] = {
     "autodiff": "AutodiffReport differentiate",
     "devices.choose": "device",
+    "eager.export": "grad value_and_grad",
     "eager.session": "EagerSession",
     "jupyter.display": "widget=widget_of",
     "jupyter.magics": "load_ipython_extension=load unload_ipython_extension=unload",
@@ -166,8 +169,8 @@ __all__ = [
     "Study", "Target", "TensorType", "TrainConfig", "TrainHistory", "Trainer", "Value", "build",
     "build_inference_session", "build_session", "build_session_cached", "build_session_unoptimized",
     "build_session_with_report", "compile", "compile_training_graph", "data", "device", "differentiate", "eager", "f16",
-    "f32", "fused", "init", "load_doc", "load_nnef", "load_onnx", "load_safetensors", "models", "nn", "op", "ops",
-    "optimize", "parse", "q4", "q8", "rule", "rules", "show", "u32", "widget",
+    "f32", "fused", "grad", "init", "load_doc", "load_nnef", "load_onnx", "load_safetensors", "models", "nn", "op",
+    "ops", "optimize", "parse", "q4", "q8", "rule", "rules", "show", "u32", "value_and_grad", "widget",
 ]  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Define by run: `EagerSession` computes every op when it is written, and differentiates what ran."""
 
+from gdlab.eager.export import TapeExport
 from gdlab.eager.grads import DeviceGradMap, Grads
 from gdlab.eager.leaves import NatRef, NatVecRef, Param
 from gdlab.eager.memory import AllocatorStats, AnyBuffer
@@ -27,5 +28,6 @@ __all__ = [
     "RmsProp",
     "Sgd",
     "Tape",
+    "TapeExport",
     "TensorRef",
 ]

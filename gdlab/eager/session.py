@@ -35,6 +35,7 @@ from gdlab.devices.choose import device as choose
 from gdlab.eager import grads as backward
 from gdlab.eager import steps
 from gdlab.eager.engine import Engine, engine_of
+from gdlab.eager.export import TapeExport, to_graph
 from gdlab.eager.grads import DeviceGradMap, Grads
 from gdlab.eager.leaves import NatRef, Nats, NatVecRef, Param, checked_nat, input_leaf, parameter_leaf, taken, type_of
 from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block
@@ -584,6 +585,11 @@ class EagerSession:
         refs = [self.own("vjp", x) for x in wrt]
         return backward.cotangents(self, self.own("vjp", out), seed, refs)
 
+    @call
+    def to_graph(self, outputs: TensorRef | Sequence[TensorRef] | Mapping[str, TensorRef]) -> TapeExport:
+        """The part of this recording that the outputs need, as a graph."""
+        return to_graph(self, outputs)
+
     # steps ------------------------------------------------------------------------------------------------------------
     @call
     def step(self, rule: Optimizer, grads: Grads, *, check_finite: bool = True, reset_state: bool = False) -> None:
@@ -619,7 +625,6 @@ class EagerSession:
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
 
         def to_study(self, loss: TensorRef, name: str = "graph", **options: Any) -> Any: ...
-        def to_graph(self, outputs: Any) -> Any: ...
 
 
 def traced(value: TensorRef) -> str:
