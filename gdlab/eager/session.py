@@ -162,6 +162,7 @@ class EagerSession:
         """Release the values of this recording and begin the next; parameters, moments and random streams go on."""
         old = self.tape
         old.release()
+        self.engine.flush()  # gives its memory back: each recording begins with the same
         self.tape = Tape(self, old.generation + 1)
         replace_current(old, self.tape)
         self.step_number = (self.step_number + 1) % 2**32
@@ -315,9 +316,9 @@ class EagerSession:
         """Return a fresh array of what a buffer holds."""
         return self.engine.download(self._own_buffer("read_buffer", buffer).block, buffer.type)
 
+    @call
     def buffer(self, id: int) -> AnyBuffer:
         """The memory of a node."""
-        self._check_open("buffer")
         if not isinstance(id, (int, np.integer)) or not 0 <= id < len(self.tape):
             raise OutputIndexError("eager.buffer", "tensor id", id, f"0 … {len(self.tape) - 1}")
         return self.tape.buffers[id]

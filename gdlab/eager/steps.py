@@ -132,8 +132,10 @@ def _check_numbers(session: EagerSession, rule: Optimizer, reset_state: bool) ->
 
 def _check_finite(session: EagerSession, found: Mapping[Param, AnyBuffer]) -> None:
     """Refuse a gradient that is not finite."""
-    sums = [(p, _nothing(session, g)) for p, g in found.items()]
+    sums: list[tuple[Param, AnyBuffer]] = []
     try:
+        for param, gradient in found.items():
+            sums.append((param, _largest(session, gradient)))
         for param, total in sums:
             if not np.isfinite(session.engine.download(total.block, total.type)).all():
                 raise EagerError("eager.step", f"gradient of {param.name!r}", "numbers that are not finite",
@@ -143,14 +145,15 @@ def _check_finite(session: EagerSession, found: Mapping[Param, AnyBuffer]) -> No
             total.release()
 
 
-def _nothing(session: EagerSession, gradient: AnyBuffer) -> AnyBuffer:
-    """Return the sum of 0 · g: zero, or NaN where g has a number that is not finite."""
+def _largest(session: EagerSession, gradient: AnyBuffer) -> AnyBuffer:
+    """Return the largest |g|: not finite where any number of g is not. (0 · g would be folded by compilers.)"""
     engine, type, one = session.engine, gradient.type, TensorType((1,))
-    product = session.buffer_of(engine.compute("scale", (("factor", 0.0),), [(gradient.block, type)], type), type)
+    sizes = session.buffer_of(engine.compute("abs", (), [(gradient.block, type)], type), type)
+    attrs = (("axes", tuple(range(type.rank))), ("keepdims", False))
     try:
-        return session.buffer_of(engine.compute("sum_all", (), [(product.block, type)], one), one)
+        return session.buffer_of(engine.compute("max", attrs, [(sizes.block, type)], one), one)
     finally:
-        product.release()
+        sizes.release()
 
 
 # steps ----------------------------------------------------------------------------------------------------------------

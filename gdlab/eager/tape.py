@@ -198,7 +198,7 @@ class Tape(Graph):
 
     def own(self, value: Value, where: str = "") -> Value:
         """`value`, when it belongs to this recording."""
-        if isinstance(value, TensorRef) and value.graph is not self:
+        if isinstance(value, TensorRef) and (value.graph is not self or self is not self.session.tape):
             self.session.check_tape(value.graph, where or "op", value.id)
         return super().own(value, where)
 

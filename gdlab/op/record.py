@@ -162,11 +162,11 @@ class Op:
         key = _signature(args, kwargs) if graph is None else None
         known = None if key is None else self._known.get(key)
         if known is None:
-            return self._append(args, kwargs, graph, key)
+            return self._append(key, *args, graph=graph, **kwargs)
         order, attrs, type = known
         home: Graph = args[order[0]].graph
         if home.sealed:
-            return self._append(args, kwargs, graph, None)
+            return self._append(None, *args, **kwargs)
         try:
             source = capture() if home.records_sources else ()
             return home.append(self.name, tuple([args[i].id for i in order]), attrs, type, source=source)
@@ -175,9 +175,7 @@ class Op:
             raise
 
     @whole
-    def _append(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], graph: Graph | None, key: Hashable | None
-    ) -> Value:
+    def _append(self, key: Hashable | None, /, *args: Any, graph: Graph | None = None, **kwargs: Any) -> Value:
         """Bind, check and append; remember what the call with this key has come to."""
         given = args
         if isinstance(self.kernel, Leaf):
