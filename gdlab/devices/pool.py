@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 M = TypeVar("M")
@@ -26,14 +26,14 @@ class Pool(Generic[M]):
     def __init__(self, make: Callable[[int], M], most: int) -> None:
         self._make, self.most = make, most
         self.free_bytes, self.created = 0, 0
-        self._free: dict[int, deque[tuple[int, M]]] = {}
+        self._free: dict[int, list[tuple[int, M]]] = {}  # a heap each
 
     def take(self, nbytes: int) -> tuple[int, M]:
         """Return (its number, memory of exactly `nbytes` bytes), the free one that was made first, or a new one."""
         free = self._free.get(nbytes)
         if free:
             self.free_bytes -= nbytes
-            return free.popleft()
+            return heappop(free)
         made = self._make(nbytes)  # may raise: then nothing has changed
         self.created += 1
         return self.created, made
@@ -42,9 +42,7 @@ class Pool(Generic[M]):
         """Take memory back; none is kept beyond `most` bytes. Return whether this is."""
         if self.free_bytes + nbytes > self.most:
             return False
-        free = self._free.setdefault(nbytes, deque())
-        at = next((i for i, (other, _) in enumerate(free) if other > number), len(free))
-        free.insert(at, (number, memory))
+        heappush(self._free.setdefault(nbytes, []), (number, memory))
         self.free_bytes += nbytes
         return True
 

@@ -6,6 +6,7 @@ The device memory of a parameter is its mirror: H, only the host is current; B, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -195,7 +196,13 @@ def taken(where: str, what: str, data: Any, scalar: np.dtype[Any], floats: bool 
 
 def type_of(array: Array) -> TensorType:
     """Return the type of what `taken` returns."""
-    return TensorType(array.shape, u32 if array.dtype == np.uint32 else f32)
+    return _type(array.shape, array.dtype == np.uint32)
+
+
+@lru_cache(maxsize=4096)
+def _type(shape: tuple[int, ...], indices: bool) -> TensorType:
+    """One object per type: keys that hold it are compared by identity first."""
+    return TensorType(shape, u32 if indices else f32)
 
 
 def input_leaf(tape: Tape, array: Array, name: str, requires_grad: bool) -> TensorRef:
