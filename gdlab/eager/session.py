@@ -28,6 +28,7 @@ from gdlab.base.errors import (
     OutputIndexError,
     ShapeError,
 )
+from gdlab.base.statistics import array_words
 from gdlab.base.types import Array, TensorType
 from gdlab.base.words import plural
 from gdlab.devices.base import DeviceInfo
@@ -88,6 +89,7 @@ class EagerSession:
         self.tracks = self.opts.track_gradients
         self.step_number, self._drawn_step = 0, -1
         self._feeds: dict[str, Any] = {}
+        self.made_up: Callable[[str, TensorType], Any] = lambda name, type: None  # for inputs that are not fed
         self._entered: list[Tape] = []
         self.tracer: Callable[[TensorRef], None] | None = None
         self.rules = steps.State()
@@ -281,9 +283,10 @@ class EagerSession:
 
     def _named_leaf(self, kind: str, attrs: Mapping[str, Any], type: TensorType, name: str) -> TensorRef:
         if kind == "input":
-            if name not in self._feeds:
+            given = self._feeds[name] if name in self._feeds else self.made_up(name, type)
+            if given is None:
                 raise EagerError("eager.input", repr(name), "no value", f"s.feed({name}=array)")
-            data = as_array("eager.input", name, self._feeds[name], type)
+            data = as_array("eager.input", name, given, type)
             return input_leaf(self.tape, np.array(data), name, False)
         param = self._by_name.get(name)
         if param is None:
@@ -630,16 +633,7 @@ class EagerSession:
 
 def traced(value: TensorRef) -> str:
     """A node that has run, in one line: id, op, type, min, mean, max; up to 16 numbers whole."""
-    return f"%{value.id} {value.node.op} {value.type}: {figures(value)}"
-
-
-def figures(value: TensorRef) -> str:
-    """The numbers of a tensor of up to 16 elements, else min, mean and max."""
-    array = value.numpy()
-    if array.size <= 16:
-        return np.array2string(array, separator=", ").replace("\n", "")
-    low, mean, high = (float(f(array)) for f in (np.min, np.mean, np.max))
-    return f"min {low:.6g}, mean {mean:.6g}, max {high:.6g}"
+    return f"%{value.id} {value.node.op} {value.type}: {array_words(value.numpy())}"
 
 
 def tape_text(tape: Tape) -> str:
@@ -648,5 +642,5 @@ def tape_text(tape: Tape) -> str:
     shown = []
     for node, line in zip(tape.nodes, lines, strict=False):
         buffer = tape.buffers[node.id]
-        shown.append(f"{line}  # {'released' if buffer.released else figures(TensorRef(tape, node.id))}")
+        shown.append(f"{line}  # {'released' if buffer.released else array_words(tape.session.read_buffer(buffer))}")
     return "\n".join([*shown, *lines[len(shown) :]])
