@@ -345,3 +345,30 @@ class _Covered:
         """Return whether a range shares an element with it."""
         at = bisect_right(self.stops, r.start)
         return at < len(self.starts) and max(self.starts[at], r.start) < min(self.stops[at], r.stop)
+
+
+# neighbours -----------------------------------------------------------------------------------------------------------
+def conflicts_within(footprints: Sequence[Footprint], window: int) -> list[list[int]]:
+    """Return for each launch the later ones, at most `window` behind it, that it conflicts with."""
+    touched: dict[int, list[tuple[int, int, int, bool]]] = {}
+    for launch, (reads, writes) in enumerate(footprints):
+        for ranges, written in ((reads, False), (writes, True)):
+            for memory, start, stop in ranges:
+                if start < stop:
+                    touched.setdefault(memory, []).append((launch, start, stop, written))
+    found: list[set[int]] = [set() for _ in footprints]
+    for uses in touched.values():
+        if any(written for *_, written in uses):
+            _pair(uses, window, found)
+    return [sorted(later) for later in found]
+
+
+def _pair(uses: Sequence[tuple[int, int, int, bool]], window: int, found: list[set[int]]) -> None:
+    """Note the conflicts among the uses of one memory, which stand in order of their launches."""
+    for at, (launch, start, stop, written) in enumerate(uses):
+        for k in range(at + 1, len(uses)):
+            other, first, last, writes = uses[k]
+            if other > launch + window:
+                break
+            if other != launch and (written or writes) and start < last and first < stop:
+                found[launch].add(other)

@@ -27,6 +27,7 @@ from gdlab.base.threads import OwnerThread
 from gdlab.devices.base import Counters, Device, DeviceInfo, Region, Shared, owner
 from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
 from gdlab.devices.pool import Pool
+from gdlab.devices.wgpu.queue import WgpuQueue
 from gdlab.devices.wgpu.readback import Mapped
 from gdlab.devices.wgpu.replay import WgpuProgram
 from gdlab.plan.dispatch import Dispatch
@@ -471,3 +472,7 @@ class WgpuDevice(Device):
     def load(self, plan: ExecutionPlan, shared: Shared | None = None, *, checked: bool = True) -> WgpuProgram:
         """Validate the plan, allocate, compile, warm up; `checked=False` (for tests) leaves the validation to wgpu."""
         return self.gpu.turn.call(lambda: WgpuProgram(self.gpu, plan, checked, shared))
+
+    def open_queue(self) -> tuple[WgpuQueue, OwnerThread]:
+        """A queue in the turn of the adapter."""
+        return self.gpu.turn.call(lambda: WgpuQueue(self.gpu)), self.gpu.turn
