@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from gdlab.plan.compiler import compile
     from gdlab.plan.records import ExecutionPlan
     from gdlab.plan.target import CompileOptions, Limits, Target
+    from gdlab.record.executor import GraphExecutor
+    from gdlab.record.session import GraphSession
     from gdlab.rewrite import RULES as rules
     from gdlab.rewrite import Budget, OptimizeReport, optimize, rule
     from gdlab.session import (
@@ -134,6 +136,8 @@ _LATER: dict[str, str] = {
     "plan.compiler": "compile",
     "plan.records": "ExecutionPlan",
     "plan.target": "CompileOptions Limits Target",
+    "record.executor": "GraphExecutor",
+    "record.session": "GraphSession",
     "rewrite": "Budget OptimizeReport optimize rule rules=RULES",
     "session": "MemorySummary Session SessionConfig build build_inference_session build_session build_session_cached "
     "build_session_unoptimized build_session_with_report compile_training_graph",
@@ -152,7 +156,8 @@ _MODULES = {"data": "train.data", "init": "nn.init", "models": "models", "nn": "
 
 __all__ = [
     *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "Budget", "CompileOptions", "DType", "DataLoader", "Elementwise",
-    "EpochStats", "ExecutionPlan", "Graph", "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback",
+    "EpochStats", "ExecutionPlan", "Graph",
+    "GraphExecutor", "GraphSession", "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback",
     "MnistDataset", "NnefModel", "Node", "OnnxModel", "Op", "OptimizeReport", "Optimizer", "Reduction", "Runner",
     "SafeTensorsModel", "Sample", "Session", "SessionConfig", "StepMetrics", "Study", "Target", "TensorType",
     "TrainConfig", "TrainHistory", "Trainer", "Value", "build", "build_inference_session", "build_session",
