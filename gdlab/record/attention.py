@@ -11,7 +11,7 @@ from gdlab.base.types import u32
 from gdlab.plan.order import Range
 from gdlab.record import functions
 from gdlab.record.buffers import Buffer, integer, real
-from gdlab.record.operations import Operation, operation, part, tensor
+from gdlab.record.operations import Operation, Part, operation, part, tensor
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Buffers = Sequence[Buffer]
 LIMITS = tensor((3,), u32)  # first and last visible key of row 0, and the last key that is held
 WINDOWED, MASKS = 2, (0, 1, 2)
+SLABS = 64  # caches of one call whose rows are followed one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,22 @@ def _attention(
     if len(buffers) > 4:
         size = tmp_buffer_bytes(h, d)
         written = (part(ex, where, "tmp", buffers, 4, tensor((size // 4,)), least=True).range,)
+    held = limits[0], limits[2] + 1
+    reads = (q.range, *_rows(k, batch * kv, capacity, held), *_rows(v, batch * kv, capacity, held))
     attrs = ("seq", s), ("causal", causal), ("scale", scale), ("softcap", softcap)
     return operation(
         ex, where, functions.attention, (q, k, v), out, attrs, kind="sdpa", numbers=limits, numbered=(LIMITS,),
-        fuse=True, also_written=written,
+        fuse=True, also_written=written, reads=reads,
     )  # fmt: skip
+
+
+def _rows(cache: Part, slabs: int, capacity: int, held: tuple[int, int]) -> tuple[Range, ...]:
+    """Return the rows first … stop − 1 of every slab of a cache; of many slabs all of it."""
+    memory, start, stop = cache.range
+    if slabs > SLABS:
+        return (cache.range,)
+    slab = (stop - start) // slabs
+    row = slab // capacity
+    return tuple(
+        Range(memory, start + i * slab + held[0] * row, start + i * slab + held[1] * row) for i in range(slabs)
+    )

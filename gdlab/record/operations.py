@@ -117,21 +117,22 @@ def operation(
     numbered: Sequence[TensorType] = (),
     fuse: bool = False,
     also_written: Sequence[Range] = (),
+    reads: Sequence[Range] | None = None,
     checks: tuple[tuple[Part, int], ...] = (),
     route: bool = False,
 ) -> Operation:
     """Check the ranges and lower the function; `numbered` are the types of the operands behind those that ranges hold,
-    which read `numbers`."""
+    which read `numbers`; `reads` are the ranges that matter, where these are less than the operands."""
     check_aliasing(where, operands, [result], in_place)
     for range in also_written:
         check_aliasing(where, [*operands, result], [Part(0, range, result.type)], False)
     types = (*(p.type for p in operands), *numbered)
     made = lowered(executor, where, build, types, tuple(attrs), fuse)
     check_result(where, made, result)
-    reads = tuple(dict.fromkeys(p.range for p in operands))
+    touched = tuple(dict.fromkeys((p.range for p in operands) if reads is None else reads))
     writes = (result.range, *also_written)
     return Operation(
-        where, kind, build, tuple(attrs), made, tuple(operands), (result,), Footprint(reads, writes), numbers, checks,
+        where, kind, build, tuple(attrs), made, tuple(operands), (result,), Footprint(touched, writes), numbers, checks,
         route_of(made) if route else "", fuse,
     )  # fmt: skip
 
