@@ -1,12 +1,4 @@
-// One invocation adds a share of four neighbouring gradients to their sum, in place.
-@compute @workgroup_size(GROUP)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = ((group.z * groups.y + group.y) * groups.x + group.x) * GROUP + lane;
-    if (i < SIZE) {
-        total[i] += MULTIPLIER * gradient[i];
-    }
+// Four neighbouring sums after a share of their gradients is added; `rate` is the share.
+fn moved(total: vec4<f32>, gradient: vec4<f32>, rate: vec4<f32>) -> Moved {
+    return Moved(total + rate * gradient);
 }

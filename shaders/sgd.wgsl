@@ -1,12 +1,4 @@
-// One invocation moves four neighbouring weights against their gradient: p - lr k g, in place.
-@compute @workgroup_size(GROUP)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = ((group.z * groups.y + group.y) * groups.x + group.x) * GROUP + lane;
-    if (i < SIZE) {
-        weight[i] -= lr() * MULTIPLIER * clipped(gradient[i]);
-    }
+// Four neighbouring weights after a step against their gradient.
+fn moved(weight: vec4<f32>, gradient: vec4<f32>, rate: vec4<f32>) -> Moved {
+    return Moved(weight - rate * gradient);
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -200,12 +200,13 @@ def chain_function(text: Text, name: str, chain: Sequence[PointOp], first: str, 
     text.add(f"    return v{len(chain) - 1};\n}}\n")
 
 
-def expression(line: PointOp) -> str:
-    """The expression of a chain's line, its names replaced by what they stand for."""
+def expression(line: PointOp, operands: Mapping[int, str] | None = None) -> str:
+    """The expression of a chain's line, its names replaced by what they stand for; `operands`: the names of operands,
+    where they are not `x0`, `x1`, …"""
     values = {name: number(float(v)) for name, v in line.attrs if isinstance(v, (int, float))}
     constant = _only_literals(line)
     for name, arg in zip(line.names, line.args, strict=True):
-        values[name] = _argument(arg, constant or f"/ {name}" in line.expr)
+        values[name] = argument(arg, constant or f"/ {name}" in line.expr, operands)
     return _NAME.sub(lambda m: values.get(m[0], _RENAMED.get(m[0], m[0])), line.expr)
 
 
@@ -213,10 +214,11 @@ def _only_literals(line: PointOp) -> bool:
     return all(a.kind == "literal" for a in line.args)
 
 
-def _argument(arg: Arg, opaque: bool) -> str:
+def argument(arg: Arg, opaque: bool, operands: Mapping[int, str] | None = None) -> str:
+    """The text of an argument of a chain's line. `opaque`: literals are not folded by the compiler."""
     match arg.kind:
         case "operand":
-            return f"x{arg.index}"
+            return operands[arg.index] if operands is not None else f"x{arg.index}"
         case "op":
             return f"v{arg.index}"
         case "acc":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gdlab.kernels.pieces import Bindings, Text, call, chain_function, chain_operands, number, shader
-from gdlab.plan.dispatch import SCALARS, Dispatch, PointOp
+from gdlab.plan.dispatch import Dispatch, PointOp, scalar_places
 
 
 def constants(text: Text, **values: int | float) -> None:
@@ -16,8 +16,8 @@ def constants(text: Text, **values: int | float) -> None:
 
 def scalar_functions(text: Text, d: Dispatch) -> None:
     """One function for each per-step number that the kernel reads."""
-    for name in d.scalars:
-        text.add(f"fn {name}() -> f32 {{ return scalars[{SCALARS.index(name)}]; }}")
+    for name, place in scalar_places(d.scalars).items():
+        text.add(f"fn {name}() -> f32 {{ return scalars[{place}]; }}")
     text.add("")
 
 

@@ -11,11 +11,15 @@ from gdlab.base.types import Array, Shape, TensorType
 from gdlab.graph import Value
 from gdlab.op import (
     Bad,
+    Call,
+    Follows,
     Grads,
     Sample,
     Shader,
+    Verdict,
     Work,
     WorkRule,
+    along,
     op,
     want,
 )
@@ -97,6 +101,10 @@ def _swapped(x: Array) -> Array:
     return np.swapaxes(x, 1, 2)
 
 
+def _by_letters(a: str, b: str) -> Follows:
+    return lambda call: along(call, [a, b], "gmn", mixes={"k": 0.0})
+
+
 SIZES = (  # g, m, k, n
     (2, 3, 4, 5), (1, 1, 1, 1), (3, 17, 33, 2), (2, 1, 65, 3), (1, 65, 2, 129), (5, 2, 3, 1), (2, 68, 8, 12),
 )  # fmt: skip
@@ -118,6 +126,7 @@ def _refusals(wanted: str, wrong: tuple[str, str], differ: str) -> tuple[Bad, ..
     samples=tuple(Sample((g, m, k), (g, k, n)) for g, m, k, n in SIZES),
     bad=_refusals("a[g, m, k] and b[g, k, n]", ("f32[2, 3, 5]", "f32[2, 3, 5]"), "5 and 3"),
     passes_factor=True,
+    follows=_by_letters("gmk", "gkn"),
 )
 def batch_matmul(a: Value, b: Value) -> TensorType:
     """Matrix products a[g] · b[g] of each matrix: f32[g, m, k], f32[g, k, n] -> f32[g, m, n]."""
@@ -136,6 +145,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
     family="contraction",
     samples=tuple(Sample((g, k, m), (g, k, n)) for g, m, k, n in SIZES),
     bad=_refusals("a[g, k, m] and b[g, k, n]", ("f32[2, 3, 5]", "f32[2, 5, 3]"), "3 and 5"),
+    follows=_by_letters("gkm", "gkn"),
 )
 def batch_matmul_at(a: Value, b: Value) -> TensorType:
     """Matrix products a[g]ᵀ · b[g] without a transpose: f32[g, k, m], f32[g, k, n] -> f32[g, m, n]."""
@@ -155,6 +165,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
     samples=tuple(Sample((g, m, k), (g, n, k)) for g, m, k, n in SIZES),
     bad=_refusals("a[g, m, k] and b[g, n, k]", ("f32[2, 3, 5]", "f32[2, 5, 3]"), "5 and 3"),
     passes_factor=True,
+    follows=_by_letters("gmk", "gnk"),
 )
 def batch_matmul_bt(a: Value, b: Value) -> TensorType:
     """Matrix products a[g] · b[g]ᵀ without a transpose: f32[g, m, k], f32[g, n, k] -> f32[g, m, n]."""
@@ -205,6 +216,14 @@ def _joined(x: Array) -> Array:
     return rows
 
 
+def _by_rows(call: Call) -> Verdict:
+    return along(call, [("row", None), (None, None, None)], ("row", None))
+
+
+def _over_rows(call: Call) -> Verdict:
+    return along(call, [("row", None), ("row", None)], (None, None, None), mixes={"row": 0.0})
+
+
 @op(
     numpy=lambda a, b: _joined(_split(a, len(b)) @ b),
     kernel=_kernel(_in_rows("kn")),
@@ -214,6 +233,7 @@ def _joined(x: Array) -> Array:
         Bad(("f32[3, 5]", "f32[2, 3, 4]"), "wanted a[m, g·k] and b[g, k, n]: 5 and 2 · 3 differ"),
         Bad(("f32[3, 5]", "f32[5, 4]"), "wanted a[m, g·k] and b[g, k, n]: rank 2 and rank 3"),
     ),
+    follows=_by_rows,
 )
 def block_matmul(a: Value, b: Value) -> TensorType:
     """Block i of every row of a times b[i]: f32[m, g·k], f32[g, k, n] -> f32[m, g·n]."""
@@ -235,6 +255,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
         Bad(("f32[3, 5]", "f32[2, 4, 3]"), "wanted a[m, g·k] and b[g, n, k]: 5 and 2 · 3 differ"),
         Bad(("f32[3, 5]", "f32[5, 4]"), "wanted a[m, g·k] and b[g, n, k]: rank 2 and rank 3"),
     ),
+    follows=_by_rows,
 )
 def block_matmul_bt(a: Value, b: Value) -> TensorType:
     """Block i of every row of a times b[i]ᵀ: f32[m, g·k], f32[g, n, k] -> f32[m, g·n]."""
@@ -258,6 +279,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
         Bad(("f32[3, 4]", "f32[3, 4]"), "groups: given 0, wanted a divisor of 4 and of 4", {"groups": 0}),
         Bad(("f32[2, 3, 4]", "f32[3, 4]"), "wanted a[k, g·m] and b[k, g·n]: rank 2 twice", {"groups": 2}),
     ),
+    follows=_over_rows,
 )
 def block_matmul_at(a: Value, b: Value, groups: int) -> TensorType:
     """Blocks of columns: aᵢᵀ · bᵢ for each of `groups`: f32[k, g·m], f32[k, g·n] -> f32[g, m, n]."""

@@ -10,7 +10,7 @@ from gdlab.base.formats import round_bf16 as nearest_bf16
 from gdlab.base.formats import round_f16 as nearest_f16
 from gdlab.base.types import Array, TensorType, f16, u32
 from gdlab.graph import Value
-from gdlab.op import Bad, Elementwise, Grads, Sample, Shader, Work, op
+from gdlab.op import Bad, Elementwise, Grads, Sample, Shader, Work, elementwise, op
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 
 
@@ -35,6 +35,7 @@ def _to_f32_form(builder: KernelBuilder, c: KernelConstants) -> None:
     family="elementwise",
     any_dtype=True,
     reads_f16=True,
+    follows=elementwise,
 )  # fmt: skip
 def to_f32(x: Value) -> TensorType:
     """x as f32, integers rounded to the nearest: any[...] -> f32[...]. u32 receives no gradient."""
@@ -68,6 +69,7 @@ def _to_u32_form(builder: KernelBuilder, c: KernelConstants) -> None:
     bad=(Bad(("u32[3]",), "to_u32: operands: given u32[3], wanted f32 operands"),),
     family="elementwise",
     no_grad="ends",
+    follows=elementwise,
 )  # fmt: skip
 def to_u32(x: Value) -> TensorType:
     """x truncated toward 0, at most 2³² − 1 and at least 0 (NaN too): f32[...] -> u32[...]. The gradient path ends."""
@@ -148,6 +150,7 @@ def _put_half(x: Array, out: Array) -> None:
     bad=(Bad(("u32[3]",), "to_f16: operands: given u32[3], wanted f32 operands"),),
     family="elementwise",
     stores=True,
+    follows=elementwise,
 )  # fmt: skip
 def to_f16(x: Value) -> TensorType:
     """x stored in 16 bits, the nearest float16 of each, two in a word: f32[...] -> f16[...]. Ops read it as f32.

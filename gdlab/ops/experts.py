@@ -7,14 +7,31 @@ range makes its row zero and its gradients too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gdlab.base.types import Array, TensorType, u32
 from gdlab.graph import Value
-from gdlab.op import Bad, Grads, IndexOperand, Sample, Shader, Work, WorkRule, op, want
+from gdlab.op import (
+    Bad,
+    Call,
+    Cut,
+    Grads,
+    IndexOperand,
+    Sample,
+    Shader,
+    Tag,
+    Verdict,
+    Work,
+    WorkRule,
+    along,
+    op,
+    want,
+)
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 from gdlab.ops.index import indices
 from gdlab.ops.movement import broadcast_to, reshape
@@ -33,6 +50,7 @@ def _by_rows(b: str, units: Callable[[int, int], int], group: int = 0) -> WorkRu
         aligned = int((n if b == "kn" else k) % 4 == 0)
         constants = {"EXPERTS": experts, "N": n, "K": k, "REPEAT": attrs.get("repeat", 1), "W_ALIGNED": aligned}
         constants |= {"W_K": n, "W_N": 1} if b == "kn" else {"W_K": 1, "W_N": k}
+        constants |= {"STRIDE": attrs["stride"]} if attrs.get("stride") else {}
         trips = 0 if group else k + 4
         extents = f"{m}x{n}x{k} of {experts}"
         return Work(units(m, n), 0, constants, 2 * m * n * k, group, trips=trips, extents=extents)
@@ -59,6 +77,16 @@ def _products(x: Array, w: Array, idx: Array, repeat: int, out: Array) -> None:
             np.matmul(x, w[expert], out)
         else:
             out[rows] = x[rows // repeat] @ w[expert]
+
+
+def _check_stride(w: Value, stride: int) -> None:
+    """Matrices in blocks of ggml may lie apart."""
+    if not stride:
+        return
+    wanted = "0: only matrices in blocks lie apart"
+    want(w.type.dtype.in_blocks, wanted, stride, "stride")
+    least = w.type.data_bytes // w.shape[0]
+    want(stride >= least, f"0 or at least {least}, the bytes of one matrix", stride, "stride")
 
 
 def _grouped(x: Array, w: Array, idx: Array, repeat: int = 1) -> Array:
@@ -89,6 +117,31 @@ def _grouped_type(x: Value, w: Value, idx: Value, b: str, repeat: int = 1) -> Te
     return TensorType((rows, n))
 
 
+def _by_row(call: Call) -> Verdict:
+    return along(call, ["mk", (None, "k", "n"), "m"], "mn", mixes={"k": 0.0})
+
+
+def _by_repeated_row(call: Call) -> Verdict:
+    """As the product of x with each row repeated."""
+    repeat, (x, *others) = call.attrs["repeat"], call.types
+    types = (TensorType((x.shape[0] * repeat, x.shape[1]), x.dtype), *others)
+    rows, *tags = call.tags
+    alike = replace(call, types=types, tags=(tuple(_spread(tag, repeat) for tag in rows), *tags))
+    verdict = along(alike, ["mk", (None, "n", "k"), "m"], "mn", mixes={"k": 0.0})
+    operands = tuple(_gathered(tag, repeat) for tag in verdict.operands[0])
+    return replace(verdict, operands=(operands, *verdict.operands[1:]))
+
+
+def _spread(tag: Tag, repeat: int) -> Tag:
+    return replace(tag, inner=tag.inner * repeat) if tag.axis == 0 else tag
+
+
+def _gathered(tag: Tag, repeat: int) -> Tag:
+    if tag.axis == 0 and tag.inner % repeat:
+        raise Cut(f"a bucket axis inside the {repeat} rows that each row of x meets")
+    return replace(tag, inner=tag.inner // repeat) if tag.axis == 0 else tag
+
+
 # m, k, n, experts
 SIZES = ((3, 4, 5, 2), (1, 1, 1, 1), (17, 33, 2, 4), (1, 65, 3, 3), (70, 2, 129, 3), (5, 8, 12, 1), (9, 68, 68, 16))
 EXPERTS = IndexOperand(2, lambda types, attrs: types[1].shape[0])
@@ -112,6 +165,7 @@ EXPERTS = IndexOperand(2, lambda types, attrs: types[1].shape[0])
          Bad(("f32[4, 3]", "f32[2, 3, 6]", "f32[4]"), "wanted x[m, k], w[e, k, n] and idx[m] u32")),
     any_dtype=True,
     indices=EXPERTS,
+    follows=_by_row,
 )  # fmt: skip
 def grouped_matmul(x: Value, w: Value, idx: Value) -> TensorType:
     """Row i of x times matrix idx[i] of w: f32[m, k], f32[e, k, n], u32[m] -> f32[m, n].
@@ -128,7 +182,7 @@ def _(g: Value, out: Value, x: Value, w: Value, idx: Value) -> Grads:
 
 
 @op(
-    numpy=lambda x, w, idx, repeat: _grouped(x, np.swapaxes(w, 1, 2), idx, repeat),
+    numpy=lambda x, w, idx, repeat, stride=0: _grouped(x, np.swapaxes(w, 1, 2), idx, repeat),
     kernel=_kernel("nk"),
     family="contraction",
     samples=(*(Sample((m, k), (e, n, k), (m,), attrs={"repeat": 1}, integers={2: e}) for m, k, n, e in SIZES),
@@ -146,19 +200,24 @@ def _(g: Value, out: Value, x: Value, w: Value, idx: Value) -> Grads:
          Bad(("f32[4, 3]", "f32[6, 3]", "u32[4]"), "wanted x[m / repeat, k], w[e, n, k] and idx[m] u32"),
          Bad(("u32[4, 3]", "f32[2, 6, 3]", "u32[4]"), "wanted x[m / repeat, k], w[e, n, k] and idx[m] u32")),
     any_dtype=True,
+    reads_blocks=1,
+    block_axis=-1,
     indices=EXPERTS,
+    follows=_by_repeated_row,
 )  # fmt: skip
-def grouped_matmul_bt(x: Value, w: Value, idx: Value, repeat: int = 1) -> TensorType:
+def grouped_matmul_bt(x: Value, w: Value, idx: Value, repeat: int = 1, stride: int = 0) -> TensorType:
     """Row i // repeat of x times the transpose of matrix idx[i] of w: f32[m / repeat, k], f32[e, n, k], u32[m]
     -> f32[m, n].
 
-    An index ≥ e makes its row zero. With `repeat` every row of x meets so many matrices: those of one token.
+    An index ≥ e makes its row zero. With `repeat` every row of x meets so many matrices: those of one token. w may lie
+    in blocks of ggml, then also with `stride` bytes from one matrix to the next (0: as many as one has).
     """
+    _check_stride(w, stride)
     return _grouped_type(x, w, idx, "nk", repeat)
 
 
 @grouped_matmul_bt.vjp
-def _(g: Value, out: Value, x: Value, w: Value, idx: Value, repeat: int) -> Grads:
+def _(g: Value, out: Value, x: Value, w: Value, idx: Value, repeat: int, stride: int) -> Grads:
     """∂x[j] = Σ g[i] · w[idx[i]] over i // repeat = j,  ∂w[e] = Σ g[i]ᵀ · x[i // repeat] over idx[i] = e"""
 
     def to_x() -> Value:
@@ -208,6 +267,10 @@ def _grouped_at(x: Array, g: Array, idx: Array, experts: int) -> Array:
     return out
 
 
+def _summed_rows(call: Call) -> Verdict:
+    return along(call, ["mk", "mn", "m"], (None, "k", "n"), mixes={"m": 0.0})
+
+
 @op(
     numpy=_grouped_at,
     kernel=Shader(
@@ -232,6 +295,7 @@ def _grouped_at(x: Array, g: Array, idx: Array, experts: int) -> Array:
              {"experts": 0})),
     any_dtype=True,
     indices=IndexOperand(2, lambda types, attrs: attrs["experts"]),
+    follows=_summed_rows,
 )  # fmt: skip
 def grouped_matmul_at(x: Value, g: Value, idx: Value, experts: int) -> TensorType:
     """Matrix e is the sum of x[i]ᵀ · g[i] over the rows with idx[i] = e, in order of i: f32[m, k], f32[m, n], u32[m]
@@ -284,6 +348,10 @@ def _choose(x: Array, k: int, out: Array) -> None:
 _SPECIAL = [[1, 3, 3, 0, 3], [0, np.nan, 5, np.nan, np.inf], [-np.inf] * 5, [-0.0, 0.0, -1, 0.0, np.nan], [np.nan] * 5]
 
 
+def _chosen(call: Call) -> Verdict:
+    return along(call, ["te"], ("t", None), mixes={"e": -math.inf}, ordered="e")
+
+
 @op(
     numpy=_top_k,
     kernel=Shader("top_k.wgsl", _choosing(rounds=True), Shader("top_k.wgsl", _choosing(rounds=False)),
@@ -297,6 +365,7 @@ _SPECIAL = [[1, 3, 3, 0, 3], [0, np.nan, 5, np.nan, np.inf], [-np.inf] * 5, [-0.
          Bad(("u32[3, 5]",), "wanted f32 operands", {"k": 1})),
     family="index",
     no_grad="ends",
+    follows=_chosen,
 )  # fmt: skip
 def top_k_indices(x: Value, k: int) -> TensorType:
     """Where the k largest elements of every row are, largest first: f32[t, e] -> u32[t, k].

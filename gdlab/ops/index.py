@@ -13,16 +13,20 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import DTypeError
-from gdlab.base.types import Array, Shape, TensorType, f16, f32, u32
+from gdlab.base.types import Array, Shape, TensorType, u32
 from gdlab.graph import Value
 from gdlab.op import (
     Bad,
+    Call,
     Grads,
     IndexOperand,
     Refused,
     Sample,
     Shader,
+    Verdict,
     Work,
+    along,
+    axes_of,
     op,
     want,
 )
@@ -35,7 +39,7 @@ Attributes = Mapping[str, Any]
 
 def indices(wanted: str, idx: Value, *numbers: Value) -> None:
     """Refuse anything but u32[s] and f32 operands."""
-    if idx.type.dtype is not u32 or any(v.type.dtype not in (f32, f16) for v in numbers):
+    if idx.type.dtype is not u32 or any(v.type.dtype is u32 for v in numbers):
         raise Refused(wanted, error=DTypeError)
     want(idx.type.rank == 1, wanted)
 
@@ -84,6 +88,12 @@ def _take_form(x: int) -> NumpyForm:
     return form
 
 
+def _gathered(call: Call) -> Verdict:
+    axis = call.attrs["axis"]
+    labels = axes_of(call.types[0], axis)
+    return along(call, [labels, ["s"]], [*labels[:axis], "s", *labels[axis + 1 :]])
+
+
 def _front_axis(x: Value, idx: Value, axis: int) -> dict[str, Any]:
     return {"axis": axis_of(axis, x.type.rank)}
 
@@ -106,6 +116,7 @@ def _front_axis(x: Value, idx: Value, axis: int) -> dict[str, Any]:
     canonical=_front_axis,
     reads_f16=True,
     indices=IndexOperand(1, lambda types, attrs: types[0].shape[attrs["axis"]]),
+    follows=_gathered,
 )  # fmt: skip
 def gather(x: Value, idx: Value, axis: int) -> TensorType:
     """Element idx[i] of x along an axis, as element i: f32[..., n, ...], u32[s] -> f32[..., s, ...].
@@ -146,6 +157,7 @@ def _put_back(g: Value, idx: Value, shape: Shape, axis: int) -> Value:
     any_dtype=True,
     reads_f16=True,
     indices=IndexOperand(0, lambda types, attrs: types[1].shape[0]),
+    follows=lambda call: along(call, ["s", (None, "h")], "sh"),
 )  # fmt: skip
 def embedding(idx: Value, table: Value) -> TensorType:
     """Row idx[i] of the table as row i: u32[s], f32[v, h] -> f32[s, h]; repeated rows add up their gradients.
@@ -228,6 +240,7 @@ SUMS_OF_ROWS = Shader(
     family="index",
     any_dtype=True,
     indices=IndexOperand(0, lambda types, attrs: attrs["vocab"]),
+    follows=lambda call: along(call, ["s", "sh"], (None, "h"), mixes={"s": 0.0}),
 )  # fmt: skip
 def scatter_add(idx: Value, src: Value, vocab: int) -> TensorType:
     """Row v is the sum of the rows src[i] with idx[i] = v, in order of i: u32[s], f32[s, h] -> f32[vocab, h].
@@ -270,6 +283,12 @@ def _argmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
     builder.calls.append((_first_largest, (builder.operand(0, (outer, length, inner)), builder.out((outer, inner)))))
 
 
+def _found(call: Call) -> Verdict:
+    axis, labels = call.attrs["axis"], axes_of(call.types[0])
+    result = (*labels[:axis], *labels[axis + 1 :]) or (None,)
+    return along(call, [labels], result, mixes={axis: -math.inf}, ordered=[axis])
+
+
 @op(
     numpy=_argmax,
     kernel=Shader("argmax.wgsl", _finding, numpy_form=_argmax_form),
@@ -284,6 +303,7 @@ def _argmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
     family="index",
     no_grad="ends",
     canonical=lambda x, axis: {"axis": axis_of(axis, x.type.rank)},
+    follows=_found,
 )  # fmt: skip
 def argmax(x: Value, axis: int) -> TensorType:
     """Where the first of the largest elements along an axis is, the axis dropped (of the last one [1] stays):
@@ -327,6 +347,7 @@ def _prefix_last_form(builder: KernelBuilder, c: KernelConstants) -> None:
          Bad(("f32[5, 3]", "f32[1]"), "wanted x[r, d] f32 and valid[1] u32")),
     family="index",
     any_dtype=True,
+    follows=lambda call: along(call, [(None, "d"), (None,)], (None, "d")),
 )  # fmt: skip
 def prefix_last(x: Value, valid: Value) -> TensorType:
     """Row valid − 1, the last of a prefix: f32[r, d], u32[1] -> f32[1, d]; valid is clamped to 1 … r."""
@@ -364,6 +385,7 @@ def _prefix_last_grad_form(builder: KernelBuilder, c: KernelConstants) -> None:
     family="index",
     kind="private",
     any_dtype=True,
+    follows=lambda call: along(call, [(None, "d"), (None,)], (None, "d")),
 )
 def prefix_last_grad(g: Value, valid: Value, rows: int) -> TensorType:
     """Zeros with g as row valid − 1: f32[1, d], u32[1] -> f32[rows, d]; valid is clamped to 1 … rows."""

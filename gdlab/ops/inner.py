@@ -11,11 +11,14 @@ from gdlab.graph import Value
 from gdlab.op import (
     Axis,
     Bad,
+    Call,
     Grads,
     Movement,
     Sample,
     Shader,
+    Verdict,
     Work,
+    along,
     fused,
     op,
     want,
@@ -60,12 +63,18 @@ RUNS = tuple(
 )  # fmt: skip
 
 
+def _summed_up(call: Call) -> Verdict:
+    labels = range(-call.result.rank, 0)
+    return along(call, [labels], labels, mixes={-1: 0.0})
+
+
 @op(
     numpy=_before,
     kernel=Shader("exclusive_cumsum.wgsl", _running, linear=True, numpy_form=_running_form),
     samples=RUNS,
     bad=NOT_F32,
     family="reduction",
+    follows=_summed_up,
 )
 def exclusive_cumsum(x: Value, reverse: bool = False) -> TensorType:
     """The sum of all that lies before each element of the last axis (`reverse`: behind): f32[..., n] -> f32[..., n]."""
@@ -102,6 +111,12 @@ def _within(x: Value, offset: int) -> dict[str, Any]:
     return {"offset": max(-n, min(n, offset))}
 
 
+def _kept_by_shift(call: Call) -> Verdict:
+    """A shift to the front takes zeros from behind the active entries."""
+    labels, offset = range(-call.result.rank, 0), call.attrs["offset"]
+    return along(call, [labels], labels, mixes={-1: 0.0} if offset < 0 else None, ordered=[-1] if offset else ())
+
+
 @op(
     numpy=_shift,
     kernel=Movement(_shifted),
@@ -113,6 +128,7 @@ def _within(x: Value, offset: int) -> dict[str, Any]:
     canonical=_within,
     bad=(Bad(("u32[3, 5]",), "wanted f32 operands", {"offset": 1}),
          Bad(("f32[3]",), "shift_inner: offset: given 0.5, wanted an int", {"offset": 0.5})),
+    follows=_kept_by_shift,
 )  # fmt: skip
 def shift_inner(x: Value, offset: int) -> TensorType:
     """Element n − offset of the last axis as element n, 0 where there is none: f32[..., n] -> f32[..., n]."""

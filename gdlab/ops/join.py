@@ -11,7 +11,23 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, DTypeError, ShapeError
 from gdlab.base.types import Shape, TensorType
 from gdlab.graph import Value, whole
-from gdlab.op import Bad, Grads, Refused, Sample, Shader, Values, Work, op, value_method, want
+from gdlab.op import (
+    Bad,
+    Call,
+    Grads,
+    Refused,
+    Sample,
+    Shader,
+    Values,
+    Verdict,
+    Work,
+    along,
+    axes_of,
+    elementwise,
+    op,
+    value_method,
+    want,
+)
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 from gdlab.ops.movement import axis_of, slice
 
@@ -37,6 +53,12 @@ def _concat_form(builder: KernelBuilder, c: KernelConstants) -> None:
 SIDE_BY_SIDE = Shader("concat.wgsl", places, linear=True, numpy_form=_concat_form)
 
 
+def joined(call: Call) -> Verdict:
+    """The extent rule of ops that put operands side by side."""
+    labels = axes_of(call.result, call.attrs["axis"])
+    return along(call, [labels] * len(call.types), labels)
+
+
 def _front_axis(values: Values, axis: int) -> dict[str, Any]:
     return {"axis": axis_of(axis, values[0].type.rank)}
 
@@ -56,6 +78,7 @@ def _front_axis(values: Values, axis: int) -> dict[str, Any]:
     family="movement",
     any_dtype=True,
     canonical=_front_axis,
+    follows=joined,
 )  # fmt: skip
 def concat(values: Values, axis: int) -> TensorType:
     """One behind the other along an axis: any[..., a, ...], any[..., b, ...], … -> any[..., a + b + …, ...]."""
@@ -125,6 +148,7 @@ def _each(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str,
     any_dtype=True,
     opaque=True,
     own_buffer=True,
+    follows=elementwise,
 )  # fmt: skip
 def materialize(x: Value) -> TensorType:
     """x, copied into a buffer of its own that no rule and no fusion drops: any[...] -> any[...]."""

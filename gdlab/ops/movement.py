@@ -14,11 +14,15 @@ from gdlab.op import (
     Alias,
     Axis,
     Bad,
+    Call,
     Extended,
     Grads,
     Movement,
     Refused,
     Sample,
+    Verdict,
+    along,
+    elementwise,
     op,
     want,
 )
@@ -89,6 +93,7 @@ def _spread(x: TensorType, result: TensorType, attrs: Attributes) -> Moved:
              {"shape": (5,)}),
          Bad(("f32[3]",), "wanted a shape that f32[3] broadcasts to", {"shape": (3, 5)})),
     any_dtype=True,
+    follows=elementwise,
 )  # fmt: skip
 def broadcast_to(x: Value, shape: tuple[int, ...]) -> TensorType:
     """Repeat along axes of extent 1 and new axes on the left, NumPy's rule: any[...] -> any[shape]."""
@@ -117,12 +122,18 @@ def _reorder(x: TensorType, perm: Sequence[int]) -> Moved:
     return 0, tuple(Axis(steps[axis]) for axis in perm), 0.0
 
 
+def _turned(call: Call) -> Verdict:
+    rank = call.result.rank
+    return along(call, [range(rank)], call.attrs.get("perm", _swapped(rank)))
+
+
 @op(
     numpy=lambda x: np.swapaxes(x, -1, -2),
     kernel=Movement(lambda x, result, attrs: _reorder(x, _swapped(x.rank))),
     samples=(Sample((3, 5)), Sample((2, 3, 4)), Sample((1, 70)), Sample((1, 1)), Sample((3, 5), integers={0: 9})),
     bad=(Bad(("f32[3]",), "transpose: operands: given f32[3], wanted rank 2 or more"),),
     any_dtype=True,
+    follows=_turned,
 )
 def transpose(x: Value) -> TensorType:
     """Swap the last two axes: any[..., m, n] -> any[..., n, m]. Also `x.T`."""
@@ -149,6 +160,7 @@ def _front_perm(x: Value, perm: tuple[int, ...]) -> dict[str, Any]:
          Bad(("f32[2, 3]",), "permute: axis: given 2, wanted an axis in -2 … 1", {"perm": (2, 0)})),
     any_dtype=True,
     canonical=_front_perm,
+    follows=_turned,
 )  # fmt: skip
 def permute(x: Value, perm: tuple[int, ...]) -> TensorType:
     """Reorder the axes: result axis i is axis perm[i] of x, any[...] -> any[...]."""
@@ -183,6 +195,25 @@ def _taken(x: TensorType, result: TensorType, attrs: Attributes) -> Moved:
 _builtin_slice = slice
 
 
+def _untouched(call: Call, whole: Sequence[bool]) -> Verdict:
+    """A bucket axis stays where the op takes the whole of it and puts nothing beside it."""
+    labels = [axis if kept else None for axis, kept in enumerate(whole)]
+    return along(call, [labels], labels)
+
+
+def _kept_by_slice(call: Call) -> Verdict:
+    cuts = zip(call.attrs["starts"], call.attrs["stops"], call.attrs["steps"], call.types[0].shape, strict=True)
+    return _untouched(call, [cut == (0, cut[3], 1, cut[3]) for cut in cuts])
+
+
+def _kept_by_pad(call: Call) -> Verdict:
+    return _untouched(call, [lo == hi == 0 for lo, hi in zip(call.attrs["lo"], call.attrs["hi"], strict=True)])
+
+
+def _kept_by_unslice(call: Call) -> Verdict:
+    return _untouched(call, [n == whole for n, whole in zip(call.types[0].shape, call.result.shape, strict=True)])
+
+
 @op(
     numpy=lambda x, starts, stops, steps: x[_cut(starts, stops, steps)],
     kernel=Movement(_taken),
@@ -198,6 +229,7 @@ _builtin_slice = slice
          Bad(("f32[3, 4]",), "wanted one start, stop and step for each of 2 axes", {"starts": (0,), "stops": (3,)})),
     any_dtype=True,
     canonical=_bounds,
+    follows=_kept_by_slice,
 )  # fmt: skip
 def slice(
     x: Value, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...] | None = None
@@ -240,6 +272,7 @@ def _widened(x: TensorType, result: TensorType, attrs: Attributes) -> Moved:
          Bad(("u32[3]",), "pad: value: given -1.5, wanted an integer in 0 … 2^24, as x is u32",
              {"lo": (1,), "hi": (1,), "value": -1.5})),
     any_dtype=True,
+    follows=_kept_by_pad,
 )  # fmt: skip
 def pad(x: Value, lo: tuple[int, ...], hi: tuple[int, ...], value: Extended = 0.0) -> TensorType:
     """lo[i] elements `value` before and hi[i] behind along axis i: any[...] -> any[...]."""
@@ -279,6 +312,7 @@ def _scattered(x: TensorType, result: TensorType, attrs: Attributes) -> Moved:
     bad=(Bad(("f32[3]",), "unslice: shape: given [4], wanted room for x",
              {"shape": (4,), "starts": (0,), "steps": (2,)}),),
     kind="private",
+    follows=_kept_by_unslice,
 )  # fmt: skip
 def unslice(x: Value, shape: tuple[int, ...], starts: tuple[int, ...], steps: tuple[int, ...]) -> TensorType:
     """Zeros of `shape` with x at every step-th place from start on, the gradient of a slice: f32[...] -> f32[shape]."""

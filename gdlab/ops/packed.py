@@ -13,14 +13,17 @@ from gdlab.graph import Value
 from gdlab.op import (
     REGISTRY,
     Axis,
+    Call,
     Grads,
     Movement,
     Sample,
     Values,
+    Verdict,
+    along,
     op,
     want,
 )
-from gdlab.ops.join import SIDE_BY_SIDE, concat
+from gdlab.ops.join import SIDE_BY_SIDE, concat, joined
 
 Moved = tuple[int, tuple[Axis, ...], float]
 Attributes = Mapping[str, Any]
@@ -35,6 +38,7 @@ Attributes = Mapping[str, Any]
     family="movement",
     packing="storage",
     saved=False,
+    follows=joined,
 )  # fmt: skip
 def packed(values: Values, axis: int) -> TensorType:
     """The `concat` of matrices along axis 0 or 1: f32[k, n], f32[k, m], … -> f32[k, n + m + …]."""
@@ -54,6 +58,11 @@ def _taken(x: TensorType, result: TensorType, attrs: Attributes) -> Moved:
     return attrs["start"], (Axis(x.shape[1]), Axis(1)), 0.0
 
 
+def _rows_stay(call: Call) -> Verdict:
+    labels = ("row", "column" if call.types[0] == call.result else None)
+    return along(call, [labels], labels)
+
+
 @op(
     numpy=lambda x, start, stop: x[:, start:stop],
     kernel=Movement(_taken),
@@ -62,6 +71,7 @@ def _taken(x: TensorType, result: TensorType, attrs: Attributes) -> Moved:
     kind="private",
     family="movement",
     packing="columns",
+    follows=_rows_stay,
 )  # fmt: skip
 def columns(x: Value, start: int, stop: int) -> TensorType:
     """Columns start … stop − 1: f32[m, n] -> f32[m, stop − start]. Of a product whose every reader is such a range the
@@ -93,6 +103,7 @@ def _placed(x: TensorType, result: TensorType, attrs: Attributes) -> Moved:
              Sample((1, 1), attrs={"start": 3, "width": 4})),
     kind="private",
     family="movement",
+    follows=_rows_stay,
 )  # fmt: skip
 def among_columns(x: Value, start: int, width: int) -> TensorType:
     """x as columns from `start` on of a matrix that is 0 elsewhere, the gradient of `columns`: f32[m, n] ->

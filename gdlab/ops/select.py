@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gdlab.base.types import Array, TensorType
+from gdlab.base.errors import DTypeError
+from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.graph import Value
-from gdlab.op import Bad, Elementwise, Grads, Sample, op, want
+from gdlab.op import Bad, Elementwise, Grads, Refused, Sample, Shader, Work, elementwise, op, want
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 from gdlab.ops.elementwise import BINARY, MISFITS, NAN
 
 
@@ -110,6 +112,7 @@ def not_equal(a: Value, b: Value) -> TensorType:
     bad=(Bad(("f32[3, 5]", "f32[4]", "f32[5]"), "and f32[4] and f32[5], wanted shapes that broadcast to one"),
          Bad(("u32[3]", "f32[3]", "f32[3]"), "given u32[3] and f32[3] and f32[3], wanted f32 operands")),
     broadcasts=True,
+    selects=True,
 )  # fmt: skip
 def where(condition: Value, a: Value, b: Value) -> TensorType:
     """a where the condition is not 0 (NaN counts as true), else b: f32[...], f32[...], f32[...] -> f32[...].
@@ -122,6 +125,45 @@ def where(condition: Value, a: Value, b: Value) -> TensorType:
 @where.vjp
 def _(g: Value, out: Value, condition: Value, a: Value, b: Value) -> Grads:
     return None, lambda: where(condition, g, 0.0), lambda: where(condition, 0.0, g)
+
+
+def _each(types: tuple[TensorType, ...], result: TensorType, attrs: object) -> Work:
+    return Work(result.num_elements)
+
+
+def _keep(condition: Array, x: Array, out: Array) -> None:
+    np.copyto(out, x)
+    out[condition == 0.0] = 0
+
+
+def _keep_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = (c.units,)
+    builder.calls.append((_keep, (builder.operand(0, shape), builder.operand(1, shape), builder.out(shape))))
+
+
+@op(
+    numpy=lambda condition, x: np.where(condition != 0.0, x, np.uint32(0)),
+    kernel=Shader("keep_u32.wgsl", _each, numpy_form=_keep_form),
+    samples=(Sample((3, 5), (3, 5), integers={1: 9}),
+             Sample((70,), (70,), integers={1: 9}),
+             Sample((4,), (4,), integers={1: 9}, values=([0.0, 1.0, NAN, -0.0], [1, 2**32 - 1, 16_777_217, 4]),
+                    kink=True)),
+    bad=(Bad(("f32[3]", "f32[3]"), "wanted condition f32 and x u32 of equal shapes"),
+         Bad(("f32[3]", "u32[4]"), "wanted condition f32 and x u32 of equal shapes")),
+    family="elementwise",
+    kind="private",
+    any_dtype=True,
+    no_grad="ends",
+    follows=elementwise,
+    selects=True,
+)  # fmt: skip
+def keep_u32(condition: Value, x: Value) -> TensorType:
+    """x where the condition is not 0 (NaN counts as true), else 0: f32[...], u32[...] -> u32[...]."""
+    wanted = "condition f32 and x u32 of equal shapes"
+    if (condition.type.dtype, x.type.dtype) != (f32, u32):
+        raise Refused(wanted, error=DTypeError)
+    want(condition.shape == x.shape, wanted)
+    return x.type
 
 
 _TIED = ([1.0, 2.0, 5.0, -1.0], [1.0, 3.0, 4.0, -1.0])

@@ -6,6 +6,7 @@ again. Buffers are referred to by their index in the plan's `buffers`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -16,9 +17,7 @@ from gdlab.op import Axis
 
 DispatchPhase = Literal["forward", "backward", "update", "copy"]
 Access = Literal["full", "row", "column", "scalar"]
-KernelName = Literal[
-    "pointwise", "reduce", "custom", "matmul", "movement", "sgd", "adam", "adamw", "laprop", "accumulate", "clear"
-]
+KernelName = Literal["pointwise", "reduce", "custom", "matmul", "movement", "update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,18 +144,62 @@ class Result:
     columns: Columns | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Elements of a parameter in one range of columns or rows: those before `stop`, in every period, that are in no
+    stretch before it. They move by `factor` times the rate; `clip` is the buffer of the number that clips their
+    gradients, if any does."""
+
+    stop: int
+    factor: float = 1.0
+    clip: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterUpdate:
+    """One parameter in an update: `touched` are its buffer and those of its state, `gradient` is that of its gradient
+    (None: the rule reads none). Element i is in the stretch of i mod period, where the last one stops."""
+
+    type: TensorType
+    touched: tuple[int, ...]
+    gradient: int | None
+    stretches: tuple[Stretch, ...]
+    node: int
+
+    @property
+    def period(self) -> int:
+        """The number of elements after which the stretches repeat."""
+        return self.stretches[-1].stop
+
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """All buffers that it reads or writes, each once."""
+        clips = (s.clip for s in self.stretches if s.clip is not None)
+        read = () if self.gradient is None else (self.gradient,)
+        return tuple(dict.fromkeys((*self.touched, *read, *clips)))
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateCore:
+    """An update rule (a name in `plan/rules/`) on one or more parameters: the first workgroups move the first of them,
+    four elements per invocation, the next ones the second, and so on."""
+
+    rule: str
+    parameters: tuple[ParameterUpdate, ...]
+
+
 @dataclass(frozen=True)
 class Dispatch:
     """One kernel launch.
 
-    The core (`reduce`, `matmul`, `gather`, `custom`; none for `pointwise`) reads operand 0 (1 too for a product, all of
-    its own for a `custom` one), or the last value of `prologue`, a chain evaluated per element read; `epilogue` is a
-    chain on its result (`acc`), evaluated per element written. A `pointwise` dispatch is its `epilogue` alone. Each of
-    `results` is written in full: the first by the epilogue, or where they have `columns` each range of columns by it;
-    the others of a `custom` core by its file (`Custom.results` are their names there). Columns of no result are not
-    stored. `in_place` (read and written through one binding) occurs in updates and cache writes. `params` are the
-    numbers of the variant: rows and columns of a tile, results and lanes of a group, or an update's learning rate
-    multiplier (bits of an f32).
+    The core (`reduce`, `matmul`, `gather`, `custom`, `update`; none for `pointwise`) reads operand 0 (1 too for a
+    product, all of its own for a `custom` one and an `update`), or the last value of `prologue`, a chain evaluated per
+    element read; `epilogue` is a chain on its result (`acc`), evaluated per element written. A `pointwise` dispatch is
+    its `epilogue` alone. Each of `results` is written in full: the first by the epilogue, or where they have `columns`
+    each range of columns by it; the others of a `custom` core by its file (`Custom.results` are their names there).
+    Columns of no result are not stored. The results of an `update` are its parameters. `in_place` (read and written
+    through one binding) occurs in updates and cache writes. `params` are the numbers of the variant: rows and columns
+    of a tile, or results and lanes of a group.
     """
 
     index: int
@@ -172,6 +215,7 @@ class Dispatch:
     matmul: Matmul | None = None
     gather: Gather | None = None
     custom: Custom | None = None
+    update: UpdateCore | None = None
     scalars: tuple[str, ...] = ()
     workgroups: tuple[int, int, int] = (1, 1, 1)
     workgroup_size: tuple[int, int, int] = (64, 1, 1)
@@ -194,6 +238,11 @@ class Dispatch:
     def writes(self) -> tuple[int, ...]:
         """Buffers it writes."""
         return tuple(dict.fromkeys((*self.outputs, *self.in_place)))
+
+    @property
+    def entry(self) -> str:
+        """The name of its kernel: of an update that of the rule."""
+        return self.kernel if self.update is None else self.update.rule
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -262,3 +311,11 @@ class Dispatch:
 SCALARS = (
     "lr", "beta1", "beta2", "epsilon", "correction1", "correction2", "decay", "step_low", "step_high",
 )  # fmt: skip
+# a rule's own numbers lie behind these, in the order in which its dispatches name them
+OWN_SCALARS = 7
+
+
+def scalar_places(names: Sequence[str]) -> dict[str, int]:
+    """Return the elements of the scalar buffer in which these numbers lie, `Dispatch.scalars` or those of a rule."""
+    own = [name for name in names if name not in SCALARS]
+    return {n: SCALARS.index(n) if n in SCALARS else len(SCALARS) + own.index(n) for n in names}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gdlab.base.words import whole
 from gdlab.plan.dispatch import Arg, Matmul, PointOp, Reduce
 
 _WORDS = {
-    "matmul": "MatMul", "at": "AT", "bt": "BT", "swiglu": "SwiGLU", "u32": "U32", "adamw": "AdamW", "laprop": "LaProp",
+    "matmul": "MatMul", "at": "AT", "bt": "BT", "swiglu": "SwiGLU", "u32": "U32",
 }  # fmt: skip
 _SHOWN = 5  # names in a label; the rest is counted
 
@@ -45,6 +46,13 @@ def reduce(r: Reduce, chain: Sequence[PointOp]) -> str:
     if r.inner == 1:
         return f"{name}Inner{inside}[{r.outer}x{r.length}]"
     return f"{name}{inside}[{r.outer}x{r.length}x{r.inner}]"
+
+
+def update(rule: str, sizes: Sequence[int]) -> str:
+    """`Adam[200704]`; of several parameters `Adam[6 parameters, 235,146]`; `rule` is the label of the rule."""
+    if len(sizes) == 1:
+        return f"{rule}[{sizes[0]}]"
+    return f"{rule}[{len(sizes)} parameters, {whole(sum(sizes))}]"
 
 
 def suffix(chain: Sequence[PointOp], skip: Sequence[str] = ()) -> str:

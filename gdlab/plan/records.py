@@ -279,14 +279,16 @@ def _fields(plan: ExecutionPlan) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The configured parameter update: its dispatches (phase `update`) and the state buffers they need.
+    """The configured parameter update: its rule (a name in `plan/rules/`, or `none`), its dispatches (phase `update`)
+    and the state buffers they need.
 
-    State buffer ids continue after `ExecutionPlan.buffers`; `moments[parameter buffer] = (m, v)`. The first `early`
-    dispatches add up gradients and run in every step, the others in those that update.
+    State buffer ids continue after `ExecutionPlan.buffers`; `moments` are rows of a parameter's buffer and those of its
+    state under this rule. The first `early` dispatches add up gradients and run in every step, the others in those that
+    update.
     """
 
-    rule: Literal["none", "sgd", "adam", "adamw", "laprop"]
+    rule: str
     dispatches: tuple[Dispatch, ...]
     buffers: tuple[Buffer, ...]
-    moments: tuple[tuple[int, int, int], ...]
+    moments: tuple[tuple[int, ...], ...]
     early: int = 0

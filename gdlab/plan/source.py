@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from gdlab.graph import attrs_key
-from gdlab.plan.dispatch import Dispatch, PointOp
+from gdlab.plan.dispatch import Dispatch, ParameterUpdate, PointOp
 
 
 def source_hash(d: Dispatch) -> str:
@@ -20,6 +20,7 @@ def source_hash(d: Dispatch) -> str:
         m and (m.m, m.n, m.k, m.a, m.b, m.parts),
         c and (c.file, c.names, c.units, c.length, c.integers, repr(c.numbers), c.tables, c.results),
         g and (g.shape, g.offset, g.axes, repr(g.fill)),
+        d.update and (d.update.rule, tuple(_update_key(p, place) for p in d.update.parameters)),
     )
     written = tuple(place[b] for b in d.writes)
     schedule = d.variant, d.params, d.workgroup_size
@@ -27,6 +28,11 @@ def source_hash(d: Dispatch) -> str:
     columns = (r.columns and (r.columns.start, r.columns.stop, r.columns.width) for r in d.results)
     results = d.num_elements, *((r.type.dtype, c) for r, c in zip(d.results, columns, strict=True))
     return _digest((d.kernel, d.label, results, operands, written, core, chains, schedule, d.scalars))
+
+
+def _update_key(p: ParameterUpdate, place: Mapping[int, int]) -> tuple[object, ...]:
+    stretches = tuple((s.stop, s.factor, None if s.clip is None else place[s.clip]) for s in p.stretches)
+    return p.type.num_elements, tuple(place[b] for b in p.buffers), stretches
 
 
 def _lines(chain: Sequence[PointOp]) -> tuple[object, ...]:

@@ -1,5 +1,5 @@
-"""The parameter update of a training plan, as dispatches in the same record: SGD, Adam, AdamW or LaProp, clipped and
-accumulated as a `Recipe` says."""
+"""The parameter update of a training plan, as dispatches in the same record: any rule of `plan/rules/`, clipped and
+accumulated as a `Recipe` says. One dispatch moves as many parameters as its bindings allow."""
 
 from __future__ import annotations
 
@@ -15,30 +15,27 @@ from gdlab.base.types import Shape, TensorType, f32
 from gdlab.op import REGISTRY, Axis, Elementwise
 from gdlab.op.storage import Part
 from gdlab.plan import labels, variants
-from gdlab.plan.dispatch import Arg, Dispatch, Gather, KernelName, Operand, PointOp, Reduce, Result
+from gdlab.plan.dispatch import (
+    Arg,
+    Dispatch,
+    Gather,
+    KernelName,
+    Operand,
+    ParameterUpdate,
+    PointOp,
+    Reduce,
+    Result,
+    Stretch,
+    UpdateCore,
+)
 from gdlab.plan.records import Buffer, ExecutionPlan, Update
+from gdlab.plan.rules import RULES, UpdateRule, rule_of
+from gdlab.plan.rules.traced import traced
 from gdlab.plan.schedule import numbered, scheduled
+from gdlab.plan.target import Target
 
-Rule = Literal["none", "sgd", "adam", "adamw", "laprop"]
 _NONE: Mapping[str, float] = MappingProxyType({})
-_ADAM = ("lr", "beta1", "beta2", "epsilon", "correction1", "correction2")
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """What an update kernel reads per step, its state buffers by prefix of their names, and flops per element."""
-
-    scalars: tuple[str, ...]
-    state: tuple[str, ...]
-    flops: int
-
-
-KERNELS: Mapping[Rule, Kernel] = {
-    "sgd": Kernel(("lr",), (), 2),
-    "adam": Kernel(_ADAM, ("adam_m.", "adam_v."), 13),
-    "adamw": Kernel((*_ADAM, "decay"), ("adam_m.", "adam_v."), 15),
-    "laprop": Kernel(_ADAM, ("adam_m.", "adam_v."), 14),
-}
+MERGED = 64  # parameters of one dispatch at most: its text grows with each
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ class Recipe:
     """An update: the rule, a factor of the rate by parameter name (default 1; of a derived one by source), clipping,
     and how many steps one update adds up."""
 
-    rule: Rule = "none"
+    rule: str = "none"
     multipliers: Mapping[str, float] = field(default_factory=dict)
     clip: Clip | None = None
     accumulate: int = 1
@@ -71,13 +68,81 @@ def update_of(plan: ExecutionPlan, recipe: Recipe, state: Sequence[Buffer] = ())
 
 
 def sgd_update(plan: ExecutionPlan, multipliers: Mapping[str, float] = _NONE) -> Update:
-    """p ← p − lr · factor · g, one dispatch per parameter."""
+    """p ← p − lr · factor · g."""
     return update_of(plan, Recipe("sgd", multipliers))
 
 
 def adam_update(plan: ExecutionPlan, multipliers: Mapping[str, float] = _NONE) -> Update:
-    """m ← β₁m + (1−β₁)g; v ← β₂v + (1−β₂)g²; p ← p − lr · factor · m·c₁ / (√(v·c₂) + ε): one dispatch each."""
+    """m ← β₁m + (1−β₁)g; v ← β₂v + (1−β₂)g²; p ← p − lr · factor · m·c₁ / (√(v·c₂) + ε)."""
     return update_of(plan, Recipe("adam", multipliers))
+
+
+# dispatches -----------------------------------------------------------------------------------------------------------
+def update_dispatches(
+    rule: UpdateRule, parameters: Sequence[ParameterUpdate], target: Target, merge: bool = True
+) -> tuple[Dispatch, ...]:
+    """The dispatches that move these parameters by a rule, each as many as its bindings allow (`merge=False`: one
+    each), in order; their indices and groups are still 0. No plan is needed."""
+    return tuple(_dispatch(rule, some, target) for some in _together(rule, parameters, target, merge))
+
+
+def _together(
+    rule: UpdateRule, parameters: Sequence[ParameterUpdate], target: Target, merge: bool
+) -> list[list[ParameterUpdate]]:
+    """The parameters of each dispatch: each goes into the first that has room for it."""
+    found: list[list[ParameterUpdate]] = []
+    bound: list[set[int]] = []
+    most = target.limits.storage_buffers - bool(rule.scalars)
+    for p in parameters:
+        room = (
+            i for i, others in enumerate(found)
+            if len(others) < MERGED and len(bound[i] | {*p.buffers}) <= most and variants.merges([*others, p], target)
+        )  # fmt: skip
+        place = next(room, None) if merge else None
+        if place is None:
+            found.append([p])
+            bound.append({*p.buffers})
+        else:
+            found[place].append(p)
+            bound[place] |= {*p.buffers}
+    return found
+
+
+def _dispatch(rule: UpdateRule, parameters: Sequence[ParameterUpdate], target: Target) -> Dispatch:
+    sizes, schedule = [p.type.num_elements for p in parameters], variants.update(parameters, target)
+    touched = tuple(dict.fromkeys(b for p in parameters for b in p.touched))
+    gradients = [Operand(p.gradient, p.type.shape) for p in parameters if p.gradient is not None]
+    clips = dict.fromkeys(s.clip for p in parameters for s in p.stretches if s.clip is not None)
+    size, states = sum(sizes), 1 + len(rule.state)
+    return Dispatch(
+        0, "update", labels.update(rule.label, sizes), "update",
+        (*dict.fromkeys(gradients), *(Operand(clip, (1,), "scalar") for clip in clips)),
+        tuple(Result(p.touched[0], p.type) for p in parameters), in_place=touched,
+        update=UpdateCore(rule.name, tuple(parameters)), scalars=rule.scalars,
+        workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size,
+        variant=schedule.variant, variant_reason=schedule.reason,
+        origin=tuple(dict.fromkeys(p.node for p in parameters)), flops=_flops(rule) * size,
+        bytes_read=4 * size * (states + 1 if rule.reads_gradient else 0), bytes_written=4 * size * states,
+    )  # fmt: skip
+
+
+def parts_of(d: Dispatch) -> tuple[Dispatch, ...]:
+    """A dispatch that moves several parameters as one for each: what each reads, writes and comes from. They have the
+    index and the label of the whole and are not run."""
+    if d.update is None or len(d.update.parameters) == 1:
+        return (d,)
+    return tuple(
+        replace(
+            d, operands=tuple(o for o in d.operands if o.buffer in p.buffers), results=(result,), in_place=p.touched,
+            update=UpdateCore(d.update.rule, (p,)), origin=(p.node,),
+        )
+        for p, result in zip(d.update.parameters, d.results, strict=True)
+    )  # fmt: skip
+
+
+def _flops(rule: UpdateRule) -> int:
+    """Floating point operations per element."""
+    return rule.flops if rule.form is None else len(traced(rule).lines)
 
 
 class _Writer:
@@ -85,6 +150,7 @@ class _Writer:
 
     def __init__(self, plan: ExecutionPlan, recipe: Recipe, state: Sequence[Buffer]) -> None:
         self.plan, self.recipe = plan, recipe
+        self.rule = rule_of("update", recipe.rule)
         self.state = {b.name: b for b in state}
         names = {b: name for name, b in plan.stored_params}
         self.derived = {d.name: d for d in plan.derived_params}
@@ -94,68 +160,59 @@ class _Writer:
 
     def write(self) -> Update:
         """Accumulate, clip, update, clear: whatever of it is wanted."""
-        kernel, gradient = KERNELS[self.recipe.rule], {p: g for _, p, g in self.pairs}
-        if self.recipe.accumulate > 1:
-            gradient = {p: self._accumulate(name, p, g) for name, p, g in self.pairs}
+        sums = self.recipe.accumulate > 1
+        gradient = self._accumulate() if sums else {p: g for _, p, g in self.pairs}
         early = len(self.dispatches)
-        factor = self._factors(gradient)
-        moments = []
-        for name, p, _ in self.pairs:
-            held = tuple(self._state(prefix + name, self.plan.buffers[p].shape, p) for prefix in kernel.state)
-            self._rule(name, p, gradient[p], held, factor)
-            moments += [(p, held[0], held[1])] if len(held) == 2 else []
-        if self.recipe.accumulate > 1:
-            for _, p, _ in self.pairs:
-                self._in_place("clear", p, (), (gradient[p],))
+        clips = self._factors(gradient)
+        states = {p: tuple(self._state(f"{s}.{name}", self.plan.buffers[p].shape, p) for s in self.rule.state)
+                  for name, p, _ in self.pairs}  # fmt: skip
+        self._move(self.rule, [
+            self._moving(p, (p, *states[p]), gradient[p], self._stretches(name, p, clips)) for name, p, _ in self.pairs
+        ])  # fmt: skip
+        if sums:
+            self._move(RULES["clear"], [self._moving(p, (gradient[p],), None) for _, p, _ in self.pairs])
         order, groups = scheduled(self.dispatches, False)
         first, behind = len(self.plan.dispatches), len(self.plan.groups)
         made = (replace(d, index=first + d.index, group=behind + d.group) for d in
                 numbered(self.dispatches, order, groups))  # fmt: skip
-        return Update(self.recipe.rule, tuple(made), tuple(self.state.values()), tuple(moments), early)
+        moments = tuple((p, *held) for p, held in states.items() if held)
+        return Update(self.recipe.rule, tuple(made), tuple(self.state.values()), moments, early)
 
     # the parts --------------------------------------------------------------------------------------------------------
-    def _accumulate(self, name: str, p: int, gradient: int) -> int:
-        """acc += g / n; the buffer."""
-        total = self._state(f"grad_sum.{name}", self.plan.buffers[p].shape, p)
-        self._in_place("accumulate", p, (self._operand(gradient),), (total,), 1 / self.recipe.accumulate, flops=2)
-        return total
+    def _accumulate(self) -> dict[int, int]:
+        """acc += g / n; the buffers of the sums by parameter."""
+        totals = {p: self._state(f"grad_sum.{name}", self.plan.buffers[p].shape, p) for name, p, _ in self.pairs}
+        share = float(np.float32(1 / self.recipe.accumulate))
+        moving = [self._moving(p, (totals[p],), g, (Stretch(self._size(p), share),)) for _, p, g in self.pairs]
+        self._move(RULES["accumulate"], moving)
+        return totals
 
-    def _rule(self, name: str, p: int, gradient: int, held: tuple[int, ...], factors: Mapping[str, int]) -> None:
-        """The rule itself, on gradients times what `factors` hold; of a derived parameter the whole at once, or where
-        its sources differ in multiplier or factor, each range by itself."""
-        kernel, parts = KERNELS[self.recipe.rule], self._parts(name, p)
-        how = {source: (float(self.recipe.multipliers.get(source, 1.0)), factors.get(source)) for source in parts}
+    def _move(self, rule: UpdateRule, parameters: Sequence[ParameterUpdate]) -> None:
+        self.dispatches += update_dispatches(rule, parameters, self.plan.target, self.plan.options.fuse_dispatches)
+
+    def _moving(
+        self, p: int, touched: tuple[int, ...], gradient: int | None, stretches: tuple[Stretch, ...] = ()
+    ) -> ParameterUpdate:
+        b = self.plan.buffers[p]
+        whole = (Stretch(self._size(p)),)
+        return ParameterUpdate(TensorType(b.shape, b.dtype), touched, gradient, stretches or whole, b.nodes[0])
+
+    def _size(self, p: int) -> int:
+        return math.prod(self.plan.buffers[p].shape)
+
+    def _stretches(self, name: str, p: int, clips: Mapping[str, int]) -> tuple[Stretch, ...]:
+        """The whole of a parameter; of a derived one whose sources differ in multiplier or clip factor, each of these.
+        `clips`: the buffers of the clip factors by name."""
+        shape, parts = self.plan.buffers[p].shape, self._parts(name, p)
+        how = {s: (float(np.float32(self.recipe.multipliers.get(s, 1.0))), clips.get(s)) for s in parts}
         if len(set(how.values())) == 1:
-            parts = dict.fromkeys([*parts][:1])
-        for source, part in parts.items():
-            multiplier, factor = how[source]
-            operands = (self._operand(gradient), *(() if factor is None else (Operand(factor, (1,), "scalar"),)))
-            self._in_place(self.recipe.rule, p, operands, (p, *held), multiplier, kernel.scalars, kernel.flops, part)
+            return (Stretch(self._size(p), *next(iter(how.values()))),)
+        return tuple(Stretch(_stop(part, shape), *how[s]) for s, part in parts.items() if part is not None)
 
     def _parts(self, name: str, p: int) -> dict[str, Part | None]:
         """The ranges of a derived parameter by source; of another one itself."""
         derived = self.derived.get(name)
         return {name: None} if derived is None else {source: derived.part(source, p) for source, _ in derived.sources}
-
-    def _in_place(
-        self, kernel: Any, p: int, operands: tuple[Operand, ...], touched: tuple[int, ...], number: float = 1.0,
-        scalars: tuple[str, ...] = (), flops: int = 0, part: Part | None = None,
-    ) -> None:  # fmt: skip
-        """A kernel over the elements of parameter `p`, or those of a range of it, that writes `touched`, the first of
-        which is its output."""
-        b = self.plan.buffers[p]
-        size = math.prod(b.shape)
-        schedule, runs = variants.update(size, self.plan.target), () if part is None else _runs(part, b.shape)
-        size = size if part is None else math.prod(_extents(part, b.shape))
-        self.dispatches.append(Dispatch(
-            0, kernel, f"{labels.display(kernel)}[{size}]", "update", operands,
-            (Result(touched[0], TensorType(b.shape, b.dtype)),),
-            in_place=touched, scalars=scalars,
-            workgroups=schedule.workgroups, workgroup_size=schedule.workgroup_size,
-            params=(int(np.float32(number).view(np.uint32)), *runs),
-            variant=schedule.variant, variant_reason=schedule.reason, origin=b.nodes[:1],
-            flops=flops * size, bytes_read=4 * size * (len(touched) + 1), bytes_written=4 * size * len(touched),
-        ))  # fmt: skip
 
     # clipping ---------------------------------------------------------------------------------------------------------
     def _factors(self, gradient: Mapping[int, int]) -> dict[str, int]:
@@ -178,7 +235,7 @@ class _Writer:
         if part is None:
             return source
         b = self.plan.buffers[p]
-        extents, (_, start, _) = _extents(part, b.shape), _runs(part, b.shape)
+        extents, start = _extents(part, b.shape), part.start * math.prod(b.shape[part.axis + 1 :])
         out, size = self._state(name, extents, p), math.prod(extents)
         gather = Gather(extents, start, (Axis(b.shape[1]), Axis(1)), 0.0, b.nodes[0])
         self._append("movement", f"{labels.display('slice')}[{size}]", (self._operand(source),), out,
@@ -253,10 +310,9 @@ def _extents(part: Part, shape: Shape) -> Shape:
     return (*shape[: part.axis], part.stop - part.start, *shape[part.axis + 1 :])
 
 
-def _runs(part: Part, shape: Shape) -> tuple[int, int, int]:
-    """(period, start, stop): element i of the whole is in the range where start ≤ i mod period < stop."""
-    inner = math.prod(shape[part.axis + 1 :])
-    return shape[part.axis] * inner, part.start * inner, part.stop * inner
+def _stop(part: Part, shape: Shape) -> int:
+    """The end of a range among the elements of all: element i lies before it where i mod (their number) does."""
+    return part.stop * math.prod(shape[part.axis + 1 :])
 
 
 # chains of [1] numbers ------------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from gdlab.base.errors import CompileError
-from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp
+from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp, UpdateCore
 from gdlab.plan.records import Buffer, ExecutionPlan, MemoryPlan, Update
 from gdlab.plan.target import Limits
+from gdlab.plan.variants import flat, update_groups
 
 # kinds of buffers that hold something before the first dispatch
 _HELD = ("input", "parameter", "derived", "constant", "state")
@@ -108,6 +109,8 @@ def _check_results(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
     for r in d.results:
         if -(-r.type.size_bytes // 4) * 4 != buffers[r.buffer].nbytes:  # an odd number of 16-bit elements is padded
             raise CompileError(where, "output", str(r.type), f"{buffers[r.buffer].nbytes} bytes")
+    if d.update is not None:
+        return _check_update(where, d, d.update, buffers)
     several = len(d.results) > 1
     if several and (len(set(d.outputs)) != len(d.results) or set(d.outputs) & set(d.in_place)):
         raise CompileError(where, "outputs", list(d.outputs), f"{len(d.results)} buffers, one for each result")
@@ -116,6 +119,28 @@ def _check_results(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
     named = 1 + len(d.custom.results) if d.custom is not None else 1
     if len(d.results) != named:
         raise CompileError(where, "outputs", len(d.results), f"{named}: the results that its kernel names")
+
+
+def _check_update(where: str, d: Dispatch, core: UpdateCore, buffers: Sequence[Buffer]) -> None:
+    """Every parameter is a result, has a gradient and states of its size, and workgroups for all of its elements."""
+    touched = [b for p in core.parameters for b in p.touched]
+    if d.outputs != tuple(p.touched[0] for p in core.parameters) or sorted(touched) != sorted(d.in_place):
+        given = f"results {list(d.outputs)}, in place {list(d.in_place)}"
+        raise CompileError(where, "outputs", given, f"each of the update's parameters and states once: {touched}")
+    bound = {o.buffer for o in d.operands}
+    for p in core.parameters:
+        for b in (*p.touched, *(() if p.gradient is None else (p.gradient,))):
+            if buffers[b].nbytes != p.type.size_bytes:
+                wanted = f"{p.type.size_bytes}, as buffer {p.touched[0]}"
+                raise CompileError(where, f"buffer {b} of the update", f"{buffers[b].nbytes} bytes", wanted)
+        if not bound >= {*p.buffers} - {*p.touched}:
+            raise CompileError(where, "operands", sorted(bound), f"gradient and clip factors of buffer {p.touched[0]}")
+        stops = [0, *(s.stop for s in p.stretches)]
+        if len(stops) < 2 or any(a >= b for a, b in itertools.pairwise(stops)) or p.type.num_elements % stops[-1]:
+            raise CompileError(where, "stretches", stops[1:], f"ascending, the last a divisor of {p.type.num_elements}")
+    groups = sum(update_groups(p, d.workgroup_size[0]) for p in core.parameters)
+    if flat(d.workgroups) < groups:
+        raise CompileError(where, "workgroups", list(d.workgroups), f"{groups} for all elements of the update")
 
 
 def _check_columns(where: str, d: Dispatch) -> None:

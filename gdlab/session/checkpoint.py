@@ -18,9 +18,10 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ import numpy as np
 from gdlab.base.errors import CheckpointError
 from gdlab.base.types import Array, DType, TensorType
 from gdlab.plan.records import Place
+from gdlab.plan.rules import RULES
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.progress import Progress
 from gdlab.session.updates import Updates
@@ -36,9 +38,11 @@ from gdlab.session.values import Values
 FORMAT, UNNAMED_FORMAT = "2", "1"  # the digest of format 1 covers the bytes of the tensors, and not whose they are
 KEYS = ("gdlab_checkpoint_format", "gdlab_digest", "gdlab_logical_layout", "adam_step")
 MOMENTS = ("adam_m.", "adam_v.")
+STATE = "rule_state."  # before `state.parameter` in the name of a tensor: a state of a rule other than Adam and its kin
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "U32": np.dtype(np.uint32), "U8": np.dtype(np.uint8),
 }  # fmt: skip
+_NONE: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 _STEPS = 2**63  # the Adam counter is below
 
 
@@ -57,11 +61,13 @@ class HeaderEntry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The content of a checkpoint; `adam`: the names of the parameters with moments."""
+    """The content of a checkpoint; `adam`: the names of the parameters with moments; `states`: those with states of
+    other rules, by the name of the state."""
 
     tensors: dict[str, Array]
     adam_step: int
     adam: tuple[str, ...]
+    states: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -84,7 +90,7 @@ class Checkpoints:
             raise CheckpointError("save_checkpoint", "adam_step", self.updates.adam_steps, "one below 2^63")
         self.progress.check_between_steps("save_checkpoint")
         snapshot = self.loaded.turn.call(self._snapshot)
-        write(target, snapshot, self._layout(snapshot.adam))
+        write(target, snapshot, self._layout(snapshot.adam, snapshot.states))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Take over a checkpoint file."""
@@ -93,7 +99,8 @@ class Checkpoints:
         _check_names("load_checkpoint", parameters)
         snapshot = read(_path("load_checkpoint", path), self._layout(()))
         training = self.loaded.plan.mode == "training"
-        untrained = [n for n in snapshot.adam if training and not self.values.has_param_grad(n)]
+        moved = dict.fromkeys((*snapshot.adam, *(n for names in snapshot.states.values() for n in names)))
+        untrained = [n for n in moved if training and not self.values.has_param_grad(n)]
         if untrained:
             raise CheckpointError("load_checkpoint", f"moments of {untrained[0]}", "some", "none: it is not trained")
         self.loaded.turn.call(lambda: self._apply(snapshot))
@@ -109,32 +116,41 @@ class Checkpoints:
         self.loaded.turn.call(lambda: self._apply(snapshot))
         self.progress.steps = steps
 
-    def _layout(self, adam: tuple[str, ...]) -> dict[str, Any]:
+    def _layout(self, adam: tuple[str, ...], states: Mapping[str, tuple[str, ...]] = _NONE) -> dict[str, Any]:
         places = self.values.places
         types = {name: places.types[p] for name, p in places.parameters.items()}
         rows = [[name, list(t.shape), str(t.dtype).upper()] for name, t in types.items()]
-        return {"parameters": rows, "adam": list(adam)}
+        own = {"states": {state: list(names) for state, names in states.items()}} if states else {}
+        return {"parameters": rows, "adam": list(adam), **own}
 
     def _snapshot(self) -> Snapshot:
         tensors = {n: self._download(p) for n, p in self.values.places.parameters.items()}
         for prefix in MOMENTS:
             moments = self.updates.moments(prefix)
             tensors |= {prefix + name: self.values.download(p) for name, p in moments.items()}
-        return Snapshot(tensors, self.updates.adam_steps, tuple(self.updates.moments(MOMENTS[0])))
+        states = dict[str, tuple[str, ...]]()
+        for state in self.updates.own_states():
+            places = self.updates.moments(f"{state}.")
+            tensors |= {f"{STATE}{state}.{name}": self.values.download(p) for name, p in places.items()}
+            states[state] = tuple(places)
+        return Snapshot(tensors, self.updates.adam_steps, tuple(self.updates.moments(MOMENTS[0])), states)
 
     def _apply(self, snapshot: Snapshot) -> None:
         self.progress.partial = None
         training, places = self.loaded.plan.mode == "training", self.values.places
         if snapshot.adam and training:
             self.updates.allocate_moments()  # first: it may find no memory, and nothing has changed yet
+        for state in snapshot.states if training else ():
+            self.updates.allocate_state(state)
         for name, place in places.parameters.items():
             self._upload(place, snapshot.tensors[name])
         if not training:
             return
-        for prefix in MOMENTS:
+        own = ((f"{state}.", f"{STATE}{state}.") for state in self.updates.own_states())
+        for prefix, key in (*zip(MOMENTS, MOMENTS, strict=True), *own):
             for name, place in self.updates.moments(prefix).items():
                 shape = places.types[places.parameters[name]].shape
-                moment = snapshot.tensors.get(prefix + name, np.zeros(shape, np.float32))
+                moment = snapshot.tensors.get(key + name, np.zeros(shape, np.float32))
                 self.values.upload(place, moment.reshape(shape))
         self.updates.set_adam_steps(snapshot.adam_step)
         self.updates.clear_sums()
@@ -257,8 +273,8 @@ def read(path: Path, wanted: Mapping[str, Any]) -> Snapshot:
     step = metadata["adam_step"]
     if not (step.isascii() and step.isdigit() and len(step) < 20 and int(step) < _STEPS and str(int(step)) == step):
         raise _bad("adam_step", repr(step), "an integer ≥ 0")
-    adam = _check_layout(metadata["gdlab_logical_layout"], wanted)
-    _check_tensors(tensors, wanted["parameters"], adam)
+    adam, states = _check_layout(metadata["gdlab_logical_layout"], wanted)
+    _check_tensors(tensors, wanted["parameters"], adam, states)
     _check_spans(tensors, len(body))
     old, ordered = metadata["gdlab_checkpoint_format"] == UNNAMED_FORMAT, list(tensors.items())
     if old:
@@ -269,7 +285,7 @@ def read(path: Path, wanted: Mapping[str, Any]) -> Snapshot:
         text = f"load_checkpoint: {str(path)!r}: format 1, whose digest does not cover names: save it again"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     arrays = {n: np.frombuffer(body[t.start : t.stop], _DTYPES[t.dtype]).reshape(t.shape) for n, t in tensors.items()}
-    return Snapshot(arrays, int(step), adam)
+    return Snapshot(arrays, int(step), adam, states)
 
 
 def _header(data: bytes) -> tuple[dict[str, str], dict[str, HeaderEntry], memoryview]:
@@ -325,12 +341,14 @@ def _check_spans(tensors: Mapping[str, HeaderEntry], size: int) -> None:
         raise _bad("data", f"{size} bytes", f"{at} bytes")
 
 
-def _check_layout(text: str, wanted: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the parameters with moments, when the layout is that of the session."""
+def _check_layout(text: str, wanted: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """The names of the parameters with moments, and with states of other rules, when the layout is that of the
+    session."""
     try:
         given = json.loads(text)
         rows, adam = {row[0]: row[1:] for row in given["parameters"]}, given["adam"]
-        many, known = len(given["parameters"]), {str(n) for n in adam}
+        many, adam = len(given["parameters"]), [str(n) for n in adam]
+        states = {str(state): tuple(map(str, names)) for state, names in given.get("states", {}).items()}
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise _bad("gdlab_logical_layout", f"{type(error).__name__}: {error}", "names, shapes, dtypes") from None
     mine = {name: rest for name, *rest in wanted["parameters"]}
@@ -342,9 +360,14 @@ def _check_layout(text: str, wanted: Mapping[str, Any]) -> tuple[str, ...]:
     for name in rows:
         if name not in mine:
             raise _bad(str(name), _layout_text(rows[name]), "no such parameter in this session")
-    if many != len(mine) or len(known) != len(adam) or not known <= mine.keys():
+    if many != len(mine) or any(len({*names}) != len(names) or not {*names} <= mine.keys() for names in
+                                (adam, *states.values())):  # fmt: skip
         raise _bad("gdlab_logical_layout", text, "every name once")
-    return tuple(adam)
+    known_states = {state for rule in RULES.values() for state in rule.state}
+    for state in states:
+        if state not in known_states:
+            raise _bad(f"state {state}", "that of an update rule", f"one of {', '.join(sorted(known_states))}")
+    return tuple(adam), states
 
 
 def _layout_text(rest: Any) -> str:
@@ -362,10 +385,14 @@ def _stored(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     return ("U8", (type.size_bytes,)) if _in_words(type) else (dtype, shape)
 
 
-def _check_tensors(tensors: Mapping[str, HeaderEntry], rows: Any, adam: tuple[str, ...]) -> None:
+def _check_tensors(
+    tensors: Mapping[str, HeaderEntry], rows: Any, adam: tuple[str, ...], states: Mapping[str, tuple[str, ...]]
+) -> None:
     wanted = {name: _stored(dtype, tuple(shape)) for name, shape, dtype in rows}
     for prefix in MOMENTS:
         wanted |= {prefix + name: ("F32", wanted[name][1]) for name in adam}
+    for state, names in states.items():
+        wanted |= {f"{STATE}{state}.{name}": ("F32", wanted[name][1]) for name in names}
     for name, (dtype, shape) in wanted.items():
         form = str(HeaderEntry(dtype, shape, 0, 0))
         if name not in tensors:
@@ -387,7 +414,7 @@ def _path(where: str, path: Any) -> Path:
 
 def _check_names(where: str, names: Mapping[str, object]) -> None:
     for name in names:
-        if name.startswith(MOMENTS) or name == "__metadata__":
+        if name.startswith((*MOMENTS, STATE)) or name == "__metadata__":
             raise CheckpointError(where, f"parameter {name}", "a name of the file's own", "another name")
 
 

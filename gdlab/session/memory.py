@@ -12,8 +12,9 @@ from gdlab.session.totals import totals
 
 @dataclass(frozen=True, slots=True)
 class MemorySummary:
-    """The memory allocated now: plan slots, constants, moments, sums of gradients, clip scratch; not staging or driver
-    memory. All but `logical_buffer_bytes` counts the padding to 256 bytes; 1 MB = 10⁶ bytes."""
+    """The memory allocated now: plan slots, constants, moments, sums of gradients, clip scratch and states of rules
+    other than Adam's (both `aux_bytes`); not staging or driver memory. All but `logical_buffer_bytes` counts the
+    padding to 256 bytes; 1 MB = 10⁶ bytes."""
 
     total_buffer_bytes: int
     adam_state_bytes: int
@@ -39,12 +40,12 @@ class MemorySummary:
 
 def summary(plan: ExecutionPlan, update: Update) -> MemorySummary:
     """Sum up a plan and the state buffers of its updates."""
-    by_kind = {"adam_": 0, "grad_sum.": 0, "clip_": 0}
+    by_kind = {"adam_": 0, "grad_sum.": 0, "": 0}  # of others clip factors, states of other rules
     sizes = [padded(b.nbytes, plan.target.limits.alignment) for b in update.buffers]
     for b, size in zip(update.buffers, sizes, strict=True):
         by_kind[next(prefix for prefix in by_kind if b.name.startswith(prefix))] += size
     step, slots = totals(plan, update), [s.nbytes for s in plan.memory.slots] + sizes
     return MemorySummary(
         step.physical_bytes, by_kind["adam_"], len(slots), max(slots, default=0), step.logical_bytes,
-        by_kind["grad_sum."], by_kind["clip_"],
+        by_kind["grad_sum."], by_kind[""],
     )  # fmt: skip

@@ -2,67 +2,110 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from gdlab.base.errors import SessionError
+from gdlab.base.errors import SessionError, unknown_name
 from gdlab.base.types import Array
-from gdlab.plan.dispatch import SCALARS
-from gdlab.plan.update import Clip, Rule
+from gdlab.plan.dispatch import SCALARS, scalar_places
+from gdlab.plan.rules import RULES, NumberKind, rule_of
+from gdlab.plan.update import Clip
 from gdlab.session.arrays import is_real, positive
-
-_NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "laprop": "LaProp"}
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """The configured update rule; `none` leaves parameters as they are."""
+    """The configured update rule (a name in `gdlab.plan.rules`) and its numbers; `none` leaves parameters as they are.
+    `more` are the numbers that have no field here. `Optimizer.of("adam", lr=1e-3)` checks them."""
 
-    rule: Rule = "none"
+    rule: str = "none"
     lr: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.0
+    more: tuple[tuple[str, float], ...] = ()
 
     @staticmethod
     def sgd(lr: float = 0.01) -> Optimizer:
         """SGD with this rate."""
-        return sgd("Optimizer.sgd", lr)
+        return optimizer("Optimizer.sgd", "sgd", lr=lr)
 
     @staticmethod
     def adam(lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Optimizer:
         """Adam with these numbers."""
-        return adam("Optimizer.adam", lr, beta1, beta2, epsilon)
+        return optimizer("Optimizer.adam", "adam", lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+    @staticmethod
+    def of(rule: str, **numbers: float) -> Optimizer:
+        """Any update rule by its name; numbers that are not given have the rule's defaults."""
+        return optimizer("Optimizer.of", rule, **numbers)
 
     @property
     def counts(self) -> bool:
         """Whether its updates move the Adam counter."""
-        return self.rule in ("adam", "adamw", "laprop")
+        return self.rule != "none" and RULES[self.rule].counts
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers of the rule by name."""
+        more = dict(self.more)
+        wanted = () if self.rule == "none" else rule_of("Optimizer", self.rule).numbers
+        return {n.name: more[n.name] if n.name in more else getattr(self, n.name) for n in wanted}
 
     def __str__(self) -> str:
-        return "no update rule" if self.rule == "none" else f"{_NAMES[self.rule]}, lr {self.lr:g}"
+        return "no update rule" if self.rule == "none" else f"{RULES[self.rule].label}, lr {self.lr:g}"
 
 
-def sgd(where: str, lr: float) -> Optimizer:
-    """SGD with this rate, or the error that says what is wrong with it."""
-    return Optimizer("sgd", *positive(where, lr=lr))
+_FIELDS = {field.name for field in fields(Optimizer)} - {"rule", "more"}
 
 
-def adam(
-    where: str, lr: float, beta1: float, beta2: float, epsilon: float, rule: Rule = "adam", weight_decay: float = 0.0
-) -> Optimizer:
-    """Adam or one of its kin with these numbers, or the error that says which is wrong."""
-    positive(where, lr=lr, weight_decay=weight_decay)
-    for name, beta in (("beta1", beta1), ("beta2", beta2)):
-        if not is_real(beta) or not 0 <= beta < 1:
-            raise SessionError(where, name, repr(beta), "a number in [0, 1)")
-        if np.float32(beta) == 1:  # in the kernels, and then there is no 1/(1 − βᵗ)
-            raise SessionError(where, name, repr(beta), "a number in [0, 1) that float32 does not round to 1")
-    above_zero(where, epsilon=epsilon)
-    return Optimizer(rule, float(lr), float(beta1), float(beta2), float(epsilon), float(weight_decay))
+def optimizer(where: str, rule: str, **numbers: float) -> Optimizer:
+    """The rule with these numbers, or the error that says which is wrong."""
+    record = rule_of(where, rule)
+    known = {n.name: n for n in record.numbers}
+    if not record.configurable:
+        raise unknown_name(where, "rule", rule, [name for name, r in RULES.items() if r.configurable])
+    for name in numbers:
+        if name not in known:
+            raise unknown_name(where, f"number of {rule}", name, known)
+    missing = [n.name for n in record.numbers if n.default is None and n.name not in numbers]
+    if missing:
+        raise SessionError(where, missing[0], "nothing", f"a number: {rule} has no default of it")
+    given = {n.name: n.default for n in record.numbers if n.default is not None} | numbers
+    checked = {name: _CHECKS[n.kind](where, name, given[name]) for name, n in known.items()}
+    own = {name: value for name, value in checked.items() if name in _FIELDS}
+    return Optimizer(rule, **own, more=tuple((n, v) for n, v in checked.items() if n not in _FIELDS))
+
+
+def checked(where: str, given: Optimizer) -> Optimizer:
+    """The same rule with the same numbers, or the error that says which is wrong: its fields may hold anything."""
+    if not isinstance(given, Optimizer):
+        raise SessionError(where, "rule", type(given).__name__, "an Optimizer, such as Optimizer.adam(lr)")
+    return given if given == Optimizer() else optimizer(where, given.rule, **given.numbers)
+
+
+def _rate(where: str, name: str, value: float) -> float:
+    return next(iter(positive(where, **{name: value})))
+
+
+def _fraction(where: str, name: str, value: float) -> float:
+    if not is_real(value) or not 0 <= value < 1:
+        raise SessionError(where, name, repr(value), "a number in [0, 1)")
+    if np.float32(value) == 1:  # in the kernels, and then there is no 1/(1 − βᵗ)
+        raise SessionError(where, name, repr(value), "a number in [0, 1) that float32 does not round to 1")
+    return float(value)
+
+
+def _above_zero(where: str, name: str, value: float) -> float:
+    return above_zero(where, **{name: value})[0]
+
+
+_CHECKS: Mapping[NumberKind, Callable[[str, str, float], float]] = {
+    "rate": _rate, "fraction": _fraction, "positive": _above_zero,
+}  # fmt: skip
 
 
 def norm_clip(where: str, limit: float | None) -> Clip | None:
@@ -84,21 +127,15 @@ def above_zero(where: str, **values: float) -> list[float]:
 
 
 def scalars(optimizer: Optimizer, adam_steps: int, step: int = 0) -> Array:
-    """Return the numbers that kernels read per step, as `SCALARS`: steps count from 0; 1/(1 − βᵗ) in float64 of the
-    kernels' βs."""
-    o, t = optimizer, max(adam_steps, 1)
-    beta1, beta2 = _rounded(o.beta1), _rounded(o.beta2)
-    values = (
-        o.lr, beta1, beta2, o.epsilon, 1 / (1 - beta1**t), 1 / (1 - beta2**t), o.weight_decay,
-        step & 0xFFFF, step >> 16 & 0xFFFF,
-    )  # fmt: skip
-    return np.array(values, np.float32)
-
-
-assert SCALARS == ("lr", "beta1", "beta2", "epsilon", "correction1", "correction2", "decay", "step_low", "step_high")
-
-
-@lru_cache(maxsize=16)
-def _rounded(beta: float) -> float:
-    """As in the kernels: the correction is 40 times closer than with β itself."""
-    return float(np.float32(beta))
+    """Return the numbers that kernels read per step, as `SCALARS` and behind them the rule's own; steps count from 0,
+    `adam_steps` are the updates of a rule that counts them, this one included."""
+    found: dict[str, float] = {"step_low": step & 0xFFFF, "step_high": step >> 16 & 0xFFFF}
+    places = scalar_places(SCALARS)
+    if optimizer.rule != "none":
+        rule = RULES[optimizer.rule]
+        found |= zip(rule.scalars, rule.values(optimizer.numbers, max(adam_steps, 1)), strict=True)
+        places |= scalar_places(rule.scalars)
+    array = np.zeros(len(places), np.float32)
+    for name, value in found.items():
+        array[places[name]] = value
+    return array

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,7 +21,7 @@ from gdlab.session.inspect import Inspection, Space
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.memory import MemorySummary, summary
 from gdlab.session.node_places import Nodes, nodes_as_compiled
-from gdlab.session.optimizer import Optimizer, adam, sgd
+from gdlab.session.optimizer import Optimizer, checked, optimizer
 from gdlab.session.profile import Profiling, SessionProfile, Timings
 from gdlab.session.progress import Progress
 from gdlab.session.run.nonfinite import DebugStepReport, NonfiniteSearch, TraceRow
@@ -211,10 +211,16 @@ class Session:
         self.values.check_ready(where, inputs)
 
     # steps ------------------------------------------------------------------------------------------------------------
-    def step(self) -> None:
+    def step(self, n: int | None = None, feeds: Sequence[Mapping[str, Any]] | None = None) -> None:
         """Submit forward, backward (training) and the configured update at once. Returns at once where the device
-        can."""
-        self.steps.step()
+        can.
+
+        `n`: so many steps (default 1), with the inputs as they are set, or with `feeds`, for each step a mapping from
+        input names to data, all checked before the first. Losses, counters, random numbers and updates are those of n
+        calls. An adapter gets several steps in one submission. If step k fails, k − 1 are made; Ctrl-C ends between
+        submissions.
+        """
+        self.steps.step(n, feeds)
 
     def wait(self) -> None:
         """Return when nothing is in flight."""
@@ -260,22 +266,30 @@ class Session:
     # the update -------------------------------------------------------------------------------------------------------
     def set_learning_rate(self, lr: float) -> None:
         """Use SGD from the next step on, until changed: p ← p − lr·k(p)·g, k as `set_lr_multiplier` says."""
-        self.updates.configure("set_learning_rate", sgd("set_learning_rate", lr))
+        self.updates.configure("set_learning_rate", optimizer("set_learning_rate", "sgd", lr=lr))
 
     def set_adam(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         """Use Adam from the next step on, until changed (Kingma and Ba, 2015): m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g²,
         p ← p − lr·k(p)·(m/(1−β₁ᵗ)) / (√(v/(1−β₂ᵗ)) + ε). Moments start at zero and are kept when the rule changes."""
-        self.updates.configure("set_adam", adam("set_adam", lr, beta1, beta2, epsilon))
+        numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        self.updates.configure("set_adam", optimizer("set_adam", "adam", **numbers))
 
     def set_adamw(
         self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.01
     ) -> None:
         """Use Adam that also takes −lr·k(p)·weight_decay·p (Loshchilov and Hutter, 2019)."""
-        self.updates.configure("set_adamw", adam("set_adamw", lr, beta1, beta2, epsilon, "adamw", weight_decay))
+        numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
+        self.updates.configure("set_adamw", optimizer("set_adamw", "adamw", **numbers))
 
     def set_laprop(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         """Use LaProp (Ziyin, Wang and Ueda, 2020): v as Adam, m ← β₁m + (1−β₁)·g/(√v̂ + ε), p ← p − lr·k(p)·m̂."""
-        self.updates.configure("set_laprop", adam("set_laprop", lr, beta1, beta2, epsilon, "laprop"))
+        numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        self.updates.configure("set_laprop", optimizer("set_laprop", "laprop", **numbers))
+
+    def set_optimizer(self, rule: Optimizer) -> None:
+        """Use any update rule from the next step on, until changed: `session.set_optimizer(Optimizer.of("lion",
+        lr=1e-4))`. `Optimizer()` makes no update."""
+        self.updates.configure("set_optimizer", checked("set_optimizer", rule))
 
     def clear_optimizer(self) -> None:
         """Make no update from now on; moments and counter are kept."""
@@ -298,11 +312,12 @@ class Session:
 
     def sgd_step(self, lr: float) -> None:
         """Make one SGD update now, with the gradients of the last step; the configured rule stays as it is."""
-        self.updates.update_once("sgd_step", sgd("sgd_step", lr))
+        self.updates.update_once("sgd_step", optimizer("sgd_step", "sgd", lr=lr))
 
     def adam_step(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         """Make one Adam update now, with the gradients of the last step; the configured rule stays as it is."""
-        self.updates.update_once("adam_step", adam("adam_step", lr, beta1, beta2, epsilon))
+        numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        self.updates.update_once("adam_step", optimizer("adam_step", "adam", **numbers))
 
     def sgd_step_cpu(self, lr: float) -> None:
         """`sgd_step` through the host: read parameters and gradients, update in float32, write back."""

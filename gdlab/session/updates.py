@@ -11,10 +11,11 @@ import numpy as np
 from gdlab.base.errors import SessionError, unknown_name
 from gdlab.base.types import Array
 from gdlab.plan.records import Buffer, Place
+from gdlab.plan.rules import RULES
 from gdlab.plan.update import Clip, Recipe, update_of
 from gdlab.session.arrays import as_array, positive
 from gdlab.session.loaded import LoadedPlan
-from gdlab.session.optimizer import Optimizer, adaptive_clip, norm_clip, scalars, sgd
+from gdlab.session.optimizer import Optimizer, adaptive_clip, norm_clip, optimizer, scalars
 from gdlab.session.progress import Progress
 from gdlab.session.values import Values
 
@@ -157,7 +158,7 @@ class Updates:
         self.loaded.exclusively(once)
 
     def sgd_step_cpu(self, lr: float) -> None:
-        rate, factors = np.float32(sgd("sgd_step_cpu", lr).lr), self._factors(self.settings)
+        rate, factors = np.float32(optimizer("sgd_step_cpu", "sgd", lr=lr).lr), self._factors(self.settings)
         self.loaded.check_training("sgd_step_cpu")
         self.progress.check_stepped("sgd_step_cpu", "gradients")
         values, places = self.values, self.values.places
@@ -211,6 +212,18 @@ class Updates:
         """Allocate the moments where they are not; the configured update stays. Call it on the owner thread."""
         if not self.moments("adam_m."):
             self._load_once(Optimizer("adam"))
+            self._load(self.optimizer, self.settings)
+
+    def own_states(self) -> tuple[str, ...]:
+        """Return the names of the allocated states of rules other than Adam and its kin."""
+        adam = RULES["adam"].state
+        names = dict.fromkeys(state for rule in RULES.values() for state in rule.state if state not in adam)
+        return tuple(state for state in names if self._stored_moments(f"{state}."))
+
+    def allocate_state(self, state: str) -> None:
+        """Allocate a state of a rule where it is not; the configured update stays. Call it on the owner thread."""
+        if state not in self.own_states():
+            self._load_once(Optimizer(next(name for name, rule in RULES.items() if state in rule.state)))
             self._load(self.optimizer, self.settings)
 
     def clear_sums(self) -> None:

@@ -117,6 +117,19 @@ class Values:
         self.loaded.exclusively(lambda: self.loaded.program.upload(buffer, array))
         self.unset_inputs.discard(name)
 
+    def batch(self, where: str, feed: Mapping[str, Any]) -> list[tuple[int, Array]]:
+        """Return (buffer, array) of every input in a mapping from names to data, checked."""
+        if not isinstance(feed, Mapping):
+            raise ArgumentError(where, "feed", type(feed).__name__, "a mapping from input names to arrays")
+        found = [(self.input(where, name), name, data) for name, data in feed.items()]
+        bounds, types = self.places.index_bounds, self.places.types
+        return [(b, as_array(where, name, data, types[b], bounds.get(name))) for b, name, data in found]
+
+    def fed(self, buffers: Iterable[int]) -> None:
+        """Note that the inputs in these buffers have a value."""
+        written = set(buffers)
+        self.unset_inputs -= {name for name, buffer in self.places.inputs.items() if buffer in written}
+
     def set_input_u32(self, name: str, data: Any) -> None:
         type = self.places.types[self.input("set_input_u32", name)]
         if type.dtype is not u32:

@@ -12,7 +12,7 @@ import logging
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -34,14 +34,6 @@ __all__ = [
 log = logging.getLogger("gdlab.train")
 AHEAD = 16  # steps that go to the device's thread at once when nobody asks for the loss of each
 Pairs = list[tuple[str, Any]]
-
-CONFIGURE: dict[str, Callable[[Session, Optimizer], None]] = {
-    "none": lambda s, o: s.clear_optimizer(),
-    "sgd": lambda s, o: s.set_learning_rate(o.lr),
-    "adam": lambda s, o: s.set_adam(o.lr, o.beta1, o.beta2, o.epsilon),
-    "adamw": lambda s, o: s.set_adamw(o.lr, o.beta1, o.beta2, o.epsilon, o.weight_decay),
-    "laprop": lambda s, o: s.set_laprop(o.lr, o.beta1, o.beta2, o.epsilon),
-}
 
 
 # what goes in, what comes out -----------------------------------------------------------------------------------------
@@ -168,7 +160,7 @@ class Trainer:
     def train_epoch(self, loader: DataLoader, epoch: int) -> EpochStats:
         """One pass over the loader, in the order that belongs to the number `epoch`."""
         session, names = self.session, self._inputs_of(loader)
-        CONFIGURE[self.config.rule.rule](session, self.config.rule)
+        session.set_optimizer(self.config.rule)
         loader.shuffle(epoch)
         loader.reset()
         run = _Epoch(session, epoch)

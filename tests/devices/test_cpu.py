@@ -266,7 +266,7 @@ def test_traffic_counts_what_happened() -> None:
     program.step(scalars())
     program.update_only(scalars())
     t = program.counters
-    assert (t.forwards, t.submissions, t.dispatches) == (1, 2, len(plan.dispatches) + 4)
+    assert (t.forwards, t.submissions, t.dispatches) == (1, 2, len(plan.dispatches) + 2)
     assert t.upload_bytes == sum(plan.buffers[b].nbytes for _, b in (*plan.input_buffers, *plan.param_buffers))
 
 

@@ -17,7 +17,7 @@ from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.plan import compile
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
-from gdlab.plan.update import Recipe, Rule, update_of
+from gdlab.plan.update import Recipe, update_of
 from gdlab.session.optimizer import Optimizer, scalars
 
 NETWORKS = {"mlp": networks.mlp, "transformer": networks.transformer}
@@ -53,7 +53,7 @@ def fill(program: Program, plan: ExecutionPlan) -> None:
         on_owner(program.upload, b, hot if name == "y" else noise)
 
 
-def train(program: Program, rule: Rule, steps: int, *, poison: bool = False) -> list[float]:
+def train(program: Program, rule: str, steps: int, *, poison: bool = False) -> list[float]:
     on_owner(program.configure, update_of(program.plan, Recipe(rule), program.update.buffers))
     optimizer = Optimizer(rule, 0.05 if rule == "sgd" else 1e-3, 0.9, 0.999, 1e-8)
     for k in range(1, steps + 1):

@@ -126,7 +126,7 @@ def test_imports_go_up_the_table(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=label)
 def test_nothing_is_imported_in_disguise(path: Path) -> None:
-    if label(path) in ("__init__.py", "base/binding.py"):
+    if label(path) in ("__init__.py", "base/binding.py", "plan/rules/__init__.py"):  # the last imports its own folder
         return
     assert disguised_imports(path.read_text(encoding="utf-8"), room_of(path)) == []
 

@@ -36,7 +36,9 @@ def test_b2_find_follow_open_and_read_without_a_pointer(page: Page) -> None:
     mount(page, trained())
     page.evaluate(LISTEN)
     page.keyboard.press("Tab")
-    press(page, "/", *"op:matmul")
+    page.keyboard.press("/")
+    page.keyboard.insert_text("op:matmul")  # at once: typed slowly, what is found so far is said
+    press(page)
     press(page, "Enter", "Escape")
     press(page, "ArrowRight")  # to its user
     assert focused(page)["entity"] == "node:0.5" and focused(page)["pane"] == "before"

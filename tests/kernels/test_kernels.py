@@ -372,9 +372,13 @@ def test_every_op_of_a_chain_has_its_line() -> None:
 
 def test_the_text_of_an_update_names_what_it_moves() -> None:
     plan = compile(plans.regression(), mode="training")
-    for update in (sgd_update(plan), adam_update(plan)):
+    for update, moved in ((sgd_update(plan), {2, 3}), (adam_update(plan), {2})):
         text, line_map = kernels.wgsl(update.dispatches[0], plan.target)
-        assert "weight[i] -= lr() * MULTIPLIER" in text and {n for _, some in line_map for n in some} == {2}
+        lines, nodes = text.split("\n"), dict(line_map)
+        assert "vec4<f32>(lr() * 1.0)" in text and {n for _, some in line_map for n in some} == moved
+        for k, node in enumerate(sorted(moved)):  # what touches a parameter's buffers stands for this parameter alone
+            touching = [i for i, line in enumerate(lines, 1) if f"weight{k}[i]" in line or f"gradient{k}[i]" in line]
+            assert len(touching) >= 2 and {nodes[i] for i in touching} == {(node,)}
 
 
 def test_kernels_declare_exactly_their_bindings() -> None:

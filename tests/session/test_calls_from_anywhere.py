@@ -82,10 +82,13 @@ def go(own, called, name):
             trainer._inputs_of = lambda loader: {{"x": "x", "labels": "x"}}
             trainer.train(gd.DataLoader(np.ones((3, 1), np.float32), np.ones((3, 1), np.float32), 1, 1, 1), 1)
         elif PLACE == "continuation":
-            current[0] = own.runner.start(10**6, lambda step: ONE)
-            current[0].add_done_callback(lambda future: call(called, name))
+            current[0], ended = own.runner.start(10**6, lambda step: ONE), threading.Event()
+            current[0].add_done_callback(lambda future: (call(called, name), ended.set()))
             current[0].cancel()
-            own.runner.wait(current[0])
+            try:
+                own.runner.wait(current[0])
+            finally:  # the callback runs on a thread of its own
+                assert ended.wait(30), name
         else:
             current[0] = own.runner.start(300, lambda step: ONE)
             thread = second_thread(called, name)

@@ -223,7 +223,7 @@ def test_an_update_that_overflows_is_found(session: Session) -> None:
     report = session.step_debug()
     first = report.first_bad()
     assert first is not None and first.has_inf and first.dispatch >= len(session.plan().dispatches)
-    assert first.label.startswith("Sgd") and session.step_count == 1
+    assert first.label.startswith("SGD") and session.step_count == 1
 
 
 def test_a_debug_step_refuses_what_a_step_refuses(device: str) -> None:

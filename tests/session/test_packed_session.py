@@ -119,9 +119,9 @@ def test_a_multiplier_of_one_half_leaves_the_other_alone(device: str, form: Form
         s.initialize(7)
         before = {n: s.read_param(n) for n in s.param_names()}
         s.set_learning_rate(0.1)
-        assert len(s.update_dispatches()) == 3
+        alike = s.update_dispatches()
         s.set_lr_multiplier("up", 0)
-        assert len(s.update_dispatches()) == 4
+        assert len(s.update_dispatches()) == len(alike) and s.update_dispatches() != alike
         s.step()
         assert np.array_equal(s.read_param("up"), before["up"])
         want = before["gate"] - np.float32(0.1) * s.read_param_grad("gate")

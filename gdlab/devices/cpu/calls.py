@@ -11,7 +11,7 @@ from gdlab.base.errors import CompileError
 from gdlab.base.types import Array
 from gdlab.devices.cpu.builder import NumpyKernelBuilder
 from gdlab.devices.cpu.chain import Number, Scratch, array, build
-from gdlab.devices.cpu.update_calls import UPDATES
+from gdlab.devices.cpu.update_calls import update
 from gdlab.op import REGISTRY, Axis, Shader
 from gdlab.op.numpy_form import NumpyCall, NumpyForm
 from gdlab.plan.dispatch import Dispatch, Gather
@@ -166,5 +166,5 @@ _KERNELS: dict[str, Callable[[NumpyKernelBuilder], None]] = {
     "reduce": _reduce,
     "custom": _custom,
     "movement": _movement,
-    **UPDATES,
+    "update": update,
 }

@@ -29,10 +29,10 @@ from gdlab.devices.base import (
     Stamp,
 )
 from gdlab.devices.cpu.queue import CpuQueue, CpuRecorded
-from gdlab.devices.cpu.update_calls import BLOCK, derive
 from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
 from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.records import Buffer, ExecutionPlan, Update
+from gdlab.plan.rules.record import BLOCK
 from gdlab.plan.target import Limits, Target
 from gdlab.plan.verify import verify, verify_update
 
@@ -100,7 +100,6 @@ class CpuProgram(Program):
         self.blocks = _blocks(plan, shared)
         self.given: Array | None = None
         self.reads_scalars = plan.reads_scalars
-        self.derive = derive(self.queue.scalars)
         self.launches = self.queue.recorded(self._bound(plan.dispatches))
         self.update_launches = self.early_launches = self.queue.recorded([])
         self.window: tuple[int, int] | None = None
@@ -282,10 +281,6 @@ class CpuProgram(Program):
         if scalars is self.given:  # the session hands over the same array as long as no number changes
             return
         self.queue.set_scalars(where, scalars)
-        if self.moments:
-            with np.errstate(all="ignore"):
-                for function, args in self.derive:
-                    function(*args)
         self.given = scalars
 
     def _update_part(self, whole: bool) -> CpuRecorded:

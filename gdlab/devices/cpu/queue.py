@@ -27,11 +27,12 @@ from gdlab.devices.base import (
 )
 from gdlab.devices.cpu.calls import steps_of
 from gdlab.devices.cpu.chain import Scratch
-from gdlab.devices.cpu.update_calls import DERIVED
+from gdlab.devices.cpu.update_calls import rule_scalars
 from gdlab.devices.fit import zeros
 from gdlab.devices.pool import Pool, size_class
 from gdlab.op.numpy_form import NumpyCall
-from gdlab.plan.dispatch import SCALARS, Dispatch
+from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
+from gdlab.plan.rules import rule_of
 from gdlab.plan.target import Target
 
 FREE_BYTES = 64 << 20  # of memory that nobody uses and that is kept for the next
@@ -81,8 +82,9 @@ class CpuQueue(Queue):
     def __init__(self, depth: int = IN_FLIGHT, counters: Counters | None = None) -> None:
         self.depth, self.counters = depth, Counters() if counters is None else counters
         self.scratch = Scratch()
-        self.numbers = np.zeros(len(SCALARS) + len(DERIVED), np.float32)
-        self.scalars = {name: self.numbers[i : i + 1].reshape(()) for i, name in enumerate((*SCALARS, *DERIVED))}
+        self.numbers = np.zeros(len(SCALARS) + OWN_SCALARS, np.float32)
+        self.scalars = {name: self.numbers[i : i + 1].reshape(()) for i, name in enumerate(SCALARS)}
+        self.rules: dict[str, tuple[dict[str, Array], list[NumpyCall]]] = {}  # scalars and shared calls of those bound
         self.stamps: dict[int, float] = {}
         self._pool: Pool[Array] = Pool(lambda nbytes: zeros((nbytes // 4,), np.uint32), FREE_BYTES)
         self._decoded: LruCache[Hashable, _Decoded] = LruCache(DECODED_BYTES)
@@ -126,15 +128,27 @@ class CpuQueue(Queue):
         """Make the NumPy calls of a dispatch; the memory of a region is an array of its buffer's dtype and shape."""
         arrays = {b: region.memory for b, region in memory.items()}
         self.counters.bindings_created += 1
-        return Bound(dispatch, steps_of(dispatch, arrays, self.scratch, self.scalars))
+        scalars = self.scalars if dispatch.update is None else self._rule_scalars(where, dispatch.update.rule)
+        return Bound(dispatch, steps_of(dispatch, arrays, self.scratch, scalars))
+
+    def _rule_scalars(self, where: str, rule: str) -> dict[str, Array]:
+        """The per-step numbers by the names that a rule gives them, and those that are made of them once a step."""
+        if rule not in self.rules:
+            own, shared = rule_scalars(rule_of(where, rule), self.numbers)
+            self.rules[rule] = self.scalars | own, shared
+        return self.rules[rule][0]
 
     def recorded(self, bounds: Sequence[Bound]) -> CpuRecorded:
         """As one list of calls."""
         return CpuRecorded(bounds)
 
     def set_scalars(self, where: str, numbers: Array) -> None:
-        """Copy them."""
-        self.numbers[: len(SCALARS)] = numbers
+        """Copy them, and make the numbers that rules share among their parameters."""
+        self.numbers[: len(numbers)] = numbers
+        with np.errstate(all="ignore"):
+            for _, shared in self.rules.values():
+                for function, args in shared:
+                    function(*args)
 
     # work -------------------------------------------------------------------------------------------------------------
     def submit(

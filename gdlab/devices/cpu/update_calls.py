@@ -1,149 +1,131 @@
-"""The NumPy calls of update kernels: SGD, Adam, AdamW, LaProp, and the sums of gradients over several steps."""
+"""Make the NumPy calls of update dispatches, parameter by parameter, as the rule's record says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from gdlab.base.types import Array
+from gdlab.base.types import Array, Shape
 from gdlab.devices.cpu.builder import NumpyKernelBuilder
+from gdlab.devices.cpu.chain import Value, array, chain, emit
 from gdlab.op.numpy_form import NumpyCall
+from gdlab.plan.dispatch import Arg, ParameterUpdate, Stretch, scalar_places
+from gdlab.plan.rules import UpdateRule, rule_of
+from gdlab.plan.rules.record import BLOCK
+from gdlab.plan.rules.traced import traced
 
-_ONE = np.float32(1)
-BLOCK = 1 << 17  # numbers: what is written by one call is in the cache of the next
-# Numbers of every step that are made of others, in this order: 1 − β₁, 1 − β₂, and lr/(1 − β₁ᵗ).
-DERIVED = ("rest1", "rest2", "first_rate")
-
-
-def derive(scalars: Mapping[str, Array]) -> list[NumpyCall]:
-    """The calls that compute the derived numbers of a step, once for all parameters."""
-    s = scalars
-    return [
-        (np.subtract, (_ONE, s["beta1"], s["rest1"])),
-        (np.subtract, (_ONE, s["beta2"], s["rest2"])),
-        (np.multiply, (s["lr"], s["correction1"], s["first_rate"])),
-    ]
+__all__ = ["BLOCK", "rule_scalars", "update"]
 
 
-def _rate(builder: NumpyKernelBuilder, first: bool) -> Array:
-    """The rate of this dispatch, times 1/(1 − β₁ᵗ) if `first`: a shared number unless the dispatch has a factor."""
-    s, factor = builder.scalars, _number(builder)
-    if factor == 1:
-        return s["first_rate" if first else "lr"]
-    rate = builder.temporary(())
-    builder.calls.append((np.multiply, (s["lr"], factor, rate)))
-    if first:
-        builder.calls.append((np.multiply, (rate, s["correction1"], rate)))
-    return rate
+def rule_scalars(rule: UpdateRule, numbers: Array) -> tuple[dict[str, Array], list[NumpyCall]]:
+    """The scalars of a rule as arrays without axes (`numbers`: the scalar buffer) and its shared numbers, and the calls
+    that compute these once a step."""
+    scalars = {name: numbers[i : i + 1].reshape(()) for name, i in scalar_places(rule.scalars).items()}
+    calls: list[NumpyCall] = []
+    for name, (function, *sources) in rule.shared.items():
+        made = np.zeros((), np.float32)
+        calls.append((function, (*(scalars[s] if isinstance(s, str) else np.float32(s) for s in sources), made)))
+        scalars[name] = made
+    return scalars, calls
 
 
-def _number(builder: NumpyKernelBuilder) -> np.float32:
-    """The factor that belongs to the dispatch: of the rate, or of the gradients that are added up."""
-    return np.array(builder.d.params[:1] or (0x3F800000,), np.uint32).view(np.float32)[0]  # type: ignore[no-any-return]
+def update(builder: NumpyKernelBuilder) -> None:
+    """The calls of all parameters of a dispatch, one after the other."""
+    core = builder.d.update
+    assert core is not None  # the table asks by kernel
+    rule = rule_of(f"dispatch {builder.d.index}", core.rule)
+    for p in core.parameters:
+        for start, stretch in zip((0, *(s.stop for s in p.stretches)), p.stretches, strict=False):
+            taken = set(builder.taken)
+            calls = ParameterCalls(builder, rule, p, start, stretch)
+            if rule.numpy_form is not None:
+                rule.numpy_form(calls)
+            else:
+                _formed(calls, rule)
+            builder.taken = taken  # the next parameter's calls run later: temporaries are free again
 
 
-def _range(builder: NumpyKernelBuilder, whole: Array) -> Array:
-    """Return what the dispatch works on: all, or a range of a derived parameter, as a view."""
-    if len(builder.d.params) < 2:
-        return whole
-    period, start, stop = builder.d.params[1:]
-    return whole.reshape(-1, period)[:, start:stop]
+class ParameterCalls:
+    """The calls of one stretch of a parameter (an `UpdateBuilder`)."""
+
+    def __init__(
+        self, builder: NumpyKernelBuilder, rule: UpdateRule, p: ParameterUpdate, start: int, stretch: Stretch
+    ) -> None:
+        self.builder, self.rule, self.p = builder, rule, p
+        self.start, self.stretch = start, stretch
+        self.calls, self.scalars = builder.calls, builder.scalars
+        self.factor = np.float32(stretch.factor)
+
+    @property
+    def is_clipped(self) -> bool:
+        """Whether a factor clips the gradient."""
+        return self.stretch.clip is not None
+
+    def temporary(self, shape: Shape) -> Array:
+        """Return an array that nothing else of this parameter uses."""
+        return self.builder.temporary(shape)
+
+    def like(self, temporary: Array, block: Array) -> Array:
+        """A part of a temporary of `BLOCK` elements, shaped like a block where that is no larger."""
+        return temporary[: block.size].reshape(block.shape) if block.size <= BLOCK else self.temporary(block.shape)
+
+    def blocks(self) -> Iterator[tuple[Array, ...]]:
+        """What the rule moves, the gradient, and a temporary: whole, or in parts that stay in the cache while all calls
+        of one part run (Adam on 8 million numbers: 24 ms whole, 14 ms in parts; Xeon 2.5 GHz, 2026-11-21)."""
+        gradient = () if self.p.gradient is None else (self.p.gradient,)
+        arrays = [self._range(self.builder.arrays[b]) for b in (*self.p.touched, *gradient)]
+        size = arrays[0].size
+        if size <= BLOCK or not all(a.flags.c_contiguous for a in arrays):
+            yield *arrays, self.temporary(arrays[0].shape)
+            return
+        temporary, flat = self.temporary((BLOCK,)), [a.reshape(-1) for a in arrays]
+        for start in range(0, size, BLOCK):
+            part = [a[start : start + BLOCK] for a in flat]
+            yield *part, temporary[: len(part[0])]
+
+    def _range(self, whole: Array) -> Array:
+        """All of an array in the shape of the parameter, or a range of its columns or rows, as a view."""
+        if len(self.p.stretches) == 1:
+            return whole.reshape(self.p.type.shape)
+        return whole.reshape(-1, self.p.period)[:, self.start : self.stretch.stop]
+
+    def clipped(self, gradient: Array, into: Array) -> Array:
+        """The gradient; times the factor that clips it (in `into`) where there is one."""
+        if self.stretch.clip is None:
+            return gradient
+        factor = self.builder.arrays[self.stretch.clip].reshape(())
+        self.calls.append((np.multiply, (gradient, factor, into)))
+        return into
+
+    def rate(self) -> Array:
+        """The rate of this parameter: the step's own number where the factor is 1."""
+        if self.factor == 1:
+            return self.scalars["lr"]
+        rate = self.temporary(())
+        self.calls.append((np.multiply, (self.scalars["lr"], self.factor, rate)))
+        return rate
 
 
-def _blocks(builder: NumpyKernelBuilder) -> Iterator[tuple[Array, ...]]:
-    """Yield what the dispatch updates, its gradient, and a temporary: whole, or in parts that stay in the cache while
-    all calls of one part run (Adam on 8 million numbers: 24 ms whole, 14 ms in parts; Xeon 2.5 GHz, 2026-11-21)."""
-    written = builder.d.in_place or (builder.d.output,)
-    kept = [_range(builder, builder.arrays[b]) for b in written]
-    arrays = [*kept, _range(builder, builder.operand(0, builder.arrays[builder.d.output].shape))]
-    size = arrays[0].size
-    if size <= BLOCK or not all(a.flags.c_contiguous for a in arrays):
-        yield *arrays, builder.temporary(arrays[0].shape)
-        return
-    temporary, flat = builder.temporary((BLOCK,)), [a.reshape(-1) for a in arrays]
-    for start in range(0, size, BLOCK):
-        part = [a[start : start + BLOCK] for a in flat]
-        yield *part, temporary[: len(part[0])]
+def _formed(calls: ParameterCalls, rule: UpdateRule) -> None:
+    """The calls of a rule's form: all results in temporaries, then each in its place."""
+    form, builder = traced(rule), calls.builder
+    numbers = [calls.rate(), *(calls.scalars[name] for name in rule.scalars[1:])]
+    for *held, gradient, t in calls.blocks():
+        g = calls.clipped(gradient, t)
+        operands = dict(enumerate([held[0], g, *held[1:], *numbers]))
+        made = []
+        for result in form.results:
+            value = _value(result, rule, operands)
+            out = builder.temporary(held[0].shape)
+            calls.calls += emit(value, out, builder.scratch, builder.taken)
+            made.append(out)
+        calls.calls += [(np.copyto, (into, out)) for into, out in zip(held, made, strict=True)]
+        builder.taken -= {id(out) for out in made}
 
 
-def _gradient(builder: NumpyKernelBuilder, g: Array, t: Array) -> Array:
-    """The gradient; times the factor that clips it (in `t`) where the dispatch has one as its second operand."""
-    if len(builder.d.operands) == 1:
-        return g
-    factor = builder.arrays[builder.d.operands[1].buffer].reshape(())
-    builder.calls.append((np.multiply, (g, factor, t)))
-    return t
-
-
-def _sgd(builder: NumpyKernelBuilder) -> None:
-    rate = _rate(builder, first=False)
-    for p, g, t in _blocks(builder):
-        g = _gradient(builder, g, t)
-        builder.calls += [(np.multiply, (g, rate, t)), (np.subtract, (p, t, p))]
-
-
-def _moments(builder: NumpyKernelBuilder, normalized: bool, decayed: bool) -> None:
-    """Adam and its kin. `normalized`: the gradient is divided by √v̂ + ε before it enters the first moment."""
-    rate, decay = _rate(builder, first=True), _decay(builder) if decayed else None
-    second = builder.temporary((BLOCK,)) if len(builder.d.operands) > 1 or normalized else None
-    for p, m, v, g, t in _blocks(builder):
-        u = second if second is None else _like(builder, second, p)
-        g = _gradient(builder, g, t if u is None else u)
-        if decay is not None:  # p − lr·k·(decay·p + …)
-            builder.calls += [(np.multiply, (p, decay, t)), (np.subtract, (p, t, p))]
-        builder.calls += _moved(builder.scalars, p, m, v, g, t, u if normalized else None, rate)
-
-
-def _like(builder: NumpyKernelBuilder, block: Array, p: Array) -> Array:
-    """A second temporary of the shape of `p`: of the block where it is flat, else its own."""
-    return block[: p.size].reshape(p.shape) if p.size <= BLOCK else builder.temporary(p.shape)
-
-
-def _moved(
-    s: Mapping[str, Array], p: Array, m: Array, v: Array, g: Array, t: Array, u: Array | None, rate: Array
-) -> list[NumpyCall]:
-    """The calls that move moments and parameter."""
-    first = [(np.multiply, (m, s["beta1"], m)), (np.multiply, (g, s["rest1"], t)), (np.add, (m, t, m))]
-    second = [
-        (np.multiply, (g, g, t)),
-        (np.multiply, (t, s["rest2"], t)),
-        (np.multiply, (v, s["beta2"], v)),
-        (np.add, (v, t, v)),
-        (np.multiply, (v, s["correction2"], t)),
-        (np.sqrt, (t, t)),
-        (np.add, (t, s["epsilon"], t)),
-    ]
-    last = [(np.multiply, (t, rate, t)), (np.subtract, (p, t, p))]
-    if u is None:
-        return [*first, *second, (np.divide, (m, t, t)), *last]
-    third = [(np.divide, (g, t, u)), (np.multiply, (u, s["rest1"], u)), (np.multiply, (m, s["beta1"], m))]
-    return [*second, *third, (np.add, (m, u, m)), (np.multiply, (m, rate, t)), last[1]]
-
-
-def _decay(builder: NumpyKernelBuilder) -> Array:
-    """The part of a parameter that it loses."""
-    fall = builder.temporary(())
-    builder.calls.append((np.multiply, (_rate(builder, first=False), builder.scalars["decay"], fall)))
-    return fall
-
-
-def _accumulate(builder: NumpyKernelBuilder) -> None:
-    total = builder.arrays[builder.d.output]
-    g, t = builder.operand(0, total.shape), builder.temporary(total.shape)
-    builder.calls += [(np.multiply, (g, _number(builder), t)), (np.add, (total, t, total))]
-
-
-def _clear(builder: NumpyKernelBuilder) -> None:
-    total = builder.arrays[builder.d.output]
-    builder.calls.append((np.copyto, (total, np.float32(0))))
-
-
-UPDATES: dict[str, Callable[[NumpyKernelBuilder], None]] = {
-    "sgd": _sgd,
-    "adam": lambda builder: _moments(builder, normalized=False, decayed=False),
-    "adamw": lambda builder: _moments(builder, normalized=False, decayed=True),
-    "laprop": lambda builder: _moments(builder, normalized=True, decayed=False),
-    "accumulate": _accumulate,
-    "clear": _clear,
-}
+def _value(result: Arg, rule: UpdateRule, operands: Mapping[int, Array]) -> Value:
+    form = traced(rule)
+    if result.kind == "op":
+        return chain(form.lines[: result.index + 1], operands, None)
+    return array(operands[result.index]) if result.kind == "operand" else array(np.full((), result.value, np.float32))

@@ -7,13 +7,29 @@ J. Ainslie et al., GQA, 2023.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from gdlab.base.types import TensorType
 from gdlab.graph import Value
-from gdlab.op import Bad, Grads, Sample, Shader, Statistic, Work, WorkRule, fused, op, want
+from gdlab.op import (
+    Bad,
+    Call,
+    Grads,
+    Sample,
+    Shader,
+    Statistic,
+    Verdict,
+    Work,
+    WorkRule,
+    along,
+    fused,
+    keeps_rows,
+    op,
+    want,
+)
 from gdlab.ops.attention.attention_grad import (
     alone,
     attention_grad_k,
@@ -25,10 +41,12 @@ from gdlab.ops.attention.attention_grad import (
     constants,
     extents,
     flops,
+    spelled,
     tiled,
     together,
 )
 from gdlab.ops.attention.attention_numpy import attention_form
+from gdlab.ops.attention.cache import cached_attention
 
 TILES = (
     "attention_tiles_result attention_tiles_softmax attention_tiles_values attention_tiles attention_scores "
@@ -64,7 +82,7 @@ def _kernel(causal: bool, windowed: bool = False) -> Shader:
     fixed = ("causal", causal), *(() if windowed else (("window", 0),))
     logarithm = Statistic("attention_lse", "logarithm", fixed)
     return Shader(
-        together(FILES), _work(causal), hardware=tiles, numpy_form=attention_form, statistic=logarithm
+        together(FILES), _work(causal), hardware=tiles, numpy_form=attention_form, statistics=(logarithm,)
     )  # fmt: skip
 
 
@@ -141,6 +159,34 @@ def _bad(square: bool, **more: Any) -> tuple[Bad, ...]:
     )
 
 
+# extent rules ---------------------------------------------------------------------------------------------------------
+def _over_active_keys(call: Call) -> Verdict:
+    """Over the first keys of a cache; where that would need a gradient, or keys lie inside another axis, spelled out.
+    Queries alone keep their bucket axis."""
+    verdict = along(call, [("query", None), ("key", None), ("key", None)], ("query", None), mixes={"key": 0.0})
+    tag = next((tag for tag in verdict.operands[1] if tag.axis == 0), None)
+    if tag is None:
+        return verdict
+    if call.gradients or tag.outer > 1:
+        return replace(verdict, masks=(), body=_spelled_out if verdict.result else _nan_over_no_keys)
+    heads = [call.attrs[name] for name in ("num_heads", "num_kv_heads", "head_dim")]
+
+    def build(n: Value, operands: Sequence[Value]) -> Value:
+        last = n.scale(float(tag.inner)) if tag.inner > 1 else n
+        result = cached_attention(*operands, (last - 1).to_u32(), *heads)
+        return result if verdict.result else result * (n / n)  # over no keys: NaN
+
+    return replace(verdict, build=build)
+
+
+def _spelled_out(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, **other: Any) -> Value:
+    return spelled(q, k, v, num_heads, num_kv_heads)
+
+
+def _nan_over_no_keys(q: Value, k: Value, v: Value, **heads: Any) -> Value:
+    return _spelled_out(q, k, v, **heads) + k.greater(k).mean_all()  # 0, whatever k holds
+
+
 # forms ----------------------------------------------------------------------------------------------------------------
 @op(
     numpy=lambda q, k, v, num_heads, num_kv_heads, head_dim: attention_numpy(
@@ -152,6 +198,7 @@ def _bad(square: bool, **more: Any) -> tuple[Bad, ...]:
     bad=_bad(square=True),
     attention="result",
     typed_as_first=True,
+    follows=keeps_rows(0, 1, 2),
 )
 def causal_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
     """softmax(q·kᵀ/√d)·v per head, where query i sees keys 0 … i: f32[s, h·d], f32[s, kv·d] twice -> f32[s, h·d].
@@ -177,6 +224,7 @@ def _(
     samples=(*_samples(window=5), _one(7, 7, 1, 1, 4, window=1), _one(7, 7, 1, 1, 4, window=99)),
     bad=(*_bad(square=True, window=2), _refused("window: given 0, wanted an int ≥ 1", "3, 32", "3, 16", window=0)),
     attention="result",
+    follows=keeps_rows(0, 1, 2),
 )
 def sliding_window_attention(
     q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, window: int
@@ -204,6 +252,7 @@ def _(
     bad=_bad(square=True),
     attention="result",
     typed_as_first=True,
+    follows=_over_active_keys,
 )
 def full_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
     """softmax(q·kᵀ/√d)·v per head over all keys: f32[s, h·d], f32[s, kv·d] twice -> f32[s, h·d]."""
@@ -226,6 +275,7 @@ def _(
     samples=(*(_one(*sizes) for sizes in ACROSS), *_samples()[1:4]),
     bad=_bad(square=False),
     attention="result",
+    follows=_over_active_keys,
 )
 def cross_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int) -> TensorType:
     """softmax(q·kᵀ/√d)·v per head over all keys of another sequence: f32[s, h·d], f32[t, kv·d] twice -> f32[s, h·d]."""
@@ -248,6 +298,7 @@ def _(
     samples=(*(_one(*sizes, is_cross=True) for sizes in ACROSS), *_samples(is_cross=False)[1:4]),
     bad=(*_bad(square=True, is_cross=False), *_bad(square=False, is_cross=True)[:2]),
     typed_as_first=True,
+    follows=_over_active_keys,
 )
 def multi_head_attn(
     q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, is_cross: bool

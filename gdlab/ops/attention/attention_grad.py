@@ -13,7 +13,7 @@ import numpy as np
 
 from gdlab.base.types import Array, TensorType
 from gdlab.graph import Graph, Value
-from gdlab.op import REGISTRY, Sample, Shader, Work, WorkRule, fused
+from gdlab.op import REGISTRY, Call, Follows, Sample, Shader, Verdict, Work, WorkRule, along, fused
 from gdlab.op.numpy_form import NumpyForm
 from gdlab.ops.attention.attention_numpy import grad_k_form, grad_q_form, grad_v_form, logarithm_form
 from gdlab.ops.batch import batch_matmul, batch_matmul_at, batch_matmul_bt
@@ -186,6 +186,12 @@ def together(names: str) -> str:
     return " + ".join(f"{name}.wgsl" for name in names.split())
 
 
+def spelled(q: Value, k: Value, v: Value, h: int, kv: int) -> Value:
+    """Attention over all keys, spelled out."""
+    weights = REGISTRY["softmax"](_scored(q, k, h, kv, q.shape[1] // h, False, 0))
+    return _merged(batch_matmul(weights, _split(v, kv, h // kv)))
+
+
 def biased(
     q: Value, k: Value, v: Value, bias: Value, h: int, kv: int, scale: float, causal: bool
 ) -> Value:  # fmt: skip
@@ -309,9 +315,24 @@ def _samples(operands: str) -> tuple[Sample, ...]:
     return tuple(found)
 
 
+def _by_rows(count: int, *queries: int) -> Follows:
+    """The extent rule of causal attention, whose row i reads keys up to i alone: of sums over queries the operands
+    `queries` become 0. Without a mask the body tells."""
+
+    def follows(call: Call) -> Verdict | None:
+        if not call.attrs["causal"]:
+            return None
+        labels = [("row", None)] * count
+        mixes = {"row": 0.0} if queries else None
+        return along(call, labels, labels[0], mixes=mixes, masked=queries, ordered=["row"])
+
+    return follows
+
+
 @fused(
     label="", private=True, family="contraction", kernel=LSE, numpy=_lse_numpy, samples=_samples("qk"),
     attention="statistics",
+    follows=_by_rows(2),
 )  # fmt: skip
 def attention_lse(
     q: Value, k: Value, num_heads: int, num_kv_heads: int, head_dim: int, causal: bool, window: int
@@ -326,6 +347,7 @@ def attention_lse(
 @fused(
     label="", private=True, family="contraction", numpy=_grad_q_numpy, samples=_samples("qkvldg"),
     kernel=_sums("attention_grad_q", grad_q_form, of_keys=False, second=True),
+    follows=_by_rows(6),
 )  # fmt: skip
 def attention_grad_q(
     q: Value, k: Value, v: Value, lse: Value, delta: Value, g: Value,
@@ -340,6 +362,7 @@ def attention_grad_q(
 @fused(
     label="", private=True, family="contraction", numpy=_grad_k_numpy, samples=_samples("qkvldg"),
     kernel=_sums("attention_grad_k", grad_k_form, of_keys=True, second=True),
+    follows=_by_rows(6, 0, 3, 4, 5),
 )  # fmt: skip
 def attention_grad_k(
     q: Value, k: Value, v: Value, lse: Value, delta: Value, g: Value,
@@ -354,6 +377,7 @@ def attention_grad_k(
 @fused(
     label="", private=True, family="contraction", numpy=_grad_v_numpy, samples=_samples("qklg"),
     kernel=_sums("attention_grad_v", grad_v_form, of_keys=True, second=False),
+    follows=_by_rows(4, 0, 2, 3),
 )  # fmt: skip
 def attention_grad_v(
     q: Value, k: Value, lse: Value, g: Value,

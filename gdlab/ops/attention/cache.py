@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,14 @@ from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.graph import Value
 from gdlab.op import (
     Bad,
+    Call,
+    Follows,
     Refused,
     Sample,
     Shader,
+    Verdict,
     Work,
+    along,
     op,
     want,
 )
@@ -97,6 +102,23 @@ NOT_CACHED = (
 )
 
 
+def _first_rows(call: Call) -> Verdict:
+    """Of a bucket axis of new rows the active ones are written."""
+    labels = [("row", "w"), (None, "w"), *[(None,)] * (len(call.types) - 2)]
+    verdict = along(call, labels, (None, "w"), ordered=["row"], dropped=["row"])
+    tag = next((tag for tag in verdict.operands[0] if tag.axis == 0), None)
+    if tag is None:
+        return verdict
+
+    def build(n: Value, operands: Sequence[Value]) -> Value:
+        new, cache, pos, *count = operands
+        active = n.scale(float(tag.inner)) if tag.inner > 1 else n
+        least = active.minimum(count[0].to_f32()) if count else active
+        return cache_write_prefix(new, cache, pos, least.to_u32())
+
+    return replace(verdict, build=build)
+
+
 @op(
     numpy=lambda new, cache, pos: _written(new, cache, pos, len(new)),
     kernel=_write_kernel("cache_all"),
@@ -109,6 +131,7 @@ NOT_CACHED = (
     ),
     bad=NOT_CACHED,
     opaque=True,
+    follows=_first_rows,
 )
 def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
     """The cache with rows pos … replaced by the new ones: f32[r, w], f32[c, w], u32[1] -> f32[c, w].
@@ -132,6 +155,7 @@ def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
     ),
     bad=tuple(Bad((*b.types, "u32[1]"), b.message) for b in NOT_CACHED),
     opaque=True,
+    follows=_first_rows,
 )
 def cache_write_prefix(new: Value, cache: Value, pos: Value, count: Value) -> TensorType:
     """The cache with rows pos … pos + count − 1 replaced by the first `count` new ones: f32[r, w], f32[c, w], u32[1],
@@ -228,6 +252,16 @@ def _not_read(more: int, **attrs: Any) -> tuple[Bad, ...]:
     )
 
 
+def _by_queries(ordered: bool) -> Follows:
+    """The extent rule of attention to caches, whose capacity is no bucket axis."""
+
+    def follows(call: Call) -> Verdict:
+        labels = [(None,) * t.rank for t in call.types[1:]]
+        return along(call, [("query", None), *labels], ("query", None), ordered=["query"] if ordered else ())
+
+    return follows
+
+
 @op(
     numpy=lambda q, k, v, pos, num_heads, num_kv_heads, head_dim: _cached_numpy(
         q, k, v, pos, num_heads, num_kv_heads, head_dim
@@ -239,6 +273,7 @@ def _not_read(more: int, **attrs: Any) -> tuple[Bad, ...]:
     samples=_reads({3: 7}),
     bad=_not_read(1),
     attention="result",
+    follows=_by_queries(ordered=False),
 )
 def cached_attention(
     q: Value, k: Value, v: Value, pos: Value, num_heads: int, num_kv_heads: int, head_dim: int
@@ -260,6 +295,7 @@ def cached_attention(
     bad=(*_not_read(2), Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", "u32[1]", "u32[1]"), "window: given -1",
                             {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "window": -1})),
     attention="result",
+    follows=_by_queries(ordered=True),
 )  # fmt: skip
 def cached_block_attention(
     q: Value, k: Value, v: Value, pos: Value, valid: Value, num_heads: int, num_kv_heads: int, head_dim: int,

@@ -8,7 +8,7 @@ import numpy as np
 
 from gdlab.base.types import Array, Shape, TensorType
 from gdlab.graph import Value
-from gdlab.op import Bad, Grads, Sample, fused, op, want
+from gdlab.op import Bad, Call, Grads, Sample, Verdict, along, fused, op, want
 from gdlab.ops.conv.conv_work import (
     OPERANDS,
     Conv,
@@ -70,6 +70,29 @@ BAD_CONV = (
 )  # fmt: skip
 
 
+# extent rules: the axes of pixels and taps are windows; channels in groups are cut
+def _channels(call: Call, label: str) -> str | None:
+    return label if call.attrs["groups"] == 1 else None
+
+
+def _forward(call: Call) -> Verdict:
+    ci, co = _channels(call, "ci"), _channels(call, "co")
+    labels = [("n", ci, None, None), (co, ci, None, None)]
+    return along(call, labels, ("n", co, None, None), mixes={"ci": 0.0})
+
+
+def _to_images(call: Call) -> Verdict:
+    ci, co = _channels(call, "ci"), _channels(call, "co")
+    labels = [("n", co, None, None), (co, ci, None, None)]
+    return along(call, labels, ("n", ci, None, None), mixes={"co": 0.0})
+
+
+def _to_weights(call: Call) -> Verdict:
+    ci, co = _channels(call, "ci"), _channels(call, "co")
+    labels = [("n", co, None, None), ("n", ci, None, None)]
+    return along(call, labels, (co, ci, None, None), mixes={"n": 0.0})
+
+
 @op(
     numpy=_convolved,
     kernel=forward_kernel(),
@@ -78,6 +101,7 @@ BAD_CONV = (
     bad=(*BAD_CONV, Bad(("f32[1, 1, 5, 5]", "f32[1, 1, 3, 3]"), "stride: given [1, 1, 1], wanted one int, or one along "
                         "h and one along w", {"stride": (1, 1, 1)})),
     canonical=canonical_pairs,
+    follows=_forward,
 )  # fmt: skip
 def conv2d_hw(
     x: Value,
@@ -128,6 +152,7 @@ BAD_INPUT = (
     samples=tuple(Sample(conv_of(x, k, attrs).shapes[2], k, attrs={**attrs, "size": x[2:]}) for x, k, attrs in CASES),
     bad=BAD_INPUT,
     canonical=canonical_pairs,
+    follows=_to_images,
 )
 def conv2d_grad_input(
     g: Value,
@@ -189,6 +214,7 @@ BAD_WEIGHT = (
     ),
     bad=BAD_WEIGHT,
     canonical=canonical_pairs,
+    follows=_to_weights,
 )
 def conv2d_grad_weight(
     g: Value,

@@ -11,10 +11,13 @@ from gdlab.base.types import Array, Shape, TensorType, u32
 from gdlab.graph import Value
 from gdlab.op import (
     Bad,
+    Call,
     Grads,
     Sample,
     Shader,
+    Verdict,
     Work,
+    along,
     fused,
     op,
     want,
@@ -123,12 +126,19 @@ KINKS = (
 )  # fmt: skip
 
 
+def _by_image(call: Call) -> Verdict:
+    """Images and channels stay; the axes of pixels are windows."""
+    labels = ("n", "c", None, None)
+    return along(call, [labels] * len(call.types), labels)
+
+
 @op(
     numpy=_highest,
     kernel=_kernel("max_pool_2d.wgsl", max_pool_form, lambda types, result: types[0].shape),
     samples=(*SAMPLES, *KINKS),
     bad=BAD_WINDOWS,
     canonical=_pairs,
+    follows=_by_image,
 )
 def max_pool_2d(x: Value, k: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...] = (0, 0)) -> TensorType:
     """The maximum of every window of k (one int or kh, kw), with a border of −inf:
@@ -162,6 +172,7 @@ def _first(x: Array, k: Pair, stride: Pair, padding: Pair) -> Array:
     kind="private",
     no_grad="ends",
     canonical=_pairs,
+    follows=_by_image,
 )
 def max_pool_2d_index(
     x: Value, k: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...] = (0, 0)
@@ -198,6 +209,7 @@ def _indexed(x: Value, index: Value, wanted: str) -> None:
     kind="private",
     any_dtype=True,
     canonical=_pairs,
+    follows=_by_image,
 )  # fmt: skip
 def pool_put(
     g: Value,
@@ -241,6 +253,7 @@ def _take(x: Array, index: Array, k: Pair, stride: Pair, padding: Pair) -> Array
     kind="private",
     any_dtype=True,
     canonical=_pairs,
+    follows=_by_image,
 )  # fmt: skip
 def pool_take(
     x: Value, index: Value, k: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...] = (0, 0)
@@ -313,6 +326,7 @@ def _both(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
     samples=_both(SAMPLES),
     bad=BAD_WINDOWS,
     canonical=_pairs,
+    follows=_by_image,
 )
 def avg_pool_2d(
     x: Value,
@@ -346,6 +360,7 @@ def _averaged_back(g: Array, size: Pair, k: Pair, stride: Pair, padding: Pair, c
     bad=BAD_SPREAD,
     kind="private",
     canonical=_pairs,
+    follows=_by_image,
 )
 def avg_pool_2d_grad(
     g: Value,

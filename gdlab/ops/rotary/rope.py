@@ -21,6 +21,7 @@ from gdlab.op import (
     Shader,
     Work,
     WorkRule,
+    keeps_rows,
     op,
     want,
 )
@@ -111,6 +112,7 @@ def _bad(types: tuple[str, ...] = (), **attrs: Any) -> tuple[Bad, ...]:
     samples=_samples(),
     bad=_bad(),
     typed_as_first=True,
+    follows=keeps_rows(0),
 )
 def rope(x: Value, theta: float, head_dim: int) -> TensorType:
     """Pairs (j, j + d/2) of every head turned by i · θ^(−2j/d) in row i: f32[rows, heads·d] -> the same; d even.
@@ -131,6 +133,7 @@ def _(g: Value, out: Value, x: Value, theta: float, head_dim: int) -> Grads:
     samples=(*_samples(offset=5), Sample((3, 8), attrs={"theta": T, "offset": 100000, "head_dim": 8})),
     bad=(*_bad(offset=1), Bad(("f32[3, 8]",), "offset: given -1, wanted an int in 0 … 2^32 − 1",
                               {"theta": T, "offset": -1, "head_dim": 8})),
+    follows=keeps_rows(0),
 )  # fmt: skip
 def rope_with_offset(x: Value, theta: float, offset: int, head_dim: int) -> TensorType:
     """`rope` whose row i stands at position i + offset: f32[rows, heads·d] -> the same; offset ≥ 0."""
@@ -149,6 +152,7 @@ def _(g: Value, out: Value, x: Value, theta: float, offset: int, head_dim: int) 
     samples=_samples(offset=5),
     bad=_bad(offset=1),
     kind="private",
+    follows=keeps_rows(0),
 )
 def rope_grad(x: Value, theta: float, offset: int, head_dim: int) -> TensorType:
     """The rotation of `rope_with_offset` backwards: f32[rows, heads·d] -> the same."""
@@ -181,7 +185,10 @@ DYNAMIC_BAD = (
 )
 
 
-@op(numpy=_dynamic_numpy(False), kernel=_kernel("rope_dynamic"), samples=DYNAMIC, bad=DYNAMIC_BAD, any_dtype=True)
+@op(
+    numpy=_dynamic_numpy(False), kernel=_kernel("rope_dynamic"), samples=DYNAMIC, bad=DYNAMIC_BAD, any_dtype=True,
+    follows=keeps_rows(0),
+)  # fmt: skip
 def rope_dynamic_offset(x: Value, offset: Value, theta: float, head_dim: int) -> TensorType:
     """`rope` whose row i stands at position i + offset, an element of a tensor: f32[rows, heads·d], u32[1] -> the same.
 
@@ -198,6 +205,7 @@ def _(g: Value, out: Value, x: Value, offset: Value, theta: float, head_dim: int
 @op(
     numpy=_dynamic_numpy(True), kernel=_kernel("rope_dynamic", back=True), samples=DYNAMIC, bad=DYNAMIC_BAD,
     any_dtype=True, kind="private",
+    follows=keeps_rows(0),
 )  # fmt: skip
 def rope_dynamic_grad(x: Value, offset: Value, theta: float, head_dim: int) -> TensorType:
     """The rotation of `rope_dynamic_offset` backwards: f32[rows, heads·d], u32[1] -> f32[rows, heads·d]."""
@@ -231,7 +239,10 @@ EACH_BAD = (
 )
 
 
-@op(numpy=_positions_numpy(False), kernel=_kernel("rope_positions"), samples=EACH, bad=EACH_BAD, any_dtype=True)
+@op(
+    numpy=_positions_numpy(False), kernel=_kernel("rope_positions"), samples=EACH, bad=EACH_BAD, any_dtype=True,
+    follows=keeps_rows(0, 1, ordered=False),
+)  # fmt: skip
 def rope_positions(x: Value, positions: Value, theta: float, head_dim: int) -> TensorType:
     """`rope` with a position for each row: f32[rows, heads·d], u32[rows] -> f32[rows, heads·d].
 
@@ -248,6 +259,7 @@ def _(g: Value, out: Value, x: Value, positions: Value, theta: float, head_dim: 
 @op(
     numpy=_positions_numpy(True), kernel=_kernel("rope_positions", back=True), samples=EACH, bad=EACH_BAD,
     any_dtype=True, kind="private",
+    follows=keeps_rows(0, 1, ordered=False),
 )  # fmt: skip
 def rope_positions_grad(x: Value, positions: Value, theta: float, head_dim: int) -> TensorType:
     """The rotation of `rope_positions` backwards: f32[rows, heads·d], u32[rows] -> f32[rows, heads·d]."""

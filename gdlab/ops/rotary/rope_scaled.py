@@ -20,6 +20,7 @@ from gdlab.op import (
     Shader,
     Spelled,
     Work,
+    keeps_rows,
     op,
     want,
 )
@@ -119,6 +120,7 @@ def _bad(*index: str, **more: Any) -> tuple[Bad, ...]:
     samples=_samples(offset=5),
     bad=_bad(offset=1),
     kind="private",
+    follows=keeps_rows(0),
 )
 def rope_scaled(
     x: Value, freq_factors: Value, theta: float, offset: int, head_dim: int, back: bool
@@ -150,6 +152,7 @@ def _(
                               {"theta": T, "head_dim": 8, "back": False})),
     any_dtype=True,
     kind="private",
+    follows=keeps_rows(0),
 )  # fmt: skip
 def rope_scaled_dynamic(
     x: Value, offset: Value, freq_factors: Value, theta: float, head_dim: int, back: bool
@@ -182,6 +185,7 @@ def _(
                               {"theta": T, "head_dim": 8, "back": False})),
     any_dtype=True,
     kind="private",
+    follows=keeps_rows(0, 1, ordered=False),
 )  # fmt: skip
 def rope_scaled_positions(
     x: Value, positions: Value, freq_factors: Value, theta: float, head_dim: int, back: bool

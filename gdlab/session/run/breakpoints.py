@@ -80,7 +80,7 @@ class Break:
 
 def names_of(dispatch: Dispatch) -> tuple[str, str, str]:
     """Return the names of a kernel: its label, the label without sizes, its family."""
-    return dispatch.label, dispatch.label.split("[")[0], dispatch.kernel
+    return dispatch.label, dispatch.label.split("[")[0], dispatch.entry
 
 
 def parse_break(id: int, text: str, session: Session) -> Break:

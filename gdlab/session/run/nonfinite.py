@@ -19,6 +19,7 @@ from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import Buffer, ExecutionPlan
+from gdlab.plan.update import parts_of
 from gdlab.session.arrays import is_real
 from gdlab.session.inspect import Inspection, Results, by_buffer
 
@@ -158,8 +159,12 @@ class NonfiniteSearch:
     def written_bad(self, dispatch: Dispatch, read: Mapping[int, Array] | None = None) -> Culprit | None:
         """Return a dispatch that has just run if something that it wrote is not finite, else None; `read`: what it
         read, else what lies there now."""
-        states = [self.inspection.loaded.program.download(b) for b in dispatch.in_place if b not in dispatch.outputs]
-        return self._judged(dispatch, (*self.inspection.values.read_results(dispatch), *states), read or {})
+        for d in parts_of(dispatch):
+            states = [self.inspection.loaded.program.download(b) for b in d.in_place if b not in d.outputs]
+            culprit = self._judged(d, (*self.inspection.values.read_results(d), *states), read or {})
+            if culprit is not None:
+                return culprit
+        return None
 
     def _first_bad_output(self, step: int | None) -> Culprit | None:
         written = dict[int, Array]()
@@ -191,8 +196,9 @@ class NonfiniteSearch:
     def _step_debug(self) -> DebugStepReport:
         plan, values, steps = self.inspection.loaded.plan, self.inspection.values, self.inspection.steps
         step, scans = steps.begin(), list[tuple[Dispatch, Scan, str]]()
+        count = len(step.dispatches) - step.position
         for stop in (*(group.stop for group in plan.groups), len(step.dispatches)):
-            ran = step.dispatches[step.position : stop]
+            ran = [d for whole in step.dispatches[step.position : stop] for d in parts_of(whole)]
             if not step.over:
                 steps.advance(stop, reversible=False)
             scans += [(d, scan_all(values.read_results(d)), self._dropped_rows(d)) for d in ran]
@@ -200,7 +206,7 @@ class NonfiniteSearch:
             Anomaly(d.index, d.label, d.origin, s.nan, s.inf, s.max_abs, s.first, dropped)
             for d, s, dropped in scans if s.nan or s.inf or dropped
         )  # fmt: skip
-        return DebugStepReport(steps.progress.steps, len(scans), bad)
+        return DebugStepReport(steps.progress.steps, count, bad)
 
     def _dropped_rows(self, d: Dispatch) -> str:
         """Return which rows a cache write that has just run left out, in words."""
@@ -226,7 +232,7 @@ class NonfiniteSearch:
         what = "NaN" if np.isnan(data.reshape(-1)[first]) else "infinity"
         reads = {b: written[b] if b in written else self.inspection.values.read(b) for b in dict.fromkeys(d.reads)}
         node = _first_node(plan, d, reads)
-        op = plan.graph.nodes[node].op if node >= 0 and d.phase != "update" else d.kernel
+        op = plan.graph.nodes[node].op if node >= 0 and d.phase != "update" else d.entry
         source = plan.graph.source(node) if node >= 0 else ()
         place = f"line {source[0].line} of {source[0].file}" if source else ""
         buffers = {b.id: b for b in (*plan.buffers, *self.inspection.steps.updates.state_buffers)}

@@ -147,6 +147,7 @@ def _nodes_of(d: Dispatch) -> tuple[int, ...]:
         *(p.node for p in d.epilogue),
         *(c.node for c in cores if c is not None),
         *(r.node for r in d.results if r.node >= 0),
+        *(p.node for p in (d.update.parameters if d.update else ())),
         *d.origin,
     )
 
@@ -163,7 +164,7 @@ def _kernel_table(kernels: Sequence[_Kernel]) -> Json:
     return {
         "count": len(kernels),
         "key": [hashlib.sha256(f"{k.dispatch.workgroup_size}{k.text}".encode()).hexdigest()[:12] for k in kernels],
-        "entry": words([d.kernel for d in first]),
+        "entry": words([d.entry for d in first]),
         "family": words([d.custom.family if d.custom else _FAMILY[d.kernel] for d in first]),
         "wgsl": [k.text for k in kernels],
         "workgroup_size": ragged([d.workgroup_size for d in first]),
@@ -183,8 +184,7 @@ def _plain_lines(kernel: _Kernel) -> list[int]:
 
 _FAMILY = {
     "pointwise": "elementwise", "reduce": "reduction", "matmul": "contraction",
-    "movement": "movement", "sgd": "update", "adam": "update", "adamw": "update", "laprop": "update",
-    "accumulate": "update", "clear": "update",
+    "movement": "movement", "update": "update",
 }  # fmt: skip
 
 

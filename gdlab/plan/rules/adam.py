@@ -1,0 +1,103 @@
+"""Adam, AdamW and LaProp, which share their moments: m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², p ← p − lr · m̂/(√v̂ + ε)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache, partial
+
+import numpy as np
+
+from gdlab.base.types import Array
+from gdlab.op.numpy_form import NumpyCall
+from gdlab.plan.rules.record import BLOCK, Number, Shared, UpdateBuilder, UpdateRule, register
+
+_NUMBERS = (
+    Number("lr", "rate", 1e-3), Number("beta1", "fraction", 0.9), Number("beta2", "fraction", 0.999),
+    Number("epsilon", "positive", 1e-8),
+)  # fmt: skip
+_SCALARS = ("lr", "beta1", "beta2", "epsilon", "correction1", "correction2")
+_MOMENTS = ("adam_m", "adam_v")
+
+
+def _per_step(numbers: Mapping[str, float], t: int) -> dict[str, float]:
+    """The corrections are 1/(1 − βᵗ) in float64 of the kernels' βs: 40 times closer than with β itself."""
+    beta1, beta2 = _rounded(numbers["beta1"]), _rounded(numbers["beta2"])
+    corrections = {"correction1": 1 / (1 - beta1**t), "correction2": 1 / (1 - beta2**t)}
+    return {**numbers, "beta1": beta1, "beta2": beta2, **corrections, "decay": numbers.get("weight_decay", 0.0)}
+
+
+@lru_cache(maxsize=16)
+def _rounded(beta: float) -> float:
+    return float(np.float32(beta))
+
+
+# NumPy ----------------------------------------------------------------------------------------------------------------
+# Computed once a step: 1 − β₁, 1 − β₂, and lr/(1 − β₁ᵗ).
+_SHARED: Mapping[str, Shared] = {
+    "rest1": (np.subtract, 1.0, "beta1"),
+    "rest2": (np.subtract, 1.0, "beta2"),
+    "first_rate": (np.multiply, "lr", "correction1"),
+}
+
+
+def _numpy(builder: UpdateBuilder, normalized: bool = False, decayed: bool = False) -> None:
+    """`normalized`: the gradient is divided by √v̂ + ε before it enters the first moment."""
+    rate, decay = _first_rate(builder), _decay(builder) if decayed else None
+    second = builder.temporary((BLOCK,)) if builder.is_clipped or normalized else None
+    for p, m, v, g, t in builder.blocks():
+        u = second if second is None else builder.like(second, p)
+        g = builder.clipped(g, t if u is None else u)
+        if decay is not None:  # p − lr·k·(decay·p + …)
+            builder.calls += [(np.multiply, (p, decay, t)), (np.subtract, (p, t, p))]
+        builder.calls += _moved(builder.scalars, p, m, v, g, t, u if normalized else None, rate)
+
+
+def _first_rate(builder: UpdateBuilder) -> Array:
+    """The rate times 1/(1 − β₁ᵗ)."""
+    if builder.factor == 1:
+        return builder.scalars["first_rate"]
+    rate = builder.rate()
+    builder.calls.append((np.multiply, (rate, builder.scalars["correction1"], rate)))
+    return rate
+
+
+def _decay(builder: UpdateBuilder) -> Array:
+    """The part of a parameter that it loses."""
+    fall = builder.temporary(())
+    builder.calls.append((np.multiply, (builder.rate(), builder.scalars["decay"], fall)))
+    return fall
+
+
+def _moved(
+    s: Mapping[str, Array], p: Array, m: Array, v: Array, g: Array, t: Array, u: Array | None, rate: Array
+) -> list[NumpyCall]:
+    """The calls that move moments and parameter."""
+    first = [(np.multiply, (m, s["beta1"], m)), (np.multiply, (g, s["rest1"], t)), (np.add, (m, t, m))]
+    second = [
+        (np.multiply, (g, g, t)),
+        (np.multiply, (t, s["rest2"], t)),
+        (np.multiply, (v, s["beta2"], v)),
+        (np.add, (v, t, v)),
+        (np.multiply, (v, s["correction2"], t)),
+        (np.sqrt, (t, t)),
+        (np.add, (t, s["epsilon"], t)),
+    ]
+    last = [(np.multiply, (t, rate, t)), (np.subtract, (p, t, p))]
+    if u is None:
+        return [*first, *second, (np.divide, (m, t, t)), *last]
+    third = [(np.divide, (g, t, u)), (np.multiply, (u, s["rest1"], u)), (np.multiply, (m, s["beta1"], m))]
+    return [*second, *third, (np.add, (m, u, m)), (np.multiply, (m, rate, t)), last[1]]
+
+
+# the rules ------------------------------------------------------------------------------------------------------------
+register(UpdateRule(
+    "adam", "Adam", _NUMBERS, _MOMENTS, _SCALARS, 13, True, _per_step, _SHARED, "adam.wgsl", _numpy,
+))  # fmt: skip
+register(UpdateRule(
+    "adamw", "AdamW", (*_NUMBERS, Number("weight_decay", "rate", 0.01)), _MOMENTS, (*_SCALARS, "decay"), 15, True,
+    _per_step, _SHARED, "adamw.wgsl", partial(_numpy, decayed=True),
+))  # fmt: skip
+register(UpdateRule(
+    "laprop", "LaProp", _NUMBERS, _MOMENTS, _SCALARS, 14, True, _per_step, _SHARED, "laprop.wgsl",
+    partial(_numpy, normalized=True),
+))  # fmt: skip
