@@ -58,6 +58,7 @@ _BINDINGS |= {
         "from_json": "static plan.codec:from_json",
     },
     "Document": {"save": "view.files:save"},
+    "GraphSession": {"to_study": "study.recorded:to_study"},
     "Session": {"controls": "jupyter.controls:controls"},
     "Study": {
         "doc": "property view.document.make:study_doc",

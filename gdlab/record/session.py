@@ -16,10 +16,12 @@ from gdlab.base.binding import bound
 from gdlab.base.errors import SessionError
 from gdlab.base.types import f32
 from gdlab.devices.base import Device
+from gdlab.graph import Graph
 from gdlab.record import attention, methods, products
 from gdlab.record import finish as finishing
 from gdlab.record.buffers import Buffer
 from gdlab.record.encoder import CommandEncoder
+from gdlab.record.export import to_graph
 from gdlab.record.graph import ComputeGraph
 from gdlab.record.operations import checked_buffer
 from gdlab.record.ranges import GroupStats, LoggedBarrier, group_stats, predicted_device_barriers
@@ -253,6 +255,10 @@ class GraphSession:
     def predicted_device_barriers(self) -> int:
         """Return how many barriers wgpu would place by itself."""
         return predicted_device_barriers(self.graph.nodes)
+
+    def to_graph(self) -> Graph:
+        """Return the list as a graph; see `gdlab.record.export`."""
+        return to_graph(self)
 
     # finishing --------------------------------------------------------------------------------------------------------
     def finish(self) -> None:
