@@ -252,17 +252,15 @@ class GraphExecutor:
     def _items(self, node: Node, slot: int) -> tuple[Item, ...]:
         operation = node.operation
         memories = [b.allocation.memory for b in node.buffers]
-        if any(m is None for m in memories):
-            raise SessionError("submit", "buffer", "one that was released", "open buffers")
-        numbers = (id(self.numbers), slot) if operation.numbers else ()
-        decoded = self._decoded(node) if self.is_cpu else {}
-        key = (
-            operation.piece,
-            tuple((id(memories[p.buffer]), p.range.start, p.range.stop) for p in operation.operands),
-            tuple((id(memories[p.buffer]), p.range.start, p.range.stop) for p in operation.results),
-            numbers,
-            tuple((i, id(array), p.stride) for i, (p, array) in decoded.items()),
-        )
+        for memory in memories:
+            if memory is None:
+                raise SessionError("submit", "buffer", "one that was released", "open buffers")
+        decoded = self._decoded(node) if operation.stored and self.is_cpu else {}
+        key: tuple[Any, ...] = (operation.key, tuple(map(id, memories)))
+        if operation.numbers:
+            key += (id(self.numbers), slot)
+        if decoded:
+            key += tuple((i, id(array)) for i, (_, array) in decoded.items())
         binding = self.bindings.get(key)
         if binding is None:
             binding = _Binder(self, node, slot, decoded).bind()

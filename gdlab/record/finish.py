@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, ExpertIndexError
 from gdlab.base.types import Array
-from gdlab.record.graph import Node, grouping
+from gdlab.record.graph import Node, Placed, grouping, placed
 from gdlab.record.operations import Part
-from gdlab.record.ranges import predicted_device_barriers
 from gdlab.record.report import Report
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def launch(
     encoder.check_usable(where)
     graph, optimizing = encoder.graph, encoder.recording
     start = encoder.begun if begun is None else begun
-    before = grouping(graph.nodes)
+    before = placed(graph.nodes)
     names = [n.name for n in graph.nodes]
     fusions = graph.fuse() if fuse and optimizing else 0
     moved = graph.reorder() if reorder and optimizing else 0
@@ -172,19 +172,33 @@ def launch(
     submission = encoder.executor.submit(chunks, [part for _, part, _ in checked], nodes) if chunks else None
     now = time.perf_counter_ns()
     first, last = (submission.first_ns, submission.last_ns) if submission is not None else (now, now)
-    after = grouping(nodes)
-    inside = (
-        sum(0 < b < n0 for b in after.barriers), sum(b > n0 for b in after.barriers)
-    ) if dual and optimizing else (0, 0)  # fmt: skip
+    after = placed(nodes) if fusions or moved else before
+    inside = _inside(after, n0) if dual and optimizing else (0, 0)
     outcome = Outcome(Timing(max(0, first - start), last), fusions, moved, inside)
     report = Report(
-        where, tuple(names), tuple(n.name for n in nodes), tuple(graph.order), before, after, fusions,
-        tuple(graph.fusions), tuple(graph.misses), moved, graph.kept_order, predicted_device_barriers(nodes),
-        submission.copies if submission is not None else 0, tuple((n.name, n.operation.route) for n in nodes
-                                                                  if n.operation.route),
-        counters.submissions - submissions, (n0, len(nodes) - n0), tuple(n.footprint for n in nodes),
-    )  # fmt: skip
+        finisher=where,
+        names_before=tuple(names),
+        names=tuple([n.name for n in nodes]),
+        order=tuple(graph.order),
+        placed_before=before,
+        placed=after,
+        fusions=fusions,
+        fused=tuple(graph.fusions),
+        fusion_misses=tuple(graph.misses),
+        reordered=moved,
+        kept_order=graph.kept_order,
+        copies=submission.copies if submission is not None else 0,
+        routes=tuple([(n.name, n.operation.route) for n in nodes if n.operation.route]),
+        submissions=counters.submissions - submissions,
+        chunks=(n0, len(nodes) - n0),
+    )
     return PendingWork(encoder, submission, checked), outcome, report
+
+
+def _inside(nodes: Sequence[Placed], cut: int) -> tuple[int, int]:
+    """Return the barriers inside both parts of a list; one at the cut is absorbed."""
+    barriers = grouping(nodes).barriers
+    return sum(b < cut for b in barriers), sum(b > cut for b in barriers)
 
 
 def waited(work: PendingWork, outcome: Outcome) -> Outcome:

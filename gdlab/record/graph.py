@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdlab.base.errors import ArgumentError, ReorderViolation
 from gdlab.base.words import plural
@@ -30,9 +30,7 @@ class Node:
         self.operation, self.buffers, self.kind, self.opaque, self.fence = operation, buffers, kind, opaque, fence
         self.declared = declared
         own = operation.footprint
-        self.footprint = (
-            own if declared is None else Footprint(own.reads + declared.reads, own.writes + declared.writes)
-        )
+        self.footprint = own if declared is None else joined(own, declared)
 
     def __repr__(self) -> str:
         return f"<Node {self.operation.name}: reads {spelled(self.reads)}, writes {spelled(self.writes)}>"
@@ -60,9 +58,14 @@ class Node:
     def declare(self, more: Footprint) -> None:
         """Add ranges of the caller's."""
         old = self.declared or Footprint((), ())
-        self.declared = Footprint(old.reads + more.reads, old.writes + more.writes)
-        own = self.operation.footprint
-        self.footprint = Footprint(own.reads + self.declared.reads, own.writes + self.declared.writes)
+        self.declared = joined(old, more)
+        self.footprint = joined(self.operation.footprint, self.declared)
+
+
+def joined(first: Footprint, second: Footprint) -> Footprint:
+    """Return the ranges of both, each once."""
+    reads, writes = (tuple(dict.fromkeys(a + b)) for a, b in zip(first, second, strict=True))
+    return Footprint(reads, writes)
 
 
 def spelled(ranges: Iterable[Range]) -> str:
@@ -78,20 +81,34 @@ class Grouping:
     barriers: tuple[int, ...]
 
 
-def grouping(nodes: Sequence[Node]) -> Grouping:
+class Placed(NamedTuple):
+    """What groups depend on of a node in a list."""
+
+    footprint: Footprint
+    opaque: bool
+    fence: bool
+
+
+def placed(nodes: Iterable[Node]) -> tuple[Placed, ...]:
+    """Return what groups depend on, of every node."""
+    return tuple([Placed(n.footprint, n.opaque, n.fence) for n in nodes])
+
+
+def grouping(nodes: Sequence[Node | Placed]) -> Grouping:
     """Return the groups of nodes in this order: a fence, an opaque node or a conflict begins another."""
     tracker, sizes, barriers = ConflictTracker(), list[int](), list[int]()
     closed = False  # behind an opaque node
     for i, node in enumerate(nodes):
-        apart = node.fence or node.opaque or closed or tracker.conflicts(node.footprint)
+        footprint, opaque = node.footprint, node.opaque
+        apart = node.fence or opaque or closed or tracker.conflicts(footprint)
         if apart and i:
             barriers.append(i)
             tracker.reset()
         if apart or not sizes:
             sizes.append(0)
         sizes[-1] += 1
-        closed = node.opaque
-        tracker.add(i, node.footprint)
+        closed = opaque
+        tracker.add(i, footprint)
     return Grouping(tuple(sizes), tuple(barriers))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gdlab.base.errors import ArgumentError, DTypeError, SessionError, ShapeError
@@ -52,6 +52,14 @@ class Operation:
     route: str = ""
     fuse: bool = False
     copy: bool = False
+    key: tuple[Any, ...] = field(init=False)  # what its binding depends on, but for memory
+    stored: bool = field(init=False)  # whether it reads a storage dtype
+
+    def __post_init__(self) -> None:
+        parts = (*self.operands, *self.results)
+        spans = tuple((p.buffer, p.range.start, p.range.stop, p.stride) for p in parts)
+        object.__setattr__(self, "key", (self.piece, spans))
+        object.__setattr__(self, "stored", any(p.type.dtype.is_storage for p in parts))
 
     @property
     def dispatches(self) -> int:

@@ -124,23 +124,28 @@ class Tracking:
     def add(self, index: int, node: Node, automatic: bool) -> None:
         """Add a node to the group, behind a barrier if it needs one."""
         begun = time.perf_counter_ns()
-        found = self.check_declared(index, node, automatic)
-        if found is not None:
-            self._insert(found)
-            if not automatic and node.kind not in self.warned:
-                self.warned.add(node.kind)
-                text = (
-                    f"{node.name}: declared ranges: given none that cover {_words(found.later)}, which conflicts with "
-                    f"{_words(found.earlier)} of node {found.before}; a barrier was inserted"
-                )
-                warnings.warn(text, UnderDeclaredWarning, stacklevel=5)
-        elif (node.opaque or self.after_opaque) and self.sizes[-1]:
+        tracker, footprint = self.tracker, node.footprint
+        if self.joined or tracker.conflicts(footprint):
+            found = self.check_declared(index, node, automatic)
+            if found is not None:
+                self._insert(found)
+                if not automatic and node.kind not in self.warned:
+                    self._warn(node, found)
+        if (node.opaque or self.after_opaque) and self.sizes[-1]:
             self._after_opaque()
         self.after_opaque = node.opaque
-        self.tracker.add(index, node.footprint)
+        tracker.add(index, footprint)
         self.sizes[-1] += 1
         self.pending, self.joined, self.fence = None, False, False
-        self.spent(begun)
+        self.nanoseconds += time.perf_counter_ns() - begun or 1
+
+    def _warn(self, node: Node, found: Conflict) -> None:
+        self.warned.add(node.kind)
+        text = (
+            f"{node.name}: declared ranges: given none that cover {_words(found.later)}, which conflicts with "
+            f"{_words(found.earlier)} of node {found.before}; a barrier was inserted"
+        )
+        warnings.warn(text, UnderDeclaredWarning, stacklevel=6)
 
     def _after_opaque(self) -> None:
         self.barriers += 1
@@ -182,13 +187,13 @@ def _range_of(where: str, what: str, entry: Any) -> Range:
     return Range(buffer.allocation.number, buffer.byte_offset + start, buffer.byte_offset + stop)
 
 
-def predicted_device_barriers(nodes: Sequence[Node]) -> int:
-    """Return how many dispatches wgpu would put a barrier before: those that use an allocation as something else than
-    its last user did, or write what that wrote. Whole allocations, whatever the ranges."""
+def predicted_device_barriers(touched: Iterable[Footprint]) -> int:
+    """Return how many launches wgpu would put a barrier before: those that use an allocation as something else than its
+    last user did, or write what that wrote. Whole allocations, whatever the ranges."""
     last, found = dict[int, str](), 0
-    for node in nodes:
-        use = {r.memory: "read" for r in node.operation.footprint.reads}
-        use |= {r.memory: "write" for r in node.operation.footprint.writes}
+    for reads, writes in touched:
+        use = {r.memory: "read" for r in reads}
+        use |= {r.memory: "write" for r in writes}
         found += any(m in last and (last[m] != u or u == "write") for m, u in use.items())
         last |= use
     return found

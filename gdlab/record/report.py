@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from gdlab.base.words import duration, plural
-from gdlab.plan.order import Footprint, hazards
-from gdlab.record.graph import Grouping, spelled
+from gdlab.plan.order import hazards
+from gdlab.record.graph import Grouping, Placed, grouping, spelled
+from gdlab.record.ranges import predicted_device_barriers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Report:
     """A list of a session and what its finisher did with it.
 
     `names_before` and `names` are the nodes before and after the passes, `order[k]` the node (after fusion) that runs
-    k-th where they were reordered; `before` and `after` their barrier groups; `chunks` the nodes of both submissions;
+    k-th where they were reordered; `placed_before` and `placed` their ranges; `chunks` the nodes of both submissions;
     `timing` (encoding, waiting) in nanoseconds.
     """
 
@@ -24,20 +26,33 @@ class Report:
     names_before: tuple[str, ...]
     names: tuple[str, ...]
     order: tuple[int, ...]
-    before: Grouping
-    after: Grouping
+    placed_before: tuple[Placed, ...]
+    placed: tuple[Placed, ...]
     fusions: int
     fused: tuple[Any, ...]
     fusion_misses: tuple[tuple[int, str], ...]
     reordered: int
     kept_order: str
-    predicted_device_barriers: int
     copies: int
     routes: tuple[tuple[str, str], ...]
     submissions: int
     chunks: tuple[int, int]
-    footprints: tuple[Footprint, ...]
     timing: tuple[int, int] = (0, 0)
+
+    @cached_property
+    def before(self) -> Grouping:
+        """Return the barrier groups before the passes."""
+        return grouping(self.placed_before)
+
+    @cached_property
+    def after(self) -> Grouping:
+        """Return the barrier groups after the passes."""
+        return grouping(self.placed)
+
+    @property
+    def predicted_device_barriers(self) -> int:
+        """Return how many barriers wgpu would place by itself."""
+        return predicted_device_barriers(p.footprint for p in self.placed)
 
     def timed(self, encoding_ns: int, gpu_wait_ns: int) -> Report:
         """Return the report with its times."""
@@ -62,7 +77,7 @@ class Report:
         conflicts."""
         found: list[tuple[str, int, int, str]] = []
         for left, right in zip(self.groups(), self.groups()[1:], strict=False):
-            of = hazards([self.footprints[i] for i in left], [self.footprints[i] for i in right])
+            of = hazards([self.placed[i].footprint for i in left], [self.placed[i].footprint for i in right])
             found += [(c.kind, left[c.before], right[c.after], spelled([c.later])) for c in of]
         return found
 

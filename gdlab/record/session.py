@@ -254,7 +254,7 @@ class GraphSession:
 
     def predicted_device_barriers(self) -> int:
         """Return how many barriers wgpu would place by itself."""
-        return predicted_device_barriers(self.graph.nodes)
+        return predicted_device_barriers(n.operation.footprint for n in self.graph.nodes)
 
     def to_graph(self) -> Graph:
         """Return the list as a graph; see `gdlab.record.export`."""
