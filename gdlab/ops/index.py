@@ -129,6 +129,7 @@ def gather(x: Value, idx: Value, axis: int) -> TensorType:
 
 @gather.vjp
 def _(g: Value, out: Value, x: Value, idx: Value, axis: int) -> Grads:
+    """∂x[n] = Σ g[i] over idx[i] = n"""
     return lambda: _put_back(g, idx, x.shape, axis), None
 
 
@@ -172,6 +173,7 @@ def embedding(idx: Value, table: Value) -> TensorType:
 
 @embedding.vjp
 def _(g: Value, out: Value, idx: Value, table: Value) -> Grads:
+    """∂table[n] = Σ g[i] over idx[i] = n"""
     return None, lambda: scatter_add(idx, g, table.shape[0])
 
 
@@ -256,6 +258,7 @@ def scatter_add(idx: Value, src: Value, vocab: int) -> TensorType:
 
 @scatter_add.vjp
 def _(g: Value, out: Value, idx: Value, src: Value, vocab: int) -> Grads:
+    """∂src[i] = g[idx[i]]"""
     return None, lambda: embedding(idx, g)
 
 
@@ -359,6 +362,7 @@ def prefix_last(x: Value, valid: Value) -> TensorType:
 
 @prefix_last.vjp
 def _(g: Value, out: Value, x: Value, valid: Value) -> Grads:
+    """∂x[i] = where(i = valid − 1, g, 0)"""
     return prefix_last_grad(g, valid, x.shape[0]), None
 
 
@@ -395,4 +399,5 @@ def prefix_last_grad(g: Value, valid: Value, rows: int) -> TensorType:
 
 @prefix_last_grad.vjp
 def _(h: Value, out: Value, g: Value, valid: Value, rows: int) -> Grads:
+    """∂g = h[valid − 1]"""
     return prefix_last(h, valid), None
