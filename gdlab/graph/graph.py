@@ -85,7 +85,8 @@ class Graph:
         return self.value_class(self, self._check_id(id))
 
     def source(self, id: int) -> Source:
-        """Where node `id` was written, innermost user frame first; empty for a node that a pass made."""
+        """Return the place of node `id` in the source, innermost user frame first; empty for a node that a pass
+        made."""
         found = tuple(f if isinstance(f, Location) else locate(f) for f in self._frames.get(self._check_id(id), ()))
         if found:
             self._frames[id] = found

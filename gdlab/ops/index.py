@@ -309,7 +309,7 @@ def _found(call: Call) -> Verdict:
     follows=_found,
 )  # fmt: skip
 def argmax(x: Value, axis: int) -> TensorType:
-    """Where the first of the largest elements along an axis is, the axis dropped (of the last one [1] stays):
+    """The index of the first of the largest elements along an axis, the axis dropped (of the last one [1] stays):
     f32[..., n, ...] -> u32[...]. The first NaN wins. The gradient path ends."""
     return TensorType(_without(x.shape, axis), u32)
 

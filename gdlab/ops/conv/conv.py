@@ -328,6 +328,6 @@ def _grown(x: Value, k: Value, stride: int, padding: int) -> Pair:
     check=_check_transposed,
 )  # fmt: skip
 def conv_transpose_2d(x: Value, k: Value, stride: int = 1, padding: int = 0) -> Value:
-    """What the gradient of `conv2d` does to a cotangent x: f32[n, ci, h, w], f32[ci, co, kh, kw] -> f32[n, co, oh, ow],
+    """The gradient of `conv2d` applied to a cotangent x: f32[n, ci, h, w], f32[ci, co, kh, kw] -> f32[n, co, oh, ow],
     where oh = (h − 1)·stride − 2·padding + kh."""
     return conv2d_grad_input(x, k, _grown(x, k, stride, padding), (stride,), (padding,))

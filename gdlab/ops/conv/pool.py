@@ -178,7 +178,7 @@ def _first(x: Array, k: Pair, stride: Pair, padding: Pair) -> Array:
 def max_pool_2d_index(
     x: Value, k: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...] = (0, 0)
 ) -> TensorType:
-    """Where in its image (row · w + column) the first maximum of every window lies:
+    """The index in its image (row · w + column) of the first maximum of every window:
     f32[n, c, h, w] -> u32[n, c, oh, ow]."""
     return TensorType(_pooled(x, k, stride, padding), u32)
 
