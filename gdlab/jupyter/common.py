@@ -1,4 +1,4 @@
-"""What all magics share: the notebook's names, errors in one red line, and the display of a study."""
+"""The common parts of all magics: the notebook's names, errors in one red line, and the display of a study."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class CellSyntaxError(Exception):
 
 
 def outcome(study: Study) -> str:
-    """How far a run came, in one line."""
+    """Say in one line how far a run came."""
     runner, session = study.runner, study.session
     loss = "" if runner.last_loss is None else f", loss {sig(runner.last_loss)}"
     more = f" ({runner.reason})" if runner.reason else ""
@@ -243,7 +243,7 @@ def outcome(study: Study) -> str:
 
 
 def here(study: Study) -> str:
-    """What the current dispatch wrote, and what is watched."""
+    """Show the result of the current dispatch, and the watched tensors."""
     runner, lines = study.runner, list[str]()
     if runner.dispatch >= 0:
         dispatch, data = runner.output()

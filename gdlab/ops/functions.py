@@ -56,6 +56,11 @@ def pow(a: Value, b: Value) -> TensorType:
 
 @pow.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g · b · a^(b − 1),  ∂b = g · out · log(a)
+
+    Where a is 0, a receives none of 0^0, and b receives none of 0^b with b > 0.
+    """
+
     def to_base() -> Value:
         base = (a.equal(0.0) * b.equal(0.0)).where(1.0, a)
         return g * (b * base.pow(b - 1))
@@ -98,6 +103,7 @@ def sin(x: Value) -> TensorType:
 
 @sin.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · cos(x)"""
     return (g * x.cos(),)
 
 
@@ -109,6 +115,7 @@ def cos(x: Value) -> TensorType:
 
 @cos.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = −g · sin(x)"""
     return (-(g * x.sin()),)
 
 
@@ -140,4 +147,5 @@ def erf(x: Value) -> TensorType:
 
 @erf.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · 2 / √π · exp(−x²)"""
     return (g * (-x.square()).exp().scale(2 / math.sqrt(math.pi)),)
