@@ -429,7 +429,7 @@ MAY_NAME = ("op/", "ops/", "rewrite/rules/", "load/", "models/")
 LEAVES = {"parameter", "input", "constant", "var", "full"}  # a pass knows them as it knows a node
 # what a pass may compare with the op of a node by name: these ask for the shape of a rule, not for a property of an op
 ALLOWED: dict[str, str] = {
-    "view/layout/boxes.py": "a layout reads a document, which has no records of ops; its twin in TypeScript names the same",
+    "view/layout/boxes.py": "it reads documents, which have no records of ops; its twin in TypeScript names the same",
 }
 
 
