@@ -301,7 +301,7 @@ class JobFuture(Future[T]):
         """Call `fn(future)` on the thread of callbacks once the job is over; where it is, now and here."""
         if self.done():
             return super().add_done_callback(fn)
-        super().add_done_callback(partial(_post_callback, fn))
+        super().add_done_callback(partial(post_callback, fn))
 
     def interrupt(self) -> None:
         """Raise `KeyboardInterrupt` inside the job where it waits for another one."""
@@ -462,7 +462,7 @@ _callbacks: OwnerThread | None = None
 _callbacks_lock = threading.Lock()
 
 
-def _post_callback(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+def post_callback(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
     """Run a callback of a future on the thread of callbacks; what it raises is told in the log."""
 
     def job() -> Job[None]:

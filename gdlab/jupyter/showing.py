@@ -209,7 +209,6 @@ class ShowMagics(Words):
         keys = [stage["key"] for stage in study.doc.data["stages"]]
         view = {"diff": [keys.index("optimized"), keys.index(f"variant:{variant.name}")]}
         self.display(study, ["diff"], args, view=view)
-        print(self.call(study.compare))
 
     @magic_arguments()
     @name_option

@@ -104,7 +104,7 @@ class Checkpoints:
         if untrained:
             raise CheckpointError("load_checkpoint", f"moments of {untrained[0]}", "some", "none: it is not trained")
         self.loaded.turn.call(lambda: self._apply(snapshot))
-        self.values.unset_parameters.difference_update(parameters)
+        self.values.unset_parameters.have(parameters)
 
     def snapshot(self) -> Snapshot:
         self.loaded.check_open("snapshot")

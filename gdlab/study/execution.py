@@ -11,6 +11,7 @@ from typing import Any
 from gdlab.base.errors import SessionError, unknown_name
 from gdlab.base.types import f32
 from gdlab.base.words import listed
+from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.devices.base import Device
 from gdlab.graph import Graph
 from gdlab.plan.records import ExecutionPlan
@@ -154,6 +155,15 @@ class Execution:
         for name, values in {**self.weights, **feeds}.items():
             (session.set_input if session.has_input(name) else session.set_parameter)(name, values)
         return session
+
+    def compiled(self, **options: Any) -> CompiledGraph:
+        """Return the written graph compiled, over the parameters of the open session, or with the weights."""
+        if self.has_session:
+            return self.session.compile(**options)  # type: ignore[no-any-return]
+        made = build_compiled_graph(self.pipeline.graph, **{"device": self.device, **options})
+        known = made.plan.param_types
+        made.load_params({name: data for name, data in self.weights.items() if name in known})
+        return made
 
     def prepare(
         self,

@@ -20,6 +20,7 @@ from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.binding import bound
 from gdlab.base.errors import AutodiffError, GraphError
 from gdlab.base.words import nbytes, plural, whole
+from gdlab.compiled import CompiledGraph
 from gdlab.devices.base import Device
 from gdlab.graph import Graph, Value, shown_names
 from gdlab.op import Safety
@@ -220,6 +221,11 @@ class Study:
     def open_on(self, device: Device) -> Session:
         """Return a session of its own on a device; the caller closes it."""
         return self.execution.open_on(device)
+
+    def compiled(self, **options: Any) -> CompiledGraph:
+        """Return the graph as a compiled graph on this study's device (`options`: those of `build_compiled_graph`). Its
+        parameters are those of the session where one is open, else the weights that the study began with."""
+        return self.execution.compiled(**options)
 
     def prepare(self, **settings: Any) -> None:
         """Set `feed`, update rule (`sgd`, `adam`: the learning rate), initial parameters (`init`: the seed) and the

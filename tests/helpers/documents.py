@@ -90,7 +90,11 @@ def brute(document: Document, entity: str) -> set[str]:
         return found
 
     def lit(one: str) -> set[str]:
-        return closure(one, down, one.startswith("dispatch:")) | closure(one, up, False)
+        found = closure(one, down, one.startswith("dispatch:")) | closure(one, up, False)
+        if not one.startswith("interval:"):
+            return found
+        reads = enumerate(document.plan("dispatches").column("reads"))
+        return found | {f"dispatch:{k}" for k, row in reads if int(one[9:]) in row}
 
     kind, _, rest = entity.partition(":")
     at = [int(n) for n in rest.split(".")]

@@ -194,6 +194,13 @@ def test_a_session_that_shares_parameters_stores_them_as_the_other_does(device: 
         reading.close()
 
 
+def test_weights_that_lie_in_one_buffer_are_shared_together() -> None:
+    with session_of("cpu") as training:
+        config = SessionConfig("inference", "cpu", share_parameters_from=training, shared=("gate", "bias"))
+        with pytest.raises(SessionError, match="parameter up: given .*, shared too"):
+            build(ffn(), config)
+
+
 def test_weights_that_lie_together_cannot_be_shared_apart() -> None:
     with session_of("cpu") as training:
         graph = graph_of(lambda: ops.input("x", (4, K)) @ p("up", K, N))
