@@ -14,7 +14,7 @@ from IPython.core.magic import Magics, magics_class
 
 from gdlab.base.errors import GdlabError, OptimizeError
 from gdlab.base.statistics import array_words
-from gdlab.base.words import by_likeness, sig
+from gdlab.base.words import by_likeness, listed, sig
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import render_error
 from gdlab.jupyter.display import show_document, show_refused, show_study
@@ -111,7 +111,7 @@ class Words(Magics):
         if steps:
             self.call(lambda: study.check_ready(feed=feed is not None, init=True))
         if steps and args.init is None and (unset := study.session.unset_parameters):
-            given = f"no value for {', '.join(unset[:_MOST_NAMES])}"
+            given = f"no value for {listed(unset)}"
             raise UsageError(f"graph {study.name}: run: given {given}, wanted --init SEED, or set_parameter before")
         self.call(lambda: study.prepare(feed=feed, **settings))
 
