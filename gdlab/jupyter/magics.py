@@ -12,6 +12,7 @@ from gdlab.jupyter.common import Words
 from gdlab.jupyter.complete import make_matcher
 from gdlab.jupyter.debugging import DebugMagics
 from gdlab.jupyter.display import rich
+from gdlab.jupyter.recording import RecordMagics
 from gdlab.jupyter.running import RunMagics
 from gdlab.jupyter.showing import ShowMagics
 from gdlab.plan.records import ExecutionPlan
@@ -19,7 +20,7 @@ from gdlab.session import Session
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 
-FAMILIES = (ShowMagics, RunMagics, DebugMagics)
+FAMILIES = (ShowMagics, RunMagics, DebugMagics, RecordMagics)
 _RICH = (Study, Graph, ExecutionPlan, Session, Document)
 
 
