@@ -21,7 +21,8 @@ BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --readme` -->", "<!
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("all", "eager", "kernels", "peers"), default="all", help="only that table")
+    tables = ("all", "eager", "kernels", "peers")
+    parser.add_argument("what", nargs="?", choices=tables, default="all", help="only that table")
     parser.add_argument("--only", default="", help="kernels whose names contain this; of the peers this case")
     parser.add_argument("--readme", action="store_true", help="rewrite the table in README.md")
     options = parser.parse_args()

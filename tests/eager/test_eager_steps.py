@@ -116,7 +116,7 @@ def test_a_refused_step_changes_nothing(device: str, monkeypatch: pytest.MonkeyP
             call()
         assert digest(s, params) == before
     make = s.engine._make
-    for failing in range(9):
+    for failing in range(3):
         count = iter(range(100))
 
         def no_memory(nbytes: int, failing: int = failing, count: Any = count) -> Any:
