@@ -13,6 +13,10 @@ fn unit(row: u32, part: u32, live: bool) {
         fours += x * x;
     }
     let size = inverseSqrt(sum_of_unit(sum_of_four(fours)) / f32(WIDTH) + EPS);
+    if (live && part == 0u) {
+        store_mean(row, mean);
+        store_size(row, size);
+    }
     if (live) {
         for (var q = part; q < QUADS; q += LANES) {
             store4(first + q * 4u, (x_four(first + q * 4u) - mean) * size * w_four(q * 4u) + b_four(q * 4u));

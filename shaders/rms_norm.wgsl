@@ -7,6 +7,9 @@ fn unit(row: u32, part: u32, live: bool) {
         squares += x * x;
     }
     let size = inverseSqrt(sum_of_unit(squares) / f32(WIDTH) + EPS);
+    if (live && part == 0u) {
+        store_size(row, size);
+    }
     if (live) {
         for (var c = part; c < WIDTH; c += LANES) {
             store(first + c, x_at(first + c) * size * w_at(c));

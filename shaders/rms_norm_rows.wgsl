@@ -9,6 +9,9 @@ fn unit(row: u32, part: u32, live: bool) {
         fours += select(vec4<f32>(), x_e * x_e, part + e * LANES < QUADS);
     }
     let size = inverseSqrt(sum_of_unit(sum_of_four(fours)) / f32(WIDTH) + EPS);
+    if (live && part == 0u) {
+        store_size(row, size);
+    }
     for (var e = 0u; e < EACH; e++) {
         if (live && part + e * LANES < QUADS) {
             store4(q_e * 4u, x_e * size * w_four((q_e - row * QUADS) * 4u));

@@ -6,7 +6,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from gdlab.base.threads import OwnerThread
@@ -61,9 +61,15 @@ class Counters:
         self.readbacks += 1
         self.readback_bytes += nbytes
 
+    def landed(self, copies: Sequence[BufferCopy]) -> None:
+        """Count what the copies of a step bring into a readback."""
+        for copy in copies:
+            if isinstance(copy.target, Readback):
+                self.read_back(copy.nbytes)
+
     def as_dict(self) -> dict[str, int]:
         """Return all totals by name, fresh."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 KEPT = 1 << 16  # losses that nobody has taken yet: a script that only steps holds no more of them
@@ -82,13 +88,15 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy `nbytes` bytes (a multiple of 4) of `source`, from `start` on, to place `at` of memory or a `Readback`."""
+    """Copy `nbytes` bytes (a multiple of 4) of `source`, from `start` on, to place `at` of memory or a `Readback`. Not
+    `counted`: it stands for a write that the caller counts."""
 
     source: Any
     start: int
     target: Any
     at: int
     nbytes: int
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,11 @@ class Readback(ABC):
     """Memory that the caller reads: filled by `Copy` items, readable after `wait`, until `release`."""
 
     nbytes: int
+
+    @property
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether what was copied here has arrived, as far as is known without asking the device."""
 
     @abstractmethod
     def wait(self) -> None:
@@ -231,6 +244,16 @@ class BufferCopy:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """One step of several: its scalars, whether it is `whole` (`Program.step`), and buffers that are written before
+    it, in their dtypes and shapes."""
+
+    scalars: Array | None
+    whole: bool = True
+    uploads: Sequence[tuple[int, Array]] = ()
+
+
 class Program(ABC):
     """A plan made ready on a device: its buffers live here. All methods are called in its `turn`: of each program on
     cpu, of each adapter. Programs that train on shared parameters have one turn."""
@@ -299,6 +322,17 @@ class Program(ABC):
         """One step: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS` order), then the
         copies, which commute; not `whole`: of the update the `early` ones alone, which add up gradients. `landing`
         tells when the step has ended, and takes copies; such a step has no loss in `losses`."""
+
+    def steps_at_once(self, upload_bytes: int) -> int:
+        """Return how many steps, each with so many bytes of uploads, `step_many` does well to make in one call."""
+        return 1
+
+    def step_many(self, calls: Sequence[StepCall]) -> None:
+        """Make several steps in order, each with its loss in `losses`. Where one fails, those before it count."""
+        for call in calls:
+            for buffer, data in call.uploads:
+                self.upload(buffer, data)
+            self.step(call.scalars, call.whole)
 
     @abstractmethod
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:

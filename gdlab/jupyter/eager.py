@@ -15,8 +15,8 @@ from gdlab.base.statistics import array_words
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.eager import EagerSession, TensorRef
 from gdlab.jupyter.cell import Program, run_cell
-from gdlab.jupyter.common import Words, identifier
-from gdlab.jupyter.options import count, device_name, look_options, output_options, parse_argstring
+from gdlab.jupyter.common import Words
+from gdlab.jupyter.options import count, device_name, identifier, look_options, output_options, parse_argstring
 from gdlab.view.document.tape import tape_doc
 
 _WIDEST = 60  # columns of a cell line behind which values are written

@@ -98,8 +98,8 @@ class Shader:
     says it of a sum of products with signs of its own, from the error scales of the operands. `scalars` names the
     per-step numbers it reads. `in_place` is the form of a cache write that leaves in the cache what it does not write:
     its operand 1 is then its result, and its work counts what is written. `in_bounds`: its indices follow from its
-    constants alone, never from data, and stay inside the operands. `statistic`: what it can write besides, so that
-    another op of the same operands needs no kernel of its own.
+    constants alone, never from data, and stay inside the operands. `statistics`: what it can write besides, so that
+    other ops of the same operands need no kernels of their own.
     """
 
     file: str
@@ -112,7 +112,7 @@ class Shader:
     fours: Shader | None = None
     in_bounds: bool = False
     numpy_form: NumpyForm | None = None
-    statistic: Statistic | None = None
+    statistics: tuple[Statistic, ...] = ()
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from gdlab.op import (
     Grads,
     Sample,
     Shader,
+    Statistic,
     Verdict,
     Work,
     WorkRule,
@@ -60,13 +61,17 @@ def _row_work(passes: int, in_registers: bool) -> WorkRule:
     return rule
 
 
-def row_kernel(name: str, passes: int, form: NumpyForm, fours: bool = False) -> Shader:
+def row_kernel(
+    name: str, passes: int, form: NumpyForm, fours: bool = False, statistics: tuple[Statistic, ...] = ()
+) -> Shader:
     """`{name}.wgsl`, and on hardware `{name}_rows.wgsl`, which keeps rows in registers; with `fours`,
-    `{name}_fours.wgsl` on software adapters."""
+    `{name}_fours.wgsl` on software adapters. What they store besides: `statistics`."""
     rows = Shader(f"{name}_rows.wgsl", _row_work(passes, True), in_bounds=True)
     by_four = Shader(f"{name}_fours.wgsl", _fours_work(passes), in_bounds=True) if fours else None
     work = _row_work(passes, False)
-    return Shader(f"{name}.wgsl", work, rows, fours=by_four, in_bounds=True, numpy_form=form)
+    return Shader(
+        f"{name}.wgsl", work, rows, fours=by_four, in_bounds=True, numpy_form=form, statistics=statistics
+    )  # fmt: skip
 
 
 def _fours_work(passes: int) -> WorkRule:
@@ -204,9 +209,9 @@ def _like(wanted: str, eps: float, g: Value, x: Value, *weights: Value) -> None:
     _row_each(wanted, eps, x, *weights)
 
 
-def _centred_rows(builder: KernelBuilder, x: Array, out: Array) -> None:
-    """x − mean in `out`."""
-    mean = builder.temporary((x.shape[0], 1))
+def _centred_rows(builder: KernelBuilder, x: Array, out: Array, mean: Array | None = None) -> None:
+    """x − mean in `out`, and the mean of each row in `mean`, if given."""
+    mean = builder.temporary((x.shape[0], 1)) if mean is None else mean
     builder.row_sums(x, mean)
     builder.calls += [(np.divide, (mean, _width(x), mean)), (np.subtract, (x, mean, out))]
 
@@ -215,9 +220,9 @@ def _width(x: Array) -> np.float32:
     return np.float32(x.shape[1])
 
 
-def _sizes_of_rows(builder: KernelBuilder, c: KernelConstants, x: Array) -> Array:
-    """1 / √(mean x² + eps) per row."""
-    size = builder.temporary((x.shape[0], 1))
+def _sizes_of_rows(builder: KernelBuilder, c: KernelConstants, x: Array, size: Array | None = None) -> Array:
+    """1 / √(mean x² + eps) per row, in `size`, if given."""
+    size = builder.temporary((x.shape[0], 1)) if size is None else size
     eps = np.float32(dict(c.numbers)["EPS"])
     builder.calls += [
         (_dots, (x, x, size)),
@@ -236,11 +241,11 @@ def _dots(a: Array, b: Array, out: Array) -> None:
 
 def _norm_form(centre: bool, builder: KernelBuilder, c: KernelConstants) -> None:
     shape = c["ROWS"], c["WIDTH"]
-    x, out = builder.operand(0, shape), builder.out(shape)
+    x, out, column = builder.operand(0, shape), builder.out(shape), (shape[0], 1)
     if centre:
-        _centred_rows(builder, x, out)
+        _centred_rows(builder, x, out, builder.result("mean", column))
         x = out
-    size = _sizes_of_rows(builder, c, x)
+    size = _sizes_of_rows(builder, c, x, builder.result("size", column))
     builder.calls += [(np.multiply, (x, size, out)), (np.multiply, (out, builder.operand(1, shape[1:]), out))]
     if centre:
         builder.calls.append((np.add, (out, builder.operand(2, shape[1:]), out)))
@@ -268,10 +273,57 @@ def _norm_grad_form(centre: bool, builder: KernelBuilder, c: KernelConstants) ->
     ]
 
 
+def _column_each(passes: int) -> WorkRule:
+    """The work of a kernel that makes one number of each row."""
+
+    def rule(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+        rows, width = result.num_elements, types[0].shape[-1]
+        return Work(rows, width, {"ROWS": rows, "WIDTH": width, "EPS": attrs["eps"]}, passes * rows * width)
+
+    return rule
+
+
+def _size_form(centre: bool, builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = c["ROWS"], c["WIDTH"]
+    x = builder.operand(0, shape)
+    if centre:
+        _centred_rows(builder, x, centred := builder.temporary(shape))
+        x = centred
+    _sizes_of_rows(builder, c, x, builder.out((shape[0], 1)))
+
+
+def _size_kernel(name: str, centre: bool) -> Shader:
+    passes = 5 if centre else 2
+    return Shader(f"{name}.wgsl", _column_each(passes), in_bounds=True, numpy_form=partial(_size_form, centre))
+
+
+def _positive(x: Value, eps: float) -> None:
+    want(x.type.rank >= 1, "x[…, n]")
+    want(eps > 0, "a number above 0", eps, "eps")
+
+
+SIZE_SAMPLES = tuple(Sample(shape, attrs={"eps": EPS}) for shape in SIZES)
+
+
+@fused(
+    label="",
+    private=True,
+    family="reduction",
+    kernel=_size_kernel("rms_size", False),
+    samples=SIZE_SAMPLES,
+    check=_positive,
+)
+def rms_size(x: Value, eps: float) -> Value:
+    """1 / √(mean x² + eps) along the last axis, which is kept: f32[..., n] -> f32[..., 1]."""
+    return _rms_size(x, eps)
+
+
 @fused(
     label="",
     family="reduction",
-    kernel=row_kernel("rms_norm", 4, partial(_norm_form, False), fours=True),
+    kernel=row_kernel(
+        "rms_norm", 4, partial(_norm_form, False), fours=True, statistics=(Statistic("rms_size", "size"),)
+    ),
     samples=_norm_samples(1),
     bad=_norm_bad(1, "wanted x[…, n] and w[n]"),
     check=lambda x, w, eps: _row_each("x[…, n] and w[n]", eps, x, w),
@@ -316,7 +368,7 @@ def rms_norm_grad_x(g: Value, x: Value, w: Value, eps: float) -> Value:
 )
 def rms_norm_grad_w(g: Value, x: Value, eps: float) -> Value:
     """Σ over rows of g · x̂ as in `rms_norm`: two f32[..., n] -> f32[n]."""
-    return _sum_to_row(g * (x * _rms_size(x, eps)))
+    return _sum_to_row(g * (x * rms_size(x, eps)))
 
 
 def _sum_to_row(x: Value) -> Value:
@@ -325,8 +377,24 @@ def _sum_to_row(x: Value) -> Value:
 
 @fused(
     label="",
+    private=True,
     family="reduction",
-    kernel=row_kernel("layer_norm", 7, partial(_norm_form, True), fours=True),
+    kernel=_size_kernel("layer_size", True),
+    samples=SIZE_SAMPLES,
+    check=_positive,
+)
+def layer_size(x: Value, eps: float) -> Value:
+    """1 / √(variance + eps) along the last axis, which is kept: f32[..., n] -> f32[..., 1]."""
+    return _centred(x, eps)[1]
+
+
+@fused(
+    label="",
+    family="reduction",
+    kernel=row_kernel(
+        "layer_norm", 7, partial(_norm_form, True), fours=True,
+        statistics=(Statistic("mean_inner", "mean"), Statistic("layer_size", "size")),
+    ),  # fmt: skip
     samples=_norm_samples(2),
     bad=_norm_bad(2, "wanted x[…, n], w[n] and b[n]"),
     check=lambda x, w, b, eps: _row_each("x[…, n], w[n] and b[n]", eps, x, w, b),
@@ -379,5 +447,4 @@ def layer_norm_grad_x(g: Value, x: Value, w: Value, eps: float) -> Value:
 )
 def layer_norm_grad_w(g: Value, x: Value, eps: float) -> Value:
     """Σ over rows of g · x̂ as in `layer_norm`: two f32[..., n] -> f32[n]."""
-    centred, size = _centred(x, eps)
-    return _sum_to_row(g * (centred * size))
+    return _sum_to_row(g * ((x - x.mean_inner()) * layer_size(x, eps)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gdlab.op import REGISTRY, Contraction, Elementwise, Leaf, Movement, Reduction, Shader
+from gdlab.op import REGISTRY, Contraction, Elementwise, Leaf, Movement, Reduction, Shader, Statistic
 from gdlab.plan.labels import display
 from gdlab.plan.records import Missed
 from gdlab.plan.target import CompileOptions, Limits
@@ -26,7 +26,7 @@ class Cluster:
     prologue: list[int] = field(default_factory=list)
     epilogue: list[int] = field(default_factory=list)
     ranges: list[int] = field(default_factory=list)  # what it writes instead of the core: columns of that
-    statistic: int = -1  # what it writes besides: a value that the core computes on its way
+    statistics: list[int] = field(default_factory=list)  # what it writes besides: values that the core computes
     reads: dict[int, None] = field(default_factory=dict)  # terms with buffers of their own
 
     @property
@@ -34,11 +34,6 @@ class Cluster:
         """All of its terms."""
         core = [self.core] if self.core >= 0 else []
         return [*self.prologue, *core, *self.epilogue, *self.ranges, *self.statistics]
-
-    @property
-    def statistics(self) -> list[int]:
-        """The statistic, if any."""
-        return [self.statistic] if self.statistic >= 0 else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +121,7 @@ class Clusters:
         self.of[term.id], self.side[term.id] = host, side
         if isinstance(term.op.kernel, _CORES):
             host.core = term.id
-            self._take_statistic(host, term)
+            self._take_statistics(host, term)
         else:
             (host.prologue if side == "prologue" else host.epilogue).append(term.id)
         host.reads.pop(term.id, None)
@@ -152,26 +147,29 @@ class Clusters:
         reason = self._misfit(term, host, side)
         return (host, side, None) if reason is None else (None, "epilogue", reason)
 
-    def _take_statistic(self, host: Cluster, core: Term) -> None:
-        """Let the dispatch write the statistic that its kernel computes on its way, where another op asks for that."""
-        kernel = core.op.kernel
-        known = kernel.statistic if isinstance(kernel, Shader) else None
-        if known is None:
-            return
-        operands = tuple(self.terms.base[i] for i in core.inputs[: len(REGISTRY[known.op].operands)])
-        for term in self.statistics.get((known.op, operands), []):
+    def _take_statistics(self, host: Cluster, core: Term) -> None:
+        """Let the dispatch write the statistics that its kernel computes on its way, where other ops ask for them."""
+        known = core.op.kernel.statistics if isinstance(core.op.kernel, Shader) else ()
+        buffers = len({*host.reads, *(self.terms.base[i] for i in core.inputs)} - {core.id}) + 1
+        for statistic in known:
+            taken = self._asked_for(statistic, host, core)
+            if taken is not None and buffers + len(host.statistics) < self.limits.storage_buffers:
+                alone = self.of[taken.id]
+                if alone is not None:
+                    self.all.remove(alone)
+                host.statistics.append(taken.id)
+                self.of[taken.id] = host
+
+    def _asked_for(self, statistic: Statistic, host: Cluster, core: Term) -> Term | None:
+        """The term that is this statistic of a core, if it stands alone and the core waits for none of its readers."""
+        operands = tuple(self.terms.base[i] for i in core.inputs[: len(REGISTRY[statistic.op].operands)])
+        for term in self.statistics.get((statistic.op, operands), []):
             wanted, alone = dict(term.attrs), self.of[term.id]
             joined = alone is not None and (alone.root, alone.members) != (term.id, [term.id])
             early = any(e.reader <= host.root for e in self.needs.edges[term.id])
-            buffers = len({*host.reads, *(self.terms.base[i] for i in core.inputs)} - {core.id}) + 2
-            if joined or early or known.attrs(dict(core.attrs), wanted) != wanted:
-                continue
-            if buffers > self.limits.storage_buffers:
-                return
-            if alone is not None:
-                self.all.remove(alone)
-            host.statistic, self.of[term.id] = term.id, host
-            return
+            if not joined and not early and statistic.attrs(dict(core.attrs), wanted) == wanted:
+                return term
+        return None
 
     def _side_of(self, reader: int) -> Side:
         core = isinstance(self.terms.terms[reader].op.kernel, _CORES)
@@ -206,7 +204,7 @@ class Clusters:
 def _statistics(terms: Terms, needs: Needs) -> dict[tuple[str, tuple[int, ...]], list[Term]]:
     """The terms that the kernel of another op may compute on its way, by op and operands."""
     kernels = {term.op.name: term.op.kernel for term in terms.terms}
-    names = {k.statistic.op for k in kernels.values() if isinstance(k, Shader) and k.statistic is not None}
+    names = {s.op for k in kernels.values() if isinstance(k, Shader) for s in k.statistics}
     found: dict[tuple[str, tuple[int, ...]], list[Term]] = {}
     for term in terms.terms if names else ():
         if needs.needed[term.id] and term.op.name in names:

@@ -243,7 +243,7 @@ class Lowering:
         )  # fmt: skip
 
     def _results(self, root: Term, cluster: Cluster) -> tuple[Result, ...]:
-        """Make the buffers that a cluster writes: its root's and its statistic's, or one for each of the ranges of its
+        """Make the buffers that a cluster writes: its root's and its statistics', or one for each of the ranges of its
         product."""
         if not cluster.ranges:
             written = root, *(self.terms.terms[t] for t in cluster.statistics)
@@ -293,8 +293,10 @@ class Lowering:
             return self._emit_in_place(root, core, kernel.in_place, parts)
         form, work = self._form(core, kernel)
         custom = _custom(core, kernel, form, work, core.op.operand_names(len(core.inputs)))
-        if parts.cluster.statistics and kernel.statistic is not None:
-            custom = replace(custom, results=(kernel.statistic.name,))
+        if parts.cluster.statistics:
+            names = {statistic.op: statistic.name for statistic in kernel.statistics}
+            stored = (self.terms.terms[t].op.name for t in parts.cluster.statistics)
+            custom = replace(custom, results=tuple(names[op] for op in stored))
         parts.read_whole(core.inputs)
         chain = parts.epilogue()
         shape = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))

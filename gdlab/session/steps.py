@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from gdlab.base.errors import SessionError
+import numpy as np
+
+from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.types import Array
-from gdlab.devices.base import BufferCopy, Readback
+from gdlab.devices.base import BufferCopy, Readback, StepCall
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.optimizer import scalars
@@ -14,6 +18,7 @@ from gdlab.session.progress import PartialStep, Progress
 from gdlab.session.updates import Updates
 from gdlab.session.values import Values
 
+Uploads = Sequence[tuple[int, Array]]
 EVERY = 16  # dispatches between two snapshots
 MOST_BYTES = 1 << 28  # of snapshots and initial values
 
@@ -25,10 +30,73 @@ class Steps:
         self.loaded, self.values, self.updates, self.progress = loaded, values, updates, progress
         self._scalars: tuple[object, Array] | None = None  # of the last step, and what they were computed from
 
-    def step(self) -> None:
-        """Make a step after checking that every tensor has a value."""
-        self.values.check_ready("step")
-        self.loaded.exclusively(self.make)
+    def step(self, count: int | None = None, feeds: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """Make one step, or several, after checking that every tensor has a value."""
+        if feeds is None and (count is None or (count == 1 and count is not True)):
+            self.values.check_ready("step")
+            return self.loaded.exclusively(self.make)
+        self._many(*self._checked(count, feeds))
+
+    # several ----------------------------------------------------------------------------------------------------------
+    def _checked(self, count: int | None, feeds: Sequence[Mapping[str, Any]] | None) -> tuple[int, list[Uploads]]:
+        """Return the number of steps, and what is written before each (nothing: an empty list), all of it checked."""
+        self.loaded.check_open("step")
+        given = isinstance(count, (int, np.integer)) and not isinstance(count, bool) and count >= 1
+        if count is not None and not given:
+            raise ArgumentError("step", "n", repr(count), "an int ≥ 1")
+        if feeds is None:
+            self.values.check_ready("step")
+            return int(count or 1), []
+        if not isinstance(feeds, (list, tuple)) or not feeds or len(feeds) != (count or len(feeds)):
+            shown = f"{len(feeds)} of them" if isinstance(feeds, (list, tuple)) else type(feeds).__name__
+            wanted = f"a list of {count or 'some'} mappings from input names to data, one for each step"
+            raise ArgumentError("step", "feeds", shown, wanted)
+        self.progress.check_between_steps("step")
+        uploads: list[Uploads] = [self.values.batch(f"step: feeds[{k}]", feed) for k, feed in enumerate(feeds)]
+        self.values.check_ready("step", inputs=False)
+        if missing := [name for name in self.values.inputs_without_value() if name not in feeds[0]]:
+            wanted = "each in feeds[0], or set_input before"
+            raise SessionError("step", "inputs", f"no value for {', '.join(missing)}", wanted)
+        return len(feeds), uploads
+
+    def _many(self, count: int, uploads: Sequence[Uploads]) -> None:
+        """Make `count` steps, as many at once as the program takes."""
+        nbytes = max((sum(data.nbytes for _, data in each) for each in uploads), default=0)
+        made = 0
+        while made < count:
+            if self.progress.partial is not None:  # the rest of the one under way, or what is kept of the last
+                self.loaded.exclusively(functools.partial(self.launch, uploads[made] if uploads else ()))
+                made += 1
+                continue
+            some = min(count - made, self.loaded.program.steps_at_once(nbytes))
+            parts, before = uploads[made : made + some] if uploads else [()] * some, self.progress.steps
+            try:
+                self.loaded.exclusively(functools.partial(self._together, parts))
+            except SessionError as error:
+                made += self.progress.steps - before
+                wanted = f"no error: {made} of {count} steps are made"
+                raise SessionError("step", f"step {made + 1} of {count}", str(error), wanted) from error
+            made += some
+            self.values.fed(buffer for each in parts for buffer, _ in each)
+
+    def _together(self, parts: Sequence[Uploads]) -> None:
+        """Make a step for each of the parts in one call of the program; those that it makes count."""
+        program, calls, counts = self.loaded.program, [], []
+        steps, adam_steps, window = self.progress.steps, self.updates.adam_steps, self.updates.window
+        try:
+            for uploads in parts:
+                whole, after = self.updates.next_step()
+                calls.append(StepCall(self.scalars(after), whole, uploads))
+                self._count(after)
+                counts.append((self.progress.steps, after, self.updates.window))
+        finally:
+            self.progress.steps, self.updates.adam_steps, self.updates.window = steps, adam_steps, window
+        before = program.counters.forwards
+        try:
+            program.step_many(calls)
+        finally:
+            if made := program.counters.forwards - before:
+                self.progress.steps, self.updates.adam_steps, self.updates.window = counts[made - 1]
 
     def wait(self) -> None:
         """Return when nothing is in flight."""
@@ -37,10 +105,10 @@ class Steps:
 
     def make(self, copies: Sequence[BufferCopy] = (), landing: Readback | None = None) -> None:
         """Make the next step, or the rest of the one under way. `copies` and `landing`: see `Program.step`."""
-        partial = self.progress.partial
-        if partial is not None:
-            if not partial.over:
-                return self.advance(len(partial.dispatches))
+        under_way = self.progress.partial
+        if under_way is not None:
+            if not under_way.over:
+                return self.advance(len(under_way.dispatches))
             self.progress.partial = None
         whole, adam_steps = self.updates.next_step()
         self.loaded.program.step(self.scalars(adam_steps), whole, copies, landing)

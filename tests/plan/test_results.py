@@ -121,6 +121,59 @@ def test_both_results_are_right(form: str, device: str) -> None:
         np.testing.assert_allclose(program.download(gradient), want[id], rtol=2e-3, atol=2e-5)
 
 
+NORMS: dict[str, Callable[[Value], Value]] = {
+    "rms": lambda x: ops.rms_norm(x, ops.parameter("w", x.shape[-1:]), 1e-5),
+    "layer": lambda x: ops.layer_norm(x, *(ops.parameter(name, x.shape[-1:]) for name in "wb"), 1e-5),
+}
+STORED = {"rms": ("size",), "layer": ("mean", "size")}
+
+
+def normalized(norm: str, rows: int = ROWS, width: int = 32) -> Graph:
+    """A norm of a product, and its derivative."""
+    with Graph() as g:
+        x = ops.input("x", (rows, 8)) @ ops.parameter("a", (8, width))
+        g.set_outputs([(NORMS[norm](x) * ops.input("t", (rows, width))).square().mean_all()])
+    return differentiate(g)[0]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_norms_store_their_statistics_in_the_same_dispatch(norm: str) -> None:
+    plan, apart = (plan_of(normalized(norm), options=o) for o in (None, SEPARATE))
+    d = several(plan)
+    assert d.custom is not None and d.custom.results == STORED[norm] and d.phase == "forward"
+    assert all(r.type.shape == (ROWS, 1) for r in d.results[1:])
+    separate = ("MeanInner", "RmsSize", "LayerSize")
+    assert not any(e.label.startswith(separate) for e in plan.dispatches)
+    assert sum(e.label.startswith(separate) for e in apart.dispatches) == len(STORED[norm])
+    assert all(len(e.results) == 1 for e in apart.dispatches)
+    assert from_json(to_json(plan)) == plan
+
+
+@pytest.mark.parametrize("width", [32, 33, 1, 3000])
+@pytest.mark.parametrize("norm", NORMS)
+def test_gradients_from_stored_statistics_are_right(norm: str, width: int, device: str) -> None:
+    graph = normalized(norm, 70, width)
+    feeds, target = feeds_of(graph), device_of(device).target
+    want = evaluate(graph, feeds)
+    plan = plan_of(graph, target)
+    program = load(device_of(device), plan, feeds)
+    program.step(None)
+    assert len(several(plan).results) > 1
+    for (_, gradient), id in zip(plan.param_grad_pairs, graph.output_ids[1:], strict=True):
+        np.testing.assert_allclose(program.download(gradient), want[id], rtol=2e-3, atol=2e-5)
+
+
+def test_a_mean_that_others_ask_for_is_the_norms_own() -> None:
+    """A person's `mean_inner` of the same x; and not one of something else."""
+    with Graph() as g:
+        x, other = ops.input("x", (ROWS, 32)), ops.input("other", (ROWS, 32))
+        g.set_outputs([NORMS["layer"](x), x.mean_inner(), other.mean_inner()])
+    plan = compile(g, mode="inference")
+    d = several(plan)
+    assert d.custom is not None and d.custom.results == ("mean",) and len(plan.dispatches) == 2
+    assert d.results[1].node == g.output_ids[1]
+
+
 def test_text_and_lines_say_what_is_stored() -> None:
     plan = plan_of(training())
     d = several(plan)

@@ -235,6 +235,7 @@ class CpuProgram(Program):
         else:
             moved = [Copy(self.arrays[c.source], c.start, self._target(c), c.at, c.nbytes) for c in copies]
             self.queue.submit("step", (self.launches, self._update_part(whole), *moved), landing)
+            self.counters.landed(copies)
             self._flush(whole)
         self._count(landing is None)
 

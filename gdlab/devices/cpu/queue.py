@@ -53,6 +53,11 @@ class CpuReadback(Readback):
         self._number, self.array = pool.take(self._size)
         self._open = True
 
+    @property
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
     def wait(self) -> None:
         """Nothing is ever under way."""
 

@@ -100,8 +100,12 @@ class WgpuQueue(Queue):
 
     def write(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
         """Through the queue's own staging memory, in parts."""
+        self.counters.uploaded(memoryview(data).nbytes)
+        self.put(where, memory, data, start)
+
+    def put(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
+        """`write`, of what is no tensor: counts nothing."""
         gpu, source = self.gpu, self.gpu.ffi.from_buffer(data)
-        self.counters.uploaded(len(source))
         for at in range(0, len(source), FLUSH_BYTES):
             nbytes = min(FLUSH_BYTES, len(source) - at)
             with gpu.checked(where):
@@ -147,10 +151,28 @@ class WgpuQueue(Queue):
     def set_scalars(self, where: str, numbers: Array) -> None:
         """Write them, unless they are the very array of the last call."""
         if numbers is not self._written:
-            source = self.gpu.ffi.from_buffer(np.ascontiguousarray(numbers, np.float32))
-            with self.gpu.checked(where):
-                self.gpu.raw.QueueWriteBuffer(self.gpu.q, self.scalars._internal, 0, source, len(source))
+            self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
             self._written = numbers
+
+    def scalar_copies(self, where: str, steps: Sequence[Array | None]) -> tuple[list[list[Copy]], list[Any]]:
+        """Return for each of several steps the copies that put its numbers in place, and the memory that they come
+        from, to be released once they are submitted. Call `scalars_are` then."""
+        changed = [numbers for numbers, last in zip(steps, [self._written, *steps], strict=False)
+                   if numbers is not None and numbers is not last]  # fmt: skip
+        if not changed:
+            return [[] for _ in steps], []
+        table = np.ascontiguousarray(changed, np.float32)
+        memory, rows, last, found = self.make(table.nbytes), iter(range(len(changed))), self._written, []
+        self.put(where, memory, table)
+        for numbers in steps:
+            new, nbytes = numbers is not None and numbers is not last, table[0].nbytes
+            found.append([Copy(memory, next(rows) * nbytes, self.scalars, 0, nbytes, counted=False)] if new else [])
+            last = numbers
+        return found, [memory]
+
+    def scalars_are(self, numbers: Array | None) -> None:
+        """Remember the numbers that what was submitted last leaves in place."""
+        self._written = numbers
 
     # work -------------------------------------------------------------------------------------------------------------
     def submit(
@@ -209,7 +231,7 @@ class WgpuQueue(Queue):
                 self.counters.dispatches += 1
                 self.counters.workgroups += x * y * z
             case Copy():
-                self.counters.copies += not isinstance(item.target, WgpuReadback)
+                self.counters.copies += item.counted and not isinstance(item.target, WgpuReadback)
 
     def _run(self, where: str, items: Sequence[Item]) -> int:
         return self.send(self.gpu.record(where, partial(self._encode, items)))

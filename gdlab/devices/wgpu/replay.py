@@ -17,7 +17,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, CompileError, SessionError
 from gdlab.base.formats import decode, encode
 from gdlab.base.types import Array
-from gdlab.devices.base import KEPT, Bound, BufferCopy, Clear, Copy, Program, Readback, Region, Shared
+from gdlab.devices.base import KEPT, Bound, BufferCopy, Clear, Copy, Item, Program, Readback, Region, Shared, StepCall
 from gdlab.devices.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
 from gdlab.devices.wgpu.progress import told
 from gdlab.devices.wgpu.queue import WgpuQueue, WgpuRecorded
@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from gdlab.devices.wgpu.wgpu_device import Gpu
 
 NO_UPDATE = Update("none", (), (), ())
+AT_ONCE = 64  # steps of one submission at most
+DISPATCHES_AT_ONCE = 512  # of one submission of several steps
+FLOPS_AT_ONCE = {"software": 1 << 27, "hardware": 1 << 35}  # so that Ctrl-C need not wait for what is in flight
+UPLOADS_AT_ONCE = 8 << 20  # bytes of inputs that wait in memory of their own
 Home = tuple[str, int]
+
+
+def _upload_bytes(call: StepCall) -> int:
+    return sum(data.nbytes for _, data in call.uploads)
 
 
 class WgpuProgram(Program):
@@ -58,7 +66,7 @@ class WgpuProgram(Program):
         self.launches = self._launches("dispatch", plan.dispatches, self.places, self.memory)
         self.update_launches: list[Bound] = []
         self.joined: dict[bool, tuple[list[Bound], list[Bound], WgpuRecorded]] = {}  # by whether a step updates
-        self.losses_under_way: deque[tuple[int | None, WgpuReadback]] = deque()
+        self.losses_under_way: deque[tuple[range, WgpuReadback]] = deque()  # the steps whose losses come
         self.readable: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self.stamps: Stamps | None = None
         self.times: list[tuple[int, float]] = []
@@ -152,6 +160,50 @@ class WgpuProgram(Program):
             return self._step(self._whole(whole), scalars, self.stamps)
         moved = [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
         self._step(self._whole(whole), scalars, None, moved, landing)
+        self.counters.landed(copies)
+
+    def steps_at_once(self, upload_bytes: int) -> int:
+        if self.stamps is not None:
+            return 1
+        dispatches = [*self.plan.dispatches, *self.update.dispatches]
+        flops = FLOPS_AT_ONCE["software" if self.plan.target.adapter_class == "software" else "hardware"]
+        most = min(
+            AT_ONCE, DISPATCHES_AT_ONCE // max(1, len(dispatches)), flops // max(1, sum(d.flops for d in dispatches)),
+            UPLOADS_AT_ONCE // max(1, upload_bytes),
+        )  # fmt: skip
+        return max(1, most)
+
+    def step_many(self, calls: Sequence[StepCall]) -> None:
+        if len(calls) > self.steps_at_once(max((_upload_bytes(call) for call in calls), default=0)):
+            return super().step_many(calls)
+        first = self.counters.forwards + 1
+        where = f"steps {first} … {first + len(calls) - 1}"
+        self._check(where, calls[0].scalars)
+        self._harvest(False)
+        readback = self.queue.readback(4 * len(calls))
+        lent: list[Any] = []
+        try:
+            prepared, lent = self.queue.scalar_copies(where, [call.scalars for call in calls])
+            items: list[Item] = []
+            for k, call in enumerate(calls):
+                for buffer, data in call.uploads:
+                    lent.append(self._lend(where, data))
+                    items.append(Copy(lent[-1], 0, self._memory_of(buffer), 0, data.nbytes, counted=False))
+                items += [*prepared[k], self._whole(call.whole), Copy(self._marker, 0, readback, 4 * k, 4)]
+            self._send(where, items, readback, ())
+        finally:  # what was submitted runs before the next write to this memory
+            for memory in lent:
+                self.queue.release(memory)
+        self.queue.scalars_are(calls[-1].scalars)
+        losses = range(first, first + (len(calls) if self.plan.loss_buffer is not None else 0))
+        self.losses_under_way.append((losses, readback))
+        self.counters.forwards += len(calls)
+
+    def _lend(self, where: str, data: Array) -> Any:
+        """Memory with the data of an input, for a copy."""
+        memory = self.queue.make(data.nbytes)
+        self.queue.write(where, memory, np.ascontiguousarray(data))
+        return memory
 
     def _target(self, copy: BufferCopy) -> Any:
         return copy.target if isinstance(copy.target, Readback) else self._memory_of(copy.target)
@@ -197,31 +249,41 @@ class WgpuProgram(Program):
     ) -> None:  # fmt: skip
         """Submit dispatches, then copies, and without a landing that of four bytes of the loss (of anything, if none),
         which tells the end."""
-        self._alive(where)
-        if scalars is None and (self.update_launches or self.plan.reads_scalars):
-            raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
+        self._check(where, scalars)
         self._harvest(False)
         if scalars is not None:
             self.queue.set_scalars(where, scalars)
-        marker = self.queue.scalars if self.plan.loss_buffer is None else self._memory_of(self.plan.loss_buffer)
+        marker, losses = self._marker, range(loss_of or 0, 0 if loss_of is None else loss_of + 1)
         if stamps is not None:
-            return self._submit_timed(where, list, marker, loss_of, stamps)
+            return self._submit_timed(where, list, marker, losses, stamps)
         if landing is not None:
             assert isinstance(landing, WgpuReadback)  # of this program's queue
             return self.queue.submit(where, (list, *moved), landing)
         readback = self.queue.readback(4)
         self._send(where, (list, *moved, Copy(marker, 0, readback, 0, 4)), readback)
-        self.losses_under_way.append((loss_of, readback))
+        self.losses_under_way.append((losses, readback))
 
-    def _send(self, where: str, items: Sequence[Any], readback: WgpuReadback) -> None:
+    def _check(self, where: str, scalars: Array | None) -> None:
+        self._alive(where)
+        if scalars is None and (self.update_launches or self.plan.reads_scalars):
+            raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
+
+    @property
+    def _marker(self) -> Any:
+        """Memory whose first four bytes are copied when a step has ended: the loss, or anything."""
+        return self.queue.scalars if self.plan.loss_buffer is None else self._memory_of(self.plan.loss_buffer)
+
+    def _send(
+        self, where: str, items: Sequence[Item], readback: WgpuReadback, cuts: Sequence[int] | None = None
+    ) -> None:
         try:
-            self.queue.submit(where, items, readback)
+            self.queue.submit(where, items, readback, cuts)
         except BaseException:
             readback.release()
             raise
 
     def _submit_timed(
-        self, where: str, list: WgpuRecorded, marker: Any, loss_of: int | None, stamps: Stamps
+        self, where: str, list: WgpuRecorded, marker: Any, losses: range, stamps: Stamps
     ) -> None:
         """As before, with stamps, and waited for: there is one set of them."""
         self.queue.stamps, readback = stamps, self.queue.readback(8 * (2 * MOST + 2))
@@ -229,7 +291,7 @@ class WgpuProgram(Program):
         items = [*stamps.items(list.bounds, readback), Copy(marker, 0, loss, 0, 4)]
         self._send(where, items, readback)
         loss.request(where, readback.submission)
-        self.losses_under_way.append((loss_of, loss))
+        self.losses_under_way.append((losses, loss))
         readback.wait()
         self.times = stamps.seconds(readback.view()) if stamps.count else []
         self.queue.retire(readback)
@@ -253,11 +315,11 @@ class WgpuProgram(Program):
     def _harvest(self, wait: bool) -> None:
         """Take the losses of the steps that have ended; `wait`: of all."""
         while self.losses_under_way and (wait or self.losses_under_way[0][1].ready):
-            loss_of, readback = self.losses_under_way.popleft()
+            steps, readback = self.losses_under_way.popleft()
             try:
                 readback.wait()
-                if loss_of is not None:
-                    self.readable.append((loss_of, float(np.frombuffer(readback.view(), np.float32)[0])))
+                values = np.frombuffer(readback.view(), np.float32, len(steps)).tolist()
+                self.readable.extend(zip(steps, values, strict=True))
             finally:
                 self.queue.retire(readback)
 

@@ -82,7 +82,7 @@ def _kernel(causal: bool, windowed: bool = False) -> Shader:
     fixed = ("causal", causal), *(() if windowed else (("window", 0),))
     logarithm = Statistic("attention_lse", "logarithm", fixed)
     return Shader(
-        together(FILES), _work(causal), hardware=tiles, numpy_form=attention_form, statistic=logarithm
+        together(FILES), _work(causal), hardware=tiles, numpy_form=attention_form, statistics=(logarithm,)
     )  # fmt: skip
 
 

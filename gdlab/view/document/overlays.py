@@ -8,6 +8,7 @@ from gdlab.autodiff import AutodiffReport
 from gdlab.base.statistics import array_words
 from gdlab.rewrite import OptimizeReport
 from gdlab.session import PipelineStage
+from gdlab.study.node_values import NodeValues
 from gdlab.study.study import Study
 from gdlab.view.document.columns import Json
 
@@ -34,7 +35,15 @@ def overlays_of(study: Study, keys: list[str]) -> list[Json]:
     if culprit is not None:
         stage = keys.index(study.pipeline.compiled.key)
         found.append(overlay_of("nonfinite", "not finite", stage, dict.fromkeys(culprit.nodes, culprit.what)))
-    return [each for overlay in found for each in (overlay, *_elsewhere(study, overlay, keys))]
+    every = [each for overlay in found for each in (overlay, *_elsewhere(study, overlay, keys))]
+    return [_completed(each, numbers, keys) if each["id"] == "value" and numbers else each for each in every]
+
+
+def _completed(overlay: Json, numbers: NodeValues, keys: Sequence[str]) -> Json:
+    """The values of a stage with those of the nodes that passes made, such as adjoints."""
+    own = {str(i): array_words(v) for i, v in numbers.stages.get(keys[overlay["stage"]], {}).items()}
+    values = {**own, **overlay["values"]}
+    return {**overlay, "values": dict(sorted(values.items(), key=lambda item: int(item[0])))}
 
 
 def _elsewhere(study: Study, overlay: Json, keys: list[str]) -> list[Json]:
