@@ -605,6 +605,16 @@ class EagerSession:
         return backward.cotangents(self, self.own("vjp", out), seed, refs)
 
     @call
+    def jvp(self, out: TensorRef, tangents: Mapping[TensorRef, Any]) -> Array:
+        """The derivative of `out` along tangents of nodes."""
+        return backward.jvp(self, self.own("jvp", out), tangents)
+
+    @call
+    def hvp(self, loss: TensorRef, tangents: Mapping[TensorRef, Any]) -> list[Array]:
+        """The second derivative of a loss along tangents, one array for each."""
+        return backward.hvp(self, self.own("hvp", loss), tangents)
+
+    @call
     def to_graph(self, outputs: TensorRef | Sequence[TensorRef] | Mapping[str, TensorRef]) -> TapeExport:
         """The part of this recording that the outputs need, as a graph."""
         return to_graph(self, outputs)
