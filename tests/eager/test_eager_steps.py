@@ -205,3 +205,19 @@ def test_gradients_of_gradients(device: str) -> None:
     with pytest.raises(ArgumentError, match="tangents"):
         s.jvp(y, {})
     s.close()
+
+
+def test_adjoints_are_released_as_soon_as_they_are_passed_on(device: str) -> None:
+    s = EagerSession(device=device)
+    x = s.input(np.ones(1000), requires_grad=True)
+    y = x
+    for _ in range(40):
+        y = y.tanh()
+    loss, live = y.sum_all(), s.engine.live_bytes
+    s.engine.peak_bytes = live
+    grads = s.backward(loss)
+    assert s.engine.peak_bytes - live <= 8 * 4000 and s.engine.live_bytes - live == 4000
+    grads.release()
+    s.reset_tape()
+    assert s.engine.live_bytes == 0
+    s.close()
