@@ -21,7 +21,7 @@ BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --docs` -->", "<!--
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    tables = ("all", "kernels", "peers", "record")
+    tables = ("all", "eager", "kernels", "peers", "record")
     parser.add_argument("what", nargs="?", choices=tables, default="all", help="only that table")
     parser.add_argument("--only", default="", help="kernels whose names contain this; of the peers this case")
     parser.add_argument("--docs", action="store_true", help="rewrite the table in docs/figures.md")
@@ -30,6 +30,11 @@ def main() -> int:
         from benchmarks.kernels import print_table
 
         print_table(options.only)
+        return 0
+    if options.what == "eager":
+        from benchmarks.eager import print_table as print_eager
+
+        print_eager()
         return 0
     if options.what == "peers":
         from benchmarks.peers import print_table as print_peers

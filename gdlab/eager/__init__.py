@@ -5,7 +5,9 @@ from gdlab.eager.grads import DeviceGradMap, Grads
 from gdlab.eager.leaves import NatRef, NatVecRef, Param
 from gdlab.eager.memory import AllocatorStats, AnyBuffer
 from gdlab.eager.options import Options
+from gdlab.eager.random import RngState, split_rng
 from gdlab.eager.session import EagerSession
+from gdlab.eager.shapes import axis_map_array, dims_array
 from gdlab.eager.steps import Adadelta, AdaGrad, Adam, AdamW, LaProp, Momentum, RmsProp, Sgd
 from gdlab.eager.tape import Tape, TensorRef
 
@@ -26,8 +28,12 @@ __all__ = [
     "Options",
     "Param",
     "RmsProp",
+    "RngState",
     "Sgd",
     "Tape",
     "TapeExport",
     "TensorRef",
+    "axis_map_array",
+    "dims_array",
+    "split_rng",
 ]

@@ -87,6 +87,10 @@ class Engine(ABC):
     def flush(self) -> None:
         """Submit what is pending."""
 
+    def on_host(self, block: Block) -> bool:
+        """Whether reading memory costs no more than a copy."""
+        return True
+
     def collect(self) -> int:
         """Drop memory that nobody uses, and what was bound to it; return its bytes."""
         return 0
@@ -159,6 +163,10 @@ class QueueEngine(Engine):
         self._bindings.clear()
         self._bound_to.clear()
         return self.queue.collect()
+
+    def on_host(self, block: Block) -> bool:
+        """On cpu."""
+        return self.immediate
 
     def nbytes(self, buffer: Buffer) -> int:
         """Bytes of a buffer here: NumPy keeps weights of storage dtypes decoded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -241,12 +241,8 @@ def dense(session: EagerSession, seeds: Mapping[TensorRef, Any]) -> list[AnyBuff
 
 def cotangents(session: EagerSession, out: TensorRef, seed: Any, wrt: Sequence[TensorRef]) -> list[Array]:
     """Cotangents of nodes of the recording as arrays."""
-    above = {x.id for x in wrt}
-    wanted = set(above)
-    for node in session.tape.nodes:
-        if any(i in above for i in node.inputs):
-            above.add(node.id)
-    found = swept(session, {out: seed}, above, wanted.__contains__, where="vjp")
+    wanted = {x.id for x in wrt}
+    found = swept(session, {out: seed}, _above(session.tape, wanted), wanted.__contains__, where="vjp")
     arrays = []
     for x in wrt:
         gradient = found.get(x.id)
@@ -256,6 +252,59 @@ def cotangents(session: EagerSession, out: TensorRef, seed: Any, wrt: Sequence[T
         if isinstance(gradient, AnyBuffer):
             gradient.release()
     return arrays
+
+
+def _above(tape: Tape, ids: Iterable[int]) -> set[int]:
+    """Return the nodes that depend on one of these, and these."""
+    above = set(ids)
+    for node in tape.nodes:
+        if any(i in above for i in node.inputs):
+            above.add(node.id)
+    return above
+
+
+def jvp(session: EagerSession, out: TensorRef, tangents: Mapping[TensorRef, Any]) -> Array:
+    """The derivative of `out` along tangents, as the transpose of its vjp, so that both agree at kinks and ties."""
+    tape, length = session.tape, len(session.tape)
+    try:
+        u = input_leaf(tape, np.zeros(out.shape, session.opts.scalar), "", False)
+        return _along(session, "jvp", {out: u}, tangents, [u])[0]
+    finally:
+        tape.cut(length)
+
+
+def hvp(session: EagerSession, loss: TensorRef, tangents: Mapping[TensorRef, Any]) -> list[Array]:
+    """The second derivative of a loss along tangents, one array for each: reverse over reverse."""
+    tape, length = session.tape, len(session.tape)
+    try:
+        return _along(session, "hvp", {loss: None}, tangents, list(tangents))
+    finally:
+        tape.cut(length)
+
+
+def _along(
+    session: EagerSession, where: str, seeds: Mapping[TensorRef, Any], tangents: Mapping[TensorRef, Any],
+    wrt: Sequence[TensorRef],
+) -> list[Array]:  # fmt: skip
+    """Differentiate ⟨gradient, tangents⟩. Appends to the tape."""
+    tape, draws = session.tape, session.tape.draws
+    if not tangents:
+        raise ArgumentError(f"eager.{where}", "tangents", "none", "at least one {tensor: array}")
+    ids = {session.own(where, x).id for x in tangents}
+    found = swept(session, seeds, _above(tape, ids), ids.__contains__, True, where)
+    total: Value | None = None
+    with tape.silent(), tape:
+        for x, tangent in tangents.items():
+            data = taken(f"eager.{where}", "tangent", tangent, session.opts.scalar, floats=True)
+            _check_seed(where, x, data.shape)
+            gradient = found.get(x.id)
+            if isinstance(gradient, TensorRef):
+                part = (gradient * input_leaf(tape, data, "", False)).sum_all()
+                total = part if total is None else total + part
+    tape.draws = draws
+    if not isinstance(total, TensorRef):
+        return [np.zeros(x.shape, session.opts.scalar) for x in wrt]
+    return cotangents(session, total, None, wrt)
 
 
 def zeros(session: EagerSession, type: TensorType) -> AnyBuffer:

@@ -41,6 +41,7 @@ from gdlab.eager.grads import DeviceGradMap, Grads
 from gdlab.eager.leaves import NatRef, Nats, NatVecRef, Param, checked_nat, input_leaf, parameter_leaf, taken, type_of
 from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block
 from gdlab.eager.options import Options, options_of
+from gdlab.eager.random import RngState
 from gdlab.eager.tape import LeafFacts, Tape, TensorRef
 from gdlab.graph import ConstantData, Value, here, replace_current
 from gdlab.op import REGISTRY
@@ -50,6 +51,7 @@ from gdlab.session.optimizer import Optimizer
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Seed = int | RngState | None
 _numbers = itertools.count(1)
 
 
@@ -452,16 +454,16 @@ class EagerSession:
             self.engine.set_step(self.step_number)
             self._drawn_step = self.step_number
 
-    def rand_uniform(self, shape: Sequence[int], seed: int | None = None, call: int | None = None) -> TensorRef:
-        """Uniform numbers in [0, 1)."""
+    def rand_uniform(self, shape: Sequence[int], seed: Seed = None, call: int | None = None) -> TensorRef:
+        """Uniform numbers in [0, 1). `seed`: that of the session, another one, or a stream, which goes on."""
         return self._draw("rand_uniform", seed, call, shape=tuple(shape))
 
-    def rand_normal(self, shape: Sequence[int], seed: int | None = None, call: int | None = None) -> TensorRef:
+    def rand_normal(self, shape: Sequence[int], seed: Seed = None, call: int | None = None) -> TensorRef:
         """Normal numbers."""
         return self._draw("rand_normal", seed, call, shape=tuple(shape))
 
     def bernoulli_mask(
-        self, shape: Sequence[int], keep_prob: float | TensorRef, seed: int | None = None, call: int | None = None
+        self, shape: Sequence[int], keep_prob: float | TensorRef, seed: Seed = None, call: int | None = None
     ) -> TensorRef:
         """1 with this probability, else 0; a tensor of one element may give it."""
         if isinstance(keep_prob, TensorRef):
@@ -469,10 +471,23 @@ class EagerSession:
             return REGISTRY["less"](self.rand_uniform(shape, seed, call), keep)  # type: ignore[return-value]
         return self._draw("bernoulli_mask", seed, call, shape=tuple(shape), keep_prob=keep_prob)
 
-    def _draw(self, op: str, seed: int | None, call: int | None, **attrs: Any) -> TensorRef:
+    def dropout(self, state: RngState | None, x: TensorRef, p: float, train: bool = True) -> TensorRef:
+        """Each element 0 with probability p, else over 1 − p; `train=False`: x itself, and nothing is drawn."""
+        self.own("dropout", x)
+        return self._draw("dropout", state, None, x=x, p=p) if train else x
+
+    def split_rng(self, state: RngState) -> RngState:
+        """The next child of a stream."""
+        return state.split()
+
+    def _draw(self, op: str, seed: Seed, call: int | None, **attrs: Any) -> TensorRef:
         self._check_open(op)
-        key = self.opts.seed if seed is None else seed
-        return REGISTRY[op](**attrs, seed=key, call=call, graph=self.tape)  # type: ignore[return-value]
+        key = self.opts.seed if seed is None else seed.key if isinstance(seed, RngState) else seed
+        number = seed.call if isinstance(seed, RngState) and call is None else call
+        made = REGISTRY[op](**attrs, seed=key, call=number, graph=self.tape)
+        if isinstance(seed, RngState) and call is None:
+            seed.call += 1
+        return made  # type: ignore[return-value]
 
     # memory -----------------------------------------------------------------------------------------------------------
     @call
@@ -588,6 +603,16 @@ class EagerSession:
         """Cotangents of `wrt` (nodes of the recording) under a cotangent of `out`."""
         refs = [self.own("vjp", x) for x in wrt]
         return backward.cotangents(self, self.own("vjp", out), seed, refs)
+
+    @call
+    def jvp(self, out: TensorRef, tangents: Mapping[TensorRef, Any]) -> Array:
+        """The derivative of `out` along tangents of nodes."""
+        return backward.jvp(self, self.own("jvp", out), tangents)
+
+    @call
+    def hvp(self, loss: TensorRef, tangents: Mapping[TensorRef, Any]) -> list[Array]:
+        """The second derivative of a loss along tangents, one array for each."""
+        return backward.hvp(self, self.own("hvp", loss), tangents)
 
     @call
     def to_graph(self, outputs: TensorRef | Sequence[TensorRef] | Mapping[str, TensorRef]) -> TapeExport:

@@ -132,17 +132,18 @@ def _check_numbers(session: EagerSession, rule: Optimizer, reset_state: bool) ->
 
 def _check_finite(session: EagerSession, found: Mapping[Param, AnyBuffer]) -> None:
     """Refuse a gradient that is not finite."""
-    sums: list[tuple[Param, AnyBuffer]] = []
+    largest: list[tuple[Param, AnyBuffer]] = []
     try:
         for param, gradient in found.items():
-            sums.append((param, _largest(session, gradient)))
-        for param, total in sums:
-            if not np.isfinite(session.engine.download(total.block, total.type)).all():
+            near = session.engine.on_host(gradient.block)
+            largest.append((param, gradient.share() if near else _largest(session, gradient)))
+        for param, numbers in largest:
+            if not np.isfinite(session.engine.download(numbers.block, numbers.type)).all():
                 raise EagerError("eager.step", f"gradient of {param.name!r}", "numbers that are not finite",
                                  "finite ones, or check_finite=False")  # fmt: skip
     finally:
-        for _, total in sums:
-            total.release()
+        for _, numbers in largest:
+            numbers.release()
 
 
 def _largest(session: EagerSession, gradient: AnyBuffer) -> AnyBuffer:
@@ -168,50 +169,41 @@ def step(session: EagerSession, rule: Optimizer, grads: Grads, check_finite: boo
     if check_finite and found:
         _check_finite(session, found)
     fresh: list[AnyBuffer] = []
-    moments: dict[tuple[int, str], AnyBuffer] = {}
+    made: dict[tuple[int, str], AnyBuffer] = {}  # moments of parameters that move for the first time
+    old = {} if reset_state else state.moments
     try:
         for param in found:
             mirror = param.on_device()
             fresh.append(session.buffer_of(session.engine.copied(mirror.block, param.type), param.type))
-            for name in record.state:
-                key = param.uid, name
-                old = None if reset_state else state.moments.get(key)
-                moments[key] = _copied(session, old, param.type)
+            made |= {
+                (param.uid, name): zeros(session, param.type) for name in record.state if (param.uid, name) not in old
+            }
         t = (0 if reset_state else state.t) + record.counts
+        moments = {**old, **made}
         rows = [(p, new, [moments[p.uid, n] for n in record.state], g)
                 for (p, g), new in zip(found.items(), fresh, strict=True)]  # fmt: skip
         if rows:
             _move(session, rule, t, rows)
     except BaseException:
-        for buffer in (*fresh, *moments.values()):
+        for buffer in (*fresh, *made.values()):
             buffer.release()
         raise
     if reset_state:
         state.release()
     for (param, *_), new in zip(rows, fresh, strict=True):
         param.set_device(new)
-    for key, buffer in moments.items():
-        old = state.moments.get(key)
-        state.moments[key] = buffer
-        if old is not None:
-            old.release()
+    state.moments |= made
     state.t, state.updates, state.numbers = t, state.updates + 1, state.numbers | lasting
     _flush_moments(session)
     grads.release()
-
-
-def _copied(session: EagerSession, old: AnyBuffer | None, type: TensorType) -> AnyBuffer:
-    """Return memory for a moment: a copy, so that a failed step changes nothing, or zeros."""
-    if old is None:
-        return zeros(session, type)
-    return session.buffer_of(session.engine.copied(old.block, type), type)
 
 
 Row = tuple[Param, AnyBuffer, list[AnyBuffer], AnyBuffer]
 
 
 def _move(session: EagerSession, rule: Optimizer, t: int, rows: Sequence[Row]) -> None:
-    """Run the dispatches of an update on new memory."""
+    """Run the dispatches of an update: on new memory of parameters, and in place on their moments, which is safe
+    because everything that may fail comes before."""
     engine = session.engine
     if not isinstance(engine, QueueEngine):
         wanted = "a session with scalar=np.float32"

@@ -20,7 +20,7 @@ from gdlab.base.errors import (
     OutputIndexError,
     ShapeError,
 )
-from gdlab.eager import EagerSession, Options, TensorRef
+from gdlab.eager import EagerSession, Options, RngState, TensorRef, axis_map_array, dims_array, split_rng
 
 
 @pytest.fixture
@@ -263,6 +263,32 @@ def test_recordings_are_steps(s: EagerSession) -> None:
     s.begin_draws(2)
     s.input([1.0]).relu()
     assert s.bernoulli_mask((64,), 0.5).numpy().tobytes() == masks[0]
+
+
+def test_streams_and_their_children(s: EagerSession) -> None:
+    r = RngState(42)
+    children = [s.split_rng(r), split_rng(r)]
+    assert [r.key, *(c.key for c in children)] == [
+        9061064227428546739, 12006458323904227710, 11187169412625457629,
+    ]  # fmt: skip
+    bits = s.bernoulli_mask((16,), 0.5, r).numpy().astype(int).tolist()
+    assert "".join(map(str, bits)) == "0101110001000111" and r.call == 1
+    x = s.input(np.ones(64))
+    assert s.dropout(r, x, 0.5, train=False) == x and r.call == 1
+    first, second = s.dropout(r, x, 0.5).numpy(), s.dropout(r, x, 0.5).numpy()
+    assert r.call == 3 and set(first) == {0.0, 2.0} and first.tobytes() != second.tobytes()
+    with pytest.raises(ShapeError):
+        s.rand_uniform((0,), r)
+    assert r.call == 3
+    with pytest.raises(ArgumentError, match="RngState: seed"):
+        RngState(-1)
+
+
+def test_shapes_as_lists() -> None:
+    assert dims_array((2, 3)) == [2, 3]
+    assert axis_map_array((3, 1), (2, 3, 4)) == [0, 1, 2] and axis_map_array((1,), (2, 3)) == [0, 1]
+    with pytest.raises(ShapeError, match=r"given \[2\] and \[3\]"):
+        axis_map_array((2,), (3,))
 
 
 # options and threads --------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_a_refused_step_changes_nothing(device: str, monkeypatch: pytest.MonkeyP
             call()
         assert digest(s, params) == before
     make = s.engine._make
-    for failing in range(9):
+    for failing in range(3):
         count = iter(range(100))
 
         def no_memory(nbytes: int, failing: int = failing, count: Any = count) -> Any:
@@ -192,4 +192,32 @@ def test_gradients_of_gradients(device: str) -> None:
     v = s.input([1.0, -1.0])
     second = s.backward((grads[x] * v).sum_all())
     assert second.numpy(x).tolist() == [6, -12] and x.grad.tolist() == [6, -12]
+    s.reset_tape()
+    x = s.input([1.0, 2.0])
+    cube, length = (x * x * x).sum_all(), len(s.tape)
+    assert [a.tolist() for a in s.hvp(cube, {x: [1.0, -1.0]})] == [[6, -12]]
+    y = x * x.exp()
+    np.testing.assert_allclose(s.jvp(y, {x: [1.0, 0.5]}), (1 + np.array([1, 2])) * np.exp([1, 2]) * [1, 0.5], 1e-5)
+    kink = s.input([0.0, 0.0, -1.0])
+    v, u = [1.0, 2.0, 3.0], [4.0, 5.0, 6.0]
+    forward, (back,) = s.jvp(kink.relu(), {kink: v}), s.vjp(kink.relu(), u, [kink])
+    assert np.dot(forward, u) == np.dot(v, back) and len(s.tape) == length + 5
+    with pytest.raises(ArgumentError, match="tangents"):
+        s.jvp(y, {})
+    s.close()
+
+
+def test_adjoints_are_released_as_soon_as_they_are_passed_on(device: str) -> None:
+    s = EagerSession(device=device)
+    x = s.input(np.ones(1000), requires_grad=True)
+    y = x
+    for _ in range(40):
+        y = y.tanh()
+    loss, live = y.sum_all(), s.engine.live_bytes
+    s.engine.peak_bytes = live
+    grads = s.backward(loss)
+    assert s.engine.peak_bytes - live <= 8 * 4000 and s.engine.live_bytes - live == 4000
+    grads.release()
+    s.reset_tape()
+    assert s.engine.live_bytes == 0
     s.close()

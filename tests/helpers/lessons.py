@@ -15,7 +15,7 @@ from places import NOTEBOOKS
 from gdlab.rewrite import RULES
 from gdlab.study.study import Study
 
-LESSONS = ("chain_rule", "fusion", "bytes")
+LESSONS = ("chain_rule", "fusion", "bytes", "tape")
 
 
 def read(name: str) -> NotebookNode:

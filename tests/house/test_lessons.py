@@ -85,3 +85,15 @@ def test_bytes(lesson_shell: Any) -> None:
     assert "step 22: " in text and "first: dispatch" in text
     assert "step 21 would not be finite\nweights finite: True" in text
     assert "ready after 100 steps; loss -" in text
+
+
+def test_the_tape(lesson_shell: Any) -> None:
+    printed, _ = run_lesson(lesson_shell, "tape")
+    text = "\n".join(printed)
+    assert "y = x * 2" in text and "# f32[3] [2, 4, −6]" in text and "∂w  # f32[3] [2, 4, −6]" in text
+    assert "1.0 ['input', 'scale', 'scale', 'scale']" in text or "1.0 ['input', 'div', 'div', 'div']" in text
+    same = re.search(r"^(\d+) (\d+) \(8, 12\)$", text, re.MULTILINE)
+    assert same and same[1] == same[2]
+    assert "True\neager.get_value: stale handle" in text
+    tape, study = re.search(r"^tape  (\S+)\nstudy (\S+)$", text, re.MULTILINE).groups()  # type: ignore[union-attr]
+    assert tape == study and re.search(r"^\d+ \d+ True$", text, re.MULTILINE) and "[ 3. 12.]" in text
