@@ -301,7 +301,7 @@ class JobFuture(Future[T]):
         """Call `fn(future)` on the thread of callbacks once the job is over; where it is, now and here."""
         if self.done():
             return super().add_done_callback(fn)
-        super().add_done_callback(partial(_post_callback, fn))
+        super().add_done_callback(partial(post_callback, fn))
 
     def interrupt(self) -> None:
         """Raise `KeyboardInterrupt` inside the job where it waits for another one."""
@@ -418,6 +418,12 @@ def _jobs_here() -> list[JobFuture[Any]]:
     return jobs
 
 
+def current_job() -> JobFuture[Any] | None:
+    """Return the job that this thread advances, the innermost one."""
+    jobs = _jobs_here()
+    return jobs[-1] if jobs else None
+
+
 def _serve_others(future: JobFuture[Any]) -> bool:
     """Run what waits for the turns that this thread has, for a job whose thread waits for one of them; return whether
     the job can go on. A second without anything to run: it waits for a job of this thread."""
@@ -456,7 +462,7 @@ _callbacks: OwnerThread | None = None
 _callbacks_lock = threading.Lock()
 
 
-def _post_callback(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+def post_callback(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
     """Run a callback of a future on the thread of callbacks; what it raises is told in the log."""
 
     def job() -> Job[None]:

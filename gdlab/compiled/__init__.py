@@ -1,6 +1,8 @@
 """Call a graph as a function, at any extent of its bucket axes up to that at which it is compiled."""
 
+from gdlab.compiled.boundary import OutputSlot, TensorSpec
 from gdlab.compiled.buckets import bucket_of, checked_buckets, pad_rows, power_of_two_buckets, slice_rows
+from gdlab.compiled.build import build_compiled_graph
 from gdlab.compiled.extent import (
     EXTENT,
     ExtentReport,
@@ -10,15 +12,22 @@ from gdlab.compiled.extent import (
     bounded_with_gradients,
     resolve_bucket_axes,
 )
+from gdlab.compiled.graph import CompiledGraph
+from gdlab.compiled.views import RawOutput
 
 __all__ = [
     "EXTENT",
+    "CompiledGraph",
     "ExtentReport",
     "ExtentStep",
+    "OutputSlot",
+    "RawOutput",
+    "TensorSpec",
     "TrainingReport",
     "bounded",
     "bounded_with_gradients",
     "bucket_of",
+    "build_compiled_graph",
     "checked_buckets",
     "pad_rows",
     "power_of_two_buckets",

@@ -6,7 +6,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from gdlab.base.threads import OwnerThread
@@ -61,9 +61,15 @@ class Counters:
         self.readbacks += 1
         self.readback_bytes += nbytes
 
+    def landed(self, copies: Sequence[BufferCopy]) -> None:
+        """Count what the copies of a step bring into a readback."""
+        for copy in copies:
+            if isinstance(copy.target, Readback):
+                self.read_back(copy.nbytes)
+
     def as_dict(self) -> dict[str, int]:
         """Return all totals by name, fresh."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 KEPT = 1 << 16  # losses that nobody has taken yet: a script that only steps holds no more of them
@@ -142,6 +148,11 @@ class Readback(ABC):
 
     nbytes: int
 
+    @property
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether what was copied here has arrived, as far as is known without asking the device."""
+
     @abstractmethod
     def wait(self) -> None:
         """Return when what was copied here has arrived."""
@@ -173,8 +184,18 @@ class Queue(ABC):
         for errors."""
 
     @abstractmethod
-    def release(self, memory: Any) -> None:
-        """Give memory of `make` back, for the next that asks for its size; work submitted before still runs."""
+    def release(self, memory: Any) -> bool:
+        """Give memory of `make` back, for the next that asks for its size; work submitted before still runs. Return
+        whether it is kept: beyond some megabytes it is dropped."""
+
+    @property
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """Bytes of memory that nobody uses and that is kept."""
+
+    @abstractmethod
+    def collect(self) -> int:
+        """Drop the memory that nobody uses; return its bytes."""
 
     @abstractmethod
     def write(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
@@ -388,6 +409,14 @@ class Device(ABC):
     info: DeviceInfo
     target: Target
     synchronous = False
+
+    @abstractmethod
+    def turn(self) -> OwnerThread:
+        """Return the owner in whose turn a queue is used: on cpu a new one."""
+
+    @abstractmethod
+    def queue(self) -> Queue:
+        """Return a new queue. Call it in the turn."""
 
     @abstractmethod
     def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> Program:

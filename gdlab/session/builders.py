@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +30,8 @@ class SessionConfig:
     """State how to build a session. `optimize`: arguments of `gdlab.optimize` (`allow`, `enable`, `disable`, `only`,
     `cost`, `budget`), None: no optimization at all. `skip_full_optimize`: none after differentiation. `debug`: no
     dispatch fusion and no aliasing, so that every node which the optimizer leaves can be read. `cache`: a file.
-    `share_parameters_from`: a session on the same device whose parameters this one reads and writes too.
+    `share_parameters_from`: a session on the same device whose parameters this one reads and writes too; `shared`:
+    those of these names alone.
     """
 
     mode: PlanMode = "training"
@@ -41,6 +42,7 @@ class SessionConfig:
     skip_full_optimize: bool = False
     debug: bool = False
     share_parameters_from: Session | None = None
+    shared: Collection[str] | None = None
 
     @property
     def options(self) -> CompileOptions:
@@ -97,7 +99,7 @@ def build(graph: Graph, config: SessionConfig | None = None) -> tuple[Session, O
     other = config.share_parameters_from
     if isinstance(other, Session) and not set(made.plan.derived_params) <= set(other.loaded.plan.derived_params):
         made = _from_cache(graph, replace(config, optimize=_without_packing(config.optimize or {})), device.target)
-    return open_session(made.plan, device, made.nodes, config.share_parameters_from), made.report
+    return open_session(made.plan, device, made.nodes, other, config.shared), made.report
 
 
 def _without_packing(options: Mapping[str, Any]) -> dict[str, Any]:

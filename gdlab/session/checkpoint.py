@@ -104,7 +104,7 @@ class Checkpoints:
         if untrained:
             raise CheckpointError("load_checkpoint", f"moments of {untrained[0]}", "some", "none: it is not trained")
         self.loaded.turn.call(lambda: self._apply(snapshot))
-        self.values.unset_parameters.difference_update(parameters)
+        self.values.unset_parameters.have(parameters)
 
     def snapshot(self) -> Snapshot:
         self.loaded.check_open("snapshot")
@@ -180,7 +180,8 @@ def write(target: Path, snapshot: Snapshot, layout: Mapping[str, Any]) -> None:
         "gdlab_logical_layout": json.dumps(layout, separators=(",", ":")),
         "adam_step": str(snapshot.adam_step),
     }
-    ordered = sorted(snapshot.tensors, key=lambda name: (-snapshot.tensors[name].itemsize, name.encode()))
+    of = snapshot.tensors
+    ordered = sorted(of, key=lambda name: (-of[name].itemsize, name.encode("utf-8", "surrogatepass")))
     tensors = {name: np.ascontiguousarray(snapshot.tensors[name]) for name in ordered}
     metadata["gdlab_digest"] = digest(metadata, entries_of(tensors))
     temporary = target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"

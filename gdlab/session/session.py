@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gdlab.base.binding import bound
-from gdlab.base.errors import SessionError, UnknownNameError
+from gdlab.base.errors import SessionError, UnknownNameError, unknown_name
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.devices.base import Counters, Device, DeviceInfo, Shared
@@ -41,8 +41,8 @@ class Session:
     """
 
     def __init__(
-        self, loaded: LoadedPlan | None = None, nodes: Nodes | None = None, unset_parameters: set[str] | None = None,
-        *_: object, **__: object,
+        self, loaded: LoadedPlan | None = None, nodes: Nodes | None = None,
+        unset_parameters: Mapping[str, set[str]] | None = None, *_: object, **__: object,
     ) -> None:  # fmt: skip
         if not isinstance(loaded, LoadedPlan):
             make = "build_session(graph), build_inference_session(graph) or Study(graph).session"
@@ -94,6 +94,7 @@ class Session:
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
 
+        def compile(self, **options: Any) -> Any: ...
         def controls(self) -> Any: ...
 
     # data in ----------------------------------------------------------------------------------------------------------
@@ -533,18 +534,23 @@ class Session:
 
 
 def open_session(
-    plan: ExecutionPlan, device: Device, nodes: Nodes | None = None, share_parameters_from: Session | None = None
-) -> Session:
+    plan: ExecutionPlan, device: Device, nodes: Nodes | None = None, share_parameters_from: Session | None = None,
+    shared: Collection[str] | None = None,
+) -> Session:  # fmt: skip
     """Return a session of a plan that is compiled already, on a device. `nodes` says where the nodes of the written
-    graph went; parameters are those of another session where one is given, not copies."""
+    graph went; parameters (`shared`: those of these names) are those of another session where one is given, not
+    copies."""
     if share_parameters_from is None:
         return Session(LoadedPlan(plan, device), nodes)
-    loaded = LoadedPlan(plan, device, _shared(plan, device, share_parameters_from))
-    return Session(loaded, nodes, share_parameters_from.values.unset_parameters)
+    other = share_parameters_from
+    buffers = _shared(plan, device, other, plan.param_types if shared is None else shared)
+    holders = other.values.unset_parameters.holders
+    common = {name: holders[name] for name in plan.param_types if shared is None or name in shared}
+    return Session(LoadedPlan(plan, device, buffers), nodes, common)
 
 
-def _shared(plan: ExecutionPlan, device: Device, other: Session) -> Shared:
-    """Return the parameters of a plan as buffers of another session on the same device."""
+def _shared(plan: ExecutionPlan, device: Device, other: Session, names: Collection[str]) -> Shared:
+    """Return the parameters `names` of a plan as buffers of another session on the same device."""
     where = "share_parameters_from"
     if not isinstance(other, Session) or other.closed:
         given = "a closed one" if isinstance(other, Session) else repr(other)
@@ -552,17 +558,23 @@ def _shared(plan: ExecutionPlan, device: Device, other: Session) -> Shared:
     if other.device.kind != device.info.kind or other.device.name != device.info.name:
         raise SessionError(where, "device", str(other.device), str(device.info))
     theirs = other.loaded.plan
-    for name, type in plan.param_types.items():
+    for name in names:
+        if name not in plan.param_types:
+            raise unknown_name(where, "parameter", name, plan.param_types)
+        type = plan.param_types[name]
         if name not in theirs.param_types:
             raise UnknownNameError(where, f"parameter {name}", "nothing in the other session", str(type))
         if theirs.param_types[name] != type:
             raise SessionError(where, f"parameter {name}", theirs.param_types[name], str(type))
-    for name in plan.param_types:
-        stored, stored_there = _storage_of(plan, name), _storage_of(theirs, name)
-        if stored != stored_there:
-            raise SessionError(where, f"parameter {name}", f"one stored in {stored_there}", f"one stored in {stored}")
+    sources = {d.name: [name for name, _ in d.sources] for d in plan.derived_params}
+    stored = [(name, b) for name, b in plan.stored_params if any(n in names for n in sources.get(name, [name]))]
+    for name in (n for home, _ in stored for n in sources.get(home, [home])):
+        here, there = _storage_of(plan, name), _storage_of(theirs, name)
+        if here != there or name not in names:
+            wanted = f"one stored in {here}" + ("" if name in names else ", shared too")
+            raise SessionError(where, f"parameter {name}", f"one stored in {there}", wanted)
     places = dict(theirs.stored_params)
-    return Shared(other.loaded.program, tuple((b, places[name]) for name, b in plan.stored_params))
+    return Shared(other.loaded.program, tuple((b, places[name]) for name, b in stored))
 
 
 def _storage_of(plan: ExecutionPlan, name: str) -> str:

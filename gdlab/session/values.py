@@ -24,15 +24,45 @@ _BYTES = (bytes, bytearray, memoryview)
 _REMEDIES = "initialize(seed), initialize(zeros=True), set_parameter or load_checkpoint"
 
 
-class Values:
-    """The values of a session's tensors. `unset_parameters` is one set of all sessions that share parameters. Methods
-    without a docstring are those of `Session`."""
+class UnsetParameters:
+    """The parameters of a session that have no value yet. `holders`: by parameter the set that tells, which is one for
+    all sessions that share the parameter."""
 
-    def __init__(self, loaded: LoadedPlan, progress: Progress, unset_parameters: set[str] | None = None) -> None:
+    def __init__(self, names: Iterable[str], shared: Mapping[str, set[str]] | None = None) -> None:
+        own = set(names)
+        self.holders = dict.fromkeys(own, own) | dict(shared or {})
+        own.difference_update(shared or ())
+        self._sets = tuple({id(held): held for held in self.holders.values()}.values())
+
+    def __bool__(self) -> bool:
+        """False: all have one. True: some may have none, perhaps those of another session alone."""
+        return any(self._sets)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.holders and name in self.holders[str(name)]
+
+    def have(self, names: Iterable[str]) -> None:
+        """Note that these have a value now."""
+        for name in names:
+            self.holders[name].discard(name)
+
+    def lack(self, names: Iterable[str]) -> None:
+        """Note that these have no value."""
+        for name in names:
+            self.holders[name].add(name)
+
+
+class Values:
+    """The values of a session's tensors. `unset_parameters` has its sets in common with sessions that share parameters.
+    Methods without a docstring are those of `Session`."""
+
+    def __init__(
+        self, loaded: LoadedPlan, progress: Progress, unset_parameters: Mapping[str, set[str]] | None = None
+    ) -> None:
         self.loaded, self.progress = loaded, progress
         self.places = places_of(loaded.plan)
         self.unset_inputs = set(self.places.inputs)
-        self.unset_parameters = set(self.places.parameters) if unset_parameters is None else unset_parameters
+        self.unset_parameters = UnsetParameters(self.places.parameters, unset_parameters)
 
     # what has a value -------------------------------------------------------------------------------------------------
     def inputs_without_value(self) -> list[str]:
@@ -141,7 +171,7 @@ class Values:
         array = as_array(where, name, data, self.places.types[place])
         self.loaded.exclusively(lambda: self.upload(place, array))
         derived = next((d for d in self.loaded.plan.derived_params if d.name == name), None)
-        self.unset_parameters.difference_update([name] if derived is None else [n for n, _ in derived.sources])
+        self.unset_parameters.have([name] if derived is None else [n for n, _ in derived.sources])
 
     def set_parameter_packed(self, name: str, data: bytes) -> None:
         buffer = self.parameter("set_parameter_packed", name)
@@ -155,7 +185,7 @@ class Values:
         assert isinstance(buffer, int)  # only f32 lies in parts of another parameter
         words = np.frombuffer(bytes(data) + bytes(-memoryview(data).nbytes % 4), np.uint32)
         self.loaded.exclusively(lambda: self.loaded.program.upload_words(buffer, words))
-        self.unset_parameters.discard(name)
+        self.unset_parameters.have([name])
 
     def initialize(self, seed: int, zeros: bool) -> None:
         self.loaded.check_open("initialize")

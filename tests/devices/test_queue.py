@@ -257,6 +257,30 @@ def test_a_step_lands_its_outputs_and_feeds_an_input(device: str) -> None:
         assert session.read_buffer(x).tolist() == [8, 16, 24] and session.step_count == 3
         c = session.traffic
         assert (c.uploads, c.upload_bytes, c.copies, c.forwards) == (1, 12, 3, 3)
+        assert (c.readbacks, c.readback_bytes) == (4, 48)  # three landings, one read_buffer
+
+
+def test_landings_that_were_released_are_in_flight_no_more(device: str) -> None:
+    """Their memory is that of the next landing: who waits for it must not wait for its next arrival."""
+    with Graph() as g:
+        g.set_outputs([ops.input("x", (3,)) * 2.0])
+    with build_inference_session(g, device) as session:
+        program = session.loaded.program
+        (_, x), y = session.plan().input_buffers[0], session.plan().output_buffers[0]
+
+        def body() -> None:
+            for k in range(6):
+                landing = program.queue.readback(12)
+                session.steps.launch([(x, np.full(3, k, np.float32))], [BufferCopy(y, 0, landing, 0, 12)], landing)
+                landing.wait()
+                assert landing.ready and np.frombuffer(landing.view(), np.float32).tolist() == [2 * k] * 3
+                landing.release()
+                assert landing.ready
+                landing.wait()
+            program.wait()
+
+        session.loaded.exclusively(body)
+        assert session.traffic.throttle_waits == 0 and session.traffic.waits == 1
 
 
 def test_random_numbers_are_those_of_the_draw(device: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import networks
@@ -269,6 +270,24 @@ def test_an_inference_session_reads_the_parameters_that_are_trained(device: str)
         reading.close()
         training.step()
         assert training.step_count == 5
+
+
+def test_some_parameters_are_shared_by_name(device: str) -> None:
+    with build_session(line(), device) as first:
+        config = SessionConfig(mode="inference", device=device, share_parameters_from=first, shared=("w",))
+        second, _ = build(line(), config)
+        third, _ = build(line(), replace(config, share_parameters_from=second))
+        first.set_parameter("w", np.ones((3, 2)))
+        assert first.unset_parameters == second.unset_parameters == third.unset_parameters == ["b"]
+        second.set_parameter("b", [1, 2])
+        assert (first.unset_parameters, second.unset_parameters, third.unset_parameters) == (["b"], [], ["b"])
+        first.set_parameter("b", [3, 4])
+        third.set_parameter("b", [5, 6])
+        third.set_parameter("w", np.full((3, 2), 7))
+        assert [s.read_param("b").tolist() for s in (first, second, third)] == [[3, 4], [1, 2], [5, 6]]
+        assert all((s.read_param("w") == 7).all() for s in (first, second, third))
+        with pytest.raises(UnknownNameError, match="share_parameters_from: parameter: given v"):
+            build(line(), replace(config, shared=("v",)))
 
 
 def test_sessions_that_do_not_fit_share_nothing() -> None:

@@ -57,6 +57,11 @@ class CpuReadback(Readback):
         self._number, self.array = pool.take(self._size)
         self._open = True
 
+    @property
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
     def wait(self) -> None:
         """Nothing is ever under way."""
 
@@ -99,11 +104,19 @@ class CpuQueue(Queue):
         self._numbers[id(memory)] = size, number
         return memory
 
-    def release(self, memory: Array) -> None:
+    def release(self, memory: Array) -> bool:
         """Back to the pool."""
         known = self._numbers.pop(id(memory), None)
-        if known is not None:
-            self._pool.give(*known, memory)
+        return known is not None and self._pool.give(*known, memory)
+
+    @property
+    def free_bytes(self) -> int:
+        """Of the pool."""
+        return self._pool.free_bytes
+
+    def collect(self) -> int:
+        """Of the pool."""
+        return self._pool.clear()
 
     def readback(self, nbytes: int) -> CpuReadback:
         """An array of the pool."""

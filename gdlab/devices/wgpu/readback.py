@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gdlab.devices.wgpu.wgpu_device import Gpu
 
 SPIN_SECONDS = 300e-6  # a blocking poll doubles a short step (H200: 26 µs spun, 70 µs blocked)
+RELEASED = -2  # in the place of a submission
 PATIENCE_SECONDS = 5.0  # between the end of a submission and the news of it
 
 
@@ -51,11 +52,14 @@ class WgpuReadback(Readback):
 
     @property
     def ready(self) -> bool:
-        """Whether the bytes have arrived, as far as is known without asking."""
-        return self.mapped.status != 0
+        """Whether the bytes have arrived, as far as is known without asking; also after `release`."""
+        return self.submission == RELEASED or self.mapped.status != 0
 
     def wait(self) -> None:
-        """Wait for the submission: spin first, then sleep."""
+        """Wait for the submission: spin first, then sleep. Of a released one the memory may wait for another step by
+        now: this returns at once."""
+        if self.submission == RELEASED:
+            return
         gpu, deadline = self.mapped.gpu, time.perf_counter() + SPIN_SECONDS
         gpu.alive(self.where)  # the mapped range of a lost device ends the process
         while not self.mapped.status and time.perf_counter() < deadline:
@@ -95,9 +99,9 @@ class WgpuReadback(Readback):
 
     def release(self) -> None:
         """Unmap, and give the memory back; idempotent."""
-        if self.submission == -2:
+        if self.submission == RELEASED:
             return
         if self.submission >= 0 and self.mapped.status:
             self.mapped.gpu.raw.BufferUnmap(self.mapped.handle)
-        self.submission, self._data = -2, None
+        self.submission, self._data = RELEASED, None
         self.mapped.gpu.readbacks.give(self.mapped.nbytes, self._number, self.mapped)

@@ -160,6 +160,7 @@ class WgpuProgram(Program):
             return self._step(self._whole(whole), scalars, self.stamps)
         moved = [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
         self._step(self._whole(whole), scalars, None, moved, landing)
+        self.counters.landed(copies)
 
     def steps_at_once(self, upload_bytes: int) -> int:
         if self.stamps is not None:

@@ -469,6 +469,14 @@ class WgpuDevice(Device):
         software = self.info.adapter_class == "software"
         self.target = Target("wgpu", "software" if software else "hardware", gpu.bounds.limits)
 
+    def turn(self) -> OwnerThread:
+        """That of the adapter."""
+        return self.gpu.turn
+
+    def queue(self) -> WgpuQueue:
+        """A queue of the adapter."""
+        return WgpuQueue(self.gpu)
+
     def load(self, plan: ExecutionPlan, shared: Shared | None = None, *, checked: bool = True) -> WgpuProgram:
         """Validate the plan, allocate, compile, warm up; `checked=False` (for tests) leaves the validation to wgpu."""
         return self.gpu.turn.call(lambda: WgpuProgram(self.gpu, plan, checked, shared))

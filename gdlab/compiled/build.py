@@ -1,0 +1,235 @@
+"""Compile a graph to a function: `build_compiled_graph(graph)`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from gdlab.autodiff import differentiate
+from gdlab.base.errors import ArgumentError, GraphError, SessionError, unknown_name
+from gdlab.base.formats import check_boundary
+from gdlab.base.types import DType
+from gdlab.compiled.boundary import Port, TensorSpec
+from gdlab.compiled.extent import EXTENT, HIDDEN, bounded, bounded_with_gradients, resolve_bucket_axes
+from gdlab.compiled.graph import CompiledGraph, Signature
+from gdlab.graph import Graph, Value
+from gdlab.op.storage import derived_parameters, trained_parameters, written_in_place
+from gdlab.ops import round_to
+from gdlab.ops import slice as slice_of
+from gdlab.session import DeviceLike, Session, SessionConfig, build
+from gdlab.session.values import Values
+
+WHERE = "build_compiled_graph"
+DEFAULT: Mapping[str, Any] = MappingProxyType({})
+MOST_IN_FLIGHT = 8
+BucketAxes = bool | Mapping[str, int | Sequence[int]]
+
+
+def build_compiled_graph(
+    graph: Graph,
+    device: DeviceLike = "auto",
+    *,
+    optimize: Mapping[str, Any] | None = DEFAULT,
+    boundary: Mapping[str, str | DType] | None = None,
+    bucket_axes: BucketAxes | None = None,
+    gradients: bool = False,
+    share_parameters_from: CompiledGraph | Session | None = None,
+    max_in_flight: int = 2,
+    landing_bytes: int = 256 << 20,
+    strict_views: bool = False,
+    bucket_random: bool = False,
+    cache: str | os.PathLike[str] | None = None,
+) -> CompiledGraph:
+    """Return a copy of the graph compiled for a device, to be called as a function.
+
+    `optimize` and `cache` are those of `SessionConfig`. `boundary`: dtypes of inputs and outputs outside, by name;
+    inside are f32 and u32. `bucket_axes`: axes of inputs of which a run uses the first entries (`set_active_extent`),
+    `{"x": 0, "mask": (2, 3)}`, or True: axis 0 of every input as long as the first; `bucket_random`: random numbers
+    along another axis than the leading one may differ then. `gradients`: after the outputs stands the gradient of
+    output 0, f32[1], with respect to each parameter. `share_parameters_from`: an open compiled graph or session on the
+    same device, whose parameters these are. `max_in_flight`: forwards outstanding, 1 … 8. `landing_bytes`: the most
+    that outputs of `run_pipelined` take at a time. `strict_views`: a run is refused while views of the last one are in
+    use.
+    """
+    limits = _checked_limits(max_in_flight, landing_bytes)
+    options = Options(device, optimize, boundary or {}, bucket_axes, gradients, bucket_random, cache)
+    return build_graph(graph, options, share_parameters_from, None, *limits, bool(strict_views))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Options:
+    """The arguments of `build_compiled_graph` that say what is compiled."""
+
+    device: DeviceLike
+    optimize: Mapping[str, Any] | None
+    boundary: Mapping[str, str | DType]
+    bucket_axes: BucketAxes | None
+    gradients: bool
+    bucket_random: bool
+    cache: str | os.PathLike[str] | None
+
+
+def build_graph(
+    graph: Graph, options: Options, other: CompiledGraph | Session | None, shared: Collection[str] | None,
+    max_in_flight: int, landing_bytes: int, strict_views: bool,
+) -> CompiledGraph:  # fmt: skip
+    """Return a compiled graph; `shared`: the parameters that are those of `other` (None: all)."""
+    written, upper = _written(graph, options)
+    boundary = _checked_boundary(written, options.boundary)
+    optimize = None if options.optimize is None else dict(options.optimize)
+    config = SessionConfig(
+        "inference", options.device, optimize, cache=options.cache, share_parameters_from=_session_of(other),
+        shared=shared,
+    )  # fmt: skip
+    final = _rounded(written, boundary)
+    session, report = build(final, config)
+    inputs, outputs = _input_ports(session.values, boundary), _output_ports(final, session, boundary)
+    stored = session.plan().param_types.items()
+    params = tuple(TensorSpec(name, type.shape, str(type.dtype)) for name, type in stored)
+    caches = set(written_in_place(final).values())
+    states = tuple(node.name for node in final.parameters if node.id in caches)
+    signature = Signature(inputs, outputs, params, states, upper, max_in_flight, landing_bytes, strict_views)
+    made = CompiledGraph(session, report, signature)
+    if isinstance(other, CompiledGraph):
+        made.share(other)
+    return made
+
+
+def compile_session(session: Session, **options: Any) -> CompiledGraph:
+    """Return a session's graph as a compiled graph over the same parameters, on the same device; `options` are those of
+    `build_compiled_graph`."""
+    given = {"device": session.loaded.device, "share_parameters_from": session, **options}
+    return build_compiled_graph(session.nodes.written, **given)
+
+
+# checks ---------------------------------------------------------------------------------------------------------------
+def _checked_limits(max_in_flight: object, landing_bytes: object) -> tuple[int, int]:
+    numbers = []
+    limits = (("max_in_flight", max_in_flight, MOST_IN_FLIGHT), ("landing_bytes", landing_bytes, 1 << 62))
+    for name, given, most in limits:
+        if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= most:
+            wanted = f"an int in 1 … {most}" if most == MOST_IN_FLIGHT else "an int of 1 or more"
+            raise ArgumentError(WHERE, name, repr(given), wanted)
+        numbers.append(int(given))
+    return numbers[0], numbers[1]
+
+
+def _checked_boundary(graph: Graph, boundary: Mapping[str, str | DType]) -> dict[str, str]:
+    if not isinstance(boundary, Mapping):
+        raise ArgumentError(WHERE, "boundary", type(boundary).__name__, "a dict of dtypes by input or output name")
+    known = [*(node.name for node in graph.inputs if node.name != EXTENT), *_names(graph)]
+    for name in boundary:
+        if name not in known:
+            raise unknown_name(WHERE, "input or output", str(name), known)
+    return {name: check_boundary(WHERE, f"boundary of {name!r}", dtype) for name, dtype in boundary.items()}
+
+
+def _session_of(other: CompiledGraph | Session | None) -> Session | None:
+    if other is None or isinstance(other, Session):
+        return other
+    if not isinstance(other, CompiledGraph):
+        wanted = "a compiled graph or a session"
+        raise SessionError("share_parameters_from", "compiled graph", type(other).__name__, wanted)
+    return other.session
+
+
+# the graph ------------------------------------------------------------------------------------------------------------
+def _written(graph: Graph, options: Options) -> tuple[Graph, int | None]:
+    """Return the graph whose outputs are all that runs give, and the extent of its bucket axes."""
+    if not isinstance(graph, Graph):
+        raise GraphError(WHERE, "graph", type(graph).__name__, "a Graph")
+    if not graph.outputs:
+        raise GraphError(WHERE, "outputs", "none", "graph.set_outputs(...) first")
+    for node in graph.inputs:
+        if node.name.startswith(HIDDEN):
+            raise ArgumentError(WHERE, "input", repr(node.name), f"names that do not begin with {HIDDEN}")
+    if options.gradients and graph.num_param_grad_outputs:
+        raise ArgumentError(WHERE, "gradients", "True, of a differentiated graph", "False: it has its gradients")
+    if options.bucket_axes is None or options.bucket_axes is False:
+        return _with_plain_gradients(differentiate(graph)[0] if options.gradients else graph), None
+    axes, upper = resolve_bucket_axes(graph, options.bucket_axes)
+    bucket_random = options.bucket_random
+    if options.gradients:
+        made, _ = bounded_with_gradients(graph, axes, upper, bucket_random=bucket_random)
+    else:
+        made, _ = bounded(graph, axes, upper, bucket_random=bucket_random)
+    return _with_plain_gradients(made), upper
+
+
+def _with_plain_gradients(graph: Graph) -> Graph:
+    """Return the graph with its gradients as plain outputs `∂{parameter}`, one for each weight of a packed one."""
+    gradients = graph.output_ids[graph.num_user_outputs :]
+    if not gradients:
+        return graph
+    trained = trained_parameters(graph)
+    alike = len(trained) == len(gradients) and all(
+        graph.node(p).type == graph.node(g).type for (p, _), g in zip(trained, gradients, strict=True)
+    )
+    names = [name for _, name in trained] if alike else [graph.node(g).name.removeprefix("∂") for g in gradients]
+    made, packed = graph.copy(), {d.name: d for d in derived_parameters(graph)}
+    order = {node.name: node.id for node in graph.parameters}
+    found: list[tuple[int, int, str]] = []  # (of the parameter, of the gradient, name)
+    with made, made.silent():
+        for name, id in zip(names, gradients, strict=True):
+            if name not in packed:
+                found.append((order.get(name, len(graph)), id, f"∂{name}" if name else ""))
+                continue
+            whole, derived = made.value(id), packed[name]
+            for source, _ in derived.sources:
+                part = derived.part(source, 0)
+                starts = tuple(part.start if axis == part.axis else 0 for axis in range(whole.type.rank))
+                stops = tuple(part.stop if axis == part.axis else n for axis, n in enumerate(whole.shape))
+                value = slice_of(whole, starts, stops)
+                found.append((order[source], value.id, f"∂{source}"))
+    user = list(zip(graph.output_ids, graph.output_names, strict=True))[: graph.num_user_outputs]
+    ordered = sorted(found, key=lambda row: row[0]) if alike else found
+    made.set_output_ids([*user, *((id, name) for _, id, name in ordered)])
+    return made
+
+
+def _names(graph: Graph) -> list[str]:
+    """Return the names of the outputs."""
+    return [name or f"out{i}" for i, name in enumerate(graph.output_names)]
+
+
+def _rounded(graph: Graph, boundary: Mapping[str, str]) -> Graph:
+    """Return the graph with outputs of 16-bit boundaries rounded, so that what lies on the device is what is shown."""
+    halves = {name for name, dtype in boundary.items() if dtype in ("f16", "bf16")}
+    if not halves & set(_names(graph)):
+        return graph
+    made, ends = graph.copy(), list[tuple[int, str]]()
+    rounded: dict[tuple[int, str], Value] = {}
+    with made, made.silent():
+        for id, name, shown in zip(graph.output_ids, graph.output_names, _names(graph), strict=True):
+            key = id, boundary.get(shown, "")
+            if shown in halves and made.node(id).type.dtype is DType.f32:
+                if key not in rounded:
+                    rounded[key] = round_to(made.value(id), to=key[1])
+                id = rounded[key].id
+            ends.append((id, name))
+    made.set_output_ids(ends)
+    return made
+
+
+# its edge -------------------------------------------------------------------------------------------------------------
+def _input_ports(values: Values, boundary: Mapping[str, str]) -> dict[str, Port]:
+    places, found = values.places, {}
+    for name, buffer in places.inputs.items():
+        if name != EXTENT:
+            type = places.types[buffer]
+            spec = TensorSpec(name, type.shape, boundary.get(name, str(type.dtype)))
+            found[name] = Port(spec, type.dtype, buffer, places.index_bounds.get(name))
+    return found
+
+
+def _output_ports(graph: Graph, session: Session, boundary: Mapping[str, str]) -> tuple[Port, ...]:
+    found = []
+    for value, name, buffer in zip(graph.outputs, _names(graph), session.plan().output_buffers, strict=True):
+        spec = TensorSpec(name, value.shape, boundary.get(name, str(value.type.dtype)))
+        found.append(Port(spec, value.type.dtype, buffer))
+    return tuple(found)

@@ -1,0 +1,166 @@
+"""Launch forwards without waiting for them: `commit_no_wait`, `run_async`, `run_pipelined`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import CancelledError, Future
+from functools import partial
+
+from gdlab.base.threads import post_callback
+from gdlab.base.types import Array
+from gdlab.compiled.boundary import Layout
+from gdlab.compiled.launch import Launcher, Request, discard
+from gdlab.devices.base import Readback
+
+NOTHING = Layout((), 4)  # the landing of a forward whose outputs nobody reads: it tells the end
+POLL_SECONDS = 5e-5
+
+
+class ForwardFuture(Future[list[Array]]):
+    """The outputs of a forward. Callbacks run on a thread of their own and may call anything."""
+
+    def add_done_callback(self, fn: Callable[[Future[list[Array]]], object]) -> None:
+        """Call `fn(future)` on the thread of callbacks once the forward has ended; where it has, now and here."""
+        super().add_done_callback(fn if self.done() else partial(post_callback, fn))
+
+
+class Flight:
+    """A forward that nobody waits for yet. `future`: its outputs; `own`: an error of it is the future's alone."""
+
+    def __init__(self, launcher: Launcher, request: Request, layout: Layout, own: bool) -> None:
+        self.launcher, self.request, self.layout, self.own = launcher, request, layout, own
+        self.future = ForwardFuture()
+        self._landing: Readback | None = None
+
+    def begin(self) -> None:
+        """Launch it, unless that was done before or it was cancelled; called in the turn of the device."""
+        if self.future.done() or self.future.running() or not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self._landing = self.launcher.launch_into(self.request, self.layout)
+        except BaseException as error:
+            self.future.set_exception(error)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be settled without waiting."""
+        return self._landing is None or self._landing.ready
+
+    def settle(self) -> None:
+        """Wait for it and set the result, once; called in the turn of the device."""
+        landing, self._landing = self._landing, None
+        if landing is None:
+            return
+        try:
+            landing.wait()
+            arrays = self.launcher.taken(self.layout, landing)
+        except BaseException as error:
+            landing.release()
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(arrays)
+
+    def job(self) -> Generator[None, None, None]:
+        """Begin it and settle it on the owner thread, letting others work until it is ready."""
+        self.begin()
+        while not self.ready:
+            self.launcher.program.losses(False)  # polls the device
+            yield
+            time.sleep(POLL_SECONDS)
+        self.settle()
+
+
+class Flights:
+    """The forwards in flight of a compiled graph: at most `most`, oldest first."""
+
+    def __init__(self, launcher: Launcher, most: int, posted: bool) -> None:
+        self.launcher, self.most, self.posted = launcher, most, posted
+        self.under_way: deque[Flight] = deque()
+        self._error: BaseException | None = None  # the first of a commit, for `finish`
+        self._lock = threading.Lock()  # of the two above; nobody waits while it is held
+
+    def post(self, flight: Flight) -> None:
+        """Queue a flight for the owner thread; waits for the oldest of too many. For devices that return when their
+        work is done."""
+        self._prune()
+        while len(self.under_way) >= self.most and not self.launcher.program.turn.is_current:
+            self.launcher.program.counters.throttle_waits += 1
+            _wait(self.under_way)
+            self._prune()
+        self.launcher.views.end()
+        self.under_way.append(flight)
+        self.launcher.program.turn.post(flight.job())
+
+    def begin(self, flight: Flight) -> None:
+        """Launch a flight now, in the turn of the device, whose queue waits for the oldest of too many."""
+        flight.begin()
+        error = flight.future.exception() if flight.future.done() else None
+        if error is not None and not flight.own:
+            raise error
+        self.under_way.append(flight)
+        while len(self.under_way) > self.most:
+            self.under_way[0].settle()
+            self._prune()
+
+    def watch(self, flight: Flight) -> None:
+        """Settle a flight that was begun as soon as it has ended, whoever waits for it."""
+        self.launcher.program.turn.post(flight.job())
+
+    def finish(self, raising: bool = True) -> None:
+        """Wait for all; called in the turn of the device. Raises the first error of a commit, once."""
+        for flight in tuple(self.under_way):
+            flight.begin()
+            flight.settle()
+        self._prune()
+        if not raising:
+            return
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def pending(self) -> int:
+        """Return the number of forwards that have not ended."""
+        if not self.posted and self.under_way:
+            self.launcher.exclusively(self._settle_ready)
+        self._prune()
+        return len(self.under_way)
+
+    def _settle_ready(self) -> None:
+        self.launcher.program.losses(False)  # polls the device
+        for flight in tuple(self.under_way):
+            if flight.ready:
+                flight.settle()
+
+    def _prune(self) -> None:
+        with self._lock:
+            while self.under_way and self.under_way[0].future.done():
+                flight = self.under_way.popleft()
+                error = None if flight.future.cancelled() else flight.future.exception()
+                if error is not None and not flight.own and self._error is None:
+                    self._error = error
+
+
+def pipelined(launcher: Launcher, requests: Sequence[Request], most_bytes: int) -> list[list[Array]]:
+    """Launch forwards one after the other and wait at the end, or where their landings exceed `most_bytes`."""
+    layout, results = launcher.all, list[list[Array]]()
+    count = max(1, most_bytes // max(layout.nbytes, 1))
+    for start in range(0, len(requests), count):
+        landings = list[Readback]()
+        try:
+            for request in requests[start : start + count]:
+                landings.append(launcher.launch_into(request, layout))
+            launcher.drain()
+            results += [launcher.taken(layout, landing) for landing in landings]
+        finally:
+            discard(landings)
+    return results
+
+
+def _wait(flights: deque[Flight]) -> None:
+    """Wait for the oldest, unless it has ended meanwhile."""
+    with contextlib.suppress(IndexError, CancelledError):
+        flights[0].future.exception()

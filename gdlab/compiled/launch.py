@@ -1,0 +1,223 @@
+"""Make forwards of a compiled graph in three moves: resolve (checks, nothing is written), launch, land."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gdlab.base.errors import InputConflictError, MissingInputError, ParamNotSetError, SessionError, unknown_name
+from gdlab.base.types import Array
+from gdlab.compiled.boundary import Layout, Port, accept, given_out, layout_of, named_values, slots_of
+from gdlab.compiled.extent import EXTENT
+from gdlab.compiled.handles import Handles
+from gdlab.compiled.views import Arena, Views, arena_of, convert_into
+from gdlab.devices.base import BufferCopy, Counters, Readback
+from gdlab.session import Session
+
+T = TypeVar("T")
+Read = Callable[[str, Port, Any], Array]
+REMEDY = "set_param, initialize(seed) or load_params"
+NAMES = tuple(field.name for field in fields(Counters))
+LONG_FLOPS = 1 << 29  # of a forward that takes tens of milliseconds
+LONG_SECONDS = 0.03
+_totals = attrgetter(*NAMES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """A forward that is asked for: numbers by input, and the extent that was set when it was called (None: all)."""
+
+    where: str
+    values: Mapping[str, Array]
+    extent: int | None
+
+
+class Launcher:
+    """Launches the forwards of one compiled graph. All methods but `resolve`, `check` and `exclusively` are called in
+    the turn of the device."""
+
+    def __init__(
+        self, session: Session, inputs: Mapping[str, Port], outputs: Sequence[Port], upper: int | None, views: Views
+    ) -> None:
+        self.session, self.inputs, self.outputs, self.upper, self.views = session, inputs, tuple(outputs), upper, views
+        self.handles = Handles(session.values, inputs, outputs)
+        self.program, self.unset = session.loaded.program, session.values.unset_parameters
+        self.slots = slots_of(outputs)
+        self.all = layout_of(outputs)
+        self.arena_bytes = self.slots[-1].byte_offset + -(-self.slots[-1].nbytes // 256) * 256
+        self.converted = layout_of((p for p in outputs if not p.direct), self.arena_bytes)
+        self.extent: int | None = None
+        self.epoch = 0
+        self.last_extent: int | None = None
+        self._extent_there: int | None = None  # the extent in the hidden input now
+        self._before = self._after = (0,) * len(NAMES)  # totals around the last forward
+        self._long = sum(d.flops for d in session.loaded.plan.dispatches) > LONG_FLOPS
+        self._seconds = 0.0  # of the last forward that was waited for
+
+    def exclusively(self, function: Callable[[], T]) -> T:
+        """Run `function` in the turn of the device: on this thread if nobody else is at work; of long forwards on the
+        device's own, so that Ctrl-C ends the wait."""
+        turn = self.session.loaded.turn
+        if self._long or self._seconds > LONG_SECONDS:
+            return turn.call(function)
+        return turn.here(function)
+
+    # resolve ----------------------------------------------------------------------------------------------------------
+    def resolve(self, where: str, inputs: Any, read: Read = accept) -> Request:
+        """Convert the inputs of a call; raises for unknown names and for data that does not fit."""
+        values = {}
+        for name, data in named_values(where, inputs).items():
+            port = self.inputs.get(name)
+            if port is None:
+                raise unknown_name(where, "input", str(name), self.inputs)
+            values[name] = read(where, port, data)
+        return Request(where, values, self.extent)
+
+    def check(self, request: Request) -> None:
+        """Raise unless every input and parameter has a value, and no value is given for a gpu handle."""
+        where, values, handles = request.where, request.values, self.handles
+        if self.session.closed:
+            raise SessionError(where, "compiled graph", "closed", "an open one")
+        for name in handles.gpu:
+            if name in values:
+                wanted = "no value: unbind_gpu_handle, or bind_gpu_handle with the new one"
+                raise InputConflictError(where, f"input {name!r}", "a value beside its gpu handle", wanted)
+        if len(values) < len(self.inputs):
+            self._check_missing(where, values)
+        if self.unset and (unset := self.session.values.parameters_without_value()):
+            raise ParamNotSetError(where, "parameters", f"no value for {', '.join(unset)}", REMEDY)
+        self.views.check(where)
+
+    def _check_missing(self, where: str, values: Mapping[str, Array]) -> None:
+        gpu, host = self.handles.gpu, self.handles.host
+        missing = [n for n in self.inputs if n not in values and n not in gpu and n not in host]
+        if missing:
+            wanted = "a value in the call, bind_handle or bind_gpu_handle for each"
+            raise MissingInputError(where, "inputs", f"no value for {', '.join(missing)}", wanted)
+
+    # launch -----------------------------------------------------------------------------------------------------------
+    def launch(self, request: Request, copies: Iterable[BufferCopy], landing: Readback) -> None:
+        """Upload, run, feed and copy, in one submission where the device has submissions. Checks nothing."""
+        before = _totals(self.program.counters)
+        try:
+            uploads = self.handles.uploads(request.values) + self._extent_upload(request)
+            self.session.steps.launch(uploads, [*self.handles.copies(), *copies], landing)
+        except BaseException:
+            self.handles.forget()
+            self._extent_there = None
+            raise
+        self.views.end()
+        self.views.sweep()
+        self.handles.advance()
+        self.epoch += 1
+        self.last_extent = request.extent
+        self._before, self._after = before, _totals(self.program.counters)
+
+    def _extent_upload(self, request: Request) -> list[tuple[int, Array]]:
+        if self.upper is None:
+            return []
+        extent = self.upper if request.extent is None else request.extent
+        if extent == self._extent_there:
+            return []
+        self._extent_there = extent
+        return [(self.session.values.places.inputs[EXTENT], np.array([extent], np.uint32))]
+
+    def launch_into(self, request: Request, layout: Layout) -> Readback:
+        """Launch a forward whose outputs of a layout go to a landing."""
+        self.check(request)
+        landing = self.program.queue.readback(max(layout.nbytes, 4))
+        try:
+            self.launch(request, _copies(layout, landing), landing)
+        except BaseException:
+            landing.release()
+            raise
+        return landing
+
+    # land -------------------------------------------------------------------------------------------------------------
+    def drain(self) -> None:
+        """Wait until nothing is in flight."""
+        self.program.wait()
+        self._after = _totals(self.program.counters)
+
+    def numbers(self, layout: Layout, landing: Readback) -> list[tuple[Port, Array]]:
+        """Return what has arrived, as views of the landing."""
+        memory = landing.view()
+        found = []
+        for port, at in layout.places:
+            flat: Array = np.frombuffer(memory, port.dtype.numpy, port.size, at)
+            found.append((port, flat.reshape(port.spec.shape)))
+        return found
+
+    def taken(self, layout: Layout, landing: Readback) -> list[Array]:
+        """Return the outputs of a landing that has arrived, as fresh arrays, and release it."""
+        try:
+            return [given_out(port, numbers) for port, numbers in self.numbers(layout, landing)]
+        finally:
+            landing.release()
+
+    def run(self, request: Request, layout: Layout) -> list[Array]:
+        """Make a forward and return the outputs of a layout."""
+        return self.taken(layout, self._arrived(request, layout))
+
+    def run_numbers(self, request: Request, take: Callable[[Port, Array], T]) -> list[T]:
+        """Make a forward and return what `take` makes of each output's numbers inside, which lie in a landing."""
+        landing = self._arrived(request, self.all)
+        try:
+            return [take(port, numbers) for port, numbers in self.numbers(self.all, landing)]
+        finally:
+            landing.release()
+
+    def run_into_arena(self, request: Request) -> Arena:
+        """Make a forward whose outputs stay where they land."""
+        nbytes = max(self.converted.nbytes, self.arena_bytes)
+        pairs = zip(self.outputs, self.slots, strict=True)
+        places = tuple((port, slot.byte_offset) for port, slot in pairs if port.direct) + self.converted.places
+        landing = self._arrived(request, Layout(places, nbytes))
+        try:
+            self._convert(landing)
+            arena = arena_of(landing, self.arena_bytes, self.epoch, tuple(port.spec.name for port in self.outputs))
+        except BaseException:
+            landing.release()
+            raise
+        self.views.fill(arena)
+        return arena
+
+    def _arrived(self, request: Request, layout: Layout) -> Readback:
+        """Make a forward and wait for it."""
+        start = time.perf_counter()
+        landing = self.launch_into(request, layout)
+        try:
+            self.drain()
+        except BaseException:
+            discard([landing])
+            raise
+        self._seconds = time.perf_counter() - start
+        return landing
+
+    def _convert(self, landing: Readback) -> None:
+        slots = [s for p, s in zip(self.outputs, self.slots, strict=True) if not p.direct]
+        for slot, (port, numbers) in zip(slots, self.numbers(self.converted, landing), strict=True):
+            convert_into(landing.address, slot, port, numbers)
+
+    def last_stats(self) -> dict[str, int]:
+        """Return what the last forward added to the counters."""
+        return {name: b - a for name, a, b in zip(NAMES, self._before, self._after, strict=True)}
+
+
+def discard(landings: Iterable[Readback]) -> None:
+    """Release landings whose contents nobody wants, once they have arrived: memory that is still written is used by
+    nobody else."""
+    for landing in landings:
+        with contextlib.suppress(SessionError):  # of a lost device nothing arrives
+            landing.wait()
+            landing.release()
+
+
+def _copies(layout: Layout, landing: Readback) -> list[BufferCopy]:
+    return [BufferCopy(port.buffer, 0, landing, at, port.nbytes) for port, at in layout.places]

@@ -1,0 +1,199 @@
+"""Read outputs where they landed: `run_raw`, `run_slots`, and views that never dangle.
+
+Outputs land in an arena. All views of it are made from one exporter; while anything that was derived from a view is
+alive, so is the exporter, and then the arena is retired at the next forward: it keeps its memory, and another one is
+taken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.errors import NoRunError, StaleViewError
+from gdlab.base.formats import BOUNDARY, landed
+from gdlab.base.types import Array
+from gdlab.base.words import plural
+from gdlab.compiled.boundary import OutputSlot, Port
+from gdlab.devices.base import Readback
+
+_FORMATS = {"f32": "f", "u32": "I"}  # of memoryviews; others are bytes
+
+
+@dataclass(slots=True, eq=False)
+class Arena:
+    """Memory that the outputs of forward `epoch` landed in. `exporter`: what all views are made from, None once they
+    are not valid any more; `handed`: the views that people hold."""
+
+    landing: Readback
+    address: int
+    nbytes: int
+    epoch: int
+    names: tuple[str, ...]
+    exporter: Any
+    handed: list[weakref.ref[memoryview]] = field(default_factory=list)
+
+    def view(self, start: int, nbytes: int, format: str = "B") -> memoryview:
+        """Return a read-only view of some bytes, which ends with the arena."""
+        made = memoryview(self.exporter).cast("B")[start : start + nbytes].cast(format).toreadonly()  # type: ignore[call-overload]
+        self.handed.append(weakref.ref(made))
+        return made  # type: ignore[no-any-return]
+
+    def end(self) -> weakref.ref[Any]:
+        """End the validity of all views; the reference lives as long as anything derived from one."""
+        for held in self.handed:
+            view = held()
+            try:
+                if view is not None:
+                    view.release()
+            except BufferError:  # somebody exports it: it keeps the exporter alive
+                continue
+        view = None
+        self.handed.clear()
+        alive = weakref.ref(self.exporter)
+        self.exporter = None
+        return alive
+
+
+def arena_of(landing: Readback, nbytes: int, epoch: int, names: tuple[str, ...]) -> Arena:
+    """Return an arena over a landing that has arrived."""
+    address = landing.address
+    return Arena(landing, address, nbytes, epoch, names, exporter_of(landing, address, nbytes))
+
+
+def exporter_of(landing: Readback, address: int, nbytes: int) -> Any:
+    """Return what views are made from. The memory lives as long as anything derived from one, also after `close`."""
+    exporter = (ctypes.c_ubyte * max(nbytes, 1)).from_address(address)
+    weakref.finalize(exporter, _let_go, landing).atexit = False
+    return exporter
+
+
+def _let_go(landing: Readback) -> None:
+    """Keep a landing until it is called."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawOutput:
+    """An output of `run_raw`, in the memory it landed in: valid until the next forward of its graph."""
+
+    index: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    epoch: int
+    arena: Arena = field(repr=False)
+    byte_offset: int = field(repr=False)
+
+    @property
+    def valid(self) -> bool:
+        """Whether no forward was launched since."""
+        return self.arena.exporter is not None
+
+    @property
+    def address(self) -> int:
+        """The address of its first byte."""
+        return self._valid().address + self.byte_offset
+
+    @property
+    def mem(self) -> memoryview:
+        """A read-only view: of f32 `f`, of u32 `I`, else of bytes."""
+        return self._valid().view(self.byte_offset, self.nbytes, _FORMATS.get(self.dtype, "B"))
+
+    def numpy(self) -> Array:
+        """A read-only array on the same memory; of bf16 the bits, u16."""
+        view = memoryview(self._valid().exporter).cast("B")[self.byte_offset : self.byte_offset + self.nbytes]
+        return np.frombuffer(view.toreadonly(), BOUNDARY[self.dtype]).reshape(self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.numpy()
+        return array if dtype is None and not copy else np.array(array, dtype)
+
+    def _valid(self) -> Arena:
+        if self.arena.exporter is None:
+            given = f"output {self.name!r} of run {self.epoch}, after which another run was launched"
+            raise StaleViewError("RawOutput", "view", given, "a copy made before: .numpy().copy(), or run()")
+        return self.arena
+
+
+class Views:
+    """The arena of the last forward, where that filled one, and those that are retired."""
+
+    def __init__(self, strict: bool = False) -> None:
+        self.strict, self.retired_count = strict, 0
+        self.current: Arena | None = None
+        self._retired: deque[tuple[weakref.ref[Any], Readback]] = deque()
+        self._stale: deque[str] = deque()  # texts of warnings
+
+    def check(self, where: str) -> None:
+        """With `strict`: raise `StaleViewError` while anything derived from a view is in use."""
+        arena = self.current
+        if not self.strict or arena is None:
+            return
+        alive, arena.exporter = weakref.ref(arena.exporter), None
+        held = alive()
+        arena.exporter = exporter_of(arena.landing, arena.address, arena.nbytes) if held is None else held
+        if held is None:
+            return
+        given = f"views of {_told(arena)} in use"
+        raise StaleViewError(where, "views", given, "none: delete or copy them, or strict_views=False")
+
+    def end(self) -> None:
+        """End the validity of the views of the last forward, because another one is launched."""
+        arena, self.current = self.current, None
+        if arena is None:
+            return
+        alive = arena.end()
+        if alive() is not None:
+            self.retired_count += 1
+            self._stale.append(f"views of {_told(arena)} are in use after a later run: they keep its memory and values")
+        self._retired.append((alive, arena.landing))
+
+    def sweep(self) -> None:
+        """Give back the memory of arenas that nobody uses any more; called in the turn of the device."""
+        for _ in range(len(self._retired)):
+            alive, landing = self._retired.popleft()
+            if alive() is None:
+                landing.release()
+            else:
+                self._retired.append((alive, landing))
+
+    def fill(self, arena: Arena) -> None:
+        """Make this the arena of the last forward."""
+        self.current = arena
+
+    def waiting(self) -> bool:
+        """Whether there are warnings to tell."""
+        return bool(self._stale)
+
+    def take_warnings(self) -> list[str]:
+        """Return the texts of warnings that nobody was told yet."""
+        return [self._stale.popleft() for _ in range(len(self._stale))]
+
+    @property
+    def retired_bytes(self) -> int:
+        """Bytes of retired arenas."""
+        return sum(landing.nbytes for alive, landing in tuple(self._retired) if alive() is not None)
+
+    def filled(self, where: str) -> Arena:
+        """Return the arena of the last forward."""
+        if self.current is None:
+            given = "no forward, or a last one of another kind"
+            raise NoRunError(where, "arena", given, "run_raw or run_slots before it")
+        return self.current
+
+
+def _told(arena: Arena) -> str:
+    names = ", ".join(map(repr, arena.names))
+    return f"run {arena.epoch} ({plural(len(arena.names), 'output')}: {names})"
+
+
+def convert_into(address: int, slot: OutputSlot, port: Port, numbers: Array) -> None:
+    """Write an output in its boundary dtype at its place in an arena."""
+    made = np.ascontiguousarray(landed(numbers, port.spec.dtype))
+    ctypes.memmove(address + slot.byte_offset, made.ctypes.data, slot.nbytes)
