@@ -30,7 +30,7 @@ class Node:
         self.operation, self.buffers, self.kind, self.opaque, self.fence = operation, buffers, kind, opaque, fence
         self.declared = declared
         own = operation.footprint
-        self.footprint = own if declared is None else joined(own, declared)
+        self.footprint = own if declared is None or declared == own else joined(own, declared)
 
     def __repr__(self) -> str:
         return f"<Node {self.operation.name}: reads {spelled(self.reads)}, writes {spelled(self.writes)}>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -95,8 +95,8 @@ class Tracking:
             self._insert(found)
         elif self.after_opaque:
             self._after_opaque()
-        old = self.pending or Footprint((), ())
-        self.pending = Footprint(old.reads + declared.reads, old.writes + declared.writes)
+        old = self.pending
+        self.pending = declared if old is None else Footprint(old.reads + declared.reads, old.writes + declared.writes)
         self.spent(begun)
 
     def track(self, node: int, more: Footprint) -> None:
@@ -171,9 +171,9 @@ def _words(r: Range) -> str:
 
 def ranges_of(where: str, what: str, entries: Any) -> tuple[Range, ...]:
     """Return the ranges of buffers, views and (buffer, start, end)."""
-    if isinstance(entries, (Buffer, str)) or not isinstance(entries, Sequence):
+    if not isinstance(entries, (list, tuple)):
         raise ArgumentError(where, what, type(entries).__name__, "a list of buffers or (buffer, start, end)")
-    return tuple(_range_of(where, what, entry) for entry in entries)
+    return tuple([e.range if e.__class__ is Buffer else _range_of(where, what, e) for e in entries])
 
 
 def _range_of(where: str, what: str, entry: Any) -> Range:
