@@ -115,6 +115,7 @@ def take_along_axis(x: Value, idx: Value, axis: int) -> TensorType:
 
 @take_along_axis.vjp
 def _(g: Value, out: Value, x: Value, idx: Value, axis: int) -> Grads:
+    """∂x[j] = Σ g[i] over idx[i] = j"""
     return lambda: add_along_axis(g, idx, axis, x.shape[axis]), None
 
 
@@ -184,6 +185,7 @@ def add_along_axis(src: Value, idx: Value, axis: int, extent: int) -> TensorType
 
 @add_along_axis.vjp
 def _(g: Value, out: Value, src: Value, idx: Value, axis: int, extent: int) -> Grads:
+    """∂src[i] = g[idx[i]]"""
     return lambda: take_along_axis(g, idx, axis), None
 
 

@@ -99,6 +99,7 @@ def sinh(x: Value) -> TensorType:
 
 @sinh.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · cosh(x)"""
     return (g * cosh(x),)
 
 
@@ -110,6 +111,7 @@ def cosh(x: Value) -> TensorType:
 
 @cosh.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · sinh(x)"""
     return (g * sinh(x),)
 
 
