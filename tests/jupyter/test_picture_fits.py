@@ -264,7 +264,8 @@ def test_matched_rows_stand_at_one_height_and_a_bracket_closes_the_hole(page: Pa
     assert len(both) >= 4 and [left[key] for key in both] == [right[key] for key in both]
     assert right["fused_matmul_add f32[32, 128]"] == left["add f32[32, 128]"]
     holes = after.locator(".gd-hole")
-    assert holes.count() == 3 and re.match(r"3 → 1\u2002−\d.*µs", holes.first.locator("text").first.text_content() or "")
+    told = holes.first.locator("text").first.text_content()
+    assert holes.count() == 3 and re.match(r"3 → 1\u2002−\d.*µs", told or "")
     assert holes.first.locator("text").last.text_content() == "MatMul+BiasAdd→FusedMatMu…"
     frame, bracket = after.locator(".gd-camera").bounding_box(), holes.first.bounding_box()
     assert frame and bracket and frame["x"] <= bracket["x"]
