@@ -73,6 +73,16 @@ def test_lines_of_one_path_light_up_and_reach_from_end_to_end(page: Page) -> Non
     assert camera.locator(".gd-edge[data-joined]").count() == 1
 
 
+def test_a_picture_at_its_top_stays_there_when_the_pane_grows(page: Page) -> None:
+    """Another scale keeps the top in sight, not the middle of the pane."""
+    mount(page, shown(models.resnet18, train=True))
+    camera = page.locator('[data-pane="before"] .gd-camera')
+    for width in (900, 1400, 1110):
+        page.set_viewport_size({"width": width, "height": 760})
+        page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
+        assert camera.evaluate("e => e.scrollTop") == 0
+
+
 # F3: one spine -------------------------------------------------------------------------------------------------------
 CENTRES = """all => [...new Set(all.map(e => {
   const {x, width} = e.querySelector('.gd-shape').getBoundingClientRect(); return Math.round(x + width / 2); }))]"""

@@ -297,8 +297,8 @@ export class Camera {
     this.#room = pane && most > 0 ? most - (boxOf(this.el).top - boxOf(pane).top) : 0;
   }
 
-  /** Draws at another scale; the point `at` of the frame, else its middle, stays where it is. */
-  apply(zoom: number, at = { x: this.across / 2, y: this.down / 2 }): void {
+  /** Draws at another scale; the point `at` of the frame, else its middle or the picture's top, stays where it is. */
+  apply(zoom: number, at = { x: this.across / 2, y: this.el.scrollTop > 0 ? this.down / 2 : this.head }): void {
     const fresh = !this.#world.firstChild,
       { scrollLeft, scrollTop } = fresh ? { scrollLeft: 0, scrollTop: 0 } : this.el,
       factor = zoom / this.#scale;
