@@ -215,7 +215,7 @@ def test_b12_the_audit_finds_nothing(page: Page) -> None:
 
 # B2, on closed groups ------------------------------------------------------------------------------------------------
 def test_arrows_walk_along_what_is_drawn_where_groups_are_closed(page: Page) -> None:
-    mount(page, Study(network(12), train=True, device="cpu", name="blocks").doc)
+    mount(page, Study(network(12), train=True, device="cpu", name="blocks").doc.with_view({"depth": 2}))
     written = page.locator('[data-pane="before"]')
     written.locator(".gd-bracket", has_text="block ×12").click()
     closed = written.locator(".gd-box:has(.gd-sheet)").first
@@ -232,7 +232,7 @@ def test_arrows_walk_along_what_is_drawn_where_groups_are_closed(page: Page) -> 
 
 
 def test_colours_reach_closed_groups(page: Page) -> None:
-    document = Study(network(12), train=True, device="cpu", name="blocks").doc
+    document = Study(network(12), train=True, device="cpu", name="blocks").doc.with_view({"depth": 2})
     mount(page, document)
     written = page.locator('[data-pane="before"]')
     written.locator(".gd-bracket", has_text="block ×12").click()

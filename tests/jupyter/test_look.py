@@ -115,7 +115,7 @@ TOP = "e => e.getBoundingClientRect().y"
 
 def toggled(page: Page) -> tuple[Locator, float, list[Any]]:
     """Closes the group of a node that is selected, far down; the node, where it was, and what moves now."""
-    mount(page, Study(network(12), train=True, device="cpu", name="blocks").doc)
+    mount(page, Study(network(12), train=True, device="cpu", name="blocks").doc.with_view({"depth": 2}))
     written = page.locator('[data-pane="before"]')
     written.locator(".gd-camera").evaluate("e => e.scrollTo(0, 1200)")
     entity = written.locator(".gd-box:has(.gd-sheet)").nth(12).get_attribute("data-entity")

@@ -73,6 +73,16 @@ def test_lines_of_one_path_light_up_and_reach_from_end_to_end(page: Page) -> Non
     assert camera.locator(".gd-edge[data-joined]").count() == 1
 
 
+def test_a_picture_at_its_top_stays_there_when_the_pane_grows(page: Page) -> None:
+    """Another scale keeps the top in sight, not the middle of the pane."""
+    mount(page, shown(models.resnet18, train=True))
+    camera = page.locator('[data-pane="before"] .gd-camera')
+    for width in (900, 1400, 1110):
+        page.set_viewport_size({"width": width, "height": 760})
+        page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
+        assert camera.evaluate("e => e.scrollTop") == 0
+
+
 # F3: one spine -------------------------------------------------------------------------------------------------------
 CENTRES = """all => [...new Set(all.map(e => {
   const {x, width} = e.querySelector('.gd-shape').getBoundingClientRect(); return Math.round(x + width / 2); }))]"""
@@ -247,3 +257,32 @@ def test_opening_a_group_moves_it_nowhere_and_labels_stay_unique(page: Page) -> 
     pane.locator(".gd-bracket", has_text=re.compile("layers ×4")).dispatch_event("click")
     assert closed.evaluate_all(LABELS) == ["layers"]
     assert abs(closed.locator(".gd-shape").bounding_box()["y"] - opened["layers"]["y"]) <= 1
+
+
+# F6: before and after line up ----------------------------------------------------------------------------------------
+HEIGHTS = """pane => Object.fromEntries([...pane.querySelectorAll('.gd-box')].map(e =>
+  [e.querySelector('.gd-op').textContent + ' ' + (e.querySelector('.gd-type')?.textContent ?? ''),
+   Math.round(e.querySelector('.gd-shape').getBoundingClientRect().y)]))"""
+
+
+def test_matched_rows_stand_at_one_height_and_a_bracket_closes_the_hole(page: Page) -> None:
+    """relu of both panes, and a fused op at the last of the ops it replaced; the panes scroll together."""
+    mount(page, shown(view_networks.mlp_in_a_loop, train=True))
+    before, after = (page.locator(f'[data-pane="{pane}"]') for pane in ("before", "after"))
+    left, right = (pane.evaluate(HEIGHTS) for pane in (before, after))
+    both = [key for key in left if key in right]
+    assert len(both) >= 4 and [left[key] for key in both] == [right[key] for key in both]
+    assert right["fused_matmul_add f32[32, 128]"] == left["add f32[32, 128]"]
+    holes = after.locator(".gd-hole")
+    told = holes.first.locator("text").first.text_content()
+    assert holes.count() == 3 and re.match(r"3 → 1\u2002−\d.*µs", told or "")
+    assert holes.first.locator("text").last.text_content() == "MatMul+BiasAdd→FusedMatMu…"
+    frame, bracket = after.locator(".gd-camera").bounding_box(), holes.first.bounding_box()
+    assert frame and bracket and frame["x"] <= bracket["x"]
+    holes.first.click()
+    lit = "e => e.querySelectorAll('.gd-node[data-lit]').length"
+    assert before.evaluate(lit) >= 2 and after.evaluate(lit) >= 1, "both sides are one selection with the bracket"
+    before.locator(".gd-camera").evaluate("e => e.scrollTo(0, 90)")
+    page.wait_for_function("() => document.querySelector('[data-pane=after] .gd-camera').scrollTop === 90")
+    after.locator(".gd-camera").evaluate("e => e.scrollTo(0, 30)")
+    page.wait_for_function("() => document.querySelector('[data-pane=before] .gd-camera').scrollTop === 30")

@@ -328,7 +328,7 @@ def _lines(scene: Scene, i: int) -> Iterable[str]:
     op, name = headline(node)
     left = 16 if node.leaf else 12
     typed = scene.layout.density < 2
-    top = 17 if typed else 20
+    top = 17 if typed else 24
     yield text(op, f'x="{left}" y="{top}"', 7.25 * len(op), f' font-size="12" font-weight="600" fill="{ink.text}"')
     if name:
         style = f' font-size="12" font-weight="600" font-style="italic" text-anchor="end" fill="{family.full}"'
@@ -337,5 +337,6 @@ def _lines(scene: Scene, i: int) -> Iterable[str]:
         kind = cut(node.type, LINE_CUT)
         yield text(kind, f'x="{left}" y="31"', 6.35 * len(kind))
     if not node.leaf:  # a leaf is told by its shape
-        letter = 'font-size="9" font-weight="600" text-anchor="end"'
-        yield f'<text x="{w - 9}" y="{31 if typed else 34}" {letter} fill="{family.full}">{family.letter}</text>'
+        y = (31 if typed else 36) if name else 13
+        letter = f'font-size="9" font-weight="600" text-anchor="end" fill="{family.full}"'
+        yield f'<text x="{w - 9}" y="{y}" {letter}>{family.letter}</text>'

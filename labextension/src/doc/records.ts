@@ -100,6 +100,16 @@ export interface BoxRecord {
   w: number;
   row: number;
 }
+/** Rows that a rewrite closed: the bracket stands at x, its words from `left` on. */
+export interface Hole {
+  entity: string;
+  left: number;
+  x: number;
+  top: number;
+  bottom: number;
+  fact: string;
+  rule: string;
+}
 export interface Layout {
   engine: string;
   density: number;
@@ -111,6 +121,8 @@ export interface Layout {
   lanes: LaneRecord[];
   width: number;
   height: number;
+  /** Of a layout whose rows stand beside those of another. */
+  holes?: readonly Hole[];
 }
 export interface GroupRow {
   key: string;

@@ -5,7 +5,7 @@ import type { Rect } from "./cells.ts";
 import { boxOf, div, h, handled, listen } from "./dom.ts";
 import { MANY, type Picture } from "./graph.ts";
 import { More } from "./more.ts";
-import { between, ends, fits, linesOf, opening, placesOf, READABLE, ZOOMS } from "./reach.ts";
+import { between, ends, fits, holesOf, linesOf, opening, placesOf, READABLE, ZOOMS } from "./reach.ts";
 
 const CLOSEST = 3,
   FARTHEST = 0.02,
@@ -35,6 +35,8 @@ export interface Sheets {
 export class CameraGroup {
   zoom = 1;
   state: Zoom = "readable";
+  /** Rows of one height stay at one height: the cameras scroll up and down together. */
+  level = false;
   #wish: Zoom | null = null;
   #held = false;
   readonly #cameras = new Set<Camera>();
@@ -77,6 +79,11 @@ export class CameraGroup {
     const dense = shown.map(camera => camera.densest(zoom));
     shown.forEach((camera, i) => camera.show(dense[i]!));
     return shown.some(camera => !camera.fitsAt(zoom) && camera.fold()) ? null : zoom;
+  }
+
+  /** Bring the others of a comparison to the height of this one. */
+  scrolled(moved: Camera): void {
+    if (this.level) this.#cameras.forEach(camera => camera !== moved && camera.follow(moved));
   }
 
   /** Keep the scale from now on: a part of a picture is opened or closed, the rest stays where it is. */
@@ -125,6 +132,7 @@ export class Camera {
   #scale = 1;
   #gesture: ReturnType<typeof setTimeout> | undefined;
   #later = 0;
+  #follows = false;
 
   constructor(
     readonly group: CameraGroup,
@@ -153,7 +161,16 @@ export class Camera {
     );
     listen(this.el, "wheel", event => this.#onWheel(event), { passive: false });
     listen(this.el, "pointerdown", event => this.#onDown(event));
-    listen(this.el, "scroll", () => this.seen(), { passive: true });
+    listen(
+      this.el,
+      "scroll",
+      () => {
+        this.seen();
+        if (!this.#follows) group.scrolled(this);
+        this.#follows = false;
+      },
+      { passive: true },
+    );
     this.#observer = new ResizeObserver(() => {
       group.refit();
       this.seen();
@@ -184,8 +201,12 @@ export class Camera {
 
   /** The boxes and pills of the picture, in its frame. */
   get places(): ReturnType<typeof placesOf> {
+    return this.#inFrame(this.#places);
+  }
+
+  #inFrame(places: ReturnType<typeof placesOf>): ReturnType<typeof placesOf> {
     const { left, top } = this.picture;
-    return this.#places.map(each => ({
+    return places.map(each => ({
       left: each.left - left,
       right: each.right - left,
       top: each.top - top,
@@ -211,7 +232,7 @@ export class Camera {
 
   #fits(density: number, zoom: number, lines = false): boolean {
     const layout = this.#sheets!.layout(density),
-      places = placesOf(layout).concat(lines ? linesOf(layout) : []),
+      places = placesOf(layout).concat(holesOf(layout), lines ? linesOf(layout) : []),
       pane = { across: this.across, down: this.#high - this.head, margin: this.#margin };
     return fits(places, this.#sheets!.foot(layout), pane, zoom);
   }
@@ -276,8 +297,8 @@ export class Camera {
     this.#room = pane && most > 0 ? most - (boxOf(this.el).top - boxOf(pane).top) : 0;
   }
 
-  /** Draws at another scale; the point `at` of the frame, else its middle, stays where it is. */
-  apply(zoom: number, at = { x: this.across / 2, y: this.down / 2 }): void {
+  /** Draws at another scale; the point `at` of the frame, else its middle or the picture's top, stays where it is. */
+  apply(zoom: number, at = { x: this.across / 2, y: this.el.scrollTop > 0 ? this.down / 2 : this.head }): void {
     const fresh = !this.#world.firstChild,
       { scrollLeft, scrollTop } = fresh ? { scrollLeft: 0, scrollTop: 0 } : this.el,
       factor = zoom / this.#scale;
@@ -333,6 +354,14 @@ export class Camera {
   seen(): void {
     this.more.place();
     if (this.picture.look(this.sight, this.group.zoom)) this.#redrawn();
+  }
+
+  /** Scroll to the height of another camera; the event of it goes no further, at its end the picture stays. */
+  follow({ el, head }: Camera): void {
+    if (!this.across || Math.abs(el.scrollTop - head - this.el.scrollTop + this.head) < 1) return;
+    const before = this.el.scrollTop;
+    this.el.scrollTop = el.scrollTop - head + this.head;
+    this.#follows = this.el.scrollTop !== before;
   }
 
   inSight({ x, y }: { x: number; y: number }): boolean {
@@ -395,7 +424,8 @@ export class Camera {
       axis = this.picture.axis * zoom;
     if (start > 0) this.el.scrollTop = start * zoom;
     if (this.width * zoom > this.across) {
-      const reach = ends(between(this.places, start, start + (this.#high - this.head) / zoom));
+      const places = this.places.concat(this.#layout ? this.#inFrame(holesOf(this.#layout)) : []),
+        reach = ends(between(places, start, start + (this.#high - this.head) / zoom));
       if (reach) reach[0] -= this.#margin;
       if (reach && (reach[1] - reach[0]) * zoom <= this.across)
         this.el.scrollLeft = ((reach[0] + reach[1]) / 2) * zoom - this.across / 2;

@@ -230,19 +230,20 @@ class StagePicture {
       node = this.#stage.nodes[index]!,
       given = cut(title, Math.max(2, LINE - op.length - 2)), // as the layout counts it
       fits = (op.length + 2 + given.length) * CHAR + 24 <= w + 10,
+      named = !leaf && Boolean(title) && fits,
       typed = this.#layout.density < 2,
-      top = typed ? 17 : 20;
+      top = typed ? 17 : 24;
     return [
       tooltip(this.#doc, this.#stage, node, title, this.#dress.told?.(index)),
       node.flags.includes("fused") &&
         s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
       !leaf && svgPath("gd-side", `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}`),
       s("text", { class: "gd-op", x: leaf ? 16 : 12, y: top }, op),
-      !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: top }, given),
+      named && s("text", { class: "gd-given", x: w - 9, y: top }, given),
       typed && s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.#doc, node), 28)),
       s(
         "text",
-        { class: "gd-letter", x: w - 5, y: typed ? 31 : 34 },
+        { class: "gd-letter", x: w - 5, y: named ? (typed ? 31 : 36) : 13 },
         this.#dress.letter?.(index) || (leaf || node.told ? "" : LETTERS[node.family]),
       ),
     ]; // a family is never its colour alone

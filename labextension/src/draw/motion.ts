@@ -31,7 +31,7 @@ function topmost(places: Places, of: ReadonlySet<string>): DOMRect | undefined {
 }
 
 /** Move nodes from their old places to their new ones in 150 ms; at once where motion is not wanted. Of `toggled`, the
- * boxes of a group that opens or closes, the topmost stays. */
+ * boxes of a group that opens or closes, the topmost stays if it is in sight. */
 export function glide(
   { el, group }: Camera,
   before: Places,
@@ -41,8 +41,11 @@ export function glide(
   if (before.size === 0) return;
   const after = placesIn(el),
     stays = anchor(before, after, wanted, boxOf(el));
-  const now = (toggled && topmost(after, toggled)) ?? after.get(stays!),
-    then = (toggled && topmost(before, toggled)) ?? before.get(stays!);
+  const frame = boxOf(el),
+    top = toggled && topmost(before, toggled),
+    seen = top && top.y >= frame.top - top.height && top.y < frame.bottom;
+  const now = seen ? topmost(after, toggled!) : after.get(stays!),
+    then = seen ? top : before.get(stays!);
   if (now && then) el.scrollBy(now.x + now.width / 2 - then.x - then.width / 2, now.y - then.y);
   if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
   const move = (node: Element, from: Keyframe) => node.animate([from, {}], { duration: 150, easing: "ease-out" });

@@ -40,6 +40,10 @@ export function linesOf({ edges, rails }: Layout): Place[] {
   return [...edges.map(({ bends }) => place(bends)), ...rails.map(({ x, y0, y1 }) => place([x, y0, x, y1]))];
 }
 
+/** The brackets over closed rows, with their words: they are to be in sight, too. */
+export const holesOf = ({ holes = [] }: Layout): Place[] =>
+  holes.map(({ left, x, top, bottom }) => ({ left, right: x, top, bottom }));
+
 /** What of a layout lies between two heights. */
 export const between = (places: readonly Place[], top: number, bottom: number): Place[] =>
   places.filter(place => place.bottom > top && place.top < bottom);

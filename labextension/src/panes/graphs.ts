@@ -12,7 +12,9 @@ import { glide, placesIn, type Places } from "../draw/motion.ts";
 import { paint, type Painted } from "../draw/overlays.ts";
 import { around, partLayout } from "../layout/explore.ts";
 import { densitiesOf, hasLanes, layoutAt, layoutOf, type Laying } from "../layout/layouts.ts";
+import { spread } from "../layout/matched.ts";
 import { keptOf } from "../live/kept.ts";
+import { besideIn, closedRows, drawnHole, matchedRows, showRows } from "./matching.ts";
 import { button, choice, empty, frame, mini, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { selecting } from "./state.ts";
@@ -37,6 +39,8 @@ interface Options {
   fact: (stage: Stage) => string;
   choices: Choice[];
   zoom: boolean;
+  /** The place in a comparison of two graphs. */
+  side?: "left" | "right";
   /** The text where there is no stage. */
   missing: string;
 }
@@ -131,10 +135,19 @@ class PicturePane implements Pane {
   #shown = "";
   /** The selection that was scrolled to. */
   #brought: ReadonlySet<string> | null = null;
+  /** Where the rows stand beside those of the left pane, and the layouts with their rows there. */
+  #places: number[] | null = null;
+  #spread = new Map<Layout, Layout>();
 
   constructor(context: Context, options: Options) {
     this.#context = context;
     this.#options = options;
+    if (options.side === "right")
+      besideIn(context.doc).redraw = () =>
+        queueMicrotask(() => {
+          this.#draw();
+          this.#redrawn();
+        });
     this.el = frame(options.pane, "", []);
     this.#draw();
   }
@@ -316,10 +329,34 @@ class PicturePane implements Pane {
     const { doc } = this.#context;
     const painted = paint(doc, stage, this.#context.ui().overlay, fold?.members);
     this.#walked = fold?.stage ?? stage;
+    this.#match(view, layout);
     const draw = (of: Layout) => this.#paint(view, painted, of);
-    const camera = this.#makeCamera(stage, draw(layout), this.#sheets(view, draw));
-    this.#map = new Minimap(camera, layout, () => this.#beside.map);
+    const first = this.#spaced(view, layout);
+    const camera = this.#makeCamera(stage, draw(first), this.#sheets(view, draw));
+    this.#map = new Minimap(camera, first, () => this.#beside.map);
     return [camera.el, camera.more.el, this.#map.el, ...(painted ? [painted.legend] : [])];
+  }
+
+  /** Tell the right pane of a comparison where rows stand, or move them there. */
+  #match({ stage, fold, part }: View, layout: Layout): void {
+    const { side, group } = this.#options,
+      members = fold?.members ?? null;
+    if (side === "left" && !part) showRows(this.#context.doc, stage, members, layout);
+    if (side !== "right") return;
+    this.#places = part ? null : matchedRows(this.#context, stage, members, layout);
+    this.#spread.clear();
+    group.level = this.#places !== null;
+  }
+
+  /** The layout with its rows beside those of the left pane. */
+  #spaced({ stage, fold }: View, layout: Layout): Layout {
+    if (!this.#places) return layout;
+    const known = this.#spread.get(layout);
+    if (known) return known;
+    const made = spread(layout, this.#places);
+    made.holes = closedRows(this.#context, stage, fold?.members ?? null, made);
+    this.#spread.set(layout, made);
+    return made;
   }
 
   #paint(view: View, painted: Painted | null, layout: Layout): Picture {
@@ -333,6 +370,7 @@ class PicturePane implements Pane {
       brackets: grouped ? brackets(stage, fold?.open ?? this.#open!.groups, layout, members ?? null) : [],
     });
     if (this.#beside.labels && !picture.culled) picture.svg.append(edgeLabels(doc, this.#walked!, layout));
+    picture.svg.append(...(layout.holes ?? []).map(drawnHole));
     this.#picture = picture;
     return picture;
   }
@@ -345,7 +383,7 @@ class PicturePane implements Pane {
     if (part || !shown.layout) return null;
     return {
       densities: densitiesOf(shown),
-      layout: density => layoutAt(shown, types, density),
+      layout: density => this.#spaced(view, layoutAt(shown, types, density)),
       draw,
       taken: layout => {
         const old = this.#map;
@@ -450,6 +488,7 @@ const makeBefore: MakePane = context =>
     ),
     // The buttons stand once, at the last of the two.
     zoom: !context.doc.stages.some(({ role }) => role === "optimized" || role === "final"),
+    side: "left",
     missing: "This document holds no graph for this pane.",
   });
 
@@ -468,6 +507,7 @@ const makeAfter: MakePane = context => {
       stage => stage.title || stage.key,
     ),
     zoom: true,
+    side: "right",
     missing: "This document holds no optimized graph.",
   });
 };

@@ -1,0 +1,54 @@
+// Rows of two layouts at one height: which rows of the right one belong to rows of the left one, and the layout with
+// its rows moved apart. Pure.
+
+import type { Layout } from "../doc/doc.ts";
+import { ROW } from "./boxes.ts";
+
+/** The longest part of these pairs in which both rows grow. */
+function growing(pairs: readonly (readonly [row: number, at: number])[]): [number, number][] {
+  const best: { row: number; at: number; length: number; before: number }[] = [];
+  for (const [row, at] of pairs) {
+    let before = -1;
+    best.forEach((each, i) => {
+      if (each.at < at && (before < 0 || each.length > best[before]!.length)) before = i;
+    });
+    best.push({ row, at, length: 1 + (best[before]?.length ?? 0), before });
+  }
+  const found: [number, number][] = [];
+  let i = best.reduce((most, each, k) => (each.length > (best[most]?.length ?? 0) ? k : most), -1);
+  for (; i >= 0; i = best[i]!.before) found.push([best[i]!.row, best[i]!.at]);
+  return found.reverse();
+}
+
+/** Where each row stands: a row with a partner on its row, one without on the next free one. `partner` of a row: the
+ * row of the pane at the left, −1 for none. */
+export function placesOfRows(partner: readonly number[]): number[] {
+  const pairs = growing(partner.flatMap((at, row) => (at >= 0 ? [[row, at] as const] : []))),
+    wanted = new Map(pairs);
+  const found: number[] = [];
+  partner.forEach((_, row) => found.push(Math.max((found[row - 1] ?? -1) + 1, wanted.get(row) ?? 0)));
+  return found;
+}
+
+/** The layout with row r at place[r]. */
+export function spread(layout: Layout, place: readonly number[]): Layout {
+  const shift = (row: number) => ROW * ((place[row] ?? row) - row),
+    band = (y: number) => Math.min(place.length - 1, Math.max(0, Math.floor(y / ROW)));
+  const shiftOf = (u: number) => shift(layout.boxes[u]!.row),
+    moved = (y: number) => y + shift(band(y));
+  const bent = (flat: readonly number[]) => flat.map((value, i) => (i % 2 ? moved(value) : value));
+  return {
+    ...layout,
+    height: layout.height + (place.length > 0 ? shift(place.length - 1) : 0),
+    boxes: layout.boxes.map(box => (box.row < 0 ? box : { ...box, y: box.y + shift(box.row), row: place[box.row]! })),
+    pills: layout.pills.map(pill => ({ ...pill, y: pill.y + shiftOf(pill.reader) })),
+    edges: layout.edges.map(edge => ({
+      ...edge,
+      // A hop stands above its row.
+      bends: layout.boxes[edge.a]!.row === layout.boxes[edge.b]!.row
+        ? edge.bends.map((value, i) => (i % 2 ? value + shiftOf(edge.a) : value))
+        : bent(edge.bends),
+    })),
+    rails: layout.rails.map(rail => ({ ...rail, y0: rail.y0 + shiftOf(rail.a), y1: rail.y1 + shiftOf(rail.b) })),
+  };
+}
