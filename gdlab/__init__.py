@@ -77,7 +77,7 @@ from gdlab.ops import __all__ as _ops  # noqa: E402
 if TYPE_CHECKING:
     from gdlab import models, nn
     from gdlab.autodiff import AutodiffReport, differentiate
-    from gdlab.compiled import CompiledGraph, build_compiled_graph
+    from gdlab.compiled import BucketedCompileCache, CompiledGraph, build_compiled_graph
     from gdlab.devices.choose import device
     from gdlab.jupyter.display import widget_of as widget
     from gdlab.jupyter.opening import show
@@ -124,7 +124,7 @@ __version__ = "0.1.0"
 # Names that are loaded when they are first read: module -> names, `name=other` where the module calls it otherwise.
 _LATER: dict[str, str] = {
     "autodiff": "AutodiffReport differentiate",
-    "compiled": "CompiledGraph build_compiled_graph",
+    "compiled": "BucketedCompileCache CompiledGraph build_compiled_graph",
     "devices.choose": "device",
     "jupyter.display": "widget=widget_of",
     "jupyter.magics": "load_ipython_extension=load unload_ipython_extension=unload",
@@ -153,15 +153,15 @@ _HOME = {
 _MODULES = {"data": "train.data", "init": "nn.init", "models": "models", "nn": "nn"}  # public names that are modules
 
 __all__ = [
-    *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "Budget", "CompileOptions", "CompiledGraph", "DType",
-    "DataLoader", "Elementwise", "EpochStats", "ExecutionPlan", "Graph", "InputStream", "Limits", "LossHistory",
-    "MemorySummary", "MetricCallback", "MnistDataset", "NnefModel", "Node", "OnnxModel", "Op", "OptimizeReport",
-    "Optimizer", "Reduction", "Runner", "SafeTensorsModel", "Sample", "Session", "SessionConfig", "StepMetrics",
-    "Study", "Target", "TensorType", "TrainConfig", "TrainHistory", "Trainer", "Value", "build", "build_compiled_graph",
-    "build_inference_session", "build_session", "build_session_cached", "build_session_unoptimized",
-    "build_session_with_report", "compile", "compile_training_graph", "data", "device", "differentiate", "f16", "f32",
-    "fused", "init", "load_doc", "load_nnef", "load_onnx", "load_safetensors", "models", "nn", "op", "ops", "optimize",
-    "parse", "q4", "q8", "rule", "rules", "show", "u32", "widget",
+    *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "BucketedCompileCache", "Budget", "CompileOptions",
+    "CompiledGraph", "DType", "DataLoader", "Elementwise", "EpochStats", "ExecutionPlan", "Graph", "InputStream",
+    "Limits", "LossHistory", "MemorySummary", "MetricCallback", "MnistDataset", "NnefModel", "Node", "OnnxModel", "Op",
+    "OptimizeReport", "Optimizer", "Reduction", "Runner", "SafeTensorsModel", "Sample", "Session", "SessionConfig",
+    "StepMetrics", "Study", "Target", "TensorType", "TrainConfig", "TrainHistory", "Trainer", "Value", "build",
+    "build_compiled_graph", "build_inference_session", "build_session", "build_session_cached",
+    "build_session_unoptimized", "build_session_with_report", "compile", "compile_training_graph", "data", "device",
+    "differentiate", "f16", "f32", "fused", "init", "load_doc", "load_nnef", "load_onnx", "load_safetensors", "models",
+    "nn", "op", "ops", "optimize", "parse", "q4", "q8", "rule", "rules", "show", "u32", "widget",
 ]  # fmt: skip
 
 
