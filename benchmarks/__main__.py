@@ -21,7 +21,8 @@ BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --readme` -->", "<!
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("all", "kernels", "peers"), default="all", help="only that table")
+    tables = ("all", "compiled", "kernels", "peers")
+    parser.add_argument("what", nargs="?", choices=tables, default="all", help="only that table")
     parser.add_argument("--only", default="", help="kernels whose names contain this; of the peers this case")
     parser.add_argument("--readme", action="store_true", help="rewrite the table in README.md")
     options = parser.parse_args()
@@ -29,6 +30,11 @@ def main() -> int:
         from benchmarks.kernels import print_table
 
         print_table(options.only)
+        return 0
+    if options.what == "compiled":
+        from benchmarks.compiled import print_table as print_compiled
+
+        print_compiled()
         return 0
     if options.what == "peers":
         from benchmarks.peers import print_table as print_peers
