@@ -64,8 +64,8 @@ faults: .venv/.test .venv/.machine ## 10,000 random calls, 50 kills, threads sid
 		tests/session/test_session_faults.py tests/session/test_checkpoint.py tests/plan/test_plan_cache.py
 
 .PHONY: soak
-soak: .venv/.test .venv/.machine ## 100,000 steps: memory stays flat, losses exact and in order
-	@GDLAB_SOAK=100000 $(PYTHON) -m pytest tests/session/test_soak.py
+soak: .venv/.test .venv/.machine ## 100,000 steps, and 200 studies one after the other: memory stays flat, losses exact
+	@GDLAB_SOAK=100000 GDLAB_STUDIES=200 $(PYTHON) -m pytest tests/session/test_soak.py tests/study/test_long_lived.py
 
 .PHONY: bench
 bench: .venv/.test ## print the benchmark table

@@ -57,6 +57,7 @@ _BINDINGS |= {
         "to_json": "plan.codec:to_json",
         "from_json": "static plan.codec:from_json",
     },
+    "EagerSession": {"to_study": "study.from_tape:to_study"},
     "Document": {"save": "view.files:save"},
     "Session": {"compile": "compiled.build:compile_session", "controls": "jupyter.controls:controls"},
     "Study": {
@@ -75,10 +76,12 @@ from gdlab.ops import *  # noqa: E402, F403
 from gdlab.ops import __all__ as _ops  # noqa: E402
 
 if TYPE_CHECKING:
-    from gdlab import models, nn
+    from gdlab import eager, models, nn
     from gdlab.autodiff import AutodiffReport, differentiate
     from gdlab.compiled import BucketedCompileCache, CompiledGraph, build_compiled_graph
     from gdlab.devices.choose import device
+    from gdlab.eager.export import grad, value_and_grad
+    from gdlab.eager.session import EagerSession
     from gdlab.jupyter.display import widget_of as widget
     from gdlab.jupyter.opening import show
     from gdlab.load.nnef.model import NnefModel, load_nnef
@@ -126,6 +129,8 @@ _LATER: dict[str, str] = {
     "autodiff": "AutodiffReport differentiate",
     "compiled": "BucketedCompileCache CompiledGraph build_compiled_graph",
     "devices.choose": "device",
+    "eager.export": "grad value_and_grad",
+    "eager.session": "EagerSession",
     "jupyter.display": "widget=widget_of",
     "jupyter.magics": "load_ipython_extension=load unload_ipython_extension=unload",
     "jupyter.opening": "show",
@@ -150,18 +155,25 @@ _HOME = {
     for module, names in _LATER.items()
     for name, _, other in (word.partition("=") for word in names.split())
 }
-_MODULES = {"data": "train.data", "init": "nn.init", "models": "models", "nn": "nn"}  # public names that are modules
+_MODULES = {
+    "data": "train.data",
+    "eager": "eager",
+    "init": "nn.init",
+    "models": "models",
+    "nn": "nn",
+}  # public names that are modules
 
 __all__ = [
     *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "BucketedCompileCache", "Budget", "CompileOptions",
-    "CompiledGraph", "DType", "DataLoader", "Elementwise", "EpochStats", "ExecutionPlan", "Graph", "InputStream",
-    "Limits", "LossHistory", "MemorySummary", "MetricCallback", "MnistDataset", "NnefModel", "Node", "OnnxModel", "Op",
-    "OptimizeReport", "Optimizer", "Reduction", "Runner", "SafeTensorsModel", "Sample", "Session", "SessionConfig",
-    "StepMetrics", "Study", "Target", "TensorType", "TrainConfig", "TrainHistory", "Trainer", "Value", "build",
-    "build_compiled_graph", "build_inference_session", "build_session", "build_session_cached",
+    "CompiledGraph", "DType", "DataLoader", "EagerSession", "Elementwise", "EpochStats", "ExecutionPlan", "Graph",
+    "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback", "MnistDataset", "NnefModel", "Node",
+    "OnnxModel", "Op", "OptimizeReport", "Optimizer", "Reduction", "Runner", "SafeTensorsModel", "Sample", "Session",
+    "SessionConfig", "StepMetrics", "Study", "Target", "TensorType", "TrainConfig", "TrainHistory", "Trainer", "Value",
+    "build", "build_compiled_graph", "build_inference_session", "build_session", "build_session_cached",
     "build_session_unoptimized", "build_session_with_report", "compile", "compile_training_graph", "data", "device",
-    "differentiate", "f16", "f32", "fused", "init", "load_doc", "load_nnef", "load_onnx", "load_safetensors", "models",
-    "nn", "op", "ops", "optimize", "parse", "q4", "q8", "rule", "rules", "show", "u32", "widget",
+    "differentiate", "eager", "f16", "f32", "fused", "grad", "init", "load_doc", "load_nnef", "load_onnx",
+    "load_safetensors", "models", "nn", "op", "ops", "optimize", "parse", "q4", "q8", "rule", "rules", "show", "u32",
+    "value_and_grad", "widget",
 ]  # fmt: skip
 
 

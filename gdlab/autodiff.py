@@ -7,7 +7,7 @@ cotangents of a node with several readers are added in reverse id order; those o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -20,7 +20,7 @@ from gdlab.op import REGISTRY, Leaf, Op, ops_that
 from gdlab.op.storage import trained_parameters
 from gdlab.ops.packed import side_by_side
 
-__all__ = ["AutodiffReport", "GradientStep", "differentiate", "to_read"]
+__all__ = ["AutodiffReport", "GradientStep", "Sweep", "differentiate", "to_read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ def differentiate(
     full = graph.copy()
     with full, full.silent():
         needed = _needed(full, targets, loss)
-        sweep = _Sweep(full, needed)
-        start = REGISTRY["full"]((1,), 1.0) if seed is None else Value(full, seed.id)
+        sweep = Sweep(full, needed)
+        start = REGISTRY["full"]((1,), 1.0) if seed is None else full.value(seed.id)
         if seed is None and loss in needed:
             sweep.adjoint_of[start.id] = loss
         sweep.terms[loss].append(start)
@@ -166,12 +166,18 @@ def _above(targets: set[int], nodes: Iterable[Node]) -> set[int]:
     return above
 
 
-class _Sweep:
-    """The state of one reverse sweep over nodes of a graph, to which it appends: over a graph that is differentiated,
-    or over the body of a fused op. `terms` are the cotangents that arrived at a node, `total` is their sum."""
+After = Callable[[int, Sequence[Value], int, Sequence[Value]], None]
 
-    def __init__(self, graph: Graph, needed: Container[int]) -> None:
-        self.graph, self.needed = graph, needed
+
+class Sweep:
+    """The state of one reverse sweep over nodes of a graph, to which it appends: over a graph that is differentiated,
+    or over the body of a fused op. `terms` are the cotangents that arrived at a node, `total` is their sum.
+
+    `after(id, terms, first, passed)` is called when a node is done: these terms had arrived at it, nodes from id
+    `first` on were appended for it, and the cotangents `passed` went on to its operands."""
+
+    def __init__(self, graph: Graph, needed: Container[int], after: After | None = None) -> None:
+        self.graph, self.needed, self.after = graph, needed, after
         self.terms: dict[int, list[Value]] = defaultdict(list)
         self.total: dict[int, Value] = {}
         self.adjoint_of: dict[int, int] = {}
@@ -182,18 +188,21 @@ class _Sweep:
         """Visit nodes, last first: add up the terms of each and hand the sum on to its operands."""
         for id in ids:
             start = len(self.graph)
+            arrived = self.terms.get(id, ())
             terms = self.add_up(id)
             if not terms:
                 continue
             joined = list(range(start, len(self.graph)))
             self.accumulations += joined
             node = self.graph.node(id)
-            reason = self._pull(node, self.total[id])
+            reason, passed = self._pull(node, self.total[id])
             for new in range(start, len(self.graph)):
                 self.adjoint_of[new] = id
             if node.inputs:
                 made = range(start + len(joined), len(self.graph))
                 self.steps.append((id, node.op, [t.id for t in terms], joined, made, reason))
+            if self.after is not None:
+                self.after(id, arrived, start, passed)
 
     def add_up(self, id: int) -> list[Value]:
         """Make `total` of the terms of a node; the answer is what was added, nothing where no cotangent is needed."""
@@ -204,34 +213,34 @@ class _Sweep:
         self.total[id], terms = (reduce(REGISTRY["add"], terms), terms) if together is None else together
         return terms
 
-    def _pull(self, node: Node, g: Value) -> str:
-        """Hand the cotangent of `node` on to its operands; the answer says why not, where it does not."""
+    def _pull(self, node: Node, g: Value) -> tuple[str, list[Value]]:
+        """Hand the cotangent of `node` on to its operands; return why not, where it does not, and what went on."""
         op = REGISTRY[node.op]
         if isinstance(op.kernel, Leaf) or not node.inputs:
-            return ""
+            return "", []
         wanted = [i in self.needed for i in node.inputs]
         if not any(wanted):
-            return _IN_PLACE if op.packing == "storage" else "no parameter before it"
+            return _IN_PLACE if op.packing == "storage" else "no parameter before it", []
         if op.no_grad == "ends":
-            return f"{op.name} is constant almost everywhere: its gradient is zero"
+            return f"{op.name} is constant almost everywhere: its gradient is zero", []
         if op.no_grad == "stops":
-            return f"{op.name} stops the gradient"
+            return f"{op.name} stops the gradient", []
         if op.no_grad == "refuses" or (op.gradient is None and op.body is None):
             where = self.graph.source(node.id)
             raise AutodiffError(
                 "differentiate", f"%{node.id} {op.name}", "no gradient", "an op with a gradient on the way to the loss",
                 node=node.id, source=where[0] if where else None,
             )  # fmt: skip
-        inputs, attrs = [Value(self.graph, i) for i in node.inputs], dict(node.attrs)
+        inputs, attrs = [self.graph.value(i) for i in node.inputs], dict(node.attrs)
         if op.gradient is None:
             entries = _pull_body(op, g, inputs, attrs, wanted)
         else:
-            out = Value(self.graph, node.id)
+            out = self.graph.value(node.id)
             entries = _checked(op, op.gradient(g, out, *op.spread(inputs), **attrs), inputs, wanted)
-        for i, entry in zip(node.inputs, entries, strict=True):
-            if entry is not None:
-                self.terms[i].append(entry)
-        return ""
+        passed = [(i, entry) for i, entry in zip(node.inputs, entries, strict=True) if entry is not None]
+        for i, entry in passed:
+            self.terms[i].append(entry)
+        return "", [entry for _, entry in passed]
 
 
 def _checked(op: Op, entries: Any, inputs: Sequence[Value], wanted: Sequence[bool]) -> list[Value | None]:
@@ -264,7 +273,7 @@ def _pull_body(
     result = op.body(*inputs, **attrs)
     ids = range(start, len(graph))
     targets = {v.id for v, w in zip(inputs, wanted, strict=True) if w}
-    sweep = _Sweep(graph, _above(targets, map(graph.node, ids)))
+    sweep = Sweep(graph, _above(targets, map(graph.node, ids)))
     sweep.terms[result.id].append(g)
     sweep.run(reversed(ids))
     for v in inputs:
@@ -274,7 +283,7 @@ def _pull_body(
 
 
 def _finish(
-    graph: Graph, full: Graph, sweep: _Sweep, targets: list[int], gradients: list[int], missing: list[int]
+    graph: Graph, full: Graph, sweep: Sweep, targets: list[int], gradients: list[int], missing: list[int]
 ) -> tuple[Graph, AutodiffReport]:
     """Drop backward nodes that no gradient reaches, number the rest, and write the report."""
     n = len(graph)
@@ -298,7 +307,7 @@ def _finish(
 
 
 def _report(
-    graph: Graph, sweep: _Sweep, n: int, new: dict[int, int], targets: list[int], gradients: list[int],
+    graph: Graph, sweep: Sweep, n: int, new: dict[int, int], targets: list[int], gradients: list[int],
     missing: list[int], adjoint_of: dict[int, int],
 ) -> AutodiffReport:  # fmt: skip
     def kept(ids: Iterable[int]) -> tuple[int, ...]:
@@ -344,4 +353,3 @@ def _why_zero(graph: Graph, target: int, forward_nodes: int) -> str:
 
 
 _IN_PLACE = "it is differentiated in place of the parameters that lie in it"
-

@@ -29,7 +29,8 @@ const styles = {
     builder.onLoad({ filter: /\.css$/ }, async ({ path }) => ({ contents: await small(path), loader: 'text' }));
     builder.onResolve({ filter: /^packed-styles$/ }, ({ path }) => ({ path, namespace: 'packed' }));
     builder.onLoad({ filter: /.*/, namespace: 'packed' }, async () => {
-      const sheets = ['base', 'parts', 'panes'].map(name => join(here, 'src', 'draw', `${name}.css`));
+      const names = ['draw/base', 'draw/parts', 'draw/panes', 'panes/frame'];
+      const sheets = names.map(name => join(here, 'src', `${name}.css`));
       const text = (await Promise.all(sheets.map(small))).join('');
       return { contents: gzipSync(text, { level: 9 }).toString('base64'), loader: 'text', watchFiles: sheets };
     });

@@ -1,11 +1,14 @@
-"""Open files that others wrote: regular files alone, of a size that is bounded."""
+"""Read files that others wrote (regular files alone, of a bounded size); write files whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import BinaryIO
+
+from gdlab.base.errors import ArgumentError
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
@@ -24,6 +27,27 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
         if size > most:
             raise OSError(f"{size:,} bytes in {Path(path).name}, where at most {most:,} are read")
         return file.read(most)
+
+
+def check_folder(where: str, path: Path) -> None:
+    """Refuse a file whose folder does not exist."""
+    if not path.parent.is_dir():
+        wanted = f"a folder that exists: {path.parent} does not"
+        raise ArgumentError(where, "file", f"{path.name} in {path.parent}", wanted)
+
+
+def write_file(where: str, path: Path, content: bytes) -> None:
+    """Write a file by a temporary one beside it and a rename: a reader sees the old file or the whole new one."""
+    check_folder(where, path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        try:
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise ArgumentError(where, "file", f"{path.name}: {error.strerror}", "a folder that can be written") from None
 
 
 def _without_waiting(path: str, flags: int) -> int:

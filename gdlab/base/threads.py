@@ -418,6 +418,12 @@ def _jobs_here() -> list[JobFuture[Any]]:
     return jobs
 
 
+def current_job() -> JobFuture[Any] | None:
+    """Return the job that this thread advances, the innermost one."""
+    jobs = _jobs_here()
+    return jobs[-1] if jobs else None
+
+
 def _serve_others(future: JobFuture[Any]) -> bool:
     """Run what waits for the turns that this thread has, for a job whose thread waits for one of them; return whether
     the job can go on. A second without anything to run: it waits for a job of this thread."""

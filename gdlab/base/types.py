@@ -118,6 +118,9 @@ class TensorType:
         if self.dtype is not f32 and self.dtype is not u32:
             _check_blocks(self.shape, FORMATS[self.dtype])
 
+    def __hash__(self) -> int:
+        return hash(self.shape) if self.dtype is f32 else hash((self.shape, self.dtype))
+
     @staticmethod
     def parse(text: str) -> TensorType:
         """The type that `text` spells, such as `u32[8]`."""

@@ -168,8 +168,18 @@ class Queue(ABC):
         for errors."""
 
     @abstractmethod
-    def release(self, memory: Any) -> None:
-        """Give memory of `make` back, for the next that asks for its size; work submitted before still runs."""
+    def release(self, memory: Any) -> bool:
+        """Give memory of `make` back, for the next that asks for its size; work submitted before still runs. Return
+        whether it is kept: beyond some megabytes it is dropped."""
+
+    @property
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """Bytes of memory that nobody uses and that is kept."""
+
+    @abstractmethod
+    def collect(self) -> int:
+        """Drop the memory that nobody uses; return its bytes."""
 
     @abstractmethod
     def write(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
@@ -379,6 +389,14 @@ class Device(ABC):
     info: DeviceInfo
     target: Target
     synchronous = False
+
+    @abstractmethod
+    def turn(self) -> OwnerThread:
+        """Return the owner in whose turn a queue is used: on cpu a new one."""
+
+    @abstractmethod
+    def queue(self) -> Queue:
+        """Return a new queue. Call it in the turn."""
 
     @abstractmethod
     def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> Program:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 M = TypeVar("M")
@@ -26,28 +26,28 @@ class Pool(Generic[M]):
     def __init__(self, make: Callable[[int], M], most: int) -> None:
         self._make, self.most = make, most
         self.free_bytes, self.created = 0, 0
-        self._free: dict[int, deque[tuple[int, M]]] = {}
+        self._free: dict[int, list[tuple[int, M]]] = {}  # a heap each
 
     def take(self, nbytes: int) -> tuple[int, M]:
         """Return (its number, memory of exactly `nbytes` bytes), the free one that was made first, or a new one."""
         free = self._free.get(nbytes)
         if free:
             self.free_bytes -= nbytes
-            return free.popleft()
+            return heappop(free)
         made = self._make(nbytes)  # may raise: then nothing has changed
         self.created += 1
         return self.created, made
 
-    def give(self, nbytes: int, number: int, memory: M) -> None:
-        """Take memory back; none is kept beyond `most` bytes."""
+    def give(self, nbytes: int, number: int, memory: M) -> bool:
+        """Take memory back; none is kept beyond `most` bytes. Return whether this is."""
         if self.free_bytes + nbytes > self.most:
-            return
-        free = self._free.setdefault(nbytes, deque())
-        at = next((i for i, (other, _) in enumerate(free) if other > number), len(free))
-        free.insert(at, (number, memory))
+            return False
+        heappush(self._free.setdefault(nbytes, []), (number, memory))
         self.free_bytes += nbytes
+        return True
 
-    def clear(self) -> None:
-        """Drop everything that is free."""
+    def clear(self) -> int:
+        """Drop everything that is free; return its bytes."""
+        dropped, self.free_bytes = self.free_bytes, 0
         self._free.clear()
-        self.free_bytes = 0
+        return dropped

@@ -1,6 +1,6 @@
 """The graph: an append-only list of nodes in topological order, plus outputs; values, sources, traversal."""
 
-from gdlab.graph.graph import Graph, current_graph, no_collector, scratch, whole
+from gdlab.graph.graph import Graph, current_graph, no_collector, place, replace_current, scratch, whole
 from gdlab.graph.node import Attr, Attrs, AttrVar, ConstantData, Node, attrs_key
 from gdlab.graph.pattern import PatternGraph, PatternValue, Rewrite
 from gdlab.graph.source import Frame, Location, Source, capture, here
@@ -26,7 +26,9 @@ __all__ = [
     "current_graph",
     "here",
     "no_collector",
+    "place",
     "reachable",
+    "replace_current",
     "same_structure",
     "scratch",
     "shown_names",

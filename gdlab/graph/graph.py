@@ -18,7 +18,7 @@ from gdlab.base.errors import ArgumentError, GdlabError, GraphError, OutputIndex
 from gdlab.base.types import TensorType
 from gdlab.base.words import plural
 from gdlab.graph.node import Attrs, ConstantData, Node, attrs_key
-from gdlab.graph.source import Frame, Location, Source, here, locate, located
+from gdlab.graph.source import Frame, Location, Source, capture, here, locate, located
 from gdlab.graph.value import Value
 
 _current: ContextVar[Graph | None] = ContextVar("gdlab_current_graph", default=None)
@@ -29,6 +29,7 @@ class Graph:
     """A computation: `with Graph() as g:` makes it the current one, ops append to it, `g.set_outputs(...)` ends it."""
 
     value_class: type[Value] = Value
+    typed = True  # whether its nodes have types
 
     def __init__(self) -> None:
         self._nodes: list[Node] = []
@@ -40,6 +41,7 @@ class Graph:
         self.zero_gradients: tuple[int, ...] = ()
         self.records_sources = True
         self.sealed = ""  # why nothing may be appended any more, in words
+        self._draws: tuple[int, dict[int, int]] = 0, {}  # nodes looked at, the highest call by seed
 
     @contextmanager
     def silent(self) -> Iterator[None]:
@@ -132,6 +134,23 @@ class Graph:
             if not node.inputs and self._leaves.get(node.name) == node.id:
                 del self._leaves[node.name]
         del self._nodes[length:]
+        if self._draws[0] > length:
+            self._draws = 0, {}
+
+    def next_draw(self, seed: int, draws: Callable[[Iterable[Node]], Iterable[Node]]) -> int:
+        """The first number that no draw with this seed has; `draws` chooses those among nodes. Each node is looked at
+        once."""
+        looked, highest = self._draws
+        if looked < len(self._nodes):
+            for node in draws(self._nodes[looked:]):
+                attrs = dict(node.attrs)
+                highest[attrs["seed"]] = max(attrs["call"], highest.get(attrs["seed"], -1))
+            self._draws = len(self._nodes), highest
+        return 1 + highest.get(seed, -1)
+
+    def make_leaf(self, kind: str, attrs: Attrs, type: TensorType, name: str) -> Value:
+        """Append an input or parameter of a new name. A graph that holds values finds that of the leaf here."""
+        return self.register_leaf(self.append(kind, (), attrs, type, name, capture() if self.records_sources else ()))
 
     def leaf(self, name: str) -> Node | None:
         """The input or parameter of this name."""
@@ -159,8 +178,12 @@ class Graph:
         """The name of a node, or ``""``."""
         return self.own(value).name
 
-    def own(self, value: Value) -> Value:
-        """`value`, when it belongs to this graph; else `GraphError`."""
+    def operand(self, given: Any) -> Any:
+        """What stands for `given` as an operand: itself. A graph that holds values takes more than values."""
+        return given
+
+    def own(self, value: Value, where: str = "") -> Value:
+        """`value`, when it belongs to this graph; else `GraphError`. `where`: the op that reads it."""
         if not isinstance(value, Value):
             raise GraphError("graph", "value", f"{type(value).__name__} {value!r}", "a value of this graph")
         if value.graph is not self:
@@ -202,7 +225,7 @@ class Graph:
     @property
     def outputs(self) -> tuple[Value, ...]:
         """User outputs, then one gradient per parameter."""
-        return tuple(self.value_class(self, id) for id, _ in self._outputs)
+        return tuple(self.value(id) for id, _ in self._outputs)
 
     @property
     def output_ids(self) -> tuple[int, ...]:
@@ -227,7 +250,7 @@ class Graph:
         """Output `index`, 0 … n − 1; `OutputIndexError` otherwise."""
         if not 0 <= index < len(self._outputs):
             raise OutputIndexError("output", "index", index, f"0 … {len(self._outputs) - 1}")
-        return self.value_class(self, self._outputs[index][0])
+        return self.value(self._outputs[index][0])
 
     # whole graphs
     @property
@@ -243,10 +266,10 @@ class Graph:
     def __getstate__(self) -> dict[str, object]:
         """Return what a pickle holds: source locations as text, because frames refer to code objects."""
         self.sources()
-        return {name: value for name, value in vars(self).items() if name != "_tokens"}
+        return {name: value for name, value in vars(self).items() if name not in ("_tokens", "_draws")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _tokens=[])
+        vars(self).update(state, _tokens=[], _draws=(0, {}))
 
     def copy(self) -> Graph:
         """A graph equal in every field that shares nothing with this one."""
@@ -324,6 +347,12 @@ def current_graph(where: str, graph: Graph | None = None) -> Graph:
     if not isinstance(found, Graph):
         raise GraphError(where, "graph", type(found).__name__, "a Graph")
     return found
+
+
+def replace_current(old: Graph, new: Graph) -> None:
+    """Make `new` the current graph where `old` is."""
+    if _current.get() is old:
+        _current.set(new)
 
 
 @contextmanager

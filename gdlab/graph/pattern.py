@@ -43,6 +43,7 @@ class PatternGraph(Graph):
     """A graph in which ops skip shape rules and broadcasting; its leaves are `var` nodes, its attributes `AttrVar`s."""
 
     value_class = PatternValue
+    typed = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -42,15 +42,18 @@ def op_names() -> dict[str, Any]:
     return names | {n: getattr(gdlab, n) for n in _ALSO}
 
 
-def run_cell(name: str, header: str, body: str, variables: Mapping[str, Any], number: int) -> Program:
-    """Run `body` (the text below the `%%graph` line `header`) with the notebook's `variables` in reach.
+def run_cell(
+    name: str, header: str, body: str, variables: Mapping[str, Any], number: int, graph: Graph | None = None
+) -> Program:
+    """Run `body` (the text below the `%%graph` line `header`) with the notebook's `variables` in reach, on a new graph
+    or on this empty one.
 
     Raises what the body raises, and `GraphError` when it names no output. Nothing outside the new graph is changed.
     """
     file, text = f"<graph {name}, cell {number}>", f"{header}\n{body}"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     code, used = _compile(body, file)
-    with Graph() as graph:
+    with Graph() if graph is None else graph as graph:
         ops = op_names()
         ours = {n for n in ops.keys() & variables.keys() if variables[n] is getattr(gdlab, n, ops[n])}  # `import *`
         scope: dict[str, Any] = {n: v for n, v in variables.items() if n not in ours}

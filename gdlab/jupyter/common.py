@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import keyword
-import unicodedata
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from functools import wraps
+from types import MethodType
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -19,7 +19,7 @@ from gdlab.graph import Graph
 from gdlab.jupyter.cell import render_error
 from gdlab.jupyter.display import show_document, show_refused, show_study
 from gdlab.jupyter.opening import opening
-from gdlab.jupyter.options import checked_rules
+from gdlab.jupyter.options import checked_rules, identifier, user_path
 from gdlab.jupyter.widget import close_panel, wake
 from gdlab.session.run.conditions import parse_test
 from gdlab.study.study import Study
@@ -37,6 +37,8 @@ class Words(Magics):
         super().__init__(shell=shell)
         self.names: dict[str, Any] = shell.user_ns
         self._file = ""
+        for kind, magics in self.magics.items():
+            self.magics[kind] = {name: MethodType(without_frames(f), self) for name, f in magics.items()}
 
     # names
     def named(self, name: str) -> Study:
@@ -78,9 +80,9 @@ class Words(Magics):
         """The feed that the option names: a variable of the notebook, or `random[:SEED]`."""
         if text is None or text.partition(":")[0] == "random":
             return text
-        if text not in self.names:
+        if identifier(text) not in self.names:
             raise UsageError(f"--feed: given {text}, wanted a variable of the notebook or random[:SEED]")
-        return self.names[text]
+        return self.names[identifier(text)]
 
     def rules(self, args: Namespace) -> dict[str, Any]:
         """The options of `optimize` that a line gives."""
@@ -139,7 +141,7 @@ class Words(Magics):
                     self.call(again)
             print(outcome(study))
         if args.save:
-            self.call(lambda: study.save(Path(args.save).expanduser()))
+            self.call(lambda: study.save(user_path(args.save)))
 
     def display_document(
         self, document: Document, show: list[str], args: Namespace, view: Mapping[str, Any] | None = None
@@ -149,7 +151,7 @@ class Words(Magics):
             state = {**self.look(document, args), **(view or {})}
             self.call(lambda: show_document(document, show, height=args.height, view=state))
         if args.save:
-            self.call(lambda: document.save(Path(args.save).expanduser()))
+            self.call(lambda: document.save(user_path(args.save)))
 
     def look(self, thing: Study | Document, args: Namespace) -> dict[str, Any]:
         """The view state that --overlay, --engine, --depth and --around ask for. A study makes its document for it."""
@@ -164,9 +166,11 @@ class Words(Magics):
         """Run `work`; an error of gdlab becomes one red line, one of a feed shows the person's own frames."""
         try:
             return work()
-        except GdlabError as error:
-            raise UsageError(str(error)) from error
         except (Exception, KeyboardInterrupt) as error:
+            if isinstance(error, UsageError) or hasattr(error, "_render_traceback_"):
+                raise
+            if isinstance(error, GdlabError):
+                raise UsageError(str(error)) from error
             lines = self._own_frames(error)
             error._render_traceback_ = lambda: lines  # type: ignore[union-attr]
             raise
@@ -214,13 +218,18 @@ class Words(Magics):
         return error
 
 
+def without_frames(magic: MethodType) -> Callable[..., Any]:
+    """Wrap a magic: whatever it raises shows no frame of gdlab's."""
+
+    @wraps(magic.__func__)
+    def run(words: Words, *given: Any) -> Any:
+        return words.call(lambda: magic(*given))
+
+    return run
+
+
 class CellSyntaxError(Exception):
     """A `%%graph` cell that is no Python; shown as its line and a caret."""
-
-
-def identifier(name: str) -> str:
-    """Return a name in the form in which Python keeps identifiers (NFKC)."""
-    return unicodedata.normalize("NFKC", name)
 
 
 def outcome(study: Study) -> str:

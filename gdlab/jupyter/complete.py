@@ -9,6 +9,7 @@ from typing import Any, get_args
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
 from gdlab.devices.choose import DEVICES
+from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import op_names
 from gdlab.jupyter.options import SHOW
@@ -25,7 +26,7 @@ from gdlab.view.document.overlays import OVERLAYS
 
 _WORD = re.compile(r"[\w∂]*$")
 _CALL = re.compile(r"(\w+)\(([^()]*)$")
-_MAGIC = re.compile(r"\s*%{1,2}(graph\w*)")
+_MAGIC = re.compile(r"\s*%{1,2}(graph\w*|eager)")
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "--show": SHOW,
     "--device": DEVICES,
@@ -47,8 +48,12 @@ _NUMBERS = (
     "--save",
     "--as",
     "--until",
+    "--seed",
 )
-_SHOWN = (Study, Graph, OptimizeReport, ExecutionPlan, Session, Document)  # what `%graph` takes; the others a study
+# What a magic's NAME may be; others take a study.
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "graph": (Study, Graph, OptimizeReport, ExecutionPlan, Session, EagerSession, Document), "eager": (EagerSession,),
+}  # fmt: skip
 
 
 def candidates(
@@ -61,7 +66,7 @@ def candidates(
     magic = _MAGIC.match(before) if cursor_line == 0 else None
     if magic is not None:
         return _option_candidates(magic[1], before, variables, options)
-    if not text.lstrip().startswith("%%graph") or cursor_line == 0:
+    if not text.lstrip().startswith(("%%graph", "%%eager")) or cursor_line == 0:
         return []
     word = _WORD.search(before)
     prefix = word[0] if word else ""
@@ -104,7 +109,7 @@ def _option_candidates(
     elif len(words) > 2 - before.endswith(" ") and magic in ("graph_watch", "graph_look", "graph_break"):
         found = _inside(magic, words, last, variables)
     else:
-        kinds = _SHOWN if magic == "graph" else (Study,)
+        kinds = _KINDS.get(magic, (Study,))
         found = [n for n, v in variables.items() if isinstance(v, kinds) and (not n.startswith("_") or n == "_graph")]
     return [n for n in found if n.startswith(last)]
 

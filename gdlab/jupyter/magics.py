@@ -1,4 +1,4 @@
-"""The magics: `%%graph` and `%graph*`, thin words over `Study`. `%load_ext gdlab` registers them."""
+"""The magics: `%%graph`, `%graph*` and `%%eager`, thin words over `Study`. `%load_ext gdlab` registers them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Any
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.jupyter import warming
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.complete import make_matcher
 from gdlab.jupyter.debugging import DebugMagics
 from gdlab.jupyter.display import rich
+from gdlab.jupyter.eager import EagerMagics
 from gdlab.jupyter.running import RunMagics
 from gdlab.jupyter.showing import ShowMagics
 from gdlab.plan.records import ExecutionPlan
@@ -19,8 +21,8 @@ from gdlab.session import Session
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 
-FAMILIES = (ShowMagics, RunMagics, DebugMagics)
-_RICH = (Study, Graph, ExecutionPlan, Session, Document)
+FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics)
+_RICH = (Study, Graph, ExecutionPlan, Session, EagerSession, Document)
 
 
 def option_names() -> dict[str, list[str]]:

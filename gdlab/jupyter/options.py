@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import unicodedata
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, get_args
 
 from IPython.core.error import UsageError
@@ -40,6 +43,16 @@ def parse_argstring(magic: Any, line: str, names: Mapping[str, Any] | None = Non
 
 def _filled(text: str, names: Mapping[str, Any]) -> str:
     return _BRACES.sub(lambda found: str(names[found[1]]) if found[1] in names else found[0], text)
+
+
+def identifier(name: str) -> str:
+    """Return a name in the form in which Python keeps identifiers (NFKC)."""
+    return unicodedata.normalize("NFKC", name)
+
+
+def user_path(text: str) -> Path:
+    """Return the path that a person typed; `~` is their home, that of a person whom there is not stays as it is."""
+    return Path(os.path.expanduser(text))
 
 
 def checked_rules(option: str, given: list[str] | None) -> tuple[str, ...]:
@@ -109,7 +122,9 @@ def _all(*adds: Decorator) -> Decorator:
 # families of options --------------------------------------------------------------------------------------------------
 name_option = argument("name", help="a study: the NAME of a %%%%graph cell")
 steps_option = argument("steps", nargs="?", type=count, default=1, help="how many steps (1)")
-as_option = argument("--as", dest="bound", metavar="NEW", help="also bind the result to this notebook variable")
+as_option = argument(
+    "--as", dest="bound", metavar="NEW", type=identifier, help="also bind the result to this notebook variable"
+)
 
 run_options = _all(
     argument(

@@ -18,6 +18,7 @@ from gdlab.jupyter.options import (
     rate,
     run_options,
     steps_option,
+    user_path,
 )
 from gdlab.jupyter.widget import refresh, wake
 from gdlab.session.run.runner import NanWatch
@@ -118,7 +119,7 @@ class RunMagics(Words):
         refresh(study)
         print(profile)
         if args.file:
-            print(f"wrote {self.call(lambda: profile.save(args.file, chrome=True))}")
+            print(f"wrote {self.call(lambda: profile.save(user_path(args.file), chrome=True))}")
 
     def _inside(self, study: Study, work: Callable[[], Any]) -> None:
         """Move inside a step, and tell what the current dispatch wrote and what is watched."""

@@ -14,7 +14,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import Program, run_cell
-from gdlab.jupyter.common import Words, identifier
+from gdlab.jupyter.common import Words
 from gdlab.jupyter.options import (
     SHOW,
     as_option,
@@ -22,12 +22,14 @@ from gdlab.jupyter.options import (
     count,
     device_name,
     extents,
+    identifier,
     look_options,
     name_option,
     output_options,
     parse_argstring,
     rule_options,
     run_options,
+    user_path,
 )
 from gdlab.plan import CompileOptions
 from gdlab.rewrite import OptimizeReport
@@ -145,8 +147,8 @@ class ShowMagics(Words):
             raise UsageError(f"--dims: given {name}, wanted the name of a file of a model")
         if known:
             return self.names[identifier(name)]
-        path = Path(name).expanduser()
-        if name.endswith((*MODELS, *_FILES)) or "/" in name or path.suffix:
+        path = user_path(name)
+        if name.endswith((*MODELS, *_FILES)) or "/" in name or path.suffix or name.strip(".") == "":
             self._check_file(name, path)
             return self._model(str(path), dims) if is_model(name) else self.call(lambda: load_doc(str(path)))
         raise UsageError(self.no_such(name))
@@ -207,7 +209,6 @@ class ShowMagics(Words):
         keys = [stage["key"] for stage in study.doc.data["stages"]]
         view = {"diff": [keys.index("optimized"), keys.index(f"variant:{variant.name}")]}
         self.display(study, ["diff"], args, view=view)
-        print(self.call(study.compare))
 
     @magic_arguments()
     @name_option
@@ -285,7 +286,7 @@ class ShowMagics(Words):
         """Save the document: .gdlab.json, .gdlab.json.gz, .html, .svg, .dot, .md or .txt."""
         args = parse_argstring(self.graph_save, line, self.names)
         study = self.named(args.name)
-        print(f"wrote {self.call(lambda: study.save(Path(args.file).expanduser(), args.timeless))}")
+        print(f"wrote {self.call(lambda: study.save(user_path(args.file), args.timeless))}")
 
     @magic_arguments()
     @no_var_expand

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_origin
@@ -13,7 +13,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from gdlab.base.memo import remember
 from gdlab.base.types import Array, DType, TensorType, broadcast_shapes, f16, f32, u32
-from gdlab.graph import Attrs, AttrVar, Graph, Node, PatternGraph, Value, capture, current_graph, scratch, whole
+from gdlab.graph import Attrs, AttrVar, Graph, Node, PatternGraph, Value, capture, current_graph, place, scratch, whole
 from gdlab.op.extent import Follows
 from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf, Shader
 from gdlab.op.parameter import (
@@ -143,6 +143,7 @@ class Op:
     def __post_init__(self) -> None:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
         self.__signature__ = signature_of(self.rule)
+        self._known: dict[Hashable, tuple[tuple[int, ...], Attrs, TensorType]] = {}
         self.operands = tuple(p.name for p in self.parameters if p.operand)
         self.variadic = any(p.annotation == Values for p in self.parameters)
         self.attributes = tuple(p for p in self.parameters if not p.operand)
@@ -157,17 +158,35 @@ class Op:
         self.gradient = rule
         return rule
 
-    @whole
     def __call__(self, *args: Any, graph: Graph | None = None, **kwargs: Any) -> Value:
+        key = _signature(args, kwargs) if graph is None else None
+        known = None if key is None else self._known.get(key)
+        if known is None:
+            return self._append(key, *args, graph=graph, **kwargs)
+        order, attrs, type = known
+        home: Graph = args[order[0]].graph
+        if home.sealed:
+            return self._append(None, *args, **kwargs)
+        try:
+            source = capture() if home.records_sources else ()
+            return home.append(self.name, tuple([args[i].id for i in order]), attrs, type, source=source)
+        except BaseException as error:
+            place(error, home)
+            raise
+
+    @whole
+    def _append(self, key: Hashable | None, /, *args: Any, graph: Graph | None = None, **kwargs: Any) -> Value:
+        """Bind, check and append; remember what the call with this key has come to."""
+        given = args
         if isinstance(self.kernel, Leaf):
             return self.rule(*args, graph=graph, **kwargs)  # type: ignore[no-any-return]
         if self.optional is not None:
             name, build = self.optional
-            given = args if len(args) == len(self.parameters) + 1 else (*args, kwargs.pop(name, None))
-            args = given[:-1]
-            if given[-1] is not None:
+            more = args if len(args) == len(self.parameters) + 1 else (*args, kwargs.pop(name, None))
+            args = more[:-1]
+            if more[-1] is not None:
                 operands, attrs = self._bind(args, kwargs)
-                return build(given[-1], *operands, **attrs)
+                return build(more[-1], *operands, **attrs)
         operands, attrs = self._bind(args, kwargs)
         home = next((v.graph for v in operands if isinstance(v, Value)), None) or current_graph(self.name, graph)
         if graph is not None and graph is not home:
@@ -176,13 +195,26 @@ class Op:
         if self.canonical is not None and not isinstance(home, PatternGraph):
             attrs = self._asking(partial(self._stored, home), inputs, attrs)
         type = home.untyped if isinstance(home, PatternGraph) else self.infer(inputs, attrs)
+        stored = tuple(sorted(attrs.items()))
+        if key is not None and self.family != "random":  # a draw is numbered by its graph
+            self._remember(key, given, inputs, stored, type)
         return home.append(
             self.name,
             tuple(v.id for v in inputs),
-            tuple(sorted(attrs.items())),
+            stored,
             type,
             source=capture() if home.records_sources else (),
         )
+
+    def _remember(
+        self, key: Hashable, args: tuple[Any, ...], inputs: Sequence[Value], attrs: Attrs, type: TensorType
+    ) -> None:
+        """Keep attributes and type of a call that reads its operands as they are given."""
+        order = tuple(i for i, a in enumerate(args) if isinstance(a, Value))
+        if len(order) == len(inputs) and all(args[i] is v for i, v in zip(order, inputs, strict=True)):
+            if len(self._known) >= KNOWN_CALLS:
+                self._known.clear()
+            self._known[key] = order, attrs, type
 
     def infer(self, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> TensorType:
         """The type of the result, or the error that says what this op wants."""
@@ -317,10 +349,11 @@ class Op:
     def _operands(self, home: Graph, given: list[Any]) -> list[Value]:
         """Operands as values of one graph: numbers become fills, and unequal shapes visible `broadcast_to` nodes,
         f16 visible `to_f32` ones."""
+        given = [home.operand(v) for v in given]
         for v in given:
             if not isinstance(v, Value) and not (self.broadcasts and is_number(v)):
                 raise ArgumentError(self.name, "operand", shown(v), WANTED_VALUE)
-        values = [home.own(v) for v in given if isinstance(v, Value)]
+        values = [home.own(v, self.name) for v in given if isinstance(v, Value)]
         if given and not values:
             raise ArgumentError(self.name, "operands", "numbers alone", "a value of a graph")
         pattern = isinstance(home, PatternGraph)
@@ -349,6 +382,45 @@ def _refused(dtype: DType) -> str:
     if dtype.is_storage and dtype is not f16:
         return f"f32 operands: no kernel reads {dtype}"
     return "f32 operands"
+
+
+KNOWN_CALLS = 1024  # signatures that an op remembers
+_PLAIN = (int, str, bool, type(None))
+
+
+def _signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable | None:
+    """Return what attributes and type of a call follow from: operand types of one graph and plain attributes. None
+    where there is anything else."""
+    home, parts = None, list[Hashable]()
+    for a in args:
+        if isinstance(a, Value):
+            if home is None:
+                home = a.graph
+            elif a.graph is not home:
+                return None
+            parts.append(home._nodes[a.id].type)
+        elif not _plain(a, parts):
+            return None
+    for name, a in kwargs.items():
+        parts.append(name)
+        if not _plain(a, parts):
+            return None
+    return tuple(parts) if home is not None and home.typed else None
+
+
+def _plain(value: Any, parts: list[Hashable]) -> bool:
+    """Append what tells a plain attribute from all others (1, 1.0 and True are equal, and so are both zeros)."""
+    kind = type(value)
+    if kind in _PLAIN:
+        parts.append((kind, value))
+    elif kind is float:
+        parts.append((kind, value.hex()))
+    elif kind is tuple:
+        parts.append((kind, len(value)))
+        return all(_plain(v, parts) for v in value)
+    else:
+        return False
+    return True
 
 
 REGISTRY: dict[str, Op] = {}

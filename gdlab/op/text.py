@@ -37,11 +37,19 @@ def attr_text(value: Attr) -> str:
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
+def quoted(name: str) -> str:
+    """Return a name in quotes; a lone surrogate, which no file can hold, by its number."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(name, ensure_ascii=False))
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 def attrs_text(node: Node, value: Callable[[Attr], str] = attr_text) -> str:
     """The attributes as keywords, `eps=1e-05, axis=1`; of a leaf its name alone."""
     if node.op in ("input", "parameter"):
         declared = [f"init={attr_text(v)}" for key, v in node.attrs if key == "init"]
-        return ", ".join([json.dumps(node.attr("name"), ensure_ascii=False), *declared])
+        return ", ".join([quoted(node.attr("name")), *declared])
     return ", ".join(f"{k}={value(v)}" for k, v in node.attrs)
 
 
@@ -52,11 +60,11 @@ def _exact(value: Attr) -> str:
 def _write(graph: Graph, value: Callable[[Attr], str]) -> str:
     lines = []
     for n in graph:
-        label = f" {json.dumps(n.name, ensure_ascii=False)}" if n.name and n.inputs or _named_fill(n) else ""
+        label = f" {quoted(n.name)}" if n.name and n.inputs or _named_fill(n) else ""
         args = ", ".join(filter(None, [", ".join(f"%{i}" for i in n.inputs), attrs_text(n, value)]))
         lines.append(f"%{n.id}{label} = {n.op}({args}) : {n.type}")
     pairs = zip(graph.output_ids, graph.output_names, strict=True)
-    outputs = ", ".join(f"%{id}" + (f" {json.dumps(n, ensure_ascii=False)}" if n else "") for id, n in pairs)
+    outputs = ", ".join(f"%{id}" + (f" {quoted(n)}" if n else "") for id, n in pairs)
     lines.append(f"outputs: {outputs or 'none'}")
     if graph.num_param_grad_outputs:
         lines.append(f"gradients: {graph.num_param_grad_outputs}")

@@ -112,14 +112,13 @@ def _slot(
     type = TensorType(check_shape(shape, kind), dtype)
     old = home.leaf(name)
     if old is None:
-        source = capture() if home.records_sources else ()
         attrs = (("name", name),) if init is None else (("init", str(init)), ("name", name))
-        return home.register_leaf(home.append(kind, (), attrs, type, name, source))
+        return home.make_leaf(kind, attrs, type, name)
     if kind == old.op == "parameter" and old.type == type:
         declared = dict(old.attrs).get("init")
         if init not in (None, declared):
             raise GraphError(kind, "init", f"{init!r} for {name!r} again", f"{declared!r}, as the first time, or none")
-        return Value(home, old.id)
+        return home.value(old.id)
     raise GraphError(kind, "name", f"{name!r} again, as {type}", f"a new name: {name!r} is the {old.op} {old.type}")
 
 

@@ -127,7 +127,7 @@ def side_by_side(terms: Sequence[Value]) -> tuple[Value, list[Value]] | None:
     placed = [(t.graph.node(t.id), t.graph) for t in terms]
     if len(placed) < 2 or any(n.op != among_columns.name for n, _ in placed):
         return None
-    found = sorted([(n.attr("start"), Value(g, n.inputs[0])) for n, g in placed], key=lambda pair: pair[0])
+    found = sorted([(n.attr("start"), g.value(n.inputs[0])) for n, g in placed], key=lambda pair: pair[0])
     width, rows, at = terms[0].shape[1], terms[0].shape[0], 0
     pieces: list[Value] = []
     for start, x in found:

@@ -8,7 +8,7 @@ counts as step 0 unless it is evaluated inside `with at_step(s):`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -19,7 +19,7 @@ import numpy as np
 from gdlab.base import philox
 from gdlab.base.errors import ArgumentError
 from gdlab.base.types import Array, Shape, TensorType, check_shape
-from gdlab.graph import Graph, Value
+from gdlab.graph import Graph, Node, Value
 from gdlab.op import (
     Bad,
     Grads,
@@ -53,12 +53,16 @@ def _numbered(home: Graph | Value, call: int | None, **attrs: Any) -> dict[str, 
     """The attributes with a number for the draw, where none is given: one above those in the graph."""
     if call is None:
         graph = home.graph if isinstance(home, Value) else home
-        draws = ops_that(lambda op: op.canonical is _numbered, graph)
-        taken = [dict(n.attrs) for n in graph if n.op in draws]
-        call = 1 + max((a["call"] for a in taken if a["seed"] == attrs["seed"]), default=-1)
+        call = graph.next_draw(attrs["seed"], _draws)
     want(0 <= attrs["seed"] < 2**64, "an int in 0 … 2^64 − 1", attrs["seed"], "seed")
     want(0 <= call < 2**32, "an int in 0 … 2^32 − 1", call, "call")
     return {"call": call, **attrs}
+
+
+def _draws(nodes: Iterable[Node]) -> Iterable[Node]:
+    """Those of the nodes that draw."""
+    names = ops_that(lambda op: op.canonical is _numbered, nodes)
+    return (n for n in nodes if n.op in names)
 
 
 def _draw(numbers: Callable[..., Array], shape: Shape, seed: int, call: int) -> Array:

@@ -180,7 +180,8 @@ def write(target: Path, snapshot: Snapshot, layout: Mapping[str, Any]) -> None:
         "gdlab_logical_layout": json.dumps(layout, separators=(",", ":")),
         "adam_step": str(snapshot.adam_step),
     }
-    ordered = sorted(snapshot.tensors, key=lambda name: (-snapshot.tensors[name].itemsize, name.encode()))
+    of = snapshot.tensors
+    ordered = sorted(of, key=lambda name: (-of[name].itemsize, name.encode("utf-8", "surrogatepass")))
     tensors = {name: np.ascontiguousarray(snapshot.tensors[name]) for name in ordered}
     metadata["gdlab_digest"] = digest(metadata, entries_of(tensors))
     temporary = target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"

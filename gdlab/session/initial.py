@@ -45,7 +45,7 @@ def initial_values(name: str, shape: Sequence[int], seed: int, init: str = DEFAU
         "kaiming_uniform": math.sqrt(6 / fan_in), "kaiming_normal": math.sqrt(2 / fan_in),
         "xavier_uniform": math.sqrt(6 / (fan_in + fan_out)), "xavier_normal": math.sqrt(2 / (fan_in + fan_out)),
     }[kind]  # fmt: skip
-    stream = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
+    stream = int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:4], "little")
     if kind.endswith("normal"):
         values = philox.normal(count, seed, domain=DOMAIN, call=stream) * np.float64(bound)
     else:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError
+from gdlab.base.files import write_file
 from gdlab.base.words import cell, duration, grid, plural
 from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
@@ -92,7 +93,7 @@ class SessionProfile:
     def save(self, path: str | Path, chrome: bool = False) -> Path:
         """Write JSON, or a Chrome trace."""
         made = self.to_chrome_trace() if chrome else self.to_json()
-        Path(path).write_text(json.dumps(made, indent=1, allow_nan=False), encoding="utf-8")
+        write_file("save", Path(path), json.dumps(made, indent=1, allow_nan=False).encode())
         return Path(path)
 
     def __str__(self) -> str:

@@ -55,6 +55,11 @@ class Updates:
 
         self.loaded.exclusively(change)  # there no step of a run falls between the update and its scalars
 
+    def adopt(self, where: str, optimizer: Optimizer, settings: UpdateSettings) -> None:
+        """Use the rule and the settings of another session of this plan, whose moments stay there."""
+        self.configure(where, optimizer)
+        self._change(lambda _: settings)
+
     def set_lr_multiplier(self, prefix: str, k: float) -> None:
         self.loaded.check_training("set_lr_multiplier")
         names = self.values.places.parameters

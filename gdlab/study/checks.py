@@ -21,8 +21,8 @@ class Checks:
     def values(self, feed: Any = None) -> NodeValues:
         """Evaluate every node of the graph as written in float64, with its gradient when training."""
         execution, pipeline = self.execution, self.execution.pipeline
-        derivative = pipeline.stage("derivative:written").graph if pipeline.mode == "training" else None
-        self.numbers = node_values(execution.name, pipeline.graph, execution.feeds(feed), derivative)
+        train = pipeline.mode == "training"
+        self.numbers = node_values(execution.name, pipeline, execution.feeds(feed), train)
         execution.rev += 1
         return self.numbers
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from gdlab.base.errors import SessionError, unknown_name
+from gdlab.base.types import f32
 from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.devices.base import Device
 from gdlab.graph import Graph
@@ -15,6 +17,7 @@ from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.update import Recipe, update_of
 from gdlab.session import (
     DeviceLike,
+    Optimizer,
     Pipeline,
     Session,
     SessionProfile,
@@ -22,9 +25,19 @@ from gdlab.session import (
     open_session,
     resolve_device,
 )
-from gdlab.session.run.feeds import make_feed, random_batch
+from gdlab.session.run.feeds import Feed, make_feed, random_batch
 from gdlab.session.run.runner import Runner
 from gdlab.session.totals import StepTotals, totals
+from gdlab.session.updates import UpdateSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Hold what a new session begins with: a feed as a person gave it, the rule of the update and its settings."""
+
+    feed: Any = None
+    optimizer: Optimizer = Optimizer()
+    settings: UpdateSettings = UpdateSettings()
 
 
 class Execution:
@@ -43,6 +56,8 @@ class Execution:
         self.opened: tuple[Session, Runner] | None = None
         self.rev = 0
         self._home = home
+        self._opening = Opening()
+        self._given: tuple[Any, Feed | None] = None, None  # the feed as it was given, and what was made of it
         self._closed, self._replaced_by = False, ""
 
     @cached_property
@@ -91,8 +106,41 @@ class Execution:
         if self.opened is None:
             session = self.open_on(self.device)
             self.opened = session, Runner(session)
+            self._begin(*self.opened)
             self.rev += 1
         return self.opened
+
+    def _begin(self, session: Session, runner: Runner) -> None:
+        """Give a session what the first one is to begin with."""
+        first, self._opening = self._opening, Opening()
+        if first.feed is not None:
+            runner.feed = make_feed(first.feed, self.pipeline.graph)
+            self._given = first.feed, runner.feed
+        if first.optimizer.rule != "none":
+            session.updates.adopt("open", first.optimizer, first.settings)
+
+    @property
+    def opening(self) -> Opening:
+        """Return what a copy of this one begins with, besides the weights: the feed and the update of the session."""
+        if not self.has_session:
+            return self._opening
+        feed = self.runner.feed
+        given = self._given[0] if feed is self._given[1] else feed
+        return Opening(given, self.session.optimizer, self.session.updates.settings)
+
+    @opening.setter
+    def opening(self, opening: Opening) -> None:
+        self._opening = opening
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the values of all parameters that have one, by name: those of the session, else of `weights`."""
+        found = dict(self.weights)
+        if self.has_session:
+            unset = set(self.session.unset_parameters)
+            own = [n for n in self.pipeline.graph.parameters if n.name not in unset]
+            own = [n for n in own if n.type.dtype is f32 or n.name not in found]  # packed ones are not trained
+            found |= {n.name: self.session.read_param(n.name) for n in own}
+        return found
 
     def reopen(self) -> Session:
         """Open a new session in the place of a closed one, without its values; return the one that is open."""
@@ -140,6 +188,8 @@ class Execution:
         if init is not None:
             self.session.initialize(init)
         self.runner.feed = batches  # last: the rest may refuse
+        if feed is not None:
+            self._given = feed, batches
         self.rev += 1
 
     def run(self, steps: int = 1, **settings: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from gdlab.base.words import grid, plural
 from gdlab.graph import Graph, reachable
 from gdlab.op.reference import evaluate
 from gdlab.op.storage import trained_parameters
+from gdlab.session import PipelineStage
 
 MOST_NODES = 60
 
@@ -21,13 +22,18 @@ MOST_NODES = 60
 @dataclass(frozen=True)
 class NodeValues:
     """Hold `value[id]` of every node of `graph`, float64; `gradient[id]` = ∂ loss / ∂ node, where the loss depends on
-    it; `adjoint[id]` of every node of the graph as written with its derivative behind it (empty without one)."""
+    it; `stages[key][id]` of every node of the stages that passes made, adjoints included."""
 
     name: str
     graph: Graph
     value: Mapping[int, Array]
     gradient: Mapping[int, Array]
-    adjoint: Mapping[int, Array]
+    stages: Mapping[str, Mapping[int, Array]]
+
+    @property
+    def adjoint(self) -> Mapping[int, Array]:
+        """Return the values of the graph as written with its derivative behind it; empty without one."""
+        return self.stages.get("derivative:written", {})
 
     def __repr__(self) -> str:
         return f"<NodeValues {self.name}: {plural(len(self.value), 'value')}, {plural(len(self.gradient), 'gradient')}>"
@@ -42,17 +48,19 @@ class NodeValues:
         return f"%{id}", node.op, node.name, str(node.type), array_words(self.value[id]), gradient
 
 
-def node_values(name: str, graph: Graph, feeds: Mapping[str, Any], derivative: Graph | None = None) -> NodeValues:
-    """Evaluate `graph` for these inputs and parameters; with its `derivative` also every gradient.
+def node_values(name: str, stages: Iterable[PipelineStage], feeds: Mapping[str, Any], train: bool) -> NodeValues:
+    """Evaluate every stage, the first of which is the graph as written, for these inputs and parameters; `train`: with
+    the gradient of every node that the loss depends on.
 
     `GraphError` above 60 nodes: that is no graph to follow by hand.
     """
+    written, *made = stages
+    graph = written.graph
     if len(graph) > MOST_NODES:
         raise GraphError(f"graph {name}", "values", plural(len(graph), "node"), f"at most {MOST_NODES}")
     value = evaluate(graph, feeds)
-    if derivative is None:
-        return NodeValues(name, graph, value, {}, {})
-    return NodeValues(name, graph, value, _gradients(graph, feeds), evaluate(derivative, feeds))
+    gradients = _gradients(graph, feeds) if train else {}
+    return NodeValues(name, graph, value, gradients, {stage.key: evaluate(stage.graph, feeds) for stage in made})
 
 
 def _gradients(graph: Graph, feeds: Mapping[str, Any]) -> dict[int, Array]:

@@ -8,8 +8,10 @@ print(study.check_gradient("h"))
 
 from __future__ import annotations
 
+import pickle
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +34,7 @@ from gdlab.session.run.lookout import Watched
 from gdlab.session.run.runner import Runner
 from gdlab.study.checks import Checks
 from gdlab.study.debug import Debugger
-from gdlab.study.execution import Execution
+from gdlab.study.execution import Execution, Opening
 from gdlab.study.gradcheck import GradientCheck
 from gdlab.study.microscope import Against, Microscope
 from gdlab.study.node_values import NodeValues
@@ -391,6 +393,22 @@ class Study:
         limits = dict.fromkeys(report.stop_reason for report in self.reports if report.hit_limit)
         return text + "".join(f"; the optimizer stopped by its limit on {LIMITS[limit][0]}" for limit in limits)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what this study is made from: graph, options, names, the feed as it was given, the update's rule, and
+        the parameters, as they are now. Moments, counters, losses and variants stay here, and so does a feed that
+        cannot be pickled: the copy's notes say so."""
+        opening, notes = self.execution.opening, self.notes
+        if not _pickles(opening.feed):
+            lost = f"the feed did not come along: a {type(opening.feed).__name__} that cannot be pickled"
+            opening, notes = replace(opening, feed=None), (*notes, lost)
+        device = self.execution.wanted_device
+        given = {
+            "train": self.train, "device": device.info.kind if isinstance(device, Device) else device,
+            "name": self.name, **self.options, "compile": self.compile, "egraph": self.egraph, "source": self.source,
+            "weights": self.execution.parameters(), "notes": notes,
+        }  # fmt: skip
+        return _made_again, (type(self), self.graph, given, opening)
+
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
         doc: Any
 
@@ -404,6 +422,21 @@ class Study:
 
     def __str__(self) -> str:
         return f"{self.summary()}\n{self.graph}"
+
+
+def _made_again(kind: type[Study], graph: Graph, given: dict[str, Any], opening: Opening) -> Study:
+    """Return the study that a pickle tells of."""
+    study = kind(graph, **given)
+    study.execution.opening = opening
+    return study
+
+
+def _pickles(feed: Any) -> bool:
+    try:
+        pickle.dumps(feed)
+    except Exception:  # whatever the objects of a person raise
+        return False
+    return True
 
 
 def _options(disable: Iterable[str], only: Iterable[str], enable: Iterable[str], allow: Safety) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gdlab.base.errors import ArgumentError
+from gdlab.base.files import check_folder, write_file
 from gdlab.view.document.document import Document
 from gdlab.view.picture import html
 from gdlab.view.picture.palette import family_ink
@@ -68,25 +67,9 @@ def save_study(study: Study, path: str | Path, timeless: bool = False) -> Path:
 def save(document: Document, path: str | Path, timeless: bool = False) -> Path:
     """Write the document to `path`, all of it or nothing; the path. `timeless`: measured times are 0."""
     path = Path(path)
-    if not path.parent.is_dir():
-        wanted = f"a folder that exists: {path.parent} does not"
-        raise ArgumentError("save", "file", f"{path.name} in {path.parent}", wanted)
-    content = WRITERS[suffix_of(path)](document.portable(timeless))
-    try:
-        _write(path, content)
-    except OSError as error:
-        raise ArgumentError("save", "file", f"{path.name}: {error.strerror}", "a folder that can be written") from None
+    check_folder("save", path)
+    write_file("save", path, WRITERS[suffix_of(path)](document.portable(timeless)))
     return path
-
-
-def _write(path: Path, content: bytes) -> None:
-    """A temporary file beside it, then a rename: a reader sees the old file or the whole new one."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def opened(document: Document) -> str:

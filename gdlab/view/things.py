@@ -8,6 +8,7 @@ from typing import Any
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import nbytes, plural
+from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.plan.records import ExecutionPlan
 from gdlab.rewrite import OptimizeReport
@@ -17,6 +18,7 @@ from gdlab.session.stages import WRITTEN, WRITTEN_DERIVATIVE
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document, load_doc
 from gdlab.view.document.make import Draft, graph_doc, graph_summary, run_json
+from gdlab.view.document.tape import tape_doc
 
 KINDS = "a graph, report, plan, session, document or file"
 
@@ -33,6 +35,8 @@ def document_of(thing: Any, name: str = "graph") -> Document:
             return thing
         case Study():
             return thing.doc  # type: ignore[no-any-return]
+        case EagerSession():
+            return tape_doc(thing, name)
         case Graph():
             return graph_doc(thing, name)
         case ExecutionPlan():

@@ -1,10 +1,10 @@
-// Ticks are round and inside, ranges survive spikes, smoothing does not lag, figures read well, paths are right.
+// Ticks are round and inside, ranges survive spikes, smoothing sees no later step, figures read well, paths are right.
 
 import assert from "node:assert/strict";
 import { cwd } from "node:process";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { decimated, robustRange, smoothed, ticks } from "../src/panes/chart.ts";
+import { axisEnd, decimated, robustRange, smoothed, ticks } from "../src/panes/chart.ts";
 import { bytes, cell, change, flops, plural, seconds, sig, spokenType, tight, whole } from "../src/doc/format.ts";
 import { orthogonal, smooth } from "../src/draw/paths.ts";
 import type { Point } from "../src/live/live.ts";
@@ -45,7 +45,8 @@ test("a spike among a hundred does not flatten the curve, and the last value is 
 test("smoothing keeps a straight line straight in its middle and passes over what is not finite", () => {
   const line = Array.from({ length: 200 }, (_, i): Point => [i, 5 - 0.01 * i]);
   const [, middle] = smoothed(line, 10)[100]!;
-  assert(Math.abs(middle - 4) < 1e-5, String(middle));
+  assert(Math.abs(middle - 4.09) < 1e-4, String(middle)); // nine steps late
+  assert.equal(smoothed(line, 10)[0]![1], 5, "it starts at the first point");
   assert.equal(
     smoothed([
       [0, 1],
@@ -54,6 +55,18 @@ test("smoothing keeps a straight line straight in its middle and passes over wha
     ]).length,
     2,
   );
+});
+
+test("smoothing sees no later step", () => {
+  const flat = Array.from({ length: 100 }, (_, i): Point => [i, 1]),
+    risen = flat.map(([i, loss]): Point => [i, i < 60 ? loss : 9]);
+  assert.deepEqual(smoothed(risen).slice(0, 60), smoothed(flat).slice(0, 60));
+  assert(smoothed(risen)[60]![1] > 1);
+});
+
+test("the axis of steps grows with the data and ends where the run is to end", () => {
+  const ends = [[0, 20000], [7, 20000], [56, 20000], [1200, 20000], [15000, 20000], [20000, 20000], [30, 20], [3, 4]];
+  assert.deepEqual(ends.map(([last, wanted]) => axisEnd(last!, wanted!)), [10, 10, 100, 2000, 20000, 20000, 30, 4]);
 });
 
 test("decimation keeps extremes and the end", () => {

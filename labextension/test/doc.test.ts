@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { gzipSync } from "node:zlib";
 import { column, inherit, number, openDoc, readDoc, records } from "../src/doc/doc.ts";
+import { restored } from "../src/doc/shortened.ts";
 import { smallDoc } from "./fixture.ts";
 
 test("a column reads the same in each of its five forms", () => {
@@ -14,6 +15,20 @@ test("a column reads the same in each of its five forms", () => {
   assert.deepEqual(read({ start: [0, 1, 3, 3], ids: [1, 0, 1], words: ["a", "b"] }), [["b"], ["a", "b"], []]);
   assert.deepEqual(read({ 1: "b" }), ["none", "b", "none"]);
   assert.deepEqual(read(undefined), ["none", "none", "none"]);
+});
+
+test("a shortened list reads as what it says, in each of its forms", () => {
+  const runs = { "~": "runs", of: [7, -2], lengths: [2, 1] };
+  assert.deepEqual(restored(runs), [7, 7, -2]);
+  assert.deepEqual(restored({ a: { "~": "differences", of: runs } }), { a: [7, 14, 12] });
+  assert.deepEqual(restored([{ "~": "lists", of: [1, 2, 3], lengths: [2, 0, 1] }]), [[[1, 2], [], [3]]]);
+  assert.deepEqual(restored({ "~": "words", words: ["a", "b"], index: [1, 0, 1] }), ["b", "a", "b"]);
+  assert.deepEqual(restored({ "~": "records", of: { a: runs, b: ["x", "y", "z"] } }), [
+    { a: 7, b: "x" },
+    { a: 7, b: "y" },
+    { a: -2, b: "z" },
+  ]);
+  assert.throws(() => restored({ "~": "runs", of: [0], lengths: [1e15] }), /runs of more than/);
 });
 
 test("numbers come as numbers or as one of three words", () => {

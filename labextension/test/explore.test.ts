@@ -6,6 +6,7 @@ import { cwd } from "node:process";
 import { test } from "node:test";
 import { Cells, type Item, type Rect } from "../src/draw/cells.ts";
 import { readDoc, type Json, type Stage } from "../src/doc/doc.ts";
+import { restored } from "../src/doc/shortened.ts";
 import { around, partLayout, toldWays, ways } from "../src/layout/explore.ts";
 import { brackets, folded, opened } from "../src/doc/groups.ts";
 import { layoutOf } from "../src/layout/layouts.ts";
@@ -26,8 +27,15 @@ const corpus = JSON.parse(readFileSync(`${cwd()}/../build/query_corpus.json`, "u
   doc: Json;
   answers: Record<string, string[]>;
   routes: Route[];
+  short: Json;
 };
 const doc = readDoc(corpus.doc);
+
+test("a document with every list shortened by Python reads the same", () => {
+  assert(JSON.stringify(corpus.short).includes('"~":"runs"'));
+  assert.deepEqual(restored(corpus.short), corpus.doc);
+  assert.deepEqual(readDoc(corpus.short), doc);
+});
 
 test("every query finds what Python finds", () => {
   const stages = doc.stages.map(stage => stage.index);
@@ -42,13 +50,13 @@ test("a bad pattern is told, not thrown", () => {
   assert.match(String(error), /regular expression/i);
 });
 
-test("what is around a node, in edges; a leaf comes with every op that is kept", () => {
+test("what is around a node, in edges; what may be a pill comes with every op that is kept", () => {
   const [stage] = doc.stages,
     relu = stage!.nodes.findIndex(node => node.op === "relu"),
     names = (reach: string) => [...around(stage!, [relu], reach)].map(i => stage!.nodes[i]!.op).sort();
-  assert.deepEqual(names("1"), ["add", "matmul", "parameter", "relu"]);
+  assert.deepEqual(names("1"), ["add", "broadcast_to", "matmul", "parameter", "parameter", "relu"]);
   assert.deepEqual(
-    names("users").filter(op => op !== "parameter" && op !== "input"),
+    names("users").filter(op => !["parameter", "input", "broadcast_to"].includes(op)),
     ["add", "cross_entropy_loss", "matmul", "relu"],
   );
   assert.equal(around(stage!, [relu], "inputs").size < stage!.nodes.length, true);
@@ -223,9 +231,10 @@ test("closed groups are one node each, hold every node once, and leave a graph w
   );
 });
 
-test("all groups are open in a small graph, two levels in a larger one; brackets span their rows", () => {
+test("all groups are closed in a large graph, but to the depth asked for; brackets span their rows", () => {
   const [written] = grouped.stages,
-    open = opened(written!);
+    open = opened(written!, 2);
+  assert.equal(opened(written!).size, 0);
   assert.deepEqual(
     [...open].map(g => written!.groups[g]!.label).filter(label => label === "half"),
     [],

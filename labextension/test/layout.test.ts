@@ -10,6 +10,7 @@ import type { Drawn } from "../src/layout/boxes.ts";
 interface Fixture {
   name: string;
   engine: "layered" | "lanes";
+  density: number;
   nodes: [string, string, string, number[], boolean, string, number][];
   layout: Record<string, unknown>;
 }
@@ -29,9 +30,11 @@ const drawn = (nodes: Fixture["nodes"]): Drawn[] =>
 test("every layout of the corpus is Python's to the byte", () => {
   assert.equal(fixtures.length > 150, true);
   const { layout } = engine();
-  const wrong = fixtures.filter(each => canonical(layout(drawn(each.nodes), each.engine)) !== canonical(each.layout));
+  const wrong = fixtures.filter(
+    each => canonical(layout(drawn(each.nodes), each.engine, each.density)) !== canonical(each.layout),
+  );
   assert.deepEqual(
-    wrong.map(({ name, engine }) => `${name} ${engine}`),
+    wrong.map(({ name, engine, density }) => `${name} ${engine} ${density}`),
     [],
   );
 });

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { readDoc, type OptimizeReport } from "../src/doc/doc.ts";
-import { chain, local, parseEntity, portable, provenance } from "../src/doc/select.ts";
+import { chain, local, parseEntity, portable, provenance, usesOf } from "../src/doc/select.ts";
 import { randomDoc, smallDoc } from "./fixture.ts";
 
 const sorted = (set: Iterable<string>): string[] => [...set].sort();
@@ -127,4 +127,13 @@ test("the chain names one of a kind and counts several", () => {
     chain(doc, closure("node:0.3")).map(part => part.text),
     ["line 2", "relu h", "matmul_relu", "dispatch 0", "kernel 0", "buffer h"],
   );
+});
+
+test("a buffer lights who writes it and who reads it, and the chain tells them apart", () => {
+  const doc = readDoc(smallDoc()),
+    { closure } = provenance(doc);
+  assert(closure("interval:0").has("dispatch:0") && !closure("interval:0").has("kernel:0"));
+  const told = (entity: string) => chain(doc, closure(entity), usesOf(doc, [entity])).map(part => part.text);
+  assert.deepEqual(told("interval:0").slice(-2), ["buffer x", "read by dispatch 0"]);
+  assert.deepEqual(told("interval:1").slice(-2), ["dispatch 0", "buffer h"]);
 });

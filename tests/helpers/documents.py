@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from functools import cache
@@ -15,6 +16,7 @@ import pytest
 from gdlab.study.study import Study
 from gdlab.view.document.columns import Table
 from gdlab.view.document.make import Document
+from gdlab.view.document.shortened import restored
 
 STAGES = ["written", "optimized", "derivative", "final", "derivative:written"]
 
@@ -30,12 +32,20 @@ def validator() -> Any:
 def checked(document: Document, schema: bool = True) -> Document:
     """The document, once it has kept every rule of documents; with `schema` also the form of every field."""
     assert document.check() == ()
-    data = json.loads(document.json())
+    data = restored(json.loads(document.json()))
     assert [note for note in data["notes"] if "breaks a rule" in note["text"]] == []
     if schema:
         faults = [("/".join(map(str, e.path)), e.message[:200]) for e in validator().iter_errors(data)]
         assert faults == []
     return document
+
+
+def keeps_its_size(document: Document) -> None:
+    """Hold a large document to 130 bytes for each node of all its stages, 32 in gzip."""
+    written = document.json()
+    count = sum(stage["nodes"]["count"] for stage in document.data["stages"])
+    assert count > 15_000
+    assert len(written) <= 130 * count and len(gzip.compress(written)) <= 32 * count
 
 
 def doc_of(study: Study, schema: bool = True) -> Document:
@@ -80,7 +90,11 @@ def brute(document: Document, entity: str) -> set[str]:
         return found
 
     def lit(one: str) -> set[str]:
-        return closure(one, down, one.startswith("dispatch:")) | closure(one, up, False)
+        found = closure(one, down, one.startswith("dispatch:")) | closure(one, up, False)
+        if not one.startswith("interval:"):
+            return found
+        reads = enumerate(document.plan("dispatches").column("reads"))
+        return found | {f"dispatch:{k}" for k, row in reads if int(one[9:]) in row}
 
     kind, _, rest = entity.partition(":")
     at = [int(n) for n in rest.split(".")]

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from gdlab.view.layout.drawn import Drawn, Layout
+from gdlab.view.layout.drawn import Density, Drawn, Layout
 from gdlab.view.layout.lanes import lanes
 from gdlab.view.layout.layered import layered
 from gdlab.view.picture.draw import NodeStyle
 
-ENGINES: dict[str, Callable[[Sequence[Drawn]], Layout]] = {"layered": layered, "lanes": lanes}
+ENGINES: dict[str, Callable[..., Layout]] = {"layered": layered, "lanes": lanes}
+DENSITIES: tuple[Density, ...] = (0, 1, 2, 3)
 
 
 @dataclass
@@ -57,6 +58,8 @@ VJPS: dict[str, tuple[tuple[str, str], ...]] = {
     "add": (("", "g"), ("", "g")),
     "bias_add": (("", "g"), ("sum_rows", "g")),
     "relu": (("where", "g0"),),
+    "broadcast_to": (("sum_rows", "g"),),
+    "reshape": (("reshape", "g"),),
     "rope": (("rope_grad", "g"),),
     "mul": (("mul", "g1"), ("mul", "g0")),
     "rms_norm": (("rms_norm_grad_x", "g01"), ("rms_norm_grad_w", "g0")),
@@ -196,6 +199,38 @@ def branches_of_parameters() -> Draft:
     factor = draft.op("mul", root, draft.parameter("gamma", "f32[64]"))
     h = draft.op("bias_mul", h, factor)
     draft.op("bias_add", draft.op("relu", h), draft.op("neg", factor))
+    return draft
+
+
+def broadcast_biases() -> tuple[Draft, int]:
+    """`x @ w + b` three times, as operators write it: each bias is broadcast, one scale is reshaped before it."""
+    draft = Draft()
+    h, y = draft.input("x", "f32[32, 64]"), draft.input("y", "f32[32, 64]")
+    for i in range(3):
+        product = draft.op("matmul", h, draft.parameter(f"w{i}"))
+        wide = draft.op("broadcast_to", draft.parameter(f"b{i}", "f32[64]"), type="f32[32, 64]")
+        h = draft.op("relu", draft.op("add", product, wide))
+    row = draft.op("reshape", draft.parameter("scale", "f32[64]"), type="f32[1, 64]")
+    h = draft.op("mul", h, draft.op("broadcast_to", row, type="f32[32, 64]"))
+    return draft, draft.op("mse_loss", h, y, type="f32[1]")
+
+
+def broadcast_training() -> Draft:
+    draft, loss = broadcast_biases()
+    differentiate(draft, loss)
+    return draft
+
+
+def chains_of_shapes() -> Draft:
+    """A table that is read by itself and transposed; one with two readers, one with none, one of an input."""
+    draft = Draft()
+    table = draft.parameter("table", "f32[100, 64]")
+    x = draft.op("reshape", draft.input("x", "f32[2048]"), type="f32[32, 64]")
+    h = draft.op("embed", x, table, type="f32[32, 64]")
+    wide = draft.op("broadcast_to", draft.leaf("constant", "", "f32[64]"), type="f32[32, 64]")
+    h = draft.op("mul", draft.op("add", h, wide), wide)
+    draft.op("matmul", h, draft.op("transpose", table, type="f32[64, 100]"), type="f32[32, 100]")
+    draft.op("transpose", draft.op("reshape", draft.parameter("unread"), type="f32[4096]"), type="f32[4096]")
     return draft
 
 
@@ -350,6 +385,8 @@ def scattered(seed: int) -> Draft:
         count, reach = rng.randint(1, 4), rng.choice((4, 12, 200))
         choices = range(max(0, len(draft.nodes) - reach), len(draft.nodes))
         op = rng.choice(("add", "mul", "matmul", "relu", "sigmoid", "rms_norm", "cross_entropy_logits_grad", "where"))
+        if rng.random() < 0.2:
+            op, count = rng.choice(("broadcast_to", "reshape")), 1
         draft.op(op, *(rng.choice(choices) for _ in range(count)), name=rng.choice(("", "", "h", "a_rather_long_name")))
         if rng.random() < 0.15:
             draft.leaf(rng.choice(("input", "parameter")), f"p{len(draft.nodes)}", "f32[8]")
@@ -372,6 +409,9 @@ GRAPHS: dict[str, Callable[[], Draft]] = {
     "many_pills": many_pills,
     "branches_of_parameters": branches_of_parameters,
     "early_branches": early_branches,
+    "broadcast_biases": lambda: broadcast_biases()[0],
+    "broadcast_training": broadcast_training,
+    "chains_of_shapes": chains_of_shapes,
     "skips_of_6": lambda: rails(8, 3),
     "skips_of_16": lambda: rails(12, 16),
     "crowded_gutter": crowded_gutter,
@@ -415,17 +455,19 @@ def styles(nodes: Sequence[Drawn], stage: int = 0) -> list[NodeStyle]:
 
 
 def fixtures() -> list[dict[str, object]]:
-    """Every graph with every layout, as plain JSON; the seconds are left at 0."""
+    """Every graph with every layout, and most at every density, as plain JSON; the seconds are left at 0."""
     return [
         {
             "name": name,
             "engine": engine,
+            "density": density,
             "nodes": [[n.op, n.name, n.type, list(n.inputs), n.leaf, n.lane, n.twin] for n in nodes],
-            "layout": {**lay(nodes).to_json(), "seconds": 0},
+            "layout": {**lay(nodes, density).to_json(), "seconds": 0},
         }
         for name, make in GRAPHS.items()
         for nodes in (make().nodes,)
         for engine, lay in ENGINES.items()
+        for density in DENSITIES[: 4 if len(nodes) < 60 else 1]
     ]
 
 

@@ -21,7 +21,7 @@ FIND = r"""() => {
   const wide = r => r.right - r.left, high = r => r.bottom - r.top;
   const place = e => e.closest('[data-pane]')?.dataset.pane ?? 'frame';
   const says = e => `${place(e)}: ${(e.textContent ?? '').trim().slice(0, 40)}`;
-  const opaque = e => !/^transparent$|[,/] ?0(\.\d+)?\)$/.test(getComputedStyle(e).backgroundColor);
+  const opaque = e => !/^transparent$|(^rgba.*,|\/) ?0(\.\d+)?\)$/.test(getComputedStyle(e).backgroundColor);
   const above = e => ['sticky', 'absolute', 'fixed'].includes(getComputedStyle(e).position) && opaque(e);
   // The nearest box that stands above what scrolls below it.
   const plate = e => (e && e !== root ? (above(e) ? e : plate(e.parentElement)) : null);

@@ -6,6 +6,7 @@ import json
 import random
 import sys
 from pathlib import Path
+from unittest import mock
 
 import networks
 from nested_calls import network
@@ -13,6 +14,7 @@ from nested_calls import network
 from gdlab.study.study import Study
 from gdlab.view.ask.paths import path_counts, paths_between
 from gdlab.view.ask.query import search
+from gdlab.view.document import shortened
 from gdlab.view.document.document import Document
 
 QUERIES = (
@@ -55,6 +57,8 @@ def dump(path: str) -> None:
     grouped = Study(network(12), train=True, device="cpu", name="blocks").doc
     found = {"doc": json.loads(doc.json()), "answers": answers, "groups": json.loads(grouped.json())}
     found["routes"] = routes()
+    with mock.patch.object(shortened, "LARGE", 1):
+        found["short"] = shortened.shortened(found["doc"])
     Path(path).write_text(json.dumps(found), encoding="utf-8")
 
 

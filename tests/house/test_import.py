@@ -51,7 +51,7 @@ print(missing, {*gdlab.__all__} ^ {*dir(gdlab)}, type(device).__name__, callable
 def test_no_public_name_hides_a_module_of_its_name() -> None:
     """Importing a room binds its name in the package; only the decorator `op` has the name of a room."""
     rooms = {path.stem for path in FACE.parent.iterdir()}
-    assert rooms & set(gdlab.__all__) == {"models", "nn", "op", "ops"}
+    assert rooms & set(gdlab.__all__) == {"eager", "models", "nn", "op", "ops"}
     code = """
 import gdlab, pkgutil, types
 from importlib import import_module

@@ -117,6 +117,11 @@ def test_the_graph_stands_beside_its_notebook(app: str, request: pytest.FixtureR
     beside.locator('[data-pane="before"] .gd-box', has_text="relu").first.click()
     assert selected(view) == selected(beside) != []
     assert lit_lines(page) == [NET.splitlines()[3]]
+    line = view.locator("xpath=preceding-sibling::*[contains(@class, 'gd-away')]")
+    assert line.inner_text().startswith("shown beside the notebook") and view.is_hidden()
+    line.locator("button").click()
+    view.locator(".gd-box").first.wait_for()
+    assert beside.count() == 0 and line.count() == 0
 
 
 def test_the_palette_has_the_command(page: Page, written: Locator) -> None:

@@ -278,7 +278,6 @@ def test_a_rule_that_was_off_can_be_forced(page: Page) -> None:
 def test_other_options_make_a_variant_and_show_it(page: Page) -> None:
     live(page, trained())
     page.locator('[data-command="compare"]').click()
-    page.locator(".gd-whatif .gd-fold").click()
     page.get_by_label("fusion").uncheck()
     page.get_by_label("serial").check()
     boxes = page.locator(".gd-ticks2 input")
@@ -306,6 +305,9 @@ def test_other_options_make_a_variant_and_show_it(page: Page) -> None:
     ]  # fmt: skip
     table.get_by_role("button", name="show plain").click()
     assert right.input_value() == str(keys.index("variant:plain"))
+    page.evaluate("d => tell({type: 'doc', rev: 10, doc: {...JSON.parse(d), id: 'later'}})", document.json().decode())
+    page.locator('.gdlab[data-doc="later"]').wait_for()
+    assert right.input_value() == str(keys.index("variant:plain")), "what a person chose stays"
     page.locator('[data-command="measure"]').click()
     assert asked(page, "measure")["args"] == {"steps": 20}
     answer(page, asked(page, "measure"), message="run: session: given a measurement while 1 of 2 are done")

@@ -258,6 +258,7 @@ def test_b10_a_saved_notebook_is_interactive_without_its_kernel(host: Server, pa
     path = open_notebook(page, host, ["%load_ext gdlab", NET, RUN], "saved.ipynb")
     for index in range(3):
         run_cell(page, index)
+    keep_bookmark(page, "the node")
     save(page)
     command(page, "kernelmenu:shutdown")
     page.wait_for_timeout(300)
@@ -269,6 +270,28 @@ def test_b10_a_saved_notebook_is_interactive_without_its_kernel(host: Server, pa
         told = "() => window.jupyterapp.shell.currentWidget.content.widgets[1]?.model?.trusted"
         page.wait_for_function(f"trusted => ({told})() === trusted", arg=trusted)
         picture_without_kernel(page)
+        assert names_of_bookmarks(page) == ["the node"]
+    keep_bookmark(page, "without a kernel")
+    save(page)
+    visit(page, host, "untrusted.ipynb")
+    picture_without_kernel(page)
+    assert names_of_bookmarks(page) == ["the node", "without a kernel"]
+
+
+def keep_bookmark(page: Page, name: str) -> None:
+    """Select a node of the second cell's picture and give the selection a name."""
+    bring(page, 1)
+    cell(page, 1).locator('[data-pane="before"] .gd-box').first.click()
+    field = cell(page, 1).locator('[data-command="bookmark"]')
+    field.fill(name)
+    field.press("Enter")
+    page.wait_for_function("count => JSON.stringify(window.jupyterapp.shell.currentWidget.content.model.toJSON())"
+                           ".includes(count)", arg=f'"name":"{name}"')  # fmt: skip
+
+
+def names_of_bookmarks(page: Page) -> list[str]:
+    found: list[str] = cell(page, 1).locator("datalist option").evaluate_all("all => all.map(e => e.value)")
+    return found
 
 
 def picture_without_kernel(page: Page) -> None:

@@ -68,7 +68,7 @@ def wide() -> Any:
 
 
 def test_the_zoom_has_a_state_that_can_be_read(page: Page) -> None:
-    """More than 500 boxes, several panes wide, open whole; `fit` goes to and fro; the wheel leaves both."""
+    """It opens with what can be read, however wide; `fit` goes to all of it and back; the wheel leaves both."""
     mount(page, right_to_left())
     assert page.locator('[data-pane="before"] .gd-camera').get_attribute("data-zoom") == "all", "it fits"
     mount(page, wide())
@@ -78,8 +78,9 @@ def test_the_zoom_has_a_state_that_can_be_read(page: Page) -> None:
     for _ in range(3):
         states.append((camera.get_attribute("data-zoom"), camera.evaluate(inside)))
         fit.click()
-    assert states == [("all", True), ("readable", False), ("all", True)]
-    assert camera.evaluate("e => getComputedStyle(e.querySelector('.gd-world')).transform").startswith("matrix(0.8,")
+    assert states == [("readable", False), ("all", True), ("readable", False)]
+    fit.click()
+    assert camera.evaluate("e => new DOMMatrix(getComputedStyle(e.querySelector('.gd-world')).transform).a") >= 0.75
     camera.hover()
     page.keyboard.down("Control")
     page.mouse.wheel(0, 30)
@@ -94,8 +95,10 @@ def test_the_names_of_lanes_stay_in_sight(page: Page) -> None:
     names = camera.locator(".gd-lanenames span")
     names.first.wait_for()  # a worker lays it out
     assert names.all_inner_texts() == ["forward ↓", "adjoint ↑"]
+    fit = page.locator('[data-pane="lanes"] [data-command="zoom-fit"]')
+    fit.click()
     assert camera.get_attribute("data-zoom") == "all" and names.first.bounding_box()["height"] > 12  # type: ignore[index]
-    page.locator('[data-pane="lanes"] [data-command="zoom-fit"]').click()
+    fit.click()
     camera.evaluate("e => e.scrollTo(0, 900)")
     assert camera.evaluate("e => e.scrollTop") > 0
     assert camera.locator(".gd-lanenames").evaluate(TOP) == camera.evaluate(TOP), "they do not scroll away"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import _thread
+import re
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
@@ -62,6 +66,41 @@ def test_every_magic_with_another_kind_of_object_is_one_line(shell: Any, magic: 
     assert line.startswith(f"UsageError: graph it: given {type(THINGS[kind]).__name__}, wanted a study")
 
 
+OWN: dict[str, Callable[[Study], Any]] = {
+    "graph": lambda s: s.graph, "empty graph": lambda s: gd.Graph(), "plan": lambda s: s.plan,
+    "report": lambda s: s.report, "autodiff report": lambda s: s.autodiff, "session": lambda s: s.session,
+    "document": lambda s: s.doc, "value": lambda s: s.graph.value(0), "runner": lambda s: s.runner,
+    "study": lambda s: s, "closed study": lambda s: closed_copy(s), "class": lambda s: Study,
+}  # fmt: skip
+FORMS = [
+    *MAGICS, "%graph NAME --static", "%graph NAME --diff NAME", "%graph NAME --values", "%graph NAME --train --run 1",
+    "%graph_run NAME --feed NAME --init 0", "%graph_check NAME --feed NAME", "%graph_grad NAME --wrt w",
+    "%graph_opt NAME --as NAME", "%graph_step NAME --dispatch", "%graph_watch NAME --list",
+]  # fmt: skip
+
+
+def closed_copy(study: Study) -> Study:
+    other = Study(study.graph, train=True, device="cpu", name="other")
+    other.session.close()
+    other.close("a newer one")
+    return other
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_no_magic_ends_in_a_traceback(shell: Any, kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every magic with every kind of object of gdlab: an answer, or an error without frames of gdlab's."""
+    monkeypatch.chdir(tmp_path)
+    said(shell, "%reload_ext gdlab")
+    for form in FORMS:
+        said(shell, f"%%graph ok --train --quiet --device cpu\n{SMALL}")
+        shell.user_ns["it"] = OWN[kind](shell.user_ns["ok"])
+        lines = said(shell, form.replace("NAME", "it"))
+        text = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(lines))
+        assert "Traceback" not in text and "gdlab/" not in text, (form, text)
+        if any(line.partition(":")[0].endswith("Error") for line in lines):
+            assert len(lines) <= 40, form
+
+
 def test_a_graph_in_the_place_of_a_study_says_how_to_see_it(shell: Any) -> None:
     with gd.Graph() as shell.user_ns["g"]:
         shell.user_ns["g"].output(gd.input("x", (2,)))
@@ -74,7 +113,8 @@ def test_a_graph_in_the_place_of_a_study_says_how_to_see_it(shell: Any) -> None:
     [
         ("missing.onnx", "given no such file"), ("missing.gdlab.json", "given no such file"),
         ("FOLDER", "given a folder"), ("FOLDER/notes.txt", "given a file of another kind"),
-        ("FOLDER/none.txt", "given no such file"),
+        ("FOLDER/none.txt", "given no such file"), ("..", "given a folder"), (".", "given a folder"),
+        ("~nobody_of_this_name/a.onnx", "given no such file"),
     ],
 )  # fmt: skip
 def test_files_that_cannot_be_shown(shell: Any, tmp_path: Any, name: str, says: str) -> None:
@@ -87,6 +127,8 @@ def test_a_folder_that_does_not_exist_is_named(shell: Any, tmp_path: Any) -> Non
     said(shell, f"%%graph ok --quiet --device cpu\n{SMALL}")
     (line,) = said(shell, f"%graph_save ok {tmp_path}/no/x.svg")
     assert f"{tmp_path}/no does not" in line
+    (*_, line) = said(shell, f"%graph_run ok --init 0 --feed random:0 --quiet\n%graph_trace ok {tmp_path}/no/x.json")
+    assert line.startswith("UsageError: save: file: given x.json in ") and f"{tmp_path}/no does not" in line
 
 
 def test_a_home_folder_is_expanded(shell: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +137,8 @@ def test_a_home_folder_is_expanded(shell: Any, tmp_path: Any, monkeypatch: pytes
     said(shell, f"%%graph ok --quiet --device cpu\n{SMALL}")
     said(shell, "%graph_save ok ~/x.txt")
     assert (tmp_path / "x.txt").read_text(encoding="utf-8").startswith("graph ok")
+    said(shell, "%graph_run ok --init 0 --feed random:0 --save ~/y.svg --quiet\n%graph_trace ok ~/t.json")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json", "x.txt", "y.svg"]
 
 
 def test_a_missing_initialization_names_the_option(shell: Any) -> None:
@@ -107,6 +151,28 @@ def test_a_name_in_another_unicode_form_is_found(shell: Any) -> None:
     said(shell, f"%%graph ﬁt --quiet --device cpu\n{SMALL}")  # the ligature, as some editors write it
     assert "fit" in shell.user_ns
     assert said(shell, "%graph_pause ﬁt") == [] == said(shell, "%graph_pause fit")
+    said(shell, "%graph_opt ﬁt --as ﬁt2 --quiet")
+    assert shell.user_ns["fit2"].name == "fit2" and "ﬁt2" not in shell.user_ns
+    shell.user_ns["feed"] = {"x": [[1.0, 2.0, 3.0]] * 2}
+    assert "step 1 of 1" in said(shell, "%graph_run fit --feed ｆeed --init 0 --quiet")[-1]
+
+
+def test_an_interrupted_resume_says_how_far_it_came(shell: Any) -> None:
+    said(shell, f"%%graph ok --quiet --device cpu\n{SMALL}")
+
+    def feed(step: int) -> Any:
+        if step == 6:
+            _thread.interrupt_main()
+            time.sleep(0.3)
+        return {"x": np.ones((2, 3))}
+
+    shell.user_ns["feed"] = feed
+    said(shell, "%graph_run ok 100 --feed feed --init 0 --until 'step > 1 and step < 3' --quiet")
+    assert shell.user_ns["ok"].session.step_count == 2
+    lines = said(shell, "%graph_resume ok")
+    done = shell.user_ns["ok"].session.step_count
+    assert 6 <= done < 100 and lines[0].startswith(f"ok: step {done} of 100, loss ")
+    assert "; paused (by interrupt); " in lines[0] and lines[1:] == ["KeyboardInterrupt"]
 
 
 # errors of cells ------------------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ APART = """() => {
 
 
 def test_bytes_stand_beside_edges_and_touch_nothing(page: Page) -> None:
-    document = Study(networks.transformer(), train=True, device="cpu", name="block").doc
+    document = Study(networks.transformer(), train=True, device="cpu", name="block").doc.with_view({"depth": 9})
     mount(page, document)
     open_tab(page, "grad")
     pane = page.locator('[data-pane="lanes"]')

@@ -60,6 +60,22 @@ def test_the_fallback_engine_stops_at_its_budget() -> None:
         check_laws(graph, result, report, random_feeds(graph, 1))
 
 
+def test_an_engine_is_made_anew_after_some_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """egglog keeps a report of every iteration in an e-graph, also when it is popped: 6 KB a run for ever."""
+    made = list[str]()
+    begin = egraph._Engine.__init__
+
+    def counted(engine: Any, program: Any, folder: str) -> None:
+        made.append(program.text)
+        begin(engine, program, folder)
+
+    monkeypatch.setattr(egraph._Engine, "__init__", counted)
+    monkeypatch.setattr(egraph, "RUNS", 2)
+    graphs = [optimize(mlp_with_gate(), phase="forward", engine="egglog")[0] for _ in range(7)]
+    assert 3 <= len(made) <= 4 and len(set(made)) == 1
+    assert len({str(graph) for graph in graphs}) == 1
+
+
 def test_an_engine_is_named_as_it_is_spelled() -> None:
     with pytest.raises(UnknownNameError, match="one of auto, egglog, fallback"):
         optimize(mlp_with_gate(), phase="forward", engine="worklist")  # type: ignore[arg-type]

@@ -105,8 +105,8 @@ def test_a_kernel_by_label_by_its_head_and_by_family(study: Study) -> None:
     study.runner.clear(1)
     study.runner.stop()
     study.reset()
-    families = [d.kernel for d in study.session.step_dispatches()]
-    assert stop(study, "kernel sgd") == (1, families.index("sgd"))
+    families = [d.entry for d in study.session.step_dispatches()]
+    assert stop(study, f"kernel {families[-1]}") == (1, families.index(families[-1]))
     study.runner.clear(2)
     study.reset()
     head = labels[0].split("[")[0]

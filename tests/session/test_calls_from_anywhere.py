@@ -1,12 +1,15 @@
-"""Every public method of session, runner and study from a feed, a callback, a continuation and a second thread: none
-hangs, and none ends the owner thread. Each runs in a child process with a time limit."""
+"""Every public method of session, runner and study from a feed, a callback, a continuation, a second thread and a
+forked child: none hangs, and none ends the owner thread. Each runs in a child process with a time limit."""
 
 from __future__ import annotations
 
+import multiprocessing
+
 import pytest
 from child import run_child
+from machine import needs
 
-PROGRAM = """
+CALLS = """
 import inspect, threading, warnings
 import numpy as np
 import gdlab as gd
@@ -52,6 +55,8 @@ def call(study, name):
     except (gd.GdlabError, ArithmeticError, ValueError, TypeError, OSError) as error:
         assert "Session(): use" not in str(error)
 
+"""
+PROGRAM = CALLS + """
 def feed_calling(called, name):
     def feed(step):
         if step == 1:
@@ -121,6 +126,47 @@ assert calls[0] >= 2 * len(names) > 40
 """
 
 
+FORKED = CALLS + """
+import faulthandler, os, sys
+
+FILES = {{"save_checkpoint", "load_checkpoint", "controls"}}
+
+def ended(name, running):
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    faulthandler.dump_traceback_later(20, exit=True)  # with the stack of what waits
+    try:
+        call(study, name)
+        study.close()
+        os._exit(0)
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+    finally:
+        os._exit(3)
+
+current = [None]
+study = counter(DEVICE)
+study.run(2, feed=lambda step: ONE)
+subject_of(study)
+for running in (False, True) if DEVICE == "cpu" else (False,):
+    if running:
+        current[0] = study.runner.start(10**9, lambda step: ONE)
+    left_out = LEFT_OUT if running else FILES
+    for name in [n for n in dir(type(subject_of(study))) if n[0] != "_" and n not in left_out]:
+        print(name, running, flush=True)
+        code = ended(name, running)
+        assert code == 0, (name, running, code)
+        calls[0] += 1
+    assert owner() is before and owner().call(lambda: 7) == 7
+study.runner.stop()
+study.close()
+assert calls[0] > 20
+"""
+
+
 @pytest.mark.parametrize("place", ["feed", "callback", "continuation", "thread"])
 @pytest.mark.parametrize("kind", ["session", "runner", "study"])
 def test_no_call_hangs_or_ends_the_owner_thread(kind: str, place: str) -> None:
@@ -130,3 +176,16 @@ def test_no_call_hangs_or_ends_the_owner_thread(kind: str, place: str) -> None:
 @pytest.mark.parametrize("place", ["feed", "continuation"])
 def test_nor_does_one_on_a_gpu(place: str) -> None:
     run_child(PROGRAM.format(kind="runner", place=place, device="wgpu"), 120)
+
+
+needs_fork = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this system")
+
+
+@needs_fork
+@pytest.mark.parametrize("device", ["cpu", "wgpu"])
+@pytest.mark.parametrize("kind", ["session", "runner", "study"])
+def test_a_forked_child_ends_whatever_it_calls(kind: str, device: str) -> None:
+    """Also one that was forked off while a run of the parent was under way."""
+    if device == "wgpu":
+        needs(device)
+    run_child(FORKED.format(kind=kind, place="fork", device=device), 120)

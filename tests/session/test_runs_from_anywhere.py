@@ -202,6 +202,33 @@ print(made(study))
     ends(device, code, "interrupted", "paused", "paused", 0, 2)
 
 
+def test_an_interrupt_before_anybody_waits_reaches_a_run_inside_a_feed(device: str) -> None:
+    code = f"""
+import _thread, time
+from gdlab.session.run.stepping import Stepper
+teacher, start = counter({device!r}, "teacher"), Stepper.start
+def slow(self, *arguments):
+    future = start(self, *arguments)
+    if self.session is study.session:
+        time.sleep(1)
+    return future
+Stepper.start = slow
+def interrupt(step):
+    if step == 20:
+        _thread.interrupt_main()
+    return ONE
+def feed(step):
+    teacher.run(10**7, feed=interrupt)
+    return ONE
+try:
+    study.run(5, feed=feed)
+except KeyboardInterrupt:
+    print("interrupted", study.runner.state, teacher.runner.state, made(study))
+study.run(2, feed=ONE)
+"""
+    ends(device, code, "interrupted", "paused", "paused", 0)
+
+
 def test_commands_of_others_do_not_lock_a_feed_out() -> None:
     """`back` and `reset` of a session wait for the owner, whose feed gives that session commands."""
     code = """

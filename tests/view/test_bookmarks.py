@@ -74,9 +74,23 @@ def test_an_output_has_them_and_the_widget_tells_and_hears(study: Study) -> None
     study.doc.bookmarks = {}
 
 
+def test_what_a_page_kept_in_an_output_is_read_with_it(study: Study) -> None:
+    """V11: the extension writes it beside the document, which stays as it was."""
+    data, _ = study_bundle(study, ["opt"])
+    output = data["application/vnd.gdlab.graph.v1+json"]
+    mark = {"name": "h", "tab": "plan", "entities": ["node@written#6"]}
+    found = checked(read_doc({**output, "kept": {"bookmarks": [mark], "map": True, "columns": {"opt 3": [2, 1, 0]}}}))
+    assert found.bookmarks == {"h": ["node:0.6"]} and found.data["view"]["map"] is True
+    assert found.data["view"]["columns"] == {"opt 3": [2, 1, 0]}
+    assert found.data["view"]["show"] == ["opt"] and found.id == read_doc(output).id
+    assert read_doc({**output, "kept": {"bookmarks": 3}}).bookmarks == {}
+    close_panel(study)
+
+
 @pytest.mark.parametrize(
     "given",
-    [{"bookmarks": 3}, {"bookmarks": [{"name": "a"}, 7]}, {"bookmarks": [{"name": 1, "tab": "", "entities": []}]},
+    [{"columns": {"opt 3": [1, "a"]}}, {"columns": {"opt": [-1, 2]}}, {"columns": [1]},
+     {"bookmarks": 3}, {"bookmarks": [{"name": "a"}, 7]}, {"bookmarks": [{"name": 1, "tab": "", "entities": []}]},
      {"bookmarks": [{"name": "a", "tab": "", "entities": [2]}]}, {"map": "yes", "labels": None}, {"other": 1}],
 )  # fmt: skip
 def test_what_is_no_bookmark_is_passed_over(study: Study, given: dict[str, Any]) -> None:

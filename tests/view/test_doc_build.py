@@ -9,6 +9,7 @@ from typing import Any
 import networks
 import pytest
 from clock import cpu_seconds, seconds_here
+from documents import keeps_its_size
 
 from gdlab import ops
 from gdlab.graph import Graph
@@ -116,7 +117,8 @@ def test_the_id_is_that_of_the_whole_text(monkeypatch: pytest.MonkeyPatch) -> No
 )  # fmt: skip
 def test_a_packed_column_is_written_as_it_is(values: list[Any]) -> None:
     """Equal values may be written differently: 1, 1.0 and true; 0.0 and -0.0."""
-    assert pack._texts(values) == [json.dumps(value, sort_keys=True) for value in values]
+    keys, texts = pack._texts(values)
+    assert [texts[key] for key in keys] == [json.dumps(value, sort_keys=True) for value in values]
     again = column(pack._column(values, len(values), None), len(values), None)
     assert json.dumps(again) == json.dumps(values)
 
@@ -139,4 +141,4 @@ def test_a_document_of_6236_nodes_is_built_in_time() -> None:
     found: list[bytes] = []
     document = large.doc
     assert cpu_seconds(lambda: found.append(document.json())) <= seconds_here(2 * 0.4)
-    assert len(found[0]) <= 4e6
+    keeps_its_size(document)

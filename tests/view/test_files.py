@@ -9,6 +9,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ import pytest
 from documents import checked
 from playwright.sync_api import Browser
 
-import gdlab.view.files as files_module
 from gdlab import ops
-from gdlab.base.errors import ArgumentError, LoadError
+from gdlab.base import files
+from gdlab.base.errors import ArgumentError, CheckpointError, LoadError
 from gdlab.graph import Graph
+from gdlab.op.text import parse
 from gdlab.study.study import Study
 from gdlab.view.document.make import Document, graph_doc, load_doc, read_doc
 from gdlab.view.files import dot
@@ -132,7 +134,7 @@ def test_a_failed_write_leaves_the_old_file(study: Study, tmp_path: Path, monkey
     def refuse(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files_module.os, "replace", refuse)
+    monkeypatch.setattr(files.os, "replace", refuse)
     with pytest.raises(ArgumentError, match="save: file: given a.txt: No space left on device, wanted a folder"):
         study.save(path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
@@ -255,9 +257,24 @@ def test_a_page_draws_from_disk_without_any_request(study: Study, tmp_path: Path
 
 
 def test_the_front_end_fits_in_a_mail() -> None:
-    """What a page is made of besides its document."""
+    """What a page is made of besides its document (view2 §6)."""
     document = evil()
-    assert 20_000 < len(page(document)) - len(document.json()) <= 120_000
+    assert 20_000 < len(page(document)) - len(document.json()) <= 450_000
+
+
+def test_a_lone_surrogate_in_a_name_ends_no_session(tmp_path: Path) -> None:
+    """Parameters of such names get values, train, and stand in the text so that it can be read again."""
+    with Graph() as graph:
+        h = ops.relu(ops.input("x\udcff", (2, 3)) @ ops.parameter("p\ud800", (3, 4))).named("h\ud800")
+        graph.output(h.mean_all(), "o\udfff")
+    with closing(Study(graph, train=True, device="cpu", name="n\ud800")) as study:
+        study.run(2, feed="random:0", init=0, sgd=0.1)
+        study.trace(1).save(tmp_path / "a.json", chrome=True)
+        with pytest.raises(CheckpointError, match="surrogates not allowed"):
+            study.session.save_checkpoint(tmp_path / "a.safetensors")
+    again = parse(graph.text().encode().decode())
+    assert again.text() == graph.text() and again.fingerprint() == graph.fingerprint()
+    assert [node.name for node in again] == [node.name for node in graph]
 
 
 def test_a_lone_surrogate_in_a_name_ends_no_file(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 
 import layout_corpus as corpus
@@ -18,7 +19,17 @@ from places import HELPERS, REPO
 
 from gdlab.base.errors import GraphError
 from gdlab.view.layout.boxes import kind_of
-from gdlab.view.layout.drawn import Drawn, Layout, cut, headline, node_width, pill_width
+from gdlab.view.layout.drawn import (
+    Density,
+    Drawn,
+    Layout,
+    cut,
+    headline,
+    node_width,
+    pill_label,
+    pill_tail,
+    pill_width,
+)
 from gdlab.view.layout.lanes import lanes
 from gdlab.view.layout.layered import auto, layered
 from gdlab.view.layout.rows import LONG, TRACKS, tracks
@@ -71,14 +82,16 @@ def test_nothing_overlaps(name: str, engine: str) -> None:
 @pytest.mark.parametrize(("name", "engine"), EVERY)
 def test_every_edge_is_drawn_once(name: str, engine: str) -> None:
     nodes, layout = laid(name, engine)
-    drawn = [(p.leaf, p.reader) for p in layout.pills]
+    drawn = [(p.node, p.reader) for p in layout.pills]
+    drawn += {pair for p in layout.pills for pair in pairwise((p.leaf, *p.via))}
     for group in (layout.edges, layout.rails, layout.wires):
         drawn += [(edge.a, edge.b) for edge in group]
     assert sorted(drawn) == sorted({(a, b) for b, node in enumerate(nodes) for a in node.inputs})
     # a node is a box, or nothing but pills, of which one and only one is no echo
-    whole = [p.leaf for p in layout.pills if not p.echo]
-    assert sorted(whole) == [i for i, row in enumerate(layout.row) if row < 0]
-    assert all(nodes[i].leaf for i in whole)
+    whole = [p.node for p in layout.pills if not p.echo]
+    inside = {i for p in layout.pills for i in (p.leaf, *p.via)}
+    assert len(set(whole)) == len(whole) and inside == {i for i, row in enumerate(layout.row) if row < 0}
+    assert all(nodes[p.leaf].leaf and not any(nodes[i].leaf for i in p.via) for p in layout.pills)
 
 
 @pytest.mark.parametrize(("name", "engine"), EVERY)
@@ -86,7 +99,7 @@ def test_integers_inside_the_picture(name: str, engine: str) -> None:
     nodes, layout = laid(name, engine)
     record = layout.to_json()
     assert list(record)[:3] == ["engine", "engine_version", "seconds"]
-    assert record["engine_version"] == 1
+    assert record["engine_version"] == 2
     assert all(isinstance(value, int) for value in _numbers({**record, "seconds": 0}))
     assert json.loads(json.dumps(record)) == record
     assert len(layout.x) == len(layout.y) == len(layout.w) == len(layout.row) == len(nodes)
@@ -189,9 +202,9 @@ def test_widths_follow_the_number_of_code_points() -> None:
     assert node_width(Drawn("x", "n" * 10_000, "", (0,), False)) == 232
     assert node_width(Drawn("o" * 28, "", "", (0,), False)) == 232
     assert node_width(Drawn("parameter", "w", "f32[1]", (), True)) == 72, "a leaf shows its name, not its op"
-    pill = Drawn("parameter", "w1", "f32[784, 128]", (), True)
-    assert (pill_width(pill, False), pill_width(pill, True)) == (128, 40)
-    assert pill_width(Drawn("parameter", "é" * 10_000, "t" * 10_000, (), True), False) == 352
+    assert (pill_width("w1", "f32[784, 128]"), pill_width("w1", "")) == (128, 40)
+    long = Drawn("parameter", "é" * 10_000, "t" * 10_000, (), True)
+    assert pill_width(pill_label(long), pill_tail(long.type, False, False)) == 352
 
 
 @pytest.mark.parametrize(
@@ -243,6 +256,40 @@ def test_the_tour_stands_as_it_was_drawn() -> None:
         (0, 443, 104),
     ]
     assert (layout.width, layout.height) == (276, 504)
+
+
+@pytest.mark.parametrize("density", corpus.DENSITIES)
+def test_a_bias_that_is_broadcast_is_one_pill_beside_a_straight_spine(density: Density) -> None:
+    """F3: `x @ w + b` is a chain of boxes with one x; the pill stands for the last shape op."""
+    draft, loss = corpus.broadcast_biases()
+    layout = layered(draft.nodes, density)
+    boxes = [i for i, row in enumerate(layout.row) if row >= 0]
+    assert [draft.nodes[i].op for i in boxes] == ["input", *["matmul", "add", "relu"] * 3, "mul", "mse_loss"]
+    assert len({layout.x[i] + layout.w[i] // 2 for i in boxes}) == 1
+    through = [(draft.nodes[p.leaf].name, [draft.nodes[i].op for i in p.via]) for p in layout.pills if p.via]
+    assert through == [*[(f"b{i}", ["broadcast_to"]) for i in range(3)], ("scale", ["reshape", "broadcast_to"])]
+    assert layered(draft.nodes, density).to_json()["pills"]["via"].values()
+
+
+def test_each_density_leaves_texts_out() -> None:
+    node = Drawn("relu", "h", "f32[32, 256]", (0,), False)
+    bias = Drawn("parameter", "gate_bias", "f32[256]", (), True)
+    assert [node_width(node, d) for d in corpus.DENSITIES] == [112, 112, 80, 80]
+    pill = [(pill_label(bias, d), pill_tail("f32[32, 256]", True, False, d)) for d in corpus.DENSITIES]
+    assert pill == [("gate_bias", "⤳ [32, 256]"), ("gate_bias", "⤳"), ("gate_bias", "⤳"), ("gat…", "⤳")]
+    assert [pill_tail("f32[256]", False, False, d) for d in corpus.DENSITIES] == ["f32[256]", "", "", ""]
+    assert [pill_width(*texts) for texts in pill] == sorted((pill_width(*texts) for texts in pill), reverse=True)
+    wide = [layered(corpus.GRAPHS["block_forward"]().nodes, d).width for d in corpus.DENSITIES]
+    assert wide == sorted(wide, reverse=True) and len(set(wide)) > 2, "none is wider than the one before"
+
+
+def test_the_adjoint_of_a_shape_op_stands_on_the_row_of_its_reader() -> None:
+    nodes, layout = laid("broadcast_training", "lanes")
+    sums = [i for i, node in enumerate(nodes) if node.op == "sum_rows"]
+    readers = [next(b for b, node in enumerate(nodes) if nodes[i].twin in node.inputs) for i in sums]
+    assert len(sums) == 4 and [layout.row[i] for i in sums] == [layout.row[b] for b in readers]
+    forward = [i for i, node in enumerate(nodes) if node.lane == "forward" and layout.row[i] >= 0]
+    assert len({layout.x[i] + layout.w[i] // 2 for i in forward}) == 1
 
 
 def test_an_adjoint_stands_on_the_row_of_its_op() -> None:
@@ -333,7 +380,7 @@ def test_what_is_read_far_below_only_stands_above_its_first_reader(engine: str) 
 def test_a_branch_of_parameters_stands_beside_its_reader():
     x, w = Drawn("input", "x", "f32[2]", (), True), Drawn("parameter", "w", "f32[2]", (), True)
     chain = [x, w, *(Drawn("relu", "", "f32[2]", (i and i + 1,), False) for i in range(4))]
-    chain += [Drawn("broadcast_to", "", "f32[2]", (1,), False), Drawn("add", "", "f32[2]", (5, 6), False)]
+    chain += [Drawn("exp", "", "f32[2]", (1,), False), Drawn("add", "", "f32[2]", (5, 6), False)]
     for layout in (layered(chain), lanes(chain)):
         assert layout.row == (0, -1, 1, 2, 3, 4, 4, 5)
     late = [x, Drawn("relu", "", "f32[2]", (0,), False), Drawn("adam", "", "f32[2]", (0,), False, "adjoint")]

@@ -38,6 +38,22 @@ def test_values_are_known_on_every_stage(id: str) -> None:
     assert found["written"][h["written"]] in twin(document, "opt")
 
 
+@pytest.mark.parametrize("train", [True, False])
+def test_every_node_of_every_stage_has_its_value_adjoints_too(train: bool) -> None:
+    """What `--values` writes on the boxes of all tabs, lanes included."""
+    graph = networks.small_mlp()
+    study = Study(graph, train=train, device="cpu", name="small")
+    numbers, document = study.values("random:0"), study.doc
+    found = overlay(document, "value")
+    assert {key: len(texts) for key, texts in found.items()} == {
+        stage["key"]: stage["nodes"]["count"] for stage in document.data["stages"]
+    }
+    if train:
+        graph, report = study.written_derivative
+        for id, gradient in zip(report.wrt, report.gradients, strict=True):
+            assert found["derivative:written"][gradient] == array_words(numbers.gradient[id])
+
+
 def test_a_node_that_is_not_finite_is_known_where_it_was_written(device: str) -> None:
     study = Study(networks.small_mlp(), train=True, device=device, name="small")
     study.runner.set_watch("everything")

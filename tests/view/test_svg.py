@@ -26,7 +26,7 @@ ALLOWED = {
     "rect": {"x", "y", "width", "height", "rx", "fill", "stroke", "stroke-width"},
     "path": {"d", "fill", "stroke", "stroke-width", "stroke-dasharray", "data-entity"},
     "text": {"x", "y", "fill", "font-family", "font-size", "font-weight", "font-style", "text-anchor", "textLength",
-             "lengthAdjust", "direction", "unicode-bidi"},
+             "lengthAdjust", "direction", "unicode-bidi", "data-entity"},
     "tspan": {"dx", "fill", "font-size", "font-weight"},
 }  # fmt: skip
 

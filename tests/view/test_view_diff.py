@@ -9,7 +9,6 @@ from typing import Any
 import networks
 import pytest
 from documents import checked
-from networks import deep
 from random_graphs import random_graph
 
 from gdlab import ops
@@ -81,6 +80,43 @@ def test_the_document_of_a_diff_is_sound_and_says_the_same(mlp: Document) -> Non
     assert list(diff_text(one)) == ["one graph alone: nothing to compare with"]
 
 
+RULES_OF_GATED = ["Mul+Sigmoid→Silu", "MatMul+BiasAdd→FusedMatMulAdd", "Silu+Mul→SwiGLU"]
+
+
+@pytest.fixture(scope="module")
+def gated() -> Iterator[Study]:
+    """A study with a variant without each of three rules."""
+    with Graph() as g:
+        x = ops.input("x", (8, 16))
+        h = x @ ops.parameter("w1", (16, 16)) + ops.parameter("b1", (16,)).broadcast_to((8, 16))
+        s = (h * ops.sigmoid(h)) * (x @ ops.parameter("v", (16, 16)))
+        z = s @ ops.parameter("w2", (16, 4)) + ops.parameter("b2", (4,)).broadcast_to((8, 4))
+        g.set_outputs(ops.square(z).mean_all())
+    study = Study(g, train=True, device="cpu", name="gated")
+    for rule in RULES_OF_GATED:
+        study.variant(disable=[rule])
+    yield study
+    study.close()
+
+
+@pytest.mark.parametrize("left", ["optimized", *RULES_OF_GATED])
+@pytest.mark.parametrize("right", ["optimized", *RULES_OF_GATED])
+def test_equal_work_of_two_variants_is_no_difference(gated: Study, left: str, right: str) -> None:
+    """V10: what a rule was kept from is one node on one side and several on the other; the rest is the same work."""
+    document = gated.doc
+    stages = [s if s == "optimized" else f"variant:no {s}" for s in (left, right)]
+    found = diff(document, left_stage=stages[0], right_stage=stages[1])
+    assert "removed" not in found.left and "added" not in found.right, found.summary()
+    assert ("moved" in found.left or "made" in found.right) == (left != right)
+    turned = diff(document, left_stage=stages[1], right_stage=stages[0])
+    assert {y: x for x, y in found.match.items()} == turned.match
+
+
+def test_the_text_has_the_table_of_variants_once(gated: Study) -> None:
+    text = twin(gated.doc.with_view({"diff": [1, 5]}), "diff")
+    assert text.count("µs/step") == 1 and all(line.strip() in text for line in gated.compare().splitlines())
+
+
 # search --------------------------------------------------------------------------------------------------------------
 def test_terms_are_joined_by_and(mlp: Document) -> None:
     matmuls = search(mlp, "op:matmul", [0])
@@ -111,13 +147,3 @@ def test_a_packed_document_comes_back_as_it_was(mlp: Document, monkeypatch: pyte
     for table in ("kernels", "dispatches", "groups", "intervals", "slots"):
         assert list(again.plan(table)) == list(mlp.plan(table))
     assert again.json() == mlp.json()
-
-
-def test_large_documents_are_small_and_hold_no_layouts() -> None:
-    """180 bytes for each node of its five stages, beside the sources; so is one of 6,236 final nodes below 4 MB."""
-    document = Study(deep(84), train=True, device="cpu").doc
-    count = len(document.nodes("final"))
-    assert 1000 < count < 1600
-    total = sum(stage["nodes"]["count"] for stage in document.data["stages"])
-    assert len(document.json()) <= 200_000 + 180 * total
-    assert all(not stage["layouts"] for stage in document.data["stages"])

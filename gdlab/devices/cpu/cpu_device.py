@@ -53,6 +53,14 @@ class CpuDevice(Device):
         self.info = DeviceInfo("cpu", f"NumPy {np.__version__}, {platform.machine()}", "cpu", reason)
         self.target = Target("cpu", "cpu", Limits(binding_bytes=memory_bytes()))
 
+    def turn(self) -> OwnerThread:
+        """A new one."""
+        return OwnerThread("device")
+
+    def queue(self) -> CpuQueue:
+        """A queue with memory of its own."""
+        return CpuQueue()
+
     def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> CpuProgram:
         """Verify the plan and compile it to NumPy calls."""
         verify(plan)

@@ -99,11 +99,19 @@ class CpuQueue(Queue):
         self._numbers[id(memory)] = size, number
         return memory
 
-    def release(self, memory: Array) -> None:
+    def release(self, memory: Array) -> bool:
         """Back to the pool."""
         known = self._numbers.pop(id(memory), None)
-        if known is not None:
-            self._pool.give(*known, memory)
+        return known is not None and self._pool.give(*known, memory)
+
+    @property
+    def free_bytes(self) -> int:
+        """Of the pool."""
+        return self._pool.free_bytes
+
+    def collect(self) -> int:
+        """Of the pool."""
+        return self._pool.clear()
 
     def readback(self, nbytes: int) -> CpuReadback:
         """An array of the pool."""

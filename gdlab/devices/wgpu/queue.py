@@ -77,11 +77,19 @@ class WgpuQueue(Queue):
         self.gpu.numbers[memory] = number
         return memory
 
-    def release(self, memory: Any) -> None:
+    def release(self, memory: Any) -> bool:
         """Back to the pool."""
         number = self.gpu.numbers.pop(memory, None)
-        if number is not None:
-            self.gpu.tensors.give(int(memory.size), number, memory)
+        return number is not None and self.gpu.tensors.give(int(memory.size), number, memory)
+
+    @property
+    def free_bytes(self) -> int:
+        """Of the pool."""
+        return self.gpu.tensors.free_bytes
+
+    def collect(self) -> int:
+        """Of the pool, which all queues of the adapter share."""
+        return self.gpu.tensors.clear()
 
     def readback(self, nbytes: int) -> WgpuReadback:
         """A mapped buffer of the pool."""

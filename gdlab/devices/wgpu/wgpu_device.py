@@ -27,6 +27,7 @@ from gdlab.base.threads import OwnerThread
 from gdlab.devices.base import Counters, Device, DeviceInfo, Region, Shared, owner
 from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
 from gdlab.devices.pool import Pool
+from gdlab.devices.wgpu.queue import WgpuQueue
 from gdlab.devices.wgpu.readback import Mapped
 from gdlab.devices.wgpu.replay import WgpuProgram
 from gdlab.plan.dispatch import Dispatch
@@ -467,6 +468,14 @@ class WgpuDevice(Device):
         self.info = _info(gpu.adapter, reason)
         software = self.info.adapter_class == "software"
         self.target = Target("wgpu", "software" if software else "hardware", gpu.bounds.limits)
+
+    def turn(self) -> OwnerThread:
+        """That of the adapter."""
+        return self.gpu.turn
+
+    def queue(self) -> WgpuQueue:
+        """A queue of the adapter."""
+        return WgpuQueue(self.gpu)
 
     def load(self, plan: ExecutionPlan, shared: Shared | None = None, *, checked: bool = True) -> WgpuProgram:
         """Validate the plan, allocate, compile, warm up; `checked=False` (for tests) leaves the validation to wgpu."""

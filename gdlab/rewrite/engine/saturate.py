@@ -30,6 +30,7 @@ from gdlab.rewrite.rules.pattern import COMMUTATIVE
 __all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "Snapshot", "saturate", "stop_engine"]
 
 ENGINES_KEPT = 16  # small ones: each holds the ops and rules of one kind of graph
+RUNS = 64  # of one engine: its e-graph keeps a report of every iteration, 6 KB a run, which Pop does not remove
 BELIEVED = 0.02  # of our own clock: egglog 14 accounts for a third of it, egglog 13 for a thousandth
 MEMORY = "/dev/shm"  # files in memory, where the system has them: a busy disk would hold every call up
 SLICE_SECONDS = 0.05  # how long Ctrl-C waits at most
@@ -166,7 +167,9 @@ class _Engines:
         yield
 
     def _of(self, program: Program) -> _Engine:
-        engine = self.ready.pop(program, None) or _Engine(program, self.folder)
+        engine = self.ready.pop(program, None)
+        if engine is None or engine.runs >= RUNS:
+            engine = _Engine(program, self.folder)
         self.ready[program] = engine
         while len(self.ready) > ENGINES_KEPT:
             self.ready.popitem(last=False)
@@ -274,7 +277,7 @@ class _Engine:
     """One e-graph with schema and rules; every graph is loaded between a push and a pop. It waits pushed."""
 
     def __init__(self, program: Program, folder: str) -> None:
-        self.program, self.egg, self.folder = program, bindings(), folder
+        self.program, self.egg, self.folder, self.runs = program, bindings(), folder, 0
         self.at, self.graph = self.egg.RustSpan("", 0, 0), self.egg.EGraph()
         self.graph.run_program(self.egg.Include(self.at, self._file("program.egg", program.text)))
         self.graph.run_program(self.egg.Push(1))
@@ -287,6 +290,7 @@ class _Engine:
 
     def run(self, request: _Request) -> Saturation:
         """Saturate one graph; `clean` before the next. An engine whose run failed is dropped."""
+        self.runs += 1
         self._load(request.rows, request.begun)
         return self._iterate(request.rows.count, request.budget, request.cancelled, request.history)
 

@@ -82,9 +82,18 @@ class Runner:
         except KeyboardInterrupt:  # it may come before anybody waits
             if self.stepper.run != before and self.state == "running":
                 self.pause("by interrupt")
-                while self.state == "running":
-                    time.sleep(0.001)
+                self._interrupt()
             raise
+
+    def _interrupt(self) -> None:
+        """Wait for the end of a run whose future nobody has; its feed may be waiting for another run."""
+        told = None
+        while self.state == "running":
+            job = self.stepper.job
+            if job is not None and job is not told:
+                job.interrupt()
+                told = job
+            time.sleep(0.001)
 
     def step(self, steps: int = 1) -> Future[None]:
         """Make a few steps now. While paused they count towards the run that Resume finishes."""

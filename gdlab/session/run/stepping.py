@@ -10,7 +10,7 @@ from functools import partial
 from typing import Literal
 
 from gdlab.base.errors import SessionError
-from gdlab.base.threads import Job
+from gdlab.base.threads import Job, JobFuture, current_job
 from gdlab.session import Session
 from gdlab.session.checkpoint import Snapshot
 from gdlab.session.run.breakpoints import Break
@@ -59,6 +59,7 @@ class Stepper:
         self.speed: float | None = None
         self.feed: Feed | None = None
         self.pause: str | None = None  # why the run must pause before its next step
+        self.job: JobFuture[None] | None = None  # of the run, once it has begun
         self._at_breakpoint = False
 
     def start(
@@ -67,6 +68,7 @@ class Stepper:
         """Post the job that makes these parts of steps, at step count `count`; `stop` stops the run of a number."""
         self.run, self._counted = self.run + 1, count
         self.pause, self.state, self.reason, self.feed, self._at_breakpoint = None, "running", "", feed, False
+        self.job = None
         self.watch.begin()
         self.log.clear_ticks()
         return self.session.loaded.turn.post(self._job(parts), partial(stop, self.run))
@@ -114,7 +116,7 @@ class Stepper:
 
     # the job ----------------------------------------------------------------------------------------------------------
     def _job(self, parts: Iterator[None]) -> Job[None]:
-        session = self.session
+        session, self.job = self.session, current_job()
         try:
             began = time.monotonic()
             for _ in parts:

@@ -28,6 +28,7 @@ def chain(document: Document, at: str) -> Lines:
     """Yield what lights up with an entity, level by level from the source to the WGSL."""
     lit = document.select(at)
     yield f"{at} lights {whole(len(lit))} of this document:"
+    used = _uses(document, at)
     by_level: dict[str, list[str]] = {}
     for entity in sorted(lit, key=lambda e: parse_entity(e)[1]):
         by_level.setdefault(_level(entity), []).append(entity)
@@ -37,7 +38,17 @@ def chain(document: Document, at: str) -> Lines:
     for level in order:
         for entity in by_level.get(level, ()):
             kind, numbers = parse_entity(entity)
-            yield f"  {entity}  {flat(_TOLD[kind](document, *numbers))}".rstrip()
+            yield f"  {entity}  {flat(_TOLD[kind](document, *numbers))}{used.get(entity, '')}".rstrip()
+
+
+def _uses(document: Document, at: str) -> dict[str, str]:
+    """Say of each dispatch that uses a buffer what it does with it; empty for other entities."""
+    kind, numbers = parse_entity(at)
+    if kind != "interval":
+        return {}
+    reads, writes = (set(ks(numbers[0])) for ks in (document.provenance.readers, document.provenance.writers))
+    words = {k: " and ".join(w for w, ks in (("reads", reads), ("writes", writes)) if k in ks) for k in reads | writes}
+    return {f"dispatch:{k}": f", {word} it" for k, word in words.items()}
 
 
 def _level(entity: str) -> str:

@@ -60,7 +60,7 @@ def diff(
     alone = right is None or right.id == left.id
     match = _by_key(a, b) if alone else _by_content(a, b)
     back = {y: x for x, y in match.items()}
-    went, came = _moves(a, b) if alone else (set(), set())
+    went, came = (_shared(a, b, match) if _siblings(a, b) else _moves(a, b)) if alone else (set(), set())
     fields = {x: _fields(a.own(x), b.own(y)) for x, y in match.items()}
     of_left: list[Class] = []
     for x, node in enumerate(a.nodes):
@@ -89,16 +89,43 @@ def _fields(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
 
 # matching ------------------------------------------------------------------------------------------------------------
 def _by_key(a: _Side, b: _Side) -> dict[int, int]:
-    """Equal keys; between two results for one graph (a variant) also what each has made for itself, by unique hash."""
+    """Equal keys; between two results for one graph (a variant) also what each has made for itself: by unique hash,
+    then by origins, op, type and attributes, where something before it differs."""
     there = {node["key"]: y for y, node in enumerate(b.nodes)}
     match = {x: there[node["key"]] for x, node in enumerate(a.nodes) if node["key"] in there}
-    parents = [side.document.stage(side.stage)["parent"] for side in (a, b)]
-    if parents[0] != parents[1] or parents[0] < 0:
+    if not _siblings(a, b):
         return match
-    taken = set(match.values())
-    mine = _unique(a, [x for x in range(len(a.nodes)) if x not in match], _hash)
-    theirs = _unique(b, [y for y in range(len(b.nodes)) if y not in taken], _hash)
-    return dict(sorted({**match, **{x: theirs[key] for key, x in mine.items() if key in theirs}}.items()))
+    for rule in (_hash, _work):
+        taken = set(match.values())
+        mine = _unique(a, [x for x in range(len(a.nodes)) if x not in match], rule)
+        theirs = _unique(b, [y for y in range(len(b.nodes)) if y not in taken], rule)
+        match |= {x: theirs[key] for key, x in mine.items() if key in theirs}
+    return dict(sorted(match.items()))
+
+
+def _siblings(a: _Side, b: _Side) -> bool:
+    """Return whether both stages were made of one and the same."""
+    one, other = (int(side.document.stage(side.stage)["parent"]) for side in (a, b))
+    return one == other >= 0
+
+
+def _origins(side: _Side, i: int) -> list[int]:
+    """The nodes of the stage before that a node came from."""
+    parent = side.document.stage(side.stage)["parent"]
+    return side.document.provenance.behind(f"node:{side.stage}", f"node:{parent}", i)
+
+
+def _work(side: _Side, i: int) -> Hashable:
+    op, type, attrs = side.own(i)
+    return (tuple(_origins(side, i)), op, type, repr(sorted(attrs.items()))) if _origins(side, i) else None
+
+
+def _shared(a: _Side, b: _Side, match: dict[int, int]) -> tuple[set[int], set[int]]:
+    """The unmatched nodes of two results for one graph that came from the same nodes as unmatched ones of the other."""
+    left = {x: set(_origins(a, x)) for x in range(len(a.nodes)) if x not in match}
+    right = {y: set(_origins(b, y)) for y in set(range(len(b.nodes))) - set(match.values())}
+    shared = set().union(*left.values()) & set().union(*right.values())
+    return {x for x, of in left.items() if of & shared}, {y for y, of in right.items() if of & shared}
 
 
 def _hash(side: _Side, i: int) -> Hashable:

@@ -18,11 +18,12 @@ from gdlab.base.binding import bound
 from gdlab.base.errors import GdlabError, LoadError, unknown_name
 from gdlab.base.files import read_regular
 from gdlab.base.words import flat
+from gdlab.graph import no_collector
 from gdlab.view.document.closure import damaged, problems
 from gdlab.view.document.columns import Json, Table
 from gdlab.view.document.links import Provenance
 from gdlab.view.document.pack import packed, unpacked
-from gdlab.view.document.selection import Selection, local, portable
+from gdlab.view.document.selection import Selection, kept_of, local, portable
 
 FORMAT = "gdlab.graph.v1"
 _HASHED = ("types", "sources", "lines", "stages", "passes", "plan", "links")
@@ -62,7 +63,8 @@ class Document:
 
     def json(self) -> bytes:
         """The canonical bytes: UTF-8, sorted keys, no spaces, large tables in their shortest forms."""
-        return canonical(packed(self.data))
+        with no_collector():
+            return canonical(packed(self.data))
 
     @property
     def id(self) -> str:
@@ -293,15 +295,18 @@ def _damage_error(where: str, error: Exception) -> LoadError:
 
 
 def read_doc(data: Any, where: str = "document") -> Document:
-    """A document from parsed JSON: the document itself, or the envelope `{format, study, gz}` of an output."""
+    """A document from parsed JSON: the document itself, or the envelope `{format, study, gz, kept}` of an output."""
     given = data.get("format") if isinstance(data, dict) else None
     if given != FORMAT:
         raise LoadError(where, "format", json.dumps(given), json.dumps(FORMAT))
     if "gz" in data and "stages" not in data:
         try:
-            return read_doc(json.loads(gzip.decompress(base64.b64decode(data["gz"]))), where)
+            found = read_doc(json.loads(gzip.decompress(base64.b64decode(data["gz"]))), where)
         except (ValueError, EOFError, OSError, zlib.error, binascii.Error) as error:
             raise LoadError(where, "gz", str(error), "base64 of gzip") from None
+        kept = kept_of(data.get("kept"))  # what a person kept since the document was written
+        view = {**(found.data.get("view") or {}), **kept}
+        return Document({**found.data, "view": view}, where=where) if kept else found
     if "picture" in data and "stages" not in data:
         wanted = "an output with its graph: draw less of it, or read the file that save wrote"
         raise LoadError(where, "content", "an output of which the picture alone was kept", wanted)

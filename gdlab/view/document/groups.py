@@ -15,11 +15,13 @@ from gdlab.view.document.columns import Json, words
 from gdlab.view.document.modules import Path, module_of, places
 
 _LEAST_NODES, _LEAST_CALLS = 2, 3
+_LEAST_STEM = 3  # ops before the first module, and modules: with fewer, a stem says nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group: its parent comes before it, −1 at the top; `repeat` groups lie in a series. Of a module, its path."""
+    """One group: its parent comes before it, −1 at the top; `repeat` groups lie in a series, or in a list of modules
+    that differ (`layer1`). Of a module, its path."""
 
     parent: int
     label: str
@@ -91,7 +93,7 @@ def groups_of(graph: Graph) -> Groups:
         parts, inner = found(graph)
         kept = [k for k, part in enumerate(parts) if _counts(part, ops)]
         if kept:
-            return _numbered(graph, parts, kept, inner)
+            return _with_stem(_numbered(graph, parts, kept, inner), ops)
     return Groups((), (-1,) * len(graph))
 
 
@@ -177,18 +179,40 @@ def _numbered(graph: Graph, calls: Sequence[_Part], kept: Sequence[int], inner: 
     series: dict[int, int] = {}
     rows: list[Group] = []
     keep = set(kept)
-    runs = _runs(graph, calls, kept, keep)
+    alike = _runs(graph, calls, kept, keep)
+    runs = {**_lists(calls, kept, keep), **alike}
     for k in kept:
         parent = number.get(_above(calls, calls[k].parent, keep), -1)
         if k in runs:
             if runs[k][0] == k:
-                rows.append(Group(parent, _list_of(calls[k]), "series", len(runs[k])))
+                kind: Literal["series", "module"] = "series" if k in alike else "module"
+                rows.append(Group(parent, _list_of(calls[k]), kind, len(runs[k])))
                 series.update(dict.fromkeys(runs[k], len(rows) - 1))
             parent = series[k]
         number[k] = len(rows)
         path = ".".join(calls[k].path)
         rows.append(Group(parent, calls[k].label, "module" if path else "call", path=path))
     return Groups(tuple(rows), tuple(number.get(_above(calls, k, keep), -1) for k in inner))
+
+
+def _lists(calls: Sequence[_Part], kept: Sequence[int], keep: set[int]) -> dict[int, list[int]]:
+    """For each numbered module of a list (`layer1.0`, `layer1.1`): the modules of the list."""
+    found: dict[tuple[int, Path], list[int]] = {}
+    for k in kept:
+        if len(calls[k].path) > 1 and calls[k].path[-1].isdecimal():
+            found.setdefault((_above(calls, calls[k].parent, keep), calls[k].path[:-1]), []).append(k)
+    return {k: members for members in found.values() if len(members) > 1 for k in members}
+
+
+def _with_stem(groups: Groups, ops: set[int]) -> Groups:
+    """Add a group of the ops before the first module, where there are several of both."""
+    modules = [row for row in groups.rows if row.parent < 0 and row.kind != "call"]
+    first = min((i for i in ops if groups.of_node[i] >= 0), default=0)
+    stem = {i for i in ops if i < first}
+    if len(stem) < _LEAST_STEM or len(modules) < _LEAST_STEM:
+        return groups
+    rows = (*groups.rows, Group(-1, "stem", "module"))
+    return Groups(rows, tuple(len(rows) - 1 if i in stem else g for i, g in enumerate(groups.of_node)))
 
 
 def _list_of(part: _Part) -> str:

@@ -67,14 +67,19 @@ def layout_of(raw: Json, nodes: int) -> Layout:
         row("y"),
         row("w"),
         row("row"),
-        tuple(Pill(a, b, x, y, w, bool(e)) for a, b, x, y, w, e in _rows(raw["pills"], "leaf reader x y w echo")),
+        tuple(_pill(*values) for values in _rows(raw["pills"], "leaf reader x y w echo via")),
         tuple(Edge(a, b, kind, _points(bends)) for a, b, kind, bends in _rows(raw["edges"], "a b kind bends")),
         tuple(Rail(*values) for values in _rows(raw["rails"], "a b track x y0 y1")),
         tuple(Wire(a, b, _points(points)) for a, b, points in _rows(raw["wires"], "a b points")),
         tuple(Lane(i, title, x, w) for i, title, x, w in _rows(raw["lanes"], "index title x width")),
         raw["width"],
         raw["height"],
+        raw.get("density", 0),
     )
+
+
+def _pill(leaf: int, reader: int, x: int, y: int, w: int, echo: int, via: Sequence[int] | int) -> Pill:
+    return Pill(leaf, reader, x, y, w, bool(echo), tuple(via) if isinstance(via, (list, tuple)) else ())
 
 
 def _rows(table: Json, names: str) -> list[tuple[Any, ...]]:

@@ -109,7 +109,7 @@ class Provenance:
             self.up.setdefault(each["b"], []).append((each["a"], each["back"]["start"], each["back"]["ids"]))
 
     def select(self, entity: str) -> frozenset[str]:
-        """The lit set of an entity: itself, all that it came from, all that came from it."""
+        """The lit set of an entity: itself, all that it came from, all that came from it; with a buffer its readers."""
         kind, at = parse_entity(entity)
         self._check(entity, kind, at)
         if kind in _STANDS:
@@ -122,7 +122,18 @@ class Provenance:
         for ways, shut in ((self.down, closed), (self.up, "")):
             for reached, rows in reach(ways, [(level, row)], shut).items():
                 lit.update(self.levels.name(reached, r) for r in rows)
+        if kind == "interval":
+            lit.update(f"dispatch:{k}" for k in self.readers(row))
         return frozenset(lit)
+
+    def readers(self, interval: int) -> list[int]:
+        """The dispatches that read a buffer, in order."""
+        reads = Table((self.data.get("plan") or {}).get("dispatches"), "dispatches").column("reads")
+        return [k for k, row in enumerate(reads) if interval in row]
+
+    def writers(self, interval: int) -> list[int]:
+        """The dispatches that write a buffer, in order."""
+        return self.behind("interval", "dispatch", interval)
 
     def behind(self, level: str, to: str, row: int) -> list[int]:
         """The entities of level `to` that row `row` of `level` came from, one link up."""

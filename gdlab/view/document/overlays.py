@@ -8,6 +8,7 @@ from gdlab.autodiff import AutodiffReport
 from gdlab.base.statistics import array_words
 from gdlab.rewrite import OptimizeReport
 from gdlab.session import PipelineStage
+from gdlab.study.node_values import NodeValues
 from gdlab.study.study import Study
 from gdlab.view.document.columns import Json
 
@@ -23,18 +24,26 @@ def overlays_of(study: Study, keys: list[str]) -> list[Json]:
     found: list[Json] = []
     numbers = study.numbers
     if numbers is not None:
-        found.append(_overlay("value", "value", 0, {i: array_words(v) for i, v in numbers.value.items()}))
+        found.append(overlay_of("value", "value", 0, {i: array_words(v) for i, v in numbers.value.items()}))
         if numbers.gradient:
             texts = {i: array_words(v) for i, v in numbers.gradient.items()}
-            found.append(_overlay("gradient", "gradient of the loss", 0, texts))
+            found.append(overlay_of("gradient", "gradient of the loss", 0, texts))
         if numbers.adjoint and "derivative:written" in keys:
             texts = {i: array_words(v) for i, v in numbers.adjoint.items()}
-            found.append(_overlay("adjoint", "value, adjoints too", keys.index("derivative:written"), texts))
+            found.append(overlay_of("adjoint", "value, adjoints too", keys.index("derivative:written"), texts))
     culprit = study.runner.culprit if study.has_session else None
     if culprit is not None:
         stage = keys.index(study.pipeline.compiled.key)
-        found.append(_overlay("nonfinite", "not finite", stage, dict.fromkeys(culprit.nodes, culprit.what)))
-    return [each for overlay in found for each in (overlay, *_elsewhere(study, overlay, keys))]
+        found.append(overlay_of("nonfinite", "not finite", stage, dict.fromkeys(culprit.nodes, culprit.what)))
+    every = [each for overlay in found for each in (overlay, *_elsewhere(study, overlay, keys))]
+    return [_completed(each, numbers, keys) if each["id"] == "value" and numbers else each for each in every]
+
+
+def _completed(overlay: Json, numbers: NodeValues, keys: Sequence[str]) -> Json:
+    """The values of a stage with those of the nodes that passes made, such as adjoints."""
+    own = {str(i): array_words(v) for i, v in numbers.stages.get(keys[overlay["stage"]], {}).items()}
+    values = {**own, **overlay["values"]}
+    return {**overlay, "values": dict(sorted(values.items(), key=lambda item: int(item[0])))}
 
 
 def _elsewhere(study: Study, overlay: Json, keys: list[str]) -> list[Json]:
@@ -79,7 +88,7 @@ def _origin(stage: PipelineStage) -> Callable[[int], Sequence[int]]:
     return lambda new: (new,)
 
 
-def _overlay(id: str, label: str, stage: int, values: dict[int, str]) -> Json:
+def overlay_of(id: str, label: str, stage: int, values: dict[int, str]) -> Json:
     return {
         "id": id, "label": label, "unit": "", "scale": "category", "aggregate": "none", "stage": stage,
         "values": {str(i): text for i, text in sorted(values.items())},

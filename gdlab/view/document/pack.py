@@ -1,30 +1,33 @@
 """Write large documents small: `packed(data)` says the same in shorter forms, `unpacked(data)` has plain links again.
 
 A column of repeated numbers becomes `{words, index}`; a link leaves `back` out, which is the transpose of `out`, and
-writes rows of `out` that repeat once. Documents of a few hundred nodes stay as they are.
+writes rows of `out` that repeat once; lists are shortened. Documents of a few hundred nodes stay as they are.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from gdlab.view.document.columns import TABLES, Json, column
 from gdlab.view.document.links import Levels
+from gdlab.view.document.shortened import restored, shortened
 
 LARGE = 500  # rows of a table from which on it is packed
 MANY = 1500  # pairs of a link
+SHORTENED = 2000  # nodes of all stages from which on long lists are shortened
 _PLAN = {
     "kernels": "kernels", "dispatches": "dispatches", "groups": "barriers", "intervals": "intervals", "slots": "slots",
 }  # fmt: skip
 
 
 def packed(data: Json) -> Json:
-    """The document with every large table and link in its shortest form."""
+    """The document with every large table, link and list in its shortest form."""
     plan = data.get("plan")
-    return {
+    tables: Json = {
         **data,
         "lines": _table(data["lines"], "lines"),
         "stages": [{**stage, "nodes": _table(stage["nodes"], "nodes")} for stage in data["stages"]],
@@ -32,10 +35,13 @@ def packed(data: Json) -> Json:
         "passes": [{**one, "report": _report(one), "steps": _steps(one, data)} for one in data["passes"]],
         "links": [_link(each) for each in data["links"]],
     }
+    nodes = sum(stage["nodes"]["count"] for stage in data["stages"])
+    return shortened(tables) if nodes >= SHORTENED else tables
 
 
 def unpacked(data: Json) -> Json:
     """The document with `out` and `back` of every link as plain compressed rows, and every sentence written out."""
+    data = restored(data)
     passes = [{**one, "report": _told(one), "steps": _ordered(one, data)} for one in data["passes"]]
     if all("back" in each for each in data["links"]):
         return {**data, "passes": passes}
@@ -55,30 +61,35 @@ def _table(table: Json, kind: str) -> Json:
 
 def _column(raw: Any, count: int, absent: Any) -> Any:
     """A column in the shortest of its forms; ragged ones and those that have words already stay."""
-    if isinstance(raw, dict) and ("start" in raw or "words" in raw):
+    if not raw or (isinstance(raw, dict) and ("start" in raw or "words" in raw)):
+        return raw
+    if isinstance(raw, list) and isinstance(raw[0], str) and 10 * len(set(raw)) > 9 * count:
         return raw
     values = column(raw, count, absent)
-    texts = _texts(values)
-    known = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    keys, texts = _texts(values)
+    known = {text: i for i, text in enumerate(dict.fromkeys(texts.values()))}
     shared = sum(map(len, known)) + len(known) + count * (len(str(len(known))) + 1)
-    plain = sum(map(len, texts)) + count
-    sparse = sum(len(k) + len(texts[int(k)]) + 4 for k in raw) if isinstance(raw, dict) else plain
+    plain = sum(len(texts[key]) * rows for key, rows in Counter(keys).items()) + count
+    sparse = sum(len(k) + len(texts[keys[int(k)]]) + 4 for k in raw) if isinstance(raw, dict) else plain
     if 10 * shared < 9 * min(plain, sparse):
-        first = dict(zip(reversed(texts), reversed(values), strict=True))
-        return {"words": [first[text] for text in known], "index": [known[text] for text in texts]}
+        place = {key: known[text] for key, text in texts.items()}
+        index = list(map(place.__getitem__, keys))
+        first = dict(zip(reversed(index), reversed(values), strict=True))
+        return {"words": [first[i] for i in range(len(known))], "index": index}
     return values if plain < sparse else raw
 
 
-def _texts(values: Sequence[Any]) -> list[str]:
-    """The JSON of each value; each different one is written once."""
+def _texts(values: Sequence[Any]) -> tuple[Sequence[Any], dict[Any, str]]:
+    """A key of each value, and the JSON of each key: every different value is written once."""
     kinds = set(map(type, values))
     if len(kinds) == 1 and kinds <= {int, str}:  # of other types equal values may be written differently
         write = str if int in kinds else encode_basestring_ascii
-        written = {value: write(value) for value in set(values)}
-        return [written[value] for value in values]
+        return values, {value: write(value) for value in dict.fromkeys(values)}
     by_id = {id(value): value for value in values}
-    texts = {key: "null" if value is None else _ENCODER.encode(value) for key, value in by_id.items()}
-    return [texts[id(value)] for value in values]
+    spelled = {key: repr(value) for key, value in by_id.items()}  # equal only where the JSON is
+    different = dict(zip(spelled.values(), by_id.values(), strict=True))
+    texts = {key: "null" if each is None else _ENCODER.encode(each) for key, each in different.items()}
+    return [spelled[id(value)] for value in values], texts
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True)
@@ -138,6 +149,8 @@ def _link(link: Json) -> Json:
     start, ids = link["out"]["start"], link["out"]["ids"]
     if len(ids) < MANY:
         return link
+    if len(ids) < 2 * len(start):  # the number of a row would be as long as the row
+        return {"a": link["a"], "b": link["b"], "out": link["out"]}
     rows = [tuple(ids[a:b]) for a, b in zip(start, start[1:], strict=False)]
     known = {row: i for i, row in enumerate(dict.fromkeys(rows))}
     out: Json = link["out"]

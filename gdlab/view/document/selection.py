@@ -20,7 +20,7 @@ class Selection:
     """Entities by names that hold in every document of a study (`portable`), and who is told of a change.
 
     `kept` is what a person wants to find again, the part of a document's `view` that is no more than that: bookmarks,
-    and whether the overview and the labels of edges are shown.
+    whether the overview and the labels of edges are shown, and the widths of panes.
     """
 
     def __init__(self, names: Iterable[str] = (), kept: object = None) -> None:
@@ -53,7 +53,16 @@ def kept_of(view: object) -> dict[str, Any]:
     found: dict[str, Any] = {name: view[name] for name in ("map", "labels") if isinstance(view.get(name), bool)}
     if isinstance(view.get("bookmarks"), (list, tuple)):
         found["bookmarks"] = [dict(each) for each in view["bookmarks"][:_MOST] if _is_bookmark(each)]
+    if isinstance(view.get("columns"), Mapping):
+        found["columns"] = {name: list(row) for name, row in view["columns"].items() if _is_row(name, row)}
     return found
+
+
+def _is_row(name: object, row: object) -> bool:
+    """Return whether this is a row of shares of the width: a name, and a few numbers that are not negative."""
+    if not isinstance(name, str) or not isinstance(row, (list, tuple)) or not 1 < len(row) < 9:
+        return False
+    return all(isinstance(each, (int, float)) and 0 <= each < 1e6 for each in row) and any(row)
 
 
 def _is_bookmark(each: object) -> bool:

@@ -8,7 +8,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gdlab.base.errors import GraphError
-from gdlab.view.layout.drawn import Drawn, Edge, Kind, Lane, Layout, Pill, Point, Rail, Wire, node_width, pill_width
+from gdlab.view.layout.drawn import (
+    SHAPE_OPS,
+    Density,
+    Drawn,
+    Edge,
+    Kind,
+    Lane,
+    Layout,
+    Pill,
+    Point,
+    Rail,
+    Wire,
+    node_width,
+    pill_label,
+    pill_tail,
+    pill_width,
+)
 from gdlab.view.layout.rows import GX, LONG, Placed, place
 
 NODE = 40  # height of a node
@@ -22,41 +38,77 @@ HOPS = 3  # levels of edges that hop over a box of their row
 
 
 @dataclass(frozen=True, slots=True)
+class PillSize:
+    """A pill before it has a place: the node that is read, the width, whether an earlier pill shows the same."""
+
+    node: int
+    width: int
+    echo: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Cast:
     """The split of the nodes into boxes and pills; `width` and `inputs` run over all nodes, and are used for boxes."""
 
     nodes: Sequence[Drawn]
+    density: Density
     box: list[bool]
     width: list[int]
     inputs: list[tuple[int, ...]]  # boxes it reads, in the order of ports, each once
-    pills: list[tuple[tuple[int, int, bool], ...]]  # (leaf, width, echo) beside it, in the order of ports
-    readers: list[list[int]]  # of boxes and leaves alike
+    pills: list[tuple[PillSize, ...]]  # beside it, in the order of ports
+    readers: list[list[int]]  # of boxes and leaves alike; through shape ops that are part of a pill
+    chains: Mapping[int, tuple[int, ...]]  # of a shape op that is part of a pill: the leaf, the ops, itself at last
 
 
-def cast(nodes: Sequence[Drawn], first_lane: Sequence[bool]) -> Cast:
+def chains_of(nodes: Sequence[Drawn]) -> dict[int, tuple[int, ...]]:
+    """Shape ops between a parameter or constant and what reads it, each with the chain from the leaf to itself."""
+    found: dict[int, tuple[int, ...]] = {}
+    for i, node in enumerate(nodes):
+        if node.op in SHAPE_OPS and len(node.inputs) == 1 and 0 <= node.inputs[0] < i:
+            (a,) = node.inputs
+            if a in found or (nodes[a].leaf and nodes[a].op != "input"):
+                found[i] = (*found.get(a, (a,)), i)
+    if found:
+        read = {a for node in nodes for a in node.inputs}
+        found = {i: chain for i, chain in found.items() if i in read}
+    return found
+
+
+def cast(nodes: Sequence[Drawn], first_lane: Sequence[bool], density: Density = 0) -> Cast:
     """Leaves become pills, but where an op of the first lane has nothing else to stand under an `input` becomes a box.
 
     An op of parameters and constants alone starts a branch by itself: it stands beside its reader, not at the top.
     """
-    box = [not node.leaf for node in nodes]
+    for b in range(len(nodes)):
+        _check(nodes, b)
+    chains = chains_of(nodes)
+    box = [not node.leaf and i not in chains for i, node in enumerate(nodes)]
     readers: list[list[int]] = [[] for _ in nodes]
     for b, node in enumerate(nodes):
-        _check(nodes, b)
-        for a in dict.fromkeys(node.inputs):
-            readers[a].append(b)
-        if not node.leaf and first_lane[b] and all(nodes[a].leaf for a in node.inputs):
+        if b in chains:
+            continue
+        for i in dict.fromkeys(i for a in node.inputs for i in chains.get(a, (a,))):
+            readers[i].append(b)
+        if not node.leaf and first_lane[b] and all(nodes[a].leaf or a in chains for a in node.inputs):
             for a in [a for a in node.inputs if nodes[a].op == "input"][:1]:
                 box[a] = True
     box = [known or not readers[i] for i, known in enumerate(box)]
     seen: set[int] = set()
     pills = []
-    for node in nodes:
-        beside = [a for a in dict.fromkeys(node.inputs) if not box[a]]
-        pills.append(tuple((a, pill_width(nodes[a], a in seen), a in seen) for a in beside))
+    for b, node in enumerate(nodes):
+        beside = [] if b in chains else [a for a in dict.fromkeys(node.inputs) if not box[a]]
+        pills.append(tuple(_size(nodes, chains, a, a in seen, density) for a in beside))
         seen.update(beside)
     inputs = [tuple(a for a in dict.fromkeys(node.inputs) if box[a]) for node in nodes]
-    widths = [node_width(node) if box[i] else -1 for i, node in enumerate(nodes)]
-    return Cast(nodes, box, widths, inputs, pills, readers)
+    widths = [node_width(node, density) if box[i] else -1 for i, node in enumerate(nodes)]
+    return Cast(nodes, density, box, widths, inputs, pills, readers, chains)
+
+
+def _size(
+    nodes: Sequence[Drawn], chains: Mapping[int, tuple[int, ...]], a: int, echo: bool, density: Density
+) -> PillSize:
+    label = pill_label(nodes[chains.get(a, (a,))[0]], density)
+    return PillSize(a, pill_width(label, pill_tail(nodes[a].type, a in chains, echo, density)), echo)
 
 
 def sink(who: Cast, row: dict[int, int], within: Callable[[int], bool]) -> None:
@@ -120,9 +172,9 @@ def column(who: Cast, members: list[int], row: Mapping[int, int], quiet: Sequenc
     return Column(members, edges, placed, left, max((track + 1 for _, track in placed.rails), default=0))
 
 
-def _margin(pills: Sequence[tuple[int, int, bool]]) -> int:
+def _margin(pills: Sequence[PillSize]) -> int:
     """The room that pills take left of their op: two to a column, columns 12 apart."""
-    return sum(12 + max(w for _, w, _ in pills[i : i + 2]) for i in range(0, len(pills), 2))
+    return sum(12 + max(pill.width for pill in pills[i : i + 2]) for i in range(0, len(pills), 2))
 
 
 @dataclass(slots=True)
@@ -166,6 +218,7 @@ def finished(
         wires,
         lanes,
         *size,
+        page.who.density,
     )
 
 
@@ -197,9 +250,11 @@ def _write_pills(page: Sheet, u: int, beside_edge: bool) -> None:
     for i in range(0, len(pills), 2):
         pair = pills[i : i + 2]
         first = 0 if len(pair) == 2 or beside_edge else (NODE - PILL) // 2
-        for k, (leaf, w, echo) in enumerate(pair):
-            page.pills.append(Pill(leaf, u, right - w, page.y[u] + first + k * (NODE - PILL), w, echo))
-        right -= 12 + max(w for _, w, _ in pair)
+        for k, pill in enumerate(pair):
+            leaf, *via = page.who.chains.get(pill.node, (pill.node,))
+            top = page.y[u] + first + k * (NODE - PILL)
+            page.pills.append(Pill(leaf, u, right - pill.width, top, pill.width, pill.echo, tuple(via)))
+        right -= 12 + max(pill.width for pill in pair)
 
 
 def _through(page: Sheet, a: int, b: int, way: Sequence[int], up: bool) -> tuple[Point, ...]:

@@ -13,6 +13,14 @@ Kind = Literal["data", "param", "saved", "control"]
 Point = tuple[int, int]
 
 LINE_CUT, PILL_CUT = 28, 24  # code points
+FIRST_LETTERS = 4  # code points of a pill's name at the last density
+ARROW = "⤳"  # what stands between the name of a leaf and the shape that it is brought into
+
+Density = Literal[0, 1, 2, 3]
+"""The texts that are drawn: 0 all; 1 no types on pills; 2 nor on boxes; 3 of the names on pills the first letters."""
+
+# Ops of one input that change its shape alone: a parameter that goes through these only is one pill at its reader.
+SHAPE_OPS = frozenset(("broadcast_to", "permute", "reshape", "transpose"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,10 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Pill:
-    """A leaf beside the op that reads it; an echo repeats an earlier pill of the leaf with its name alone."""
+    """A leaf beside the op that reads it; an echo repeats an earlier pill of the same with its name alone.
+
+    `via`: the shape ops between the leaf and the reader, in order; the pill stands for the last of them.
+    """
 
     leaf: int
     reader: int
@@ -38,6 +49,12 @@ class Pill:
     y: int
     w: int
     echo: bool
+    via: tuple[int, ...] = ()
+
+    @property
+    def node(self) -> int:
+        """The node that the reader reads."""
+        return self.via[-1] if self.via else self.leaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +123,23 @@ class Layout:
     lanes: tuple[Lane, ...]
     width: int
     height: int
+    density: Density = 0
 
     def to_json(self) -> dict[str, Any]:
         """The columnar form that a document stores; all integers but `seconds`."""
         return {
             "engine": self.engine,
-            "engine_version": 1,
+            "engine_version": 2,
             "seconds": self.seconds,
+            "density": self.density,
             "x": list(self.x),
             "y": list(self.y),
             "w": list(self.w),
             "row": list(self.row),
-            "pills": _columns(self.pills, ("leaf", "reader", "x", "y", "w", "echo")),
+            "pills": {
+                **_columns(self.pills, ("leaf", "reader", "x", "y", "w", "echo")),
+                "via": {str(i): list(pill.via) for i, pill in enumerate(self.pills) if pill.via},
+            },
             "edges": {
                 **_columns(self.edges, ("a", "b")),
                 "kind": _words([edge.kind for edge in self.edges]),
@@ -169,19 +191,28 @@ def headline(node: Drawn) -> tuple[str, str]:
     return node.op, line[len(node.op) + 2 :]
 
 
-def node_width(node: Drawn) -> int:
-    """The width of a box: a multiple of 8, from the longer of its two lines."""
+def node_width(node: Drawn, density: Density = 0) -> int:
+    """The width of a box: a multiple of 8, from the longer of its lines."""
     op, name = headline(node)
-    count = max(len(op) + 2 + len(name) if name else len(op), min(len(node.type), LINE_CUT))
+    count = len(op) + 2 + len(name) if name else len(op)
+    if density < 2:
+        count = max(count, min(len(node.type), LINE_CUT))
     return max(64, (29 * count // 4 + 24 + 7) // 8 * 8)
 
 
-def pill_label(node: Drawn) -> str:
+def pill_label(node: Drawn, density: Density = 0) -> str:
     """The name on a pill as drawn; a leaf without a name shows its op."""
-    return cut(node.name or node.op, PILL_CUT)
+    return cut(node.name or node.op, PILL_CUT if density < 3 else FIRST_LETTERS)
 
 
-def pill_width(node: Drawn, echo: bool) -> int:
-    """The width of a pill: a multiple of 8; an echo shows the name alone."""
-    name = 7 * len(pill_label(node))
-    return (name + (20 if echo else 64 * min(len(node.type), PILL_CUT) // 10 + 26) + 7) // 8 * 8
+def pill_tail(type: str, via: bool, echo: bool, density: Density = 0) -> str:
+    """What follows the name on a pill: its type, or an arrow and the shape that the leaf is brought into."""
+    bare = echo or density > 0
+    if not via:
+        return "" if bare else cut(type, PILL_CUT)
+    return ARROW if bare else cut(f"{ARROW} {type[max(0, type.find('[')) :]}", PILL_CUT)
+
+
+def pill_width(label: str, tail: str) -> int:
+    """The width of a pill with this text: a multiple of 8."""
+    return (7 * len(label) + (64 * len(tail) // 10 + 26 if tail else 20) + 7) // 8 * 8

@@ -7,8 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdlab.base.errors import GraphError
-from gdlab.view.layout.boxes import NODE, PITCH, ROW, Cast, Column, Sheet, cast, column, finished, sheet, sink, write
-from gdlab.view.layout.drawn import Drawn, Lane, Layout, Point, Wire
+from gdlab.view.layout.boxes import (
+    NODE,
+    PITCH,
+    ROW,
+    Cast,
+    Column,
+    Sheet,
+    cast,
+    chains_of,
+    column,
+    finished,
+    sheet,
+    sink,
+    write,
+)
+from gdlab.view.layout.drawn import Density, Drawn, Lane, Layout, Point, Wire
 from gdlab.view.layout.rows import tracks
 
 TINT = 16  # from a lane's boxes to the edge of its tint
@@ -28,12 +42,12 @@ class _Wiring:
     used: dict[int, int]  # tracks in the gutter right of each lane
 
 
-def lanes(nodes: Sequence[Drawn]) -> Layout:
+def lanes(nodes: Sequence[Drawn], density: Density = 0) -> Layout:
     """Lay a differentiated graph out: an adjoint stands on the row of its op, what it reads of it comes by wire."""
     began = time.perf_counter()
     number = _numbers(nodes)
-    who = cast(nodes, [n == 1 for n in number])
-    number = [1 if node.leaf else n for node, n in zip(nodes, number, strict=True)]
+    who = cast(nodes, [n == 1 for n in number], density)
+    number = [n or 1 for n in number]
     row = _rows(who, number)
     count = max(row.values(), default=-1) + 1
     drawn = sorted({number[u] for u in row})
@@ -46,12 +60,14 @@ def lanes(nodes: Sequence[Drawn]) -> Layout:
 
 
 def _numbers(nodes: Sequence[Drawn]) -> list[int]:
-    """The lane of every op: the one it names, or the next of its kind such that no edge goes left; leaves have 0."""
+    """The lane of every op: the one it names, or the next of its kind such that no edge goes left; what may be a pill
+    has 0."""
+    pills = chains_of(nodes)
     of_name: dict[str, int] = {}
     for u, node in enumerate(nodes):
         if not node.leaf and node.lane not in of_name:
             of_name[node.lane] = _number(node.lane, u)
-    named = [0 if node.leaf else of_name[node.lane] for node in nodes]
+    named = [0 if node.leaf or u in pills else of_name[node.lane] for u, node in enumerate(nodes)]
     number: list[int] = []
     for u, node in enumerate(nodes):
         least = max((number[a] for a in node.inputs if a < u), default=0)
@@ -102,7 +118,7 @@ def _rows(who: Cast, number: Sequence[int]) -> dict[int, int]:
 def _later_row(who: Cast, number: Sequence[int], row: dict[int, int], u: int) -> int:
     twin = who.nodes[u].twin
     if 0 <= twin < len(who.nodes):
-        if who.nodes[twin].leaf:
+        if not who.box[twin] or who.nodes[twin].leaf:
             found = [row[b] for b in who.readers[twin] if number[b] % 2 and number[b] < number[u] and b in row]
         else:
             found = [row[twin]] if number[twin] < number[u] and twin in row else []

@@ -6,14 +6,14 @@ import time
 from collections.abc import Sequence
 
 from gdlab.view.layout.boxes import PITCH, ROW, Cast, cast, column, finished, sheet, sink, write
-from gdlab.view.layout.drawn import Drawn, Layout
+from gdlab.view.layout.drawn import Density, Drawn, Layout
 from gdlab.view.layout.lanes import lanes
 
 
-def layered(nodes: Sequence[Drawn]) -> Layout:
+def layered(nodes: Sequence[Drawn], density: Density = 0) -> Layout:
     """Lay a graph out on rows, every edge downwards; lanes and twins are not looked at."""
     began = time.perf_counter()
-    who = cast(nodes, [True] * len(nodes))
+    who = cast(nodes, [True] * len(nodes), density)
     row = _rows(who)
     members = list(row)
     stack = column(who, members, row, [False] * len(nodes))
@@ -24,9 +24,10 @@ def layered(nodes: Sequence[Drawn]) -> Layout:
     return finished(page, "layered", began, (width, ROW * (max(page.row, default=-1) + 1)))
 
 
-def auto(nodes: Sequence[Drawn]) -> Layout:
+def auto(nodes: Sequence[Drawn], density: Density = 0) -> Layout:
     """Lanes for a differentiated graph, layered for any other."""
-    return lanes(nodes) if any(node.lane.startswith("adjoint") for node in nodes) else layered(nodes)
+    lay = lanes if any(node.lane.startswith("adjoint") for node in nodes) else layered
+    return lay(nodes, density)
 
 
 def _rows(who: Cast) -> dict[int, int]:

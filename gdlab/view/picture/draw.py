@@ -11,7 +11,6 @@ from gdlab.base.words import plural
 from gdlab.view.layout.boxes import NODE, PILL, kind_of
 from gdlab.view.layout.drawn import (
     LINE_CUT,
-    PILL_CUT,
     Drawn,
     Edge,
     Lane,
@@ -23,6 +22,7 @@ from gdlab.view.layout.drawn import (
     cut,
     headline,
     pill_label,
+    pill_tail,
 )
 from gdlab.view.picture.palette import INK, Theme, family_ink, lane_tint
 
@@ -252,11 +252,11 @@ def _wire_lines(wires: Sequence[Wire], marks: bool) -> list[str]:
 def pill_parts(scene: Scene, users: Sequence[int]) -> Iterable[str]:
     """Leaves beside their readers, each with a short dotted edge."""
     ink, layout = INK[scene.theme], scene.layout
-    pills = [pill for pill in layout.pills if pill.reader in scene.shown and pill.leaf in scene.shown]
+    pills = [pill for pill in layout.pills if pill.reader in scene.shown and pill.node in scene.shown]
     if pills:
         lines = "".join(_pill_line(layout, pill) for pill in pills)
         yield f'<path d="{lines}" fill="none" stroke="{ink.edge}" stroke-width="1.3" stroke-dasharray="1.5 2.5"/>'
-    yield from (_pill(scene, pill, users[pill.leaf]) for pill in pills)
+    yield from (_pill(scene, pill, users[pill.node]) for pill in pills)
 
 
 def _pill_line(layout: Layout, pill: Pill) -> str:
@@ -270,18 +270,27 @@ def _pill_line(layout: Layout, pill: Pill) -> str:
 
 
 def _pill(scene: Scene, pill: Pill, users: int) -> str:
-    node, style = scene.nodes[pill.leaf], scene.style[pill.leaf]
-    family, ink = family_ink(style.family, scene.theme), INK[scene.theme]
-    label, kind = pill_label(node), cut(node.type, PILL_CUT)
-    name = text(label, 'x="10" y="13"', 6.6 * len(label), f' font-weight="600" fill="{ink.text}"')
-    if not pill.echo:
-        name += text(kind, f'x="{16 + 13 * len(label) // 2}" y="13"', 6.3 * len(kind))
+    leaf, style = scene.nodes[pill.leaf], scene.style[pill.node]
+    family, ink = family_ink(scene.style[pill.leaf].family, scene.theme), INK[scene.theme]
+    density = scene.layout.density
+    label = pill_label(leaf, density)
+    tail = pill_tail(scene.nodes[pill.node].type, bool(pill.via), pill.echo, density)
+    # The name of a leaf that goes through shape ops stands for the leaf, the pill for the last of them.
+    own = f' data-entity="{plain(scene.style[pill.leaf].entity)}"' if pill.via else ""
+    name = text(label, 'x="10" y="13"', 6.6 * len(label), f'{own} font-weight="600" fill="{ink.text}"')
+    if tail:
+        name += text(tail, f'x="{16 + 13 * len(label) // 2}" y="13"', 6.3 * len(tail))
     return (
         f'<g transform="translate({pill.x} {pill.y})" data-entity="{plain(style.entity)}">'
-        f"<title>{plain(spoken(scene.nodes, users, pill.leaf, style))}</title>"
+        f"<title>{plain(_pill_title(scene, pill, users))}</title>"
         f'<rect width="{pill.w}" height="{PILL}" rx="{PILL // 2}" fill="{family.fill}" stroke="{family.border}"/>'
         f"{name}</g>"
     )
+
+
+def _pill_title(scene: Scene, pill: Pill, users: int) -> str:
+    """`parameter b0, f32 256, 1 user, lane forward; broadcast_to, f32 32 by 256, 1 input, 1 user, lane forward`."""
+    return "; ".join(spoken(scene.nodes, users, i, scene.style[i]) for i in (pill.leaf, *pill.via))
 
 
 def node_parts(scene: Scene, users: Sequence[int]) -> Iterable[str]:
@@ -318,12 +327,15 @@ def _lines(scene: Scene, i: int) -> Iterable[str]:
     ink, family = INK[scene.theme], family_ink(scene.style[i].family, scene.theme)
     op, name = headline(node)
     left = 16 if node.leaf else 12
-    kind = cut(node.type, LINE_CUT)
-    yield text(op, f'x="{left}" y="17"', 7.25 * len(op), f' font-size="12" font-weight="600" fill="{ink.text}"')
+    typed = scene.layout.density < 2
+    top = 17 if typed else 20
+    yield text(op, f'x="{left}" y="{top}"', 7.25 * len(op), f' font-size="12" font-weight="600" fill="{ink.text}"')
     if name:
         style = f' font-size="12" font-weight="600" font-style="italic" text-anchor="end" fill="{family.full}"'
-        yield text(name, f'x="{w - 9}" y="17"', 7.25 * len(name), style)
-    yield text(kind, f'x="{left}" y="31"', 6.35 * len(kind))
+        yield text(name, f'x="{w - 9}" y="{top}"', 7.25 * len(name), style)
+    if typed:
+        kind = cut(node.type, LINE_CUT)
+        yield text(kind, f'x="{left}" y="31"', 6.35 * len(kind))
     if not node.leaf:  # a leaf is told by its shape
         letter = 'font-size="9" font-weight="600" text-anchor="end"'
-        yield f'<text x="{w - 9}" y="31" {letter} fill="{family.full}">{family.letter}</text>'
+        yield f'<text x="{w - 9}" y="{31 if typed else 34}" {letter} fill="{family.full}">{family.letter}</text>'

@@ -9,6 +9,7 @@ from gdlab.base.words import plural
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
 from gdlab.view.document.layouts import drawn, layout
+from gdlab.view.layout.boxes import chains_of
 from gdlab.view.layout.drawn import Drawn
 from gdlab.view.layout.layered import auto
 from gdlab.view.picture.draw import NodeStyle
@@ -95,8 +96,9 @@ def styles(document: Document, stage: int) -> list[NodeStyle]:
 
 # a part of a stage ---------------------------------------------------------------------------------------------------
 def around(document: Document, stage: int, entity: str, radius: int) -> list[int]:
-    """Return the nodes of a stage within `radius` edges of what lights up there with `entity`, in order; a leaf comes
-    along with every op that is kept. Empty where nothing of the stage lights up."""
+    """Return the nodes of a stage within `radius` edges of what lights up there with `entity`, in order; what may be a
+    pill comes along with every op that is kept. Empty where nothing of the stage lights up."""
+    chains = chains_of(drawn(document, stage))
     inputs = document.nodes(stage).column("inputs")
     readers: list[list[int]] = [[] for _ in inputs]
     for b, of in enumerate(inputs):
@@ -108,8 +110,8 @@ def around(document: Document, stage: int, entity: str, radius: int) -> list[int
     for _ in range(radius):
         edge = [n for i in edge for n in (*inputs[i], *readers[i]) if n not in found]
         found.update(edge)
-    leaves = {a for i in found for a in inputs[i] if not inputs[a]}
-    return sorted(found | leaves)
+    pills = {part for i in found for a in inputs[i] for part in (() if inputs[a] else (a,)) or chains.get(a, ())}
+    return sorted(found | pills)
 
 
 def cut_out(nodes: Sequence[Drawn], kept: Collection[int]) -> list[Drawn]:

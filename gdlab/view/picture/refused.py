@@ -35,7 +35,8 @@ def refused_picture(error: GdlabError, theme: Theme = "light") -> str:
     looks = [NodeStyle(family(n.op), False, False, False, f"node:0.{n.id}") for n in graph]
     looks.append(NodeStyle(_FAMILY, False, True, False, _ENTITY))
     text = error.text().split("\n")[0]
-    prefix = f"gd-refused-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    prefix = f"gd-refused-{digest[:8]}"
     count = f"{plural(len(graph), 'node')} so far"
     svg = svg_panes([("as written", count, nodes, auto(nodes), looks)], title="refused", desc=text, prefix=prefix)
     return _reddened(svg, theme)

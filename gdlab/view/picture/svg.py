@@ -173,7 +173,7 @@ def _shown(layout: Layout, most: int) -> frozenset[int]:
     """The first boxes, row by row, with the leaves beside them: at most so many nodes."""
     beside: dict[int, list[int]] = {}
     for pill in layout.pills:
-        beside.setdefault(pill.reader, []).append(pill.leaf)
+        beside.setdefault(pill.reader, []).extend((pill.leaf, *pill.via))
     shown: dict[int, None] = {}
     boxes = sorted((row, layout.x[i], i) for i, row in enumerate(layout.row) if row >= 0)
     for _, _, i in boxes:
@@ -188,7 +188,7 @@ def _extent(scene: Scene) -> list[int]:
     """Every x at which something ends."""
     layout, shown = scene.layout, scene.shown
     xs = [x for i in shown if layout.row[i] >= 0 for x in (layout.x[i], layout.x[i] + layout.w[i])]
-    xs += [pill.x for pill in layout.pills if pill.reader in shown and pill.leaf in shown]
+    xs += [pill.x for pill in layout.pills if pill.reader in shown and pill.node in shown]
     xs += [x for edge in layout.edges if edge.a in shown and edge.b in shown for x, _ in edge.points]
     xs += [rail.x for rail in layout.rails if rail.a in shown and rail.b in shown]
     xs += [x for lane in layout.lanes for x in (lane.x, lane.x + lane.width)]

@@ -99,11 +99,11 @@ def before_after(document: Document) -> Lines:
         yield from _graph(document, s)
         yield ""
     yield from _reports(document)
-    yield from _comparison(document)
+    yield from comparison(document)
     yield from notes(document)
 
 
-def _comparison(document: Document) -> Lines:
+def comparison(document: Document) -> Lines:
     """The table of the variants, as `Study.compare` has it."""
     rows = document.data.get("variants") or []
     if rows:

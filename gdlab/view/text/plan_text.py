@@ -20,6 +20,7 @@ Lines = Iterator[str]
 # plan ----------------------------------------------------------------------------------------------------------------
 _HEAD = ("entity", "group", "phase", "dispatch", "kernel", "workgroups", "reads", "writes", "MFLOP", "moved")
 _TIMED = ("µs", "predicted µs", "verdict")
+_FEW = 6  # dispatches that are named where there may be thousands
 
 
 def dispatch_head(document: Document) -> tuple[str, ...]:
@@ -123,6 +124,11 @@ def why_two(document: Document, a: int, b: int) -> list[str]:
     return [f"dispatch {b} reads nothing that dispatch {a} writes"]
 
 
+_ARENA_HEAD = (
+    "entity", "slot", "slot size", "name", "kind", "size", "dispatches", "written by", "read by", "node", "pinned",
+)  # fmt: skip
+
+
 def arena(document: Document) -> Lines:
     plan = document.data["plan"]
     if not plan:
@@ -136,17 +142,35 @@ def arena(document: Document) -> Lines:
     yield f"  {reuse_words(memory)}"
     intervals = list(document.plan("intervals"))
     rows = []
+    writers, readers = _users(document)
     for s, slot in enumerate(document.plan("slots")):
         for i in slot["tenants"]:
             row = intervals[i]
             life = f"{row['first']} … {row['last']}" if row["first"] >= 0 else f"kept … {row['last']}"
             node = f"node:{plan['stage']}.{row['node']}" if row["node"] >= 0 else ""
             sizes = nbytes(slot["nbytes"]), row["name"], row["kind"], nbytes(row["nbytes"])
-            rows.append((f"interval:{i}", whole(s), *sizes, life, node, row["pinned"] or ""))
-    yield from grid(
-        ("entity", "slot", "slot size", "name", "kind", "size", "dispatches", "node", "pinned"), rows, right={1, 2, 5}
-    )
+            uses = few(writers.get(i, ())), few(readers.get(i, ()))
+            rows.append((f"interval:{i}", whole(s), *sizes, life, *uses, node, row["pinned"] or ""))
+    yield from grid(_ARENA_HEAD, rows, right={1, 2, 5})
     yield from _peak_rows(document)
+
+
+def _users(document: Document) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Return the dispatches that write each interval, and those that read it."""
+    writers: dict[int, list[int]] = {}
+    readers: dict[int, list[int]] = {}
+    table = document.plan("dispatches")
+    for column, users in (("writes", writers), ("reads", readers)):
+        for k, intervals in enumerate(table.column(column)):
+            for i in intervals:
+                users.setdefault(i, []).append(k)
+    return writers, readers
+
+
+def few(numbers: Sequence[int]) -> str:
+    """The first numbers, and how many more there are."""
+    more = len(numbers) - _FEW
+    return ", ".join(map(str, numbers[:_FEW])) + (f" and {more} more" if more > 0 else "")
 
 
 def reuse_words(memory: Json) -> str:

@@ -10,7 +10,7 @@ from gdlab.view.ask.chain import bookmarks, chain, links
 from gdlab.view.ask.diff import diff_text
 from gdlab.view.document.document import Document
 from gdlab.view.text.egraph_text import egraph
-from gdlab.view.text.graph_text import before_after, derivative, node_rows, rewrites, written
+from gdlab.view.text.graph_text import before_after, comparison, derivative, node_rows, rewrites, written
 from gdlab.view.text.plan_text import arena, dispatch_head, dispatch_rows, kernels, plan_table, session
 
 Lines = Iterator[str]
@@ -73,11 +73,16 @@ def _concerns(line: str, lit: frozenset[str]) -> bool:
     )
 
 
+def _difference(document: Document) -> Lines:
+    yield from comparison(document)
+    yield from diff_text(document)
+
+
 VIEWS: dict[str, Callable[[Document], Lines]] = {
     "graph": written,
     "text": written,
     "opt": before_after,
-    "diff": diff_text,
+    "diff": _difference,
     "rewrites": rewrites,
     "egraph": egraph,
     "grad": derivative,

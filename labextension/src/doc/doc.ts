@@ -1,6 +1,7 @@
 // Read a GraphDoc (docs/graphdoc.md): `await openDoc(payload)` gives typed records out of the columnar tables.
 
 import { gunzip } from "./gunzip.ts";
+import { restored } from "./shortened.ts";
 import type {
   DiffStep,
   DispatchRecord,
@@ -170,10 +171,11 @@ export function readLayout(raw: Json | undefined, count: number): Layout | null 
   if (!raw) return null;
   return {
     engine: text(raw.engine),
+    density: number(raw.density ?? 0),
     width: number(raw.width),
     height: number(raw.height),
     boxes: records(raw as RawTable, { x: -1, y: -1, w: -1, row: -1 }, count),
-    pills: records(table(raw.pills), { leaf: -1, reader: -1, x: 0, y: 0, w: 0, echo: 0 }),
+    pills: records(table(raw.pills), { leaf: -1, reader: -1, x: 0, y: 0, w: 0, echo: 0, via: [] as number[] }),
     edges: records(table(raw.edges), { a: -1, b: -1, kind: "data", bends: [] as number[] }),
     rails: records(table(raw.rails), { a: -1, b: -1, track: 0, x: 0, y0: 0, y1: 0 }),
     wires: records(table(raw.wires), { a: -1, b: -1, points: [] as number[] }),
@@ -306,6 +308,7 @@ function levelSize(raw: Json, level: string): number {
 export function readDoc(raw: Json): GraphDoc {
   if (raw.format !== FORMAT)
     throw new Error(`document: format: given ${JSON.stringify(raw.format)}, wanted "${FORMAT}"`);
+  raw = restored(raw) as Json;
   return written({
     id: text(raw.id),
     study: raw.study ? text(raw.study) : null,
@@ -356,6 +359,9 @@ function written(doc: GraphDoc): GraphDoc {
 export function inherit(doc: GraphDoc, before: GraphDoc): void {
   const own = before.view ?? {};
   doc.view = { ...doc.view, ...own };
+  // Stages may have moved: the two that are compared are found by their keys.
+  const sides = own.diff?.map(at => doc.stages.findIndex(({ key }) => key === before.stages[at]?.key));
+  if (sides) doc.view.diff = sides.some(at => at < 0) ? undefined : (sides as [number, number]);
   const same = (a: NodeRecord, b?: NodeRecord) => a.key === b?.key && a.op === b.op && a.raw === b.raw;
   const pairs = doc.stages.flatMap(stage => {
     const old = before.stages.find(({ key }) => key === stage.key);
@@ -373,11 +379,12 @@ export function inherit(doc: GraphDoc, before: GraphDoc): void {
   if ((own.engine ?? "auto") !== "auto") for (const { stage, old } of pairs) stage.layout = old.layout;
 }
 
-/** The document of a payload: as it stands, or out of `{format, study, gz}`; the study's key of the envelope wins. */
+/** The document of a payload: as it stands, or out of `{format, study, gz, kept}`: what the envelope says wins. */
 export async function openDoc(payload: Payload): Promise<GraphDoc> {
   if (typeof payload.gz !== "string") return readDoc(payload);
   if (payload.format !== FORMAT) return readDoc(payload);
   const doc = readDoc(JSON.parse(await gunzip(payload.gz)) as Json);
+  if (payload.kept) doc.view = { ...doc.view, ...(payload.kept as ViewState) };
   return { ...doc, study: payload.study ? text(payload.study) : doc.study };
 }
 

@@ -3,12 +3,30 @@
 import type { GraphDoc, GroupRow, Layout, NodeRecord, Stage } from "./doc.ts";
 import { joined } from "./union.ts";
 
-/** Return the groups that are open at first: to `depth`, else all in small graphs, two levels in larger ones. */
+const MANY = 60; // boxes
+
+/** Return the groups that are open at first: to `depth`, else all of a small graph and none of a larger one. */
 export function opened(stage: Stage, asked?: number | null): Set<number> {
   const depth: number[] = [],
-    most = asked ?? (stage.nodes.length <= 60 ? Infinity : stage.nodes.length <= 500 ? 2 : 0);
+    boxes = stage.nodes.filter(({ inputs }) => inputs.length > 0).length,
+    most = asked ?? (boxes <= MANY ? Infinity : 0);
   stage.groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
   return new Set(depth.flatMap((d, g) => (d < most ? [g] : [])));
+}
+
+/** The labels of these groups, each with as much of what is around it as makes it unique: never five `bn1`. */
+function labelsOf(groups: readonly GroupRow[], drawn: ReadonlySet<number>): Map<number, string> {
+  const path: string[] = [];
+  groups.forEach(({ label, parent }, g) => {
+    const around = parent < 0 ? "" : path[parent]!;
+    // A numbered module says the list that it stands in: `layers.0` in `layers`.
+    path[g] = !around || label.startsWith(`${around}.`) || label === around ? label : `${around}.${label}`;
+    if (parent >= 0 && label.startsWith(`${groups[parent]!.label}.`))
+      path[g] = around.slice(0, around.length - groups[parent]!.label.length) + label;
+  });
+  const count = new Map<string, number>();
+  for (const g of drawn) count.set(groups[g]!.label, (count.get(groups[g]!.label) ?? 0) + 1);
+  return new Map([...drawn].map(g => [g, count.get(groups[g]!.label)! > 1 ? path[g]! : groups[g]!.label]));
 }
 
 /** The outermost closed group around each group, itself included; −1 where all are open. */
@@ -106,9 +124,10 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
     members = [...place].map((): number[] => []);
   keys.forEach((key, i) => members[place.get(key)!]!.push(i));
   const group = [...place.keys()].map(key => (key.includes(" ") ? Number(key.split(" ")[0]) : -1));
+  const labels = labelsOf(stage.groups, new Set(group.filter(g => g >= 0)));
   const nodes = members.map((all, v): NodeRecord => {
     const last = stage.nodes[all.at(-1)!]!;
-    return group[v]! < 0 ? last : groupNode(doc, stage, group[v]!, all);
+    return group[v]! < 0 ? last : groupNode(doc, stage, group[v]!, labels.get(group[v]!)!, all);
   });
   const wires = new Map<string, { a: number; b: number; born: number; died: number }>();
   stage.nodes.forEach(({ inputs }, i) =>
@@ -144,8 +163,8 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
   };
 }
 
-function groupNode(doc: GraphDoc, stage: Stage, g: number, members: number[]): NodeRecord {
-  const { label, repeat } = stage.groups[g]!,
+function groupNode(doc: GraphDoc, stage: Stage, g: number, label: string, members: number[]): NodeRecord {
+  const { repeat } = stage.groups[g]!,
     last = stage.nodes[members.at(-1)!]!,
     name = repeat > 1 ? `×${repeat}` : "";
   const text = `${members.length} nodes, ${doc.types[last.type]?.text ?? ""}`;

@@ -66,6 +66,8 @@ export interface PillRecord {
   y: number;
   w: number;
   echo: number;
+  /** The shape ops between the leaf and its reader; the pill stands for the last of them. */
+  via: number[];
 }
 export interface EdgeRecord {
   a: number;
@@ -100,6 +102,7 @@ export interface BoxRecord {
 }
 export interface Layout {
   engine: string;
+  density: number;
   boxes: BoxRecord[];
   pills: PillRecord[];
   edges: EdgeRecord[];
@@ -359,9 +362,11 @@ export interface ViewState extends Kept {
   depth?: number | null;
   diff?: [number, number] | null;
   /** The variant that was made last here: the diff shows it. */
-  variant?: string;
+  variant?: string | undefined;
   select?: string | null;
   height?: number | null;
+  /** Whether a person chose the height: the panes have it, whatever is in them. */
+  tall?: boolean;
 }
 
 export interface GraphDoc {

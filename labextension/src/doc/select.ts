@@ -26,8 +26,25 @@ interface Way {
 type Ways = Map<string, Way[]>;
 type Reached = Map<string, Set<number>>;
 
+/** The dispatches that write and read buffers. */
+export interface Uses {
+  writes: ReadonlySet<string>;
+  reads: ReadonlySet<string>;
+}
+
+/** Return the dispatches of the plan that use an interval, in order. */
+export const users = (doc: GraphDoc, interval: number, how: keyof Uses): number[] =>
+  (doc.plan?.dispatches ?? []).flatMap((dispatch, k) => (dispatch[how].includes(interval) ? [k] : []));
+
+/** Return the dispatches that use the buffers among these entities. */
+export function usesOf(doc: GraphDoc, entities: readonly string[]): Uses {
+  const of = (how: keyof Uses) =>
+    new Set(indexesOf("interval", entities).flatMap(each => users(doc, each, how).map(k => `dispatch:${k}`)));
+  return { writes: of("writes"), reads: of("reads") };
+}
+
 export interface Provenance {
-  /** The lit set of one entity: itself, what it came from, what came from it. */
+  /** The lit set of one entity: itself, what it came from, what came from it; with a buffer its readers. */
   closure(entity: string): ReadonlySet<string>;
   /** The union over several. */
   lit(entities: readonly string[]): ReadonlySet<string>;
@@ -128,6 +145,7 @@ export function provenance(doc: GraphDoc): Provenance {
     for (const reached of [reach(down, [place], closed), reach(up, [place], null)]) {
       reached.forEach((rows, level) => names(level, rows).forEach(each => lit.add(each)));
     }
+    if (entity.kind === "interval") users(doc, entity.at[0]!, "reads").forEach(k => lit.add(`dispatch:${k}`));
     return lit;
   }
 
@@ -175,12 +193,27 @@ export interface ChainPart {
 
 const count = (n: number, word: string) => `${n} ${word}${n === 1 ? "" : word === "dispatch" ? "es" : "s"}`;
 
-/** The lit set as a short chain from source line to buffer, for the status line. */
-export function chain(doc: GraphDoc, lit: ReadonlySet<string>): ChainPart[] {
+const NO_USES: Uses = { writes: new Set(), reads: new Set() };
+
+/** The end of the chain of a buffer: the dispatches that read it. */
+const readBy = (entities: string[]): ChainPart[] =>
+  entities.length === 0
+    ? []
+    : [
+        {
+          text: entities.length === 1 ? `read by ${entities[0]!.replace(":", " ")}` : `read by ${entities.length}`,
+          title: `${count(entities.length, "dispatch")} that read it`,
+          entities,
+        },
+      ];
+
+/** The lit set as a short chain from source line to buffer and its readers, for the status line. */
+export function chain(doc: GraphDoc, lit: ReadonlySet<string>, uses: Uses = NO_USES): ChainPart[] {
   const groups = new Map<string, string[]>();
+  const later = [...uses.reads].filter(each => !uses.writes.has(each));
   for (const text of lit) {
     const entity = parseEntity(text);
-    if (!entity) continue;
+    if (!entity || later.includes(text)) continue;
     const level = entity.at.length === 2 && entity.kind !== "wgsl" ? `${entity.kind}:${entity.at[0]}` : entity.kind;
     put(groups, level, text);
   }
@@ -205,5 +238,6 @@ export function chain(doc: GraphDoc, lit: ReadonlySet<string>): ChainPart[] {
     ...part("dispatch", "dispatch", row => `dispatch ${row}`),
     ...part("kernel", "kernel", row => `kernel ${row}`),
     ...part("interval", "buffer", row => `buffer ${doc.plan?.intervals[row]?.name || row}`),
+    ...readBy(later),
   ];
 }

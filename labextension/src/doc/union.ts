@@ -278,25 +278,57 @@ const own = (node: NodeRecord, types: readonly TypeRecord[]): [string, string][]
   ["attributes", JSON.stringify(node.attrs ?? {}, Object.keys(node.attrs ?? {}).sort())],
 ];
 
-/** The nodes of a stage that no node of the other has the key of, by hash; -1: several. */
-function alone(stage: Stage, other: Stage): Map<string, number> {
-  const keys = new Set(other.nodes.map(({ key }) => key)),
-    found = new Map<string, number>();
-  stage.nodes.forEach(({ key, hash }, i) => keys.has(key) || found.set(hash, found.has(hash) ? -1 : i));
+/** Nodes by name; -1: several have it. */
+function alone(nodes: readonly number[], name: (i: number) => string): Map<string, number> {
+  const found = new Map<string, number>();
+  for (const i of nodes) found.set(name(i), found.has(name(i)) ? -1 : i);
   return found;
 }
 
-/** Compare two stages: nodes are the same if their keys are, or, between two results for one graph, their hashes. */
+/** Return the nodes of the stage before that each node of a stage came from. */
+function originsOf({ links }: GraphDoc, { index, parent }: Stage): (i: number) => readonly number[] {
+  const back = links.find(({ a, b }) => a === `node:${parent}` && b === `node:${index}`)?.back;
+  return i => back?.ids.slice(back.start[i], back.start[i + 1]) ?? [];
+}
+
+/** Pair the nodes that two results for one graph have each made for itself: by hash, else by what they came from. */
+function pairs(doc: GraphDoc, left: Stage, right: Stage): Map<number, number> {
+  const work = (stage: Stage) => {
+    const origins = originsOf(doc, stage);
+    const said = (i: number) => `${origins(i)} ${JSON.stringify(own(stage.nodes[i]!, doc.types))}`;
+    return (i: number) => (origins(i).length > 0 ? said(i) : "");
+  };
+  const rules = [
+    [(i: number) => left.nodes[i]!.hash, (i: number) => right.nodes[i]!.hash],
+    [work(left), work(right)],
+  ] as const;
+  const rest = (stage: Stage, other: Stage) => {
+    const keys = new Set(other.nodes.map(({ key }) => key));
+    return stage.nodes.flatMap(({ key }, i) => (keys.has(key) ? [] : [i]));
+  };
+  const found = new Map<number, number>();
+  for (const [mine, theirs] of rules) {
+    const taken = new Set(found.values());
+    const known = alone(rest(left, right).filter(i => !taken.has(i)), mine);
+    alone(rest(right, left).filter(i => !found.has(i)), theirs).forEach((i, name) => {
+      const at = known.get(name) ?? -1;
+      if (name && i >= 0 && at >= 0) found.set(i, at);
+    });
+  }
+  return found;
+}
+
+/** Compare two stages: nodes are the same if their keys are, or, between two results for one graph, their work is. */
 export function differing(doc: GraphDoc, left: Stage, right: Stage): Diff {
   const nodes = left.nodes.map(node => node),
     entities = nodes.map((_, i) => `node:${left.index}.${i}`),
     lives: Life[] = nodes.map(() => ({ born: 0, died: 1 })),
     at = new Map(nodes.map((node, i) => [node.key, i]));
-  const [mine, theirs] =
-    left.parent === right.parent && left.parent >= 0 ? [alone(left, right), alone(right, left)] : [];
+  const siblings = left.parent === right.parent && left.parent >= 0,
+    paired = siblings ? pairs(doc, left, right) : new Map<number, number>();
   const place = right.nodes.map((node, i) => {
-    const known = at.get(node.key) ?? (theirs?.get(node.hash) === i ? mine!.get(node.hash) : undefined);
-    if (known !== undefined && known >= 0) {
+    const known = at.get(node.key) ?? paired.get(i);
+    if (known !== undefined) {
       lives[known] = { born: 0, died: 2 };
       return known;
     }
@@ -317,11 +349,21 @@ export function differing(doc: GraphDoc, left: Stage, right: Stage): Diff {
   );
   const { lit } = provenance(doc),
     fields = nodes.map(() => "");
-  const came = (entity: string, other: Stage) =>
-    [...lit([entity])].some(each => each.startsWith(`node:${other.index}.`));
+  const origins = [left, right].map(stage => originsOf(doc, stage)),
+    rowOf = (i: number) => Number(entities[i]!.split(".")[1]);
+  // Two results for one graph have their origins in common, and no links.
+  const from = (i: number) => origins[lives[i]!.born]!(rowOf(i));
+  const only = (side: number) => ({ born, died }: Life) => (side > 0 ? born === 1 : died === 1);
+  const [ofLeft, ofRight] = [0, 1].map(
+    side => new Set(lives.flatMap((life, i) => (siblings && only(side)(life) ? from(i) : []))),
+  );
+  const came = (i: number, other: Stage) =>
+    siblings
+      ? from(i).some(each => (other === right ? ofRight : ofLeft)!.has(each))
+      : [...lit([entities[i]!])].some(each => each.startsWith(`node:${other.index}.`));
   const changes = lives.map(({ born, died }, i): Change => {
-    if (died === 1) return came(entities[i]!, right) ? "moved" : "removed";
-    if (born === 1) return came(entities[i]!, left) ? "made" : "added";
+    if (died === 1) return came(i, right) ? "moved" : "removed";
+    if (born === 1) return came(i, left) ? "made" : "added";
     const now = right.nodes[place.indexOf(i)]!,
       before = own(nodes[i]!, doc.types);
     fields[i] = own(now, doc.types)

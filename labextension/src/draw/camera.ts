@@ -1,24 +1,42 @@
 // Pan and zoom of a picture: a scroller, and a wrapper under a CSS transform. Cameras of one group share their scale.
 
+import type { Layout } from "../doc/doc.ts";
 import type { Rect } from "./cells.ts";
 import { boxOf, div, h, handled, listen } from "./dom.ts";
 import { MANY, type Picture } from "./graph.ts";
+import { More } from "./more.ts";
+import { between, ends, fits, linesOf, opening, placesOf, READABLE, ZOOMS } from "./reach.ts";
 
 const CLOSEST = 3,
   FARTHEST = 0.02,
-  FIT_AT_LEAST = 0.8,
   TALLEST = 524,
+  SIDE = 16, // of a picture
+  HALF = 100, // of a wide box
   NAMES = 24, // the line with the names of the lanes
-  TOO_WIDE = 4; // panes: of such a picture a part says nothing
+  NO_PLACES: ReturnType<typeof placesOf> = [];
 const STEP = 1.25;
 
 /** The meaning of a scale: all of the picture is shown, all that can be read of it, or a person chose it. */
 type Zoom = "all" | "readable" | "free";
 
+/** One graph laid out at each density, from all texts to the fewest; the camera shows the first that fits. */
+export interface Sheets {
+  densities: readonly number[];
+  layout(density: number): Layout;
+  draw(layout: Layout): Picture;
+  /** Another density is shown. */
+  taken(layout: Layout): void;
+  /** The foot of the row that the picture opens at; null: its top. */
+  foot(layout: Layout): number | null;
+  /** What to do where no density fits; true: another picture is on its way. */
+  fold(): boolean;
+}
+
 export class CameraGroup {
   zoom = 1;
   state: Zoom = "readable";
   #wish: Zoom | null = null;
+  #held = false;
   readonly #cameras = new Set<Camera>();
 
   add(camera: Camera): void {
@@ -28,9 +46,10 @@ export class CameraGroup {
     this.#cameras.delete(camera);
   }
 
-  /** Switch between all of the picture and what can be read of it: a scale of 0.8 to 1, and the panes scroll. */
+  /** Switch between all of the picture and what can be read of it: a scale of 0.75 to 1, and the panes scroll. */
   fit(): void {
     this.#wish = this.#wish === "readable" ? "all" : "readable";
+    this.#held = false;
     this.refit();
     this.#cameras.forEach(camera => camera.refound());
   }
@@ -40,16 +59,35 @@ export class CameraGroup {
     const shown = [...this.#cameras].filter(camera => camera.across > 0);
     if (shown.length === 0) return;
     if (this.#wish === "free") return this.#set(this.zoom);
-    const whole = shown.reduce(
-      (least, { across, width, height, head }) => Math.min(least, across / width, (TALLEST - head) / height),
-      1,
-    );
-    this.#wish ??= shown.some(({ across, width, picture }) => picture.culled && width > TOO_WIDE * across)
-      ? "all"
-      : "readable";
-    this.state = whole < FIT_AT_LEAST ? this.#wish : "all";
-    this.#set(Math.max(this.state === "all" ? FARTHEST : FIT_AT_LEAST, whole));
+    this.#wish ??= "readable";
+    if (this.#held) return this.#stay(shown);
+    const readable = this.#readable(shown);
+    if (readable === null) return;
+    const whole = shown.reduce((least, camera) => Math.min(least, camera.whole), 1);
+    this.state = whole < READABLE ? this.#wish : "all";
+    this.#set(this.state === "readable" ? readable : Math.max(FARTHEST, whole));
     shown.forEach(camera => camera.center());
+  }
+
+  /** Choose the density of each pane and the scale of all, at which the rows in sight fit; null: a pane folds. */
+  #readable(shown: readonly Camera[]): number | null {
+    const zooms = shown.map(camera => camera.largest(ZOOMS)),
+      zoom = Math.min(...zooms.map(each => each || READABLE));
+    // At a smaller scale more rows are in sight: what is shared may ask for fewer texts in a pane.
+    const dense = shown.map(camera => camera.densest(zoom));
+    shown.forEach((camera, i) => camera.show(dense[i]!));
+    return shown.some(camera => !camera.fitsAt(zoom) && camera.fold()) ? null : zoom;
+  }
+
+  /** Keep the scale from now on: a part of a picture is opened or closed, the rest stays where it is. */
+  hold(): void {
+    this.#held = true;
+  }
+
+  #stay(shown: readonly Camera[]): void {
+    shown.forEach(camera => camera.show(camera.densest(this.zoom)));
+    this.#set(this.zoom);
+    shown.forEach(camera => camera.more.place());
   }
 
   zoomBy(factor: number, at?: { camera: Camera; x: number; y: number }): void {
@@ -66,35 +104,43 @@ export class CameraGroup {
 export class Camera {
   readonly #redrawn: () => void;
   readonly el: HTMLDivElement;
-  readonly width: number;
-  readonly height: number;
-  readonly head: number;
+  readonly #sheets: Sheets | null;
   readonly #world: HTMLDivElement;
+  readonly #names = div("gd-lanenames");
   readonly #sizer: HTMLDivElement;
   readonly #observer: ResizeObserver;
+  readonly more: More;
+  picture: Picture;
   /** Called when everything was fitted: what is lit is to be found again. */
   refound = () => {};
   /** The width of the frame that shows the picture, in pixels; 0 while it is hidden. */
   across = 0;
-  #down = 0;
+  down = 0;
+  density = 0;
+  /** The height that the pane leaves to the picture at most; 0 where it sets no limit. */
+  #room = 0;
+  #layout: Layout | null = null;
+  #places = NO_PLACES;
+  #folded = false;
   #scale = 1;
   #gesture: ReturnType<typeof setTimeout> | undefined;
   #later = 0;
 
   constructor(
     readonly group: CameraGroup,
-    readonly picture: Picture,
+    picture: Picture,
     label: string,
     redrawn: () => void,
+    sheets: Sheets | null = null,
   ) {
     this.#redrawn = redrawn;
-    this.width = picture.width;
-    this.height = picture.height;
-    this.head = picture.lanes.length > 0 ? NAMES : 0;
-    // The names of lanes stay at the top, readable at every scale.
-    const names = picture.lanes.map(({ title, x }) => h("span", { style: `left:calc(${x}px*var(--gd-z))` }, title));
+    this.#sheets = sheets;
+    this.picture = picture;
+    this.density = sheets?.densities[0] ?? 0;
     this.#world = div("gd-world"); // the picture comes with its scale: texts are measured once
-    this.#sizer = div("gd-sizer", this.head > 0 && div("gd-lanenames", names), this.#world);
+    this.#sizer = div("gd-sizer", this.head > 0 && this.#names, this.#world);
+    this.more = new More(this);
+    this.#take(picture, sheets?.layout(this.density) ?? null);
     this.el = h(
       "div",
       {
@@ -116,6 +162,100 @@ export class Camera {
     group.add(this);
   }
 
+  /** The names of lanes stay at the top, readable at every scale. */
+  #take(picture: Picture, layout: Layout | null): void {
+    this.picture = picture;
+    this.#layout = layout;
+    this.#places = layout ? placesOf(layout) : NO_PLACES;
+    this.#names.replaceChildren(
+      ...picture.lanes.map(({ title, x }) => h("span", { style: `left:calc(${x}px*var(--gd-z))` }, title)),
+    );
+  }
+
+  get width(): number {
+    return this.picture.width;
+  }
+  get height(): number {
+    return this.picture.height;
+  }
+  get head(): number {
+    return this.picture.lanes.length > 0 ? NAMES : 0;
+  }
+
+  /** The boxes and pills of the picture, in its frame. */
+  get places(): ReturnType<typeof placesOf> {
+    const { left, top } = this.picture;
+    return this.#places.map(each => ({
+      left: each.left - left,
+      right: each.right - left,
+      top: each.top - top,
+      bottom: each.bottom - top,
+    }));
+  }
+
+  /** The scale at which all of the picture is in sight. */
+  get whole(): number {
+    return Math.min(this.across / this.width, (this.#high - this.head) / this.height, 1);
+  }
+
+  /** The height that the picture may take: before it is drawn, its frame has none. */
+  get #high(): number {
+    return Math.max(this.down, this.#room) || TALLEST;
+  }
+
+  /** The width of the brackets left of everything, in the picture's units. */
+  get #margin(): number {
+    const first = this.picture.lanes[0] ? 0 : -SIDE;
+    return Math.max(0, first - this.picture.left);
+  }
+
+  #fits(density: number, zoom: number, lines = false): boolean {
+    const layout = this.#sheets!.layout(density),
+      places = placesOf(layout).concat(lines ? linesOf(layout) : []),
+      pane = { across: this.across, down: this.#high - this.head, margin: this.#margin };
+    return fits(places, this.#sheets!.foot(layout), pane, zoom);
+  }
+
+  /** The largest of these scales at which the fullest density fits that fits at any; 0: none does. */
+  largest(zooms: readonly number[]): number {
+    if (!this.#sheets) return 1;
+    for (const density of this.#sheets.densities)
+      for (const lines of [true, false]) {
+        const zoom = zooms.find(each => this.#fits(density, each, lines));
+        if (zoom) return zoom;
+      }
+    return 0;
+  }
+
+  /** The fullest density that fits at this scale, else the least. */
+  densest(zoom: number): number {
+    const densities = this.#sheets?.densities ?? [0];
+    return densities.find(density => this.#sheets && this.#fits(density, zoom)) ?? densities.at(-1)!;
+  }
+
+  fitsAt(zoom: number): boolean {
+    return !this.#sheets || this.#fits(this.density, zoom);
+  }
+
+  /** Ask once for a smaller graph. */
+  fold(): boolean {
+    if (this.#folded) return false;
+    this.#folded = true;
+    return this.#sheets?.fold() ?? false;
+  }
+
+  /** Show the graph at another density. */
+  show(density: number): void {
+    if (!this.#sheets || density === this.density) return;
+    const layout = this.#sheets.layout(density),
+      fresh = !this.#world.firstChild;
+    cancelAnimationFrame(this.#later);
+    this.density = density;
+    this.#take(this.#sheets.draw(layout), layout);
+    if (!fresh) this.#world.replaceChildren();
+    this.#sheets.taken(layout);
+  }
+
   destroy(): void {
     this.#observer.disconnect();
     this.group.remove(this);
@@ -130,23 +270,28 @@ export class Camera {
 
   measure(): void {
     this.across = this.el.clientWidth;
-    this.#down = this.el.clientHeight;
+    this.down = this.el.clientHeight;
+    const pane = this.el.closest(".gd-pane"),
+      most = pane ? parseFloat(getComputedStyle(pane).maxHeight) : 0;
+    this.#room = pane && most > 0 ? most - (boxOf(this.el).top - boxOf(pane).top) : 0;
   }
 
   /** Draws at another scale; the point `at` of the frame, else its middle, stays where it is. */
-  apply(zoom: number, at = { x: this.across / 2, y: this.#down / 2 }): void {
+  apply(zoom: number, at = { x: this.across / 2, y: this.down / 2 }): void {
     const fresh = !this.#world.firstChild,
       { scrollLeft, scrollTop } = fresh ? { scrollLeft: 0, scrollTop: 0 } : this.el,
       factor = zoom / this.#scale;
     this.#scale = zoom;
     this.#world.style.transform = zoom === 1 ? "" : `scale(${zoom})`;
     this.#sizer.style.setProperty("--gd-z", String(zoom));
+    this.#sizer.style.setProperty("--gd-small", `${9 / Math.max(READABLE, Math.min(1, zoom))}px`);
     this.#sizer.style.width = `${this.width * zoom}px`;
     this.#sizer.style.height = `${this.head + this.height * zoom}px`;
     if (fresh) this.#begin();
     else if (factor !== 1)
       this.el.scrollTo((scrollLeft + at.x) * factor - at.x, (scrollTop + at.y - this.head) * factor - at.y + this.head);
     if (!fresh) this.seen();
+    this.el.dataset.density = String(this.density);
     // Above 60 boxes small scales drop text; below, everything is always drawn.
     this.el.dataset.zoom = this.group.state;
     this.el.dataset.detail = this.picture.boxes <= MANY || zoom >= 0.6 ? "full" : zoom >= 0.25 ? "op" : "shape";
@@ -165,13 +310,13 @@ export class Camera {
       left,
       top,
       right: left + (this.across || 1000) / zoom,
-      bottom: top + ((this.#down || TALLEST) - this.head) / zoom,
+      bottom: top + ((this.down || TALLEST) - this.head) / zoom,
     };
   }
 
   /** Draw what is in sight at once, the rest in slices after the first paint. */
   #begin(): void {
-    this.picture.look(this.#part(0, 0), this.group.zoom);
+    this.picture.look(this.#part(0, this.#start), this.group.zoom);
     this.#world.append(this.picture.svg);
     this.#redrawn();
     let painted = false;
@@ -186,6 +331,7 @@ export class Camera {
   }
 
   seen(): void {
+    this.more.place();
     if (this.picture.look(this.sight, this.group.zoom)) this.#redrawn();
   }
 
@@ -199,21 +345,25 @@ export class Camera {
     const [first] = places,
       { left, right, top, bottom } = this.sight,
       ys = places.map(({ y }) => y),
+      xs = places.map(({ x }) => x),
       low = Math.min(...ys),
       high = Math.max(...ys) + 40;
     if (!first) return;
     const fits = high - low < bottom - top - 24,
       y = fits ? (low + high) / 2 : first.y;
     if (fits ? low < top || high > bottom : !this.inSight(first))
-      this.el.scrollTop = y * this.group.zoom - this.#down / 2;
-    if (first.x < left || first.x > right) this.el.scrollLeft = first.x * this.group.zoom - this.across / 2;
+      this.el.scrollTop = y * this.group.zoom - this.down / 2;
+    const [west, east] = [Math.min(...xs) - HALF, Math.max(...xs) + HALF],
+      wide = east - west < right - left;
+    if (wide ? west < left || east > right : first.x < left || first.x > right)
+      this.el.scrollLeft = (wide ? (west + east) / 2 : first.x) * this.group.zoom - this.across / 2;
     this.seen();
   }
 
   bring({ x, y }: { x: number; y: number }): void {
     const { zoom } = this.group,
       { left, right } = this.sight;
-    this.el.scrollTop = y * zoom - this.#down / 3;
+    this.el.scrollTop = y * zoom - this.down / 3;
     if (x < left || x > right) this.el.scrollLeft = x * zoom - this.across / 2;
     this.seen();
   }
@@ -229,11 +379,29 @@ export class Camera {
     };
   }
 
-  /** Begin a picture that is wider than its pane at the middle of its axis, lanes at the first lane if it fits. */
+  /** The top of what is in sight at the beginning, in the picture's units. */
+  get #start(): number {
+    const foot = this.#layout && this.#sheets!.foot(this.#layout);
+    if (foot === null) return 0;
+    const [top] = opening(foot - this.picture.top, this.#high - this.head, this.group.zoom);
+    return Math.max(0, top);
+  }
+
+  /** Begin with the rows in sight in the middle of a pane that the picture is wider than, else with its axis; lanes at
+   * the first lane if it fits. */
   center(): void {
-    const axis = this.picture.axis * this.group.zoom;
-    if (this.width * this.group.zoom > this.across)
-      this.el.scrollLeft = this.head > 0 && axis < 0.9 * this.across ? 0 : axis - this.across / 2;
+    const { zoom } = this.group,
+      start = this.#start,
+      axis = this.picture.axis * zoom;
+    if (start > 0) this.el.scrollTop = start * zoom;
+    if (this.width * zoom > this.across) {
+      const reach = ends(between(this.places, start, start + (this.#high - this.head) / zoom));
+      if (reach) reach[0] -= this.#margin;
+      if (reach && (reach[1] - reach[0]) * zoom <= this.across)
+        this.el.scrollLeft = ((reach[0] + reach[1]) / 2) * zoom - this.across / 2;
+      else this.el.scrollLeft = this.head > 0 && axis < 0.9 * this.across ? 0 : axis - this.across / 2;
+    }
+    this.more.place();
   }
 
   #onWheel(event: WheelEvent): void {

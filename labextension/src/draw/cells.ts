@@ -19,12 +19,14 @@ export interface Item extends Rect {
 }
 
 const CELL = 640;
+const REACH = 6; // cells: what reaches over more is looked through one by one
 
 export class Cells {
   readonly #layers: readonly SVGGElement[];
   readonly #forget: (element: SVGElement) => void;
   readonly #cells = new Map<string, number[]>();
   readonly #drawn = new Map<number, SVGElement[]>();
+  readonly #far: number[] = [];
 
   constructor(
     readonly items: readonly Item[],
@@ -33,11 +35,13 @@ export class Cells {
   ) {
     this.#layers = layers;
     this.#forget = forget;
-    items.forEach((item, index) =>
-      this.#around(item, key => {
-        put(this.#cells, key, index);
-      }),
-    );
+    items.forEach((item, index) => {
+      if (item.right - item.left + item.bottom - item.top > REACH * CELL) this.#far.push(index);
+      else
+        this.#around(item, key => {
+          put(this.#cells, key, index);
+        });
+    });
   }
 
   #around({ left, top, right, bottom }: Rect, visit: (key: string) => void): void {
@@ -49,7 +53,7 @@ export class Cells {
 
   /** The items that reach into a rectangle, in their order. */
   within(rect: Rect): number[] {
-    const found = new Set<number>();
+    const found = new Set(this.#far);
     this.#around(rect, key => this.#cells.get(key)?.forEach(index => found.add(index)));
     const inside = ({ left, top, right, bottom }: Rect) =>
       right >= rect.left && left <= rect.right && bottom >= rect.top && top <= rect.bottom;

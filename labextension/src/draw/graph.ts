@@ -3,6 +3,8 @@
 import { nodeName, typeText } from "../doc/doc.ts";
 import type { EdgeRecord, GraphDoc, Layout, PillRecord, RailRecord, Stage, WireRecord } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
+import { pillCut, pillTail } from "../doc/pilltext.ts";
+import { edgePath, railPoints, railsPath, wirePath } from "./bundle.ts";
 import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
 import { s, setFlag, svgPath, type Child } from "./dom.ts";
 import { cut, familyClass, LETTERS, spokenName, titleOf, tooltip } from "./labels.ts";
@@ -17,12 +19,19 @@ export type { Dress, Picture } from "./picture.ts";
 // The same measures as gdlab/view/picture/draw.py.
 const [MARGIN, LANE_ABOVE, LANE_BELOW, ROW, BOX, PILL] = [16, 16, 8, 72, 40, 18] as const;
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
+const LINE = 28; // code points of a line
 export const MANY = 60;
 const CULLED = 500; // boxes
 const MOST = 2500; // elements
 const SLICE = 12; // ms that drawing the rest of a picture may hold up the page
-const COST: Record<Detail, number> = { full: 6, op: 3, shape: 0 };
+const LINES = 150; // edges, rails and wires in sight: above it they are one path
+// Elements of a line, a pill with its line, and a box.
+const COST: Record<Detail, readonly [number, number, number]> = { full: [5, 11, 10], op: [5, 11, 4], shape: [0, 0, 0] };
+const SHAPES: { detail: Detail; found: number[]; bundled: boolean } = { detail: "shape", found: [], bundled: false };
 const NOWHERE: Rect = { left: Infinity, right: -Infinity, top: Infinity, bottom: -Infinity };
+
+/** The node that a pill stands for. */
+const pillNode = ({ leaf, via }: PillRecord): number => via.at(-1) ?? leaf;
 
 /** The middle of the box that a graph begins with. */
 function spine({ boxes }: Layout): number {
@@ -46,6 +55,9 @@ class StagePicture {
   #detail: Detail | null = null;
   #width = "";
   #shaped: Rect = NOWHERE;
+  #near = false; // whether the lines of the paths are drawn as from near
+  #bundled = false; // whether lines are one path
+  #seen: [Rect, number] | null = null;
   readonly #joints = new Map<SVGElement, [string, string]>();
   #joined: ReadonlySet<string> = new Set();
   constructor(doc: GraphDoc, stage: Stage, layout: Layout, dress: Dress) {
@@ -93,24 +105,19 @@ class StagePicture {
     return this.#laneOf(b).startsWith("adjoint") ? y1 > y0 : y1 < y0;
   }
 
-  #edge({ a, b, kind, bends }: EdgeRecord): SVGGElement {
-    const path = bends[1] === bends.at(-1) ? orthogonal(bends) : smooth(bends);
+  #edge(edge: EdgeRecord): SVGGElement {
+    const { a, b, kind, bends } = edge;
+    const path = edgePath(edge);
     // An input begins the spine of the picture.
     const dotted = kind === "param" && this.#stage.nodes[a]!.op === "input" ? "data" : kind;
     return this.#edgeGroup(a, b, dotted, path, "", this.#againstReading(b, bends) ? [arrow(bends)] : []);
   }
 
   /** Long edges bend smoothly into their gutter; backward ones turn round with square corners. */
-  #rail({ a, b, x, y0, y1 }: RailRecord): SVGGElement {
-    const from = this.#layout.boxes[a]!,
-      to = this.#layout.boxes[b]!;
-    const xa = from.x + Math.floor(from.w / 2),
-      xb = to.x + Math.floor(to.w / 2);
-    const ya = from.y + (y0 > from.y ? BOX : 0),
-      yb = to.y + (y1 < to.y + BOX ? 0 : BOX);
-    const forward = y1 > y0 === y0 > ya;
-    const flat = forward ? [xa, ya, x, y0, x, y1, xb, yb] : [xa, ya, xa, y0, x, y0, x, y1, xb, y1, xb, yb];
-    return this.#edgeGroup(a, b, "data", forward ? smooth(flat) : orthogonal(flat), "", forward ? [] : [arrow(flat)]);
+  #rail(rail: RailRecord): SVGGElement {
+    const { flat, forward } = railPoints(this.#layout, rail);
+    const path = forward ? smooth(flat) : orthogonal(flat);
+    return this.#edgeGroup(rail.a, rail.b, "data", path, "", forward ? [] : [arrow(flat)]);
   }
 
   #laneOf(index: number): string {
@@ -119,51 +126,70 @@ class StagePicture {
   }
 
   /** Draw a wire; from a forward lane into an adjoint one it is saved, unless it begins at a parameter. */
-  #wire({ a, b, points }: WireRecord): SVGGElement {
+  #wire(wire: WireRecord): SVGGElement {
+    const { a, b, points } = wire;
     const source = this.#stage.nodes[a]!,
       leaf = source.inputs.length === 0;
     const saved =
       this.#laneOf(a).startsWith("forward") && this.#laneOf(b).startsWith("adjoint") && source.op !== "parameter";
-    if (!saved) return this.#edgeGroup(a, b, leaf ? "param" : "data", orthogonal(points), "");
+    if (!saved) return this.#edgeGroup(a, b, leaf ? "param" : "data", wirePath(wire), "");
     const marks = [points.slice(0, 2), points.slice(-2)].map(([x, y]) =>
       s("circle", { class: "gd-mark", cx: x, cy: y, r: 2.5 }),
     );
-    return this.#edgeGroup(a, b, "saved", orthogonal(points), ", saved for the way back", marks);
+    return this.#edgeGroup(a, b, "saved", wirePath(wire), ", saved for the way back", marks);
   }
 
-  #pill({ leaf, reader, x, y, w, echo }: PillRecord): SVGGElement[] {
-    const node = this.#stage.nodes[leaf]!,
-      box = this.#layout.boxes[reader]!;
-    const name = cut(titleOf(this.#stage, leaf) || node.op, 24),
+  #pill(pill: PillRecord): SVGGElement[] {
+    const { leaf, reader, x, y, w, echo, via } = pill;
+    const node = pillNode(pill),
+      box = this.#layout.boxes[reader]!,
       middle = y + PILL / 2;
     const right = x + w,
       gap = box.y + BOX / 2;
     // From an outer column the line goes through the gap between the pills of the inner one.
     const straight = box.x - right <= 12 || middle === gap;
     const around = `C${right + 6} ${middle} ${right + 6} ${gap} ${right + 12} ${gap}`;
-    const line = this.#edgeGroup(leaf, reader, "param", `M${right} ${middle}${straight ? "" : around}H${box.x}`, "");
-    const type =
-      echo || !typeText(this.#doc, node)
-        ? null
-        : s("tspan", { class: "gd-type", dx: 6 }, cut(typeText(this.#doc, node), 24));
-    const pill = s(
+    const line = this.#edgeGroup(node, reader, "param", `M${right} ${middle}${straight ? "" : around}H${box.x}`, "");
+    const whole = this.#stage.nodes[leaf]!,
+      spoken = [leaf, ...via].map(each => spokenName(this.#doc, this.#stage, each)).join("; ");
+    const drawn = s(
       "g",
       {
-        class: `gd-node gd-pill ${familyClass(node.family)}${line.matches(".gd-edge-gone") ? " gd-edge-gone" : ""}`,
-        "data-entity": this.#entity(leaf),
+        class: `gd-node gd-pill ${familyClass(whole.family)}${line.matches(".gd-edge-gone") ? " gd-edge-gone" : ""}`,
+        "data-entity": this.#entity(node),
         "data-echo": echo > 0,
         tabindex: -1,
         role: "button",
-        "aria-label": spokenName(this.#doc, this.#stage, leaf),
+        "aria-label": spoken,
         transform: `translate(${x} ${y})`,
-        ...this.#dress.node?.(leaf),
+        ...this.#dress.node?.(node),
       },
-      tooltip(this.#doc, this.#stage, node, node.name, this.#dress.told?.(leaf)),
+      tooltip(this.#doc, this.#stage, whole, whole.name, this.#pillTold(pill)),
       s("rect", { class: "gd-hit", y: -2, width: w, height: PILL + 4 }),
       s("rect", { class: "gd-shape", width: w, height: PILL, rx: PILL / 2 }),
-      s("text", { class: "gd-name", x: 10, y: 13 }, name, type),
+      this.#pillText(pill),
     );
-    return [line, pill];
+    return [line, drawn];
+  }
+
+  #pillTold({ leaf, via }: PillRecord): string {
+    const steps = via.map(each => this.#stage.nodes[each]!).map(each => `${each.op} to ${typeText(this.#doc, each)}`);
+    return [...steps, this.#dress.told?.(leaf)].filter(Boolean).join("\n");
+  }
+
+  /** The name stands for the leaf, the pill for the shape op that brings it to its reader. */
+  #pillText(pill: PillRecord): SVGTextElement {
+    const { leaf, via, echo } = pill,
+      { density } = this.#layout,
+      stage = this.#stage;
+    const name = cut(titleOf(stage, leaf) || stage.nodes[leaf]!.op, pillCut(density)),
+      tail = cut(pillTail(typeText(this.#doc, stage.nodes[pillNode(pill)]!), via.length > 0, echo > 0, density), 24);
+    return s(
+      "text",
+      { class: "gd-name", x: 10, y: 13 },
+      via.length > 0 ? s("tspan", { "data-entity": this.#entity(leaf) }, name) : name,
+      tail && s("tspan", { class: "gd-type", dx: 6 }, tail),
+    );
   }
 
   #box(index: number, detail: Detail): SVGGElement {
@@ -202,18 +228,21 @@ class StagePicture {
   #inside(index: number, op: string, title: string, leaf: boolean): Child[] {
     const { w } = this.#layout.boxes[index]!,
       node = this.#stage.nodes[index]!,
-      fits = (op.length + 2 + title.length) * CHAR + 24 <= w + 10;
+      given = cut(title, Math.max(2, LINE - op.length - 2)), // as the layout counts it
+      fits = (op.length + 2 + given.length) * CHAR + 24 <= w + 10,
+      typed = this.#layout.density < 2,
+      top = typed ? 17 : 20;
     return [
       tooltip(this.#doc, this.#stage, node, title, this.#dress.told?.(index)),
       node.flags.includes("fused") &&
         s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
       !leaf && svgPath("gd-side", `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}`),
-      s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 17 }, op),
-      !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: 17 }, title),
-      s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.#doc, node), 28)),
+      s("text", { class: "gd-op", x: leaf ? 16 : 12, y: top }, op),
+      !leaf && title && fits && s("text", { class: "gd-given", x: w - 9, y: top }, given),
+      typed && s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.#doc, node), 28)),
       s(
         "text",
-        { class: "gd-letter", x: w - 9, y: 31 },
+        { class: "gd-letter", x: w - 5, y: typed ? 31 : 34 },
         this.#dress.letter?.(index) || (leaf || node.told ? "" : LETTERS[node.family]),
       ),
     ]; // a family is never its colour alone
@@ -254,14 +283,14 @@ class StagePicture {
     const items: Item[] = [
       ...layout.edges.map(each => ({ ...flat(each.bends), nodes: ends(each), make: () => [this.#edge(each)] })),
       ...layout.rails.map(each => ({
-        ...flat([each.x, each.y0, each.x, each.y1]),
+        ...flat(railPoints(layout, each).flat),
         nodes: ends(each),
         make: () => [this.#rail(each)],
       })),
       ...layout.wires.map(each => ({ ...flat(each.points), nodes: ends(each), make: () => [this.#wire(each)] })),
       ...layout.pills.map(each => ({
         ...box(each, PILL, 1),
-        nodes: [each.leaf, each.reader],
+        nodes: [pillNode(each), each.reader],
         make: () => this.#pill(each),
       })),
     ];
@@ -317,6 +346,8 @@ class StagePicture {
       svg,
       width,
       height,
+      left,
+      top: -top,
       boxes: shown,
       culled,
       join: lit => this.#join(lit),
@@ -358,6 +389,7 @@ class StagePicture {
 
   /** Draw what is in sight of a large picture, and a quarter of a screen around, in the detail that the page bears. */
   #look(seen: Rect, zoom: number, culled: boolean): boolean {
+    this.#seen = [seen, zoom];
     const cells = this.#cells!,
       dx = (seen.right - seen.left) / 4,
       dy = (seen.bottom - seen.top) / 4,
@@ -368,51 +400,69 @@ class StagePicture {
         [...new Set([...cells.shown, ...cells.within(sight)])].sort((a, b) => a - b),
         "full",
       );
-    const found = zoom < 0.25 ? null : cells.within(sight),
-      bears = (detail: Detail) => found !== null && found.length * COST[detail] <= MOST;
-    const detail: Detail = !bears("op") ? "shape" : zoom < 0.6 || !bears("full") ? "op" : "full";
-    const again = detail !== this.#detail;
+    const { detail, found, bundled } = zoom < 0.25 ? SHAPES : this.#borne(sight, seen, zoom);
+    const again = detail !== this.#detail || bundled !== this.#bundled;
     this.#detail = detail;
-    if (detail === "shape") this.#far(seen, zoom);
-    if (again)
-      for (const each of [this.#merged.el, this.#strokes, this.#rails])
-        each.style.display = detail === "shape" ? "" : "none";
-    return cells.show(detail === "shape" ? [] : found!, detail, () => again) || again;
+    this.#bundled = bundled;
+    const merged = detail === "shape";
+    if (merged || bundled) this.#far(seen, zoom, !merged);
+    if (again) {
+      this.#svg.toggleAttribute("data-bundled", bundled);
+      this.#merged.el.style.display = merged ? "" : "none";
+      for (const each of [this.#strokes, this.#rails]) each.style.display = merged || bundled ? "" : "none";
+    }
+    return cells.show(found, detail, () => again) || again;
   }
 
-  /** Draw a far picture as a few paths, for a screen around what is in sight, so that few gestures draw it anew. */
-  #far(seen: Rect, zoom: number): void {
-    const width = String(1.5 ** Math.round(-Math.log(zoom) / Math.log(1.5)));
+  /** What of the sight is drawn one by one, in the fullest detail that the page bears: with all lines, else with lines
+   * as one path; with what lies around the sight, else without. */
+  #borne(sight: Rect, seen: Rect, zoom: number): { detail: Detail; found: number[]; bundled: boolean } {
+    const cells = this.#cells!;
+    for (const rect of [sight, seen]) {
+      const all = cells.within(rect),
+        lines = all.reduce((sum, i) => sum + Number(this.#items[i]!.layer === 0), 0),
+        bundled = lines > LINES,
+        found = bundled ? all.filter(i => this.#items[i]!.layer > 0 || this.#lit(i)) : all;
+      for (const detail of zoom < 0.6 ? (["op"] as const) : (["full", "op"] as const))
+        if (found.reduce((sum, i) => sum + COST[detail][this.#items[i]!.layer]!, 0) <= MOST)
+          return { detail, found, bundled };
+    }
+    return SHAPES;
+  }
+
+  /** Both ends of a line are lit. */
+  #lit(item: number): boolean {
+    return this.#joined.size > 0 && this.#items[item]!.nodes.every(each => this.#joined.has(this.#entity(each)));
+  }
+
+  /** Draw a far picture as a few paths, for a screen around what is in sight, so that few gestures draw it anew.
+   * `near`: lines alone, as they are from near. */
+  #far(seen: Rect, zoom: number, near: boolean): void {
+    const width = near ? "1" : String(1.5 ** Math.round(-Math.log(zoom) / Math.log(1.5)));
     // Lines keep about their width on the screen.
     if (this.#width !== width) this.#svg.style.setProperty("--gd-px", (this.#width = width));
     const { left, right, top, bottom } = this.#shaped;
-    if (seen.left >= left && seen.right <= right && seen.top >= top && seen.bottom <= bottom) return;
+    const known = this.#near === near;
+    if (known && seen.left >= left && seen.right <= right && seen.top >= top && seen.bottom <= bottom) return;
     const dx = seen.right - seen.left,
       dy = seen.bottom - seen.top;
+    this.#near = near;
     this.#shaped = { left: seen.left - dx, right: seen.right + dx, top: seen.top - dy, bottom: seen.bottom + dy };
     const found = this.#cells!.within(this.#shaped);
-    this.#merged.show(
-      found.flatMap(i => this.#block(this.#items[i]!) ?? []),
-      this.#joined,
-    );
-    const { length } = this.#layout.edges,
-      draw = (path: SVGElement, items: number[]) => path.setAttribute("d", items.map(i => this.#stroke(i)).join(""));
-    draw(
-      this.#strokes,
-      found.filter(i => i < length),
-    );
-    draw(
-      this.#rails,
-      found.filter(i => i >= length),
-    );
-  }
-
-  /** An edge as straight lines, for the picture from far away. */
-  #stroke(item: number): string {
-    const { edges, rails } = this.#layout,
-      rail = rails[item - edges.length];
-    const flat = item < edges.length ? edges[item]!.bends : rail && [rail.x, rail.y0, rail.x, rail.y1];
-    return flat ? `M${flat.join(" ")}` : "";
+    if (!near)
+      this.#merged.show(
+        found.flatMap(i => this.#block(this.#items[i]!) ?? []),
+        this.#joined,
+      );
+    const { edges, rails, wires } = this.#layout,
+      rail = edges.length,
+      wire = rail + rails.length,
+      here = (from: number, to: number) => found.filter(i => i >= from && i < to).map(i => i - from);
+    const lines = here(0, rail).map(i => (near ? edgePath(edges[i]!) : `M${edges[i]!.bends.join(" ")}`));
+    if (near) lines.push(...here(wire, wire + wires.length).map(i => wirePath(wires[i]!)));
+    this.#strokes.setAttribute("d", lines.join(""));
+    const long = here(rail, wire).map(i => rails[i]!);
+    this.#rails.setAttribute("d", railsPath(this.#layout, long, this.#shaped));
   }
 
   #placeOf(entity: string): { x: number; y: number } | null {
@@ -420,13 +470,23 @@ class StagePicture {
       own = Number(stage) === this.#stage.index ? Number(at) : -1,
       index = this.#dress.members?.findIndex(all => all.includes(own)) ?? this.#stage.entities?.indexOf(entity) ?? own;
     const box = this.#layout.boxes[index],
-      place = box && box.row < 0 ? this.#layout.pills.find(each => each.leaf === index) : box;
+      place = box && box.row < 0 ? this.#pillOf(index) : box;
     return place ? { x: place.x + place.w / 2, y: place.y } : null;
+  }
+
+  /** The pill of a leaf, or of a shape op between a leaf and its reader. */
+  #pillOf(index: number): PillRecord | undefined {
+    const { pills } = this.#layout;
+    return (
+      pills.find(each => pillNode(each) === index) ??
+      pills.find(({ leaf, via }) => leaf === index || via.includes(index))
+    );
   }
 
   #join(lit: ReadonlySet<string>): void {
     this.#joined = lit;
     this.#merged.light(lit);
+    if (this.#bundled && this.#seen) this.#look(...this.#seen, true);
     for (const [v, element] of this.#made) {
       const all = this.#dress.members![v]!;
       if (all.length > 1)

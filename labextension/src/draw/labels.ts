@@ -71,6 +71,8 @@ export function neighbour(stage: Stage, index: number, key: string, turn: number
     .map((_, i) => i)
     .filter(i => boxes[i]!.row >= 0)
     .sort((a, b) => boxes[a]!.row - boxes[b]!.row || boxes[a]!.x - boxes[b]!.x || a - b);
-  const at = own.row < 0 ? order.findIndex(i => stage.users[index]!.includes(i)) : order.indexOf(index);
+  let near = index; // a pill stands beside its reader
+  while (boxes[near]!.row < 0 && stage.users[near]!.length > 0) near = stage.users[near]![0]!;
+  const at = order.indexOf(near);
   return order[at + (key === "ArrowUp" ? -1 : 1)] ?? null;
 }

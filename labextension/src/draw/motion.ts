@@ -7,8 +7,12 @@ export type Places = Map<string, DOMRect>;
 
 const nodesIn = (el: Element): HTMLElement[] => [...all<HTMLElement>(el, ".gd-node:not([data-echo],[data-gone])")];
 
+/** The place of a node, without the second sheet behind a closed group. */
+const placeOf = (node: Element): DOMRect => boxOf(node.querySelector(".gd-shape") ?? node);
+
 /** Return the rectangles of all drawn nodes on the screen, by entity. */
-export const placesIn = (el: Element): Places => new Map(nodesIn(el).map(node => [node.dataset.entity!, boxOf(node)]));
+export const placesIn = (el: Element): Places =>
+  new Map(nodesIn(el).map(node => [node.dataset.entity!, placeOf(node)]));
 
 /** Choose the node that stays in place: the first of `wanted` that is there before and after, else a middle one. */
 function anchor(before: Places, after: Places, wanted: readonly (string | null)[], frame: DOMRect): string | undefined {
@@ -20,19 +24,30 @@ function anchor(before: Places, after: Places, wanted: readonly (string | null)[
   );
 }
 
-/** Move nodes from their old places to their new ones in 150 ms; at once where motion is not wanted. */
-export function glide({ el, group }: Camera, before: Places, wanted: readonly (string | null)[]): void {
+/** The topmost place of these entities. */
+function topmost(places: Places, of: ReadonlySet<string>): DOMRect | undefined {
+  const found = [...places].flatMap(([entity, place]) => (of.has(entity) ? [place] : []));
+  return found.sort((a, b) => a.y - b.y)[0];
+}
+
+/** Move nodes from their old places to their new ones in 150 ms; at once where motion is not wanted. Of `toggled`, the
+ * boxes of a group that opens or closes, the topmost stays. */
+export function glide(
+  { el, group }: Camera,
+  before: Places,
+  wanted: readonly (string | null)[],
+  toggled: ReadonlySet<string> | null = null,
+): void {
   if (before.size === 0) return;
-  const stays = anchor(before, placesIn(el), wanted, boxOf(el));
-  if (stays) {
-    const now = placesIn(el).get(stays)!,
-      then = before.get(stays)!;
-    el.scrollBy(now.x - then.x, now.y - then.y);
-  }
+  const after = placesIn(el),
+    stays = anchor(before, after, wanted, boxOf(el));
+  const now = (toggled && topmost(after, toggled)) ?? after.get(stays!),
+    then = (toggled && topmost(before, toggled)) ?? before.get(stays!);
+  if (now && then) el.scrollBy(now.x + now.width / 2 - then.x - then.width / 2, now.y - then.y);
   if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
   const move = (node: Element, from: Keyframe) => node.animate([from, {}], { duration: 150, easing: "ease-out" });
   for (const node of nodesIn(el)) {
-    const { x, y } = boxOf(node),
+    const { x, y } = placeOf(node),
       then = before.get(node.dataset.entity!);
     if (!then) move(node, { opacity: 0 });
     else if (Math.abs(then.x - x) + Math.abs(then.y - y) > 1)

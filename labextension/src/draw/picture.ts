@@ -7,6 +7,9 @@ export interface Picture {
   svg: SVGSVGElement;
   width: number;
   height: number;
+  /** Where its frame begins, in the layout's units. */
+  left: number;
+  top: number;
   boxes: number;
   /** Only what is in sight is drawn. */
   culled: boolean;

@@ -66,7 +66,32 @@ class GraphWidget extends Widget {
 const shown = new Set<GraphRenderer>();
 
 class GraphRenderer extends GraphWidget implements Renderer {
+  #model: MimeModel | null = null;
+
+  /** Write saved settings into the output, if it is one of this study (or document). */
+  save(key: string, kept: object): void {
+    const model = this.#model,
+      { study, doc } = this.node.querySelector<HTMLElement>(".gdlab")?.dataset ?? {},
+      payload = model?.data[MIME] as Payload | undefined;
+    if (typeof payload?.gz === "string" && (study || doc) === key)
+      model!.setData({ data: { ...model!.data, [MIME]: { ...payload, kept: structuredClone(kept) } } });
+  }
+
+  /** Become one line while the graph stands beside the notebook. */
+  away(beside: Widget): void {
+    const line = document.createElement("p"),
+      back = document.createElement("button");
+    line.className = "gd-away";
+    line.append("shown beside the notebook ", back);
+    back.textContent = "show it here";
+    back.addEventListener("click", () => beside.dispose());
+    this.node.querySelector(".gd-away")?.remove();
+    this.node.prepend(line);
+    beside.disposed.connect(() => line.remove());
+  }
+
   async renderModel(model: MimeModel): Promise<void> {
+    this.#model = model;
     const doc = model.data[MIME] as Payload,
       told = model.metadata[MIME] as { study?: string } | undefined;
     shown.add(this);
@@ -83,7 +108,8 @@ class GraphRenderer extends GraphWidget implements Renderer {
 let opened = 0;
 
 /** The graph of an output a second time, in a place of its own: the notebook scrolls, the graph stays. */
-function openBeside(app: JupyterFrontEnd, { node, output }: GraphRenderer): void {
+function openBeside(app: JupyterFrontEnd, shown: GraphRenderer): void {
+  const { node, output } = shown;
   if (!output) return;
   const made = new GraphWidget();
   made.id = `gdlab-beside-${++opened}`;
@@ -95,6 +121,7 @@ function openBeside(app: JupyterFrontEnd, { node, output }: GraphRenderer): void
   app.shell.add(made, lab ? "main" : "right", { mode: "split-right" });
   made.draw(output);
   app.shell.activateById(made.id);
+  shown.away(made);
 }
 
 function addBeside(app: JupyterFrontEnd, palette: ICommandPalette | null): void {
@@ -153,6 +180,7 @@ const plugin: JupyterFrontEndPlugin = {
     page().core[VERSION] ??= Promise.resolve(core);
     // -20 comes before the widget renderer's -10; safe: it builds elements and runs nothing of the document.
     rendermime.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new GraphRenderer() }, -20);
+    page().save = (key, kept) => shown.forEach(each => each.save(key, kept));
     void insertStyle(document.body);
     const style = document.createElement("style");
     style.textContent = cells;

@@ -27,6 +27,7 @@ declare module "@lumino/widgets" {
     id: string;
     readonly node: HTMLElement;
     readonly isDisposed: boolean;
+    readonly disposed: { connect(slot: () => void): boolean };
     readonly title: { label: string; caption: string; closable: boolean };
     addClass(name: string): void;
     dispose(): void;
@@ -39,6 +40,7 @@ declare module "@jupyterlab/rendermime" {
     readonly trusted: boolean;
     readonly data: Record<string, unknown>;
     readonly metadata: Record<string, unknown>;
+    setData(options: { data?: Record<string, unknown> }): void;
   }
   export interface Renderer extends Widget {
     renderModel(model: MimeModel): Promise<void>;

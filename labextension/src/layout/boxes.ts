@@ -1,5 +1,6 @@
 // Choose boxes and pills, and lay out one column of boxes: the same as gdlab/view/layout/boxes.py and drawn.py.
 
+import { pillCut, pillTail } from "../doc/pilltext.ts";
 import { GX, half, LONG, most, place, type Pair, type Placed } from "./rows.ts";
 
 export const NODE = 40,
@@ -10,6 +11,7 @@ const PILL = 18,
   HOPS = 3,
   LINE_CUT = 28,
   PILL_CUT = 24;
+const SHAPE_OPS = new Set(["broadcast_to", "permute", "reshape", "transpose"]);
 
 /** The input of a layout: texts as they stand in the document, inputs by index, all smaller than its own. */
 export interface Drawn {
@@ -20,6 +22,8 @@ export interface Drawn {
   leaf: boolean;
   lane: string;
   twin: number;
+  /** It stands for a closed group: its op is a label. */
+  closed?: boolean;
 }
 
 export const unique = (values: readonly number[]): number[] => (values.length < 2 ? [...values] : [...new Set(values)]);
@@ -33,52 +37,80 @@ function count(text: string, limit: number): number {
 
 const up8 = (value: number): number => 8 * Math.ceil(value / 8);
 
-function nodeWidth({ op, name, type, leaf }: Drawn): number {
+function nodeWidth({ op, name, type, leaf }: Drawn, density: number): number {
   const ops = count(op, 99),
     names = count(name, 99);
-  const line = Math.min(leaf || !names ? (leaf && names) || ops : ops + 2 + names, LINE_CUT);
-  return Math.max(64, up8(Math.floor((29 * Math.max(line, count(type, LINE_CUT))) / 4) + 24));
+  const line = Math.min(leaf || !names ? (leaf && names) || ops : ops + 2 + names, LINE_CUT),
+    longest = density < 2 ? Math.max(line, count(type, LINE_CUT)) : line;
+  return Math.max(64, up8(Math.floor((29 * longest) / 4) + 24));
 }
 
-const pillWidth = ({ op, name, type }: Drawn, echo: boolean): number =>
-  up8(7 * count(name || op, PILL_CUT) + (echo ? 20 : Math.floor((64 * count(type, PILL_CUT)) / 10) + 26));
+function pillWidth({ op, name }: Drawn, tail: string, density: number): number {
+  const letters = count(tail, PILL_CUT);
+  return up8(7 * count(name || op, pillCut(density)) + (letters ? Math.floor((64 * letters) / 10) + 26 : 20));
+}
 
 interface PillOf {
-  leaf: number;
+  node: number;
   w: number;
   echo: boolean;
 }
 
 export interface Cast {
   nodes: readonly Drawn[];
+  density: number;
   box: boolean[];
   width: number[];
   inputs: number[][];
   pills: PillOf[][];
   readers: number[][];
+  chains: ReadonlyMap<number, number[]>;
+}
+
+/** Shape ops between a parameter or constant and what reads it, each with the chain from the leaf to itself. */
+export function chainsOf(nodes: readonly Pick<Drawn, "op" | "inputs" | "leaf" | "closed">[]): Map<number, number[]> {
+  const found = new Map<number, number[]>(),
+    read = new Set<number>();
+  nodes.forEach(({ op, inputs, closed }, i) => {
+    for (const a of inputs) read.add(a);
+    const [a] = inputs;
+    if (a === undefined || a >= i || inputs.length > 1 || closed || !SHAPE_OPS.has(op)) return;
+    const chain = found.get(a) ?? (nodes[a]!.leaf && nodes[a]!.op !== "input" ? [a] : null);
+    if (chain) found.set(i, [...chain, i]);
+  });
+  for (const i of [...found.keys()]) if (!read.has(i)) found.delete(i);
+  return found;
 }
 
 /** Leaves become pills, but where an op of the first lane has nothing else to stand under an `input` becomes a box. */
-export function cast(nodes: readonly Drawn[], firstLane: readonly boolean[]): Cast {
-  const box = nodes.map(node => !node.leaf),
+export function cast(nodes: readonly Drawn[], firstLane: readonly boolean[], density: number): Cast {
+  const chains = chainsOf(nodes),
+    box = nodes.map((node, i) => !node.leaf && !chains.has(i)),
     readers = nodes.map((): number[] => []),
     ports = nodes.map(node => unique(node.inputs));
   nodes.forEach((node, b) => {
-    for (const a of ports[b]!) readers[a]!.push(b);
-    if (node.leaf || !firstLane[b] || !node.inputs.every(a => nodes[a]!.leaf)) return;
+    if (chains.has(b)) return;
+    for (const a of unique(ports[b]!.flatMap(i => chains.get(i) ?? [i]))) readers[a]!.push(b);
+    if (node.leaf || !firstLane[b] || !node.inputs.every(a => nodes[a]!.leaf || chains.has(a))) return;
     const head = node.inputs.find(a => nodes[a]!.op === "input");
     if (head !== undefined) box[head] = true;
   });
   box.forEach((known, i) => (box[i] = known || readers[i]!.length === 0));
   const seen = new Set<number>();
-  const pills = ports.map(inputs => {
-    const beside = inputs.filter(a => !box[a]);
-    const made = beside.map(leaf => ({ leaf, w: pillWidth(nodes[leaf]!, seen.has(leaf)), echo: seen.has(leaf) }));
+  const size = (a: number): PillOf => {
+    const echo = seen.has(a),
+      tail = pillTail(nodes[a]!.type, chains.has(a), echo, density);
+    return { node: a, w: pillWidth(nodes[chains.get(a)?.[0] ?? a]!, tail, density), echo };
+  };
+  const pills = ports.map((inputs, b) => {
+    const beside = chains.has(b) ? [] : inputs.filter(a => !box[a]);
+    const made = beside.map(size);
     beside.forEach(leaf => seen.add(leaf));
     return made;
   });
-  const width = nodes.map((node, i) => (box[i] ? nodeWidth(node) : -1));
-  return { nodes, box, width, inputs: ports.map(inputs => inputs.filter(a => box[a])), pills, readers };
+  const width = nodes.map((node, i) => (box[i] ? nodeWidth(node, density) : -1));
+  const inputs = ports.map(all => all.filter(a => box[a]));
+  return { nodes, density, box, width, inputs, pills, readers, chains };
 }
 
 /** Moves boxes down to stand above the first of their readers within the lane: what hangs from no input (branches of
@@ -166,6 +198,7 @@ export class Sheet {
   readonly y: number[];
   readonly row: number[];
   readonly pills = new Rowed("leaf reader x y w echo");
+  readonly via: Record<string, number[]> = {};
   readonly edges = new Rowed("a b", "bends");
   readonly kinds: string[] = [];
   readonly rails = new Rowed("a b track x y0 y1");
@@ -210,9 +243,11 @@ export class Sheet {
     for (let i = 0; i < pills.length; i += 2) {
       const pair = pills.slice(i, i + 2);
       const first = pair.length === 2 || besideEdge ? 0 : (NODE - PILL) / 2;
-      pair.forEach(({ leaf, w, echo }, k) =>
-        this.pills.add([leaf, u, right - w, this.y[u]! + first + k * (NODE - PILL), w, Number(echo)]),
-      );
+      pair.forEach(({ node, w, echo }, k) => {
+        const [leaf, ...via] = this.who.chains.get(node) ?? [node];
+        if (via.length > 0) this.via[this.pills.table.count] = via;
+        this.pills.add([leaf!, u, right - w, this.y[u]! + first + k * (NODE - PILL), w, Number(echo)]);
+      });
       right -=
         12 +
         most(

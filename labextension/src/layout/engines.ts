@@ -1,9 +1,10 @@
 // `layout(nodes)`: the record of gdlab/view/layout/lanes.py and layered.py, to the byte, in the page or in a worker.
 
-import { cast, column, NODE, PITCH, ROW, Rowed, Sheet, sink, unique, words } from "./boxes.ts";
+import { cast, chainsOf, column, NODE, PITCH, ROW, Rowed, Sheet, sink, unique, words } from "./boxes.ts";
 import type { Cast, Column, Drawn } from "./boxes.ts";
 import { most, tracks, type Pair } from "./rows.ts";
 
+export { chainsOf } from "./boxes.ts";
 export { place } from "./rows.ts";
 export type Engine = "layered" | "lanes";
 type Json = Record<string, unknown>;
@@ -34,13 +35,14 @@ function finished(
   for (const { index, x, width } of tints) lanes.add([index, x, width]);
   return {
     engine,
-    engine_version: 1,
+    engine_version: 2,
     seconds: 0,
+    density: sheet.who.density,
     x: sheet.x,
     y: sheet.y,
     w: sheet.who.width,
     row: sheet.row,
-    pills: sheet.pills.table,
+    pills: { ...sheet.pills.table, via: sheet.via },
     edges: { ...sheet.edges.table, kind: words(sheet.kinds) },
     rails: sheet.rails.table,
     wires: wires.table,
@@ -51,10 +53,11 @@ function finished(
 }
 
 /** Rows by longest path, every edge downwards; what is not needed so early stands next to the first of its users. */
-export function layered(nodes: readonly Drawn[]): Json {
+export function layered(nodes: readonly Drawn[], density: number): Json {
   const who = cast(
     nodes,
     nodes.map(() => true),
+    density,
   );
   const row = new Map<number, number>();
   who.inputs.forEach((inputs, u) => {
@@ -102,11 +105,13 @@ function laneNumber(lane: string): number {
   return 2 * Number(match[2]!.slice(0, 6) || 1) - Number(match[1] === "forward");
 }
 
-/** The lane of every op: the one it names, or the next of its kind such that no edge goes left; leaves have 0. */
+/** The lane of every op: the one it names, or the next of its kind such that no edge goes left; what may be a pill
+ * has 0. */
 function numbers(nodes: readonly Drawn[]): number[] {
-  const found: number[] = [];
+  const found: number[] = [],
+    pills = chainsOf(nodes);
   nodes.forEach((node, u) => {
-    const named = node.leaf ? 0 : laneNumber(node.lane);
+    const named = node.leaf || pills.has(u) ? 0 : laneNumber(node.lane);
     const least = most(
       node.inputs.map(a => found[a]!),
       0,
@@ -145,7 +150,7 @@ function laterRow(who: Cast, number: readonly number[], row: ReadonlyMap<number,
   const { twin } = who.nodes[u]!,
     own = number[u]!;
   if (twin >= 0 && twin < who.nodes.length) {
-    const beside = who.nodes[twin]!.leaf
+    const beside = !who.box[twin] || who.nodes[twin]!.leaf
       ? who.readers[twin]!.filter(b => number[b]! % 2 === 1 && number[b]! < own)
       : number[twin]! < own
         ? [twin]
@@ -218,13 +223,14 @@ function laneTitle(number: number, last: boolean): string {
 }
 
 /** Lanes side by side on common rows: an adjoint stands on the row of its op, what it reads of it comes by wire. */
-export function lanes(nodes: readonly Drawn[]): Json {
+export function lanes(nodes: readonly Drawn[], density: number): Json {
   const named = numbers(nodes),
     who = cast(
       nodes,
       named.map(n => n === 1),
+      density,
     );
-  const number = named.map((n, u) => (nodes[u]!.leaf ? 1 : n)),
+  const number = named.map(n => n || 1),
     row = laneRows(who, number),
     count = most(row.values(), -1) + 1;
   const columns = new Map<number, Column>();
@@ -268,7 +274,7 @@ export function lanes(nodes: readonly Drawn[]): Json {
 }
 
 /** Lanes for a differentiated graph, layered for any other. */
-export const layout = (nodes: readonly Drawn[], engine?: Engine): Json =>
+export const layout = (nodes: readonly Drawn[], engine?: Engine, density = 0): Json =>
   engine === "lanes" || (!engine && nodes.some(node => node.lane.startsWith("adjoint")))
-    ? lanes(nodes)
-    : layered(nodes);
+    ? lanes(nodes, density)
+    : layered(nodes, density);

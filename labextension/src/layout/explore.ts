@@ -14,7 +14,7 @@ export const REACHES: Record<string, string> = {
   users: "all that needs it",
 };
 
-/** The nodes within reach of the seeds; a leaf comes along with every op that is kept. */
+/** The nodes within reach of the seeds; what may be a pill comes along with every op that is kept. */
 export function around(stage: Stage, seeds: readonly number[], reach: string): Set<number> {
   const found = new Set(seeds),
     inputs = reach !== "users",
@@ -30,8 +30,10 @@ export function around(stage: Stage, seeds: readonly number[], reach: string): S
       }
     edge = next;
   }
+  const chains = engine().chainsOf(stage.nodes.map(({ op, inputs }) => ({ op, inputs, leaf: inputs.length === 0 })));
   for (const node of [...found])
-    for (const a of stage.nodes[node]!.inputs) if (stage.nodes[a]!.inputs.length === 0) found.add(a);
+    for (const a of stage.nodes[node]!.inputs)
+      for (const part of stage.nodes[a]!.inputs.length === 0 ? [a] : (chains.get(a) ?? [])) found.add(part);
   return found;
 }
 
@@ -51,7 +53,12 @@ export function partLayout(stage: Stage, types: readonly { text: string }[], kep
   return {
     ...part,
     boxes: stage.nodes.map((_, i) => part.boxes[place.get(i) ?? -1] ?? nowhere),
-    pills: part.pills.map(pill => ({ ...pill, leaf: order[pill.leaf]!, reader: order[pill.reader]! })),
+    pills: part.pills.map(pill => ({
+      ...pill,
+      leaf: order[pill.leaf]!,
+      reader: order[pill.reader]!,
+      via: pill.via.map(each => order[each]!),
+    })),
     edges: rename(part.edges),
     rails: rename(part.rails),
     wires: rename(part.wires),

@@ -16,6 +16,7 @@ export const drawnOf = (stage: Stage, types: readonly { text: string }[]): Drawn
     leaf: inputs.length === 0 && told === undefined,
     lane,
     twin,
+    ...(told === undefined ? {} : { closed: true }),
   }));
 
 export interface Laying {
@@ -71,6 +72,27 @@ export function layoutOf(stage: Stage, types: readonly { text: string }[]): Layo
     () => {},
   );
   return laying;
+}
+
+const DENSITIES = [0, 1, 2, 3] as const;
+const denser = new WeakMap<Stage, Map<number, Layout>>();
+
+/** The densities at which a stage can be laid out at once: a large one, and one of another engine, is as it is. */
+export const densitiesOf = (stage: Stage): readonly number[] =>
+  stage.nodes.length > AT_ONCE || stage.layout?.engine === "dot" ? DENSITIES.slice(0, 1) : DENSITIES;
+
+/** The layout of a stage at a density, by the engine of its layout at density 0. */
+export function layoutAt(stage: Stage, types: readonly { text: string }[], density: number): Layout {
+  if (density === 0) return stage.layout!;
+  const known = denser.get(stage) ?? new Map<number, Layout>();
+  denser.set(stage, known);
+  const nodes = drawnOf(stage, types);
+  if (!known.has(density))
+    known.set(
+      density,
+      readLayout(engine().layout(nodes, stage.layout!.engine as "layered" | "lanes", density), nodes.length)!,
+    );
+  return known.get(density)!;
 }
 
 /** Whether a stage is drawn in lanes. */

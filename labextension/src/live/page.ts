@@ -43,6 +43,8 @@ export interface Page {
   kept?: Map<string, Shared<Kept>>;
   /** The cells that the studies of this page were written in; absent where an older module made the page. */
   written?: Shared<Map<string, Written>>;
+  /** Writes saved settings into the outputs of a study, so that a saved notebook holds them; where the host can. */
+  save?(key: string, kept: Kept): void;
   /** Opens the view that holds an element a second time, beside the notebook; where the host can. */
   beside?(el: Element): void;
 }

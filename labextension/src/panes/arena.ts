@@ -2,8 +2,8 @@
 
 import { nodeName, type Plan } from "../doc/doc.ts";
 import { bytes, plural } from "../doc/format.ts";
-import { indexesOf } from "../doc/select.ts";
-import { all, boxOf, div, h, listen, replace, reveal, SMALL_BUTTON, type Child } from "../draw/dom.ts";
+import { indexesOf, users } from "../doc/select.ts";
+import { all, boxOf, div, h, listen, replace, reveal, SMALL_BUTTON, span, type Child } from "../draw/dom.ts";
 import { arrange } from "../layout/slots.ts";
 import { ArenaPicture, reuse } from "./arena_picture.ts";
 import { body, button, chip, either, frame, notCompiled, retitle, row, table } from "./pane.ts";
@@ -48,6 +48,32 @@ function peakList({ doc, reached }: Context, plan: Plan): HTMLElement {
   return div("gd-atpeak", table("", head, h("tbody", null, ...rows)));
 }
 
+const NAMED = 8; // dispatches that are named one by one
+
+/** A word and the dispatches that it is said of, as links; a link to all of them where they are many. */
+function usedBy({ act }: Context, plan: Plan, word: string, ks: readonly number[], none: string): Child {
+  const name = (k: number) => `${k} ${plan.dispatches[k]!.label}`;
+  const all = () => act(selecting(ks.map(k => `dispatch:${k}`)));
+  return span(
+    "gd-used",
+    span("gd-muted", word),
+    ...ks.slice(0, NAMED).map(k => chip(`dispatch:${k}`, `dispatch ${name(k)}`, name(k))),
+    ks.length > NAMED && h("button", { class: "gd-link", on: { click: all } }, `and ${ks.length - NAMED} more`),
+    ks.length === 0 && none,
+  );
+}
+
+/** One line about a buffer: its size, and the dispatches that write and read it. */
+function bufferLine(context: Context, plan: Plan, index: number): Child[] {
+  const { name, nbytes, kind, first } = plan.intervals[index]!;
+  const told = first < 0 ? "no dispatch: it is set before the step" : "no dispatch";
+  return [
+    span("gd-used", span("gd-mono", name || `buffer ${index}`), span("gd-muted", `${bytes(nbytes)}, ${kind}`)),
+    usedBy(context, plan, "written by", users(context.doc, index, "writes"), told),
+    usedBy(context, plan, "read by", users(context.doc, index, "reads"), "no dispatch"),
+  ];
+}
+
 type Switch = "at-peak" | "without-reuse";
 
 class ArenaPane implements Pane {
@@ -55,6 +81,7 @@ class ArenaPane implements Pane {
   readonly #context: Context;
   readonly #plan: Plan;
   readonly #holder = body({ class: "gd-arenabody" });
+  readonly #buffer = h("div", { class: "gd-detail gd-buffer", "aria-live": "off" });
   readonly #observer: ResizeObserver;
   /** The kinds of pinned buffers whose strips are open. */
   readonly #open = new Set<string>();
@@ -66,7 +93,7 @@ class ArenaPane implements Pane {
   constructor(context: Context, plan: Plan) {
     this.#context = context;
     this.#plan = plan;
-    this.el = frame(arenaPane, "", [this.#holder]);
+    this.el = frame(arenaPane, "", [this.#holder, this.#buffer]);
     this.#observer = new ResizeObserver(([entry]) => {
       const width = Math.max(NARROWEST, Math.floor(entry!.contentRect.width));
       if (Math.abs(width - this.#width) <= 1) return;
@@ -77,8 +104,16 @@ class ArenaPane implements Pane {
     this.#draw();
   }
 
+  /** Tell of the buffer that is selected, or the only one that is lit. */
+  choose(lit: ReadonlySet<string>): boolean {
+    const lights = indexesOf("interval", lit);
+    const [index = lights.length === 1 ? lights[0] : undefined] = indexesOf("interval", this.#context.ui().selected);
+    replace(this.#buffer, ...(index === undefined ? [] : bufferLine(this.#context, this.#plan, index)));
+    return true;
+  }
+
   lit(lit: ReadonlySet<string>): void {
-    this.#picture?.light(lit, this.#context.ui().selected);
+    this.#picture?.light(lit, this.#context.ui().selected, this.#context.uses());
   }
 
   destroy(): void {

@@ -2,6 +2,7 @@
 
 import type { IntervalRecord, Plan } from "../doc/doc.ts";
 import { bytes, plural } from "../doc/format.ts";
+import type { Uses } from "../doc/select.ts";
 import { s, svgPath, type Child } from "../draw/dom.ts";
 import { cut, familyClass } from "../draw/labels.ts";
 import { Merged, type Block } from "../draw/merged.ts";
@@ -79,8 +80,8 @@ export class ArenaPicture {
   }
 
   /** Light the buffers and dispatches that are lit. */
-  light(lit: ReadonlySet<string>, selected: readonly string[]): void {
-    this.#movePlayhead(lit);
+  light(lit: ReadonlySet<string>, selected: readonly string[], uses: Uses): void {
+    this.#movePlayhead(lit, uses);
     if (!this.#dense) return;
     this.#merged.light(lit);
     const found = this.#places.filter(({ index }) => lit.has(`interval:${index}`)).slice(0, 200);
@@ -349,14 +350,20 @@ export class ArenaPicture {
     ];
   }
 
-  /** Mark the dispatches that are lit. */
-  #movePlayhead(lit: ReadonlySet<string>): void {
+  /** Mark the dispatches that are lit; those that only read the selected buffer with an open head. */
+  #movePlayhead(lit: ReadonlySet<string>, { writes, reads }: Uses): void {
     const ks = this.#plan.dispatches.flatMap((_, k) => (lit.has(`dispatch:${k}`) ? [k] : []));
     const height = Number(this.svg.getAttribute("height")) - AXIS;
     this.svg.querySelector(".gd-playhead")!.replaceChildren(
       ...ks.slice(0, 40).flatMap(k => {
         const x = (this.x(k) + this.x(k + 1)) / 2;
-        return [s("line", { x1: x, x2: x, y1: 8, y2: height }), s("path", { d: `M${x - 5} 2H${x + 5}L${x} 9Z` })];
+        const entity = `dispatch:${k}`;
+        return s(
+          "g",
+          { "data-only-reads": reads.has(entity) && !writes.has(entity) },
+          s("line", { x1: x, x2: x, y1: 8, y2: height }),
+          s("path", { d: `M${x - 5} 2H${x + 5}L${x} 9Z` }),
+        );
       }),
     );
   }

@@ -45,8 +45,9 @@ export function bookmarks(
     field.value = name;
     listed();
     leave();
-    const until = page().hosts.has(doc.study!) ? "" : " until this page is closed: no live session";
-    say(`bookmark ${name}${known ? "" : ` kept${until}`}`);
+    const inOutput = page().save && field.closest(".jp-OutputArea"),
+      until = inOutput ? "; save the notebook to have it later" : " until this page is closed: no live session";
+    say(`bookmark ${name}${known ? "" : ` kept${page().hosts.has(doc.study!) ? "" : until}`}`);
   };
   const forget = mini("forget this bookmark", "bookmark-forget", "×", () => {
     keep(kept, { bookmarks: all().filter(each => each !== named()) });

@@ -8,6 +8,7 @@ import { glide, placesIn, type Places } from "../draw/motion.ts";
 import { layoutOf, type Laying } from "../layout/layouts.ts";
 import type { Context } from "./pane.ts";
 import type { PaneKey } from "./state.ts";
+import { zoomAfterClick } from "./wheel.ts";
 
 export class Canvas {
   readonly #context: Context;
@@ -52,6 +53,7 @@ export class Canvas {
     const camera = new Camera(this.#group, picture, this.#label, () => this.#context.redrawn(this.#key));
     this.#picture = picture;
     this.#camera = camera;
+    zoomAfterClick(camera, this.#group);
     this.el.replaceChildren(camera.el);
     camera.placed();
     glide(camera, before, this.#context.ui().selected);
@@ -69,6 +71,13 @@ export class Canvas {
     if (!camera || !picture) return;
     const places = entities.map(each => picture.placeOf(each)).filter(place => place !== null);
     camera.gather(places);
+  }
+
+  /** Go to the first of these that is drawn, unless one of them is in sight. */
+  seek(entities: readonly string[]): void {
+    const camera = this.#camera;
+    const places = entities.map(each => this.#picture?.placeOf(each) ?? null).filter(place => place !== null);
+    if (camera && places.length > 0 && !places.some(place => camera.inSight(place))) camera.bring(places[0]!);
   }
 
   join(lit: ReadonlySet<string>): void {

@@ -1,4 +1,4 @@
-// The loss chart: ticks, a robust range, smoothing, and the drawing. All but `drawChart` is pure.
+// The loss chart: ticks, a robust range, smoothing, the drawing and its read-out. All but `drawChart` is pure.
 
 import { sig, whole } from "../doc/format.ts";
 import { s, svgPath, type Child } from "../draw/dom.ts";
@@ -47,13 +47,21 @@ function trailing(values: readonly number[], span: number): number[] {
   });
 }
 
-/** Smooth with the mean of the points before and after, which does not lag; non-finite points are left out. */
+/** Smooth with the mean of the points before: no later step has a part in it. Non-finite points are left out. */
 export function smoothed(points: readonly Point[], span = 20): Point[] {
   const finite = points.filter(point => Number.isFinite(point[1])),
-    values = finite.map(point => point[1]);
-  const before = trailing(values, span),
-    after = trailing([...values].reverse(), span).reverse();
-  return finite.map(([step], i) => [step, (before[i]! + after[i]!) / 2]);
+    means = trailing(
+      finite.map(point => point[1]),
+      span,
+    );
+  return finite.map(([step], i) => [step, means[i]!]);
+}
+
+/** The end of the axis of steps: it grows with the data to the next 1, 2 or 5, and ends where the run is to end. */
+export function axisEnd(last: number, wanted: number): number {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, last)));
+  const round = [1, 2, 5, 10].map(each => each * power).find(each => each >= last)!;
+  return Math.max(1, last, last <= wanted ? Math.min(wanted, Math.max(10, round)) : last);
 }
 
 /** At most two points per column of pixels, lowest and highest: what more points would draw as well. */
@@ -91,6 +99,8 @@ interface Scales {
   xs: number[];
   ys: number[];
   left: number;
+  low: number;
+  high: number;
   x(step: number): number;
   y(loss: number): number;
 }
@@ -99,17 +109,32 @@ function scalesOf(runs: readonly (readonly Point[])[], wanted: number, size: Siz
   const { width, height, log } = size;
   const losses = runs.flatMap(run => run.map(point => point[1]));
   const [low, high] = robustRange(losses, log);
-  const most = Math.max(wanted, 1, ...runs.map(run => run.at(-1)?.[0] ?? 0));
+  const most = axisEnd(Math.max(0, ...runs.map(run => run.at(-1)?.[0] ?? 0)), wanted);
   const ys = ticks(low, high, Math.max(2, Math.floor(height / 44)));
-  const left = 14 + 6.5 * ys.reduce((longest, tick) => Math.max(longest, label(tick).length), 1);
+  const left = 14 + 6.5 * ys.reduce((longest, tick) => Math.max(longest, label(tick).length), 4);
   return {
     xs: ticks(0, most, Math.max(2, Math.floor(width / 90))),
     ys,
     left,
+    low,
+    high,
     x: step => left + ((width - left - RIGHT) * step) / most,
     y: loss => height - BOTTOM - ((height - TOP - BOTTOM) * (Math.min(high, Math.max(low, loss)) - low)) / (high - low),
   };
 }
+
+/** Where a run began. */
+export interface Began {
+  step: number;
+  label: string;
+}
+/** A chart, and the words for the place under a pointer. */
+export interface Chart {
+  svg: SVGSVGElement;
+  read(x: number): void;
+}
+
+const OUTSIDE = 50; // points outside the range that are marked
 
 const axisText = (x: number, y: number, anchor: string, text: Child): SVGElement =>
   s("text", { class: "gd-axis", x, y, "text-anchor": anchor }, text);
@@ -125,7 +150,54 @@ function drawAxes({ xs, ys, left, x, y }: Scales, { width, height }: Size, label
       const at = Math.min(x(tick), width - 3.5 * whole(tick).length);
       return axisText(at, height - 6, "middle", Number.isInteger(tick) ? whole(tick) : "");
     }),
+    axisText(left - 12, height - 6, "end", "step"),
+    ys.every(tick => y(tick) > TOP + 14) && axisText(left - 8, TOP, "end", "loss"),
   ];
+}
+
+/** Marks at the border for points that the range leaves out, and a line with a word where a run began. */
+function drawMarks(finite: readonly Point[], began: readonly Began[], scales: Scales, { height }: Size): Child[] {
+  const { x, y, low, high } = scales;
+  const outside = finite.filter(([, loss]) => loss > high || loss < low).slice(-OUTSIDE);
+  return [
+    outside.map(([step, loss]) => {
+      const [at, way] = [y(loss), loss > high ? 1 : -1];
+      return svgPath("gd-outside", `M${x(step) - 4} ${at + 6 * way}h8l-4 ${-6 * way}z`);
+    }),
+    began.map(({ step, label }) => [
+      svgPath("gd-began", `M${x(step)} ${TOP}V${height - BOTTOM}`),
+      axisText(x(step) + 4, height - BOTTOM - 6, "start", label),
+    ]),
+  ];
+}
+
+interface Read {
+  el: SVGElement;
+  read(x: number): void;
+}
+
+/** Step and loss of the point that is nearest to a place; the chart tells them beside a dot. */
+function readOut(given: readonly Point[], scales: Scales, { width, log }: Size): Read {
+  const dot = s("circle", { class: "gd-readdot", r: 3.5 }),
+    words = s("text", { class: "gd-axis gd-readout", y: TOP });
+  const el = s("g", { class: "gd-read", visibility: "hidden" }, dot, words);
+  const read = (at: number) => {
+    const near = given.reduce<Point | null>(
+      (best, point) => (!best || Math.abs(scales.x(point[0]) - at) < Math.abs(scales.x(best[0]) - at) ? point : best),
+      null,
+    );
+    el.setAttribute("visibility", near && at >= scales.left - 8 ? "visible" : "hidden");
+    if (!near) return;
+    const [step, loss] = near,
+      x = scales.x(step),
+      right = x > width / 2;
+    dot.setAttribute("cx", String(x));
+    dot.setAttribute("cy", String(Number.isFinite(loss) ? scales.y(log ? Math.log10(loss) : loss) : TOP));
+    words.setAttribute("x", String(x + (right ? -8 : 8)));
+    words.setAttribute("text-anchor", right ? "end" : "start");
+    words.textContent = `step ${whole(step)}: loss ${sig(loss)}`;
+  };
+  return { el, read };
 }
 
 /** Draw the loss over the steps of a run, and thinner that of `runs` before it. */
@@ -136,7 +208,8 @@ export function drawChart(
   height: number,
   log = false,
   runs: readonly Earlier[] = [],
-): SVGSVGElement {
+  began: readonly Began[] = [],
+): Chart {
   const size = { width, height, log };
   const hasLoss = (point: Point) => Number.isFinite(point[1]);
   const scaled = (points: readonly Point[]) =>
@@ -144,9 +217,11 @@ export function drawChart(
   const label = (value: number) => sig(log ? 10 ** value : value);
   const points = scaled(given);
   const earlier = runs.map(run => scaled(run.points).filter(hasLoss));
-  const smooth = smoothed(points, Math.max(1, Math.min(20, points.length / 30)));
   const scales = scalesOf([points, ...earlier].reverse(), wanted, size, label);
-  const { x, y } = scales;
+  const { x, y, low, high } = scales;
+  // A spike that the range leaves out would pull the mean for the rest of the run.
+  const inside = points.filter(([, loss]) => loss >= low && loss <= high);
+  const smooth = smoothed(inside, Math.max(1, Math.min(20, points.length / 30)));
   const path = (name: string, curve: readonly Point[], dashes: string | null = null) => {
     const at = ([step, loss]: Point, i: number) => `${i === 0 ? "M" : "L"}${x(step).toFixed(1)} ${y(loss).toFixed(1)}`;
     const d = decimated(curve, Math.max(50, Math.floor(width / 2)))
@@ -160,7 +235,8 @@ export function drawChart(
   const name = last
     ? `loss ${label(last[1])} at step ${last[0]}, from ${label(first![1])} at step ${first![0]}`
     : "loss: no points yet";
-  return s(
+  const { el, read } = readOut(given, scales, size);
+  const svg = s(
     "svg",
     { class: "gd-chart", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name },
     drawAxes(scales, size, label),
@@ -177,6 +253,9 @@ export function drawChart(
     path("gd-raw", finite),
     path("gd-smooth", smooth),
     broken.map(([step]) => svgPath("gd-broken", `M${x(step)} ${TOP}V${height - BOTTOM}`)),
+    drawMarks(finite, began, scales, size),
     head && s("circle", { class: "gd-headdot", cx: x(head[0]), cy: y(head[1]), r: 4 }),
+    el,
   );
+  return { svg, read };
 }

@@ -2,14 +2,14 @@
 
 import { optimizerPasses, type GraphDoc } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
-import { chain } from "../doc/select.ts";
+import type { ChainPart } from "../doc/select.ts";
 import { all, div, h, handled, replace, s, span, type Child } from "../draw/dom.ts";
 import { familyClass, LETTERS } from "../draw/labels.ts";
 import type { State } from "../live/messages.ts";
 import { page } from "../live/page.ts";
 import { bookmarks, type Bookmarks } from "./bookmarks.ts";
 import { planFact } from "./dispatch_words.ts";
-import { button } from "./pane.ts";
+import { button, select } from "./pane.ts";
 import { rewriteCount } from "./rewrites.ts";
 import {
   opening,
@@ -59,7 +59,7 @@ const KEYS: [string, string][] = [
   ["b", "bookmarks"],
   [", .", "previous, next rewrite"],
   ["+ \u2212 0", "zoom in, out, fit"],
-  ["Ctrl + wheel", "zoom"],
+  ["Ctrl + wheel", "zoom; the wheel alone after a click into the picture"],
   ["m", "overview, on or off"],
   ["e", "bytes on edges, on or off"],
   ["n", "step the session"],
@@ -111,6 +111,14 @@ export class Chrome {
   readonly root: HTMLDivElement;
   readonly panes = div("gd-panes");
   readonly #tabs = new Map<Tab, HTMLButtonElement>();
+  /** All tabs as a list, where not all fit in the bar. */
+  readonly #menu = select(
+    "all views",
+    TABS.map(key => [key, ARRANGEMENT[key].name] as const),
+    TABS[0],
+    key => this.#act(opening(key as Tab)),
+  );
+  #observer: ResizeObserver | null = null;
   readonly #faces = h("div", { class: "gd-faces", role: "group", "aria-label": "pane" });
   readonly #source: HTMLButtonElement;
   readonly #helpButton: HTMLButtonElement;
@@ -173,7 +181,8 @@ export class Chrome {
         div(
           "gd-bar",
           h("strong", { class: "gd-title", title: doc.title }, doc.title || "graph"),
-          h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, this.#makeTabs(doc)),
+          this.#watchTabs(h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, this.#makeTabs(doc))),
+          this.#menu,
           besideButton,
           this.#helpButton,
         ),
@@ -185,6 +194,18 @@ export class Chrome {
         this.#voice,
       ),
     );
+  }
+
+  /** The menu stands beside the bar while some of the tabs are out of sight. */
+  #watchTabs(bar: HTMLElement): HTMLElement {
+    this.#menu.classList.add("gd-tabmenu");
+    this.#menu.hidden = true;
+    this.#observer = new ResizeObserver(() => {
+      const room = bar.clientWidth + (this.#menu.hidden ? 0 : this.#menu.offsetWidth);
+      this.#menu.hidden = bar.scrollWidth <= room + 1;
+    });
+    this.#observer.observe(bar);
+    return bar;
   }
 
   #makeTabs(doc: GraphDoc): HTMLElement[] {
@@ -201,7 +222,7 @@ export class Chrome {
     });
   }
 
-  show(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
+  show(doc: GraphDoc, ui: Ui, chain: ChainPart[]): void {
     const moved = this.root.dataset.tab !== ui.tab;
     this.root.dataset.tab = ui.tab;
     this.root.toggleAttribute("data-source", ui.source);
@@ -210,13 +231,14 @@ export class Chrome {
       if (moved) element.tabIndex = key === ui.tab ? 0 : -1; // it lays the page out
     }
     if (moved) requestAnimationFrame(() => this.#bring(ui.tab));
+    this.#menu.value = ui.tab;
     this.#source.setAttribute("aria-pressed", String(ui.source));
     this.#source.hidden = ui.tab !== "opt";
     this.#help.hidden = !ui.help;
     this.tools.el.hidden = !ARRANGEMENT[ui.tab].tools;
     this.#helpButton.setAttribute("aria-expanded", String(ui.help));
     this.#showFaces(ui);
-    this.#showChain(doc, ui, lit);
+    this.#showChain(ui, chain);
   }
 
   /** Says something to those who listen, at most once a second; the newest wins. */
@@ -231,6 +253,7 @@ export class Chrome {
 
   destroy(): void {
     clearTimeout(this.#saying);
+    this.#observer?.disconnect();
     this.tools.destroy();
     this.bookmarks.destroy();
     this.root.remove();
@@ -281,9 +304,9 @@ export class Chrome {
     if (!view) this.#newer.textContent = "replaced by a newer run: run this cell again";
   }
 
-  #showChain(doc: GraphDoc, ui: Ui, lit: ReadonlySet<string>): void {
-    const parts = ui.selected.length > 0 ? chain(doc, lit) : [];
-    const link = (part: (typeof parts)[number]) =>
+  #showChain(ui: Ui, chain: ChainPart[]): void {
+    const parts = ui.selected.length > 0 ? chain : [];
+    const link = (part: ChainPart) =>
       h(
         "button",
         {

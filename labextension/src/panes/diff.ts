@@ -27,7 +27,13 @@ function make(context: Context): Pane {
     };
   let [left, right] = compared(doc),
     only = false;
-  const shown = (a: number, b: number) => (([left, right] = [a, b]), draw(), context.redrawn("diff"));
+  /** Draw these two, and in a later document too. */
+  const shown = (a: number, b: number) => {
+    [left, right] = [a, b];
+    doc.view = { ...doc.view, diff: [a, b], variant: undefined };
+    draw();
+    context.redrawn("diff");
+  };
   const what = whatIf(context, shown);
   const canvas = new Canvas(context, "diff", context.cameras.union, "Diff of two graphs");
   const el = frame(diffPane, "", []);
@@ -35,29 +41,27 @@ function make(context: Context): Pane {
     const found = differing(doc, stages[left]!, stages[right]!);
     const options = stages.map((stage, i): [string, string] => [String(i), stage.title || stage.key]);
     const pick = (label: string, chosen: number, set: (at: number) => void) =>
-      select(label, options, String(chosen), value => {
-        set(Number(value));
-        draw();
-        context.redrawn("diff");
-      });
+      select(label, options, String(chosen), value => set(Number(value)));
+    const turn = () => ((only = !only), draw(), context.redrawn("diff"));
+    const pressed = { "aria-pressed": String(only), "data-command": "only-changes", class: SMALL_BUTTON };
     const toggle = button(
       "only changes and what is next to them",
-      {
-        "aria-pressed": String(only),
-        class: SMALL_BUTTON,
-        "data-command": "only-changes",
-        on: { click: () => ((only = !only), draw(), context.redrawn("diff")) },
-      },
+      { ...pressed, on: { click: turn } },
       "only changes",
     );
-    const controls = [pick("left", left, at => (left = at)), "→", pick("right", right, at => (right = at)), toggle];
+    const sides = [pick("left", left, at => shown(at, right)), "→", pick("right", right, at => shown(left, at))];
     const legend = div(
       "gd-legend",
       ...NAMES.filter(([change]) => found.changes.includes(change)).map(([change, name]) =>
-        h("span", { class: "gd-change", "data-diff": change }, h("b", null, LETTERS[change]), ` ${name}`),
+        h(
+          "span",
+          { class: "gd-change", "data-diff": change },
+          h("b", null, LETTERS[change] || "no sign"),
+          ` ${name}`,
+        ),
       ),
     );
-    retitle(el, diffPane.title, found.summary, controls);
+    retitle(el, diffPane.title, found.summary, [...sides, toggle]);
     refill(el, canvas.el, legend, what);
     const { stage, changes, fields, lives, wires } = found;
     const born = new Map(wires.map(wire => [`${wire.a} ${wire.b}`, wire]));
@@ -87,6 +91,7 @@ function make(context: Context): Pane {
     el,
     live: (_, host) => enliven(el, host),
     lit: lit => canvas.join(lit),
+    seek: hits => canvas.seek(hits),
     walked: () => canvas.stage,
     destroy: () => canvas.destroy(),
   };

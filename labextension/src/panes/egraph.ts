@@ -12,6 +12,7 @@ import { body, choice, empty, frame, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
 import { faceOf } from "./state.ts";
+import { zoomAfterClick } from "./wheel.ts";
 
 const HELP = "E-graph. Comma and full stop step through its iterations.";
 const PERIOD = 1400; // ms for an iteration while it plays
@@ -165,6 +166,7 @@ class EGraphPane implements Pane {
     this.#places = { names, plan: planned(growth, names, widths) };
     this.#picture = emptyPicture(this.#places, lit => this.lit(lit));
     this.#camera = new Camera(context.cameras.union, this.#picture, HELP, () => context.redrawn("egraph"));
+    zoomAfterClick(this.#camera, context.cameras.union);
     this.#canvas.replaceChildren(this.#camera.el);
     this.#camera.placed();
   }

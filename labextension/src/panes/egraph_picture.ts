@@ -71,7 +71,8 @@ export function emptyPicture({ names, plan }: Places, join: Picture["join"]): Pi
   const no = () => false;
   const nowhere = () => null;
   const drawing = { look: no, more: no, again: no, at: nowhere, placeOf: nowhere };
-  return { svg, ...size, boxes: names.length, culled: false, lanes: [], axis: size.width / 2, join, ...drawing };
+  const frame = { ...size, left: -MARGIN, top: -MARGIN, lanes: [], axis: size.width / 2 };
+  return { svg, ...frame, boxes: names.length, culled: false, join, ...drawing };
 }
 
 /** The operands of an e-node, cut to what fits in its line; leaves can be selected. */

@@ -3,7 +3,7 @@
 import type { Layout, Stage } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
 import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
-import { Camera, type CameraGroup } from "../draw/camera.ts";
+import { Camera, type CameraGroup, type Sheets } from "../draw/camera.ts";
 import { all, div, h, listen, paragraph, type Child } from "../draw/dom.ts";
 import { edgeLabels } from "../draw/edgelabels.ts";
 import { drawStage, MANY, type Dress, type Picture } from "../draw/graph.ts";
@@ -11,15 +11,17 @@ import { Minimap } from "../draw/minimap.ts";
 import { glide, placesIn, type Places } from "../draw/motion.ts";
 import { paint, type Painted } from "../draw/overlays.ts";
 import { around, partLayout } from "../layout/explore.ts";
-import { hasLanes, layoutOf, type Laying } from "../layout/layouts.ts";
+import { densitiesOf, hasLanes, layoutAt, layoutOf, type Laying } from "../layout/layouts.ts";
 import { keptOf } from "../live/kept.ts";
 import { button, choice, empty, frame, mini, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { selecting } from "./state.ts";
+import { zoomAfterClick } from "./wheel.ts";
 
 const HELP =
   "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, " +
   "Enter opens the kernel, plus, minus and zero zoom.";
+const ROW = 72; // of a layout
 const WAIT = 300; // ms before it is said that a layout takes time
 
 interface Choice {
@@ -92,6 +94,20 @@ function dressOf({ stage, fold }: View, painted: Painted | null, grouped: boolea
   };
 }
 
+/** Whether a group is another, or lies in it. */
+function inside({ groups }: Stage, group: number, outer: number): boolean {
+  while (group >= 0 && group !== outer) group = groups[group]!.parent;
+  return group >= 0;
+}
+
+/** Those of the open groups that lie deepest. */
+function innermost({ groups }: Stage, open: ReadonlySet<number>): number[] {
+  const depth: number[] = [];
+  groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
+  const most = Math.max(...[...open].map(g => depth[g]!));
+  return [...open].filter(g => depth[g] === most);
+}
+
 /** The group that an event points at. */
 const groupAt = (event: Event): string | null =>
   (event.target as Element).closest("[data-group]")?.getAttribute("data-group") ?? null;
@@ -107,8 +123,10 @@ class PicturePane implements Pane {
   #map: Minimap | null = null;
   #laying: Laying | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
-  #open: { stage: Stage; groups: Set<number> } | null = null;
+  #open: { stage: Stage; groups: Set<number>; toggled: boolean } | null = null;
   #walked: Stage | null = null;
+  /** The boxes of a group that opens or closes: the topmost stays at its height. */
+  #toggled: ReadonlySet<string> | null = null;
   /** The overlay, reach and seeds of the picture. */
   #shown = "";
   /** The selection that was scrolled to. */
@@ -139,6 +157,13 @@ class PicturePane implements Pane {
     return this.#walked;
   }
 
+  /** Go to the first hit of this picture, unless one of them is in sight. */
+  seek(hits: readonly string[]): void {
+    const camera = this.#camera;
+    const places = hits.map(each => this.#picture?.placeOf(each) ?? null).filter(place => place !== null);
+    if (camera && places.length > 0 && !places.some(place => camera.inSight(place))) camera.bring(places[0]!);
+  }
+
   destroy(): void {
     clearTimeout(this.#timer);
     this.#laying?.cancel();
@@ -165,7 +190,9 @@ class PicturePane implements Pane {
   #view(stage: Stage): View {
     const { doc } = this.#context;
     const { reach } = this.#context.ui();
-    if (this.#open?.stage !== stage) this.#open = { stage, groups: opened(stage, doc.view?.depth) };
+    const { depth } = doc.view ?? {};
+    if (this.#open?.stage !== stage)
+      this.#open = { stage, groups: opened(stage, depth), toggled: typeof depth === "number" };
     const seeds = reach === "all" ? [] : litNodes(stage, this.#context.lit()).map(each => Number(each.split(".")[1]));
     if (seeds.length > 0) return { stage, fold: null, part: around(stage, seeds, reach) };
     return { stage, fold: stage.groups.length > 0 ? folded(doc, stage, this.#open.groups) : null, part: null };
@@ -207,7 +234,9 @@ class PicturePane implements Pane {
     refill(this.el, holder);
     const cancel = () => {
       this.destroy();
-      holder.replaceChildren(layingNote(stage, "Not laid out."));
+      const again = button("lay it out", { on: { click: () => (this.#draw(), this.#redrawn()) } }, "Lay it out");
+      holder.replaceChildren(layingNote(stage, "Not laid out. ", again));
+      again.focus({ preventScroll: true });
     };
     this.#timer = setTimeout(() => {
       const stop = button("cancel", { on: { click: cancel } }, "Cancel");
@@ -230,7 +259,7 @@ class PicturePane implements Pane {
   #glide(before: Places): void {
     const { hover, selected } = this.#context.ui();
     this.#camera!.placed();
-    glide(this.#camera!, before, [hover, ...selected]);
+    glide(this.#camera!, before, [hover, ...selected], this.#toggled);
   }
 
   #redrawn(): void {
@@ -242,37 +271,100 @@ class PicturePane implements Pane {
   #toggle(group: number): void {
     if (!this.#open || !this.#camera) return;
     const { groups } = this.#open;
+    this.#open.toggled = true;
     if (!groups.delete(group)) groups.add(group);
+    const { stage } = this.#open;
+    this.#toggled = new Set(
+      stage.nodes.flatMap((node, i) =>
+        node.lane === "forward" && node.inputs.length > 0 && inside(stage, node.group, group)
+          ? [`node:${stage.index}.${i}`]
+          : [],
+      ),
+    );
+    this.#camera.group.hold();
     this.#draw();
+    this.#toggled = null;
     this.#brought = null;
     this.#redrawn();
   }
 
+  /** Lanes open at the loss, from which the way back begins: the foot of its row, with the gap that wires run in. */
+  #lossFoot(shown: Stage, { boxes, lanes }: Layout): number | null {
+    const [first] = lanes;
+    if (!first) return null;
+    const loss = shown.nodes.findIndex((node, i) => boxes[i]!.row >= 0 && node.flags.includes("loss"));
+    const forward = boxes.filter(({ x, row }) => row >= 0 && x < first.x + first.width);
+    const y = boxes[loss]?.y ?? forward.reduce((most, box) => Math.max(most, box.y), 0);
+    return y + ROW;
+  }
+
+  /** Close the innermost groups where the picture does not fit its pane as it opens. */
+  #close(): boolean {
+    const open = this.#open;
+    if (!open || open.toggled || open.groups.size === 0) return false;
+    for (const group of innermost(open.stage, open.groups)) open.groups.delete(group);
+    queueMicrotask(() => {
+      this.#draw();
+      this.#redrawn();
+    });
+    return true;
+  }
+
   /** The camera with the picture in it, the overview, and the legend of the overlay. */
   #drawn(view: View, layout: Layout): Node[] {
-    const { stage, fold, part } = view;
+    const { stage, fold } = view;
     const { doc } = this.#context;
     const painted = paint(doc, stage, this.#context.ui().overlay, fold?.members);
+    this.#walked = fold?.stage ?? stage;
+    const draw = (of: Layout) => this.#paint(view, painted, of);
+    const camera = this.#makeCamera(stage, draw(layout), this.#sheets(view, draw));
+    this.#map = new Minimap(camera, layout, () => this.#beside.map);
+    return [camera.el, camera.more.el, this.#map.el, ...(painted ? [painted.legend] : [])];
+  }
+
+  #paint(view: View, painted: Painted | null, layout: Layout): Picture {
+    const { stage, fold, part } = view;
+    const { doc } = this.#context;
     const grouped = stage.groups.length > 0 && !part;
     const members = fold?.members;
-    this.#walked = fold?.stage ?? stage;
-    this.#picture = drawStage(doc, this.#walked, layout, {
+    const picture = drawStage(doc, this.#walked!, layout, {
       ...dressOf(view, painted, grouped),
       ...(members ? { members } : {}),
       brackets: grouped ? brackets(stage, fold?.open ?? this.#open!.groups, layout, members ?? null) : [],
     });
-    const camera = this.#makeCamera(stage, this.#picture);
-    if (this.#beside.labels && !this.#picture.culled) this.#picture.svg.append(edgeLabels(doc, this.#walked, layout));
-    this.#map = new Minimap(camera, layout, () => this.#beside.map);
-    return [camera.el, this.#map.el, ...(painted ? [painted.legend] : [])];
+    if (this.#beside.labels && !picture.culled) picture.svg.append(edgeLabels(doc, this.#walked!, layout));
+    this.#picture = picture;
+    return picture;
   }
 
-  #makeCamera(stage: Stage, picture: Picture): Camera {
+  /** The stage at each density; of a part there is one layout. */
+  #sheets(view: View, draw: (layout: Layout) => Picture): Sheets | null {
+    const { stage, fold, part } = view;
+    const { types } = this.#context.doc;
+    const shown = fold?.stage ?? stage;
+    if (part || !shown.layout) return null;
+    return {
+      densities: densitiesOf(shown),
+      layout: density => layoutAt(shown, types, density),
+      draw,
+      taken: layout => {
+        const old = this.#map;
+        this.#map = new Minimap(this.#camera!, layout, () => this.#beside.map);
+        old?.destroy();
+        old?.el.replaceWith(this.#map.el);
+      },
+      foot: layout => this.#lossFoot(shown, layout),
+      fold: () => this.#close(),
+    };
+  }
+
+  #makeCamera(stage: Stage, picture: Picture, sheets: Sheets | null): Camera {
     const { group, pane, title } = this.#options;
     const context = this.#context;
     const label = `${title(stage)}, ${nodesFact(stage)}. ${HELP}`;
-    const camera = new Camera(group, picture, label, () => context.redrawn(pane.key));
+    const camera = new Camera(group, picture, label, () => context.redrawn(pane.key), sheets);
     this.#camera = camera;
+    zoomAfterClick(camera, group);
     camera.refound = () => {
       this.#brought = null;
       this.#bring(context.lit());
@@ -312,12 +404,30 @@ class PicturePane implements Pane {
     return new Set([...lit, ...partners]);
   }
 
+  /** The forward op of the step of the derivative that is lit, and the first node that it added. */
+  #stepped(lit: ReadonlySet<string>): string[] {
+    const stage = this.#stage;
+    const { passes, stages } = this.#context.doc;
+    const pass = passes.find(each => each.role === "differentiate" && each.to === stage?.index);
+    const step = pass?.diffs.find((_, k) => lit.has(`step:${pass.index}.${k}`));
+    if (!stage || !pass || !step) return [];
+    const { key } = stages[pass.from]!.nodes[step.node]!;
+    const forward = stage.nodes.findIndex(node => node.key === key);
+    return [forward, step.added[0] ?? -1].filter(i => i >= 0).map(i => `node:${stage.index}.${i}`);
+  }
+
   /** In a large picture what is lit may not be drawn: go to the first of it, once, so that scrolling stays free. */
   #bring(lit: ReadonlySet<string>): boolean {
     const camera = this.#camera;
     const picture = this.#picture;
-    if (lit === this.#brought || !picture?.culled || !camera) return false;
+    if (lit === this.#brought || !picture || !camera) return false;
+    const stepped = this.#stepped(lit);
+    if (!picture.culled && stepped.length === 0) return false;
     this.#brought = lit;
+    if (stepped.length > 0) {
+      camera.gather(stepped.flatMap(entity => picture.placeOf(entity) ?? []));
+      return picture.culled;
+    }
     const places = [...lit].map(entity => picture.placeOf(entity)).filter(place => place !== null);
     if (places.length === 0 || places.some(place => camera.inSight(place))) return false;
     camera.bring(places.reduce((a, b) => (b.y < a.y ? b : a)));
@@ -338,7 +448,8 @@ const makeBefore: MakePane = context =>
       context.doc.stages.filter(stage => stage.role === "written"),
       stage => stage.key,
     ),
-    zoom: false,
+    // The buttons stand once, at the last of the two.
+    zoom: !context.doc.stages.some(({ role }) => role === "optimized" || role === "final"),
     missing: "This document holds no graph for this pane.",
   });
 

@@ -1,16 +1,26 @@
-// Light entities: which elements of the panes stand for what, and the attributes data-lit, data-selected, data-preview.
+// Light entities: which elements of the panes stand for what, and the attributes data-lit, data-selected, data-preview,
+// data-hit, data-writes and data-reads.
 
 import { put } from "../doc/format.ts";
+import type { Uses } from "../doc/select.ts";
 import { all, reveal } from "../draw/dom.ts";
 import type { Pane } from "./pane.ts";
+
+const NAMES = ["lit", "selected", "preview", "hit", "writes", "reads"] as const;
+type Name = (typeof NAMES)[number];
+
+/** The entities of a view that get each mark; what is under the pointer has its own time. */
+export interface Marked extends Uses {
+  lit: ReadonlySet<string>;
+  selected: ReadonlySet<string>;
+  hit: ReadonlySet<string>;
+}
 
 /** The elements of one pane by entity. One of them is the pane's tab stop. */
 export class Marks {
   #elements = new Map<string, Element[]>();
-  #lit: Element[] = [];
-  #selected: Element[] = [];
-  #preview: Element[] = [];
-  #hits: Element[] = [];
+  /** The elements that carry each mark. */
+  readonly #marked = new Map<Name, Element[]>();
   #stop: Element | null = null;
 
   constructor(readonly pane: Pane) {
@@ -25,30 +35,24 @@ export class Marks {
       put(this.#elements, entity, element);
     }
     // Elements that stayed keep their marks until the next `mark` takes them away.
-    const marked = (name: string) => all(this.pane.el, `[${name}]`);
-    this.#lit = marked("data-lit");
-    this.#selected = marked("data-selected");
-    this.#preview = marked("data-preview");
-    this.#hits = marked("data-hit");
+    for (const name of NAMES) this.#marked.set(name, all(this.pane.el, `[data-${name}]`));
     if (!this.#stop?.isConnected || !this.pane.el.contains(this.#stop)) this.tabStop(this.walkable()[0] ?? null);
   }
 
-  mark(lit: ReadonlySet<string>, selected: ReadonlySet<string>, found: ReadonlySet<string>): void {
-    this.#hits = this.#swap(this.#hits, "data-hit", found);
-    this.#lit = this.#swap(this.#lit, "data-lit", lit);
-    this.#selected = this.#swap(this.#selected, "data-selected", selected);
-    this.pane.lit?.(lit);
+  mark(marked: Marked): void {
+    for (const name of NAMES) if (name !== "preview") this.#swap(name, marked[name]);
+    this.pane.lit?.(marked.lit);
   }
 
   hover(preview: ReadonlySet<string>): void {
-    this.#preview = this.#swap(this.#preview, "data-preview", preview);
+    this.#swap("preview", preview);
   }
 
   /** Scroll something lit into the pane's own scroller, unless something lit is in sight. */
   reveal(): void {
     const byScroller = new Map<HTMLElement, Element[]>();
     // What is selected itself comes before what it lights.
-    for (const element of [...this.#selected, ...this.#lit]) {
+    for (const element of [...this.#marked.get("selected")!, ...this.#marked.get("lit")!]) {
       const scroller = element.closest<HTMLElement>(".gd-scroll");
       if (!scroller || element.classList.contains("gd-edge")) continue;
       put(byScroller, scroller, element);
@@ -71,8 +75,10 @@ export class Marks {
     return all(this.pane.el, "[data-entity][tabindex]").filter(element => !element.closest("[hidden]"));
   }
 
-  #swap(old: Element[], name: string, entities: ReadonlySet<string>): Element[] {
-    const fresh: Element[] = [];
+  #swap(mark: Name, entities: ReadonlySet<string>): void {
+    const old = this.#marked.get(mark)!,
+      name = `data-${mark}`,
+      fresh: Element[] = [];
     // Walk the smaller side: a selection may light thousands, a pane may hold thousands.
     if (entities.size < this.#elements.size)
       entities.forEach(entity => fresh.push(...(this.#elements.get(entity) ?? [])));
@@ -83,6 +89,6 @@ export class Marks {
     const keep = new Set(fresh);
     for (const element of old) if (!keep.has(element)) element.removeAttribute(name);
     for (const element of fresh) if (!element.hasAttribute(name)) element.setAttribute(name, "");
-    return fresh;
+    this.#marked.set(mark, fresh);
   }
 }

@@ -1,6 +1,7 @@
 // The interface of a pane, the part of the view that it may use, and the small elements that panes share.
 
 import type { GraphDoc, RuleSource, Stage } from "../doc/doc.ts";
+import type { Uses } from "../doc/select.ts";
 import type { CameraGroup } from "../draw/camera.ts";
 import { append, div, h, listen, paragraph, replace, span, type Child, type Props } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
@@ -16,6 +17,8 @@ export interface Context {
   live(): Live;
   host(): Host | null;
   lit(): ReadonlySet<string>;
+  /** Returns the dispatches that write and read the selected buffers. */
+  uses(): Uses;
   /** Returns the entities that light up with one, selected or not. */
   reached(entity: string): ReadonlySet<string>;
   act(action: Action): void;
@@ -31,6 +34,8 @@ export interface Pane {
   readonly el: HTMLElement;
   /** The selection moved, nothing is marked yet: show what is lit. True when other elements were drawn. */
   choose?(lit: ReadonlySet<string>): boolean;
+  /** Bring the first of these into sight: a search found them. */
+  seek?(hits: readonly string[]): void;
   /** After elements are marked. */
   lit?(lit: ReadonlySet<string>): void;
   live?(live: Live, host: Host | null): void;
@@ -120,10 +125,17 @@ export function fold(
 export const body = (props: Props | null, ...children: Child[]): HTMLDivElement =>
   h("div", { ...props, class: `gd-body gd-scroll ${(props?.class as string | undefined) ?? ""}` }, ...children);
 
+/** The name of a button: it begins with the words that stand on it, where it does not hold them. */
+function nameOf(label: string, children: readonly Child[]): string {
+  const text = children.every(each => typeof each === "string") ? children.join("") : "";
+  const isWord = /\p{L}{2}/u.test(text);
+  return !isWord || label.toLowerCase().includes(text.toLowerCase()) ? label : `${text}: ${label}`;
+}
+
 export const button = (label: string, props: Props, ...children: Child[]): HTMLButtonElement =>
   h(
     "button",
-    { class: "gd-button", "aria-label": label, title: label, ...props },
+    { class: "gd-button", "aria-label": nameOf(label, children), title: label, ...props },
     ...(children.length > 0 ? children : [label]),
   );
 

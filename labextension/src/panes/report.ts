@@ -229,6 +229,13 @@ const guardLine = ([file, line, text]: [string, number, string]): Child => [
   div("gd-muted gd-place", `${file}:${line}`),
 ];
 
+/** Open the form of other rules and options, and go to it. */
+function openForm(el: HTMLElement): void {
+  const form = el.closest(".gdlab")?.querySelector<HTMLElement>(".gd-whatif .gd-fold");
+  if (form?.ariaExpanded === "false") form.click();
+  form?.focus();
+}
+
 function make(context: Context): Pane {
   const passes = optimizerPasses(context.doc);
   const holder = body({ class: "gd-report" });
@@ -243,7 +250,7 @@ function make(context: Context): Pane {
     {
       class: SMALL_BUTTON,
       "data-command": "compare",
-      on: { click: () => context.act(opening("diff")) },
+      on: { click: () => (context.act(opening("diff")), openForm(el)) },
     },
     told,
   );

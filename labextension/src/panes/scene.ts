@@ -1,8 +1,7 @@
 // The drawing of one document: its panes, what is open and selected in them, and what is lit.
 
 import type { GraphDoc } from "../doc/doc.ts";
-import { hits, parseQuery } from "../doc/query.ts";
-import { chain, local, portable, provenance, type Provenance } from "../doc/select.ts";
+import { chain, local, portable, provenance, usesOf, type Provenance, type Uses } from "../doc/select.ts";
 import { CameraGroup } from "../draw/camera.ts";
 import { handled, listen } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
@@ -11,8 +10,11 @@ import type { CommandName } from "../live/messages.ts";
 import { selectionNamed, type Selection } from "../live/page.ts";
 import { Cell } from "../live/written.ts";
 import { Chrome } from "./chrome.ts";
+import { heightHandle } from "./height.ts";
+import { allHits, isHere, type Found } from "./hits.ts";
 import { Keys } from "./keys.ts";
-import { Marks } from "./marks.ts";
+import { Marks, type Marked } from "./marks.ts";
+import { Dividers } from "./dividers.ts";
 import type { Context } from "./pane.ts";
 import { opening, ARRANGEMENT, faceOf, initialUi, reduce, selecting, TABS } from "./state.ts";
 import type { Action, PaneKey, Tab, Ui } from "./state.ts";
@@ -36,17 +38,22 @@ export class Scene implements Context {
   readonly #provenance: Provenance;
   readonly #marks = new Map<PaneKey, Marks>();
   readonly #keys: Keys;
+  readonly #dividers: Dividers;
   readonly #selection: Selection;
   readonly #cell: Cell;
   readonly #mirror = (value: readonly string[]) => this.#mirrored(value);
   #state: Ui;
   #litNow: ReadonlySet<string> = NOTHING;
+  #uses: Uses = { writes: NOTHING, reads: NOTHING };
   #frame = 0;
   #searched = "";
+  #query = "";
   #told = "";
   #hits: readonly string[] = [];
   #found: ReadonlySet<string> = NOTHING;
-  #wrong: string | null = null;
+  #everywhere: Found = { hits: [], error: null };
+  /** Whether the first hit is to be brought into sight: after each search. */
+  #seek = false;
 
   constructor(
     readonly doc: GraphDoc,
@@ -100,10 +107,12 @@ export class Scene implements Context {
       chosen: () => this.#chosen(),
       marksAt: element => this.#marks.get(element.closest<HTMLElement>("[data-pane]")?.dataset.pane as PaneKey) ?? null,
     });
+    this.#dividers = new Dividers(doc, this.chrome.panes);
     this.#selection.listeners.add(this.#mirror);
     this.#listen(this.chrome.root);
     this.#litNow = this.#provenance.lit(this.#state.selected);
     if (doc.view?.height) this.chrome.root.style.setProperty("--gd-height", `${doc.view.height}px`);
+    this.chrome.panes.after(heightHandle(doc, this.chrome.root, this.chrome.panes));
   }
 
   ui(): Ui {
@@ -117,6 +126,10 @@ export class Scene implements Context {
   }
   lit(): ReadonlySet<string> {
     return this.#litNow;
+  }
+  /** The dispatches that write and read the selected buffers. */
+  uses(): Uses {
+    return this.#uses;
   }
   readonly reached = (entity: string): ReadonlySet<string> => this.#provenance.closure(entity);
   get snapshot(): Ui {
@@ -149,30 +162,36 @@ export class Scene implements Context {
     const marks = this.#marks.get(key);
     if (!marks) return;
     marks.index();
-    marks.mark(this.#litNow, new Set(this.#state.selected), this.#found);
+    marks.mark(this.#marked());
   }
 
-  /** The nodes that the search finds, in the stages that this tab shows. */
+  #marked(): Marked {
+    return { lit: this.#litNow, selected: new Set(this.#state.selected), hit: this.#found, ...this.#uses };
+  }
+
+  /** What the search finds, and what of it this tab shows. */
   #search(): void {
     const { query, tab } = this.#state,
       key = `${query}\n${tab}`;
     if (key === this.#searched) return;
     this.#searched = key;
-    const parsed = parseQuery(query),
-      { roles } = ARRANGEMENT[tab];
-    const stages = this.doc.stages.flatMap(stage => (!roles || roles.includes(stage.role) ? [stage.index] : []));
-    this.#hits = query.trim() ? hits(this.doc, stages, parsed) : [];
+    if (query !== this.#query) this.#everywhere = allHits(this.doc, query);
+    this.#query = query;
+    const here = this.#everywhere.hits.filter(each => isHere(this.doc, tab, each));
+    this.#hits = here.map(({ entity }) => entity);
     this.#found = new Set(this.#hits);
-    this.#wrong = parsed.error;
+    this.#seek = this.#hits.length > 0;
   }
 
   /** Panes of the open tab exist, the others are hidden; everything that is lit is marked. */
   show(moved: boolean): void {
+    const focused = document.activeElement;
     this.#litNow = this.#provenance.lit(this.#state.selected);
+    this.#uses = usesOf(this.doc, this.#state.selected);
     this.#cell.tell(this.#litNow);
     this.#search();
-    this.chrome.show(this.doc, this.#state, this.#litNow);
-    this.chrome.tools.show(this.#state, this.#hits, this.#wrong);
+    this.chrome.show(this.doc, this.#state, chain(this.doc, this.#litNow, this.#uses));
+    this.chrome.tools.show(this.#state, this.#hits, this.#everywhere);
     this.chrome.root.toggleAttribute("data-searching", this.#found.size > 0);
     const { faces, below } = ARRANGEMENT[this.#state.tab],
       wanted = [...faces, ...below],
@@ -186,20 +205,22 @@ export class Scene implements Context {
       pane.el.toggleAttribute("data-current", key === current);
     }
     if (fresh.length > 0) Object.values(this.cameras).forEach(group => group.refit());
-    const selected = new Set(this.#state.selected),
-      focused = document.activeElement,
+    const marked = this.#marked(),
       open = wanted.map(key => this.#marks.get(key)!);
     // First everything that writes, then everything that measures: the page is laid out once.
     for (const marks of open) if (marks.pane.choose?.(this.#litNow)) marks.index();
-    for (const marks of open) marks.mark(this.#litNow, selected, this.#found);
+    for (const marks of open) marks.mark(marked);
     this.showLive();
     for (const marks of open) marks.reveal();
+    if (this.#seek && !moved) for (const { pane } of open) pane.seek?.(this.#hits);
+    this.#seek = false;
+    if (!moved || fresh.length > 0) this.#dividers.place(this.#state.tab);
     if (focused) this.#keepFocus(focused, current);
     if (moved)
       this.chrome.say(
         this.#state.selected.length === 0
           ? "nothing selected"
-          : chain(this.doc, this.#litNow)
+          : chain(this.doc, this.#litNow, this.#uses)
               .map(part => part.text)
               .join(", ") || this.#state.selected.join(", "),
       );
@@ -231,6 +252,7 @@ export class Scene implements Context {
     cancelAnimationFrame(this.#frame);
     this.#selection.listeners.delete(this.#mirror);
     this.#cell.leave();
+    this.#dividers.destroy();
     for (const { pane } of this.#marks.values()) pane.destroy?.();
     this.chrome.destroy();
   }
@@ -241,9 +263,11 @@ export class Scene implements Context {
     if (focused.isConnected && !inPane?.hidden) return;
     if (focused.isConnected && !this.chrome.root.contains(focused)) return;
     const pane = this.#marks.get(current)?.pane.el;
+    const face = focused.hasAttribute("data-face") && `[data-face="${current}"]`;
     const next =
-      pane?.querySelector<HTMLElement>(".gd-line[data-lit]") ??
-      pane?.querySelector<HTMLElement>("[data-lit]") ??
+      (face && this.chrome.root.querySelector<HTMLElement>(face)) ||
+      pane?.querySelector<HTMLElement>(".gd-line[data-lit]") ||
+      pane?.querySelector<HTMLElement>("[data-lit]") ||
       this.chrome.root;
     next.focus({ preventScroll: true });
   }
@@ -305,7 +329,11 @@ export class Scene implements Context {
     const entityAt = (event: Event) =>
       (event.target as Element).closest?.("[data-entity]")?.getAttribute("data-entity") ?? null;
     // Shift adds to the selection: it marks no text on the way, which would not count as a click.
-    listen(root, "mousedown", event => event.shiftKey && entityAt(event) && event.preventDefault());
+    // Nor does a double click, which would mark words of the next pane.
+    const inPicture = (event: Event) => (event.target as Element).closest?.(".gd-camera, [data-entity]") ?? null;
+    listen(root, "mousedown", event => {
+      if ((event.shiftKey && entityAt(event)) || (event.detail > 1 && inPicture(event))) event.preventDefault();
+    });
     listen(root, "click", event => {
       const entity = entityAt(event);
       // A notebook takes the focus when its output is pressed: without it no key would come here.

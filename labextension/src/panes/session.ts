@@ -2,10 +2,10 @@
 
 import { sig, whole } from "../doc/format.ts";
 import { indexesOf } from "../doc/select.ts";
-import { div, h, replace, setFlag, span, write } from "../draw/dom.ts";
+import { boxOf, div, h, listen, replace, setFlag, span, write } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
-import { drawChart } from "./chart.ts";
+import { drawChart, type Began, type Chart } from "./chart.ts";
 import { body, either, empty, frame, sourceLine } from "./pane.ts";
 import type { Child, Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { SessionControls } from "./session_controls.ts";
@@ -61,6 +61,9 @@ class SessionPanel implements Pane {
   #seen = false;
   #written = 0;
   #drawn: Live | null = null;
+  #picture: Chart | null = null;
+  /** The steps after which runs began in this view. */
+  #began: Began[] = [];
 
   constructor(context: Context) {
     const { doc } = context;
@@ -87,6 +90,8 @@ class SessionPanel implements Pane {
       this.#drawChart();
     });
     this.#observer.observe(this.#chart);
+    listen(this.#chart, "pointermove", event => this.#picture?.read(event.clientX - boxOf(this.#chart).left));
+    listen(this.#chart, "pointerleave", () => this.#picture?.read(-Infinity));
     this.live(context.live(), context.host());
   }
 
@@ -94,6 +99,7 @@ class SessionPanel implements Pane {
     const shown = shownSession(live, host, this.#context.doc);
     const started = shown.state !== "none" || shown.points.length > 0;
     const failed = live.state === "failed";
+    this.#noteRun(shown);
     this.#controls.show(live, host);
     this.#watches.show(live, host);
     this.#writeFigures(shown);
@@ -130,7 +136,17 @@ class SessionPanel implements Pane {
     if (this.#width < 50 || !this.#drawn) return;
     const { points, wanted } = this.#drawn;
     const earlier = earlierRuns(this.#context.doc);
-    this.#chart.replaceChildren(drawChart(points, wanted, this.#width, CHART_HEIGHT, this.#log, earlier));
+    this.#picture = drawChart(points, wanted, this.#width, CHART_HEIGHT, this.#log, earlier, this.#began);
+    this.#chart.replaceChildren(this.#picture.svg);
+  }
+
+  /** A run that began after others gets a mark in the chart; single steps do not. */
+  #noteRun(live: Live): void {
+    const before = this.#drawn;
+    if (before && live.step < before.step) this.#began = [];
+    if (!before || live.state !== "running" || live.wanted === before.wanted || before.step === 0) return;
+    const length = live.wanted - before.step;
+    if (length > 1) this.#began = [...this.#began, { step: before.step, label: `run of ${whole(length)}` }];
   }
 
   #writeFigures({ step, wanted, points, counters }: Live): void {

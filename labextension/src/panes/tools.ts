@@ -8,6 +8,7 @@ import { REACHES, toldWays, ways } from "../layout/explore.ts";
 import type { Host } from "../live/host.ts";
 import { keep, keptOf } from "../live/kept.ts";
 import { copyAs, FORMATS } from "./copy.ts";
+import { HitList, type Found } from "./hits.ts";
 import { mini, select } from "./pane.ts";
 import { selecting, type Action, type Ui } from "./state.ts";
 
@@ -22,6 +23,7 @@ export class Tools {
   readonly el: HTMLElement;
   readonly field: HTMLInputElement;
   readonly #count = h("span", { class: "gd-muted gd-hits" });
+  readonly #list: HitList;
   readonly #kept;
   readonly #share = () => this.#set("beside", JSON.stringify([this.#kept.value.map, this.#kept.value.labels]));
   #news: { text: string; selected: readonly string[] } | null = null;
@@ -45,6 +47,7 @@ export class Tools {
     this.#kept = keptOf(doc);
     this.#kept.listeners.add(this.#share);
     this.field = this.#searchField();
+    this.#list = new HitList(act);
     const overlays = Object.entries(overlaysOf(doc)).map(([id, { label }]): [string, string] => [id, label]);
     this.el = h(
       "div",
@@ -53,6 +56,9 @@ export class Tools {
       this.#count,
       mini("previous hit", "search-previous", "\u2039", () => this.#go(-1)),
       mini("next hit", "search-next", "\u203a", () => this.#go(1)),
+      this.#list.opener,
+      this.#list.elsewhere,
+      this.#list.list,
       span("gd-space"),
       this.#tool("reach", "show around the selection", Object.entries({ ...REACHES, ...BESIDE }), before),
       this.#tool("overlay", "colour by", [["", "colour: family"], ...overlays], before),
@@ -161,12 +167,15 @@ export class Tools {
   }
 
   /** The count says which hit is selected. */
-  show(ui: Ui, found: readonly string[], error: string | null): void {
+  show(ui: Ui, found: readonly string[], everywhere: Found): void {
+    const { error } = everywhere,
+      elsewhere = this.#list.show(this.#doc, ui.tab, everywhere);
     this.#found = found;
     for (const each of all<HTMLElement>(this.el, "[data-tool]")) each.hidden = ui.tab !== "opt" && ui.tab !== "grad";
     this.#wrong = error;
     this.#write();
-    if (ui.query !== this.#told && ui.query) this.#say(error ?? `${found.length} found`);
+    const told = found.length === 0 && elsewhere ? `0 here, ${elsewhere}` : `${found.length} found`;
+    if (ui.query !== this.#told && ui.query) this.#say(error ?? told);
     this.#told = ui.query;
     this.#count.toggleAttribute("data-error", error !== null);
     for (const each of all<HTMLElement>(this.el, "[data-command^=search-]")) each.hidden = found.length === 0;
@@ -179,9 +188,15 @@ export class Tools {
       news = this.#news?.selected === selected ? this.#news.text : "";
     write(
       this.#count,
-      news || (this.#wrong ?? (query ? `${at < 0 ? "" : `${at + 1} / `}${this.#found.length} found` : "")),
+      news || (this.#wrong ?? (query ? this.#counted(at) : "")),
     );
     this.#count.title = this.#count.textContent;
+  }
+
+  #counted(at: number): string {
+    const { length } = this.#found;
+    if (length === 0 && this.#list.elsewhere.firstChild) return "0 here,";
+    return `${at < 0 ? "" : `${at + 1} / `}${length} found`;
   }
 
   #go(by: number): void {

@@ -1,0 +1,264 @@
+"""Run the sweep of `differentiate` on a tape: the adjoints are computed behind the recording and cut off again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gdlab.autodiff import Sweep
+from gdlab.base.errors import ArgumentError, AutodiffError, EagerError, ShapeError
+from gdlab.base.types import Array, TensorType, f32
+from gdlab.base.words import plural
+from gdlab.eager.leaves import Param, input_leaf, taken
+from gdlab.eager.memory import AnyBuffer
+from gdlab.eager.tape import Tape, TensorRef
+from gdlab.graph import Value
+from gdlab.op import REGISTRY
+
+if TYPE_CHECKING:
+    from gdlab.eager.session import EagerSession
+
+MISSING = ("zero", "none", "error")
+Found = AnyBuffer | TensorRef
+
+
+class Grads(Mapping[int, Any]):
+    """Gradients by leaf id. `grads[x]` of a tensor, a parameter (summed over its leaves) or an id is the memory of its
+    gradient (with `create_graph` a TensorRef), `grads.numpy(x)` a copy; `missing` are the leaves that none reached."""
+
+    def __init__(self, session: EagerSession, found: dict[int, Found], missing: Sequence[int] = ()) -> None:
+        self.session, self.generation, self._found = session, session.generation, found
+        self.missing = tuple(missing)
+        self.params = {id: p for id, p in session.params_by_leaf.items() if id in found}
+        self.released = False
+        self._sums: dict[int, AnyBuffer] = {}  # of several leaves, by parameter
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found)
+
+    def __contains__(self, key: object) -> bool:
+        return any(p is key for p in self.params.values()) if isinstance(key, Param) else _id(key) in self._found
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, Param):
+            return self.by_param()[key]
+        if isinstance(key, TensorRef):
+            self.session.check_tape(key.graph, "grads", key.id)
+        return self._found[key.id if isinstance(key, TensorRef) else key]
+
+    def numpy(self, key: Any) -> Array:
+        """Return a copy of a gradient."""
+        found = self[key]
+        return found.numpy() if isinstance(found, TensorRef) else self.session.read_buffer(found)
+
+    def by_param(self) -> dict[Param, Any]:
+        """Return the gradient of each parameter, summed over its leaves."""
+        leaves: dict[Param, list[int]] = {}
+        for id, param in self.params.items():
+            leaves.setdefault(param, []).append(id)
+        return {p: self._found[ids[0]] if len(ids) == 1 else self._sum(p, ids) for p, ids in leaves.items()}
+
+    def _sum(self, param: Param, ids: Sequence[int]) -> Any:
+        found = [self._found[id] for id in ids]
+        if any(isinstance(f, TensorRef) for f in found):
+            total: Any = found[0]
+            for other in found[1:]:
+                total = total + other
+            return total
+        if param.uid not in self._sums:
+            self._sums[param.uid] = self.session.locked(added, self.session, found)
+        return self._sums[param.uid]
+
+    def release(self) -> None:
+        """Give the memory back; idempotent."""
+        self.released = True
+        for found in (*self._found.values(), *self._sums.values()):
+            if isinstance(found, AnyBuffer):
+                found.release()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {plural(len(self), 'gradient')}>"
+
+
+class DeviceGradMap(Grads):
+    """Gradients of trainable parameters by leaf id, on the device."""
+
+
+def _id(key: object) -> object:
+    return key.id if isinstance(key, TensorRef) else key
+
+
+def added(session: EagerSession, buffers: Sequence[AnyBuffer]) -> AnyBuffer:
+    """Return the sum of gradients of one type, in order."""
+    type, total = buffers[0].type, buffers[0].share()
+    for other in buffers[1:]:
+        made = session.engine.compute("add", (), [(total.block, type), (other.block, type)], type)
+        total.release()
+        total = session.buffer_of(made, type)
+    return total
+
+
+# the sweep ------------------------------------------------------------------------------------------------------------
+class _Recorded:
+    """The nodes of a recording that need a gradient."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.needs, self.length = tape.needs_grad, len(tape)
+
+    def __contains__(self, id: object) -> bool:
+        return isinstance(id, int) and id < self.length and self.needs[id]
+
+
+class _Held:
+    """Gives the memory of adjoints back as soon as they are passed on."""
+
+    def __init__(self, tape: Tape, wanted: Callable[[int], bool]) -> None:
+        self.tape, self.length, self.wanted = tape, len(tape), wanted
+        self.terms: Counter[int] = Counter()  # not yet added up, or wanted
+        self.sweep: Sweep | None = None
+
+    def after(self, id: int, arrived: Sequence[Value], first: int, passed: Sequence[Value]) -> None:
+        """A node is done: release what was appended for it and the terms that had arrived, unless they went on."""
+        assert self.sweep is not None  # set before it runs
+        self.terms.update(v.id for v in passed)
+        if self.wanted(id):
+            self.terms[self.sweep.total[id].id] += 1
+        self.terms.subtract(v.id for v in arrived)
+        for k in {*(v.id for v in arrived), *range(first, len(self.tape))}:
+            if k >= self.length and self.terms[k] <= 0:
+                self.tape.buffers[k].release()
+
+
+def swept(
+    session: EagerSession, seeds: Mapping[TensorRef, Any], needed: Container[int], wanted: Callable[[int], bool],
+    create_graph: bool = False, where: str = "backward",
+) -> dict[int, Found]:  # fmt: skip
+    """Return the gradients of the wanted nodes. The tape is as before, but with `create_graph`."""
+    tape, length, draws = session.tape, len(session.tape), session.tape.draws
+    held = _Held(tape, wanted)
+    sweep = held.sweep = Sweep(tape, needed, None if create_graph else held.after)
+    done = False
+    try:
+        with tape.silent(), tape:
+            for out, seed in seeds.items():
+                term = _seed(session, where, out, seed)
+                held.terms[term.id] += 1
+                sweep.terms[out.id].append(term)
+            sweep.run(range(max(out.id for out in seeds), -1, -1))
+        totals = {id: v.id for id, v in sorted(sweep.total.items()) if id < length and wanted(id)}
+        if create_graph:
+            done = True
+            return {id: TensorRef(tape, total) for id, total in totals.items()}
+        return {id: tape.buffers[total].share() for id, total in totals.items()}
+    finally:
+        tape.draws = draws
+        if not done:
+            tape.cut(length)
+
+
+def _seed(session: EagerSession, where: str, out: TensorRef, seed: Any) -> Value:
+    if out.type.dtype is not f32:
+        raise AutodiffError(f"eager.{where}", f"%{out.id}", out.type, "an f32 value", node=out.id)
+    if seed is None:
+        if out.shape != (1,):
+            raise ShapeError(f"eager.{where}", f"loss %{out.id}", f"shape {list(out.shape)}", "[1], or seed=")
+        return REGISTRY["full"]((1,), 1.0)
+    if isinstance(seed, TensorRef):
+        _check_seed(where, out, session.own(where, seed).shape)
+        return seed
+    data = taken(f"eager.{where}", "seed", seed, session.opts.scalar, floats=True)
+    _check_seed(where, out, data.shape)
+    return input_leaf(session.tape, data, "", False)
+
+
+def _check_seed(where: str, out: TensorRef, shape: Sequence[int]) -> None:
+    if tuple(shape) != out.shape:
+        raise ShapeError(f"eager.{where}", f"seed of %{out.id}", list(shape), str(list(out.shape)))
+
+
+def _check_trainable(where: str, out: TensorRef) -> None:
+    if not out.graph.needs_grad[out.id]:
+        given = "a value without trainable ancestors"
+        raise AutodiffError(f"eager.{where}", f"loss %{out.id}", given, "one", node=out.id)
+
+
+def _leaves(tape: Tape) -> list[int]:
+    """The leaves that need a gradient."""
+    return [n.id for n in tape if not n.inputs and tape.needs_grad[n.id]]
+
+
+# its forms ------------------------------------------------------------------------------------------------------------
+def backward(session: EagerSession, out: TensorRef, seed: Any, create_graph: bool) -> Grads:
+    """Gradients of all leaves that need one, which become their `grad`."""
+    tape = session.tape
+    _check_trainable("backward", out)
+    leaves = _leaves(tape)
+    found = swept(session, {out: seed}, _Recorded(tape), set(leaves).__contains__, create_graph)
+    for id, gradient in found.items():
+        old = tape.grads.get(id)
+        if isinstance(old, AnyBuffer):
+            old.release()
+        tape.grads[id] = gradient.share() if isinstance(gradient, AnyBuffer) else gradient
+    return Grads(session, found, [id for id in leaves if id not in found])
+
+
+def param_grads(session: EagerSession, loss: TensorRef, missing: str) -> DeviceGradMap:
+    """Gradients of trainable parameter leaves alone."""
+    where = "backward_scalar_param_grads"
+    if missing not in MISSING:
+        raise ArgumentError(f"eager.{where}", "missing", repr(missing), " or ".join(map(repr, MISSING)))
+    tape, params = session.tape, session.params_by_leaf
+    leaves = [id for id in _leaves(tape) if id in params]
+    _check_trainable(where, loss)
+    found = swept(session, {loss: None}, _Recorded(tape), set(leaves).__contains__, where=where)
+    absent = [id for id in leaves if id not in found]
+    if absent and missing == "error":
+        for gradient in found.values():
+            assert isinstance(gradient, AnyBuffer)  # no graph was asked for
+            gradient.release()
+        given = ", ".join(repr(params[id].name) for id in absent)
+        raise EagerError(f"eager.{where}", "parameters without a gradient", given, 'none, or missing="zero" or "none"')
+    if missing == "zero":
+        found |= {id: zeros(session, tape.node(id).type) for id in absent}
+    return DeviceGradMap(session, found, absent)
+
+
+def dense(session: EagerSession, seeds: Mapping[TensorRef, Any]) -> list[AnyBuffer]:
+    """One gradient per node, zeros where none arrives."""
+    tape = session.tape
+    if not seeds:
+        raise ArgumentError("eager.backward_dense_from", "seeds", "none", "at least one output")
+    found = swept(session, seeds, _Recorded(tape), lambda id: id < len(nodes)) if (nodes := tape.nodes) else {}
+    gradients = [found.get(n.id) or zeros(session, TensorType(n.type.shape)) for n in nodes]
+    return [g for g in gradients if isinstance(g, AnyBuffer)]
+
+
+def cotangents(session: EagerSession, out: TensorRef, seed: Any, wrt: Sequence[TensorRef]) -> list[Array]:
+    """Cotangents of nodes of the recording as arrays."""
+    above = {x.id for x in wrt}
+    wanted = set(above)
+    for node in session.tape.nodes:
+        if any(i in above for i in node.inputs):
+            above.add(node.id)
+    found = swept(session, {out: seed}, above, wanted.__contains__, where="vjp")
+    arrays = []
+    for x in wrt:
+        gradient = found.get(x.id)
+        given = isinstance(gradient, AnyBuffer)
+        arrays.append(session.read_buffer(gradient) if given else np.zeros(x.shape, np.float32))  # type: ignore[arg-type]
+    for gradient in found.values():
+        if isinstance(gradient, AnyBuffer):
+            gradient.release()
+    return arrays
+
+
+def zeros(session: EagerSession, type: TensorType) -> AnyBuffer:
+    """Memory that holds zeros."""
+    attrs = (("shape", type.shape), ("value", 0.0))
+    return session.buffer_of(session.engine.compute("full", attrs, (), type), type)

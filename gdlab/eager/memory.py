@@ -1,0 +1,91 @@
+"""Count the references to device memory: `AnyBuffer` is one reference, `AllocatorStats` what a session holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gdlab.base.errors import EagerError
+from gdlab.base.types import TensorType
+
+
+class Block:
+    """Memory of a tensor: `references` count the buffers that show it; the last one gives it back."""
+
+    __slots__ = ("memory", "nbytes", "references")
+
+    def __init__(self, memory: Any, nbytes: int) -> None:
+        self.memory, self.nbytes, self.references = memory, nbytes, 0
+
+
+class AnyBuffer:
+    """A reference to device memory that holds a tensor of `type`."""
+
+    __slots__ = ("_block", "_free", "session", "type")
+
+    def __init__(self, session: int, type: TensorType, block: Block, free: Callable[[Block], None]) -> None:
+        self.session, self.type = session, type
+        self._block: Block | None = block
+        self._free = free
+        block.references += 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.type.size_bytes
+
+    @property
+    def released(self) -> bool:
+        """Whether this reference was given up."""
+        return self._block is None
+
+    @property
+    def block(self) -> Block:
+        """The memory; `EagerError` after a release."""
+        if self._block is None:
+            raise EagerError("eager.buffer", str(self.type), "a released buffer", "a live one")
+        return self._block
+
+    def share(self, type: TensorType | None = None) -> AnyBuffer:
+        """Return another reference to the same memory."""
+        return AnyBuffer(self.session, type or self.type, self.block, self._free)
+
+    def release(self) -> bool:
+        """Give the reference up; the last one gives the memory back. False where it was given up before."""
+        block, self._block = self._block, None
+        if block is None:
+            return False
+        block.references -= 1
+        if not block.references:
+            self._free(block)
+        return True
+
+    def __repr__(self) -> str:
+        return f"<AnyBuffer: {self.type}{', released' if self.released else ''}>"
+
+
+def _mebibytes(nbytes: int | None) -> str:
+    return "n/a" if nbytes is None else f"{nbytes / (1 << 20):.2f} MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorStats:
+    """Memory of a session: `live_bytes` in use, their peak, `pool_bytes` free for the next, how often memory was taken
+    and given back. What the device has is None where it does not tell."""
+
+    live_bytes: int
+    peak_bytes: int
+    pool_bytes: int
+    alloc_count: int
+    free_count: int
+    device_free_bytes: int | None = None
+    device_total_bytes: int | None = None
+
+    def format(self) -> str:
+        """Return all in one line."""
+        return (
+            f"live={_mebibytes(self.live_bytes)} peak={_mebibytes(self.peak_bytes)} "
+            f"pool={_mebibytes(self.pool_bytes)} allocs={self.alloc_count} frees={self.free_count} "
+            f"device_free={_mebibytes(self.device_free_bytes)} device_total={_mebibytes(self.device_total_bytes)}"
+        )

@@ -1,0 +1,267 @@
+"""Record what runs: a `Tape` is a graph whose `append` computes, a `TensorRef` a value that can be read.
+
+Every op, operator, layer and pass works on them as on any graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gdlab.base.binding import bound
+from gdlab.base.errors import EagerError, GraphError, ShapeError
+from gdlab.base.types import Array, TensorType, f32, u32
+from gdlab.base.words import plural
+from gdlab.eager.memory import AnyBuffer
+from gdlab.graph import Attrs, Graph, Value, capture
+from gdlab.graph.source import Frame, Source
+from gdlab.op import REGISTRY, Alias
+
+if TYPE_CHECKING:
+    from gdlab.eager.leaves import Param
+    from gdlab.eager.session import EagerSession
+
+SHOWN = 1000  # elements of a tensor that are printed
+
+
+class TensorRef(Value):
+    """A node of a tape, computed already: an operand of ops, and its value."""
+
+    __slots__ = ()
+    graph: Tape
+
+    @property
+    def session(self) -> EagerSession:
+        """The session that computed it."""
+        return self.graph.session
+
+    @property
+    def generation(self) -> int:
+        """The recording that it belongs to."""
+        return self.graph.generation
+
+    def numpy(self) -> Array:
+        """Return a copy of the value."""
+        return self.session.get_value(self)
+
+    def item(self) -> float | int:
+        """Return the only element."""
+        if self.type.num_elements != 1:
+            raise ShapeError("eager.item", f"%{self.id}", list(self.shape), "one element")
+        return self.numpy().reshape(-1)[0].item()  # type: ignore[no-any-return]
+
+    @property
+    def grad(self) -> Any:
+        """The gradient of the last `backward` that reached it, as an array (with `create_graph` a TensorRef), or
+        None."""
+        found = self.graph.grads.get(self.id)
+        if not isinstance(found, AnyBuffer):
+            return found
+        self.session.check_tape(self.graph, "grad", self.id)
+        return self.session.read_buffer(found)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:  # type: ignore[override]
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Value]:
+        rows, rest = self.shape[0], self.shape[1:] or (1,)
+        return (self[i : i + 1].reshape(rest) for i in range(rows))
+
+    def __repr__(self) -> str:
+        label = f' "{self.name}"' if self.name else ""
+        return f"TensorRef %{self.id}{label} {self.type}"
+
+    def __str__(self) -> str:
+        tape = self.graph
+        if tape is not tape.session.tape or tape.buffers[self.id].released:
+            return repr(self)
+        return f"{self!r}\n{np.array2string(self.numpy(), threshold=SHOWN, separator=', ')}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeafFacts:
+    """What is known of a leaf: the `Param` that it shows, and on the host its numbers, where they are indices."""
+
+    param: Param | None = None
+    host: Array | None = None
+    given: bool = False  # its name was given by the user
+
+
+_UNKNOWN = LeafFacts()
+
+
+@bound
+class Tape(Graph):
+    """One recording of a session: nodes in the order in which they ran, each with its memory."""
+
+    value_class = TensorRef
+
+    def __init__(self, session: EagerSession, generation: int) -> None:
+        super().__init__()
+        self.session, self.generation = session, generation
+        self.buffers: list[AnyBuffer] = []
+        self.needs_grad: list[bool] = []
+        self.facts: dict[int, LeafFacts] = {}
+        self.grads: dict[int, AnyBuffer | TensorRef] = {}
+        self.draws = 0
+
+    def __repr__(self) -> str:
+        return f"<Tape {self.generation} of session {self.session.number}: {plural(len(self), 'node')}>"
+
+    def append(
+        self, op: str, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, name: str = "",
+        source: tuple[Frame, ...] | Source = (),
+    ) -> Value:  # fmt: skip
+        """Compute a node, then append it; a failure leaves the tape as it is."""
+        session = self.session
+        if session.tape is not self or not session.open:
+            session.check_tape(self, op, *inputs)
+        return session.locked(self._computed, op, inputs, attrs, type, name, source)
+
+    def _computed(
+        self, op: str, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, name: str,
+        source: tuple[Frame, ...] | Source,
+    ) -> Value:  # fmt: skip
+        if not inputs and op in ("constant", "input", "parameter", "var"):
+            return self._constant(op, attrs, type, name, source)
+        record, buffers = REGISTRY[op], self.buffers
+        session = self.session
+        if record.indices is not None and session.opts.checks != "off":
+            self._check_indices(op, inputs, attrs)
+        if record.family == "random":
+            session.set_drawn_step()
+            self.draws += 1
+        operands = [(buffers[i].block, buffers[i].type) for i in inputs]
+        if isinstance(record.kernel, Alias):
+            made = buffers[inputs[0]].share(type)
+        else:
+            made = session.buffer_of(session.engine.compute(op, attrs, operands, type), type)
+        if session.opts.checks == "strict" and type.dtype is f32:
+            self._check_finite(op, made)
+        needs = self.needs_grad
+        needed = not record.no_grad or record.no_grad == "refuses"
+        return self.put(op, inputs, attrs, type, name, source, made, needed and True in [needs[i] for i in inputs])
+
+    def put(
+        self, op: str, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, name: str,
+        source: tuple[Frame, ...] | Source, buffer: AnyBuffer, needs_grad: bool, facts: LeafFacts | None = None,
+    ) -> TensorRef:  # fmt: skip
+        """Append a node whose value exists."""
+        value = super().append(op, inputs, attrs, type, name, source)
+        assert isinstance(value, TensorRef)  # the class of its values
+        self.buffers.append(buffer)
+        self.needs_grad.append(needs_grad)
+        if facts is not None:
+            self.facts[value.id] = facts
+        if self.session.tracer is not None:
+            self.session.tracer(value)
+        return value
+
+    def _constant(
+        self, op: str, attrs: Attrs, type: TensorType, name: str, source: tuple[Frame, ...] | Source
+    ) -> TensorRef:
+        if op != "constant":
+            raise GraphError(f"eager.{op}", "leaf", repr(name), "EagerSession.input or EagerSession.param")
+        array = dict(attrs)["data"].array
+        buffer = self.session.buffer_of(self.session.engine.upload(type, array), type)
+        return self.put(op, (), attrs, type, name, source, buffer, False, LeafFacts(None, array))
+
+    def make_leaf(self, kind: str, attrs: Attrs, type: TensorType, name: str) -> Value:
+        """The array that was fed under this name, or the session's parameter of it, used."""
+        self.session.check_tape(self, kind)
+        value = self.session.named_leaf(kind, dict(attrs), type, name)
+        return self.register_leaf(value)
+
+    def source_of_call(self) -> tuple[Frame, ...]:
+        """The user's frames, where this tape notes them."""
+        return capture() if self.records_sources else ()
+
+    def operand(self, given: Any) -> Any:
+        """Numbers that the session holds become a u32 leaf of now."""
+        return given.on(self) if hasattr(given, "nat_generation") else given
+
+    def own(self, value: Value, where: str = "") -> Value:
+        """`value`, when it belongs to this recording."""
+        if isinstance(value, TensorRef) and (value.graph is not self or self is not self.session.tape):
+            self.session.check_tape(value.graph, where or "op", value.id)
+        return super().own(value, where)
+
+    def cut(self, length: int) -> None:
+        """Forget nodes and give their memory back."""
+        for buffer in self.buffers[length:]:
+            buffer.release()
+        del self.buffers[length:], self.needs_grad[length:]
+        for id in [i for i in self.facts if i >= length]:
+            del self.facts[id]
+        for id in [i for i in self.grads if i >= length]:
+            self._drop_grad(id)
+        super().cut(length)
+
+    def _drop_grad(self, id: int) -> None:
+        gone = self.grads.pop(id)
+        if isinstance(gone, AnyBuffer):
+            gone.release()
+
+    def release(self) -> None:
+        """Give all memory back."""
+        for id in list(self.grads):
+            self._drop_grad(id)
+        for buffer in self.buffers:
+            buffer.release()
+
+    def copy(self) -> Graph:
+        """A plain graph of the same nodes: it has no values."""
+        plain = Graph()
+        plain._nodes, plain._frames = list(self._nodes), dict(self._frames)
+        plain._outputs, plain._leaves = list(self._outputs), dict(self._leaves)
+        return plain
+
+    def host_of(self, id: int) -> Array | None:
+        """The numbers of a node that the host knows, through views of them."""
+        while id not in self.facts and isinstance(REGISTRY[self._nodes[id].op].kernel, Alias):
+            id = self._nodes[id].inputs[0]
+        return self.facts.get(id, _UNKNOWN).host
+
+    # checks -----------------------------------------------------------------------------------------------------------
+    def _check_indices(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> None:
+        rule = REGISTRY[op].indices
+        assert rule is not None  # the caller looked
+        id = inputs[rule.operand]
+        host = self.host_of(id) if self._nodes[id].type.dtype is u32 else None
+        if host is None:
+            return
+        most = rule.bound([self._nodes[i].type for i in inputs], _named(attrs))
+        flat = host.reshape(-1)
+        if flat.size and int(flat.max()) >= most:
+            at = int(np.argmax(flat >= most))
+            raise ShapeError(f"eager.{op}", f"index {at}", int(flat[at]), f"0 … {most - 1}", node=id)
+
+    def _check_finite(self, op: str, made: AnyBuffer) -> None:
+        """Read a result back; refuse the first number that is not finite."""
+        flat = self.session.engine.download(made.block, made.type).reshape(-1)
+        wrong = ~np.isfinite(flat)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            made.release()
+            wanted = 'finite numbers (checks="strict")'
+            raise EagerError(f"eager.{op}", f"result, element {at}", flat[at], wanted)
+
+
+def _named(attrs: Attrs) -> Mapping[str, Any]:
+    return dict(attrs)

@@ -1,0 +1,81 @@
+// How far the rows of a layout reach, the zoom at which those in sight fit a pane, and what leaves it. Pure.
+
+import type { Layout } from "../doc/doc.ts";
+
+const BOX = 40,
+  PILL = 18,
+  PAD = 6; // pixels that stay free at both sides of a pane
+export const READABLE = 0.75; // the least scale at which texts are drawn at 9 px or more
+/** The scales of a picture that opens, from the largest. */
+export const ZOOMS = [1, 0.95, 0.9, 0.85, 0.8, READABLE] as const;
+
+/** A box or a pill. */
+interface Place {
+  left: number;
+  right: number;
+  top: number;
+  bottom: number;
+}
+
+/** The boxes and pills of a layout from top to bottom. */
+export function placesOf({ boxes, pills }: Layout): Place[] {
+  const place = ({ x, y, w }: { x: number; y: number; w: number }, height: number): Place => ({
+    left: x,
+    right: x + w,
+    top: y,
+    bottom: y + height,
+  });
+  return [
+    ...boxes.filter(({ row }) => row >= 0).map(box => place(box, BOX)),
+    ...pills.map(pill => place(pill, PILL)),
+  ].sort((a, b) => a.top - b.top);
+}
+
+/** The edges and rails of a layout: what is good to see, but not needed. */
+export function linesOf({ edges, rails }: Layout): Place[] {
+  const place = (flat: readonly number[]): Place => {
+    const [xs, ys] = [0, 1].map(odd => flat.filter((_, i) => i % 2 === odd)) as [number[], number[]];
+    return { left: Math.min(...xs), right: Math.max(...xs), top: Math.min(...ys), bottom: Math.max(...ys) };
+  };
+  return [...edges.map(({ bends }) => place(bends)), ...rails.map(({ x, y0, y1 }) => place([x, y0, x, y1]))];
+}
+
+/** What of a layout lies between two heights. */
+export const between = (places: readonly Place[], top: number, bottom: number): Place[] =>
+  places.filter(place => place.bottom > top && place.top < bottom);
+
+/** The left and the right end of these places. */
+export function ends(places: readonly Place[]): [left: number, right: number] | null {
+  if (places.length === 0) return null;
+  let [left, right] = [Infinity, -Infinity];
+  for (const place of places) {
+    left = Math.min(left, place.left);
+    right = Math.max(right, place.right);
+  }
+  return [left, right];
+}
+
+/** A pane, in pixels: its width, its height, and what stands left of the boxes. */
+export interface Frame {
+  across: number;
+  down: number;
+  margin: number;
+}
+
+/** The part of a layout that is in sight at a scale: from its top, or up to the foot of the row at `foot`. */
+export function opening(foot: number | null, down: number, zoom: number): [top: number, bottom: number] {
+  const high = down / zoom;
+  return foot === null || foot < high ? [-Infinity, high] : [foot - high, foot];
+}
+
+/** Whether every box and pill of the rows in sight lies inside the pane at this scale. */
+export function fits(places: readonly Place[], foot: number | null, pane: Frame, zoom: number): boolean {
+  const reach = ends(between(places, ...opening(foot, pane.down, zoom)));
+  return reach === null || (reach[1] - reach[0]) * zoom + pane.margin * zoom + 2 * PAD <= pane.across;
+}
+
+/** How many boxes and pills of the rows in sight leave the sight at its left and at its right. */
+export function leaving(places: readonly Place[], { left, right, top, bottom }: Place): [left: number, right: number] {
+  const seen = between(places, top, bottom);
+  return [seen.filter(place => place.left < left).length, seen.filter(place => place.right > right).length];
+}

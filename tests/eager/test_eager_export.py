@@ -1,0 +1,147 @@
+"""From a tape to a graph, a study and a plan, with the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import random_graphs
+from eager_tapes import replayed
+
+import gdlab as gd
+from gdlab.autodiff import differentiate
+from gdlab.base.errors import GraphError
+from gdlab.eager import Adam, EagerSession, Sgd
+from gdlab.plan import CompileOptions
+from gdlab.session import SessionConfig, build
+
+UNFUSED = CompileOptions(fuse_dispatches=False)
+
+
+def batch(seed: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(8, 4)).astype(np.float32), rng.normal(size=(8, 3)).astype(np.float32)
+
+
+def network(s: EagerSession, params: Any, x: Any, t: Any, p: float = 0.0) -> Any:
+    h = (s.input(x, "x") @ s.use(params[0]) + s.use(params[1])).tanh()
+    h = gd.dropout(h, p, seed=5) if p else h
+    return (h @ s.use(params[2]) - s.input(t, "t")).square().mean_all()
+
+
+def made(s: EagerSession) -> Any:
+    rng = np.random.default_rng(0)
+    return [s.param(rng.normal(size=shape), name) for name, shape in (("w", (4, 6)), ("b", (6,)), ("v", (6, 3)))]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_have_the_bits_of_their_plan(seed: int, device: str) -> None:
+    graph = random_graphs.random_graph(seed)
+    feeds = random_graphs.random_feeds(graph, seed)
+    s = EagerSession(device=device, checks="off")
+    try:
+        refs = replayed(s, graph, feeds)
+        eager = [refs[id].numpy() for id in graph.output_ids]
+        export = s.to_graph([refs[id] for id in graph.output_ids])
+    finally:
+        s.close()
+    config = SessionConfig(mode="inference", device=device, optimize=None, compile=UNFUSED)
+    session, _ = build(export.graph, config)
+    with session:
+        for name, data in export.feeds.items():
+            (session.set_input_u32 if data.dtype == np.uint32 else session.set_input)(name, data)
+        session.step()
+        for i, value in enumerate(eager):
+            assert session.read_output_by_index(i).tobytes() == value.tobytes()
+
+
+def test_fifteen_adam_steps_with_dropout_have_the_bits_of_the_session_of_the_export() -> None:
+    s = EagerSession(device="cpu")
+    params = made(s)
+    start = {p.name: p.value for p in params}
+    losses, export = [], None
+    for step in range(18):
+        loss = network(s, params, *batch(step), p=0.5)
+        losses.append(float(loss))
+        export = export or s.to_graph(loss)
+        s.step(Adam(1e-2), s.backward_scalar_param_grads(loss))
+        s.reset_tape()
+    assert export is not None
+    session, _ = build(export.graph, SessionConfig(device="cpu", optimize=None))
+    with session:
+        for name, value in start.items():
+            session.set_parameter(name, value)
+        session.set_adam(1e-2)
+        for step in range(18):
+            x, t = batch(step)
+            session.set_input("x", x)
+            session.set_input("t", t)
+            session.step()
+            assert float(session.read_loss()) == losses[step]
+        for p in params:
+            assert session.read_param(p.name).tobytes() == p.value.tobytes()
+    s.close()
+
+
+def test_a_study_goes_on_where_the_loop_stopped() -> None:
+    s = EagerSession(device="cpu")
+    params = made(s)
+    x, t = batch(3)
+
+    def turn() -> float:
+        loss = network(s, params, x, t, p=0.25)
+        s.step(Sgd(0.05), s.backward_scalar_param_grads(loss))
+        return float(loss)
+
+    for _ in range(4):
+        turn()
+        s.reset_tape()
+    loss = network(s, params, x, t, p=0.25)
+    study = s.to_study(loss, "net", disable=[r.name for r in gd.rules if r.name != "cse"])
+    assert study.train and study.graph.leaf("w") is not None and study.graph.source(len(study.graph) - 1)
+    study.run(5, sgd=0.05)
+    s.step(Sgd(0.05), s.backward_scalar_param_grads(loss))
+    for _ in range(4):
+        s.reset_tape()
+        eager = turn()
+    assert study.session.read_loss() == eager
+    study.close()
+    s.close()
+
+
+def test_names_that_two_values_share_are_refused_with_both_lines() -> None:
+    s = EagerSession(device="cpu")
+    p = s.param(np.ones(3), "w")
+    y = s.use(p)
+    s.set_param_host_value(p, np.zeros(3))
+    z = s.use(p)
+    with pytest.raises(GraphError, match=r"parameters of one name: given 'w' at .*test_eager_export.* and at .*"):
+        s.to_graph((y * z).sum_all())
+    assert s.to_graph(y.sum_all()).weights["w"].tolist() == [0, 0, 0]
+    s.close()
+
+
+def test_unnamed_inputs_and_unneeded_nodes() -> None:
+    s = EagerSession(device="cpu")
+    s.input([5.0])
+    x = s.input(np.arange(3.0))
+    y = x * 2.0
+    export = s.to_graph({"double": y})
+    assert export.graph.output_names == ("double",) and [n.name for n in export.graph.inputs] == ["x1"]
+    assert export.feeds["x1"].tolist() == [0, 1, 2] and export.node_of[y.id] == export.graph.output_ids[0]
+    assert differentiate(s.to_graph(y.sum_all()).graph, wrt=None)[1].gradients == ()
+    s.close()
+
+
+def test_grad_of_a_plain_function() -> None:
+    def f(x: Any, y: Any) -> Any:
+        return (x * x * y).sum_all() if float(x.numpy().sum()) > 0 else y.sum_all()
+
+    x, y = np.array([1.0, 2.0]), np.array([3.0, 4.0])
+    assert gd.grad(f)(x, y).tolist() == [6, 16]
+    assert [g.tolist() for g in gd.grad(f, (0, 1))(x, y)] == [[6, 16], [1, 4]]
+    value, slope = gd.value_and_grad(f, 1, scalar=np.float64)(-x, y)
+    assert value == 7 and slope.tolist() == [1, 1] and slope.dtype == np.float64
+    with pytest.raises(gd.GdlabError, match="argnums"):
+        gd.grad(f, 2)(x, y)

@@ -1,0 +1,249 @@
+"""The picture of a person's own network fits its pane (view2 F1 to F6, F12): geometry in the browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import networks
+import pytest
+import view_networks
+from bare_page import mount
+from playwright.sync_api import Page
+
+from gdlab import models
+from gdlab.graph import Graph
+from gdlab.study.study import Study
+from gdlab.view.document.columns import column
+
+IN_SIGHT = """camera => {
+  const {left, right, top, bottom} = camera.getBoundingClientRect();
+  const seen = e => { const r = e.getBoundingClientRect();
+    return r.right > left && r.left < right && r.bottom > top && r.top < bottom; };
+  return {
+    boxes: [...camera.querySelectorAll('.gd-box')].filter(seen).length,
+    texts: Math.min(...[...camera.querySelectorAll('.gd-box')].filter(seen)
+      .map(e => [...e.querySelectorAll('text')].filter(text => text.textContent).length)),
+    elements: camera.querySelectorAll('svg.gd-picture *').length,
+    zoom: new DOMMatrix(getComputedStyle(camera.querySelector('.gd-world')).transform).a,
+  };
+}"""
+
+
+@cache
+def shown(make: Callable[[], Graph], train: bool = False) -> Any:
+    return Study(make(), train=train, device="cpu", name=make.__name__).doc
+
+
+@pytest.mark.parametrize("make", [view_networks.input_read_often, view_networks.branches])
+def test_text_is_readable_whatever_an_input_is_read_by(page: Page, make: Callable[[], Graph]) -> None:
+    """V12, F12: thousands of lines in sight are drawn as one path and counted once; text from a zoom of 0.75 on."""
+    mount(page, shown(make))
+    camera = page.locator('[data-pane="before"] .gd-camera')
+    camera.locator(".gd-picture").wait_for()
+    zooms = []
+    for _ in range(8):
+        page.wait_for_function("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        seen = camera.evaluate(IN_SIGHT)
+        zooms.append(seen["zoom"])
+        assert seen["elements"] <= 2500
+        if seen["zoom"] >= 0.75:
+            assert seen["texts"] >= 2 and (seen["boxes"] or seen["zoom"] > 1.6), seen  # infinite where no box is
+        page.locator('[data-command="zoom-in"]').first.click()
+    assert max(zooms) > 2.5 and min(zooms) <= 1
+
+
+def test_lines_of_one_path_light_up_and_reach_from_end_to_end(page: Page) -> None:
+    """A rail whose ends are both lit is drawn by itself; the path holds the joins that lie in sight."""
+    mount(page, shown(view_networks.input_read_often))
+    pane = page.locator('[data-pane="before"]')
+    camera = pane.locator(".gd-camera")
+    pane.locator(".gd-picture[data-bundled]").wait_for()  # a worker lays it out
+    assert camera.locator(".gd-edge").count() == 0
+    ends = "(e, y) => (e.getAttribute('d').match(/C/g) ?? []).length"
+    assert camera.locator(".gd-farrails").evaluate(ends) > 3, "joins, not vertical lines alone"
+    camera.evaluate("e => e.scrollTo(0, 2000)")
+    boxes = camera.locator(".gd-box:has-text('mul')")
+    first = boxes.nth(2).get_attribute("data-entity")
+    tanh = f"node:0.{int(str(first).split('.')[1]) - 1}"
+    page.locator(f'[data-pane="before"] [data-entity="{tanh}"]').click()
+    page.locator(f'[data-pane="before"] [data-entity="{first}"]').click(modifiers=["Shift"])
+    assert camera.locator(".gd-edge[data-joined]").count() == 1
+
+
+# F3: one spine -------------------------------------------------------------------------------------------------------
+CENTRES = """all => [...new Set(all.map(e => {
+  const {x, width} = e.querySelector('.gd-shape').getBoundingClientRect(); return Math.round(x + width / 2); }))]"""
+
+
+@pytest.mark.parametrize("make", [networks.mlp, view_networks.mlp_in_a_loop])
+def test_a_chain_is_a_straight_spine(page: Page, make: Callable[[], Graph]) -> None:
+    mount(page, shown(make, train=True))
+    for pane in ("before", "after"):
+        centres = page.locator(f'[data-pane="{pane}"] .gd-box').evaluate_all(CENTRES)
+        assert len(centres) == 1, f"{pane}: {centres}"
+
+
+def test_the_name_on_a_pill_selects_the_leaf_and_its_body_the_shape_op(page: Page) -> None:
+    document = shown(view_networks.mlp_in_a_loop, train=True)
+    mount(page, document)
+    nodes = document.nodes(0)
+    pane = page.locator('[data-pane="before"]')
+    assert pane.locator(".gd-fact").inner_text() == f"{len(nodes)} nodes", "leaf and shape op count"
+    leaf = nodes.column("name").index("b1")
+    shape_op = next(i for i, inputs in enumerate(nodes.column("inputs")) if list(inputs) == [leaf])
+    pill = pane.locator(f'.gd-pill[data-entity="node:0.{shape_op}"]')
+    assert pill.locator("text").text_content() == "b1⤳ [32, 128]"
+    assert "broadcast_to" in str(pill.get_attribute("aria-label")) and "b1" in str(pill.get_attribute("aria-label"))
+    assert pill.evaluate("e => getComputedStyle(e.querySelector('.gd-shape')).strokeWidth") == "1px"
+    border = "e => getComputedStyle(e.querySelector('.gd-shape')).strokeWidth"
+    for part, entity in ((pill.locator("tspan").first, leaf), (pill.locator("tspan").last, shape_op)):
+        part.click()
+        selected = page.locator("[data-pane=before] [data-selected]")
+        assert selected.get_attribute("data-entity") == f"node:0.{entity}"
+        assert pill.evaluate(border) in ("2px", "2.5px"), "2 where the pill itself is selected, 2.5 where its leaf is"
+        page.keyboard.press("Escape")
+
+
+# F1: nothing is cut at opening ---------------------------------------------------------------------------------------
+CUT = """camera => {
+  const {left, right, top, bottom} = camera.getBoundingClientRect(), pane = camera.closest('.gd-pane');
+  const low = Math.max(top, camera.querySelector('.gd-lanenames')?.getBoundingClientRect().bottom ?? top);
+  const nodes = [...camera.querySelectorAll('.gd-node')].map(e => e.querySelector('.gd-shape').getBoundingClientRect())
+    .filter(r => r.bottom > low + 1 && r.top < bottom - 1);
+  const count = test => nodes.filter(test).length;
+  const gone = {left: count(r => r.left < left - .5), right: count(r => r.right > right + .5)};
+  const chips = Object.fromEntries(['left', 'right'].map(side => {
+    const chip = pane.querySelector('.gd-more-' + side);
+    return [side, chip && !chip.hidden ? Number(chip.textContent.match(/\\d+/)[0]) : 0]; }));
+  const texts = [...camera.querySelectorAll('.gd-node text, .gd-node tspan')].filter(e => e.textContent)
+    .map(e => parseFloat(getComputedStyle(e).fontSize));
+  const zoom = new DOMMatrix(getComputedStyle(camera.querySelector('.gd-world')).transform).a;
+  return {gone, chips, zoom, across: camera.clientWidth, seen: nodes.length, least: Math.min(...texts) * zoom,
+    density: Number(camera.dataset.density)};
+}"""
+# Outputs in the notebook at 1440 and 1920, docked, in saved HTML.
+WIDTHS = {"notebook": 1070, "docked": 640, "page": 1400, "wide": 1880}
+
+
+@pytest.mark.parametrize("host", WIDTHS)
+def test_nothing_is_cut_at_opening(page: Page, host: str) -> None:
+    """No box or pill in sight crosses its pane's border without a chip that counts it; no text is below 9 px."""
+    whole = 0
+    for name, make in view_networks.NETWORKS.items():
+        mount(page, shown(make, train=True))
+        page.set_viewport_size({"width": WIDTHS[host] + 16, "height": 1080 if host == "wide" else 900})
+        page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
+        cameras = [each for each in page.locator(".gd-camera").all() if each.is_visible()]
+        assert cameras
+        for camera in cameras:
+            found = camera.evaluate(CUT)
+            assert found["seen"] > 0 and found["gone"] == found["chips"], f"{name}: {found}"
+            assert 0.75 <= found["zoom"] <= 1 and found["least"] >= 8.99, f"{name}: {found}"
+            whole += found["gone"] == {"left": 0, "right": 0}
+    assert whole >= len(view_networks.NETWORKS), "most pictures fit"
+
+
+def test_a_pane_takes_the_fullest_density_that_fits(page: Page) -> None:
+    """Wider panes show more texts; a pane of which the last density leaves a part says how much, and goes there."""
+    mount(page, shown(view_networks.gated, train=True))
+    camera, seen = page.locator('[data-pane="before"] .gd-camera'), []
+    for width in (1900, 1200, 1000, 860, 640, 560, 480):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
+        seen.append(camera.evaluate(CUT))
+    by_width = sorted((each for each in seen if sum(each["gone"].values()) == 0), key=lambda each: -each["across"])
+    densities = [each["density"] for each in by_width]
+    assert densities[0] == 0 and densities == sorted(densities) and densities[-1] >= 1
+    page.locator(".gdlab").evaluate("e => { e.style.width = '210px'; }")
+    chip = page.locator('[data-pane="before"] .gd-more:visible').first
+    chip.wait_for()
+    found = camera.evaluate(CUT)
+    assert found["density"] == 3 and found["gone"] == found["chips"] and sum(found["gone"].values()) > 0
+    was = camera.evaluate("e => e.scrollLeft")
+    chip.click()
+    assert camera.evaluate("e => e.scrollLeft") != was
+
+
+# F4: lanes -----------------------------------------------------------------------------------------------------------
+INSIDE = """(camera, entities) => {
+  const frame = camera.getBoundingClientRect();
+  return entities.map(entity => {
+    const r = camera.querySelector(`[data-entity="${entity}"]`).getBoundingClientRect();
+    return r.left >= frame.left - 1 && r.right <= frame.right + 1 && r.top >= frame.top + 22
+      && r.bottom <= frame.bottom + 1; }); }"""
+STEPPED = [view_networks.mlp_in_a_loop, view_networks.attention, view_networks.gated]
+
+
+@pytest.mark.parametrize("make", STEPPED)
+def test_lanes_open_at_the_loss_and_follow_the_stepper(page: Page, make: Callable[[], Graph]) -> None:
+    """The loss and the first adjoint are inside at opening; at each step its forward op and what it added first."""
+    document = shown(make, train=True)
+    mount(page, document.with_view({"show": ["grad"]}))
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
+    camera = page.locator('[data-pane="lanes"] .gd-camera')
+    keys = [stage["key"] for stage in document.data["stages"]]
+    at = keys.index("derivative:written")
+    forward, nodes = document.nodes(0), document.nodes(at)
+    (found,) = (p for p in document.data["passes"] if p["role"] == "differentiate" and p["to"] == at)
+    added = column(found["steps"]["added"], found["steps"]["count"], [])
+    of = column(found["steps"]["node"], found["steps"]["count"], -1)
+    keys = nodes.column("key")
+    for k in range(found["steps"]["count"]):
+        wanted = [keys.index(forward.column("key")[of[k]]), *added[k][:1]]
+        entities = [f"node:{at}.{i}" for i in wanted]
+        there = camera.evaluate("(e, all) => all.every(i => e.querySelector(`[data-entity=\"${i}\"]`))", entities)
+        assert there or forward[of[k]]["op"] == "broadcast_to", entities
+        if there:
+            assert camera.evaluate(INSIDE, entities) == [True] * len(entities), f"step {k}: {forward[of[k]]['op']}"
+        page.locator('[data-command="autodiff-next"]').dispatch_event("click")
+
+
+# F5: modules first ---------------------------------------------------------------------------------------------------
+LABELS = "all => all.map(e => e.querySelector('.gd-op').textContent)"
+
+
+def test_a_large_model_opens_by_modules(page: Page) -> None:
+    """resnet18 as stem, layer1 ×2 … fc in at most 12 boxes; a language model as embedding, layers ×4, norm, head."""
+    mount(page, shown(models.resnet18, train=True))
+    boxes = page.locator('[data-pane="before"] .gd-box')
+    assert boxes.evaluate_all(LABELS)[:7] == ["x", "stem", "layer1", "layer2", "layer3", "layer4", "global_avg_pool"]
+    assert boxes.count() <= 12 and page.locator('[data-pane="after"] .gd-box').count() <= 12
+    mount(page, shown(models.resnet18, train=True).with_view({"show": ["grad"]}))
+    lanes = page.locator('[data-pane="lanes"] .gd-box:has(.gd-sheet)')
+    assert sorted(lanes.evaluate_all(LABELS)) == sorted(2 * ["stem", "layer1", "layer2", "layer3", "layer4"])
+    rows = lanes.evaluate_all("all => all.map(e => Math.round(e.getBoundingClientRect().y))")
+    by_label: dict[str, set[int]] = {}
+    for label, y in zip(lanes.evaluate_all(LABELS), rows, strict=True):
+        by_label.setdefault(label, set()).add(y)
+    assert all(len(ys) == 1 for ys in by_label.values()), "a module and its adjoint stand on one row"
+    mount(page, shown(models.transformer_lm, train=True))
+    labels = boxes.evaluate_all(LABELS)
+    assert labels == ["token_ids", "embedding", "layers", "rms_norm", "matmul", "cross_entropy_loss"]
+
+
+def test_opening_a_group_moves_it_nowhere_and_labels_stay_unique(page: Page) -> None:
+    """F5: the first box of an opened group takes the place of the closed one; what stands above keeps its own."""
+    page.emulate_media(reduced_motion="reduce")
+    mount(page, shown(models.transformer_lm, train=True))
+    pane = page.locator('[data-pane="before"]')
+    closed, ids = pane.locator(".gd-box:has(.gd-sheet)"), pane.locator(".gd-box", has_text="token_ids")
+    zoom = "e => e.style.getPropertyValue('--gd-z')"
+    scale, top = pane.locator(".gd-sizer").evaluate(zoom), ids.bounding_box()
+    opened = {}
+    for label, first in (("layers", "layers.0"), ("layers.0", "rms_norm")):
+        was = closed.filter(has=page.locator(".gd-op", has_text=re.compile(f"^{re.escape(label)}$"))).first
+        before = opened[label] = was.locator(".gd-shape").bounding_box()
+        was.dispatch_event("dblclick")
+        now = pane.locator(".gd-box", has=page.locator(".gd-op", has_text=re.compile(f"^{re.escape(first)}$"))).first
+        after = now.locator(".gd-shape").bounding_box()
+        assert before and after and abs(after["y"] - before["y"]) <= 1, label
+        assert (pane.locator(".gd-sizer").evaluate(zoom), ids.bounding_box()["y"]) == (scale, top["y"])
+    labels = closed.evaluate_all(LABELS)
+    assert len(set(labels)) == len(labels) and {"layers.1", "layers.2"} <= set(labels)
+    pane.locator(".gd-bracket", has_text=re.compile("layers ×4")).dispatch_event("click")
+    assert closed.evaluate_all(LABELS) == ["layers"]
+    assert abs(closed.locator(".gd-shape").bounding_box()["y"] - opened["layers"]["y"]) <= 1
