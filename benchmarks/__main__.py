@@ -21,7 +21,7 @@ BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --readme` -->", "<!
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    tables = ("all", "compiled", "kernels", "peers")
+    tables = ("all", "compiled", "kernels", "peers", "record")
     parser.add_argument("what", nargs="?", choices=tables, default="all", help="only that table")
     parser.add_argument("--only", default="", help="kernels whose names contain this; of the peers this case")
     parser.add_argument("--readme", action="store_true", help="rewrite the table in README.md")
@@ -40,6 +40,11 @@ def main() -> int:
         from benchmarks.peers import print_table as print_peers
 
         print_peers(options.only)
+        return 0
+    if options.what == "record":
+        from benchmarks.record import print_table as print_record
+
+        print_record()
         return 0
     start = time.perf_counter()
     text = table()

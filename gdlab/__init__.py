@@ -59,6 +59,7 @@ _BINDINGS |= {
     },
     "EagerSession": {"to_study": "study.from_tape:to_study"},
     "Document": {"save": "view.files:save"},
+    "GraphSession": {"to_study": "study.recorded:to_study"},
     "Session": {"compile": "compiled.build:compile_session", "controls": "jupyter.controls:controls"},
     "Study": {
         "doc": "property view.document.make:study_doc",
@@ -92,6 +93,8 @@ if TYPE_CHECKING:
     from gdlab.plan.compiler import compile
     from gdlab.plan.records import ExecutionPlan
     from gdlab.plan.target import CompileOptions, Limits, Target
+    from gdlab.record.executor import GraphExecutor
+    from gdlab.record.session import GraphSession
     from gdlab.rewrite import RULES as rules
     from gdlab.rewrite import Budget, OptimizeReport, optimize, rule
     from gdlab.session import (
@@ -141,6 +144,8 @@ _LATER: dict[str, str] = {
     "plan.compiler": "compile",
     "plan.records": "ExecutionPlan",
     "plan.target": "CompileOptions Limits Target",
+    "record.executor": "GraphExecutor",
+    "record.session": "GraphSession",
     "rewrite": "Budget OptimizeReport optimize rule rules=RULES",
     "session": "MemorySummary Session SessionConfig build build_inference_session build_session build_session_cached "
     "build_session_unoptimized build_session_with_report compile_training_graph",
@@ -166,14 +171,14 @@ _MODULES = {
 __all__ = [
     *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "BucketedCompileCache", "Budget", "CompileOptions",
     "CompiledGraph", "DType", "DataLoader", "EagerSession", "Elementwise", "EpochStats", "ExecutionPlan", "Graph",
-    "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback", "MnistDataset", "NnefModel", "Node",
-    "OnnxModel", "Op", "OptimizeReport", "Optimizer", "Reduction", "Runner", "SafeTensorsModel", "Sample", "Session",
-    "SessionConfig", "StepMetrics", "Study", "Target", "TensorType", "TrainConfig", "TrainHistory", "Trainer", "Value",
-    "build", "build_compiled_graph", "build_inference_session", "build_session", "build_session_cached",
-    "build_session_unoptimized", "build_session_with_report", "compile", "compile_training_graph", "data", "device",
-    "differentiate", "eager", "f16", "f32", "fused", "grad", "init", "load_doc", "load_nnef", "load_onnx",
-    "load_safetensors", "models", "nn", "op", "ops", "optimize", "parse", "q4", "q8", "rule", "rules", "show", "u32",
-    "value_and_grad", "widget",
+    "GraphExecutor", "GraphSession", "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback",
+    "MnistDataset", "NnefModel", "Node", "OnnxModel", "Op", "OptimizeReport", "Optimizer", "Reduction", "Runner",
+    "SafeTensorsModel", "Sample", "Session", "SessionConfig", "StepMetrics", "Study", "Target", "TensorType",
+    "TrainConfig", "TrainHistory", "Trainer", "Value", "build", "build_compiled_graph", "build_inference_session",
+    "build_session", "build_session_cached", "build_session_unoptimized", "build_session_with_report", "compile",
+    "compile_training_graph", "data", "device", "differentiate", "eager", "f16", "f32", "fused", "grad", "init",
+    "load_doc", "load_nnef", "load_onnx", "load_safetensors", "models", "nn", "op", "ops", "optimize", "parse", "q4",
+    "q8", "rule", "rules", "show", "u32", "value_and_grad", "widget",
 ]  # fmt: skip
 
 

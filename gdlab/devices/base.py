@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gdlab.base.threads import OwnerThread
-from gdlab.base.types import Array
+from gdlab.base.types import Array, DType
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Update
 from gdlab.plan.target import Target
@@ -107,6 +107,22 @@ class Clear:
 
 
 @dataclass(frozen=True, slots=True)
+class Decode:
+    """Of a queue on cpu: fill `target`, the array that `decoded(key, …)` returned, from the words of `source`, `nbytes`
+    bytes from `start` on, unless it holds this `version` of them. With a `stride` every matrix of the array (its first
+    axis) begins so many bytes behind the one before."""
+
+    key: Any
+    version: int
+    target: Array
+    source: Any
+    start: int
+    nbytes: int
+    dtype: DType
+    stride: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Stamp:
     """Note the time on the device, as number `index` of the queue's stamps."""
 
@@ -124,7 +140,7 @@ class Recorded(ABC):
         return len(self.bounds)
 
 
-Item = Bound | Copy | Clear | Stamp | Recorded
+Item = Bound | Copy | Clear | Decode | Stamp | Recorded
 
 
 class Readback(ABC):
@@ -216,6 +232,10 @@ class Queue(ABC):
     @abstractmethod
     def finish(self, where: str, items: Sequence[Item]) -> None:
         """Run the items and return when they have ended. Counts nothing: for parts of steps and for what is no step."""
+
+    @abstractmethod
+    def rehearse(self, where: str, items: Sequence[Item]) -> None:
+        """Raise what `submit` would raise of these items before it submits them; run nothing."""
 
     @abstractmethod
     def wait(self) -> None:
@@ -402,6 +422,10 @@ class Device(ABC):
     def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> Program:
         """Validate the plan, allocate its buffers and make its kernels ready; raises `CompileError` before anything
         is left half built. `shared` says which buffers live in another program of this device."""
+
+    @abstractmethod
+    def open_queue(self) -> tuple[Queue, OwnerThread]:
+        """Return a new queue for a door that has no plan, and the turn in which its methods are called."""
 
 
 # turns -----------------------------------------------------------------------------------------------------

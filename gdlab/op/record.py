@@ -12,7 +12,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from gdlab.base.memo import remember
-from gdlab.base.types import Array, DType, TensorType, broadcast_shapes, f16, f32, u32
+from gdlab.base.types import FORMATS, Array, DType, TensorType, broadcast_shapes, f16, f32, u32
 from gdlab.graph import Attrs, AttrVar, Graph, Node, PatternGraph, Value, capture, current_graph, place, scratch, whole
 from gdlab.op.extent import Follows
 from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf, Shader
@@ -61,6 +61,8 @@ class Properties(TypedDict, total=False):
     reads_f16: bool
     stores: bool
     reads_blocks: int
+    block_axis: int
+    reads_bf16: bool
     saved: bool
     own_buffer: bool
     packing: Literal["storage", "columns"]
@@ -84,7 +86,8 @@ class Op:
     * `opaque`: nothing is computed or rewritten through it (random ops and updates always are);
     * `reads_f16`: its kernel decodes f16 operands itself, as those of contractions do;
     * `stores`: its result has a storage dtype, which its kernel writes as words; others compute f32 from such operands;
-    * `reads_blocks`: the operand that may lie in blocks (q4, q8);
+    * `reads_blocks`: the operand that may lie in blocks along its axis `block_axis` (0: q4, q8; −1: formats of ggml);
+    * `reads_bf16`: its kernel decodes bf16 operands itself;
     * `saved`: a value of the forward pass that the backward pass reads is an activation that has to be kept;
     * `own_buffer`: its value stays readable in a buffer of its own, as that of an output;
     * `packing`: "storage" is, of parameters that nothing else reads, the tensor in which they lie; "columns" is a range
@@ -128,6 +131,8 @@ class Op:
     reads_f16: bool = False
     stores: bool = False
     reads_blocks: int | None = None
+    block_axis: int = 0
+    reads_bf16: bool = False
     saved: bool = True
     own_buffer: bool = False
     packing: Literal["storage", "columns"] | None = None
@@ -251,7 +256,9 @@ class Op:
             return dtype.is_storage
         if dtype is f16:
             return self.reads_f16
-        return operand == self.reads_blocks and dtype in (DType.q4, DType.q8)
+        if dtype is DType.bf16:
+            return self.reads_bf16
+        return operand == self.reads_blocks and FORMATS[dtype].axis == self.block_axis
 
     def operand_names(self, count: int) -> tuple[str, ...]:
         """The names of `count` operands: `values0`, `values1`, … of an op that takes any number."""
@@ -379,6 +386,8 @@ class Op:
 def _refused(dtype: DType) -> str:
     if dtype in (DType.q4, DType.q8):
         return f"f32 operands: {dtype} may only be operand b of matmul, because its blocks run along k"
+    if dtype.in_blocks:
+        return f"f32 operands: {dtype} may only be operand b of matmul_bt and grouped_matmul_bt"
     if dtype.is_storage and dtype is not f16:
         return f"f32 operands: no kernel reads {dtype}"
     return "f32 operands"

@@ -50,6 +50,7 @@ def _by_rows(b: str, units: Callable[[int, int], int], group: int = 0) -> WorkRu
         aligned = int((n if b == "kn" else k) % 4 == 0)
         constants = {"EXPERTS": experts, "N": n, "K": k, "REPEAT": attrs.get("repeat", 1), "W_ALIGNED": aligned}
         constants |= {"W_K": n, "W_N": 1} if b == "kn" else {"W_K": 1, "W_N": k}
+        constants |= {"STRIDE": attrs["stride"]} if attrs.get("stride") else {}
         trips = 0 if group else k + 4
         extents = f"{m}x{n}x{k} of {experts}"
         return Work(units(m, n), 0, constants, 2 * m * n * k, group, trips=trips, extents=extents)
@@ -76,6 +77,16 @@ def _products(x: Array, w: Array, idx: Array, repeat: int, out: Array) -> None:
             np.matmul(x, w[expert], out)
         else:
             out[rows] = x[rows // repeat] @ w[expert]
+
+
+def _check_stride(w: Value, stride: int) -> None:
+    """Matrices in blocks of ggml may lie apart."""
+    if not stride:
+        return
+    wanted = "0: only matrices in blocks lie apart"
+    want(w.type.dtype.in_blocks, wanted, stride, "stride")
+    least = w.type.data_bytes // w.shape[0]
+    want(stride >= least, f"0 or at least {least}, the bytes of one matrix", stride, "stride")
 
 
 def _grouped(x: Array, w: Array, idx: Array, repeat: int = 1) -> Array:
@@ -171,7 +182,7 @@ def _(g: Value, out: Value, x: Value, w: Value, idx: Value) -> Grads:
 
 
 @op(
-    numpy=lambda x, w, idx, repeat: _grouped(x, np.swapaxes(w, 1, 2), idx, repeat),
+    numpy=lambda x, w, idx, repeat, stride=0: _grouped(x, np.swapaxes(w, 1, 2), idx, repeat),
     kernel=_kernel("nk"),
     family="contraction",
     samples=(*(Sample((m, k), (e, n, k), (m,), attrs={"repeat": 1}, integers={2: e}) for m, k, n, e in SIZES),
@@ -189,20 +200,24 @@ def _(g: Value, out: Value, x: Value, w: Value, idx: Value) -> Grads:
          Bad(("f32[4, 3]", "f32[6, 3]", "u32[4]"), "wanted x[m / repeat, k], w[e, n, k] and idx[m] u32"),
          Bad(("u32[4, 3]", "f32[2, 6, 3]", "u32[4]"), "wanted x[m / repeat, k], w[e, n, k] and idx[m] u32")),
     any_dtype=True,
+    reads_blocks=1,
+    block_axis=-1,
     indices=EXPERTS,
     follows=_by_repeated_row,
 )  # fmt: skip
-def grouped_matmul_bt(x: Value, w: Value, idx: Value, repeat: int = 1) -> TensorType:
+def grouped_matmul_bt(x: Value, w: Value, idx: Value, repeat: int = 1, stride: int = 0) -> TensorType:
     """Row i // repeat of x times the transpose of matrix idx[i] of w: f32[m / repeat, k], f32[e, n, k], u32[m]
     -> f32[m, n].
 
-    An index ≥ e makes its row zero. With `repeat` every row of x meets so many matrices: those of one token.
+    An index ≥ e makes its row zero. With `repeat` every row of x meets so many matrices: those of one token. w may lie
+    in blocks of ggml, then also with `stride` bytes from one matrix to the next (0: as many as one has).
     """
+    _check_stride(w, stride)
     return _grouped_type(x, w, idx, "nk", repeat)
 
 
 @grouped_matmul_bt.vjp
-def _(g: Value, out: Value, x: Value, w: Value, idx: Value, repeat: int) -> Grads:
+def _(g: Value, out: Value, x: Value, w: Value, idx: Value, repeat: int, stride: int) -> Grads:
     """∂x[j] = Σ g[i] · w[idx[i]] over i // repeat = j,  ∂w[e] = Σ g[i]ᵀ · x[i // repeat] over idx[i] = e"""
 
     def to_x() -> Value:

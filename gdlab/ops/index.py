@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import DTypeError
-from gdlab.base.types import Array, Shape, TensorType, f16, f32, u32
+from gdlab.base.types import Array, Shape, TensorType, u32
 from gdlab.graph import Value
 from gdlab.op import (
     Bad,
@@ -39,7 +39,7 @@ Attributes = Mapping[str, Any]
 
 def indices(wanted: str, idx: Value, *numbers: Value) -> None:
     """Refuse anything but u32[s] and f32 operands."""
-    if idx.type.dtype is not u32 or any(v.type.dtype not in (f32, f16) for v in numbers):
+    if idx.type.dtype is not u32 or any(v.type.dtype is u32 for v in numbers):
         raise Refused(wanted, error=DTypeError)
     want(idx.type.rank == 1, wanted)
 

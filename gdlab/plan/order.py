@@ -292,15 +292,29 @@ class ConflictTracker:
         self.launches.append((launch, footprint))
         for ranges, covered in ((footprint.reads, self._read), (footprint.writes, self._written)):
             for r in ranges:
-                if r.start < r.stop:
-                    covered.setdefault(r.memory, _Covered()).add(r)
+                memory, start, stop = r
+                if start < stop:
+                    known = covered.get(memory)
+                    if known is None:
+                        covered[memory] = _Covered(start, stop)
+                    else:
+                        known.add(r)
 
     def conflicts(self, footprint: Footprint) -> bool:
         """Return whether a launch with these ranges conflicts with the group."""
         written, read = self._written, self._read
-        return any(r.memory in written and written[r.memory].meets(r) for r in footprint.reads) or any(
-            r.memory in covered and covered[r.memory].meets(r) for r in footprint.writes for covered in (written, read)
-        )
+        if not written and not read:
+            return False
+        for r in footprint.reads:  # loops, as every op of a session comes by
+            known = written.get(r.memory)
+            if known is not None and known.meets(r):
+                return True
+        for r in footprint.writes:
+            for covered in (written, read):
+                known = covered.get(r.memory)
+                if known is not None and known.meets(r):
+                    return True
+        return False
 
     def first(self, launch: int, footprint: Footprint) -> Conflict | None:
         """Return the conflict that is told of a launch: raw before waw before war, then its first range, then the
@@ -327,11 +341,12 @@ class ConflictTracker:
 
 
 class _Covered:
-    """A part of one memory: ranges that do not touch one another, in order."""
+    """A part of one memory: ranges that do not touch one another, in order; at first one, which is not empty."""
 
-    def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.stops: list[int] = []
+    __slots__ = ("starts", "stops")
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.starts, self.stops = [start], [stop]
 
     def add(self, r: Range) -> None:
         """Cover a range too; it is joined with those that it overlaps or touches."""
@@ -345,3 +360,30 @@ class _Covered:
         """Return whether a range shares an element with it."""
         at = bisect_right(self.stops, r.start)
         return at < len(self.starts) and max(self.starts[at], r.start) < min(self.stops[at], r.stop)
+
+
+# neighbours -----------------------------------------------------------------------------------------------------------
+def conflicts_within(footprints: Sequence[Footprint], window: int) -> list[list[int]]:
+    """Return for each launch the later ones, at most `window` behind it, that it conflicts with."""
+    touched: dict[int, list[tuple[int, int, int, bool]]] = {}
+    for launch, (reads, writes) in enumerate(footprints):
+        for ranges, written in ((reads, False), (writes, True)):
+            for memory, start, stop in ranges:
+                if start < stop:
+                    touched.setdefault(memory, []).append((launch, start, stop, written))
+    found: list[set[int]] = [set() for _ in footprints]
+    for uses in touched.values():
+        if any(written for *_, written in uses):
+            _pair(uses, window, found)
+    return [sorted(later) for later in found]
+
+
+def _pair(uses: Sequence[tuple[int, int, int, bool]], window: int, found: list[set[int]]) -> None:
+    """Note the conflicts among the uses of one memory, which stand in order of their launches."""
+    for at, (launch, start, stop, written) in enumerate(uses):
+        for k in range(at + 1, len(uses)):
+            other, first, last, writes = uses[k]
+            if other > launch + window:
+                break
+            if other != launch and (written or writes) and start < last and first < stop:
+                found[launch].add(other)

@@ -67,6 +67,13 @@ class CpuDevice(Device):
         check_memory(plan.memory.physical_bytes, plan.buffers, free_bytes())
         return CpuProgram(plan, shared)
 
+    def open_queue(self) -> tuple[CpuQueue, OwnerThread]:
+        """A queue with a turn of its own."""
+        turn = OwnerThread("device")
+        queue = CpuQueue()
+        weakref.finalize(queue, turn.rest).atexit = False
+        return queue, turn
+
 
 def flush(moment: Array) -> None:
     """Zero in place of what is smaller than `TINY`, in parts that stay in the cache."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gdlab.base.types import Array
+from gdlab.base.formats import decode
+from gdlab.base.memo import LruCache
+from gdlab.base.types import Array, Shape, TensorType
 from gdlab.devices.base import (
     IN_FLIGHT,
     Bound,
     Clear,
     Copy,
     Counters,
+    Decode,
     Item,
     Queue,
     Readback,
@@ -33,6 +36,7 @@ from gdlab.plan.rules import rule_of
 from gdlab.plan.target import Target
 
 FREE_BYTES = 64 << 20  # of memory that nobody uses and that is kept for the next
+DECODED_BYTES = 1 << 30  # of tensors in a storage dtype, as f32
 
 
 class CpuRecorded(Recorded):
@@ -88,6 +92,7 @@ class CpuQueue(Queue):
         self.rules: dict[str, tuple[dict[str, Array], list[NumpyCall]]] = {}  # scalars and shared calls of those bound
         self.stamps: dict[int, float] = {}
         self._pool: Pool[Array] = Pool(lambda nbytes: zeros((nbytes // 4,), np.uint32), FREE_BYTES)
+        self._decoded: LruCache[Hashable, _Decoded] = LruCache(DECODED_BYTES)
         self._numbers: dict[int, tuple[int, int]] = {}  # of memory in use, by id: its size and number in the pool
 
     # memory -----------------------------------------------------------------------------------------------------------
@@ -180,6 +185,9 @@ class CpuQueue(Queue):
             for item in items:
                 self._run(item)
 
+    def rehearse(self, where: str, items: Sequence[Item]) -> None:
+        """Nothing is refused: calls were made when dispatches were bound."""
+
     def wait(self) -> None:
         """Nothing is ever in flight."""
         self.counters.waits += 1
@@ -196,8 +204,28 @@ class CpuQueue(Queue):
                 target[item.at : item.at + item.nbytes] = source[item.start : item.start + item.nbytes]
             case Clear():
                 item.memory.fill(0)
+            case Decode():
+                self._decode(item)
             case _:
                 raise TypeError(f"no item of this queue: {item!r}")
+
+    # storage dtypes ---------------------------------------------------------------------------------------------------
+    def decoded(self, key: Hashable, shape: Shape) -> Array:
+        """Return the array that the elements of a tensor in a storage dtype are decoded into by `Decode` items of this
+        key. It is kept, with those of others up to `DECODED_BYTES`, for whoever reads the tensor next."""
+        held = self._decoded.get(key)
+        if held is None:
+            held = _Decoded(zeros(shape, np.float32))
+            self._decoded.put(key, held, held.array.nbytes)
+        return held.array
+
+    def _decode(self, item: Decode) -> None:
+        held = self._decoded.get(item.key)
+        kept = held is not None and held.array is item.target
+        if held is None or not kept or held.version != item.version:
+            decode_into(item.target, item)
+        if held is not None and kept:
+            held.version = item.version
 
     def _count(self, item: Item) -> None:
         if isinstance(item, CpuRecorded):
@@ -208,6 +236,27 @@ class CpuQueue(Queue):
             self.counters.workgroups += workgroups(item.dispatch)
         elif isinstance(item, Copy):
             self.counters.copies += not isinstance(item.target, CpuReadback)
+
+
+class _Decoded:
+    """Decoded elements, and the version of the words that they were decoded from."""
+
+    __slots__ = ("array", "version")
+
+    def __init__(self, array: Array) -> None:
+        self.array, self.version = array, -1
+
+
+def decode_into(array: Array, item: Decode) -> None:
+    """Decode the words of an item, matrix by matrix where these lie apart."""
+    words = _bytes(item.source)[item.start : item.start + item.nbytes]
+    if not item.stride:
+        array[...] = decode(np.ascontiguousarray(words).view(np.uint32), item.dtype, array.shape)
+        return
+    for k, matrix in enumerate(array):
+        part = words[k * item.stride :][: TensorType(matrix.shape, item.dtype).data_bytes]
+        padded = np.pad(part, (0, -len(part) % 4)).view(np.uint32)
+        matrix[...] = decode(padded, item.dtype, matrix.shape)
 
 
 def workgroups(dispatch: Dispatch) -> int:

@@ -201,6 +201,10 @@ class WgpuQueue(Queue):
         """Submit copies that are no part of a step; counts nothing, waits for nothing."""
         self._run(where, copies)
 
+    def rehearse(self, where: str, items: Sequence[Item]) -> None:
+        """Record the items, and throw the recording away."""
+        self.gpu.raw.CommandBufferRelease(self.gpu.record(where, partial(self._encode, items)))
+
     def wait(self) -> None:
         """Wait for the steps in flight."""
         self.counters.waits += 1
@@ -305,4 +309,3 @@ def _growing(items: Sequence[Item]) -> Iterable[Sequence[Any]]:
 def _pairs(cuts: Sequence[int], end: int) -> list[tuple[int, int]]:
     places = [0, *cuts, end]
     return list(zip(places, places[1:], strict=False))
-

@@ -480,3 +480,7 @@ class WgpuDevice(Device):
     def load(self, plan: ExecutionPlan, shared: Shared | None = None, *, checked: bool = True) -> WgpuProgram:
         """Validate the plan, allocate, compile, warm up; `checked=False` (for tests) leaves the validation to wgpu."""
         return self.gpu.turn.call(lambda: WgpuProgram(self.gpu, plan, checked, shared))
+
+    def open_queue(self) -> tuple[WgpuQueue, OwnerThread]:
+        """A queue in the turn of the adapter."""
+        return self.gpu.turn.call(lambda: WgpuQueue(self.gpu)), self.gpu.turn

@@ -1,0 +1,35 @@
+"""Encode ops one by one into buffers of the caller's, see and steer the list of dispatches, and submit it:
+`GraphExecutor("cpu").begin_recorded()`."""
+
+from gdlab.base.errors import ExpertIndexError, GraphEncodeError, ReorderViolation, SessionConsumedError
+from gdlab.plan.order import ConflictTracker
+from gdlab.record.attention import FlashAttnVecParams, SdpaParams
+from gdlab.record.buffers import Buffer
+from gdlab.record.encoder import CommandEncoder
+from gdlab.record.executor import GraphExecutor
+from gdlab.record.finish import PendingWork
+from gdlab.record.graph import ComputeGraph, Node
+from gdlab.record.products import GgmlQuantizedMatmulIdParams, GgmlQuantizedMatmulParams, QuantizedMatmulParams
+from gdlab.record.report import Report
+from gdlab.record.session import GraphSession
+
+__all__ = [
+    "Buffer",
+    "CommandEncoder",
+    "ComputeGraph",
+    "ConflictTracker",
+    "ExpertIndexError",
+    "FlashAttnVecParams",
+    "GgmlQuantizedMatmulIdParams",
+    "GgmlQuantizedMatmulParams",
+    "GraphEncodeError",
+    "GraphExecutor",
+    "GraphSession",
+    "Node",
+    "PendingWork",
+    "QuantizedMatmulParams",
+    "ReorderViolation",
+    "Report",
+    "SdpaParams",
+    "SessionConsumedError",
+]

@@ -1,0 +1,208 @@
+"""Run the list of a session: passes, submissions, waiting, and what the finishers return."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gdlab.base.errors import ArgumentError, ExpertIndexError
+from gdlab.base.types import Array
+from gdlab.record.graph import Node, Placed, grouping, placed
+from gdlab.record.operations import Part
+from gdlab.record.report import Report
+
+if TYPE_CHECKING:
+    from gdlab.record.encoder import CommandEncoder
+    from gdlab.record.executor import Submission
+
+LEAST, PARTS = 64, 10  # nodes of the first of two submissions: at least so many, one part of so many
+
+
+class Timing(NamedTuple):
+    """Nanoseconds from begin to the first submission, and from the last to the end of the work."""
+
+    encoding_ns: int
+    gpu_wait_ns: int
+
+
+class FusionTiming(NamedTuple):
+    """Nanoseconds, and how many pairs were fused."""
+
+    encoding_ns: int
+    gpu_wait_ns: int
+    fusions: int
+
+
+class Reordered(NamedTuple):
+    """How many pairs were fused and how many nodes have another place."""
+
+    fusions: int
+    reordered: int
+
+
+class ReorderedTiming(NamedTuple):
+    """Nanoseconds, fused pairs, moved nodes."""
+
+    encoding_ns: int
+    gpu_wait_ns: int
+    fusions: int
+    reordered: int
+
+
+class Optimized(NamedTuple):
+    """Fused pairs, moved nodes, and the barriers inside the first and the second submission."""
+
+    fusions: int
+    reordered: int
+    barriers_buf0: int
+    barriers_buf1: int
+
+
+class OptimizedTiming(NamedTuple):
+    """Nanoseconds, fused pairs, moved nodes, barriers inside both submissions."""
+
+    encoding_ns: int
+    gpu_wait_ns: int
+    fusions: int
+    reordered: int
+    barriers_buf0: int
+    barriers_buf1: int
+
+
+class Outcome(NamedTuple):
+    """What any finisher may tell."""
+
+    timing: Timing
+    fusions: int
+    reordered: int
+    barriers: tuple[int, int]
+
+
+class PendingWork:
+    """Work that `commit` submitted. Dropping it is safe: the work runs to its end."""
+
+    __slots__ = ("_checked", "_error", "_nodes", "_submission", "encoder")
+
+    def __init__(
+        self, encoder: CommandEncoder, submission: Submission | None, checked: tuple[tuple[int, Part, int], ...]
+    ) -> None:
+        self.encoder, self._submission, self._checked = encoder, submission, checked
+        self._nodes: list[Node] | None = list(encoder.graph.nodes)  # keeps the buffers
+        self._error: Exception | None = None
+
+    def __repr__(self) -> str:
+        return f"<PendingWork: {'done' if self.done else 'submitted'}>"
+
+    def __del__(self) -> None:
+        submission = getattr(self, "_submission", None)
+        if submission is not None:
+            submission.executor.landed.append(submission.readback)
+
+    @property
+    def done(self) -> bool:
+        """Return whether it was waited for, or had nothing to do."""
+        return self._submission is None
+
+    def wait_until_completed(self) -> None:
+        """Wait for the end of the work; raise what it raised, each time."""
+        submission = self._submission
+        if submission is not None:
+            landed = submission.executor.wait(submission, [part for _, part, _ in self._checked])
+            self._submission, self._nodes = None, None
+            self._error = _bad_index(self._checked, landed)
+        if self._error is not None:
+            raise self._error
+
+
+def _bad_index(checked: tuple[tuple[int, Part, int], ...], landed: list[Array]) -> ExpertIndexError | None:
+    """Return the error of the first row whose expert does not exist."""
+    for (node, _, experts), numbers in zip(checked, landed, strict=True):
+        bad = np.flatnonzero(numbers >= experts)
+        if bad.size:
+            return index_error(f"node {node} (quantized_matmul_id_ggml)", int(bad[0]), int(numbers[bad[0]]), experts)
+    return None
+
+
+def index_error(where: str, row: int, index: int, experts: int) -> ExpertIndexError:
+    """Return the error of a row whose expert does not exist."""
+    return ExpertIndexError(
+        where, f"ids[{row}]", index, f"0 … {experts - 1}: that row of the result is zero",
+        row=row, index=index, experts=experts,
+    )  # fmt: skip
+
+
+def begin_time(where: str, encoder: CommandEncoder, given: Any) -> int:
+    """Return when the session began: `perf_counter_ns` of its begin, or what the caller says."""
+    if given is None:
+        return encoder.begun
+    now = time.perf_counter_ns()
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= now:
+        wanted = "an int of time.perf_counter_ns() that has passed"
+        raise ArgumentError(where, "session_begin", f"{given!r:.60}", wanted)
+    return given
+
+
+def split(count: int) -> int:
+    """Return how many of so many nodes go into the first of two submissions."""
+    return min(count, max(LEAST, count // PARTS))
+
+
+def launch(
+    where: str, encoder: CommandEncoder, *, fuse: bool = False, reorder: bool = False, dual: bool = False,
+    begun: int | None = None,
+) -> tuple[PendingWork, Outcome, Report]:  # fmt: skip
+    """Consume the session, run the passes in recording mode, and submit the list."""
+    encoder.check_usable(where)
+    graph, optimizing = encoder.graph, encoder.recording
+    start = encoder.begun if begun is None else begun
+    before = placed(graph.nodes)
+    names = [n.name for n in graph.nodes]
+    fusions = graph.fuse() if fuse and optimizing else 0
+    moved = graph.reorder() if reorder and optimizing else 0
+    encoder.consume(where)
+    nodes = graph.nodes
+    n0 = split(len(nodes)) if dual and optimizing else len(nodes)
+    chunks = [part for part in (nodes[:n0], nodes[n0:]) if part]
+    checked = tuple((i, part, experts) for i, node in enumerate(nodes) for part, experts in node.operation.checks)
+    counters = encoder.executor.queue.counters
+    submissions = counters.submissions
+    submission = encoder.executor.submit(chunks, [part for _, part, _ in checked], nodes) if chunks else None
+    now = time.perf_counter_ns()
+    first, last = (submission.first_ns, submission.last_ns) if submission is not None else (now, now)
+    after = placed(nodes) if fusions or moved else before
+    inside = _inside(after, n0) if dual and optimizing else (0, 0)
+    outcome = Outcome(Timing(max(0, first - start), last), fusions, moved, inside)
+    report = Report(
+        finisher=where,
+        names_before=tuple(names),
+        names=tuple([n.name for n in nodes]),
+        order=tuple(graph.order),
+        placed_before=before,
+        placed=after,
+        fusions=fusions,
+        fused=tuple(graph.fusions),
+        fusion_misses=tuple(graph.misses),
+        reordered=moved,
+        kept_order=graph.kept_order,
+        copies=submission.copies if submission is not None else 0,
+        routes=tuple([(n.name, n.operation.route) for n in nodes if n.operation.route]),
+        submissions=counters.submissions - submissions,
+        chunks=(n0, len(nodes) - n0),
+    )
+    return PendingWork(encoder, submission, checked), outcome, report
+
+
+def _inside(nodes: Sequence[Placed], cut: int) -> tuple[int, int]:
+    """Return the barriers inside both parts of a list; one at the cut is absorbed."""
+    barriers = grouping(nodes).barriers
+    return sum(b < cut for b in barriers), sum(b > cut for b in barriers)
+
+
+def waited(work: PendingWork, outcome: Outcome) -> Outcome:
+    """Wait for the work, and return the outcome with the time that this took since the last submission."""
+    work.wait_until_completed()
+    elapsed = max(0, time.perf_counter_ns() - outcome.timing.gpu_wait_ns)
+    return outcome._replace(timing=Timing(outcome.timing.encoding_ns, elapsed))

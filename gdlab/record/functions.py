@@ -1,0 +1,102 @@
+"""The op methods of a session as functions in op notation; the compiler lowers each to its dispatches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gdlab import ops
+from gdlab.graph import Value
+
+
+def rms_norm(x: Value, w: Value, eps: float) -> Value:
+    """x / √(mean x² + eps) · w along rows."""
+    return ops.rms_norm(x, w, eps)
+
+
+def rms_norm_no_scale(x: Value, eps: float) -> Value:
+    """x / √(mean x² + eps) along rows."""
+    return x * ((x * x).mean_inner() + eps).rsqrt()
+
+
+def scaled_rms_norm(x: Value, w: Value, s: Value, eps: float) -> Value:
+    """A norm and the product with a tensor, what a fused pair is."""
+    return ops.rms_norm(x, w, eps) * s
+
+
+def add(a: Value, b: Value) -> Value:
+    """a + b."""
+    return a + b
+
+
+def mul(a: Value, b: Value) -> Value:
+    """a · b."""
+    return a * b
+
+
+def gelu(x: Value) -> Value:
+    """GELU in its tanh form."""
+    return ops.gelu(x)
+
+
+def softmax(x: Value) -> Value:
+    """Softmax along rows."""
+    return ops.softmax(x)
+
+
+def softcap(x: Value, cap: float) -> Value:
+    """tanh(x / cap) · cap."""
+    return (x / cap).tanh() * cap
+
+
+def rope(x: Value, positions: Value, theta: float) -> Value:
+    """Pairs (2i, 2i + 1) of every row turned by position · θ^(−2i/d): between two permutations, that of halves."""
+    rows, d = x.shape
+    apart = x.reshape((rows, d // 2, 2)).permute((0, 2, 1)).reshape((rows, d))
+    turned = ops.rope_positions(apart, positions, theta, d)
+    return turned.reshape((rows, 2, d // 2)).permute((0, 2, 1)).reshape((rows, d))
+
+
+def rope_neox(
+    x: Value, positions: Value, *factors: Value, n_heads: int, head_dim: int, rope_dim: int, theta: float
+) -> Value:
+    """Pairs (i, i + head_dim/2) with i < rope_dim/2 of every head turned by position · θ^(−2i/head_dim) / factor i; the
+    other elements as they are."""
+    length = positions.shape[0]
+    if rope_dim == head_dim:
+        turned = ops.rope_positions(x.reshape((length, n_heads * head_dim)), positions, theta, head_dim, *factors)
+        return turned.reshape(x.shape)
+    half, part = head_dim // 2, rope_dim // 2
+    heads = x.reshape((length * n_heads, 2, half))
+    first = heads.slice((0, 0, 0), (length * n_heads, 2, part)).reshape((length, n_heads * rope_dim))
+    rest = heads.slice((0, 0, part), (length * n_heads, 2, half))
+    rate = theta ** (rope_dim / head_dim)  # θ^(−2i/head_dim) = rate^(−2i/rope_dim)
+    turned = ops.rope_positions(first, positions, rate, rope_dim, *factors)
+    return ops.concat([turned.reshape((length * n_heads, 2, part)), rest], 2).reshape(x.shape)
+
+
+def copied(x: Value) -> Value:
+    """x."""
+    return x.reshape(x.shape)
+
+
+def attention(
+    q: Value, k: Value, v: Value, limits: Value, seq: int, causal: bool, scale: float, softcap: float
+) -> Value:
+    """Attention of q[b, group · seq, d] to k and v[b, capacity, d]: query row s sees key t where
+    first ≤ t ≤ last (+ s if causal), with (first, last, end) = `limits`; elements of v behind `end` count as 0."""
+    (_, rows, _), capacity = q.shape, k.shape[1]
+    numbers = limits.to_f32()
+    first, last, end = (numbers.slice((i,), (i + 1,)).reshape((1, 1, 1)) for i in range(3))
+    keys = np.arange(capacity, dtype=np.float32)
+    across, down = ops.constant(keys.reshape(1, 1, -1)), ops.constant(keys.reshape(1, -1, 1))
+    scores = ops.batch_matmul_bt(q, k).scale(scale)
+    if softcap:
+        scores = (scores / softcap).tanh().scale(softcap)
+    until = last
+    if causal:
+        row = np.tile(np.arange(seq, dtype=np.float32), rows // seq)
+        until = last + ops.constant(row.reshape(1, -1, 1))
+    seen = (across <= until) * (across >= first)
+    weights = ops.softmax(ops.where(seen, scores, -np.inf))
+    held = ops.where((down <= end) * (down >= first), v, 0.0)
+    return ops.batch_matmul(weights, held)

@@ -1,0 +1,133 @@
+"""Check the arguments of a session's op methods and state each as an `Operation`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gdlab.base.errors import ArgumentError, DTypeError
+from gdlab.base.types import f32, u32
+from gdlab.record import functions
+from gdlab.record.buffers import Buffer, checked_dtype, integer, real
+from gdlab.record.operations import Operation, OpKind, checked_buffer, operation, part, tensor
+
+if TYPE_CHECKING:
+    from gdlab.record.executor import GraphExecutor
+
+Buffers = Sequence[Buffer]
+
+
+def _eps(where: str, eps: Any) -> float:
+    return real(where, "eps", eps, "a finite number > 0", lambda v: v > 0)
+
+
+def rms_norm(ex: GraphExecutor, where: str, buffers: Buffers, rows: Any, dim: Any, eps: Any) -> Operation:
+    """Check and lower `rms_norm`."""
+    rows, dim, eps = integer(where, "rows", rows), integer(where, "dim", dim), _eps(where, eps)
+    x, w, y = (
+        part(ex, where, name, buffers, i, tensor(shape))
+        for i, (name, shape) in enumerate((("input", (rows, dim)), ("weight", (dim,)), ("output", (rows, dim))))
+    )
+    return operation(
+        ex, where, functions.rms_norm, (x, w), y, (("eps", eps),), kind="rms_norm", in_place=x.range != w.range
+    )
+
+
+def rms_norm_no_scale_f32(ex: GraphExecutor, where: str, buffers: Buffers, rows: Any, dim: Any, eps: Any) -> Operation:
+    """Check and lower `rms_norm_no_scale_f32`."""
+    rows, dim, eps = integer(where, "rows", rows), integer(where, "dim", dim), _eps(where, eps)
+    x, y = (part(ex, where, name, buffers, i, tensor((rows, dim))) for i, name in enumerate(("input", "output")))
+    return operation(
+        ex, where, functions.rms_norm_no_scale, (x,), y, (("eps", eps),), kind="rms_norm", in_place=True, fuse=True
+    )
+
+
+def _elementwise(
+    ex: GraphExecutor, where: str, buffers: Buffers, n: Any, dtype: Any, function: Any, kind: OpKind
+) -> Operation:
+    n = integer(where, "n_elements", n)
+    if checked_dtype(where, dtype) is not f32:
+        raise DTypeError(where, "dtype", str(dtype), "f32")
+    a, b, out = (
+        part(ex, where, name, buffers, i, tensor((n,)), least=True) for i, name in enumerate(("a", "b", "output"))
+    )
+    return operation(ex, where, function, (a, b), out, kind=kind, in_place=True)
+
+
+def elementwise_add(ex: GraphExecutor, where: str, buffers: Buffers, n: Any, dtype: Any) -> Operation:
+    """Check and lower `elementwise_add`."""
+    return _elementwise(ex, where, buffers, n, dtype, functions.add, "elementwise_add")
+
+
+def elementwise_mul(ex: GraphExecutor, where: str, buffers: Buffers, n: Any, dtype: Any) -> Operation:
+    """Check and lower `elementwise_mul`."""
+    return _elementwise(ex, where, buffers, n, dtype, functions.mul, "elementwise_mul")
+
+
+def _flat(ex: GraphExecutor, where: str, buffers: Buffers, function: Any, *attrs: tuple[str, Any]) -> Operation:
+    """An op on each element."""
+    n = checked_buffer(ex, where, "input", buffers[0]).element_count
+    x, y = (part(ex, where, name, buffers, i, tensor((n,))) for i, name in enumerate(("input", "output")))
+    return operation(ex, where, function, (x,), y, attrs, in_place=True, fuse=True)
+
+
+def gelu(ex: GraphExecutor, where: str, buffers: Buffers) -> Operation:
+    """Check and lower `gelu`."""
+    return _flat(ex, where, buffers, functions.gelu)
+
+
+def softcap(ex: GraphExecutor, where: str, buffers: Buffers, cap: Any) -> Operation:
+    """Check and lower `softcap`."""
+    cap = real(where, "cap", cap, "a finite number > 0", lambda v: v > 0)
+    return _flat(ex, where, buffers, functions.softcap, ("cap", cap))
+
+
+def softmax(ex: GraphExecutor, where: str, buffers: Buffers, rows: Any, cols: Any) -> Operation:
+    """Check and lower `softmax`."""
+    shape = integer(where, "rows", rows), integer(where, "cols", cols)
+    x, y = (part(ex, where, name, buffers, i, tensor(shape)) for i, name in enumerate(("input", "output")))
+    return operation(ex, where, functions.softmax, (x,), y, kind="softmax", in_place=True)
+
+
+def _theta(where: str, theta: Any) -> float:
+    return real(where, "theta", theta, "a finite number > 0", lambda v: v > 0)
+
+
+def _even(where: str, what: str, given: Any, least: int) -> int:
+    found = integer(where, what, given, least)
+    if found % 2:
+        raise ArgumentError(where, what, found, "an even number")
+    return found
+
+
+def rope(ex: GraphExecutor, where: str, buffers: Buffers, seq_len: Any, head_dim: Any, theta: Any) -> Operation:
+    """Check and lower `rope`; buffers: input, output, positions."""
+    length, d, theta = integer(where, "seq_len", seq_len), _even(where, "head_dim", head_dim, 2), _theta(where, theta)
+    x, y = (part(ex, where, name, buffers, i, tensor((length, d))) for i, name in enumerate(("input", "output")))
+    positions = part(ex, where, "positions", buffers, 2, tensor((length,), u32), least=True)
+    return operation(ex, where, functions.rope, (x, positions), y, (("theta", theta),), in_place=True, fuse=True)
+
+
+def rope_neox_f32(
+    ex: GraphExecutor, where: str, buffers: Buffers, seq_len: Any, n_heads: Any, head_dim: Any, rope_dim: Any,
+    theta: Any,
+) -> Operation:  # fmt: skip
+    """Check and lower `rope_neox_f32`; buffers: input, output, positions, and perhaps factors."""
+    length, heads = integer(where, "seq_len", seq_len), integer(where, "n_heads", n_heads)
+    d, turned, theta = (
+        _even(where, "head_dim", head_dim, 2),
+        _even(where, "rope_dim", rope_dim, 0),
+        _theta(where, theta),
+    )
+    if turned > d:
+        raise ArgumentError(where, "rope_dim", turned, f"0 … {d}, that of a head")
+    shape = length * heads, d
+    x, y = (part(ex, where, name, buffers, i, tensor(shape)) for i, name in enumerate(("input", "output")))
+    positions = part(ex, where, "positions", buffers, 2, tensor((length,), u32), least=True)
+    if not turned:
+        return operation(ex, where, functions.copied, (x,), y, in_place=True)
+    factors = [
+        part(ex, where, "freq_factors", buffers, i, tensor((turned // 2,)), least=True) for i in range(3, len(buffers))
+    ]
+    attrs = (("n_heads", heads), ("head_dim", d), ("rope_dim", turned), ("theta", theta))
+    return operation(ex, where, functions.rope_neox, (x, positions, *factors), y, attrs, in_place=True, fuse=True)

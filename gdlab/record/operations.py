@@ -1,0 +1,205 @@
+"""State one op on byte ranges: `operation(…)` checks them, lowers the function to a piece, and says what it touches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from gdlab.base.errors import ArgumentError, DTypeError, SessionError, ShapeError
+from gdlab.base.types import DType, TensorType, f32
+from gdlab.base.words import plural
+from gdlab.graph import Value
+from gdlab.op import Op
+from gdlab.plan.order import Footprint, Range
+from gdlab.plan.piece import Piece, piece
+from gdlab.record.buffers import Buffer
+
+if TYPE_CHECKING:
+    from gdlab.record.executor import GraphExecutor
+
+OpKind = Literal["rms_norm", "elementwise_mul", "elementwise_add", "sdpa", "softmax", "other"]
+KINDS: tuple[OpKind, ...] = ("rms_norm", "elementwise_mul", "elementwise_add", "sdpa", "softmax", "other")
+Build = Op | Callable[..., Any]
+
+
+class Part(NamedTuple):
+    """A tensor of an op: the range of a buffer (by its place among the buffers of the call) that it takes, and its
+    type."""
+
+    buffer: int
+    range: Range
+    type: TensorType
+    stride: int = 0  # bytes between matrices in a storage dtype; 0: packed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """An op on ranges, made once for equal calls. `numbers`: u32 numbers that the last operands read, written when the
+    list is submitted. `checks`: (range of expert numbers, how many experts). `route`: variant and reason of a
+    product."""
+
+    name: str
+    kind: OpKind
+    build: Build
+    attrs: tuple[tuple[str, Any], ...]
+    piece: Piece | None
+    operands: tuple[Part, ...]
+    results: tuple[Part, ...]
+    footprint: Footprint
+    numbers: tuple[int, ...] = ()
+    checks: tuple[tuple[Part, int], ...] = ()
+    route: str = ""
+    fuse: bool = False
+    copy: bool = False
+    key: tuple[Any, ...] = field(init=False)  # what its binding depends on, but for memory
+    stored: bool = field(init=False)  # whether it reads a storage dtype
+
+    def __post_init__(self) -> None:
+        parts = (*self.operands, *self.results)
+        spans = tuple((p.buffer, p.range.start, p.range.stop, p.stride) for p in parts)
+        object.__setattr__(self, "key", (self.piece, spans))
+        object.__setattr__(self, "stored", any(p.type.dtype.is_storage for p in parts))
+
+    @property
+    def dispatches(self) -> int:
+        """Return how many dispatches it has."""
+        return 0 if self.piece is None else len(self.piece.dispatches)
+
+
+def part(
+    executor: GraphExecutor, where: str, what: str, buffers: Sequence[Buffer], at: int, type: TensorType,
+    least: bool = False,
+) -> Part:  # fmt: skip
+    """Return the tensor that the first elements of a buffer are, or raise what is wrong with it. `least`: the buffer
+    may have more elements."""
+    buffer = checked_buffer(executor, where, what, buffers[at])
+    held = type.dtype if not type.dtype.is_storage else DType.u32
+    if buffer.dtype is not held:
+        raise DTypeError(
+            where, what, f"{buffer.dtype} elements", f"{held}" + (" words" if held is not type.dtype else "")
+        )
+    count = type.size_bytes // 4
+    if buffer.element_count < count or (not least and buffer.element_count != count):
+        wanted = f"at least {count}" if least else str(count)
+        raise ShapeError(where, what, plural(buffer.element_count, "element"), wanted)
+    start = buffer.byte_offset
+    return Part(at, Range(buffer.allocation.number, start, start + 4 * count), type)
+
+
+def checked_buffer(executor: GraphExecutor, where: str, what: str, buffer: Any) -> Buffer:
+    """Return an open buffer of this executor."""
+    if not isinstance(buffer, Buffer):
+        raise ArgumentError(where, what, type(buffer).__name__, "a Buffer of alloc_buffer")
+    if buffer.executor is not executor:
+        raise ArgumentError(where, what, "a buffer of another executor", "one of this session's executor")
+    if not buffer.is_open:
+        raise SessionError(where, what, f"{buffer!r}, which was released", "an open buffer")
+    return buffer
+
+
+def check_aliasing(where: str, operands: Sequence[Part], results: Sequence[Part], in_place: bool) -> None:
+    """Refuse a result that overlaps an operand, unless it is the same range of an op that may run in place."""
+    for r in results:
+        for o in operands:
+            if r.range.overlaps(o.range) and not (in_place and r.range == o.range):
+                given = (
+                    f"bytes {r.range.start} … {r.range.stop} of allocation {r.range.memory}, "
+                    f"an input's {o.range.start} … {o.range.stop}"
+                )
+                wanted = "the same range or disjoint ones" if in_place else "disjoint ranges"
+                raise ArgumentError(where, "output", given, wanted)
+
+
+def operation(
+    executor: GraphExecutor,
+    where: str,
+    build: Build,
+    operands: Sequence[Part],
+    result: Part,
+    attrs: Sequence[tuple[str, Any]] = (),
+    *,
+    kind: OpKind = "other",
+    in_place: bool = False,
+    numbers: tuple[int, ...] = (),
+    numbered: Sequence[TensorType] = (),
+    fuse: bool = False,
+    also_written: Sequence[Range] = (),
+    reads: Sequence[Range] | None = None,
+    checks: tuple[tuple[Part, int], ...] = (),
+    route: bool = False,
+) -> Operation:
+    """Check the ranges and lower the function; `numbered` are the types of the operands behind those that ranges hold,
+    which read `numbers`; `reads` are the ranges that matter, where these are less than the operands."""
+    check_aliasing(where, operands, [result], in_place)
+    for range in also_written:
+        check_aliasing(where, [*operands, result], [Part(0, range, result.type)], False)
+    types = (*(p.type for p in operands), *numbered)
+    made = lowered(executor, where, build, types, tuple(attrs), fuse)
+    check_result(where, made, result)
+    touched = tuple(dict.fromkeys((p.range for p in operands) if reads is None else reads))
+    writes = (result.range, *also_written)
+    return Operation(
+        where, kind, build, tuple(attrs), made, tuple(operands), (result,), Footprint(touched, writes), numbers, checks,
+        route_of(made) if route else "", fuse,
+    )  # fmt: skip
+
+
+def lowered(
+    executor: GraphExecutor, where: str, build: Build, types: tuple[TensorType, ...], attrs: Any, fuse: bool
+) -> Piece:
+    """Return the piece of a function of one result that draws no random numbers."""
+    counters = executor.queue.counters
+    made = piece(build, types, executor.device.target, attrs, fuse=fuse, counter=counters)
+    if len(made.results) != 1:
+        raise ArgumentError(where, "op", plural(len(made.results), "result"), "one")
+    if any(d.scalars for d in made.dispatches):
+        raise ArgumentError(where, "op", "one that reads the number of a step", "an op without random numbers")
+    return made
+
+
+def check_result(where: str, made: Piece, result: Part) -> None:
+    """Refuse a result that the range does not hold exactly."""
+    buffer = made.buffers[made.results[0]]
+    type = TensorType(buffer.shape, buffer.dtype)
+    if type.dtype is not result.type.dtype:
+        raise DTypeError(where, "output", str(result.type.dtype), f"{type.dtype}, that of the result {type}")
+    if type.num_elements != result.type.num_elements:
+        wanted = f"{type.num_elements}, those of the result {type}"
+        raise ShapeError(where, "output", plural(result.type.num_elements, "element"), wanted)
+
+
+def route_of(made: Piece) -> str:
+    """Return variant and reason of the dispatch that computes most of a product."""
+    most = max(made.dispatches, key=lambda d: d.flops)
+    return f"{most.variant or most.kernel}: {most.variant_reason or most.label}"
+
+
+def fused(executor: GraphExecutor, build: Build, norm: Operation, scale: Part, result: Part) -> Operation:
+    """Return the op that norm and product are together."""
+    operands = (*norm.operands, scale)
+    made = lowered(executor, "fusion", build, tuple(p.type for p in operands), norm.attrs, True)
+    reads = tuple(dict.fromkeys(p.range for p in operands))
+    name = "rms_norm + elementwise_mul"
+    return Operation(
+        name, "other", build, norm.attrs, made, operands, (result,), Footprint(reads, (result.range,)), fuse=True
+    )
+
+
+def moved(operation: Operation, shift: int) -> Operation:
+    """Return the op with its buffers counted from `shift` on, for a node that has the buffers of two."""
+    return replace(
+        operation,
+        operands=tuple(p._replace(buffer=p.buffer + shift) for p in operation.operands),
+        results=tuple(p._replace(buffer=p.buffer + shift) for p in operation.results),
+    )
+
+
+def tensor(shape: Sequence[int], dtype: DType = f32) -> TensorType:
+    """Return a type."""
+    return TensorType(tuple(shape), dtype)
+
+
+def output_value(build: Op, values: tuple[Value, ...], attrs: dict[str, Any]) -> Value:
+    """Return the value of a call of a registry op, which takes any number of operands as a list."""
+    return build(list(values), **attrs) if build.variadic else build(*values, **attrs)

@@ -1,0 +1,83 @@
+"""Move nodes into the barrier groups before them: the pass `reorder`, a greedy look-ahead of 63 nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from gdlab.plan.order import ConflictTracker, conflicts_within
+from gdlab.record.graph import ComputeGraph, Node, grouping
+
+AHEAD = 63  # nodes behind the conflicting one that are looked at
+ENDS = ("sdpa", "softmax")  # kinds that end the look-ahead
+
+
+def reorder(graph: ComputeGraph) -> int:
+    """Run the pass on a graph, and have the order checked before it is taken."""
+    begun = time.perf_counter_ns()
+    nodes = graph.nodes
+    order = new_order(nodes)
+    moved = sum(i != k for k, i in enumerate(order))
+    try:
+        graph.check_order(order)
+        fences, before = [n.fence for n in nodes], len(grouping(nodes).barriers)
+        made = [nodes[i] for i in order]
+        _set_fences(made, fences)
+        if len(grouping(made).barriers) > before:
+            _set_fences(nodes, fences)
+            graph.kept_order = "the new order would have had more barriers"
+            return 0
+        graph.nodes[:] = made
+        graph.order, graph.moved, graph.recorded_barriers = order, moved, None
+    finally:
+        graph.on_change(time.perf_counter_ns() - begun)
+    return moved
+
+
+def _set_fences(nodes: Sequence[Node], fences: Sequence[bool]) -> None:
+    """Put the fences where they stood: they belong to places."""
+    for node, fence in zip(nodes, fences, strict=True):
+        node.fence = fence
+
+
+def new_order(nodes: Sequence[Node]) -> list[int]:
+    """Return the order of the nodes, segment by segment: fences and opaque nodes stay where they are."""
+    found, start = list[int](), 0
+    for i in range(1, len(nodes) + 1):
+        if i == len(nodes) or nodes[i].fence or nodes[i].opaque or nodes[i - 1].opaque:
+            found += [start + k for k in _segment(nodes[start:i])]
+            start = i
+    return found
+
+
+def _segment(nodes: Sequence[Node]) -> list[int]:
+    """Return the order of nodes without a fence."""
+    footprints = [n.footprint for n in nodes]
+    later = conflicts_within(footprints, AHEAD)
+    group, used, order = ConflictTracker(), bytearray(len(nodes)), list[int]()
+    held_by = [-1] * len(nodes)  # of the current look-ahead: a skipped node that this one conflicts with
+
+    def emit(i: int) -> None:
+        used[i] = 1
+        order.append(i)
+        group.add(i, footprints[i])
+
+    for first in range(len(nodes)):
+        if used[first]:
+            continue
+        if group.conflicts(footprints[first]):
+            for i in later[first]:
+                held_by[i] = first
+            for i in range(first + 1, min(first + AHEAD + 1, len(nodes))):
+                if used[i]:
+                    continue
+                if nodes[i].kind in ENDS:
+                    break
+                if held_by[i] != first and not group.conflicts(footprints[i]):
+                    emit(i)
+                    continue
+                for k in later[i]:
+                    held_by[k] = first
+            group.reset()
+        emit(first)
+    return order

@@ -1,0 +1,19 @@
+"""Open the list of a recorded session as a study: what the compiler would have made of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gdlab.record.export import exported
+from gdlab.study.study import Study
+
+if TYPE_CHECKING:
+    from gdlab.record.session import GraphSession
+
+
+def to_study(session: GraphSession, name: str = "list") -> Study:
+    """Return a study of `to_graph()` on the session's device, fed with what the buffers hold now."""
+    made = exported(session)
+    study = Study(made.graph, device=session.device, name=name)
+    study.prepare(feed=made.feed())
+    return study
