@@ -67,6 +67,10 @@ faults: .venv/.test .venv/.machine ## 10,000 random calls, 50 kills, threads sid
 soak: .venv/.test .venv/.machine ## 100,000 steps, and 200 studies one after the other: memory stays flat, losses exact
 	@GDLAB_SOAK=100000 GDLAB_STUDIES=200 $(PYTHON) -m pytest tests/session/test_soak.py tests/study/test_long_lived.py
 
+.PHONY: numbers
+numbers: .venv/.test .venv/.machine ## sizes and counts are one number each: every model, every update
+	@GDLAB_NUMBERS=1 $(PYTHON) -m pytest tests/view/test_numbers.py
+
 .PHONY: bench
 bench: .venv/.test ## print the benchmark table
 	@$(PYTHON) -m benchmarks

@@ -1,1 +1,1 @@
-"""Measure gdlab: `python -m benchmarks` prints one Markdown table, `--readme` puts it into README.md."""
+"""Measure gdlab: `python -m benchmarks` prints one Markdown table, `--docs` puts it into docs/figures.md."""

@@ -1,4 +1,4 @@
-"""Print the benchmark table as Markdown; with `--readme`, put it between the two comments in README.md as well."""
+"""Print the benchmark table as Markdown; with `--docs`, put it between the two comments in docs/figures.md as well."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 if not {"kernels", "peers"} & set(sys.argv):
     os.environ.setdefault("LP_NUM_THREADS", "0")
 
-README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --readme` -->", "<!-- end of benchmarks -->"
+PAGE = Path(__file__).parents[1] / "docs" / "figures.md"
+BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --docs` -->", "<!-- end of benchmarks -->"
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     tables = ("all", "compiled", "kernels", "peers", "record")
     parser.add_argument("what", nargs="?", choices=tables, default="all", help="only that table")
     parser.add_argument("--only", default="", help="kernels whose names contain this; of the peers this case")
-    parser.add_argument("--readme", action="store_true", help="rewrite the table in README.md")
+    parser.add_argument("--docs", action="store_true", help="rewrite the table in docs/figures.md")
     options = parser.parse_args()
     if options.what == "kernels":
         from benchmarks.kernels import print_table
@@ -50,8 +50,8 @@ def main() -> int:
     text = table()
     print(text)
     print(f"\nin {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    if options.readme:
-        README.write_text(with_table(README.read_text("utf-8"), text), "utf-8")
+    if options.docs:
+        PAGE.write_text(with_table(PAGE.read_text("utf-8"), text), "utf-8")
     return 0
 
 
@@ -81,12 +81,12 @@ def table() -> str:
     return "\n".join([machine(), "", *lines])
 
 
-def with_table(readme: str, text: str) -> str:
-    """The README with the text between its two comments; they are added at the end if missing."""
+def with_table(page: str, text: str) -> str:
+    """The page with the text between its two comments; they are added at the end if missing."""
     block = f"{BEGIN}\n{text}\n{END}"
-    if BEGIN not in readme or END not in readme:
-        return f"{readme.rstrip()}\n\n## Figures\n\n{block}\n"
-    return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: block, readme, count=1, flags=re.S)
+    if BEGIN not in page or END not in page:
+        return f"{page.rstrip()}\n\n## Figures\n\n{block}\n"
+    return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: block, page, count=1, flags=re.S)
 
 
 if __name__ == "__main__":

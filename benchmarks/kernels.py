@@ -23,7 +23,7 @@ from gdlab.devices.wgpu.wgpu_device import WgpuProgram, adapters
 from gdlab.graph import Graph, Value
 from gdlab.plan import compile
 from gdlab.plan.dispatch import SCALARS
-from gdlab.plan.update import adam_update
+from gdlab.plan.update import Recipe, update_of
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -293,7 +293,7 @@ def loaded(case: Case, kind: Any) -> tuple[Program, dict[str, Array]]:
     program.step(None)
     program.wait()
     if case.adam:
-        program.configure(adam_update(plan))
+        program.configure(update_of(plan, Recipe("adam")))
         feeds |= {"m": np.zeros_like(feeds["w"]), "v": np.zeros_like(feeds["w"])}
     return program, feeds
 

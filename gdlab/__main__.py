@@ -154,7 +154,7 @@ def _device_name(text: str) -> str:
 
 
 def _of_program(one: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """What all commands take that run a Python file first."""
+    """Add the options of all commands that run a Python file first."""
     one.add_argument("file", metavar="FILE.py")
     one.add_argument("--name", help="the variable to take; else the last Study, or the last Graph with outputs")
     one.add_argument(
@@ -209,7 +209,8 @@ def _document(file: str, dims: str | None) -> Document:
 
 
 def _json(document: Document, options: argparse.Namespace) -> Any:
-    """What the text is made from: the difference of two files, the graph after K rewrites, paths, or a view's slice."""
+    """Return the origin of the text: the difference of two files, the graph after K rewrites, paths, or a view's
+    slice."""
     if options.other is not None:
         return view_slice(diff_doc(document, _document(options.other, options.dims)), "diff", options.at)
     if options.step is not None:
@@ -377,7 +378,7 @@ def ops(options: argparse.Namespace) -> int:
 
 
 def _clipped(line: str, width: int = 120) -> str:
-    """What a terminal shows in one line; `ops NAME` has all of it."""
+    """Cut a text to one line of a terminal; `ops NAME` prints all of it."""
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 

@@ -1,4 +1,4 @@
-"""What a tensor holds in numbers: statistics, histogram, thumbnail, exact values of a window, difference to another.
+"""Describe a tensor in numbers: statistics, histogram, thumbnail, exact values of a window, difference to another.
 
 Statistics ignore what is not finite and count it. Float64 throughout; a window's values are those of the tensor.
 """
@@ -28,7 +28,7 @@ _HEAT_ROWS, _HEAT_COLS, NOT_FINITE = 12, 48, "×"
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many finite elements lie in each of 32 equal parts of low … high (all in the first where they are equal)."""
+    """Counts of finite elements in 32 equal parts of low … high (all in the first where they are equal)."""
 
     low: float
     high: float
@@ -133,7 +133,7 @@ class Window:
         return [[str(v) for v in row] for row in self.values]
 
     def to_json(self) -> dict[str, Any]:
-        """Where it begins, and its values as texts: JSON has no float32."""
+        """Return its first row and column, and its values as texts: JSON has no float32."""
         return {"row": self.row, "col": self.col, "rows": self.texts()}
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far a tensor is from another: the largest absolute error, the largest distance in float32 steps and where it
+    """Distance of a tensor from another: the largest absolute error, the largest distance in float32 steps and where it
     is. `unlike` elements are not finite where the other has something else: then `at` is the first of those."""
 
     to: str
@@ -213,7 +213,7 @@ def window(data: Array, row: int = 0, col: int = 0, slice: Sequence[int] = (), s
 
 
 def difference(got: Array, want: Array, to: str) -> Difference:
-    """How far `got` (float32) is from `want` (float64 or float32) of the same shape; ulp as float32 steps at `want`."""
+    """Compare `got` (float32) with `want` (float64 or float32) of the same shape; ulp as float32 steps at `want`."""
     a, b = got.astype(np.float64), want.astype(np.float64)
     alike = np.isfinite(a) & np.isfinite(b)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -287,7 +287,7 @@ def _word(value: float) -> float | str:
 
 
 def _starts(size: int, most: int) -> Array:
-    """Where each of at most `most` equal parts begins."""
+    """Return the beginnings of at most `most` equal parts."""
     count = min(most, size)
     return np.arange(count) * size // count
 

@@ -1,4 +1,4 @@
-"""What a tensor is: element type and static shape, `f32[32, 128]`; and NumPy's broadcasting rule."""
+"""The type of a tensor: element type and static shape, `f32[32, 128]`; and NumPy's broadcasting rule."""
 
 from __future__ import annotations
 

@@ -110,10 +110,15 @@ def near_hint(name: str, known: Iterable[str]) -> str:
     return f"; nearest: {clipped(near, 200)}" if near else ""
 
 
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Return `w1, w2 … (30 in all)`."""
+    more = f" … ({whole(len(names))} in all)" if len(names) > most else ""
+    return ", ".join(clipped(n, 100) for n in names[:most]) + more
+
+
 def one_of(name: str, known: Sequence[str], most: int = 20) -> str:
     """`one of w1, w2 … (30 in all); nearest: w1`: what is wanted in place of a name that is not known."""
-    listed = ", ".join(clipped(n, 100) for n in known[:most]) or "none: there are none"
-    return f"one of {listed}{f' … ({whole(len(known))} in all)' if len(known) > most else ''}{near_hint(name, known)}"
+    return f"one of {listed(known, most) or 'none: there are none'}{near_hint(name, known)}"
 
 
 # tables --------------------------------------------------------------------------------------------------------------

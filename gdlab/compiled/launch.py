@@ -13,6 +13,7 @@ import numpy as np
 
 from gdlab.base.errors import InputConflictError, MissingInputError, ParamNotSetError, SessionError, unknown_name
 from gdlab.base.types import Array
+from gdlab.base.words import listed
 from gdlab.compiled.boundary import Layout, Port, accept, given_out, layout_of, named_values, slots_of
 from gdlab.compiled.extent import EXTENT
 from gdlab.compiled.handles import Handles
@@ -91,7 +92,7 @@ class Launcher:
         if len(values) < len(self.inputs):
             self._check_missing(where, values)
         if self.unset and (unset := self.session.values.parameters_without_value()):
-            raise ParamNotSetError(where, "parameters", f"no value for {', '.join(unset)}", REMEDY)
+            raise ParamNotSetError(where, "parameters", f"no value for {listed(unset)}", REMEDY)
         self.views.check(where)
 
     def _check_missing(self, where: str, values: Mapping[str, Array]) -> None:
@@ -99,7 +100,7 @@ class Launcher:
         missing = [n for n in self.inputs if n not in values and n not in gpu and n not in host]
         if missing:
             wanted = "a value in the call, bind_handle or bind_gpu_handle for each"
-            raise MissingInputError(where, "inputs", f"no value for {', '.join(missing)}", wanted)
+            raise MissingInputError(where, "inputs", f"no value for {listed(missing)}", wanted)
 
     # launch -----------------------------------------------------------------------------------------------------------
     def launch(self, request: Request, copies: Iterable[BufferCopy], landing: Readback) -> None:

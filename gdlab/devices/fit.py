@@ -24,7 +24,7 @@ LINE = 64  # bytes of the cache that are loaded together
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What an adapter allows: `limits` per dispatch, `buffer_bytes` per allocation."""
+    """The bounds of an adapter: `limits` per dispatch, `buffer_bytes` per allocation."""
 
     limits: Limits
     buffer_bytes: int
@@ -32,7 +32,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies: in the device buffer `home` of `nbytes` bytes, from its beginning."""
+    """The place of a tensor: in the device buffer `home` of `nbytes` bytes, from its beginning."""
 
     buffer: Buffer
     home: tuple[str, int]
@@ -60,19 +60,19 @@ def round_up(nbytes: int) -> int:
 
 
 def plan_places(plan: ExecutionPlan) -> dict[int, Place]:
-    """Where the tensors of a plan lie, by buffer id: one device buffer per memory slot."""
+    """Return the places of the tensors of a plan, by buffer id: one device buffer per memory slot."""
     slots = plan.memory.slots
     tenants = zip(plan.buffers, plan.memory.slot_of, strict=True)
     return {buffer.id: Place(buffer, ("slot", slot), round_up(slots[slot].nbytes)) for buffer, slot in tenants}
 
 
 def state_places(buffers: Iterable[Buffer]) -> dict[int, Place]:
-    """Where the state buffers of an update lie: each alone."""
+    """Return the places of the state buffers of an update: each alone."""
     return {b.id: Place(b, ("state", b.id), round_up(b.nbytes)) for b in buffers}
 
 
 def tenants(plan: ExecutionPlan, buffers: Iterable[int]) -> str:
-    """What a slot is for, in words: its first tenant that has a name, or the largest one by its type."""
+    """Describe the use of a slot in words: its first tenant that has a name, or the largest one by its type."""
     named = [plan.buffers[b].name for b in buffers if plan.buffers[b].name]
     largest = max((plan.buffers[b] for b in buffers), key=lambda b: b.nbytes)
     return named[0] if named else f"%{largest.nodes[0] if largest.nodes else '?'} {largest.dtype}{list(largest.shape)}"

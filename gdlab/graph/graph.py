@@ -87,7 +87,8 @@ class Graph:
         return self.value_class(self, self._check_id(id))
 
     def source(self, id: int) -> Source:
-        """Where node `id` was written, innermost user frame first; empty for a node that a pass made."""
+        """Return the place of node `id` in the source, innermost user frame first; empty for a node that a pass
+        made."""
         found = tuple(f if isinstance(f, Location) else locate(f) for f in self._frames.get(self._check_id(id), ()))
         if found:
             self._frames[id] = found
@@ -179,7 +180,7 @@ class Graph:
         return self.own(value).name
 
     def operand(self, given: Any) -> Any:
-        """What stands for `given` as an operand: itself. A graph that holds values takes more than values."""
+        """Return the operand that stands for `given`: itself. A graph that holds values takes more than values."""
         return given
 
     def own(self, value: Value, where: str = "") -> Value:

@@ -1,4 +1,4 @@
-"""What a node is: a frozen record of op, inputs, attributes, type and name."""
+"""The node of a graph: a frozen record of op, inputs, attributes, type and name."""
 
 from __future__ import annotations
 

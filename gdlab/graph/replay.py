@@ -15,7 +15,7 @@ from gdlab.base.errors import ArgumentError
 from gdlab.base.words import sig
 from gdlab.graph import Graph, Node
 
-__all__ = ["SWEEP", "Rewired", "Step", "assemble", "replay", "replayed_ids", "topological"]
+__all__ = ["SWEEP", "Rewired", "Step", "assemble", "replay", "topological"]
 
 SWEEP = "sweep"
 BITS = 32
@@ -52,11 +52,6 @@ def replay(graph: Graph, steps: Sequence[Step], k: int | None = None) -> Graph:
     """The graph after the first `k` steps (None: all); sources, output names and gradient count come along."""
     nodes, outputs, origin, order = _state(graph, steps, k)
     return assemble(graph, nodes, {id: node.inputs for id, node in nodes.items()}, outputs, order, origin)
-
-
-def replayed_ids(graph: Graph, steps: Sequence[Step], k: int | None = None) -> tuple[int, ...]:
-    """The stable id of each node of `replay(graph, steps, k)`, in its order."""
-    return tuple(_state(graph, steps, k)[3])
 
 
 State = tuple[dict[int, Node], list[int], dict[int, int], Sequence[int]]

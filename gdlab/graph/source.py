@@ -1,4 +1,4 @@
-"""Where a node was written: the user's frames, resolved to file, line and columns when somebody asks."""
+"""Locate a node in the source: the user's frames, resolved to file, line and columns when somebody asks."""
 
 from __future__ import annotations
 

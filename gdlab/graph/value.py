@@ -1,4 +1,4 @@
-"""What people hold: a value of a graph, with the operators and methods that the ops give it."""
+"""A value of a graph, as people hold it, with the operators and methods that the ops give it."""
 
 from __future__ import annotations
 

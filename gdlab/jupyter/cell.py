@@ -27,7 +27,7 @@ _MAX_SHOWN = 120  # columns of a cell line in an error; of a longer one the part
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a cell made: its graph, the file name that its source locations carry, its text, and notes for the
+    """The result of a cell: its graph, the file name that its source locations carry, its text, and notes for the
     person."""
 
     graph: Graph

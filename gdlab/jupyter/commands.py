@@ -1,4 +1,4 @@
-"""What a page may ask of a study: each command of `messages.CommandName` as a function, called on the owner thread."""
+"""Answer the commands of a page: each command of `messages.CommandName` as a function, called on the owner thread."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _index(given: Any, what: str) -> int:
 
 
 def _why(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """What kept two neighbours of an optimized graph from becoming one, or a rule from being used: words, and the
+    """Say what kept two neighbours of an optimized graph from becoming one, or a rule from being used: words, and the
     Python of each condition that refused, as [file, line, text]."""
     a, b = args.get("a"), args.get("b")
     if not isinstance(a, (int, str)) or not isinstance(b, (int, type(None))):

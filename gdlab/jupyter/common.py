@@ -1,4 +1,4 @@
-"""What all magics share: the notebook's names, errors in one red line, and the display of a study."""
+"""The common parts of all magics: the notebook's names, errors in one red line, and the display of a study."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from IPython.core.magic import Magics, magics_class
 
 from gdlab.base.errors import GdlabError, OptimizeError
 from gdlab.base.statistics import array_words
-from gdlab.base.words import by_likeness, sig
+from gdlab.base.words import by_likeness, listed, sig
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import render_error
 from gdlab.jupyter.display import show_document, show_refused, show_study
@@ -111,7 +111,7 @@ class Words(Magics):
         if steps:
             self.call(lambda: study.check_ready(feed=feed is not None, init=True))
         if steps and args.init is None and (unset := study.session.unset_parameters):
-            given = f"no value for {', '.join(unset[:_MOST_NAMES])}"
+            given = f"no value for {listed(unset)}"
             raise UsageError(f"graph {study.name}: run: given {given}, wanted --init SEED, or set_parameter before")
         self.call(lambda: study.prepare(feed=feed, **settings))
 
@@ -233,7 +233,7 @@ class CellSyntaxError(Exception):
 
 
 def outcome(study: Study) -> str:
-    """How far a run came, in one line."""
+    """Say in one line how far a run came."""
     runner, session = study.runner, study.session
     loss = "" if runner.last_loss is None else f", loss {sig(runner.last_loss)}"
     more = f" ({runner.reason})" if runner.reason else ""
@@ -243,7 +243,7 @@ def outcome(study: Study) -> str:
 
 
 def here(study: Study) -> str:
-    """What the current dispatch wrote, and what is watched."""
+    """Show the result of the current dispatch, and the watched tensors."""
     runner, lines = study.runner, list[str]()
     if runner.dispatch >= 0:
         dispatch, data = runner.output()

@@ -59,7 +59,8 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 def candidates(
     text: str, cursor_line: int, before: str, variables: Mapping[str, Any], options: Mapping[str, Iterable[str]]
 ) -> list[str]:
-    """What fits at the cursor: `text` is the whole cell, `before` its line up to the cursor, `options` per magic name.
+    """Return the completions that fit at the cursor: `text` is the whole cell, `before` its line up to the cursor,
+    `options` per magic name.
 
     Empty where the cell is none of ours.
     """
@@ -121,7 +122,7 @@ def _node_names(words: list[str], variables: Mapping[str, Any]) -> list[str]:
 
 
 def _inside(magic: str, words: list[str], last: str, variables: Mapping[str, Any]) -> list[str]:
-    """What may be watched, or broken at: an event first, then what it is of."""
+    """Complete what may be watched, or broken at: an event first, then what it is of."""
     study = next((v for w in words if isinstance(v := variables.get(w), Study)), None)
     if magic == "graph_break" and len(words) - bool(last) == 2:
         return list(EVENTS)

@@ -1,4 +1,4 @@
-"""What a cell puts on the page: one MIME bundle with the document, the live widget, a static picture and text."""
+"""Make the output of a cell: one MIME bundle with the document, the live widget, a static picture and text."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def widget_of(thing: Study | Graph) -> Any:
 
 
 def rich(thing: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a cell shows whose last expression is a study, or anything else that has a picture."""
+    """Return the output of a cell whose last expression is a study, or anything else that has a picture."""
     if isinstance(thing, Graph):
         thing = Study(thing)
     return study_bundle(thing, ["opt"]) if isinstance(thing, Study) else bundle(document_of(thing), [first_view(thing)])

@@ -14,6 +14,7 @@ from gdlab.jupyter.complete import make_matcher
 from gdlab.jupyter.debugging import DebugMagics
 from gdlab.jupyter.display import rich
 from gdlab.jupyter.eager import EagerMagics
+from gdlab.jupyter.recording import RecordMagics
 from gdlab.jupyter.running import RunMagics
 from gdlab.jupyter.showing import ShowMagics
 from gdlab.plan.records import ExecutionPlan
@@ -21,7 +22,7 @@ from gdlab.session import Session
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 
-FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics)
+FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics)
 _RICH = (Study, Graph, ExecutionPlan, Session, EagerSession, Document)
 
 

@@ -45,7 +45,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """How many views of this study exist in the page, and whether any is on screen."""
+    """The number of views of this study in the page, and whether any is on screen."""
 
     views: int
     shown: bool
@@ -69,7 +69,7 @@ class Doc:
 
 @dataclass(frozen=True, slots=True)
 class ReplyError:
-    """Why a command was refused: class name, text, and the entity it is about."""
+    """The reason of a refused command: class name, text, and the entity it is about."""
 
     kind: str
     message: str
@@ -126,7 +126,7 @@ class BreakRow:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many finite elements lie in each of 32 equal parts of low … high."""
+    """Counts of finite elements in 32 equal parts of low … high."""
 
     low: float | str
     high: float | str
@@ -180,7 +180,7 @@ class TensorWindow:
 
 @dataclass(frozen=True, slots=True)
 class TensorDifference:
-    """How far a tensor is from the same by another executor, where most so, and that in words."""
+    """The distance of a tensor from the same by another executor, the place of the largest, and both in words."""
 
     to: str
     error: float | str

@@ -1,4 +1,4 @@
-"""How a picture opens: options such as `--around h:2` as the view state of a document, for magics and `gdlab.show`."""
+"""Turn options such as `--around h:2` into the view state of a document, for magics and `gdlab.show`."""
 
 from __future__ import annotations
 

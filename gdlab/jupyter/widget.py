@@ -70,7 +70,7 @@ class GraphWidget(anywidget.AnyWidget):
 
 
 class Panel:
-    """What the page asks of one study, and what it is told."""
+    """Answer the page about one study, and tell it what is new."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -313,7 +313,7 @@ def _keep_subshell(widget: GraphWidget) -> None:
 
 
 class Reported(Protocol):
-    """What the reporter asks again and again to tell the page what is new."""
+    """A panel as the reporter asks it again and again for news to send."""
 
     want_full: bool
 

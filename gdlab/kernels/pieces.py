@@ -26,7 +26,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def shader_folder(package: Path = _PACKAGE) -> Path:
-    """Where the `.wgsl` files lie: inside the package (wheel), else beside it (checkout)."""
+    """Return the folder of the `.wgsl` files: inside the package (wheel), else beside it (checkout)."""
     for folder in (package / "shaders", package.parent / "shaders"):
         if (folder / "functions.wgsl").is_file():
             return folder

@@ -1,4 +1,4 @@
-"""What every kernel of a matrix product begins with: its variables, and the entry point."""
+"""Write the beginning of every kernel of a matrix product: its variables, and the entry point."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class Tiling:
         return (self.rows if side == "a" else self.columns) // 4
 
     def at(self, p: Matmul, side: str, step: int) -> int:
-        """Where a step of a tile begins, in fours. Where K is the last axis, neighbours store four steps each: a gap
-        after every four steps makes them meet different banks of workgroup memory."""
+        """Return the beginning of a step of a tile, in fours. Where K is the last axis, neighbours store four steps
+        each: a gap after every four steps makes them meet different banks of workgroup memory."""
         gap = 32 // self.depth if k_comes_last(p, side) else 0
         return step * self.quads(side) + step // 4 * gap
 
@@ -226,8 +226,8 @@ def _sides(product: Product, t: Tiling) -> tuple[Side, Side]:
 
 
 def _copies(text: Text, product: Product, t: Tiling) -> list[Copy]:
-    """What invocation `worker` copies; neighbours read neighbours in memory. Its fours lie the same way apart for all:
-    one address and one place serve them, which is what registers are short of."""
+    """Return the elements that invocation `worker` copies; neighbours read neighbours in memory. Its fours lie the same
+    way apart for all: one address and one place serve them, which is what registers are short of."""
     found = list[Copy]()
     for s in _sides(product, t):
         n, steps, quads = s.name, t.depth // 4, t.quads(s.name)
@@ -250,7 +250,7 @@ def _copies(text: Text, product: Product, t: Tiling) -> list[Copy]:
 
 
 def _place(p: Matmul, s: Side, i: str, k: str) -> str:
-    """Where element (i, k) lies in memory."""
+    """Return the index of element (i, k) in memory."""
     return f"{i} * {p.k}u + {k}" if s.k_last else f"({k}) * {s.extent}u + {i}"
 
 

@@ -24,7 +24,7 @@ class Tile:
             text.add("    " + " ".join(f"var c{r}_{j} = vec4<f32>();" for j in range(self.quads)), self.product.node)
 
     def origins(self, text: Text) -> None:
-        """Where the rows of a and the columns of b lie."""
+        """Return the first index of each row of a and of each column of b."""
         p, node = self.p, self.product.node
         if p.a == "mk":
             for r in range(self.rows):

@@ -1,4 +1,5 @@
-"""What the importers of models share: ways to refuse, bounds, NumPy's broadcasting, matrix products of any rank."""
+"""The common parts of the importers of models: ways to refuse, bounds, NumPy's broadcasting, matrix products of any
+rank."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ LISTED = 40  # entries of a list in an error
 
 
 class Unsupported(Exception):
-    """What a node asks for and gdlab cannot give; an importer collects these."""
+    """A request of a node that gdlab cannot meet; an importer collects these."""
 
 
 class Malformed(Exception):
-    """What no valid file says: (what, given, wanted)."""
+    """A content that no valid file has: (what, given, wanted)."""
 
 
 def check_growth(graph: Graph, nodes: int, at: object) -> None:

@@ -115,7 +115,7 @@ def convolved(x: Value, k: Value, bias: Value | None, window: Window, groups: in
 
 
 def transposed(x: Value, k: Value, bias: Value | None, window: Window, groups: int, more: Shape) -> Value:
-    """What a convolution's gradient does: f32[n, ci, …], f32[ci, co/groups, …], f32[co] -> f32[n, co, …]. `more`:
+    """Apply the gradient of a convolution: f32[n, ci, …], f32[ci, co/groups, …], f32[co] -> f32[n, co, …]. `more`:
     elements behind each axis that no window reaches."""
     image, kernel, wide = as_image(x), as_image(k), as_image_window(window)
     more = (0,) * (2 - len(more)) + more
@@ -165,8 +165,8 @@ def averaged(x: Value, window: Window, with_border: bool) -> Value:
 
 
 def _counts(extents: Shape, window: Window, within: Window, with_border: bool) -> Array:
-    """How many elements of each window count: those of the image, or of its own border too, not those that `ceil`
-    reaches over."""
+    """Return the number of elements of each window that count: those of the image, or of its own border too, not those
+    that `ceil` reaches over."""
     windows = math.prod(within.count(axis, n) for axis, n in enumerate(extents))
     if windows > MOST_WINDOWS:
         raise Malformed("windows", f"{windows:,}", f"at most {MOST_WINDOWS:,} whose elements are counted")

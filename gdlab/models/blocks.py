@@ -1,4 +1,4 @@
-"""What several models are made of: checked modes and extents, attention over every image, an encoder's block."""
+"""Build parts of several models: checked modes and extents, attention over every image, an encoder's block."""
 
 from __future__ import annotations
 

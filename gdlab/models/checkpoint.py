@@ -186,7 +186,7 @@ def _repeats(name: str, graph: Graph, tensors: Mapping[str, Any]) -> bool:
 # fields of config.json ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a graph computes, as far as fields of a configuration speak of it. `length`: of the longest attention."""
+    """The properties of a graph that fields of a configuration name. `length`: of the longest attention."""
 
     ops: frozenset[str]
     names: frozenset[str]

@@ -80,7 +80,7 @@ class _Model:
         self.head = None if c.tied else nn.Linear.no_bias("lm_head", c.hidden_size, c.vocab_size)
 
     def logits(self, x: Value) -> Value:
-        """What follows the last block."""
+        """Append the layers behind the last block."""
         x = self.norm(x)
         return (ops.matmul_bt(x, self.embed.weight) if self.head is None else self.head(x)).named("logits")
 

@@ -22,7 +22,7 @@ NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known of a value: its bucket axes, and whether it holds random numbers, in the order in which they were
+    """The known facts of a value: its bucket axes, and whether it holds random numbers, in the order in which they were
     drawn or moved."""
 
     tags: Tags = ()
@@ -31,7 +31,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is the same for all ops of a graph. `random`: random numbers may differ from those that a graph of the
+    """The settings of all ops of a graph. `random`: random numbers may differ from those that a graph of the
     active extent draws."""
 
     upper: int

@@ -3,6 +3,8 @@
 import gdlab.ops.operators
 import gdlab.ops.packed
 import gdlab.ops.rotary.rope_scaled  # noqa: F401 (private ops: the rope ops with `freq_factors`)
+from gdlab.ops.along import add_along_axis, prod, take_along_axis
+from gdlab.ops.angles import arccos, arccosh, arcsin, arcsinh, arctan, arctanh, cosh, sinh, tan
 from gdlab.ops.attention.attention import (
     biased_attention,
     causal_attention,
@@ -132,6 +134,7 @@ from gdlab.ops.reduce import (
     sum_rows,
 )
 from gdlab.ops.rotary.rope import rope, rope_dynamic_offset, rope_positions, rope_with_offset
+from gdlab.ops.rounding import ceil, floor, fmod, isinf, isnan, mod, round, trunc
 from gdlab.ops.select import (
     equal,
     greater,
@@ -147,8 +150,15 @@ from gdlab.ops.select import (
 __all__ = [
     "abs",
     "add",
+    "add_along_axis",
     "add_per_channel",
     "add_scalar",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctanh",
     "argmax",
     "avg_pool_2d",
     "batch_matmul",
@@ -170,6 +180,7 @@ __all__ = [
     "cached_attention",
     "cached_block_attention",
     "causal_attention",
+    "ceil",
     "clamp",
     "concat",
     "constant",
@@ -181,6 +192,7 @@ __all__ = [
     "conv2d_hw",
     "conv_transpose_2d",
     "cos",
+    "cosh",
     "crop_2d",
     "cross_attention",
     "cross_entropy_loss",
@@ -195,6 +207,8 @@ __all__ = [
     "erf",
     "exclusive_cumsum",
     "exp",
+    "floor",
+    "fmod",
     "full",
     "full_attention",
     "fused_matmul_add",
@@ -216,6 +230,8 @@ __all__ = [
     "grouped_matmul_bt",
     "input",
     "input_u32",
+    "isinf",
+    "isnan",
     "l1_loss",
     "layer_norm",
     "less",
@@ -236,6 +252,7 @@ __all__ = [
     "mean_inner",
     "min",
     "minimum",
+    "mod",
     "mse_loss",
     "mul",
     "mul_per_channel",
@@ -255,6 +272,7 @@ __all__ = [
     "pow",
     "pow_scalar",
     "prefix_last",
+    "prod",
     "rand_normal",
     "rand_uniform",
     "recip",
@@ -265,6 +283,7 @@ __all__ = [
     "rope_dynamic_offset",
     "rope_positions",
     "rope_with_offset",
+    "round",
     "round_to",
     "rsqrt",
     "scalar",
@@ -275,6 +294,7 @@ __all__ = [
     "sign",
     "silu",
     "sin",
+    "sinh",
     "slice",
     "sliding_window_attention",
     "softmax",
@@ -291,6 +311,8 @@ __all__ = [
     "swiglu",
     "swiglu_concat",
     "t5_relative_bias",
+    "take_along_axis",
+    "tan",
     "tanh",
     "tile_inner",
     "to_f16",
@@ -298,6 +320,7 @@ __all__ = [
     "to_u32",
     "top_k_indices",
     "transpose",
+    "trunc",
     "upsample_2x",
     "upsample_nearest",
     "where",

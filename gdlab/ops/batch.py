@@ -136,6 +136,7 @@ def batch_matmul(a: Value, b: Value) -> TensorType:
 
 @batch_matmul.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g · bᵀ,  ∂b = aᵀ · g"""
     return lambda: batch_matmul_bt(g, b), lambda: batch_matmul_at(a, g)
 
 
@@ -155,6 +156,7 @@ def batch_matmul_at(a: Value, b: Value) -> TensorType:
 
 @batch_matmul_at.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = b · gᵀ,  ∂b = a · g"""
     return lambda: batch_matmul_bt(b, g), lambda: batch_matmul(a, g)
 
 
@@ -175,6 +177,7 @@ def batch_matmul_bt(a: Value, b: Value) -> TensorType:
 
 @batch_matmul_bt.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g · b,  ∂b = gᵀ · a"""
     return lambda: batch_matmul(g, b), lambda: batch_matmul_at(g, a)
 
 
@@ -243,6 +246,7 @@ def block_matmul(a: Value, b: Value) -> TensorType:
 
 @block_matmul.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g · bᵀ,  ∂b = aᵀ · g"""
     return lambda: block_matmul_bt(g, b), lambda: block_matmul_at(a, g, b.shape[0])
 
 
@@ -265,6 +269,7 @@ def block_matmul_bt(a: Value, b: Value) -> TensorType:
 
 @block_matmul_bt.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g · b,  ∂b = gᵀ · a"""
     return lambda: block_matmul(g, b), lambda: block_matmul_at(g, a, b.shape[0])
 
 
@@ -293,4 +298,5 @@ def block_matmul_at(a: Value, b: Value, groups: int) -> TensorType:
 
 @block_matmul_at.vjp
 def _(g: Value, out: Value, a: Value, b: Value, groups: int) -> Grads:
+    """∂a = b · gᵀ,  ∂b = a · g"""
     return lambda: block_matmul_bt(b, g), lambda: block_matmul(a, g)

@@ -44,6 +44,7 @@ def to_f32(x: Value) -> TensorType:
 
 @to_f32.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g"""
     return (None if x.type.dtype is u32 else g,)
 
 

@@ -119,6 +119,7 @@ def group_norm(x: Value, w: Value, b: Value, groups: int, eps: float) -> Value:
 
 @group_norm.vjp
 def _(g: Value, out: Value, x: Value, w: Value, b: Value, groups: int, eps: float) -> Grads:
+    """∂x = s·(h − mean(h) − u·mean(h·u)),  ∂w = Σ g·u,  ∂b = Σ g with h = g·w, u = s·(x − mean(x)), s = 1/std(x)"""
     others = (0, *range(2, x.type.rank))
 
     @cache

@@ -33,6 +33,7 @@ def matmul(a: Value, b: Value) -> TensorType:
 
 @matmul.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g · bᵀ,  ∂b = aᵀ · g"""
     return lambda: (matmul_grad_a if b.type.dtype in (q4, q8) else matmul_bt)(g, b), lambda: matmul_at(a, g)
 
 
@@ -52,6 +53,7 @@ def matmul_grad_a(a: Value, b: Value) -> TensorType:
 
 @matmul_grad_a.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g · b,  ∂b = gᵀ · a"""
     return lambda: matmul(g, b), lambda: matmul_at(g, a)
 
 
@@ -72,6 +74,7 @@ def matmul_at(a: Value, b: Value) -> TensorType:
 
 @matmul_at.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = b · gᵀ,  ∂b = a · g"""
     return lambda: matmul_bt(b, g), lambda: matmul(a, g)
 
 
@@ -95,6 +98,7 @@ def matmul_bt(a: Value, b: Value) -> TensorType:
 
 @matmul_bt.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g · b,  ∂b = gᵀ · a"""
     return lambda: matmul(g, b), lambda: matmul_at(g, a)
 
 

@@ -42,6 +42,7 @@ def add(a: Value, b: Value) -> TensorType:
 
 @add.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g,  ∂b = g"""
     return g, g
 
 
@@ -53,6 +54,7 @@ def sub(a: Value, b: Value) -> TensorType:
 
 @sub.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g,  ∂b = −g"""
     return g, lambda: -g
 
 
@@ -72,6 +74,7 @@ def mul(a: Value, b: Value) -> TensorType:
 
 @mul.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g · b,  ∂b = g · a"""
     return lambda: g * b, lambda: g * a
 
 
@@ -90,6 +93,7 @@ def div(a: Value, b: Value) -> TensorType:
 
 @div.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g / b,  ∂b = −g · out / b"""
     return lambda: g / b, lambda: -(g * out / b)
 
 
@@ -101,6 +105,7 @@ def neg(x: Value) -> TensorType:
 
 @neg.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = −g"""
     return (-g,)
 
 
@@ -118,6 +123,7 @@ def scale(x: Value, factor: float) -> TensorType:
 
 @scale.vjp
 def _(g: Value, out: Value, x: Value, factor: float) -> Grads:
+    """∂x = factor · g"""
     return (g.scale(factor),)
 
 
@@ -134,6 +140,7 @@ def add_scalar(x: Value, value: float) -> TensorType:
 
 @add_scalar.vjp
 def _(g: Value, out: Value, x: Value, value: float) -> Grads:
+    """∂x = g"""
     return (g,)
 
 
@@ -166,6 +173,7 @@ def pow_scalar(x: Value, exponent: float) -> TensorType:
 
 @pow_scalar.vjp
 def _(g: Value, out: Value, x: Value, exponent: float) -> Grads:
+    """∂x = g · exponent · x^(exponent − 1)"""
     if exponent == 0.0:
         return (None,)
     if exponent == 1.0:
@@ -187,6 +195,7 @@ def recip(x: Value) -> TensorType:
 
 @recip.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = −g · out²"""
     return (-(g * out.square()),)
 
 
@@ -199,6 +208,7 @@ def exp(x: Value) -> TensorType:
 
 @exp.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · out"""
     return (g * out,)
 
 
@@ -210,6 +220,7 @@ def log(x: Value) -> TensorType:
 
 @log.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g / x"""
     return (g / x,)
 
 
@@ -221,6 +232,7 @@ def sqrt(x: Value) -> TensorType:
 
 @sqrt.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = ½ · g / out"""
     return ((g / out).scale(0.5),)
 
 
@@ -232,6 +244,7 @@ def rsqrt(x: Value) -> TensorType:
 
 @rsqrt.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = −½ · g · out³"""
     return ((g * (out * out.square())).scale(-0.5),)
 
 
@@ -243,6 +256,7 @@ def square(x: Value) -> TensorType:
 
 @square.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = 2 · g · x"""
     return ((g * x).scale(2.0),)
 
 
@@ -259,6 +273,7 @@ def abs(x: Value) -> TensorType:
 
 @abs.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · sign(x)"""
     return (g * x.sign(),)
 
 
@@ -288,6 +303,7 @@ def relu(x: Value) -> TensorType:
 
 @relu.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = where(out > 0, g, 0)"""
     return (relu_grad(out, g),)  # of the result: so that x can be fused into what made it
 
 
@@ -308,6 +324,7 @@ def relu_grad(y: Value, g: Value) -> TensorType:
 
 @relu_grad.vjp
 def _(h: Value, out: Value, y: Value, g: Value) -> Grads:
+    """∂g = where(y > 0, h, 0)"""
     return None, lambda: relu_grad(y, h)
 
 
@@ -327,6 +344,7 @@ def sigmoid(x: Value) -> TensorType:
 
 @sigmoid.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · out · (1 − out)"""
     return (g * (out * (1 - out)),)
 
 
@@ -338,6 +356,7 @@ def tanh(x: Value) -> TensorType:
 
 @tanh.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · (1 − out²)"""
     return (g * (1 - out.square()),)
 
 
@@ -367,6 +386,7 @@ def clamp(x: Value, lo: Extended, hi: Extended) -> TensorType:
 
 @clamp.vjp
 def _(g: Value, out: Value, x: Value, lo: float, hi: float) -> Grads:
+    """∂x = where(lo < out < hi, g, 0)"""
     return (((out > lo) * out.less(hi)).where(g, 0.0),)
 
 
@@ -387,6 +407,7 @@ def bias_add(x: Value, b: Value) -> TensorType:
 
 @bias_add.vjp
 def _(g: Value, out: Value, x: Value, b: Value) -> Grads:
+    """∂x = g,  ∂b = Σ g"""
     return g, lambda: to_row(g, b)
 
 
@@ -399,6 +420,7 @@ def bias_mul(x: Value, w: Value) -> TensorType:
 
 @bias_mul.vjp
 def _(g: Value, out: Value, x: Value, w: Value) -> Grads:
+    """∂x = g · w,  ∂w = Σ g · x"""
     return lambda: g.bias_mul(w), lambda: to_row(g * x, w)
 
 

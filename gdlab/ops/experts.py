@@ -368,7 +368,7 @@ def _chosen(call: Call) -> Verdict:
     follows=_chosen,
 )  # fmt: skip
 def top_k_indices(x: Value, k: int) -> TensorType:
-    """Where the k largest elements of every row are, largest first: f32[t, e] -> u32[t, k].
+    """The indices of the k largest elements of every row, largest first: f32[t, e] -> u32[t, k].
 
     NaN comes before every number, as in `argmax`; of equal elements the first comes first. The gradient path ends.
     """

@@ -13,8 +13,8 @@ from gdlab.op import Elementwise, Grads, Sample, op
 from gdlab.ops.elementwise import MISFITS, NAN, NOT_F32, UNARY
 
 
-def _horner(x: str, coefficients: Sequence[float]) -> str:
-    """The polynomial in x, coefficients from the constant upward."""
+def horner(x: str, coefficients: Sequence[float]) -> str:
+    """Return the polynomial in x, coefficients from the constant upward, as an expression."""
     text = repr(coefficients[-1])
     for c in reversed(coefficients[:-1]):
         text = f"({c!r} + {x} * {text})"
@@ -56,6 +56,11 @@ def pow(a: Value, b: Value) -> TensorType:
 
 @pow.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g · b · a^(b − 1),  ∂b = g · out · log(a)
+
+    Where a is 0, a receives none of 0^0, and b receives none of 0^b with b > 0.
+    """
+
     def to_base() -> Value:
         base = (a.equal(0.0) * b.equal(0.0)).where(1.0, a)
         return g * (b * base.pow(b - 1))
@@ -78,7 +83,7 @@ EDGE_ANGLES = (
 
 
 def _series(d: str) -> str:
-    return f"{d} * {_horner(f'({d} * {d})', _SINE)}"
+    return f"{d} * {horner(f'({d} * {d})', _SINE)}"
 
 
 # WGSL's own sine promises an error of 2⁻¹¹, and only up to π
@@ -98,6 +103,7 @@ def sin(x: Value) -> TensorType:
 
 @sin.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · cos(x)"""
     return (g * x.cos(),)
 
 
@@ -109,6 +115,7 @@ def cos(x: Value) -> TensorType:
 
 @cos.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = −g · sin(x)"""
     return (-(g * x.sin()),)
 
 
@@ -121,12 +128,12 @@ _CODY_Q = (1230.339354803749, 3439.367674143722, 4362.619090143247, 3290.7992357
            537.1811018620099, 117.6939508913125, 15.74492611070983, 1.0)  # fmt: skip
 _SERIES = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(11)]
 _CAPPED = "min_nan(abs(x), 4.0)"
-_ERFC = f"exp(-{_CAPPED} * {_CAPPED}) * {_horner(_CAPPED, _CODY_P)} / {_horner(_CAPPED, _CODY_Q)}"
+_ERFC = f"exp(-{_CAPPED} * {_CAPPED}) * {horner(_CAPPED, _CODY_P)} / {horner(_CAPPED, _CODY_Q)}"
 
 
 @op(
     numpy=lambda x: np.vectorize(math.erf, otypes=[x.dtype])(x),
-    kernel=Elementwise(f"select(sign(x) * (1.0 - {_ERFC}), x * {_horner('(x * x)', _SERIES)}, abs(x) < 1.0)"),
+    kernel=Elementwise(f"select(sign(x) * (1.0 - {_ERFC}), x * {horner('(x * x)', _SERIES)}, abs(x) < 1.0)"),
     samples=(*UNARY, Sample((9,), values=([0.0, 1e-20, 1.0, -1.0, 4.0, -3.9, 5.0, 1e4, -1e4],))),
     bad=NOT_F32,
 )
@@ -140,4 +147,5 @@ def erf(x: Value) -> TensorType:
 
 @erf.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · 2 / √π · exp(−x²)"""
     return (g * (-x.square()).exp().scale(2 / math.sqrt(math.pi)),)

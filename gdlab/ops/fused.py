@@ -33,6 +33,7 @@ def silu(x: Value) -> Value:
 
 @silu.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · (s + x · s · (1 − s)) with s = sigmoid(x)"""
     return (silu_grad(x, g),)
 
 
@@ -63,6 +64,7 @@ def swiglu(gate: Value, up: Value) -> Value:
 
 @swiglu.vjp
 def _(g: Value, out: Value, gate: Value, up: Value) -> Grads:
+    """∂gate = g · up · (s + gate · s · (1 − s)),  ∂up = g · silu(gate) with s = sigmoid(gate)"""
     return lambda: swiglu_grad_gate(gate, up, g), lambda: swiglu(gate, g)
 
 
@@ -98,6 +100,7 @@ def gelu(x: Value) -> Value:
 
 @gelu.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g · s · (1 + x · (1 − s) · 2·√(2/π)·(1 + 0.134145·x²)) with s = sigmoid(2·√(2/π)·(x + 0.044715·x³))"""
     return (gelu_grad(x, g),)
 
 
@@ -151,6 +154,7 @@ def geglu(gate: Value, up: Value) -> Value:
 
 @geglu.vjp
 def _(g: Value, out: Value, gate: Value, up: Value) -> Grads:
+    """∂gate = gelu_grad(gate, g · up),  ∂up = g · gelu(gate)"""
     return lambda: gelu_grad(gate, g * up), lambda: geglu(gate, g)
 
 
@@ -171,6 +175,7 @@ def softplus(x: Value, beta: float = 1.0) -> Value:
 
 @softplus.vjp
 def _(g: Value, out: Value, x: Value, beta: float) -> Grads:
+    """∂x = g · sigmoid(beta · x)"""
     return (g * sigmoid(x.scale(beta)),)
 
 
@@ -191,6 +196,7 @@ def elu(x: Value) -> Value:
 
 @elu.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = where(out > 0, g, g · (out + 1))"""
     return ((out > 0).where(g, g * (out + 1)),)
 
 

@@ -84,6 +84,7 @@ def swiglu_concat(x: Value) -> Value:
 
 @swiglu_concat.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = concat([g · b · (s + a · s · (1 − s)), g · silu(a)]) with [a, b] = x, s = sigmoid(a)"""
     return (swiglu_concat_grad(x, g),)
 
 
@@ -116,6 +117,7 @@ def geglu_concat(x: Value) -> Value:
 
 @geglu_concat.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = concat([gelu_grad(a, g · b), g · gelu(a)]) with [a, b] = x"""
     return (geglu_concat_grad(x, g),)
 
 

@@ -129,6 +129,7 @@ def gather(x: Value, idx: Value, axis: int) -> TensorType:
 
 @gather.vjp
 def _(g: Value, out: Value, x: Value, idx: Value, axis: int) -> Grads:
+    """∂x[n] = Σ g[i] over idx[i] = n"""
     return lambda: _put_back(g, idx, x.shape, axis), None
 
 
@@ -172,6 +173,7 @@ def embedding(idx: Value, table: Value) -> TensorType:
 
 @embedding.vjp
 def _(g: Value, out: Value, idx: Value, table: Value) -> Grads:
+    """∂table[n] = Σ g[i] over idx[i] = n"""
     return None, lambda: scatter_add(idx, g, table.shape[0])
 
 
@@ -256,6 +258,7 @@ def scatter_add(idx: Value, src: Value, vocab: int) -> TensorType:
 
 @scatter_add.vjp
 def _(g: Value, out: Value, idx: Value, src: Value, vocab: int) -> Grads:
+    """∂src[i] = g[idx[i]]"""
     return None, lambda: embedding(idx, g)
 
 
@@ -306,7 +309,7 @@ def _found(call: Call) -> Verdict:
     follows=_found,
 )  # fmt: skip
 def argmax(x: Value, axis: int) -> TensorType:
-    """Where the first of the largest elements along an axis is, the axis dropped (of the last one [1] stays):
+    """The index of the first of the largest elements along an axis, the axis dropped (of the last one [1] stays):
     f32[..., n, ...] -> u32[...]. The first NaN wins. The gradient path ends."""
     return TensorType(_without(x.shape, axis), u32)
 
@@ -359,6 +362,7 @@ def prefix_last(x: Value, valid: Value) -> TensorType:
 
 @prefix_last.vjp
 def _(g: Value, out: Value, x: Value, valid: Value) -> Grads:
+    """∂x[i] = where(i = valid − 1, g, 0)"""
     return prefix_last_grad(g, valid, x.shape[0]), None
 
 
@@ -395,4 +399,5 @@ def prefix_last_grad(g: Value, valid: Value, rows: int) -> TensorType:
 
 @prefix_last_grad.vjp
 def _(h: Value, out: Value, g: Value, valid: Value, rows: int) -> Grads:
+    """∂g = h[valid − 1]"""
     return prefix_last(h, valid), None

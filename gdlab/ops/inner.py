@@ -83,6 +83,10 @@ def exclusive_cumsum(x: Value, reverse: bool = False) -> TensorType:
 
 @exclusive_cumsum.vjp
 def _(g: Value, out: Value, x: Value, reverse: bool) -> Grads:
+    """∂x[j] = Σ g[i] over i > j
+
+    With `reverse` over i < j.
+    """
     return (exclusive_cumsum(g, not reverse),)
 
 
@@ -137,6 +141,7 @@ def shift_inner(x: Value, offset: int) -> TensorType:
 
 @shift_inner.vjp
 def _(g: Value, out: Value, x: Value, offset: int) -> Grads:
+    """∂x[i] = g[i + offset]"""
     return (shift_inner(g, -offset),)
 
 

@@ -94,6 +94,7 @@ def concat(values: Values, axis: int) -> TensorType:
 
 @concat.vjp
 def _(g: Value, out: Value, values: Values, axis: int) -> Grads:
+    """∂values[i] = slice(g, start(i), start(i + 1))"""
     ends = np.cumsum([v.shape[axis] for v in values]).tolist()
     return tuple(_part(g, end - v.shape[axis], end, axis) for v, end in zip(values, ends, strict=True))
 
@@ -157,4 +158,5 @@ def materialize(x: Value) -> TensorType:
 
 @materialize.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g"""
     return (g,)

@@ -41,6 +41,8 @@ def cross_entropy_loss(logits: Value, labels: Value) -> Value:
 
 @cross_entropy_loss.vjp
 def _(g: Value, out: Value, logits: Value, labels: Value) -> Grads:
+    """∂logits = c·(softmax(logits)·Σ labels − labels),  ∂labels = −c · log_softmax(logits) with c = g / rows(logits)"""
+
     def share() -> Value:
         return g.scale(1 / logits.shape[0])
 

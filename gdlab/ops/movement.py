@@ -74,6 +74,7 @@ def reshape(x: Value, shape: tuple[int, ...]) -> TensorType:
 
 @reshape.vjp
 def _(g: Value, out: Value, x: Value, shape: Shape) -> Grads:
+    """∂x = reshape(g)"""
     return (reshape(g, x.shape),)
 
 
@@ -104,6 +105,7 @@ def broadcast_to(x: Value, shape: tuple[int, ...]) -> TensorType:
 
 @broadcast_to.vjp
 def _(g: Value, out: Value, x: Value, shape: Shape) -> Grads:
+    """∂x = Σ g"""
     grown = len(shape) - x.type.rank
     inner = tuple(axis for axis in range(grown, len(shape)) if x.shape[axis - grown] != shape[axis])
     if grown + len(inner) == 0:
@@ -143,6 +145,7 @@ def transpose(x: Value) -> TensorType:
 
 @transpose.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = gᵀ"""
     return (transpose(g),)
 
 
@@ -170,6 +173,7 @@ def permute(x: Value, perm: tuple[int, ...]) -> TensorType:
 
 @permute.vjp
 def _(g: Value, out: Value, x: Value, perm: tuple[int, ...]) -> Grads:
+    """∂x = permute(g, perm⁻¹)"""
     return (permute(g, tuple(perm.index(axis) for axis in range(len(perm)))),)
 
 
@@ -249,6 +253,7 @@ def _length(start: int, stop: int, step: int) -> int:
 
 @slice.vjp
 def _(g: Value, out: Value, x: Value, starts: Shape, stops: Shape, steps: Shape) -> Grads:
+    """∂x[starts + i · steps] = g[i]"""
     if max(steps) > 1:
         return (unslice(g, x.shape, starts, steps),)
     return (pad(g, starts, tuple(n - stop for n, stop in zip(x.shape, stops, strict=True))),)
@@ -285,6 +290,7 @@ def pad(x: Value, lo: tuple[int, ...], hi: tuple[int, ...], value: Extended = 0.
 
 @pad.vjp
 def _(g: Value, out: Value, x: Value, lo: Shape, hi: Shape, value: float) -> Grads:
+    """∂x[i] = g[lo + i]"""
     return (slice(g, lo, tuple(a + n for a, n in zip(lo, x.shape, strict=True))),)
 
 
@@ -325,6 +331,7 @@ def unslice(x: Value, shape: tuple[int, ...], starts: tuple[int, ...], steps: tu
 
 @unslice.vjp
 def _(g: Value, out: Value, x: Value, shape: Shape, starts: Shape, steps: Shape) -> Grads:
+    """∂x[i] = g[starts + i · steps]"""
     return (slice(g, starts, _ends(x.shape, starts, steps), steps),)
 
 

@@ -132,6 +132,7 @@ def softmax(x: Value) -> TensorType:
 
 @softmax.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = out · (g − Σ g · out)"""
     return (out * (g - (g * out).sum_inner()),)
 
 
@@ -163,6 +164,7 @@ def log_softmax(x: Value) -> TensorType:
 
 @log_softmax.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g − exp(out) · Σ g"""
     return (g - out.exp() * g.sum_inner(),)
 
 
@@ -342,6 +344,7 @@ def _rms_size(x: Value, eps: float) -> Value:
 
 @rms_norm.vjp
 def _(g: Value, out: Value, x: Value, w: Value, eps: float) -> Grads:
+    """∂x = s · (h − u · mean(h · u)),  ∂w = Σ g · u with s = rsqrt(mean(x²) + eps), u = s · x, h = g · w"""
     return lambda: rms_norm_grad_x(g, x, w, eps), lambda: rms_norm_grad_w(g, x, eps)
 
 
@@ -415,6 +418,7 @@ def _centred(x: Value, eps: float) -> tuple[Value, Value]:
 
 @layer_norm.vjp
 def _(g: Value, out: Value, x: Value, w: Value, b: Value, eps: float) -> Grads:
+    """∂x = s·(h − mean(h) − u·mean(h·u)),  ∂w = Σ g·u,  ∂b = Σ g with h = g·w, u = s·(x − mean(x)), s = 1/std(x)"""
     return (
         lambda: layer_norm_grad_x(g, x, w, eps),
         lambda: layer_norm_grad_w(g, x, eps),

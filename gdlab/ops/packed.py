@@ -49,6 +49,7 @@ def packed(values: Values, axis: int) -> TensorType:
 
 @packed.vjp
 def _(g: Value, out: Value, values: Values, axis: int) -> Grads:
+    """∂values[i] = slice(g, start(i), start(i + 1))"""
     assert concat.gradient is not None  # stated beside it
     return concat.gradient(g, out, values, axis)
 
@@ -83,6 +84,7 @@ def columns(x: Value, start: int, stop: int) -> TensorType:
 
 @columns.vjp
 def _(g: Value, out: Value, x: Value, start: int, stop: int) -> Grads:
+    """∂x[i] = where(start ≤ i < stop, g[i − start], 0)"""
     return (among_columns(g, start, x.shape[1]),)
 
 
@@ -115,6 +117,7 @@ def among_columns(x: Value, start: int, width: int) -> TensorType:
 
 @among_columns.vjp
 def _(g: Value, out: Value, x: Value, start: int, width: int) -> Grads:
+    """∂x[i] = g[start + i]"""
     return (columns(g, start, start + x.shape[1]),)
 
 

@@ -111,7 +111,7 @@ def affine_weights(codes: Value, scales: Value, biases: Value, k: int, bits: int
 
 @affine_weights.vjp
 def _(g: Value, out: Value, codes: Value, scales: Value, biases: Value, k: int, bits: int, group: int) -> Grads:
-    """∂scales = Σ g · code over the group,  ∂biases = Σ g over the group"""
+    """∂scales = Σ g · codes over group,  ∂biases = Σ g over group"""
 
     def to_scales() -> Value:
         ones, zeros = (full(scales.shape, number, graph=g.graph) for number in (1.0, 0.0))

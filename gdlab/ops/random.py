@@ -201,4 +201,5 @@ dropout.canonical = _numbered
 
 @dropout.vjp
 def _(g: Value, out: Value, x: Value, p: float, seed: int, call: int) -> Grads:
+    """∂x = dropout(g, p, seed, call)"""
     return (dropout(g, p, seed, call),)

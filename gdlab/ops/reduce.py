@@ -74,6 +74,7 @@ def sum(x: Value, axes: tuple[int, ...] | None = None, keepdims: bool = False) -
 
 @sum.vjp
 def _(g: Value, out: Value, x: Value, axes: Axes, keepdims: bool) -> Grads:
+    """∂x = broadcast_to(g)"""
     return (_back(g, x, axes, keepdims),)
 
 
@@ -86,6 +87,7 @@ def mean(x: Value, axes: tuple[int, ...] | None = None, keepdims: bool = False) 
 
 @mean.vjp
 def _(g: Value, out: Value, x: Value, axes: Axes, keepdims: bool) -> Grads:
+    """∂x = broadcast_to(g) / count(x)"""
     count = math.prod(x.shape[axis] for axis in axes)
     return (_back(g.scale(1 / count), x, axes, keepdims),)
 
@@ -115,6 +117,7 @@ def sum_all(x: Value) -> Shape:
 
 @sum_all.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = broadcast_to(g)"""
     return (g.broadcast_to(x.shape),)
 
 
@@ -131,6 +134,7 @@ def mean_all(x: Value) -> Shape:
 
 @mean_all.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = broadcast_to(g) / count(x)"""
     return (g.scale(1 / x.type.num_elements).broadcast_to(x.shape),)
 
 
@@ -148,6 +152,7 @@ def sum_rows(x: Value) -> Shape:
 
 @sum_rows.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = broadcast_to(g)"""
     return (g.broadcast_to(x.shape),)
 
 
@@ -164,6 +169,7 @@ def sum_inner(x: Value) -> Shape:
 
 @sum_inner.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = broadcast_to(g)"""
     return (g.broadcast_to(x.shape),)
 
 
@@ -180,6 +186,7 @@ def mean_inner(x: Value) -> Shape:
 
 @mean_inner.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = broadcast_to(g) / count(x)"""
     return (g.scale(1 / x.shape[-1]).broadcast_to(x.shape),)
 
 
@@ -240,7 +247,10 @@ def attains(x: Value, y: Value) -> TensorType:
 
 
 def _to_extrema(g: Value, out: Value, x: Value, axes: Axes, keepdims: bool) -> Grads:
-    """g, in equal parts, to every element that attains the extremum."""
+    """∂x = where(x = out, g / n, 0) with n = Σ(x = out)
+
+    Every element that attains the extremum gets an equal part of g.
+    """
     mask = attains(x, _back(out, x, axes, keepdims))
     share = g / mask.sum(axes, keepdims=keepdims)
     return (mask.where(_back(share, x, axes, keepdims), 0.0),)
@@ -252,4 +262,5 @@ min.vjp(_to_extrema)
 
 @max_inner.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = where(x = out, g / n, 0) with n = Σ(x = out)"""
     return _to_extrema(g, out, x, (x.type.rank - 1,), True)

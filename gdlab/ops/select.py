@@ -124,6 +124,7 @@ def where(condition: Value, a: Value, b: Value) -> TensorType:
 
 @where.vjp
 def _(g: Value, out: Value, condition: Value, a: Value, b: Value) -> Grads:
+    """∂a = where(condition, g, 0),  ∂b = where(condition, 0, g)"""
     return None, lambda: where(condition, g, 0.0), lambda: where(condition, 0.0, g)
 
 
@@ -184,6 +185,10 @@ def maximum(a: Value, b: Value) -> TensorType:
 
 @maximum.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = where(a > b, g, 0),  ∂b = where(b > a, g, 0)
+
+    On a tie each gets half of g; where only one is NaN, that one gets all of it.
+    """
     return lambda: larger_grad(a, b, g), lambda: larger_grad(b, a, g)
 
 
@@ -202,6 +207,10 @@ def minimum(a: Value, b: Value) -> TensorType:
 
 @minimum.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = where(a < b, g, 0),  ∂b = where(b < a, g, 0)
+
+    On a tie each gets half of g; where only one is NaN, that one gets all of it.
+    """
     return lambda: larger_grad(-a, -b, g), lambda: larger_grad(-b, -a, g)
 
 
@@ -230,4 +239,8 @@ def larger_grad(a: Value, b: Value, g: Value) -> TensorType:
 
 @larger_grad.vjp
 def _(h: Value, out: Value, a: Value, b: Value, g: Value) -> Grads:
+    """∂g = where(a > b, h, 0)
+
+    On a tie each gets half of g; where only one is NaN, that one gets all of it.
+    """
     return None, None, lambda: larger_grad(a, b, h)

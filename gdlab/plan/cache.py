@@ -55,8 +55,8 @@ def key_of(
 
 
 def load(path: str | os.PathLike[str], key: str, graph: Graph) -> Cached | None:
-    """What the file holds for this key, with the sources of `graph`; None (and a warning, where the file is damaged)
-    if it holds nothing."""
+    """Return the plan of this key from the file, with the sources of `graph`; None (and a warning, where the file is
+    damaged) if it holds nothing."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -48,7 +48,7 @@ class Edge:
 
 @dataclass(slots=True)
 class Needs:
-    """What has to be computed or held: `needed` terms, who reads them, and which must stay readable."""
+    """The terms to compute or hold: `needed` terms, who reads them, and which must stay readable."""
 
     needed: bytearray
     edges: list[list[Edge]]

@@ -34,7 +34,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """What a point op reads: operand k of the dispatch, point op k before it, the accumulator, or a literal."""
+    """An operand of a point op: operand k of the dispatch, point op k before it, the accumulator, or a literal."""
 
     kind: Literal["operand", "op", "acc", "literal"]
     index: int = 0

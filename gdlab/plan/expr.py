@@ -1,7 +1,8 @@
 """Read a kernel's expression, the one text that is both WGSL and Python: its syntax tree, its names, its value.
 
-Functions as in WGSL: `exp log sqrt inverseSqrt tanh abs sign select(if_false, if_true, condition)`; ours, exact about
-NaN and overflow: `max_nan min_nan relu_nan sigmoid_stable pow_abs is_nan round_f16 round_bf16`.
+Functions as in WGSL: `exp log sqrt inverseSqrt tanh abs sign floor ceil trunc`, `round` (halves to even) and
+`select(if_false, if_true, condition)`; ours, exact about NaN and overflow: `max_nan min_nan relu_nan sigmoid_stable
+pow_abs is_nan round_f16 round_bf16`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "tanh": np.tanh,
     "abs": np.abs,
     "sign": np.sign,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "round": np.rint,
     "select": lambda if_false, if_true, condition: np.where(condition, if_true, if_false),
     "max_nan": np.maximum,
     "min_nan": np.minimum,

@@ -1,4 +1,4 @@
-"""How large an index may be: the bound of every input that a graph uses to number rows of something."""
+"""Bound indices: the bound of every input that a graph uses to number rows of something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dispatch is called in tables, profiles and timelines: `FusedMatMulAdd[32x128x784] + relu`."""
+"""Name dispatches in tables, profiles and timelines: `FusedMatMulAdd[32x128x784] + relu`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where buffers lie: lifetimes in groups, and one slot for buffers whose lives do not meet."""
+"""Place buffers in memory: lifetimes in groups, and one slot for buffers whose lives do not meet."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ class Footprint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why launch `after` has to wait for launch `before`: its range `later` overlaps `earlier`, a range of that one."""
+    """The reason why launch `after` waits for launch `before`: its range `later` overlaps `earlier`, a range of that
+    one."""
 
     kind: HazardKind
     before: int

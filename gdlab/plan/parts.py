@@ -1,4 +1,4 @@
-"""What a dispatch is put together from while it is written: operands, chains, and the stages of a fold."""
+"""The parts of a dispatch while it is written: operands, chains, and the stages of a fold."""
 
 from __future__ import annotations
 

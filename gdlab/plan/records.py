@@ -46,7 +46,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """Why a group had to end: dispatch `after` conflicts with the earlier `before` on `buffer`."""
+    """The reason for the end of a group: dispatch `after` conflicts with the earlier `before` on `buffer`."""
 
     before: int
     after: int
@@ -97,7 +97,7 @@ def _stored(record: MemoryPlan | ExecutionPlan) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where every buffer lies; `peak_bytes` are alive in group `peak_group`, more than in any other."""
+    """The place of every buffer; `peak_bytes` are alive in group `peak_group`, more than in any other."""
 
     slot_of: tuple[int, ...]
     slots: tuple[Slot, ...]
@@ -140,7 +140,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What `compile` is told of a node: its phase, and the forward node it belongs to (there its own id)."""
+    """The lane of a node, as `compile` takes it: its phase, and the forward node it belongs to (there its own id)."""
 
     phase: Literal["forward", "backward"]
     forward: int
@@ -194,7 +194,7 @@ class ExecutionPlan:
 
     @property
     def phase(self) -> PlanMode:
-        """What it was compiled for: `mode`."""
+        """The phase that it was compiled for: `mode`."""
         return self.mode
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a plan is compiled for and how: the device and its limits, and the switches of `compile`."""
+"""The target of a plan: the device and its limits, and the switches of `compile`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AdapterClass = Literal["hardware", "software", "cpu"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What kernels and bindings must stay within; the defaults are WebGPU's portable ones."""
+    """The limits of kernels and bindings; the defaults are WebGPU's portable ones."""
 
     workgroups_per_axis: int = 65535
     binding_bytes: int = 128 << 20
@@ -55,7 +55,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a plan is compiled for: kind of device, class of adapter (decides schedules), limits, tuned schedules."""
+    """The target of a plan: kind of device, class of adapter (decides schedules), limits, tuned schedules."""
 
     kind: Literal["wgpu", "cpu"]
     adapter_class: AdapterClass

@@ -1,4 +1,5 @@
-"""What a graph computes, ready to lower: composites expanded, equal work merged, operands followed to their storage."""
+"""Turn a graph into terms, ready to lower: composites expanded, equal work merged, operands followed to their
+storage."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a term is read: element i is element `access(i)` of the term `term`, or `value` (then `term` is −1)."""
+    """A view of a term: element i is element `access(i)` of the term `term`, or `value` (then `term` is −1)."""
 
     term: int
     access: Access = "full"
@@ -246,7 +247,8 @@ _VIEWS: dict[type, Callable[[Term, list[Term], list[View]], View]] = {
 
 
 def _reads(term: Term, terms: list[Term], views: list[View], base: list[int]) -> tuple[View, ...]:
-    """How a pointwise op or a reduction reads its inputs: a smaller operand (a bias) is repeated by NumPy's rule."""
+    """Return the views through which a pointwise op or a reduction reads its inputs: a smaller operand (a bias) is
+    repeated by NumPy's rule."""
     if isinstance(term.op.kernel, Reduction):
         return (views[term.inputs[0]],)
     if not isinstance(term.op.kernel, Elementwise):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -34,7 +33,6 @@ from gdlab.plan.rules.traced import traced
 from gdlab.plan.schedule import numbered, scheduled
 from gdlab.plan.target import Target
 
-_NONE: Mapping[str, float] = MappingProxyType({})
 MERGED = 64  # parameters of one dispatch at most: its text grows with each
 
 
@@ -65,16 +63,6 @@ def update_of(plan: ExecutionPlan, recipe: Recipe, state: Sequence[Buffer] = ())
     if recipe.rule == "none":
         return Update("none", (), tuple(state), ())
     return _Writer(plan, recipe, state).write()
-
-
-def sgd_update(plan: ExecutionPlan, multipliers: Mapping[str, float] = _NONE) -> Update:
-    """p ← p − lr · factor · g."""
-    return update_of(plan, Recipe("sgd", multipliers))
-
-
-def adam_update(plan: ExecutionPlan, multipliers: Mapping[str, float] = _NONE) -> Update:
-    """m ← β₁m + (1−β₁)g; v ← β₂v + (1−β₂)g²; p ← p − lr · factor · m·c₁ / (√(v·c₂) + ε)."""
-    return update_of(plan, Recipe("adam", multipliers))
 
 
 # dispatches -----------------------------------------------------------------------------------------------------------

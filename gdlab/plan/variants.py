@@ -1,4 +1,4 @@
-"""How a kernel is spread over workgroups: one schedule for hardware adapters, one for software adapters."""
+"""Spread a kernel over workgroups: one schedule for hardware adapters, one for software adapters."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def _tiling(p: Matmul) -> tuple[int, int, int, int, int, int, int] | None:
 
 
 def tiles_of(p: Matmul, tile: Sequence[int]) -> int:
-    """How many tiles of so many rows and columns cover the result."""
+    """Return the number of tiles of so many rows and columns that cover the result."""
     return -(-p.m // tile[0]) * -(-p.n // tile[1])
 
 
@@ -341,5 +341,5 @@ def _tile_cost(p: Matmul, rows: int, columns: int) -> float:
 
 
 def flat(workgroups: Sequence[int]) -> int:
-    """How many workgroups a grid has."""
+    """Return the number of workgroups of a grid."""
     return workgroups[0] * workgroups[1] * workgroups[2]

@@ -28,6 +28,7 @@ import numpy as np
 
 from gdlab.base.errors import CheckpointError
 from gdlab.base.types import Array, DType, TensorType
+from gdlab.base.words import listed
 from gdlab.plan.records import Place
 from gdlab.plan.rules import RULES
 from gdlab.session.loaded import LoadedPlan
@@ -83,9 +84,8 @@ class Checkpoints:
         target = _path("save_checkpoint", path)
         _check_names("save_checkpoint", self.values.places.parameters)
         if missing := self.values.parameters_without_value():
-            raise CheckpointError(
-                "save_checkpoint", "parameters", f"no value for {', '.join(missing)}", "a value of each"
-            )
+            given = f"no value for {listed(missing)}"
+            raise CheckpointError("save_checkpoint", "parameters", given, "a value of each")
         if self.updates.adam_steps >= _STEPS:
             raise CheckpointError("save_checkpoint", "adam_step", self.updates.adam_steps, "one below 2^63")
         self.progress.check_between_steps("save_checkpoint")

@@ -1,4 +1,4 @@
-"""Where the value of a node of the written graph lies after a step, or why it lies nowhere."""
+"""Find the value of a node of the written graph after a step, or say why it lies nowhere."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class Pipeline:
 
     @property
     def report(self) -> OptimizeReport:
-        """What the optimizer did on the way to the compiled stage, in one report."""
+        """Return one report of the optimizer's work on the way to the compiled stage."""
         first, *others = self.reports
         return OptimizeReport.merge(first, others[0]) if others and self.compiled.options is not None else first
 

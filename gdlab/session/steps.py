@@ -10,6 +10,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.types import Array
+from gdlab.base.words import listed
 from gdlab.devices.base import BufferCopy, Readback, StepCall
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session.loaded import LoadedPlan
@@ -56,7 +57,7 @@ class Steps:
         self.values.check_ready("step", inputs=False)
         if missing := [name for name in self.values.inputs_without_value() if name not in feeds[0]]:
             wanted = "each in feeds[0], or set_input before"
-            raise SessionError("step", "inputs", f"no value for {', '.join(missing)}", wanted)
+            raise SessionError("step", "inputs", f"no value for {listed(missing)}", wanted)
         return len(feeds), uploads
 
     def _many(self, count: int, uploads: Sequence[Uploads]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError, unknown_name
 from gdlab.base.types import FORMATS, Array, u32
-from gdlab.base.words import plural
+from gdlab.base.words import listed, plural
 from gdlab.op.storage import Part
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import Place
@@ -77,10 +77,10 @@ class Values:
         """Raise `SessionError` unless every parameter and (with `inputs`) every input has a value."""
         self.loaded.check_open(where)
         if inputs and self.unset_inputs:
-            names = ", ".join(self.inputs_without_value())
+            names = listed(self.inputs_without_value())
             raise SessionError(where, "inputs", f"no value for {names}", "set_input for each")
         if self.unset_parameters and (missing := self.parameters_without_value()):  # shared with a larger session?
-            raise SessionError(where, "parameters", f"no value for {', '.join(missing)}", _REMEDIES)
+            raise SessionError(where, "parameters", f"no value for {listed(missing)}", _REMEDIES)
 
     # places -----------------------------------------------------------------------------------------------------------
     def parameter(self, where: str, name: str) -> Place:

@@ -10,6 +10,7 @@ from typing import Any
 
 from gdlab.base.errors import SessionError, unknown_name
 from gdlab.base.types import f32
+from gdlab.base.words import listed
 from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.devices.base import Device
 from gdlab.graph import Graph
@@ -245,7 +246,7 @@ class Execution:
         `feed`, `init`: one will be set before it starts."""
         missing = [] if feed or self.runner.feed is not None else self.session.unset_inputs
         if missing:
-            raise SessionError(f"graph {self.name}", "run", f"no value for {', '.join(missing)}", "--feed or set_input")
+            raise SessionError(f"graph {self.name}", "run", f"no value for {listed(missing)}", "--feed or set_input")
         if not init:
             self.session.check_ready("run", inputs=False)
 

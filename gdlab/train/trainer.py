@@ -39,10 +39,10 @@ Pairs = list[tuple[str, Any]]
 # what goes in, what comes out -----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """How to train. `learning_rate`, when given, replaces the rate of `optimizer`. `data_input` and `label_input` are
-    the inputs that take the loader's streams `x` and `labels`; other streams carry the name of their input. The loss of
-    every `log_interval`-th step is logged (`logging`, "gdlab.train"; 0: none). `progress`: a bar with the loss and
-    steps per second; None: in a notebook or a terminal."""
+    """The settings of a training. `learning_rate`, when given, replaces the rate of `optimizer`. `data_input` and
+    `label_input` are the inputs that take the loader's streams `x` and `labels`; other streams carry the name of their
+    input. The loss of every `log_interval`-th step is logged (`logging`, "gdlab.train"; 0: none). `progress`: a bar
+    with the loss and steps per second; None: in a notebook or a terminal."""
 
     optimizer: Optimizer = field(default_factory=Optimizer.sgd)
     learning_rate: float | None = None
@@ -96,7 +96,7 @@ class TrainHistory:
 
 
 class MetricCallback:
-    """What is told of training, on the thread that trains: override what you need."""
+    """Receive the events of training, on the thread that trains: override what you need."""
 
     def on_step(self, metrics: StepMetrics) -> None:
         """After every step, once."""

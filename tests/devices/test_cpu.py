@@ -25,7 +25,7 @@ from gdlab.plan import compile
 from gdlab.plan.dispatch import SCALARS, Operand
 from gdlab.plan.expr import evaluate
 from gdlab.plan.target import CompileOptions
-from gdlab.plan.update import Recipe, adam_update, sgd_update, update_of
+from gdlab.plan.update import Recipe, update_of
 from gdlab.session import build_inference_session, build_session
 
 CPU = CpuDevice()
@@ -167,7 +167,7 @@ def test_a_plan_trains_without_any_reference(monkeypatch: pytest.MonkeyPatch) ->
     feeds["y"] = np.eye(10, dtype=np.float32)[np.arange(64) % 10]
     feeds |= {name: feeds[name] * 0.1 for name, _ in plan.param_buffers}
     program = plans.load(CPU, plan, feeds)
-    program.configure(adam_update(plan))
+    program.configure(update_of(plan, Recipe("adam")))
     for t in range(1, 61):
         program.step(scalars(0.01, t))
     losses = program.losses(wait=True)
@@ -179,7 +179,7 @@ def test_everything_stays_float32() -> None:
     for graph in (differentiate(networks.mlp())[0], differentiate(networks.transformer())[0]):
         plan = compile(graph, mode="training", target=CPU.target)
         program = CPU.load(plan)
-        program.configure(adam_update(plan))
+        program.configure(update_of(plan, Recipe("adam")))
         program.step(scalars())
         assert {a.dtype for a in program.arrays.values()} == {np.dtype(np.float32)}
         wide = [shape for shape, dtype in program.queue.scratch.pool if dtype == np.dtype(np.float64)]
@@ -222,7 +222,7 @@ def test_adam_against_float64() -> None:
 def test_moments_never_stay_denormal() -> None:
     plan = compile(plans.regression(), mode="training")
     program = plans.load(CPU, plan, plans.feeds_of(plan.graph))
-    program.configure(adam_update(plan))
+    program.configure(update_of(plan, Recipe("adam")))
     program.step(scalars())
     for buffer in dict(plan.param_grad_pairs).values():
         program.arrays[buffer][...] = 0
@@ -235,13 +235,13 @@ def test_moments_never_stay_denormal() -> None:
 def test_moments_outlive_a_switch_to_sgd() -> None:
     plan = compile(plans.regression(), mode="training")
     program = plans.load(CPU, plan, plans.feeds_of(plan.graph))
-    program.configure(adam_update(plan))
+    program.configure(update_of(plan, Recipe("adam")))
     program.step(scalars())
     m = program.update.moments[0][1]
     kept = program.download(m)
-    program.configure(sgd_update(plan))
+    program.configure(update_of(plan, Recipe("sgd")))
     program.step(scalars())
-    program.configure(adam_update(plan))
+    program.configure(update_of(plan, Recipe("adam")))
     assert kept.any() and program.download(m).tobytes() == kept.tobytes()
 
 
@@ -252,7 +252,7 @@ def test_an_output_that_is_a_parameter_shows_the_value_before_the_update() -> No
         g.set_output_ids(zip(g.output_ids, g.output_names, strict=True), gradients=1)
     plan = compile(g, mode="training")
     program = plans.load(CPU, plan, {"w": np.ones(3), "x": np.ones(3), "g": np.ones(3)})
-    program.configure(sgd_update(plan))
+    program.configure(update_of(plan, Recipe("sgd")))
     program.step(scalars(0.5))
     assert plans.outputs(program)[1].tolist() == [1.0] * 3
     assert program.download(dict(plan.param_buffers)["w"]).tolist() == [0.5] * 3
@@ -262,7 +262,7 @@ def test_an_output_that_is_a_parameter_shows_the_value_before_the_update() -> No
 def test_traffic_counts_what_happened() -> None:
     plan = compile(plans.regression(), mode="training")
     program = plans.load(CPU, plan, plans.feeds_of(plan.graph))
-    program.configure(sgd_update(plan))
+    program.configure(update_of(plan, Recipe("sgd")))
     program.step(scalars())
     program.update_only(scalars())
     t = program.counters
@@ -290,7 +290,7 @@ def test_what_a_program_refuses() -> None:
         program.upload(w, np.ones((5, 3)))
     with pytest.raises(ArgumentError, match="download: buffer: given 99, wanted one of the 10 buffers"):
         program.download(99)
-    program.configure(sgd_update(plan))
+    program.configure(update_of(plan, Recipe("sgd")))
     with pytest.raises(SessionError, match="step: scalars: given none, wanted 9 numbers: lr, beta1"):
         program.step(None)
     program.close()

@@ -230,8 +230,8 @@ def dead(shape: Sequence[int], tags: Sequence[Tag], upper: int, actual: int) -> 
 OF_NOTHING = {
     "max": -np.inf, "max_inner": -np.inf, "min": np.inf, "mean": np.nan, "mean_all": np.nan, "mean_inner": np.nan,
     "global_avg_pool": np.nan, "bce_loss": np.nan, "mse_loss": np.nan, "l1_loss": np.nan, "full_attention": np.nan,
-    "cross_attention": np.nan, "multi_head_attn": np.nan, "attention_lse": -np.inf, "layer_size": np.nan,
-    "rms_size": np.nan,
+    "cross_attention": np.nan, "multi_head_attn": np.nan, "attention_lse": -np.inf, "rms_size": np.nan,
+    "layer_size": np.nan,
 }  # fmt: skip
 
 

@@ -56,11 +56,17 @@ def chromium() -> str | None:
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
+def typescript() -> bool:
+    tools = Path(__file__).resolve().parents[2] / "labextension" / "node_modules"
+    return (tools / "typescript" / "bin" / "tsc").exists() and shutil.which("node") is not None
+
+
 THINGS: dict[str, tuple[Callable[[], object], str]] = {
     "wgpu": (adapters, "a Vulkan, Metal or DX12 adapter"),
     "lavapipe": (lambda: any(line.startswith("CPU") for line in adapters()), "lavapipe (mesa-vulkan-drivers)"),
     "gpu": (lambda: any("GPU" in line.split()[0] for line in adapters()), "a hardware adapter"),
     "chromium": (chromium, "Chromium on PATH or in CHROMIUM"),
+    "typescript": (typescript, "Node, and what `make front` installs"),
 }
 IMPLIED = {"lavapipe": "wgpu", "gpu": "wgpu"}
 

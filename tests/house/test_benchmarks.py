@@ -1,4 +1,4 @@
-"""The benchmarks measure what their rows say, and find their place in the README."""
+"""The benchmarks measure what their rows say, and find their place in docs/figures.md."""
 
 from __future__ import annotations
 

@@ -27,4 +27,19 @@ def test_the_scripts(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
 
 def test_the_pictures_are_there() -> None:
     named = re.findall(r'(?:src|srcset)="([^"]+)"', TEXT)
-    assert len(named) >= 4 and all((REPO / path).is_file() for path in named)
+    assert len(set(named)) == 2 * 5 and all((REPO / path).is_file() for path in named)
+
+
+def test_its_figures_are_those_of_the_page_of_figures() -> None:
+    page = (REPO / "docs" / "figures.md").read_text(encoding="utf-8")
+    table = TEXT.partition("## Six figures")[2].partition("[docs/figures.md]")[0]
+    figures = re.findall(r"\*\*([\d.,]+)\*\*", table)
+    assert len(figures) == 6
+    for figure in figures:
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.]*\d)", page), figure
+
+
+def test_it_is_short_and_what_it_links_to_is_there() -> None:
+    assert len(TEXT.splitlines()) <= 190
+    linked = set(re.findall(r"\]\(([^)#]+)\)", TEXT))
+    assert len(linked) >= 12 and all((REPO / path).exists() for path in linked)

@@ -15,9 +15,10 @@ from playwright.sync_api import Locator, Page
 from gdlab import CompileOptions
 from gdlab.base.words import cell, nbytes, sig
 from gdlab.study.study import Study
+from gdlab.view.document.document import Document
 from gdlab.view.document.runs import times_of
 from gdlab.view.text.graph_text import _figures
-from gdlab.view.text.plan_text import at_peak, own_lines, reuse_words, why_two
+from gdlab.view.text.plan_text import at_peak, own_lines, reuse_words
 from gdlab.view.text.twin import twin
 
 
@@ -155,6 +156,24 @@ def test_dispatches_are_sorted_and_cut_down_with_their_sums(page: Page) -> None:
     page.get_by_label("dispatches", exact=True).select_option("")
     table.get_by_role("button", name="#").click()
     assert len(rows(table)) == len(records) - 4 + 1, "the update is folded again"
+
+
+def why_two(document: Document, a: int, b: int) -> list[str]:
+    """Tell why dispatch `a` and the later `b` are not one: the fusions at nodes of `a` that nodes of `b` read."""
+    dispatches, stage = document.plan("dispatches"), document.data["plan"]["stage"]
+    inputs = document.nodes(stage).column("inputs")
+
+    def nodes_of(k: int) -> list[int]:
+        return list(document.provenance.behind("dispatch", f"node:{stage}", k))
+
+    read = {i for node in nodes_of(b) for i in inputs[node]}
+    compiled = next(one for one in document.data["passes"] if one["role"] == "compile")
+    found = [m for m in compiled["report"]["missed"] if m["node"] in nodes_of(a) and m["node"] in read]
+    if found:
+        return [f"{m['label']}: {m['detail']}" for m in found]
+    if set(dispatches[b]["reads"]) & set(dispatches[a]["writes"]):
+        return [f"no fusion joins dispatch {a} and dispatch {b}"]
+    return [f"dispatch {b} reads nothing that dispatch {a} writes"]
 
 
 def test_why_two_dispatches(page: Page) -> None:

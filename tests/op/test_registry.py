@@ -428,7 +428,9 @@ PACKAGE = REPO / "gdlab"
 MAY_NAME = ("op/", "ops/", "rewrite/rules/", "load/", "models/")
 LEAVES = {"parameter", "input", "constant", "var", "full"}  # a pass knows them as it knows a node
 # what a pass may compare with the op of a node by name: these ask for the shape of a rule, not for a property of an op
-ALLOWED: dict[str, str] = {}
+ALLOWED: dict[str, str] = {
+    "view/layout/boxes.py": "it reads documents, which have no records of ops; its twin in TypeScript names the same",
+}
 
 
 def named_ops(tree: ast.AST) -> set[str]:

@@ -21,7 +21,7 @@ from gdlab.plan import compile
 from gdlab.plan.dispatch import Dispatch, Operand
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions, Limits, Target
-from gdlab.plan.update import adam_update, sgd_update
+from gdlab.plan.update import Recipe, update_of
 from gdlab.plan.variants import grid
 from gdlab.plan.verify import verify, verify_update
 
@@ -174,7 +174,7 @@ def test_a_binding_beyond_the_limit_is_refused() -> None:
 
 # updates --------------------------------------------------------------------------------------------------------------
 def test_updates_bind_every_written_buffer_once() -> None:
-    update = adam_update(PLAN, {"w": 0.5})
+    update = update_of(PLAN, Recipe("adam", {"w": 0.5}))
     w, b = update.dispatches
     assert [d.label for d in update.dispatches] == ["Adam[15]", "Adam[3]"]
     assert [access for _, access in w.bindings] == ["r", "w", "w", "w"] and len(w.scalars) == 6
@@ -184,7 +184,8 @@ def test_updates_bind_every_written_buffer_once() -> None:
     assert w.update is not None and [s.factor for p in w.update.parameters for s in p.stretches] == [0.5]
     assert (w.index, w.phase, w.group, w.origin) == (len(PLAN.dispatches), "update", len(PLAN.groups), (2,))
     assert b.source_hash != w.source_hash
-    assert sgd_update(PLAN).buffers == () and sgd_update(PLAN).dispatches[0].scalars == ("lr",)
+    plain = update_of(PLAN, Recipe("sgd"))
+    assert plain.buffers == () and plain.dispatches[0].scalars == ("lr",)
     verify_update(PLAN, update)
     twice = replace(update, dispatches=(w, replace(w, index=w.index + 1)))
     with pytest.raises(CompileError, match="both write buffer 2"):

@@ -234,6 +234,7 @@ def _finishers(ex: GraphExecutor) -> None:
         assert s.report.finisher == name and "group 0" in str(s.report) and "Report" in repr(s.report)
         assert len(known(s.report.hazards(), list)) == (name == "finish_with_timing")
         assert known(s.report.groups(), list)
+        assert known(s.report.predicted_device_barriers, int) == (name == "finish_with_timing")
         assert s.report.timed(1, 2).timing == (1, 2)
     x, w, s_, y, out = _norm(ex)
     s = ex.begin()

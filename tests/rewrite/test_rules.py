@@ -75,7 +75,7 @@ def test_a_rule_knows_the_text_that_states_it() -> None:
     assert file == "gdlab/rewrite/rules/plain.py" and line > 1
     assert "def neg_neg" in text and ">> x" in text
     assert "def silu" in RULES["fuse_silu"].source[2]
-    assert RULES["neg_neg"].doc == "−(−x) is x."
+    assert RULES["neg_neg"].doc == "−(−x) → x"
 
 
 def test_ids_and_labels_are_told_apart_from_typing_errors() -> None:

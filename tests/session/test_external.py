@@ -84,3 +84,25 @@ def test_memory_that_cannot_be_bound(device: str) -> None:
             assert tight.required == large.slot_size("x") >= 360_000 and tight.got < 1000
         refused(s, lambda: s.input_buffer("w"), gd.UnknownNameError)
         refused(s, lambda: s.output_buffer(2), gd.OutputIndexError)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 70])
+def test_nothing_behind_slot_size_is_overwritten(device: str, size: int) -> None:
+    """Kernels store four elements at a time, also at the end of a tensor of an odd size."""
+    with gd.Graph() as g:
+        g.set_outputs([gd.input("x", (size,)).tanh()])
+    with gd.Graph() as h:
+        h.set_outputs([gd.input("home", (2000,)) * 1.0])
+    with gd.build_inference_session(g, device) as s, gd.build_inference_session(h, device) as other:
+        before = np.arange(2000, dtype=F32) + 1
+        other.set_input("home", before)
+        other.step()
+        s.bind_external_buffer(0, other.input_buffer("home"))
+        s.set_input("x", X.reshape(-1)[:1].repeat(size))
+        s.step()
+        s.wait()
+        after, behind = other.read_input("home"), -(-s.slot_size(0) // 4)
+        np.testing.assert_allclose(after[:size], np.tanh(X.reshape(-1)[0]), rtol=1e-5)
+        np.testing.assert_array_equal(after[behind:], before[behind:])
+        four = -(-size // 4) * 4
+        np.testing.assert_array_equal(after[four:], before[four:])

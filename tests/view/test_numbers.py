@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 
 import networks
 import pytest
+import small_models
 
 from gdlab.base.words import nbytes, plural, whole
 from gdlab.graph import Graph
@@ -24,6 +26,12 @@ NETWORKS: dict[str, tuple[Callable[[], Graph], bool]] = {
     "gated": (networks.gated_block, False),
     "small": (networks.small_mlp, True),
 }
+NETWORKS |= {f"{name}_trained": (make, True) for name, make in small_models.TRAINED.items()}
+NETWORKS |= {
+    name.replace(", ", "_").replace(" ", "_"): (make, False)
+    for name, make in small_models.SMALL.items()
+    if name not in small_models.TRAINED
+}
 UPDATES: dict[str, Callable[[Study], object]] = {
     "none": lambda study: None,
     "sgd": lambda study: study.session.set_learning_rate(0.01),
@@ -33,6 +41,8 @@ UPDATES: dict[str, Callable[[Study], object]] = {
     "adam, then sgd": lambda study: (study.session.set_adam(1e-3), study.session.set_learning_rate(0.1)),
 }
 CASES = [(name, update) for name, (_, train) in NETWORKS.items() for update in UPDATES if train or update == "none"]
+if not os.environ.get("GDLAB_NUMBERS"):  # `make numbers`: each model with each update
+    CASES = [(name, update) for name, update in CASES if not name.endswith("_trained") or update == "clip"]
 
 
 def _numbers_of(document: Document) -> dict[str, int]:

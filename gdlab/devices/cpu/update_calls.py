@@ -71,7 +71,7 @@ class ParameterCalls:
         return temporary[: block.size].reshape(block.shape) if block.size <= BLOCK else self.temporary(block.shape)
 
     def blocks(self) -> Iterator[tuple[Array, ...]]:
-        """What the rule moves, the gradient, and a temporary: whole, or in parts that stay in the cache while all calls
+        """Yield moved arrays, gradient and a temporary: whole, or in parts that stay in the cache while all calls
         of one part run (Adam on 8 million numbers: 24 ms whole, 14 ms in parts; Xeon 2.5 GHz, 2026-11-21)."""
         gradient = () if self.p.gradient is None else (self.p.gradient,)
         arrays = [self._range(self.builder.arrays[b]) for b in (*self.p.touched, *gradient)]

@@ -276,7 +276,7 @@ class Gpu:
             raise SessionError("device", what, _told(error), wanted) from error
 
     def free_bytes(self) -> int | None:
-        """What there is for buffers, as far as it is known: a software adapter has the memory of the machine."""
+        """Return the bytes left for buffers, where known: a software adapter has the memory of the machine."""
         return free_bytes() if _adapter_type(self.adapter) == "CPU" else None
 
     def query_set(self, count: int) -> Any:
@@ -438,7 +438,7 @@ def _opened_device(adapter: Any) -> Any:
 
 
 def _told(error: object) -> str:
-    """What wgpu complains about, without the lines that only frame it."""
+    """Return the complaint of wgpu without the lines that only frame it."""
     lines = [line.strip() for line in str(error).splitlines()]
     return "; ".join(line for line in lines if line and line not in ("Validation Error", "Caused by:"))
 

@@ -128,7 +128,7 @@ class _Builder:
             graph.named(value, line.target)
 
     def _maker(self, line: Assignment) -> Callable[..., Value] | None:
-        """What makes the value of a line; None where there is nothing."""
+        """Return the function that makes the value of a line; None where there is none."""
         own = self.own.get(line.op)
         return OPERATIONS.get(line.op) if own is None else partial(own, line)
 

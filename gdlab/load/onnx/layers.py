@@ -1,4 +1,4 @@
-"""ONNX ops that layers are made of: products, convolutions, pooling, norms, resizing."""
+"""ONNX ops that layers are made of: products, convolutions, pooling, norms."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from gdlab import ops
-from gdlab.base.types import Array, Shape
+from gdlab.base.types import Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layout import broadcast, repeated, reshaped, taken
+from gdlab.load.onnx.layout import broadcast, reshaped
 from gdlab.load.onnx.tensor import Call, Table, Tensor, axis_of, fitted
 from gdlab.load.shared import Malformed, Unsupported, common, product
 from gdlab.load.windows import Border, Window, averaged, convolved, highest, same_border, transposed
@@ -62,7 +62,7 @@ def _spatial(call: Call, name: str, rank: int, default: int) -> Shape:
     return (default,) * rank if given is None else given
 
 
-def _image_rank(call: Call) -> int:
+def image_rank(call: Call) -> int:
     """The number of spatial axes of operand 0: 1 or 2."""
     rank = len(call.tensor(0).shape) - 2
     if rank not in (1, 2):
@@ -70,7 +70,7 @@ def _image_rank(call: Call) -> int:
     return rank
 
 
-def _window(call: Call, size: Shape) -> Window:
+def window_of(call: Call, size: Shape) -> Window:
     rank, extents = len(size), call.tensor(0).shape[2:]
     stride, dilation = _spatial(call, "strides", rank, 1), _spatial(call, "dilations", rank, 1)
     pads = call.integers("pads") or (0,) * (2 * rank)
@@ -91,9 +91,9 @@ def _window(call: Call, size: Shape) -> Window:
     return window
 
 
-def _kernel_size(call: Call) -> Shape:
-    """The extents of a convolution's kernel, which an attribute may repeat."""
-    shape, given = call.tensor(1).shape, call.integers("kernel_shape")
+def kernel_size(call: Call, kernel: int = 1) -> Shape:
+    """The extents of a convolution's kernel, an operand, which an attribute may repeat."""
+    shape, given = call.tensor(kernel).shape, call.integers("kernel_shape")
     if len(shape) != len(call.tensor(0).shape) or given not in (None, shape[2:]):
         raise Malformed("kernel_shape", given, f"that of W, {list(shape)}")
     return shape[2:]
@@ -104,14 +104,14 @@ def _bias(call: Call) -> Value | None:
 
 
 def _conv(call: Call) -> Tensor:
-    _image_rank(call)
-    window = _window(call, _kernel_size(call))
+    image_rank(call)
+    window = window_of(call, kernel_size(call))
     out = convolved(call.number(0), call.number(1), _bias(call), window, call.integer("group", 1))
     return fitted(out, out.shape)
 
 
 def _conv_transpose(call: Call) -> Tensor:
-    rank, size = _image_rank(call), _kernel_size(call)
+    rank, size = image_rank(call), kernel_size(call)
     more = call.integers("output_padding") or (0,) * rank
     if len(more) != rank or min(more) < 0:
         raise Malformed("output_padding", list(more), f"{rank} ints ≥ 0")
@@ -142,21 +142,21 @@ def _cut_border(call: Call, window: Window, more: Shape) -> Border:
     return tuple(border)
 
 
-def _pool_window(call: Call) -> Window:
+def pool_window(call: Call) -> Window:
     size = call.integers("kernel_shape")
-    if size is None or len(size) != _image_rank(call) or min(size) < 1:
-        raise Malformed("kernel_shape", size, f"{_image_rank(call)} ints ≥ 1")
-    return _window(call, size)
+    if size is None or len(size) != image_rank(call) or min(size) < 1:
+        raise Malformed("kernel_shape", size, f"{image_rank(call)} ints ≥ 1")
+    return window_of(call, size)
 
 
 def _max_pool(call: Call) -> Tensor:
     call.only_output("Y")
-    out = highest(call.number(0), _pool_window(call))
+    out = highest(call.number(0), pool_window(call))
     return fitted(out, out.shape)
 
 
 def _average_pool(call: Call) -> Tensor:
-    window = _pool_window(call)
+    window = pool_window(call)
     out = averaged(call.number(0), window, bool(call.integer("count_include_pad")))
     return fitted(out, out.shape)
 
@@ -265,87 +265,9 @@ def _folded_norm(call: Call, given: Sequence[Tensor], eps: float) -> tuple[Value
     return made[0], made[1]
 
 
-# resizing -------------------------------------------------------------------------------------------------------------
-Place = Callable[[Array, float, int, int], Array]  # (place in the new, scale, old and new extent) -> place in the old
-PLACES: dict[str, Place] = {
-    "half_pixel": lambda i, scale, old, new: (i + 0.5) / scale - 0.5,
-    "pytorch_half_pixel": lambda i, scale, old, new: (i + 0.5) / scale - 0.5 if new > 1 else i * 0.0,
-    "asymmetric": lambda i, scale, old, new: i / scale,
-    "align_corners": lambda i, scale, old, new: i * ((old - 1) / (new - 1)) if new > 1 else i * 0.0,
-}  # fmt: skip
-NEAREST: dict[str, Callable[[Array], Array]] = {
-    "round_prefer_floor": lambda at: np.ceil(at - 0.5), "round_prefer_ceil": lambda at: np.floor(at + 0.5),
-    "floor": np.floor, "ceil": np.ceil,
-}  # fmt: skip
-
-
-def _resize(call: Call) -> Tensor:
-    if call.text("mode", "nearest") != "nearest":
-        raise Unsupported(f"mode={call.text('mode')}, where nearest is taken")
-    where, how = "asymmetric", "floor"
-    if call.opset >= 11:
-        where = call.text("coordinate_transformation_mode", "half_pixel")
-        how = call.text("nearest_mode", "round_prefer_floor")
-    if where not in PLACES or how not in NEAREST:
-        raise Unsupported(f"{where} with {how}")
-    scales, sizes = (_lasting(call, 1), None) if call.opset < 11 else (_lasting(call, 2), _lasting(call, 3))
-    if sizes is not None and call.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise Unsupported("keep_aspect_ratio_policy")
-    return _nearest(call, scales, sizes, where, how)
-
-
-def _upsample(call: Call) -> Tensor:
-    given = call.node.attrs.get("scales")
-    return _nearest(call, _lasting(call, 1) if given is None else tuple(given), None, "asymmetric", "floor")
-
-
-def _lasting(call: Call, i: int) -> tuple[float, ...] | None:
-    """Known numbers of an operand, None where there are none."""
-    array = call.static(i)
-    return None if array is None or not array.size else tuple(array.reshape(-1).tolist())
-
-
-Numbers = tuple[float, ...] | None
-
-
-def _nearest(call: Call, scales: Numbers, sizes: Numbers, where: str, how: str) -> Tensor:
-    x = call.tensor(0)
-    rank = len(x.shape)
-    axes = [axis_of(a, rank) for a in call.integers("axes") or range(rank)]
-    given = sizes if scales is None else scales
-    if given is None or len(given) != len(axes) or not all(math.isfinite(n) and n > 0 for n in given):
-        raise Malformed("scales or sizes", given, f"{len(axes)} numbers above 0")
-    places: dict[int, Array] = {}
-    for axis, number in zip(axes, given, strict=True):
-        old = x.shape[axis]
-        new, scale = (int(number), number / old) if scales is None else (math.floor(old * number), float(number))
-        call.home.check_size((new,))
-        at = PLACES[where](np.arange(new, dtype=np.float64), scale, old, new)
-        places[axis] = np.clip(NEAREST[how](at), 0, old - 1).astype(np.int64)
-    return _at_places(call, x, places)
-
-
-def _at_places(call: Call, x: Tensor, places: dict[int, Array]) -> Tensor:
-    """Repeated where every element comes equally often in its order, else gathered, axis by axis."""
-    factors = [1] * len(x.shape)
-    for axis, at in places.items():
-        r, left = divmod(len(at), x.shape[axis])
-        if r >= 1 and not left and (at == np.arange(len(at)) // r).all():
-            factors[axis] = r
-        else:
-            x = taken(call.home, x, axis, at.tolist())
-    value = call.home.number(x)
-    if len(factors) == 4 and factors[:2] == [1, 1]:
-        out = value if factors == [1] * 4 else ops.upsample_nearest(value, factors[2], factors[3])
-    else:
-        out = repeated(value, tuple(factors))
-    return fitted(out, out.shape if x.shape else (), x.kind)
-
-
 LAYERS: Table = {
     "MatMul": _matmul, "Gemm": _gemm, "Conv": _conv, "ConvTranspose": _conv_transpose, "MaxPool": _max_pool,
     "AveragePool": _average_pool, "GlobalAveragePool": _global(ops.mean), "GlobalMaxPool": _global(ops.max),
     "LayerNormalization": _layer_norm, "RMSNormalization": _rms_norm, "SimplifiedLayerNormalization": _rms_norm,
     "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm, "BatchNormalization": _batch_norm,
-    "Resize": _resize, "Upsample": _upsample,
 }  # fmt: skip

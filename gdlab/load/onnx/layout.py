@@ -194,7 +194,7 @@ def _dropout(call: Call) -> Sequence[Tensor]:
 
 
 # pieces ---------------------------------------------------------------------------------------------------------------
-def _joined(home: Home, parts: Sequence[Tensor], axis: int) -> Tensor:
+def joined(home: Home, parts: Sequence[Tensor], axis: int) -> Tensor:
     if all(t.known for t in parts):
         home.check_size((sum(t.size for t in parts),))
         return known(np.concatenate([np.asarray(t.array) for t in parts], axis), parts[0].kind)
@@ -210,7 +210,7 @@ def _concat(call: Call) -> Tensor:
     axis = axis_of(call.integer("axis"), len(parts[0].shape))
     if any(len(t.shape) != len(parts[0].shape) for t in parts):
         raise Malformed("inputs", ", ".join(str(list(t.shape)) for t in parts), "equal ranks")
-    return _joined(call.home, [t for t in parts if t.size] or parts[:1], axis)
+    return joined(call.home, [t for t in parts if t.size] or parts[:1], axis)
 
 
 def _split(call: Call) -> Sequence[Tensor]:
@@ -221,10 +221,17 @@ def _split(call: Call) -> Sequence[Tensor]:
     if sizes is None:
         each = -(-n // count)
         sizes = tuple(min(each, n - at * each) for at in range(count))
-    if len(sizes) != count or sum(sizes) != n or min(sizes) < 1:
-        raise Malformed("split", list(sizes), f"{count} extents ≥ 1 that add up to {n}")
+    if len(sizes) != count or sum(sizes) != n or min(sizes) < 0:
+        raise Malformed("split", list(sizes), f"{count} extents ≥ 0 that add up to {n}")
     ends = np.cumsum(sizes).tolist()
-    return [taken(call.home, x, axis, range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+    return [_part(call.home, x, axis, range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+
+
+def _part(home: Home, x: Tensor, axis: int, places: range) -> Tensor:
+    """Elements at these places; of none a constant without elements, which is left out where it is joined."""
+    if places:
+        return taken(home, x, axis, places)
+    return replace(known(np.zeros((*x.shape[:axis], 0, *x.shape[axis + 1 :])), x.kind), dtype=x.dtype)
 
 
 def _slice(call: Call) -> Tensor:
@@ -291,6 +298,11 @@ def _mirrored(home: Home, x: Tensor, lo: Sequence[int], hi: Sequence[int], mode:
             raise Malformed("pads", [a, b], f"something that is left of {x.shape[axis]}")
         x = taken(home, x, axis, np.pad(places, (max(a, 0), max(b, 0)), mode=_MODES[mode]).tolist())
     return x
+
+
+def repeated_blocks(home: Home, x: Tensor, axis: int, block: int, extent: int) -> Tensor:
+    """Every entry of an axis `block` times, up to `extent` entries."""
+    return taken(home, x, axis, [i // block for i in range(extent)])
 
 
 # constants ------------------------------------------------------------------------------------------------------------

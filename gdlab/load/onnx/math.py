@@ -27,7 +27,7 @@ def _common(*tensors: Tensor) -> Shape:
     return common(*(t.shape for t in tensors))
 
 
-def _folded(call: Call, fold: Callable[..., Any], tensors: tuple[Tensor, ...], kind: Kind, effort: int = 1) -> Tensor:
+def folded(call: Call, fold: Callable[..., Any], tensors: tuple[Tensor, ...], kind: Kind, effort: int = 1) -> Tensor:
     """The value of `fold` on known elements."""
     call.home.check_size(_common(*tensors), effort)
     with np.errstate(all="ignore"):
@@ -35,14 +35,14 @@ def _folded(call: Call, fold: Callable[..., Any], tensors: tuple[Tensor, ...], k
 
 
 # two operands ---------------------------------------------------------------------------------------------------------
-def _binary(make: Make, fold: Callable[..., Any], mask: bool = False) -> One:
+def binary(make: Make, fold: Callable[..., Any], mask: bool = False) -> One:
     """`make` takes values and plain numbers, of these at most one."""
 
     def translate(call: Call) -> Tensor:
         a, b = call.tensor(0), _aligned(call)
         shape, kind = _common(a, b), "bool" if mask else a.kind
         if a.known and b.known:
-            return _folded(call, fold, (a, b), kind)
+            return folded(call, fold, (a, b), kind)
         return fitted(make(call.home.operand(a), call.home.operand(b)), shape, kind)
 
     return translate
@@ -68,7 +68,7 @@ def _div(call: Call) -> Tensor:
     if a.known and b.known:
         if not np.all(b.array):
             raise Malformed("divisor", 0, "an integer other than 0")
-        return _folded(call, lambda x, y: (x - np.fmod(x, y)) // y, (a, b), "int")
+        return folded(call, lambda x, y: (x - np.fmod(x, y)) // y, (a, b), "int")
     x, y = call.number(0), call.number(1)
     size = ops.div(ops.abs(x) + 0.5, ops.abs(y))  # half of one more than needed: a device may round a whole down
     return fitted(ops.sign(x) * ops.sign(y) * _trunc(size), _common(a, b), "int")
@@ -80,16 +80,7 @@ def _divided(a: Number, b: Number) -> Value:
     return operators.div(a, b)
 
 
-_quotient = _binary(_divided, np.divide)
-
-
-def _mod(call: Call) -> Tensor:
-    a, b = call.tensor(0), call.tensor(1)
-    if not (a.known and b.known):
-        raise Unsupported("operands computed in the graph")
-    if b.kind == "int" and not np.all(b.array):
-        raise Malformed("divisor", 0, "an integer other than 0")
-    return _folded(call, np.fmod if call.integer("fmod") else np.mod, (a, b), a.kind)
+_quotient = binary(_divided, np.divide)
 
 
 def _pow(call: Call) -> Tensor:
@@ -103,11 +94,11 @@ def _known_power(x: Array, y: Array) -> Array:
     return np.asarray(np.power(x, y.astype(x.dtype)) if whole else np.power(x.astype(np.float64), y))
 
 
-_power = _binary(operators.power, _known_power)
+_power = binary(operators.power, _known_power)
 
 
 def _compared(make: Callable[..., Value], fold: Callable[..., Any]) -> Translate:
-    return _binary(make, fold, mask=True)
+    return binary(make, fold, mask=True)
 
 
 def _many(make: Make, fold: Callable[..., Any], mean: bool = False) -> Translate:
@@ -116,7 +107,7 @@ def _many(make: Make, fold: Callable[..., Any], mean: bool = False) -> Translate
     def translate(call: Call) -> Tensor:
         tensors = tuple(call.tensor(i) for i in range(max(1, len(call.inputs))))
         if all(t.known for t in tensors):
-            total = _folded(call, lambda *arrays: reduce(fold, arrays), tensors, tensors[0].kind)
+            total = folded(call, lambda *arrays: reduce(fold, arrays), tensors, tensors[0].kind)
             return known(total.array / len(tensors)) if mean and total.array is not None else total
         operands = [call.home.number(t) for t in tensors]
         out = reduce(make, operands)
@@ -128,7 +119,7 @@ def _many(make: Make, fold: Callable[..., Any], mean: bool = False) -> Translate
 def _where(call: Call) -> Tensor:
     c, a, b = (call.tensor(i) for i in range(3))
     if c.known and a.known and b.known:
-        return _folded(call, np.where, (c, a, b), a.kind)
+        return folded(call, np.where, (c, a, b), a.kind)
     mask, x, y = call.number(0), call.home.operand(a), call.home.operand(b)
     return fitted(ops.where(mask, x, y), _common(c, a, b), a.kind)
 
@@ -143,7 +134,7 @@ def _clip(call: Call) -> Tensor:
     most = -least
     if x.known and all(b is None or b.known for b in (lo, hi)):
         low, high = (most if b is None else b.array for b, most in ((lo, least), (hi, most)))
-        return _folded(call, lambda a: np.clip(a, low, high), (x,), x.kind)
+        return folded(call, lambda a: np.clip(a, low, high), (x,), x.kind)
     numbers = [(least, most)[i] if b is None else _single(b) for i, b in enumerate((lo, hi))]
     value = call.number(0)
     if None not in numbers and numbers[0] <= numbers[1]:  # type: ignore[operator]
@@ -167,17 +158,17 @@ def _single(t: Tensor) -> float | None:
 
 
 # one operand ----------------------------------------------------------------------------------------------------------
-def _unary(make: Callable[[Value], Value], fold: Callable[..., Any] | None = None) -> Translate:
+def unary(make: Callable[[Value], Value], fold: Callable[..., Any] | None = None) -> Translate:
     def translate(call: Call) -> Tensor:
         x = call.tensor(0)
         if fold is not None and x.known:
-            return _folded(call, fold, (x,), x.kind, effort=16 if fold is _erf else 1)
+            return folded(call, fold, (x,), x.kind, effort=16 if fold is _erf else 1)
         return fitted(make(call.number(0)), x.shape, x.kind)
 
     return translate
 
 
-def _shaped(make: Callable[[Call, Value], Value]) -> Translate:
+def shaped(make: Callable[[Call, Value], Value]) -> Translate:
     """With attributes."""
     return lambda call: fitted(make(call, call.number(0)), call.tensor(0).shape)
 
@@ -259,7 +250,7 @@ def _alone(x: Value) -> Value:
     return x
 
 
-def _reduced(make: Reduce, fold: Callable[..., Any] | None = None, alone: Callable[[Value], Value] = _alone) -> One:
+def reduced(make: Reduce, fold: Callable[..., Any] | None = None, alone: Callable[[Value], Value] = _alone) -> One:
     """`make(x, axes, keepdims=True)`; `alone`: what it does with one element, where no axis is reduced."""
 
     def translate(call: Call) -> Tensor:
@@ -288,15 +279,6 @@ def _squares(x: Value, axes: Shape, keepdims: bool) -> Value:
 def _log_sum_exp(x: Value, axes: Shape, keepdims: bool) -> Value:
     top = ops.max(x, axes, True)
     return top + ops.log(ops.sum(ops.exp(x - top), axes, True))
-
-
-def _product(call: Call) -> Tensor:
-    if not call.tensor(0).known:
-        raise Unsupported("a product of values that are computed in the graph")
-    return _known_product(call)
-
-
-_known_product = _reduced(ops.sum, np.prod)
 
 
 def _arg(sign: float) -> Translate:
@@ -352,31 +334,30 @@ def _erf(x: Array) -> Array:
 
 
 MATH: Table = {
-    "Add": _binary(operators.add, np.add), "Sub": _binary(operators.sub, np.subtract),
-    "Mul": _binary(operators.mul, np.multiply), "Div": _div, "Mod": _mod, "Pow": _pow,
+    "Add": binary(operators.add, np.add), "Sub": binary(operators.sub, np.subtract),
+    "Mul": binary(operators.mul, np.multiply), "Div": _div, "Pow": _pow,
     "Equal": _compared(ops.equal, np.equal), "Greater": _compared(ops.greater, np.greater),
     "GreaterOrEqual": _compared(ops.greater_equal, np.greater_equal), "Less": _compared(ops.less, np.less),
     "LessOrEqual": _compared(ops.less_equal, np.less_equal),
-    "And": _binary(ops.minimum, np.logical_and, mask=True), "Or": _binary(ops.maximum, np.logical_or, mask=True),
-    "Xor": _binary(ops.not_equal, np.logical_xor, mask=True), "Not": _unary(lambda x: 1.0 - x, np.logical_not),
+    "And": binary(ops.minimum, np.logical_and, mask=True), "Or": binary(ops.maximum, np.logical_or, mask=True),
+    "Xor": binary(ops.not_equal, np.logical_xor, mask=True), "Not": unary(lambda x: 1.0 - x, np.logical_not),
     "Min": _many(ops.minimum, np.minimum), "Max": _many(ops.maximum, np.maximum), "Sum": _many(ops.add, np.add),
     "Mean": _many(ops.add, np.add, mean=True), "Where": _where, "Clip": _clip, "Cast": _cast,
     "CastLike": lambda call: cast(call, call.tensor(1).dtype),
     "PRelu": _prelu,
-    "Neg": _unary(ops.neg, np.negative), "Abs": _unary(ops.abs, np.abs), "Sign": _unary(ops.sign, np.sign),
-    "Exp": _unary(ops.exp, np.exp), "Log": _unary(ops.log, np.log), "Sqrt": _unary(ops.sqrt, np.sqrt),
-    "Reciprocal": _unary(ops.recip, np.reciprocal), "Erf": _unary(ops.erf, _erf), "Sin": _unary(ops.sin, np.sin),
-    "Cos": _unary(ops.cos, np.cos), "Relu": _unary(ops.relu), "Sigmoid": _unary(ops.sigmoid),
-    "Tanh": _unary(ops.tanh, np.tanh), "Softplus": _unary(ops.softplus), "Gelu": _shaped(_gelu),
-    "Silu": _unary(ops.silu), "Swish": _shaped(_swish), "LeakyRelu": _shaped(_leaky), "Elu": _shaped(_elu),
-    "HardSigmoid": _shaped(lambda c, x: _hard_sigmoid(x, c.real("alpha", 0.2), c.real("beta", 0.5))),
-    "HardSwish": _unary(lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5)),
-    "Softsign": _unary(lambda x: x / (ops.abs(x) + 1.0)),
-    "ReduceMean": _reduced(ops.mean), "ReduceSum": _reduced(ops.sum, np.sum), "ReduceMax": _reduced(ops.max, np.max),
-    "ReduceMin": _reduced(ops.min, np.min), "ReduceL1": _reduced(_norm1, alone=ops.abs),
-    "ReduceSumSquare": _reduced(_squares, alone=ops.square),
-    "ReduceL2": _reduced(lambda x, axes, keep: ops.sqrt(_squares(x, axes, keep)), alone=ops.abs),
-    "ReduceProd": _product,
-    "ReduceLogSumExp": _reduced(_log_sum_exp), "ArgMax": _arg(1.0), "ArgMin": _arg(-1.0),
+    "Neg": unary(ops.neg, np.negative), "Abs": unary(ops.abs, np.abs), "Sign": unary(ops.sign, np.sign),
+    "Exp": unary(ops.exp, np.exp), "Log": unary(ops.log, np.log), "Sqrt": unary(ops.sqrt, np.sqrt),
+    "Reciprocal": unary(ops.recip, np.reciprocal), "Erf": unary(ops.erf, _erf), "Sin": unary(ops.sin, np.sin),
+    "Cos": unary(ops.cos, np.cos), "Relu": unary(ops.relu), "Sigmoid": unary(ops.sigmoid),
+    "Tanh": unary(ops.tanh, np.tanh), "Softplus": unary(ops.softplus), "Gelu": shaped(_gelu),
+    "Silu": unary(ops.silu), "Swish": shaped(_swish), "LeakyRelu": shaped(_leaky), "Elu": shaped(_elu),
+    "HardSigmoid": shaped(lambda c, x: _hard_sigmoid(x, c.real("alpha", 0.2), c.real("beta", 0.5))),
+    "HardSwish": unary(lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5)),
+    "Softsign": unary(lambda x: x / (ops.abs(x) + 1.0)),
+    "ReduceMean": reduced(ops.mean), "ReduceSum": reduced(ops.sum, np.sum), "ReduceMax": reduced(ops.max, np.max),
+    "ReduceMin": reduced(ops.min, np.min), "ReduceL1": reduced(_norm1, alone=ops.abs),
+    "ReduceSumSquare": reduced(_squares, alone=ops.square),
+    "ReduceL2": reduced(lambda x, axes, keep: ops.sqrt(_squares(x, axes, keep)), alone=ops.abs),
+    "ReduceLogSumExp": reduced(_log_sum_exp), "ArgMax": _arg(1.0), "ArgMin": _arg(-1.0),
     "Softmax": _softmax(ops.softmax), "LogSoftmax": _softmax(ops.log_softmax, logarithm=True),
 }  # fmt: skip

@@ -23,15 +23,23 @@ from gdlab.base.errors import GdlabError, LoadError, UnknownNameError, unknown_n
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.graph import Graph
+from gdlab.load.onnx.bodies import body_of, has_body
+from gdlab.load.onnx.functions import FUNCTIONS
+from gdlab.load.onnx.indexing import INDEXING
 from gdlab.load.onnx.layers import LAYERS
 from gdlab.load.onnx.layout import LAYOUT
 from gdlab.load.onnx.math import MATH
 from gdlab.load.onnx.numbers import bounds_of_input, rounded, settled
 from gdlab.load.onnx.proto import WHERE, InputRecord, ModelRecord, read
+from gdlab.load.onnx.quantized import QUANTIZED
+from gdlab.load.onnx.recurrent import RECURRENT
+from gdlab.load.onnx.resizing import RESIZING
 from gdlab.load.onnx.tensor import Call, Home, NodeRecord, Tensor, Translate, kind_of
-from gdlab.load.shared import Malformed, Unsupported, check_growth, enumerated, refused
+from gdlab.load.shared import MOST_NODES, Malformed, Unsupported, check_growth, enumerated, refused
 
-TABLE: dict[str, Translate] = {**MATH, **LAYOUT, **LAYERS}
+TABLE: dict[str, Translate] = {
+    **MATH, **LAYOUT, **LAYERS, **FUNCTIONS, **INDEXING, **RESIZING, **RECURRENT, **QUANTIZED
+}  # fmt: skip
 MANY = 1 << 14
 ANYWHERE = ("Gelu", "Silu", "SimplifiedLayerNormalization")  # in every domain they mean the same
 
@@ -166,7 +174,7 @@ def _slot(record: InputRecord, shape: tuple[int, ...], home: Home) -> Tensor:
 def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]], assumed: Mapping[str, int]) -> OnnxModel:
     """The graph, node by node."""
     if len(model.nodes) > MANY:  # building so large a graph takes longer than a refusal may
-        unknown = [(_label(node), str(node)) for node in model.nodes if _translation(node) is None]
+        unknown = [(_label(node), str(node)) for node in model.nodes if not _known(node)]
         if unknown:
             raise refused(WHERE, "operators", unknown, "operators that load_onnx takes")
     home = Home(frozenset({*model.tensors, *shapes}), model.nbytes)
@@ -196,17 +204,18 @@ class _Builder:
         self.unsupported: list[tuple[str, str]] = []  # op, and what is to be said of the node
         self.last_use = {name: i for i, node in enumerate(model.nodes) for name in node.inputs}
         self.last_use |= dict.fromkeys((*model.outputs, *model.tensors), len(model.nodes))
+        self.written = 0  # nodes of operators that ONNX's bodies stand for
         self.live = 0  # bytes of constants that later nodes read
 
     def append(self, node: NodeRecord) -> None:
         """What a node gives, or why it gives nothing."""
         self._check_names(node)
         translate = _translation(node)
-        if translate is None:
-            self.unsupported.append((_label(node), str(node)))
-            return
         inputs = tuple(self.tensors[name] if name else None for name in node.inputs)
-        if any(tensor is None and name for tensor, name in zip(inputs, node.inputs, strict=True)):
+        lost = any(tensor is None and name for tensor, name in zip(inputs, node.inputs, strict=True))
+        if translate is None and not (_known(node) and lost):
+            self._write_out(node, inputs)
+        if translate is None or lost:
             return
         first = len(self.graph)
         try:
@@ -222,6 +231,35 @@ class _Builder:
                 self.tensors[name] = tensor
                 self._name(tensor, name, first)
 
+    def _write_out(self, node: NodeRecord, inputs: Sequence[Tensor | None]) -> None:
+        """Append the nodes of the body that ONNX gives of an operator; what is refused in it is told of the node."""
+        body = body_of(node, inputs) if _known(node) else None
+        if body is None:
+            self.unsupported.append((_label(node), str(node)))
+            return
+        self.written += len(body)
+        if self.written > MOST_NODES:
+            raise Malformed(f"{node}: nodes", f"more than {MOST_NODES:,}", "fewer, operators written out")
+        refused_before = len(self.unsupported)
+        for name in filter(None, node.outputs):
+            del self.tensors[name]
+        inner: dict[str, None] = {}
+        for part in body:
+            self.append(part)
+            inner |= dict.fromkeys(name for name in part.outputs if name not in node.outputs)
+        for name in inner:
+            self._forget(name)
+        told = [(_label(node), f"{node}: {text}") for _, text in self.unsupported[refused_before:]]
+        self.unsupported[refused_before:] = told
+        for name in filter(None, node.outputs):
+            self.tensors.setdefault(name, None)
+
+    def _forget(self, name: str) -> None:
+        tensor = self.tensors.get(name)
+        if tensor is not None and tensor.known:
+            self.live -= np.asarray(tensor.array).nbytes
+            self.tensors[name] = None
+
     def _count(self, made: Iterable[Tensor]) -> None:
         """Refuse more memory for constants than the file's size allows."""
         self.live += sum(t.array.nbytes for t in made if t.known and t.array is not None)
@@ -231,10 +269,8 @@ class _Builder:
     def release(self, node: NodeRecord, i: int) -> None:
         """Forget the constants that node i is the last to read, or that nobody reads."""
         for name in dict.fromkeys((*node.inputs, *node.outputs)):
-            tensor = self.tensors.get(name)
-            if tensor is not None and tensor.known and self.last_use.get(name, i) <= i:
-                self.live -= np.asarray(tensor.array).nbytes
-                self.tensors[name] = None
+            if self.last_use.get(name, i) <= i:
+                self._forget(name)
 
     def _check_names(self, node: NodeRecord) -> None:
         for name in filter(None, node.inputs):
@@ -277,6 +313,11 @@ def _translated(translate: Translate, call: Call) -> tuple[Tensor, ...]:
 
 def _translation(node: NodeRecord) -> Translate | None:
     return TABLE.get(node.op) if not node.domain or node.op in ANYWHERE else None
+
+
+def _known(node: NodeRecord) -> bool:
+    """Whether there may be a translation: of its own, or by the body that ONNX gives."""
+    return _translation(node) is not None or has_body(node)
 
 
 def _label(node: NodeRecord) -> str:

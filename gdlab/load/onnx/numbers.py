@@ -22,22 +22,35 @@ ASSUMED = 1 << 22  # inputs of 32 and 64 bits that are computed with are taken t
 NARROW = ("int8", "uint8", "int16", "uint16")
 PLAIN: dict[Kind, str] = {"float": "float32", "int": "int64", "bool": "bool"}
 SAID = {"Shape": "int64", "Size": "int64", "ArgMax": "int64", "ArgMin": "int64"}  # whatever the operands are
+SUMS = frozenset(("MatMulInteger", "ConvInteger"))  # their sums are rounded once, to the nearest f32
+PASSING = frozenset(("Cast", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
 SELECTING = frozenset("""
-Abs Clip Concat Constant ConstantOfShape Dropout Expand Flatten Gather GlobalMaxPool Identity Max MaxPool Min Neg Pad
-ReduceMax ReduceMin Relu Reshape Resize Sign Slice Split Squeeze Tile Transpose Trilu Unsqueeze Upsample Where
+Abs Ceil Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten Floor Gather
+GatherElements GatherND GlobalMaxPool Hardmax Identity Max MaxPool Min Neg OneHot Pad ReduceMax ReduceMin Relu Reshape
+Resize Round Scatter ScatterElements ScatterND Sign Slice SpaceToDepth Split Squeeze ThresholdedRelu Tile TopK Transpose
+Trilu Unsqueeze Upsample Where
 """.split())  # their results are operands, or as exact  # fmt: skip
 
 
 def settled(call: Call, t: Tensor) -> Tensor:
     """A result of a node with its type: constants and values wrapped or rounded, bounds known."""
     op = call.node.op
+    _check_products(call)
     dtype = t.dtype or SAID.get(op) or _dtype_of_operands(call, t.kind)
     if t.known:
         return replace(t, array=as_type(np.asarray(t.array), dtype), dtype=dtype)
     if t.kind == "float":
-        kept = op in SELECTING or (op in ("Cast", "CastLike") and call.tensor(0).dtype == dtype)
+        kept = _selects(call) or (op in ("Cast", "CastLike") and call.tensor(0).dtype == dtype)
         return replace(t, dtype=dtype) if kept else rounded(call.home, replace(t, dtype=dtype))
     return _wrapped(call, replace(t, dtype=dtype)) if t.kind == "int" else replace(t, dtype=dtype)
+
+
+def _selects(call: Call) -> bool:
+    """Whether the results are operands, or as exact."""
+    op = call.node.op
+    if op in ("Resize", "Upsample"):
+        return call.text("mode", "nearest") == "nearest"
+    return op in SELECTING and call.text("reduction", "none") == "none"
 
 
 def _dtype_of_operands(call: Call, kind: Kind) -> str:
@@ -62,12 +75,21 @@ def rounded(home: Home, t: Tensor) -> Tensor:
 
 
 # integers -------------------------------------------------------------------------------------------------------------
+def _check_products(call: Call) -> None:
+    """Sums of products of codes are f32s nearest to whole numbers: only what becomes a float may read them."""
+    for t in call.inputs:
+        if t is not None and t.bounds is not None and not t.known and max(-t.bounds[0], t.bounds[1]) > EXACT:
+            if t.kind == "int" and call.node.op not in PASSING:
+                raise Unsupported(f"integers that may reach {max(-t.bounds[0], t.bounds[1]):,}, beyond what f32 has")
+
+
 def _wrapped(call: Call, t: Tensor) -> Tensor:
-    if call.node.op not in BOUNDS:
+    op = call.node.op
+    if t.bounds is None and op not in BOUNDS:
         raise Unsupported("integers that are computed in the graph")
-    low, high = BOUNDS[call.node.op](call)
+    low, high = t.bounds or BOUNDS[op](call)
     limits = np.iinfo(t.dtype)
-    if max(-low, high) > EXACT and call.node.op not in SELECTING:
+    if max(-low, high) > EXACT and not _selects(call) and op not in SUMS and not t.known:
         raise Unsupported(f"integers that may reach {max(-low, high):,}, where those up to {EXACT:,} are exact")
     if limits.min <= low and high <= limits.max:
         return replace(t, bounds=(low, high))
@@ -192,6 +214,32 @@ def _cast(call: Call) -> Bounds:
     return (-ASSUMED, ASSUMED) if x.kind == "float" else bounds_of(x)
 
 
+def _remainder(call: Call) -> Bounds:
+    low, high = bounds_of(call.tensor(1))
+    if max(-low, high) > ASSUMED or max(_magnitude(call)) > ASSUMED:
+        raise Unsupported(f"a remainder of integers above {ASSUMED:,}")
+    most = max(-low, high)
+    return 0 if min(low, _first(call)[0]) >= 0 else -most, most
+
+
+def _running(call: Call) -> Bounds:
+    x = call.tensor(0)
+    low, high = _first(call)
+    count = max(x.shape, default=1)
+    return count * min(low, 0), count * max(high, 0)
+
+
+def _scattered(call: Call) -> Bounds:
+    """Of updates put in the place of elements, or added to them."""
+    data, updates = bounds_of(call.tensor(0)), bounds_of(call.tensor(2))
+    how, count = call.text("reduction", "none"), call.tensor(2).size
+    if how == "mul":
+        raise Unsupported("products of integers that are computed in the graph")
+    if how != "add":
+        return _union(data, updates)
+    return data[0] + count * min(updates[0], 0), data[1] + count * max(updates[1], 0)
+
+
 def _place(call: Call) -> Bounds:
     return 0, max(call.tensor(0).shape, default=1)
 
@@ -201,8 +249,11 @@ BOUNDS: dict[str, Callable[[Call], Bounds]] = {
     "Neg": lambda call: _times((-1, -1), _first(call)), "Abs": _magnitude, "Sign": lambda call: (-1, 1),
     "Cast": _cast, "CastLike": _cast, "ArgMax": _place, "ArgMin": _place, "Where": _chosen, "Max": _highest,
     "Min": _lowest, "Clip": _clipped, "Concat": _all, "Pad": _with_zero, "Relu": _with_zero, "Trilu": _with_zero,
+    "Mod": _remainder, "CumSum": _running, "OneHot": lambda call: bounds_of(call.tensor(2)),
+    **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), _scattered),
     "ReduceSum": _added, "ReduceL1": _added, "ReduceSumSquare": _added,
     **dict.fromkeys(
-        ("Expand", "Flatten", "Gather", "Identity", "MaxPool", "ReduceMax", "ReduceMin", "Reshape", "Resize", "Slice",
-         "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample", "Dropout"), _first),
+        ("Compress", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
+         "Identity", "MaxPool", "ReduceMax", "ReduceMin", "Reshape", "Resize", "Slice",
+         "SpaceToDepth", "TopK", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample", "Dropout"), _first),
 }  # fmt: skip

@@ -93,7 +93,7 @@ def _model(model: Any, outside: Outside) -> ModelRecord:
             raise Malformed("initializer", repr(proto.name), "a name of its own")
         tensors[proto.name] = _named(proto.name, proto, outside)
     inputs = tuple(_input(v) for v in graph.input if v.name not in tensors)
-    nodes = tuple(functions.nodes(functions.body(graph.node), _Scope(opset, {}, {})))
+    nodes = tuple(functions.nodes(functions.body(graph.node), scope_of(opset)))
     return ModelRecord(inputs, tensors, nodes, tuple(v.name for v in graph.output), outside.nbytes)
 
 
@@ -161,6 +161,11 @@ class _Scope:
         return self.names.get(name, f"{self.prefix}{name}" if name else "")
 
 
+def scope_of(opset: int) -> _Scope:
+    """The scope of the graph of a model with this opset."""
+    return _Scope(opset, {}, {})
+
+
 Key = tuple[str, str]  # domain and name of a function
 Body = Iterable[tuple[NodeRecord, Mapping[str, str]]]  # nodes as they are written; attributes that stand for the call's
 
@@ -219,9 +224,10 @@ class Functions:
             if function is None:
                 yield node
             else:
-                yield from self._called(function, node, scope)
+                yield from self.called(function, node, scope)
 
-    def _called(self, function: Any, node: NodeRecord, scope: _Scope) -> Iterator[NodeRecord]:
+    def called(self, function: Any, node: NodeRecord, scope: _Scope) -> Iterator[NodeRecord]:
+        """The nodes of a function's body in the place of a node that calls it."""
         key = node.domain, node.op
         if key not in self.bodies:
             self.bodies[key] = tuple(self.body(function.node))

@@ -212,6 +212,7 @@ def causal_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads:
 def _(
     g: Value, out: Value, q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> Grads:  # fmt: skip
+    """∂q = D·k,  ∂k = Dᵀ·q,  ∂v = Pᵀ·g with P = softmax(causal(q·kᵀ/√head_dim)), D = P⊙(g·vᵀ − Σ g⊙out) / √head_dim"""
     return _pull(g, out, q, k, v, (num_heads, num_kv_heads, head_dim), causal=True)
 
 
@@ -239,6 +240,7 @@ def sliding_window_attention(
 def _(
     g: Value, out: Value, q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, window: int
 ) -> Grads:
+    """∂q = D·k,  ∂k = Dᵀ·q,  ∂v = Pᵀ·g with P = softmax(window(q·kᵀ/√head_dim)), D = P⊙(g·vᵀ − Σ g⊙out) / √head_dim"""
     return _pull(g, out, q, k, v, (num_heads, num_kv_heads, head_dim), causal=True, window=window)
 
 
@@ -263,6 +265,7 @@ def full_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: i
 def _(
     g: Value, out: Value, q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> Grads:  # fmt: skip
+    """∂q = D·k,  ∂k = Dᵀ·q,  ∂v = Pᵀ·g with P = softmax(q·kᵀ/√head_dim), D = P⊙(g·vᵀ − Σ g⊙out) / √head_dim"""
     return _pull(g, out, q, k, v, (num_heads, num_kv_heads, head_dim), causal=False)
 
 
@@ -286,6 +289,7 @@ def cross_attention(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: 
 def _(
     g: Value, out: Value, q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> Grads:  # fmt: skip
+    """∂q = D·k,  ∂k = Dᵀ·q,  ∂v = Pᵀ·g with P = softmax(q·kᵀ/√head_dim), D = P⊙(g·vᵀ − Σ g⊙out) / √head_dim"""
     return _pull(g, out, q, k, v, (num_heads, num_kv_heads, head_dim), causal=False)
 
 
@@ -312,6 +316,7 @@ def multi_head_attn(
 def _(
     g: Value, out: Value, q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, is_cross: bool
 ) -> Grads:
+    """∂q = D·k,  ∂k = Dᵀ·q,  ∂v = Pᵀ·g with P = softmax(q·kᵀ/√head_dim), D = P⊙(g·vᵀ − Σ g⊙out) / √head_dim"""
     return _pull(g, out, q, k, v, (num_heads, num_kv_heads, head_dim), causal=False)
 
 

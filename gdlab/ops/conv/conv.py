@@ -119,6 +119,7 @@ def conv2d_hw(
 
 @conv2d_hw.vjp
 def _(g: Value, out: Value, x: Value, k: Value, **attrs: Any) -> Grads:
+    """∂x[n] = Σ g[i] · k[j],  ∂k[j] = Σ g[i] · x[n] with n = i · stride + j · dilation − padding"""
     return (
         lambda: conv2d_grad_input(g, k, size=x.shape[2:], **attrs),
         lambda: conv2d_grad_weight(g, x, size=k.shape[2:], **attrs),
@@ -180,6 +181,7 @@ def _fits(g: Value, conv: Conv) -> None:
 
 @conv2d_grad_input.vjp
 def _(g: Value, out: Value, own: Value, k: Value, size: Pair, **attrs: Any) -> Grads:
+    """∂own[i] = Σ g[n] · k[j],  ∂k[j] = Σ own[i] · g[n] with n = i · stride + j · dilation − padding"""
     return (
         lambda: conv2d_hw(g, k, **attrs),
         lambda: conv2d_grad_weight(own, g, size=k.shape[2:], **attrs),
@@ -238,6 +240,7 @@ def conv2d_grad_weight(
 
 @conv2d_grad_weight.vjp
 def _(g: Value, out: Value, own: Value, x: Value, size: Pair, **attrs: Any) -> Grads:
+    """∂own[i] = Σ x[n] · g[j],  ∂x[n] = Σ own[i] · g[j] with n = i · stride + j · dilation − padding"""
     return (
         lambda: conv2d_hw(x, g, **attrs),
         lambda: conv2d_grad_input(own, g, size=x.shape[2:], **attrs),
@@ -325,6 +328,6 @@ def _grown(x: Value, k: Value, stride: int, padding: int) -> Pair:
     check=_check_transposed,
 )  # fmt: skip
 def conv_transpose_2d(x: Value, k: Value, stride: int = 1, padding: int = 0) -> Value:
-    """What the gradient of `conv2d` does to a cotangent x: f32[n, ci, h, w], f32[ci, co, kh, kw] -> f32[n, co, oh, ow],
+    """The gradient of `conv2d` applied to a cotangent x: f32[n, ci, h, w], f32[ci, co, kh, kw] -> f32[n, co, oh, ow],
     where oh = (h − 1)·stride − 2·padding + kh."""
     return conv2d_grad_input(x, k, _grown(x, k, stride, padding), (stride,), (padding,))

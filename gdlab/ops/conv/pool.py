@@ -148,6 +148,7 @@ def max_pool_2d(x: Value, k: tuple[int, ...], stride: tuple[int, ...], padding: 
 
 @max_pool_2d.vjp
 def _(g: Value, out: Value, x: Value, **attrs: Any) -> Grads:
+    """∂x[n] = Σ g[i] over argmax(x[i · stride + j − padding]) = n"""
     return (max_pool_2d_grad(g, x, **attrs),)
 
 
@@ -177,7 +178,7 @@ def _first(x: Array, k: Pair, stride: Pair, padding: Pair) -> Array:
 def max_pool_2d_index(
     x: Value, k: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...] = (0, 0)
 ) -> TensorType:
-    """Where in its image (row · w + column) the first maximum of every window lies:
+    """The index in its image (row · w + column) of the first maximum of every window:
     f32[n, c, h, w] -> u32[n, c, oh, ow]."""
     return TensorType(_pooled(x, k, stride, padding), u32)
 
@@ -227,6 +228,7 @@ def pool_put(
 
 @pool_put.vjp
 def _(g: Value, out: Value, own: Value, index: Value, size: Pair, **attrs: Any) -> Grads:
+    """∂own[i] = g[index[i]]"""
     return pool_take(g, index, **attrs), None
 
 
@@ -268,6 +270,7 @@ def pool_take(
 
 @pool_take.vjp
 def _(g: Value, out: Value, x: Value, index: Value, **attrs: Any) -> Grads:
+    """∂x[n] = Σ g[i] over index[i] = n"""
     return pool_put(g, index, size=x.shape[2:], **attrs), None
 
 
@@ -342,6 +345,7 @@ def avg_pool_2d(
 
 @avg_pool_2d.vjp
 def _(g: Value, out: Value, x: Value, **attrs: Any) -> Grads:
+    """∂x[n] = Σ g[i] / count(i) over n = i · stride + j − padding"""
     return (avg_pool_2d_grad(g, size=x.shape[2:], **attrs),)
 
 
@@ -376,6 +380,7 @@ def avg_pool_2d_grad(
 
 @avg_pool_2d_grad.vjp
 def _(g: Value, out: Value, own: Value, size: Pair, **attrs: Any) -> Grads:
+    """∂own[i] = Σ g[n] / count(i) over n = i · stride + j − padding"""
     return (avg_pool_2d(g, **attrs),)
 
 

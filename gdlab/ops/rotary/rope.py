@@ -124,6 +124,7 @@ def rope(x: Value, theta: float, head_dim: int) -> TensorType:
 
 @rope.vjp
 def _(g: Value, out: Value, x: Value, theta: float, head_dim: int) -> Grads:
+    """∂x = rotation(theta)ᵀ · g"""
     return (rope_grad(g, theta, 0, head_dim),)
 
 
@@ -143,6 +144,7 @@ def rope_with_offset(x: Value, theta: float, offset: int, head_dim: int) -> Tens
 
 @rope_with_offset.vjp
 def _(g: Value, out: Value, x: Value, theta: float, offset: int, head_dim: int) -> Grads:
+    """∂x = rotation(theta, offset)ᵀ · g"""
     return (rope_grad(g, theta, offset, head_dim),)
 
 
@@ -161,6 +163,7 @@ def rope_grad(x: Value, theta: float, offset: int, head_dim: int) -> TensorType:
 
 @rope_grad.vjp
 def _(g: Value, out: Value, x: Value, theta: float, offset: int, head_dim: int) -> Grads:
+    """∂x = rotation(theta, offset) · g"""
     return (rope_with_offset(g, theta, offset, head_dim),)
 
 
@@ -199,6 +202,7 @@ def rope_dynamic_offset(x: Value, offset: Value, theta: float, head_dim: int) ->
 
 @rope_dynamic_offset.vjp
 def _(g: Value, out: Value, x: Value, offset: Value, theta: float, head_dim: int) -> Grads:
+    """∂x = rotation(theta, offset)ᵀ · g"""
     return rope_dynamic_grad(g, offset, theta, head_dim), None
 
 
@@ -214,6 +218,7 @@ def rope_dynamic_grad(x: Value, offset: Value, theta: float, head_dim: int) -> T
 
 @rope_dynamic_grad.vjp
 def _(g: Value, out: Value, x: Value, offset: Value, theta: float, head_dim: int) -> Grads:
+    """∂x = rotation(theta, offset) · g"""
     return rope_dynamic_offset(g, offset, theta, head_dim), None
 
 
@@ -253,6 +258,7 @@ def rope_positions(x: Value, positions: Value, theta: float, head_dim: int) -> T
 
 @rope_positions.vjp
 def _(g: Value, out: Value, x: Value, positions: Value, theta: float, head_dim: int) -> Grads:
+    """∂x = rotation(theta, positions)ᵀ · g"""
     return rope_positions_grad(g, positions, theta, head_dim), None
 
 
@@ -268,4 +274,5 @@ def rope_positions_grad(x: Value, positions: Value, theta: float, head_dim: int)
 
 @rope_positions_grad.vjp
 def _(g: Value, out: Value, x: Value, positions: Value, theta: float, head_dim: int) -> Grads:
+    """∂x = rotation(theta, positions) · g"""
     return rope_positions(g, positions, theta, head_dim), None

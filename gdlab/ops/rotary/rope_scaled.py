@@ -135,6 +135,7 @@ def rope_scaled(
 def _(
     g: Value, out: Value, x: Value, freq_factors: Value, theta: float, offset: int, head_dim: int, back: bool
 ) -> Grads:  # fmt: skip
+    """∂x = rotation(t)ᵀ · g,  ∂freq_factors = −Σ cross(out, g) · t / freq_factors with t = angles(offset + i)"""
     return (
         lambda: rope_scaled(g, freq_factors, theta, offset, head_dim, not back),
         lambda: _to_factors(g, out, freq_factors, _counted(x, offset), theta, head_dim, back),
@@ -167,6 +168,7 @@ def rope_scaled_dynamic(
 def _(
     g: Value, out: Value, x: Value, offset: Value, freq_factors: Value, theta: float, head_dim: int, back: bool
 ) -> Grads:  # fmt: skip
+    """∂x = rotation(t)ᵀ · g,  ∂freq_factors = −Σ cross(out, g) · t / freq_factors with t = angles(offset + i)"""
     return (
         lambda: rope_scaled_dynamic(g, offset, freq_factors, theta, head_dim, not back),
         None,
@@ -201,6 +203,7 @@ def rope_scaled_positions(
 def _(
     g: Value, out: Value, x: Value, positions: Value, freq_factors: Value, theta: float, head_dim: int, back: bool
 ) -> Grads:  # fmt: skip
+    """∂x = rotation(t)ᵀ · g,  ∂freq_factors = −Σ cross(out, g) · t / freq_factors with t = angles(positions)"""
     where = positions.to_f32().reshape((-1, 1))
     return (
         lambda: rope_scaled_positions(g, positions, freq_factors, theta, head_dim, not back),

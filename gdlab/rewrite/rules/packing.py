@@ -43,7 +43,10 @@ ROWS = (Sample((3, 4), (5, 4), (5, 4)), Sample((1, 2), (1, 2), (1, 2)))
     safety="rounding", label="SwiGLU(MatMul,MatMul)→SwiGLUConcat(MatMul)", near=True, where=WEIGHTS, samples=COLUMNS
 )
 def pack_swiglu(h: Value, gate: Value, up: Value) -> Rewrite:
-    """Gate and up of a SwiGLU in one product: their weights lie column by column in one."""
+    """swiglu(h · gate, h · up) → swiglu_concat(h · packed([gate, up], 1))
+
+    Gate and up of a SwiGLU in one product: their weights lie column by column in one.
+    """
     return swiglu(matmul(h, gate), matmul(h, up)) >> swiglu_concat(matmul(h, packed([gate, up], 1)))
 
 
@@ -51,13 +54,19 @@ def pack_swiglu(h: Value, gate: Value, up: Value) -> Rewrite:
     safety="rounding", label="SwiGLU(MatMulBT,MatMulBT)→SwiGLUConcat(MatMulBT)", near=True, where=WEIGHTS, samples=ROWS
 )
 def pack_swiglu_bt(h: Value, gate: Value, up: Value) -> Rewrite:
-    """The same of weights [out, in]: they lie one behind the other."""
+    """swiglu(h · gateᵀ, h · upᵀ) → swiglu_concat(h · packed([gate, up], 0)ᵀ)
+
+    The same of weights [out, in]: they lie one behind the other.
+    """
     return swiglu(matmul_bt(h, gate), matmul_bt(h, up)) >> swiglu_concat(matmul_bt(h, packed([gate, up], 0)))
 
 
 @rule(safety="rounding", label="GeGLU(MatMul,MatMul)→GeGLUConcat(MatMul)", near=True, where=WEIGHTS, samples=COLUMNS)
 def pack_geglu(h: Value, gate: Value, up: Value) -> Rewrite:
-    """Gate and up of a GeGLU in one product."""
+    """geglu(h · gate, h · up) → geglu_concat(h · packed([gate, up], 1))
+
+    Gate and up of a GeGLU in one product.
+    """
     return geglu(matmul(h, gate), matmul(h, up)) >> geglu_concat(matmul(h, packed([gate, up], 1)))
 
 
@@ -65,7 +74,10 @@ def pack_geglu(h: Value, gate: Value, up: Value) -> Rewrite:
     safety="rounding", label="GeGLU(MatMulBT,MatMulBT)→GeGLUConcat(MatMulBT)", near=True, where=WEIGHTS, samples=ROWS
 )
 def pack_geglu_bt(h: Value, gate: Value, up: Value) -> Rewrite:
-    """The same of weights [out, in]."""
+    """geglu(h · gateᵀ, h · upᵀ) → geglu_concat(h · packed([gate, up], 0)ᵀ)
+
+    The same of weights [out, in].
+    """
     return geglu(matmul_bt(h, gate), matmul_bt(h, up)) >> geglu_concat(matmul_bt(h, packed([gate, up], 0)))
 
 
@@ -91,7 +103,9 @@ class Siblings:
 
 
 def siblings_of(prepared: Prepared, rules: Iterable[Rule]) -> tuple[Siblings, ...]:
-    """Two or more products of one operand are column ranges of one product, with their weights side by side.
+    """[h · a, h · b] → columns(h · packed([a, b], 1))
+
+    Compute products of one operand as column ranges of one product, with their weights side by side.
 
     Return all that the rules of `PACKED_PRODUCT` among `rules` find in a graph, at most `MOST` products in each.
     """

@@ -43,7 +43,10 @@ class Prepared:
 
 
 def hash_cons(graph: Graph) -> Prepared:
-    """Merge nodes that compute the same from the same: equal op, attributes bit by bit, inputs and type."""
+    """[f(x), f(y)] → [t, t] with x = y, t = f(x)
+
+    Merge nodes that compute the same from the same: equal op, attributes bit by bit, inputs and type.
+    """
     live = reachable(graph, graph.output_ids)
     same = [-1] * len(graph)
     first: dict[tuple[Any, ...], int] = {}
@@ -111,7 +114,9 @@ Folded = float | ConstantData
 
 
 def fold_constant(prepared: Prepared, through: Container[str] = ()) -> dict[int, Folded]:
-    """An op whose operands are all constants is its value: the elements of a result of at most 64 KiB, or a fill.
+    """f(a, b) → c with c = f(a, b)
+
+    Compute an op whose operands are all constants: the elements of a result of at most 64 KiB, or a fill.
 
     The answer is for each such kept node the number that fills it, or its elements. They are computed by the reference
     in float64 and rounded to float32; a result that float32 does not hold is not folded. The ops in `through` hand on

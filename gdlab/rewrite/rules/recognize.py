@@ -57,7 +57,7 @@ CUBE, ROOT, STEEP = 0.044715, math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi)
 # spellings of parts ---------------------------------------------------------------------------------------------------
 @rule(safety="exact", label="Square→Mul")
 def square_opened(x: Value) -> Rewrite:
-    """x² is x · x."""
+    """x² → x · x"""
     return square(x) >> x * x
 
 
@@ -66,19 +66,28 @@ LAST = tuple(Sample(shape, attrs={"axes": (len(shape) - 1,)}) for shape in ((3, 
 
 @rule(safety="exact", label="Sum→SumInner", where=(attr_eq("axes", last_axis("x")),), samples=LAST)
 def sum_over_the_last_axis(x: Value, axes: Shape) -> Rewrite:
-    """A sum over the last axis, which is kept."""
+    """sum(x, axes, True) → sum_inner(x)
+
+    A sum over the last axis, which is kept.
+    """
     return ops.sum(x, axes, True) >> sum_inner(x)
 
 
 @rule(safety="exact", label="Mean→MeanInner", where=(attr_eq("axes", last_axis("x")),), samples=LAST)
 def mean_over_the_last_axis(x: Value, axes: Shape) -> Rewrite:
-    """A mean over the last axis, which is kept."""
+    """mean(x, axes, True) → mean_inner(x)
+
+    A mean over the last axis, which is kept.
+    """
     return mean(x, axes, True) >> mean_inner(x)
 
 
 @rule(safety="exact", label="Max→MaxInner", where=(attr_eq("axes", last_axis("x")),), samples=LAST)
 def max_over_the_last_axis(x: Value, axes: Shape) -> Rewrite:
-    """A maximum over the last axis, which is kept."""
+    """max(x, axes, True) → max_inner(x)
+
+    A maximum over the last axis, which is kept.
+    """
     return ops.max(x, axes, True) >> max_inner(x)
 
 
@@ -89,37 +98,52 @@ BACKS = tuple(Sample(shape, attrs={"axes": (len(shape) - 1,), "s": (*shape[:-1],
 
 @rule(safety="exact", label="Reshape∘Sum→SumInner", where=BACK, samples=BACKS)
 def sum_with_its_axis_back(x: Value, axes: Shape, s: Shape) -> Rewrite:
-    """A sum over the last axis, which comes back with extent 1."""
+    """reshape(sum(x, axes), s) → sum_inner(x)
+
+    A sum over the last axis, which comes back with extent 1.
+    """
     return reshape(ops.sum(x, axes, False), s) >> sum_inner(x)
 
 
 @rule(safety="exact", label="Reshape∘Mean→MeanInner", where=BACK, samples=BACKS)
 def mean_with_its_axis_back(x: Value, axes: Shape, s: Shape) -> Rewrite:
-    """A mean over the last axis, which comes back with extent 1."""
+    """reshape(mean(x, axes), s) → mean_inner(x)
+
+    A mean over the last axis, which comes back with extent 1.
+    """
     return reshape(mean(x, axes, False), s) >> mean_inner(x)
 
 
 @rule(safety="exact", label="Reshape∘Max→MaxInner", where=BACK, samples=BACKS)
 def max_with_its_axis_back(x: Value, axes: Shape, s: Shape) -> Rewrite:
-    """A maximum over the last axis, which comes back with extent 1."""
+    """reshape(max(x, axes), s) → max_inner(x)
+
+    A maximum over the last axis, which comes back with extent 1.
+    """
     return reshape(ops.max(x, axes, False), s) >> max_inner(x)
 
 
 @rule(safety="rounding", label="Recip∘Sqrt→Rsqrt")
 def recip_sqrt(x: Value) -> Rewrite:
-    """1 / √x."""
+    """1 / √x → rsqrt(x)"""
     return recip(sqrt(x)) >> rsqrt(x)
 
 
 @rule(safety="exact", label="Recip∘BroadcastTo→BroadcastTo∘Recip")
 def recip_of_broadcast(x: Value, s: Shape) -> Rewrite:
-    """The reciprocal first, then the copies."""
+    """1 / broadcast_to(x, s) → broadcast_to(1 / x, s)
+
+    The reciprocal first, then the copies.
+    """
     return recip(broadcast_to(x, s)) >> broadcast_to(recip(x), s)
 
 
 @rule(safety="rounding", label="Mul+BroadcastTo∘Recip→Div")
 def mul_broadcast_recip(a: Value, b: Value, s: Shape) -> Rewrite:
-    """a times copies of 1 / b is a over copies of b."""
+    """a · broadcast_to(1 / b, s) → a / broadcast_to(b, s)
+
+    a times copies of 1 / b is a over copies of b.
+    """
     return a * broadcast_to(recip(b), s) >> div(a, broadcast_to(b, s))
 
 
@@ -134,7 +158,10 @@ FACTOR = (attr_eq("c", mean_factor("x", "s")),)
 
 @rule(safety="rounding", label="Recognize Mean", near=True, where=FACTOR, samples=SUMS, tolerance=F32_CONSTANTS)
 def recognize_mean(x: Value, axes: Shape, keepdims: bool, c: float) -> Rewrite:
-    """A sum over N elements, divided by N."""
+    """c · sum(x, axes, keepdims) → mean(x, axes, keepdims)
+
+    A sum over N elements, divided by N.
+    """
     return scale(ops.sum(x, axes, keepdims).named("s"), c) >> mean(x, axes, keepdims)
 
 
@@ -143,7 +170,10 @@ INNER = (Sample((3, 4), attrs={"c": 0.25}), Sample((2, 3, 5), attrs={"c": one_ov
 
 @rule(safety="rounding", label="Recognize Mean", near=True, where=FACTOR, samples=INNER, tolerance=F32_CONSTANTS)
 def recognize_mean_inner(x: Value, c: float) -> Rewrite:
-    """A sum along the last axis, divided by its extent."""
+    """c · sum_inner(x) → mean_inner(x)
+
+    A sum along the last axis, divided by its extent.
+    """
     return scale(sum_inner(x).named("s"), c) >> mean_inner(x)
 
 
@@ -152,7 +182,10 @@ WHOLE = (Sample((3, 4), attrs={"c": one_over(12)}), Sample((5,), attrs={"c": one
 
 @rule(safety="rounding", label="Recognize Mean", near=True, where=FACTOR, samples=WHOLE, tolerance=F32_CONSTANTS)
 def recognize_mean_all(x: Value, c: float) -> Rewrite:
-    """A sum of all elements, divided by their number."""
+    """c · sum_all(x) → mean_all(x)
+
+    A sum of all elements, divided by their number.
+    """
     return scale(sum_all(x).named("s"), c) >> mean_all(x)
 
 
@@ -167,35 +200,41 @@ ROWS = (
     samples=ROWS, tolerance=F32_CONSTANTS,
 )  # fmt: skip
 def recognize_mean_of_rows(x: Value, c: float, axes: Shape) -> Rewrite:
-    """A sum over the rows, divided by their number."""
+    """c · sum_rows(x) → mean(x, axes)
+
+    A sum over the rows, divided by their number.
+    """
     return scale(sum_rows(x).named("s"), c) >> mean(x, axes, False)
 
 
 # softmax --------------------------------------------------------------------------------------------------------------
 @rule(safety="rounding", label="Recognize Softmax", near=True, tolerance=F32_CONSTANTS)
 def recognize_softmax(x: Value, s: Shape) -> Rewrite:
-    """e^(x − max) over its sum along the last axis."""
+    """u / broadcast_to(sum_inner(u), s) → softmax(x) with u = exp(x − broadcast_to(max_inner(x), s))"""
     powers = exp(x - broadcast_to(max_inner(x), s))
     return div(powers, broadcast_to(sum_inner(powers), s)) >> ops.softmax(x)
 
 
 @rule(safety="rounding", label="Recognize LogSoftmax", near=True, tolerance=F32_CONSTANTS)
 def recognize_log_softmax(x: Value, s: Shape) -> Rewrite:
-    """x − max − ln Σ e^(x − max) along the last axis."""
+    """u − broadcast_to(log(sum_inner(exp(u))), s) → log_softmax(x) with u = x − broadcast_to(max_inner(x), s)"""
     shifted = x - broadcast_to(max_inner(x), s)
     return shifted - broadcast_to(log(sum_inner(exp(shifted))), s) >> ops.log_softmax(x)
 
 
 @rule(safety="rounding", label="Recognize LogSoftmax", near=True, tolerance=F32_CONSTANTS)
 def recognize_log_softmax_by_sum(x: Value, s: Shape) -> Rewrite:
-    """x − (max + ln Σ e^(x − max)) along the last axis."""
+    """x − broadcast_to(m + log(sum_inner(exp(x − broadcast_to(m, s)))), s) → log_softmax(x) with m = max_inner(x)"""
     largest = max_inner(x)
     return x - broadcast_to(largest + log(sum_inner(exp(x - broadcast_to(largest, s)))), s) >> ops.log_softmax(x)
 
 
 @rule(safety="rounding", label="Recognize Softmax", near=True, tolerance=F32_CONSTANTS)
 def recognize_softmax_by_log(x: Value) -> Rewrite:
-    """e to the logarithm of softmax; the other way round would lose what e^x cannot hold."""
+    """exp(log_softmax(x)) → softmax(x)
+
+    The other way round would lose what e^x cannot hold.
+    """
     return exp(ops.log_softmax(x)) >> ops.softmax(x)
 
 
@@ -205,7 +244,10 @@ def recognize_softmax_by_log(x: Value) -> Rewrite:
     tolerance=F32_CONSTANTS,
 )  # fmt: skip
 def recognize_rms_norm(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
-    """x / √(mean x² + eps) · w along the last axis; x / √… is found by way of its reciprocal."""
+    """bias_mul(x · broadcast_to(rsqrt(mean_inner(x · x) + eps), s), w) → rms_norm(x, w, eps)
+
+    x / √… is found by way of its reciprocal.
+    """
     size = rsqrt(add_scalar(mean_inner(x * x), eps))
     return bias_mul(x * broadcast_to(size, s), w) >> rms_norm(x, w, eps)
 
@@ -215,7 +257,10 @@ def recognize_rms_norm(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
     tolerance=F32_CONSTANTS,
 )  # fmt: skip
 def recognize_rms_norm_weight_first(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
-    """(x · w) / √(mean x² + eps): the weight before the division."""
+    """bias_mul(x, w) · broadcast_to(rsqrt(mean_inner(x · x) + eps), s) → rms_norm(x, w, eps)
+
+    The weight before the division.
+    """
     size = rsqrt(add_scalar(mean_inner(x * x), eps))
     return bias_mul(x, w) * broadcast_to(size, s) >> rms_norm(x, w, eps)
 
@@ -225,7 +270,10 @@ def recognize_rms_norm_weight_first(x: Value, w: Value, s: Shape, eps: float) ->
     tolerance=F32_CONSTANTS,
 )  # fmt: skip
 def recognize_rms_norm_weighted_size(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
-    """x · (w / √(mean x² + eps)): the weight at the size."""
+    """x · bias_mul(broadcast_to(rsqrt(mean_inner(x · x) + eps), s), w) → rms_norm(x, w, eps)
+
+    The weight at the size.
+    """
     size = rsqrt(add_scalar(mean_inner(x * x), eps))
     return x * bias_mul(broadcast_to(size, s), w) >> rms_norm(x, w, eps)
 
@@ -235,28 +283,37 @@ ROW = (rank("w", 2), attr_eq("n", row("w")), finite("eps", above=0))
 
 @rule(safety="rounding", label="Recognize RmsNorm", near=True, where=ROW, tolerance=F32_CONSTANTS)
 def recognize_rms_norm_of_row(x: Value, w: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
-    """x / √(mean x² + eps) · w with a weight [1, n]."""
+    """bias_mul(x · broadcast_to(rsqrt(mean_inner(x · x) + eps), s), w) → rms_norm(x, w, eps)
+
+    The same with a weight [1, n].
+    """
     size = rsqrt(add_scalar(mean_inner(x * x), eps))
     return bias_mul(x * broadcast_to(size, s), w) >> rms_norm(x, reshape(w, n), eps)
 
 
 @rule(safety="rounding", label="Recognize RmsNorm", near=True, where=ROW, tolerance=F32_CONSTANTS)
 def recognize_rms_norm_of_row_first(x: Value, w: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
-    """(x · w) / √(mean x² + eps) with a weight [1, n]."""
+    """bias_mul(x, w) · broadcast_to(rsqrt(mean_inner(x · x) + eps), s) → rms_norm(x, w, eps)
+
+    The weight before the division, of shape [1, n].
+    """
     size = rsqrt(add_scalar(mean_inner(x * x), eps))
     return bias_mul(x, w) * broadcast_to(size, s) >> rms_norm(x, reshape(w, n), eps)
 
 
 @rule(safety="rounding", label="Recognize RmsNorm", near=True, where=ROW, tolerance=F32_CONSTANTS)
 def recognize_rms_norm_of_weighted_row(x: Value, w: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
-    """x · (w / √(mean x² + eps)) with a weight [1, n]."""
+    """x · bias_mul(broadcast_to(rsqrt(mean_inner(x · x) + eps), s), w) → rms_norm(x, w, eps)
+
+    The weight at the size, of shape [1, n].
+    """
     size = rsqrt(add_scalar(mean_inner(x * x), eps))
     return x * bias_mul(broadcast_to(size, s), w) >> rms_norm(x, reshape(w, n), eps)
 
 
 @rule(safety="rounding", label="Recognize LayerNorm", near=True, where=(rank("b", 1),), tolerance=F32_CONSTANTS)
 def recognize_layer_norm(x: Value, w: Value, b: Value, s: Shape, eps: float) -> Rewrite:
-    """The rms_norm of what is left of x without its mean, and a bias."""
+    """bias_add(rms_norm(x − broadcast_to(mean_inner(x), s), w, eps), b) → layer_norm(x, w, b, eps)"""
     centred = x - broadcast_to(mean_inner(x), s)
     return bias_add(rms_norm(centred, w, eps), b) >> ops.layer_norm(x, w, b, eps)
 
@@ -266,7 +323,10 @@ def recognize_layer_norm(x: Value, w: Value, b: Value, s: Shape, eps: float) -> 
     tolerance=F32_CONSTANTS,
 )  # fmt: skip
 def recognize_layer_norm_of_row(x: Value, w: Value, b: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
-    """The same with a bias [1, n]."""
+    """bias_add(rms_norm(x − broadcast_to(mean_inner(x), s), w, eps), b) → layer_norm(x, w, b, eps)
+
+    The same with a bias [1, n].
+    """
     centred = x - broadcast_to(mean_inner(x), s)
     return bias_add(rms_norm(centred, w, eps), b) >> ops.layer_norm(x, w, reshape(b, n), eps)
 
@@ -274,93 +334,93 @@ def recognize_layer_norm_of_row(x: Value, w: Value, b: Value, s: Shape, eps: flo
 # silu -----------------------------------------------------------------------------------------------------------------
 @rule(safety="rounding", label="Recognize Sigmoid", near=True, tolerance=F32_CONSTANTS)
 def recognize_sigmoid(x: Value) -> Rewrite:
-    """1 / (1 + e^−x)."""
+    """1 / (exp(−x) + 1) → sigmoid(x)"""
     return recip(add_scalar(exp(neg(x)), 1.0)) >> sigmoid(x)
 
 
 @rule(safety="rounding", label="x·(Sigmoid·u)→Silu·u")
 def silu_of_a_product(x: Value, u: Value) -> Rewrite:
-    """x · (σ(x) · u) is silu(x) · u."""
+    """x · (sigmoid(x) · u) → silu(x) · u"""
     return x * (sigmoid(x) * u) >> ops.silu(x) * u
 
 
 @rule(safety="rounding", label="x·u·Sigmoid→Silu·u")
 def silu_at_the_end(x: Value, u: Value) -> Rewrite:
-    """(x · u) · σ(x) is silu(x) · u."""
+    """(x · u) · sigmoid(x) → silu(x) · u"""
     return x * u * sigmoid(x) >> ops.silu(x) * u
 
 
 # gelu -----------------------------------------------------------------------------------------------------------------
 @rule(safety="rounding", label="PowScalar→Mul")
 def cube_opened(x: Value) -> Rewrite:
-    """x³ is x · x · x."""
+    """x³ → (x · x) · x"""
     return pow_scalar(x, 3.0) >> x * x * x
 
 
 @rule(safety="rounding", label="Scale·x·x→Scale∘Cube")
 def scaled_cube(x: Value, c: float) -> Rewrite:
-    """c · x · x · x is c times the cube."""
+    """((c · x) · x) · x → c · ((x · x) · x)"""
     return scale(x, c) * x * x >> scale(x * x * x, c)
 
 
 @rule(safety="rounding", label="Scale(x·x)·x→Scale∘Cube")
 def scaled_square(x: Value, c: float) -> Rewrite:
-    """(c · x · x) · x is c times the cube."""
+    """(c · (x · x)) · x → c · ((x · x) · x)"""
     return scale(x * x, c) * x >> scale(x * x * x, c)
 
 
 @rule(safety="rounding", label="Scale(x)·x→Scale∘Square")
 def scale_of_square(x: Value) -> Rewrite:
-    """0.044715 · x · x is that of the square."""
+    """(0.044715 · x) · x → 0.044715 · (x · x)"""
     return scale(x, CUBE) * x >> scale(x * x, CUBE)
 
 
 @rule(safety="rounding", label="x·(1+Scale∘Square)→x+Scale∘Cube", tolerance=F32_CONSTANTS)
 def cubic_by_factor(x: Value) -> Rewrite:
-    """x · (1 + 0.044715 x²) is x + 0.044715 x³."""
+    """x · (0.044715 · (x · x) + 1) → x + 0.044715 · ((x · x) · x)"""
     return x * add_scalar(scale(x * x, CUBE), 1.0) >> x + scale(x * x * x, CUBE)
 
 
 @rule(safety="rounding", label="Scale(x)·(1+Scale∘Square)→Scale∘(x+Scale∘Cube)", tolerance=F32_CONSTANTS)
 def scaled_cubic_by_factor(x: Value, c: float) -> Rewrite:
-    """c · x · (1 + 0.044715 x²) is c · (x + 0.044715 x³)."""
+    """(c · x) · (0.044715 · (x · x) + 1) → c · (x + 0.044715 · ((x · x) · x))"""
     return scale(x, c) * add_scalar(scale(x * x, CUBE), 1.0) >> scale(x + scale(x * x * x, CUBE), c)
 
 
 @rule(safety="rounding", label="½+½t→Scale∘(1+t)")
 def half_of_both(t: Value) -> Rewrite:
-    """½ + ½ t is ½ · (1 + t)."""
+    """½ · t + ½ → ½ · (t + 1)"""
     return add_scalar(scale(t, 0.5), 0.5) >> scale(add_scalar(t, 1.0), 0.5)
 
 
 @rule(safety="rounding", label="Scale∘(x·(1+t))→Scale(x)·(1+t)")
 def half_inside(x: Value, t: Value) -> Rewrite:
-    """Half of x · (1 + t), with the half at x."""
+    """½ · (x · (t + 1)) → (½ · x) · (t + 1)"""
     return scale(x * add_scalar(t, 1.0), 0.5) >> scale(x, 0.5) * add_scalar(t, 1.0)
 
 
 @rule(safety="rounding", label="x·Scale(1+t)→Scale(x)·(1+t)")
 def half_at_the_other(x: Value, t: Value) -> Rewrite:
-    """x times half of 1 + t, with the half at x."""
+    """x · (½ · (t + 1)) → (½ · x) · (t + 1)"""
     return x * scale(add_scalar(t, 1.0), 0.5) >> scale(x, 0.5) * add_scalar(t, 1.0)
 
 
 @rule(safety="rounding", label="Recognize Gelu", near=True, tolerance=F32_CONSTANTS)
 def recognize_gelu_tanh(x: Value) -> Rewrite:
-    """x / 2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
+    """(½ · x) · (tanh(√(2 / π) · (x + 0.044715 · x³)) + 1) → gelu(x)"""
     inner = scale(x + scale(x * x * x, CUBE), ROOT)
     return scale(x, 0.5) * add_scalar(tanh(inner), 1.0) >> ops.gelu(x)
 
 
 @rule(safety="rounding", label="Recognize Gelu", near=True, tolerance=F32_CONSTANTS)
 def recognize_gelu_sigmoid(x: Value) -> Rewrite:
-    """x · sigmoid(2 √(2/π) (x + 0.044715 x³))."""
+    """x · sigmoid(2 · √(2 / π) · (x + 0.044715 · x³)) → gelu(x)"""
     return x * sigmoid(scale(x + scale(x * x * x, CUBE), STEEP)) >> ops.gelu(x)
 
 
 @rule(safety="rounding", label="Recognize GeluErf", near=True, tolerance=F32_CONSTANTS)
 def recognize_gelu_erf(x: Value) -> Rewrite:
-    """x / 2 · (1 + erf(x / √2))."""
+    """(½ · x) · (erf(√½ · x) + 1) → gelu_erf(x)"""
     return scale(x, 0.5) * add_scalar(erf(scale(x, math.sqrt(0.5))), 1.0) >> ops.gelu_erf(x)
 
 
@@ -369,5 +429,5 @@ def recognize_gelu_erf(x: Value) -> Rewrite:
     safety="rounding", label="Recognize Softplus", near=True, phases=("full", "inference"), tolerance=F32_CONSTANTS
 )
 def recognize_softplus(x: Value) -> Rewrite:
-    """relu(x) + ln(1 + e^−|x|)."""
+    """relu(x) + log(exp(−|x|) + 1) → softplus(x)"""
     return relu(x) + log(add_scalar(exp(neg(ops.abs(x))), 1.0)) >> ops.softplus(x, 1.0)

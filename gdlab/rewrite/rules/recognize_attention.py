@@ -39,37 +39,52 @@ __all__: list[str] = []
 # where the scores are scaled ------------------------------------------------------------------------------------------
 @rule(safety="rounding", label="Scale∘MatMulBT→MatMulBT∘Scale")
 def scaled_query(q: Value, k: Value, c: float) -> Rewrite:
-    """(c · q) · kᵀ is c · (q · kᵀ): scores are scaled before or after."""
+    """(c · q) · kᵀ → c · (q · kᵀ)
+
+    Scores are scaled before or after.
+    """
     return matmul_bt(scale(q, c), k) >> scale(matmul_bt(q, k), c)
 
 
 @rule(safety="rounding", label="MatMulBT∘Scale→Scale∘MatMulBT")
 def scaled_key(q: Value, k: Value, c: float) -> Rewrite:
-    """q · (c · k)ᵀ is c · (q · kᵀ)."""
+    """q · (c · k)ᵀ → c · (q · kᵀ)"""
     return matmul_bt(q, scale(k, c)) >> scale(matmul_bt(q, k), c)
 
 
 @rule(safety="rounding", label="Scale∘BatchMatMulBT→BatchMatMulBT∘Scale")
 def scaled_queries(q: Value, k: Value, c: float) -> Rewrite:
-    """(c · q) · kᵀ is c · (q · kᵀ), head by head."""
+    """(c · q) · kᵀ → c · (q · kᵀ)
+
+    Head by head.
+    """
     return batch_matmul_bt(scale(q, c), k) >> scale(batch_matmul_bt(q, k), c)
 
 
 @rule(safety="rounding", label="BatchMatMulBT∘Scale→Scale∘BatchMatMulBT")
 def scaled_keys(q: Value, k: Value, c: float) -> Rewrite:
-    """q · (c · k)ᵀ is c · (q · kᵀ), head by head."""
+    """q · (c · k)ᵀ → c · (q · kᵀ)
+
+    Head by head.
+    """
     return batch_matmul_bt(q, scale(k, c)) >> scale(batch_matmul_bt(q, k), c)
 
 
 @rule(safety="rounding", label="Reshape∘Scale→Scale∘Reshape")
 def scale_of_reshape(x: Value, s: Shape, c: float) -> Rewrite:
-    """A factor may wait until the elements have their places."""
+    """reshape(c · x, s) → c · reshape(x, s)
+
+    A factor may wait until the elements have their places.
+    """
     return reshape(scale(x, c), s) >> scale(reshape(x, s), c)
 
 
 @rule(safety="rounding", label="Permute∘Scale→Scale∘Permute")
 def scale_of_permute(x: Value, p: Shape, c: float) -> Rewrite:
-    """A factor may wait until the axes have their order."""
+    """permute(c · x, p) → c · permute(x, p)
+
+    A factor may wait until the axes have their order.
+    """
     return permute(scale(x, c), p) >> scale(permute(x, p), c)
 
 
@@ -85,7 +100,10 @@ CHOSEN = (Sample((3, 4), (3, 4), (3, 3), (3, 3), (3, 4), attrs=ONE),)
     safety="rounding", label="Recognize FullAttention", near=True, where=SQUARE, samples=HEAD, tolerance=F32_CONSTANTS
 )
 def recognize_full_attention(q: Matrix, k: Value, v: Value, c: float, d: int) -> Rewrite:
-    """softmax(q · kᵀ / √d) · v."""
+    """softmax(c · (q · kᵀ)) · v → full_attention(q, k, v, 1, 1, d)
+
+    With c = 1 / √d.
+    """
     scores = softmax(scale(matmul_bt(q, k), c))
     return matmul(scores, v) >> full_attention(q, k, v, 1, 1, d)
 
@@ -95,7 +113,10 @@ def recognize_full_attention(q: Matrix, k: Value, v: Value, c: float, d: int) ->
     samples=MASKED, tolerance=F32_CONSTANTS,
 )  # fmt: skip
 def recognize_causal_attention(q: Matrix, k: Value, mask: Value, v: Value, c: float, d: int) -> Rewrite:
-    """softmax(q · kᵀ / √d + mask) · v, where the mask hides the later keys."""
+    """softmax(c · (q · kᵀ) + mask) · v → causal_attention(q, k, v, 1, 1, d)
+
+    With c = 1 / √d; the mask hides the later keys.
+    """
     scores = softmax(scale(matmul_bt(q, k), c) + mask)
     return matmul(scores, v) >> causal_attention(q, k, v, 1, 1, d)
 
@@ -107,7 +128,10 @@ def recognize_causal_attention(q: Matrix, k: Value, mask: Value, v: Value, c: fl
 def recognize_causal_attention_of_seen(
     q: Matrix, k: Value, seen: Value, low: Value, v: Value, c: float, d: int
 ) -> Rewrite:
-    """softmax(q · kᵀ / √d where a key is seen, else next to −∞) · v."""
+    """softmax(where(seen, c · (q · kᵀ), low)) · v → causal_attention(q, k, v, 1, 1, d)
+
+    With c = 1 / √d; a key that is not seen counts next to −∞.
+    """
     scores = softmax(where(seen, scale(matmul_bt(q, k), c), low))
     return matmul(scores, v) >> causal_attention(q, k, v, 1, 1, d)
 
@@ -119,7 +143,10 @@ def recognize_causal_attention_of_seen(
 def recognize_causal_attention_of_hidden(
     q: Matrix, k: Value, later: Value, low: Value, v: Value, c: float, d: int
 ) -> Rewrite:
-    """softmax(next to −∞ where a key is later, else q · kᵀ / √d) · v."""
+    """softmax(where(later, low, c · (q · kᵀ))) · v → causal_attention(q, k, v, 1, 1, d)
+
+    With c = 1 / √d; a later key counts next to −∞.
+    """
     scores = softmax(where(later, low, scale(matmul_bt(q, k), c)))
     return matmul(scores, v) >> causal_attention(q, k, v, 1, 1, d)
 
@@ -155,7 +182,10 @@ def apart(x: Value, t: Shape) -> Value:
 def recognize_full_attention_of_heads(
     q: Value, k: Value, v: Value, c: float, h: int, d: int, s: Shape, t: Shape
 ) -> Rewrite:
-    """softmax(q · kᵀ / √d) · v of every head, with as many keys as queries."""
+    """softmax(c · (q · kᵀ)) · v → full_attention(q, k, v, h, h, d)
+
+    Of every head, with as many keys as queries.
+    """
     scores = softmax(scale(batch_matmul_bt(q, k), c))
     return batch_matmul(scores, v) >> apart(full_attention(*(side_by_side(x, s) for x in (q, k, v)), h, h, d), t)
 
@@ -168,7 +198,10 @@ def recognize_full_attention_of_heads(
 def recognize_cross_attention_of_heads(
     q: Value, k: Value, v: Value, c: float, h: int, d: int, s: Shape, t: Shape, u: Shape
 ) -> Rewrite:
-    """softmax(q · kᵀ / √d) · v of every head, over the keys of another sequence."""
+    """softmax(c · (q · kᵀ)) · v → multi_head_attn(q, k, v, h, h, d, True)
+
+    Of every head, over the keys of another sequence.
+    """
     scores = softmax(scale(batch_matmul_bt(q, k), c))
     rows = side_by_side(q, s), side_by_side(k, u), side_by_side(v, u)
     # of equal costs the first name in the alphabet wins: `full_attention` where that holds too
@@ -182,7 +215,10 @@ def recognize_cross_attention_of_heads(
 def recognize_causal_attention_of_heads(
     q: Value, k: Value, mask: Value, v: Value, c: float, h: int, d: int, s: Shape, t: Shape
 ) -> Rewrite:
-    """softmax(q · kᵀ / √d + mask) · v of every head, where the mask hides the later keys."""
+    """softmax(c · (q · kᵀ) + mask) · v → causal_attention(q, k, v, h, h, d)
+
+    Of every head; the mask hides the later keys.
+    """
     scores = softmax(scale(batch_matmul_bt(q, k), c) + mask)
     return batch_matmul(scores, v) >> apart(causal_attention(*(side_by_side(x, s) for x in (q, k, v)), h, h, d), t)
 
@@ -194,7 +230,10 @@ def recognize_causal_attention_of_heads(
 def recognize_causal_attention_of_heads_of_seen(
     q: Value, k: Value, seen: Value, low: Value, v: Value, c: float, h: int, d: int, s: Shape, t: Shape
 ) -> Rewrite:
-    """softmax(q · kᵀ / √d where a key is seen, else next to −∞) · v of every head."""
+    """softmax(where(seen, c · (q · kᵀ), low)) · v → causal_attention(q, k, v, h, h, d)
+
+    Of every head; a key that is not seen counts next to −∞.
+    """
     scores = softmax(where(seen, scale(batch_matmul_bt(q, k), c), low))
     return batch_matmul(scores, v) >> apart(causal_attention(*(side_by_side(x, s) for x in (q, k, v)), h, h, d), t)
 
@@ -206,7 +245,10 @@ def recognize_causal_attention_of_heads_of_seen(
 def recognize_causal_attention_of_heads_of_hidden(
     q: Value, k: Value, later: Value, low: Value, v: Value, c: float, h: int, d: int, s: Shape, t: Shape
 ) -> Rewrite:
-    """softmax(next to −∞ where a key is later, else q · kᵀ / √d) · v of every head."""
+    """softmax(where(later, low, c · (q · kᵀ))) · v → causal_attention(q, k, v, h, h, d)
+
+    Of every head; a later key counts next to −∞.
+    """
     scores = softmax(where(later, low, scale(batch_matmul_bt(q, k), c)))
     return batch_matmul(scores, v) >> apart(causal_attention(*(side_by_side(x, s) for x in (q, k, v)), h, h, d), t)
 
@@ -233,7 +275,10 @@ def repeated(x: Value, a: Shape, b: Shape, r: Shape, s: Shape) -> Value:
 def recognize_grouped_keys_of_causal_attention(
     q: Value, k: Value, v: Value, a: Shape, b: Shape, r: Shape, s: Shape, h: int, d: int, g: int, u: Shape
 ) -> Rewrite:
-    """Causal attention whose key heads were repeated reads each of them for several query heads."""
+    """causal_attention(q, repeat(k), repeat(v), h, h, d) → causal_attention(q, k, v, h, g, d)
+
+    Causal attention whose key heads were repeated reads each of them for several query heads.
+    """
     left = causal_attention(q, repeated(k, a, b, r, s), repeated(v, a, b, r, s), h, h, d)
     return left >> causal_attention(q, side_by_side(k, u), side_by_side(v, u), h, g, d)
 
@@ -245,6 +290,9 @@ def recognize_grouped_keys_of_causal_attention(
 def recognize_grouped_keys_of_full_attention(
     q: Value, k: Value, v: Value, a: Shape, b: Shape, r: Shape, s: Shape, h: int, d: int, g: int, u: Shape
 ) -> Rewrite:
-    """Attention over all keys whose key heads were repeated reads each of them for several query heads."""
+    """full_attention(q, repeat(k), repeat(v), h, h, d) → full_attention(q, k, v, h, g, d)
+
+    Attention over all keys whose key heads were repeated reads each of them for several query heads.
+    """
     left = full_attention(q, repeated(k, a, b, r, s), repeated(v, a, b, r, s), h, h, d)
     return left >> full_attention(q, side_by_side(k, u), side_by_side(v, u), h, g, d)

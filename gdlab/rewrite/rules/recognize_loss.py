@@ -24,13 +24,19 @@ ALL = tuple(Sample(shape, attrs={"axes": tuple(range(len(shape)))}) for shape in
 
 @rule(safety="rounding", label="Sum→SumAll", where=(attr_eq("axes", all_axes("x")),), samples=ALL)
 def sum_over_all_axes(x: Value, axes: Shape) -> Rewrite:
-    """A sum over all axes."""
+    """sum(x, axes) → sum_all(x)
+
+    A sum over all axes.
+    """
     return ops.sum(x, axes, False) >> sum_all(x)
 
 
 @rule(safety="rounding", label="Mean→MeanAll", where=(attr_eq("axes", all_axes("x")),), samples=ALL)
 def mean_over_all_axes(x: Value, axes: Shape) -> Rewrite:
-    """A mean over all axes."""
+    """mean(x, axes) → mean_all(x)
+
+    A mean over all axes.
+    """
     return mean(x, axes, False) >> mean_all(x)
 
 
@@ -39,38 +45,41 @@ LAST = tuple(Sample(shape, attrs={"axes": (len(shape) - 1,)}) for shape in ((3, 
 
 @rule(safety="rounding", label="MeanAll∘Sum→MeanAll∘SumInner", where=(attr_eq("axes", last_axis("x")),), samples=LAST)
 def mean_of_sums(x: Value, axes: Shape) -> Rewrite:
-    """The mean of sums along the last axis, whether they keep it or not."""
+    """mean_all(sum(x, axes)) → mean_all(sum_inner(x))
+
+    The mean of sums along the last axis, whether they keep it or not.
+    """
     return mean_all(ops.sum(x, axes, False)) >> mean_all(sum_inner(x))
 
 
 @rule(safety="rounding", label="MeanAll∘Neg→Neg∘MeanAll")
 def neg_of_mean_all(x: Value) -> Rewrite:
-    """The mean of −x is minus that of x."""
+    """mean_all(−x) → −mean_all(x)"""
     return mean_all(neg(x)) >> neg(mean_all(x))
 
 
 @rule(safety="rounding", label="SumAll∘Neg→Neg∘SumAll")
 def neg_of_sum_all(x: Value) -> Rewrite:
-    """The sum of −x is minus that of x."""
+    """sum_all(−x) → −sum_all(x)"""
     return sum_all(neg(x)) >> neg(sum_all(x))
 
 
 @rule(safety="rounding", label="SumInner∘Neg→Neg∘SumInner")
 def neg_of_sum_inner(x: Value) -> Rewrite:
-    """The sums of −x are minus those of x."""
+    """sum_inner(−x) → −sum_inner(x)"""
     return sum_inner(neg(x)) >> neg(sum_inner(x))
 
 
 # cross entropy --------------------------------------------------------------------------------------------------------
 @rule(safety="rounding", label="Neg·LogSoftmax→Neg∘Mul")
 def neg_of_labels(labels: Value, logits: Value) -> Rewrite:
-    """−labels · log_softmax with the sign outside."""
+    """(−labels) · log_softmax(logits) → −(labels · log_softmax(logits))"""
     return neg(labels) * log_softmax(logits) >> neg(labels * log_softmax(logits))
 
 
 @rule(safety="rounding", label="Neg∘LogSoftmax→Neg∘Mul")
 def neg_of_log_softmax(labels: Value, logits: Value) -> Rewrite:
-    """labels · −log_softmax with the sign outside."""
+    """labels · (−log_softmax(logits)) → −(labels · log_softmax(logits))"""
     return labels * neg(log_softmax(logits)) >> neg(labels * log_softmax(logits))
 
 
@@ -82,14 +91,17 @@ ROWS = (Sample((3, 4), (3, 4), attrs={"c": one_over(3)}), Sample((2, 5), (2, 5),
     where=(rank("labels", 2), attr_eq("c", one_over_rows("labels"))), samples=ROWS, tolerance=F32_CONSTANTS,
 )  # fmt: skip
 def mean_over_rows(labels: Value, logits: Value, c: float) -> Rewrite:
-    """The sum of labels · log_softmax divided by the number of rows is the mean of the rows' sums."""
+    """c · sum_all(labels · log_softmax(logits)) → mean_all(sum_inner(labels · log_softmax(logits)))
+
+    The sum of labels · log_softmax divided by the number of rows is the mean of the rows' sums.
+    """
     product = labels * log_softmax(logits)
     return scale(sum_all(product), c) >> mean_all(sum_inner(product))
 
 
 @rule(safety="rounding", label="Scale∘Neg∘SumAll→Neg∘Scale∘SumAll")
 def neg_of_scaled_sum(x: Value, c: float) -> Rewrite:
-    """c · −Σ is −(c · Σ)."""
+    """c · (−sum_all(x)) → −(c · sum_all(x))"""
     return scale(neg(sum_all(x)), c) >> neg(scale(sum_all(x), c))
 
 
@@ -98,18 +110,18 @@ def neg_of_scaled_sum(x: Value, c: float) -> Rewrite:
     tolerance=F32_CONSTANTS,
 )  # fmt: skip
 def recognize_cross_entropy_loss(labels: Value, logits: Value) -> Rewrite:
-    """−(1/b) Σ labels · log_softmax(logits)."""
+    """−mean_all(sum_inner(labels · log_softmax(logits))) → cross_entropy_loss(logits, labels)"""
     return neg(mean_all(sum_inner(labels * log_softmax(logits)))) >> ops.cross_entropy_loss(logits, labels)
 
 
 # errors ---------------------------------------------------------------------------------------------------------------
 @rule(safety="rounding", label="Recognize MseLoss", near=True, tolerance=F32_CONSTANTS)
 def recognize_mse_loss(p: Value, t: Value) -> Rewrite:
-    """The mean of (p − t)²."""
+    """mean_all((p − t) · (p − t)) → mse_loss(p, t)"""
     return mean_all((p - t) * (p - t)) >> ops.mse_loss(p, t)
 
 
 @rule(safety="rounding", label="Recognize L1Loss", near=True, tolerance=F32_CONSTANTS)
 def recognize_l1_loss(p: Value, t: Value) -> Rewrite:
-    """The mean of |p − t|."""
+    """mean_all(|p − t|) → l1_loss(p, t)"""
     return mean_all(abs(p - t)) >> ops.l1_loss(p, t)

@@ -61,7 +61,10 @@ def recognize_rope(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,
     theta: float, d: int,
 ) -> Rewrite:  # fmt: skip
-    """x · cos + (−upper, lower) · sin of one head."""
+    """x · cos + concat([−upper, lower], axis) · sin → rope(x, theta, d) with [lower, upper] = x
+
+    Of one head [rows, d].
+    """
     return x * cos + turned(x, from_, middle, half, to, one, axis) * sin >> rope(x, theta, d)
 
 
@@ -73,7 +76,10 @@ def recognize_rope_by_halves(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,
     theta: float, d: int,
 ) -> Rewrite:  # fmt: skip
-    """(lower · cos − upper · sin, upper · cos + lower · sin) of one head."""
+    """concat([a · cos − b · sin, b · cos + a · sin], axis) → rope(x, theta, d) with [a, b] = x
+
+    Of one head [rows, d].
+    """
     return rotated(x, cos, sin, from_, middle, half, to, one, axis) >> rope(x, theta, d)
 
 
@@ -94,7 +100,10 @@ def recognize_rope_of_heads(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,
     theta: float, d: int, s: Shape, t: Shape,
 ) -> Rewrite:  # fmt: skip
-    """x · cos + (−upper, lower) · sin of [heads, rows, d]."""
+    """x · cos + concat([−upper, lower], axis) · sin → rope(x, theta, d) with [lower, upper] = x
+
+    Of [heads, rows, d].
+    """
     return x * cos + turned(x, from_, middle, half, to, one, axis) * sin >> heads_turned(x, theta, d, s, t)
 
 
@@ -106,7 +115,10 @@ def recognize_rope_of_heads_by_halves(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,
     theta: float, d: int, s: Shape, t: Shape,
 ) -> Rewrite:  # fmt: skip
-    """(lower · cos − upper · sin, upper · cos + lower · sin) of [heads, rows, d]."""
+    """concat([a · cos − b · sin, b · cos + a · sin], axis) → rope(x, theta, d) with [a, b] = x
+
+    Of [heads, rows, d].
+    """
     return rotated(x, cos, sin, from_, middle, half, to, one, axis) >> heads_turned(x, theta, d, s, t)
 
 
@@ -122,7 +134,10 @@ def recognize_rope_of_rows(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,
     theta: float, d: int, s: Shape, t: Shape,
 ) -> Rewrite:  # fmt: skip
-    """x · cos + (−upper, lower) · sin of [rows, heads, d]."""
+    """x · cos + concat([−upper, lower], axis) · sin → rope(x, theta, d) with [lower, upper] = x
+
+    Of [rows, heads, d].
+    """
     whole = x * cos + turned(x, from_, middle, half, to, one, axis) * sin
     return whole >> reshape(rope(reshape(x, s), theta, d), t)
 
@@ -135,5 +150,8 @@ def recognize_rope_of_rows_by_halves(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,
     theta: float, d: int, s: Shape, t: Shape,
 ) -> Rewrite:  # fmt: skip
-    """(lower · cos − upper · sin, upper · cos + lower · sin) of [rows, heads, d]."""
+    """concat([a · cos − b · sin, b · cos + a · sin], axis) → rope(x, theta, d) with [a, b] = x
+
+    Of [rows, heads, d].
+    """
     return rotated(x, cos, sin, from_, middle, half, to, one, axis) >> reshape(rope(reshape(x, s), theta, d), t)

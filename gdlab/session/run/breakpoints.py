@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gdlab.base.errors import GdlabError
-from gdlab.base.words import near_hint, plural, whole
+from gdlab.base.words import listed, near_hint, plural
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.conditions import ConditionError, StopTest, parse_test
@@ -180,9 +180,7 @@ EVENTS: dict[str, Callable[[str, Session], When]] = {
 
 
 def _listed(given: str, labels: Iterable[str], known: Sequence[str]) -> str:
-    names = list(dict.fromkeys(labels))
-    more = f" … ({whole(len(names))} in all)" if len(names) > _MOST_LISTED else ""
-    return f"one of {', '.join(names[:_MOST_LISTED])}{more}{near_hint(given, known)}"
+    return f"one of {listed(list(dict.fromkeys(labels)), _MOST_LISTED)}{near_hint(given, known)}"
 
 
 def known_names(session: Session) -> list[str]:

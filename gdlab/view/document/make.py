@@ -215,7 +215,7 @@ class Draft:
         ]
 
     def _update_lines(self, rule: str, plan: Json) -> None:
-        """What the optimizer runs reaches the Python function that made it."""
+        """Link the code that the optimizer runs to the Python function that made it."""
         found = function_source(update_of) or {"name": f"{rule} update", "text": f"{rule} update", "line": 1}
         source = self.sources.add("generated", found["name"], found["text"], found["line"])
         row = self.sources.line(source, found["line"])
@@ -307,7 +307,7 @@ _COUNTERS = {
 
 
 def run_json(session: Session, runner: Runner, key: str) -> Json:
-    """What a session did so far; of more than 20,000 losses the lowest and highest of each bucket."""
+    """Return the run of a session so far; of more than 20,000 losses the lowest and highest of each bucket."""
     memory, traffic = session.memory_summary(), session.traffic
     losses = decimated(runner.losses, _MOST_LOSSES)
     return {

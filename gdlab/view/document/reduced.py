@@ -152,7 +152,7 @@ class _Renaming:
 
 
 def _open_view(view: Json | None, renamed: _Renaming) -> Json | None:
-    """What is open and selected, as far as it is still there; `diff` names stages by number."""
+    """Return what is open and selected, as far as it is still there; `diff` names stages by number."""
     if view is None:
         return None
     found = {key: value for key, value in view.items() if key not in ("select", "diff")}

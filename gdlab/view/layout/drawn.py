@@ -206,7 +206,7 @@ def pill_label(node: Drawn, density: Density = 0) -> str:
 
 
 def pill_tail(type: str, via: bool, echo: bool, density: Density = 0) -> str:
-    """What follows the name on a pill: its type, or an arrow and the shape that the leaf is brought into."""
+    """Return the text behind the name on a pill: its type, or an arrow and the shape that the leaf is brought into."""
     bare = echo or density > 0
     if not via:
         return "" if bare else cut(type, PILL_CUT)

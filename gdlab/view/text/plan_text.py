@@ -106,24 +106,6 @@ def _apart(document: Document) -> Lines:
             yield f"  {entity}  not one with the next: {missed['label']}: {missed['detail']} ({missed['about']})"
 
 
-def why_two(document: Document, a: int, b: int) -> list[str]:
-    """Tell why dispatch `a` and the later `b` are not one: the fusions at nodes of `a` that nodes of `b` read."""
-    dispatches, stage = document.plan("dispatches"), document.data["plan"]["stage"]
-    inputs = document.nodes(stage).column("inputs")
-
-    def nodes_of(k: int) -> list[int]:
-        return list(document.provenance.behind("dispatch", f"node:{stage}", k))
-
-    read = {i for node in nodes_of(b) for i in inputs[node]}
-    compiled = next(one for one in document.data["passes"] if one["role"] == "compile")
-    found = [m for m in compiled["report"]["missed"] if m["node"] in nodes_of(a) and m["node"] in read]
-    if found:
-        return [f"{m['label']}: {m['detail']}" for m in found]
-    if set(dispatches[b]["reads"]) & set(dispatches[a]["writes"]):
-        return [f"no fusion joins dispatch {a} and dispatch {b}"]
-    return [f"dispatch {b} reads nothing that dispatch {a} writes"]
-
-
 _ARENA_HEAD = (
     "entity", "slot", "slot size", "name", "kind", "size", "dispatches", "written by", "read by", "node", "pinned",
 )  # fmt: skip

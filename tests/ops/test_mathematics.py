@@ -1,0 +1,84 @@
+"""Every gradient rule and every rewrite rule begins with its mathematics, in the grammar of docs/add_a_rule.md."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from mathematics import parse
+from op_checks import wire
+
+from gdlab.base.types import u32
+from gdlab.op import REGISTRY, Op
+from gdlab.rewrite.rules.pattern import Rule
+from gdlab.rewrite.rules.table import RULES, fused_rules
+
+RULED = [op for op in REGISTRY.values() if op.gradient is not None and op.rule.__module__.startswith("gdlab.")]
+OURS = [r for r in RULES if r.function.__module__.startswith("gdlab.")]
+FUSED = {made.name for op in REGISTRY.values() for made in fused_rules(op)}
+ANY_OPERANDS = frozenset("fabchxyt")  # of a rule without a pattern
+
+
+def first_line(function: Any) -> str:
+    return (inspect.getdoc(function) or "").partition("\n")[0]
+
+
+@pytest.mark.parametrize("op", RULED, ids=lambda op: op.name)
+def test_gradient_rules_begin_with_their_mathematics(op: Op) -> None:
+    assert op.gradient is not None  # asked of these ops alone
+    line = parse(first_line(op.gradient))
+    known = set(inspect.signature(op.gradient).parameters) | {p.name for p in op.parameters}
+    assert line.kind == "gradient" and line.free <= known, line.free - known
+    assert set(line.gradients) == operands_with_a_gradient(op)
+
+
+def operands_with_a_gradient(op: Op) -> set[str]:
+    """The operands, as the rule names them, that receive a gradient with one sample or another."""
+    assert op.gradient is not None  # asked of these ops alone
+    names = list(inspect.signature(op.gradient).parameters)[2 : 2 + len(op.operands)]
+    received: set[str] = set()
+    for sample in op.samples:
+        wired = wire(op, sample)
+        if wired.out.type.dtype is u32:
+            continue
+        node = wired.out.node
+        operands = op.spread([wired.graph.value(i) for i in node.inputs])
+        with wired.graph:
+            entries = op.gradient(wired.out, wired.out, *operands, **dict(node.attrs))
+        received |= {names[min(i, len(names) - 1)] for i, entry in enumerate(entries) if entry is not None}
+    return received
+
+
+@pytest.mark.parametrize("rule", OURS, ids=lambda rule: rule.name)
+def test_rewrite_rules_begin_with_their_mathematics(rule: Rule) -> None:
+    line = parse(first_line(rule.function) if rule.name not in FUSED else _of_a_fused_op(rule))
+    known = set(inspect.signature(rule.function).parameters) if rule.left >= 0 else ANY_OPERANDS
+    assert line.kind == "rewrite" and line.free <= known, line.free - known
+
+
+def _of_a_fused_op(rule: Rule) -> str:
+    """The first line of the op's docstring is its body, where it holds, and its types."""
+    body = first_line(rule.function).partition(": ")[0].removesuffix(", elementwise")
+    return f"{body} → {rule.function.__name__}(1)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "g · b",
+        "∂a = g ·",
+        "∂a = g b",
+        "x is y",
+        "a + b → ",
+        "∂a = (g",
+        "∂a = g, b",
+        "∂x = g over",
+        "∂x = |g",
+        "−(−x) is x.",
+    ],
+)
+def test_the_grammar_refuses_prose_and_parts(text: str) -> None:
+    with pytest.raises(SyntaxError):
+        parse(text)
