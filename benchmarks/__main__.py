@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import sys
@@ -17,34 +18,19 @@ if not {"kernels", "peers"} & set(sys.argv):
 PAGE = Path(__file__).parents[1] / "docs" / "figures.md"
 BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --docs` -->", "<!-- end of benchmarks -->"
 
+TABLES, CHOSEN = ("compiled", "eager", "record"), ("kernels", "peers")  # modules; `--only` chooses among the latter
+
 
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    tables = ("all", "eager", "kernels", "peers", "record")
-    parser.add_argument("what", nargs="?", choices=tables, default="all", help="only that table")
+    parser.add_argument("what", nargs="?", choices=("all", *TABLES, *CHOSEN), default="all", help="only that table")
     parser.add_argument("--only", default="", help="kernels whose names contain this; of the peers this case")
     parser.add_argument("--docs", action="store_true", help="rewrite the table in docs/figures.md")
     options = parser.parse_args()
-    if options.what == "kernels":
-        from benchmarks.kernels import print_table
-
-        print_table(options.only)
-        return 0
-    if options.what == "eager":
-        from benchmarks.eager import print_table as print_eager
-
-        print_eager()
-        return 0
-    if options.what == "peers":
-        from benchmarks.peers import print_table as print_peers
-
-        print_peers(options.only)
-        return 0
-    if options.what == "record":
-        from benchmarks.record import print_table as print_record
-
-        print_record()
+    if options.what != "all":
+        print_table = importlib.import_module(f"benchmarks.{options.what}").print_table
+        print_table(*((options.only,) if options.what in CHOSEN else ()))
         return 0
     start = time.perf_counter()
     text = table()

@@ -79,7 +79,7 @@ from gdlab.ops import __all__ as _ops  # noqa: E402
 if TYPE_CHECKING:
     from gdlab import eager, models, nn
     from gdlab.autodiff import AutodiffReport, differentiate
-    from gdlab.compiled import CompiledGraph, build_compiled_graph
+    from gdlab.compiled import BucketedCompileCache, CompiledGraph, build_compiled_graph
     from gdlab.devices.choose import device
     from gdlab.eager.export import grad, value_and_grad
     from gdlab.eager.session import EagerSession
@@ -130,7 +130,7 @@ __version__ = "0.1.0"
 # Names that are loaded when they are first read: module -> names, `name=other` where the module calls it otherwise.
 _LATER: dict[str, str] = {
     "autodiff": "AutodiffReport differentiate",
-    "compiled": "CompiledGraph build_compiled_graph",
+    "compiled": "BucketedCompileCache CompiledGraph build_compiled_graph",
     "devices.choose": "device",
     "eager.export": "grad value_and_grad",
     "eager.session": "EagerSession",
@@ -169,13 +169,13 @@ _MODULES = {
 }  # public names that are modules
 
 __all__ = [
-    *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "Budget", "CompileOptions", "CompiledGraph", "DType",
-    "DataLoader", "EagerSession", "Elementwise", "EpochStats", "ExecutionPlan", "Graph", "GraphExecutor",
-    "GraphSession", "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback", "MnistDataset",
-    "NnefModel", "Node", "OnnxModel", "Op", "OptimizeReport", "Optimizer", "Reduction", "Runner", "SafeTensorsModel",
-    "Sample", "Session", "SessionConfig", "StepMetrics", "Study", "Target", "TensorType", "TrainConfig", "TrainHistory",
-    "Trainer", "Value", "build", "build_compiled_graph", "build_inference_session", "build_session",
-    "build_session_cached", "build_session_unoptimized", "build_session_with_report", "compile",
+    *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "BucketedCompileCache", "Budget", "CompileOptions",
+    "CompiledGraph", "DType", "DataLoader", "EagerSession", "Elementwise", "EpochStats", "ExecutionPlan", "Graph",
+    "GraphExecutor", "GraphSession", "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback",
+    "MnistDataset", "NnefModel", "Node", "OnnxModel", "Op", "OptimizeReport", "Optimizer", "Reduction", "Runner",
+    "SafeTensorsModel", "Sample", "Session", "SessionConfig", "StepMetrics", "Study", "Target", "TensorType",
+    "TrainConfig", "TrainHistory", "Trainer", "Value", "build", "build_compiled_graph", "build_inference_session",
+    "build_session", "build_session_cached", "build_session_unoptimized", "build_session_with_report", "compile",
     "compile_training_graph", "data", "device", "differentiate", "eager", "f16", "f32", "fused", "grad", "init",
     "load_doc", "load_nnef", "load_onnx", "load_safetensors", "models", "nn", "op", "ops", "optimize", "parse", "q4",
     "q8", "rule", "rules", "show", "u32", "value_and_grad", "widget",

@@ -1,8 +1,10 @@
 """Call a graph as a function, at any extent of its bucket axes up to that at which it is compiled."""
 
 from gdlab.compiled.boundary import OutputSlot, TensorSpec
+from gdlab.compiled.bucket_cache import BucketedCompileCache, CacheRunInput
 from gdlab.compiled.buckets import bucket_of, checked_buckets, pad_rows, power_of_two_buckets, slice_rows
 from gdlab.compiled.build import build_compiled_graph
+from gdlab.compiled.capabilities import Capabilities
 from gdlab.compiled.extent import (
     EXTENT,
     ExtentReport,
@@ -17,6 +19,9 @@ from gdlab.compiled.views import RawOutput
 
 __all__ = [
     "EXTENT",
+    "BucketedCompileCache",
+    "CacheRunInput",
+    "Capabilities",
     "CompiledGraph",
     "ExtentReport",
     "ExtentStep",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,32 +53,23 @@ class OutputSlot:
 @dataclass(frozen=True, slots=True)
 class Port:
     """An input or an output inside: its dtype there (f32 or u32), its buffer of the plan, and for an input of indices
-    what they must lie below."""
+    what they must lie below. `size`: its elements; `nbytes`: of its buffer; `kind`: its dtype inside, and that of its
+    boundary; `direct`: whether its bytes are the same inside and outside."""
 
     spec: TensorSpec
     dtype: DType
     buffer: int
     bound: int | None = None
+    size: int = field(init=False)  # these four are computed once: every call reads them
+    nbytes: int = field(init=False)
+    kind: tuple[str, str] = field(init=False)
+    direct: bool = field(init=False)
 
-    @property
-    def size(self) -> int:
-        """The number of its elements."""
-        return int(np.prod(self.spec.shape))
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its buffer."""
-        return 4 * self.size
-
-    @property
-    def kind(self) -> tuple[str, str]:
-        """Its dtype inside, and that of its boundary."""
-        return str(self.dtype), self.spec.dtype
-
-    @property
-    def direct(self) -> bool:
-        """Whether its bytes are the same inside and outside."""
-        return self.kind in DIRECT
+    def __post_init__(self) -> None:
+        size, kind = math.prod(self.spec.shape), (str(self.dtype), self.spec.dtype)
+        derived = {"size": size, "nbytes": 4 * size, "kind": kind, "direct": kind in DIRECT}
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @property
     def numpy(self) -> np.dtype[Any]:

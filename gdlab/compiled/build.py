@@ -27,6 +27,7 @@ from gdlab.session.values import Values
 WHERE = "build_compiled_graph"
 DEFAULT: Mapping[str, Any] = MappingProxyType({})
 MOST_IN_FLIGHT = 8
+DEFAULT_LIMITS = (2, 256 << 20, False)  # max_in_flight, landing_bytes, strict_views
 BucketAxes = bool | Mapping[str, int | Sequence[int]]
 
 
@@ -79,7 +80,7 @@ def build_graph(
     max_in_flight: int, landing_bytes: int, strict_views: bool,
 ) -> CompiledGraph:  # fmt: skip
     """Return a compiled graph; `shared`: the parameters that are those of `other` (None: all)."""
-    written, upper = _written(graph, options)
+    written, axes, upper = _written(graph, options)
     boundary = _checked_boundary(written, options.boundary)
     optimize = None if options.optimize is None else dict(options.optimize)
     config = SessionConfig(
@@ -93,7 +94,7 @@ def build_graph(
     params = tuple(TensorSpec(name, type.shape, str(type.dtype)) for name, type in stored)
     caches = set(written_in_place(final).values())
     states = tuple(node.name for node in final.parameters if node.id in caches)
-    signature = Signature(inputs, outputs, params, states, upper, max_in_flight, landing_bytes, strict_views)
+    signature = Signature(inputs, outputs, params, states, axes, upper, max_in_flight, landing_bytes, strict_views)
     made = CompiledGraph(session, report, signature)
     if isinstance(other, CompiledGraph):
         made.share(other)
@@ -139,8 +140,8 @@ def _session_of(other: CompiledGraph | Session | None) -> Session | None:
 
 
 # the graph ------------------------------------------------------------------------------------------------------------
-def _written(graph: Graph, options: Options) -> tuple[Graph, int | None]:
-    """Return the graph whose outputs are all that runs give, and the extent of its bucket axes."""
+def _written(graph: Graph, options: Options) -> tuple[Graph, Mapping[str, tuple[int, ...]], int | None]:
+    """Return the graph whose outputs are all that runs give, its bucket axes by input, and their extent."""
     if not isinstance(graph, Graph):
         raise GraphError(WHERE, "graph", type(graph).__name__, "a Graph")
     if not graph.outputs:
@@ -151,14 +152,14 @@ def _written(graph: Graph, options: Options) -> tuple[Graph, int | None]:
     if options.gradients and graph.num_param_grad_outputs:
         raise ArgumentError(WHERE, "gradients", "True, of a differentiated graph", "False: it has its gradients")
     if options.bucket_axes is None or options.bucket_axes is False:
-        return _with_plain_gradients(differentiate(graph)[0] if options.gradients else graph), None
+        return _with_plain_gradients(differentiate(graph)[0] if options.gradients else graph), {}, None
     axes, upper = resolve_bucket_axes(graph, options.bucket_axes)
     bucket_random = options.bucket_random
     if options.gradients:
         made, _ = bounded_with_gradients(graph, axes, upper, bucket_random=bucket_random)
     else:
         made, _ = bounded(graph, axes, upper, bucket_random=bucket_random)
-    return _with_plain_gradients(made), upper
+    return _with_plain_gradients(made), axes, upper
 
 
 def _with_plain_gradients(graph: Graph) -> Graph:

@@ -40,6 +40,7 @@ from gdlab.compiled.boundary import (
     layout_of,
     typed_out,
 )
+from gdlab.compiled.capabilities import Capabilities, capabilities_of
 from gdlab.compiled.flights import NOTHING, Flight, Flights, pipelined
 from gdlab.compiled.handles import HeldHandles
 from gdlab.compiled.launch import Launcher, Request
@@ -58,12 +59,14 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
     """The edge of a compiled graph, and the options that its copies have too. `states`: parameters that the graph
-    writes; `upper`: the extent of its bucket axes; `landing_bytes`: the most that pipelined outputs take at a time."""
+    writes; `axes`: the bucket axes by input, `upper`: their extent; `landing_bytes`: the most that pipelined outputs
+    take at a time."""
 
     inputs: Mapping[str, Port]
     outputs: tuple[Port, ...]
     params: tuple[TensorSpec, ...]
     states: tuple[str, ...]
+    axes: Mapping[str, tuple[int, ...]]
     upper: int | None
     max_in_flight: int
     landing_bytes: int
@@ -190,6 +193,18 @@ class CompiledGraph:
             "retired_bytes": self.views.retired_bytes,
         }
 
+    def capabilities(self) -> Capabilities:
+        """Return which features work here: computed from the methods that there are, and asked of the device."""
+
+        def timed() -> bool:
+            program = self.session.loaded.program
+            reason = program.profile((0, 1))
+            program.profile(None)
+            return not reason
+
+        timestamps = self._alone("capabilities", timed)
+        return capabilities_of(type(self), self.session.loaded.device, self.signature.max_in_flight, timestamps)
+
     # life -------------------------------------------------------------------------------------------------------------
     @property
     def closed(self) -> bool:
@@ -244,9 +259,13 @@ class CompiledGraph:
         is wanted."""
         request = self.launcher.resolve("run", inputs)
         if out is None:
-            return self._alone("run", lambda: self.launcher.run(request, self.launcher.all))
+            return self.run_request(request)
         targets = iter(check_targets("run", out, self.signature.outputs))
         return self._alone("run", lambda: self.launcher.run_numbers(request, lambda p, n: _filled(next(targets), p, n)))
+
+    def run_request(self, request: Request) -> list[Array]:
+        """`run` of inputs that are resolved, at an extent of their own."""
+        return self._alone(request.where, lambda: self.launcher.run(request, self.launcher.all))
 
     def __call__(self, **inputs: Any) -> Array | dict[str, Array]:
         """`run` with inputs by name: one array where there is one output, else arrays by output name."""

@@ -62,6 +62,8 @@ class Handles:
 
     def copies(self) -> list[BufferCopy]:
         """Return the copies, output to input, after a forward. They commute: no output lies in an input."""
+        if not self.feeds and not self.host:
+            return []
         pairs = [(self.outputs[index], self.inputs[name]) for name, index in self.feeds.items()]
         pairs += [(self.outputs[index], self.inputs[name]) for name, index in self._carried().items()]
         return [BufferCopy(output.buffer, 0, input.buffer, 0, output.nbytes) for output, input in pairs]
@@ -77,7 +79,7 @@ class Handles:
 
     def advance(self) -> None:
         """Note that a forward was launched: outputs replace the values of the handles that they feed."""
-        carried = self._carried()
+        carried = self._carried() if self.host else {}
         for name, handle in self.host.items():
             if handle.source is not None:
                 handle.behind, handle.token = True, object()

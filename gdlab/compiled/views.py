@@ -68,13 +68,9 @@ def arena_of(landing: Readback, nbytes: int, epoch: int, names: tuple[str, ...])
 
 def exporter_of(landing: Readback, address: int, nbytes: int) -> Any:
     """Return what views are made from. The memory lives as long as anything derived from one, also after `close`."""
-    exporter = (ctypes.c_ubyte * max(nbytes, 1)).from_address(address)
-    weakref.finalize(exporter, _let_go, landing).atexit = False
+    exporter: Any = (ctypes.c_ubyte * max(nbytes, 1)).from_address(address)
+    exporter.landing = landing  # views refer to the exporter, which refers to what owns the memory
     return exporter
-
-
-def _let_go(landing: Readback) -> None:
-    """Keep a landing until it is called."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

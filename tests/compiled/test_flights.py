@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -279,3 +280,31 @@ def test_calls_from_several_threads_each_get_their_own_result(device: str) -> No
     while graph.pending and time.monotonic() < deadline:
         time.sleep(0.01)
     assert graph.pending == 0
+
+
+def test_an_interrupt_ends_the_wait_and_the_forward_completes(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = ready(small(), "cpu")
+    want, program = graph.run({"x": X}), graph.session.loaded.program
+    graph.launcher._long = True  # as if it took long: it runs on the device's own thread
+    assert same(graph.run({"x": X}), want) and same([r.numpy() for r in graph.run_raw({"x": X})], want)
+    step, begun = program.step, threading.Event()
+
+    def slow(*args: Any) -> None:
+        begun.set()
+        time.sleep(0.6)
+        step(*args)
+
+    def interrupt() -> None:
+        begun.wait(10)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(program, "step", slow)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    start = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        graph.run({"x": X + 1})
+    assert time.perf_counter() - start < 0.5
+    thread.join()
+    monkeypatch.undo()
+    assert same(graph.run({"x": X}), want) and graph.epoch == 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import measure, passes, recognize, steps
+from benchmarks import compiled, measure, passes, recognize, steps
 from benchmarks.__main__ import BEGIN, END, with_table
 
 
@@ -62,3 +62,15 @@ def test_the_table_replaces_the_old_one_and_nothing_else() -> None:
     once = with_table("# gdlab\n\ntext\n", "old \\1")
     assert once == f"# gdlab\n\ntext\n\n## Figures\n\n{BEGIN}\nold \\1\n{END}\n"
     assert with_table(once + "\nmore\n", "new") == once.replace("old \\1", "new") + "\nmore\n"
+
+
+def test_calls_of_a_compiled_graph_are_those_of_the_session() -> None:
+    from gdlab.compiled import build_compiled_graph
+
+    with build_compiled_graph(compiled.network(4, (8, 16, 10)), "cpu") as graph:
+        graph.initialize(0)
+        calls = compiled.calls_of(graph, "cpu", 4, (8, 16, 10))
+        (want,) = calls["run"]()  # type: ignore[misc]
+        np.testing.assert_array_equal(calls["session"](), want)
+        found = compiled.quartiles({"run": calls["run"], "run_slots": calls["run_slots"]}, 4)
+    assert set(found) == {"run", "run_slots"} and all(seconds > 0 for seconds in found.values())
