@@ -15,14 +15,14 @@ from gdlab.base.errors import DTypeError, EagerError, OutputIndexError
 from gdlab.base.formats import entered, narrowed
 from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.eager.memory import AnyBuffer
-from gdlab.eager.tape import LeafFacts, Tape, TensorRef
+from gdlab.eager.tape import Held, LeafFacts, Tape, TensorRef
 from gdlab.graph import Value
 
 if TYPE_CHECKING:
     from gdlab.eager.session import EagerSession
 
 
-class Param:
+class Param(Held):
     """A parameter of a session. Make it with `EagerSession.param`."""
 
     def __init__(
@@ -52,6 +52,10 @@ class Param:
     def value(self) -> Array:
         """A copy of the value of now; it is downloaded where only the device has it."""
         return self.session.param_value(self)
+
+    def on(self, tape: Tape) -> Value:
+        """Return the leaf of the value of now, as `use` does."""
+        return tape.session.use(self)
 
     def on_device(self) -> AnyBuffer:
         """The mirror; uploads the value where only the host has it."""
@@ -85,7 +89,7 @@ class Param:
 
 
 # numbers --------------------------------------------------------------------------------------------------------------
-class NatVecRef:
+class NatVecRef(Held):
     """Numbers start … start + k − 1 of a session, as an operand: wherever an op takes indices."""
 
     def __init__(self, session: EagerSession, nat_generation: int, start: int, k: int) -> None:

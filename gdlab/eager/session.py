@@ -226,13 +226,13 @@ class EagerSession:
     @call
     def param(self, init: Any, name: str | None = None, requires_grad: bool | None = None) -> Param:
         """Make a parameter that holds a copy of `init`."""
+        _check_name("eager.param", name)
         data = taken("eager.param", repr(name or "init"), init, self.opts.scalar, floats=True)
         return self._param(name, TensorType(data.shape), data, requires_grad)
 
     def _param(self, name: str | None, type: TensorType, data: Array, requires_grad: bool | None) -> Param:
         uid = len(self.params)
-        if name is not None and (not isinstance(name, str) or not name):
-            raise ArgumentError("eager.param", "name", repr(name), "a non-empty str")
+        _check_name("eager.param", name)
         trained = self.opts.requires_grad_by_default if requires_grad is None else bool(requires_grad)
         made = Param(self, uid, name or f"p{uid}", type, trained and not type.dtype.is_storage, data)
         self.params.append(made)
@@ -255,6 +255,7 @@ class EagerSession:
     @call
     def input(self, value: Any, name: str | None = None, requires_grad: bool = False) -> TensorRef:
         """A leaf that holds a copy of `value`: integers as indices (u32), other numbers as f32."""
+        _check_name("eager.input", name)
         data = taken("eager.input", repr(name or "value"), value, self.opts.scalar)
         if requires_grad and data.dtype == np.uint32:
             raise DTypeError("eager.input", "requires_grad", "indices", "numbers that are differentiable")
@@ -669,3 +670,9 @@ def tape_text(tape: Tape) -> str:
         buffer = tape.buffers[node.id]
         shown.append(f"{line}  # {'released' if buffer.released else array_words(tape.session.read_buffer(buffer))}")
     return "\n".join([*shown, *lines[len(shown) :]])
+
+
+def _check_name(where: str, name: object) -> None:
+    if name is not None and (not isinstance(name, str) or not name):
+        given = name if isinstance(name, str) else type(name).__name__
+        raise ArgumentError(where, "name", repr(given), "a non-empty str: data comes first")

@@ -5,6 +5,7 @@ Every op, operator, layer and pass works on them as on any graph.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,14 @@ class LeafFacts:
 _UNKNOWN = LeafFacts()
 
 
+class Held(ABC):
+    """What a session holds and an op may read: `on(tape)` is the leaf of its value of now."""
+
+    @abstractmethod
+    def on(self, tape: Tape) -> Value:
+        """Return the leaf."""
+
+
 @bound
 class Tape(Graph):
     """One recording of a session: nodes in the order in which they ran, each with its memory."""
@@ -193,8 +202,8 @@ class Tape(Graph):
         return capture() if self.records_sources else ()
 
     def operand(self, given: Any) -> Any:
-        """Numbers that the session holds become a u32 leaf of now."""
-        return given.on(self) if hasattr(given, "nat_generation") else given
+        """Numbers that the session holds become a u32 leaf of now, a parameter the leaf of its value of now."""
+        return given.on(self) if isinstance(given, Held) else given
 
     def own(self, value: Value, where: str = "") -> Value:
         """`value`, when it belongs to this recording."""

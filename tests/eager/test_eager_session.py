@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -340,3 +341,24 @@ def test_two_sessions_in_two_threads(device: str) -> None:
     for t in threads:
         t.join(60)
     assert found[20].tolist() == np.full((3, 3), 10).tolist() and found[30][0, 0] == 20
+
+
+def test_a_parameter_may_stand_where_an_op_reads_its_value(device: str) -> None:
+    with closing(EagerSession(device=device)) as s, closing(EagerSession(device=device)) as other:
+        w = s.param(np.arange(6.0).reshape(2, 3), name="w")
+        x = s.input(np.ones((4, 2)))
+        y, z = x @ w, x @ s.use(w)
+        assert s.tape.node(y.id).inputs == s.tape.node(z.id).inputs
+        assert np.array_equal(y.numpy(), np.ones((4, 2)) @ np.arange(6.0).reshape(2, 3))
+        assert np.array_equal(s.backward((y * y).sum_all()).numpy(w), s.backward((z * z).sum_all()).numpy(w))
+        with pytest.raises(EagerError, match=f"foreign handle: given 'w' of session {s.number}"):
+            other.input(np.ones((4, 2))) @ w
+
+
+@pytest.mark.parametrize("name", [np.ones(3), 7, ""])
+def test_a_name_that_is_none_is_refused(name: Any) -> None:
+    with closing(EagerSession(device="cpu")) as s:
+        for make in (s.param, s.input):
+            with pytest.raises(ArgumentError, match="name: given .*, wanted a non-empty str: data comes first"):
+                make(np.ones(3), name)
+        assert not s.params and not len(s.tape)

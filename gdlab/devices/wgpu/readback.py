@@ -12,7 +12,9 @@ from gdlab.devices.base import Readback
 if TYPE_CHECKING:
     from gdlab.devices.wgpu.wgpu_device import Gpu
 
-SPIN_SECONDS = 300e-6  # a blocking poll doubles a short step (H200: 26 µs spun, 70 µs blocked)
+# A blocking poll doubles a short step (H200: 26 µs spun, 70 µs blocked; at 300 µs a step of 280 µs took 500). The threads
+# of a software adapter need the core.
+SPIN_SECONDS = {"hardware": 1e-3, "software": 300e-6}
 RELEASED = -2  # in the place of a submission
 PATIENCE_SECONDS = 5.0  # between the end of a submission and the news of it
 
@@ -24,6 +26,7 @@ class Mapped:
 
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
         self.gpu, self.nbytes, self.status = gpu, nbytes, 0
+        self.spin_seconds = SPIN_SECONDS[gpu.adapter_class]
         self.owner = gpu.buffer(nbytes, mapped=True)
         self.handle = self.owner._internal
         self.number = next(self.numbers)
@@ -60,7 +63,7 @@ class WgpuReadback(Readback):
         now: this returns at once."""
         if self.submission == RELEASED:
             return
-        gpu, deadline = self.mapped.gpu, time.perf_counter() + SPIN_SECONDS
+        gpu, deadline = self.mapped.gpu, time.perf_counter() + self.mapped.spin_seconds
         gpu.alive(self.where)  # the mapped range of a lost device ends the process
         while not self.mapped.status and time.perf_counter() < deadline:
             gpu.poll()

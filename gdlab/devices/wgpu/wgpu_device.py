@@ -235,6 +235,7 @@ class Gpu:
         self.usage, self.map_usage, self.resolve_usage = _usages(wgpu.BufferUsage)
         self.refused: type[Exception] = wgpu.GPUError
         self.adapter, self.device = adapter, _opened_device(adapter)
+        self.adapter_class = _adapter_class(adapter)
         self.no_stamps = "" if STAMPS in self.device.features else f"this adapter has no {STAMPS}"
         self.stamps_inside = STAMPS_INSIDE in self.device.features
         self.d, self.q, self.null = self.device._internal, self.device.queue._internal, ffi.NULL
