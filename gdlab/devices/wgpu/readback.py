@@ -12,8 +12,8 @@ from gdlab.devices.base import Readback
 if TYPE_CHECKING:
     from gdlab.devices.wgpu.wgpu_device import Gpu
 
-# A blocking poll doubles a short step (H200: 26 µs spun, 70 µs blocked; at 300 µs a step of 280 µs took 500). The threads
-# of a software adapter need the core.
+# A blocking poll doubles a short step (H200: 26 µs spun, 70 blocked; spun for 300 µs, a step of 280 took 500).
+# The threads of a software adapter need the core.
 SPIN_SECONDS = {"hardware": 1e-3, "software": 300e-6}
 RELEASED = -2  # in the place of a submission
 PATIENCE_SECONDS = 5.0  # between the end of a submission and the news of it
