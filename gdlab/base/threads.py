@@ -418,6 +418,15 @@ def _jobs_here() -> list[JobFuture[Any]]:
     return jobs
 
 
+def snapshot(things: weakref.WeakSet[T]) -> list[T]:
+    """Return the members now; iterating a weak set fails when another thread adds to it."""
+    while True:
+        try:
+            return list(things)
+        except RuntimeError:
+            continue
+
+
 def current_job() -> JobFuture[Any] | None:
     """Return the job that this thread advances, the innermost one."""
     jobs = _jobs_here()
@@ -429,7 +438,7 @@ def _serve_others(future: JobFuture[Any]) -> bool:
     the job can go on. A second without anything to run: it waits for a job of this thread."""
     me, end = threading.get_ident(), time.monotonic() + 1
     while time.monotonic() < end:
-        served = [owner.serve_calls() for owner in list(_owners) if owner.holder == me]
+        served = [owner.serve_calls() for owner in snapshot(_owners) if owner.holder == me]
         if any(served) or future.done() or future not in future.owner.under_way:
             return True
         time.sleep(0.001)
@@ -499,7 +508,7 @@ if hasattr(os, "register_at_fork"):
 @atexit.register
 def _close_all() -> None:
     """End every thread: one that ends inside Rust code would print a panic at exit."""
-    for owner in list(_owners):
+    for owner in snapshot(_owners):
         owner.close()
 
 

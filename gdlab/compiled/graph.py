@@ -24,7 +24,7 @@ from gdlab.base.errors import (
     unknown_name,
 )
 from gdlab.base.formats import check_boundary, from_bytes
-from gdlab.base.threads import OwnerThread
+from gdlab.base.threads import OwnerThread, snapshot
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.compiled.boundary import (
@@ -248,7 +248,7 @@ class CompiledGraph:
 
     def _write(self, function: Callable[[], None]) -> None:
         """Run `function` while no forward runs over these parameters."""
-        for turn in sorted(self.sharers, key=id):
+        for turn in sorted(snapshot(self.sharers), key=id):
             function = partial(turn.here, function)
         function()
 

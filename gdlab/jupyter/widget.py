@@ -19,7 +19,7 @@ import anywidget
 import traitlets
 
 from gdlab.base.errors import ArgumentError, GdlabError
-from gdlab.base.threads import Job
+from gdlab.base.threads import Job, snapshot
 from gdlab.devices.base import owner
 from gdlab.jupyter.commands import COMMANDS
 from gdlab.jupyter.messages import (
@@ -349,14 +349,14 @@ class Reporter:
     def _loop(self) -> None:
         was_busy = False
         while True:
-            live = [p for p in list(self.panels) if not p.closed]
+            live = [p for p in snapshot(self.panels) if not p.closed]
             for panel in live:
                 try:
                     panel.report(time.monotonic())
                 except (GdlabError, RuntimeError):  # a session closed under us: the next frame says so
                     panel.want_full = True
             del live
-            busy = any(not p.idle for p in list(self.panels))
+            busy = any(not p.idle for p in snapshot(self.panels))
             if busy or was_busy:  # one more round after the last step: its state is news
                 time.sleep(_FRAME_SECONDS)
             else:

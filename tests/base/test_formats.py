@@ -259,12 +259,12 @@ def test_bf16_leaves_in_ml_dtypes_or_as_bits(installed: bool, monkeypatch: pytes
     formats.bf16_numpy.cache_clear()
     try:
         got = landed(np.array([[1.0, 257.0]], np.float32), "bf16")
+        assert got.dtype == want and got.view(np.uint16).tolist() == [[0x3F80, 0x4380]]
+        assert to_bytes(np.array([1.0], np.float32), "bf16") == b"\x80\x3f"
+        if installed:
+            assert entered("run", "x", got, "bf16", F32).tolist() == [[1.0, 256.0]]
     finally:
         formats.bf16_numpy.cache_clear()
-    assert got.dtype == want and got.view(np.uint16).tolist() == [[0x3F80, 0x4380]]
-    assert to_bytes(np.array([1.0], np.float32), "bf16") == b"\x80\x3f"
-    if installed:
-        assert entered("run", "x", got, "bf16", F32).tolist() == [[1.0, 256.0]]
 
 
 @pytest.mark.parametrize("boundary", BOUNDARY)

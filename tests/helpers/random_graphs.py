@@ -20,12 +20,18 @@ from gdlab.op import REGISTRY, Elementwise, Leaf, Op, Sample
 
 LARGEST = 600  # elements of operands that are made for an op
 N = 4  # most extents are one of few, so that operands fit
+POLES = (
+    "exp", "log", "recip", "div", "pow", "pow_scalar", "sqrt", "rsqrt", "square", "tan", "sinh", "cosh", "arcsin",
+    "arccos", "arccosh", "arctanh", "prod",
+)  # fmt: skip
+JUMPS = ("floor", "ceil", "trunc", "round", "mod", "fmod", "isnan", "isinf")
 SHAPES = ((N, N), (N, 3), (3, N), (N,), (1,), (2, N, 3))
 
 
 def smooth(op: Op) -> bool:
-    """Whether values stay tame through it: no poles and no overflow in a few applications."""
-    return op.name not in ("exp", "log", "recip", "div", "pow", "pow_scalar", "sqrt", "rsqrt", "square")
+    """Whether values stay tame through it: no poles, no overflow in a few applications, and no jumps, where rounding
+    changes the value."""
+    return op.name not in POLES and op.name not in JUMPS
 
 
 def calls() -> list[Op]:

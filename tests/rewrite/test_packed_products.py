@@ -93,7 +93,7 @@ def test_the_report_tells_who_made_what() -> None:
     assert [report.node_map[i] for i in products] == [n.id for n in result if n.op == "columns"]
     (wide,) = (n.id for n in result if n.op == "matmul" and n.type.shape == (ROWS, 32))
     assert set(report.origin[wide]) <= set(products)
-    assert RULES["pack_products"].doc.startswith("Two or more products of one operand")
+    assert RULES["pack_products"].doc.startswith("[h · a, h · b] → columns(h · packed([a, b], 1))")
     assert RULES["pack_products"].source[0] == "gdlab/rewrite/rules/packing.py"
 
 

@@ -8,12 +8,14 @@ export const FAMILIES: Record<string, string> = {
     "fused_matmul_at_add fused_matmul_bt_add grouped_matmul grouped_matmul_at grouped_matmul_bt matmul " +
     "matmul_affine matmul_at matmul_bt multi_head_attn sliding_window_attention",
   elementwise:
-    "abs add add_per_channel add_scalar bias_add bias_mul broadcast_add clamp cos div elu equal erf exp geglu " +
-    "geglu_concat gelu gelu_erf greater greater_equal less less_equal log maximum minimum mul mul_per_channel neg " +
-    "not_equal pow pow_scalar recip relu round_to rsqrt scalar scale sigmoid sign silu sin softplus sqrt square " +
-    "sub swiglu swiglu_concat tanh to_f16 to_f32 to_u32 where zeros",
+    "abs add add_per_channel add_scalar arccos arccosh arcsin arcsinh arctan arctanh bias_add bias_mul " +
+    "broadcast_add ceil clamp cos cosh div elu equal erf exp floor fmod geglu geglu_concat gelu gelu_erf greater " +
+    "greater_equal isinf isnan less less_equal log maximum minimum mod mul mul_per_channel neg not_equal pow " +
+    "pow_scalar recip relu round round_to rsqrt scalar scale sigmoid sign silu sin sinh softplus sqrt square sub " +
+    "swiglu swiglu_concat tan tanh to_f16 to_f32 to_u32 trunc where zeros",
   index:
-    "argmax cache_write cache_write_prefix embedding gather prefix_last scatter_add top_k_indices",
+    "add_along_axis argmax cache_write cache_write_prefix embedding gather prefix_last scatter_add " +
+    "take_along_axis top_k_indices",
   leaf:
     "constant constant_u32 full input input_u32 parameter parameter_f16 parameter_q4 parameter_q8",
   loss:
@@ -26,6 +28,6 @@ export const FAMILIES: Record<string, string> = {
   reduction:
     "avg_pool_2d cumsum exclusive_cumsum fused_rms_norm_matmul global_avg_pool group_norm group_norm_silu " +
     "layer_norm log_softmax max max_inner max_pool_2d mean mean_all mean_inner min normalize_inner_sum " +
-    "pairwise_squared_distance pairwise_vector_rejection rms_norm rope rope_dynamic_offset rope_positions " +
+    "pairwise_squared_distance pairwise_vector_rejection prod rms_norm rope rope_dynamic_offset rope_positions " +
     "rope_with_offset softmax sum sum_all sum_inner sum_rows",
 };
