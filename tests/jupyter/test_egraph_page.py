@@ -141,7 +141,7 @@ def test_keys_step_play_plays_and_nothing_moves_where_motion_is_not_wanted(brows
 
 
 def test_of_a_large_e_graph_what_grew_is_drawn_and_a_selection_brings_the_rest(page: Page) -> None:
-    doc = Study(networks.transformer(2), device="cpu", name="large").doc
+    doc = Study(networks.transformer(2), device="cpu", name="large").doc.with_view({"depth": 9})
     one = doc.data["passes"][0]
     ways: dict[str, int] = defaultdict(int)
     for n in grown(one):
