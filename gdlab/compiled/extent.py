@@ -319,7 +319,7 @@ class _Pass:
         return live
 
     def _know_tail(self, id: int) -> None:
-        """Where a node selects by a bucket axis and takes a number behind it, that number is known there."""
+        """Note the number behind a bucket axis where a node selects by the axis and takes that number."""
         node = self.made.node(id)
         if not REGISTRY[node.op].selects or node.inputs[0] not in self.live:
             return

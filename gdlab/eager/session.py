@@ -107,7 +107,7 @@ class EagerSession:
     # life -------------------------------------------------------------------------------------------------------------
     @property
     def device(self) -> DeviceInfo:
-        """What it computes on."""
+        """The device that it computes on."""
         return self._device.info
 
     @property

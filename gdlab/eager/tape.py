@@ -97,7 +97,7 @@ class TensorRef(Value):
 
 @dataclass(frozen=True, slots=True)
 class LeafFacts:
-    """What is known of a leaf: the `Param` that it shows, and on the host its numbers, where they are indices."""
+    """Hold the facts of a leaf: the `Param` that it shows, and on the host its numbers, where they are indices."""
 
     param: Param | None = None
     host: Array | None = None
@@ -108,7 +108,7 @@ _UNKNOWN = LeafFacts()
 
 
 class Held(ABC):
-    """What a session holds and an op may read: `on(tape)` is the leaf of its value of now."""
+    """Base of all that a session holds and an op may read: `on(tape)` is the leaf of its value of now."""
 
     @abstractmethod
     def on(self, tape: Tape) -> Value:

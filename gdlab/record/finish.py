@@ -37,7 +37,7 @@ class FusionTiming(NamedTuple):
 
 
 class Reordered(NamedTuple):
-    """How many pairs were fused and how many nodes have another place."""
+    """Count the pairs that were fused and the nodes that have another place."""
 
     fusions: int
     reordered: int
@@ -73,7 +73,7 @@ class OptimizedTiming(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What any finisher may tell."""
+    """Hold the facts that any finisher may tell."""
 
     timing: Timing
     fusions: int

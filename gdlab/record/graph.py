@@ -82,7 +82,7 @@ class Grouping:
 
 
 class Placed(NamedTuple):
-    """What groups depend on of a node in a list."""
+    """Hold the facts of a node in a list on which groups depend."""
 
     footprint: Footprint
     opaque: bool

@@ -122,7 +122,7 @@ def _conv_transpose(call: Call) -> Tensor:
 
 
 def _cut_border(call: Call, window: Window, more: Shape) -> Border:
-    """What a transposed convolution leaves out at both ends: as given, or so much that the result has a given shape."""
+    """Return how much a transposed convolution leaves out at both ends: as given, or as the result's shape asks."""
     rank, auto = len(window.size), call.text("auto_pad", "NOTSET")
     extents, wanted = call.tensor(0).shape[2:], call.integers("output_shape")
     if wanted is None and auto.startswith("SAME"):

@@ -106,7 +106,7 @@ def _check_names_of(inputs: Sequence[InputRecord], dims: Mapping[str, Any], shap
 
 
 def _implied(inputs: Sequence[InputRecord], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """What the whole shapes of some inputs say of names, which others may have too."""
+    """Return the extents by name that the whole shapes of some inputs give; others may have the names too."""
     pairs = [pair for i in inputs for pair in zip(i.shape or (), shapes.get(i.name, ()), strict=False)]
     return {name: int(n) for name, n in reversed(pairs) if isinstance(name, str)}
 
@@ -208,7 +208,7 @@ class _Builder:
         self.live = 0  # bytes of constants that later nodes read
 
     def append(self, node: NodeRecord) -> None:
-        """What a node gives, or why it gives nothing."""
+        """Add the values that a node gives, or note the reason why it gives none."""
         self._check_names(node)
         translate = _translation(node)
         inputs = tuple(self.tensors[name] if name else None for name in node.inputs)

@@ -1,4 +1,4 @@
-"""What an ONNX file says, as plain records; every tensor is checked against its bytes.
+"""Read an ONNX file as plain records; every tensor is checked against its bytes.
 
 The `onnx` package reads the outer format; it is loaded at first use.
 """
@@ -149,7 +149,7 @@ def _attribute(proto: Any, outside: Outside) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """Where nodes stand: in the graph, or in a call of one of the model's own functions."""
+    """Hold the names that nodes see: those of the graph, or of a call of one of the model's own functions."""
 
     opset: int
     attrs: Mapping[str, Any]  # of the call

@@ -127,7 +127,7 @@ Numbers = tuple[float, ...] | None
 
 
 def _lines(call: Call, scales: Numbers, sizes: Numbers) -> dict[int, Line]:
-    """What becomes of each axis."""
+    """Return the resizing of each axis."""
     x, given = call.tensor(0), sizes if scales is None else scales
     rank = len(x.shape)
     axes = [axis_of(a, rank) for a in call.integers("axes") or range(rank)]
