@@ -12,7 +12,7 @@ FRONT_SOURCES := $(shell find labextension/src labextension/build.mjs labextensi
 ROOT := $(filter 0,$(shell id -u))
 
 # What this machine must have: as root with apt everything can be installed, so nothing may be missing (tests/helpers/machine.py).
-GDLAB_EXPECT ?= $(if $(and $(ROOT),$(shell command -v apt-get)),lavapipe$(comma)chromium)
+GDLAB_EXPECT ?= $(if $(and $(ROOT),$(shell command -v apt-get)),lavapipe$(comma)chromium$(comma)typescript)
 comma := ,
 export GDLAB_EXPECT
 
@@ -45,7 +45,7 @@ front: .venv/.test ## tsc --strict, and the front-end tests that run in Node
 	@$(PYTHON) labextension/frontend.py check
 
 .PHONY: pytest
-pytest: .venv/.test .venv/.machine ## the Python tests: with a browser, beside it the others, then those that measure time
+pytest: front .venv/.test .venv/.machine ## the Python tests: two lanes, one of which begins with a browser; then those that measure time
 	@$(PYTHON) tests/run.py
 
 .PHONY: lab44

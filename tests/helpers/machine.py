@@ -56,9 +56,14 @@ def chromium() -> str | None:
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
+def node() -> str | None:
+    """Node: beside this Python first, as the build of the front end takes it, then on PATH."""
+    return shutil.which("node", path=str(Path(sys.executable).parent)) or shutil.which("node")
+
+
 def typescript() -> bool:
     tools = Path(__file__).resolve().parents[2] / "labextension" / "node_modules"
-    return (tools / "typescript" / "bin" / "tsc").exists() and shutil.which("node") is not None
+    return (tools / "typescript" / "bin" / "tsc").exists() and node() is not None
 
 
 THINGS: dict[str, tuple[Callable[[], object], str]] = {

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from machine import needs
+from machine import needs, node
 from places import REPO
 
 PAGES = sorted((REPO / "docs").glob("add_*.md"))
@@ -103,6 +103,6 @@ def test_the_pane_of_the_page_is_typed(copy: Path) -> None:
     front, tools = copy / "labextension", REPO / "labextension"
     shutil.copy(tools / "tsconfig.json", front)
     done = subprocess.run(
-        ["node", tools / "node_modules/typescript/bin/tsc", "-p", "."], cwd=front, capture_output=True, text=True
+        [str(node()), tools / "node_modules/typescript/bin/tsc", "-p", "."], cwd=front, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout

@@ -85,8 +85,8 @@ def fitted(value: Value, shape: Shape, kind: Kind = "float") -> Tensor:
 
 @dataclass(slots=True)
 class Home:
-    """Hold the values of the parameters that the graph gets. `taken`: the names of the file; `nbytes`: its size, by which
-    what is computed while loading is bounded."""
+    """Hold the values of the parameters that the graph gets. `taken`: the names of the file; `nbytes`: its size, by
+    which what is computed while loading is bounded."""
 
     taken: frozenset[str] = frozenset()
     nbytes: int = 0
