@@ -1,25 +1,43 @@
-"""Bars on time as ratios of one run: `cpu_seconds(work) <= seconds_here(0.4)`.
+"""Bars on time as ratios of one run: `seconds_there(work) <= 0.4`.
 
-A bar in seconds holds for one machine. `seconds_here` times a fixed piece of Python at that moment, and so turns
-seconds of the machine on which the bars were set into seconds of this one.
+A bar in seconds holds for one machine. A fixed piece of Python is timed beside the work, and so seconds of this machine
+become seconds of the one on which the bars were set (`seconds_there`), or the other way about (`seconds_here`).
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 
 UNIT = 0.0105  # CPU seconds of `fixed_work` where the bars were set: two cores of an EPYC server, 2026-11
 
 
-def cpu_seconds(work: Callable[[], object], calls: int = 2) -> float:
-    """Return the least time of some calls by the processor's clock: other processes do not count."""
-    taken = []
+def seconds_there(work: Callable[[], object], calls: int = 5) -> float:
+    """Return the processor time of `work` where the bars were set: the least of some calls, each in units of the fixed
+    work before and after it, since a shared processor changes its speed from one moment to the next."""
+    ratios = []
     for _ in range(calls):
-        start = time.process_time()
-        work()
-        taken.append(time.process_time() - start)
-    return min(taken)
+        before = _cpu_seconds(fixed_work, 2)
+        taken = _cpu_seconds(work, 1)
+        ratios.append(taken / min(before, _cpu_seconds(fixed_work, 2)))
+    return min(ratios) * UNIT
+
+
+def _cpu_seconds(work: Callable[[], object], calls: int) -> float:
+    """Return the least time of some calls by the processor's clock: other processes do not count, nor does the
+    collection of what other tests left behind."""
+    gc.disable()
+    try:
+        return min(_one_call(work) for _ in range(calls))
+    finally:
+        gc.enable()
+
+
+def _one_call(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
 
 
 def fixed_work() -> int:
@@ -33,7 +51,7 @@ def fixed_work() -> int:
 
 def seconds_here(seconds: float) -> float:
     """Return the time in which this machine does what took `seconds` where the bars were set."""
-    return seconds * cpu_seconds(fixed_work, 8) / UNIT
+    return seconds * _cpu_seconds(fixed_work, 8) / UNIT
 
 
 def wall_seconds_here(seconds: float) -> float:
