@@ -2,17 +2,8 @@
 // together, then every element.
 fn unit(row: u32, part: u32, live: bool) {
     let first = row * WIDTH;
-    var sum = 0.0;
-    for (var c = part; c < WIDTH; c += LANES) {
-        sum += x_at(first + c);
-    }
-    let mean = sum_of_unit(sum) / f32(WIDTH);
-    var squares = 0.0;
-    for (var c = part; c < WIDTH; c += LANES) {
-        let x = x_at(first + c) - mean;
-        squares += x * x;
-    }
-    let size = inverseSqrt(sum_of_unit(squares) / f32(WIDTH) + EPS);
+    let mean = mean_of_row(row, part);
+    let size = size_of_row(row, part, mean);
     var lifts = 0.0;
     for (var c = part; c < WIDTH; c += LANES) {
         lifts += g_at(first + c) * w_at(c);

@@ -1,12 +1,6 @@
-// A row of WIDTH elements: one over the root of its mean square.
+// One number of each row.
 fn unit(row: u32, part: u32, live: bool) {
-    let first = row * WIDTH;
-    var squares = 0.0;
-    for (var c = part; c < WIDTH; c += LANES) {
-        let x = x_at(first + c);
-        squares += x * x;
-    }
-    let size = inverseSqrt(sum_of_unit(squares) / f32(WIDTH) + EPS);
+    let size = size_of_row(row, part);
     if (live && part == 0u) {
         store(row, size);
     }

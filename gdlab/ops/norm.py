@@ -62,16 +62,25 @@ def _row_work(passes: int, in_registers: bool) -> WorkRule:
 
 
 def row_kernel(
-    name: str, passes: int, form: NumpyForm, fours: bool = False, statistics: tuple[Statistic, ...] = ()
+    name: str,
+    passes: int,
+    form: NumpyForm,
+    fours: bool = False,
+    statistics: tuple[Statistic, ...] = (),
+    calls: str = "",
 ) -> Shader:
-    """`{name}.wgsl`, and on hardware `{name}_rows.wgsl`, which keeps rows in registers; with `fours`,
-    `{name}_fours.wgsl` on software adapters. What they store besides: `statistics`."""
+    """`{name}.wgsl`, with the file that it `calls`, and on hardware `{name}_rows.wgsl`, which keeps rows in registers;
+    with `fours`, `{name}_fours.wgsl` on software adapters. What they store besides: `statistics`."""
     rows = Shader(f"{name}_rows.wgsl", _row_work(passes, True), in_bounds=True)
     by_four = Shader(f"{name}_fours.wgsl", _fours_work(passes), in_bounds=True) if fours else None
     work = _row_work(passes, False)
     return Shader(
-        f"{name}.wgsl", work, rows, fours=by_four, in_bounds=True, numpy_form=form, statistics=statistics
+        _files(name, calls), work, rows, fours=by_four, in_bounds=True, numpy_form=form, statistics=statistics
     )  # fmt: skip
+
+
+def _files(name: str, calls: str) -> str:
+    return f"{name}.wgsl + {calls}" if calls else f"{name}.wgsl"
 
 
 def _fours_work(passes: int) -> WorkRule:
@@ -170,6 +179,7 @@ def _(g: Value, out: Value, x: Value) -> Grads:
 
 # normalization --------------------------------------------------------------------------------------------------------
 EPS = 1e-5
+RMS_ROW, LAYER_ROW = "rms_row.wgsl", "layer_row.wgsl"  # the statistics of a row
 SIZES = ((1, 5), (2, 3), (3, 64), (4, 257), (5, 2), (2, 50257), (2, 2, 5), (7,))
 
 
@@ -296,7 +306,8 @@ def _size_form(centre: bool, builder: KernelBuilder, c: KernelConstants) -> None
 
 def _size_kernel(name: str, centre: bool) -> Shader:
     passes = 5 if centre else 2
-    return Shader(f"{name}.wgsl", _column_each(passes), in_bounds=True, numpy_form=partial(_size_form, centre))
+    work, form = _column_each(passes), partial(_size_form, centre)
+    return Shader(_files(name, LAYER_ROW if centre else RMS_ROW), work, in_bounds=True, numpy_form=form)
 
 
 def _positive(x: Value, eps: float) -> None:
@@ -324,7 +335,12 @@ def rms_size(x: Value, eps: float) -> Value:
     label="",
     family="reduction",
     kernel=row_kernel(
-        "rms_norm", 4, partial(_norm_form, False), fours=True, statistics=(Statistic("rms_size", "size"),)
+        "rms_norm",
+        4,
+        partial(_norm_form, False),
+        fours=True,
+        statistics=(Statistic("rms_size", "size"),),
+        calls=RMS_ROW,
     ),
     samples=_norm_samples(1),
     bad=_norm_bad(1, "wanted x[…, n] and w[n]"),
@@ -352,7 +368,7 @@ def _(g: Value, out: Value, x: Value, w: Value, eps: float) -> Grads:
     label="",
     private=True,
     family="reduction",
-    kernel=row_kernel("rms_norm_grad_x", 8, partial(_norm_grad_form, False)),
+    kernel=row_kernel("rms_norm_grad_x", 8, partial(_norm_grad_form, False), calls=RMS_ROW),
     samples=_grad_samples(1),
     check=lambda g, x, w, eps: _like("g and x[…, n], w[n]", eps, g, x, w),
 )
@@ -395,8 +411,12 @@ def layer_size(x: Value, eps: float) -> Value:
     label="",
     family="reduction",
     kernel=row_kernel(
-        "layer_norm", 7, partial(_norm_form, True), fours=True,
+        "layer_norm",
+        7,
+        partial(_norm_form, True),
+        fours=True,
         statistics=(Statistic("mean_inner", "mean"), Statistic("layer_size", "size")),
+        calls=LAYER_ROW,
     ),  # fmt: skip
     samples=_norm_samples(2),
     bad=_norm_bad(2, "wanted x[…, n], w[n] and b[n]"),
@@ -430,7 +450,7 @@ def _(g: Value, out: Value, x: Value, w: Value, b: Value, eps: float) -> Grads:
     label="",
     private=True,
     family="reduction",
-    kernel=row_kernel("layer_norm_grad_x", 12, partial(_norm_grad_form, True)),
+    kernel=row_kernel("layer_norm_grad_x", 12, partial(_norm_grad_form, True), calls=LAYER_ROW),
     samples=_grad_samples(1),
     check=lambda g, x, w, eps: _like("g and x[…, n], w[n]", eps, g, x, w),
 )
