@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.threads import JobFuture, wait_for
 from gdlab.base.types import Array
@@ -64,6 +65,8 @@ class Runner:
         self.stepper = Stepper(session, self.lookout, self.log, self.nonfinite_watch)
         self._lock = threading.Lock()  # of commands
         _runners[id(session)] = self
+
+    __reduce__ = refuse_copies("runner", "the runner itself: two would count past each other")
 
     # -- commands, from any thread -------------------------------------------------------------------------------------
     def start(self, steps: int, feed: Feed | None = None) -> Future[None]:
