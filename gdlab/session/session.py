@@ -79,7 +79,7 @@ class Session:
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{plural(self.step_count, 'step')}, {self.optimizer}"
-        dispatches = plural(len(self.loaded.plan.dispatches), "dispatch")
+        dispatches = totals(self.loaded.plan, self.updates.update).dispatch_words
         return f"<Session: {self.mode} on {self.device}, {dispatches}, {state}>"
 
     __reduce__ = refuse_copies(
