@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from gdlab.base.errors import ArgumentError, GdlabError, GraphError, LoadError, unknown_name
-from gdlab.base.words import grid, plural, sig, whole
+from gdlab.base.words import grid, natural, plural, sig, whole
 from gdlab.devices.calibrate import calibrate
 from gdlab.devices.choose import DEVICES, checked_kind, device
 from gdlab.graph import Graph
@@ -277,7 +277,8 @@ def cell(options: argparse.Namespace) -> int:
 
 def _entity(text: str | None) -> Any:
     """`%5` as the id 5; names as they are."""
-    return int(text[1:]) if text and text[:1] == "%" and text[1:].isdigit() else text
+    number = natural(text[1:]) if text and text[:1] == "%" else None
+    return text if number is None else number
 
 
 @reading

@@ -41,6 +41,11 @@ def cell(value: float) -> str:
     return sig(math.floor(value * 100 + 0.5) / 100 if value < 1 else value).removeprefix("0") or "0"
 
 
+def natural(text: str) -> int | None:
+    """Return the number that 1 to 18 ASCII digits say; None of any other text: `²` is a digit to `isdigit`."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
 def whole(value: float) -> str:
     """1914 → `1,914`."""
     return f"{value if isinstance(value, int) else math.floor(value + 0.5):,}".replace("-", MINUS)

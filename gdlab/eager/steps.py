@@ -11,6 +11,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, CheckpointError, EagerError, ShapeError
 from gdlab.base.types import Array, TensorType, f32
+from gdlab.base.words import natural
 from gdlab.devices.cpu.cpu_device import FLUSH_EVERY, flush
 from gdlab.eager.engine import QueueEngine
 from gdlab.eager.grads import Grads, zeros
@@ -271,8 +272,8 @@ def load_state_dict(session: EagerSession, given: Mapping[str, Any]) -> None:
         kind, _, rest = key.partition(".")
         uid, _, name = rest.partition(".")
         if kind == "moment":
-            at = int(uid) if uid.isdigit() else -1
-            if not 0 <= at < len(session.params):
+            at = natural(uid)
+            if at is None or at >= len(session.params):
                 raise CheckpointError(where, key, f"parameter {uid}", f"0 … {len(session.params) - 1}")
             moments[at, name] = _loaded(where, key, given[key], session.params[at].type.shape, session)
     numbers = {key[7:]: float(given[key]) for key in given if key.startswith("number.")}

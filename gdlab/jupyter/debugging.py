@@ -10,6 +10,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from gdlab.base.words import natural
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.options import count, name_option, parse_argstring
 from gdlab.jupyter.widget import wake
@@ -88,7 +89,8 @@ def _joined(words: Sequence[str]) -> str:
 
 
 def _numbers(option: str, text: str, wanted: int | None = None) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdigit() for part in parts) or (wanted is not None and len(parts) != wanted):
+    numbers = [natural(part.strip()) for part in text.split(",") if part.strip()]
+    found = tuple(number for number in numbers if number is not None)
+    if len(found) < len(numbers) or (wanted is not None and len(found) != wanted):
         raise UsageError(f"{option}: given {text}, wanted {wanted or 'some'} ints with commas between")
-    return tuple(int(part) for part in parts)
+    return found

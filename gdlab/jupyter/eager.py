@@ -13,6 +13,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from gdlab.base.statistics import array_words
 from gdlab.base.types import Array, TensorType, f32
+from gdlab.base.words import natural
 from gdlab.eager import EagerSession, TensorRef
 from gdlab.jupyter.cell import Program, run_cell
 from gdlab.jupyter.common import Words
@@ -108,10 +109,10 @@ class _feeding:
         self.arrays: Mapping[str, Any] = {}
         text = "random" if feed is None else feed
         if isinstance(text, str):
-            seed = text.partition(":")[2] or "0"
-            if not seed.isdigit():
+            seed = natural(text.partition(":")[2] or "0")
+            if seed is None:
                 raise UsageError(f"--feed: given {text}, wanted random or random:SEED, SEED an int ≥ 0")
-            self.numbers = np.random.default_rng(int(seed))
+            self.numbers = np.random.default_rng(seed)
         elif isinstance(feed, Mapping):
             self.arrays, self.numbers = feed, np.random.default_rng(0)
         else:

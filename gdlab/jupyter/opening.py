@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gdlab.base.errors import ArgumentError
-from gdlab.base.words import near_hint
+from gdlab.base.words import natural, near_hint
 from gdlab.graph import Graph
 from gdlab.jupyter.display import show_document, show_study
 from gdlab.jupyter.options import SHOW
@@ -52,14 +52,16 @@ def _one_of(what: str, given: str, known: Sequence[str]) -> str:
 
 def _around(document: Document, text: str) -> tuple[int, int]:
     """(node of the graph as written, radius) of `h`, `h#1`, `%5`, each with `:R` behind it."""
-    name, colon, radius = text.rpartition(":")
-    if not colon or not radius.isdigit():
-        name, radius = text, str(DEFAULT_RADIUS)
+    name, colon, given = text.rpartition(":")
+    radius = natural(given) if colon else None
+    if radius is None:
+        name, radius = text, DEFAULT_RADIUS
     names = document.nodes(0).column("name")
     if name in names:
-        return list(names).index(name), int(radius)
-    if name[:1] == "%" and name[1:].isdigit() and int(name[1:]) < len(names):
-        return int(name[1:]), int(radius)
+        return list(names).index(name), radius
+    number = natural(name[1:]) if name[:1] == "%" else None
+    if number is not None and number < len(names):
+        return number, radius
     wanted = f"a node name or %id of {document.data['title']}{near_hint(name, filter(None, names))}"
     raise ArgumentError("show", "around", name, wanted)
 

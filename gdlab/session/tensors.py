@@ -9,6 +9,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, unknown_name
 from gdlab.base.types import Array, Shape, TensorType
+from gdlab.base.words import natural
 from gdlab.graph import shown_names
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Place
@@ -58,8 +59,9 @@ def nodes_by_name(session: Session) -> dict[str, int]:
 def node_of(session: Session, where: str, name: str) -> int:
     """Return the node of the graph as written that `name` (`h`, `h#1`) or `%id` says."""
     written = session.nodes.written
-    if name[:1] == "%" and name[1:].isdigit() and int(name[1:]) < len(written):
-        return int(name[1:])
+    number = natural(name[1:]) if name[:1] == "%" else None
+    if number is not None and number < len(written):
+        return number
     known = nodes_by_name(session)
     if name not in known:
         raise unknown_name(where, "node", name, known)

@@ -15,7 +15,7 @@ import numpy as np
 from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.errors import AutodiffError, GraphError
 from gdlab.base.types import Array, f32
-from gdlab.base.words import plural, sig
+from gdlab.base.words import natural, plural, sig
 from gdlab.graph import Graph, Node, shown_names
 from gdlab.op import REGISTRY
 from gdlab.op.cost import flops
@@ -132,8 +132,9 @@ def find_node(graph: Graph, node: Any, where: str) -> Node:
     """Return a node by id, Value, Node or name; `3` and `%3` are ids too. `where`: the graph, in errors."""
     id = getattr(node, "id", node)
     if isinstance(id, str):
-        number = int(id.removeprefix("%")) if id.removeprefix("%").isdecimal() else id
-        id = {name: i for i, name in enumerate(shown_names(graph)) if name}.get(str(node), number)
+        number = natural(id.removeprefix("%"))
+        named = {name: i for i, name in enumerate(shown_names(graph)) if name}
+        id = named.get(str(node), id if number is None else number)
     if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < len(graph):
         wanted = f"a name, or an id 0 … {len(graph) - 1}"
         raise GraphError(where, "check_gradient", repr(node), wanted)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gdlab.base.errors import ArgumentError, LoadError
+from gdlab.base.words import natural
 from gdlab.study.study import Study
 
 MODELS = (".onnx", ".safetensors")  # files that open as a study
@@ -46,7 +47,8 @@ def parse_dims(text: str) -> dict[str, int]:
     dims: dict[str, int] = {}
     for part in text.split(","):
         name, equals, number = (word.strip() for word in part.rpartition("="))
-        if not (equals and name and number.isascii() and number.isdigit() and 0 < int(number) < 2**31) or name in dims:
-            raise ArgumentError("dims", "--dims", text, "NAME=N,… with each name once and whole numbers above 0")
-        dims[name] = int(number)
+        extent = natural(number)
+        if not (equals and name and extent and extent < 2**31) or name in dims:
+            raise ArgumentError("dims", "--dims", text[:80], "NAME=N,… with each name once and whole numbers above 0")
+        dims[name] = extent
     return dims

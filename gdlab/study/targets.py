@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.types import TensorType
+from gdlab.base.words import natural
 from gdlab.graph import Graph, Node, shown_names
 from gdlab.op.storage import trained_parameters
 from gdlab.session import PipelineStage
@@ -78,8 +79,8 @@ class Targets:
         """Return the dispatch that a number, a node's name or an entity means: of several the first."""
         if not isinstance(what, str):
             return what
-        if what.isdigit():
-            return int(what)
+        if (number := natural(what)) is not None:
+            return number
         if ":" not in what:
             return dispatch_of(self.execution.session, "run_to", what)
         dispatches = self._selected(what, "dispatch:")

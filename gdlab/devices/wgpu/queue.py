@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gdlab.devices.wgpu.wgpu_device import Gpu
 
 FIRST_PART = 32  # dispatches of the first part of a list; each further one has twice as many
-PART_BYTES, PARTS = 4 << 20, 4  # of a large tensor that is read: bytes of a part, and parts under way
+PART_BYTES, PARTS = 2 << 20, 4  # of a large tensor that is read: bytes of a part, and parts under way
 FLUSH_BYTES = 4 << 20  # of writes: unsubmitted ones pile up staging memory
 
 

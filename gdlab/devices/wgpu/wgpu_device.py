@@ -24,6 +24,7 @@ from gdlab import kernels
 from gdlab.base.errors import ArgumentError, CompileError, DeviceUnavailableError, SessionError
 from gdlab.base.memo import LruCache
 from gdlab.base.threads import OwnerThread
+from gdlab.base.words import natural
 from gdlab.devices.base import Counters, Device, DeviceInfo, Region, Shared, owner
 from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
 from gdlab.devices.pool import Pool
@@ -127,9 +128,11 @@ def chosen_adapter(text: str, names: Sequence[str]) -> int:
         raise _no_adapter(f"wgpu:{text}")
     listed = ", ".join(f"{i} {name}" for i, name in enumerate(names))
     word = text.strip()
+    text = text if len(text) <= 60 else text[:57] + "…"
     if word.isdecimal() and word.isascii():
-        if int(word) < len(names):
-            return int(word)
+        number = natural(word)
+        if number is not None and number < len(names):
+            return number
         raise ArgumentError("device", "adapter", f'"wgpu:{text}"', f"a number of the list: {listed}")
     fitting = [i for i, name in enumerate(names) if word.casefold() in name.casefold()]
     if len(fitting) == 1:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gdlab.base.errors import GdlabError
-from gdlab.base.words import listed, near_hint, plural
+from gdlab.base.words import listed, natural, near_hint, plural
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.conditions import ConditionError, StopTest, parse_test
@@ -134,9 +134,10 @@ def _kernel(said: str, session: Session) -> When:
 
 def _dispatch(said: str, session: Session) -> When:
     count = len(session.step_dispatches())
-    if not said.isdigit() or int(said) >= count:
+    number = natural(said)
+    if number is None or number >= count:
         raise _Refused("dispatch", said, f"0 … {count - 1}: a step has {count} dispatches")
-    return When("dispatch", number=int(said))
+    return When("dispatch", number=number)
 
 
 def _write(said: str, session: Session) -> When:
@@ -150,9 +151,10 @@ def _write(said: str, session: Session) -> When:
 
 
 def _step(said: str, session: Session) -> When:
-    if not said.isdigit() or int(said) < 1:
+    number = natural(said)
+    if not number:
         raise _Refused("step", said, "the number of a step, an int ≥ 1")
-    return When("step", number=int(said))
+    return When("step", number=number)
 
 
 def _nonfinite(said: str, session: Session) -> When:
@@ -160,12 +162,13 @@ def _nonfinite(said: str, session: Session) -> When:
 
 
 def _loss(said: str, session: Session) -> When:
-    rises, _, number = said.partition(" ")
-    if rises != "rises" or not number.strip().isdigit() or int(number) < 1:
+    rises, _, text = said.partition(" ")
+    number = natural(text.strip())
+    if rises != "rises" or not number:
         raise _Refused("loss", said, "loss rises N: N steps one after the other, an int ≥ 1")
     if session.plan().loss_buffer is None:
         raise _Refused("loss", "a session without a loss", "a training session")
-    return When("loss", number=int(number))
+    return When("loss", number=number)
 
 
 EVENTS: dict[str, Callable[[str, Session], When]] = {

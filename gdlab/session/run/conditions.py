@@ -21,7 +21,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, GdlabError
 from gdlab.base.types import Array
-from gdlab.base.words import one_of
+from gdlab.base.words import natural, one_of
 from gdlab.session import Session
 from gdlab.session.tensors import find_tensor, read_tensor, tensor_names
 
@@ -221,7 +221,7 @@ class _Parser:
         if self.take("-"):
             inner = self.term()
             return lambda subject: -inner(subject)
-        if word[:1].isdigit() or word[:1] == ".":
+        if word[:1].isascii() and word[:1].isdigit() or word[:1] == ".":
             self.at += 1
             value = float(word)
             return lambda subject: value
@@ -274,11 +274,11 @@ class _Parser:
         self.need("[", "[AXIS] behind the shape")
         sign = -1 if self.take("-") else 1
         word = self.peek()
-        if not word.isdigit():
+        if (place := natural(word)) is None:
             raise self.fail("the number of an axis")
         self.at += 1
         self.need("]", "a closing bracket ]")
-        number = sign * int(word)
+        number = sign * place
 
         def extent(subject: Any) -> float:
             shape = extents(subject)
@@ -296,9 +296,9 @@ class _Parser:
             if wanted:
                 self.need(",", "a comma or ]")
             word = self.peek()
-            if not word.isdigit() and word != "*":
+            if (size := natural(word)) is None and word != "*":
                 raise self.fail("an extent, or * for any")
-            wanted.append(None if word == "*" else int(word))
+            wanted.append(size)
             self.at += 1
 
         def same(subject: Any) -> bool:

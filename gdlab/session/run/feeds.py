@@ -10,6 +10,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.types import f32
+from gdlab.base.words import natural
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY, ops_that
 from gdlab.plan.indices import index_bounds
@@ -32,10 +33,10 @@ def make_feed(given: Any, graph: Graph) -> Feed:
     """Return a feed made from a DataLoader (shuffled anew for each epoch), a dict of arrays, a callable
     `step -> dict`, an iterable of dicts (its end ends the run with an error), or `"random[:SEED]"`."""
     if isinstance(given, str) and given.partition(":")[0] == "random":
-        seed = given.partition(":")[2] or "0"
-        if not seed.isdigit():
-            raise ArgumentError("feed", "seed", repr(seed), "random or random:SEED, SEED an int ≥ 0")
-        return FixedFeed(random_batch(graph, int(seed)))
+        text = given.partition(":")[2] or "0"
+        if (seed := natural(text)) is None:
+            raise ArgumentError("feed", "seed", repr(text)[:60], "random or random:SEED, SEED an int ≥ 0")
+        return FixedFeed(random_batch(graph, seed))
     if isinstance(given, dict):
         return FixedFeed(given)
     if isinstance(given, Mapping):  # which may give other arrays each time

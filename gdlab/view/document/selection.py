@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from gdlab.base.words import natural
+
 if TYPE_CHECKING:  # a document is read without the rooms that make one
     from gdlab.study.study import Study
 
@@ -88,9 +90,10 @@ def portable(data: Mapping[str, Any], entity: str) -> str:
     kind, _, place = entity.partition(":")
     first, dot, rest = place.partition(".")
     table = data[_table(kind)]
-    if not dot or kind == "wgsl" or not first.isdigit() or int(first) >= len(table):
+    row = natural(first)
+    if not dot or kind == "wgsl" or row is None or row >= len(table):
         return entity
-    return f"{kind}@{table[int(first)]['key']}#{rest}"
+    return f"{kind}@{table[row]['key']}#{rest}"
 
 
 def local(data: Mapping[str, Any], name: str) -> str | None:
