@@ -220,8 +220,8 @@ def _scatter_add_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 SUMS_OF_ROWS = Shader(
-    "scatter_add.wgsl", _adding, Shader("scatter_add_rows.wgsl", _adding_rows, linear=True), linear=True,
-    numpy_form=_scatter_add_form,
+    "scatter_add.wgsl", _adding, Shader("scatter_add_rows.wgsl", _adding_rows, linear=True, in_bounds=True),
+    linear=True, in_bounds=True, numpy_form=_scatter_add_form,
 )  # fmt: skip
 
 
@@ -294,7 +294,7 @@ def _found(call: Call) -> Verdict:
 
 @op(
     numpy=_argmax,
-    kernel=Shader("argmax.wgsl", _finding, numpy_form=_argmax_form),
+    kernel=Shader("argmax.wgsl", _finding, in_bounds=True, numpy_form=_argmax_form),
     samples=(Sample((3, 5), attrs={"axis": 1}), Sample((300, 3), attrs={"axis": 0}),
              Sample((2, 3, 4), attrs={"axis": -2}),
              Sample((70,), attrs={"axis": 0}), Sample((2, 3000), attrs={"axis": 1}),
