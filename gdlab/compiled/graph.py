@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import (
     ActiveExtentUnsupported,
     ArgumentError,
@@ -594,6 +595,8 @@ class CompiledGraph:
         made = CompiledGraph(session, self.report, self.signature)
         made._take(self)
         return made
+
+    __reduce__ = refuse_copies("compiled graph", "clone()")
 
     def __copy__(self) -> CompiledGraph:
         return self.clone()

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, CompileError, GraphEncodeError, SessionError
 from gdlab.base.memo import LruCache
 from gdlab.base.threads import OwnerThread
@@ -79,6 +80,8 @@ class GraphExecutor:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    __reduce__ = refuse_copies("graph executor", "another GraphExecutor on the device")
 
     def __repr__(self) -> str:
         return f"<GraphExecutor on {self._device.info}{'' if self.open else ', closed'}>"

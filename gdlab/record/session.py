@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gdlab.base.binding import bound
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import SessionError
 from gdlab.base.types import f32
 from gdlab.devices.base import Device
@@ -55,6 +56,8 @@ class GraphSession:
                 self.drop()
         elif not self.encoder.consumed:
             self.finish()
+
+    __reduce__ = refuse_copies("graph session", "another session of the executor, and its buffers' contents")
 
     def __repr__(self) -> str:
         mode = "recording" if self.is_recording() else "direct"
