@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,17 +12,20 @@ from typing import Any
 import numpy as np
 
 from gdlab.autodiff import differentiate
-from gdlab.base.errors import ArgumentError, GraphError, SessionError, unknown_name
+from gdlab.base.errors import ArgumentError, GraphError, LoadError, SessionError, unknown_name
 from gdlab.base.formats import check_boundary
 from gdlab.base.types import DType
 from gdlab.compiled.boundary import Port, TensorSpec
 from gdlab.compiled.extent import EXTENT, HIDDEN, bounded, bounded_with_gradients, resolve_bucket_axes
 from gdlab.compiled.graph import CompiledGraph, Signature
+from gdlab.compiled.saved import Edge, read_saved
 from gdlab.graph import Graph, Value
 from gdlab.op.storage import derived_parameters, trained_parameters, written_in_place
 from gdlab.ops import round_to
 from gdlab.ops import slice as slice_of
-from gdlab.session import DeviceLike, Session, SessionConfig, build
+from gdlab.plan.target import Target
+from gdlab.rewrite import OptimizeReport
+from gdlab.session import DeviceLike, Session, SessionConfig, build, open_session, resolve_device
 from gdlab.session.values import Values
 
 WHERE = "build_compiled_graph"
@@ -89,7 +93,8 @@ def build_graph(
     )  # fmt: skip
     final = _rounded(written, boundary)
     session, report = build(final, config)
-    inputs, outputs = _input_ports(session.values, boundary), _output_ports(final, session, boundary)
+    inputs = _input_ports(session.values, boundary)
+    outputs = _output_ports(final, session, _output_dtypes(final, boundary))
     stored = session.plan().param_types.items()
     params = tuple(TensorSpec(name, type.shape, str(type.dtype)) for name, type in stored)
     caches = set(written_in_place(final).values())
@@ -106,6 +111,45 @@ def compile_session(session: Session, **options: Any) -> CompiledGraph:
     `build_compiled_graph`."""
     given = {"device": session.loaded.device, "share_parameters_from": session, **options}
     return build_compiled_graph(session.nodes.written, **given)
+
+
+def load_compiled_graph(path: str | os.PathLike[str], device: DeviceLike = "auto") -> CompiledGraph:
+    """Return the compiled graph that `CompiledGraph.save` wrote: nothing is optimized or lowered. `"auto"`: the kind of
+    device that it was compiled for. A file that is damaged, of another version, or of another target than the device
+    raises `LoadError`, and nothing is opened."""
+    saved = read_saved(path)
+    plan, edge = saved.plan, saved.edge
+    opened = resolve_device(plan.target.kind if device == "auto" else device)
+    what = f"file {os.fspath(path)!r}"
+    if opened.target != plan.target:
+        told = [f"{t.kind}, {t.adapter_class}, {_digest(t)}" for t in (plan.target, opened.target)]
+        raise LoadError("load_compiled_graph", what, f"a plan for {told[0]}", f"one for this device: {told[1]}")
+    if saved.stored and saved.stored.keys() != dict(plan.stored_params).keys():
+        raise LoadError("load_compiled_graph", what, f"parameters {sorted(saved.stored)}", "those of its plan")
+    session = open_session(plan, opened)
+    try:
+        made = CompiledGraph(session, OptimizeReport.empty(), _signature(session, edge))
+        made.load_stored(saved.stored, edge.unset)
+    except BaseException:
+        session.close()
+        raise
+    return made
+
+
+def _digest(target: Target) -> str:
+    """Return 8 digits that differ where targets do."""
+    return hashlib.sha256(repr(target).encode()).hexdigest()[:8]
+
+
+def _signature(session: Session, edge: Edge) -> Signature:
+    """Return the edge of a graph that is opened from a file."""
+    graph, plan = session.plan().graph, session.plan()
+    names = [name for name in session.values.places.inputs if name != EXTENT]
+    inputs = _input_ports(session.values, dict(zip(names, edge.inputs, strict=True)))
+    outputs = _output_ports(graph, session, edge.outputs)
+    params = tuple(TensorSpec(name, type.shape, str(type.dtype)) for name, type in plan.param_types.items())
+    limits = edge.max_in_flight, edge.landing_bytes, edge.strict_views
+    return Signature(inputs, outputs, params, edge.states, dict(edge.axes), edge.upper, *limits)
 
 
 # checks ---------------------------------------------------------------------------------------------------------------
@@ -228,9 +272,12 @@ def _input_ports(values: Values, boundary: Mapping[str, str]) -> dict[str, Port]
     return found
 
 
-def _output_ports(graph: Graph, session: Session, boundary: Mapping[str, str]) -> tuple[Port, ...]:
-    found = []
-    for value, name, buffer in zip(graph.outputs, _names(graph), session.plan().output_buffers, strict=True):
-        spec = TensorSpec(name, value.shape, boundary.get(name, str(value.type.dtype)))
-        found.append(Port(spec, value.type.dtype, buffer))
-    return tuple(found)
+def _output_dtypes(graph: Graph, boundary: Mapping[str, str]) -> list[str]:
+    """Return the boundary dtypes of the outputs."""
+    pairs = zip(_names(graph), graph.outputs, strict=True)
+    return [boundary.get(name, str(value.type.dtype)) for name, value in pairs]
+
+
+def _output_ports(graph: Graph, session: Session, dtypes: Sequence[str]) -> tuple[Port, ...]:
+    rows = zip(graph.outputs, _names(graph), session.plan().output_buffers, dtypes, strict=True)
+    return tuple(Port(TensorSpec(name, v.shape, dtype), v.type.dtype, buffer) for v, name, buffer, dtype in rows)

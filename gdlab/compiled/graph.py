@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from types import MappingProxyType, TracebackType
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
+from gdlab.base.binding import bound
+from gdlab.base.closing import Closing
 from gdlab.base.errors import (
     ActiveExtentUnsupported,
     ArgumentError,
     LoadError,
     NoRunError,
+    ParamNotSetError,
     SessionError,
     StaleViewWarning,
     unknown_name,
@@ -26,7 +29,7 @@ from gdlab.base.errors import (
 from gdlab.base.formats import check_boundary, from_bytes
 from gdlab.base.threads import OwnerThread, snapshot
 from gdlab.base.types import Array
-from gdlab.base.words import plural
+from gdlab.base.words import listed, plural
 from gdlab.compiled.boundary import (
     Layout,
     OutputSlot,
@@ -43,7 +46,8 @@ from gdlab.compiled.boundary import (
 from gdlab.compiled.capabilities import Capabilities, capabilities_of
 from gdlab.compiled.flights import NOTHING, Flight, Flights, pipelined
 from gdlab.compiled.handles import HeldHandles
-from gdlab.compiled.launch import Launcher, Request
+from gdlab.compiled.launch import REMEDY, Launcher, Request
+from gdlab.compiled.saved import Edge, SavedGraph, write_saved
 from gdlab.compiled.views import Arena, RawOutput, Views
 from gdlab.devices.base import DeviceInfo
 from gdlab.graph import Graph
@@ -51,6 +55,8 @@ from gdlab.plan.records import ExecutionPlan
 from gdlab.rewrite import OptimizeReport
 from gdlab.session import Session, open_session
 from gdlab.session.arrays import as_array
+from gdlab.session.checkpoint import Snapshot
+from gdlab.session.profile import SessionProfile, check_samples
 
 T = TypeVar("T")
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -73,7 +79,8 @@ class Signature:
     strict_views: bool
 
 
-class CompiledGraph:
+@bound
+class CompiledGraph(Closing):
     """A graph compiled for a device, called as a function. Every call copies what it is given, checks everything before
     it writes anything, and may come from any thread.
 
@@ -184,10 +191,12 @@ class CompiledGraph:
         return {**self.launcher.last_stats(), "extent": at}
 
     def memory_summary(self) -> dict[str, int]:
-        """Return the bytes of the plan's memory, of values that host handles keep, of the arena and of retired ones."""
-        arena = self.views.current
+        """Return the session's summary as a dict, and beside it the bytes of the plan's memory, of values that host
+        handles keep, of the arena and of retired ones."""
+        arena, summary = self.views.current, self.session.memory_summary()
         return {
-            "plan_bytes": self.session.memory_summary().total_buffer_bytes,
+            **asdict(summary),
+            "plan_bytes": summary.total_buffer_bytes,
             "handle_bytes": sum(handle.numbers.nbytes for handle in self.handles.host.values()),
             "arena_bytes": 0 if arena is None else arena.landing.nbytes,
             "retired_bytes": self.views.retired_bytes,
@@ -205,6 +214,21 @@ class CompiledGraph:
         timestamps = self._alone("capabilities", timed)
         return capabilities_of(type(self), self.session.loaded.device, self.signature.max_in_flight, timestamps)
 
+    if TYPE_CHECKING:  # bound in gdlab/__init__.py
+
+        def doc(self, name: str = "graph") -> Any: ...
+
+    def profile(self, runs: int = 3, inputs: Any = NONE) -> SessionProfile:
+        """Time every dispatch of `runs` forwards with these inputs (those of handles where none is given). They do not
+        count: outputs, states, handles, `epoch`, `draw` and counters of forwards stay as they are."""
+        count, request = check_samples("profile", "runs", runs), self.launcher.resolve("profile", inputs)
+
+        def timed() -> SessionProfile:
+            self.flights.finish(False)
+            return self.launcher.profile(request, count)
+
+        return self._alone("profile", timed)
+
     # life -------------------------------------------------------------------------------------------------------------
     @property
     def closed(self) -> bool:
@@ -216,14 +240,6 @@ class CompiledGraph:
         if not self.closed:
             self.launcher.exclusively(lambda: self.flights.finish(False))
             self.session.close()
-
-    def __enter__(self) -> CompiledGraph:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         counts = (self.inputs, "input"), (self.outputs, "output"), (self.plan.dispatches, "dispatch")
@@ -393,6 +409,47 @@ class CompiledGraph:
         for state in self.states if name is None else (name,):
             shape = self.plan.param_types[state].shape
             self.session.values.set_parameter(state, np.zeros(shape, np.float32), "reset_state")
+
+    # files ------------------------------------------------------------------------------------------------------------
+    def save(self, path: str | os.PathLike[str], weights: bool = False) -> None:
+        """Write plan, boundary and bucket axes to a file that `load_compiled_graph` opens without optimizing or
+        lowering; with `weights` also the parameters, states included. Handles, feeds and extent are not saved."""
+        if not isinstance(weights, (bool, np.bool_)):
+            raise ArgumentError("save", "weights", repr(weights), "True or False")
+        stored, unset = self._alone("save", self._stored) if weights else ({}, frozenset(self.param_names))
+        names, of = {b: name for name, b in self.plan.stored_params}, self.signature
+        edge = Edge(
+            tuple(spec.dtype for spec in self.inputs), tuple(spec.dtype for spec in self.outputs), of.states,
+            tuple((name, tuple(axes)) for name, axes in of.axes.items()), of.upper, of.max_in_flight, of.landing_bytes,
+            of.strict_views, tuple(sorted(unset)),
+        )  # fmt: skip
+        write_saved(path, SavedGraph(self.plan, edge, {names[b]: data for b, data in stored.items()}))
+
+    def load_stored(self, stored: Mapping[str, Array], unset: Collection[str]) -> None:
+        """Take over parameters as a file holds them, by the name under which the plan stores them."""
+        places = dict(self.plan.stored_params)
+        buffers = {places[name]: data for name, data in stored.items()}
+        self._write(lambda: self._store(buffers, unset))
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write the parameters to a file that `Session.load_checkpoint` takes too, after everything launched."""
+        self._alone("save_checkpoint", lambda: self.flights.finish(False))
+        self.session.save_checkpoint(path)
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Take the parameters from a checkpoint, of a session of the same parameters too, all or none."""
+        self._write(lambda: self.session.load_checkpoint(path))
+
+    def snapshot(self) -> Snapshot:
+        """Return the parameters as they are after everything launched, in memory: what `restore` takes."""
+        self._alone("snapshot", lambda: self.flights.finish(False))
+        if unset := self.session.values.parameters_without_value():
+            raise ParamNotSetError("snapshot", "parameters", f"no value for {listed(unset)}", REMEDY)
+        return self.session.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to the parameters of a snapshot; `draw` and `epoch` go on."""
+        self._write(lambda: self.session.restore(snapshot, self.session.step_count))
 
     # host handles -----------------------------------------------------------------------------------------------------
     def bind_handle(self, name: str, data: Any) -> bool:
@@ -630,24 +687,33 @@ class CompiledGraph:
         self._alone("clone", lambda: self._hold(held))
 
     def _held(self) -> Held:
+        stored, unset = self._stored()
+        return Held(stored, unset, self.handles.held(), self.launcher.extent, self.draw)
+
+    def _stored(self) -> tuple[dict[int, Array], frozenset[str]]:
+        """Return the parameters by buffer, and the names of those without a value, after all pending work."""
         self.flights.finish(False)
         program, plan = self.session.loaded.program, self.plan
         unset = frozenset(self.session.values.parameters_without_value())
         stored = {b: program.words(b) if plan.buffers[b].dtype.is_storage else program.download(b)
                   for _, b in plan.stored_params}  # fmt: skip
-        return Held(stored, unset, self.handles.held(), self.launcher.extent, self.draw)
+        return stored, unset
 
-    def _hold(self, held: Held) -> None:
-        self.flights.finish(False)
-        self.views.end()
+    def _store(self, stored: Mapping[int, Array], unset: Collection[str]) -> None:
+        """Write parameters by buffer, and note which have a value."""
         program, plan = self.session.loaded.program, self.plan
-        for buffer, data in held.stored.items():
+        for buffer, data in stored.items():
             if plan.buffers[buffer].dtype.is_storage:
                 program.upload_words(buffer, data)
             else:
                 program.upload(buffer, data)
-        self.session.values.unset_parameters.have(set(self.param_names) - held.unset)
-        self.session.values.unset_parameters.lack(held.unset)
+        self.session.values.unset_parameters.have(set(self.param_names) - set(unset))
+        self.session.values.unset_parameters.lack(unset)
+
+    def _hold(self, held: Held) -> None:
+        self.flights.finish(False)
+        self.views.end()
+        self._store(held.stored, held.unset)
         self.handles.hold(held.handles)
         self.launcher.extent = held.extent
         self.session.progress.draw_offset = held.draw - self.session.progress.steps

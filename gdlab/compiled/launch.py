@@ -20,6 +20,7 @@ from gdlab.compiled.handles import Handles
 from gdlab.compiled.views import Arena, Views, arena_of, convert_into
 from gdlab.devices.base import BufferCopy, Counters, Readback
 from gdlab.session import Session
+from gdlab.session.profile import SessionProfile
 
 T = TypeVar("T")
 Read = Callable[[str, Port, Any], Array]
@@ -128,6 +129,13 @@ class Launcher:
             return []
         self._extent_there = extent
         return [(self.session.values.places.inputs[EXTENT], np.array([extent], np.uint32))]
+
+    def profile(self, request: Request, samples: int) -> SessionProfile:
+        """Time the dispatches of some forwards with these inputs, which do not count."""
+        self.check(request)
+        for buffer, data in self.handles.uploads(request.values) + self._extent_upload(request):
+            self.program.upload(buffer, data)
+        return self.session.profiling.timed(samples, False)
 
     def launch_into(self, request: Request, layout: Layout) -> Readback:
         """Launch a forward whose outputs of a layout go to a landing."""

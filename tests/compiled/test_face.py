@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from compiled_graphs import X, ready, recurrence, same, small
 
 from gdlab.base.errors import GdlabError
 from gdlab.base.formats import BOUNDARY
-from gdlab.compiled import CompiledGraph, build_compiled_graph
+from gdlab.compiled import CompiledGraph, build_compiled_graph, load_compiled_graph
 from gdlab.compiled.capabilities import METHODS
 
 # Of the original (rlx 0.2.2). Those of experts are missing.
@@ -148,9 +150,11 @@ def probe_counters(device: str) -> bool:
     graph = fed(device)
     graph.run()
     counters, stats = graph.counters(), graph.last_run_stats()
-    memory, able = graph.memory_summary(), graph.capabilities()
+    memory, able, document = graph.memory_summary(), graph.capabilities(), graph.doc("d")
     graph.close()
-    good = counters["forwards"] == stats["forwards"] == 1 and memory["plan_bytes"] > 0 and able.pipelined
+    good = document.data["title"] == "d" and (
+        counters["forwards"] == stats["forwards"] == 1 and memory["plan_bytes"] > 0 and able.pipelined
+    )
     try:
         graph.run()
     except GdlabError:
@@ -168,9 +172,26 @@ def probe_states(device: str) -> bool:
     return graph.run({"x": [[1, 2, 3]], "at": [1]})[0].tolist() == [[0, 0, 0], [1, 2, 3]]
 
 
+def probe_files(device: str) -> bool:
+    graph = fed(device)
+    want, held = graph.run(), graph.snapshot()
+    with TemporaryDirectory() as folder:
+        graph.save(Path(folder) / "g", weights=True)
+        graph.save_checkpoint(Path(folder) / "c")
+        other = load_compiled_graph(Path(folder) / "g", device)
+        good = same(other.run({"h": H, "x": STEP}), want)
+        other.set_param("w", np.zeros((4, 4)))
+        other.load_checkpoint(Path(folder) / "c")
+        good = good and same(other.run({"h": H, "x": STEP}), want)
+    graph.set_param("w", np.zeros((4, 4)))
+    graph.restore(held)
+    profile = graph.profile(2)
+    return good and same(graph.run(), want) and profile.samples == 2 and graph.epoch == 2
+
+
 PROBES: tuple[Callable[[str], bool], ...] = (
     probe_runs, probe_views, probe_handles, probe_feeds, probe_flights, probe_parameters, probe_copies, probe_extent,
-    probe_counters, probe_states,
+    probe_counters, probe_states, probe_files,
 )  # fmt: skip
 INERT = {"share", "run_request"}  # of the door's own use: `set_param` and `run` are judged
 
