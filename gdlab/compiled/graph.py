@@ -19,6 +19,7 @@ from gdlab.base.closing import Closing
 from gdlab.base.errors import (
     ActiveExtentUnsupported,
     ArgumentError,
+    DTypeError,
     LoadError,
     NoRunError,
     ParamNotSetError,
@@ -31,6 +32,7 @@ from gdlab.base.threads import OwnerThread, snapshot
 from gdlab.base.types import Array
 from gdlab.base.words import listed, plural
 from gdlab.compiled.boundary import (
+    FEEDABLE,
     Layout,
     OutputSlot,
     Port,
@@ -56,6 +58,7 @@ from gdlab.rewrite import OptimizeReport
 from gdlab.session import Session, open_session
 from gdlab.session.arrays import as_array
 from gdlab.session.checkpoint import Snapshot
+from gdlab.session.external import unknown_slot
 from gdlab.session.profile import SessionProfile, check_samples
 
 T = TypeVar("T")
@@ -556,6 +559,68 @@ class CompiledGraph(Closing):
         if not isinstance(name, str) or name not in self.signature.inputs:
             raise unknown_name(where, "input", str(name), self.signature.inputs)
         return self.signature.inputs[name]
+
+    # memory of others -------------------------------------------------------------------------------------------------
+    def input_buffer(self, name: str) -> Any:
+        """Return the memory of an input: on cpu an array of f32 or u32, on wgpu a buffer. Wait before you write it."""
+        port = self._slot("input_buffer", self.signature.inputs.get(name) if isinstance(name, str) else None, name)
+        return self._memory("input_buffer", port)
+
+    def output_buffer(self, index: int = 0) -> Any:
+        """Return the memory of an output, where each forward writes it: for `bind_input` of another graph on this
+        device. Not to be written."""
+        return self._memory("output_buffer", self._output_slot("output_buffer", index))
+
+    def bind_input(self, name: str, memory: Any) -> bool:
+        """Read an input from memory of somebody else on this device, such as `other.output_buffer(0)`, without a copy;
+        it is a gpu handle from now on, until `unbind_gpu_handle`. Its numbers are f32 or u32; indices are not
+        checked."""
+        where = "bind_input"
+        port = self._slot(where, self.signature.inputs.get(name) if isinstance(name, str) else None, name)
+        if not port.direct:
+            raise DTypeError(where, f"input {name!r}", f"a boundary of {port.spec.dtype}", "one of f32 or u32")
+
+        def bind_memory() -> None:
+            self.flights.finish(False)
+            self.handles.bind_memory(where, name, memory)
+
+        self._alone(where, bind_memory)
+        return True
+
+    def bind_output(self, index: int, memory: Any) -> bool:
+        """Write an output to memory of somebody else on this device, such as `other.input_buffer("x")`, from the next
+        forward on; None: to memory of its own again, whose contents are old. Whether anything changed."""
+        where = "bind_output"
+        port = self._output_slot(where, index)
+
+        def bind_memory() -> bool:
+            self.flights.finish(False)
+            if memory is None:
+                return self.session.external.unbind(port.buffer)
+            self.session.external.bind(int(index), memory, where)
+            return True
+
+        return self._alone(where, bind_memory)
+
+    def _slot(self, where: str, port: Port | None, given: object) -> Port:
+        if port is None:
+            known = [*self.signature.inputs, *map(str, range(len(self.signature.outputs)))]
+            raise unknown_slot(where, given, known)
+        return port
+
+    def _output_slot(self, where: str, index: object) -> Port:
+        """Return an output whose numbers inside are those of its boundary."""
+        outputs = self.signature.outputs
+        known = isinstance(index, (int, np.integer)) and not isinstance(index, bool) and 0 <= index < len(outputs)
+        port = self._slot(where, outputs[int(index)] if known else None, index)  # type: ignore[call-overload]
+        if port.kind not in FEEDABLE:
+            given = f"a boundary of {port.spec.dtype}"
+            raise DTypeError(where, f"output {index}", given, "one of f32, f16, bf16 or u32")
+        return port
+
+    def _memory(self, where: str, port: Port) -> Any:
+        memory = self._alone(where, lambda: self.session.loaded.program.memory_at(port.buffer)[0])
+        return memory.reshape(port.spec.shape) if isinstance(memory, np.ndarray) else memory
 
     # forwards that nobody waits for -----------------------------------------------------------------------------------
     def commit_no_wait(self, inputs: Any = NONE) -> None:

@@ -48,7 +48,7 @@ class Launcher:
         self, session: Session, inputs: Mapping[str, Port], outputs: Sequence[Port], upper: int | None, views: Views
     ) -> None:
         self.session, self.inputs, self.outputs, self.upper, self.views = session, inputs, tuple(outputs), upper, views
-        self.handles = Handles(session.values, inputs, outputs)
+        self.handles = Handles(session, inputs, outputs)
         self.program, self.unset = session.loaded.program, session.values.unset_parameters
         self.slots = slots_of(outputs)
         self.all = layout_of(outputs)

@@ -172,6 +172,18 @@ def probe_states(device: str) -> bool:
     return graph.run({"x": [[1, 2, 3]], "at": [1]})[0].tolist() == [[0, 0, 0], [1, 2, 3]]
 
 
+def probe_memory(device: str) -> bool:
+    graph, other = fed(device), fed(device)
+    want = graph.run()
+    other.bind_input("x", graph.output_buffer(0))
+    first = other.run()
+    graph.bind_output(0, other.input_buffer("h"))
+    graph.run()
+    other.bind_handle("x", STEP) if other.unbind_gpu_handle("x") else None
+    held = other.read_gpu_handle("h")
+    return not same(first, want) and held is not None and same(held, want[0])
+
+
 def probe_files(device: str) -> bool:
     graph = fed(device)
     want, held = graph.run(), graph.snapshot()
@@ -191,7 +203,7 @@ def probe_files(device: str) -> bool:
 
 PROBES: tuple[Callable[[str], bool], ...] = (
     probe_runs, probe_views, probe_handles, probe_feeds, probe_flights, probe_parameters, probe_copies, probe_extent,
-    probe_counters, probe_states, probe_files,
+    probe_counters, probe_states, probe_files, probe_memory,
 )  # fmt: skip
 INERT = {"share", "run_request"}  # of the door's own use: `set_param` and `run` are judged
 
