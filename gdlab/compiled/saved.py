@@ -18,6 +18,7 @@ import numpy as np
 from gdlab.base.errors import GdlabError, LoadError
 from gdlab.base.files import open_regular, write_file
 from gdlab.base.types import Array
+from gdlab.compiled.experts import ExpertLayer
 from gdlab.plan.cache import versions
 from gdlab.plan.codec import decode, encode, plan_of
 from gdlab.plan.records import ExecutionPlan
@@ -30,7 +31,8 @@ PARAMETER = "parameter/"
 @dataclass(frozen=True, slots=True)
 class Edge:
     """The edge of a saved graph: boundary dtypes of inputs and outputs in order, states, bucket axes by input and their
-    extent, the limits of `build_compiled_graph`, and the parameters that have no value in the file."""
+    extent, the limits of `build_compiled_graph`, the parameters that have no value in the file, and layers of experts
+    with their transient pages."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -41,6 +43,8 @@ class Edge:
     landing_bytes: int
     strict_views: bool
     unset: tuple[str, ...]
+    layers: tuple[ExpertLayer, ...]
+    moe_transient: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
