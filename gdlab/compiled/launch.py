@@ -57,6 +57,11 @@ class Launcher:
         self.all = layout_of(outputs)
         self.arena_bytes = self.slots[-1].byte_offset + -(-self.slots[-1].nbytes // 256) * 256
         self.converted = layout_of((p for p in outputs if not p.direct), self.arena_bytes)
+        pairs = list(zip(outputs, self.slots, strict=True))
+        direct = tuple((port, slot.byte_offset) for port, slot in pairs if port.direct)
+        self.in_arena = Layout(direct + self.converted.places, max(self.converted.nbytes, self.arena_bytes))
+        self._converted_slots = [slot for port, slot in pairs if not port.direct]
+        self._names = tuple(port.spec.name for port in outputs)
         self.extent: int | None = None
         self.epoch = 0
         self.last_extent: int | None = None
@@ -222,13 +227,11 @@ class Launcher:
 
     def run_into_arena(self, request: Request) -> Arena:
         """Make a forward whose outputs stay where they land."""
-        nbytes = max(self.converted.nbytes, self.arena_bytes)
-        pairs = zip(self.outputs, self.slots, strict=True)
-        places = tuple((port, slot.byte_offset) for port, slot in pairs if port.direct) + self.converted.places
-        landing = self._arrived(request, Layout(places, nbytes))
+        landing = self._arrived(request, self.in_arena)
         try:
-            self._convert(landing)
-            arena = arena_of(landing, self.arena_bytes, self.epoch, tuple(port.spec.name for port in self.outputs))
+            if self._converted_slots:
+                self._convert(landing)
+            arena = arena_of(landing, self.arena_bytes, self.epoch, self._names)
         except BaseException:
             landing.release()
             raise
@@ -249,8 +252,7 @@ class Launcher:
         return landing
 
     def _convert(self, landing: Readback) -> None:
-        slots = [s for p, s in zip(self.outputs, self.slots, strict=True) if not p.direct]
-        for slot, (port, numbers) in zip(slots, self.numbers(self.converted, landing), strict=True):
+        for slot, (port, numbers) in zip(self._converted_slots, self.numbers(self.converted, landing), strict=True):
             convert_into(landing.address, slot, port, numbers)
 
     def last_stats(self) -> dict[str, int]:
