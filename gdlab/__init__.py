@@ -59,6 +59,7 @@ _BINDINGS |= {
     },
     "EagerSession": {"to_study": "study.from_tape:to_study"},
     "Document": {"save": "view.files:save"},
+    "CompiledGraph": {"doc": "view.document.compiled:compiled_document"},
     "GraphSession": {"to_study": "study.recorded:to_study"},
     "Session": {"compile": "compiled.build:compile_session", "controls": "jupyter.controls:controls"},
     "Study": {
@@ -79,7 +80,7 @@ from gdlab.ops import __all__ as _ops  # noqa: E402
 if TYPE_CHECKING:
     from gdlab import eager, models, nn
     from gdlab.autodiff import AutodiffReport, differentiate
-    from gdlab.compiled import BucketedCompileCache, CompiledGraph, build_compiled_graph
+    from gdlab.compiled import BucketedCompileCache, CompiledGraph, build_compiled_graph, load_compiled_graph
     from gdlab.devices.choose import device
     from gdlab.eager.export import grad, value_and_grad
     from gdlab.eager.session import EagerSession
@@ -130,7 +131,7 @@ __version__ = "0.1.0"
 # Names that are loaded when they are first read: module -> names, `name=other` where the module calls it otherwise.
 _LATER: dict[str, str] = {
     "autodiff": "AutodiffReport differentiate",
-    "compiled": "BucketedCompileCache CompiledGraph build_compiled_graph",
+    "compiled": "BucketedCompileCache CompiledGraph build_compiled_graph load_compiled_graph",
     "devices.choose": "device",
     "eager.export": "grad value_and_grad",
     "eager.session": "EagerSession",
@@ -177,8 +178,8 @@ __all__ = [
     "TrainConfig", "TrainHistory", "Trainer", "Value", "build", "build_compiled_graph", "build_inference_session",
     "build_session", "build_session_cached", "build_session_unoptimized", "build_session_with_report", "compile",
     "compile_training_graph", "data", "device", "differentiate", "eager", "f16", "f32", "fused", "grad", "init",
-    "load_doc", "load_nnef", "load_onnx", "load_safetensors", "models", "nn", "op", "ops", "optimize", "parse", "q4",
-    "q8", "rule", "rules", "show", "u32", "value_and_grad", "widget",
+    "load_compiled_graph", "load_doc", "load_nnef", "load_onnx", "load_safetensors", "models", "nn", "op", "ops",
+    "optimize", "parse", "q4", "q8", "rule", "rules", "show", "u32", "value_and_grad", "widget",
 ]  # fmt: skip
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from gdlab.compiled import CompiledGraph
 from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.jupyter import warming
 from gdlab.jupyter.common import Words
+from gdlab.jupyter.compiling import CompiledMagics
 from gdlab.jupyter.complete import make_matcher
 from gdlab.jupyter.debugging import DebugMagics
 from gdlab.jupyter.display import rich
@@ -22,8 +24,8 @@ from gdlab.session import Session
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 
-FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics)
-_RICH = (Study, Graph, ExecutionPlan, Session, EagerSession, Document)
+FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics, CompiledMagics)
+_RICH = (Study, Graph, ExecutionPlan, Session, CompiledGraph, EagerSession, Document)
 
 
 def option_names() -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gdlab.base.closing import Closing
 from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, CompileError, GraphEncodeError, SessionError
 from gdlab.base.memo import LruCache
@@ -45,7 +46,7 @@ class Binding:
     pinned: tuple[Any, ...]
 
 
-class GraphExecutor:
+class GraphExecutor(Closing):
     """A device with its buffers, and the sessions on it: `with ex.begin_recorded() as s: ...`.
 
     `device`: "auto", "cpu", "wgpu", "wgpu:1", "wgpu:NAME" or a Device. Sessions of one executor may run in several
@@ -74,12 +75,6 @@ class GraphExecutor:
     def device(self) -> Device:
         """Return the device."""
         return self._device
-
-    def __enter__(self) -> GraphExecutor:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     __reduce__ = refuse_copies("graph executor", "another GraphExecutor on the device")
 
