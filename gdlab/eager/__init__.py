@@ -1,5 +1,7 @@
 """Define by run: `EagerSession` computes every op when it is written, and differentiates what ran."""
 
+from gdlab.base.errors import EagerError
+from gdlab.eager.convert import FloatConv, HostOnlyConv, TensorConv, register_conv
 from gdlab.eager.export import TapeExport
 from gdlab.eager.grads import DeviceGradMap, Grads
 from gdlab.eager.leaves import NatRef, NatVecRef, Param
@@ -19,8 +21,11 @@ __all__ = [
     "AllocatorStats",
     "AnyBuffer",
     "DeviceGradMap",
+    "EagerError",
     "EagerSession",
+    "FloatConv",
     "Grads",
+    "HostOnlyConv",
     "LaProp",
     "Momentum",
     "NatRef",
@@ -32,8 +37,10 @@ __all__ = [
     "Sgd",
     "Tape",
     "TapeExport",
+    "TensorConv",
     "TensorRef",
     "axis_map_array",
     "dims_array",
+    "register_conv",
     "split_rng",
 ]

@@ -42,10 +42,12 @@ class Engine(ABC):
 
     def __init__(self) -> None:
         self.live_bytes = self.peak_bytes = self.allocs = self.frees = 0
+        self.alive = set[Block]()
 
     def take(self, nbytes: int) -> Block:
         """Return memory that a tensor of so many bytes fits in."""
         block = Block(self._make(nbytes), nbytes)
+        self.alive.add(block)
         self.allocs += 1
         self.live_bytes += nbytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
@@ -53,6 +55,7 @@ class Engine(ABC):
 
     def free(self, block: Block) -> None:
         """Give memory back."""
+        self.alive.discard(block)
         self.frees += 1
         self.live_bytes -= block.nbytes
         self._release(block.memory)

@@ -13,9 +13,9 @@ from gdlab.base.errors import ArgumentError, AutodiffError, EagerError, ShapeErr
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
 from gdlab.eager.leaves import Param, input_leaf, taken
-from gdlab.eager.memory import AnyBuffer
+from gdlab.eager.memory import AnyBuffer, Origin
 from gdlab.eager.tape import Tape, TensorRef
-from gdlab.graph import Value
+from gdlab.graph import Value, capture
 from gdlab.op import REGISTRY
 
 if TYPE_CHECKING:
@@ -155,6 +155,9 @@ def swept(
         if create_graph:
             done = True
             return {id: TensorRef(tape, total) for id, total in totals.items()}
+        frames = capture()
+        for id, total in totals.items():
+            tape.buffers[total].block.origin = Origin(f"gradient of {tape.node(id).name or f'%{id}'}", frames)
         return {id: tape.buffers[total].share() for id, total in totals.items()}
     finally:
         tape.draws = draws
