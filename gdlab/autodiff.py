@@ -167,6 +167,7 @@ def _above(targets: set[int], nodes: Iterable[Node]) -> set[int]:
 
 
 After = Callable[[int, Sequence[Value], int, Sequence[Value]], None]
+Arrived = Callable[[int, Value], Value]
 
 
 class Sweep:
@@ -174,10 +175,13 @@ class Sweep:
     or over the body of a fused op. `terms` are the cotangents that arrived at a node, `total` is their sum.
 
     `after(id, terms, first, passed)` is called when a node is done: these terms had arrived at it, nodes from id
-    `first` on were appended for it, and the cotangents `passed` went on to its operands."""
+    `first` on were appended for it, and the cotangents `passed` went on to its operands. `arrived(id, total)` returns
+    what goes on instead of the complete gradient of a node."""
 
-    def __init__(self, graph: Graph, needed: Container[int], after: After | None = None) -> None:
-        self.graph, self.needed, self.after = graph, needed, after
+    def __init__(
+        self, graph: Graph, needed: Container[int], after: After | None = None, arrived: Arrived | None = None
+    ) -> None:
+        self.graph, self.needed, self.after, self.arrived = graph, needed, after, arrived
         self.terms: dict[int, list[Value]] = defaultdict(list)
         self.total: dict[int, Value] = {}
         self.adjoint_of: dict[int, int] = {}
@@ -194,6 +198,8 @@ class Sweep:
                 continue
             joined = list(range(start, len(self.graph)))
             self.accumulations += joined
+            if self.arrived is not None:
+                self.total[id] = self.arrived(id, self.total[id])
             node = self.graph.node(id)
             reason, passed = self._pull(node, self.total[id])
             for new in range(start, len(self.graph)):

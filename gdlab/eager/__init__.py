@@ -8,6 +8,7 @@ from gdlab.eager.leaves import NatRef, NatVecRef, Param
 from gdlab.eager.memory import AllocatorStats, AnyBuffer
 from gdlab.eager.options import Options
 from gdlab.eager.random import RngState, split_rng
+from gdlab.eager.rules import rule
 from gdlab.eager.session import EagerSession
 from gdlab.eager.shapes import axis_map_array, dims_array
 from gdlab.eager.steps import Adadelta, AdaGrad, Adam, AdamW, LaProp, Momentum, RmsProp, Sgd
@@ -42,5 +43,6 @@ __all__ = [
     "axis_map_array",
     "dims_array",
     "register_conv",
+    "rule",
     "split_rng",
 ]

@@ -142,7 +142,8 @@ def swept(
     """Return the gradients of the wanted nodes. The tape is as before, but with `create_graph`."""
     tape, length, draws = session.tape, len(session.tape), session.tape.draws
     held = _Held(tape, wanted)
-    sweep = held.sweep = Sweep(tape, needed, None if create_graph else held.after)
+    hooked = _hooked(tape) if tape.hooks and isinstance(needed, _Recorded) else None
+    sweep = held.sweep = Sweep(tape, needed, None if create_graph else held.after, hooked)
     done = False
     try:
         with tape.silent(), tape:
@@ -163,6 +164,30 @@ def swept(
         tape.draws = draws
         if not done:
             tape.cut(length)
+
+
+def _hooked(tape: Tape) -> Callable[[int, Value], Value]:
+    """Return what calls the hooks of a node with its complete gradient."""
+
+    def arrived(id: int, total: Value) -> Value:
+        for function in tuple(tape.hooks.get(id, {}).values()):
+            made = function(TensorRef(tape, id), total)
+            total = total if made is None else _hook_result(tape, id, made)
+        return total
+
+    return arrived
+
+
+def _hook_result(tape: Tape, id: int, given: Any) -> Value:
+    where, type = f"hook of %{id}", tape.node(id).type
+    if isinstance(given, TensorRef):
+        made = tape.own(given, "backward")
+    else:
+        data = taken("eager.backward", where, given, tape.session.opts.scalar, floats=True)
+        made = input_leaf(tape, data, "", False)
+    if made.type != type:
+        raise ShapeError("eager.backward", where, made.type, f"{type} or None")
+    return made
 
 
 def _seed(session: EagerSession, where: str, out: TensorRef, seed: Any) -> Value:
@@ -308,6 +333,33 @@ def _along(
     if not isinstance(total, TensorRef):
         return [np.zeros(x.shape, session.opts.scalar) for x in wrt]
     return cotangents(session, total, None, wrt)
+
+
+# matrices of derivatives ----------------------------------------------------------------------------------------------
+def jacrev(session: EagerSession, out: TensorRef, x: TensorRef) -> Array:
+    """∂out/∂x of shape out.shape + x.shape, a vjp per element of `out`."""
+    rows = [cotangents(session, out, seed, [x])[0] for seed in _basis(session, out.shape)]
+    return np.stack(rows).reshape(*out.shape, *x.shape)
+
+
+def jacfwd(session: EagerSession, out: TensorRef, x: TensorRef) -> Array:
+    """∂out/∂x of shape out.shape + x.shape, a jvp per element of `x`."""
+    columns = [jvp(session, out, {x: tangent}) for tangent in _basis(session, x.shape)]
+    return np.stack(columns, axis=-1).reshape(*out.shape, *x.shape)
+
+
+def hessian(session: EagerSession, loss: TensorRef, x: TensorRef) -> Array:
+    """∂²loss/∂x∂x of shape x.shape + x.shape, an hvp per element of `x`."""
+    rows = [hvp(session, loss, {x: tangent})[0] for tangent in _basis(session, x.shape)]
+    return np.stack(rows).reshape(*x.shape, *x.shape)
+
+
+def _basis(session: EagerSession, shape: Sequence[int]) -> Iterator[Array]:
+    """Yield arrays that are 1 at one place each."""
+    for place in np.ndindex(*shape):
+        one = np.zeros(shape, session.opts.scalar)
+        one[place] = 1
+        yield one
 
 
 def zeros(session: EagerSession, type: TensorType) -> AnyBuffer:

@@ -650,14 +650,44 @@ class EagerSession:
         return backward.hvp(self, self.own("hvp", loss), tangents)
 
     @call
+    def jacrev(self, out: TensorRef, x: TensorRef) -> Array:
+        """The derivative of `out` by `x`, row by row: shape out.shape + x.shape."""
+        return backward.jacrev(self, self.own("jacrev", out), self.own("jacrev", x))
+
+    @call
+    def jacfwd(self, out: TensorRef, x: TensorRef) -> Array:
+        """The derivative of `out` by `x`, column by column: shape out.shape + x.shape."""
+        return backward.jacfwd(self, self.own("jacfwd", out), self.own("jacfwd", x))
+
+    @call
+    def hessian(self, loss: TensorRef, x: TensorRef) -> Array:
+        """The second derivative of a loss by `x`: shape x.shape + x.shape."""
+        return backward.hessian(self, self.own("hessian", loss), self.own("hessian", x))
+
+    @call
+    def hook(self, x: TensorRef, function: Callable[[TensorRef, TensorRef], Any]) -> Callable[[], None]:
+        """Call `function(x, gradient)` in each backward, when the gradient of x is complete and before it flows on.
+        What it returns, unless None, flows on instead. The gradient may be read, or used in ops, inside the call alone.
+        Return a function that removes the hook; a new recording has none."""
+        ref, key = self.own("hook", x), object()
+        if not callable(function):
+            raise ArgumentError("eager.hook", "function", type(function).__name__, "a function (x, gradient)")
+        hooks = self.tape.hooks.setdefault(ref.id, {})
+        hooks[key] = function  # type: ignore[assignment]
+        return lambda: None if hooks.pop(key, None) else None
+
+    @call
     def to_graph(self, outputs: TensorRef | Sequence[TensorRef] | Mapping[str, TensorRef]) -> TapeExport:
         """The part of this recording that the outputs need, as a graph."""
         return to_graph(self, outputs)
 
     # steps ------------------------------------------------------------------------------------------------------------
     @call
-    def step(self, rule: Optimizer, grads: Grads, *, check_finite: bool = True, reset_state: bool = False) -> None:
-        """Move trainable parameters by their gradients, which are released; a failed step changes nothing."""
+    def step(
+        self, rule: Optimizer | steps.UserRule, grads: Grads, *, check_finite: bool = True, reset_state: bool = False
+    ) -> None:
+        """Move trainable parameters by their gradients, which are released; a failed step changes nothing. `rule`: one
+        of `gdlab.eager`, such as `Adam(1e-3)`, or a function in op notation (see `gdlab.eager.rule`)."""
         steps.step(self, rule, grads, check_finite, reset_state)
 
     def sgd_step_all(self, lr: float, grads: Grads) -> None:

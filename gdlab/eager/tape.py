@@ -6,7 +6,7 @@ Every op, operator, layer and pass works on them as on any graph.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,7 @@ class LeafFacts:
 
 
 _UNKNOWN = LeafFacts()
+Hook = Callable[[TensorRef, Value], Any]
 
 
 class Held(ABC):
@@ -130,6 +131,7 @@ class Tape(Graph):
         self.facts: dict[int, LeafFacts] = {}
         self.grads: dict[int, AnyBuffer | TensorRef] = {}
         self.written: dict[int, Param] = {}  # cache writes by id
+        self.hooks: dict[int, dict[object, Hook]] = {}  # by node, then by key
         self.draws = 0
 
     def __repr__(self) -> str:
@@ -242,6 +244,8 @@ class Tape(Graph):
             del self.facts[id]
         for id in [i for i in self.grads if i >= length]:
             self._drop_grad(id)
+        for id in [i for i in self.hooks if i >= length]:
+            del self.hooks[id]
         super().cut(length)
 
     def _drop_grad(self, id: int) -> None:

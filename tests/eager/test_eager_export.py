@@ -12,7 +12,7 @@ from eager_tapes import replayed
 import gdlab as gd
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import GraphError
-from gdlab.eager import Adam, EagerSession, Sgd
+from gdlab.eager import Adam, EagerSession, Momentum, Sgd
 from gdlab.plan import CompileOptions
 from gdlab.session import SessionConfig, build
 
@@ -145,3 +145,32 @@ def test_grad_of_a_plain_function() -> None:
     assert value == 7 and slope.tolist() == [1, 1] and slope.dtype == np.float64
     with pytest.raises(gd.GdlabError, match="argnums"):
         gd.grad(f, 2)(x, y)
+
+
+@pytest.mark.parametrize("rule", [Adam(0.02), Momentum(0.05), gd.eager.LaProp(0.01)], ids=str)
+def test_a_study_goes_on_with_the_moments(rule: Any) -> None:
+    s = EagerSession(device="cpu")
+    params = made(s)
+    x, t = batch(3)
+
+    def turn() -> float:
+        loss = network(s, params, x, t, p=0.25)
+        s.step(rule, s.backward_scalar_param_grads(loss))
+        return float(loss)
+
+    for _ in range(4):
+        turn()
+        s.reset_tape()
+    loss = network(s, params, x, t, p=0.25)
+    study = s.to_study(loss, "net", disable=[r.name for r in gd.rules if r.name != "cse"])
+    assert study.session.optimizer == rule and study.session.adam_step_count() == s.rules.t
+    study.run(5)
+    s.step(rule, s.backward_scalar_param_grads(loss))
+    for _ in range(4):
+        s.reset_tape()
+        eager = turn()
+    assert study.session.read_loss() == eager
+    for p in params:
+        assert study.session.read_param(p.name).tobytes() == p.value.tobytes()
+    study.close()
+    s.close()
