@@ -20,7 +20,7 @@ from gdlab.op import REGISTRY, Leaf, Op, ops_that
 from gdlab.op.storage import trained_parameters
 from gdlab.ops.packed import side_by_side
 
-__all__ = ["AutodiffReport", "GradientStep", "Sweep", "differentiate", "to_read"]
+__all__ = ["AutodiffReport", "GradientStep", "Sweep", "differentiate", "report_of", "to_read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +310,25 @@ def _finish(
             value.named(f"∂{result.node(id).name}")
     adjoint_of = {new[a]: f for a, f in sweep.adjoint_of.items() if a in new and a >= n}
     return result, _report(result, sweep, n, new, targets, [new[g] for g in gradients], missing, adjoint_of)
+
+
+def report_of(graph: Graph, sweep: Sweep, n: int, targets: Sequence[int]) -> AutodiffReport:
+    """Return the report of a sweep over the first n nodes of a graph that keeps every node. Targets that no gradient
+    reached get zeros, which are appended; gradients become the last outputs, and get names."""
+    missing = [id for id in targets if id not in sweep.total]
+    for id in missing:
+        sweep.total[id] = zero = REGISTRY["full"](graph.node(id).type.shape, 0.0, graph=graph)
+        sweep.adjoint_of[zero.id] = id
+    gradients = [sweep.total[id].id for id in targets]
+    for id, gradient in zip(targets, gradients, strict=True):
+        if gradient >= n and not graph.node(gradient).name and graph.node(id).name:
+            graph.named(graph.value(gradient), f"∂{graph.node(id).name}")
+    user = list(zip(graph.output_ids, graph.output_names, strict=True))
+    graph.set_output_ids([*user, *((id, "") for id in gradients)], len(gradients))
+    graph.zero_gradients = tuple(missing)
+    adjoint_of = {a: f for a, f in sweep.adjoint_of.items() if a >= n}
+    new = {id: id for id in range(len(graph))}
+    return _report(graph, sweep, n, new, list(targets), gradients, missing, adjoint_of)
 
 
 def _report(

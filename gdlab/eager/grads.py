@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdlab.autodiff import Sweep
+from gdlab.autodiff import AutodiffReport, Sweep, report_of
 from gdlab.base.errors import ArgumentError, AutodiffError, EagerError, ShapeError
+from gdlab.base.statistics import array_words
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
 from gdlab.eager.leaves import Param, input_leaf, taken
 from gdlab.eager.memory import AnyBuffer, Origin
 from gdlab.eager.tape import Tape, TensorRef
-from gdlab.graph import Value, capture
+from gdlab.graph import Graph, Value, capture
 from gdlab.op import REGISTRY
 
 if TYPE_CHECKING:
@@ -142,7 +144,8 @@ def swept(
     """Return the gradients of the wanted nodes. The tape is as before, but with `create_graph`."""
     tape, length, draws = session.tape, len(session.tape), session.tape.draws
     held = _Held(tape, wanted)
-    hooked = _hooked(tape) if tape.hooks and isinstance(needed, _Recorded) else None
+    answers: dict[int, Array] = {}
+    hooked = _hooked(tape, answers) if tape.hooks and isinstance(needed, _Recorded) else None
     sweep = held.sweep = Sweep(tape, needed, None if create_graph else held.after, hooked)
     done = False
     try:
@@ -152,6 +155,8 @@ def swept(
                 held.terms[term.id] += 1
                 sweep.terms[out.id].append(term)
             sweep.run(range(max(out.id for out in seeds), -1, -1))
+        if isinstance(needed, _Recorded):
+            tape.swept = dict(seeds), answers
         totals = {id: v.id for id, v in sorted(sweep.total.items()) if id < length and wanted(id)}
         if create_graph:
             done = True
@@ -166,13 +171,15 @@ def swept(
             tape.cut(length)
 
 
-def _hooked(tape: Tape) -> Callable[[int, Value], Value]:
-    """Return what calls the hooks of a node with its complete gradient."""
+def _hooked(tape: Tape, answers: dict[int, Array]) -> Callable[[int, Value], Value]:
+    """Return what calls the hooks of a node with its complete gradient, and notes what flows on instead."""
 
     def arrived(id: int, total: Value) -> Value:
         for function in tuple(tape.hooks.get(id, {}).values()):
             made = function(TensorRef(tape, id), total)
-            total = total if made is None else _hook_result(tape, id, made)
+            if made is not None:
+                total = _hook_result(tape, id, made)
+                answers[id] = tape.session.get_value(total)  # type: ignore[arg-type]
         return total
 
     return arrived
@@ -216,9 +223,9 @@ def _check_trainable(where: str, out: TensorRef) -> None:
         raise AutodiffError(f"eager.{where}", f"loss %{out.id}", given, "one", node=out.id)
 
 
-def _leaves(tape: Tape) -> list[int]:
-    """The leaves that need a gradient."""
-    return [n.id for n in tape if not n.inputs and tape.needs_grad[n.id]]
+def _leaves(tape: Tape, length: int | None = None) -> list[int]:
+    """The leaves that need a gradient, among the first nodes."""
+    return [n.id for n in tape.nodes[:length] if not n.inputs and tape.needs_grad[n.id]]
 
 
 # its forms ------------------------------------------------------------------------------------------------------------
@@ -333,6 +340,79 @@ def _along(
     if not isinstance(total, TensorRef):
         return [np.zeros(x.shape, session.opts.scalar) for x in wrt]
     return cotangents(session, total, None, wrt)
+
+
+# as it ran ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class BackwardTrace:
+    """The last backward of a recording, node by node: the tape and the adjoints behind it as a plain `graph`, the
+    `report` of the sweep, and the value of each node (None: released)."""
+
+    graph: Graph
+    report: AutodiffReport
+    values: tuple[Array | None, ...]
+
+
+def backward_trace(session: EagerSession, most: int) -> BackwardTrace | None:
+    """Run the last backward again (equal bits) and keep every step of it; None where there was none, or where values
+    that it reads were released. At most so many values of each pass are read back. Hooks are not called again: what
+    they answered flows on."""
+    tape, length, draws = session.tape, len(session.tape), session.tape.draws
+    if tape.swept is None:
+        return None
+    seeds, answers = tape.swept
+
+    def arrived(id: int, total: Value) -> Value:
+        return input_leaf(tape, answers[id], "", False) if id in answers else total
+
+    sweep = Sweep(tape, _Recorded(tape), None, arrived if answers else None)
+    try:
+        with tape.silent(), tape:
+            for out, seed in seeds.items():
+                term = _seed(session, "backward", out, seed)
+                sweep.terms[out.id].append(term)
+                sweep.adjoint_of[term.id] = out.id
+            sweep.run(range(max(out.id for out in seeds), -1, -1))
+        values = [
+            None if b.released or most <= i < length or i >= length + most else session.engine.download(b.block, b.type)
+            for i, b in enumerate(tape.buffers)
+        ]
+        graph = tape.copy()
+        if not graph.outputs:
+            graph.set_outputs(graph.value(next(iter(seeds)).id))
+        report = report_of(graph, sweep, length, _leaves(tape, length))
+        zeros = [np.zeros(n.type.shape, np.float32) for n in graph.nodes[len(values) :]]
+        return BackwardTrace(graph, report, (*values, *zeros))
+    except EagerError:  # a value that the rules read was released
+        return None
+    finally:
+        tape.draws = draws
+        tape.cut(length)
+
+
+def grads_text(session: EagerSession, most: int = 200) -> str:
+    """Return the last backward as text, one line for each step: the node, its cotangent, what its rule made of it."""
+    trace = backward_trace(session, most)
+    if trace is None:
+        return "no backward in this recording, or values that it read were released"
+    graph, values = trace.graph, trace.values
+
+    def shown(id: int) -> str:
+        value = values[id]
+        return f"{graph.node(id).type} {'not read back' if value is None else array_words(value)}"
+
+    lines = []
+    for step in trace.report.steps:
+        node = graph.node(step.node)
+        name = f' "{node.name}"' if node.name else ""
+        total = (step.accumulated or step.cotangents)[-1:]
+        terms = f" of {plural(len(step.cotangents), 'term')}" if len(step.cotangents) > 1 else ""
+        lines.append(f"%{node.id} {node.op}{name}{terms}  ∂ {shown(total[0]) if total else 'none'}")
+        lines += [f"    {graph.node(i).op}  {shown(i)}" for i in step.added]
+        lines += [f"    {step.reason}"] if step.reason else []
+    found = zip(trace.report.wrt, trace.report.gradients, strict=True)
+    lines += [f"∂{graph.node(leaf).name or f'%{leaf}'}  {shown(gradient)}" for leaf, gradient in found]
+    return "\n".join(lines)
 
 
 # matrices of derivatives ----------------------------------------------------------------------------------------------

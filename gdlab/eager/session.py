@@ -38,7 +38,7 @@ from gdlab.eager import steps
 from gdlab.eager.convert import HostOnlyConv, conv_of, dtype_of
 from gdlab.eager.engine import Engine, engine_of
 from gdlab.eager.export import TapeExport, to_graph
-from gdlab.eager.grads import DeviceGradMap, Grads
+from gdlab.eager.grads import BackwardTrace, DeviceGradMap, Grads
 from gdlab.eager.leaves import NatRef, Nats, NatVecRef, Param, checked_nat, input_leaf, parameter_leaf, taken, type_of
 from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block, Origin
 from gdlab.eager.options import Options, options_of
@@ -648,6 +648,16 @@ class EagerSession:
     def hvp(self, loss: TensorRef, tangents: Mapping[TensorRef, Any]) -> list[Array]:
         """The second derivative of a loss along tangents, one array for each."""
         return backward.hvp(self, self.own("hvp", loss), tangents)
+
+    @call
+    def grads_text(self) -> str:
+        """Return the last backward of this recording, step by step with its numbers: node, cotangent, contributions."""
+        return backward.grads_text(self)
+
+    @call
+    def backward_trace(self, most: int = 200) -> BackwardTrace | None:
+        """Return the last backward of this recording as a graph with the value of every node; None without one."""
+        return backward.backward_trace(self, most)
 
     @call
     def jacrev(self, out: TensorRef, x: TensorRef) -> Array:

@@ -132,6 +132,9 @@ class Tape(Graph):
         self.grads: dict[int, AnyBuffer | TensorRef] = {}
         self.written: dict[int, Param] = {}  # cache writes by id
         self.hooks: dict[int, dict[object, Hook]] = {}  # by node, then by key
+        self.swept: tuple[dict[TensorRef, Any], dict[int, Array]] | None = (
+            None  # the last backward: seeds, hooks' answers
+        )
         self.draws = 0
 
     def __repr__(self) -> str:
@@ -246,6 +249,8 @@ class Tape(Graph):
             self._drop_grad(id)
         for id in [i for i in self.hooks if i >= length]:
             del self.hooks[id]
+        if self.swept is not None and any(out.id >= length for out in self.swept[0]):
+            self.swept = None
         super().cut(length)
 
     def _drop_grad(self, id: int) -> None:
