@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -148,6 +149,15 @@ class QueueEngine(Engine):
         if not self.queue.release(memory):
             self._forget(memory)
 
+    @contextmanager
+    def _freeing(self, block: Block) -> Iterator[None]:
+        """Give memory back where the block fails."""
+        try:
+            yield
+        except BaseException:
+            self.free(block)
+            raise
+
     def _forget(self, memory: Any) -> None:
         """Drop what was bound to memory that is no longer kept."""
         for place in self._bound_to.pop(id(memory), ()):
@@ -187,7 +197,8 @@ class QueueEngine(Engine):
             words = encode(given.astype(np.float32), type.dtype)
             given = decode(words, type.dtype, type.shape) if self.immediate else words
         block = self.take(self.size(type))
-        self.queue.write("eager.upload", block.memory, given.reshape(-1).view(np.uint8))
+        with self._freeing(block):
+            self.queue.write("eager.upload", block.memory, given.reshape(-1).view(np.uint8))
         return block
 
     def download(self, block: Block, type: TensorType) -> Array:
@@ -204,7 +215,8 @@ class QueueEngine(Engine):
     def copied(self, block: Block, type: TensorType) -> Block:
         """Copy on the device."""
         made = self.take(block.nbytes)
-        self._submit((Copy(block.memory, 0, made.memory, 0, block.nbytes),))
+        with self._freeing(made):
+            self._submit((Copy(block.memory, 0, made.memory, 0, block.nbytes),))
         return made
 
     # numbers ----------------------------------------------------------------------------------------------------------
@@ -228,8 +240,10 @@ class QueueEngine(Engine):
             recipe = self._made(key, op, attrs, tuple(t for _, t in operands))
         out = self.take(recipe.result_bytes)
         blocks = [b for b, _ in operands]
+        scratch: list[Block] = []
         try:
-            scratch = [self.take(n) for n in recipe.scratch_bytes] if recipe.scratch_bytes else ()
+            for nbytes in recipe.scratch_bytes:
+                scratch.append(self.take(nbytes))
             memories = (*[id(b.memory) for b in blocks], id(out.memory), *[id(b.memory) for b in scratch])
             place = (id(recipe), memories)
             items = self._bindings.get(place)
@@ -239,19 +253,24 @@ class QueueEngine(Engine):
         except BaseException:
             self.free(out)
             raise
-        for block in scratch:
-            self.free(block)
+        finally:
+            for block in scratch:
+                self.free(block)
         return out
 
     def _made(self, key: Hashable, op: str, attrs: Attrs, types: tuple[TensorType, ...]) -> Recipe:
         assert self.target is not None  # of the device
         made = piece(REGISTRY[op], types, self.target, attrs, counter=self.counters)
         by_id = {b.id: b for b in made.buffers}
-        constants = []
-        for b, data in made.constants:
-            block = Block(self.queue.make(len(data)), len(data))
-            self.queue.write("eager.constant", block.memory, data)
-            constants.append((b, block))
+        constants: list[tuple[int, Block]] = []
+        try:
+            for b, data in made.constants:
+                constants.append((b, Block(self.queue.make(len(data)), len(data))))
+                self.queue.write("eager.constant", constants[-1][1].memory, data)
+        except BaseException:
+            for _, block in constants:
+                self.queue.release(block.memory)
+            raise
         scratch = tuple(self.nbytes(by_id[b]) for b in made.scratch)
         if len(self._recipes) >= PIECES:
             self._recipes.clear()
@@ -300,14 +319,19 @@ class QueueEngine(Engine):
             self.queue.submit("eager", items)
             return
         self._pending.extend(items)
-        if len(self._pending) >= self.flush_at:
+        if len(self._pending) < self.flush_at:
+            return
+        try:
             self.flush()
+        except BaseException:
+            del self._pending[len(self._pending) - len(items) :]  # a failed call's own work; the rest stays pending
+            raise
 
     def flush(self) -> None:
-        """Submit what is pending; then give back the memory that it read."""
+        """Submit what is pending; then give back the memory that it read. Where that fails it stays pending."""
         if self._pending:
-            pending, self._pending = self._pending, []
-            self.queue.submit("eager", pending)
+            self.queue.submit("eager", self._pending)
+            self._pending = []
         retired, self._retired = self._retired, []
         for memory in retired:
             self._give(memory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,8 +101,10 @@ def added(session: EagerSession, buffers: Sequence[AnyBuffer]) -> AnyBuffer:
     """Return the sum of gradients of one type, in order."""
     type, total = buffers[0].type, buffers[0].share()
     for other in buffers[1:]:
-        made = session.engine.compute("add", (), [(total.block, type), (other.block, type)], type)
-        total.release()
+        try:
+            made = session.engine.compute("add", (), [(total.block, type), (other.block, type)], type)
+        finally:
+            total.release()
         total = session.buffer_of(made, type)
     return total
 
@@ -253,15 +256,29 @@ def param_grads(session: EagerSession, loss: TensorRef, missing: str) -> DeviceG
     _check_trainable(where, loss)
     found = swept(session, {loss: None}, _Recorded(tape), set(leaves).__contains__, where=where)
     absent = [id for id in leaves if id not in found]
-    if absent and missing == "error":
-        for gradient in found.values():
-            assert isinstance(gradient, AnyBuffer)  # no graph was asked for
-            gradient.release()
-        given = ", ".join(repr(params[id].name) for id in absent)
-        raise EagerError(f"eager.{where}", "parameters without a gradient", given, 'none, or missing="zero" or "none"')
-    if missing == "zero":
-        found |= {id: zeros(session, tape.node(id).type) for id in absent}
+    with _releasing(found):
+        if absent and missing == "error":
+            given, wanted = ", ".join(repr(params[id].name) for id in absent), 'none, or missing="zero" or "none"'
+            raise EagerError(f"eager.{where}", "parameters without a gradient", given, wanted)
+        for id in absent if missing == "zero" else ():
+            found[id] = zeros(session, tape.node(id).type)
     return DeviceGradMap(session, found, absent)
+
+
+@contextmanager
+def _releasing(found: dict[int, Found]) -> Iterator[None]:
+    """Release gradients where the block fails."""
+    try:
+        yield
+    except BaseException:
+        _release(found)
+        raise
+
+
+def _release(found: Mapping[int, Found]) -> None:
+    for gradient in found.values():
+        if isinstance(gradient, AnyBuffer):
+            gradient.release()
 
 
 def dense(session: EagerSession, seeds: Mapping[TensorRef, Any]) -> list[AnyBuffer]:
@@ -270,8 +287,11 @@ def dense(session: EagerSession, seeds: Mapping[TensorRef, Any]) -> list[AnyBuff
     if not seeds:
         raise ArgumentError("eager.backward_dense_from", "seeds", "none", "at least one output")
     found = swept(session, seeds, _Recorded(tape), lambda id: id < len(nodes)) if (nodes := tape.nodes) else {}
-    gradients = [found.get(n.id) or zeros(session, TensorType(n.type.shape)) for n in nodes]
-    return [g for g in gradients if isinstance(g, AnyBuffer)]
+    with _releasing(found):
+        for n in nodes:
+            if n.id not in found:
+                found[n.id] = zeros(session, TensorType(n.type.shape))
+    return [g for _, g in sorted(found.items()) if isinstance(g, AnyBuffer)]
 
 
 def cotangents(session: EagerSession, out: TensorRef, seed: Any, wrt: Sequence[TensorRef]) -> list[Array]:
@@ -279,13 +299,13 @@ def cotangents(session: EagerSession, out: TensorRef, seed: Any, wrt: Sequence[T
     wanted = {x.id for x in wrt}
     found = swept(session, {out: seed}, _above(session.tape, wanted), wanted.__contains__, where="vjp")
     arrays = []
-    for x in wrt:
-        gradient = found.get(x.id)
-        given = isinstance(gradient, AnyBuffer)
-        arrays.append(session.read_buffer(gradient) if given else np.zeros(x.shape, np.float32))  # type: ignore[arg-type]
-    for gradient in found.values():
-        if isinstance(gradient, AnyBuffer):
-            gradient.release()
+    try:
+        for x in wrt:
+            gradient = found.get(x.id)
+            given = isinstance(gradient, AnyBuffer)
+            arrays.append(session.read_buffer(gradient) if given else np.zeros(x.shape, np.float32))  # type: ignore[arg-type]
+    finally:
+        _release(found)
     return arrays
 
 

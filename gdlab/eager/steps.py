@@ -183,9 +183,9 @@ def step(
         for param in found:
             mirror = param.on_device()
             fresh.append(session.buffer_of(session.engine.copied(mirror.block, param.type), param.type))
-            made |= {
-                (param.uid, name): zeros(session, param.type) for name in record.state if (param.uid, name) not in old
-            }
+            for key in ((param.uid, name) for name in record.state):
+                if key not in old:
+                    made[key] = zeros(session, param.type)
         t = (0 if reset_state else state.t) + record.counts
         moments = {**old, **made}
         rows = [(p, new, [moments[p.uid, n] for n in record.state], g)
@@ -296,13 +296,18 @@ def load_state_dict(session: EagerSession, given: Mapping[str, Any]) -> None:
             moments[at, name] = _loaded(where, key, given[key], session.params[at].type.shape, session)
     numbers = {key[7:]: float(given[key]) for key in given if key.startswith("number.")}
     t, updates, number = (int(n) for n in np.asarray(given["counters"]).reshape(-1)[:3])
-    state = session.rules
+    state, made = session.rules, dict[tuple[int, str], AnyBuffer]()
+    try:
+        for (at, name), value in moments.items():
+            made[at, name] = session.uploaded(session.params[at].type, value)
+    except BaseException:
+        for buffer in made.values():
+            buffer.release()
+        raise
     state.release()
     for param, value in values.items():
         param.set_host(value)
-    for (at, name), value in moments.items():
-        type = session.params[at].type
-        state.moments[at, name] = session.buffer_of(session.engine.upload(type, value), type)
+    state.moments = made
     state.numbers, state.t, state.updates, session.step_number = numbers, t, updates, number
 
 

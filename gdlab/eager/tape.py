@@ -315,13 +315,15 @@ class Tape(Graph):
 
     def _check_finite(self, op: str, made: AnyBuffer) -> None:
         """Read a result back; refuse the first number that is not finite."""
-        flat = self.session.engine.download(made.block, made.type).reshape(-1)
-        wrong = ~np.isfinite(flat)
-        if wrong.any():
-            at = int(np.argmax(wrong))
+        try:
+            flat = self.session.engine.download(made.block, made.type).reshape(-1)
+            wrong = ~np.isfinite(flat)
+            if wrong.any():
+                at, wanted = int(np.argmax(wrong)), 'finite numbers (checks="strict")'
+                raise EagerError(f"eager.{op}", f"result, element {at}", flat[at], wanted)
+        except BaseException:
             made.release()
-            wanted = 'finite numbers (checks="strict")'
-            raise EagerError(f"eager.{op}", f"result, element {at}", flat[at], wanted)
+            raise
 
 
 def _named(attrs: Attrs) -> Mapping[str, Any]:

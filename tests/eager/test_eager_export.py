@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import gdlab as gd
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import GraphError
 from gdlab.eager import Adam, EagerSession, Momentum, Sgd
+from gdlab.models import blocks
+from gdlab.op.reference import evaluate
 from gdlab.plan import CompileOptions
 from gdlab.session import SessionConfig, build
 
@@ -54,6 +57,37 @@ def test_random_programs_have_the_bits_of_their_plan(seed: int, device: str) -> 
         session.step()
         for i, value in enumerate(eager):
             assert session.read_output_by_index(i).tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_in_float64_are_the_reference(seed: int) -> None:
+    graph = random_graphs.random_graph(seed)
+    feeds = random_graphs.random_feeds(graph, seed)
+    values = evaluate(graph, feeds)
+    with closing(EagerSession(scalar=np.float64, checks="off")) as s:
+        refs = replayed(s, graph, feeds)
+        for id in graph.output_ids:
+            assert refs[id].numpy().dtype == values[id].dtype
+            np.testing.assert_allclose(refs[id].numpy(), values[id], rtol=1e-12, atol=1e-12)
+
+
+def test_a_transformer_block_runs_on_a_tape_as_in_its_study() -> None:
+    def build() -> Any:
+        x = gd.input("x", (6, 8))
+        norms = ("n1", "n2")
+        mix = lambda v: blocks.attend(v, v, v, 2, 2)  # noqa: E731
+        return blocks.encoder_block(x, norms, mix, ("up", "down"), 16, 1e-5)
+
+    x = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+    with closing(EagerSession(device="cpu", seed=5)) as s:
+        s.feed(x=x)
+        with s:
+            y = build()
+        export = s.to_graph(y)
+        study = gd.Study(export.graph, train=False, device="cpu", weights=export.weights)
+        study.run(1, feed={"x": x})
+        np.testing.assert_allclose(study.session.read_output_by_index(0), y.numpy(), rtol=2e-5, atol=2e-5)
+        study.close()
 
 
 def test_fifteen_adam_steps_with_dropout_have_the_bits_of_the_session_of_the_export() -> None:

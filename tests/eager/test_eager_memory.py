@@ -183,3 +183,102 @@ def test_a_tape_of_many_tensors_names_the_first() -> None:
     with pytest.raises(EagerError, match="and 12 more"):
         s.assert_no_leaks()
     s.close()
+
+
+class Injected(Exception):
+    """What a call of the queue raises in these tests."""
+
+
+QUEUE = ("make", "write", "read", "bind", "set_scalars", "submit", "recorded")
+
+
+def injecting(monkeypatch: pytest.MonkeyPatch, s: EagerSession, name: str, at: int) -> None:
+    """Let call `at` of a method of the session's queue fail, once."""
+    queue: Any = s.engine.queue  # type: ignore[attr-defined]
+    method, calls = getattr(queue, name), iter(range(10**6))
+
+    def called(*args: Any, **more: Any) -> Any:
+        if next(calls) == at:
+            raise Injected(name)
+        return method(*args, **more)
+
+    monkeypatch.setattr(queue, name, called)
+
+
+def training_step(s: EagerSession, params: Any, seed: int) -> float:
+    rng = np.random.default_rng(seed)
+    h = (s.input(rng.normal(size=(4, 3))) @ s.use(params[0]) + s.use(params[1])).tanh()
+    rows = h.gather(s.input_nat_vec([1, 3]), 0)
+    loss = gd.dropout(rows, 0.5).square().mean_all()
+    with s.grad_map(loss) as grads:
+        s.step(gd.eager.Adam(1e-2), grads)
+    return float(loss)
+
+
+def weights(s: EagerSession) -> Any:
+    rng = np.random.default_rng(0)
+    return [s.param(rng.normal(size=(3, 5)), "w"), s.param(np.zeros(5), "b")]
+
+
+def test_a_call_of_the_queue_that_fails_leaks_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every method of the queue fails at its first, second … call of a step: memory, parameters and moments are those
+    of before or, where the step was made already, those after it."""
+    failed = 0
+    for name in QUEUE:
+        for at in (*range(6), 9, 14, 20):
+            s = EagerSession(device=device)
+            if not hasattr(s.engine.queue, name):  # type: ignore[attr-defined]
+                s.close()
+                continue
+            params = weights(s)
+            for warm in range(2 if at % 2 else 0):  # cold and warm: with and without bindings
+                training_step(s, params, warm)
+                s.reset_tape()
+            before = [p.value.tobytes() for p in params], s.rules.t
+            with monkeypatch.context() as patched:
+                injecting(patched, s, name, at)
+                try:
+                    training_step(s, params, 7)
+                    s.engine.flush()
+                except Injected:
+                    failed += 1
+            s.reset_tape()
+            s.assert_no_leaks()
+            after = [p.value.tobytes() for p in params], s.rules.t
+            assert (after[0] == before[0]) == (after[1] == before[1]), (name, at)
+            training_step(s, params, 8)
+            s.reset_tape()
+            s.assert_no_leaks()
+            s.close()
+            assert s.engine.live_bytes == 0, (name, at)
+    assert failed >= 20
+
+
+def test_a_thousand_steps_with_errors_and_releases_in_any_order_leak_nothing(device: str) -> None:
+    rng = np.random.default_rng(1)
+    s = EagerSession(device=device)
+    params, seen = weights(s), set()
+    for step in range(1000 if device == "cpu" else 60):
+        x = s.input(rng.normal(size=(4, 3)))
+        y = (x @ s.use(params[0])).relu()
+        views = [y, s.detach(y), y.reshape(20), y.reshape(5, 4)]
+        loose = [s.to_any_buffer([float(step)]), s.owned_any_buffer("test", s.buffer(y.id)), s.backward(y.sum_all())]
+        if step % 3 == 0:
+            with pytest.raises(ShapeError):
+                y @ y
+        if step % 5 == 0:
+            loose[2].release()
+            s.step(gd.eager.Adam(1e-3), s.backward_scalar_param_grads(y.square().mean_all(), missing="zero"))
+        for k in rng.permutation(len(views)):
+            assert s.release_device_buffer(s.buffer(views[k].id))
+            assert not s.release_device_buffer(s.buffer(views[k].id))
+        for k in rng.permutation(3):
+            loose[k].release()
+        if rng.random() < 0.5:
+            s.release_tape_non_param_values()
+        s.reset_tape()
+        s.assert_no_leaks()
+        seen.add(s.engine.live_bytes)
+    assert len(seen) <= 2 and s.allocator_stats().alloc_count - s.allocator_stats().free_count == len(s.engine.alive)
+    s.close()
+    assert s.engine.live_bytes == 0 and not s.engine.alive
