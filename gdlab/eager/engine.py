@@ -130,6 +130,7 @@ class QueueEngine(Engine):
         self.counters = queue.counters
         self.immediate = device.synchronous
         self._recipes: dict[Hashable, Recipe] = {}
+        self._near: dict[tuple[Any, ...], tuple[Recipe, object]] = {}  # by identities of attributes and types
         self._bindings: dict[Place, tuple[Item, ...]] = {}
         self._bound_to: defaultdict[int, set[Place]] = defaultdict(set)  # keys of bindings by memory
         self._pending: list[Item] = []
@@ -234,10 +235,9 @@ class QueueEngine(Engine):
     # work -------------------------------------------------------------------------------------------------------------
     def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> Block:
         """Bind the piece of the op to memory, unless it is bound, and submit it."""
-        key = (op, attrs_key(attrs) if attrs else (), *[t for _, t in operands])
-        recipe = self._recipes.get(key)
-        if recipe is None:
-            recipe = self._made(key, op, attrs, tuple(t for _, t in operands))
+        near = (op, id(attrs), *[id(t) for _, t in operands])
+        known = self._near.get(near)
+        recipe = known[0] if known is not None else self._recipe(near, op, attrs, tuple(t for _, t in operands))
         out = self.take(recipe.result_bytes)
         blocks = [b for b, _ in operands]
         scratch: list[Block] = []
@@ -258,6 +258,15 @@ class QueueEngine(Engine):
                 self.free(block)
         return out
 
+    def _recipe(self, near: tuple[Any, ...], op: str, attrs: Attrs, types: tuple[TensorType, ...]) -> Recipe:
+        """Return the recipe of an op on types; it is found again by the identities of these objects, which it holds."""
+        key = (op, attrs_key(attrs), *types)
+        recipe = self._recipes.get(key) or self._made(key, op, attrs, types)
+        if len(self._near) >= PIECES:
+            self._near.clear()
+        self._near[near] = recipe, (attrs, types)
+        return recipe
+
     def _made(self, key: Hashable, op: str, attrs: Attrs, types: tuple[TensorType, ...]) -> Recipe:
         assert self.target is not None  # of the device
         made = piece(REGISTRY[op], types, self.target, attrs, counter=self.counters)
@@ -274,6 +283,7 @@ class QueueEngine(Engine):
         scratch = tuple(self.nbytes(by_id[b]) for b in made.scratch)
         if len(self._recipes) >= PIECES:
             self._recipes.clear()
+            self._near.clear()
             self._bindings.clear()
             self._bound_to.clear()
         recipe = self._recipes[key] = Recipe(made, tuple(constants), self.nbytes(by_id[made.results[0]]), scratch)

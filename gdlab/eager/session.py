@@ -86,7 +86,7 @@ class EagerSession:
         self._device = chosen
         self.engine: Engine
         self.engine, self._turn = engine_of(chosen, self.opts.scalar, self.opts.flush_at)
-        self._lock = RLock() if chosen.synchronous else None
+        self.lock = RLock() if chosen.synchronous else None
         self.params: list[Param] = []
         self._by_name: dict[str, Param] = {}
         self._nats = Nats(self)
@@ -133,8 +133,8 @@ class EagerSession:
 
     def locked(self, function: Callable[..., R], *args: Any) -> R:
         """Run a function in the turn of the device."""
-        if self._lock is not None:
-            with self._lock:
+        if self.lock is not None:
+            with self.lock:
                 return function(*args)
         return self._turn.here(partial(function, *args))  # type: ignore[no-any-return]
 

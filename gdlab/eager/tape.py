@@ -148,7 +148,10 @@ class Tape(Graph):
         session = self.session
         if session.tape is not self or not session.open:
             session.check_tape(self, op, *inputs)
-        return session.locked(self._computed, op, inputs, attrs, type, name, source)
+        if session.lock is None:
+            return session.locked(self._computed, op, inputs, attrs, type, name, source)
+        with session.lock:
+            return self._computed(op, inputs, attrs, type, name, source)
 
     def _computed(
         self, op: str, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, name: str,
