@@ -98,7 +98,7 @@ class PendingWork:
 
     def __del__(self) -> None:
         submission = getattr(self, "_submission", None)
-        if submission is not None:
+        if submission is not None and submission.numbers is None:
             submission.executor.landed.append(submission.readback)
 
     @property

@@ -8,9 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from gdlab.base.words import duration, plural
+from gdlab.plan.order import CriticalPath, critical_path
 from gdlab.record.graph import Grouping, Placed, grouping, spelled
 from gdlab.record.ranges import predicted_device_barriers
 from gdlab.record.stages import ListStage
+
+PATH = 24  # nodes of the critical path that the text names
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,11 @@ class Report:
         gone = set(joined.values())
         return tuple((i, joined[i]) if i in joined else (i,) for i in range(len(self.names_before)) if i not in gone)
 
+    @cached_property
+    def critical_path(self) -> CriticalPath:
+        """Return the longest chain of conflicting nodes: no order has fewer groups than it has nodes."""
+        return critical_path([p.footprint for p in self.placed])
+
     @property
     def predicted_device_barriers(self) -> int:
         """Return how many barriers wgpu would place by itself."""
@@ -114,6 +122,10 @@ class Report:
         if len(self.stages[-1].groups) > 1:
             yield "Why not further in front:"
             yield from self.stages[-1].further()
+        path = self.critical_path.launches
+        if len(path) > 1:
+            chain = ", ".join(map(str, path[:PATH])) + (" …" if len(path) > PATH else "")
+            yield f"critical path: {plural(len(path), 'node')}, one group each at least: {chain}"
         if self.chunks[1]:
             yield f"submitted in two: {self.chunks[0]} and {plural(self.chunks[1], 'node')}"
         for name, route in self.routes:
