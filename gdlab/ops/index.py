@@ -157,13 +157,16 @@ def _put_back(g: Value, idx: Value, shape: Shape, axis: int) -> Value:
     family="index",
     any_dtype=True,
     reads_f16=True,
+    reads_bf16=True,
+    reads_blocks=1,
+    block_axis=-1,
     indices=IndexOperand(0, lambda types, attrs: types[1].shape[0]),
     follows=lambda call: along(call, ["s", (None, "h")], "sh"),
 )  # fmt: skip
 def embedding(idx: Value, table: Value) -> TensorType:
     """Row idx[i] of the table as row i: u32[s], f32[v, h] -> f32[s, h]; repeated rows add up their gradients.
 
-    An index ≥ v gives a row of zeros and receives no gradient.
+    The table may lie in blocks of ggml. An index ≥ v gives a row of zeros and receives no gradient.
     """
     wanted = "idx[s] u32 and table[v, h]"
     indices(wanted, idx, table)
