@@ -120,7 +120,7 @@ def test_shared_tiles_of_every_size(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_few_sums_over_many_steps_are_split() -> None:
-    """64 K-parallel groups alone would walk 2,048 steps each: tiles of an eighth of them, added by a second dispatch."""
+    """64 K-parallel groups alone would walk 2,048 steps each: tiles of an eighth, added by a second dispatch."""
     needs("wgpu")
     found = device("wgpu")
     target = Target("wgpu", "hardware", found.target.limits)
