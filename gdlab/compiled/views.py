@@ -46,7 +46,7 @@ class Arena:
 
     @property
     def exporter(self) -> Any:
-        """What all views are made from."""
+        """The object that all views are made from, made at first use."""
         if self.source is None:
             self.source = exporter_of(self.landing, self.address, self.nbytes)
         return self.source
