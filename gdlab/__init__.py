@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from gdlab.eager.session import EagerSession
     from gdlab.jupyter.display import widget_of as widget
     from gdlab.jupyter.opening import show
+    from gdlab.load.gguf.model import GgufModel, load_gguf
     from gdlab.load.nnef.model import NnefModel, load_nnef
     from gdlab.load.onnx.model import OnnxModel, load_onnx
     from gdlab.load.safetensors_file import SafeTensorsModel, load_safetensors
@@ -138,6 +139,7 @@ _LATER: dict[str, str] = {
     "jupyter.display": "widget=widget_of",
     "jupyter.magics": "load_ipython_extension=load unload_ipython_extension=unload",
     "jupyter.opening": "show",
+    "load.gguf.model": "GgufModel load_gguf",
     "load.nnef.model": "NnefModel load_nnef",
     "load.onnx.model": "OnnxModel load_onnx",
     "load.safetensors_file": "SafeTensorsModel load_safetensors",
@@ -171,15 +173,15 @@ _MODULES = {
 
 __all__ = [
     *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "BucketedCompileCache", "Budget", "CompileOptions",
-    "CompiledGraph", "DType", "DataLoader", "EagerSession", "Elementwise", "EpochStats", "ExecutionPlan", "Graph",
-    "GraphExecutor", "GraphSession", "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback",
+    "CompiledGraph", "DType", "DataLoader", "EagerSession", "Elementwise", "EpochStats", "ExecutionPlan", "GgufModel",
+    "Graph", "GraphExecutor", "GraphSession", "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback",
     "MnistDataset", "NnefModel", "Node", "OnnxModel", "Op", "OptimizeReport", "Optimizer", "Reduction", "Runner",
     "SafeTensorsModel", "Sample", "Session", "SessionConfig", "StepMetrics", "Study", "Target", "TensorType",
     "TrainConfig", "TrainHistory", "Trainer", "Value", "build", "build_compiled_graph", "build_inference_session",
     "build_session", "build_session_cached", "build_session_unoptimized", "build_session_with_report", "compile",
     "compile_training_graph", "data", "device", "differentiate", "eager", "f16", "f32", "fused", "grad", "init",
-    "load_compiled_graph", "load_doc", "load_nnef", "load_onnx", "load_safetensors", "models", "nn", "op", "ops",
-    "optimize", "parse", "q4", "q8", "rule", "rules", "show", "u32", "value_and_grad", "widget",
+    "load_compiled_graph", "load_doc", "load_gguf", "load_nnef", "load_onnx", "load_safetensors", "models", "nn", "op",
+    "ops", "optimize", "parse", "q4", "q8", "rule", "rules", "show", "u32", "value_and_grad", "widget",
 ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from gdlab.op import REGISTRY, Leaf, Op, ops_that
 from gdlab.op.storage import trained_parameters
 from gdlab.ops.packed import side_by_side
 
-__all__ = ["AutodiffReport", "GradientStep", "Sweep", "differentiate", "to_read"]
+__all__ = ["AutodiffReport", "GradientStep", "Sweep", "differentiate", "report_of", "to_read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,7 @@ def _above(targets: set[int], nodes: Iterable[Node]) -> set[int]:
 
 
 After = Callable[[int, Sequence[Value], int, Sequence[Value]], None]
+Arrived = Callable[[int, Value], Value]
 
 
 class Sweep:
@@ -174,10 +175,13 @@ class Sweep:
     or over the body of a fused op. `terms` are the cotangents that arrived at a node, `total` is their sum.
 
     `after(id, terms, first, passed)` is called when a node is done: these terms had arrived at it, nodes from id
-    `first` on were appended for it, and the cotangents `passed` went on to its operands."""
+    `first` on were appended for it, and the cotangents `passed` went on to its operands. `arrived(id, total)` returns
+    what goes on instead of the complete gradient of a node."""
 
-    def __init__(self, graph: Graph, needed: Container[int], after: After | None = None) -> None:
-        self.graph, self.needed, self.after = graph, needed, after
+    def __init__(
+        self, graph: Graph, needed: Container[int], after: After | None = None, arrived: Arrived | None = None
+    ) -> None:
+        self.graph, self.needed, self.after, self.arrived = graph, needed, after, arrived
         self.terms: dict[int, list[Value]] = defaultdict(list)
         self.total: dict[int, Value] = {}
         self.adjoint_of: dict[int, int] = {}
@@ -194,6 +198,8 @@ class Sweep:
                 continue
             joined = list(range(start, len(self.graph)))
             self.accumulations += joined
+            if self.arrived is not None:
+                self.total[id] = self.arrived(id, self.total[id])
             node = self.graph.node(id)
             reason, passed = self._pull(node, self.total[id])
             for new in range(start, len(self.graph)):
@@ -304,6 +310,25 @@ def _finish(
             value.named(f"∂{result.node(id).name}")
     adjoint_of = {new[a]: f for a, f in sweep.adjoint_of.items() if a in new and a >= n}
     return result, _report(result, sweep, n, new, targets, [new[g] for g in gradients], missing, adjoint_of)
+
+
+def report_of(graph: Graph, sweep: Sweep, n: int, targets: Sequence[int]) -> AutodiffReport:
+    """Return the report of a sweep over the first n nodes of a graph that keeps every node. Targets that no gradient
+    reached get zeros, which are appended; gradients become the last outputs, and get names."""
+    missing = [id for id in targets if id not in sweep.total]
+    for id in missing:
+        sweep.total[id] = zero = REGISTRY["full"](graph.node(id).type.shape, 0.0, graph=graph)
+        sweep.adjoint_of[zero.id] = id
+    gradients = [sweep.total[id].id for id in targets]
+    for id, gradient in zip(targets, gradients, strict=True):
+        if gradient >= n and not graph.node(gradient).name and graph.node(id).name:
+            graph.named(graph.value(gradient), f"∂{graph.node(id).name}")
+    user = list(zip(graph.output_ids, graph.output_names, strict=True))
+    graph.set_output_ids([*user, *((id, "") for id in gradients)], len(gradients))
+    graph.zero_gradients = tuple(missing)
+    adjoint_of = {a: f for a, f in sweep.adjoint_of.items() if a >= n}
+    new = {id: id for id in range(len(graph))}
+    return _report(graph, sweep, n, new, list(targets), gradients, missing, adjoint_of)
 
 
 def _report(

@@ -16,6 +16,7 @@ import numpy as np
 
 from gdlab.base.binding import bound
 from gdlab.base.closing import Closing
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import (
     ActiveExtentUnsupported,
     ArgumentError,
@@ -849,6 +850,8 @@ class CompiledGraph(Closing):
         made = CompiledGraph(session, self.report, self.signature.over(session))
         made._take(self)
         return made
+
+    __reduce__ = refuse_copies("compiled graph", "clone()")
 
     def __copy__(self) -> CompiledGraph:
         return self.clone()

@@ -46,7 +46,7 @@ class Arena:
 
     @property
     def exporter(self) -> Any:
-        """The object that all views are made from, made at first use."""
+        """The memory that all views are made from, made when somebody asks."""
         if self.source is None:
             self.source = exporter_of(self.landing, self.address, self.nbytes)
         return self.source

@@ -1,11 +1,14 @@
 """Define by run: `EagerSession` computes every op when it is written, and differentiates what ran."""
 
+from gdlab.base.errors import EagerError
+from gdlab.eager.convert import FloatConv, HostOnlyConv, TensorConv, register_conv
 from gdlab.eager.export import TapeExport
 from gdlab.eager.grads import DeviceGradMap, Grads
 from gdlab.eager.leaves import NatRef, NatVecRef, Param
 from gdlab.eager.memory import AllocatorStats, AnyBuffer
 from gdlab.eager.options import Options
 from gdlab.eager.random import RngState, split_rng
+from gdlab.eager.rules import rule
 from gdlab.eager.session import EagerSession
 from gdlab.eager.shapes import axis_map_array, dims_array
 from gdlab.eager.steps import Adadelta, AdaGrad, Adam, AdamW, LaProp, Momentum, RmsProp, Sgd
@@ -19,8 +22,11 @@ __all__ = [
     "AllocatorStats",
     "AnyBuffer",
     "DeviceGradMap",
+    "EagerError",
     "EagerSession",
+    "FloatConv",
     "Grads",
+    "HostOnlyConv",
     "LaProp",
     "Momentum",
     "NatRef",
@@ -32,8 +38,11 @@ __all__ = [
     "Sgd",
     "Tape",
     "TapeExport",
+    "TensorConv",
     "TensorRef",
     "axis_map_array",
     "dims_array",
+    "register_conv",
+    "rule",
     "split_rng",
 ]

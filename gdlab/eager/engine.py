@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -42,10 +43,12 @@ class Engine(ABC):
 
     def __init__(self) -> None:
         self.live_bytes = self.peak_bytes = self.allocs = self.frees = 0
+        self.alive = set[Block]()
 
     def take(self, nbytes: int) -> Block:
         """Return memory that a tensor of so many bytes fits in."""
         block = Block(self._make(nbytes), nbytes)
+        self.alive.add(block)
         self.allocs += 1
         self.live_bytes += nbytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
@@ -53,6 +56,7 @@ class Engine(ABC):
 
     def free(self, block: Block) -> None:
         """Give memory back."""
+        self.alive.discard(block)
         self.frees += 1
         self.live_bytes -= block.nbytes
         self._release(block.memory)
@@ -126,6 +130,7 @@ class QueueEngine(Engine):
         self.counters = queue.counters
         self.immediate = device.synchronous
         self._recipes: dict[Hashable, Recipe] = {}
+        self._near: dict[tuple[Any, ...], tuple[Recipe, object]] = {}  # by identities of attributes and types
         self._bindings: dict[Place, tuple[Item, ...]] = {}
         self._bound_to: defaultdict[int, set[Place]] = defaultdict(set)  # keys of bindings by memory
         self._pending: list[Item] = []
@@ -144,6 +149,15 @@ class QueueEngine(Engine):
     def _give(self, memory: Any) -> None:
         if not self.queue.release(memory):
             self._forget(memory)
+
+    @contextmanager
+    def _freeing(self, block: Block) -> Iterator[None]:
+        """Give memory back where the block fails."""
+        try:
+            yield
+        except BaseException:
+            self.free(block)
+            raise
 
     def _forget(self, memory: Any) -> None:
         """Drop what was bound to memory that is no longer kept."""
@@ -184,7 +198,8 @@ class QueueEngine(Engine):
             words = encode(given.astype(np.float32), type.dtype)
             given = decode(words, type.dtype, type.shape) if self.immediate else words
         block = self.take(self.size(type))
-        self.queue.write("eager.upload", block.memory, given.reshape(-1).view(np.uint8))
+        with self._freeing(block):
+            self.queue.write("eager.upload", block.memory, given.reshape(-1).view(np.uint8))
         return block
 
     def download(self, block: Block, type: TensorType) -> Array:
@@ -201,7 +216,8 @@ class QueueEngine(Engine):
     def copied(self, block: Block, type: TensorType) -> Block:
         """Copy on the device."""
         made = self.take(block.nbytes)
-        self._submit((Copy(block.memory, 0, made.memory, 0, block.nbytes),))
+        with self._freeing(made):
+            self._submit((Copy(block.memory, 0, made.memory, 0, block.nbytes),))
         return made
 
     # numbers ----------------------------------------------------------------------------------------------------------
@@ -219,14 +235,15 @@ class QueueEngine(Engine):
     # work -------------------------------------------------------------------------------------------------------------
     def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> Block:
         """Bind the piece of the op to memory, unless it is bound, and submit it."""
-        key = (op, attrs_key(attrs) if attrs else (), *[t for _, t in operands])
-        recipe = self._recipes.get(key)
-        if recipe is None:
-            recipe = self._made(key, op, attrs, tuple(t for _, t in operands))
+        near = (op, id(attrs), *[id(t) for _, t in operands])
+        known = self._near.get(near)
+        recipe = known[0] if known is not None else self._recipe(near, op, attrs, tuple(t for _, t in operands))
         out = self.take(recipe.result_bytes)
         blocks = [b for b, _ in operands]
+        scratch: list[Block] = []
         try:
-            scratch = [self.take(n) for n in recipe.scratch_bytes] if recipe.scratch_bytes else ()
+            for nbytes in recipe.scratch_bytes:
+                scratch.append(self.take(nbytes))
             memories = (*[id(b.memory) for b in blocks], id(out.memory), *[id(b.memory) for b in scratch])
             place = (id(recipe), memories)
             items = self._bindings.get(place)
@@ -236,22 +253,37 @@ class QueueEngine(Engine):
         except BaseException:
             self.free(out)
             raise
-        for block in scratch:
-            self.free(block)
+        finally:
+            for block in scratch:
+                self.free(block)
         return out
+
+    def _recipe(self, near: tuple[Any, ...], op: str, attrs: Attrs, types: tuple[TensorType, ...]) -> Recipe:
+        """Return the recipe of an op on types; it is found again by the identities of these objects, which it holds."""
+        key = (op, attrs_key(attrs), *types)
+        recipe = self._recipes.get(key) or self._made(key, op, attrs, types)
+        if len(self._near) >= PIECES:
+            self._near.clear()
+        self._near[near] = recipe, (attrs, types)
+        return recipe
 
     def _made(self, key: Hashable, op: str, attrs: Attrs, types: tuple[TensorType, ...]) -> Recipe:
         assert self.target is not None  # of the device
         made = piece(REGISTRY[op], types, self.target, attrs, counter=self.counters)
         by_id = {b.id: b for b in made.buffers}
-        constants = []
-        for b, data in made.constants:
-            block = Block(self.queue.make(len(data)), len(data))
-            self.queue.write("eager.constant", block.memory, data)
-            constants.append((b, block))
+        constants: list[tuple[int, Block]] = []
+        try:
+            for b, data in made.constants:
+                constants.append((b, Block(self.queue.make(len(data)), len(data))))
+                self.queue.write("eager.constant", constants[-1][1].memory, data)
+        except BaseException:
+            for _, block in constants:
+                self.queue.release(block.memory)
+            raise
         scratch = tuple(self.nbytes(by_id[b]) for b in made.scratch)
         if len(self._recipes) >= PIECES:
             self._recipes.clear()
+            self._near.clear()
             self._bindings.clear()
             self._bound_to.clear()
         recipe = self._recipes[key] = Recipe(made, tuple(constants), self.nbytes(by_id[made.results[0]]), scratch)
@@ -297,14 +329,19 @@ class QueueEngine(Engine):
             self.queue.submit("eager", items)
             return
         self._pending.extend(items)
-        if len(self._pending) >= self.flush_at:
+        if len(self._pending) < self.flush_at:
+            return
+        try:
             self.flush()
+        except BaseException:
+            del self._pending[len(self._pending) - len(items) :]  # a failed call's own work; the rest stays pending
+            raise
 
     def flush(self) -> None:
-        """Submit what is pending; then give back the memory that it read."""
+        """Submit what is pending; then give back the memory that it read. Where that fails it stays pending."""
         if self._pending:
-            pending, self._pending = self._pending, []
-            self.queue.submit("eager", pending)
+            self.queue.submit("eager", self._pending)
+            self._pending = []
         retired, self._retired = self._retired, []
         for memory in retired:
             self._give(memory)

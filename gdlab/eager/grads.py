@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdlab.autodiff import Sweep
+from gdlab.autodiff import AutodiffReport, Sweep, report_of
 from gdlab.base.errors import ArgumentError, AutodiffError, EagerError, ShapeError
+from gdlab.base.statistics import array_words
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
 from gdlab.eager.leaves import Param, input_leaf, taken
-from gdlab.eager.memory import AnyBuffer
+from gdlab.eager.memory import AnyBuffer, Origin
 from gdlab.eager.tape import Tape, TensorRef
-from gdlab.graph import Value
+from gdlab.graph import Graph, Value, capture
 from gdlab.op import REGISTRY
 
 if TYPE_CHECKING:
@@ -98,8 +101,10 @@ def added(session: EagerSession, buffers: Sequence[AnyBuffer]) -> AnyBuffer:
     """Return the sum of gradients of one type, in order."""
     type, total = buffers[0].type, buffers[0].share()
     for other in buffers[1:]:
-        made = session.engine.compute("add", (), [(total.block, type), (other.block, type)], type)
-        total.release()
+        try:
+            made = session.engine.compute("add", (), [(total.block, type), (other.block, type)], type)
+        finally:
+            total.release()
         total = session.buffer_of(made, type)
     return total
 
@@ -142,7 +147,9 @@ def swept(
     """Return the gradients of the wanted nodes. The tape is as before, but with `create_graph`."""
     tape, length, draws = session.tape, len(session.tape), session.tape.draws
     held = _Held(tape, wanted)
-    sweep = held.sweep = Sweep(tape, needed, None if create_graph else held.after)
+    answers: dict[int, Array] = {}
+    hooked = _hooked(tape, answers) if tape.hooks and isinstance(needed, _Recorded) else None
+    sweep = held.sweep = Sweep(tape, needed, None if create_graph else held.after, hooked)
     done = False
     try:
         with tape.silent(), tape:
@@ -151,15 +158,46 @@ def swept(
                 held.terms[term.id] += 1
                 sweep.terms[out.id].append(term)
             sweep.run(range(max(out.id for out in seeds), -1, -1))
+        if isinstance(needed, _Recorded):
+            tape.swept = dict(seeds), answers
         totals = {id: v.id for id, v in sorted(sweep.total.items()) if id < length and wanted(id)}
         if create_graph:
             done = True
             return {id: TensorRef(tape, total) for id, total in totals.items()}
+        frames = capture()
+        for id, total in totals.items():
+            tape.buffers[total].block.origin = Origin(f"gradient of {tape.node(id).name or f'%{id}'}", frames)
         return {id: tape.buffers[total].share() for id, total in totals.items()}
     finally:
         tape.draws = draws
         if not done:
             tape.cut(length)
+
+
+def _hooked(tape: Tape, answers: dict[int, Array]) -> Callable[[int, Value], Value]:
+    """Return what calls the hooks of a node with its complete gradient, and notes what flows on instead."""
+
+    def arrived(id: int, total: Value) -> Value:
+        for function in tuple(tape.hooks.get(id, {}).values()):
+            made = function(TensorRef(tape, id), total)
+            if made is not None:
+                total = _hook_result(tape, id, made)
+                answers[id] = tape.session.get_value(total)  # type: ignore[arg-type]
+        return total
+
+    return arrived
+
+
+def _hook_result(tape: Tape, id: int, given: Any) -> Value:
+    where, type = f"hook of %{id}", tape.node(id).type
+    if isinstance(given, TensorRef):
+        made = tape.own(given, "backward")
+    else:
+        data = taken("eager.backward", where, given, tape.session.opts.scalar, floats=True)
+        made = input_leaf(tape, data, "", False)
+    if made.type != type:
+        raise ShapeError("eager.backward", where, made.type, f"{type} or None")
+    return made
 
 
 def _seed(session: EagerSession, where: str, out: TensorRef, seed: Any) -> Value:
@@ -188,9 +226,9 @@ def _check_trainable(where: str, out: TensorRef) -> None:
         raise AutodiffError(f"eager.{where}", f"loss %{out.id}", given, "one", node=out.id)
 
 
-def _leaves(tape: Tape) -> list[int]:
-    """The leaves that need a gradient."""
-    return [n.id for n in tape if not n.inputs and tape.needs_grad[n.id]]
+def _leaves(tape: Tape, length: int | None = None) -> list[int]:
+    """The leaves that need a gradient, among the first nodes."""
+    return [n.id for n in tape.nodes[:length] if not n.inputs and tape.needs_grad[n.id]]
 
 
 # its forms ------------------------------------------------------------------------------------------------------------
@@ -218,15 +256,29 @@ def param_grads(session: EagerSession, loss: TensorRef, missing: str) -> DeviceG
     _check_trainable(where, loss)
     found = swept(session, {loss: None}, _Recorded(tape), set(leaves).__contains__, where=where)
     absent = [id for id in leaves if id not in found]
-    if absent and missing == "error":
-        for gradient in found.values():
-            assert isinstance(gradient, AnyBuffer)  # no graph was asked for
-            gradient.release()
-        given = ", ".join(repr(params[id].name) for id in absent)
-        raise EagerError(f"eager.{where}", "parameters without a gradient", given, 'none, or missing="zero" or "none"')
-    if missing == "zero":
-        found |= {id: zeros(session, tape.node(id).type) for id in absent}
+    with _releasing(found):
+        if absent and missing == "error":
+            given, wanted = ", ".join(repr(params[id].name) for id in absent), 'none, or missing="zero" or "none"'
+            raise EagerError(f"eager.{where}", "parameters without a gradient", given, wanted)
+        for id in absent if missing == "zero" else ():
+            found[id] = zeros(session, tape.node(id).type)
     return DeviceGradMap(session, found, absent)
+
+
+@contextmanager
+def _releasing(found: dict[int, Found]) -> Iterator[None]:
+    """Release gradients where the block fails."""
+    try:
+        yield
+    except BaseException:
+        _release(found)
+        raise
+
+
+def _release(found: Mapping[int, Found]) -> None:
+    for gradient in found.values():
+        if isinstance(gradient, AnyBuffer):
+            gradient.release()
 
 
 def dense(session: EagerSession, seeds: Mapping[TensorRef, Any]) -> list[AnyBuffer]:
@@ -235,8 +287,11 @@ def dense(session: EagerSession, seeds: Mapping[TensorRef, Any]) -> list[AnyBuff
     if not seeds:
         raise ArgumentError("eager.backward_dense_from", "seeds", "none", "at least one output")
     found = swept(session, seeds, _Recorded(tape), lambda id: id < len(nodes)) if (nodes := tape.nodes) else {}
-    gradients = [found.get(n.id) or zeros(session, TensorType(n.type.shape)) for n in nodes]
-    return [g for g in gradients if isinstance(g, AnyBuffer)]
+    with _releasing(found):
+        for n in nodes:
+            if n.id not in found:
+                found[n.id] = zeros(session, TensorType(n.type.shape))
+    return [g for _, g in sorted(found.items()) if isinstance(g, AnyBuffer)]
 
 
 def cotangents(session: EagerSession, out: TensorRef, seed: Any, wrt: Sequence[TensorRef]) -> list[Array]:
@@ -244,13 +299,13 @@ def cotangents(session: EagerSession, out: TensorRef, seed: Any, wrt: Sequence[T
     wanted = {x.id for x in wrt}
     found = swept(session, {out: seed}, _above(session.tape, wanted), wanted.__contains__, where="vjp")
     arrays = []
-    for x in wrt:
-        gradient = found.get(x.id)
-        given = isinstance(gradient, AnyBuffer)
-        arrays.append(session.read_buffer(gradient) if given else np.zeros(x.shape, np.float32))  # type: ignore[arg-type]
-    for gradient in found.values():
-        if isinstance(gradient, AnyBuffer):
-            gradient.release()
+    try:
+        for x in wrt:
+            gradient = found.get(x.id)
+            given = isinstance(gradient, AnyBuffer)
+            arrays.append(session.read_buffer(gradient) if given else np.zeros(x.shape, np.float32))  # type: ignore[arg-type]
+    finally:
+        _release(found)
     return arrays
 
 
@@ -305,6 +360,106 @@ def _along(
     if not isinstance(total, TensorRef):
         return [np.zeros(x.shape, session.opts.scalar) for x in wrt]
     return cotangents(session, total, None, wrt)
+
+
+# as it ran ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class BackwardTrace:
+    """The last backward of a recording, node by node: the tape and the adjoints behind it as a plain `graph`, the
+    `report` of the sweep, and the value of each node (None: released)."""
+
+    graph: Graph
+    report: AutodiffReport
+    values: tuple[Array | None, ...]
+
+
+def backward_trace(session: EagerSession, most: int) -> BackwardTrace | None:
+    """Run the last backward again (equal bits) and keep every step of it; None where there was none, or where values
+    that it reads were released. At most so many values of each pass are read back. Hooks are not called again: what
+    they answered flows on."""
+    tape, length, draws = session.tape, len(session.tape), session.tape.draws
+    if tape.swept is None:
+        return None
+    seeds, answers = tape.swept
+
+    def arrived(id: int, total: Value) -> Value:
+        return input_leaf(tape, answers[id], "", False) if id in answers else total
+
+    sweep = Sweep(tape, _Recorded(tape), None, arrived if answers else None)
+    try:
+        with tape.silent(), tape:
+            for out, seed in seeds.items():
+                term = _seed(session, "backward", out, seed)
+                sweep.terms[out.id].append(term)
+                sweep.adjoint_of[term.id] = out.id
+            sweep.run(range(max(out.id for out in seeds), -1, -1))
+        values = [
+            None if b.released or most <= i < length or i >= length + most else session.engine.download(b.block, b.type)
+            for i, b in enumerate(tape.buffers)
+        ]
+        graph = tape.copy()
+        if not graph.outputs:
+            graph.set_outputs(graph.value(next(iter(seeds)).id))
+        report = report_of(graph, sweep, length, _leaves(tape, length))
+        zeros = [np.zeros(n.type.shape, np.float32) for n in graph.nodes[len(values) :]]
+        return BackwardTrace(graph, report, (*values, *zeros))
+    except EagerError:  # a value that the rules read was released
+        return None
+    finally:
+        tape.draws = draws
+        tape.cut(length)
+
+
+def grads_text(session: EagerSession, most: int = 200) -> str:
+    """Return the last backward as text, one line for each step: the node, its cotangent, what its rule made of it."""
+    trace = backward_trace(session, most)
+    if trace is None:
+        return "no backward in this recording, or values that it read were released"
+    graph, values = trace.graph, trace.values
+
+    def shown(id: int) -> str:
+        value = values[id]
+        return f"{graph.node(id).type} {'not read back' if value is None else array_words(value)}"
+
+    lines = []
+    for step in trace.report.steps:
+        node = graph.node(step.node)
+        name = f' "{node.name}"' if node.name else ""
+        total = (step.accumulated or step.cotangents)[-1:]
+        terms = f" of {plural(len(step.cotangents), 'term')}" if len(step.cotangents) > 1 else ""
+        lines.append(f"%{node.id} {node.op}{name}{terms}  ∂ {shown(total[0]) if total else 'none'}")
+        lines += [f"    {graph.node(i).op}  {shown(i)}" for i in step.added]
+        lines += [f"    {step.reason}"] if step.reason else []
+    found = zip(trace.report.wrt, trace.report.gradients, strict=True)
+    lines += [f"∂{graph.node(leaf).name or f'%{leaf}'}  {shown(gradient)}" for leaf, gradient in found]
+    return "\n".join(lines)
+
+
+# matrices of derivatives ----------------------------------------------------------------------------------------------
+def jacrev(session: EagerSession, out: TensorRef, x: TensorRef) -> Array:
+    """∂out/∂x of shape out.shape + x.shape, a vjp per element of `out`."""
+    rows = [cotangents(session, out, seed, [x])[0] for seed in _basis(session, out.shape)]
+    return np.stack(rows).reshape(*out.shape, *x.shape)
+
+
+def jacfwd(session: EagerSession, out: TensorRef, x: TensorRef) -> Array:
+    """∂out/∂x of shape out.shape + x.shape, a jvp per element of `x`."""
+    columns = [jvp(session, out, {x: tangent}) for tangent in _basis(session, x.shape)]
+    return np.stack(columns, axis=-1).reshape(*out.shape, *x.shape)
+
+
+def hessian(session: EagerSession, loss: TensorRef, x: TensorRef) -> Array:
+    """∂²loss/∂x∂x of shape x.shape + x.shape, an hvp per element of `x`."""
+    rows = [hvp(session, loss, {x: tangent})[0] for tangent in _basis(session, x.shape)]
+    return np.stack(rows).reshape(*x.shape, *x.shape)
+
+
+def _basis(session: EagerSession, shape: Sequence[int]) -> Iterator[Array]:
+    """Yield arrays that are 1 at one place each."""
+    for place in np.ndindex(*shape):
+        one = np.zeros(shape, session.opts.scalar)
+        one[place] = 1
+        yield one
 
 
 def zeros(session: EagerSession, type: TensorType) -> AnyBuffer:

@@ -8,15 +8,31 @@ from typing import Any
 
 from gdlab.base.errors import EagerError
 from gdlab.base.types import TensorType
+from gdlab.graph.source import Frame, Location, Source, locate
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The op that made a tensor, and the user's frames."""
+
+    what: str
+    frames: tuple[Frame, ...] | Source = ()
+
+    def __str__(self) -> str:
+        first = self.frames[0] if self.frames else None
+        place = first if first is None or isinstance(first, Location) else locate(first)
+        return self.what if place is None else f"{self.what} ({place})"
 
 
 class Block:
-    """Memory of a tensor: `references` count the buffers that show it; the last one gives it back."""
+    """Memory of a tensor: `references` count the buffers that show it; the last one gives it back. `origin` is told of
+    what may outlive its recording."""
 
-    __slots__ = ("memory", "nbytes", "references")
+    __slots__ = ("memory", "nbytes", "origin", "references")
 
     def __init__(self, memory: Any, nbytes: int) -> None:
         self.memory, self.nbytes, self.references = memory, nbytes, 0
+        self.origin: Origin | None = None
 
 
 class AnyBuffer:

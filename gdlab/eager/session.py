@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 import numpy as np
 
 from gdlab.base.binding import bound
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import (
     ArgumentError,
     DTypeError,
@@ -35,15 +36,16 @@ from gdlab.devices.base import DeviceInfo
 from gdlab.devices.choose import device as choose
 from gdlab.eager import grads as backward
 from gdlab.eager import steps
+from gdlab.eager.convert import HostOnlyConv, conv_of, dtype_of
 from gdlab.eager.engine import Engine, engine_of
 from gdlab.eager.export import TapeExport, to_graph
-from gdlab.eager.grads import DeviceGradMap, Grads
+from gdlab.eager.grads import BackwardTrace, DeviceGradMap, Grads
 from gdlab.eager.leaves import NatRef, Nats, NatVecRef, Param, checked_nat, input_leaf, parameter_leaf, taken, type_of
-from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block
+from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block, Origin
 from gdlab.eager.options import Options, options_of
 from gdlab.eager.random import RngState
 from gdlab.eager.tape import LeafFacts, Tape, TensorRef
-from gdlab.graph import ConstantData, Value, here, replace_current
+from gdlab.graph import ConstantData, Value, capture, here, replace_current
 from gdlab.op import REGISTRY
 from gdlab.session.arrays import as_array
 from gdlab.session.initial import DEFAULT, initial_values
@@ -52,6 +54,7 @@ from gdlab.session.optimizer import Optimizer
 P = ParamSpec("P")
 R = TypeVar("R")
 Seed = int | RngState | None
+LEAKS = 8  # tensors that `assert_no_leaks` names
 _numbers = itertools.count(1)
 
 
@@ -84,7 +87,7 @@ class EagerSession:
         self._device = chosen
         self.engine: Engine
         self.engine, self._turn = engine_of(chosen, self.opts.scalar, self.opts.flush_at)
-        self._lock = RLock() if chosen.synchronous else None
+        self.lock = RLock() if chosen.synchronous else None
         self.params: list[Param] = []
         self._by_name: dict[str, Param] = {}
         self._nats = Nats(self)
@@ -96,6 +99,8 @@ class EagerSession:
         self.tracer: Callable[[TensorRef], None] | None = None
         self.rules = steps.State()
         self.tape = Tape(self, 1)
+
+    __reduce__ = refuse_copies("eager session", "state_dict() and load_state_dict(), in a session of its own")
 
     def __repr__(self) -> str:
         state = plural(len(self.tape), "node") if self.open else "closed"
@@ -115,14 +120,24 @@ class EagerSession:
         """The number of the recording, from 1."""
         return self.tape.generation
 
+    @property
+    def device_tape(self) -> Tape:
+        """The recording, where an adapter computes it; on cpu an empty one."""
+        return self.tape if not self._device.synchronous else Tape(self, self.generation)
+
+    @property
+    def cpu_tape(self) -> Tape:
+        """The recording, where cpu computes it; on an adapter an empty one."""
+        return self.tape if self._device.synchronous else Tape(self, self.generation)
+
     def counters(self) -> dict[str, int]:
         """Totals of its queue: `dispatches`, `submissions`, `pieces_created`, `bindings_created` …"""
         return self.engine.counters.as_dict()
 
     def locked(self, function: Callable[..., R], *args: Any) -> R:
         """Run a function in the turn of the device."""
-        if self._lock is not None:
-            with self._lock:
+        if self.lock is not None:
+            with self.lock:
                 return function(*args)
         return self._turn.here(partial(function, *args))  # type: ignore[no-any-return]
 
@@ -227,7 +242,7 @@ class EagerSession:
     def param(self, init: Any, name: str | None = None, requires_grad: bool | None = None) -> Param:
         """Make a parameter that holds a copy of `init`."""
         _check_name("eager.param", name)
-        data = taken("eager.param", repr(name or "init"), init, self.opts.scalar, floats=True)
+        data = self._taken("eager.param", repr(name or "init"), init, floats=True)
         return self._param(name, TensorType(data.shape), data, requires_grad)
 
     def _param(self, name: str | None, type: TensorType, data: Array, requires_grad: bool | None) -> Param:
@@ -256,7 +271,7 @@ class EagerSession:
     def input(self, value: Any, name: str | None = None, requires_grad: bool = False) -> TensorRef:
         """A leaf that holds a copy of `value`: integers as indices (u32), other numbers as f32."""
         _check_name("eager.input", name)
-        data = taken("eager.input", repr(name or "value"), value, self.opts.scalar)
+        data = self._taken("eager.input", repr(name or "value"), value)
         if requires_grad and data.dtype == np.uint32:
             raise DTypeError("eager.input", "requires_grad", "indices", "numbers that are differentiable")
         return input_leaf(self.tape, data, name or "", requires_grad and self.tracks)
@@ -264,7 +279,7 @@ class EagerSession:
     @call
     def const(self, value: Any, name: str | None = None) -> TensorRef:
         """A constant of the tape: part of the graph."""
-        data = taken("eager.const", repr(name or "value"), value, self.opts.scalar)
+        data = self._taken("eager.const", repr(name or "value"), value)
         type = type_of(data)
         held = ConstantData(type.dtype, type.shape, np.asarray(data, type.dtype.numpy).tobytes())
         buffer = self.buffer_of(self.engine.upload(type, data), type)
@@ -365,7 +380,7 @@ class EagerSession:
     def set_param_host_value(self, param: Param, value: Any) -> None:
         """Take a copy of an array as the value; the mirror is dropped, and what only it held."""
         param = self._own_param("set_param_host_value", param)
-        data = taken("eager.set_param_host_value", repr(param.name), value, self.opts.scalar, floats=True)
+        data = self._taken("eager.set_param_host_value", repr(param.name), value, floats=True)
         self._check_value(param, "host value", TensorType(data.shape, param.type.dtype))
         param.set_host(data)
 
@@ -375,13 +390,33 @@ class EagerSession:
 
     @call
     def to_any_buffer(self, array: Any) -> AnyBuffer:
-        """Upload an array; the caller releases the buffer."""
-        data = taken("eager.to_any_buffer", "array", array, self.opts.scalar)
-        return self.buffer_of(self.engine.upload(type_of(data), data), type_of(data))
+        """Upload an array by the conversion of its dtype (`register_conv`); the caller releases the buffer."""
+        made = conv_of(dtype_of(array)).to_any_buffer(self, array)
+        made.block.origin = Origin("to_any_buffer", capture())
+        return made
 
-    def of_any_buffer(self, buffer: AnyBuffer) -> Array:
-        """Download a buffer."""
-        return self.read_buffer(buffer)
+    @call
+    def of_any_buffer(self, buffer: AnyBuffer, dtype: Any = None) -> Array:
+        """Download a buffer by the conversion of a dtype, else as the session computes."""
+        given = self._own_buffer("of_any_buffer", buffer)
+        return self.read_buffer(given) if dtype is None else conv_of(dtype).of_any_buffer(self, given)
+
+    def to_float(self, scalar: Any) -> float:
+        """Return a scalar as a float of the host, by the conversion of its dtype."""
+        return conv_of(dtype_of(scalar)).to_float(scalar)
+
+    def uploaded(self, type: TensorType, data: Array) -> AnyBuffer:
+        """Return new memory that holds an array of this type; for conversions."""
+        return self.buffer_of(self.engine.upload(type, data), type)
+
+    def _taken(self, where: str, what: str, data: Any, floats: bool = False) -> Array:
+        """Return a copy of data as a tensor of this session holds it. What only a host holds goes to no adapter."""
+        if not self._device.synchronous:
+            dtype = dtype_of(data)
+            conv = conv_of(dtype)
+            if isinstance(conv, HostOnlyConv) and dtype.kind == "f":
+                conv.check(where, self)
+        return taken(where, what, data, self.opts.scalar, floats)
 
     # numbers ----------------------------------------------------------------------------------------------------------
     @property
@@ -535,7 +570,9 @@ class EagerSession:
     def owned_any_buffer(self, where: str, buffer: AnyBuffer) -> AnyBuffer:
         """Check the size, then copy."""
         self.check_any_buffer_size(where, buffer)
-        return self.buffer_of(self.engine.copied(buffer.block, buffer.type), buffer.type)
+        made = self.buffer_of(self.engine.copied(buffer.block, buffer.type), buffer.type)
+        made.block.origin = Origin("owned_any_buffer", capture())
+        return made
 
     @call
     def collect_allocator(self) -> int:
@@ -548,15 +585,15 @@ class EagerSession:
 
     @call
     def assert_no_leaks(self) -> None:
-        """Raise where more is alive than parameters and their moments; names the nodes that hold it."""
+        """Raise where more is alive than parameters and their moments; names what holds it, with the user's lines."""
         kept = {id(b.block): b.block.nbytes for b in self._kept()}
         if self.engine.live_bytes == sum(kept.values()):
             return
-        alive = [
-            f"%{k} {self.tape.node(k).op}" for k, b in enumerate(self.tape.buffers)
-            if not b.released and id(b.block) not in kept
-        ]  # fmt: skip
-        wanted = f"{sum(kept.values())}, parameters and moments" + (f"; alive: {', '.join(alive[:8])}" if alive else "")
+        self.tape.tell_origins()
+        alive = [str(b.origin or "memory without a node") for b in self.engine.alive if id(b) not in kept]
+        more = f" and {len(alive) - LEAKS} more" if len(alive) > LEAKS else ""
+        shown = f"; alive: {', '.join(sorted(alive)[:LEAKS])}{more}" if alive else ""
+        wanted = f"{sum(kept.values())}, parameters and moments{shown}"
         raise EagerError("eager.assert_no_leaks", "live bytes", self.engine.live_bytes, wanted)
 
     def _kept(self) -> list[AnyBuffer]:
@@ -616,14 +653,54 @@ class EagerSession:
         return backward.hvp(self, self.own("hvp", loss), tangents)
 
     @call
+    def grads_text(self) -> str:
+        """Return the last backward of this recording, step by step with its numbers: node, cotangent, contributions."""
+        return backward.grads_text(self)
+
+    @call
+    def backward_trace(self, most: int = 200) -> BackwardTrace | None:
+        """Return the last backward of this recording as a graph with the value of every node; None without one."""
+        return backward.backward_trace(self, most)
+
+    @call
+    def jacrev(self, out: TensorRef, x: TensorRef) -> Array:
+        """The derivative of `out` by `x`, row by row: shape out.shape + x.shape."""
+        return backward.jacrev(self, self.own("jacrev", out), self.own("jacrev", x))
+
+    @call
+    def jacfwd(self, out: TensorRef, x: TensorRef) -> Array:
+        """The derivative of `out` by `x`, column by column: shape out.shape + x.shape."""
+        return backward.jacfwd(self, self.own("jacfwd", out), self.own("jacfwd", x))
+
+    @call
+    def hessian(self, loss: TensorRef, x: TensorRef) -> Array:
+        """The second derivative of a loss by `x`: shape x.shape + x.shape."""
+        return backward.hessian(self, self.own("hessian", loss), self.own("hessian", x))
+
+    @call
+    def hook(self, x: TensorRef, function: Callable[[TensorRef, TensorRef], Any]) -> Callable[[], None]:
+        """Call `function(x, gradient)` in each backward, when the gradient of x is complete and before it flows on.
+        What it returns, unless None, flows on instead. The gradient may be read, or used in ops, inside the call alone.
+        Return a function that removes the hook; a new recording has none."""
+        ref, key = self.own("hook", x), object()
+        if not callable(function):
+            raise ArgumentError("eager.hook", "function", type(function).__name__, "a function (x, gradient)")
+        hooks = self.tape.hooks.setdefault(ref.id, {})
+        hooks[key] = function  # type: ignore[assignment]
+        return lambda: None if hooks.pop(key, None) else None
+
+    @call
     def to_graph(self, outputs: TensorRef | Sequence[TensorRef] | Mapping[str, TensorRef]) -> TapeExport:
         """The part of this recording that the outputs need, as a graph."""
         return to_graph(self, outputs)
 
     # steps ------------------------------------------------------------------------------------------------------------
     @call
-    def step(self, rule: Optimizer, grads: Grads, *, check_finite: bool = True, reset_state: bool = False) -> None:
-        """Move trainable parameters by their gradients, which are released; a failed step changes nothing."""
+    def step(
+        self, rule: Optimizer | steps.UserRule, grads: Grads, *, check_finite: bool = True, reset_state: bool = False
+    ) -> None:
+        """Move trainable parameters by their gradients, which are released; a failed step changes nothing. `rule`: one
+        of `gdlab.eager`, such as `Adam(1e-3)`, or a function in op notation (see `gdlab.eager.rule`)."""
         steps.step(self, rule, grads, check_finite, reset_state)
 
     def sgd_step_all(self, lr: float, grads: Grads) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,12 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, CheckpointError, EagerError, ShapeError
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.devices.cpu.cpu_device import FLUSH_EVERY, flush
-from gdlab.eager.engine import QueueEngine
+from gdlab.eager.engine import QueueEngine, ReferenceEngine
 from gdlab.eager.grads import Grads, zeros
 from gdlab.eager.leaves import Param
 from gdlab.eager.memory import AnyBuffer, Block
+from gdlab.eager.rules import rule as rule_of_function
+from gdlab.eager.wide import moved
 from gdlab.plan.dispatch import Dispatch, ParameterUpdate, Stretch
 from gdlab.plan.records import Buffer
 from gdlab.plan.rules import RULES, rule_of
@@ -25,6 +27,9 @@ from gdlab.session.optimizer import Optimizer, checked, optimizer, scalars
 
 if TYPE_CHECKING:
     from gdlab.eager.session import EagerSession
+
+
+UserRule = Callable[..., Any]  # in op notation: (p, g, *state) -> (p, *state)
 
 
 # rules by name --------------------------------------------------------------------------------------------------------
@@ -74,13 +79,14 @@ def Adadelta(lr: float = 1.0, rho: float = 0.9, epsilon: float = 1e-6) -> Optimi
 # state ----------------------------------------------------------------------------------------------------------------
 @dataclass
 class State:
-    """Moments by parameter and name, the updates of rules that count them, and the numbers that moments were made
-    with."""
+    """Moments by parameter and name, the updates of rules that count them, the numbers that moments were made with, and
+    the rule of the last step."""
 
     moments: dict[tuple[int, str], AnyBuffer] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
     t: int = 0
     updates: int = 0
+    rule: Optimizer = Optimizer()
 
     def buffers(self) -> list[AnyBuffer]:
         """All moments."""
@@ -158,9 +164,11 @@ def _largest(session: EagerSession, gradient: AnyBuffer) -> AnyBuffer:
 
 
 # steps ----------------------------------------------------------------------------------------------------------------
-def step(session: EagerSession, rule: Optimizer, grads: Grads, check_finite: bool, reset_state: bool) -> None:
+def step(
+    session: EagerSession, rule: Optimizer | UserRule, grads: Grads, check_finite: bool, reset_state: bool
+) -> None:
     """Check everything, make all memory, then move all parameters at once and consume the gradients."""
-    rule = checked("eager.step", rule)
+    rule = checked("eager.step", rule if isinstance(rule, Optimizer) or not callable(rule) else rule_of_function(rule))
     if rule.rule == "none":
         raise EagerError("eager.step", "rule", "none", "an update rule, such as gdlab.eager.Adam(1e-3)")
     state, record = session.rules, rule_of("eager.step", rule.rule)
@@ -175,9 +183,9 @@ def step(session: EagerSession, rule: Optimizer, grads: Grads, check_finite: boo
         for param in found:
             mirror = param.on_device()
             fresh.append(session.buffer_of(session.engine.copied(mirror.block, param.type), param.type))
-            made |= {
-                (param.uid, name): zeros(session, param.type) for name in record.state if (param.uid, name) not in old
-            }
+            for key in ((param.uid, name) for name in record.state):
+                if key not in old:
+                    made[key] = zeros(session, param.type)
         t = (0 if reset_state else state.t) + record.counts
         moments = {**old, **made}
         rows = [(p, new, [moments[p.uid, n] for n in record.state], g)
@@ -193,7 +201,7 @@ def step(session: EagerSession, rule: Optimizer, grads: Grads, check_finite: boo
     for (param, *_), new in zip(rows, fresh, strict=True):
         param.set_device(new)
     state.moments |= made
-    state.t, state.updates, state.numbers = t, state.updates + 1, state.numbers | lasting
+    state.t, state.updates, state.numbers, state.rule = t, state.updates + 1, state.numbers | lasting, rule
     _flush_moments(session)
     grads.release()
 
@@ -205,9 +213,10 @@ def _move(session: EagerSession, rule: Optimizer, t: int, rows: Sequence[Row]) -
     """Run the dispatches of an update: on new memory of parameters, and in place on their moments, which is safe
     because everything that may fail comes before."""
     engine = session.engine
-    if not isinstance(engine, QueueEngine):
-        wanted = "a session with scalar=np.float32"
-        raise EagerError("eager.step", "scalar", session.opts.scalar, wanted)
+    if isinstance(engine, ReferenceEngine):
+        _move_wide(rule, t, rows)
+        return
+    assert isinstance(engine, QueueEngine)  # the only other one
     types = tuple(p.type for p, *_ in rows)
     assert engine.target is not None  # of its device
     dispatches, buffers = _dispatches(rule.rule, types, engine.target)
@@ -218,6 +227,16 @@ def _move(session: EagerSession, rule: Optimizer, t: int, rows: Sequence[Row]) -
     engine.set_numbers(scalars(rule, t, session.step_number))
     session.set_drawn_step(written=True)
     engine.submit(items)
+
+
+def _move_wide(rule: Optimizer, t: int, rows: Sequence[Row]) -> None:
+    """Compute everything, then replace it."""
+    held = [(new, *states) for _, new, states, _ in rows]
+    made = [moved(rule, t, [b.block.memory for b in (*moving, g)])
+            for moving, (*_, g) in zip(held, rows, strict=True)]  # fmt: skip
+    for moving, arrays in zip(held, made, strict=True):
+        for buffer, array in zip(moving, arrays, strict=True):
+            buffer.block.memory = array
 
 
 @lru_cache(maxsize=256)
@@ -277,13 +296,18 @@ def load_state_dict(session: EagerSession, given: Mapping[str, Any]) -> None:
             moments[at, name] = _loaded(where, key, given[key], session.params[at].type.shape, session)
     numbers = {key[7:]: float(given[key]) for key in given if key.startswith("number.")}
     t, updates, number = (int(n) for n in np.asarray(given["counters"]).reshape(-1)[:3])
-    state = session.rules
+    state, made = session.rules, dict[tuple[int, str], AnyBuffer]()
+    try:
+        for (at, name), value in moments.items():
+            made[at, name] = session.uploaded(session.params[at].type, value)
+    except BaseException:
+        for buffer in made.values():
+            buffer.release()
+        raise
     state.release()
     for param, value in values.items():
         param.set_host(value)
-    for (at, name), value in moments.items():
-        type = session.params[at].type
-        state.moments[at, name] = session.buffer_of(session.engine.upload(type, value), type)
+    state.moments = made
     state.numbers, state.t, state.updates, session.step_number = numbers, t, updates, number
 
 

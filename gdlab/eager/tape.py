@@ -6,17 +6,17 @@ Every op, operator, layer and pass works on them as on any graph.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gdlab.base.binding import bound
-from gdlab.base.errors import EagerError, GraphError, ShapeError
+from gdlab.base.errors import EagerError, ExpertIndexError, GraphError, ShapeError
 from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.base.words import plural
-from gdlab.eager.memory import AnyBuffer
+from gdlab.eager.memory import AnyBuffer, Origin
 from gdlab.graph import Attrs, Graph, Value, capture
 from gdlab.graph.source import Frame, Source
 from gdlab.op import REGISTRY, Alias
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gdlab.eager.leaves import Param
     from gdlab.eager.session import EagerSession
 
+EXPERTS = ("grouped_matmul", "grouped_matmul_bt", "grouped_matmul_at")  # ops that choose matrices by number
 SHOWN = 1000  # elements of a tensor that are printed
 
 
@@ -105,6 +106,7 @@ class LeafFacts:
 
 
 _UNKNOWN = LeafFacts()
+Hook = Callable[[TensorRef, Value], Any]
 
 
 class Held(ABC):
@@ -128,6 +130,11 @@ class Tape(Graph):
         self.needs_grad: list[bool] = []
         self.facts: dict[int, LeafFacts] = {}
         self.grads: dict[int, AnyBuffer | TensorRef] = {}
+        self.written: dict[int, Param] = {}  # cache writes by id
+        self.hooks: dict[int, dict[object, Hook]] = {}  # by node, then by key
+        self.swept: tuple[dict[TensorRef, Any], dict[int, Array]] | None = (
+            None  # the last backward: seeds, hooks' answers
+        )
         self.draws = 0
 
     def __repr__(self) -> str:
@@ -141,7 +148,10 @@ class Tape(Graph):
         session = self.session
         if session.tape is not self or not session.open:
             session.check_tape(self, op, *inputs)
-        return session.locked(self._computed, op, inputs, attrs, type, name, source)
+        if session.lock is None:
+            return session.locked(self._computed, op, inputs, attrs, type, name, source)
+        with session.lock:
+            return self._computed(op, inputs, attrs, type, name, source)
 
     def _computed(
         self, op: str, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, name: str,
@@ -165,7 +175,23 @@ class Tape(Graph):
             self._check_finite(op, made)
         needs = self.needs_grad
         needed = not record.no_grad or record.no_grad == "refuses"
-        return self.put(op, inputs, attrs, type, name, source, made, needed and True in [needs[i] for i in inputs])
+        value = self.put(op, inputs, attrs, type, name, source, made, needed and True in [needs[i] for i in inputs])
+        if record.writes_in_place:
+            self._write_param(value.id, inputs[1], made)
+        return value
+
+    def _write_param(self, id: int, cache: int, made: AnyBuffer) -> None:
+        """Make the result of a cache write the value of the parameter that the cache shows, through views and earlier
+        writes; this recording keeps the old value."""
+        at = cache
+        while (
+            at not in self.facts and at not in self.written and isinstance(REGISTRY[self._nodes[at].op].kernel, Alias)
+        ):
+            at = self._nodes[at].inputs[0]
+        param = self.facts.get(at, _UNKNOWN).param or self.written.get(at)
+        if param is not None:
+            self.written[id] = param
+            param.set_device(made.share(param.type))
 
     def put(
         self, op: str, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, name: str,
@@ -213,6 +239,10 @@ class Tape(Graph):
 
     def cut(self, length: int) -> None:
         """Forget nodes and give their memory back."""
+        for id in sorted((i for i in self.written if i >= length), reverse=True):
+            param, before = self.written.pop(id), self.buffers[self._nodes[id].inputs[1]]
+            if param.mirror is not None and param.mirror.block is self.buffers[id].block:
+                param.set_device(before.share(param.type))
         for buffer in self.buffers[length:]:
             buffer.release()
         del self.buffers[length:], self.needs_grad[length:]
@@ -220,6 +250,10 @@ class Tape(Graph):
             del self.facts[id]
         for id in [i for i in self.grads if i >= length]:
             self._drop_grad(id)
+        for id in [i for i in self.hooks if i >= length]:
+            del self.hooks[id]
+        if self.swept is not None and any(out.id >= length for out in self.swept[0]):
+            self.swept = None
         super().cut(length)
 
     def _drop_grad(self, id: int) -> None:
@@ -231,8 +265,20 @@ class Tape(Graph):
         """Give all memory back."""
         for id in list(self.grads):
             self._drop_grad(id)
-        for buffer in self.buffers:
+        for id, buffer in enumerate(self.buffers):
+            block = buffer._block
+            if block is not None and block.references > 1 and block.origin is None:
+                block.origin = self._origin(id)
             buffer.release()
+
+    def tell_origins(self) -> None:
+        """Say of all memory of this recording which node it belongs to."""
+        for id, buffer in enumerate(self.buffers):
+            if not buffer.released and buffer.block.origin is None:
+                buffer.block.origin = self._origin(id)
+
+    def _origin(self, id: int) -> Origin:
+        return Origin(f"%{id} {self._nodes[id].op}", self._frames.get(id, ()))
 
     def copy(self) -> Graph:
         """A plain graph of the same nodes: it has no values."""
@@ -243,9 +289,13 @@ class Tape(Graph):
 
     def host_of(self, id: int) -> Array | None:
         """The numbers of a node that the host knows, through views of them."""
+        return self.facts.get(self._viewed(id), _UNKNOWN).host
+
+    def _viewed(self, id: int) -> int:
+        """The node whose memory this one shows."""
         while id not in self.facts and isinstance(REGISTRY[self._nodes[id].op].kernel, Alias):
             id = self._nodes[id].inputs[0]
-        return self.facts.get(id, _UNKNOWN).host
+        return id
 
     # checks -----------------------------------------------------------------------------------------------------------
     def _check_indices(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> None:
@@ -253,23 +303,30 @@ class Tape(Graph):
         assert rule is not None  # the caller looked
         id = inputs[rule.operand]
         host = self.host_of(id) if self._nodes[id].type.dtype is u32 else None
-        if host is None:
+        computed = host is None
+        if computed and (self.session.opts.checks != "strict" or op not in EXPERTS):
             return
         most = rule.bound([self._nodes[i].type for i in inputs], _named(attrs))
-        flat = host.reshape(-1)
+        flat = (TensorRef(self, id).numpy() if host is None else host).reshape(-1)
+        if computed and flat.size and int(flat.max()) >= most:
+            row = int(np.argmax(flat >= most))
+            raise ExpertIndexError(f"eager.{op}", f"index {row}", int(flat[row]), f"0 … {most - 1}", node=id,
+                                   row=row, index=int(flat[row]), experts=most)  # fmt: skip
         if flat.size and int(flat.max()) >= most:
             at = int(np.argmax(flat >= most))
             raise ShapeError(f"eager.{op}", f"index {at}", int(flat[at]), f"0 … {most - 1}", node=id)
 
     def _check_finite(self, op: str, made: AnyBuffer) -> None:
         """Read a result back; refuse the first number that is not finite."""
-        flat = self.session.engine.download(made.block, made.type).reshape(-1)
-        wrong = ~np.isfinite(flat)
-        if wrong.any():
-            at = int(np.argmax(wrong))
+        try:
+            flat = self.session.engine.download(made.block, made.type).reshape(-1)
+            wrong = ~np.isfinite(flat)
+            if wrong.any():
+                at, wanted = int(np.argmax(wrong)), 'finite numbers (checks="strict")'
+                raise EagerError(f"eager.{op}", f"result, element {at}", flat[at], wanted)
+        except BaseException:
             made.release()
-            wanted = 'finite numbers (checks="strict")'
-            raise EagerError(f"eager.{op}", f"result, element {at}", flat[at], wanted)
+            raise
 
 
 def _named(attrs: Attrs) -> Mapping[str, Any]:

@@ -312,8 +312,11 @@ def whole(builder: Builder) -> Builder:
 
     @wraps(builder)
     def call(*args: Any, **kwargs: Any) -> Any:
-        home = _home(args) or _home(kwargs.values()) or kwargs.get("graph") or _current.get()
-        start = len(home) if isinstance(home, Graph) else 0
+        if args and isinstance(args[0], Value):
+            home: Any = args[0].graph
+        else:
+            home = _home(args) or _home(kwargs.values()) or kwargs.get("graph") or _current.get()
+        start = len(home._nodes) if isinstance(home, Graph) else 0
         try:
             return builder(*args, **kwargs)
         except BaseException as error:

@@ -9,6 +9,7 @@ from types import CodeType, FrameType
 
 _PACKAGE = __name__.partition(".")[0]
 _MAX_STACK = 8
+_OWN: set[int] = set()  # ids of the globals of gdlab's modules: most frames of a call are theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,15 @@ def capture() -> tuple[Frame, ...]:
     frames: list[Frame] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(frames) < _MAX_STACK:
-        code = frame.f_code
-        if not frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        if id(frame.f_globals) in _OWN:
+            frame = frame.f_back
+            continue
+        code, name = frame.f_code, frame.f_globals.get("__name__", "")
+        if name.startswith(_PACKAGE):
+            module = sys.modules.get(name)
+            if module is not None and module.__dict__ is frame.f_globals:
+                _OWN.add(id(frame.f_globals))  # a loaded module's names live as long as the process
+        else:
             frames.append((code, frame.f_lasti, frame.f_lineno))
             if code.co_name == "<module>":
                 break

@@ -81,8 +81,8 @@ class EagerMagics(Words):
         if args.quiet and not args.save:
             return
         document = self.call(lambda: tape_doc(session, name, {program.file: program.text}))
-        overlay = {} if args.overlay else {"overlay": "gradient" if args.grad else "value"}
-        self.display_document(document, ["opt"], args, overlay)
+        overlay = {} if args.overlay else {"overlay": "value"}
+        self.display_document(document, ["grad" if args.grad else "opt"], args, overlay)
 
 
 class _Trained:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gdlab.base.binding import bound
 from gdlab.base.closing import Closing
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import SessionError, UnknownNameError, unknown_name
 from gdlab.base.types import Array
 from gdlab.base.words import plural
@@ -70,15 +71,12 @@ class Session(Closing):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{plural(self.step_count, 'step')}, {self.optimizer}"
-        dispatches = plural(len(self.loaded.plan.dispatches), "dispatch")
+        dispatches = totals(self.loaded.plan, self.updates.update).dispatch_words
         return f"<Session: {self.mode} on {self.device}, {dispatches}, {state}>"
 
-    def __copy__(self) -> NoReturn:
-        wanted = "snapshot() and restore(), or build_session(…, share_parameters_from=session)"
-        raise SessionError("copy", "session", "one that owns device buffers", wanted)
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        self.__copy__()
+    __reduce__ = refuse_copies(
+        "session", "snapshot() and restore(), or build_session(…, share_parameters_from=session)"
+    )
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = "; use step() and wait()" if name == "run" else ""

@@ -72,7 +72,7 @@ class Steps:
             some = min(count - made, self.loaded.program.steps_at_once(nbytes))
             parts, before = uploads[made : made + some] if uploads else [()] * some, self.progress.steps
             try:
-                self.loaded.exclusively(functools.partial(self._together, parts))
+                self.loaded.exclusively(functools.partial(self.make_together, parts))
             except SessionError as error:
                 made += self.progress.steps - before
                 wanted = f"no error: {made} of {count} steps are made"
@@ -80,10 +80,11 @@ class Steps:
             made += some
             self.values.fed(buffer for each in parts for buffer, _ in each)
 
-    def _together(
+    def make_together(
         self, parts: Sequence[Uploads], copies: Sequence[Sequence[BufferCopy]] = (), landing: Readback | None = None
     ) -> None:
-        """Make a step for each of the parts in one call of the program; those that it makes count."""
+        """Make a step for each of the parts, which are written before it, in one call of the program; those that it
+        makes count. `copies` of each, and `landing`: see `Program.step_many`. Checks nothing; no step is under way."""
         program, calls, counts = self.loaded.program, [], []
         steps, adam_steps, window = self.progress.steps, self.updates.adam_steps, self.updates.window
         try:
@@ -104,7 +105,7 @@ class Steps:
     def launch_many(self, parts: Sequence[tuple[Uploads, Sequence[BufferCopy]]], landing: Readback) -> None:
         """`launch` for each of the parts in one call of the program: uploads, a step, copies. Their landing is one.
         Called in the turn of the device."""
-        self._together([uploads for uploads, _ in parts], [copies for _, copies in parts], landing)
+        self.make_together([uploads for uploads, _ in parts], [copies for _, copies in parts], landing)
 
     def wait(self) -> None:
         """Return when nothing is in flight."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from eager_tapes import replayed
 import gdlab as gd
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import GraphError
-from gdlab.eager import Adam, EagerSession, Sgd
+from gdlab.eager import Adam, EagerSession, Momentum, Sgd
+from gdlab.models import blocks
+from gdlab.op.reference import evaluate
 from gdlab.plan import CompileOptions
 from gdlab.session import SessionConfig, build
 
@@ -54,6 +57,37 @@ def test_random_programs_have_the_bits_of_their_plan(seed: int, device: str) -> 
         session.step()
         for i, value in enumerate(eager):
             assert session.read_output_by_index(i).tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_in_float64_are_the_reference(seed: int) -> None:
+    graph = random_graphs.random_graph(seed)
+    feeds = random_graphs.random_feeds(graph, seed)
+    values = evaluate(graph, feeds)
+    with closing(EagerSession(scalar=np.float64, checks="off")) as s:
+        refs = replayed(s, graph, feeds)
+        for id in graph.output_ids:
+            assert refs[id].numpy().dtype == values[id].dtype
+            np.testing.assert_allclose(refs[id].numpy(), values[id], rtol=1e-12, atol=1e-12)
+
+
+def test_a_transformer_block_runs_on_a_tape_as_in_its_study() -> None:
+    def build() -> Any:
+        x = gd.input("x", (6, 8))
+        norms = ("n1", "n2")
+        mix = lambda v: blocks.attend(v, v, v, 2, 2)  # noqa: E731
+        return blocks.encoder_block(x, norms, mix, ("up", "down"), 16, 1e-5)
+
+    x = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+    with closing(EagerSession(device="cpu", seed=5)) as s:
+        s.feed(x=x)
+        with s:
+            y = build()
+        export = s.to_graph(y)
+        study = gd.Study(export.graph, train=False, device="cpu", weights=export.weights)
+        study.run(1, feed={"x": x})
+        np.testing.assert_allclose(study.session.read_output_by_index(0), y.numpy(), rtol=2e-5, atol=2e-5)
+        study.close()
 
 
 def test_fifteen_adam_steps_with_dropout_have_the_bits_of_the_session_of_the_export() -> None:
@@ -145,3 +179,32 @@ def test_grad_of_a_plain_function() -> None:
     assert value == 7 and slope.tolist() == [1, 1] and slope.dtype == np.float64
     with pytest.raises(gd.GdlabError, match="argnums"):
         gd.grad(f, 2)(x, y)
+
+
+@pytest.mark.parametrize("rule", [Adam(0.02), Momentum(0.05), gd.eager.LaProp(0.01)], ids=str)
+def test_a_study_goes_on_with_the_moments(rule: Any) -> None:
+    s = EagerSession(device="cpu")
+    params = made(s)
+    x, t = batch(3)
+
+    def turn() -> float:
+        loss = network(s, params, x, t, p=0.25)
+        s.step(rule, s.backward_scalar_param_grads(loss))
+        return float(loss)
+
+    for _ in range(4):
+        turn()
+        s.reset_tape()
+    loss = network(s, params, x, t, p=0.25)
+    study = s.to_study(loss, "net", disable=[r.name for r in gd.rules if r.name != "cse"])
+    assert study.session.optimizer == rule and study.session.adam_step_count() == s.rules.t
+    study.run(5)
+    s.step(rule, s.backward_scalar_param_grads(loss))
+    for _ in range(4):
+        s.reset_tape()
+        eager = turn()
+    assert study.session.read_loss() == eager
+    for p in params:
+        assert study.session.read_param(p.name).tobytes() == p.value.tobytes()
+    study.close()
+    s.close()

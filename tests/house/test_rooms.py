@@ -32,6 +32,7 @@ LIBRARIES = {
     "ipywidgets": "jupyter/",
     "anywidget": "jupyter/",
     "onnx": "load/onnx/",
+    "gguf": "load/gguf/",
 }
 
 # Folders of built or copied files.

@@ -25,6 +25,8 @@ def test_a_cell_runs_line_by_line(shell) -> None:
     assert "# f32[1] " in rows[4] and rows[5].startswith("∂w  # f32[3, 2] [[")
     svg = out.outputs[0].data["image/svg+xml"]
     assert svg.startswith("<svg") and len(session.tape) == 5
+    assert "adjoint" in svg and "∂w" in svg, "the backward pass is part of the picture"
+    assert "sum_all  ∂ f32[1] 1" in session.grads_text()
     shell.user_ns["net"].close()
 
 

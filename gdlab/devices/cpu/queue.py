@@ -168,16 +168,18 @@ class CpuQueue(Queue):
         self, where: str, items: Sequence[Item], readback: Readback | None = None, cuts: Sequence[int] | None = None
     ) -> None:
         """Run everything now."""
+        counters = self.counters
         with np.errstate(all="ignore"):
             for item in items:
                 if isinstance(item, CpuRecorded):
                     for function, args in item.calls:
                         function(*args)
+                    counters.dispatches += len(item.bounds)
+                    counters.workgroups += item.workgroups
                 else:
                     self._run(item)
-        for item in items:
-            self._count(item)
-        self.counters.submissions += 1
+                    self._count(item)
+        counters.submissions += 1
 
     def finish(self, where: str, items: Sequence[Item]) -> None:
         """Run the items; counts nothing."""
@@ -228,10 +230,7 @@ class CpuQueue(Queue):
             held.version = item.version
 
     def _count(self, item: Item) -> None:
-        if isinstance(item, CpuRecorded):
-            self.counters.dispatches += len(item.bounds)
-            self.counters.workgroups += item.workgroups
-        elif isinstance(item, Bound):
+        if isinstance(item, Bound):
             self.counters.dispatches += 1
             self.counters.workgroups += workgroups(item.dispatch)
         elif isinstance(item, Copy):

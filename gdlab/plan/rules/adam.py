@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -20,15 +20,9 @@ _MOMENTS = ("adam_m", "adam_v")
 
 
 def _per_step(numbers: Mapping[str, float], t: int) -> dict[str, float]:
-    """The corrections are 1/(1 − βᵗ) in float64 of the kernels' βs: 40 times closer than with β itself."""
-    beta1, beta2 = _rounded(numbers["beta1"]), _rounded(numbers["beta2"])
-    corrections = {"correction1": 1 / (1 - beta1**t), "correction2": 1 / (1 - beta2**t)}
-    return {**numbers, "beta1": beta1, "beta2": beta2, **corrections, "decay": numbers.get("weight_decay", 0.0)}
-
-
-@lru_cache(maxsize=16)
-def _rounded(beta: float) -> float:
-    return float(np.float32(beta))
+    """The corrections are 1/(1 − βᵗ) in float64."""
+    corrections = {f"correction{k}": 1 / (1 - numbers[f"beta{k}"] ** t) for k in (1, 2)}
+    return {**numbers, **corrections, "decay": numbers.get("weight_decay", 0.0)}
 
 
 # NumPy ----------------------------------------------------------------------------------------------------------------

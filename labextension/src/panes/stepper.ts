@@ -164,7 +164,8 @@ function make(context: Context): Pane {
     at = Math.min(pass!.diffs.length - 1, Math.max(0, to));
     show();
     context.redrawn("stepper");
-    context.act(selecting([`step:${pass!.index}.${at}`]));
+    // The op as well: a rule may add no node, as that of add.
+    context.act(selecting([`step:${pass!.index}.${at}`, `node:${pass!.to}.${pass!.diffs[at]!.node}`]));
   };
   listen(slider, "input", () => go(Number(slider.value)));
   holder.append(div("gd-slide", previous, slider, next, last), place, detail);
