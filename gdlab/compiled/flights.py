@@ -12,7 +12,7 @@ from functools import partial
 
 from gdlab.base.threads import post_callback
 from gdlab.base.types import Array
-from gdlab.compiled.boundary import Layout
+from gdlab.compiled.boundary import Layout, given_out
 from gdlab.compiled.launch import Launcher, Request, discard
 from gdlab.devices.base import Readback
 
@@ -146,21 +146,44 @@ class Flights:
 
 
 def pipelined(launcher: Launcher, requests: Sequence[Request], most_bytes: int) -> list[list[Array]]:
-    """Launch forwards one after the other and wait at the end, or where their landings exceed `most_bytes`."""
-    layout, results = launcher.all, list[list[Array]]()
-    count = max(1, most_bytes // max(layout.nbytes, 1))
+    """Launch forwards one after the other and wait at the end, or where their landings exceed `most_bytes`. Several
+    short ones are one submission, where the device has submissions."""
+    layout, results, stride = launcher.all, list[list[Array]](), launcher.stride(launcher.all)
+    count = max(1, most_bytes // stride)
     for start in range(0, len(requests), count):
-        landings = list[Readback]()
+        some, landings = requests[start : start + count], list[tuple[Readback, Sequence[Request]]]()
+        together = launcher.at_once(some)
         try:
-            for request in requests[start : start + count]:
-                landings.append(launcher.launch_into(request, layout))
+            for k in range(0, len(some), together):
+                landings.append(_landing_of(launcher, some[k : k + together], layout, stride))
             launcher.drain()
-            for request, landing in zip(requests[start : start + count], landings, strict=True):
-                launcher.check_landed(request.where, layout, landing)
-            results += [launcher.taken(layout, landing) for landing in landings]
+            for landing, parts in landings:
+                for k, request in enumerate(parts):
+                    launcher.check_landed(request.where, layout, landing, k * stride)
+            for landing, parts in landings:
+                for k in range(len(parts)):
+                    pairs = launcher.numbers(layout, landing, k * stride)
+                    results.append([given_out(port, numbers) for port, numbers in pairs])
         finally:
-            discard(landings)
+            discard(landing for landing, _ in landings)
     return results
+
+
+def _landing_of(
+    launcher: Launcher, requests: Sequence[Request], layout: Layout, stride: int
+) -> tuple[Readback, Sequence[Request]]:
+    """Launch forwards into one landing."""
+    if len(requests) == 1:
+        return launcher.launch_into(requests[0], layout), requests
+    for request in requests:
+        launcher.check(request)
+    landing = launcher.program.queue.readback(stride * len(requests))
+    try:
+        launcher.launch_many(requests, layout, landing, stride)
+    except BaseException:
+        landing.release()
+        raise
+    return landing, requests
 
 
 def _wait(flights: deque[Flight]) -> None:

@@ -78,6 +78,12 @@ class Handles:
             and self.inputs[name].kind in FEEDABLE
         }  # fmt: skip
 
+    @property
+    def by_host(self) -> bool:
+        """Whether an input is fed by way of the host: its next value is read when a forward has ended."""
+        carried = self._carried() if self.host else {}
+        return any(h.source is not None and n in self.inputs and n not in carried for n, h in self.host.items())
+
     def advance(self) -> None:
         """Note that a forward was launched: outputs replace the values of the handles that they feed."""
         carried = self._carried() if self.host else {}

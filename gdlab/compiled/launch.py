@@ -142,6 +142,36 @@ class Launcher:
         self.last_extent = request.extent
         self._before, self._after = before, _totals(self.program.counters)
 
+    def at_once(self, requests: Sequence[Request]) -> int:
+        """Return how many of these forwards the device does well to make in one submission."""
+        if self.experts.paging or self.handles.by_host or self.session.progress.partial is not None:
+            return 1
+        nbytes = max(sum(data.nbytes for data in request.values.values()) for request in requests)
+        return self.program.steps_at_once(nbytes)
+
+    def launch_many(self, requests: Sequence[Request], layout: Layout, landing: Readback, stride: int) -> None:
+        """Launch forwards in one submission; the outputs of each go to its own part of a landing. Checks nothing."""
+        before, parts = _totals(self.program.counters), []
+        try:
+            for k, request in enumerate(requests):
+                uploads = self.handles.uploads(request.values) + self._extent_upload(request)
+                uploads += self.experts.tables() if self.experts.layers else []
+                copies = [*self.handles.copies(), *_copies(layout, landing, k * stride)]
+                parts.append((uploads, [*copies, *_copies(self._behind(layout), landing, k * stride)]))
+                self.handles.advance()
+            self.session.steps.launch_many(parts, landing)
+        except BaseException:
+            self.handles.forget()
+            self.experts.forget()
+            self._extent_there = None
+            raise
+        self.experts.launched()
+        self.views.end()
+        self.views.sweep()
+        self.epoch += len(requests)
+        self.last_extent = requests[-1].extent
+        self._before, self._after = before, _totals(self.program.counters)
+
     def _launch_paged(
         self, uploads: Iterable[tuple[int, Array]], copies: Sequence[BufferCopy], landing: Readback
     ) -> None:
@@ -192,19 +222,23 @@ class Launcher:
         self.program.wait()
         self._after = _totals(self.program.counters)
 
-    def numbers(self, layout: Layout, landing: Readback) -> list[tuple[Port, Array]]:
-        """Return what has arrived, as views of the landing."""
+    def stride(self, layout: Layout) -> int:
+        """The bytes from one forward to the next in a landing of several."""
+        return -(-max(layout.nbytes, self._behind(layout).nbytes, 4) // 16) * 16
+
+    def numbers(self, layout: Layout, landing: Readback, start: int = 0) -> list[tuple[Port, Array]]:
+        """Return what has arrived, as views of the landing, in which it begins at `start`."""
         memory = landing.view()
         found = []
         for port, at in layout.places:
-            flat: Array = np.frombuffer(memory, port.dtype.numpy, port.size, at)
+            flat: Array = np.frombuffer(memory, port.dtype.numpy, port.size, start + at)
             found.append((port, flat.reshape(port.spec.shape)))
         return found
 
-    def check_landed(self, where: str, layout: Layout, landing: Readback) -> None:
+    def check_landed(self, where: str, layout: Layout, landing: Readback, start: int = 0) -> None:
         """Raise `ExpertIndexError` where a row of a forward that has arrived chose an expert that does not exist."""
         if self.unchecked:
-            self.experts.check(where, [numbers for _, numbers in self.numbers(self._behind(layout), landing)])
+            self.experts.check(where, [numbers for _, numbers in self.numbers(self._behind(layout), landing, start)])
 
     def taken(self, layout: Layout, landing: Readback) -> list[Array]:
         """Return the outputs of a landing that has arrived, as fresh arrays, and release it."""
@@ -269,5 +303,5 @@ def discard(landings: Iterable[Readback]) -> None:
             landing.release()
 
 
-def _copies(layout: Layout, landing: Readback) -> list[BufferCopy]:
-    return [BufferCopy(port.buffer, 0, landing, at, port.nbytes) for port, at in layout.places]
+def _copies(layout: Layout, landing: Readback, start: int = 0) -> list[BufferCopy]:
+    return [BufferCopy(port.buffer, 0, landing, start + at, port.nbytes) for port, at in layout.places]

@@ -266,12 +266,13 @@ class BufferCopy:
 
 @dataclass(frozen=True, slots=True)
 class StepCall:
-    """One step of several: its scalars, whether it is `whole` (`Program.step`), and buffers that are written before
-    it, in their dtypes and shapes."""
+    """One step of several: its scalars, whether it is `whole` (`Program.step`), buffers that are written before it, in
+    their dtypes and shapes, and copies that follow it."""
 
     scalars: Array | None
     whole: bool = True
     uploads: Sequence[tuple[int, Array]] = ()
+    copies: Sequence[BufferCopy] = ()
 
 
 class Program(ABC):
@@ -351,12 +352,13 @@ class Program(ABC):
         """Return how many steps, each with so many bytes of uploads, `step_many` does well to make in one call."""
         return 1
 
-    def step_many(self, calls: Sequence[StepCall]) -> None:
-        """Make several steps in order, each with its loss in `losses`. Where one fails, those before it count."""
+    def step_many(self, calls: Sequence[StepCall], landing: Readback | None = None) -> None:
+        """Make several steps in order, each with its loss in `losses`, or with its copies, whose end `landing` tells.
+        Where one fails, those before it count."""
         for call in calls:
             for buffer, data in call.uploads:
                 self.upload(buffer, data)
-            self.step(call.scalars, call.whole)
+            self.step(call.scalars, call.whole, call.copies, landing)
 
     @abstractmethod
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:

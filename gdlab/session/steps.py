@@ -80,25 +80,32 @@ class Steps:
             made += some
             self.values.fed(buffer for each in parts for buffer, _ in each)
 
-    def make_together(self, parts: Sequence[Uploads]) -> None:
+    def make_together(
+        self, parts: Sequence[Uploads], copies: Sequence[Sequence[BufferCopy]] = (), landing: Readback | None = None
+    ) -> None:
         """Make a step for each of the parts, which are written before it, in one call of the program; those that it
-        makes count. Checks nothing; no step is under way."""
+        makes count. `copies` of each, and `landing`: see `Program.step_many`. Checks nothing; no step is under way."""
         program, calls, counts = self.loaded.program, [], []
         steps, adam_steps, window = self.progress.steps, self.updates.adam_steps, self.updates.window
         try:
-            for uploads in parts:
+            for k, uploads in enumerate(parts):
                 whole, after = self.updates.next_step()
-                calls.append(StepCall(self.scalars(after), whole, uploads))
+                calls.append(StepCall(self.scalars(after), whole, uploads, copies[k] if copies else ()))
                 self._count(after)
                 counts.append((self.progress.steps, after, self.updates.window))
         finally:
             self.progress.steps, self.updates.adam_steps, self.updates.window = steps, adam_steps, window
         before = program.counters.forwards
         try:
-            program.step_many(calls)
+            program.step_many(calls, landing)
         finally:
             if made := program.counters.forwards - before:
                 self.progress.steps, self.updates.adam_steps, self.updates.window = counts[made - 1]
+
+    def launch_many(self, parts: Sequence[tuple[Uploads, Sequence[BufferCopy]]], landing: Readback) -> None:
+        """`launch` for each of the parts in one call of the program: uploads, a step, copies. Their landing is one.
+        Called in the turn of the device."""
+        self.make_together([uploads for uploads, _ in parts], [copies for _, copies in parts], landing)
 
     def wait(self) -> None:
         """Return when nothing is in flight."""

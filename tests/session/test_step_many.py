@@ -136,11 +136,11 @@ def test_a_step_that_fails_says_how_many_are_made(device: str, monkeypatch: pyte
     program = type(session.loaded.program)
     real, calls = program.step_many, [0]
 
-    def failing(self: Program, steps: Any) -> None:
+    def failing(self: Program, steps: Any, landing: Any = None) -> None:
         calls[0] += 1
         if calls[0] == 2:
             raise SessionError("step 65", "device", "lost", "a device")
-        real(self, steps)
+        real(self, steps, landing)
 
     monkeypatch.setattr(program, "step_many", failing)
     first = session.loaded.program.steps_at_once(0)

@@ -158,14 +158,14 @@ class WgpuProgram(Program):
     ) -> None:  # fmt: skip
         if landing is None and not copies:
             return self._step(self._whole(whole), scalars, self.stamps)
-        moved = [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
+        moved = self._moved(copies)
         self._step(self._whole(whole), scalars, None, moved, landing)
         self.counters.landed(copies)
 
     def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
         self._alive("copy")
         assert isinstance(landing, WgpuReadback)  # of this program's queue
-        moved = [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
+        moved = self._moved(copies)
         marker = Copy(self._marker, 0, landing, landing.nbytes - 4, 4)  # it lands though there is nothing to copy
         self.queue.submit("copy", moved or (marker,), landing)
         self.counters.landed(copies)
@@ -181,14 +181,15 @@ class WgpuProgram(Program):
         )  # fmt: skip
         return max(1, most)
 
-    def step_many(self, calls: Sequence[StepCall]) -> None:
+    def step_many(self, calls: Sequence[StepCall], landing: Readback | None = None) -> None:
         if len(calls) > self.steps_at_once(max((_upload_bytes(call) for call in calls), default=0)):
-            return super().step_many(calls)
+            return super().step_many(calls, landing)
         first = self.counters.forwards + 1
         where = f"steps {first} … {first + len(calls) - 1}"
         self._check(where, calls[0].scalars)
         self._harvest(False)
-        readback = self.queue.readback(4 * len(calls))
+        readback = self.queue.readback(4 * len(calls)) if landing is None else landing
+        assert isinstance(readback, WgpuReadback)  # of this program's queue
         lent: list[Any] = []
         try:
             prepared, lent = self.queue.scalar_copies(where, [call.scalars for call in calls])
@@ -197,14 +198,23 @@ class WgpuProgram(Program):
                 for buffer, data in call.uploads:
                     lent.append(self._lend(where, data))
                     items.append(Copy(lent[-1], 0, self._memory_of(buffer), 0, data.nbytes, counted=False))
-                items += [*prepared[k], self._whole(call.whole), Copy(self._marker, 0, readback, 4 * k, 4)]
-            self._send(where, items, readback, ())
+                items += [*prepared[k], self._whole(call.whole)]
+                if landing is None:
+                    items.append(Copy(self._marker, 0, readback, 4 * k, 4))
+                items += self._moved(call.copies)
+            if landing is None:
+                self._send(where, items, readback, ())
+            else:
+                self.queue.submit(where, items, readback, ())
         finally:  # what was submitted runs before the next write to this memory
             for memory in lent:
                 self.queue.release(memory)
         self.queue.scalars_are(calls[-1].scalars)
-        losses = range(first, first + (len(calls) if self.plan.loss_buffer is not None else 0))
-        self.losses_under_way.append((losses, readback))
+        if landing is None:
+            losses = range(first, first + (len(calls) if self.plan.loss_buffer is not None else 0))
+            self.losses_under_way.append((losses, readback))
+        for call in calls:
+            self.counters.landed(call.copies)
         self.counters.forwards += len(calls)
 
     def _lend(self, where: str, data: Array) -> Any:
@@ -212,6 +222,10 @@ class WgpuProgram(Program):
         memory = self.queue.make(data.nbytes)
         self.queue.write(where, memory, np.ascontiguousarray(data))
         return memory
+
+    def _moved(self, copies: Sequence[BufferCopy]) -> list[Copy]:
+        """The copies between the memories of buffers."""
+        return [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
 
     def _target(self, copy: BufferCopy) -> Any:
         return copy.target if isinstance(copy.target, Readback) else self._memory_of(copy.target)
