@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,6 +141,19 @@ class Recorded(ABC):
 
 
 Item = Bound | Copy | Clear | Decode | Stamp | Recorded
+STAMP_BYTES = 16  # of a dispatch: its begin and its end
+
+
+def stamped(items: Iterable[Item]) -> list[Item]:
+    """Return the items with stamps 2k and 2k + 1 around dispatch k."""
+    found, count = list[Item](), 0
+    for item in items:
+        if isinstance(item, Bound):
+            found += [Stamp(2 * count), item, Stamp(2 * count + 1)]
+            count += 1
+        else:
+            found.append(item)
+    return found
 
 
 class Readback(ABC):
@@ -240,6 +253,19 @@ class Queue(ABC):
     @abstractmethod
     def wait(self) -> None:
         """Return when nothing is in flight."""
+
+    @abstractmethod
+    def check_stamps(self, where: str, dispatches: int) -> None:
+        """Raise `SessionError` where so many dispatches of one submission cannot be timed; make ready what times
+        them."""
+
+    @abstractmethod
+    def stamps_into(self, dispatches: int, into: Readback, at: int) -> list[Any]:
+        """Return the items that put the stamps of dispatches (`stamped`) into a readback from byte `at` on."""
+
+    @abstractmethod
+    def stamped_seconds(self, dispatches: int, data: memoryview) -> list[tuple[float, float]]:
+        """Return begin and end of each dispatch, from the bytes that `stamps_into` has put there."""
 
 
 @dataclass(frozen=True, slots=True)

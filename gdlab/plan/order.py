@@ -40,8 +40,7 @@ class Footprint(NamedTuple):
     writes: tuple[Range, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(NamedTuple):
     """The reason why launch `after` waits for launch `before`: its range `later` overlaps `earlier`, a range of that
     one."""
 
@@ -285,8 +284,8 @@ class ConflictTracker:
 
     def __init__(self) -> None:
         self.launches: list[tuple[int, Footprint]] = []
-        self._read: dict[int, _Covered] = {}
-        self._written: dict[int, _Covered] = {}
+        self._read: dict[int, Range | _Covered] = {}  # by memory; one range as it is, which most groups have
+        self._written: dict[int, Range | _Covered] = {}
 
     def add(self, launch: int, footprint: Footprint) -> None:
         """Add a launch to the group, whether or not it conflicts."""
@@ -297,7 +296,11 @@ class ConflictTracker:
                 if start < stop:
                     known = covered.get(memory)
                     if known is None:
-                        covered[memory] = _Covered(start, stop)
+                        covered[memory] = r
+                    elif isinstance(known, Range):
+                        if known != r:
+                            covered[memory] = both = _Covered(known.start, known.stop)
+                            both.add(r)
                     else:
                         known.add(r)
 
@@ -307,34 +310,44 @@ class ConflictTracker:
         if not written and not read:
             return False
         for r in footprint.reads:  # loops, as every op of a session comes by
-            known = written.get(r.memory)
-            if known is not None and known.meets(r):
+            memory, start, stop = r
+            known = written.get(memory)
+            if known is not None and (
+                start < stop and start < known[2] and known[1] < stop if isinstance(known, Range) else known.meets(r)
+            ):
                 return True
         for r in footprint.writes:
+            memory, start, stop = r
             for covered in (written, read):
-                known = covered.get(r.memory)
-                if known is not None and known.meets(r):
+                known = covered.get(memory)
+                if known is not None and (
+                    start < stop and start < known[2] and known[1] < stop
+                    if isinstance(known, Range)
+                    else known.meets(r)
+                ):
                     return True
         return False
 
     def first(self, launch: int, footprint: Footprint) -> Conflict | None:
         """Return the conflict that is told of a launch: raw before waw before war, then its first range, then the
         earliest launch of the group; None where there is none. It looks at the whole group where there is one."""
-        if not self.conflicts(footprint):
-            return None
+        return self.told(launch, footprint) if self.conflicts(footprint) else None
+
+    def told(self, launch: int, footprint: Footprint) -> Conflict | None:
+        """`first`, where it is known that the launch conflicts."""
         kinds: tuple[tuple[HazardKind, tuple[Range, ...], bool], ...] = (
             ("raw", footprint.reads, True),
             ("waw", footprint.writes, True),
             ("war", footprint.writes, False),
         )
-        return next(
-            Conflict(kind, i, launch, earlier, r)
-            for kind, ranges, writes in kinds
-            for r in ranges
-            for i, other in self.launches
-            for earlier in (other.writes if writes else other.reads)
-            if earlier.overlaps(r)
-        )
+        for kind, ranges, writes in kinds:
+            for r in ranges:
+                memory, start, stop = r
+                for i, other in self.launches:
+                    for earlier in other.writes if writes else other.reads:
+                        if earlier[0] == memory and start < earlier[2] and earlier[1] < stop and earlier.overlaps(r):
+                            return Conflict(kind, i, launch, earlier, r)
+        return None
 
     def reset(self) -> None:
         """Begin a new group without launches."""

@@ -83,6 +83,13 @@ def piece(
     return found
 
 
+def fusions_missed(build: Build, types: tuple[TensorType, ...], target: Target, attrs: Attrs = ()) -> list[str]:
+    """Return the reasons why the compiler keeps dispatches of a function apart, as a plan's `missed` says them."""
+    graph = _traced(build, types, attrs)
+    low = lowered(graph, [False] * len(graph), CompileOptions(fuse_dispatches=True), target)
+    return [f"{m.label}: {m.detail}" for m in low.missed]
+
+
 def _shared(graph: Graph, fuse: bool, target: Target, counter: PieceCounter | None) -> Piece:
     """Return the piece of a graph; threads that make it at a time get the same one, and one of them counts it."""
     key = graph.fingerprint(), fuse, target

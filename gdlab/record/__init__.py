@@ -10,6 +10,7 @@ from gdlab.record.executor import GraphExecutor
 from gdlab.record.finish import PendingWork
 from gdlab.record.graph import ComputeGraph, Node
 from gdlab.record.products import GgmlQuantizedMatmulIdParams, GgmlQuantizedMatmulParams, QuantizedMatmulParams
+from gdlab.record.profile import ListProfile, NodeTime
 from gdlab.record.report import Report
 from gdlab.record.session import GraphSession
 
@@ -25,7 +26,9 @@ __all__ = [
     "GraphEncodeError",
     "GraphExecutor",
     "GraphSession",
+    "ListProfile",
     "Node",
+    "NodeTime",
     "PendingWork",
     "QuantizedMatmulParams",
     "ReorderViolation",

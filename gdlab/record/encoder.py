@@ -15,6 +15,7 @@ from gdlab.graph import attrs_key
 from gdlab.op import REGISTRY, Op
 from gdlab.plan.order import Footprint
 from gdlab.record.buffers import Buffer
+from gdlab.record.chains import chain_fuser
 from gdlab.record.fuse import fuser
 from gdlab.record.graph import ComputeGraph, Node
 from gdlab.record.operations import (
@@ -42,7 +43,9 @@ class CommandEncoder:
     def __init__(self, executor: GraphExecutor, recording: bool, auto_barrier: bool, strict: bool) -> None:
         self.executor, self.recording, self.auto_barrier = executor, recording, auto_barrier
         self.tracking = Tracking(strict)
-        self.graph = ComputeGraph(fuser=fuser(executor), on_change=self._passed)
+        self.graph = ComputeGraph(
+            fusers={"norms": fuser(executor), "all": chain_fuser(executor)}, on_change=self._passed
+        )
         self.begun = time.perf_counter_ns()
         self.consumed = ""  # by what
         self.next_kind: OpKind | None = None

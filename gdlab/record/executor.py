@@ -10,8 +10,8 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,13 +21,29 @@ from gdlab.base.errors import ArgumentError, CompileError, GraphEncodeError, Ses
 from gdlab.base.memo import LruCache
 from gdlab.base.threads import OwnerThread
 from gdlab.base.types import Array, TensorType
-from gdlab.devices.base import Bound, Clear, Copy, Decode, Device, Item, Queue, Readback, Region
+from gdlab.devices.base import (
+    STAMP_BYTES,
+    Bound,
+    Clear,
+    Copy,
+    Decode,
+    Device,
+    Item,
+    Queue,
+    Readback,
+    Region,
+    stamped,
+)
 from gdlab.devices.choose import device as chosen_device
 from gdlab.devices.fit import ALIGN, free_bytes, round_up
 from gdlab.plan.records import Buffer as PieceBuffer
 from gdlab.record.buffers import Allocation, Buffer, checked_layout
 from gdlab.record.graph import Node
 from gdlab.record.operations import Operation, Part
+
+if TYPE_CHECKING:
+    from gdlab.record.profile import ListProfile
+    from gdlab.record.session import GraphSession
 
 T = TypeVar("T")
 BINDINGS = 4096  # nodes made ready that are kept, without scratch
@@ -99,6 +115,13 @@ class GraphExecutor(Closing):
 
         self.check_open("begin")
         return GraphSession(self, recording, auto_barrier, strict)
+
+    def profile(self, session: GraphSession) -> ListProfile:
+        """Run the list of a session as it is, and wait; return the time of every node beside the roofline's, by
+        timestamps on an adapter that has them (`SessionError` for others), by the clock on cpu."""
+        if getattr(session, "executor", None) is not self:
+            raise ArgumentError("profile", "session", f"{session!r:.60}", "a session of this executor")
+        return session._timed("profile")
 
     def counters(self) -> dict[str, int]:
         """Return totals of what was made and submitted, fresh."""
@@ -288,20 +311,27 @@ class GraphExecutor(Closing):
         )
 
     # submitting -------------------------------------------------------------------------------------------------------
-    def submit(self, chunks: Sequence[Sequence[Node]], landing: Sequence[Part], nodes: Sequence[Node]) -> Submission:
+    def submit(
+        self, chunks: Sequence[Sequence[Node]], landing: Sequence[Part], nodes: Sequence[Node], timed: str = ""
+    ) -> Submission:
         """Run the chunks one after the other, each as one submission, and the last with copies of some ranges
-        (`landing`, of buffers of `nodes`) that the host reads; return when they are submitted. Ctrl-C ends the wait for
+        (`landing`, of buffers of `nodes`) that the host reads; return when they are submitted. `timed`: who asks for
+        the time of every dispatch of the only chunk. Ctrl-C ends the wait for
         a list that takes long; the list runs to its end."""
         work = sum(n.operation.work for n in nodes)
         if work * self.pace < LONG_SECONDS:
-            return self._in_turn(lambda: self._submit(chunks, landing, nodes, work))
+            return self._in_turn(lambda: self._submit(chunks, landing, nodes, work, timed))
         made = list[Submission]()
         try:
-            self.turn.call(lambda: made.append(self._submit(chunks, landing, nodes, work)))
+            self.turn.call(lambda: made.append(self._submit(chunks, landing, nodes, work, timed)))
         except KeyboardInterrupt:
             self.turn.post(self._abandoned(made))
             raise
         return made[0]
+
+    def check_timed(self, where: str, dispatches: int) -> None:
+        """Raise where so many dispatches cannot be timed."""
+        self._in_turn(lambda: self.queue.check_stamps(where, dispatches))
 
     def _abandoned(self, made: Sequence[Submission]) -> Generator[None, None, None]:
         """Give back, behind the submission, what nobody waits for."""
@@ -309,13 +339,15 @@ class GraphExecutor(Closing):
         yield
 
     def _submit(
-        self, chunks: Sequence[Sequence[Node]], landing: Sequence[Part], nodes: Sequence[Node], work: int
+        self, chunks: Sequence[Sequence[Node]], landing: Sequence[Part], nodes: Sequence[Node], work: int, timed: str
     ) -> Submission:
         self._collect()
         everything = [node for chunk in chunks for node in chunk]
         versions = [(b.allocation, b.allocation.version, b.allocation.from_host) for n in everything for b in n.buffers]
-        sent = 0
-        readback = self.queue.readback(MARKER + sum(ALIGN for _ in landing) + sum(_padded(p) for p in landing))
+        sent, launched, landed = 0, 0, ALIGN * len(landing) + sum(_padded(p) for p in landing)
+        if timed:
+            launched = sum(n.operation.dispatches for n in everything)
+        readback = self.queue.readback(max(MARKER + landed, (ALIGN + landed + STAMP_BYTES * launched) * bool(timed)))
         try:
             items = self.encode(everything)
             self._check_encodable(chunks, items)
@@ -324,6 +356,8 @@ class GraphExecutor(Closing):
             for k, chunk in enumerate(chunks):
                 part = [i for of_node in items[at : at + len(chunk)] for i in of_node]
                 last = k == len(chunks) - 1
+                if timed:
+                    part = [*stamped(part), *self.queue.stamps_into(launched, readback, ALIGN + landed)]
                 if last:
                     part += self._landing(landing, nodes, readback)
                 self._send(part, readback if last else None, everything[: at + len(chunk)], items, sent)
@@ -338,7 +372,8 @@ class GraphExecutor(Closing):
                     allocation.version, allocation.from_host = version, from_host
             raise
         copies = sum(isinstance(i, Copy) for of_node in items for i in of_node)
-        return Submission(self, readback, first, ended, copies, len(chunks), work, begun)
+        stamps = (launched, ALIGN + landed) if timed else None
+        return Submission(self, readback, first, ended, copies, len(chunks), work, begun, stamps=stamps)
 
     def _check_encodable(self, chunks: Sequence[Sequence[Node]], items: Sequence[tuple[Item, ...]]) -> None:
         """Record a list in several parts that was never recorded before, whole: what is refused is refused before
@@ -420,6 +455,10 @@ class GraphExecutor(Closing):
             size = part.range.stop - part.range.start
             found.append(np.frombuffer(view[at : at + size], np.uint32).copy())
             at += _padded(part)
+        if submission.stamps is not None:
+            count, start = submission.stamps
+            view = memoryview(b"") if self.is_cpu else submission.readback.view()
+            submission.times = self.queue.stamped_seconds(count, view[start : start + STAMP_BYTES * count])
         view = memoryview(b"")
         self._land(submission.readback)
         submission.numbers = found
@@ -440,6 +479,8 @@ class Submission:
     work: int = 0
     begun_ns: int = 0
     numbers: list[Array] | None = None
+    stamps: tuple[int, int] | None = None  # dispatches that are timed, and where their stamps are landed
+    times: list[tuple[float, float]] = field(default_factory=list)  # begin and end of each of them
 
 
 def _padded(part: Part) -> int:

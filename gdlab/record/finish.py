@@ -84,7 +84,7 @@ class Outcome(NamedTuple):
 class PendingWork:
     """Work that `commit` submitted. Dropping it is safe: the work runs to its end."""
 
-    __slots__ = ("_checked", "_error", "_nodes", "_submission", "encoder")
+    __slots__ = ("_checked", "_error", "_nodes", "_submission", "encoder", "times")
 
     def __init__(
         self, encoder: CommandEncoder, submission: Submission | None, checked: tuple[tuple[int, Part, int], ...]
@@ -92,6 +92,7 @@ class PendingWork:
         self.encoder, self._submission, self._checked = encoder, submission, checked
         self._nodes: list[Node] | None = list(encoder.graph.nodes)  # keeps the buffers
         self._error: Exception | None = None
+        self.times: list[tuple[float, float]] = []  # of the dispatches, where they were asked for
 
     def __repr__(self) -> str:
         return f"<PendingWork: {'done' if self.done else 'submitted'}>"
@@ -111,6 +112,7 @@ class PendingWork:
         submission = self._submission
         if submission is not None:
             landed = submission.executor.wait(submission, [part for _, part, _ in self._checked])
+            self.times = submission.times
             self._submission, self._nodes = None, None
             self._error = _bad_index(self._checked, landed)
         if self._error is not None:
@@ -152,7 +154,7 @@ def split(count: int) -> int:
 
 def launch(
     where: str, encoder: CommandEncoder, *, fuse: bool = False, reorder: bool = False, dual: bool = False,
-    begun: int | None = None,
+    begun: int | None = None, timed: bool = False,
 ) -> tuple[PendingWork, Outcome, Report]:  # fmt: skip
     """Consume the session, run the passes in recording mode, and submit the list."""
     encoder.check_usable(where)
@@ -170,7 +172,8 @@ def launch(
     checked = tuple((i, part, experts) for i, node in enumerate(nodes) for part, experts in node.operation.checks)
     counters = encoder.executor.queue.counters
     submissions = counters.submissions
-    submission = encoder.executor.submit(chunks, [part for _, part, _ in checked], nodes) if chunks else None
+    landing = [part for _, part, _ in checked]
+    submission = encoder.executor.submit(chunks, landing, nodes, where if timed else "") if chunks else None
     now = time.perf_counter_ns()
     first, last = (submission.first_ns, submission.last_ns) if submission is not None else (now, now)
     after = placed(nodes) if fusions or moved else before

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gdlab.base.errors import ArgumentError
 from gdlab.plan.order import Footprint, Range
 from gdlab.record import functions
 from gdlab.record.graph import ComputeGraph, Node
@@ -47,11 +48,12 @@ def fuser(executor: GraphExecutor) -> Callable[[list[Node]], tuple[list[Node], l
     return run
 
 
-def fuse(graph: ComputeGraph) -> int:
-    """Run the pass on a graph."""
+def fuse(graph: ComputeGraph, rules: str = "norms") -> int:
+    """Run the pass of these rules on a graph."""
     begun = time.perf_counter_ns()
-    assert graph.fuser is not None  # of every session
-    nodes, fusions, misses = graph.fuser(graph.nodes)
+    if rules not in graph.fusers:
+        raise ArgumentError("fuse", "rules", f"{rules!r:.60}", " or ".join(map(repr, graph.fusers)))
+    nodes, fusions, misses = graph.fusers[rules](graph.nodes)
     graph.misses = misses
     if fusions:
         graph.nodes[:] = nodes
@@ -97,7 +99,7 @@ def refusal(nodes: Sequence[Node], at: int, pair: int) -> str:
         return "F4: element counts or dtypes differ"
     if not _placed_well(out.range, x, w, scale.range, y.range):
         return "F5: the product's result overlaps an operand"
-    alive = _read_later(nodes, pair, y.range, norm.buffers[y.buffer].transient, out.range)
+    alive = read_later(nodes, pair, y.range, norm.buffers[y.buffer].transient, out.range)
     return f"F6: {alive}" if alive else ""
 
 
@@ -107,7 +109,7 @@ def _placed_well(out: Range, x: Range, w: Range, scale: Range, y: Range) -> bool
     return out in (x, scale, y) or not any(out.overlaps(r) for r in (x, scale, y))
 
 
-def _read_later(nodes: Sequence[Node], pair: int, y: Range, transient: bool, out: Range) -> str:
+def read_later(nodes: Sequence[Node], pair: int, y: Range, transient: bool, out: Range) -> str:
     """Return why the norm's result is still wanted behind the product, or an empty string."""
     if _covers(out, y):
         return ""

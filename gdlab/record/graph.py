@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -115,10 +115,10 @@ def grouping(nodes: Sequence[Node | Placed]) -> Grouping:
 @dataclass(slots=True, eq=False)
 class ComputeGraph:
     """The nodes of a session in order, `session.graph`. `fuse` and `reorder` change it; what they did is in
-    `fusions`, `misses` and `moved`. `fuser` makes the piece of a fused pair; `on_change` is told of a pass."""
+    `fusions`, `misses` and `moved`. `fusers`: passes by the name of their rules; `on_change` is told of a pass."""
 
     nodes: list[Node] = field(default_factory=list)
-    fuser: Callable[[list[Node]], tuple[list[Node], list[Any], list[Any]]] | None = None
+    fusers: Mapping[str, Callable[[list[Node]], tuple[list[Node], list[Any], list[Any]]]] = field(default_factory=dict)
     on_change: Callable[[int], None] = lambda nanoseconds: None
     fusions: list[Fusion] = field(default_factory=list)
     misses: list[tuple[int, str]] = field(default_factory=list)
@@ -148,11 +148,13 @@ class ComputeGraph:
             return self.recorded_barriers
         return len(grouping(self.nodes).barriers)
 
-    def fuse(self) -> int:
-        """Join every norm with the product that follows it where that changes no result; return how many."""
+    def fuse(self, rules: str = "norms") -> int:
+        """Join every norm with the product that follows it where that changes no result; return how many.
+        `rules="all"`: any node with the one before it whose result it reads, if the compiler makes fewer dispatches of
+        both."""
         from gdlab.record.fuse import fuse
 
-        return fuse(self)
+        return fuse(self, rules)
 
     def reorder(self, exact: bool = False) -> int:
         """Move nodes without conflicts into the barrier groups before them; return how many have another place.

@@ -107,13 +107,14 @@ class Tracking:
 
     def check_declared(self, index: int, node: Node, automatic: bool) -> Conflict | None:
         """Return the conflict of a node with its group that was not declared; under `strict` an error."""
-        tracker = self.tracker
         if self.joined:  # by `between`, which must not conflict with its own node
             tracker = ConflictTracker()
             for launch, footprint in self.tracker.launches:
                 if launch != index:
                     tracker.add(launch, footprint)
-        found = tracker.first(index, node.footprint)
+            found = tracker.first(index, node.footprint)
+        else:
+            found = self.tracker.told(index, node.footprint)
         if found is not None and not automatic and self.strict:
             given = (
                 f"{found.kind} conflict of {_words(found.later)} with {_words(found.earlier)} of node {found.before}"

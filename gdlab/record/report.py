@@ -59,7 +59,7 @@ class Report:
     def stages(self) -> tuple[ListStage, ...]:
         """Return the list as it was recorded, and as each pass that changed it left it."""
         found = [ListStage("As recorded", self.names_before, self.placed_before)]
-        if self.fused:
+        if self.fusions:
             names, nodes = (self.names, self.placed) if self.between is None else self.between
             found.append(ListStage("After fusion", names, nodes, self._origins()))
         if self.reordered:
@@ -69,9 +69,10 @@ class Report:
 
     def _origins(self) -> tuple[tuple[int, ...], ...]:
         """Return the recorded nodes of each node after fusion."""
-        joined = {pair.norm: pair.product for pair in self.fused}
-        gone = set(joined.values())
-        return tuple((i, joined[i]) if i in joined else (i,) for i in range(len(self.names_before)) if i not in gone)
+        joined = {i: [i] for i in range(len(self.names_before))}
+        for pair in self.fused[-self.fusions :]:  # those of the finisher, behind what was fused by hand
+            joined[pair.norm] += joined.pop(pair.product)
+        return tuple(map(tuple, joined.values()))
 
     @cached_property
     def critical_path(self) -> CriticalPath:

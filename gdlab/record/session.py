@@ -25,6 +25,7 @@ from gdlab.record.encoder import CommandEncoder
 from gdlab.record.export import to_graph
 from gdlab.record.graph import ComputeGraph
 from gdlab.record.operations import checked_buffer
+from gdlab.record.profile import ListProfile, list_profile
 from gdlab.record.ranges import GroupStats, LoggedBarrier, group_stats, predicted_device_barriers
 from gdlab.record.report import Report
 
@@ -315,6 +316,20 @@ class GraphSession:
         where = "finish_optimized_with_timing"
         found = self._run(where, begin=session_begin, fuse=True, reorder=True, dual=True)
         return finishing.OptimizedTiming(*found.timing, found.fusions, found.reordered, *found.barriers)
+
+    def finish_with_gpu_time(self) -> int:
+        """Run the list and wait; return the nanoseconds on the device from the begin of the first dispatch to the end
+        of the last, by timestamps (on cpu by the clock). `SessionError` where the adapter has none."""
+        return round(self._timed("finish_with_gpu_time").span * 1e9)
+
+    def _timed(self, where: str) -> ListProfile:
+        self.encoder.check_usable(where)
+        self.executor.check_timed(where, self.graph.dispatch_count())
+        work, outcome, report = finishing.launch(where, self.encoder, timed=True)
+        self._report = report
+        done = finishing.waited(work, outcome)
+        self._report = report.timed(*done.timing)
+        return list_profile(self.executor, self.graph.nodes, work.times)
 
     def _run(
         self, where: str, *, begin: Any = None, fuse: bool = False, reorder: bool = False, dual: bool = False

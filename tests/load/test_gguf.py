@@ -160,6 +160,20 @@ def test_a_token_at_a_time_gives_what_the_prompt_gives(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.stack(rows), opened(path, "cpu"), atol=2e-4)
 
 
+def test_a_file_of_f32_can_be_trained_and_no_other(tmp_path: Path) -> None:
+    tensors = theirs()
+    model = gd.load_gguf(written(tmp_path / "m.gguf", tensors), "training", len(IDS))
+    session = gd.build_session(model.graph, device="cpu")
+    model.set_parameters(session)
+    session.set_input("token_ids", IDS)
+    session.set_input("labels", np.eye(40, dtype=np.float32)[IDS])
+    session.step()
+    assert np.isfinite(session.read_loss()) and session.read_param_grad("lm_head.weight").any()
+    wanted = r"load_gguf: mode: given 'training', wanted 'prefill' or 'decode': this file has weights in q8_0"
+    with pytest.raises(gd.ArgumentError, match=wanted):
+        gd.load_gguf(written(tmp_path / "q.gguf", tensors, "Q8_0"), "training")
+
+
 @pytest.mark.parametrize("kind", ["F32", "Q5_K"])
 def test_values_by_our_names_are_those_of_the_checkpoint(kind: str, tmp_path: Path) -> None:
     """Square matrices too: [out, in] in the file, [in, out] in the graph where they lie in f32."""

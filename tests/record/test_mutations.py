@@ -26,6 +26,7 @@ from gdlab.record import (
     GgmlQuantizedMatmulParams,
     GraphExecutor,
     GraphSession,
+    ListProfile,
     Node,
     PendingWork,
     QuantizedMatmulParams,
@@ -41,6 +42,7 @@ INERT = {
     "GraphSession.__enter__:self": "it returns self",
     "CommandEncoder.check_usable": "its callers are noticed: see test_lists.py, a consumed session refuses everything",
     "CommandEncoder.append": "of encode_sequential",
+    "GraphExecutor.check_timed": "on cpu everything can be timed: test_profile.py has it on wgpu",
 }  # fmt: skip
 
 
@@ -243,6 +245,13 @@ def _finishers(ex: GraphExecutor) -> None:
     assert work.done is False and "submitted" in repr(work)
     work.wait_until_completed()
     assert work.done is True and out.read().any()
+    s = ex.begin()
+    s.elementwise_add(x, x, out, 8)
+    assert [n.name for n in known(ex.profile(s), ListProfile).nodes] == ["elementwise_add"]
+    s = ex.begin()
+    s.elementwise_mul(x, x, out, 8)
+    assert known(s.finish_with_gpu_time(), int) > 0
+    rec.close(out.read(), x.read() ** 2)
 
 
 def _norm(ex: GraphExecutor) -> tuple[Buffer, ...]:

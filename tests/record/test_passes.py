@@ -519,3 +519,92 @@ def test_an_exact_order_keeps_fences_and_opaque_nodes(ex: gd.GraphExecutor) -> N
     assert s.graph.order == [0, 2, 1, 3, 4, 5]
     assert [n.fence for n in s.graph.nodes] == [False] * 3 + [True, False, False]
     s.drop()
+
+
+# all rules ------------------------------------------------------------------------------------------------------------
+def chained(ex: gd.GraphExecutor, s: gd.GraphSession, transient: bool = True) -> list[Buffer]:
+    """gelu, sum and cap; a product and gelu; softmax, product and sum: what is transient is read once."""
+    x, w = rec.buffer(ex, rec.data(4, 64)), rec.buffer(ex, rec.data(64, 64))
+    t = [rec.zeros(ex, 4, 64, transient=transient) for _ in range(5)]
+    out, seen, last = rec.zeros(ex, 4, 64), rec.zeros(ex, 4, 64), rec.zeros(ex, 4, 64)
+    s.gelu(x, t[0])
+    s.elementwise_add(t[0], x, t[1], 256, gd.f32)
+    s.softcap(t[1], out, 5.0)
+    s.encoder_mut().dispatch("matmul", [out, w], t[2])
+    s.gelu(t[2], seen)
+    s.softmax(seen, t[3], 4, 64)
+    s.elementwise_mul(x, t[3], t[4], 256, gd.f32)
+    s.elementwise_add(t[4], seen, last, 256, gd.f32)
+    return [out, seen, last]
+
+
+def test_all_rules_join_what_the_compiler_fuses(ex: gd.GraphExecutor) -> None:
+    results = []
+    for fused in (False, True):
+        s = ex.begin_recorded(auto_barrier=True)
+        outs = chained(ex, s)
+        if fused:
+            assert s.graph.fuse(rules="all") == 5
+            assert [n.name for n in s.graph.nodes] == [
+                "gelu + elementwise_add + softcap", "matmul + gelu", "softmax + elementwise_mul + elementwise_add",
+            ]  # fmt: skip
+            assert s.graph.dispatch_count() == 3 and [n.op_kind for n in s.graph.nodes] == ["other", "other", "softmax"]
+            assert [m for m in s.graph.misses if m[0] == 3]
+        s.finish()
+        results.append([o.read() for o in outs])
+        if fused:
+            text = str(s.report)
+            assert "fused: node 0 and node 2" in text and "not fused: node 3: " in text
+            assert [stage.title for stage in s.report.stages] == ["As recorded"]  # it was fused by hand before
+    for plain_one, fused_one in zip(*results, strict=True):
+        rec.close(fused_one, plain_one)
+    assert all(np.abs(r).max() > 0.1 for r in results[1])
+
+
+def test_all_rules_keep_apart_what_others_read() -> None:
+    ex = rec.executor("cpu")
+    s = ex.begin_recorded(auto_barrier=True)
+    chained(ex, s, transient=False)
+    assert s.graph.fuse(rules="all") == 0
+    assert "F6: the result before it is not transient, and nothing overwrites it" in [why for _, why in s.graph.misses]
+    s.drop()
+    a, b, c = (rec.zeros(ex, 8, transient=i == 1) for i in range(3))
+    cases: dict[str, Callable[[gd.GraphSession], object]] = {
+        "F1: a fence stands between": lambda s: (s.gelu(a, b), s.barrier(), s.gelu(b, c)),
+        "F2: no operand is exactly the result before it": lambda s: (
+            s.gelu(a, b), s.gelu(b.slice_view(0, 4), c.slice_view(0, 4))),
+        "F3: another operand overlaps the result before it": lambda s: (s.gelu(a, b), s.elementwise_add(b, b, c, 8)),
+        "F6: node 2 (gelu) reads the result before it": lambda s: (s.gelu(a, b), s.gelu(b, c), s.gelu(b, a)),
+    }  # fmt: skip
+    for why, encode in cases.items():
+        s = ex.begin_recorded(auto_barrier=True)
+        encode(s)
+        assert s.graph.fuse(rules="all") <= 1 and why in [text for _, text in s.graph.misses], (why, s.graph.misses)
+        s.drop()
+    s = ex.begin_recorded(auto_barrier=True)
+    with pytest.raises(ArgumentError, match="fuse: rules: given 'some', wanted 'norms' or 'all'"):
+        s.graph.fuse(rules="some")
+    s.drop()
+
+
+def test_random_lists_fused_by_all_rules_compute_the_same() -> None:
+    """Non-transient buffers of 60 random lists: fused, fused and reordered, against the list as it is."""
+    ex, choose, fusions = rec.executor("cpu"), random.Random(12), 0
+    memory = [rec.zeros(ex, 8, transient=i % 2 == 1) for i in range(8)]
+    for _ in range(60):
+        steps, results = random_steps(choose, choose.randrange(4, 20), len(memory)), []
+        for how in ("plain", "fused", "moved"):
+            for i, m in enumerate(memory):
+                m.write(rec.data(8, seed=i))
+            s = ex.begin_recorded(auto_barrier=True)
+            encoded(s, steps, memory)
+            if how != "plain":
+                fusions += s.graph.fuse(rules="all")
+            if how == "moved":
+                s.graph.reorder()
+            s.finish()
+            results.append([m.read() for m in memory if not m.transient])
+        for other in results[1:]:
+            for plain_one, found in zip(results[0], other, strict=True):
+                np.testing.assert_allclose(found, plain_one, rtol=2e-4, atol=1e-4)
+    assert fusions > 60

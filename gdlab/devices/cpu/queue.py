@@ -194,6 +194,18 @@ class CpuQueue(Queue):
         """Nothing is ever in flight."""
         self.counters.waits += 1
 
+    def check_stamps(self, where: str, dispatches: int) -> None:
+        """Any number is timed, by the clock."""
+        self.stamps.clear()
+
+    def stamps_into(self, dispatches: int, into: Readback, at: int) -> list[Any]:
+        """Return none: stamps are kept beside the work."""
+        return []
+
+    def stamped_seconds(self, dispatches: int, data: memoryview) -> list[tuple[float, float]]:
+        """Of the last submission with stamps."""
+        return [(self.stamps[2 * k], self.stamps[2 * k + 1]) for k in range(dispatches)]
+
     def _run(self, item: Item) -> None:
         match item:
             case Bound():

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdlab.base.errors import SessionError
 from gdlab.base.types import Array
 from gdlab.devices.base import (
     IN_FLIGHT,
+    STAMP_BYTES,
     Bound,
     Clear,
     Copy,
@@ -211,6 +213,32 @@ class WgpuQueue(Queue):
         while self.flying:
             self.flying[0].wait()
             self.flying.popleft()
+
+    def check_stamps(self, where: str, dispatches: int) -> None:
+        """Raise where the adapter has no timestamps, or a set holds fewer."""
+        from gdlab.devices.wgpu.stamps import MOST, Stamps
+
+        if self.gpu.no_stamps:
+            raise SessionError(where, "timestamps", self.gpu.no_stamps, "an adapter with them, or device='cpu'")
+        if dispatches > MOST:
+            raise SessionError(where, "dispatches", f"{dispatches:,}", f"at most {MOST:,} that are timed")
+        if self.stamps is None:
+            self.stamps = Stamps(self.gpu)
+
+    def stamps_into(self, dispatches: int, into: Any, at: int) -> list[Any]:
+        """Resolve the stamps, and copy them."""
+        from gdlab.devices.wgpu.stamps import Resolve
+
+        if not dispatches:
+            return []
+        assert self.stamps is not None  # `check_stamps` made them
+        nbytes = STAMP_BYTES * dispatches
+        return [Resolve(2 * dispatches), Copy(self.stamps.resolved, 0, into, at, nbytes)]
+
+    def stamped_seconds(self, dispatches: int, data: memoryview) -> list[tuple[float, float]]:
+        """From ticks of the device's clock."""
+        assert self.stamps is not None
+        return self.stamps.pairs(dispatches, data)
 
     def retire(self, readback: WgpuReadback) -> None:
         """Release a readback that has been waited for."""

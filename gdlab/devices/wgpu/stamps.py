@@ -56,6 +56,12 @@ class Stamps:
             found += [bound, Stamp(k + 1)] if inside else [Stamp(2 * k), bound, Stamp(2 * k + 1)]
         return [*found, *bounds[stop:], Resolve(self.number), Copy(self.resolved, 0, into, 0, 8 * self.number)]
 
+    def pairs(self, count: int, data: memoryview) -> list[tuple[float, float]]:
+        """Begin and end of each of `count` dispatches in seconds, from the bytes of stamps 2k and 2k + 1."""
+        ticks = np.frombuffer(data, np.uint64, 2 * count)
+        seconds = (ticks - ticks.min(initial=ticks[0] if count else 0)).astype(np.float64) * self.gpu.stamp_seconds()
+        return [(float(a), float(b)) for a, b in zip(seconds[::2], seconds[1::2], strict=True)]
+
     def encode(self, items: Sequence[Item | Resolve], encoder: Any, transfer: Transfer) -> None:
         """Record items among which are stamps; `transfer` records what is neither stamp nor dispatch."""
         runs = list[list[Any]]([[]])

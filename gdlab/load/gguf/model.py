@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from gdlab import ops
-from gdlab.base.errors import LoadError, unknown_name
+from gdlab.base.errors import ArgumentError, LoadError, unknown_name
 from gdlab.base.formats import decode
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
@@ -114,6 +114,7 @@ def load_gguf(path: str | os.PathLike[str], mode: Mode = "prefill", length: int 
         rows = 0 if table is None else table.type.shape[0]
         config = read_config(container.fields, rows, HEAD not in container.tensors)
         _check_tensors(container, config)
+        _check_mode(container, mode)
         graph = _stored(transformer_lm(config, length, mode), config, container, names)
         turned = frozenset(graph.node(id).name for id in _factors(graph))
         return GgufModel(graph, config, container, names, turned)
@@ -121,6 +122,14 @@ def load_gguf(path: str | os.PathLike[str], mode: Mode = "prefill", length: int 
         raise
     except OSError as error:
         raise LoadError(WHERE, repr(str(path)), f"{type(error).__name__}: {error}", "a GGUF file") from None
+
+
+def _check_mode(container: Container, mode: str) -> None:
+    """Refuse to train what is kept in another format than f32: gradients do not pass through such products."""
+    formats = sorted({str(t.type.dtype) for t in container.tensors.values() if t.type.dtype.is_storage})
+    if mode == "training" and formats:
+        wanted = f"'prefill' or 'decode': this file has weights in {', '.join(formats)}, which are not trained"
+        raise ArgumentError(WHERE, "mode", repr(mode), wanted)
 
 
 def _halves(rows: Array, heads: int) -> Array:
