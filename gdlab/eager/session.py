@@ -10,6 +10,7 @@ s.reset_tape()
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -97,6 +98,7 @@ class EagerSession:
         self._entered: list[Tape] = []
         self.tracer: Callable[[TensorRef], None] | None = None
         self.rules = steps.State()
+        self.dropped = deque[list[Any]]()  # gradients that nobody holds any more
         self.tape = Tape(self, 1)
 
     def __repr__(self) -> str:
@@ -178,12 +180,20 @@ class EagerSession:
         """Release the values of this recording and begin the next; parameters, moments and random streams go on."""
         old = self.tape
         old.release()
+        self._release_dropped()
         self.engine.flush()  # gives its memory back: each recording begins with the same
         self.tape = Tape(self, old.generation + 1)
         replace_current(old, self.tape)
         self.step_number = (self.step_number + 1) % 2**32
         if not keep_nats:
             self._nats.clear()
+
+    def _release_dropped(self) -> None:
+        """Give the memory of gradients back that nobody holds any more."""
+        while self.dropped:
+            for found in self.dropped.popleft():
+                if isinstance(found, AnyBuffer):
+                    found.release()
 
     @contextmanager
     def generation_block(self) -> Iterator[Tape]:
@@ -221,6 +231,7 @@ class EagerSession:
         for param in self.params:
             param.set_host(param.sync())
         self.tape.release()
+        self._release_dropped()
         self.rules.release()
         self.engine.collect()
         self.open = False
@@ -583,6 +594,7 @@ class EagerSession:
     @call
     def assert_no_leaks(self) -> None:
         """Raise where more is alive than parameters and their moments; names what holds it, with the user's lines."""
+        self._release_dropped()
         kept = {id(b.block): b.block.nbytes for b in self._kept()}
         if self.engine.live_bytes == sum(kept.values()):
             return
