@@ -40,6 +40,7 @@ from gdlab.eager.convert import HostOnlyConv, conv_of, dtype_of
 from gdlab.eager.engine import Engine, engine_of
 from gdlab.eager.export import TapeExport, to_graph
 from gdlab.eager.grads import BackwardTrace, DeviceGradMap, Grads
+from gdlab.eager.jit import Jitted
 from gdlab.eager.leaves import NatRef, Nats, NatVecRef, Param, checked_nat, input_leaf, parameter_leaf, taken, type_of
 from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block, Origin
 from gdlab.eager.options import Options, options_of
@@ -98,6 +99,7 @@ class EagerSession:
         self._entered: list[Tape] = []
         self.tracer: Callable[[TensorRef], None] | None = None
         self.rules = steps.State()
+        self.jitted: list[Jitted] = []
         self.dropped = deque[list[Any]]()  # gradients that nobody holds any more
         self.tape = Tape(self, 1)
 
@@ -225,6 +227,8 @@ class EagerSession:
         """Download parameters and release everything; idempotent."""
         if not self.open:
             return
+        for jitted in self.jitted:
+            jitted.close()
         self.locked(self._closed)
 
     def _closed(self) -> None:
@@ -697,6 +701,14 @@ class EagerSession:
         hooks = self.tape.hooks.setdefault(ref.id, {})
         hooks[key] = function  # type: ignore[assignment]
         return lambda: None if hooks.pop(key, None) else None
+
+    def jit(self, function: Callable[..., TensorRef]) -> Jitted:
+        """Return a function of tensors that is recorded once for each combination of types, then run from a plan with
+        the parameters of now. No gradient flows through it; control flow on values is kept as it went, which a warning
+        tells once."""
+        self._check_open("jit")
+        self.jitted.append(Jitted(self, function))
+        return self.jitted[-1]
 
     @call
     def to_graph(self, outputs: TensorRef | Sequence[TensorRef] | Mapping[str, TensorRef]) -> TapeExport:
