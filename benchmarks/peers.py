@@ -46,19 +46,24 @@ class Ours:
 
 
 def contestants() -> dict[str, Maker]:
-    """Who is here: NumPy (mlp only), JAX, ours on each device, PyTorch where it has a GPU."""
-    found: dict[str, Maker] = {"NumPy by hand": _by_hand}
-    if importlib.util.find_spec("jax"):
-        found["JAX CPU, jit"] = _jax
-    found["gdlab cpu"] = partial(Ours, device="cpu")
+    """Who is here: JAX on the best that it finds, ours on the first adapter, PyTorch where it has a GPU; without a
+    hardware adapter NumPy (mlp only) and ours on the processor, too."""
     listed = adapters()
+    found: dict[str, Maker] = {}
+    if not listed or listed[0].adapter_class == "software":
+        found |= {"NumPy by hand": _by_hand, "gdlab cpu": partial(Ours, device="cpu")}
+    if importlib.util.find_spec("jax"):
+        found["JAX, jit"] = _jax
     if listed:
         found[f"wgpu ({listed[0].adapter_class})"] = partial(Ours, device="wgpu")
     if importlib.util.find_spec("torch"):
         import torch
 
         if torch.cuda.is_available():
-            found |= {"torch eager": _torch(False), "torch.compile": _torch(True)}
+            found |= {
+                "torch eager": _torch(), "torch, CUDA graph": _torch(graphed=True),
+                "torch.compile, CUDA graph": _torch(compiled=True, graphed=True),
+            }  # fmt: skip
     return found
 
 
@@ -72,11 +77,11 @@ def _jax(case: Case, rule: str) -> Any:
     return Jax(case, rule)
 
 
-def _torch(compiled: bool) -> Maker:
+def _torch(compiled: bool = False, graphed: bool = False) -> Maker:
     def make(case: Case, rule: str) -> Any:
         from benchmarks.peer_torch import Torch
 
-        return Torch(case, rule, compiled)
+        return Torch(case, rule, compiled, graphed)
 
     return make
 
@@ -163,10 +168,11 @@ def print_table(only: str = "", rounds: int = ROUNDS, seconds: float = SECONDS) 
 
 
 def ratio(found: Figures) -> str:
-    """Ours by the others', step by step and queued; below 1 we are faster."""
+    """Ours by the others', step by step and queued, and who the best of the others are; below 1 we are faster."""
     ours = [figures for name, figures in found.items() if name.startswith(("gdlab", "wgpu"))]
-    others = [figures for name, figures in found.items() if not name.startswith(("gdlab", "wgpu"))]
+    others = {name: figures for name, figures in found.items() if not name.startswith(("gdlab", "wgpu"))}
     if not ours or not others:
         return "–"
-    best = [min(f[way] for f in ours) / min(f[way] for f in others) for way in (0, 1)]
-    return f"{best[0]:.2f} / {best[1]:.2f}"
+    first = [min(others, key=lambda name: others[name][way]) for way in (0, 1)]
+    best = [min(f[way] for f in ours) / others[first[way]][way] for way in (0, 1)]
+    return f"{best[0]:.2f} / {best[1]:.2f} ({' / '.join(dict.fromkeys(first))})"

@@ -59,6 +59,7 @@ _BINDINGS |= {
     },
     "EagerSession": {"to_study": "study.from_tape:to_study"},
     "Document": {"save": "view.files:save"},
+    "CompiledGraph": {"doc": "view.document.compiled:compiled_document"},
     "GraphSession": {"to_study": "study.recorded:to_study"},
     "Session": {"compile": "compiled.build:compile_session", "controls": "jupyter.controls:controls"},
     "Study": {
@@ -79,12 +80,13 @@ from gdlab.ops import __all__ as _ops  # noqa: E402
 if TYPE_CHECKING:
     from gdlab import eager, models, nn
     from gdlab.autodiff import AutodiffReport, differentiate
-    from gdlab.compiled import BucketedCompileCache, CompiledGraph, build_compiled_graph
+    from gdlab.compiled import BucketedCompileCache, CompiledGraph, build_compiled_graph, load_compiled_graph
     from gdlab.devices.choose import device
     from gdlab.eager.export import grad, value_and_grad
     from gdlab.eager.session import EagerSession
     from gdlab.jupyter.display import widget_of as widget
     from gdlab.jupyter.opening import show
+    from gdlab.load.gguf.model import GgufModel, load_gguf
     from gdlab.load.nnef.model import NnefModel, load_nnef
     from gdlab.load.onnx.model import OnnxModel, load_onnx
     from gdlab.load.safetensors_file import SafeTensorsModel, load_safetensors
@@ -130,13 +132,14 @@ __version__ = "0.1.0"
 # Names that are loaded when they are first read: module -> names, `name=other` where the module calls it otherwise.
 _LATER: dict[str, str] = {
     "autodiff": "AutodiffReport differentiate",
-    "compiled": "BucketedCompileCache CompiledGraph build_compiled_graph",
+    "compiled": "BucketedCompileCache CompiledGraph build_compiled_graph load_compiled_graph",
     "devices.choose": "device",
     "eager.export": "grad value_and_grad",
     "eager.session": "EagerSession",
     "jupyter.display": "widget=widget_of",
     "jupyter.magics": "load_ipython_extension=load unload_ipython_extension=unload",
     "jupyter.opening": "show",
+    "load.gguf.model": "GgufModel load_gguf",
     "load.nnef.model": "NnefModel load_nnef",
     "load.onnx.model": "OnnxModel load_onnx",
     "load.safetensors_file": "SafeTensorsModel load_safetensors",
@@ -170,15 +173,15 @@ _MODULES = {
 
 __all__ = [
     *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "BucketedCompileCache", "Budget", "CompileOptions",
-    "CompiledGraph", "DType", "DataLoader", "EagerSession", "Elementwise", "EpochStats", "ExecutionPlan", "Graph",
-    "GraphExecutor", "GraphSession", "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback",
+    "CompiledGraph", "DType", "DataLoader", "EagerSession", "Elementwise", "EpochStats", "ExecutionPlan", "GgufModel",
+    "Graph", "GraphExecutor", "GraphSession", "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback",
     "MnistDataset", "NnefModel", "Node", "OnnxModel", "Op", "OptimizeReport", "Optimizer", "Reduction", "Runner",
     "SafeTensorsModel", "Sample", "Session", "SessionConfig", "StepMetrics", "Study", "Target", "TensorType",
     "TrainConfig", "TrainHistory", "Trainer", "Value", "build", "build_compiled_graph", "build_inference_session",
     "build_session", "build_session_cached", "build_session_unoptimized", "build_session_with_report", "compile",
     "compile_training_graph", "data", "device", "differentiate", "eager", "f16", "f32", "fused", "grad", "init",
-    "load_doc", "load_nnef", "load_onnx", "load_safetensors", "models", "nn", "op", "ops", "optimize", "parse", "q4",
-    "q8", "rule", "rules", "show", "u32", "value_and_grad", "widget",
+    "load_compiled_graph", "load_doc", "load_gguf", "load_nnef", "load_onnx", "load_safetensors", "models", "nn", "op",
+    "ops", "optimize", "parse", "q4", "q8", "rule", "rules", "show", "u32", "value_and_grad", "widget",
 ]  # fmt: skip
 
 

@@ -46,6 +46,7 @@ from gdlab.view.ask.diff import diff_doc, diff_text
 from gdlab.view.ask.paths import paths_json, paths_text
 from gdlab.view.ask.replay import replay_json, replay_text
 from gdlab.view.ask.slices import view_slice
+from gdlab.view.document.document import reading
 from gdlab.view.document.make import Document, load_doc, study_doc
 from gdlab.view.document.passes import rewrites_to_plan
 from gdlab.view.files import suffix_of
@@ -279,6 +280,7 @@ def _entity(text: str | None) -> Any:
     return int(text[1:]) if text and text[:1] == "%" and text[1:].isdigit() else text
 
 
+@reading
 def _assert(document: Document, text: str) -> int:
     """0 when the test holds, else 1, with the figures that it speaks of."""
     test = parse_condition(text, "assert", _ASSERTED)

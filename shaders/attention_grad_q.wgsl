@@ -6,9 +6,9 @@ fn row4(query: u32, head: u32, c: u32) -> vec4<f32> {
     }
     return vec4<f32>(
         q_at(at),
-        select(0.0, q_at(at + 1u), c + 1u < D),
-        select(0.0, q_at(at + 2u), c + 2u < D),
-        select(0.0, q_at(at + 3u), c + 3u < D),
+        select(0.0, q_at(at + select(0u, 1u, c + 1u < D)), c + 1u < D),
+        select(0.0, q_at(at + select(0u, 2u, c + 2u < D)), c + 2u < D),
+        select(0.0, q_at(at + select(0u, 3u, c + 3u < D)), c + 3u < D),
     );
 }
 
@@ -19,9 +19,9 @@ fn column4(key: u32, head: u32, c: u32) -> vec4<f32> {
     }
     return vec4<f32>(
         k_at(at),
-        select(0.0, k_at(at + 1u), c + 1u < D),
-        select(0.0, k_at(at + 2u), c + 2u < D),
-        select(0.0, k_at(at + 3u), c + 3u < D),
+        select(0.0, k_at(at + select(0u, 1u, c + 1u < D)), c + 1u < D),
+        select(0.0, k_at(at + select(0u, 2u, c + 2u < D)), c + 2u < D),
+        select(0.0, k_at(at + select(0u, 3u, c + 3u < D)), c + 3u < D),
     );
 }
 
@@ -32,9 +32,9 @@ fn second_row4(query: u32, head: u32, c: u32) -> vec4<f32> {
     }
     return vec4<f32>(
         g_at(at),
-        select(0.0, g_at(at + 1u), c + 1u < D),
-        select(0.0, g_at(at + 2u), c + 2u < D),
-        select(0.0, g_at(at + 3u), c + 3u < D),
+        select(0.0, g_at(at + select(0u, 1u, c + 1u < D)), c + 1u < D),
+        select(0.0, g_at(at + select(0u, 2u, c + 2u < D)), c + 2u < D),
+        select(0.0, g_at(at + select(0u, 3u, c + 3u < D)), c + 3u < D),
     );
 }
 
@@ -45,9 +45,9 @@ fn second_column4(key: u32, head: u32, c: u32) -> vec4<f32> {
     }
     return vec4<f32>(
         v_at(at),
-        select(0.0, v_at(at + 1u), c + 1u < D),
-        select(0.0, v_at(at + 2u), c + 2u < D),
-        select(0.0, v_at(at + 3u), c + 3u < D),
+        select(0.0, v_at(at + select(0u, 1u, c + 1u < D)), c + 1u < D),
+        select(0.0, v_at(at + select(0u, 2u, c + 2u < D)), c + 2u < D),
+        select(0.0, v_at(at + select(0u, 3u, c + 3u < D)), c + 3u < D),
     );
 }
 

@@ -59,20 +59,6 @@ fn keep(lane: u32, rows: mat4x4<f32>, columns: mat4x4<f32>) {
     tile[at + 560u] = right[3];
 }
 
-fn row_or_zero(row: u32, head: u32, c: u32) -> vec4<f32> {
-    if (c >= D) {
-        return vec4<f32>();
-    }
-    return row4(min(row, OWN_ROWS - 1u), head, c);
-}
-
-fn column_or_zero(column: u32, head: u32, c: u32) -> vec4<f32> {
-    if (c >= D) {
-        return vec4<f32>();
-    }
-    return column4(min(column, COLUMNS - 1u), head, c);
-}
-
 // The products of 64 rows and 64 columns over all D steps.
 fn score_tile(lane: u32, row: u32, head: u32, column: u32, other: u32) -> Sums {
     var sums = Sums();

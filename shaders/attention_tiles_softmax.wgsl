@@ -7,10 +7,6 @@ var<private> total_high: vec4<f32>;
 var<private> shrink_low: vec4<f32>;
 var<private> shrink_high: vec4<f32>;
 
-fn masked(scores: vec4<f32>, query: u32, key: u32) -> vec4<f32> {
-    return select(vec4<f32>(-3e38), scores * SCALE, seen(query, key));
-}
-
 fn masked4(scores: mat4x4<f32>, query: u32, key: u32) -> mat4x4<f32> {
     return mat4x4<f32>(
         masked(scores[0], query, key),
@@ -18,14 +14,6 @@ fn masked4(scores: mat4x4<f32>, query: u32, key: u32) -> mat4x4<f32> {
         masked(scores[2], query + 2u, key),
         masked(scores[3], query + 3u, key),
     );
-}
-
-fn largest(scores: vec4<f32>) -> f32 {
-    return max_nan(max_nan(scores.x, scores.y), max_nan(scores.z, scores.w));
-}
-
-fn powers(scores: vec4<f32>, highest: f32, query: u32, key: u32) -> vec4<f32> {
-    return select(vec4<f32>(), exp(scores - highest), seen(query, key));
 }
 
 fn powers4(scores: mat4x4<f32>, highest: vec4<f32>, query: u32, key: u32) -> mat4x4<f32> {

@@ -49,20 +49,6 @@ fn weights4(row: u32, head: u32, column: u32, other: u32, s: mat4x4<f32>, t: mat
     );
 }
 
-fn second_row_or_zero(row: u32, head: u32, c: u32) -> vec4<f32> {
-    if (c >= D) {
-        return vec4<f32>();
-    }
-    return second_row4(min(row, OWN_ROWS - 1u), head, c);
-}
-
-fn second_column_or_zero(column: u32, head: u32, c: u32) -> vec4<f32> {
-    if (c >= D) {
-        return vec4<f32>();
-    }
-    return second_column4(min(column, COLUMNS - 1u), head, c);
-}
-
 // As `score_tile`, of the second pair of factors.
 fn second_tile(lane: u32, row: u32, head: u32, column: u32, other: u32) -> Sums {
     var sums = Sums();

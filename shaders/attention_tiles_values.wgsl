@@ -1,11 +1,4 @@
 // Products of the weights of 64 rows and 64 columns with the columns' values: 64 of their elements from `chunk` on.
-fn value_or_zero(column: u32, head: u32, c: u32) -> vec4<f32> {
-    if (c >= D) {
-        return vec4<f32>();
-    }
-    return value4(min(column, COLUMNS - 1u), head, c);
-}
-
 fn add_values(lane: u32, before: Sums, weights: Sums, row: u32, column: u32, other: u32, chunk: u32) -> Sums {
     var sums = before;
     let last = min(row + 63u, OWN_ROWS - 1u);
@@ -73,17 +66,6 @@ fn outer_seen(a: vec4<f32>, b: vec4<f32>, sees: vec4<bool>) -> mat4x4<f32> {
         select(none, a.x * b, sees.x), select(none, a.y * b, sees.y),
         select(none, a.z * b, sees.z), select(none, a.w * b, sees.w),
     );
-}
-
-fn write_row(row: u32, head: u32, c: u32, values: vec4<f32>) {
-    if (row < OWN_ROWS) {
-        let at = (row * OWN_HEADS + head) * D + c;
-        for (var q = 0u; q < 4u; q++) {
-            if (c + q < D) {
-                store(at + q, values[q]);
-            }
-        }
-    }
 }
 
 fn write(lane: u32, row: u32, head: u32, chunk: u32, sums: Sums) {

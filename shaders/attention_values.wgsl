@@ -6,8 +6,8 @@ fn value4(key: u32, head: u32, c: u32) -> vec4<f32> {
     }
     return vec4<f32>(
         v_at(at),
-        select(0.0, v_at(at + 1u), c + 1u < D),
-        select(0.0, v_at(at + 2u), c + 2u < D),
-        select(0.0, v_at(at + 3u), c + 3u < D),
+        select(0.0, v_at(at + select(0u, 1u, c + 1u < D)), c + 1u < D),
+        select(0.0, v_at(at + select(0u, 2u, c + 2u < D)), c + 2u < D),
+        select(0.0, v_at(at + select(0u, 3u, c + 3u < D)), c + 3u < D),
     );
 }

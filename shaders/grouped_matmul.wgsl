@@ -1,5 +1,5 @@
 // Rows of x, each times the matrix of w that its idx names: one invocation sums four neighbouring columns of one row over
-// all of K. An idx outside reads nothing and makes a row of zeros. w is [EXPERTS, K, N], or [EXPERTS, N, K] where W_K is 1.
+// all of K. An idx outside reads nothing and makes a row of zeros. w is [PAGES, K, N], or [PAGES, N, K] where W_K is 1.
 fn four_of_w(at: u32, columns: u32) -> vec4<f32> {
     if (W_ALIGNED == 1u && W_N == 1u) {
         return w_four(at);
@@ -18,10 +18,13 @@ fn unit(u: u32) {
     let n = u % across * 4u;
     let last = min(N - 1u - n, 3u);
     let source = row / REPEAT * K;
-    let expert = idx_at(row);
+    let page = page_of(idx_at(row));
+    if (page > PAGES) {
+        return;
+    }
     var total = vec4<f32>();
-    if (expert < EXPERTS) {
-        let matrix = expert * (K * N) + n * W_N;
+    if (page < PAGES) {
+        let matrix = page * (K * N) + n * W_N;
         if (W_ALIGNED == 1u && W_K == 1u) {
             for (var k = 0u; k < K; k += 4u) {
                 let x = x_four(source + k);

@@ -1,6 +1,6 @@
 // Rows of x, each times the matrix of w that its idx names, on hardware: a group of 256 invocations computes 64 columns of one
-// row. 16 of them share a sum over K, so that neighbours read neighbours of w: four columns each where w is [EXPERTS, K, N],
-// four steps of K each where it is [EXPERTS, N, K]. The parts meet once in workgroup memory. An idx outside reads nothing
+// row. 16 of them share a sum over K, so that neighbours read neighbours of w: four columns each where w is [PAGES, K, N],
+// four steps of K each where it is [PAGES, N, K]. The parts meet once in workgroup memory. An idx outside reads nothing
 // and makes a row of zeros.
 var<workgroup> parts: array<vec4<f32>, 256>;
 
@@ -79,10 +79,10 @@ fn main(
     }
     let row = flat / across;
     let first = flat % across * 64u;
-    let expert = idx_at(row);
+    let page = page_of(idx_at(row));
     var total = vec4<f32>();
-    if (expert < EXPERTS) {
-        let matrix = expert * (K * N);
+    if (page < PAGES) {
+        let matrix = page * (K * N);
         let source = row / REPEAT * K;
         if (W_K == 1u) {
             total = along_steps(matrix, source, first, lane);
@@ -92,7 +92,7 @@ fn main(
     }
     parts[lane] = total;
     workgroupBarrier();
-    if (lane < 16u) {
+    if (lane < 16u && page <= PAGES) {
         var sum = vec4<f32>();
         for (var part = 0u; part < 16u; part++) {
             sum += parts[select(part * 16u + lane, lane * 16u + part, W_K == 1u)];

@@ -3,7 +3,7 @@
 from gdlab.compiled.boundary import OutputSlot, TensorSpec
 from gdlab.compiled.bucket_cache import BucketedCompileCache, CacheRunInput
 from gdlab.compiled.buckets import bucket_of, checked_buckets, pad_rows, power_of_two_buckets, slice_rows
-from gdlab.compiled.build import build_compiled_graph
+from gdlab.compiled.build import build_compiled_graph, load_compiled_graph
 from gdlab.compiled.capabilities import Capabilities
 from gdlab.compiled.extent import (
     EXTENT,
@@ -34,6 +34,7 @@ __all__ = [
     "bucket_of",
     "build_compiled_graph",
     "checked_buckets",
+    "load_compiled_graph",
     "pad_rows",
     "power_of_two_buckets",
     "resolve_bucket_axes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,17 +12,21 @@ from typing import Any
 import numpy as np
 
 from gdlab.autodiff import differentiate
-from gdlab.base.errors import ArgumentError, GraphError, SessionError, unknown_name
+from gdlab.base.errors import ArgumentError, GraphError, LoadError, SessionError, unknown_name
 from gdlab.base.formats import check_boundary
 from gdlab.base.types import DType
 from gdlab.compiled.boundary import Port, TensorSpec
-from gdlab.compiled.extent import EXTENT, HIDDEN, bounded, bounded_with_gradients, resolve_bucket_axes
+from gdlab.compiled.experts import ExpertLayer, hidden_last, with_hidden_outputs, with_tables
+from gdlab.compiled.extent import HIDDEN, bounded, bounded_with_gradients, resolve_bucket_axes
 from gdlab.compiled.graph import CompiledGraph, Signature
+from gdlab.compiled.saved import Edge, read_saved
 from gdlab.graph import Graph, Value
 from gdlab.op.storage import derived_parameters, trained_parameters, written_in_place
 from gdlab.ops import round_to
 from gdlab.ops import slice as slice_of
-from gdlab.session import DeviceLike, Session, SessionConfig, build
+from gdlab.plan.target import Target
+from gdlab.rewrite import OptimizeReport
+from gdlab.session import DeviceLike, Session, SessionConfig, build, open_session, resolve_device
 from gdlab.session.values import Values
 
 WHERE = "build_compiled_graph"
@@ -41,6 +46,7 @@ def build_compiled_graph(
     gradients: bool = False,
     share_parameters_from: CompiledGraph | Session | None = None,
     max_in_flight: int = 2,
+    moe_transient: int = 1,
     landing_bytes: int = 256 << 20,
     strict_views: bool = False,
     bucket_random: bool = False,
@@ -53,13 +59,14 @@ def build_compiled_graph(
     `{"x": 0, "mask": (2, 3)}`, or True: axis 0 of every input as long as the first; `bucket_random`: random numbers
     along another axis than the leading one may differ then. `gradients`: after the outputs stands the gradient of
     output 0, f32[1], with respect to each parameter. `share_parameters_from`: an open compiled graph or session on the
-    same device, whose parameters these are. `max_in_flight`: forwards outstanding, 1 … 8. `landing_bytes`: the most
+    same device, whose parameters these are. `max_in_flight`: forwards outstanding, 1 … 8. `moe_transient`: the
+    experts that a layer brings from the host at a time (`set_moe_resident_experts`). `landing_bytes`: the most
     that outputs of `run_pipelined` take at a time. `strict_views`: a run is refused while views of the last one are in
     use.
     """
-    limits = _checked_limits(max_in_flight, landing_bytes)
+    limits = _checked_limits(max_in_flight, landing_bytes, moe_transient)
     options = Options(device, optimize, boundary or {}, bucket_axes, gradients, bucket_random, cache)
-    return build_graph(graph, options, share_parameters_from, None, *limits, bool(strict_views))
+    return build_graph(graph, options, share_parameters_from, None, *limits[:2], bool(strict_views), limits[2])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,10 +84,10 @@ class Options:
 
 def build_graph(
     graph: Graph, options: Options, other: CompiledGraph | Session | None, shared: Collection[str] | None,
-    max_in_flight: int, landing_bytes: int, strict_views: bool,
+    max_in_flight: int, landing_bytes: int, strict_views: bool, moe_transient: int = 1,
 ) -> CompiledGraph:  # fmt: skip
     """Return a compiled graph; `shared`: the parameters that are those of `other` (None: all)."""
-    written, axes, upper = _written(graph, options)
+    written, axes, upper, layers = _written(graph, options)
     boundary = _checked_boundary(written, options.boundary)
     optimize = None if options.optimize is None else dict(options.optimize)
     config = SessionConfig(
@@ -88,16 +95,21 @@ def build_graph(
         shared=shared,
     )  # fmt: skip
     final = _rounded(written, boundary)
+    final = final if options.gradients or graph.num_param_grad_outputs else with_tables(final, layers)
     session, report = build(final, config)
-    inputs, outputs = _input_ports(session.values, boundary), _output_ports(final, session, boundary)
+    inputs = _input_ports(session.values, boundary)
+    outputs, hidden = _output_ports(final, session, _output_dtypes(final, boundary))
     stored = session.plan().param_types.items()
     params = tuple(TensorSpec(name, type.shape, str(type.dtype)) for name, type in stored)
     caches = set(written_in_place(final).values())
     states = tuple(node.name for node in final.parameters if node.id in caches)
-    signature = Signature(inputs, outputs, params, states, axes, upper, max_in_flight, landing_bytes, strict_views)
+    limits = max_in_flight, landing_bytes, strict_views
+    signature = Signature(inputs, outputs, params, states, axes, upper, *limits, layers, hidden, moe_transient)
     made = CompiledGraph(session, report, signature)
     if isinstance(other, CompiledGraph):
         made.share(other)
+    elif other is not None:
+        made.kin.add(other)
     return made
 
 
@@ -108,22 +120,66 @@ def compile_session(session: Session, **options: Any) -> CompiledGraph:
     return build_compiled_graph(session.nodes.written, **given)
 
 
+def load_compiled_graph(path: str | os.PathLike[str], device: DeviceLike = "auto") -> CompiledGraph:
+    """Return the compiled graph that `CompiledGraph.save` wrote: nothing is optimized or lowered. `"auto"`: the kind of
+    device that it was compiled for. A file that is damaged, of another version, or of another target than the device
+    raises `LoadError`, and nothing is opened."""
+    saved = read_saved(path)
+    plan, edge = saved.plan, saved.edge
+    opened = resolve_device(plan.target.kind if device == "auto" else device)
+    what = f"file {os.fspath(path)!r}"
+    if opened.target != plan.target:
+        told = [f"{t.kind}, {t.adapter_class}, {_digest(t)}" for t in (plan.target, opened.target)]
+        raise LoadError("load_compiled_graph", what, f"a plan for {told[0]}", f"one for this device: {told[1]}")
+    if saved.stored and saved.stored.keys() != dict(plan.stored_params).keys():
+        raise LoadError("load_compiled_graph", what, f"parameters {sorted(saved.stored)}", "those of its plan")
+    session = open_session(plan, opened)
+    try:
+        made = CompiledGraph(session, OptimizeReport.empty(), _signature(session, edge))
+        made.load_stored(saved.stored, edge.unset)
+    except BaseException:
+        session.close()
+        raise
+    return made
+
+
+def _digest(target: Target) -> str:
+    """Return 8 digits that differ where targets do."""
+    return hashlib.sha256(repr(target).encode()).hexdigest()[:8]
+
+
+def _signature(session: Session, edge: Edge) -> Signature:
+    """Return the edge of a graph that is opened from a file."""
+    graph, plan = session.plan().graph, session.plan()
+    names = [name for name in session.values.places.inputs if not name.startswith(HIDDEN)]
+    inputs = _input_ports(session.values, dict(zip(names, edge.inputs, strict=True)))
+    own = [str(value.type.dtype) for value in graph.outputs]
+    outputs, hidden = _output_ports(graph, session, [*edge.outputs, *own[len(edge.outputs) :]])
+    params = tuple(TensorSpec(name, type.shape, str(type.dtype)) for name, type in plan.param_types.items())
+    limits = edge.max_in_flight, edge.landing_bytes, edge.strict_views
+    of = inputs, outputs, params, edge.states, dict(edge.axes), edge.upper
+    return Signature(*of, *limits, edge.layers, hidden, edge.moe_transient)
+
+
 # checks ---------------------------------------------------------------------------------------------------------------
-def _checked_limits(max_in_flight: object, landing_bytes: object) -> tuple[int, int]:
+def _checked_limits(max_in_flight: object, landing_bytes: object, moe_transient: object) -> tuple[int, int, int]:
     numbers = []
-    limits = (("max_in_flight", max_in_flight, MOST_IN_FLIGHT), ("landing_bytes", landing_bytes, 1 << 62))
+    limits = (
+        ("max_in_flight", max_in_flight, MOST_IN_FLIGHT), ("landing_bytes", landing_bytes, 1 << 62),
+        ("moe_transient", moe_transient, 1 << 31),
+    )  # fmt: skip
     for name, given, most in limits:
         if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= most:
             wanted = f"an int in 1 … {most}" if most == MOST_IN_FLIGHT else "an int of 1 or more"
             raise ArgumentError(WHERE, name, repr(given), wanted)
         numbers.append(int(given))
-    return numbers[0], numbers[1]
+    return numbers[0], numbers[1], numbers[2]
 
 
 def _checked_boundary(graph: Graph, boundary: Mapping[str, str | DType]) -> dict[str, str]:
     if not isinstance(boundary, Mapping):
         raise ArgumentError(WHERE, "boundary", type(boundary).__name__, "a dict of dtypes by input or output name")
-    known = [*(node.name for node in graph.inputs if node.name != EXTENT), *_names(graph)]
+    known = [*(node.name for node in graph.inputs if not node.name.startswith(HIDDEN)), *_shown(graph)]
     for name in boundary:
         if name not in known:
             raise unknown_name(WHERE, "input or output", str(name), known)
@@ -140,8 +196,11 @@ def _session_of(other: CompiledGraph | Session | None) -> Session | None:
 
 
 # the graph ------------------------------------------------------------------------------------------------------------
-def _written(graph: Graph, options: Options) -> tuple[Graph, Mapping[str, tuple[int, ...]], int | None]:
-    """Return the graph whose outputs are all that runs give, its bucket axes by input, and their extent."""
+def _written(
+    graph: Graph, options: Options
+) -> tuple[Graph, Mapping[str, tuple[int, ...]], int | None, tuple[ExpertLayer, ...]]:
+    """Return the graph whose outputs are all that runs give, and hidden ones behind them; its bucket axes by input,
+    their extent, and its layers of experts."""
     if not isinstance(graph, Graph):
         raise GraphError(WHERE, "graph", type(graph).__name__, "a Graph")
     if not graph.outputs:
@@ -149,17 +208,23 @@ def _written(graph: Graph, options: Options) -> tuple[Graph, Mapping[str, tuple[
     for node in graph.inputs:
         if node.name.startswith(HIDDEN):
             raise ArgumentError(WHERE, "input", repr(node.name), f"names that do not begin with {HIDDEN}")
+    for name in graph.output_names:
+        if name.startswith(HIDDEN):
+            raise ArgumentError(WHERE, "output", repr(name), f"names that do not begin with {HIDDEN}")
     if options.gradients and graph.num_param_grad_outputs:
         raise ArgumentError(WHERE, "gradients", "True, of a differentiated graph", "False: it has its gradients")
     if options.bucket_axes is None or options.bucket_axes is False:
-        return _with_plain_gradients(differentiate(graph)[0] if options.gradients else graph), {}, None
+        graph, layers = with_hidden_outputs(graph, False)
+        plain = _with_plain_gradients(differentiate(graph)[0] if options.gradients else graph)
+        return hidden_last(plain), {}, None, layers
     axes, upper = resolve_bucket_axes(graph, options.bucket_axes)
+    graph, layers = with_hidden_outputs(graph, True)
     bucket_random = options.bucket_random
     if options.gradients:
         made, _ = bounded_with_gradients(graph, axes, upper, bucket_random=bucket_random)
     else:
         made, _ = bounded(graph, axes, upper, bucket_random=bucket_random)
-    return _with_plain_gradients(made), axes, upper
+    return hidden_last(_with_plain_gradients(made)), axes, upper, layers
 
 
 def _with_plain_gradients(graph: Graph) -> Graph:
@@ -194,8 +259,13 @@ def _with_plain_gradients(graph: Graph) -> Graph:
 
 
 def _names(graph: Graph) -> list[str]:
-    """Return the names of the outputs."""
+    """Return the names of the outputs; of one without a name `out{i}`."""
     return [name or f"out{i}" for i, name in enumerate(graph.output_names)]
+
+
+def _shown(graph: Graph) -> list[str]:
+    """Return the names of the outputs that are not hidden."""
+    return [name for name in _names(graph) if not name.startswith(HIDDEN)]
 
 
 def _rounded(graph: Graph, boundary: Mapping[str, str]) -> Graph:
@@ -221,16 +291,22 @@ def _rounded(graph: Graph, boundary: Mapping[str, str]) -> Graph:
 def _input_ports(values: Values, boundary: Mapping[str, str]) -> dict[str, Port]:
     places, found = values.places, {}
     for name, buffer in places.inputs.items():
-        if name != EXTENT:
+        if not name.startswith(HIDDEN):
             type = places.types[buffer]
             spec = TensorSpec(name, type.shape, boundary.get(name, str(type.dtype)))
             found[name] = Port(spec, type.dtype, buffer, places.index_bounds.get(name))
     return found
 
 
-def _output_ports(graph: Graph, session: Session, boundary: Mapping[str, str]) -> tuple[Port, ...]:
-    found = []
-    for value, name, buffer in zip(graph.outputs, _names(graph), session.plan().output_buffers, strict=True):
-        spec = TensorSpec(name, value.shape, boundary.get(name, str(value.type.dtype)))
-        found.append(Port(spec, value.type.dtype, buffer))
-    return tuple(found)
+def _output_dtypes(graph: Graph, boundary: Mapping[str, str]) -> list[str]:
+    """Return the boundary dtypes of the outputs."""
+    pairs = zip(_names(graph), graph.outputs, strict=True)
+    return [boundary.get(name, str(value.type.dtype)) for name, value in pairs]
+
+
+def _output_ports(graph: Graph, session: Session, dtypes: Sequence[str]) -> tuple[tuple[Port, ...], dict[str, Port]]:
+    """Return the outputs in order, and the hidden ones behind them by name."""
+    rows = zip(graph.outputs, _names(graph), session.plan().output_buffers, dtypes, strict=True)
+    ports = [Port(TensorSpec(name, v.shape, dtype), v.type.dtype, buffer) for v, name, buffer, dtype in rows]
+    count = len(_shown(graph))
+    return tuple(ports[:count]), {port.spec.name: port for port in ports[count:]}

@@ -57,6 +57,7 @@ class Flight:
             return
         try:
             landing.wait()
+            self.launcher.check_landed(self.request.where, self.layout, landing)
             arrays = self.launcher.taken(self.layout, landing)
         except BaseException as error:
             landing.release()
@@ -154,6 +155,8 @@ def pipelined(launcher: Launcher, requests: Sequence[Request], most_bytes: int) 
             for request in requests[start : start + count]:
                 landings.append(launcher.launch_into(request, layout))
             launcher.drain()
+            for request, landing in zip(requests[start : start + count], landings, strict=True):
+                launcher.check_landed(request.where, layout, landing)
             results += [launcher.taken(layout, landing) for landing in landings]
         finally:
             discard(landings)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from types import MappingProxyType, TracebackType
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
+from gdlab.base.binding import bound
+from gdlab.base.closing import Closing
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import (
     ActiveExtentUnsupported,
     ArgumentError,
+    DTypeError,
     LoadError,
     NoRunError,
+    ParamNotSetError,
     SessionError,
     StaleViewWarning,
     unknown_name,
@@ -26,8 +31,9 @@ from gdlab.base.errors import (
 from gdlab.base.formats import check_boundary, from_bytes
 from gdlab.base.threads import OwnerThread, snapshot
 from gdlab.base.types import Array
-from gdlab.base.words import plural
+from gdlab.base.words import listed, plural
 from gdlab.compiled.boundary import (
+    FEEDABLE,
     Layout,
     OutputSlot,
     Port,
@@ -41,9 +47,12 @@ from gdlab.compiled.boundary import (
     typed_out,
 )
 from gdlab.compiled.capabilities import Capabilities, capabilities_of
+from gdlab.compiled.experts import ExpertLayer, Mask, MoeResidencyStats, checked_mask
 from gdlab.compiled.flights import NOTHING, Flight, Flights, pipelined
 from gdlab.compiled.handles import HeldHandles
-from gdlab.compiled.launch import Launcher, Request
+from gdlab.compiled.launch import REMEDY, Launcher, Request
+from gdlab.compiled.residency import Residency
+from gdlab.compiled.saved import Edge, SavedGraph, write_saved
 from gdlab.compiled.views import Arena, RawOutput, Views
 from gdlab.devices.base import DeviceInfo
 from gdlab.graph import Graph
@@ -51,6 +60,9 @@ from gdlab.plan.records import ExecutionPlan
 from gdlab.rewrite import OptimizeReport
 from gdlab.session import Session, open_session
 from gdlab.session.arrays import as_array
+from gdlab.session.checkpoint import Snapshot
+from gdlab.session.external import unknown_slot
+from gdlab.session.profile import SessionProfile, check_samples
 
 T = TypeVar("T")
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -60,7 +72,8 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 class Signature:
     """The edge of a compiled graph, and the options that its copies have too. `states`: parameters that the graph
     writes; `axes`: the bucket axes by input, `upper`: their extent; `landing_bytes`: the most that pipelined outputs
-    take at a time."""
+    take at a time. `layers` of experts, whose choices are `hidden` outputs, and how many experts come from the host at
+    a time."""
 
     inputs: Mapping[str, Port]
     outputs: tuple[Port, ...]
@@ -71,9 +84,21 @@ class Signature:
     max_in_flight: int
     landing_bytes: int
     strict_views: bool
+    layers: tuple[ExpertLayer, ...] = ()
+    hidden: Mapping[str, Port] = field(default_factory=dict)
+    moe_transient: int = 1
+
+    def over(self, session: Session) -> Signature:
+        """Return the same edge over another session, whose plan has the same inputs and outputs."""
+        places, buffers = session.values.places.inputs, iter(session.plan().output_buffers)
+        inputs = {name: replace(port, buffer=places[name]) for name, port in self.inputs.items()}
+        outputs = tuple(replace(port, buffer=next(buffers)) for port in self.outputs)
+        hidden = {name: replace(port, buffer=next(buffers)) for name, port in self.hidden.items()}
+        return replace(self, inputs=inputs, outputs=outputs, hidden=hidden)
 
 
-class CompiledGraph:
+@bound
+class CompiledGraph(Closing):
     """A graph compiled for a device, called as a function. Every call copies what it is given, checks everything before
     it writes anything, and may come from any thread.
 
@@ -90,12 +115,23 @@ class CompiledGraph:
             raise TypeError("CompiledGraph(): use build_compiled_graph(graph)")
         self.session, self.report, self.signature = session, report, signature
         self.views = Views(signature.strict_views)
-        self.launcher = Launcher(session, signature.inputs, signature.outputs, signature.upper, self.views)
-        self.handles = self.launcher.handles
-        session.loaded.program.queue.depth = signature.max_in_flight
-        self.flights = Flights(self.launcher, signature.max_in_flight, session.loaded.device.synchronous)
+        self.whole_plan = session.loaded.plan  # the plan with all experts on the device
+        self.kin: WeakSet[object] = WeakSet([self])  # all graphs and sessions over some of these parameters
+        self._open((), {})
         self.sharers: WeakSet[OwnerThread] = WeakSet([session.loaded.turn])  # turns of all that share parameters
         self._slots = tuple((slot.byte_offset, slot.num_elements) for slot in self.launcher.slots)
+
+    def _open(self, masks: Sequence[Mask], before: Mapping[str, int]) -> None:
+        """Begin anew over `session`: the parts that forwards are made with. `before`: totals of an earlier session."""
+        session, of = self.session, self.signature
+        self.experts = Residency(session, of.layers, of.hidden, masks)
+        self.launcher = Launcher(session, of.inputs, of.outputs, of.upper, self.views, self.experts)
+        self.handles = self.launcher.handles
+        session.loaded.program.queue.depth = of.max_in_flight
+        posted = session.loaded.device.synchronous or self.experts.paging
+        self.flights = Flights(self.launcher, of.max_in_flight, posted)
+        for name, total in before.items():
+            setattr(session.traffic, name, getattr(session.traffic, name) + total)
 
     # identity ---------------------------------------------------------------------------------------------------------
     @property
@@ -175,7 +211,8 @@ class CompiledGraph:
 
     def counters(self) -> dict[str, int]:
         """Return running totals, counted where the work is done; `arenas_retired`: memory that views outlived."""
-        return {**self.session.traffic.as_dict(), "arenas_retired": self.views.retired_count}
+        own = {"arenas_retired": self.views.retired_count, "moe_sync_points": self.experts.sync_points}
+        return {**self.session.traffic.as_dict(), **own}
 
     def last_run_stats(self) -> dict[str, int]:
         """Return what the last forward added to the counters, and the `extent` that it ran at (−1: no bucket axes)."""
@@ -184,13 +221,18 @@ class CompiledGraph:
         return {**self.launcher.last_stats(), "extent": at}
 
     def memory_summary(self) -> dict[str, int]:
-        """Return the bytes of the plan's memory, of values that host handles keep, of the arena and of retired ones."""
-        arena = self.views.current
+        """Return the session's summary as a dict, and beside it the bytes of the plan's memory, of values that host
+        handles keep, of the arena and of retired ones."""
+        arena, summary = self.views.current, self.session.memory_summary()
+        resident_bytes, host_bytes = self.experts.bytes()
         return {
-            "plan_bytes": self.session.memory_summary().total_buffer_bytes,
+            **asdict(summary),
+            "plan_bytes": summary.total_buffer_bytes,
             "handle_bytes": sum(handle.numbers.nbytes for handle in self.handles.host.values()),
             "arena_bytes": 0 if arena is None else arena.landing.nbytes,
             "retired_bytes": self.views.retired_bytes,
+            "moe_resident_bytes": resident_bytes,
+            "moe_host_bytes": host_bytes,
         }
 
     def capabilities(self) -> Capabilities:
@@ -205,6 +247,21 @@ class CompiledGraph:
         timestamps = self._alone("capabilities", timed)
         return capabilities_of(type(self), self.session.loaded.device, self.signature.max_in_flight, timestamps)
 
+    if TYPE_CHECKING:  # bound in gdlab/__init__.py
+
+        def doc(self, name: str = "graph") -> Any: ...
+
+    def profile(self, runs: int = 3, inputs: Any = NONE) -> SessionProfile:
+        """Time every dispatch of `runs` forwards with these inputs (those of handles where none is given). They do not
+        count: outputs, states, handles, `epoch`, `draw` and counters of forwards stay as they are."""
+        count, request = check_samples("profile", "runs", runs), self.launcher.resolve("profile", inputs)
+
+        def timed() -> SessionProfile:
+            self.flights.finish(False)
+            return self.launcher.profile(request, count)
+
+        return self._alone("profile", timed)
+
     # life -------------------------------------------------------------------------------------------------------------
     @property
     def closed(self) -> bool:
@@ -216,14 +273,6 @@ class CompiledGraph:
         if not self.closed:
             self.launcher.exclusively(lambda: self.flights.finish(False))
             self.session.close()
-
-    def __enter__(self) -> CompiledGraph:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         counts = (self.inputs, "input"), (self.outputs, "output"), (self.plan.dispatches, "dispatch")
@@ -244,7 +293,8 @@ class CompiledGraph:
     def share(self, other: CompiledGraph) -> None:
         """Note that parameters are those of another graph: neither runs while the other's are written."""
         other.sharers.add(self.session.loaded.turn)
-        self.sharers = other.sharers
+        other.kin.add(self)
+        self.sharers, self.kin = other.sharers, other.kin
 
     def _write(self, function: Callable[[], None]) -> None:
         """Run `function` while no forward runs over these parameters."""
@@ -349,40 +399,50 @@ class CompiledGraph:
     # parameters -------------------------------------------------------------------------------------------------------
     def set_param(self, name: str, data: Any) -> None:
         """Copy `data` (declared shape, or flat) into a parameter, for forwards launched later."""
-        self._write(lambda: self.session.values.set_parameter(name, data, "set_param"))
+        self._write(lambda: self._set(name, data, "set_param"))
 
     def set_param_typed(self, name: str, data: Any, dtype: str) -> None:
         """Set a parameter from little-endian bytes of `dtype`; of its own storage dtype in the very words."""
         where = "set_param_typed"
-        type = self.plan.param_types.get(name) if isinstance(name, str) else None
+        types = self.whole_plan.param_types
+        type = types.get(name) if isinstance(name, str) else None
         if type is None:
-            raise unknown_name(where, "parameter", str(name), self.plan.param_types)
+            raise unknown_name(where, "parameter", str(name), types)
         if type.dtype.is_storage and str(dtype) == str(type.dtype):
             return self._write(lambda: self.session.values.set_parameter_packed(name, data))
         asked = check_boundary(where, repr(name), dtype)
         numbers = from_bytes(where, repr(name), data, asked, type.num_elements)
-        self._write(lambda: self.session.values.set_parameter(name, numbers, where))
+        self._write(lambda: self._set(name, numbers, where))
+
+    def _set(self, name: str, data: Any, where: str) -> None:
+        """Set a parameter; of experts all, those on the host too."""
+        if name not in self.experts.split:
+            return self.session.values.set_parameter(name, data, where)
+        full = as_array(where, name, data, self.whole_plan.param_types[name])
+        self.experts.write(name, full)
+        self.session.values.unset_parameters.have([name])
 
     def read_param(self, name: str) -> Array:
         """Return a parameter as float32, after pending work."""
+        if isinstance(name, str) and name in self.experts.split:
+            return self._alone("read_param", lambda: self.experts.read(name))
         return self.session.values.read_param(name, None)
 
     def initialize(self, seed: int = 0, zeros: bool = False) -> None:
         """Fill every parameter that has no value by its declared initializer."""
-        self._write(lambda: self.session.values.initialize(seed, zeros))
+        self._write(lambda: self._whole(lambda: self.session.values.initialize(seed, zeros)))
 
     def load_params(self, source: Mapping[str, Any] | str | os.PathLike[str]) -> None:
         """Set parameters from a mapping, or from a safetensors file. All names and shapes are checked first."""
         values = dict(source) if isinstance(source, Mapping) else _file(source)
         held, where = self.session.values, "load_params"
-        checked = {
-            name: as_array(where, name, data, held.places.types[held.parameter(where, name)])
-            for name, data in values.items()
-        }
+        whole = self.whole_plan.param_types
+        types = {name: held.places.types[held.parameter(where, name)] for name in values}
+        checked = {name: as_array(where, name, data, whole.get(name, types[name])) for name, data in values.items()}
 
         def set_all() -> None:
             for name, data in checked.items():
-                held.set_parameter(name, data, where)
+                self._set(name, data, where)
 
         self._write(set_all)
 
@@ -393,6 +453,50 @@ class CompiledGraph:
         for state in self.states if name is None else (name,):
             shape = self.plan.param_types[state].shape
             self.session.values.set_parameter(state, np.zeros(shape, np.float32), "reset_state")
+
+    # files ------------------------------------------------------------------------------------------------------------
+    def save(self, path: str | os.PathLike[str], weights: bool = False) -> None:
+        """Write plan, boundary and bucket axes to a file that `load_compiled_graph` opens without optimizing or
+        lowering; with `weights` also the parameters, states included. Handles, feeds and extent are not saved."""
+        if not isinstance(weights, (bool, np.bool_)):
+            raise ArgumentError("save", "weights", repr(weights), "True or False")
+        stored: dict[int, Array] = {}
+        unset, of = frozenset(self.param_names), self.signature
+        if weights:
+            stored, unset = self._alone("save", lambda: self._whole(self._stored))
+        names = {b: name for name, b in self.whole_plan.stored_params}
+        edge = Edge(
+            tuple(spec.dtype for spec in self.inputs), tuple(spec.dtype for spec in self.outputs), of.states,
+            tuple((name, tuple(axes)) for name, axes in of.axes.items()), of.upper, of.max_in_flight, of.landing_bytes,
+            of.strict_views, tuple(sorted(unset)), of.layers, of.moe_transient,
+        )  # fmt: skip
+        write_saved(path, SavedGraph(self.whole_plan, edge, {names[b]: data for b, data in stored.items()}))
+
+    def load_stored(self, stored: Mapping[str, Array], unset: Collection[str]) -> None:
+        """Take over parameters as a file holds them, by the name under which the plan stores them."""
+        places = dict(self.plan.stored_params)
+        buffers = {places[name]: data for name, data in stored.items()}
+        self._write(lambda: self._store(buffers, unset))
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write the parameters to a file that `Session.load_checkpoint` takes too, after everything launched."""
+        self._alone("save_checkpoint", lambda: self.flights.finish(False))
+        self._write(lambda: self._whole(lambda: self.session.save_checkpoint(path)))
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Take the parameters from a checkpoint, of a session of the same parameters too, all or none."""
+        self._write(lambda: self._whole(lambda: self.session.load_checkpoint(path)))
+
+    def snapshot(self) -> Snapshot:
+        """Return the parameters as they are after everything launched, in memory: what `restore` takes."""
+        self._alone("snapshot", lambda: self.flights.finish(False))
+        if unset := self.session.values.parameters_without_value():
+            raise ParamNotSetError("snapshot", "parameters", f"no value for {listed(unset)}", REMEDY)
+        return self._alone("snapshot", lambda: self._whole(lambda: self.session.snapshot()))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to the parameters of a snapshot; `draw` and `epoch` go on."""
+        self._write(lambda: self._whole(lambda: self.session.restore(snapshot, self.session.step_count)))
 
     # host handles -----------------------------------------------------------------------------------------------------
     def bind_handle(self, name: str, data: Any) -> bool:
@@ -500,6 +604,68 @@ class CompiledGraph:
             raise unknown_name(where, "input", str(name), self.signature.inputs)
         return self.signature.inputs[name]
 
+    # memory of others -------------------------------------------------------------------------------------------------
+    def input_buffer(self, name: str) -> Any:
+        """Return the memory of an input: on cpu an array of f32 or u32, on wgpu a buffer. Wait before you write it."""
+        port = self._slot("input_buffer", self.signature.inputs.get(name) if isinstance(name, str) else None, name)
+        return self._memory("input_buffer", port)
+
+    def output_buffer(self, index: int = 0) -> Any:
+        """Return the memory of an output, where each forward writes it: for `bind_input` of another graph on this
+        device. Not to be written."""
+        return self._memory("output_buffer", self._output_slot("output_buffer", index))
+
+    def bind_input(self, name: str, memory: Any) -> bool:
+        """Read an input from memory of somebody else on this device, such as `other.output_buffer(0)`, without a copy;
+        it is a gpu handle from now on, until `unbind_gpu_handle`. Its numbers are f32 or u32; indices are not
+        checked."""
+        where = "bind_input"
+        port = self._slot(where, self.signature.inputs.get(name) if isinstance(name, str) else None, name)
+        if not port.direct:
+            raise DTypeError(where, f"input {name!r}", f"a boundary of {port.spec.dtype}", "one of f32 or u32")
+
+        def bind_memory() -> None:
+            self.flights.finish(False)
+            self.handles.bind_memory(where, name, memory)
+
+        self._alone(where, bind_memory)
+        return True
+
+    def bind_output(self, index: int, memory: Any) -> bool:
+        """Write an output to memory of somebody else on this device, such as `other.input_buffer("x")`, from the next
+        forward on; None: to memory of its own again, whose contents are old. Whether anything changed."""
+        where = "bind_output"
+        port = self._output_slot(where, index)
+
+        def bind_memory() -> bool:
+            self.flights.finish(False)
+            if memory is None:
+                return self.session.external.unbind(port.buffer)
+            self.session.external.bind(int(index), memory, where)
+            return True
+
+        return self._alone(where, bind_memory)
+
+    def _slot(self, where: str, port: Port | None, given: object) -> Port:
+        if port is None:
+            known = [*self.signature.inputs, *map(str, range(len(self.signature.outputs)))]
+            raise unknown_slot(where, given, known)
+        return port
+
+    def _output_slot(self, where: str, index: object) -> Port:
+        """Return an output whose numbers inside are those of its boundary."""
+        outputs = self.signature.outputs
+        known = isinstance(index, (int, np.integer)) and not isinstance(index, bool) and 0 <= index < len(outputs)
+        port = self._slot(where, outputs[int(index)] if known else None, index)  # type: ignore[call-overload]
+        if port.kind not in FEEDABLE:
+            given = f"a boundary of {port.spec.dtype}"
+            raise DTypeError(where, f"output {index}", given, "one of f32, f16, bf16 or u32")
+        return port
+
+    def _memory(self, where: str, port: Port) -> Any:
+        memory = self._alone(where, lambda: self.session.loaded.program.memory_at(port.buffer)[0])
+        return memory.reshape(port.spec.shape) if isinstance(memory, np.ndarray) else memory
+
     # forwards that nobody waits for -----------------------------------------------------------------------------------
     def commit_no_wait(self, inputs: Any = NONE) -> None:
         """Launch a forward and return. At most `max_in_flight` are outstanding: beyond, this waits for the oldest."""
@@ -585,15 +751,107 @@ class CompiledGraph:
 
         self._alone(where, set_extent)
 
+    # experts ----------------------------------------------------------------------------------------------------------
+    def set_moe_resident_experts(self, mask: Sequence[bool]) -> None:
+        """Keep the experts that the mask tells on the device, in every layer, and the others on the host; those behind
+        it stay on the device. An empty mask: all. Results keep their bits."""
+        where = "set_moe_resident_experts"
+        checked = checked_mask(where, mask, max(layer.most for layer in self._layers(where)))
+        self._set_masks(where, [checked[: layer.most] for layer in self.signature.layers])
+
+    def set_moe_resident_experts_per_layer(self, masks: Sequence[Sequence[bool]]) -> None:
+        """`set_moe_resident_experts` with a mask for each layer in order; layers behind keep all on the device."""
+        where = "set_moe_resident_experts_per_layer"
+        layers = self._layers(where)
+        given = list(masks) if isinstance(masks, (list, tuple)) else None
+        if given is None or len(given) > len(layers):
+            told = type(masks).__name__ if given is None else plural(len(given), "mask")
+            raise ArgumentError(where, "masks", told, f"a list of at most {plural(len(layers), 'mask')}")
+        pairs = list(zip(given, layers, strict=False))
+        checked = [checked_mask(where, mask, layer.most, f"mask {k}") for k, (mask, layer) in enumerate(pairs)]
+        self._set_masks(where, [*checked, *[()] * (len(layers) - len(checked))])
+
+    def enable_moe_topk_capture(self, num_experts: int) -> bool:
+        """Keep, from the next forward on, what the router chose in each layer with so many experts. False, and nothing
+        is kept, where no top-k reaches such a layer."""
+        if isinstance(num_experts, bool) or not isinstance(num_experts, (int, np.integer)):
+            raise ArgumentError("enable_moe_topk_capture", "num_experts", repr(num_experts), "an int")
+        return self._alone("enable_moe_topk_capture", lambda: self.experts.capture(int(num_experts)))
+
+    def disable_moe_topk_capture(self) -> None:
+        """Keep nothing from the next forward on."""
+
+        def disable() -> None:
+            self.experts.captured = None
+
+        self._alone("disable_moe_topk_capture", disable)
+
+    def take_moe_topk_capture(self) -> list[Array] | None:
+        """Return what the router chose in the last forward: u32 by layer, tokens × k, flat; then None until the
+        next."""
+        return self._alone("take_moe_topk_capture", self.experts.take_capture)
+
+    def take_moe_residency_stats(self) -> MoeResidencyStats | None:
+        """Return how many experts and rows of the last forward were on the device and on the host; then None until the
+        next."""
+        return self._alone("take_moe_residency_stats", self.experts.take_stats)
+
+    def _layers(self, where: str) -> tuple[ExpertLayer, ...]:
+        if not self.signature.layers:
+            raise ArgumentError(where, "graph", "one without grouped_matmul", "one with a layer of experts")
+        return self.signature.layers
+
+    def _set_masks(self, where: str, masks: Sequence[Mask]) -> None:
+        """Move experts between device and host; where their number changes, over another plan of the same graph."""
+        self.experts.check_masks(where, masks)
+        others = [one for one in snapshot(self.kin) if one is not self and not getattr(one, "closed", False)]
+        if others and self.experts.splits(masks):
+            raise SessionError(where, "parameters", f"those of {others[0]!r} too", "parameters of its own: clone()")
+        self._write(lambda: self._alone(where, lambda: self._move_experts(masks)))
+
+    def _move_experts(self, masks: Sequence[Mask]) -> None:
+        """Open the plan that has room for the resident experts, and take over everything that a caller sees."""
+        self.flights.finish(False)
+        old, launcher, experts = self.session, self.launcher, self.experts
+        session = self.experts.session_of(self.whole_plan, masks, self.signature.moe_transient)
+        held = self.handles.held()
+        full = {name: experts.read(name) for name in experts.pools}
+        unset = [name for name in full if name in old.values.unset_parameters]
+        self.views.end()
+        self.session, self.signature = session, self.signature.over(session)
+        session.progress.steps, session.progress.draw_offset = old.progress.steps, old.progress.draw_offset
+        self._open(masks, old.traffic.as_dict())
+        self.experts.follow(experts)
+        for name, matrices in full.items():
+            self.experts.write(name, matrices)
+            if name not in unset:
+                session.values.unset_parameters.have([name])
+        self.handles.hold(held)
+        self.launcher.follow(launcher)
+        old.close()
+
+    def _whole(self, function: Callable[[], T]) -> T:
+        """Run `function` while all experts lie on the device; called in the turn of the device."""
+        masks = self.experts.masks
+        if not self.experts.split:
+            return function()
+        self._move_experts([()] * len(masks))
+        try:
+            return function()
+        finally:
+            self._move_experts(masks)
+
     # copies -----------------------------------------------------------------------------------------------------------
     def clone(self) -> CompiledGraph:
         """Return a copy by value: parameters, states, handles, feeds, extent and draw; plan and kernels are shared.
         Pending work is waited for, views stay valid, counters begin at 0."""
         self._alone("clone", lambda: self.flights.finish(False))
-        session = open_session(self.plan, self.session.loaded.device, self.session.nodes)
-        made = CompiledGraph(session, self.report, self.signature)
+        session = open_session(self.whole_plan, self.session.loaded.device, self.session.nodes)
+        made = CompiledGraph(session, self.report, self.signature.over(session))
         made._take(self)
         return made
+
+    __reduce__ = refuse_copies("compiled graph", "clone()")
 
     def __copy__(self) -> CompiledGraph:
         return self.clone()
@@ -606,7 +864,7 @@ class CompiledGraph:
         if not isinstance(other, CompiledGraph) or other.closed:
             given = "a closed one" if isinstance(other, CompiledGraph) else type(other).__name__
             raise SessionError("clone_from", "compiled graph", given, "an open CompiledGraph")
-        mine, theirs = ((g.device.kind, g.plan.fingerprint, g.inputs, g.outputs) for g in (self, other))
+        mine, theirs = ((g.device.kind, g.whole_plan.fingerprint, g.inputs, g.outputs) for g in (self, other))
         if mine != theirs:
             given = f"another plan on {other.device.kind}"
             raise SessionError("clone_from", "compiled graph", given, f"one of the same plan on {self.device.kind}")
@@ -616,6 +874,9 @@ class CompiledGraph:
     def context(self) -> CompiledGraph:
         """Return an object with inputs, handles, feeds, extent, outputs and states of its own over the same weights:
         one for each thread of a server. Its states begin at zero."""
+        if self.experts.split:
+            wanted = "all on the device: set_moe_resident_experts([])"
+            raise SessionError("context", "experts", "some on the host", wanted)
         names = tuple(name for name in self.param_names if name not in self.states)
         loaded = self.session.loaded
         session = open_session(loaded.plan, loaded.device, self.session.nodes, self.session, names)
@@ -627,27 +888,44 @@ class CompiledGraph:
     def _take(self, other: CompiledGraph) -> None:
         """Copy the values of another graph of the same plan, by way of the host."""
         held = other._alone("clone", other._held)
+        if held.masks != self.experts.masks:
+            self._set_masks("clone_from", held.masks)
         self._alone("clone", lambda: self._hold(held))
 
     def _held(self) -> Held:
+        stored, unset = self._stored()
+        experts = self.experts
+        matrices = {name: experts.read(name) for name in experts.split}
+        rest = self.handles.held(), self.launcher.extent, self.draw, experts.masks, experts.captured, matrices
+        return Held(stored, unset, *rest)
+
+    def _stored(self) -> tuple[dict[int, Array], frozenset[str]]:
+        """Return the parameters by buffer, and the names of those without a value, after all pending work."""
         self.flights.finish(False)
         program, plan = self.session.loaded.program, self.plan
         unset = frozenset(self.session.values.parameters_without_value())
         stored = {b: program.words(b) if plan.buffers[b].dtype.is_storage else program.download(b)
                   for _, b in plan.stored_params}  # fmt: skip
-        return Held(stored, unset, self.handles.held(), self.launcher.extent, self.draw)
+        return stored, unset
 
-    def _hold(self, held: Held) -> None:
-        self.flights.finish(False)
-        self.views.end()
+    def _store(self, stored: Mapping[int, Array], unset: Collection[str]) -> None:
+        """Write parameters by buffer, and note which have a value."""
         program, plan = self.session.loaded.program, self.plan
-        for buffer, data in held.stored.items():
+        for buffer, data in stored.items():
             if plan.buffers[buffer].dtype.is_storage:
                 program.upload_words(buffer, data)
             else:
                 program.upload(buffer, data)
-        self.session.values.unset_parameters.have(set(self.param_names) - held.unset)
-        self.session.values.unset_parameters.lack(held.unset)
+        self.session.values.unset_parameters.have(set(self.param_names) - set(unset))
+        self.session.values.unset_parameters.lack(unset)
+
+    def _hold(self, held: Held) -> None:
+        self.flights.finish(False)
+        self.views.end()
+        self._store(held.stored, held.unset)
+        for name, full in held.matrices.items():
+            self.experts.write(name, full)
+        self.experts.captured = held.captured
         self.handles.hold(held.handles)
         self.launcher.extent = held.extent
         self.session.progress.draw_offset = held.draw - self.session.progress.steps
@@ -656,13 +934,17 @@ class CompiledGraph:
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
     """The values of a compiled graph, for another one of the same plan. `stored`: parameters by buffer, those of
-    storage dtypes as words; `unset`: parameters without a value."""
+    storage dtypes as words; `unset`: parameters without a value; `matrices`: the weights of which some experts lie on
+    the host."""
 
     stored: Mapping[int, Array]
     unset: frozenset[str]
     handles: HeldHandles
     extent: int | None
     draw: int
+    masks: tuple[Mask, ...]
+    captured: int | None
+    matrices: Mapping[str, Array]
 
 
 def _filled(target: Array | None, port: Port, numbers: Array) -> Array:

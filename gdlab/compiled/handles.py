@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gdlab.base.errors import DTypeError, SessionError, ShapeError
 from gdlab.base.formats import entered, landed
@@ -11,7 +12,7 @@ from gdlab.base.types import Array
 from gdlab.base.words import one_of
 from gdlab.compiled.boundary import FEEDABLE, Port, check_index
 from gdlab.devices.base import BufferCopy
-from gdlab.session.values import Values
+from gdlab.session import Session
 
 
 @dataclass(slots=True, eq=False)
@@ -39,8 +40,8 @@ class Handles:
     """The handles of a compiled graph. `lies[input]` is the token of the value in an input's buffer, where it is that
     of a host handle. All methods are called in the turn of the device."""
 
-    def __init__(self, values: Values, inputs: Mapping[str, Port], outputs: Sequence[Port]) -> None:
-        self.values, self.inputs, self.outputs = values, inputs, outputs
+    def __init__(self, session: Session, inputs: Mapping[str, Port], outputs: Sequence[Port]) -> None:
+        self.values, self.external, self.inputs, self.outputs = session.values, session.external, inputs, outputs
         self.host: dict[str, HostHandle] = {}
         self.gpu: set[str] = set()
         self.feeds: dict[str, int] = {}  # gpu handle -> output
@@ -134,9 +135,17 @@ class Handles:
         self.gpu.add(name)
         self.lies.pop(name, None)
 
+    def bind_memory(self, where: str, name: str, memory: Any) -> None:
+        """Make memory of somebody else the input, as a gpu handle."""
+        self.external.bind(name, memory, where)
+        self.gpu.add(name)
+        self.lies.pop(name, None)
+
     def unbind_on_device(self, name: str) -> bool:
-        """Drop a gpu handle and its feed."""
+        """Drop a gpu handle and its feed; memory of somebody else is let go."""
         known = name in self.gpu
+        if known:
+            self.external.unbind(self.inputs[name].buffer)
         self.gpu.discard(name)
         self.feeds.pop(name, None)
         return known
@@ -179,6 +188,8 @@ class Handles:
     def hold(self, held: HeldHandles) -> None:
         """Replace all handles and feeds by those of another graph of the same plan."""
         self.host = {name: HostHandle(numbers, source) for name, (numbers, source) in held.host.items()}
+        for name in self.gpu:
+            self.external.unbind(self.inputs[name].buffer)
         self.gpu, self.feeds, self.lies = set(held.gpu), dict(held.feeds), {}
         for name, numbers in held.gpu.items():
             self.values.upload(self.inputs[name].buffer, numbers)

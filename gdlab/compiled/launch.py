@@ -17,9 +17,11 @@ from gdlab.base.words import listed
 from gdlab.compiled.boundary import Layout, Port, accept, given_out, layout_of, named_values, slots_of
 from gdlab.compiled.extent import EXTENT
 from gdlab.compiled.handles import Handles
+from gdlab.compiled.residency import Residency
 from gdlab.compiled.views import Arena, Views, arena_of, convert_into
 from gdlab.devices.base import BufferCopy, Counters, Readback
 from gdlab.session import Session
+from gdlab.session.profile import SessionProfile
 
 T = TypeVar("T")
 Read = Callable[[str, Port, Any], Array]
@@ -44,15 +46,22 @@ class Launcher:
     the turn of the device."""
 
     def __init__(
-        self, session: Session, inputs: Mapping[str, Port], outputs: Sequence[Port], upper: int | None, views: Views
-    ) -> None:
+        self, session: Session, inputs: Mapping[str, Port], outputs: Sequence[Port], upper: int | None, views: Views,
+        experts: Residency,
+    ) -> None:  # fmt: skip
+        self.experts, self.unchecked = experts, [port for _, port in experts.unchecked()]
         self.session, self.inputs, self.outputs, self.upper, self.views = session, inputs, tuple(outputs), upper, views
-        self.handles = Handles(session.values, inputs, outputs)
+        self.handles = Handles(session, inputs, outputs)
         self.program, self.unset = session.loaded.program, session.values.unset_parameters
         self.slots = slots_of(outputs)
         self.all = layout_of(outputs)
         self.arena_bytes = self.slots[-1].byte_offset + -(-self.slots[-1].nbytes // 256) * 256
         self.converted = layout_of((p for p in outputs if not p.direct), self.arena_bytes)
+        pairs = list(zip(outputs, self.slots, strict=True))
+        direct = tuple((port, slot.byte_offset) for port, slot in pairs if port.direct)
+        self.in_arena = Layout(direct + self.converted.places, max(self.converted.nbytes, self.arena_bytes))
+        self._converted_slots = [slot for port, slot in pairs if not port.direct]
+        self._names = tuple(port.spec.name for port in outputs)
         self.extent: int | None = None
         self.epoch = 0
         self.last_extent: int | None = None
@@ -68,6 +77,11 @@ class Launcher:
         if self._long or self._seconds > LONG_SECONDS:
             return turn.call(function)
         return turn.here(function)
+
+    def follow(self, before: Launcher) -> None:
+        """Go on with what another launcher of the same graph counted."""
+        self.extent, self.epoch, self.last_extent = before.extent, before.epoch, before.last_extent
+        self._before, self._after = before._before, before._after
 
     # resolve ----------------------------------------------------------------------------------------------------------
     def resolve(self, where: str, inputs: Any, read: Read = accept) -> Request:
@@ -108,17 +122,34 @@ class Launcher:
         before = _totals(self.program.counters)
         try:
             uploads = self.handles.uploads(request.values) + self._extent_upload(request)
-            self.session.steps.launch(uploads, [*self.handles.copies(), *copies], landing)
+            copies = [*self.handles.copies(), *copies]
+            if self.experts.layers:
+                uploads += self.experts.tables()
+            if self.experts.paging:
+                self._launch_paged(uploads, copies, landing)
+            else:
+                self.session.steps.launch(uploads, copies, landing)
         except BaseException:
             self.handles.forget()
+            self.experts.forget()
             self._extent_there = None
             raise
+        self.experts.launched()
         self.views.end()
         self.views.sweep()
         self.handles.advance()
         self.epoch += 1
         self.last_extent = request.extent
         self._before, self._after = before, _totals(self.program.counters)
+
+    def _launch_paged(
+        self, uploads: Iterable[tuple[int, Array]], copies: Sequence[BufferCopy], landing: Readback
+    ) -> None:
+        """Launch a forward that stops for experts on the host."""
+        for buffer, data in uploads:
+            self.program.upload(buffer, data)
+        self.experts.forward()
+        self.program.copy(copies, landing)
 
     def _extent_upload(self, request: Request) -> list[tuple[int, Array]]:
         if self.upper is None:
@@ -129,16 +160,31 @@ class Launcher:
         self._extent_there = extent
         return [(self.session.values.places.inputs[EXTENT], np.array([extent], np.uint32))]
 
+    def profile(self, request: Request, samples: int) -> SessionProfile:
+        """Time the dispatches of some forwards with these inputs, which do not count."""
+        self.check(request)
+        for buffer, data in self.handles.uploads(request.values) + self._extent_upload(request):
+            self.program.upload(buffer, data)
+        return self.session.profiling.timed(samples, False)
+
     def launch_into(self, request: Request, layout: Layout) -> Readback:
         """Launch a forward whose outputs of a layout go to a landing."""
         self.check(request)
-        landing = self.program.queue.readback(max(layout.nbytes, 4))
+        behind = self._behind(layout)
+        landing = self.program.queue.readback(max(layout.nbytes, 4, behind.nbytes))
         try:
-            self.launch(request, _copies(layout, landing), landing)
+            self.launch(request, [*_copies(layout, landing), *_copies(behind, landing)], landing)
         except BaseException:
             landing.release()
             raise
         return landing
+
+    def _behind(self, layout: Layout) -> Layout:
+        """Place what is read back with every forward behind the outputs: numbers of experts that may be out of
+        range."""
+        if not self.unchecked:
+            return Layout((), 0)
+        return layout_of(self.unchecked, -(-max(layout.nbytes, 4) // 16) * 16)
 
     # land -------------------------------------------------------------------------------------------------------------
     def drain(self) -> None:
@@ -154,6 +200,11 @@ class Launcher:
             flat: Array = np.frombuffer(memory, port.dtype.numpy, port.size, at)
             found.append((port, flat.reshape(port.spec.shape)))
         return found
+
+    def check_landed(self, where: str, layout: Layout, landing: Readback) -> None:
+        """Raise `ExpertIndexError` where a row of a forward that has arrived chose an expert that does not exist."""
+        if self.unchecked:
+            self.experts.check(where, [numbers for _, numbers in self.numbers(self._behind(layout), landing)])
 
     def taken(self, layout: Layout, landing: Readback) -> list[Array]:
         """Return the outputs of a landing that has arrived, as fresh arrays, and release it."""
@@ -176,13 +227,11 @@ class Launcher:
 
     def run_into_arena(self, request: Request) -> Arena:
         """Make a forward whose outputs stay where they land."""
-        nbytes = max(self.converted.nbytes, self.arena_bytes)
-        pairs = zip(self.outputs, self.slots, strict=True)
-        places = tuple((port, slot.byte_offset) for port, slot in pairs if port.direct) + self.converted.places
-        landing = self._arrived(request, Layout(places, nbytes))
+        landing = self._arrived(request, self.in_arena)
         try:
-            self._convert(landing)
-            arena = arena_of(landing, self.arena_bytes, self.epoch, tuple(port.spec.name for port in self.outputs))
+            if self._converted_slots:
+                self._convert(landing)
+            arena = arena_of(landing, self.arena_bytes, self.epoch, self._names)
         except BaseException:
             landing.release()
             raise
@@ -195,6 +244,7 @@ class Launcher:
         landing = self.launch_into(request, layout)
         try:
             self.drain()
+            self.check_landed(request.where, layout, landing)
         except BaseException:
             discard([landing])
             raise
@@ -202,8 +252,7 @@ class Launcher:
         return landing
 
     def _convert(self, landing: Readback) -> None:
-        slots = [s for p, s in zip(self.outputs, self.slots, strict=True) if not p.direct]
-        for slot, (port, numbers) in zip(slots, self.numbers(self.converted, landing), strict=True):
+        for slot, (port, numbers) in zip(self._converted_slots, self.numbers(self.converted, landing), strict=True):
             convert_into(landing.address, slot, port, numbers)
 
     def last_stats(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,16 +28,28 @@ _FORMATS = {"f32": "f", "u32": "I"}  # of memoryviews; others are bytes
 
 @dataclass(slots=True, eq=False)
 class Arena:
-    """Memory that the outputs of forward `epoch` landed in. `exporter`: what all views are made from, None once they
-    are not valid any more; `handed`: the views that people hold."""
+    """Memory that the outputs of forward `epoch` landed in. `source`: what all views are made from, None before the
+    first; `handed`: the views that people hold."""
 
     landing: Readback
-    address: int
     nbytes: int
     epoch: int
     names: tuple[str, ...]
-    exporter: Any
+    valid: bool = True
+    source: Any = None
     handed: list[weakref.ref[memoryview]] = field(default_factory=list)
+
+    @property
+    def address(self) -> int:
+        """The address of the first byte."""
+        return self.landing.address
+
+    @property
+    def exporter(self) -> Any:
+        """The memory that all views are made from, made when somebody asks."""
+        if self.source is None:
+            self.source = exporter_of(self.landing, self.address, self.nbytes)
+        return self.source
 
     def view(self, start: int, nbytes: int, format: str = "B") -> memoryview:
         """Return a read-only view of some bytes, which ends with the arena."""
@@ -44,8 +57,11 @@ class Arena:
         self.handed.append(weakref.ref(made))
         return made  # type: ignore[no-any-return]
 
-    def end(self) -> weakref.ref[Any]:
-        """End the validity of all views; the reference lives as long as anything derived from one."""
+    def end(self) -> Callable[[], Any]:
+        """End the validity of all views. What comes back answers None once nothing derived from one is alive."""
+        self.valid = False
+        if self.source is None:
+            return _nothing
         for held in self.handed:
             view = held()
             try:
@@ -55,15 +71,18 @@ class Arena:
                 continue
         view = None
         self.handed.clear()
-        alive = weakref.ref(self.exporter)
-        self.exporter = None
+        alive = weakref.ref(self.source)
+        self.source = None
         return alive
+
+
+def _nothing() -> None:
+    """The answer of an arena that nobody made a view of."""
 
 
 def arena_of(landing: Readback, nbytes: int, epoch: int, names: tuple[str, ...]) -> Arena:
     """Return an arena over a landing that has arrived."""
-    address = landing.address
-    return Arena(landing, address, nbytes, epoch, names, exporter_of(landing, address, nbytes))
+    return Arena(landing, nbytes, epoch, names)
 
 
 def exporter_of(landing: Readback, address: int, nbytes: int) -> Any:
@@ -89,7 +108,7 @@ class RawOutput:
     @property
     def valid(self) -> bool:
         """Whether no forward was launched since."""
-        return self.arena.exporter is not None
+        return self.arena.valid
 
     @property
     def address(self) -> int:
@@ -111,7 +130,7 @@ class RawOutput:
         return array if dtype is None and not copy else np.array(array, dtype)
 
     def _valid(self) -> Arena:
-        if self.arena.exporter is None:
+        if not self.arena.valid:
             given = f"output {self.name!r} of run {self.epoch}, after which another run was launched"
             raise StaleViewError("RawOutput", "view", given, "a copy made before: .numpy().copy(), or run()")
         return self.arena
@@ -123,17 +142,16 @@ class Views:
     def __init__(self, strict: bool = False) -> None:
         self.strict, self.retired_count = strict, 0
         self.current: Arena | None = None
-        self._retired: deque[tuple[weakref.ref[Any], Readback]] = deque()
+        self._retired: deque[tuple[Callable[[], Any], Readback]] = deque()
         self._stale: deque[str] = deque()  # texts of warnings
 
     def check(self, where: str) -> None:
         """With `strict`: raise `StaleViewError` while anything derived from a view is in use."""
         arena = self.current
-        if not self.strict or arena is None:
+        if not self.strict or arena is None or arena.source is None:
             return
-        alive, arena.exporter = weakref.ref(arena.exporter), None
-        held = alive()
-        arena.exporter = exporter_of(arena.landing, arena.address, arena.nbytes) if held is None else held
+        alive, arena.source = weakref.ref(arena.source), None
+        held = arena.source = alive()
         if held is None:
             return
         given = f"views of {_told(arena)} in use"

@@ -343,6 +343,10 @@ class Program(ABC):
         copies, which commute; not `whole`: of the update the `early` ones alone, which add up gradients. `landing`
         tells when the step has ended, and takes copies; such a step has no loss in `losses`."""
 
+    @abstractmethod
+    def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
+        """Make copies alone, after everything submitted so far; `landing` tells when they have ended."""
+
     def steps_at_once(self, upload_bytes: int) -> int:
         """Return how many steps, each with so many bytes of uploads, `step_many` does well to make in one call."""
         return 1

@@ -13,7 +13,7 @@ from gdlab.graph.source import Frame, Location, Source, locate
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Name what made a tensor, with the user's frames."""
+    """The op that made a tensor, and the user's frames."""
 
     what: str
     frames: tuple[Frame, ...] | Source = ()

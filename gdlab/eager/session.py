@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 import numpy as np
 
 from gdlab.base.binding import bound
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import (
     ArgumentError,
     DTypeError,
@@ -102,6 +103,8 @@ class EagerSession:
         self.jitted: list[Jitted] = []
         self.dropped = deque[list[Any]]()  # gradients that nobody holds any more
         self.tape = Tape(self, 1)
+
+    __reduce__ = refuse_copies("eager session", "state_dict() and load_state_dict(), in a session of its own")
 
     def __repr__(self) -> str:
         state = plural(len(self.tape), "node") if self.open else "closed"

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
+from gdlab.compiled import CompiledGraph
 from gdlab.devices.choose import DEVICES
 from gdlab.eager import EagerSession
 from gdlab.graph import Graph
@@ -15,6 +16,7 @@ from gdlab.jupyter.cell import op_names
 from gdlab.jupyter.options import SHOW
 from gdlab.op import REGISTRY, Safety
 from gdlab.plan.records import ExecutionPlan
+from gdlab.record.session import GraphSession
 from gdlab.rewrite import RULES, OptimizeReport
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import EVENTS, known_names
@@ -49,10 +51,12 @@ _NUMBERS = (
     "--as",
     "--until",
     "--seed",
+    "--boundary",
 )
 # What a magic's NAME may be; others take a study.
 _KINDS: Mapping[str, tuple[type, ...]] = {
-    "graph": (Study, Graph, OptimizeReport, ExecutionPlan, Session, EagerSession, Document), "eager": (EagerSession,),
+    "graph": (Study, Graph, OptimizeReport, ExecutionPlan, Session, CompiledGraph, EagerSession, Document),
+    "eager": (EagerSession,), "graph_compiled": (CompiledGraph, Study), "graph_record": (GraphSession,),
 }  # fmt: skip
 
 

@@ -6,24 +6,27 @@ from typing import Any
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from gdlab.compiled import CompiledGraph
 from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.jupyter import warming
 from gdlab.jupyter.common import Words
+from gdlab.jupyter.compiling import CompiledMagics
 from gdlab.jupyter.complete import make_matcher
 from gdlab.jupyter.debugging import DebugMagics
 from gdlab.jupyter.display import rich
 from gdlab.jupyter.eager import EagerMagics
-from gdlab.jupyter.recording import RecordMagics
+from gdlab.jupyter.recording import RecordMagics, report_bundle
 from gdlab.jupyter.running import RunMagics
 from gdlab.jupyter.showing import ShowMagics
 from gdlab.plan.records import ExecutionPlan
+from gdlab.record.report import Report
 from gdlab.session import Session
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 
-FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics)
-_RICH = (Study, Graph, ExecutionPlan, Session, EagerSession, Document)
+FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics, CompiledMagics)
+_RICH = (Study, Graph, ExecutionPlan, Session, CompiledGraph, EagerSession, Document)
 
 
 def option_names() -> dict[str, list[str]]:
@@ -42,6 +45,7 @@ def load(shell: Any) -> None:
     unload(shell)
     for kind in _RICH:
         shell.display_formatter.mimebundle_formatter.for_type(kind, lambda thing, **_: rich(thing))
+    shell.display_formatter.mimebundle_formatter.for_type(Report, lambda report, **_: report_bundle(report))
     for family in FAMILIES:
         shell.register_magics(family(shell))
     graph = shell.magics_manager.magics["cell"]["graph"]
@@ -57,7 +61,7 @@ def unload(shell: Any) -> None:
     if shell.Completer is not None:
         matchers = shell.Completer.custom_matchers
         matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != "gdlab"]
-    for kind in _RICH:
+    for kind in (*_RICH, Report):
         shell.display_formatter.mimebundle_formatter.type_printers.pop(kind, None)
     for line_or_cell in ("line", "cell"):
         table = shell.magics_manager.magics[line_or_cell]

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display
 
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.options import parse_argstring
+from gdlab.record.report import Report
 from gdlab.record.session import GraphSession
+from gdlab.view.picture.list_picture import list_html, list_picture
 
 
 @magics_class
 class RecordMagics(Words):
-    """Recorded lists, as words."""
+    """Recorded lists, as pictures and words."""
 
     @magic_arguments()
     @argument("name", help="a variable that holds a GraphSession")
     @no_var_expand
     @line_magic
     def graph_record(self, line: str) -> None:
-        """Tell what a finisher did with the list of a session: groups, moves, fusions, hazards, copies, times."""
+        """Draw the list of a finished session before and after each pass: groups, ranges of memory, conflicts, moves;
+        beside the picture its text: fusions, copies, times, and why no node stands further in front."""
         args = parse_argstring(self.graph_record, line, self.names)
         session = self.names.get(args.name)
         if not isinstance(session, GraphSession):
             raise UsageError(f"graph_record: given {args.name}, wanted a variable that holds a GraphSession")
-        print(self.call(lambda: session.report))
+        display(report_bundle(self.call(lambda: session.report)), raw=True)
+
+
+def report_bundle(report: Report) -> dict[str, Any]:
+    """Return the output that shows a report: a picture in the colours of the page, a static one, and text."""
+    return {
+        "text/html": list_html(report),
+        "image/svg+xml": list_picture(report),
+        "text/plain": str(report),
+    }

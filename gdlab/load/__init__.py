@@ -1,1 +1,1 @@
-"""Read models and weights of files that others wrote: ONNX, NNEF, safetensors."""
+"""Read models and weights of files that others wrote: ONNX, NNEF, GGUF, safetensors."""

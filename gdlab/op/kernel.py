@@ -119,6 +119,12 @@ class Shader:
         """The name of its first file, without `.wgsl`."""
         return self.file.split(" + ")[0].removesuffix(".wgsl")
 
+    @property
+    def forms(self) -> tuple[Shader, ...]:
+        """The kernel itself, and every form of it for adapters."""
+        others = [form for form in (self.hardware, self.fours) if form is not None]
+        return self, *(form for other in others for form in other.forms)
+
 
 def by_rows(passes: int) -> WorkRule:
     """The work of a kernel over rows of the last axis, `passes` operations per element."""

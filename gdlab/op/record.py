@@ -387,9 +387,10 @@ def _refused(dtype: DType) -> str:
     if dtype in (DType.q4, DType.q8):
         return f"f32 operands: {dtype} may only be operand b of matmul, because its blocks run along k"
     if dtype.in_blocks:
-        return f"f32 operands: {dtype} may only be operand b of matmul_bt and grouped_matmul_bt"
+        readers = "operand b of matmul_bt and grouped_matmul_bt, and the table of embedding"
+        return f"f32 operands: {dtype} may only be {readers}"
     if dtype.is_storage and dtype is not f16:
-        return f"f32 operands: no kernel reads {dtype}"
+        return f"f32 operands: {dtype} may only be an operand of matmul_bt, embedding and matmul_affine"
     return "f32 operands"
 
 

@@ -71,7 +71,7 @@ def _products_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def _kernel(layout: Layout) -> Shader:
-    tiles = Shader("batch_matmul.wgsl", _work(layout, hardware=True), linear=True)
+    tiles = Shader("batch_matmul.wgsl", _work(layout, hardware=True), linear=True, in_bounds=True)
     registers = _work(layout, hardware=False)
     return Shader("batch_matmul_registers.wgsl", registers, tiles, linear=True, numpy_form=_products_form)
 

@@ -86,12 +86,14 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
         Bad(("f32[3, 5]", "f32[5, 3]"), "given f32[3, 5] and f32[5, 3], wanted a[m, k] and b[n, k]: 5 and 3 differ"),
         Bad(("f32[3, 5]", "f32[5]"), "wanted a[m, k] and b[n, k]: reshape other ranks first"),
     ),
+    reads_bf16=True,
     reads_blocks=1,
     block_axis=-1,
     passes_factor=True,
 )
 def matmul_bt(a: Value, b: Value) -> TensorType:
-    """Matrix product a · bᵀ without a transpose: f32[m, k], f32[n, k] -> f32[m, n]; b may lie in blocks of ggml."""
+    """Matrix product a · bᵀ without a transpose: f32[m, k], f32[n, k] -> f32[m, n]; b may be bf16 or lie in blocks of
+    ggml."""
     _check(a, b, 1, 1, "a[m, k] and b[n, k]")
     return TensorType((a.shape[0], b.shape[0]))
 

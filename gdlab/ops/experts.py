@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.types import Array, TensorType, u32
-from gdlab.graph import Value
+from gdlab.graph import Node, Value
 from gdlab.op import (
     Bad,
     Call,
@@ -48,10 +48,12 @@ def _by_rows(b: str, units: Callable[[int, int], int], group: int = 0) -> WorkRu
     def work(types: Types, result: TensorType, attrs: Attributes) -> Work:
         (m, n), k, experts = result.shape, types[0].shape[1], types[1].shape[0]
         aligned = int((n if b == "kn" else k) % 4 == 0)
-        constants = {"EXPERTS": experts, "N": n, "K": k, "REPEAT": attrs.get("repeat", 1), "W_ALIGNED": aligned}
+        constants = {"PAGES": experts, "N": n, "K": k, "REPEAT": attrs.get("repeat", 1), "W_ALIGNED": aligned}
         constants |= {"W_K": n, "W_N": 1} if b == "kn" else {"W_K": 1, "W_N": k}
         constants |= {"STRIDE": attrs["stride"]} if attrs.get("stride") else {}
         trips = 0 if group else k + 4
+        if len(types) > 3:  # with a table
+            constants |= {"EXPERTS": types[3].shape[0]}
         extents = f"{m}x{n}x{k} of {experts}"
         return Work(units(m, n), 0, constants, 2 * m * n * k, group, trips=trips, extents=extents)
 
@@ -59,12 +61,27 @@ def _by_rows(b: str, units: Callable[[int, int], int], group: int = 0) -> WorkRu
 
 
 def _rows_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    n, k, experts, repeat = c["N"], c["K"], c["EXPERTS"], c["REPEAT"]
+    n, k, pages, repeat = c["N"], c["K"], c["PAGES"], c["REPEAT"]
     m = builder.size // n
-    w = builder.operand(1, (experts, k, n) if c["W_N"] == 1 else (experts, n, k))
+    w = builder.operand(1, (pages, k, n) if c["W_N"] == 1 else (pages, n, k))
     w = w if c["W_N"] == 1 else np.swapaxes(w, 1, 2)
     x, idx = builder.operand(0, (m // repeat, k)), builder.operand(2, (m,))
-    builder.calls.append((_products, (x, w, idx, repeat, builder.out((m, n)))))
+    if len(c.names) > 3:
+        table = builder.operand(3, (c["EXPERTS"],))
+        builder.calls.append((_paged_products, (x, w, idx, table, builder.out((m, n)))))
+    else:
+        builder.calls.append((_products, (x, w, idx, repeat, builder.out((m, n)))))
+
+
+def _paged_products(x: Array, w: Array, idx: Array, table: Array, out: Array) -> None:
+    """out[r] = x[r] · w[table[idx[r]]] of rows whose matrix is there; zeros of a number outside, others are left."""
+    for number in np.unique(idx).tolist():
+        page = int(table[number]) if number < len(table) else len(w)
+        rows = np.flatnonzero(idx == number)
+        if page == len(w):
+            out[rows] = 0
+        elif page < len(w):
+            out[rows] = x[rows] @ w[page]
 
 
 def _products(x: Array, w: Array, idx: Array, repeat: int, out: Array) -> None:
@@ -95,11 +112,11 @@ def _grouped(x: Array, w: Array, idx: Array, repeat: int = 1) -> Array:
     return out
 
 
-def _kernel(b: str) -> Shader:
+def _kernel(b: str, pages: str = "all_pages.wgsl") -> Shader:
     alone = _by_rows(b, lambda m, n: m * -(-n // 4))
     groups = _by_rows(b, lambda m, n: m * -(-n // TILE), group=256)
-    hardware = Shader("grouped_matmul_rows.wgsl", groups, linear=True)
-    return Shader("grouped_matmul.wgsl", alone, hardware, linear=True, numpy_form=_rows_form)
+    hardware = Shader(f"grouped_matmul_rows.wgsl + {pages}", groups, linear=True)
+    return Shader(f"grouped_matmul.wgsl + {pages}", alone, hardware, linear=True, numpy_form=_rows_form)
 
 
 _OPERANDS = {"kn": "x[m, k], w[e, k, n] and idx[m] u32", "nk": "x[m / repeat, k], w[e, n, k] and idx[m] u32"}
@@ -179,6 +196,37 @@ def grouped_matmul(x: Value, w: Value, idx: Value) -> TensorType:
 def _(g: Value, out: Value, x: Value, w: Value, idx: Value) -> Grads:
     """∂x[i] = g[i] · w[idx[i]]ᵀ,  ∂w[e] = Σ x[i]ᵀ · g[i] over idx[i] = e"""
     return lambda: grouped_matmul_bt(g, w, idx), lambda: grouped_matmul_at(x, g, idx, w.shape[0]), None
+
+
+def _paged(x: Array, w: Array, idx: Array, table: Array) -> Array:
+    out = np.zeros((len(idx), w.shape[2]), x.dtype)
+    _paged_products(x, w, idx, table, out)
+    return out
+
+
+# rows, pages, experts
+@op(
+    numpy=_paged,
+    kernel=_kernel("kn", "some_pages.wgsl"),
+    family="contraction",
+    kind="private",
+    samples=(*(Sample((m, k), (p, k, n), (m,), (e,), integers={2: e + 1, 3: p + 1})
+               for m, k, n, p, e in ((5, 4, 3, 2, 6), (70, 9, 129, 3, 4), (6, 8, 8, 4, 4))),),
+    no_grad="ends",
+    any_dtype=True,
+    own_buffer=True,
+    indices=IndexOperand(2, lambda types, attrs: types[3].shape[0]),
+    follows=lambda call: along(call, ["mk", (None, "k", "n"), "m", (None,)], "mn", mixes={"k": 0.0}),
+)  # fmt: skip
+def paged_grouped_matmul(x: Value, w: Value, idx: Value, table: Value) -> TensorType:
+    """Row i of x times matrix table[idx[i]] of w: f32[m, k], f32[p, k, n], u32[m], u32[e] -> f32[m, n].
+
+    An index ≥ e and an entry p of the table make a row zero. Rows with an entry above p are left as they are in the
+    memory of the result: the dispatch is run again with another table.
+    """
+    indices("x[m, k], w[p, k, n], idx[m] u32 and table[e] u32", table)
+    want(table.type.rank == 1, "table[e] u32")
+    return _grouped_type(x, w, idx, "kn")
 
 
 @op(
@@ -376,3 +424,19 @@ def top_k_indices(x: Value, k: int) -> TensorType:
     rows, length = x.shape
     want(1 <= k <= length, f"1 … {length}", k, "k")
     return TensorType((rows, k), u32)
+
+
+# nodes of them --------------------------------------------------------------------------------------------------------
+def is_product(node: Node) -> bool:
+    """Whether a node multiplies rows by matrices that operand 2 chooses, of all that operand 1 holds."""
+    return node.op == grouped_matmul.name
+
+
+def is_choice(node: Node) -> bool:
+    """Whether a node gives the indices of the largest elements."""
+    return node.op == top_k_indices.name
+
+
+def keeps_order(node: Node) -> bool:
+    """Whether a node holds the elements of its operand one after the other."""
+    return node.op == reshape.name

@@ -71,7 +71,7 @@ def _gate_grad_form(share: str, slope: str) -> NumpyForm:
 # ops ------------------------------------------------------------------------------------------------------------------
 @fused(
     label="",
-    kernel=Shader("swiglu_concat.wgsl", _halves, numpy_form=_gate_form(_SWISH)),
+    kernel=Shader("swiglu_concat.wgsl", _halves, in_bounds=True, numpy_form=_gate_form(_SWISH)),
     family="elementwise",
     samples=WHOLE,
     bad=_odd("swiglu_concat"),
@@ -91,7 +91,7 @@ def _(g: Value, out: Value, x: Value) -> Grads:
 @fused(
     label="",
     private=True,
-    kernel=Shader("swiglu_concat_grad.wgsl", _halves, numpy_form=_gate_grad_form(_SWISH, _SILU_SLOPE)),
+    kernel=Shader("swiglu_concat_grad.wgsl", _halves, in_bounds=True, numpy_form=_gate_grad_form(_SWISH, _SILU_SLOPE)),
     family="elementwise",
     samples=WITH_G,
     check=_half_of,
@@ -104,7 +104,7 @@ def swiglu_concat_grad(x: Value, g: Value) -> Value:
 
 @fused(
     label="",
-    kernel=Shader("geglu_concat.wgsl", _halves, numpy_form=_gate_form(_GELU)),
+    kernel=Shader("geglu_concat.wgsl", _halves, in_bounds=True, numpy_form=_gate_form(_GELU)),
     family="elementwise",
     samples=WHOLE,
     bad=_odd("geglu_concat"),
@@ -124,7 +124,7 @@ def _(g: Value, out: Value, x: Value) -> Grads:
 @fused(
     label="",
     private=True,
-    kernel=Shader("geglu_concat_grad.wgsl", _halves, numpy_form=_gate_grad_form(_GELU, _GELU_SLOPE)),
+    kernel=Shader("geglu_concat_grad.wgsl", _halves, in_bounds=True, numpy_form=_gate_grad_form(_GELU, _GELU_SLOPE)),
     family="elementwise",
     samples=WITH_G,
     check=_half_of,

@@ -157,13 +157,16 @@ def _put_back(g: Value, idx: Value, shape: Shape, axis: int) -> Value:
     family="index",
     any_dtype=True,
     reads_f16=True,
+    reads_bf16=True,
+    reads_blocks=1,
+    block_axis=-1,
     indices=IndexOperand(0, lambda types, attrs: types[1].shape[0]),
     follows=lambda call: along(call, ["s", (None, "h")], "sh"),
 )  # fmt: skip
 def embedding(idx: Value, table: Value) -> TensorType:
     """Row idx[i] of the table as row i: u32[s], f32[v, h] -> f32[s, h]; repeated rows add up their gradients.
 
-    An index ≥ v gives a row of zeros and receives no gradient.
+    The table may lie in blocks of ggml. An index ≥ v gives a row of zeros and receives no gradient.
     """
     wanted = "idx[s] u32 and table[v, h]"
     indices(wanted, idx, table)
@@ -220,8 +223,8 @@ def _scatter_add_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 SUMS_OF_ROWS = Shader(
-    "scatter_add.wgsl", _adding, Shader("scatter_add_rows.wgsl", _adding_rows, linear=True), linear=True,
-    numpy_form=_scatter_add_form,
+    "scatter_add.wgsl", _adding, Shader("scatter_add_rows.wgsl", _adding_rows, linear=True, in_bounds=True),
+    linear=True, in_bounds=True, numpy_form=_scatter_add_form,
 )  # fmt: skip
 
 
@@ -294,7 +297,7 @@ def _found(call: Call) -> Verdict:
 
 @op(
     numpy=_argmax,
-    kernel=Shader("argmax.wgsl", _finding, numpy_form=_argmax_form),
+    kernel=Shader("argmax.wgsl", _finding, in_bounds=True, numpy_form=_argmax_form),
     samples=(Sample((3, 5), attrs={"axis": 1}), Sample((300, 3), attrs={"axis": 0}),
              Sample((2, 3, 4), attrs={"axis": -2}),
              Sample((70,), attrs={"axis": 0}), Sample((2, 3000), attrs={"axis": 1}),

@@ -70,7 +70,7 @@ def _summed_up(call: Call) -> Verdict:
 
 @op(
     numpy=_before,
-    kernel=Shader("exclusive_cumsum.wgsl", _running, linear=True, numpy_form=_running_form),
+    kernel=Shader("exclusive_cumsum.wgsl", _running, linear=True, in_bounds=True, numpy_form=_running_form),
     samples=RUNS,
     bad=NOT_F32,
     family="reduction",

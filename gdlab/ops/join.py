@@ -50,7 +50,7 @@ def _concat_form(builder: KernelBuilder, c: KernelConstants) -> None:
         builder.calls.append((np.copyto, (out[:, end - size : end], builder.operand(k, (len(out), size)))))
 
 
-SIDE_BY_SIDE = Shader("concat.wgsl", places, linear=True, numpy_form=_concat_form)
+SIDE_BY_SIDE = Shader("concat.wgsl", places, linear=True, in_bounds=True, numpy_form=_concat_form)
 
 
 def joined(call: Call) -> Verdict:
@@ -142,7 +142,7 @@ def _each(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str,
 
 @op(
     numpy=lambda x: x,
-    kernel=Shader("materialize.wgsl", _each, linear=True, numpy_form=_materialize_form),
+    kernel=Shader("materialize.wgsl", _each, linear=True, in_bounds=True, numpy_form=_materialize_form),
     samples=(Sample((3, 5)), Sample((70,)), Sample((1, 1)),
              Sample((2, 3), values=([[np.nan, -0.0, np.inf], [0, 1, 2]],), kink=True), Sample((5,), integers={0: 9})),
     family="movement",

@@ -103,6 +103,11 @@ def save(path: str | os.PathLike[str], key: str, cached: Cached, graph: Graph) -
         _warn(path, f"cannot be written ({error})")
 
 
+def versions() -> str:
+    """Return the version of plans and that of gdlab: a plan of others is not run."""
+    return f"{VERSION} of gdlab {_version()}".rstrip()
+
+
 def _warn(path: object, what: str) -> None:
     warnings.warn(f"plan cache: {str(path)!r} {what}: compiling instead", RuntimeWarning, stacklevel=5)
 

@@ -51,8 +51,7 @@ def in_bounds(d: Dispatch) -> bool:
 def _files_in_bounds() -> frozenset[str]:
     """Return the files of the kernels whose record says that they stay inside their operands."""
     kernels = [op.kernel for op in REGISTRY.values() if isinstance(op.kernel, Shader)]
-    forms = (form for k in kernels for form in (k, k.hardware, k.fours) if form is not None)
-    return frozenset(form.file for form in forms if form.in_bounds)
+    return frozenset(form.file for kernel in kernels for form in kernel.forms if form.in_bounds)
 
 
 def is_software(target: Target) -> bool:
@@ -281,6 +280,9 @@ def _tiling(p: Matmul) -> tuple[int, int, int, int, int, int, int] | None:
             return (*tile, 1, parts)
     if p.k < 32 or (small and tiles_of(p, _SMALL) >= _BUSY):
         return (*_SMALL, 2 if p.k >= 128 else 1, 1)
+    parts = p.k // 256
+    if small and parts >= 8:  # K-parallel groups alone: 19 instead of 13 µs at 64 x 256 x 2048 (H200, 2026-11-23)
+        return (*_SMALL, 2, _power(parts, 16))
     return None
 
 

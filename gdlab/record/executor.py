@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
+from gdlab.base.closing import Closing
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, CompileError, GraphEncodeError, SessionError
 from gdlab.base.memo import LruCache
 from gdlab.base.threads import OwnerThread
@@ -32,6 +34,9 @@ BINDINGS = 4096  # nodes made ready that are kept, without scratch
 BINDING_BYTES, LARGE = 1 << 16, 1 << 20
 VECTOR = 16  # bytes that a kernel loads or stores at a time
 MARKER = 4  # bytes that tell the end of a submission
+LONG_SECONDS = 0.03  # of a list that runs on the device's own thread, so that Ctrl-C ends the wait
+PACE = 2e-9  # seconds per flop or word, before any list was timed
+LEAST_WORK = 1 << 20  # flops and words, below which it is not the work that takes the time
 SMALL = 1 << 20  # bytes that are cleared by a write
 
 
@@ -44,7 +49,7 @@ class Binding:
     pinned: tuple[Any, ...]
 
 
-class GraphExecutor:
+class GraphExecutor(Closing):
     """A device with its buffers, and the sessions on it: `with ex.begin_recorded() as s: ...`.
 
     `device`: "auto", "cpu", "wgpu", "wgpu:1", "wgpu:NAME" or a Device. Sessions of one executor may run in several
@@ -67,6 +72,7 @@ class GraphExecutor:
         self.known: dict[Hashable, None] = {}  # lists that were recorded without error
         self.numbers: Any = None
         self._slots = 0
+        self.pace = PACE
         self.marker = self.turn.call(lambda: self.queue.make(ALIGN, "marker"))
 
     @property
@@ -74,11 +80,7 @@ class GraphExecutor:
         """Return the device."""
         return self._device
 
-    def __enter__(self) -> GraphExecutor:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    __reduce__ = refuse_copies("graph executor", "another GraphExecutor on the device")
 
     def __repr__(self) -> str:
         return f"<GraphExecutor on {self._device.info}{'' if self.open else ', closed'}>"
@@ -288,10 +290,27 @@ class GraphExecutor:
     # submitting -------------------------------------------------------------------------------------------------------
     def submit(self, chunks: Sequence[Sequence[Node]], landing: Sequence[Part], nodes: Sequence[Node]) -> Submission:
         """Run the chunks one after the other, each as one submission, and the last with copies of some ranges
-        (`landing`, of buffers of `nodes`) that the host reads; return when they are submitted."""
-        return self._in_turn(lambda: self._submit(chunks, landing, nodes))
+        (`landing`, of buffers of `nodes`) that the host reads; return when they are submitted. Ctrl-C ends the wait for
+        a list that takes long; the list runs to its end."""
+        work = sum(n.operation.work for n in nodes)
+        if work * self.pace < LONG_SECONDS:
+            return self._in_turn(lambda: self._submit(chunks, landing, nodes, work))
+        made = list[Submission]()
+        try:
+            self.turn.call(lambda: made.append(self._submit(chunks, landing, nodes, work)))
+        except KeyboardInterrupt:
+            self.turn.post(self._abandoned(made))
+            raise
+        return made[0]
 
-    def _submit(self, chunks: Sequence[Sequence[Node]], landing: Sequence[Part], nodes: Sequence[Node]) -> Submission:
+    def _abandoned(self, made: Sequence[Submission]) -> Generator[None, None, None]:
+        """Give back, behind the submission, what nobody waits for."""
+        self.landed.extend(submission.readback for submission in made)
+        yield
+
+    def _submit(
+        self, chunks: Sequence[Sequence[Node]], landing: Sequence[Part], nodes: Sequence[Node], work: int
+    ) -> Submission:
         self._collect()
         everything = [node for chunk in chunks for node in chunk]
         versions = [(b.allocation, b.allocation.version, b.allocation.from_host) for n in everything for b in n.buffers]
@@ -319,7 +338,7 @@ class GraphExecutor:
                     allocation.version, allocation.from_host = version, from_host
             raise
         copies = sum(isinstance(i, Copy) for of_node in items for i in of_node)
-        return Submission(self, readback, first, ended, copies, len(chunks))
+        return Submission(self, readback, first, ended, copies, len(chunks), work, begun)
 
     def _check_encodable(self, chunks: Sequence[Sequence[Node]], items: Sequence[tuple[Item, ...]]) -> None:
         """Record a list in several parts that was never recorded before, whole: what is refused is refused before
@@ -384,11 +403,17 @@ class GraphExecutor:
             readback.release()
 
     def wait(self, submission: Submission, landing: Sequence[Part]) -> list[Array]:
-        """Wait for a submission; return the numbers that it landed, as u32."""
-        return self._in_turn(lambda: self._wait(submission, landing))
+        """Wait for a submission; return the numbers that it landed, as u32. Ctrl-C ends the wait for one that takes
+        long; one may wait for it again."""
+        turn = self.turn.here if submission.work * self.pace < LONG_SECONDS else self.turn.call
+        return turn(lambda: self._wait(submission, landing))
 
     def _wait(self, submission: Submission, landing: Sequence[Part]) -> list[Array]:
+        if submission.numbers is not None:
+            return submission.numbers
         submission.readback.wait()
+        if submission.work:
+            self.pace = (time.perf_counter_ns() - submission.begun_ns) * 1e-9 / max(submission.work, LEAST_WORK)
         found, at = [], ALIGN
         view = submission.readback.view() if landing else memoryview(b"")
         for part in landing:
@@ -397,12 +422,14 @@ class GraphExecutor:
             at += _padded(part)
         view = memoryview(b"")
         self._land(submission.readback)
+        submission.numbers = found
         return found
 
 
 @dataclass(slots=True, eq=False)
 class Submission:
-    """A list that was submitted: its readback, when the first and the last part had been submitted, its copies."""
+    """A list that was submitted: its readback, when the first and the last part had been submitted, its copies; `work`:
+    flops and words; `numbers`: what it landed, once somebody waited."""
 
     executor: GraphExecutor
     readback: Readback
@@ -410,6 +437,9 @@ class Submission:
     last_ns: int
     copies: int
     submissions: int
+    work: int = 0
+    begun_ns: int = 0
+    numbers: list[Array] | None = None
 
 
 def _padded(part: Part) -> int:

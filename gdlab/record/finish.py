@@ -98,7 +98,7 @@ class PendingWork:
 
     def __del__(self) -> None:
         submission = getattr(self, "_submission", None)
-        if submission is not None:
+        if submission is not None and submission.numbers is None:
             submission.executor.landed.append(submission.readback)
 
     @property
@@ -161,6 +161,7 @@ def launch(
     before = placed(graph.nodes)
     names = [n.name for n in graph.nodes]
     fusions = graph.fuse() if fuse and optimizing else 0
+    between = (tuple([n.name for n in graph.nodes]), placed(graph.nodes)) if fusions and reorder else None
     moved = graph.reorder() if reorder and optimizing else 0
     encoder.consume(where)
     nodes = graph.nodes
@@ -191,6 +192,8 @@ def launch(
         routes=tuple([(n.name, n.operation.route) for n in nodes if n.operation.route]),
         submissions=counters.submissions - submissions,
         chunks=(n0, len(nodes) - n0),
+        between=between,
+        labels={b.allocation.number: b.allocation.label for n in nodes for b in n.buffers if b.allocation.label},
     )
     return PendingWork(encoder, submission, checked), outcome, report
 

@@ -56,6 +56,17 @@ def rope(x: Value, positions: Value, theta: float) -> Value:
     return turned.reshape((rows, 2, d // 2)).permute((0, 2, 1)).reshape((rows, d))
 
 
+def rope_leading(
+    x: Value, positions: Value, *factors: Value, n_heads: int, head_dim: int, rope_dim: int, theta: float
+) -> Value:
+    """Pairs (i, i + rope_dim/2) of the first rope_dim elements of every head turned by position · θ^(−2i/rope_dim) /
+    factor i, as in ggml; the other elements as they are."""
+    rows, length = x.shape[0], positions.shape[0]
+    first = x.slice((0, 0), (rows, rope_dim)).reshape((length, n_heads * rope_dim))
+    turned = ops.rope_positions(first, positions, theta, rope_dim, *factors).reshape((rows, rope_dim))
+    return ops.concat([turned, x.slice((0, rope_dim), (rows, head_dim))], 1)
+
+
 def rope_neox(
     x: Value, positions: Value, *factors: Value, n_heads: int, head_dim: int, rope_dim: int, theta: float
 ) -> Value:

@@ -154,12 +154,13 @@ class ComputeGraph:
 
         return fuse(self)
 
-    def reorder(self) -> int:
+    def reorder(self, exact: bool = False) -> int:
         """Move nodes without conflicts into the barrier groups before them; return how many have another place.
-        Raises `ReorderViolation` (a defect of gdlab), then nothing has changed."""
+        `exact`: into as few groups as any order has, where the look-ahead of 63 nodes may leave more. Raises
+        `ReorderViolation` (a defect of gdlab), then nothing has changed."""
         from gdlab.record.reorder import reorder
 
-        return reorder(self)
+        return reorder(self, exact)
 
     def check_order(self, order: Sequence[int]) -> None:
         """Raise `ReorderViolation` unless every node would read and write the same in this order: `order[k]` is the

@@ -110,7 +110,7 @@ def rope(ex: GraphExecutor, where: str, buffers: Buffers, seq_len: Any, head_dim
 
 def rope_neox_f32(
     ex: GraphExecutor, where: str, buffers: Buffers, seq_len: Any, n_heads: Any, head_dim: Any, rope_dim: Any,
-    theta: Any,
+    theta: Any, pairing: Any,
 ) -> Operation:  # fmt: skip
     """Check and lower `rope_neox_f32`; buffers: input, output, positions, and perhaps factors."""
     length, heads = integer(where, "seq_len", seq_len), integer(where, "n_heads", n_heads)
@@ -119,6 +119,8 @@ def rope_neox_f32(
         _even(where, "rope_dim", rope_dim, 0),
         _theta(where, theta),
     )
+    if pairing not in ("head", "rope"):
+        raise ArgumentError(where, "pairing", f"{pairing!r:.60}", "'head' or 'rope'")
     if turned > d:
         raise ArgumentError(where, "rope_dim", turned, f"0 … {d}, that of a head")
     shape = length * heads, d
@@ -130,4 +132,5 @@ def rope_neox_f32(
         part(ex, where, "freq_factors", buffers, i, tensor((turned // 2,)), least=True) for i in range(3, len(buffers))
     ]
     attrs = (("n_heads", heads), ("head_dim", d), ("rope_dim", turned), ("theta", theta))
-    return operation(ex, where, functions.rope_neox, (x, positions, *factors), y, attrs, in_place=True, fuse=True)
+    build = functions.rope_leading if pairing == "rope" and turned < d else functions.rope_neox
+    return operation(ex, where, build, (x, positions, *factors), y, attrs, in_place=True, fuse=True)

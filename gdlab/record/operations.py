@@ -54,12 +54,16 @@ class Operation:
     copy: bool = False
     key: tuple[Any, ...] = field(init=False)  # what its binding depends on, but for memory
     stored: bool = field(init=False)  # whether it reads a storage dtype
+    work: int = field(init=False)  # flops and words moved
 
     def __post_init__(self) -> None:
         parts = (*self.operands, *self.results)
         spans = tuple((p.buffer, p.range.start, p.range.stop, p.stride) for p in parts)
         object.__setattr__(self, "key", (self.piece, spans))
         object.__setattr__(self, "stored", any(p.type.dtype.is_storage for p in parts))
+        launched = () if self.piece is None else self.piece.dispatches
+        words = sum(p.type.num_elements for p in parts)
+        object.__setattr__(self, "work", words + sum(d.flops for d in launched))
 
     @property
     def dispatches(self) -> int:

@@ -1,22 +1,23 @@
-"""Move nodes into the barrier groups before them: the pass `reorder`, a greedy look-ahead of 63 nodes."""
+"""Move nodes into the barrier groups before them: the pass `reorder`, a greedy look-ahead of 63 nodes, or exact."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from gdlab.plan.order import ConflictTracker, conflicts_within
+from gdlab.plan.order import ConflictTracker, conflicts_within, levels
 from gdlab.record.graph import ComputeGraph, Node, grouping
 
 AHEAD = 63  # nodes behind the conflicting one that are looked at
 ENDS = ("sdpa", "softmax")  # kinds that end the look-ahead
 
 
-def reorder(graph: ComputeGraph) -> int:
-    """Run the pass on a graph, and have the order checked before it is taken."""
+def reorder(graph: ComputeGraph, exact: bool = False) -> int:
+    """Run the pass on a graph, and have the order checked before it is taken. `exact`: by levels, which gives the
+    fewest groups that any order has between fences."""
     begun = time.perf_counter_ns()
     nodes = graph.nodes
-    order = new_order(nodes)
+    order = exact_order(nodes) if exact else new_order(nodes)
     moved = sum(i != k for k, i in enumerate(order))
     try:
         graph.check_order(order)
@@ -41,13 +42,29 @@ def _set_fences(nodes: Sequence[Node], fences: Sequence[bool]) -> None:
 
 
 def new_order(nodes: Sequence[Node]) -> list[int]:
+    """Return the order of the nodes by the look-ahead."""
+    return _ordered(nodes, _segment)
+
+
+def exact_order(nodes: Sequence[Node]) -> list[int]:
+    """Return an order of the nodes with the fewest groups."""
+    return _ordered(nodes, _by_level)
+
+
+def _ordered(nodes: Sequence[Node], segment: Callable[[Sequence[Node]], list[int]]) -> list[int]:
     """Return the order of the nodes, segment by segment: fences and opaque nodes stay where they are."""
     found, start = list[int](), 0
     for i in range(1, len(nodes) + 1):
         if i == len(nodes) or nodes[i].fence or nodes[i].opaque or nodes[i - 1].opaque:
-            found += [start + k for k in _segment(nodes[start:i])]
+            found += [start + k for k in segment(nodes[start:i])]
             start = i
     return found
+
+
+def _by_level(nodes: Sequence[Node]) -> list[int]:
+    """Return the order by the longest chain of conflicts that ends with each node."""
+    level = levels([n.footprint for n in nodes])
+    return sorted(range(len(nodes)), key=level.__getitem__)
 
 
 def _segment(nodes: Sequence[Node]) -> list[int]:

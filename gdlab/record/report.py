@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from gdlab.base.words import duration, plural
-from gdlab.plan.order import hazards
+from gdlab.plan.order import CriticalPath, critical_path
 from gdlab.record.graph import Grouping, Placed, grouping, spelled
 from gdlab.record.ranges import predicted_device_barriers
+from gdlab.record.stages import ListStage
+
+PATH = 24  # nodes of the critical path that the text names
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Report:
 
     `names_before` and `names` are the nodes before and after the passes, `order[k]` the node (after fusion) that runs
     k-th where they were reordered; `placed_before` and `placed` their ranges; `chunks` the nodes of both submissions;
+    `between` the list between fusion and reordering, where both changed it; `labels` those of allocations;
     `timing` (encoding, waiting) in nanoseconds.
     """
 
@@ -38,6 +42,8 @@ class Report:
     submissions: int
     chunks: tuple[int, int]
     timing: tuple[int, int] = (0, 0)
+    between: tuple[tuple[str, ...], tuple[Placed, ...]] | None = None
+    labels: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def before(self) -> Grouping:
@@ -48,6 +54,29 @@ class Report:
     def after(self) -> Grouping:
         """Return the barrier groups after the passes."""
         return grouping(self.placed)
+
+    @cached_property
+    def stages(self) -> tuple[ListStage, ...]:
+        """Return the list as it was recorded, and as each pass that changed it left it."""
+        found = [ListStage("As recorded", self.names_before, self.placed_before)]
+        if self.fused:
+            names, nodes = (self.names, self.placed) if self.between is None else self.between
+            found.append(ListStage("After fusion", names, nodes, self._origins()))
+        if self.reordered:
+            sources = tuple((i,) for i in self.order)
+            found.append(ListStage("After reordering", self.names, self.placed, sources, True))
+        return tuple(found)
+
+    def _origins(self) -> tuple[tuple[int, ...], ...]:
+        """Return the recorded nodes of each node after fusion."""
+        joined = {pair.norm: pair.product for pair in self.fused}
+        gone = set(joined.values())
+        return tuple((i, joined[i]) if i in joined else (i,) for i in range(len(self.names_before)) if i not in gone)
+
+    @cached_property
+    def critical_path(self) -> CriticalPath:
+        """Return the longest chain of conflicting nodes: no order has fewer groups than it has nodes."""
+        return critical_path([p.footprint for p in self.placed])
 
     @property
     def predicted_device_barriers(self) -> int:
@@ -66,20 +95,12 @@ class Report:
 
     def groups(self) -> list[list[int]]:
         """Return the places of the nodes by barrier group."""
-        found, at = [], 0
-        for size in self.after.sizes:
-            found.append(list(range(at, at + size)))
-            at += size
-        return found
+        return [list(group) for group in self.stages[-1].groups]
 
     def hazards(self) -> list[tuple[str, int, int, str]]:
         """Return (kind, earlier node, later node, the later one's range in words) of every pair of neighbouring groups'
         conflicts."""
-        found: list[tuple[str, int, int, str]] = []
-        for left, right in zip(self.groups(), self.groups()[1:], strict=False):
-            of = hazards([self.placed[i].footprint for i in left], [self.placed[i].footprint for i in right])
-            found += [(c.kind, left[c.before], right[c.after], spelled([c.later])) for c in of]
-        return found
+        return [h[:4] for h in self.stages[-1].hazards]
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.finisher}: {plural(len(self.names), 'node')} in {plural(self.submissions, 'submission')}"
@@ -94,13 +115,17 @@ class Report:
             yield f"  not fused: node {at}: {why}"
         if self.kept_order:
             yield f"  order kept: {self.kept_order}"
-        moved = {i: k for k, i in enumerate(self.order) if i != k}
-        places = {k: i for i, k in moved.items()}
-        for number, group in enumerate(self.groups()):
-            named = (f"{i} {self.names[i]}" + (f" (was {places[i]})" if i in places else "") for i in group)
-            yield f"group {number}: " + ", ".join(named)
-        for kind, earlier, later, words in self.hazards():
-            yield f"  {kind}: node {earlier} → node {later}, bytes {words}"
+        yield from self.stages[-1].lines()
+        for stage in self.stages[:-1]:
+            yield f"{stage.title}: {stage.fact()}"
+            yield from (f"  {line}" for line in stage.lines())
+        if len(self.stages[-1].groups) > 1:
+            yield "Why not further in front:"
+            yield from self.stages[-1].further()
+        path = self.critical_path.launches
+        if len(path) > 1:
+            chain = ", ".join(map(str, path[:PATH])) + (" …" if len(path) > PATH else "")
+            yield f"critical path: {plural(len(path), 'node')}, one group each at least: {chain}"
         if self.chunks[1]:
             yield f"submitted in two: {self.chunks[0]} and {plural(self.chunks[1], 'node')}"
         for name, route in self.routes:

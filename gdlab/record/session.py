@@ -10,9 +10,10 @@ print(s.report, out.read())
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from gdlab.base.binding import bound
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import SessionError
 from gdlab.base.types import f32
 from gdlab.devices.base import Device
@@ -55,6 +56,8 @@ class GraphSession:
                 self.drop()
         elif not self.encoder.consumed:
             self.finish()
+
+    __reduce__ = refuse_copies("graph session", "another session of the executor, and its buffers' contents")
 
     def __repr__(self) -> str:
         mode = "recording" if self.is_recording() else "direct"
@@ -148,11 +151,13 @@ class GraphSession:
         rope_dim: int,
         *,
         theta: float = 10000.0,
+        pairing: Literal["head", "rope"] = "head",
     ) -> None:
         """Append a turn of the pairs (i, i + head_dim/2), i < rope_dim/2, of x[seq_len · n_heads, head_dim] by
-        position · θ^(−2i/head_dim) / factor i; other elements are copied."""
+        position · θ^(−2i/head_dim) / factor i; other elements are copied. `pairing="rope"`: rope_dim in place of
+        head_dim in pairs and angles, as in ggml."""
         buffers = (input, output, positions) if freq_factors is None else (input, output, positions, freq_factors)
-        sizes = seq_len, n_heads, head_dim, rope_dim, theta
+        sizes = seq_len, n_heads, head_dim, rope_dim, theta, pairing
         self.encoder.encode("rope_neox_f32", methods.rope_neox_f32, buffers, sizes)
 
     # products ---------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class ExternalMemory:
 
     def __init__(self, loaded: LoadedPlan, values: Values, progress: Progress) -> None:
         self.loaded, self.values, self.progress = loaded, values, progress
+        self._own: dict[int, Any] = {}  # by buffer that lies elsewhere: the memory that it had
 
     def input_buffer(self, name: str) -> Any:
         return self._memory_at(self.values.input("input_buffer", name))[0]
@@ -43,21 +45,27 @@ class ExternalMemory:
         memory = self.input_buffer(name)
         return (memory.ctypes.data, memory.nbytes) if isinstance(memory, np.ndarray) else None
 
-    def bind(self, slot: Slot, memory: Any) -> None:
+    def bind(self, slot: Slot, memory: Any, where: str = "bind_external_buffer") -> None:
         """Bind memory in the place of an input or output."""
-        where = "bind_external_buffer"
         buffer = self._slot(where, slot)
         self.progress.check_between_steps(where)
         self.loaded.turn.call(lambda: self._bind(where, slot, buffer, memory))
         if isinstance(slot, str):
             self.values.unset_inputs.discard(slot)
 
+    def unbind(self, buffer: int) -> bool:
+        """Return a buffer to memory of its own, whose contents are old. False where it lies there."""
+        own = self._own.pop(buffer, None)
+        if own is not None:
+            self.loaded.turn.call(lambda: self.loaded.program.rebind(buffer, own))
+        return own is not None
+
     def _memory_at(self, buffer: int) -> tuple[Any, int]:
         return self.loaded.exclusively(lambda: self.loaded.program.memory_at(buffer))
 
     def _bind(self, where: str, slot: Slot, buffer: int, memory: Any) -> None:
         program = self.loaded.program
-        got, (_, required) = program.bytes_in(memory), program.memory_at(buffer)
+        got, (own, required) = program.bytes_in(memory), program.memory_at(buffer)
         if got is None:
             wanted = _BINDABLE[self.loaded.device.info.kind]
             raise ArgumentError(where, f"memory for {slot!r}", type(memory).__name__, wanted)
@@ -65,6 +73,7 @@ class ExternalMemory:
             given, wanted = f"{got} bytes", f"{required} bytes or more"
             raise TooSmall(where, f"memory for {slot!r}", given, wanted, required=required, got=got)
         program.rebind(buffer, memory)
+        self._own.setdefault(buffer, own)
 
     def _slot(self, where: str, slot: Slot) -> int:
         self.loaded.check_open(where)
@@ -73,6 +82,10 @@ class ExternalMemory:
             return inputs[slot]
         if isinstance(slot, (int, np.integer)) and not isinstance(slot, bool) and 0 <= slot < len(outputs):
             return outputs[slot]
-        known = [*inputs, *map(str, range(len(outputs)))]
-        error = unknown_name(where, "slot", str(slot), known)
-        raise UnknownSlot(error.where, error.what, error.given, error.wanted, slot=slot, known=tuple(known))
+        raise unknown_slot(where, slot, [*inputs, *map(str, range(len(outputs)))])
+
+
+def unknown_slot(where: str, slot: object, known: Sequence[str]) -> UnknownSlot:
+    """The error that names the slots that there are."""
+    error = unknown_name(where, "slot", str(slot), known)
+    return UnknownSlot(error.where, error.what, error.given, error.wanted, slot=slot, known=tuple(known))

@@ -111,6 +111,13 @@ class SessionProfile:
         return "\n".join([*lines, *grid(head, rows, right=range(4)), f"  predicted by the roofline of {self.machine}"])
 
 
+def check_samples(where: str, what: str, samples: object) -> int:
+    """Return a number of timed steps, or raise."""
+    if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 1:
+        raise ArgumentError(where, what, repr(samples), "an int ≥ 1")
+    return int(samples)
+
+
 class Profiling:
     """The timing of steps: whether it is on, of which dispatches, and the last profile. Methods without a docstring are
     those of `Session`."""
@@ -164,14 +171,13 @@ class Profiling:
         then put back as it was before; take the losses of earlier steps first."""
         self.values.check_ready("capture_profile")
         self.steps.progress.check_between_steps("capture_profile")
-        if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 1:
-            raise ArgumentError("capture_profile", "samples", repr(samples), "an int ≥ 1")
+        count = check_samples("capture_profile", "samples", samples)
+        return self.loaded.turn.call(lambda: self.timed(count, train))
 
-        def timed() -> SessionProfile:
-            with nullcontext() if train else rehearsal(self.values, self.updates, self.steps):
-                return self._capture(int(samples))
-
-        self._profile = self.loaded.turn.call(timed)
+    def timed(self, samples: int, train: bool) -> SessionProfile:
+        """`capture` in the turn of the device, without checks."""
+        with nullcontext() if train else rehearsal(self.values, self.updates, self.steps):
+            self._profile = self._capture(samples)
         return self._profile
 
     def last(self) -> SessionProfile | None:

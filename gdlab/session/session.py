@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gdlab.base.binding import bound
+from gdlab.base.closing import Closing
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import SessionError, UnknownNameError, unknown_name
 from gdlab.base.types import Array
 from gdlab.base.words import plural
@@ -32,7 +33,7 @@ from gdlab.session.values import Values
 
 
 @bound
-class Session:
+class Session(Closing):
     """A plan on a device with its state; made by `build_session` and its siblings, closed by `close` or `with`.
 
     Every failed call raises `SessionError` (or `ShapeError`, `DTypeError`, `UnknownNameError`) and changes nothing. The
@@ -68,25 +69,14 @@ class Session:
         """Release the device buffers; idempotent. Every later call raises `SessionError`."""
         self.loaded.close()
 
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{plural(self.step_count, 'step')}, {self.optimizer}"
-        dispatches = plural(len(self.loaded.plan.dispatches), "dispatch")
+        dispatches = totals(self.loaded.plan, self.updates.update).dispatch_words
         return f"<Session: {self.mode} on {self.device}, {dispatches}, {state}>"
 
-    def __copy__(self) -> NoReturn:
-        wanted = "snapshot() and restore(), or build_session(…, share_parameters_from=session)"
-        raise SessionError("copy", "session", "one that owns device buffers", wanted)
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        self.__copy__()
+    __reduce__ = refuse_copies(
+        "session", "snapshot() and restore(), or build_session(…, share_parameters_from=session)"
+    )
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = "; use step() and wait()" if name == "run" else ""

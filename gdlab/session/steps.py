@@ -72,7 +72,7 @@ class Steps:
             some = min(count - made, self.loaded.program.steps_at_once(nbytes))
             parts, before = uploads[made : made + some] if uploads else [()] * some, self.progress.steps
             try:
-                self.loaded.exclusively(functools.partial(self._together, parts))
+                self.loaded.exclusively(functools.partial(self.make_together, parts))
             except SessionError as error:
                 made += self.progress.steps - before
                 wanted = f"no error: {made} of {count} steps are made"
@@ -80,8 +80,9 @@ class Steps:
             made += some
             self.values.fed(buffer for each in parts for buffer, _ in each)
 
-    def _together(self, parts: Sequence[Uploads]) -> None:
-        """Make a step for each of the parts in one call of the program; those that it makes count."""
+    def make_together(self, parts: Sequence[Uploads]) -> None:
+        """Make a step for each of the parts, which are written before it, in one call of the program; those that it
+        makes count. Checks nothing; no step is under way."""
         program, calls, counts = self.loaded.program, [], []
         steps, adam_steps, window = self.progress.steps, self.updates.adam_steps, self.updates.window
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.files import check_folder, write_file
-from gdlab.view.document.document import Document
+from gdlab.view.document.document import Document, reading
 from gdlab.view.picture import html
 from gdlab.view.picture.palette import family_ink
 from gdlab.view.picture.picture import picture
@@ -79,6 +79,7 @@ def opened(document: Document) -> str:
 
 
 # DOT, the language of Graphviz: no binary and no package is needed for it ---------------------------------------------
+@reading
 def dot(document: Document, stage: int | str = 0) -> str:
     """The graph of one stage: node ids are the keys, edges of leaves are dotted."""
     nodes = document.nodes(stage)

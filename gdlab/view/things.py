@@ -8,6 +8,7 @@ from typing import Any
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import nbytes, plural
+from gdlab.compiled import CompiledGraph
 from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.plan.records import ExecutionPlan
@@ -16,16 +17,19 @@ from gdlab.session import Session
 from gdlab.session.run.runner import Runner
 from gdlab.session.stages import WRITTEN, WRITTEN_DERIVATIVE
 from gdlab.study.study import Study
+from gdlab.view.document.compiled import compiled_document
 from gdlab.view.document.document import Document, load_doc
 from gdlab.view.document.make import Draft, graph_doc, graph_summary, run_json
 from gdlab.view.document.tape import tape_doc
 
-KINDS = "a graph, report, plan, session, document or file"
+KINDS = "a graph, report, plan, session, compiled graph, document or file"
 
 
 def first_view(thing: Any) -> str:
     """The pane that opens first."""
-    return "plan" if isinstance(thing, ExecutionPlan) else "session" if isinstance(thing, Session) else "opt"
+    if isinstance(thing, Session):
+        return "session"
+    return "plan" if isinstance(thing, (ExecutionPlan, CompiledGraph)) else "opt"
 
 
 def document_of(thing: Any, name: str = "graph") -> Document:
@@ -41,6 +45,8 @@ def document_of(thing: Any, name: str = "graph") -> Document:
             return graph_doc(thing, name)
         case ExecutionPlan():
             return plan_doc(thing, name)
+        case CompiledGraph():
+            return compiled_document(thing, name)
         case Session():
             return plan_doc(thing.plan(), name, thing)
         case OptimizeReport() if thing.asked is not None:

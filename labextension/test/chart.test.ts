@@ -36,6 +36,8 @@ test("a spike among a hundred does not flatten the curve, and the last value is 
   assert(high < 1.3, String(high));
   const [low, top] = robustRange([...values, 50]);
   assert(top >= 50 && low <= 1);
+  const falling = Array.from({ length: 300 }, (_, i) => 2.5 * 0.95 ** i);
+  assert(robustRange(falling)[1] >= 2.5, "the first losses of a run are no outliers");
   assert.deepEqual(robustRange([]), [0, 1]);
   assert.deepEqual(robustRange([NaN, Infinity]), [0, 1]);
   assert.equal(robustRange([2, 2, 2])[0] < 2, true);

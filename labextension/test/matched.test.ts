@@ -41,5 +41,10 @@ test("a layout is spread: boxes, pills and rails by their rows, edges bend in th
     assert.equal(bends[1], made.boxes[a]!.y + 40);
     assert.equal(bends.at(-1), made.boxes[b]!.y);
   }
+  const [long] = made.edges.filter(({ a, b }) => a === 0 && b === 4);
+  const gaps = long!.bends.flatMap((x, i, all) =>
+    i % 2 === 0 && i > 1 && all[i - 2] !== x ? [all[i + 1]! - all[i - 1]!] : [],
+  );
+  assert.ok(gaps.length > 0 && gaps.every(gap => gap <= 32), "what closed rows leave is crossed straight down");
   assert.deepEqual(spread(layout, [0, 1, 2, 3]), layout);
 });

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 from compiled_graphs import X, ready, recurrence, same, small
 
+from gdlab import Graph, ops
 from gdlab.base.errors import GdlabError
 from gdlab.base.formats import BOUNDARY
-from gdlab.compiled import CompiledGraph, build_compiled_graph
+from gdlab.compiled import CompiledGraph, build_compiled_graph, load_compiled_graph
 from gdlab.compiled.capabilities import METHODS
 
-# Of the original (rlx 0.2.2). Those of experts are missing.
+# Of the original (rlx 0.2.2).
 ORIGINAL = """device set_param run run_raw run_slots arena_ptr bind_handle read_handle bind_gpu_handle has_gpu_handle
 set_gpu_handle_feed read_gpu_handle run_feed_gpu_handle set_active_extent commit_no_wait sync_pending run_pipelined
 set_param_typed run_typed clone clone_from""".split()
@@ -27,7 +30,7 @@ STEP = np.full((5, 4), 0.5, np.float32)
 
 def test_the_methods_of_the_original_are_there() -> None:
     assert set(ORIGINAL) <= set(dir(CompiledGraph))
-    assert not set(EXPERTS) & set(dir(CompiledGraph))  # none is there that would do nothing
+    assert set(EXPERTS) <= set(dir(CompiledGraph))
 
 
 # probes: each fails where its method does nothing ---------------------------------------------------------------------
@@ -148,9 +151,11 @@ def probe_counters(device: str) -> bool:
     graph = fed(device)
     graph.run()
     counters, stats = graph.counters(), graph.last_run_stats()
-    memory, able = graph.memory_summary(), graph.capabilities()
+    memory, able, document = graph.memory_summary(), graph.capabilities(), graph.doc("d")
     graph.close()
-    good = counters["forwards"] == stats["forwards"] == 1 and memory["plan_bytes"] > 0 and able.pipelined
+    good = document.data["title"] == "d" and (
+        counters["forwards"] == stats["forwards"] == 1 and memory["plan_bytes"] > 0 and able.pipelined
+    )
     try:
         graph.run()
     except GdlabError:
@@ -159,8 +164,6 @@ def probe_counters(device: str) -> bool:
 
 
 def probe_states(device: str) -> bool:
-    from gdlab import Graph, ops
-
     with Graph() as g:
         g.set_outputs([ops.cache_write(ops.input("x", (1, 3)), ops.parameter("c", (2, 3)), ops.input_u32("at", (1,)))])
     graph = ready(g, device, optimize=None)
@@ -168,9 +171,59 @@ def probe_states(device: str) -> bool:
     return graph.run({"x": [[1, 2, 3]], "at": [1]})[0].tolist() == [[0, 0, 0], [1, 2, 3]]
 
 
+def probe_experts(device: str) -> bool:
+    with Graph() as g:
+        x = ops.input("x", (4, 2))
+        idx = ops.top_k_indices(x, k=1).reshape((4,))
+        g.set_outputs([ops.grouped_matmul(x, ops.parameter("w", (2, 2, 3)), idx)])
+    graph = ready(g, device)
+    feed = {"x": [[1, 0], [0, 1], [2, 0], [3, 0]]}
+    want, whole = graph.run(feed), graph.memory_summary()["moe_resident_bytes"]
+    graph.set_moe_resident_experts_per_layer([[False, False]])
+    host = graph.memory_summary()["moe_host_bytes"]
+    graph.set_moe_resident_experts([True, False])
+    good = graph.enable_moe_topk_capture(2) is True and graph.enable_moe_topk_capture(3) is False
+    good = good and same(graph.run(feed), want) and (whole, host) == (48, 48)
+    stats, taken = graph.take_moe_residency_stats(), graph.take_moe_topk_capture()
+    good = good and stats is not None and (stats.gpu_tokens, stats.cpu_tokens) == (3, 1) and taken is not None
+    graph.disable_moe_topk_capture()
+    graph.run(feed)
+    return good and taken[0].tolist() == [0, 1, 0, 0] and graph.take_moe_topk_capture() is None
+
+
+def probe_memory(device: str) -> bool:
+    graph, other = fed(device), fed(device)
+    want = graph.run()
+    other.bind_input("x", graph.output_buffer(0))
+    first = other.run()
+    graph.bind_output(0, other.input_buffer("h"))
+    graph.run()
+    other.bind_handle("x", STEP) if other.unbind_gpu_handle("x") else None
+    held = other.read_gpu_handle("h")
+    return not same(first, want) and held is not None and same(held, want[0])
+
+
+def probe_files(device: str) -> bool:
+    graph = fed(device)
+    want, held = graph.run(), graph.snapshot()
+    with TemporaryDirectory() as folder:
+        graph.save(Path(folder) / "g", weights=True)
+        graph.save_checkpoint(Path(folder) / "c")
+        other = load_compiled_graph(Path(folder) / "g", device)
+        good = same(other.run({"h": H, "x": STEP}), want)
+        other.set_param("w", np.zeros((4, 4)))
+        other.load_checkpoint(Path(folder) / "c")
+        good = good and same(other.run({"h": H, "x": STEP}), want)
+    graph.set_param("w", np.zeros((4, 4)))
+    graph.restore(held)
+    profile = graph.profile(2)
+    return good and same(graph.run(), want) and profile.samples == 2 and graph.epoch == 2
+
+
 PROBES: tuple[Callable[[str], bool], ...] = (
     probe_runs, probe_views, probe_handles, probe_feeds, probe_flights, probe_parameters, probe_copies, probe_extent,
-    probe_counters, probe_states,
+    probe_counters, probe_states, probe_files, probe_memory,
+    probe_experts,
 )  # fmt: skip
 INERT = {"share", "run_request"}  # of the door's own use: `set_param` and `run` are judged
 
@@ -210,7 +263,7 @@ FLAGS: dict[str, tuple[Callable[[str], bool], ...]] = {
     "gpu_handle_feeds": (probe_feeds,), "zero_copy_outputs": (probe_views,), "slots": (probe_views,),
     "active_extent": (probe_extent,), "async_commit": (probe_flights,), "pipelined": (probe_flights,),
     "typed_params": (probe_parameters,), "typed_io": (probe_runs,), "contexts": (probe_copies,),
-    "moe_residency": (), "moe_topk_capture": (), "moe_stats": (),
+    "moe_residency": (probe_experts,), "moe_topk_capture": (probe_experts,), "moe_stats": (probe_experts,),
 }  # fmt: skip
 
 

@@ -15,4 +15,4 @@ def test_the_scripts_of_the_page() -> None:
     names: dict[str, Any] = {}
     for code in blocks:
         exec(compile(code, "docs/compiled_graph.md", "exec"), names)
-    assert len(blocks) == 6 and names["cache"].compiled_count == 2
+    assert len(blocks) == 8 and names["cache"].compiled_count == 2

@@ -126,6 +126,36 @@ def test_copies_clears_and_readbacks_run_in_order(queue: Any) -> None:
     on_owner(body)
 
 
+@pytest.mark.parametrize("nbytes", [4, 256, 1 << 20])
+def test_memory_whose_map_is_under_way_is_lent_to_nobody(
+    nbytes: int, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = load(doubling()).queue
+
+    def body() -> None:
+        a = queue.make(nbytes)
+        first, other = queue.readback(nbytes), queue.readback(nbytes)
+        for number in (1, 2, 3):
+            queue.write("test", a, np.full(1, number, np.uint32))
+            with monkeypatch.context() as patch:
+                patch.setattr(queue.gpu, "poll", lambda submission=None: None)  # no news of the map
+                queue.submit("test", [Copy(a, 0, first, 0, 4)], first)
+            first.release()  # nobody waited
+            second = queue.readback(nbytes)
+            assert second.mapped is not first.mapped is not other.mapped
+            queue.write("test", a, np.full(1, number + 10, np.uint32))
+            queue.submit("test", [Copy(a, 0, second, 0, 4)], second)
+            second.mapped.ended(second.mapped.maps - 1, 4)  # the news of an earlier map come late
+            second.wait()
+            assert np.frombuffer(second.view(), np.uint32)[0] == number + 10
+            second.release()
+            first = queue.readback(nbytes)
+            assert first.mapped is second.mapped, "what was waited for is used again"
+        queue.wait()
+
+    on_owner(body)
+
+
 def test_at_most_depth_steps_are_in_flight(load: Load) -> None:
     program = load(doubling())
     queue = program.queue

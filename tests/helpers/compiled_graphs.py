@@ -68,5 +68,5 @@ def state(graph: CompiledGraph) -> tuple[object, ...]:
     reads = {"readbacks", "readback_bytes", "waits"}  # of `read_param` here
     counters = [(name, n) for name, n in graph.counters().items() if name not in reads]
     arena = graph.views.current
-    view = None if arena is None else (arena.epoch, arena.exporter is not None)
+    view = None if arena is None else (arena.epoch, arena.valid)
     return host, gpu, [p.tobytes() for p in params], counters, graph.epoch, graph.draw, graph.active_extent, view

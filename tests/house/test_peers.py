@@ -78,7 +78,9 @@ def test_everybody_makes_as_many_steps_both_ways() -> None:
     for runner in runners.values():
         assert runner.steps == 1 + 2 * 2 * 200 and runner.waits == 1 + 2 * (200 + 1)
     assert all(0 < queued < 1e-3 and 0 < waited < 1e-3 for waited, queued in found.values())
-    assert peers.ratio({"gdlab cpu": (2.0, 1.0), "wgpu (hardware)": (3.0, 0.5), "x": (4.0, 1.0)}) == "0.50 / 0.50"
+    others = {"x": (4.0, 2.0), "y": (5.0, 1.0)}
+    found = {"gdlab cpu": (2.0, 1.0), "wgpu (hardware)": (3.0, 0.5), **others}
+    assert peers.ratio(found) == "0.50 / 0.50 (x / y)"
     assert peers.ratio({"gdlab cpu": (2.0, 1.0)}) == "–"
 
 

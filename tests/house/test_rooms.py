@@ -32,6 +32,7 @@ LIBRARIES = {
     "ipywidgets": "jupyter/",
     "anywidget": "jupyter/",
     "onnx": "load/onnx/",
+    "gguf": "load/gguf/",
 }
 
 # Folders of built or copied files.
@@ -155,7 +156,7 @@ import gdlab, inspect
 from importlib import import_module
 from gdlab.base.binding import BINDINGS
 homes = {"Value": "graph.value", "Graph": "graph.graph", "ExecutionPlan": "plan.records",
-         "Session": "session.session", "Study": "study.study",
+         "Session": "session.session", "Study": "study.study", "CompiledGraph": "compiled.graph",
          "EagerSession": "eager.session", "GraphSession": "record.session", "Document": "view.document.document"}
 for cls, names in BINDINGS.items():
     owner = getattr(import_module(f"gdlab.{homes[cls]}"), cls)

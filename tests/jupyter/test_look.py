@@ -155,6 +155,17 @@ def test_the_open_tab_is_in_sight_where_not_all_fit(page: Page) -> None:
         assert bar and tab
         left, right = tab["x"] - bar["x"], bar["x"] + bar["width"] - tab["x"] - tab["width"]
         assert left >= -1 and right >= 23, f"{name}: whole, and not in the shade at the end"
+        listed = page.locator(".gd-tabmenu option").evaluate_all("all => all.map(e => e.value)")
+        seen = page.locator('.gd-tabs [role="tab"]:visible').evaluate_all("all => all.map(e => e.dataset.tab)")
+        assert listed[0] == "" and sorted(listed[1:] + seen) == sorted(TABS), (
+            "F9: each stands in the bar or in the menu"
+        )
+    page.locator(".gd-tabmenu").select_option("session")
+    assert page.locator(".gdlab").get_attribute("data-tab") == "session"
+    assert page.locator('[role="tab"][data-tab="session"]').is_visible()
+    page.set_viewport_size({"width": 1110, "height": 800})
+    page.locator(".gd-tabmenu").wait_for(state="hidden")
+    assert page.locator('.gd-tabs [role="tab"]:visible').count() == len(TABS)
 
 
 def test_the_tab_of_the_session_says_how_it_is_doing(page: Page) -> None:

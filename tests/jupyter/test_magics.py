@@ -136,7 +136,7 @@ def test_the_caret_stands_under_the_call(shell):
         ("%graph_opt mlp --as 2x", "%graph_opt: name: given 2x, wanted a Python name"),
         ("%graph_grad mlp --wrt q", "graph mlp: wrt: given 'q', wanted one of x, "),
         ("%graph_grad mlp --wrt h --optimized", "--optimized: given --wrt as well, wanted one of them"),
-        ("%graph number --diff mlp", "graph number: given int, wanted a graph, report, plan, session, document or"),
+        ("%graph number --diff mlp", "graph number: given int, wanted a graph, report, plan, session, compiled graph"),
         ("%graph none.gdlab.json", "graph none.gdlab.json: given no such file, wanted the file of a document"),
         ("%graph_check mlp --device auto", "--device: given auto, wanted wgpu, cpu, wgpu:NUMBER or wgpu:NAME"),
     ],

@@ -119,6 +119,17 @@ def test_shared_tiles_of_every_size(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert buffers == {1, 2}
 
 
+def test_few_sums_over_many_steps_are_split() -> None:
+    """64 K-parallel groups alone would walk 2,048 steps each: tiles of an eighth, added by a second dispatch."""
+    needs("wgpu")
+    found = device("wgpu")
+    target = Target("wgpu", "hardware", found.target.limits)
+    for k, variant in ((2048, "tile 32x32x16 inside 2 split 8"), (1024, "k-parallel 16x16")):
+        build = lambda k=k: ops.matmul_bt(ops.input("a", (33, k)), ops.input("b", (40, k))) * 0.25  # noqa: E731
+        plan = check((found, target), graph_of(build))
+        assert plan.dispatches[0].variant == variant
+
+
 def test_shared_tiles_fit_every_adapter() -> None:
     """Whatever is asked for, workgroup memory and the invocations of a group suffice: fewer steps, then fewer parts."""
     asked = [*TILINGS, (128, 128, 32, 8, 8, 1, 1), (64, 64, 16, 4, 4, 1, 2), (32, 32, 32, 4, 4, 4, 2)]

@@ -15,6 +15,7 @@ from gdlab.base.errors import AutodiffError, CompileError, GdlabError
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Sample
 from gdlab.op.reference import evaluate
+from gdlab.ops.attention import attention_grad
 from gdlab.plan import compile
 from gdlab.plan.target import AdapterClass, Limits, Target
 from gdlab.session import build_inference_session
@@ -195,8 +196,41 @@ SMALL = {
 @pytest.mark.parametrize("name", SMALL)
 def test_tiles_for_hardware_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("wgpu")
+    monkeypatch.setattr(attention_grad, "FEW_TILES", 0)
     monkeypatch.setattr(REGISTRY[name], "samples", (SMALL[name],))
     op_checks.check_hardware_form(REGISTRY[name])
+
+
+def one_of(name: str, sizes: int) -> tuple[Sample, ...]:
+    return (REGISTRY[name].samples[sizes],)
+
+
+SHORT = {  # a head in two parts, keys in three; heads that share keys, a window; keys that no query sees
+    "causal_attention": (heads(9, 1, 1, 132),),
+    "full_attention": (heads(130, 1, 1, 8),),
+    "attention_grad_q": one_of("attention_grad_q", 0),
+    "attention_grad_k": one_of("attention_grad_k", 0),
+    "attention_grad_v": one_of("attention_grad_v", 4),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_few_rows_are_shared_by_more_groups_and_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 rows a group instead of 64: a head of 132 elements in two parts, 130 keys in three."""
+    needs("wgpu")
+    monkeypatch.setattr(REGISTRY[name], "samples", SHORT[name])
+    op_checks.check_hardware_form(REGISTRY[name])
+
+
+def test_rows_choose_their_form_for_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+    def files(rows: int, h: int) -> list[str]:
+        target = Target("wgpu", "hardware", Limits())
+        dispatches = compile(training(rows, h, h, 64), mode="training", target=target).dispatches
+        return [d.custom.file for d in dispatches if d.custom and "Attention" in d.label]
+
+    few, many = files(64, 4), files(512, 16)
+    assert len(few) == len(many) == 4
+    assert all("attention_short" in file for file in few) and all("attention_tiles" in file for file in many)
 
 
 # rotary positions -----------------------------------------------------------------------------------------------------

@@ -322,3 +322,33 @@ def test_copies_are_counted_and_one_allocation_per_tensor_needs_none(device: str
         s.finish()
         copies = 1 if device == "cpu" else 2
         assert s.report.copies == copies and ex.counters()["copies"] == before + copies
+
+
+@pytest.mark.parametrize("rope_dim", [2, 4, 8, 16])
+def test_rope_neox_turns_the_leading_elements_as_ggml_does(device: str, rope_dim: int) -> None:
+    """`pairing="rope"`: pairs (i, i + rope_dim/2), angle pos · θ^(−2i/rope_dim); elements behind rope_dim stay."""
+    ex, d, heads, where = rec.executor(device), 16, 3, np.array([4095, 0, 17, 5], np.uint32)
+    x, i = rec.data(12, d), np.arange(rope_dim // 2)
+    rates = 10000.0 ** (-2 * i / rope_dim)
+    factors = np.array([1.0, 2.0, 1e30, 0.5, 3.0, 1.0, 1.0, 9.0], np.float32)
+    plain, scaled = rec.zeros(ex, 12, d), rec.zeros(ex, 12, d)
+
+    def encode(s: gd.GraphSession) -> None:
+        for out, ff in ((plain, None), (scaled, rec.buffer(ex, factors))):
+            s.rope_neox_f32(rec.buffer(ex, x), out, rec.buffer(ex, where), ff, 4, heads, d, rope_dim, pairing="rope")
+
+    run(ex, encode)
+    rows, half = np.repeat(where, heads), rope_dim // 2
+    rec.close(plain.read(), rec.turned(x, i, i + half, rows, rates))
+    rec.close(scaled.read()[3:], rec.turned(x, i, i + half, rows, rates / factors[:half])[3:])
+    np.testing.assert_array_equal(plain.read()[:, rope_dim:], x[:, rope_dim:])
+
+
+def test_an_unknown_pairing_is_refused() -> None:
+    ex = rec.executor("cpu")
+    x, positions = rec.zeros(ex, 2, 8), rec.buffer(ex, np.zeros(2, np.uint32))
+    s = ex.begin()
+    with pytest.raises(ArgumentError, match="rope_neox_f32: pairing: given 'ggml', wanted 'head' or 'rope'"):
+        s.rope_neox_f32(x, x, positions, None, 2, 1, 8, 4, pairing="ggml")
+    assert len(s.graph) == 0
+    s.drop()

@@ -451,3 +451,71 @@ def test_conflicts_within_a_window_are_those_of_all_pairs() -> None:
             for i in range(len(nodes))
         ]  # fmt: skip
         assert conflicts_within(nodes, window) == wanted
+
+
+# exact order ----------------------------------------------------------------------------------------------------------
+def fewest_groups(nodes: Any) -> int:
+    """The fewest groups of any order, by trying all of them: nodes without fences, one after the other."""
+    count = len(nodes)
+    before = [
+        {i for i in range(k) if conflict(nodes[i].footprint, nodes[k].footprint)} for k in range(count)
+    ]  # fmt: skip
+    done, groups = set[int](), 0
+    while len(done) < count:  # taking all that is ready is never worse
+        done |= {k for k in range(count) if before[k] <= done}
+        groups += 1
+    return groups
+
+
+def conflict(a: Any, b: Any) -> bool:
+    pairs = [(x, y) for x in a.writes for y in (*b.reads, *b.writes)] + [(x, y) for x in a.reads for y in b.writes]
+    return any(x.memory == y.memory and x.start < y.stop and y.start < x.stop for x, y in pairs)
+
+
+def test_an_exact_order_has_the_fewest_groups(ex: gd.GraphExecutor) -> None:
+    """Never more groups than the look-ahead, as few as trying all gives, the same bytes; the checker agrees."""
+    chance = random.Random(9)
+    for trial in range(12 if ex.is_cpu else 3):
+        memory = [rec.buffer(ex, rec.data(8, seed=i)) for i in range(8)]
+        steps = [step for step in random_steps(chance, 24, 8) if step[0] not in "|O" or not step[0]]
+        s = ex.begin_recorded(auto_barrier=True)
+        encoded(s, steps, memory)
+        fewest, greedy = fewest_groups(s.graph.nodes), new_order(s.graph.nodes)
+        nodes = [s.graph.nodes[i] for i in greedy]
+        looked = len(grouping(nodes).sizes)
+        held = [m.read() for m in memory]
+        s.graph.reorder(exact=True)
+        assert len(grouping(s.graph.nodes).sizes) == fewest <= looked
+        s.finish()
+        assert len(s.report.critical_path.launches) == fewest, trial
+        assert fewest < 2 or f"critical path: {fewest} nodes" in str(s.report)
+        exact = [m.read() for m in memory]
+        for m, old in zip(memory, held, strict=True):
+            m.write(old)
+        s = ex.begin(auto_barrier=True)
+        encoded(s, steps, memory)
+        s.finish()
+        for m, got in zip(memory, exact, strict=True):
+            np.testing.assert_array_equal(m.read(), got)
+
+
+def test_an_exact_order_passes_what_ends_the_look_ahead(ex: gd.GraphExecutor) -> None:
+    """Two chains of three, the second behind a softmax: 5 groups by the look-ahead, 3 by levels."""
+    memory = [rec.zeros(ex, 8) for _ in range(14)]
+    s = ex.begin_recorded(auto_barrier=True)
+    encoded(s, [*plain((0, 1), (1, 2), (2, 3)), ("S", (5,), 6), *plain((6, 7), (7, 8))], memory)
+    assert len(grouping([s.graph.nodes[i] for i in new_order(s.graph.nodes)]).sizes) == 5
+    assert s.graph.reorder(exact=True) == 4 and s.graph.order == [0, 3, 1, 4, 2, 5]
+    s.finish()
+    assert len(s.report.after.sizes) == 3 and s.report.critical_path.launches == (0, 2, 4)
+
+
+def test_an_exact_order_keeps_fences_and_opaque_nodes(ex: gd.GraphExecutor) -> None:
+    memory = [rec.zeros(ex, 8) for _ in range(14)]
+    s = ex.begin_recorded(auto_barrier=True)
+    behind = [("|", (), 0), *plain((5, 6)), ("O", (7, 7, 7), 8), *plain((9, 10))]
+    encoded(s, [*plain((0, 1), (1, 2), (3, 4)), *behind], memory)
+    assert s.graph.reorder(exact=True) == 2
+    assert s.graph.order == [0, 2, 1, 3, 4, 5]
+    assert [n.fence for n in s.graph.nodes] == [False] * 3 + [True, False, False]
+    s.drop()

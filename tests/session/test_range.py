@@ -209,10 +209,11 @@ def test_an_op_that_cannot_read_a_format_says_so(dtype: DType, use: str) -> None
     with gd.Graph() as g:
         x, i = gd.input("x", (256, 256)), gd.input_u32("i", (3,))
         w = gd.parameter("w", (256, 256), dtype=dtype)
-        if use == "matmul_bt" and dtype is not DType.bf16:  # the product that reads blocks of rows
-            assert USES[use](x, w, i).shape == (256, 256)
+        if use in ("matmul_bt", "table"):  # what reads blocks of rows
+            assert USES[use](x, w, i).type == gd.TensorType((256 if use == "matmul_bt" else 3, 256))
             return
-        words = "no kernel reads bf16" if dtype is DType.bf16 else f"{dtype} may only be operand b of matmul_bt"
+        place = "an operand" if dtype is DType.bf16 else "operand b"
+        words = f"{dtype} may only be {place} of matmul_bt"
         with pytest.raises(gd.DTypeError, match=words):
             USES[use](x, w, i)
     assert len(g) == 3
@@ -249,3 +250,17 @@ def test_packed_bytes_may_leave_out_the_padding(device: str) -> None:
             np.testing.assert_array_equal(s.read_param("w"), decode(np.frombuffer(raw, "u4"), DType.q8_0, (1, 32)))
         for wrong in (raw[:33], raw[:35]):
             refused(s, lambda wrong=wrong: s.set_parameter_packed("w", wrong), gd.ShapeError)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("dtype", [DType.bf16, DType.q4_0, DType.q6_k], ids=str)
+def test_a_table_of_embeddings_is_read_in_its_format(dtype: DType, device: str) -> None:
+    """Rows in any order, one of them twice; what is read is what the format holds."""
+    with gd.Graph() as g:
+        g.output(gd.embedding(gd.input_u32("i", (5,)), gd.parameter("t", (7, 256), dtype=dtype)))
+    words = encode(np.random.default_rng(3).normal(size=(7, 256)).astype(np.float32), dtype)
+    session = gd.build_inference_session(g, device=device)
+    session.set_parameter_packed("t", words.tobytes()[: gd.TensorType((7, 256), dtype).data_bytes])
+    session.set_input("i", np.array([6, 0, 3, 3, 1], np.uint32))
+    session.step()
+    wanted = decode(words, dtype, (7, 256))[[6, 0, 3, 3, 1]]
+    np.testing.assert_array_equal(session.read_output_by_index(0), wanted)

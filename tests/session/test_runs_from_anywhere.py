@@ -180,8 +180,7 @@ print(made(study), len(refused), set(refused))
     ends("cpu", code, 1, 8, "{'SessionError'}")
 
 
-def test_an_interrupt_reaches_a_run_inside_a_feed(device: str) -> None:
-    code = f"""
+INTERRUPTED = """
 import _thread
 teacher = counter({device!r}, "teacher")
 def interrupt(step):
@@ -199,34 +198,23 @@ assert 20 <= made(teacher) == teacher.session.step_count < 10**7
 study.run(2, feed=ONE); teacher.run(2, feed=ONE)
 print(made(study))
 """
-    ends(device, code, "interrupted", "paused", "paused", 0, 2)
-
-
-def test_an_interrupt_before_anybody_waits_reaches_a_run_inside_a_feed(device: str) -> None:
-    code = f"""
-import _thread, time
+SLOW_START = """
+import time
 from gdlab.session.run.stepping import Stepper
-teacher, start = counter({device!r}, "teacher"), Stepper.start
+start = Stepper.start
 def slow(self, *arguments):
     future = start(self, *arguments)
     if self.session is study.session:
         time.sleep(1)
     return future
 Stepper.start = slow
-def interrupt(step):
-    if step == 20:
-        _thread.interrupt_main()
-    return ONE
-def feed(step):
-    teacher.run(10**7, feed=interrupt)
-    return ONE
-try:
-    study.run(5, feed=feed)
-except KeyboardInterrupt:
-    print("interrupted", study.runner.state, teacher.runner.state, made(study))
-study.run(2, feed=ONE)
 """
-    ends(device, code, "interrupted", "paused", "paused", 0)
+
+
+@pytest.mark.parametrize("before", ["", SLOW_START], ids=["while it is waited for", "before anybody waits"])
+def test_an_interrupt_reaches_a_run_inside_a_feed(device: str, before: str) -> None:
+    code = before + INTERRUPTED.format(device=device)
+    ends(device, code, "interrupted", "paused", "paused", 0, 2)
 
 
 def test_commands_of_others_do_not_lock_a_feed_out() -> None:

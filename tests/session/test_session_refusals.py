@@ -217,8 +217,9 @@ def test_builders_refuse_what_cannot_be_a_session() -> None:
 
 def test_a_session_is_not_copied() -> None:
     import copy
+    import pickle
 
     with build_session(line(), "cpu") as session:
-        for make in (copy.copy, copy.deepcopy):
+        for make in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(SessionError, match=r"copy: session: given one that owns device buffers, wanted snap"):
                 make(session)

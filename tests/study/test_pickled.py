@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 from clock import seconds_here
 
+import gdlab as gd
+from gdlab.base.errors import SessionError
 from gdlab.plan.target import CompileOptions
 from gdlab.study.study import Study
 
 BATCH = {"x": np.ones((64, 64), np.float32), "y": np.eye(10, dtype=np.float32)[np.arange(64) % 10]}
+COPIES = (copy.copy, copy.deepcopy, pickle.dumps)
 
 
 def batches(step: int) -> dict[str, Any]:
@@ -115,3 +118,20 @@ def test_another_process_opens_it(tmp_path: Any) -> None:
         [sys.executable, "-c", code, str(tmp_path / "study")], capture_output=True, text=True, timeout=seconds_here(60)
     )
     assert done.stdout.split() == ["mlp", "1"], done.stderr
+
+
+def test_what_owns_a_device_is_not_copied(device: str) -> None:
+    study = Study(networks.mlp(), device=device, name="mlp")
+    compiled, eager = gd.build_compiled_graph(networks.mlp(), device=device), gd.EagerSession(device=device)
+    executor = gd.GraphExecutor(device)
+    recorded = executor.begin()
+    for owner, makes in (
+        (study.session, COPIES), (study.runner, COPIES), (compiled, (pickle.dumps,)), (eager, COPIES),
+        (executor, COPIES), (recorded, COPIES),
+    ):  # fmt: skip
+        for make in makes:
+            with pytest.raises(SessionError, match="copy: .*: given one that owns device buffers, wanted "):
+                make(owner)
+    study.close()
+    eager.close()
+    executor.close()

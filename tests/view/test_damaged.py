@@ -13,6 +13,7 @@ import networks
 import pytest
 
 import gdlab as gd
+from gdlab.__main__ import main
 from gdlab.study.study import Study
 from gdlab.view.picture.picture import picture
 from gdlab.view.text.twin import twin
@@ -81,3 +82,31 @@ def test_what_is_read_can_be_told_or_is_refused(data: Data, seed: int, tmp_path:
             picture(document, view)
     except gd.GdlabError as error:
         assert len(str(error).splitlines()) == 1
+
+
+LATE: dict[str, Callable[[Data], Any]] = {  # read by some views alone
+    "a range that is a number": lambda d: d["plan"]["kernels"]["boilerplate"].__setitem__(0, 1.5),
+    "a range of three": lambda d: d["plan"]["kernels"]["boilerplate"][0].__setitem__(0, [1, 2, 3]),
+    "words of a delta": lambda d: d["passes"][0]["deltas"][0]["added"]["op"].update(words=-1),
+    "children of a delta": lambda d: d["passes"][0]["deltas"][0]["added"]["children"]["ids"].__setitem__(0, {}),
+}
+ASKED = ([], ["--view", "kernels"], ["--view", "egraph"], ["--json"], ["--step", "1"], ["--at", "node:0.3"],
+         ["--assert", "dispatches > 0"])  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_explain_tells_of_damage_or_of_what_is_whole(
+    data: Data, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, told = copy.deepcopy(data), 0
+    LATE[kind](broken)
+    file, whole = tmp_path / "broken.gdlab.json", tmp_path / "whole.gdlab.json"
+    for path, each in ((file, broken), (whole, data)):
+        path.write_text(json.dumps(each), encoding="utf-8")
+    for asked in (*ASKED, [str(whole)]):
+        status, text = main(["explain", str(file), *asked]), capsys.readouterr().err
+        assert status == 0 or "content: " in text and "broken.gdlab.json" in text and len(text.splitlines()) == 1, text
+        told += status != 0
+    assert told, "some view reads it"
+    status = main(["explain", str(whole), str(file)])
+    assert status == 0 or "broken.gdlab.json" in capsys.readouterr().err, "the damaged one is named"

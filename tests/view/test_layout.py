@@ -274,13 +274,46 @@ def test_a_bias_that_is_broadcast_is_one_pill_beside_a_straight_spine(density: D
 def test_each_density_leaves_texts_out() -> None:
     node = Drawn("relu", "h", "f32[32, 256]", (0,), False)
     bias = Drawn("parameter", "gate_bias", "f32[256]", (), True)
-    assert [node_width(node, d) for d in corpus.DENSITIES] == [112, 112, 80, 80]
+    assert [node_width(node, d) for d in corpus.DENSITIES] == [112, 112, 64, 64]
     pill = [(pill_label(bias, d), pill_tail("f32[32, 256]", True, False, d)) for d in corpus.DENSITIES]
-    assert pill == [("gate_bias", "⤳ [32, 256]"), ("gate_bias", "⤳"), ("gate_bias", "⤳"), ("gat…", "⤳")]
+    assert pill == [("gate_bias", "⤳ [32, 256]"), ("gate_bias", "⤳"), ("gate_bias", "⤳"), ("g_b", "⤳")]
     assert [pill_tail("f32[256]", False, False, d) for d in corpus.DENSITIES] == ["f32[256]", "", "", ""]
     assert [pill_width(*texts) for texts in pill] == sorted((pill_width(*texts) for texts in pill), reverse=True)
     wide = [layered(corpus.GRAPHS["block_forward"]().nodes, d).width for d in corpus.DENSITIES]
     assert wide == sorted(wide, reverse=True) and len(set(wide)) > 2, "none is wider than the one before"
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [("w", "w"), ("mask", "mask"), ("target", "tar…"), ("up_proj", "u_p"), ("a_b_c_d", "c_d"), ("_hidden", "_hi…"),
+     ("model.embed_tokens.weight", "e.w"), ("layers.0.q_proj", "0.q"), ("....x", "...…")],
+)  # fmt: skip
+def test_a_pill_without_room_keeps_what_tells_it_from_others(name: str, short: str) -> None:
+    """F1: `up_proj` and `up_bias` beside one op are told apart."""
+    assert pill_label(Drawn("parameter", name, "f32[1]", (), True), 3) == short
+
+
+@pytest.mark.parametrize("name", ["block_training", "second_derivative", "mlp_update"])
+def test_a_long_chain_of_adjoints_is_folded_upwards_from_the_row_of_its_op(name: str) -> None:
+    """F4: where texts are left out, at most two adjoints of one op stand one behind the other in a row."""
+    nodes, flat = laid(name, "lanes")
+    folded = lanes(nodes, 1)
+    assert lanes(nodes, 0).row == flat.row
+    heads: dict[int, int] = {}  # the last row that became of each
+    for own, now in zip(flat.row, folded.row, strict=True):
+        heads[own] = max(heads.get(own, -1), now)
+    depth: dict[int, int] = {}
+    for i, node in enumerate(nodes):
+        if flat.row[i] < 0:
+            continue
+        beside = [depth[a] + 1 for a in node.inputs if flat.row[a] == flat.row[i] and same_lane(nodes, a, i)]
+        depth[i] = max(beside, default=0) if node.lane.startswith("adjoint") else 0
+        assert folded.row[i] == heads[flat.row[i]] - depth[i] // 2, f"{name}: node {i}"
+    assert max(depth.values()) < 2 or max(folded.row) > max(flat.row)
+
+
+def same_lane(nodes: Sequence[Drawn], a: int, b: int) -> bool:
+    return nodes[a].lane == nodes[b].lane
 
 
 def test_the_adjoint_of_a_shape_op_stands_on_the_row_of_its_reader() -> None:

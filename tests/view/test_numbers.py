@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from gdlab.jupyter.widget import Panel
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 from gdlab.view.document.passes import rewrites_to_plan
-from gdlab.view.text.twin import twin
+from gdlab.view.picture.picture import picture
+from gdlab.view.text.twin import markdown, twin
 
 NETWORKS: dict[str, tuple[Callable[[], Graph], bool]] = {
     "mlp": (lambda: networks.mlp(8), True),
@@ -103,6 +105,11 @@ def test_one_number_each_everywhere(network: str, update: str) -> None:
     counters = Panel(study)._metrics().counters
     assert (counters.steps, counters.dispatches_per_step, counters.groups) == (3, step.dispatches, step.groups)
     # words
+    assert f", {step.dispatch_words}, 3 steps, " in repr(session) and "3 of 3 steps>" in repr(study.runner)
+    drawn = html.unescape(picture(document, "plan"))
+    assert f"{plural(step.groups, 'group')}, physical {nbytes(wanted['physical'])} of logical" in drawn
+    assert all(study.summary() in text for text in (drawn, html.unescape(picture(document, "opt"))))
+    assert f"{step.dispatch_words}, {plural(step.groups, 'group')}, {nbytes(wanted['physical'])}" in markdown(document)
     said = f"{plural(wanted['rewrites'], 'rewrite')}; plan: {step.dispatch_words}, {plural(step.groups, 'group')}, "
     assert study.summary().endswith(said + nbytes(wanted["physical"])) and document.data["summary"] == study.summary()
     assert f"{step.dispatch_words}" in twin(document, "plan").splitlines()[0]

@@ -246,6 +246,13 @@ class CpuProgram(Program):
             self._flush(whole)
         self._count(landing is None)
 
+    def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
+        """Some copies, now."""
+        self._alive("copy")
+        moved = [Copy(self.arrays[c.source], c.start, self._target(c), c.at, c.nbytes) for c in copies]
+        self.queue.submit("copy", moved, landing)
+        self.counters.landed(copies)
+
     def _target(self, copy: BufferCopy) -> Array | Readback:
         return copy.target if isinstance(copy.target, Readback) else self.arrays[copy.target]
 

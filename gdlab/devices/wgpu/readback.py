@@ -20,12 +20,13 @@ PATIENCE_SECONDS = 5.0  # between the end of a submission and the news of it
 
 
 class Mapped:
-    """A buffer to read results through; `status` is 0 until the map that was asked for has ended."""
+    """A buffer to read results through; `status` is 0 until the map that was asked for last has ended. `maps` counts
+    those that were asked for: the end of an earlier one says nothing of a later one."""
 
     numbers = itertools.count(1)
 
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
-        self.gpu, self.nbytes, self.status = gpu, nbytes, 0
+        self.gpu, self.nbytes, self.status, self.maps = gpu, nbytes, 0, 0
         self.spin_seconds = SPIN_SECONDS[gpu.adapter_class]
         self.owner = gpu.buffer(nbytes, mapped=True)
         self.handle = self.owner._internal
@@ -34,6 +35,19 @@ class Mapped:
         fields = {"mode": gpu.lib.WGPUCallbackMode_AllowProcessEvents, "callback": gpu.callback}
         self.info = gpu.ffi.new("WGPUBufferMapCallbackInfo *", fields)
         self.info.userdata1 = gpu.ffi.cast("void *", self.number)
+
+    def map(self, where: str, nbytes: int) -> None:
+        """Ask for the first bytes."""
+        gpu = self.gpu
+        self.status, self.maps = 0, self.maps + 1
+        self.info.userdata2 = gpu.ffi.cast("void *", self.maps)
+        with gpu.checked(where):
+            gpu.raw.BufferMapAsync(self.handle, gpu.lib.WGPUMapMode_Read, 0, nbytes, self.info[0])
+
+    def ended(self, map: int, status: int) -> None:
+        """Note the end of the map of this number."""
+        if map == self.maps:
+            self.status = status
 
 
 class WgpuReadback(Readback):
@@ -47,11 +61,8 @@ class WgpuReadback(Readback):
 
     def request(self, where: str, submission: int) -> None:
         """Ask for the bytes; call it after the submission that fills them."""
-        gpu = self.mapped.gpu
-        self.where, self.submission, self.mapped.status = where, submission, 0
-        with gpu.checked(where):
-            mode, nbytes = gpu.lib.WGPUMapMode_Read, -(-self.nbytes // 4) * 4
-            gpu.raw.BufferMapAsync(self.mapped.handle, mode, 0, nbytes, self.mapped.info[0])
+        self.where, self.submission = where, submission
+        self.mapped.map(where, -(-self.nbytes // 4) * 4)
 
     @property
     def ready(self) -> bool:
@@ -101,10 +112,12 @@ class WgpuReadback(Readback):
         self.release()
 
     def release(self) -> None:
-        """Unmap, and give the memory back; idempotent."""
+        """Unmap, and give the memory back, unless its map is under way: then nobody else may use it; idempotent."""
         if self.submission == RELEASED:
             return
-        if self.submission >= 0 and self.mapped.status:
+        asked, self.submission, self._data = self.submission >= 0, RELEASED, None
+        if asked and not self.mapped.status:
+            return
+        if asked:
             self.mapped.gpu.raw.BufferUnmap(self.mapped.handle)
-        self.submission, self._data = RELEASED, None
         self.mapped.gpu.readbacks.give(self.mapped.nbytes, self._number, self.mapped)

@@ -162,6 +162,14 @@ class WgpuProgram(Program):
         self._step(self._whole(whole), scalars, None, moved, landing)
         self.counters.landed(copies)
 
+    def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
+        self._alive("copy")
+        assert isinstance(landing, WgpuReadback)  # of this program's queue
+        moved = [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
+        marker = Copy(self._marker, 0, landing, landing.nbytes - 4, 4)  # it lands though there is nothing to copy
+        self.queue.submit("copy", moved or (marker,), landing)
+        self.counters.landed(copies)
+
     def steps_at_once(self, upload_bytes: int) -> int:
         if self.stamps is not None:
             return 1

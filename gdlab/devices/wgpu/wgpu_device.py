@@ -257,10 +257,10 @@ class Gpu:
         self.callback = self.ffi.callback(kind, self._mapped)
         atexit.register(_leave_pipelines, weakref.ref(self.pipelines))
 
-    def _mapped(self, status: int, _message: Any, key: Any, _unused: Any) -> None:
+    def _mapped(self, status: int, _message: Any, key: Any, map: Any) -> None:
         mapped = self.mapped.get(int(self.ffi.cast(self.address, key)))
         if mapped is not None:
-            mapped.status = int(status)
+            mapped.ended(int(self.ffi.cast(self.address, map)), int(status))
 
     # making things ----------------------------------------------------------------------------------------------------
     def buffer(self, nbytes: int, *, name: str = "", mapped: bool = False, resolve: bool = False) -> Any:

@@ -7,7 +7,7 @@ J. Ainslie et al., GQA, 2023.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -41,6 +41,7 @@ from gdlab.ops.attention.attention_grad import (
     constants,
     extents,
     flops,
+    short,
     spelled,
     tiled,
     together,
@@ -48,10 +49,9 @@ from gdlab.ops.attention.attention_grad import (
 from gdlab.ops.attention.attention_numpy import attention_form
 from gdlab.ops.attention.cache import cached_attention
 
-TILES = (
-    "attention_tiles_result attention_tiles_softmax attention_tiles_values attention_tiles attention_scores "
-    "attention_values attention_mask"
-)
+PIECES = "attention_powers attention_elements attention_stores attention_scores attention_values attention_mask"
+TILES = f"attention_tiles_result attention_tiles_softmax attention_tiles_values attention_tiles {PIECES}"
+SHORT = f"attention_short_result attention_short {PIECES}"
 FILES = "attention_result attention_rows attention_four attention_scores attention_values attention_mask"
 
 
@@ -67,22 +67,23 @@ def _work(causal: bool) -> WorkRule:
     return work
 
 
-def _tiles(causal: bool) -> WorkRule:
-    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+def _shared(causal: bool, form: Callable[..., Work | None]) -> WorkRule:
+    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
         masked = {**attrs, "causal": causal}
         numbers, count = constants(types[0], types[1], masked), 4 * flops(types[0], types[1], masked)
         rows, heads, width = types[0].shape[0], attrs["num_heads"], attrs["head_dim"]
-        return tiled(rows, heads, numbers, count, extents(types, attrs), width)
+        return form(rows, heads, numbers, count, extents(types, attrs), width)
 
     return work
 
 
 def _kernel(causal: bool, windowed: bool = False) -> Shader:
-    tiles = Shader(together(TILES), _tiles(causal))
+    tiles = Shader(together(TILES), _shared(causal, tiled), in_bounds=True)
+    few = Shader(together(SHORT), _shared(causal, short), hardware=tiles, in_bounds=True)
     fixed = ("causal", causal), *(() if windowed else (("window", 0),))
     logarithm = Statistic("attention_lse", "logarithm", fixed)
     return Shader(
-        together(FILES), _work(causal), hardware=tiles, numpy_form=attention_form, statistics=(logarithm,)
+        together(FILES), _work(causal), hardware=few, numpy_form=attention_form, statistics=(logarithm,)
     )  # fmt: skip
 
 

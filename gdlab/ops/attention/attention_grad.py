@@ -234,6 +234,21 @@ def tiled(rows: int, own: int, numbers: dict[str, int | float], count: int, labe
     return Work(-(-rows // TILE) * own * chunks, 0, constants, count, 128, extents=label)
 
 
+SHORT_ROWS = 8  # that a group works on where there are few
+FEW_TILES = 128  # groups of TILE rows from which on they keep hardware busy
+
+
+def short(rows: int, own: int, numbers: dict[str, int | float], count: int, label: str, width: int) -> Work | None:
+    """The work of a kernel in which 128 invocations share 8 rows of a head, and up to 128 of the head's elements; None
+    where there are enough rows for tiles."""
+    if -(-rows // TILE) * own >= FEW_TILES:
+        return None
+    wide = min(2 * TILE, 1 << (max(width, 4) - 1).bit_length())
+    chunks = -(-width // wide)
+    constants = numbers | {"CHUNKS": chunks, "WIDE": wide}
+    return Work(-(-rows // SHORT_ROWS) * own * chunks, 0, constants, count, 128, extents=label)
+
+
 def extents(types: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> str:
     """`q=128,kv=128,h=8/2`."""
     return f"q={types[0].shape[0]},kv={types[1].shape[0]},h={attrs['num_heads']}/{attrs['num_kv_heads']}"
@@ -260,10 +275,10 @@ def _lse_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[
     return alone(units, trips, numbers, 2 * flops(types[0], types[1], attrs), extents(types, attrs))
 
 
-def _sums_work(of_keys: bool, second: bool, hardware: bool = False) -> WorkRule:
+def _sums_work(of_keys: bool, second: bool, form: str = "") -> WorkRule:
     """Sums for every query (over keys) or for every key (over queries, of each query head)."""
 
-    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+    def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
         numbers = constants(types[0], types[1], attrs)
         queries, keys = types[0].shape[0], types[1].shape[0]
         heads, kv, quads = attrs["num_heads"], attrs["num_kv_heads"], -(-attrs["head_dim"] // 4)
@@ -275,25 +290,33 @@ def _sums_work(of_keys: bool, second: bool, hardware: bool = False) -> WorkRule:
         products = 3 if second else 2
         trips = (heads // own) * ((products * quads + 1) * -(-columns // 4) + 1) + 9 * quads
         count = 2 * products * flops(types[0], types[1], attrs)
-        if hardware:
-            return tiled(rows, own, numbers, count, extents(types, attrs), attrs["head_dim"])
+        if form:
+            shared = short if form == "short" else tiled
+            return shared(rows, own, numbers, count, extents(types, attrs), attrs["head_dim"])
         return alone(-(-rows // 4) * own, trips, numbers, count, extents(types, attrs))
 
     return work
 
 
-LSE_TILES = "attention_tiles_logarithm attention_tiles_softmax attention_tiles attention_scores attention_mask"
+LSE_TILES = (
+    "attention_tiles_logarithm attention_tiles_softmax attention_powers attention_tiles attention_elements "
+    "attention_scores attention_mask"
+)
 LSE = Shader(
     together("attention_logarithm attention_rows attention_four attention_scores attention_mask"), _lse_work,
-    hardware=Shader(together(LSE_TILES), _lse_tiles), numpy_form=logarithm_form,
+    hardware=Shader(together(LSE_TILES), _lse_tiles, in_bounds=True), numpy_form=logarithm_form,
 )  # fmt: skip
 
 
 def _sums(name: str, form: NumpyForm, of_keys: bool, second: bool) -> Shader:
-    tiles = together(f"{name} attention_tiles_sums attention_tiles_values attention_tiles attention_mask")
+    pieces = "attention_elements attention_seconds attention_stores attention_mask"
+    tiles = together(f"{name} attention_tiles_sums attention_tiles_values attention_tiles {pieces}")
+    few = together(f"{name} attention_short_sums attention_short {pieces}")
+    hardware = Shader(tiles, _sums_work(of_keys, second, "tiles"), in_bounds=True)
+    few_rows = Shader(few, _sums_work(of_keys, second, "short"), hardware=hardware, in_bounds=True)
     return Shader(
         together(f"{name} attention_sums attention_four attention_mask"), _sums_work(of_keys, second),
-        hardware=Shader(tiles, _sums_work(of_keys, second, hardware=True)), numpy_form=form,
+        hardware=few_rows, numpy_form=form,
     )  # fmt: skip
 
 

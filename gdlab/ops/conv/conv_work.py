@@ -149,8 +149,8 @@ def _kernel(
         return of
 
     registers, tiles = f"{file}.wgsl + product_registers.wgsl", f"{file}.wgsl + product_tiles.wgsl"
-    shared = Shader(registers, rule(_shared), linear=True)
-    hardware = Shader(tiles, rule(_tiles), shared, linear=True)
+    shared = Shader(registers, rule(_shared), linear=True, in_bounds=True)
+    hardware = Shader(tiles, rule(_tiles), shared, linear=True, in_bounds=True)
     return Shader(registers, rule(_registers), hardware, linear=True, numpy_form=form)
 
 

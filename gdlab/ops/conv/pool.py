@@ -66,7 +66,9 @@ def _spread(g: Value, size: Shape, k: Shape, stride: Shape, padding: Shape) -> S
     return (*g.shape[:2], *size)
 
 
-def _kernel(file: str, form: NumpyForm, image: Callable[[Types, TensorType], Shape]) -> Shader:
+def _kernel(
+    file: str, form: NumpyForm, image: Callable[[Types, TensorType], Shape], in_bounds: bool = True
+) -> Shader:
     """One invocation per element of the result; `image` is the shape that the windows lie on."""
 
     def work(types: Types, result: TensorType, attrs: Attributes) -> Work:
@@ -75,7 +77,7 @@ def _kernel(file: str, form: NumpyForm, image: Callable[[Types, TensorType], Sha
         constants = {**windows.constants, "COUNT_PAD": int(attrs.get("count_include_pad", False))}
         return Work(result.num_elements, 0, constants, result.num_elements * taps, trips=taps + windows.kernel[0])
 
-    return Shader(file, work, linear=True, numpy_form=form)
+    return Shader(file, work, linear=True, in_bounds=in_bounds, numpy_form=form)
 
 
 # x and attributes: overlap, gaps, padding, a window as large as the image, extents 1
@@ -243,7 +245,7 @@ def _take(x: Array, index: Array, k: Pair, stride: Pair, padding: Pair) -> Array
 
 @op(
     numpy=_take,
-    kernel=_kernel("pool_take.wgsl", take_form, lambda types, result: types[0].shape),
+    kernel=_kernel("pool_take.wgsl", take_form, lambda types, result: types[0].shape, in_bounds=False),
     samples=tuple(
         Sample((*s.shapes[0][:2], *s.attrs["size"]), s.shapes[0],
                attrs={n: v for n, v in s.attrs.items() if n != "size"},

@@ -67,7 +67,8 @@ def _work(back: bool) -> WorkRule:
 
 def _kernel(where: str, back: bool = False) -> Shader:
     """The kernel with positions from `where`: rope_offset, rope_dynamic, rope_positions."""
-    return Shader(f"{where}.wgsl + rope_turn.wgsl", _work(back), bound=rotation, numpy_form=ROPE_FORMS[where])
+    files, form = f"{where}.wgsl + rope_turn.wgsl", ROPE_FORMS[where]
+    return Shader(files, _work(back), bound=rotation, in_bounds=True, numpy_form=form)
 
 
 # what every form wants ------------------------------------------------------------------------------------------------

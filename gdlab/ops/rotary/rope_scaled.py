@@ -61,7 +61,8 @@ def _bound(m: Array, *where: Array, back: bool, **attrs: Any) -> Array:
 
 
 def _kernel(where: str) -> Shader:
-    return Shader(f"{where}.wgsl + rope_turn_scaled.wgsl", _work, bound=_bound, numpy_form=ROPE_FORMS[where])
+    files, form = f"{where}.wgsl + rope_turn_scaled.wgsl", ROPE_FORMS[where]
+    return Shader(files, _work, bound=_bound, in_bounds=True, numpy_form=form)
 
 
 def _check(x: Value, theta: float, head_dim: int, factors: Value) -> TensorType:

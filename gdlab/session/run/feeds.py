@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,17 @@ from gdlab.plan.indices import index_bounds
 Feed = Callable[[int], Mapping[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class FixedFeed:
+    """The same batch for every step: several steps may be made with it at once."""
+
+    batch: Mapping[str, Any]
+
+    def __call__(self, step: int) -> Mapping[str, Any]:
+        """Return the batch."""
+        return self.batch
+
+
 def make_feed(given: Any, graph: Graph) -> Feed:
     """Return a feed made from a DataLoader (shuffled anew for each epoch), a dict of arrays, a callable
     `step -> dict`, an iterable of dicts (its end ends the run with an error), or `"random[:SEED]"`."""
@@ -23,9 +35,10 @@ def make_feed(given: Any, graph: Graph) -> Feed:
         seed = given.partition(":")[2] or "0"
         if not seed.isdigit():
             raise ArgumentError("feed", "seed", repr(seed), "random or random:SEED, SEED an int ≥ 0")
-        batch = random_batch(graph, int(seed))
-        return lambda step: batch
-    if isinstance(given, Mapping):
+        return FixedFeed(random_batch(graph, int(seed)))
+    if isinstance(given, dict):
+        return FixedFeed(given)
+    if isinstance(given, Mapping):  # which may give other arrays each time
         return lambda step: given
     if all(hasattr(given, name) for name in ("shuffle", "next_batch", "num_batches")):
         return _loader_feed(given)

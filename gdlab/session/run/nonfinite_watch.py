@@ -59,6 +59,22 @@ class NonfiniteWatch:
             return ""
         return self._hit(step + 1, f"step {step + 1} would not be finite", culprit=culprit)
 
+    @property
+    def looks_at_each(self) -> bool:
+        """Whether every step is looked at before the next."""
+        return self.mode not in ("off", "loss")
+
+    def before_more_steps(self, count: int) -> int:
+        """Return how many of `count` further steps may follow the next one, with its inputs, before the state is stored
+        again, and note them."""
+        earlier = self.earlier
+        if self.mode == "off":
+            return count
+        count = max(0, min(count, earlier.next - earlier.progress.steps - 1))
+        if earlier.step >= 0:
+            earlier.batches.extend({} for _ in range(count))
+        return count
+
     def _store_state(self) -> str:
         """Store the state, when no earlier step can turn out bad any more; return why the run must pause instead."""
         step, losses = self.session.progress.steps, self.log.losses

@@ -12,9 +12,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.threads import JobFuture, wait_for
 from gdlab.base.types import Array
+from gdlab.base.words import plural, whole
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break
@@ -64,6 +66,12 @@ class Runner:
         self.stepper = Stepper(session, self.lookout, self.log, self.nonfinite_watch)
         self._lock = threading.Lock()  # of commands
         _runners[id(session)] = self
+
+    def __repr__(self) -> str:
+        made, wanted = self.session.progress.steps, self.wanted
+        return f"<Runner: {self.state}, {whole(made)} of {plural(max(made, wanted), 'step')}>"
+
+    __reduce__ = refuse_copies("runner", "the runner itself: two would count past each other")
 
     # -- commands, from any thread -------------------------------------------------------------------------------------
     def start(self, steps: int, feed: Feed | None = None) -> Future[None]:

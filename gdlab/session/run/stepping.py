@@ -14,7 +14,7 @@ from gdlab.base.threads import Job, JobFuture, current_job
 from gdlab.session import Session
 from gdlab.session.checkpoint import Snapshot
 from gdlab.session.run.breakpoints import Break
-from gdlab.session.run.feeds import Feed
+from gdlab.session.run.feeds import Feed, FixedFeed
 from gdlab.session.run.log import RunLog
 from gdlab.session.run.lookout import Lookout
 from gdlab.session.run.nonfinite_watch import NonfiniteWatch
@@ -22,6 +22,7 @@ from gdlab.session.run.nonfinite_watch import NonfiniteWatch
 State = Literal["ready", "running", "paused", "failed", "closed"]
 MOST_BYTES = 1 << 28  # of parameters that are stored for `reset`
 _SLICE_SECONDS = 0.01  # of waiting for a slow run's next step
+_AT_ONCE_SECONDS = 0.01  # of the steps that are made at once: a pause waits for at most three times as long
 
 
 class ResetPoint:
@@ -61,6 +62,7 @@ class Stepper:
         self.pause: str | None = None  # why the run must pause before its next step
         self.job: JobFuture[None] | None = None  # of the run, once it has begun
         self._at_breakpoint = False
+        self._at_once = 1  # steps that take about _AT_ONCE_SECONDS
 
     def start(
         self, parts: Iterator[None], feed: Feed | None, count: int, stop: Callable[[int], None]
@@ -94,8 +96,39 @@ class Stepper:
         """Make so many steps; the one under way is finished first, and is one of them."""
         made = 0
         while made < count and self.pause is None:
-            made += self._step(last=made + 1 == count)
+            some, began = self._several(count - made), time.perf_counter()
+            made += self._steps_at_once(some) if some > 1 else self._step(last=made + 1 == count)
+            self._measure(some, time.perf_counter() - began)
             yield
+
+    def _several(self, most: int) -> int:
+        """Return how many steps to make at once: one if anything looks between two steps, or gives each its inputs."""
+        session, feed = self.session, self.feed
+        if session.loaded.device.synchronous or not (feed is None or isinstance(feed, FixedFeed)):
+            return 1
+        if self.lookout or self.speed or self.watch.looks_at_each or session.progress.partial is not None:
+            return 1
+        return min(most, self._at_once, session.loaded.program.steps_at_once(0))
+
+    def _steps_at_once(self, count: int) -> int:
+        """Make so many steps with the same inputs in one call of the device; return how many are made."""
+        if not self._open_step():
+            return 0
+        count = 1 + self.watch.before_more_steps(count - 1)
+        self._skip_others()
+        progress = self.session.progress
+        self.wanted = max(self.wanted, progress.steps + count)
+        self.session.steps.make_together([()] * count)
+        self._counted = progress.steps
+        self._close_step()
+        return count
+
+    def _measure(self, count: int, seconds: float) -> None:
+        """Choose how many steps are made at once from the time that so many took."""
+        if count == self._at_once and seconds < _AT_ONCE_SECONDS / 2:
+            self._at_once *= 2
+        elif seconds > _AT_ONCE_SECONDS:
+            self._at_once = max(1, self._at_once // 2)
 
     def dispatches(self, count: int) -> Iterator[None]:
         """Make so many dispatches."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gdlab.base.words import flat, nbytes, plural, whole
-from gdlab.view.document.document import Document
+from gdlab.view.document.document import Document, reading
 from gdlab.view.document.links import parse_entity
 
 Lines = Iterator[str]
@@ -17,6 +17,7 @@ def links(document: Document) -> Lines:
         yield f"{each['a']} – {each['b']}: {plural(len(each['out']['ids']), 'pair')}"
 
 
+@reading
 def bookmarks(document: Document) -> Lines:
     """Yield each bookmark with its entities in words."""
     for name, entities in document.bookmarks.items():
@@ -24,6 +25,7 @@ def bookmarks(document: Document) -> Lines:
         yield flat(f"bookmark {name!r}: {', '.join(told) or 'nothing that is in this document'}")
 
 
+@reading
 def chain(document: Document, at: str) -> Lines:
     """Yield what lights up with an entity, level by level from the source to the WGSL."""
     lit = document.select(at)

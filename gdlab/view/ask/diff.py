@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from gdlab.base.words import flat
 from gdlab.view.document.columns import Json, column
-from gdlab.view.document.document import Document, document_id
+from gdlab.view.document.document import Document, document_id, reading
 
 Class = Literal["same", "rewired", "changed", "moved", "removed", "made", "added"]
 LETTERS: dict[Class, str] = {
@@ -184,6 +184,7 @@ def _moves(a: _Side, b: _Side) -> tuple[set[int], set[int]]:
 
 
 # twins ---------------------------------------------------------------------------------------------------------------
+@reading
 def diff_text(document: Document, right: Document | None = None) -> Iterator[str]:
     """Every node with its letter, in topological order: the left graph, then what is only in the right; the counts."""
     if right is None and len(document.data["stages"]) < 2:
@@ -210,6 +211,7 @@ def _more(found: Diff, x: int) -> str:
     return f"  ({flat(found.fields[x])})" if x in found.fields else ""
 
 
+@reading
 def diff_doc(left: Document, right: Document) -> Document:
     """A document of both graphs as written; matched nodes of the second have the key of the first."""
     found = diff(left, right)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import flat, plural, whole
 from gdlab.view.document.columns import Json
-from gdlab.view.document.document import Document
+from gdlab.view.document.document import Document, reading
 from gdlab.view.document.links import parse_entity
 
 MOST = 20  # paths
@@ -90,6 +90,7 @@ def _node(document: Document, entity: str) -> tuple[int, int]:
     return at[0], at[1]
 
 
+@reading
 def paths_text(document: Document, a: str, b: str) -> Iterator[str]:
     """Yield the number of paths and their lengths in words, then each path with its nodes."""
     found = paths(document, a, b)
@@ -101,6 +102,7 @@ def paths_text(document: Document, a: str, b: str) -> Iterator[str]:
         yield f"  {plural(len(path) - 1, 'edge')}: {flat(' → '.join(steps))}"
 
 
+@reading
 def paths_json(document: Document, a: str, b: str) -> Json:
     """Return `paths_text` as JSON: entities from end to end, and whether these are all lengths."""
     found, stage = paths(document, a, b), parse_entity(a)[1][0]

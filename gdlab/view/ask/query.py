@@ -14,7 +14,7 @@ from typing import Any
 
 from gdlab.base.errors import ArgumentError
 from gdlab.view.document.columns import Json
-from gdlab.view.document.document import Document
+from gdlab.view.document.document import Document, reading
 
 _TERMS = re.compile(r"/(?:[^/\\]|\\.)+/|\S+")
 _FIELD = re.compile(r"(\w+):(.+)", re.ASCII | re.DOTALL)
@@ -33,6 +33,7 @@ class Candidate:
 Test = Callable[[Candidate], bool]
 
 
+@reading
 def search(document: Document, query: str, stages: Iterable[int] | None = None) -> list[str]:
     """The entities of the nodes that a query finds, stage by stage; `ArgumentError` for a bad pattern."""
     tests = parse(query)

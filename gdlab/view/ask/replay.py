@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import grid, plural, sig
 from gdlab.view.document.columns import Json
-from gdlab.view.document.document import Document
+from gdlab.view.document.document import Document, reading
 from gdlab.view.document.passes import rewrite_count
 
 
@@ -67,6 +67,7 @@ def _ordered(live: dict[str, Json]) -> list[str]:
     return list(done)
 
 
+@reading
 def replay_text(document: Document, count: int, number: int = 0) -> Iterator[str]:
     """The graph after `count` steps, the last step in words, and its nodes marked: + came with it, − went with it."""
     passes = document.data["passes"]
@@ -90,6 +91,7 @@ def replay_text(document: Document, count: int, number: int = 0) -> Iterator[str
     yield f"  outputs: {', '.join(moment.outputs)}"
 
 
+@reading
 def replay_json(document: Document, count: int, number: int = 0) -> Json:
     """Return `replay_text` as JSON: the pass, its first `count` steps, and the records of the graph after them, by
     key."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gdlab.base.errors import unknown_name
 from gdlab.view.document.columns import Json
-from gdlab.view.document.document import Document
+from gdlab.view.document.document import Document, reading
 
 _STAGES: dict[str, tuple[str, ...]] = {
     "graph": ("written",),
@@ -27,6 +27,7 @@ _PLAN: dict[str, tuple[str, ...]] = {
 VIEWS = (*_STAGES, *_PLAN, "session", "links")
 
 
+@reading
 def view_slice(document: Document, view: str, at: str | None = None) -> Json:
     """Return what a view reads; with `at` also `selected`, the entities that light up."""
     if view not in VIEWS:

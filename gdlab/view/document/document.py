@@ -8,11 +8,11 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from gdlab.base.binding import bound
 from gdlab.base.errors import GdlabError, LoadError, unknown_name
@@ -52,14 +52,8 @@ class Document:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Inside the block an error that a damaged file causes is a `LoadError` which names the file."""
-        try:
+        with _reading((self,)):
             yield
-        except GdlabError:
-            raise
-        except DAMAGE as error:
-            if not self.where:  # made in this process: the fault is gdlab's
-                raise
-            raise _damage_error(self.where, error) from None
 
     def json(self) -> bytes:
         """The canonical bytes: UTF-8, sorted keys, no spaces, large tables in their shortest forms."""
@@ -161,7 +155,8 @@ class Document:
 
     def check(self) -> tuple[str, ...]:
         """Return the breaches of the closure rules, each beginning with its entity; empty for a sound document."""
-        return problems(self.data)
+        with self.reading():
+            return problems(self.data)
 
     # copies
     def changed(self, **fields: Any) -> Document:
@@ -288,6 +283,44 @@ def load_doc(path: str | Path) -> Document:
 
 
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+@contextmanager
+def _reading(documents: Sequence[Document]) -> Iterator[None]:
+    try:
+        yield
+    except GdlabError:
+        raise
+    except DAMAGE as error:
+        files = [document for document in documents if document.where]
+        if not files:  # made in this process: the fault is gdlab's
+            raise
+        blamed = files[0] if len(files) == 1 else next((each for each in files if _is_damaged(each)), files[0])
+        raise _damage_error(blamed.where, error) from None
+
+
+def _is_damaged(document: Document) -> bool:
+    try:
+        return bool(problems(document.data))
+    except DAMAGE:
+        return True
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def reading(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator of a function that reads documents: an error that a damaged file causes is a `LoadError` which names
+    the file. What the function yields is made at once."""
+
+    @wraps(function)
+    def read(*given: P.args, **named: P.kwargs) -> R:
+        with _reading([each for each in (*given, *named.values()) if isinstance(each, Document)]):
+            result: Any = function(*given, **named)
+            return iter(list(result)) if isinstance(result, Iterator) else result  # type: ignore[return-value]
+
+    return read
 
 
 def _damage_error(where: str, error: Exception) -> LoadError:

@@ -17,7 +17,9 @@ FIRST_LETTERS = 4  # code points of a pill's name at the last density
 ARROW = "⤳"  # what stands between the name of a leaf and the shape that it is brought into
 
 Density = Literal[0, 1, 2, 3]
-"""The texts that are drawn: 0 all; 1 no types on pills; 2 nor on boxes; 3 of the names on pills the first letters."""
+"""The texts that are drawn: 0 all; 1 no types on pills; 2 nor on boxes, names below ops; 3 names on pills shortened.
+
+From 1 on, a chain of adjoints of one op is folded into several rows."""
 
 # Ops of one input that change its shape alone: a parameter that goes through these only is one pill at its reader.
 SHAPE_OPS = frozenset(("broadcast_to", "permute", "reshape", "transpose"))
@@ -194,15 +196,30 @@ def headline(node: Drawn) -> tuple[str, str]:
 def node_width(node: Drawn, density: Density = 0) -> int:
     """The width of a box: a multiple of 8, from the longer of its lines."""
     op, name = headline(node)
-    count = len(op) + 2 + len(name) if name else len(op)
     if density < 2:
-        count = max(count, min(len(node.type), LINE_CUT))
+        count = max(len(op) + 2 + len(name) if name else len(op), min(len(node.type), LINE_CUT))
+    else:
+        count = max(len(op), len(name))
     return max(64, (29 * count // 4 + 24 + 7) // 8 * 8)
 
 
 def pill_label(node: Drawn, density: Density = 0) -> str:
     """The name on a pill as drawn; a leaf without a name shows its op."""
-    return cut(node.name or node.op, PILL_CUT if density < 3 else FIRST_LETTERS)
+    name = node.name or node.op
+    return cut(name, PILL_CUT) if density < 3 else initials(name)
+
+
+def initials(name: str) -> str:
+    """At most four letters for a name: `u_p` for `up_proj`, `e.w` for `model.embed_tokens.weight`, `tar…` for `target`.
+
+    Names of one word keep their first letters, others the first letter of each of their last parts."""
+    if len(name) <= FIRST_LETTERS:
+        return name
+    for mark in (".", "_"):
+        parts = [part for part in name.split(mark) if part]
+        if len(parts) > 1:
+            return mark.join(part[0] for part in parts[-2:])
+    return cut(name, FIRST_LETTERS)
 
 
 def pill_tail(type: str, via: bool, echo: bool, density: Density = 0) -> str:

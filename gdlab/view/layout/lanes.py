@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from gdlab.base.errors import GraphError
 from gdlab.view.layout.boxes import (
@@ -30,6 +31,7 @@ GUTTER = 48  # between the boxes of two lanes, before wires and rails
 WIRE_TRACKS = 12
 WIRE_PITCH = 5
 PLACES = 4  # of sources in a row; further ones share the last
+BESIDE = 2  # adjoints of one op that stand one behind the other in a row, where long chains are folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ def lanes(nodes: Sequence[Drawn], density: Density = 0) -> Layout:
     who = cast(nodes, [n == 1 for n in number], density)
     number = [n or 1 for n in number]
     row = _rows(who, number)
+    if density > 0:
+        row = _folded(who, number, row)
     count = max(row.values(), default=-1) + 1
     drawn = sorted({number[u] for u in row})
     columns = {n: _column(who, number, n, row, count) for n in drawn}
@@ -128,6 +132,19 @@ def _later_row(who: Cast, number: Sequence[int], row: dict[int, int], u: int) ->
     if inside:
         return max(inside) + 1 if number[u] % 2 else max(0, min(inside) - 1)
     return next((row[a] for a in who.inputs[u] if a in row), 0)
+
+
+def _folded(who: Cast, number: Sequence[int], row: dict[int, int]) -> dict[int, int]:
+    """Fold long chains of adjoints inside a row into several rows, from the row of their op upwards."""
+    depth: dict[int, int] = {}
+    for u in row:
+        before = [depth[a] + 1 for a in who.inputs[u] if number[a] == number[u] and row.get(a) == row[u]]
+        depth[u] = max(before, default=0) if number[u] % 2 == 0 else 0
+    rows = [0] * (max(row.values(), default=-1) + 1)  # that each row takes
+    for u, own in row.items():
+        rows[own] = max(rows[own], depth[u] // BESIDE + 1)
+    last = list(accumulate(rows, initial=-1))[1:]
+    return {u: last[own] - depth[u] // BESIDE for u, own in row.items()}
 
 
 def _column(who: Cast, number: Sequence[int], lane: int, row: dict[int, int], count: int) -> Column:

@@ -328,15 +328,16 @@ def _lines(scene: Scene, i: int) -> Iterable[str]:
     op, name = headline(node)
     left = 16 if node.leaf else 12
     typed = scene.layout.density < 2
-    top = 17 if typed else 24
+    top = 17 if typed or name else 24
     yield text(op, f'x="{left}" y="{top}"', 7.25 * len(op), f' font-size="12" font-weight="600" fill="{ink.text}"')
     if name:
-        style = f' font-size="12" font-weight="600" font-style="italic" text-anchor="end" fill="{family.full}"'
-        yield text(name, f'x="{w - 9}" y="{top}"', 7.25 * len(name), style)
+        place = f'x="{w - 9}" y="17" text-anchor="end"' if typed else f'x="{left}" y="32"'
+        style = f' font-size="12" font-weight="600" font-style="italic" fill="{family.full}"'
+        yield text(name, place, 7.25 * len(name), style)
     if typed:
         kind = cut(node.type, LINE_CUT)
         yield text(kind, f'x="{left}" y="31"', 6.35 * len(kind))
     if not node.leaf:  # a leaf is told by its shape
-        y = (31 if typed else 36) if name else 13
+        y = 32 if typed or len(name) in range(1, len(op)) else 13
         letter = f'font-size="9" font-weight="600" text-anchor="end" fill="{family.full}"'
         yield f'<text x="{w - 9}" y="{y}" {letter}>{family.letter}</text>'

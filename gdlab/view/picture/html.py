@@ -10,7 +10,7 @@ import re
 from importlib.resources import files
 
 from gdlab.base.errors import LoadError
-from gdlab.view.document.document import Document
+from gdlab.view.document.document import Document, reading
 
 _EXPORTS = re.compile(r"\bexport\s*\{([^}]*)\}\s*;?\s*$")
 _ROOT = "gdlab-root"
@@ -27,6 +27,7 @@ _SAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\
 _UNSAFE = re.compile("[<>&\u2028\u2029]")
 
 
+@reading
 def page(document: Document, module: str | None = None) -> str:
     """The whole file. `module`: the text of the front-end module, else the one that is built."""
     script = _script(front_end() if module is None else module)

@@ -12,6 +12,7 @@ from gdlab.view.document.dispatches import plan_counts
 from gdlab.view.document.document import Document
 from gdlab.view.document.links import parse_entity
 from gdlab.view.document.runs import times_of
+from gdlab.view.text.compiled_text import counted, edge
 from gdlab.view.text.graph_text import notes
 
 Lines = Iterator[str]
@@ -56,6 +57,7 @@ def plan_table(document: Document) -> Lines:
         yield "no plan"
         yield from notes(document)
         return
+    yield from edge(document)
     yield f"plan {document.data['title']}: {plan_counts(plan)}"
     yield from grid(dispatch_head(document), dispatch_rows(document), right={1, 8, 9, 10, 11})
     times = times_of(document)
@@ -234,7 +236,9 @@ def _nodes_of_lines(document: Document) -> dict[tuple[int, int], str]:
 # session and links ---------------------------------------------------------------------------------------------------
 def session(document: Document) -> Lines:
     runs = document.data["runs"]
-    if not runs:
+    if document.data.get("compiled"):
+        yield from (*edge(document), *counted(document))
+    elif not runs:
         yield f"no session yet: %graph_run {document.data['title']} 100, or study.run(100)"
     for run in runs:
         counters, loss = run["counters"], run["loss"]

@@ -8,7 +8,7 @@ from gdlab.base.errors import unknown_name
 from gdlab.base.words import flat
 from gdlab.view.ask.chain import bookmarks, chain, links
 from gdlab.view.ask.diff import diff_text
-from gdlab.view.document.document import Document
+from gdlab.view.document.document import Document, reading
 from gdlab.view.text.egraph_text import egraph
 from gdlab.view.text.graph_text import before_after, comparison, derivative, node_rows, rewrites, written
 from gdlab.view.text.plan_text import arena, dispatch_head, dispatch_rows, kernels, plan_table, session
@@ -16,6 +16,7 @@ from gdlab.view.text.plan_text import arena, dispatch_head, dispatch_rows, kerne
 Lines = Iterator[str]
 
 
+@reading
 def twin(document: Document, view: str = "opt", at: str | None = None) -> str:
     """The text of a view. `at`: an entity; the view says only what concerns it."""
     if view not in VIEWS:
@@ -23,8 +24,7 @@ def twin(document: Document, view: str = "opt", at: str | None = None) -> str:
     if view == "links" and at is not None:
         return "\n".join(chain(document, at)) + "\n"
     lit = None if at is None else document.select(at)
-    with document.reading():
-        lines = [flat(line) for line in VIEWS[view](document) if lit is None or _concerns(line, lit)]
+    lines = [flat(line) for line in VIEWS[view](document) if lit is None or _concerns(line, lit)]
     return "\n".join(lines) + "\n"
 
 
@@ -36,6 +36,7 @@ def everything(document: Document) -> str:
     return "\n".join(parts)
 
 
+@reading
 def markdown(document: Document) -> str:
     """The summary and the main tables as Markdown."""
     parts = [f"# {_cell(document.data['title'])}", "", _cell(document.data["summary"]), ""]

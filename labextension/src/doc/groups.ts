@@ -5,10 +5,11 @@ import { joined } from "./union.ts";
 
 const MANY = 60; // boxes
 
-/** Return the groups that are open at first: to `depth`, else all of a small graph and none of a larger one. */
-export function opened(stage: Stage, asked?: number | null): Set<number> {
+/** Return the groups that are open at first: to `depth`, else all of a small graph and none of a larger one; what was
+ * made from a larger graph is compared with it, and opens as it does. */
+export function opened(stage: Stage, asked?: number | null, origin?: Stage): Set<number> {
   const depth: number[] = [],
-    boxes = stage.nodes.filter(({ inputs }) => inputs.length > 0).length,
+    boxes = Math.max(...[stage, origin ?? stage].map(each => each.nodes.filter(node => node.inputs.length > 0).length)),
     most = asked ?? (boxes <= MANY ? Infinity : 0);
   stage.groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
   return new Set(depth.flatMap((d, g) => (d < most ? [g] : [])));

@@ -1,11 +1,33 @@
-// The texts of a pill at each density: 0 all texts; 1 no types on pills; 2 nor on boxes; 3 first letters of pill names.
+// The texts of a pill at each density: 0 all texts; 1 no types on pills; 2 nor on boxes; 3 pill names shortened.
 
 const PILL_CUT = 24,
   FIRST_LETTERS = 4,
   ARROW = "⤳"; // between the name of a leaf and the shape that it is brought into
 
-/** Code points of a pill's name. */
-export const pillCut = (density: number): number => (density < 3 ? PILL_CUT : FIRST_LETTERS);
+export const cut = (text: string, most: number): string =>
+  Array.from(text).length <= most
+    ? text
+    : `${Array.from(text)
+        .slice(0, most - 1)
+        .join("")}…${text.includes("\u2068") ? "\u2069" : ""}`;
+
+/** The name on a pill. */
+export const pillLabel = (name: string, density: number): string =>
+  density < 3 ? cut(name, PILL_CUT) : initials(name);
+
+/** At most four letters: `u_p` for `up_proj`, `e.w` for `model.embed_tokens.weight`, `tar…` for `target`. */
+function initials(name: string): string {
+  if (Array.from(name).length <= FIRST_LETTERS || name.includes("\u2068")) return cut(name, FIRST_LETTERS);
+  for (const mark of [".", "_"]) {
+    const parts = name.split(mark).filter(part => part !== "");
+    if (parts.length > 1)
+      return parts
+        .slice(-2)
+        .map(part => Array.from(part)[0])
+        .join(mark);
+  }
+  return cut(name, FIRST_LETTERS);
+}
 
 /** What follows the name on a pill: its type, or an arrow and the shape that the leaf is brought into. */
 export function pillTail(type: string, via: boolean, echo: boolean, density: number): string {

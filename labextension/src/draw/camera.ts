@@ -12,6 +12,8 @@ const CLOSEST = 3,
   TALLEST = 524,
   SIDE = 16, // of a picture
   HALF = 100, // of a wide box
+  WHOLE_TEXT = 0.85, // a scale at which texts that are larger than the smallest can be read
+  EDGE = 3, // pixels that stay free beside what is in sight
   NAMES = 24, // the line with the names of the lanes
   NO_PLACES: ReturnType<typeof placesOf> = [];
 const STEP = 1.25;
@@ -84,6 +86,16 @@ export class CameraGroup {
   /** Bring the others of a comparison to the height of this one. */
   scrolled(moved: Camera): void {
     if (this.level) this.#cameras.forEach(camera => camera !== moved && camera.follow(moved));
+  }
+
+  /** Another camera of a comparison, at whose height this one stands. */
+  leader(of: Camera): Camera | undefined {
+    return this.level ? [...this.#cameras].find(camera => camera !== of && camera.across > 0) : undefined;
+  }
+
+  /** Show more at a smaller scale, at which texts can still be read. */
+  narrow(zoom: number): void {
+    this.#set(zoom);
   }
 
   /** Keep the scale from now on: a part of a picture is opened or closed, the rest stays where it is. */
@@ -185,7 +197,10 @@ export class Camera {
     this.#layout = layout;
     this.#places = layout ? placesOf(layout) : NO_PLACES;
     this.#names.replaceChildren(
-      ...picture.lanes.map(({ title, x }) => h("span", { style: `left:calc(${x}px*var(--gd-z))` }, title)),
+      ...picture.lanes.map(({ title, x, width }) => {
+        const at = (end: number) => `calc(${end}px*var(--gd-z))`;
+        return h("span", { style: `--gd-from:${at(x)};--gd-to:${at(x + width)}` }, title);
+      }),
     );
   }
 
@@ -239,7 +254,7 @@ export class Camera {
 
   /** The largest of these scales at which the fullest density fits that fits at any; 0: none does. */
   largest(zooms: readonly number[]): number {
-    if (!this.#sheets) return 1;
+    if (!this.#sheets) return zooms.find(zoom => this.width * zoom <= this.across) ?? WHOLE_TEXT;
     for (const density of this.#sheets.densities)
       for (const lines of [true, false]) {
         const zoom = zooms.find(each => this.#fits(density, each, lines));
@@ -353,6 +368,7 @@ export class Camera {
 
   seen(): void {
     this.more.place();
+    if (this.head > 0) this.#names.style.setProperty("--gd-scrolled", `${this.el.scrollLeft}px`);
     if (this.picture.look(this.sight, this.group.zoom)) this.#redrawn();
   }
 
@@ -371,6 +387,12 @@ export class Camera {
 
   /** Brings all of these into sight where they fit, else the first. */
   gather(places: readonly { x: number; y: number }[]): void {
+    const across = places.map(({ x }) => x),
+      need = Math.max(...across) - Math.min(...across) + 2 * HALF;
+    if (need * this.group.zoom > this.across) {
+      const zoom = ZOOMS.find(each => each < this.group.zoom && need * each <= this.across);
+      if (zoom) this.group.narrow(zoom);
+    }
     const [first] = places,
       { left, right, top, bottom } = this.sight,
       ys = places.map(({ y }) => y),
@@ -425,10 +447,16 @@ export class Camera {
     if (start > 0) this.el.scrollTop = start * zoom;
     if (this.width * zoom > this.across) {
       const places = this.places.concat(this.#layout ? this.#inFrame(holesOf(this.#layout)) : []),
-        reach = ends(between(places, start, start + (this.#high - this.head) / zoom));
+        reached = (all: typeof places) => ends(between(all, start, start + (this.#high - this.head) / zoom)),
+        reach = reached(places);
       if (reach) reach[0] -= this.#margin;
-      if (reach && (reach[1] - reach[0]) * zoom <= this.across)
-        this.el.scrollLeft = ((reach[0] + reach[1]) / 2) * zoom - this.across / 2;
+      if (reach && (reach[1] - reach[0]) * zoom <= this.across) {
+        // Lines are good to see where boxes leave room.
+        const all = reached(places.concat(this.#layout ? this.#inFrame(linesOf(this.#layout)) : []))!,
+          middle = ((Math.min(reach[0], all[0]) + all[1]) / 2) * zoom - this.across / 2,
+          [least, most] = [reach[1] * zoom + EDGE - this.across, reach[0] * zoom - EDGE];
+        this.el.scrollLeft = Math.max(least, Math.min(most, middle));
+      }
       else this.el.scrollLeft = this.head > 0 && axis < 0.9 * this.across ? 0 : axis - this.across / 2;
     }
     this.more.place();

@@ -3,7 +3,7 @@
 import { nodeName, typeText } from "../doc/doc.ts";
 import type { EdgeRecord, GraphDoc, Layout, PillRecord, RailRecord, Stage, WireRecord } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
-import { pillCut, pillTail } from "../doc/pilltext.ts";
+import { pillLabel, pillTail } from "../doc/pilltext.ts";
 import { edgePath, railPoints, railsPath, wirePath } from "./bundle.ts";
 import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
 import { s, setFlag, svgPath, type Child } from "./dom.ts";
@@ -182,7 +182,7 @@ class StagePicture {
     const { leaf, via, echo } = pill,
       { density } = this.#layout,
       stage = this.#stage;
-    const name = cut(titleOf(stage, leaf) || stage.nodes[leaf]!.op, pillCut(density)),
+    const name = pillLabel(titleOf(stage, leaf) || stage.nodes[leaf]!.op, density),
       tail = cut(pillTail(typeText(this.#doc, stage.nodes[pillNode(pill)]!), via.length > 0, echo > 0, density), 24);
     return s(
       "text",
@@ -229,21 +229,25 @@ class StagePicture {
     const { w } = this.#layout.boxes[index]!,
       node = this.#stage.nodes[index]!,
       given = cut(title, Math.max(2, LINE - op.length - 2)), // as the layout counts it
-      fits = (op.length + 2 + given.length) * CHAR + 24 <= w + 10,
-      named = !leaf && Boolean(title) && fits,
       typed = this.#layout.density < 2,
-      top = typed ? 17 : 24;
+      fits = typed ? (op.length + 2 + given.length) * CHAR + 24 <= w + 10 : op.length + 4 <= LINE,
+      named = !leaf && Boolean(title) && fits,
+      left = leaf ? 16 : 12,
+      top = typed || named ? 17 : 24,
+      // Beside the shorter line: a type is drawn smaller than the layout counts it.
+      foot = typed || (named && given.length < op.length);
     return [
       tooltip(this.#doc, this.#stage, node, title, this.#dress.told?.(index)),
       node.flags.includes("fused") &&
         s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
       !leaf && svgPath("gd-side", `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}`),
-      s("text", { class: "gd-op", x: leaf ? 16 : 12, y: top }, op),
-      named && s("text", { class: "gd-given", x: w - 9, y: top }, given),
-      typed && s("text", { class: "gd-type", x: leaf ? 16 : 12, y: 31 }, cut(typeText(this.#doc, node), 28)),
+      s("text", { class: "gd-op", x: leaf && !typed ? w / 2 : left, y: top, "data-alone": leaf && !typed }, op),
+      named &&
+        s("text", { class: "gd-given", "data-below": !typed, x: typed ? w - 9 : left, y: typed ? 17 : 32 }, given),
+      typed && s("text", { class: "gd-type", x: left, y: 31 }, cut(typeText(this.#doc, node), 28)),
       s(
         "text",
-        { class: "gd-letter", x: w - 5, y: named ? (typed ? 31 : 36) : 13 },
+        { class: "gd-letter", x: w - 5, y: foot ? 32 : 13 },
         this.#dress.letter?.(index) || (leaf || node.told ? "" : LETTERS[node.family]),
       ),
     ]; // a family is never its colour alone
@@ -352,7 +356,7 @@ class StagePicture {
       boxes: shown,
       culled,
       join: lit => this.#join(lit),
-      lanes: layout.lanes.map(({ title, x }) => ({ title, x: x - left })),
+      lanes: layout.lanes.map(({ title, x, width }) => ({ title, x: x - left, width })),
       axis: spine(layout) - left,
       look: (seen, zoom) =>
         (culled || this.#whole < items.length) &&

@@ -4,6 +4,8 @@ import { drawable, typeText, type GraphDoc, type NodeRecord, type Stage } from "
 import { plural, spokenType } from "../doc/format.ts";
 import { s } from "./dom.ts";
 
+export { cut } from "../doc/pilltext.ts";
+
 export const LETTERS: Record<string, string> = {
   leaf: "L",
   elementwise: "E",
@@ -16,13 +18,6 @@ export const LETTERS: Record<string, string> = {
   update: "U",
 };
 export const familyClass = (family: string): string => `gd-f-${family in LETTERS ? family : "movement"}`;
-
-export const cut = (text: string, most: number): string =>
-  Array.from(text).length <= most
-    ? text
-    : `${Array.from(text)
-        .slice(0, most - 1)
-        .join("")}…${text.includes("\u2068") ? "\u2069" : ""}`;
 
 /** The name at the right of a box: a person's, or ∂w for the gradient of w. */
 export function titleOf({ nodes, gradients }: Stage, index: number): string {

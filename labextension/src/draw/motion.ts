@@ -10,9 +10,9 @@ const nodesIn = (el: Element): HTMLElement[] => [...all<HTMLElement>(el, ".gd-no
 /** The place of a node, without the second sheet behind a closed group. */
 const placeOf = (node: Element): DOMRect => boxOf(node.querySelector(".gd-shape") ?? node);
 
-/** Return the rectangles of all drawn nodes on the screen, by entity. */
+/** Return the rectangles of all drawn nodes on the screen, by entity; of a pane that is hidden, none. */
 export const placesIn = (el: Element): Places =>
-  new Map(nodesIn(el).map(node => [node.dataset.entity!, placeOf(node)]));
+  new Map(el.clientWidth > 0 ? nodesIn(el).map(node => [node.dataset.entity!, placeOf(node)]) : []);
 
 /** Choose the node that stays in place: the first of `wanted` that is there before and after, else a middle one. */
 function anchor(before: Places, after: Places, wanted: readonly (string | null)[], frame: DOMRect): string | undefined {
@@ -31,14 +31,16 @@ function topmost(places: Places, of: ReadonlySet<string>): DOMRect | undefined {
 }
 
 /** Move nodes from their old places to their new ones in 150 ms; at once where motion is not wanted. Of `toggled`, the
- * boxes of a group that opens or closes, the topmost stays if it is in sight. */
+ * boxes of a group that opens or closes, the topmost stays if in sight; the other pane of a comparison follows. */
 export function glide(
-  { el, group }: Camera,
+  camera: Camera,
   before: Places,
   wanted: readonly (string | null)[],
   toggled: ReadonlySet<string> | null = null,
 ): void {
   if (before.size === 0) return;
+  const { el, group } = camera,
+    leader = toggled ? undefined : group.leader(camera);
   const after = placesIn(el),
     stays = anchor(before, after, wanted, boxOf(el));
   const frame = boxOf(el),
@@ -46,7 +48,8 @@ export function glide(
     seen = top && top.y >= frame.top - top.height && top.y < frame.bottom;
   const now = seen ? topmost(after, toggled!) : after.get(stays!),
     then = seen ? top : before.get(stays!);
-  if (now && then) el.scrollBy(now.x + now.width / 2 - then.x - then.width / 2, now.y - then.y);
+  if (leader) camera.follow(leader);
+  else if (now && then) el.scrollBy(now.x + now.width / 2 - then.x - then.width / 2, now.y - then.y);
   if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
   const move = (node: Element, from: Keyframe) => node.animate([from, {}], { duration: 150, easing: "ease-out" });
   for (const node of nodesIn(el)) {

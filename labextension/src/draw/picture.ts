@@ -14,7 +14,7 @@ export interface Picture {
   /** Only what is in sight is drawn. */
   culled: boolean;
   /** The names of the lanes, and where they stand. */
-  lanes: { title: string; x: number }[];
+  lanes: { title: string; x: number; width: number }[];
   /** x that stands in the middle of a pane that is too narrow; 0 for lanes, which are read from the left. */
   axis: number;
   /** Marks the edges between two lit nodes; the nodes themselves are marked by the view. */

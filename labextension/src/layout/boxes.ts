@@ -1,6 +1,6 @@
 // Choose boxes and pills, and lay out one column of boxes: the same as gdlab/view/layout/boxes.py and drawn.py.
 
-import { pillCut, pillTail } from "../doc/pilltext.ts";
+import { pillLabel, pillTail } from "../doc/pilltext.ts";
 import { GX, half, LONG, most, place, type Pair, type Placed } from "./rows.ts";
 
 export const NODE = 40,
@@ -41,13 +41,15 @@ function nodeWidth({ op, name, type, leaf }: Drawn, density: number): number {
   const ops = count(op, 99),
     names = count(name, 99);
   const line = Math.min(leaf || !names ? (leaf && names) || ops : ops + 2 + names, LINE_CUT),
-    longest = density < 2 ? Math.max(line, count(type, LINE_CUT)) : line;
+    alone = leaf || !names || (ops + 4 > LINE_CUT && ops + 2 + names > LINE_CUT),
+    below = alone ? line : Math.max(ops, line - ops - 2),
+    longest = density < 2 ? Math.max(line, count(type, LINE_CUT)) : below;
   return Math.max(64, up8(Math.floor((29 * longest) / 4) + 24));
 }
 
 function pillWidth({ op, name }: Drawn, tail: string, density: number): number {
   const letters = count(tail, PILL_CUT);
-  return up8(7 * count(name || op, pillCut(density)) + (letters ? Math.floor((64 * letters) / 10) + 26 : 20));
+  return up8(7 * count(pillLabel(name || op, density), 99) + (letters ? Math.floor((64 * letters) / 10) + 26 : 20));
 }
 
 interface PillOf {

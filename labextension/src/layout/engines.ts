@@ -14,6 +14,7 @@ const TINT = 16,
   WIRE_TRACKS = 12,
   WIRE_PITCH = 5,
   PLACES = 4,
+  BESIDE = 2,
   LAST = 1 << 30;
 
 interface Tint {
@@ -167,6 +168,29 @@ function laterRow(who: Cast, number: readonly number[], row: ReadonlyMap<number,
   return head === undefined ? 0 : row.get(head)!;
 }
 
+/** Fold long chains of adjoints inside a row into several rows, from the row of their op upwards. */
+function foldedRows(who: Cast, number: readonly number[], row: ReadonlyMap<number, number>): Map<number, number> {
+  const depth = new Map<number, number>(),
+    rows: number[] = []; // that each row takes
+  const taken = (u: number) => Math.floor(depth.get(u)! / BESIDE);
+  for (const [u, own] of row) {
+    const before = who.inputs[u]!.filter(a => number[a] === number[u] && row.get(a) === own);
+    depth.set(
+      u,
+      number[u]! % 2 === 1
+        ? 0
+        : most(
+            before.map(a => depth.get(a)! + 1),
+            0,
+          ),
+    );
+    rows[own] = Math.max(rows[own] ?? 0, taken(u) + 1);
+  }
+  let last = -1;
+  const ends = Array.from(rows, each => (last += each ?? 0));
+  return new Map([...row].map(([u, own]) => [u, ends[own]! - taken(u)]));
+}
+
 interface Wiring {
   edges: Pair[];
   place: Map<number, number>;
@@ -231,7 +255,7 @@ export function lanes(nodes: readonly Drawn[], density: number): Json {
       density,
     );
   const number = named.map(n => n || 1),
-    row = laneRows(who, number),
+    row = density > 0 ? foldedRows(who, number, laneRows(who, number)) : laneRows(who, number),
     count = most(row.values(), -1) + 1;
   const columns = new Map<number, Column>();
   for (const lane of unique([...row.keys()].map(u => number[u]!)).sort((a, b) => a - b)) {

@@ -2,7 +2,7 @@
 // its rows moved apart. Pure.
 
 import type { Layout } from "../doc/doc.ts";
-import { ROW } from "./boxes.ts";
+import { NODE, ROW } from "./boxes.ts";
 
 /** The longest part of these pairs in which both rows grow. */
 function growing(pairs: readonly (readonly [row: number, at: number])[]): [number, number][] {
@@ -30,6 +30,17 @@ export function placesOfRows(partner: readonly number[]): number[] {
   return found;
 }
 
+/** An edge that comes through closed rows bends in the first gap, and is straight through the others. */
+function straightened(flat: readonly number[]): number[] {
+  const found = flat.slice(0, 2);
+  for (let i = 2; i < flat.length; i += 2) {
+    const [x0, y0, x1, y1] = flat.slice(i - 2, i + 2) as [number, number, number, number];
+    if (x0 !== x1 && y1 - y0 > ROW - NODE) found.push(x1, y0 + ROW - NODE);
+    found.push(x1, y1);
+  }
+  return found;
+}
+
 /** The layout with row r at place[r]. */
 export function spread(layout: Layout, place: readonly number[]): Layout {
   const shift = (row: number) => ROW * ((place[row] ?? row) - row),
@@ -47,7 +58,7 @@ export function spread(layout: Layout, place: readonly number[]): Layout {
       // A hop stands above its row.
       bends: layout.boxes[edge.a]!.row === layout.boxes[edge.b]!.row
         ? edge.bends.map((value, i) => (i % 2 ? value + shiftOf(edge.a) : value))
-        : bent(edge.bends),
+        : straightened(bent(edge.bends)),
     })),
     rails: layout.rails.map(rail => ({ ...rail, y0: rail.y0 + shiftOf(rail.a), y1: rail.y1 + shiftOf(rail.b) })),
   };

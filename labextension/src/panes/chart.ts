@@ -19,7 +19,8 @@ export function ticks(low: number, high: number, most = 5): number[] {
 const quantile = (sorted: readonly number[], q: number): number =>
   sorted[Math.min(sorted.length - 1, Math.max(0, Math.round(q * (sorted.length - 1))))]!;
 
-/** A range that one spike does not flatten: the middle 98 %, the last value, and a little air; never empty. */
+/** A range that one spike does not flatten: the middle 98 %, what lies no farther from them than they reach, the last
+ * value, and a little air; never empty. */
 export function robustRange(values: readonly number[], log = false): [low: number, high: number] {
   const finite = values.filter(Number.isFinite);
   if (finite.length === 0) return [0, 1];
@@ -27,6 +28,9 @@ export function robustRange(values: readonly number[], log = false): [low: numbe
     last = finite.at(-1)!;
   let low = Math.min(quantile(sorted, finite.length > 50 ? 0.01 : 0), last),
     high = Math.max(quantile(sorted, finite.length > 50 ? 0.99 : 1), last);
+  const span = high - low;
+  if (high + span >= sorted.at(-1)!) high = sorted.at(-1)!;
+  if (low - span <= sorted[0]!) low = sorted[0]!;
   // Losses are read against zero while they are near it.
   if (log) return low === high ? [low - 1, high + 1] : [low - 0.04 * (high - low), high + 0.04 * (high - low)];
   if (low > 0 && low < 0.4 * high) low = 0;

@@ -25,6 +25,9 @@ import {
 import { PANES } from "./table.ts";
 import type { Tools } from "./tools.ts";
 
+const SHADE = 26, // pixels at the end of the bar of tabs
+  GAP = 2; // between two
+
 /** Return the name of a pane on the switch of panes. */
 function nameOf(key: PaneKey): string {
   const { name, title } = PANES.find(pane => pane.key === key)!;
@@ -111,14 +114,10 @@ export class Chrome {
   readonly root: HTMLDivElement;
   readonly panes = div("gd-panes");
   readonly #tabs = new Map<Tab, HTMLButtonElement>();
-  /** All tabs as a list, where not all fit in the bar. */
-  readonly #menu = select(
-    "all views",
-    TABS.map(key => [key, ARRANGEMENT[key].name] as const),
-    TABS[0],
-    key => this.#act(opening(key as Tab)),
-  );
-  #observer: ResizeObserver | null = null;
+  readonly #bar: HTMLElement;
+  /** The tabs for which the bar has no room. */
+  readonly #menu = select("more views", [], "", key => key && this.#act(opening(key as Tab)));
+  readonly #observer: ResizeObserver;
   readonly #faces = h("div", { class: "gd-faces", role: "group", "aria-label": "pane" });
   readonly #source: HTMLButtonElement;
   readonly #helpButton: HTMLButtonElement;
@@ -152,6 +151,11 @@ export class Chrome {
   ) {
     this.#act = act;
     this.bookmarks = bookmarks(doc, act, ui, text => tools.tell(text));
+    this.#bar = h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, this.#makeTabs(doc));
+    this.#menu.classList.add("gd-tabmenu");
+    this.#menu.hidden = true;
+    this.#observer = new ResizeObserver(() => this.#fitTabs());
+    this.#observer.observe(this.#bar);
     this.#source = h(
       "button",
       { class: "gd-button gd-sourceswitch", "data-command": "source", on: { click: () => act({ do: "source" }) } },
@@ -181,7 +185,7 @@ export class Chrome {
         div(
           "gd-bar",
           h("strong", { class: "gd-title", title: doc.title }, doc.title || "graph"),
-          this.#watchTabs(h("div", { class: "gd-tabs", role: "tablist", "aria-label": "views" }, this.#makeTabs(doc))),
+          this.#bar,
           this.#menu,
           besideButton,
           this.#helpButton,
@@ -196,16 +200,20 @@ export class Chrome {
     );
   }
 
-  /** The menu stands beside the bar while some of the tabs are out of sight. */
-  #watchTabs(bar: HTMLElement): HTMLElement {
-    this.#menu.classList.add("gd-tabmenu");
+  /** Show the open tab and the first others that have room; the rest goes into the menu. */
+  #fitTabs(): void {
+    const tabs = [...this.#tabs];
+    tabs.forEach(([, tab]) => (tab.hidden = false));
     this.#menu.hidden = true;
-    this.#observer = new ResizeObserver(() => {
-      const room = bar.clientWidth + (this.#menu.hidden ? 0 : this.#menu.offsetWidth);
-      this.#menu.hidden = bar.scrollWidth <= room + 1;
-    });
-    this.#observer.observe(bar);
-    return bar;
+    if (this.#bar.scrollWidth <= this.#bar.clientWidth + 1) return;
+    this.#menu.hidden = false;
+    const open = this.root.dataset.tab as Tab;
+    let room = this.#bar.clientWidth - SHADE - this.#tabs.get(open)!.offsetWidth;
+    const fits = tabs.map(([key, tab]) => key === open || (room -= tab.offsetWidth + GAP) >= 0);
+    tabs.forEach(([, tab], i) => (tab.hidden = !fits[i]));
+    const rest = tabs.flatMap(([key], i) => (fits[i] ? [] : [h("option", { value: key }, ARRANGEMENT[key].name)]));
+    this.#menu.replaceChildren(h("option", { value: "" }, "more"), ...rest);
+    this.#menu.value = "";
   }
 
   #makeTabs(doc: GraphDoc): HTMLElement[] {
@@ -230,8 +238,7 @@ export class Chrome {
       element.setAttribute("aria-selected", String(key === ui.tab));
       if (moved) element.tabIndex = key === ui.tab ? 0 : -1; // it lays the page out
     }
-    if (moved) requestAnimationFrame(() => this.#bring(ui.tab));
-    this.#menu.value = ui.tab;
+    if (moved) requestAnimationFrame(() => this.#fitTabs());
     this.#source.setAttribute("aria-pressed", String(ui.source));
     this.#source.hidden = ui.tab !== "opt";
     this.#help.hidden = !ui.help;
@@ -253,7 +260,7 @@ export class Chrome {
 
   destroy(): void {
     clearTimeout(this.#saying);
-    this.#observer?.disconnect();
+    this.#observer.disconnect();
     this.tools.destroy();
     this.bookmarks.destroy();
     this.root.remove();
@@ -277,13 +284,6 @@ export class Chrome {
         ),
       ),
     );
-  }
-
-  /** Scroll the open tab into sight, where not all tabs fit. */
-  #bring(tab: Tab): void {
-    const { offsetLeft, offsetWidth, parentElement: bar } = this.#tabs.get(tab)!,
-      at = offsetLeft - bar!.offsetLeft - 16;
-    bar!.scrollLeft = Math.max(Math.min(bar!.scrollLeft, at), at + offsetWidth + 64 - bar!.clientWidth);
   }
 
   /** A dot at the tab of the session says from every other tab how it is doing. */

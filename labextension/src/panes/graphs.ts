@@ -204,8 +204,10 @@ class PicturePane implements Pane {
     const { doc } = this.#context;
     const { reach } = this.#context.ui();
     const { depth } = doc.view ?? {};
-    if (this.#open?.stage !== stage)
-      this.#open = { stage, groups: opened(stage, depth), toggled: typeof depth === "number" };
+    if (this.#open?.stage !== stage) {
+      const groups = opened(stage, depth, doc.stages[stage.parent]);
+      this.#open = { stage, groups, toggled: typeof depth === "number" };
+    }
     const seeds = reach === "all" ? [] : litNodes(stage, this.#context.lit()).map(each => Number(each.split(".")[1]));
     if (seeds.length > 0) return { stage, fold: null, part: around(stage, seeds, reach) };
     return { stage, fold: stage.groups.length > 0 ? folded(doc, stage, this.#open.groups) : null, part: null };
@@ -317,6 +319,7 @@ class PicturePane implements Pane {
     if (!open || open.toggled || open.groups.size === 0) return false;
     for (const group of innermost(open.stage, open.groups)) open.groups.delete(group);
     queueMicrotask(() => {
+      this.#camera?.el.remove(); // nobody asked for it: nothing glides
       this.#draw();
       this.#redrawn();
     });

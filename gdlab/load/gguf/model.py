@@ -1,0 +1,196 @@
+"""Open a language model of the llama family in a GGUF file, its weights in the formats in which they lie there.
+
+    model = gd.load_gguf("model.gguf", mode="prefill", length=64)
+    session = gd.build_inference_session(model.graph, device="wgpu")
+    model.set_parameters(session)
+
+The graph is that of `gd.models.transformer_lm`. What lies in f16, bf16 or blocks of ggml stays so: such a matrix is
+[out, in], and products decode it. It needs `pip install gdlab[gguf]`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from gdlab import ops
+from gdlab.base.errors import LoadError, unknown_name
+from gdlab.base.formats import decode
+from gdlab.base.types import Array, TensorType, f32
+from gdlab.base.words import plural
+from gdlab.graph import Graph, Node
+from gdlab.load.gguf.container import WHERE, Container, read_container
+from gdlab.load.gguf.fields import read_config
+from gdlab.load.names.llama import our_name, rotated_by
+from gdlab.models import TransformerLmConfig, transformer_lm
+from gdlab.models.lm import Mode, cache_names
+
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+FREQUENCIES = "rope_freqs.weight"  # factors of the rotation's angles
+
+
+class Settable(Protocol):
+    """Take the values of parameters by name, as a `Session` does."""
+
+    def set_parameter(self, name: str, data: Array) -> None: ...
+    def set_parameter_packed(self, name: str, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GgufModel(Mapping[str, Array]):
+    """The graph, its extents, and the values of its parameters by our names: decoded, f32 in the graph's shapes, as a
+    mapping; as they lie in the file by `packed`. Bytes are read when they are asked for."""
+
+    graph: Graph
+    config: TransformerLmConfig
+    container: Container
+    names: Mapping[str, str]  # ours -> the file's
+    turned: frozenset[str]  # parameters that the graph has as [in, out], the file as [out, in]
+
+    def __getitem__(self, name: str) -> Array:
+        data, type = self._rows(name)
+        if type.dtype is f32:
+            values = data.reshape(type.shape)
+        else:
+            words = np.frombuffer(data.tobytes() + bytes(-data.nbytes % 4), np.uint32)
+            values = decode(words, type.dtype, type.shape)
+        return np.ascontiguousarray(values.T if name in self.turned else values)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"<GgufModel: {plural(self.config.num_hidden_layers, 'layer')}, {plural(len(self), 'parameter')}>"
+
+    def graph_type(self, name: str) -> TensorType:
+        """Return the type of a parameter of the graph."""
+        node = self.graph.leaf(name)
+        if node is None or name not in self.names:
+            raise unknown_name("load_gguf", "parameter", str(name), self.names)
+        return node.type
+
+    def packed(self, name: str) -> bytes:
+        """Return the bytes of a parameter in its format, rows in the order of the graph: what
+        `set_parameter_packed` takes, and a u32 buffer of a `GraphExecutor`."""
+        return self._rows(name)[0].tobytes()
+
+    def set_parameters(self, session: Settable) -> None:
+        """Give a session of the graph all values: stored ones bit by bit, f32 ones as they are."""
+        for name in self.names:
+            if self.graph_type(name).dtype.is_storage:
+                session.set_parameter_packed(name, self.packed(name))
+            else:
+                session.set_parameter(name, self[name])
+
+    def _rows(self, name: str) -> tuple[Array, TensorType]:
+        """Return the bytes of a tensor, u8[rows, …] (f32 as such), in the graph's order of rows, and its type."""
+        self.graph_type(name)
+        theirs = self.names[name]
+        type = self.container.tensors[theirs].type
+        data = np.frombuffer(self.container.read(theirs), "<f4" if type.dtype is f32 else np.uint8)
+        data = data.reshape(type.shape[0], -1)
+        extent = rotated_by(theirs)
+        return (data if extent is None else _halves(data, getattr(self.config, extent))), type
+
+
+def load_gguf(path: str | os.PathLike[str], mode: Mode = "prefill", length: int = 64) -> GgufModel:
+    """Open a GGUF file of architecture llama as `transformer_lm` in this mode, for `length` positions.
+
+    Tensors of f32 are parameters as that model has them; of f16, bf16 and blocks of ggml they keep their format and lie
+    as [out, in]. `LoadError` for a file that is damaged, and by name for everything that is not understood: another
+    architecture, a tensor, a format, a field that changes what the model computes (experts, rope scaling, windows).
+    """
+    try:
+        container = read_container(path)
+        names = {our_name(name) or "": name for name in container.tensors if our_name(name)}
+        table = container.tensors.get(EMBEDDING)
+        rows = 0 if table is None else table.type.shape[0]
+        config = read_config(container.fields, rows, HEAD not in container.tensors)
+        _check_tensors(container, config)
+        graph = _stored(transformer_lm(config, length, mode), config, container, names)
+        turned = frozenset(graph.node(id).name for id in _factors(graph))
+        return GgufModel(graph, config, container, names, turned)
+    except LoadError:
+        raise
+    except OSError as error:
+        raise LoadError(WHERE, repr(str(path)), f"{type(error).__name__}: {error}", "a GGUF file") from None
+
+
+def _halves(rows: Array, heads: int) -> Array:
+    """Reorder the rows of each head from pairs (0, 1), (2, 3), … to pairs (i, i + width / 2): files are written for a
+    rotation of neighbours, ours turns halves against one another."""
+    paired = rows.reshape(heads, -1, 2, rows.shape[1])
+    return np.ascontiguousarray(paired.transpose(0, 2, 1, 3)).reshape(rows.shape)
+
+
+# tensors --------------------------------------------------------------------------------------------------------------
+def _check_tensors(container: Container, config: TransformerLmConfig) -> None:
+    """Refuse tensors that the model does not have, and a number of layers that is not the file's."""
+    names = container.tensors
+    for name, tensor in names.items():
+        if name == FREQUENCIES and tensor.type.dtype is f32 and tensor.type.rank == 1:
+            if (np.frombuffer(container.read(name), "<f4") != 1).any():
+                wanted = "none, or factors of 1: the model rotates by rope.freq_base alone"
+                raise LoadError(WHERE, f"tensor {name!r}", f"{tensor.type} of other factors", wanted)
+        elif our_name(name) is None:
+            wanted = f"a tensor of {config.num_hidden_layers:,} layers without biases, experts and further norms"
+            raise LoadError(WHERE, f"tensor {name!r:.120}", str(tensor.type), wanted)
+    layers = {name.split(".")[1] for name in names if name.startswith("blk.")}
+    if len(layers) != config.num_hidden_layers:
+        given = f"{config.num_hidden_layers:,}"
+        raise LoadError(WHERE, "field 'llama.block_count'", given, f"{len(layers):,}, as there are tensors of layers")
+
+
+def _stored(plain: Graph, config: TransformerLmConfig, container: Container, names: Mapping[str, str]) -> Graph:
+    """Return the graph with its parameters in the formats of the file; those that do not lie in f32 are [out, in]."""
+    caches, kept = set(cache_names(config)), dict[str, TensorType]()
+    turned = _factors(plain)
+    for node in plain.parameters:
+        if node.name in caches:
+            continue
+        if node.name not in names:
+            raise LoadError(WHERE, "tensors", f"none that is {node.name!r}", "every parameter of the model")
+        given = container.tensors[names[node.name]].type
+        wanted = tuple(reversed(node.type.shape)) if node.id in turned else node.type.shape
+        if given.shape != wanted:
+            what = f"tensor {names[node.name]!r}"
+            raise LoadError(WHERE, what, list(given.shape), f"{list(wanted)}, as the fields say")
+        if given.dtype.is_storage and given.rank == 2:
+            kept[node.name] = given
+    unused = sorted(set(names) - {node.name for node in plain.parameters})
+    if unused:
+        raise LoadError(WHERE, f"tensor {names[unused[0]]!r:.120}", "in the file", "a tensor that the model reads")
+    return _with_formats(plain, kept, turned)
+
+
+def _factors(graph: Graph) -> set[int]:
+    """Return the nodes that something is multiplied by from the right."""
+    return {node.inputs[1] for node in graph if node.op == "matmul"}
+
+
+def _with_formats(plain: Graph, kept: Mapping[str, TensorType], turned: set[int]) -> Graph:
+    """Return a copy whose parameters have these types; products read the transposed ones by `matmul_bt`."""
+    made, copied = Graph(), list[int]()
+
+    def copy(node: Node) -> int:
+        inputs = tuple(copied[i] for i in node.inputs)
+        source = plain.source(node.id)
+        if node.op == "parameter" and node.name in kept:
+            return made.register_leaf(made.append(node.op, (), node.attrs, kept[node.name], node.name, source)).id
+        if node.op == "matmul" and plain.node(node.inputs[1]).name in kept:
+            product = ops.matmul_bt(*(made.value(i) for i in inputs))
+            return (product.named(node.name) if node.name else product).id
+        return made.copy_node(node, inputs, source).id
+
+    with made, made.silent():
+        for node in plain:
+            copied.append(copy(node))
+    made.set_output_ids([(copied[id], name) for id, name in zip(plain.output_ids, plain.output_names, strict=True)])
+    return made

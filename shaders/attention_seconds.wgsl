@@ -1,0 +1,14 @@
+// Four elements of the second pair of factors from c on, 0 beyond the end of the head.
+fn second_row_or_zero(row: u32, head: u32, c: u32) -> vec4<f32> {
+    if (c >= D) {
+        return vec4<f32>();
+    }
+    return second_row4(min(row, OWN_ROWS - 1u), head, c);
+}
+
+fn second_column_or_zero(column: u32, head: u32, c: u32) -> vec4<f32> {
+    if (c >= D) {
+        return vec4<f32>();
+    }
+    return second_column4(min(column, COLUMNS - 1u), head, c);
+}
