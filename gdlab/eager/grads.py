@@ -85,6 +85,10 @@ class Grads(Mapping[int, Any]):
             if isinstance(found, AnyBuffer):
                 found.release()
 
+    def __del__(self) -> None:
+        if not getattr(self, "released", True):  # any thread may end it: the session gives the memory back
+            self.session.dropped.append([*self._found.values(), *self._sums.values()])
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {plural(len(self), 'gradient')}>"
 

@@ -10,6 +10,7 @@ s.reset_tape()
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -40,6 +41,7 @@ from gdlab.eager.convert import HostOnlyConv, conv_of, dtype_of
 from gdlab.eager.engine import Engine, engine_of
 from gdlab.eager.export import TapeExport, to_graph
 from gdlab.eager.grads import BackwardTrace, DeviceGradMap, Grads
+from gdlab.eager.jit import Jitted
 from gdlab.eager.leaves import NatRef, Nats, NatVecRef, Param, checked_nat, input_leaf, parameter_leaf, taken, type_of
 from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block, Origin
 from gdlab.eager.options import Options, options_of
@@ -98,6 +100,8 @@ class EagerSession:
         self._entered: list[Tape] = []
         self.tracer: Callable[[TensorRef], None] | None = None
         self.rules = steps.State()
+        self.jitted: list[Jitted] = []
+        self.dropped = deque[list[Any]]()  # gradients that nobody holds any more
         self.tape = Tape(self, 1)
 
     __reduce__ = refuse_copies("eager session", "state_dict() and load_state_dict(), in a session of its own")
@@ -181,12 +185,20 @@ class EagerSession:
         """Release the values of this recording and begin the next; parameters, moments and random streams go on."""
         old = self.tape
         old.release()
+        self._release_dropped()
         self.engine.flush()  # gives its memory back: each recording begins with the same
         self.tape = Tape(self, old.generation + 1)
         replace_current(old, self.tape)
         self.step_number = (self.step_number + 1) % 2**32
         if not keep_nats:
             self._nats.clear()
+
+    def _release_dropped(self) -> None:
+        """Give the memory of gradients back that nobody holds any more."""
+        while self.dropped:
+            for found in self.dropped.popleft():
+                if isinstance(found, AnyBuffer):
+                    found.release()
 
     @contextmanager
     def generation_block(self) -> Iterator[Tape]:
@@ -218,12 +230,15 @@ class EagerSession:
         """Download parameters and release everything; idempotent."""
         if not self.open:
             return
+        for jitted in self.jitted:
+            jitted.close()
         self.locked(self._closed)
 
     def _closed(self) -> None:
         for param in self.params:
             param.set_host(param.sync())
         self.tape.release()
+        self._release_dropped()
         self.rules.release()
         self.engine.collect()
         self.open = False
@@ -586,6 +601,7 @@ class EagerSession:
     @call
     def assert_no_leaks(self) -> None:
         """Raise where more is alive than parameters and their moments; names what holds it, with the user's lines."""
+        self._release_dropped()
         kept = {id(b.block): b.block.nbytes for b in self._kept()}
         if self.engine.live_bytes == sum(kept.values()):
             return
@@ -688,6 +704,14 @@ class EagerSession:
         hooks = self.tape.hooks.setdefault(ref.id, {})
         hooks[key] = function  # type: ignore[assignment]
         return lambda: None if hooks.pop(key, None) else None
+
+    def jit(self, function: Callable[..., TensorRef]) -> Jitted:
+        """Return a function of tensors that is recorded once for each combination of types, then run from a plan with
+        the parameters of now. No gradient flows through it; control flow on values is kept as it went, which a warning
+        tells once."""
+        self._check_open("jit")
+        self.jitted.append(Jitted(self, function))
+        return self.jitted[-1]
 
     @call
     def to_graph(self, outputs: TensorRef | Sequence[TensorRef] | Mapping[str, TensorRef]) -> TapeExport:

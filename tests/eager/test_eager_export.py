@@ -12,7 +12,7 @@ from eager_tapes import replayed
 
 import gdlab as gd
 from gdlab.autodiff import differentiate
-from gdlab.base.errors import GraphError
+from gdlab.base.errors import ArgumentError, DTypeError, GraphError
 from gdlab.eager import Adam, EagerSession, Momentum, Sgd
 from gdlab.models import blocks
 from gdlab.op.reference import evaluate
@@ -208,3 +208,43 @@ def test_a_study_goes_on_with_the_moments(rule: Any) -> None:
         assert study.session.read_param(p.name).tobytes() == p.value.tobytes()
     study.close()
     s.close()
+
+
+def test_a_function_runs_from_a_plan(device: str) -> None:
+    with closing(EagerSession(device=device)) as s:
+        w, calls = s.param(np.ones((3, 2)), "w"), []
+
+        def f(x: Any, i: Any) -> Any:
+            calls.append(x.shape)
+            return (x @ s.use(w)).gather(i, 0).tanh().sum_all()
+
+        fast, rng = s.jit(f), np.random.default_rng(0)
+        for step in range(3):
+            x, i = s.input(rng.normal(size=(4, 3))), s.input([1, step])
+            length = len(s.tape)
+            got = fast(x * 2, i)
+            assert len(s.tape) == length + 2 and not s.tape.needs_grad[got.id]
+            np.testing.assert_allclose(float(got), float(f(x * 2, i)), rtol=1e-5)
+            s.set_param_host_value(w, rng.normal(size=(3, 2)))
+            s.reset_tape()
+        assert len(calls) == 1 + 3
+        fast(s.input(np.ones((5, 3))), s.input([0, 1]))
+        assert len(calls) == 5 and len(fast.planned) == 2
+        with pytest.raises(ArgumentError, match="eager.jit: function: given int"):
+            s.jit(3)  # type: ignore[arg-type]
+        draws = s.jit(lambda x: gd.dropout(x, 0.5, seed=9))
+        ones = s.input(np.ones(64))
+        first = draws(ones).numpy()
+        np.testing.assert_array_equal(first, gd.dropout(ones, 0.5, seed=9).numpy())
+        s.reset_tape()
+        assert draws(s.input(np.ones(64))).numpy().tobytes() != first.tobytes()
+    with closing(EagerSession(scalar=np.float64)) as wide, pytest.raises(DTypeError, match="eager.jit: scalar"):
+        wide.jit(f)
+
+
+def test_control_flow_in_a_planned_function_is_told_once() -> None:
+    with closing(EagerSession(device="cpu")) as s:
+        halved = s.jit(lambda x: x / 2 if float(x) > 1 else x)
+        with pytest.warns(UserWarning, match="eager.jit: the function reads values"):
+            assert float(halved(s.input(8.0))) == 4
+        assert float(halved(s.input(0.5))) == 0.25  # as it went at 8

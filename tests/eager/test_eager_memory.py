@@ -176,6 +176,19 @@ def test_a_leak_is_told_with_its_node_and_line(s: EagerSession) -> None:
     s.assert_no_leaks()
 
 
+def test_gradients_that_nobody_holds_are_given_back_at_the_reset(s: EagerSession) -> None:
+    p, seen = s.param([1.0, 2.0], "p"), set()
+    for _ in range(5):
+        x = s.input([3.0, 4.0], requires_grad=True)
+        s.backward((x * p).sum_all())
+        s.backward_scalar_param_grads((x * p).sum_all())
+        assert x.grad.tolist() == [1, 2]
+        s.reset_tape()
+        seen.add(s.engine.live_bytes)
+    assert seen == {8}
+    s.assert_no_leaks()
+
+
 def test_a_tape_of_many_tensors_names_the_first() -> None:
     s = gd.EagerSession(device="cpu")
     for _ in range(20):

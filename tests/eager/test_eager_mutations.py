@@ -31,10 +31,11 @@ from gdlab.eager import (
     TapeExport,
     TensorRef,
 )
+from gdlab.eager.jit import Jitted
 from gdlab.study.study import Study
 
-CLASSES = (AllocatorStats, AnyBuffer, EagerSession, FloatConv, Grads, HostOnlyConv, NatRef, NatVecRef, Param, RngState,
-           Tape, TapeExport, TensorRef)  # fmt: skip
+CLASSES = (AllocatorStats, AnyBuffer, EagerSession, FloatConv, Grads, HostOnlyConv, Jitted, NatRef, NatVecRef, Param,
+           RngState, Tape, TapeExport, TensorRef)  # fmt: skip
 FUNCTIONS = ("Adadelta", "AdaGrad", "Adam", "AdamW", "LaProp", "Momentum", "RmsProp", "Sgd", "axis_map_array",
              "dims_array", "register_conv", "rule", "split_rng")  # fmt: skip
 # What a caller cannot tell from its absence, and why.
@@ -344,6 +345,12 @@ def _views(s: EagerSession) -> None:
     study = known(s.to_study(loss, "mine"), Study)
     study.run(1, sgd=0.5)
     assert float(study.session.read_loss()) == 11
+    planned = s.jit(lambda x: (x @ s.use(p)).sum_all())
+    for x, wanted in (([[3.0, 4.0]], 11), ([[1.0, 1.0]], 3)):
+        assert float(known(planned(s.input(x)), TensorRef)) == wanted
+    inside = next(iter(planned.planned.values())).session
+    planned.close()
+    assert inside.closed is True
     study.close()
 
 
@@ -375,8 +382,8 @@ def RULE(p: Any, g: Any, *, lr: float = 0.25) -> Any:
 
 def bodies() -> list[tuple[Any, str]]:
     """(class or module, name) of every body that a caller reaches."""
-    special = {"__array__", "__bool__", "__contains__", "__enter__", "__exit__", "__float__", "__getitem__", "__int__",
-               "__iter__", "__len__", "__repr__", "__str__"}  # fmt: skip
+    special = {"__array__", "__bool__", "__call__", "__contains__", "__enter__", "__exit__", "__float__", "__getitem__",
+               "__int__", "__iter__", "__len__", "__repr__", "__str__"}  # fmt: skip
     found: list[tuple[Any, str]] = []
     for cls in CLASSES:
         for name, value in vars(cls).items():

@@ -93,6 +93,7 @@ def test_the_tape(lesson_shell: Any) -> None:
     assert "y = x * 2" in text and "# f32[3] [2, 4, −6]" in text and "∂w  # f32[3] [2, 4, −6]" in text
     assert "1.0 ['input', 'scale', 'scale', 'scale']" in text or "1.0 ['input', 'div', 'div', 'div']" in text
     same = re.search(r"^(\d+) (\d+) \(8, 12\)$", text, re.MULTILINE)
+    assert "mul  ∂ f32[3] [1, 1, 1]\n    mul  f32[3] [2, 4, −6]\n∂w  f32[3] [2, 4, −6]" in text
     assert same and same[1] == same[2]
     assert "True\neager.get_value: stale handle" in text
     tape, study = re.search(r"^tape  (\S+)\nstudy (\S+)$", text, re.MULTILINE).groups()  # type: ignore[union-attr]
