@@ -13,7 +13,7 @@ from pathlib import Path
 REPO = Path(__file__).parent.parent
 sys.path.insert(0, str(REPO / "tests" / "helpers"))
 
-from browser import CHROMIUM_FLAGS, bring, cell, command, open_notebook, run_all, serving, theme  # noqa: E402
+from browser import CHROMIUM_FLAGS, bring, cell, open_notebook, run_all, serving, theme  # noqa: E402
 from machine import chromium, set_environment  # noqa: E402
 from playwright.sync_api import Locator, Page, sync_playwright  # noqa: E402
 
@@ -139,9 +139,10 @@ def draw_docked(page: Page, folder: Path, wanted: set[str]) -> None:
             open_tab(view, tab)
             settle(page)
             save(page, folder / f"{name}-{tab}-docked.png")
-        command(page, "application:close")
-        page.wait_for_timeout(500)
-        page.locator(".gd-away").first.wait_for(state="detached")
+        page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab:not(:has-text('shots'))").locator(
+            ".lm-TabBar-tabCloseIcon"
+        ).click()
+        page.locator(".gd-away").wait_for(state="detached")
 
 
 def save(page: Page, path: Path) -> None:

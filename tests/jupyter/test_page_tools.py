@@ -127,13 +127,37 @@ def test_it_stands_where_it_helps_and_is_turned_off_for_good(page: Page) -> None
     map.wait_for(state="hidden")
 
 
-def test_where_half_is_in_sight_it_comes_when_asked(page: Page) -> None:
-    _, map = lone(page, deep(6))
+COVERED = """map => { const m = map.getBoundingClientRect();
+  return [...map.closest('.gd-pane').querySelectorAll('.gd-node .gd-shape')].map(e => e.getBoundingClientRect())
+    .filter(r => r.left < m.right && r.right > m.left && r.top < m.bottom && r.bottom > m.top).length; }"""
+
+
+def test_where_a_part_is_out_of_sight_it_stands_in_a_corner_without_boxes(page: Page) -> None:
+    """F10: half of the picture is in sight; where each corner has a box the map comes when asked."""
+    camera, map = lone(page, deep(6))
+    map.wait_for()
+    for top in (0, 40, 4000):
+        camera.evaluate("(e, top) => e.scrollTo(0, top)", top)
+        page.wait_for_function("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert map.is_visible() and map.evaluate(COVERED) == 0
+    _, map = lone(page, graph_doc(columns(16)))
     page.wait_for_timeout(200)
     assert not map.is_visible()
     page.locator(".gdlab").focus()
     page.keyboard.press("m")
     assert map.is_visible() and page.locator(".gd-hits").inner_text() == "overview: 1"
+
+
+def columns(count: int) -> Graph:
+    """This many chains beside one another: boxes in every corner."""
+    with Graph() as g:
+        x = ops.input("x", (4, 8))
+        for _ in range(count):
+            h = x
+            for _ in range(14):
+                h = ops.tanh(ops.relu(h))
+            g.output(h)
+    return g
 
 
 def test_small_pictures_have_none_and_it_says_so(page: Page) -> None:

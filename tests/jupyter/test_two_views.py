@@ -58,3 +58,18 @@ def replaced(page: Page) -> None:
     page.wait_for_function("key => document.activeElement.dataset.study === key", arg=newer.get_attribute("data-study"))
     assert newer.get_attribute("data-study") == link.get_attribute("data-newer") != old.get_attribute("data-study")
     assert newer.locator('[data-command="newer"]').is_hidden()
+
+
+def test_a_graph_beside_the_notebook_that_is_closed_is_in_its_output_again(lab: Server, page: Page) -> None:
+    """F9: the output becomes one line while its graph stands beside the notebook, and no longer."""
+    open_notebook(page, lab, ["%load_ext gdlab", NET], "beside.ipynb")
+    for index in range(2):
+        run_cell(page, index)
+    own, away = cell(page, 1).locator(".gdlab").first, page.locator(".gd-away")
+    own.locator(".gd-besidebutton").click()
+    page.locator(".gd-beside .gdlab .gd-frame").wait_for()
+    assert away.inner_text().startswith("shown beside the notebook") and not own.is_visible()
+    page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab", has_text="mlp").locator(".lm-TabBar-tabCloseIcon").click()
+    away.wait_for(state="detached")
+    own.wait_for()
+    assert page.locator(".gd-beside").count() == 0

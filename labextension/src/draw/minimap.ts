@@ -6,8 +6,17 @@ import { boxOf, div, h, handled, listen, s, svgPath } from "./dom.ts";
 
 const [WIDE, HIGH, THIN] = [132, 112, 28] as const; // of the map
 const [ACROSS, DOWN] = [460, 260] as const; // of a pane that has room for it
-const PART = 0.25; // of the picture in sight: with less of it the map comes by itself
+const PART = 0.25; // of the picture in sight: with less of it the map comes even if it stands on boxes
+const NEARLY = 0.95; // of the picture in sight: nothing of it is missed
+const INSET = 14; // from the edges of the pane
+const CORNERS = [
+  [1, 1],
+  [0, 1],
+  [1, 0],
+  [0, 0],
+] as const; // right and bottom first
 const MOST = 400; // lit places
+type Three = [number, number, number];
 const KEYS: Record<string, [number, number]> = {
   ArrowLeft: [-1, 0],
   ArrowRight: [1, 0],
@@ -47,7 +56,8 @@ export class Minimap {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #lit: ReadonlySet<string> = new Set();
 
-  /** `wanted`: unless a person has said so, there is a map where most of the picture is out of sight. */
+  /** `wanted`: unless a person has said so, there is a map where a part of the picture is out of sight: in a corner
+   * without boxes, and where most is out of sight in any. */
   constructor(camera: Camera, layout: Layout, wanted: () => boolean | undefined) {
     const { el, picture } = camera;
     const { width, height } = picture;
@@ -79,15 +89,33 @@ export class Minimap {
     const { left, top, right, bottom } = sight;
     const { width, height } = picture;
     const on = this.#wanted();
-    const part = on ? 0.95 : on === false ? 0 : PART;
+    const corner = across < ACROSS || group.state === "all" ? null : this.#corner();
+    const part = on || corner ? NEARLY : PART;
     const deep = (bottom - top) * group.zoom; // asks the page for no more than the camera did
     const wide = Math.min(1, (right - left) / width);
     const high = Math.min(1, (bottom - top) / height);
-    this.el.hidden = across < ACROSS || deep < DOWN || wide * high >= part;
+    this.el.hidden = on === false || across < ACROSS || deep < DOWN || wide * high >= part;
     if (this.el.hidden) return;
+    const [toRight, toBottom] = corner ?? CORNERS[0];
+    this.#map.style.right = `${toRight ? INSET : across - this.#across - INSET}px`;
+    this.#map.style.bottom = `${toBottom ? INSET : deep - this.#down - INSET}px`;
     if (this.#drawn) return this.#placeFrame(Math.max(0, left / width), Math.max(0, top / height), wide, high);
     if (on) this.#draw();
     else this.#timer ??= setTimeout(() => this.#draw(), 60); // the picture itself is painted first
+  }
+
+  /** A corner of the pane in which the map hides no box. */
+  #corner(): (typeof CORNERS)[number] | null {
+    const { sight, group, places } = this.#camera;
+    const [width, height, inset] = [this.#across, this.#down, INSET].map(each => each / group.zoom) as Three;
+    const free = CORNERS.find(([right, bottom]) => {
+      const x = right ? sight.right - inset - width : sight.left + inset;
+      const y = bottom ? sight.bottom - inset - height : sight.top + inset;
+      return !places.some(
+        each => each.left < x + width && each.right > x && each.top < y + height && each.bottom > y,
+      );
+    });
+    return free ?? null;
   }
 
   /** Draw what is lit as dots. */

@@ -107,11 +107,18 @@ class GraphRenderer extends GraphWidget implements Renderer {
 
 let opened = 0;
 
+/** A graph beside its notebook: closed, it is gone, and its output shows the graph again. */
+class BesideWidget extends GraphWidget {
+  protected override onCloseRequest(): void {
+    this.dispose();
+  }
+}
+
 /** The graph of an output a second time, in a place of its own: the notebook scrolls, the graph stays. */
 function openBeside(app: JupyterFrontEnd, shown: GraphRenderer): void {
   const { node, output } = shown;
   if (!output) return;
-  const made = new GraphWidget();
+  const made = new BesideWidget();
   made.id = `gdlab-beside-${++opened}`;
   made.title.label = node.querySelector(".gd-title")?.textContent || "graph";
   made.title.caption = "A graph of the notebook; what is selected there is selected here";

@@ -31,6 +31,7 @@ declare module "@lumino/widgets" {
     readonly title: { label: string; caption: string; closable: boolean };
     addClass(name: string): void;
     dispose(): void;
+    protected onCloseRequest(message: unknown): void;
   }
 }
 
