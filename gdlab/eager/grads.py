@@ -173,6 +173,7 @@ def swept(
             tape.buffers[total].block.origin = Origin(f"gradient of {tape.node(id).name or f'%{id}'}", frames)
         return {id: tape.buffers[total].share() for id, total in totals.items()}
     finally:
+        held.sweep = None  # which refers to `held`: without a cycle the tape ends when it is reset
         tape.draws = draws
         if not done:
             tape.cut(length)

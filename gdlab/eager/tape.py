@@ -263,6 +263,8 @@ class Tape(Graph):
 
     def release(self) -> None:
         """Give all memory back."""
+        self.swept = None  # it refers to this tape, which is to end without the cyclic collector
+        self.hooks.clear()
         for id in list(self.grads):
             self._drop_grad(id)
         for id, buffer in enumerate(self.buffers):

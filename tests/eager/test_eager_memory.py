@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -187,6 +189,22 @@ def test_gradients_that_nobody_holds_are_given_back_at_the_reset(s: EagerSession
         seen.add(s.engine.live_bytes)
     assert seen == {8}
     s.assert_no_leaks()
+
+
+def test_a_tape_ends_at_its_reset_without_the_collector() -> None:
+    s = EagerSession(device="cpu")
+    p = s.param(np.ones((3, 3)), "p")
+    gc.disable()
+    try:
+        for _ in range(2):
+            s.backward((s.input(np.ones((2, 3))) @ p).sum_all())
+            s.sgd_step_all(0.1, s.backward_scalar_param_grads((s.input(np.ones((2, 3))) @ p).sum_all()))
+            tape = weakref.ref(s.tape)
+            s.reset_tape()
+            assert tape() is None
+    finally:
+        gc.enable()
+    s.close()
 
 
 def test_a_tape_of_many_tensors_names_the_first() -> None:
