@@ -1,4 +1,5 @@
-"""Calls of a compiled graph beside a session's own calls, and onnxruntime where it is installed: ratios of one run."""
+"""Calls of a compiled graph beside a session's own calls, onnxruntime on cpu and a CUDA graph with pinned copies, where
+they are installed: ratios of one run."""
 
 from __future__ import annotations
 
@@ -13,26 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from gdlab import ops
+from benchmarks.peer_models import Case
+from gdlab import models
 from gdlab.compiled import CompiledGraph, build_compiled_graph
-from gdlab.graph import Graph
 from gdlab.session import build_inference_session
 
-SIZES: Mapping[str, tuple[int, tuple[int, ...]]] = {"tiny": (4, (8, 16, 10)), "layers": (64, (256, 512, 512, 10))}
+CASES: Mapping[str, Case] = {
+    "tiny": Case("tiny", models.MlpConfig(8, (16,), 10), 4),
+    "layers": Case("layers", models.MlpConfig(256, (512, 512), 10), 64),
+    "transformer": Case("transformer", models.TransformerLmConfig(128, 128, 4, 4, 4, 512), 128),
+}
 ROUNDS = 60
 SETS = 8
 Calls = Mapping[str, Callable[[], object]]
-
-
-def network(rows: int, widths: tuple[int, ...]) -> Graph:
-    """Layers of matmul, bias and relu; the last without relu."""
-    with Graph() as g:
-        y = ops.input("x", (rows, widths[0]))
-        for k, (inner, outer) in enumerate(zip(widths, widths[1:], strict=False)):
-            y = y @ ops.parameter(f"w{k}", (inner, outer)) + ops.parameter(f"b{k}", (outer,))
-            y = y if k == len(widths) - 2 else y.relu()
-        g.set_outputs([y])
-    return g
 
 
 def quartiles(calls: Calls, rounds: int = ROUNDS) -> dict[str, float]:
@@ -49,31 +43,56 @@ def quartiles(calls: Calls, rounds: int = ROUNDS) -> dict[str, float]:
     return {name: statistics.quantiles(seconds, n=4)[0] for name, seconds in found.items()}
 
 
-def calls_of(graph: CompiledGraph, device: str, rows: int, widths: tuple[int, ...]) -> dict[str, Callable[[], object]]:
+def calls_of(graph: CompiledGraph, device: str, case: Case) -> dict[str, Callable[[], object]]:
     """The calls that are timed, by name; `session` is the one that others are compared with."""
-    session = build_inference_session(network(rows, widths), device)
+    session = build_inference_session(case.graph(False), device)
     for name in graph.param_names:
         session.set_parameter(name, graph.read_param(name))
-    x = np.random.default_rng(0).standard_normal((rows, widths[0])).astype(np.float32)
-    sets = [{"x": x}] * SETS
+    name, x = next((name, a) for name, a in case.data().items() if session.has_input(name))
+    sets, put = [{name: x}] * SETS, session.set_input_u32 if x.dtype == np.uint32 else session.set_input
 
     def step() -> object:
-        session.set_input("x", x)
+        put(name, x)
         session.step()
         return session.read_output()
 
     def commits() -> None:
         for _ in range(SETS):
-            graph.commit_no_wait({"x": x})
+            graph.commit_no_wait({name: x})
         graph.sync_pending()
 
     made: dict[str, Callable[[], object]] = {
-        "session": step, "run": lambda: graph.run({"x": x}), "run_slots": lambda: graph.run_slots([x]),
+        "session": step, "run": lambda: graph.run({name: x}), "run_slots": lambda: graph.run_slots([x]),
         f"run_pipelined of {SETS}": lambda: graph.run_pipelined(sets), f"{SETS} × commit_no_wait": commits,
     }  # fmt: skip
-    if device == "cpu" and find_spec("onnxruntime") is not None and find_spec("onnx") is not None:
-        made["onnxruntime"] = by_onnxruntime(graph, rows, widths, x)
+    hidden = getattr(case.config, "hidden", None)
+    if device == "cpu" and hidden is not None and find_spec("onnxruntime") and find_spec("onnx"):
+        made["onnxruntime"] = by_onnxruntime(graph, case.length, (case.config.inputs, *hidden, case.config.classes), x)  # type: ignore[union-attr]
+    if device == "wgpu" and has_cuda():
+        made["CUDA graph"] = by_cuda_graph(case, name, x)
     return made
+
+
+def has_cuda() -> bool:
+    """Return whether PyTorch is here with a GPU."""
+    return find_spec("torch") is not None and bool(import_module("torch").cuda.is_available())
+
+
+def by_cuda_graph(case: Case, name: str, x: Any) -> Callable[[], object]:
+    """The same network in PyTorch: a pinned copy in, one replay, a pinned copy out, and the wait for it."""
+    torch = import_module("torch")
+    peer = import_module("benchmarks.peer_torch").Torch(case, "inference", graphed=True)
+    given = torch.from_numpy(x.astype("int64") if x.dtype.kind == "u" else x).pin_memory()
+    taken = torch.empty(peer.out.shape, pin_memory=True)
+
+    def call() -> object:
+        peer.data[name].copy_(given, non_blocking=True)
+        peer.step()
+        taken.copy_(peer.out, non_blocking=True)
+        peer.wait()
+        return taken
+
+    return call
 
 
 def by_onnxruntime(graph: CompiledGraph, rows: int, widths: tuple[int, ...], x: Any) -> Callable[[], object]:
@@ -81,7 +100,7 @@ def by_onnxruntime(graph: CompiledGraph, rows: int, widths: tuple[int, ...], x: 
     onnx, runtime = import_module("onnx"), import_module("onnxruntime")
     helper, nodes, value = onnx.helper, [], "x"
     for k in range(len(widths) - 1):
-        nodes.append(helper.make_node("Gemm", [value, f"w{k}", f"b{k}"], [f"z{k}"]))
+        nodes.append(helper.make_node("Gemm", [value, f"fc{k + 1}.weight", f"fc{k + 1}.bias"], [f"z{k}"]))
         value = f"z{k}"
         if k < len(widths) - 2:
             nodes.append(helper.make_node("Relu", [value], [f"y{k}"]))
@@ -106,13 +125,13 @@ def rows(
 ) -> Iterator[tuple[str, str, str, float, float]]:
     """(device, network, call, microseconds of one forward, its ratio to that of the session)."""
     for device in devices:
-        for size, (batch, widths) in SIZES.items():
-            with build_compiled_graph(network(batch, widths), device) as graph:
+        for name, case in CASES.items():
+            with build_compiled_graph(case.graph(False), device) as graph:
                 graph.initialize(0)
-                found = quartiles(calls_of(graph, device, batch, widths), rounds)
-            for name, seconds in found.items():
-                each = seconds / (SETS if str(SETS) in name else 1)
-                yield device, size, name, 1e6 * each, each / found["session"]
+                found = quartiles(calls_of(graph, device, case), rounds)
+            for call, seconds in found.items():
+                each = seconds / (SETS if str(SETS) in call else 1)
+                yield device, name, call, 1e6 * each, each / found["session"]
 
 
 def print_table() -> None:

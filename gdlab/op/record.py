@@ -48,10 +48,11 @@ VJP = Callable[..., Grads]
 @dataclass(frozen=True)
 class IndexOperand:
     """The operand that numbers rows of something, and the rule (operand types, attributes) -> what its elements must
-    stay below."""
+    stay below; whether they choose the expert of a token, which a tape checks even where they were computed."""
 
     operand: int
     bound: Callable[[Sequence[TensorType], Mapping[str, Any]], int]
+    experts: bool = False
 
 
 class Properties(TypedDict, total=False):

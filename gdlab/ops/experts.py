@@ -161,7 +161,7 @@ def _gathered(tag: Tag, repeat: int) -> Tag:
 
 # m, k, n, experts
 SIZES = ((3, 4, 5, 2), (1, 1, 1, 1), (17, 33, 2, 4), (1, 65, 3, 3), (70, 2, 129, 3), (5, 8, 12, 1), (9, 68, 68, 16))
-EXPERTS = IndexOperand(2, lambda types, attrs: types[1].shape[0])
+EXPERTS = IndexOperand(2, lambda types, attrs: types[1].shape[0], experts=True)
 
 
 @op(
@@ -210,12 +210,12 @@ def _paged(x: Array, w: Array, idx: Array, table: Array) -> Array:
     kernel=_kernel("kn", "some_pages.wgsl"),
     family="contraction",
     kind="private",
-    samples=(*(Sample((m, k), (p, k, n), (m,), (e,), integers={2: e + 1, 3: p + 1})
+    samples=(*(Sample((m, k), (p, k, n), (m,), (e,), integers={2: e, 3: p + 1})
                for m, k, n, p, e in ((5, 4, 3, 2, 6), (70, 9, 129, 3, 4), (6, 8, 8, 4, 4))),),
-    no_grad="ends",
+    no_grad="refuses",
     any_dtype=True,
     own_buffer=True,
-    indices=IndexOperand(2, lambda types, attrs: types[3].shape[0]),
+    indices=IndexOperand(2, lambda types, attrs: types[3].shape[0], experts=True),
     follows=lambda call: along(call, ["mk", (None, "k", "n"), "m", (None,)], "mn", mixes={"k": 0.0}),
 )  # fmt: skip
 def paged_grouped_matmul(x: Value, w: Value, idx: Value, table: Value) -> TensorType:
@@ -342,7 +342,7 @@ def _summed_rows(call: Call) -> Verdict:
          Bad(("f32[4, 3]", "f32[4, 2]", "u32[4]"), "grouped_matmul_at: experts: given 0, wanted an int ≥ 1",
              {"experts": 0})),
     any_dtype=True,
-    indices=IndexOperand(2, lambda types, attrs: attrs["experts"]),
+    indices=IndexOperand(2, lambda types, attrs: attrs["experts"], experts=True),
     follows=_summed_rows,
 )  # fmt: skip
 def grouped_matmul_at(x: Value, g: Value, idx: Value, experts: int) -> TensorType:

@@ -64,12 +64,14 @@ def test_the_table_replaces_the_old_one_and_nothing_else() -> None:
     assert with_table(once + "\nmore\n", "new") == once.replace("old \\1", "new") + "\nmore\n"
 
 
-def test_calls_of_a_compiled_graph_are_those_of_the_session() -> None:
+@pytest.mark.parametrize("name", ["tiny", "transformer"])
+def test_calls_of_a_compiled_graph_are_those_of_the_session(name: str) -> None:
     from gdlab.compiled import build_compiled_graph
 
-    with build_compiled_graph(compiled.network(4, (8, 16, 10)), "cpu") as graph:
+    case = compiled.CASES[name]
+    with build_compiled_graph(case.graph(False), "cpu") as graph:
         graph.initialize(0)
-        calls = compiled.calls_of(graph, "cpu", 4, (8, 16, 10))
+        calls = compiled.calls_of(graph, "cpu", case)
         (want,) = calls["run"]()  # type: ignore[misc]
         np.testing.assert_array_equal(calls["session"](), want)
         found = compiled.quartiles({"run": calls["run"], "run_slots": calls["run_slots"]}, 4)

@@ -397,5 +397,5 @@ def test_threads_may_step_read_and_write_beside_a_run(session: Session) -> None:
     assert not errors and not any(thread.is_alive() for thread in threads)
     runner.run(0)
     total = session.step_count
-    assert 600 <= total <= 800 and session.traffic.forwards == session.traffic.submissions == total
+    assert 600 <= total <= 800 and session.traffic.forwards == total >= session.traffic.submissions
     assert [step for step, _ in runner.losses] == list(range(1, total + 1))
