@@ -114,6 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--save", metavar="OUT", help="write the document: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt"
     )
+    one.add_argument("--runnable", action="store_true", help="--save a page that trains on its reader's own GPU")
+    one.add_argument("--batches", metavar="N", type=int, default=1, help="with --runnable: batches of the feed (1)")
     one.add_argument("--view", metavar="V", choices=list(text.VIEWS), help="print this view afterwards")
     one.set_defaults(command=run)
 
@@ -243,7 +245,7 @@ def run(options: argparse.Namespace) -> int:
     if options.view:
         print(text.twin(study.doc, options.view), end="")
     if options.save:
-        print(f"saved: {study.save(options.save)}")
+        print(f"saved: {study.save(options.save, runnable=options.runnable, batches=options.batches)}")
     spoiled = study.runner.culprit is not None
     study.close()
     return INTERRUPTED if interrupted else FAILED if spoiled else OK

@@ -1,6 +1,7 @@
 // Build the front end: `node build.mjs` writes what the package ships, `node build.mjs --tests` runs test/*.test.ts.
 //
 //   src/host/index.ts   -> gdlab/static/gdlab.js  the one ES module (its CSS is a string inside)
+//   src/engine/index.ts -> gdlab/static/engine.js computes a study in a page of its own
 //   src/host/loader.ts  -> gdlab/static/loader.js the few bytes that a widget syncs
 //   src/host/plugin.ts  -> gdlab/labextension/    the JupyterLab extension; what it imports lazily becomes chunks
 //
@@ -132,6 +133,8 @@ const write = (path, content) => {
 async function buildModules() {
   const entryPoints = { gdlab: 'src/host/index.ts', loader: 'src/host/loader.ts' };
   await build({ ...common, entryPoints, outdir: join(out, 'static'), minify: true });
+  const engine = { engine: 'src/engine/index.ts' };
+  await build({ ...common, entryPoints: engine, outdir: join(out, 'static'), minify: true, format: 'iife' });
 }
 
 async function buildExtension() {

@@ -12,6 +12,7 @@ from IPython.core.magic import line_cell_magic, line_magic, magics_class, no_var
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from gdlab.base.errors import ArgumentError
+from gdlab.base.words import nbytes
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import Program, run_cell
 from gdlab.jupyter.common import Words
@@ -280,13 +281,19 @@ class ShowMagics(Words):
     @name_option
     @argument("file", help="where to; the suffix decides the format")
     @argument("--timeless", action="store_true", help="measured times are 0: same inputs and seed, same bytes")
+    @argument("--runnable", action="store_true", help="a page that trains on its reader's own GPU, without Python")
+    @argument("--batches", type=int, default=1, metavar="N", help="with --runnable: as many batches of the feed (1)")
+    @argument("--weights", action="store_true", help="with --runnable: parameters as they are now, not as they began")
+    @argument("--large", action="store_true", help="with --runnable: more than 20 MB of parameters and batches")
     @no_var_expand
     @line_magic
     def graph_save(self, line: str) -> None:
         """Save the document: .gdlab.json, .gdlab.json.gz, .html, .svg, .dot, .md or .txt."""
         args = parse_argstring(self.graph_save, line, self.names)
         study = self.named(args.name)
-        print(f"wrote {self.call(lambda: study.save(user_path(args.file), args.timeless))}")
+        data = {name: getattr(args, name) for name in ("runnable", "batches", "weights", "large")}
+        path = self.call(lambda: study.save(user_path(args.file), args.timeless, **data))
+        print(f"wrote {path}" + (f", {nbytes(path.stat().st_size)}" if args.runnable else ""))
 
     @magic_arguments()
     @no_var_expand

@@ -6,6 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -32,25 +33,38 @@ def initial_values(name: str, shape: Sequence[int], seed: int, init: str = DEFAU
     rank ≥ 2 and `zeros` for rank 1. Fan-in is the last extent but one times those before it; of a rank-4 kernel
     [out, in, height, width] it is in · height · width. Sources: He and others (2015); Glorot and Bengio (2010).
     """
+    kind, number = draw_of(name, shape, init)
+    if kind == "fill":
+        held = narrowed("initialize", f"init of {name!r}", np.array([number]), f32)
+        return np.full(shape, held[0], np.float32)
+    count, stream = math.prod(shape), stream_of(name)
+    if kind == "normal":
+        values = philox.normal(count, seed, domain=DOMAIN, call=stream) * np.float64(number)
+    else:
+        values = (2 * philox.uniform(count, seed, domain=DOMAIN, call=stream).astype(np.float64) - 1) * number
+    return narrowed("initialize", f"init of {name!r}", values.reshape(shape), f32)
+
+
+def draw_of(name: str, shape: Sequence[int], init: str = DEFAULT) -> tuple[Literal["fill", "uniform", "normal"], float]:
+    """Return the distribution of a parameter's initial values: `fill` with a number, `uniform` between ± a number, or
+    `normal` with this standard deviation."""
     kind, number = _parsed(check_init(name, init)) or (DEFAULT, math.nan)
-    count, (fan_in, fan_out) = math.prod(shape), fans(shape)
+    fan_in, fan_out = fans(shape)
     if kind == DEFAULT:
         kind = "uniform" if len(shape) >= 2 else "zeros"
     if kind in ("zeros", "ones", "constant"):
-        value = {"zeros": 0.0, "ones": 1.0, "constant": number}[kind]
-        held = narrowed("initialize", f"init of {name!r}", np.array([value]), f32)
-        return np.full(shape, held[0], np.float32)
+        return "fill", {"zeros": 0.0, "ones": 1.0, "constant": number}[kind]
     bound = {
         "uniform": 1 / math.sqrt(fan_in), "normal": 1.0 if math.isnan(number) else number,
         "kaiming_uniform": math.sqrt(6 / fan_in), "kaiming_normal": math.sqrt(2 / fan_in),
         "xavier_uniform": math.sqrt(6 / (fan_in + fan_out)), "xavier_normal": math.sqrt(2 / (fan_in + fan_out)),
     }[kind]  # fmt: skip
-    stream = int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:4], "little")
-    if kind.endswith("normal"):
-        values = philox.normal(count, seed, domain=DOMAIN, call=stream) * np.float64(bound)
-    else:
-        values = (2 * philox.uniform(count, seed, domain=DOMAIN, call=stream).astype(np.float64) - 1) * bound
-    return narrowed("initialize", f"init of {name!r}", values.reshape(shape), f32)
+    return "normal" if kind.endswith("normal") else "uniform", bound
+
+
+def stream_of(name: str) -> int:
+    """The stream of a parameter's numbers, below 2³²."""
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:4], "little")
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:

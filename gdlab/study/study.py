@@ -412,7 +412,10 @@ class Study:
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
         doc: Any
 
-        def save(self, path: str | Path, timeless: bool = False) -> Path: ...
+        def save(
+            self, path: str | Path, timeless: bool = False, *, runnable: bool = False, batches: int = 1,
+            weights: bool = False, large: bool = False,
+        ) -> Path: ...  # fmt: skip
 
     def __repr__(self) -> str:
         opened = self.execution.opened

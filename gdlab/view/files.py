@@ -49,6 +49,9 @@ WRITERS: dict[str, Writer] = {
 }
 
 
+RUNNABLE = (".html", ".gdlab.json", ".gdlab.json.gz")
+
+
 def suffix_of(path: str | Path) -> str:
     """The suffix that decides the format; an unknown one is refused, before any work is done for it."""
     name = Path(path).name
@@ -59,13 +62,32 @@ def suffix_of(path: str | Path) -> str:
     return suffix
 
 
-def save_study(study: Study, path: str | Path, timeless: bool = False) -> Path:
-    """Write the document of a study by suffix: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt."""
-    return save(study.doc, path, timeless)
+def save_study(
+    study: Study, path: str | Path, timeless: bool = False, *, runnable: bool = False, batches: int = 1,
+    weights: bool = False, large: bool = False,
+) -> Path:  # fmt: skip
+    """Write the document of a study by suffix: .gdlab.json[.gz], .html, .svg, .dot, .md or .txt.
+
+    `runnable`: with everything that a page needs to make the steps itself, on its reader's GPU, without Python (.html,
+    .gdlab.json[.gz]): parameters as before the first step (`weights`: as they are now) and up to `batches` batches of
+    the feed; above 20 MB of them only with `large`.
+    """
+    if not runnable:
+        return save(study.doc, path, timeless)
+    suffix = suffix_of(path)
+    if suffix not in RUNNABLE:
+        raise ArgumentError("save", "runnable", f"a file that ends in {suffix}", f"one of {', '.join(RUNNABLE)}")
+    check_folder("save", Path(path))
+    from gdlab.view.document.runnable import runnable_doc  # the engine's rooms, which a document alone does not need
+
+    return save(runnable_doc(study, batches, weights, large), path, timeless)
 
 
-def save(document: Document, path: str | Path, timeless: bool = False) -> Path:
-    """Write the document to `path`, all of it or nothing; the path. `timeless`: measured times are 0."""
+def save(document: Document, path: str | Path, timeless: bool = False, runnable: bool = False) -> Path:
+    """Write the document to `path`, all of it or nothing; the path. `timeless`: measured times are 0. A document that
+    has no data to run on cannot be made `runnable`: its study can."""
+    if runnable and not document.data.get("run"):
+        raise ArgumentError("save", "runnable", "a document without its study", "a Study: study.save(…, runnable=True)")
     path = Path(path)
     check_folder("save", path)
     write_file("save", path, WRITERS[suffix_of(path)](document.portable(timeless)))

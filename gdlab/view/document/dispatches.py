@@ -100,6 +100,12 @@ def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[Group]:
 
 
 # kernels -------------------------------------------------------------------------------------------------------------
+def kernel_texts(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[str], list[int]]:
+    """The WGSL of the different kernels, and for each dispatch the one it runs."""
+    kernels, kernel_of = _kernels(plan, dispatches)
+    return [kernel.text for kernel in kernels], kernel_of
+
+
 def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[_Kernel], list[int]]:
     """The different kernels, and for each dispatch the one it runs."""
     known: dict[tuple[str, tuple[int, int, int]], int] = {}

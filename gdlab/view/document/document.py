@@ -186,7 +186,7 @@ class Document:
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
 
-        def save(self, path: str | Path, timeless: bool = False) -> Path: ...
+        def save(self, path: str | Path, timeless: bool = False, runnable: bool = False) -> Path: ...
 
 
 # canonical form ------------------------------------------------------------------------------------------------------

@@ -30,7 +30,8 @@ _UNSAFE = re.compile("[<>&\u2028\u2029]")
 @reading
 def page(document: Document, module: str | None = None) -> str:
     """The whole file. `module`: the text of the front-end module, else the one that is built."""
-    script = _script(front_end() if module is None else module)
+    engine = _built("engine.js") if document.data.get("run") else ""
+    script = engine + _script(front_end() if module is None else module)
     packed = base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
     policy = (
         f"default-src 'none'; script-src {_hash(_BOOT)} {_hash(script)}; style-src 'unsafe-inline'; "
@@ -56,11 +57,14 @@ def _hash(script: str) -> str:
 
 def front_end() -> str:
     """The built front-end module; `LoadError` says how to build it."""
-    built = files("gdlab") / "static" / "gdlab.js"
+    return _built("gdlab.js")
+
+
+def _built(name: str) -> str:
+    built = files("gdlab") / "static" / name
     if not built.is_file():
-        raise LoadError(
-            "save", "front end", "no gdlab/static/gdlab.js", "a built one: python labextension/frontend.py builds it"
-        )
+        wanted = "a built one: python labextension/frontend.py builds it"
+        raise LoadError("save", "front end", f"no gdlab/static/{name}", wanted)
     return built.read_text(encoding="utf-8")
 
 

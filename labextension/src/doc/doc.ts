@@ -24,6 +24,7 @@ import type {
   RewriteStep,
   RuleSource,
   RunRecord,
+  RunSection,
   SourceRecord,
   Stage,
   Times,
@@ -337,6 +338,7 @@ export function readDoc(raw: Json): GraphDoc {
     variants: list(raw.variants) as unknown as VariantRow[],
     notes: list(raw.notes) as unknown as NoteRecord[],
     overlays: list(raw.overlays) as unknown as OverlayRecord[],
+    run: (raw.run ?? null) as RunSection | null,
     view: (raw.view ?? null) as ViewState | null,
   });
 }

@@ -400,5 +400,49 @@ export interface GraphDoc {
   variants: VariantRow[];
   notes: NoteRecord[];
   overlays: OverlayRecord[];
+  /** Everything that a page needs to compute the steps itself; null in most documents. */
+  run: RunSection | null;
   view: ViewState | null;
+}
+
+// the `run` section: what a page computes with
+export interface RunBuffer {
+  name: string;
+  kind: string;
+  shape: number[];
+  dtype: string;
+  nbytes: number;
+  bound: number;
+  slot: number;
+}
+export interface RunDispatch {
+  label: string;
+  kernel: number;
+  workgroups: [number, number, number];
+  scalars: boolean;
+  bind: [buffer: number, access: "r" | "w"][];
+  writes: number[];
+}
+export type Initial = { fill: number } | { data: string } | { uniform: { seed: number; stream: number; bound: number } };
+
+export interface RunSection {
+  plan: {
+    wgsl: string[];
+    dispatches: RunDispatch[];
+    buffers: RunBuffer[];
+    slots: number[];
+    groups: number;
+    updates: number;
+  };
+  constants: Record<string, string>;
+  initial: Record<string, Initial>;
+  batches: Record<string, string>[];
+  inputs: Record<string, number>;
+  update: { rule: string; text: string; counts: boolean; numbers: Record<string, number>; first: number[] };
+  loss: number | null;
+  outputs: number[];
+  /** Whether dispatches and buffers have the numbers that they have in the document's own plan. */
+  same: boolean;
+  note: string;
+  bytes: number;
 }

@@ -193,6 +193,7 @@ const plugin: JupyterFrontEndPlugin = {
     style.textContent = cells;
     document.head.append(style);
     addBeside(app, palette);
+    page().engine = async () => (await import("../engine/model.ts")).makeModel;
     await Promise.all([openFiles(app, rendermime), lightCells(app)]);
   },
 };

@@ -3,8 +3,8 @@
 import { inherit, openDoc, type GraphDoc, type Payload } from "../doc/doc.ts";
 import { insertStyle } from "../draw/css.ts";
 import { h, replace } from "../draw/dom.ts";
-import type { Handle, Host } from "../live/host.ts";
-import type { Mounted } from "../live/page.ts";
+import { Host, type Handle } from "../live/host.ts";
+import { page, type Mounted } from "../live/page.ts";
 import { Scene } from "../panes/scene.ts";
 
 export class View implements Mounted {
@@ -88,6 +88,20 @@ export class View implements Mounted {
       this.update(host.doc.payload);
     }
     this.#scene?.showLive();
+    if (host?.dead && this.#scene) this.#runHere(this.#scene.doc);
+  }
+
+  /** A document that brings its data along is computed in the page, where no kernel has it: at a click, not before. */
+  #runHere(doc: GraphDoc): void {
+    const { run } = doc,
+      { engine } = page();
+    if (!run || !engine || (this.host && (!this.host.dead || this.host.inPage))) return;
+    const before = this.host;
+    engine()
+      .then(make => {
+        if (this.host === before && !this.#destroyed) this.goLive(new Host(make(doc, run)));
+      })
+      .catch((error: unknown) => this.#scene?.chrome.say(error instanceof Error ? error.message : String(error)));
   }
 
   #draw(doc: GraphDoc): void {
@@ -106,6 +120,7 @@ export class View implements Mounted {
       scene.show(false);
     }
     this.#attach();
+    this.#runHere(doc);
     if (this.host && this.host.doc && this.host.doc.rev > doc.rev) this.#hostChanged();
   }
 }

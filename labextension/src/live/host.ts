@@ -13,6 +13,8 @@ export interface Model {
   send(content: unknown, callbacks?: unknown, buffers?: ArrayBuffer[]): void;
   set?(name: string, value: unknown): void;
   save_changes?(): void;
+  /** Set where the page itself computes (engine/model.ts), without a kernel. */
+  readonly inPage?: boolean;
   /** Not every host has one; in JupyterLab and Notebook it knows the kernel. */
   widget_manager?: { kernel?: Kernel | null };
 }
@@ -144,6 +146,11 @@ export class Host {
   /** The key of the study that has this one's name now; empty while it is this one. */
   get replaced(): string {
     return String(this.#model.get("replaced") ?? "");
+  }
+
+  /** Whether the page itself computes, without a kernel. */
+  get inPage(): boolean {
+    return this.#model.inPage === true;
   }
 
   get pending(): Pending[] {

@@ -1,6 +1,6 @@
 // State that all of gdlab in one page shares, `globalThis.gdlab`; the first module that is loaded makes it.
 
-import type { Payload } from "../doc/doc.ts";
+import type { GraphDoc, Payload, RunSection } from "../doc/doc.ts";
 import type { Host, Model } from "./host.ts";
 import type { Kept } from "./kept.ts";
 
@@ -45,6 +45,8 @@ export interface Page {
   written?: Shared<Map<string, Written>>;
   /** Writes saved settings into the outputs of a study, so that a saved notebook holds them; where the host can. */
   save?(key: string, kept: Kept): void;
+  /** Makes the model of a page that computes a document's steps itself; absent where the page has no engine. */
+  engine?(): Promise<(doc: GraphDoc, run: RunSection) => Model>;
   /** Opens the view that holds an element a second time, beside the notebook; where the host can. */
   beside?(el: Element): void;
 }

@@ -13,6 +13,7 @@ import { earlierRuns, listedEvents, memoryParts, sessionFacts, shownSession } fr
 import { selecting } from "./state.ts";
 import { Watches } from "./watches.ts";
 
+const NO_DATA = " makes one; this output has no data to run on by itself: save it with --runnable.";
 const CHART_HEIGHT = 200;
 const LINES = 3; // of an event, where its text names none
 
@@ -71,8 +72,7 @@ class SessionPanel implements Pane {
     this.#memoryParts = memoryParts(doc.plan);
     this.#controls = new SessionControls(context);
     this.#watches = new Watches(context);
-    const command = h("code", null, `%graph_run ${doc.title || "NAME"} 100`);
-    this.#hint = empty("No session yet. ", command, ", or press Run.");
+    this.#hint = empty();
     const figures = [this.#step, this.#loss, this.#rate, this.#dispatches].map(({ el }) => el);
     this.#shown = div(
       "gd-shown",
@@ -104,6 +104,7 @@ class SessionPanel implements Pane {
     this.#watches.show(live, host);
     this.#writeFigures(shown);
     this.#hint.hidden = started;
+    this.#writeHint(host);
     this.#shown.hidden = !started;
     this.#message.hidden = !live.error && !failed;
     write(this.#message, live.error || (failed ? live.reason : ""));
@@ -143,10 +144,26 @@ class SessionPanel implements Pane {
   /** A run that began after others gets a mark in the chart; single steps do not. */
   #noteRun(live: Live): void {
     const before = this.#drawn;
-    if (before && live.step < before.step) this.#began = [];
-    if (!before || live.state !== "running" || live.wanted === before.wanted || before.step === 0) return;
+    const anew = before && live.step < before.step;
+    if (anew) this.#began = [];
+    if (!before || anew || live.state !== "running" || live.wanted === before.wanted || before.step === 0) return;
     const length = live.wanted - before.step;
     if (length > 1) this.#began = [...this.#began, { step: before.step, label: `run of ${whole(length)}` }];
+  }
+
+  /** How to begin: with a kernel, in the page, or not at all. */
+  #writeHint(host: Host | null): void {
+    const { doc } = this.#context,
+      kind = host?.inPage ? "page" : host ? "kernel" : "none";
+    if (this.#hint.dataset.kind === kind) return;
+    this.#hint.dataset.kind = kind;
+    const command = h("code", null, `%graph_run ${doc.title || "NAME"} 100`);
+    const told: Record<string, Child[]> = {
+      kernel: ["No session yet. ", command, ", or press Run."],
+      page: ["Run computes in this page, on your own GPU: it runs the GPU code that the document brings along."],
+      none: ["No session. ", command, NO_DATA],
+    };
+    replace(this.#hint, told[kind]!);
   }
 
   #writeFigures({ step, wanted, points, counters }: Live): void {

@@ -59,6 +59,7 @@ export function stateText({ state, reason }: Live, host: Host | null): string {
   if (state === "paused" && reason) return `paused: ${reason}`;
   if (host?.dead) return `closed: ${reason}`;
   if (!host) return "no live session";
+  if (state === "running" && reason) return `running: ${reason}`;
   return state === "none" ? "no session yet" : state;
 }
 

@@ -1,0 +1,515 @@
+// The page as a kernel: a model that answers the messages of a panel by computing on the reader's own adapter. The
+// panel cannot tell it from a kernel's model but by the text of `device`.
+
+import type { GraphDoc, RunSection } from "../doc/doc.ts";
+import { bytes } from "../doc/format.ts";
+import { indexesOf, provenance, type Provenance } from "../doc/select.ts";
+import type { Model } from "../live/host.ts";
+import type { BreakRow, Command, CommandName, Event, Metrics, State, ToKernel, WatchRow } from "../live/messages.ts";
+import { inWords, summarize, windowOf, type Numbers } from "./numbers.ts";
+import { EngineError, MOST_AT_ONCE, Program } from "./program.ts";
+import { fault } from "./section.ts";
+import { figureOf, holds, parseStop, type Stop } from "./stops.ts";
+
+const FRAME = 50, // ms between two frames of figures
+  AT_ONCE = 25, // ms of steps that are sent before anybody looks
+  COURSE = 60; // samples of a watch
+
+interface Watch {
+  id: number;
+  name: string;
+  buffer: number;
+  step: number;
+  value: string;
+  min: number;
+  max: number;
+  nonfinite: number;
+  course: number[];
+}
+type Args = Record<string, unknown>;
+
+const word = (value: number): number | string =>
+  Number.isFinite(value) ? value : Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf";
+const pause = (ms: number): Promise<void> => new Promise(resolve => setTimeout(resolve, ms));
+
+function count(args: Args, name: string): number {
+  const value = args[name] ?? 1;
+  if (!Number.isInteger(value) || Number(value) < 1 || Number(value) > 1e9)
+    throw new Error(`run: ${name}: given ${String(value)}, wanted an int in 1 … 1000000000`);
+  return Number(value);
+}
+
+export class PageModel implements Model {
+  readonly inPage = true;
+  readonly #doc: GraphDoc;
+  readonly #run: RunSection;
+  readonly #listeners = new Map<string, Set<(...args: never[]) => void>>();
+  #provenance: Provenance | null = null;
+  #program: Program | null = null;
+  #state: State = "none";
+  #reason = "";
+  #step = 0;
+  #wanted = 0;
+  /** Dispatches made of the step under way. */
+  #position = 0;
+  #stopping = "";
+  #speed = 0;
+  #watched = "loss";
+  #losses: [number, number][] = [];
+  #told = 0;
+  #frame = 0;
+  #asked = 0;
+  #rate: [number, number][] = [];
+  #watches: Watch[] = [];
+  #stops: Stop[] = [];
+  #ids = 0;
+  #device = "WebGPU, in this page";
+  /** The work under way: a page computes one thing at a time. */
+  #work: Promise<unknown> = Promise.resolve();
+
+  constructor(doc: GraphDoc, run: RunSection) {
+    const wrong = fault(run);
+    if (wrong) throw new EngineError(`this page cannot run: ${wrong}`);
+    this.#doc = doc;
+    this.#run = run;
+    globalThis.document?.addEventListener("visibilitychange", () => {
+      if (document.hidden && this.#state === "running")
+        this.#note("note", "the page is in the background: the browser may slow it down");
+    });
+  }
+
+  // the model ---------------------------------------------------------------------------------------------------------
+  get(name: string): unknown {
+    const known: Record<string, unknown> = { study: this.#doc.study ?? this.#doc.id, state: this.#state, step: this.#step };
+    return known[name];
+  }
+
+  on(event: string, callback: (...args: never[]) => void): void {
+    const all = this.#listeners.get(event) ?? new Set();
+    this.#listeners.set(event, all.add(callback));
+  }
+
+  off(event: string, callback: (...args: never[]) => void): void {
+    this.#listeners.get(event)?.delete(callback);
+  }
+
+  send(content: unknown): void {
+    const message = content as ToKernel;
+    if (message.type === "hello") this.#tell(true);
+    else if (message.type === "command") void this.#answer(message);
+  }
+
+  #emit(message: object): void {
+    for (const listener of [...(this.#listeners.get("msg:custom") ?? [])]) (listener as (m: object) => void)(message);
+  }
+
+  async #answer({ name, args, req }: Command): Promise<void> {
+    const act = this.#commands[name];
+    try {
+      if (!act) throw new Error("the page cannot do this: it takes the kernel that the study was made in");
+      const result = (await act(args)) ?? {};
+      this.#emit({ type: "reply", req, ok: true, result, error: null });
+    } catch (error) {
+      const { message } = error as Error;
+      if (error instanceof EngineError) this.#fail(message);
+      this.#emit({ type: "reply", req, ok: false, result: null, error: { kind: "Error", message, about: null } });
+    }
+    this.#tell();
+  }
+
+  readonly #commands: Partial<Record<CommandName, (args: Args) => Promise<Args | void> | Args | void>> = {
+    open: () => void this.#open(),
+    step: args => this.#stepped(args),
+    run: args => this.#ran(args),
+    resume: () => this.#begin(this.#wanted - this.#step),
+    pause: () => this.#request("by you"),
+    stop: () => this.#stop(),
+    reset: () => this.#reset(),
+    speed: args => {
+      this.#speed = Number(args.steps_per_second ?? 0);
+    },
+    watch: args => this.#watch(args),
+    break: args => {
+      this.#stops.push(parseStop(++this.#ids, String(args.text ?? ""), this.#run, name => this.#bufferOf(name)));
+    },
+    clear: ({ id }) => {
+      this.#watches = this.#watches.filter(each => each.id !== id);
+      this.#stops = this.#stops.filter(each => each.id !== id);
+    },
+    value: args => this.#value(args),
+  };
+
+  // running -----------------------------------------------------------------------------------------------------------
+  /** One thing after the other. */
+  #exclusive<T>(work: () => Promise<T>): Promise<T> {
+    const next = this.#work.then(work, work);
+    this.#work = next.catch(() => {});
+    return next;
+  }
+
+  async #open(): Promise<Program> {
+    if (this.#program && !this.#program.lost) return this.#program;
+    this.#device = "WebGPU, in this page: opening …";
+    this.#tell();
+    const told = (made: number, all: number) => {
+      this.#reason = made < all ? `${made} of ${all} kernels` : "";
+      this.#tell();
+    };
+    const program = await Program.open(this.#run, told);
+    this.#device = `${program.name}, WebGPU in this page`;
+    this.#program = program;
+    if (this.#run.note) this.#note("note", this.#run.note);
+    return program;
+  }
+
+  async #stepped(args: Args): Promise<void> {
+    if ("dispatches" in args) return this.#within(this.#position + count(args, "dispatches"));
+    await this.#begin(count(args, "steps"));
+  }
+
+  async #ran(args: Args): Promise<void> {
+    if (!("to" in args)) return this.#begin(count(args, "steps"));
+    const to = this.#dispatchOf(String(args.to));
+    if (this.#position > to) await this.#within(this.#run.plan.dispatches.length);
+    await this.#within(to + 1);
+  }
+
+  #refuseRunning(): void {
+    if (this.#state === "running") throw new Error("run: given a session that is running, wanted one that is paused");
+  }
+
+  /** Begin a run of so many steps; it goes on by itself. */
+  async #begin(steps: number): Promise<void> {
+    this.#refuseRunning();
+    this.#enter(this.#step + Math.max(1, steps));
+    void this.#exclusive(() => this.#loop()).catch(error => this.#fail((error as Error).message));
+  }
+
+  #enter(wanted: number): void {
+    this.#wanted = wanted;
+    this.#state = "running";
+    this.#reason = this.#stopping = "";
+    this.#rate = [];
+    this.#tell();
+  }
+
+  /** Go on to a position inside of the step under way, or of the next one. */
+  async #within(position: number): Promise<void> {
+    this.#refuseRunning();
+    this.#enter(Math.max(this.#wanted, this.#step + 1));
+    await this.#exclusive(async () => {
+      const program = await this.#open();
+      await this.#advance(program, Math.min(position, this.#run.plan.dispatches.length));
+      this.#end();
+    });
+  }
+
+  async #loop(): Promise<void> {
+    const program = await this.#open();
+    let most = 1;
+    while (this.#step < this.#wanted && !this.#stopping) {
+      const began = performance.now(),
+        alone = this.#speed > 0 || this.#position > 0 || this.#stops.length > 0 || this.#watches.length > 0;
+      if (alone) await this.#advance(program, this.#run.plan.dispatches.length);
+      else await this.#several(program, Math.min(most, this.#wanted - this.#step));
+      const took = performance.now() - began;
+      most = took < AT_ONCE / 2 ? Math.min(2 * most, MOST_AT_ONCE) : took > AT_ONCE ? Math.max(1, most >> 1) : most;
+      this.#tell();
+      if (this.#speed > 0) await pause(Math.max(0, 1000 / this.#speed - took));
+    }
+    this.#end();
+  }
+
+  /** Several steps that nobody looks into. */
+  async #several(program: Program, steps: number): Promise<void> {
+    const last = this.#run.plan.dispatches.length;
+    for (let k = 0; k < steps; k++) {
+      program.begin(this.#step + k);
+      await program.advance(0, last, k);
+    }
+    this.#add(await program.losses(steps), steps);
+  }
+
+  /** The step under way, or the next one, up to a position; a breakpoint may end it before. */
+  async #advance(program: Program, goal: number): Promise<void> {
+    const last = this.#run.plan.dispatches.length;
+    if (this.#position === 0) program.begin(this.#step);
+    const inside = this.#stops.flatMap(({ dispatches }) => dispatches.map(k => k + 1));
+    const ends = [...new Set([...inside.filter(k => k > this.#position && k < goal), goal])].sort((a, b) => a - b);
+    for (const end of ends) {
+      await program.advance(this.#position, end, end === last ? 0 : -1);
+      this.#position = end;
+      if (end < last && (await this.#hit(program, end - 1))) return;
+    }
+    if (goal < last) return program.check();
+    const losses = await program.losses(1);
+    this.#position = 0;
+    this.#add(losses, 1);
+    await this.#sample(program);
+    await this.#hit(program, last - 1, true);
+  }
+
+  #add(losses: number[], steps: number): void {
+    losses.forEach((loss, k) => this.#losses.push([this.#step + k + 1, loss]));
+    const bad = this.#watched === "off" ? -1 : losses.findIndex(loss => !Number.isFinite(loss));
+    this.#step += steps;
+    this.#rate = [...this.#rate, [performance.now(), this.#step] as [number, number]].slice(-64);
+    if (bad >= 0) {
+      const step = this.#step - steps + bad + 1,
+        text = `step ${step}: the loss is ${word(losses[bad]!)}`;
+      this.#note("nonfinite", text, step, this.#run.loss === null ? null : this.#entity("interval", this.#run.loss));
+      this.#request(text);
+    }
+  }
+
+  async #sample(program: Program): Promise<void> {
+    for (const watch of this.#watches) {
+      const data = await this.#numbers(program, watch.buffer),
+        finite = data.filter(Number.isFinite) as Numbers;
+      watch.step = this.#step;
+      watch.value = inWords(data);
+      watch.nonfinite = data.length - finite.length;
+      watch.min = figureOf("min", finite);
+      watch.max = figureOf("max", finite);
+      watch.course = [...watch.course, figureOf("mean", finite)].slice(-COURSE);
+    }
+  }
+
+  /** Whether a breakpoint pauses behind a dispatch, or behind the step. */
+  async #hit(program: Program, dispatch: number, over = false): Promise<boolean> {
+    const hits: Stop[] = [];
+    for (const stop of this.#stops) {
+      const here = stop.dispatches.includes(dispatch) || (over && this.#atStep(stop));
+      if (here && (await this.#holds(program, stop, dispatch))) hits.push(stop);
+    }
+    if (hits.length === 0) return false;
+    hits.forEach(each => each.hits++);
+    const text = hits.map(({ id, text }) => `breakpoint ${id}: ${text}`).join("; ");
+    this.#note("break", text, this.#step + (over ? 0 : 1), over ? null : this.#entity("dispatch", dispatch));
+    this.#request(text);
+    return true;
+  }
+
+  #atStep({ kind, number }: Stop): boolean {
+    if (kind === "step") return this.#step === number;
+    if (kind !== "loss") return false;
+    const last = this.#losses.slice(-number - 1).map(([, loss]) => loss);
+    return last.length === number + 1 && last.every((loss, i) => i === 0 || loss > last[i - 1]!);
+  }
+
+  async #holds(program: Program, { kind, test }: Stop, dispatch: number): Promise<boolean> {
+    if (kind === "nonfinite") {
+      const written = this.#run.plan.dispatches[dispatch]!.writes;
+      const bad = await Promise.all(
+        written.map(async b => figureOf("nonfinite", await this.#numbers(program, b)) > 0),
+      );
+      if (!bad.includes(true)) return false;
+    }
+    if (!test) return true;
+    const { figure, name, compared, number } = test;
+    const value =
+      figure === "step"
+        ? this.#step
+        : figure === "loss"
+          ? (this.#losses.at(-1)?.[1] ?? NaN)
+          : figureOf(figure, await this.#numbers(program, this.#bufferOf(name)));
+    return holds(value, compared, number);
+  }
+
+  #request(reason: string): void {
+    if (this.#state === "running") this.#stopping ||= reason;
+  }
+
+  async #stop(): Promise<void> {
+    if (this.#state === "running") {
+      this.#stopping = "stopped";
+      await this.#work;
+    }
+    this.#wanted = this.#step;
+    if (this.#state === "paused") this.#state = this.#position > 0 ? "paused" : "ready";
+    this.#reason = "";
+  }
+
+  #end(): void {
+    if (this.#state !== "running") return;
+    const open = this.#step < this.#wanted;
+    this.#state = open ? "paused" : "ready";
+    this.#reason = this.#stopping || this.#place;
+    if (this.#stopping === "by you") this.#note("pause", `paused ${this.#stopping}`);
+    this.#stopping = "";
+    this.#tell(false, true);
+  }
+
+  async #reset(): Promise<void> {
+    this.#refuseRunning();
+    if (this.#program?.lost) this.#program = null;
+    else this.#program?.reset();
+    this.#step = this.#position = this.#wanted = this.#told = 0;
+    this.#losses = [];
+    this.#state = this.#program ? "ready" : "none";
+    this.#reason = "";
+    this.#note("note", "reset to the opening state", 0);
+    this.#tell(true);
+  }
+
+  #fail(reason: string): void {
+    this.#note("error", reason);
+    this.#state = this.#program ? "failed" : "none";
+    this.#reason = reason;
+    this.#device = "WebGPU, in this page";
+    this.#tell(false, true);
+  }
+
+  // looking -----------------------------------------------------------------------------------------------------------
+  #entity(kind: "dispatch" | "interval", row: number): string | null {
+    return this.#run.same ? `${kind}:${row}` : null;
+  }
+
+  /** The buffer that a name or an entity of the document means. */
+  #bufferOf(name: string): number {
+    const { buffers, dispatches } = this.#run.plan,
+      [, kind, row] = /^(interval|dispatch):(\d+)$/.exec(name) ?? [];
+    if (this.#run.same && kind === "interval" && buffers[Number(row)]) return Number(row);
+    if (this.#run.same && kind === "dispatch" && dispatches[Number(row)]) return dispatches[Number(row)]!.writes[0]!;
+    const named = buffers.findIndex(each => each.name === name);
+    if (named >= 0) return named;
+    const entity = /^\w+:[\d.]+$/.test(name) ? name : this.#nodeNamed(name);
+    if (entity && this.#run.same) {
+      const lit = (this.#provenance ??= provenance(this.#doc)).lit([entity]),
+        own = indexesOf("interval", lit).filter(b => buffers[b]),
+        made = Math.max(...indexesOf("dispatch", lit).filter(k => dispatches[k]));
+      if (Number.isFinite(made) && entity.startsWith("node:")) return dispatches[made]!.writes[0]!;
+      if (own.length > 0) return Math.min(...own);
+      if (Number.isFinite(made)) return dispatches[made]!.writes[0]!;
+    }
+    throw new Error(`look: given ${name}, wanted a parameter, an input, or a node that has memory of its own in this page`);
+  }
+
+  #nodeNamed(name: string): string {
+    const id = this.#doc.stages[0]?.nodes.findIndex(each => each.name === name) ?? -1;
+    return id >= 0 ? `node:0.${id}` : "";
+  }
+
+  #dispatchOf(text: string): number {
+    const { dispatches } = this.#run.plan,
+      row = /^(?:dispatch:)?(\d+)$/.exec(text)?.[1];
+    const found = row === undefined ? dispatches.findIndex(d => d.writes.includes(this.#bufferOf(text))) : Number(row);
+    if (!dispatches[found]) throw new Error(`run: given ${text}, wanted dispatch 0 … ${dispatches.length - 1}`);
+    return found;
+  }
+
+  async #numbers(program: Program, buffer: number): Promise<Numbers> {
+    const { dtype, nbytes, name } = this.#run.plan.buffers[buffer]!,
+      read = (await program.read(buffer)).slice(0, nbytes);
+    if (dtype === "f32") return new Float32Array(read);
+    if (dtype === "u32") return new Uint32Array(read);
+    throw new Error(`look: given ${name || `interval:${buffer}`}, ${dtype}, wanted a tensor of f32 or u32 in a page`);
+  }
+
+  async #value(args: Args): Promise<Args> {
+    const name = String(args.name ?? ""),
+      buffer = this.#bufferOf(name),
+      { shape, dtype, nbytes, name: own } = this.#run.plan.buffers[buffer]!,
+      slice = ((args.slice as number[] | undefined) ?? []).map(Number),
+      [row, col] = [Number(args.row ?? 0), Number(args.col ?? 0)];
+    const data = await this.#exclusive(async () => this.#numbers(await this.#open(), buffer));
+    const place = this.#place || `after step ${this.#step}`,
+      about = this.#entity("interval", buffer) ?? "";
+    const picked = slice.length > 0 ? slice : new Array<number>(Math.max(0, shape.length - 2)).fill(0);
+    return {
+      name: own || name,
+      about,
+      type: `${dtype}[${shape.join(", ")}]`,
+      shape,
+      step: this.#step + (this.#position > 0 ? 1 : 0),
+      dispatch: this.#position - 1,
+      place,
+      slice: picked,
+      ...summarize(data, shape, slice),
+      window: windowOf(data, shape, slice, row, col),
+      difference: null,
+      why: args.against ? "a page has nothing to compare with: it takes a kernel" : "",
+      read: nbytes,
+      text: inWords(data),
+    };
+  }
+
+  #watch(args: Args): void {
+    if ("name" in args) {
+      const name = String(args.name),
+        buffer = this.#bufferOf(name);
+      if (!this.#watches.some(each => each.buffer === buffer))
+        this.#watches.push({ id: ++this.#ids, name, buffer, step: 0, value: "", min: NaN, max: NaN, nonfinite: 0, course: [] });
+      return;
+    }
+    if (args.mode !== "loss" && args.mode !== "off")
+      throw new Error(`watch: given ${String(args.mode)}, wanted loss or off in a page; nonfinite NAME breaks on a tensor`);
+    this.#watched = args.mode;
+  }
+
+  // telling -----------------------------------------------------------------------------------------------------------
+  get #place(): string {
+    const { dispatches } = this.#run.plan,
+      at = this.#position;
+    return at > 0 ? `after dispatch ${at - 1} (${dispatches[at - 1]!.label}), ${at} of ${dispatches.length} in step ${this.#step + 1}` : "";
+  }
+
+  #note(kind: Event["kind"], text: string, step = this.#step, about: string | null = null): void {
+    this.#emit({ type: "event", step, kind, about, text });
+  }
+
+  /** The figures now, at most twenty times a second unless `now`. */
+  #tell(full = false, now = false): void {
+    if (full || now) return this.#send(full);
+    if (this.#asked) return;
+    this.#asked = 1;
+    setTimeout(() => this.#asked && this.#send(false), FRAME);
+  }
+
+  #send(full: boolean): void {
+    this.#asked = 0;
+    const { plan, update, bytes: data } = this.#run,
+      totals = this.#program?.totals ?? { submissions: 0, dispatches: 0, up: 0, down: 0 },
+      [first, last] = [this.#rate[0], this.#rate.at(-1)];
+    const rate = first && last && last[0] > first[0] ? ((last[1] - first[1]) * 1000) / (last[0] - first[0]) : 0;
+    const memory = plan.slots.reduce((a, b) => a + b, 0);
+    const from = full ? 0 : this.#told;
+    this.#told = this.#losses.length;
+    const metrics: Metrics = {
+      type: "metrics",
+      frame: ++this.#frame,
+      state: this.#state,
+      reason: this.#reason,
+      step: this.#step,
+      wanted: this.#wanted,
+      loss: this.#losses.slice(from).map(([step, loss]) => [step, word(loss)]),
+      counters: {
+        steps: this.#step,
+        dispatches: totals.dispatches,
+        dispatches_per_step: plan.dispatches.length,
+        submissions: totals.submissions,
+        groups: plan.groups,
+        bytes_up: totals.up,
+        bytes_down: totals.down,
+        steps_per_second: rate,
+      },
+      memory: `${bytes(memory)} on the GPU, ${bytes(data)} in the page`,
+      device: this.#device,
+      optimizer: update.text,
+      watch: this.#watched,
+      dispatch: this.#position - 1,
+      place: this.#place,
+      watches: this.#watches.map(
+        ({ id, name, value, step, min, max, nonfinite, course }): WatchRow => ({
+          id, name, value, step, min: word(min), max: word(max), nonfinite, course: course.map(word),
+        }),
+      ),
+      breaks: this.#stops.map(({ id, text, hits }): BreakRow => ({ id, text, hits })),
+      full,
+    };
+    this.#emit(metrics);
+    for (const name of ["state", "step"]) for (const each of [...(this.#listeners.get(`change:${name}`) ?? [])]) (each as () => void)();
+  }
+}
+
+export const makeModel = (doc: GraphDoc, run: RunSection): Model => new PageModel(doc, run);
