@@ -58,7 +58,7 @@ fn infinity() -> f32 {
 fn high_of_product(a: u32, b: u32) -> u32 {
     let low_high = (a & 0xffffu) * (b >> 16u);
     let high_low = (a >> 16u) * (b & 0xffffu);
-    let middle = ((a & 0xffffu) * (b & 0xffffu) >> 16u) + (low_high & 0xffffu) + (high_low & 0xffffu);
+    let middle = (((a & 0xffffu) * (b & 0xffffu)) >> 16u) + (low_high & 0xffffu) + (high_low & 0xffffu);
     return (a >> 16u) * (b >> 16u) + (low_high >> 16u) + (high_low >> 16u) + (middle >> 16u);
 }
 

@@ -125,9 +125,11 @@ class Words(Magics):
     ) -> None:
         """Show the study, make `steps` steps if given, and save what came of it."""
         again: Callable[[], None] | None = None
+        runnable = getattr(args, "runnable", False)
         if not args.quiet:
             state = {**self.look(study, args), **(view or {})}
-            again = self.call(lambda: show_study(study, show, static=args.static, height=args.height, view=state))
+            options = {"static": args.static, "height": args.height, "view": state, "runnable": runnable}
+            again = self.call(lambda: show_study(study, show, **options))
         if steps is not None:
             wake()
             try:
@@ -141,7 +143,7 @@ class Words(Magics):
                     self.call(again)
             print(outcome(study))
         if args.save:
-            self.call(lambda: study.save(user_path(args.save)))
+            self.call(lambda: study.save(user_path(args.save), runnable=runnable))
 
     def display_document(
         self, document: Document, show: list[str], args: Namespace, view: Mapping[str, Any] | None = None

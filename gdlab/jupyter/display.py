@@ -13,6 +13,7 @@ from typing import Any
 from IPython.display import display
 
 from gdlab.base.errors import ArgumentError, GdlabError
+from gdlab.base.words import nbytes
 from gdlab.graph import Graph
 from gdlab.jupyter.widget import panel_of
 from gdlab.study.study import Study
@@ -34,11 +35,12 @@ View = Mapping[str, Any]  # what a picture opens with: overlay, engine, depth, a
 
 
 def show_study(
-    study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None, view: View | None = None
-) -> Callable[[], None]:
+    study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None, view: View | None = None,
+    runnable: bool = False,
+) -> Callable[[], None]:  # fmt: skip
     """Display a study with these views open; live unless `static`. What comes back shows it anew in the same output: a
-    notebook that is saved after a run holds its losses then."""
-    make = partial(study_bundle, study, show, static=static, height=height, view=view)
+    notebook that is saved after a run holds its losses then. `runnable`: the output can train where no kernel is."""
+    make = partial(study_bundle, study, show, static=static, height=height, view=view, runnable=runnable)
     data, metadata = make()
     alone = not static and _stand_in(study.key, data["image/svg+xml"])
     shown = display(data, metadata=metadata, raw=True, display_id=True)
@@ -62,11 +64,12 @@ def _stand_in(key: str, svg: str) -> bool:
 
 
 def study_bundle(
-    study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None, view: View | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None, view: View | None = None,
+    runnable: bool = False,
+) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """The whole bundle of a study: the static part, and unless `static` the live widget."""
     document = study.doc
-    data, metadata = bundle(document, show, height, view)
+    data, metadata = bundle(_with_data(study) if runnable else document, show, height, view)
     if show[0] in ("graph", "opt", "session") and not document.data["overlays"]:
         data["text/plain"] = _bounded(str(study).splitlines())
     if static:
@@ -77,6 +80,17 @@ def study_bundle(
     live = panel.widget._repr_mimebundle_()
     live_data, live_metadata = live if isinstance(live, tuple) else (live or {}, {})
     return {**{k: v for k, v in live_data.items() if k != "text/plain"}, **data}, {**live_metadata, **metadata}
+
+
+def _with_data(study: Study) -> Document:
+    """The document with what a page needs to run it, where an output has room for that."""
+    from gdlab.view.document.runnable import runnable_doc  # most outputs have none
+
+    document = runnable_doc(study)
+    if len(packed := pack(document)) > _MAX_PACKED_BYTES:
+        wanted = f"at most {nbytes(_MAX_PACKED_BYTES)}: %graph_save {study.name} page.html --runnable writes a file"
+        raise ArgumentError("graph", "--runnable", f"an output of {nbytes(len(packed))}", wanted)
+    return document
 
 
 def widget_of(thing: Study | Graph) -> Any:

@@ -134,6 +134,7 @@ run_options = _all(
     argument("--adam", metavar="LR", type=rate, help="update rule Adam with this learning rate"),
     argument("--init", metavar="SEED", type=count, help="initialize parameters that have no value"),
     argument("--until", metavar="EXPR", help='pause when it holds, such as "loss < 0.1 or absmax(h) > 1e3"'),
+    argument("--runnable", action="store_true", help="the saved output can train without a kernel, in the page"),
 )
 rule_options = _all(
     argument("--no", metavar="RULE", action="append", help="leave a rule out (id or label), repeatable"),

@@ -17,7 +17,7 @@ import {
 
 const COLUMNS = 120;
 const LINES = 80;
-const FOLDERS = ['doc', 'layout', 'draw', 'live', 'panes', 'host'];
+const FOLDERS = ['doc', 'layout', 'draw', 'live', 'engine', 'panes', 'host'];
 
 const here = resolve(dirname(fileURLToPath(import.meta.url)), '..');
 const root = `${resolve(here, 'src')}/`.replaceAll('\\', '/');

@@ -16,7 +16,7 @@ import numpy as np
 from gdlab.base import philox
 from gdlab.base.errors import ArgumentError, CompileError
 from gdlab.base.formats import encode
-from gdlab.base.types import Array, TensorType
+from gdlab.base.types import Array
 from gdlab.base.words import listed, nbytes
 from gdlab.devices.fit import Bounds, check_plan, check_update, plan_places, state_places
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, scalar_places
@@ -59,10 +59,8 @@ def runnable_doc(study: Study, batches: int = 1, weights: bool = False, large: b
 
 def run_section(study: Study, batches: int, weights: bool, large: bool) -> Json:
     """Return the `run` section of a study's document."""
-    plan = study.pipeline.plan(PAGE)
     rule, recipe = _rule(study), study.execution.recipe
-    update = update_of(plan, recipe)
-    _check_portable(plan, update)
+    plan, update = _portable(study, recipe)
     if recipe.accumulate > 1:
         given = f"gradients of {recipe.accumulate} steps added up"
         raise ArgumentError("save", "runnable", given, "set_grad_accumulate(1): a page updates in every step")
@@ -79,7 +77,7 @@ def run_section(study: Study, batches: int, weights: bool, large: bool) -> Json:
     dispatches = [*plan.dispatches, *update.dispatches]
     return {
         "plan": _plan(plan, update), **data, "update": _update(rule), "note": note,
-        "same": study.execution.totals().dispatches == len(dispatches) and _labels(study) == [d.label for d in dispatches],
+        "same": _numbered(plan, update) == _numbered(study.plan, update_of(study.plan, recipe)),
         "scalars": [{"dispatch": k, "names": list(d.scalars)} for k, d in enumerate(dispatches) if d.scalars],
         "random": [{"dispatch": k, "seed": str(seed)} for k, seed in _seeds(plan)],
         "inputs": dict(plan.input_buffers),
@@ -87,21 +85,24 @@ def run_section(study: Study, batches: int, weights: bool, large: bool) -> Json:
     }  # fmt: skip
 
 
-def _labels(study: Study) -> list[str]:
-    """The dispatches that the document shows."""
-    update = update_of(study.plan, study.execution.recipe)
-    return [d.label for d in (*study.plan.dispatches, *update.dispatches)]
+def _numbered(plan: ExecutionPlan, update: Update) -> tuple[Any, ...]:
+    """What the numbers of dispatches and buffers mean."""
+    dispatches = [(d.label, d.reads, d.writes) for d in (*plan.dispatches, *update.dispatches)]
+    return dispatches, [(b.name, b.kind, b.shape) for b in (*plan.buffers, *update.buffers)]
 
 
 def _rule(study: Study) -> Optimizer:
     return study.session.optimizer if study.has_session else study.execution.opening.optimizer
 
 
-def _check_portable(plan: ExecutionPlan, update: Update) -> None:
-    """Refuse what not every WebGPU adapter runs, naming the dispatch."""
+def _portable(study: Study, recipe: Recipe) -> tuple[ExecutionPlan, Update]:
+    """Plan and update for every adapter; what not every one runs is refused, naming the dispatch or the tensor."""
     try:
+        plan = study.pipeline.plan(PAGE)
+        update = update_of(plan, recipe)
         check_plan(plan, _PORTABLE)
         check_update(plan, update, _PORTABLE)
+        return plan, update
     except CompileError as error:
         wanted = f"{error.wanted}: what every browser with WebGPU has"
         raise ArgumentError("save", f"runnable: {error.what}", str(error.given), wanted) from None
@@ -258,11 +259,8 @@ def _batches(study: Study, plan: ExecutionPlan, count: int) -> tuple[list[dict[s
 
 
 def _batch(plan: ExecutionPlan, batch: Mapping[str, Any]) -> dict[str, Array]:
-    bounds = plan.index_bounds
-    return {
-        name: as_array("save", name, batch[name], TensorType(plan.buffers[b].shape, plan.buffers[b].dtype), bounds.get(name))
-        for name, b in plan.input_buffers
-    }  # fmt: skip
+    bounds, types = plan.index_bounds, plan.input_types
+    return {name: as_array("save", name, batch[name], type, bounds.get(name)) for name, type in types.items()}
 
 
 def _text(array: Array) -> str:

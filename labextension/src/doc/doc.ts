@@ -360,6 +360,7 @@ function written(doc: GraphDoc): GraphDoc {
 /** Copy the options that an output was opened with (`--engine`, `--values`, `--depth`) to a newer document in it. */
 export function inherit(doc: GraphDoc, before: GraphDoc): void {
   const own = before.view ?? {};
+  doc.run ??= before.run; // the kernel's documents bring no data
   doc.view = { ...doc.view, ...own };
   // Stages may have moved: the two that are compared are found by their keys.
   const sides = own.diff?.map(at => doc.stages.findIndex(({ key }) => key === before.stages[at]?.key));

@@ -423,7 +423,10 @@ export interface RunDispatch {
   bind: [buffer: number, access: "r" | "w"][];
   writes: number[];
 }
-export type Initial = { fill: number } | { data: string } | { uniform: { seed: number; stream: number; bound: number } };
+export type Initial =
+  | { fill: number }
+  | { data: string }
+  | { uniform: { seed: number; stream: number; bound: number } };
 
 export interface RunSection {
   plan: {

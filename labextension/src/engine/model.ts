@@ -80,7 +80,8 @@ export class PageModel implements Model {
 
   // the model ---------------------------------------------------------------------------------------------------------
   get(name: string): unknown {
-    const known: Record<string, unknown> = { study: this.#doc.study ?? this.#doc.id, state: this.#state, step: this.#step };
+    const { study, id } = this.#doc,
+      known: Record<string, unknown> = { study: study ?? id, state: this.#state, step: this.#step };
     return known[name];
   }
 
@@ -354,7 +355,7 @@ export class PageModel implements Model {
 
   #fail(reason: string): void {
     this.#note("error", reason);
-    this.#state = this.#program ? "failed" : "none";
+    this.#state = "failed";
     this.#reason = reason;
     this.#device = "WebGPU, in this page";
     this.#tell(false, true);
@@ -382,7 +383,7 @@ export class PageModel implements Model {
       if (own.length > 0) return Math.min(...own);
       if (Number.isFinite(made)) return dispatches[made]!.writes[0]!;
     }
-    throw new Error(`look: given ${name}, wanted a parameter, an input, or a node that has memory of its own in this page`);
+    throw new Error(`look: given ${name}, wanted a parameter, an input, or a node with memory of its own in this page`);
   }
 
   #nodeNamed(name: string): string {
@@ -438,12 +439,13 @@ export class PageModel implements Model {
     if ("name" in args) {
       const name = String(args.name),
         buffer = this.#bufferOf(name);
+      const empty = { step: 0, value: "", min: NaN, max: NaN, nonfinite: 0, course: [] };
       if (!this.#watches.some(each => each.buffer === buffer))
-        this.#watches.push({ id: ++this.#ids, name, buffer, step: 0, value: "", min: NaN, max: NaN, nonfinite: 0, course: [] });
+        this.#watches.push({ id: ++this.#ids, name, buffer, ...empty });
       return;
     }
     if (args.mode !== "loss" && args.mode !== "off")
-      throw new Error(`watch: given ${String(args.mode)}, wanted loss or off in a page; nonfinite NAME breaks on a tensor`);
+      throw new Error(`watch: given ${String(args.mode)}, wanted loss or off in a page; break at nonfinite NAME`);
     this.#watched = args.mode;
   }
 
@@ -451,7 +453,9 @@ export class PageModel implements Model {
   get #place(): string {
     const { dispatches } = this.#run.plan,
       at = this.#position;
-    return at > 0 ? `after dispatch ${at - 1} (${dispatches[at - 1]!.label}), ${at} of ${dispatches.length} in step ${this.#step + 1}` : "";
+    if (at === 0) return "";
+    const label = dispatches[at - 1]!.label;
+    return `after dispatch ${at - 1} (${label}), ${at} of ${dispatches.length} in step ${this.#step + 1}`;
   }
 
   #note(kind: Event["kind"], text: string, step = this.#step, about: string | null = null): void {
@@ -508,7 +512,8 @@ export class PageModel implements Model {
       full,
     };
     this.#emit(metrics);
-    for (const name of ["state", "step"]) for (const each of [...(this.#listeners.get(`change:${name}`) ?? [])]) (each as () => void)();
+    for (const name of ["state", "step"])
+      for (const each of [...(this.#listeners.get(`change:${name}`) ?? [])]) (each as () => void)();
   }
 }
 

@@ -12,12 +12,17 @@ type Summary = Pick<
   "n" | "min" | "max" | "mean" | "std" | "l2" | "nan" | "inf" | "zero" | "histogram" | "thumbnail"
 >;
 export type Numbers = Float32Array | Uint32Array;
+interface Plane {
+  rows: number;
+  cols: number;
+  data: Numbers;
+}
 
 const word = (value: number): number | string =>
   Number.isFinite(value) ? value : Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf";
 
 /** The matrix that is looked at: of a vector one row, of more axes the last two of a slice. */
-export function planeOf(data: Numbers, shape: number[], slice: number[]): { rows: number; cols: number; data: Numbers } {
+export function planeOf(data: Numbers, shape: number[], slice: number[]): Plane {
   const [rows, cols] = shape.length < 2 ? [1, data.length] : [shape.at(-2)!, shape.at(-1)!];
   const leading = shape.slice(0, -2);
   let at = 0;
@@ -68,7 +73,7 @@ export function summarize(data: Numbers, shape: number[], slice: number[]): Summ
   };
 }
 
-function thumbnail(plane: ReturnType<typeof planeOf>): Summary["thumbnail"] {
+function thumbnail(plane: Plane): Summary["thumbnail"] {
   const rows = Math.min(plane.rows, SIDE),
     cols = Math.min(plane.cols, SIDE),
     means = new Float64Array(rows * cols),
@@ -94,8 +99,10 @@ function thumbnail(plane: ReturnType<typeof planeOf>): Summary["thumbnail"] {
 export function windowOf(data: Numbers, shape: number[], slice: number[], row: number, col: number): Looked["window"] {
   const plane = planeOf(data, shape, slice),
     rows: string[][] = [];
-  for (let r = row; r < Math.min(row + WINDOW, plane.rows); r++)
-    rows.push(Array.from(plane.data.subarray(r * plane.cols + col, r * plane.cols + Math.min(col + WINDOW, plane.cols)), exact));
+  for (let r = row; r < Math.min(row + WINDOW, plane.rows); r++) {
+    const start = r * plane.cols;
+    rows.push(Array.from(plane.data.subarray(start + col, start + Math.min(col + WINDOW, plane.cols)), exact));
+  }
   return { row, col, rows };
 }
 

@@ -127,12 +127,16 @@ export class Program {
       if (first < 0) continue;
       told(kernel, plan.wgsl.length);
       const layout = device.createPipelineLayout({ bindGroupLayouts: [layoutOf(kinds[first]!)] });
+      device.pushErrorScope("validation"); // it is told below, once
+      const module = device.createShaderModule({ code: plan.wgsl[kernel]! });
+      void device.popErrorScope();
       try {
-        const module = device.createShaderModule({ code: plan.wgsl[kernel]! });
         pipelines[kernel] = await device.createComputePipelineAsync({ layout, compute: { module } });
       } catch (error) {
-        const label = plan.dispatches[first]!.label;
-        throw this.#given(`the kernel of ${label} does not compile here: ${(error as Error).message}`);
+        const label = plan.dispatches[first]!.label,
+          wrong = (await module.getCompilationInfo()).messages.find(({ type }) => type === "error"),
+          why = wrong ? `line ${wrong.lineNum}: ${wrong.message}` : (error as Error).message;
+        throw this.#given(`the kernel of ${label} does not compile here: ${why}`);
       }
       if (this.lost) throw this.#given(this.lost);
     }

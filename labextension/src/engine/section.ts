@@ -7,7 +7,8 @@ const MOST_BYTES = 2 ** 31,
   MOST_SLOT = 256 * 2 ** 20,
   MOST_GROUPS = 65535;
 
-const whole = (value: unknown, most: number): boolean => Number.isInteger(value) && Number(value) >= 0 && Number(value) <= most;
+const whole = (value: unknown, most: number): boolean =>
+  Number.isInteger(value) && Number(value) >= 0 && Number(value) <= most;
 const object = (value: unknown): value is Record<string, unknown> => typeof value === "object" && value !== null;
 
 /** Return what is wrong with a section; empty where nothing is. */
@@ -32,7 +33,8 @@ export function fault(run: RunSection): string {
   const badDispatch = dispatches.findIndex(each => !object(each) || !runs(each));
   if (badDispatch >= 0) return `dispatch ${badDispatch} reads or writes what is not there`;
   const bytesOf = (b: number) => buffers[b]!.nbytes;
-  const size = (text: unknown): number => (typeof text === "string" ? Math.floor((text.replace(/=+$/, "").length * 3) / 4) : -1);
+  const size = (text: unknown): number =>
+    typeof text === "string" ? Math.floor((text.replace(/=+$/, "").length * 3) / 4) : -1;
   for (const [b, text] of Object.entries(constants))
     if (!known(Number(b)) || size(text) > buffers[Number(b)]!.bound) return `constant ${b} does not fit`;
   for (const [name, b] of Object.entries(inputs)) {
@@ -51,4 +53,5 @@ export function fault(run: RunSection): string {
 }
 
 /** Bytes of a base64 text. */
-export const unpacked = (text: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(text), each => each.charCodeAt(0));
+export const unpacked = (text: string): Uint8Array<ArrayBuffer> =>
+  Uint8Array.from(atob(text), each => each.charCodeAt(0));

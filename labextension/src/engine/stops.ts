@@ -23,7 +23,10 @@ export interface Stop {
 }
 
 const FORMS = "node NAME, kernel LABEL, dispatch K, write NAME, step N, nonfinite [NAME], loss rises N";
-const TEST = /^(?:(min|max|mean|absmax|l2|nonfinite)\(\s*([^()\s]+)\s*\)|(loss|step))\s*(<=|>=|==|!=|<|>)\s*(-?[\d.]+(?:[eE][-+]?\d+)?)$/;
+const TEST = new RegExp(
+  String.raw`^(?:(min|max|mean|absmax|l2|nonfinite)\(\s*([^()\s]+)\s*\)|(loss|step))\s*` +
+    String.raw`(<=|>=|==|!=|<|>)\s*(-?[\d.]+(?:[eE][-+]?\d+)?)$`,
+);
 
 const natural = (text: string): number => (/^\d+$/.test(text) ? Number(text) : NaN);
 

@@ -1,0 +1,243 @@
+"""A saved page trains on its reader's own GPU: Chromium from disk, WebGPU on SwiftShader, nothing else answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import CHROMIUM_FLAGS, shot
+from kernel_texts import all_texts
+from machine import chromium
+from playwright.sync_api import Browser, Page
+from runnable_networks import NETWORKS
+
+from gdlab.study.study import Study
+
+pytestmark = pytest.mark.browser
+WEBGPU = ("--enable-unsafe-webgpu", "--enable-features=Vulkan,WebGPU", "--use-webgpu-adapter=swiftshader")
+LONG = 60  # seconds within which a page has done what it was asked
+
+
+@pytest.fixture(scope="module")
+def webgpu(browser: Browser) -> Iterator[Browser]:
+    """Chromium with WebGPU on the processor."""
+    flags = [flag for flag in CHROMIUM_FLAGS if flag != "--disable-gpu"]
+    launched = browser.browser_type.launch(executable_path=chromium(), args=[*flags, *WEBGPU])
+    yield launched
+    launched.close()
+
+
+class Reader:
+    """Somebody who opened a page from disk; requests are refused and noted."""
+
+    def __init__(self, browser: Browser, path: Path) -> None:
+        self.context = browser.new_context(viewport={"width": 1440, "height": 900})
+        self.page: Page = self.context.new_page()
+        self.asked: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.asked.append(f"error: {error}"))
+        self.page.goto(path.as_uri())
+        self.page.get_by_role("tab", name="Session").click()
+
+    def value(self, name: str) -> float:
+        text = self.page.locator(f"[data-value={name}]").first.get_attribute("data-number")
+        return float(text or "nan")
+
+    def text(self, name: str) -> str:
+        return self.page.locator(f"[data-value={name}]").first.inner_text()
+
+    def wait(self, until: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + LONG
+        while not until():
+            assert time.monotonic() < end, f"{what}: {self.page.locator('.gd-session').inner_text()}"
+            self.page.wait_for_timeout(20)
+
+    def press(self, name: str) -> None:
+        self.page.locator(f"button[data-command={name}]").first.click()
+
+    def run(self, steps: int) -> float:
+        """Make so many more steps; the loss of the last."""
+        wanted = int(self.value("step")) + steps if self.page.locator("[data-value=step]").is_visible() else steps
+        self.page.locator("[data-command=steps]").fill(str(steps))
+        self.press("run")
+        self.wait(lambda: self.value("step") == wanted and self.text("state") == "ready", f"step {wanted}")
+        return self.value("loss")
+
+    def close(self) -> None:
+        """No page asks for anything, and none fails."""
+        own = [url for url in self.asked if not url.startswith(("file:", "blob:"))]
+        self.context.close()
+        assert own == []
+
+
+@pytest.fixture
+def opened(webgpu: Browser) -> Iterator[Callable[[Path], Reader]]:
+    readers: list[Reader] = []
+
+    def read(path: Path) -> Reader:
+        readers.append(Reader(webgpu, path))
+        return readers[-1]
+
+    yield read
+    for reader in readers:
+        reader.close()
+
+
+def trained(name: str, tmp_path: Path, batches: int = 3, **rule: float) -> tuple[Path, list[float]]:
+    """A page of a network, and the session's own losses."""
+    study = Study(NETWORKS[name](), train=True, device="cpu", name=name)
+    rng = np.random.default_rng(3)
+    made = [
+        {n.name: rng.standard_normal(n.type.shape).astype(np.float32) for n in study.graph.inputs}
+        for _ in range(batches)
+    ]
+    for batch in made:
+        if "y" in batch:
+            batch["y"] = np.eye(batch["y"].shape[1], dtype=np.float32)[
+                rng.integers(0, batch["y"].shape[1], len(batch["y"]))
+            ]
+    study.prepare(feed=lambda step: made[step % batches], init=2, **rule)
+    path = study.save(tmp_path / f"{name}.html", runnable=True, batches=batches)
+    study.run(20 if "adam" in rule else 100)
+    losses = [loss for _, loss in study.runner.losses]
+    study.close()
+    return path, losses
+
+
+@pytest.mark.parametrize("name", ["tour", "attention", "cnn", "own"])
+def test_twenty_adam_steps_have_the_losses_of_the_session(
+    name: str, tmp_path: Path, opened: Callable[[Path], Reader]
+) -> None:
+    path, losses = trained(name, tmp_path, adam=1e-2)
+    reader, made = opened(path), 0
+    for steps in (1, 2, 7, 10):
+        made += steps
+        assert reader.run(steps) == pytest.approx(losses[made - 1], rel=2e-4), f"step {made}"
+    shot(reader.page, f"page-runs-{name}")
+
+
+def test_a_hundred_sgd_steps_have_the_losses_of_the_session(tmp_path: Path, opened: Callable[[Path], Reader]) -> None:
+    path, losses = trained("own", tmp_path, batches=2, sgd=3e-2)
+    assert opened(path).run(100) == pytest.approx(losses[-1], rel=2e-4)
+
+
+def test_the_panel_of_a_page_steps_looks_breaks_and_begins_anew(
+    tmp_path: Path, opened: Callable[[Path], Reader]
+) -> None:
+    path, losses = trained("own", tmp_path, adam=1e-2)
+    reader = opened(path)
+    page = reader.page
+    assert "it runs the GPU code that the document brings along" in page.locator(".gd-session .gd-empty").inner_text()
+    assert reader.run(5) == pytest.approx(losses[4], rel=2e-4)
+    assert "WebGPU in this page" in page.locator(".gd-facts").inner_text()
+    # a breakpoint inside of a step, then dispatch by dispatch, then the rest
+    field = page.locator(".gd-watches input, input[placeholder*=absmax]").first
+    field.fill("node hidden if step >= 5")
+    page.get_by_role("button", name="Break").click()
+    page.locator("[data-command=steps]").fill("3")
+    reader.press("run")
+    reader.wait(lambda: "breakpoint 1: node hidden" in reader.text("state"), "the breakpoint")
+    assert reader.value("step") == 5
+    page.get_by_role("button", name="Step dispatch").click()
+    page.get_by_role("button", name="Look").wait_for()
+    field.fill("w1")
+    page.get_by_role("button", name="Look").click()
+    page.locator("[data-value=glass-mean]").wait_for()
+    assert reader.value("glass-mean") != 0
+    page.get_by_role("button", name="clear node hidden").click()
+    reader.wait(lambda: not page.locator("[data-watch]").count(), "the breakpoint gone")
+    reader.press("resume")
+    reader.wait(lambda: reader.value("step") == 8, "the rest of the run")
+    assert reader.value("loss") == pytest.approx(losses[7], rel=2e-4), "what was looked at has changed nothing"
+    reader.press("reset")
+    reader.press("reset")
+    reader.wait(lambda: reader.value("step") == 0, "the beginning")
+    assert reader.run(1) == pytest.approx(losses[0], rel=2e-4)
+
+
+def test_a_pause_stops_between_two_steps_and_a_speed_holds(tmp_path: Path, opened: Callable[[Path], Reader]) -> None:
+    path, _ = trained("own", tmp_path, sgd=1e-3)
+    reader = opened(path)
+    reader.run(1)
+    reader.page.locator("[data-command=speed]").select_option("10")
+    reader.page.locator("[data-command=steps]").fill("100")
+    began = time.monotonic()
+    reader.press("run")
+    reader.wait(lambda: reader.value("step") >= 4, "three steps")
+    assert time.monotonic() - began > 0.2
+    reader.press("pause")
+    reader.wait(lambda: "paused: by you" in reader.text("state"), "the pause")
+    assert reader.value("step") < 101
+    reader.press("stop")
+    reader.wait(lambda: reader.text("state") == "ready", "the end")
+
+
+def test_without_webgpu_the_page_says_so_in_a_sentence_and_goes_on(tmp_path: Path, browser: Browser) -> None:
+    path, _ = trained("own", tmp_path, sgd=1e-3)
+    reader = Reader(browser, path)
+    reader.press("run")
+    said = reader.page.locator(".gd-session [role=alert]")
+    reader.wait(said.is_visible, "a sentence")
+    assert re.search(r"WebGPU .*(no adapter|cannot compute)|no WebGPU", said.inner_text()), said.inner_text()
+    reader.page.get_by_role("tab", name="Plan").click()
+    assert reader.page.locator("[data-pane=plan]").first.is_visible()
+    reader.close()
+
+
+@pytest.mark.parametrize("spoil", ["binding", "kernel", "batch"])
+def test_a_changed_document_is_refused_before_a_device_sees_it(
+    spoil: str, tmp_path: Path, opened: Callable[[Path], Reader]
+) -> None:
+    path, _ = trained("own", tmp_path, sgd=1e-3)
+    text = path.read_text("utf-8")
+    found = re.search(r'<script type="application/json" id="gdlab-document">(.*?)</script>', text, re.S)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    plan, batches = data["run"]["plan"], data["run"]["batches"]
+    wanted = {"binding": "dispatch 0 reads", "kernel": "does not compile", "batch": "another size"}[spoil]
+    if spoil == "binding":
+        plan["dispatches"][0]["bind"][0][0] = 10**6
+    elif spoil == "kernel":
+        plan["wgsl"][0] = "fn main( {"
+    else:
+        batches[0]["x"] = batches[0]["x"][:-8]
+    path.write_text(text.replace(found[1], json.dumps(data).replace("<", "\\u003c")), "utf-8")
+    reader = opened(path)
+    if spoil == "kernel":
+        reader.press("run")
+    reader.wait(lambda: wanted in reader.page.locator(".gdlab").inner_text(), wanted)
+
+
+def test_every_kernel_is_what_a_browser_takes_for_wgsl(webgpu: Browser, tmp_path: Path) -> None:
+    """Browsers are stricter than the library of sessions: `a * b >> c` wants parentheses."""
+    texts = all_texts()
+    assert len(texts) > 500
+    page = webgpu.new_page()
+    (tmp_path / "empty.html").write_text("<!doctype html><title>empty</title>", "utf-8")
+    page.goto((tmp_path / "empty.html").as_uri())  # WebGPU is not everywhere: a file may use it
+    try:
+        faults = page.evaluate(CHECKED, list(texts))
+    finally:
+        page.close()
+    named = list(texts.values())
+    assert [f"{named[i]}, line {line}: {said}" for i, line, said in faults] == []
+
+
+CHECKED = """async texts => {
+  const device = await (await navigator.gpu.requestAdapter()).requestDevice(), faults = [];
+  for (const [i, code] of texts.entries()) {
+    device.pushErrorScope("validation");
+    const { messages } = await device.createShaderModule({ code }).getCompilationInfo();
+    await device.popErrorScope();
+    const wrong = messages.find(({ type }) => type === "error");
+    if (wrong) faults.push([i, wrong.lineNum, wrong.message]);
+  }
+  device.destroy();
+  return faults;
+}"""
