@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import CHROMIUM_FLAGS, shot
+from browser import CHROMIUM_FLAGS, Server, open_notebook, output, run_cell, shot
 from kernel_texts import all_texts
 from machine import chromium
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from runnable_networks import NETWORKS
 
 from gdlab.study.study import Study
@@ -241,3 +241,33 @@ CHECKED = """async texts => {
   device.destroy();
   return faults;
 }"""
+
+
+
+
+def test_an_output_runs_on_when_its_kernel_is_gone(webgpu: Browser, lab: Server) -> None:
+    cells = [
+        "%load_ext gdlab",
+        "%%graph own --train --feed random:0 --adam 1e-2 --init 0 --run 3 --show session --runnable\n"
+        'x, y = input("x", (16, 12)), input("y", (16, 4))\n'
+        'mse_loss(tanh(x @ parameter("w", (12, 4))), y)',
+        "%%graph bare --train --feed random:0 --sgd 1e-2 --init 0 --show session\n"
+        'mse_loss(input("x", (4, 3)) @ parameter("w", (3, 2)), input("y", (4, 2)))',
+    ]
+    page = webgpu.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    open_notebook(page, lab, cells)
+    for index in range(3):
+        run_cell(page, index)
+    own, bare = output(page, 1), output(page, 2)
+    assert own.locator("[data-value=step]").get_attribute("data-number") == "3"
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    expect(own.locator("[data-value=state]")).to_have_text("no session yet")
+    assert own.locator("[data-value=step]").get_attribute("data-number") == "3", "until it runs, the kernel's figures"
+    own.locator("[data-command=steps]").fill("4")
+    own.locator("button[data-command=run]").click()
+    expect(own.locator("[data-value=step]")).to_have_attribute("data-number", "4", timeout=60_000)
+    assert "WebGPU in this page" in own.locator(".gd-facts").inner_text()
+    shot(page, "output-runs-on")
+    said = bare.locator("button[data-command=run]").get_attribute("title") or ""
+    assert "run the cell again" in said or "save it with --runnable" in bare.inner_text()
+    page.context.close()

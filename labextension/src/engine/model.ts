@@ -96,7 +96,7 @@ export class PageModel implements Model {
 
   send(content: unknown): void {
     const message = content as ToKernel;
-    if (message.type === "hello") this.#tell(true);
+    if (message.type === "hello" && this.#program) this.#tell(true);
     else if (message.type === "command") void this.#answer(message);
   }
 
@@ -159,6 +159,7 @@ export class PageModel implements Model {
     const program = await Program.open(this.#run, told);
     this.#device = `${program.name}, WebGPU in this page`;
     this.#program = program;
+    this.#tell(true); // of earlier steps, made elsewhere, none count here
     if (this.#run.note) this.#note("note", this.#run.note);
     return program;
   }

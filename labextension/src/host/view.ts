@@ -99,7 +99,10 @@ export class View implements Mounted {
     const before = this.host;
     engine()
       .then(make => {
-        if (this.host === before && !this.#destroyed) this.goLive(new Host(make(doc, run)));
+        if (this.host !== before || this.#destroyed) return;
+        const host = new Host(make(doc, run));
+        if (before) host.adopt(before);
+        this.goLive(host);
       })
       .catch((error: unknown) => this.#scene?.chrome.say(error instanceof Error ? error.message : String(error)));
   }

@@ -199,6 +199,11 @@ export class Host {
     });
   }
 
+  /** Begin with the figures of a host that has ended, until a run of this one begins. */
+  adopt({ live }: Host): void {
+    this.live = { ...live, state: "none", reason: "", error: "", frame: -1 };
+  }
+
   close(reason = "replaced by a newer run, or the kernel is gone"): void {
     if (this.dead) return;
     this.dead = true;
