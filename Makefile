@@ -79,6 +79,10 @@ bench: .venv/.test ## print the benchmark table
 pictures: .venv/.test .venv/.machine ## make the pictures of docs/pictures again
 	@$(PYTHON) docs/pictures.py
 
+.PHONY: pages
+pages: .venv/.demo ## the tour and the lessons as pages that train on their reader's own GPU, for any static host
+	@$(PYTHON) notebooks/pages.py
+
 .PHONY: shots
 shots: .venv/.test .venv/.machine ## draw 45 views of eight networks into a folder: make shots TO=/tmp/shots
 	@$(PYTHON) docs/shots.py $(or $(TO),build/shots/views)
