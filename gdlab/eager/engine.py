@@ -369,7 +369,7 @@ class ReferenceEngine(Engine):
     def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> Block:
         """Evaluate the reference; it must not leave the dtype."""
         with at_step(self.step):
-            value = REGISTRY[op].reference([b.memory for b, _ in operands], dict(attrs))
+            value = REGISTRY[op].reference([b.memory for b, _ in operands], dict(attrs), exact=True)
         if not operands and type.dtype is not u32:
             value = value.astype(self.dtype)  # fills and draws are exact in float64
         wanted = np.dtype(np.uint32) if type.dtype is u32 else self.dtype

@@ -308,7 +308,7 @@ def cotangents(session: EagerSession, out: TensorRef, seed: Any, wrt: Sequence[T
         for x in wrt:
             gradient = found.get(x.id)
             given = isinstance(gradient, AnyBuffer)
-            arrays.append(session.read_buffer(gradient) if given else np.zeros(x.shape, np.float32))  # type: ignore[arg-type]
+            arrays.append(session.read_buffer(gradient) if given else np.zeros(x.shape, session.opts.scalar))  # type: ignore[arg-type]
     finally:
         _release(found)
     return arrays

@@ -46,7 +46,7 @@ from gdlab.eager.leaves import NatRef, Nats, NatVecRef, Param, checked_nat, inpu
 from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block, Origin
 from gdlab.eager.options import Options, options_of
 from gdlab.eager.random import RngState
-from gdlab.eager.tape import LeafFacts, Tape, TensorRef
+from gdlab.eager.tape import Tape, TensorRef
 from gdlab.graph import ConstantData, Value, capture, here, replace_current
 from gdlab.op import REGISTRY
 from gdlab.session.arrays import as_array
@@ -296,11 +296,10 @@ class EagerSession:
         """A constant of the tape: part of the graph."""
         data = self._taken("eager.const", repr(name or "value"), value)
         type = type_of(data)
-        held = ConstantData(type.dtype, type.shape, np.asarray(data, type.dtype.numpy).tobytes())
-        buffer = self.buffer_of(self.engine.upload(type, data), type)
+        with np.errstate(over="ignore"):  # of a wide session, whose tape holds the data itself
+            held = ConstantData(type.dtype, type.shape, data.astype(type.dtype.numpy, copy=False).tobytes())
         source = self.tape.source_of_call()
-        facts = LeafFacts(None, data, bool(name))
-        return self.tape.put("constant", (), (("data", held),), type, name or "", source, buffer, False, facts)
+        return self.tape.put_constant((("data", held),), type, name or "", source, data)
 
     def detach(self, x: TensorRef) -> TensorRef:
         """The same memory; no gradient flows."""
@@ -319,7 +318,7 @@ class EagerSession:
             given = self._feeds[name] if name in self._feeds else self.made_up(name, type)
             if given is None:
                 raise EagerError("eager.input", repr(name), "no value", f"s.feed({name}=array)")
-            data = as_array("eager.input", name, given, type)
+            data = as_array("eager.input", name, given, type, scalar=self.opts.scalar)
             return input_leaf(self.tape, np.array(data), name, False)
         param = self._by_name.get(name)
         if param is None:

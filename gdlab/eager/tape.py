@@ -17,7 +17,7 @@ from gdlab.base.errors import EagerError, ExpertIndexError, GraphError, ShapeErr
 from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.base.words import plural
 from gdlab.eager.memory import AnyBuffer, Origin
-from gdlab.graph import Attrs, Graph, Value, capture
+from gdlab.graph import Attrs, ConstantData, Graph, Value, capture
 from gdlab.graph.source import Frame, Source
 from gdlab.op import REGISTRY, Alias
 
@@ -125,6 +125,7 @@ class Tape(Graph):
     def __init__(self, session: EagerSession, generation: int) -> None:
         super().__init__()
         self.session, self.generation = session, generation
+        self.exact = session.opts.scalar != np.float32
         self.buffers: list[AnyBuffer] = []
         self.needs_grad: list[bool] = []
         self.facts: dict[int, LeafFacts] = {}
@@ -212,9 +213,22 @@ class Tape(Graph):
     ) -> TensorRef:
         if op != "constant":
             raise GraphError(f"eager.{op}", "leaf", repr(name), "EagerSession.input or EagerSession.param")
-        array = dict(attrs)["data"].array
-        buffer = self.session.buffer_of(self.session.engine.upload(type, array), type)
-        return self.put(op, (), attrs, type, name, source, buffer, False, LeafFacts(None, array))
+        return self.put_constant(attrs, type, name, source, dict(attrs)["data"].array)
+
+    def put_constant(
+        self, attrs: Attrs, type: TensorType, name: str, source: tuple[Frame, ...] | Source, data: Array
+    ) -> TensorRef:
+        """Append a constant that holds `data`."""
+        buffer = self.session.buffer_of(self.session.engine.upload(type, data), type)
+        return self.put("constant", (), attrs, type, name, source, buffer, False, LeafFacts(None, data, bool(name)))
+
+    def make_constant(self, held: ConstantData, given: Array) -> Value:
+        """Append a constant; an exact tape holds the numbers `given`."""
+        if not self.exact:
+            return super().make_constant(held, given)
+        self.session.check_tape(self, "constant")
+        type, source = TensorType(held.shape, held.dtype), self.source_of_call()
+        return self.session.locked(self.put_constant, (("data", held),), type, "", source, given)
 
     def make_leaf(self, kind: str, attrs: Attrs, type: TensorType, name: str) -> Value:
         """The array that was fed under this name, or the session's parameter of it, used."""
