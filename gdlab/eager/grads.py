@@ -106,7 +106,7 @@ def added(session: EagerSession, buffers: Sequence[AnyBuffer]) -> AnyBuffer:
     type, total = buffers[0].type, buffers[0].share()
     for other in buffers[1:]:
         try:
-            made = session.engine.compute("add", (), [(total.block, type), (other.block, type)], type)
+            made = session.engine.compute("add", (), [total, other], type)
         finally:
             total.release()
         total = session.buffer_of(made, type)

@@ -156,10 +156,10 @@ def _check_finite(session: EagerSession, found: Mapping[Param, AnyBuffer]) -> No
 def _largest(session: EagerSession, gradient: AnyBuffer) -> AnyBuffer:
     """Return the largest |g|: not finite where any number of g is not. (0 · g would be folded by compilers.)"""
     engine, type, one = session.engine, gradient.type, TensorType((1,))
-    sizes = session.buffer_of(engine.compute("abs", (), [(gradient.block, type)], type), type)
+    sizes = session.buffer_of(engine.compute("abs", (), [gradient], type), type)
     attrs = (("axes", tuple(range(type.rank))), ("keepdims", False))
     try:
-        return session.buffer_of(engine.compute("max", attrs, [(sizes.block, type)], one), one)
+        return session.buffer_of(engine.compute("max", attrs, [sizes], one), one)
     finally:
         sizes.release()
 

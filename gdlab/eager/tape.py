@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from gdlab.base.words import plural
 from gdlab.eager.memory import AnyBuffer, Origin
 from gdlab.graph import Attrs, ConstantData, Graph, Value, capture
 from gdlab.graph.source import Frame, Source
-from gdlab.op import REGISTRY, Alias
+from gdlab.op import REGISTRY, Alias, Op
 
 if TYPE_CHECKING:
     from gdlab.eager.leaves import Param
@@ -105,6 +106,28 @@ class LeafFacts:
 
 
 _UNKNOWN = LeafFacts()
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Hold what a tape asks of an op at each call: whether its result is the operand itself, whether it reads indices,
+    draws random numbers, passes a gradient on, or writes a cache."""
+
+    alias: bool
+    indices: bool
+    draws: bool
+    differentiable: bool
+    writes: bool
+
+
+@lru_cache(maxsize=1024)
+def _traits(op: Op) -> Traits:
+    differentiable = not op.no_grad or op.no_grad == "refuses"
+    return Traits(isinstance(op.kernel, Alias), op.indices is not None, op.family == "random", differentiable,
+                  op.writes_in_place)  # fmt: skip
+
+
+_LEAVES = ("constant", "input", "parameter", "var")
 Hook = Callable[[TensorRef, Value], Any]
 
 
@@ -157,26 +180,28 @@ class Tape(Graph):
         self, op: str, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, name: str,
         source: tuple[Frame, ...] | Source,
     ) -> Value:  # fmt: skip
-        if not inputs and op in ("constant", "input", "parameter", "var"):
+        if not inputs and op in _LEAVES:
             return self._constant(op, attrs, type, name, source)
-        record, buffers = REGISTRY[op], self.buffers
-        session = self.session
-        if record.indices is not None and session.opts.checks != "off":
+        session, buffers = self.session, self.buffers
+        traits = _traits(REGISTRY[op])
+        if traits.indices and session.opts.checks != "off":
             self._check_indices(op, inputs, attrs)
-        if record.family == "random":
+        if traits.draws:
             session.set_drawn_step()
             self.draws += 1
-        operands = [(buffers[i].block, buffers[i].type) for i in inputs]
-        if isinstance(record.kernel, Alias):
+        if traits.alias:
             made = buffers[inputs[0]].share(type)
         else:
-            made = session.buffer_of(session.engine.compute(op, attrs, operands, type), type)
+            block = session.engine.compute(op, attrs, [buffers[i] for i in inputs], type)
+            made = AnyBuffer(session.number, type, block, session.engine.free)
         if session.opts.checks == "strict" and type.dtype is f32:
             self._check_finite(op, made)
-        needs = self.needs_grad
-        needed = not record.no_grad or record.no_grad == "refuses"
-        value = self.put(op, inputs, attrs, type, name, source, made, needed and True in [needs[i] for i in inputs])
-        if record.writes_in_place:
+        needed = False
+        if traits.differentiable:
+            for i in inputs:
+                needed = needed or self.needs_grad[i]
+        value = self.put(op, inputs, attrs, type, name, source, made, needed)
+        if traits.writes:
             self._write_param(value.id, inputs[1], made)
         return value
 

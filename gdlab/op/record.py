@@ -152,6 +152,8 @@ class Op:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
         self.__signature__ = signature_of(self.rule)
         self._known: dict[Hashable, tuple[tuple[int, ...], Attrs, TensorType]] = {}
+        # what is known of calls with values alone, by the identities of their types, which each entry holds
+        self._near: dict[tuple[int, ...], tuple[tuple[int, ...], Attrs, TensorType, object]] = {}
         self.operands = tuple(p.name for p in self.parameters if p.operand)
         self.variadic = any(p.annotation == Values for p in self.parameters)
         self.attributes = tuple(p for p in self.parameters if not p.operand)
@@ -168,11 +170,11 @@ class Op:
         return rule
 
     def __call__(self, *args: Any, graph: Graph | None = None, **kwargs: Any) -> Value:
-        key = _signature(args, kwargs) if graph is None else None
-        known = None if key is None else self._known.get(key)
+        near = _identities(args) if graph is None and not kwargs else ()
+        known = self._near.get(near) or self._found(near, args, kwargs, graph)
         if known is None:
-            return self._append(key, *args, graph=graph, **kwargs)
-        order, attrs, type = known
+            return self._append(_signature(args, kwargs) if graph is None else None, *args, graph=graph, **kwargs)
+        order, attrs, type, _ = known
         home: Graph = args[order[0]].graph
         if home.sealed:
             return self._append(None, *args, **kwargs)
@@ -182,6 +184,20 @@ class Op:
         except BaseException as error:
             place(error, home)
             raise
+
+    def _found(
+        self, near: tuple[int, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any], graph: Graph | None
+    ) -> tuple[tuple[int, ...], Attrs, TensorType, object] | None:
+        """Return what is known of a call by its signature; one with values alone is found by identities from now on."""
+        known = self._known.get(_signature(args, kwargs)) if graph is None else None
+        if known is None:
+            return None
+        made = (*known, [a.type for a in args] if near else None)
+        if near:
+            if len(self._near) >= KNOWN_CALLS:
+                self._near.clear()
+            self._near[near] = made
+        return made
 
     @whole
     def _append(self, key: Hashable | None, /, *args: Any, graph: Graph | None = None, **kwargs: Any) -> Value:
@@ -412,6 +428,21 @@ def _refused(dtype: DType) -> str:
 
 KNOWN_CALLS = 1024  # signatures that an op remembers
 _PLAIN = (int, str, bool, type(None))
+
+
+def _identities(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the identities of the types of values of one graph; () where there is anything else."""
+    home, parts = None, []
+    for a in args:
+        if not isinstance(a, Value) or (home is not None and a.graph is not home):
+            return ()
+        home = a.graph
+        parts.append(id(home._nodes[a.id].type))
+    if home is None or not home.typed:
+        return ()
+    if home.exact:
+        parts.append(0)
+    return tuple(parts)
 
 
 def _signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable | None:
