@@ -37,7 +37,7 @@ from gdlab.devices.base import DeviceInfo
 from gdlab.devices.choose import device as choose
 from gdlab.eager import grads as backward
 from gdlab.eager import steps
-from gdlab.eager.convert import HostOnlyConv, conv_of, dtype_of
+from gdlab.eager.convert import FloatConv, HostOnlyConv, conv_of, dtype_of
 from gdlab.eager.engine import Engine, engine_of
 from gdlab.eager.export import TapeExport, to_graph
 from gdlab.eager.grads import BackwardTrace, DeviceGradMap, Grads
@@ -257,7 +257,7 @@ class EagerSession:
     def param(self, init: Any, name: str | None = None, requires_grad: bool | None = None) -> Param:
         """Make a parameter that holds a copy of `init`."""
         _check_name("eager.param", name)
-        data = self._taken("eager.param", repr(name or "init"), init, floats=True)
+        data = self.taken("eager.param", repr(name or "init"), init, floats=True)
         return self._param(name, TensorType(data.shape), data, requires_grad)
 
     def _param(self, name: str | None, type: TensorType, data: Array, requires_grad: bool | None) -> Param:
@@ -286,7 +286,7 @@ class EagerSession:
     def input(self, value: Any, name: str | None = None, requires_grad: bool = False) -> TensorRef:
         """A leaf that holds a copy of `value`: integers as indices (u32), other numbers as f32."""
         _check_name("eager.input", name)
-        data = self._taken("eager.input", repr(name or "value"), value)
+        data = self.taken("eager.input", repr(name or "value"), value)
         if requires_grad and data.dtype == np.uint32:
             raise DTypeError("eager.input", "requires_grad", "indices", "numbers that are differentiable")
         return input_leaf(self.tape, data, name or "", requires_grad and self.tracks)
@@ -294,7 +294,7 @@ class EagerSession:
     @call
     def const(self, value: Any, name: str | None = None) -> TensorRef:
         """A constant of the tape: part of the graph."""
-        data = self._taken("eager.const", repr(name or "value"), value)
+        data = self.taken("eager.const", repr(name or "value"), value)
         type = type_of(data)
         with np.errstate(over="ignore"):  # of a wide session, whose tape holds the data itself
             held = ConstantData(type.dtype, type.shape, data.astype(type.dtype.numpy, copy=False).tobytes())
@@ -318,6 +318,7 @@ class EagerSession:
             given = self._feeds[name] if name in self._feeds else self.made_up(name, type)
             if given is None:
                 raise EagerError("eager.input", repr(name), "no value", f"s.feed({name}=array)")
+            given = self.converted("eager.input", given)
             data = as_array("eager.input", name, given, type, scalar=self.opts.scalar)
             return input_leaf(self.tape, np.array(data), name, False)
         param = self._by_name.get(name)
@@ -394,7 +395,7 @@ class EagerSession:
     def set_param_host_value(self, param: Param, value: Any) -> None:
         """Take a copy of an array as the value; the mirror is dropped, and what only it held."""
         param = self._own_param("set_param_host_value", param)
-        data = self._taken("eager.set_param_host_value", repr(param.name), value, floats=True)
+        data = self.taken("eager.set_param_host_value", repr(param.name), value, floats=True)
         self._check_value(param, "host value", TensorType(data.shape, param.type.dtype))
         param.set_host(data)
 
@@ -423,14 +424,24 @@ class EagerSession:
         """Return new memory that holds an array of this type; for conversions."""
         return self.buffer_of(self.engine.upload(type, data), type)
 
-    def _taken(self, where: str, what: str, data: Any, floats: bool = False) -> Array:
-        """Return a copy of data as a tensor of this session holds it. What only a host holds goes to no adapter."""
-        if not self._device.synchronous:
-            dtype = dtype_of(data)
-            conv = conv_of(dtype)
+    def converted(self, where: str, data: Any) -> Any:
+        """Return data as numbers: by the conversion that somebody registered for its dtype, else itself. What only a
+        host holds goes to no adapter."""
+        dtype = dtype_of(data)
+        conv = conv_of(dtype)
+        if type(conv) in (FloatConv, HostOnlyConv):
             if isinstance(conv, HostOnlyConv) and dtype.kind == "f":
                 conv.check(where, self)
-        return taken(where, what, data, self.opts.scalar, floats)
+            return data
+        buffer = self._own_buffer("to_any_buffer", conv.to_any_buffer(self, data))
+        try:
+            return self.engine.download(buffer.block, buffer.type)
+        finally:
+            buffer.release()
+
+    def taken(self, where: str, what: str, data: Any, floats: bool = False) -> Array:
+        """Return a copy of data as a tensor of this session holds it."""
+        return taken(where, what, self.converted(where, data), self.opts.scalar, floats)
 
     # numbers ----------------------------------------------------------------------------------------------------------
     @property
