@@ -37,8 +37,10 @@ NUMBERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "fill": (lambda x: x * ops.full((3,), 0.3, graph=x.graph), lambda x: x * 0.3),
     "constant": (lambda x: x * ops.constant([0.3], graph=x.graph), lambda x: x * 0.3),
     "const": (lambda x: x * x.session.const([0.3]), lambda x: x * 0.3),
-    "rms_norm": (lambda x: x.reshape(1, 3).rms_norm(x.session.input(np.ones(3)), 1e-3).reshape(3),
-                 lambda x: x / np.sqrt((x * x).mean() + 1e-3)),
+    "rms_norm": (
+        lambda x: x.reshape(1, 3).rms_norm(x.session.input(np.ones(3)), 1e-3).reshape(3),
+        lambda x: x / np.sqrt((x * x).mean() + 1e-3),
+    ),
     "gelu": (lambda x: x.gelu(), gelu),
 }
 
