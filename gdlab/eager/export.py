@@ -62,6 +62,7 @@ def to_graph(session: EagerSession, outputs: TensorRef | Sequence[TensorRef] | M
         if param is not None:
             params[made.name] = param
         elif node.op == "input":
+            tape.check_live("to_graph", node.id)
             buffer = tape.buffers[node.id]
             feeds[made.name] = session.engine.download(buffer.block, buffer.type)
     values = [graph.value(node_of[ref.id]) for ref in refs]

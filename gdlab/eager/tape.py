@@ -86,12 +86,14 @@ class TensorRef(Value):
         return (self[i : i + 1].reshape(rest) for i in range(rows))
 
     def __repr__(self) -> str:
+        if self.id >= len(self.graph):
+            return f"TensorRef %{self.id}, cut off"
         label = f' "{self.name}"' if self.name else ""
         return f"TensorRef %{self.id}{label} {self.type}"
 
     def __str__(self) -> str:
         tape = self.graph
-        if tape is not tape.session.tape or tape.buffers[self.id].released:
+        if tape is not tape.session.tape or self.id >= len(tape) or tape.buffers[self.id].released:
             return repr(self)
         return f"{self!r}\n{np.array2string(self.numpy(), threshold=SHOWN, separator=', ')}"
 
@@ -189,11 +191,15 @@ class Tape(Graph):
         if traits.draws:
             session.set_drawn_step()
             self.draws += 1
-        if traits.alias:
-            made = buffers[inputs[0]].share(type)
-        else:
-            block = session.engine.compute(op, attrs, [buffers[i] for i in inputs], type)
-            made = AnyBuffer(session.number, type, block, session.engine.free)
+        try:
+            if traits.alias:
+                made = buffers[inputs[0]].share(type)
+            else:
+                block = session.engine.compute(op, attrs, [buffers[i] for i in inputs], type)
+                made = AnyBuffer(session.number, type, block, session.engine.free)
+        except EagerError:
+            self.check_live(op, *inputs)
+            raise
         if session.opts.checks == "strict" and type.dtype is f32:
             self._check_finite(op, made)
         needed = False
@@ -204,6 +210,12 @@ class Tape(Graph):
         if traits.writes:
             self._write_param(value.id, inputs[1], made)
         return value
+
+    def check_live(self, where: str, *ids: int) -> None:
+        """Raise `EagerError` for the first of these nodes whose memory was given back."""
+        for id in ids:
+            if self.buffers[id].released:
+                raise EagerError(f"eager.{where}", f"value of %{id}", "a released buffer", "a live one", node=id)
 
     def _write_param(self, id: int, cache: int, made: AnyBuffer) -> None:
         """Make the result of a cache write the value of the parameter that the cache shows, through views and earlier

@@ -253,6 +253,8 @@ def _buffers(s: EagerSession) -> None:
     assert b.released and not s.buffer(used.id).released
     s.release_tape_after_optimizer_step()
     assert s.buffer(used.id).released and not s.buffer(kept.id).released
+    with raising(EagerError, f"eager.mine: value of %{x.id}: given a released buffer"):
+        s.tape.check_live("mine", kept.id, x.id)
     with raising(EagerError, "mine"):
         s.tape.tell_origins()
         raise EagerError("mine", "origin", str(s.buffer(kept.id).block.origin), "a parameter")
