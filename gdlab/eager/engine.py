@@ -376,9 +376,9 @@ class ReferenceEngine(Engine):
     def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> Block:
         """Evaluate the reference; it must not leave the dtype."""
         with at_step(self.step):
-            value = REGISTRY[op].reference([b.block.memory for b in operands], dict(attrs), exact=True)
-        if not operands and type.dtype is not u32:
-            value = value.astype(self.dtype)  # fills and draws are exact in float64
+            value = REGISTRY[op].reference([array_of(b) for b in operands], dict(attrs), exact=True)
+        if type.dtype is not u32 and all(b.type.dtype is u32 for b in operands):
+            value = value.astype(self.dtype)  # fills, draws and what is made of indices are exact in float64
         wanted = np.dtype(np.uint32) if type.dtype is u32 else self.dtype
         if value.dtype != wanted:
             raise DTypeError(f"eager.{op}", "result", value.dtype, f"{wanted}: its reference leaves the dtype")
@@ -408,6 +408,12 @@ class ReferenceEngine(Engine):
 
     def flush(self) -> None:
         """Nothing is ever pending."""
+
+
+def array_of(buffer: AnyBuffer) -> Array:
+    """Return the array of a buffer of a `ReferenceEngine`: views share memory in the shape of another."""
+    array: Array = buffer.block.memory
+    return array.reshape(buffer.type.shape)
 
 
 def engine_of(device: Device, scalar: np.dtype[Any], flush_at: int) -> tuple[Engine, Any]:
