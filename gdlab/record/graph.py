@@ -115,11 +115,13 @@ def grouping(nodes: Sequence[Node | Placed]) -> Grouping:
 @dataclass(slots=True, eq=False)
 class ComputeGraph:
     """The nodes of a session in order, `session.graph`. `fuse` and `reorder` change it; what they did is in
-    `fusions`, `misses` and `moved`. `fusers`: passes by the name of their rules; `on_change` is told of a pass."""
+    `fusions`, `misses` and `moved`. `fusers`: passes by the name of their rules; `on_change` is told of a pass;
+    `settle` appends the calls of the session that are not nodes yet."""
 
-    nodes: list[Node] = field(default_factory=list)
+    listed: list[Node] = field(default_factory=list)
     fusers: Mapping[str, Callable[[list[Node]], tuple[list[Node], list[Any], list[Any]]]] = field(default_factory=dict)
     on_change: Callable[[int], None] = lambda nanoseconds: None
+    settle: Callable[[], None] = lambda: None
     fusions: list[Fusion] = field(default_factory=list)
     misses: list[tuple[int, str]] = field(default_factory=list)
     moved: int = 0
@@ -127,6 +129,12 @@ class ComputeGraph:
     kept_order: str = ""
     recorded_barriers: int | None = None  # as they were encoded; None after a pass
     trailing_fence: bool = False
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Return the nodes in order."""
+        self.settle()
+        return self.listed
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -144,6 +152,7 @@ class ComputeGraph:
 
     def barrier_count(self) -> int:
         """Return how many barriers stand between them: those that were encoded, after a pass those derived anew."""
+        self.settle()
         if self.recorded_barriers is not None:
             return self.recorded_barriers
         return len(grouping(self.nodes).barriers)

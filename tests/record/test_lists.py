@@ -290,7 +290,7 @@ def test_the_session_keeps_its_buffers(ex: gd.GraphExecutor) -> None:
 def test_one_session_is_used_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ex = rec.executor("cpu")
     x, out = rec.zeros(ex, 8), rec.zeros(ex, 8)
-    s, inside, leave = ex.begin(auto_barrier=True), threading.Event(), threading.Event()
+    s, inside, leave = ex.begin(), threading.Event(), threading.Event()
     add = Tracking.add
 
     def waiting(self: Tracking, *args: Any) -> None:

@@ -204,6 +204,36 @@ def test_a_refused_call_adds_no_node_and_the_session_still_finishes_right(device
     rec.close(out.read(), rec.gelu(x.read()))
 
 
+def test_a_wrong_number_is_refused_behind_an_equal_right_one(ex_cpu: gd.GraphExecutor) -> None:
+    """1, 1.0 and True are equal: a call that was taken does not let the others in."""
+    x, y, w = rec.zeros(ex_cpu, 1, 4), rec.zeros(ex_cpu, 1, 4), rec.zeros(ex_cpu, 4)
+    q = rec.zeros(ex_cpu, 1, 1, 1, 4)
+    s = rec.direct(ex_cpu)
+    s.rms_norm(x, w, y, 1, 4)
+    s.softmax(x, y, 1, 4)
+    s.elementwise_add(x, x, y, 4, "f32")
+    s.sdpa(q, q, q, y, SdpaParams(1, 1, 4, 1, 1, 0.5), 1)
+    for call in (
+        lambda: s.rms_norm(x, w, y, 1.0, 4),  # type: ignore[arg-type]
+        lambda: s.rms_norm(x, w, y, True, 4),
+        lambda: s.rms_norm(x, w, y, 1, 4, eps=True),
+        lambda: s.softmax(x, y, 1, 4.0),  # type: ignore[arg-type]
+        lambda: s.elementwise_add(x, x, y, 4.0, "f32"),  # type: ignore[arg-type]
+        lambda: s.sdpa(q, q, q, y, SdpaParams(1, 1, 4, True, 1, 0.5), 1),
+        lambda: s.sdpa(q, q, q, y, SdpaParams(1, 1, 4.0, 1, 1, 0.5), 1),  # type: ignore[arg-type]
+        lambda: s.sdpa(q, q, q, y, SdpaParams(1, 1, 4, 1, 1, 0.5), True),
+    ):
+        with pytest.raises(ArgumentError):
+            call()
+    assert s.graph.node_count() == 4
+    s.drop()
+
+
+@pytest.fixture
+def ex_cpu() -> gd.GraphExecutor:
+    return rec.executor("cpu")
+
+
 def test_buffers_refuse_what_they_cannot_hold(device: str) -> None:
     ex = rec.executor(device)
     b, u = rec.zeros(ex, 2, 3), ex.alloc_buffer(12, gd.u32, (3,))

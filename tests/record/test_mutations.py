@@ -42,6 +42,8 @@ INERT = {
     "GraphSession.__enter__:self": "it returns self",
     "CommandEncoder.check_usable": "its callers are noticed: see test_lists.py, a consumed session refuses everything",
     "CommandEncoder.append": "of encode_sequential",
+    "GraphExecutor.keep": "the next list is made ready again: test_finish.py, a list that has run",
+    "GraphExecutor.submit_known:None": "as above",
     "GraphExecutor.check_timed": "on cpu everything can be timed: test_profile.py has it on wgpu",
 }  # fmt: skip
 
