@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdlab.base.errors import ArgumentError, ReorderViolation
@@ -178,11 +179,13 @@ class ComputeGraph:
         node that runs k-th."""
         from gdlab.record.check import violation
 
-        if sorted(order) != list(range(len(self.nodes))):
-            raise ArgumentError(
-                "check_order", "order", f"{list(order)!r:.80}", f"each of 0 … {len(self.nodes) - 1} once"
-            )
-        found = violation([(n.reads, n.writes, n.opaque, n.fence) for n in self.nodes], order)
+        try:
+            given = [index(k) for k in order if not isinstance(k, bool)]
+        except TypeError:
+            given = []
+        if sorted(given) != list(range(len(self.nodes))) or len(given) != len(order):
+            raise ArgumentError("check_order", "order", f"{order!r:.80}", f"each of 0 … {len(self.nodes) - 1} once")
+        found = violation([(n.reads, n.writes, n.opaque, n.fence) for n in self.nodes], given)
         if found:
             raise ReorderViolation("check_order", "order", found, "the reads and writes of the recorded order")
 

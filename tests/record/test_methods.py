@@ -90,6 +90,17 @@ def test_rope_turns_neighbouring_pairs(device: str, positions: list[int]) -> Non
         rec.close(out.read(), rec.turned(x, 2 * i, 2 * i + 1, where[:3], 500.0 ** (-2 * i / d)))
 
 
+def test_factors_of_any_size_keep_the_digits_of_far_positions(device: str) -> None:
+    """Angles of position 4095 (and of a million) with factors from 2⁻⁶ to 2¹⁰⁰, below 0 too, to 1e-5."""
+    ex, d, where = rec.executor(device), 64, np.array([4095, 1, 2049, 1_000_003], np.uint32)
+    factors = np.exp2(np.linspace(-6, 40, 32)).astype(np.float32) * np.float32(1.2345)
+    factors[3], factors[4], factors[5] = 2.0**100, 8.0, -1.75
+    x, i, out = rec.data(4, d), np.arange(32), rec.zeros(ex, 4, d)
+    run(ex, lambda s: s.rope_neox_f32(rec.buffer(ex, x), out, rec.buffer(ex, where), rec.buffer(ex, factors), 4, 1, d, d))
+    wanted = rec.turned(x, i, i + 32, where, 10000.0 ** (-2 * i / d) / factors.astype(np.float64))
+    rec.close(out.read(), wanted)
+
+
 @pytest.mark.parametrize("rope_dim", [0, 8, 4, 16])
 def test_rope_neox_turns_halves_of_heads(device: str, rope_dim: int) -> None:
     ex, d, heads, where = rec.executor(device), 16, 3, np.array([4095, 0, 17, 5], np.uint32)
@@ -107,9 +118,7 @@ def test_rope_neox_turns_halves_of_heads(device: str, rope_dim: int) -> None:
     run(ex, encode)
     rows = np.repeat(where, heads)
     rec.close(outs[0].read(), rec.turned(x, i, i + 8, rows, rates))
-    # the kernel with factors divides an angle in float32, which at 4095 has 1e-4 of a radian (`rope_turn_scaled.wgsl`)
-    rec.close(outs[1].read(), rec.turned(x, i, i + 8, rows, rates / factors[: rope_dim // 2]), 5e-4)
-    rec.close(outs[1].read()[6:9], rec.turned(x, i, i + 8, rows, rates / factors[: rope_dim // 2])[6:9])
+    rec.close(outs[1].read(), rec.turned(x, i, i + 8, rows, rates / factors[: rope_dim // 2]))
     rec.close(outs[2].read(), outs[0].read(), 1e-6)
     rest = [c for c in range(d) if c % 8 >= rope_dim // 2]
     assert np.array_equal(outs[0].read()[:, rest], x[:, rest])
@@ -370,7 +379,7 @@ def test_rope_neox_turns_the_leading_elements_as_ggml_does(device: str, rope_dim
     run(ex, encode)
     rows, half = np.repeat(where, heads), rope_dim // 2
     rec.close(plain.read(), rec.turned(x, i, i + half, rows, rates))
-    rec.close(scaled.read()[3:], rec.turned(x, i, i + half, rows, rates / factors[:half])[3:])
+    rec.close(scaled.read(), rec.turned(x, i, i + half, rows, rates / factors[:half]))
     np.testing.assert_array_equal(plain.read()[:, rope_dim:], x[:, rope_dim:])
 
 

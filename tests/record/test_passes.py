@@ -419,7 +419,7 @@ def test_an_illegal_order_is_refused_before_anything_runs(
     for order in ([1, 0, 2], [2, 0, 1]):
         with pytest.raises(ReorderViolation, match="check_order: order: given node"):
             s.graph.check_order(order)
-    for bad in ([0, 1], [0, 1, 1], [0, 1, 3]):
+    for bad in ([0, 1], [0, 1, 1], [0, 1, 3], [0.0, 1, 2], [0, True, 2], "abc", 7):
         with pytest.raises(ArgumentError, match="check_order: order"):
             s.graph.check_order(bad)
     s.graph.check_order([0, 1, 2])
