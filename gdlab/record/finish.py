@@ -11,7 +11,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, ExpertIndexError
 from gdlab.base.types import Array
-from gdlab.record.graph import Node, Placed, grouping, placed
+from gdlab.record.graph import Node, Placed, grouping, placed, sketched
 from gdlab.record.operations import Part
 from gdlab.record.report import Report
 
@@ -166,7 +166,8 @@ def launch(
         known = _launch_known(where, encoder, start)
         if known is not None:
             return known
-    before = placed(graph.nodes)
+    recorded = tuple(graph.nodes)
+    before = placed(recorded)
     names = [n.name for n in graph.nodes]
     fusions = graph.fuse() if fuse and optimizing else 0
     between = (tuple([n.name for n in graph.nodes]), placed(graph.nodes)) if fusions and reorder else None
@@ -210,6 +211,7 @@ def launch(
         between=between,
         labels=_labels(nodes),
     )
+    report = partial(_recorded, report, recorded)
     return PendingWork(encoder, submission, checked), outcome, report
 
 
@@ -234,10 +236,14 @@ def _launch_known(
             finisher=where, names_before=names, names=names, order=order, placed_before=list_placed,
             placed=list_placed, fusions=0, fused=fused, fusion_misses=misses, reordered=0, kept_order=kept_order,
             copies=submission.copies, routes=_routes(nodes), submissions=1, chunks=(len(nodes), 0),
-            labels=_labels(nodes),
+            labels=_labels(nodes), recorded=sketched(nodes),
         )  # fmt: skip
 
     return PendingWork(encoder, submission, ()), outcome, report
+
+
+def _recorded(report: Callable[..., Report], nodes: Sequence[Node]) -> Report:
+    return report(recorded=sketched(nodes))
 
 
 def _routes(nodes: Sequence[Node]) -> tuple[tuple[str, str], ...]:

@@ -82,6 +82,27 @@ class Grouping:
     barriers: tuple[int, ...]
 
 
+class Labelled(NamedTuple):
+    """Hold what a graph says of a buffer."""
+
+    label: str
+    transient: bool
+
+
+class Sketch(NamedTuple):
+    """A node without its buffers' memory: what `to_graph` depends on."""
+
+    operation: Operation
+    buffers: tuple[Labelled, ...]
+
+
+def sketched(nodes: Iterable[Node]) -> tuple[Sketch, ...]:
+    """Return nodes without their buffers."""
+    return tuple(
+        Sketch(n.operation, tuple([Labelled(b.label, b.transient) for b in n.buffers])) for n in nodes
+    )  # fmt: skip
+
+
 class Placed(NamedTuple):
     """Hold the facts of a node in a list on which groups depend."""
 

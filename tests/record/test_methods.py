@@ -96,7 +96,10 @@ def test_factors_of_any_size_keep_the_digits_of_far_positions(device: str) -> No
     factors = np.exp2(np.linspace(-6, 40, 32)).astype(np.float32) * np.float32(1.2345)
     factors[3], factors[4], factors[5] = 2.0**100, 8.0, -1.75
     x, i, out = rec.data(4, d), np.arange(32), rec.zeros(ex, 4, d)
-    run(ex, lambda s: s.rope_neox_f32(rec.buffer(ex, x), out, rec.buffer(ex, where), rec.buffer(ex, factors), 4, 1, d, d))
+    run(
+        ex,
+        lambda s: s.rope_neox_f32(rec.buffer(ex, x), out, rec.buffer(ex, where), rec.buffer(ex, factors), 4, 1, d, d),
+    )
     wanted = rec.turned(x, i, i + 32, where, 10000.0 ** (-2 * i / d) / factors.astype(np.float64))
     rec.close(out.read(), wanted)
 

@@ -240,6 +240,7 @@ def _finishers(ex: GraphExecutor) -> None:
         assert known(s.report.groups(), list)
         assert known(s.report.predicted_device_barriers, int) == (name == "finish_with_timing")
         assert s.report.timed(1, 2).timing == (1, 2)
+        assert s.report.doc.data["list"]["finisher"] == name
     x, w, s_, y, out = _norm(ex)
     s = ex.begin()
     s.elementwise_mul(x, x, out, 8)
