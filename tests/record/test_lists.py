@@ -116,13 +116,14 @@ def test_what_is_not_declared_is_told_once_per_kind_and_gets_its_barrier(ex: gd.
     a, b, c, d = (rec.zeros(ex, 8) for _ in range(4))
     s.gelu(a, b)
     s.barrier_between([a], [c])  # it reads b
-    with pytest.warns(UnderDeclaredWarning, match=r"gelu: declared ranges: given none that cover bytes 0 … 32"):
+    with pytest.warns(UnderDeclaredWarning, match=r"gelu: declared ranges: given none that cover bytes 0 … 32") as told:
         s.gelu(b, c)
+    assert told[0].filename == __file__
     assert s.barrier_count() == 1 and s.barrier_log[0].kind == "raw"
     s.gelu(c, d)  # told before: "other"
-    with pytest.warns(UnderDeclaredWarning, match="softmax"):
+    with pytest.warns(UnderDeclaredWarning, match="softmax") as told:
         s.softmax(d, a, 1, 8)
-    assert s.barrier_count() == 3
+    assert s.barrier_count() == 3 and told[0].filename == __file__
     strict = ex.begin(strict=True)
     strict.gelu(a, b)
     with pytest.raises(SessionError, match="gelu: declared ranges: given raw conflict of bytes 0 … 32 of allocation"):

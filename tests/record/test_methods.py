@@ -80,6 +80,36 @@ def test_extreme_rows_and_numbers(device: str) -> None:
     assert cap.read().tolist()[:2] == [30, -30] and g.read().tolist()[2:] == [1e4, 0]
 
 
+@pytest.mark.parametrize("batch", [1, 2, 37])
+def test_attention_and_rotation_of_all_sizes_against_float64(device: str, batch: int) -> None:
+    """Heads of 1, 7, 64, 65, 333 elements (rotation: of the even number below), batches and rows of 1, 2, 37."""
+    ex = rec.executor(device)
+    few = {1: (1, 333), 2: (7,), 37: (64, 65)}  # a kernel for each takes lavapipe a second
+    for d in SIZES if ex.is_cpu else few[batch]:
+        even, length = max(2, d // 2 * 2), 3
+        q, k, v = (rec.data(batch, 2, length, d, seed=i) for i in range(3))
+        x, where = rec.data(batch, even), np.arange(batch, dtype=np.uint32)[::-1] * 41
+        out, one, turned, halves = (
+            rec.zeros(ex, *q.shape),
+            rec.zeros(ex, 2, d),
+            rec.zeros(ex, *x.shape),
+            rec.zeros(ex, *x.shape),
+        )
+        tmp, at = rec.zeros(ex, 32 * 2 * (d + 2)), rec.buffer(ex, where)
+        with rec.direct(ex) as s:
+            held = [rec.buffer(ex, a) for a in (q, k, v)]
+            s.sdpa(*held, out, SdpaParams(2, 2, d, length, length, 0.2), batch)
+            s.flash_attn_vec(*held, one, tmp, FlashAttnVecParams(2, 2, d, length, length, 0.2))
+            s.rope(rec.buffer(ex, x), turned, at, batch, even)
+            s.rope_neox_f32(rec.buffer(ex, x), halves, at, None, batch, 1, even, even)
+        rec.close(out.read(), rec.attention(q, k, v, np.tri(length, dtype=bool), 0.2))
+        first = q.reshape(-1)[: 2 * d].reshape(1, 2, 1, d)
+        rec.close(one.read(), rec.attention(first, k[:1], v[:1], np.ones((1, length), bool), 0.2))
+        i, rates = np.arange(even // 2), 10000.0 ** (-2 * np.arange(even // 2) / even)
+        rec.close(turned.read(), rec.turned(x, 2 * i, 2 * i + 1, where, rates))
+        rec.close(halves.read(), rec.turned(x, i, i + even // 2, where, rates))
+
+
 @pytest.mark.parametrize("positions", [[0, 1, 2], [4095, 0, 4095], [7, 3, 12, 99]], ids=str)
 def test_rope_turns_neighbouring_pairs(device: str, positions: list[int]) -> None:
     ex, where = rec.executor(device), np.array(positions, np.uint32)
@@ -280,6 +310,35 @@ OPS: dict[str, tuple[int, Callable[[gd.GraphSession, list[Buffer], int], Any], C
     "function": (2, lambda s, b, n: s.encoder_mut().dispatch(lambda x, y: (x * y).relu().cumsum(), b[:2], b[2]),
                  lambda x, y: np.maximum(x * y, 0).cumsum()),
 }  # fmt: skip
+
+
+def test_attention_products_and_rotations_in_views_leave_the_bytes_around_them_alone(device: str) -> None:
+    ex = rec.executor(device)
+    for offset in (4, 12, 256, 260, 1024):
+        for n in (2, 6, 70):
+            home, arrays = rec.buffer(ex, rec.data(2000, seed=9)), [rec.data(600, seed=i) for i in range(3)]
+            before, first = home.read(), offset // 4
+            q, k, v = (rec.buffer(ex, a).slice_view(offset, n) for a in arrays)
+            at = rec.buffer(ex, np.arange(400, dtype=np.uint32)).slice_view(offset, 1)
+            outs = [home.slice_view(offset + 4 * (n + 3) * i, n) for i in range(3)]
+            with rec.recorded(ex) as s:
+                s.sdpa(q, k, v, outs[0], SdpaParams(1, 1, n, 1, 1, 0.5), 1)
+                s.rope(q, outs[1], at, 1, n)
+                s.rope_neox_f32(q, outs[2], at, None, 1, 1, n, n)
+            x, _, held = (a[first : first + n] for a in arrays)
+            rates, i = 10000.0 ** (-2 * np.arange(n // 2) / n), np.arange(n // 2)
+            where = np.array([first])
+            wanted = (
+                held,
+                rec.turned(x[None], 2 * i, 2 * i + 1, where, rates)[0],
+                rec.turned(x[None], i, i + n // 2, where, rates)[0],
+            )
+            got = home.read()
+            for number, value in enumerate(wanted):
+                place = slice(first + (n + 3) * number, first + (n + 3) * number + n)
+                rec.close(got[place], value)
+                got[place] = before[place]
+            assert np.array_equal(got, before), (offset, n)
 
 
 @pytest.mark.parametrize("name", OPS)
