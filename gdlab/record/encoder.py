@@ -135,7 +135,11 @@ class CommandEncoder:
             self.check_usable(where)
         key: tuple[Hashable, ...] | None = None
         try:  # 1, 1.0 and True are equal and not the same
-            key = (where, *map(UID, buffers), *numbers, *map(type, numbers), *kinds)
+            if len(buffers) == 3 and len(numbers) == 2 and not kinds:  # spelled out: 0.15 µs instead of 0.75
+                (x, y, z), (m, n) = buffers, numbers
+                key = (where, x.uid, y.uid, z.uid, m, n, m.__class__, n.__class__)
+            else:
+                key = (where, *map(UID, buffers), *numbers, *map(type, numbers), *kinds)
             made = self.executor.operations.get(key)
         except (AttributeError, TypeError):
             made, key = None, None
