@@ -91,23 +91,25 @@ def copied(x: Value) -> Value:
 
 
 def attention(
-    q: Value, k: Value, v: Value, limits: Value, seq: int, causal: bool, scale: float, softcap: float
+    q: Value, k: Value, v: Value, *limits: Value, seq: int, causal: bool, scale: float, softcap: float
 ) -> Value:
     """Attention of q[b, group · seq, d] to k and v[b, capacity, d]: query row s sees key t where
-    first ≤ t ≤ last (+ s if causal), with (first, last, end) = `limits`; elements of v behind `end` count as 0."""
+    first ≤ t ≤ last (+ s if causal), with (first, last, end) = `limits`; elements of v behind `end` count as 0. Without
+    limits the caches are full, and nothing lies behind their keys."""
     (_, rows, _), capacity = q.shape, k.shape[1]
-    numbers = limits.to_f32()
-    first, last, end = (numbers.slice((i,), (i + 1,)).reshape((1, 1, 1)) for i in range(3))
-    keys = np.arange(capacity, dtype=np.float32)
-    across, down = ops.constant(keys.reshape(1, 1, -1)), ops.constant(keys.reshape(1, -1, 1))
     scores = ops.batch_matmul_bt(q, k).scale(scale)
     if softcap:
         scores = (scores / softcap).tanh().scale(softcap)
-    until = last
-    if causal:
-        row = np.tile(np.arange(seq, dtype=np.float32), rows // seq)
-        until = last + ops.constant(row.reshape(1, -1, 1))
-    seen = (across <= until) * (across >= first)
+    keys = np.arange(capacity, dtype=np.float32)
+    across, down = ops.constant(keys.reshape(1, 1, -1)), ops.constant(keys.reshape(1, -1, 1))
+    row = np.tile(np.arange(seq, dtype=np.float32), rows // seq).reshape(1, -1, 1)
+    if not limits:
+        if causal:
+            scores = ops.where(across <= ops.constant(row + (capacity - seq)), scores, -np.inf)
+        return ops.batch_matmul(ops.softmax(scores), v)
+    numbers = limits[0].to_f32()
+    first, last, end = (numbers.slice((i,), (i + 1,)).reshape((1, 1, 1)) for i in range(3))
+    seen = (across <= (last + ops.constant(row) if causal else last)) * (across >= first)
     weights = ops.softmax(ops.where(seen, scores, -np.inf))
     held = ops.where((down <= end) * (down >= first), v, 0.0)
     return ops.batch_matmul(weights, held)

@@ -358,3 +358,21 @@ def test_a_growing_cache_makes_one_piece(device: str) -> None:
         wanted = rec.attention(q.read(), k.read()[:, :, :100], k.read()[:, :, :100], allowed, 0.5)
         rec.close(outs[0].read(), wanted)
         rec.close(outs[1].read(), wanted)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_full_cache_is_read_as_it_is(ex: gd.GraphExecutor, causal: bool) -> None:
+    """Without a mask of v; the values are those of the same keys in a larger cache."""
+    h, s, length, d = 2, 3, 9, 8
+    q = rec.buffer(ex, rec.data(1, h, s, d))
+    k, v, kb, vb = caches(ex, 1, h, 12, length, d)
+    outs = [rec.zeros(ex, 1, h, s, d) for _ in range(2)]
+    with ex.begin(auto_barrier=True) as session:
+        for out, keys, values, cap in ((outs[0], rec.buffer(ex, k), rec.buffer(ex, v), 0), (outs[1], kb, vb, 12)):
+            session.sdpa(q, keys, values, out, SdpaParams(h, h, d, s, length, 0.3, cap, causal), 1)
+        full, larger = (n.operation for n in session.graph.nodes)
+        assert full.numbers == () and larger.numbers != () and full.work < larger.work
+    rec.close(outs[0].read(), outs[1].read(), 1e-6)
+    rows, columns = np.arange(s)[:, None], np.arange(length)[None]
+    allowed = (columns <= length - s + rows) if causal else np.ones((s, length), bool)
+    rec.close(outs[0].read(), rec.attention(q.read(), k, v, allowed, 0.3))
