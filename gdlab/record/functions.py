@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gdlab import ops
@@ -97,6 +99,8 @@ def attention(
     first ≤ t ≤ last (+ s if causal), with (first, last, end) = `limits`; elements of v behind `end` count as 0. Without
     limits the caches are full, and nothing lies behind their keys."""
     (_, rows, _), capacity = q.shape, k.shape[1]
+    if not limits and not softcap and 1 < seq and (seq == capacity or not causal):
+        return _tiled(q, k, v, seq, causal, scale)
     scores = ops.batch_matmul_bt(q, k).scale(scale)
     if softcap:
         scores = (scores / softcap).tanh().scale(softcap)
@@ -113,3 +117,22 @@ def attention(
     weights = ops.softmax(ops.where(seen, scores, -np.inf))
     held = ops.where((down <= end) * (down >= first), v, 0.0)
     return ops.batch_matmul(weights, held)
+
+
+def _tiled(q: Value, k: Value, v: Value, seq: int, causal: bool, scale: float) -> Value:
+    """Attention to full caches by the engine's tiled kernel, which has heads side by side in rows and divides by √d."""
+    d, heads, kv_heads = q.shape[2], q.shape[0] * q.shape[1] // seq, k.shape[0]
+    rows = [
+        shaped(shaped(x, (count, x.type.num_elements // (count * d), d)).permute((1, 0, 2)), (-1, count * d))
+        for x, count in ((q.scale(scale * d**0.5), heads), (k, kv_heads), (v, kv_heads))
+    ]
+    attend = ops.causal_attention if causal else ops.cross_attention
+    found = shaped(attend(*rows, heads, kv_heads, d), (seq, heads, d)).permute((1, 0, 2))
+    return shaped(found, q.shape)
+
+
+def shaped(x: Value, shape: tuple[int, ...]) -> Value:
+    """x in a shape (−1: what is left), as it is where it has that."""
+    count = math.prod(n for n in shape if n >= 0)
+    shape = tuple(x.type.num_elements // count if n < 0 else n for n in shape)
+    return x if x.shape == shape else x.reshape(shape)

@@ -376,3 +376,18 @@ def test_a_full_cache_is_read_as_it_is(ex: gd.GraphExecutor, causal: bool) -> No
     rows, columns = np.arange(s)[:, None], np.arange(length)[None]
     allowed = (columns <= length - s + rows) if causal else np.ones((s, length), bool)
     rec.close(outs[0].read(), rec.attention(q.read(), k, v, allowed, 0.3))
+
+
+def test_prompts_over_full_caches_take_the_tiled_kernel(ex: gd.GraphExecutor) -> None:
+    """One kernel for scores, softmax and product; heads that share keys, several batches, any scale."""
+    for b, h, kv, s, length, causal in ((1, 4, 2, 33, 33, True), (2, 6, 3, 5, 17, False), (3, 2, 2, 7, 7, True)):
+        d, scale = 12, 0.45
+        q, k, v = rec.data(b, h, s, d, seed=2), rec.data(b, kv, length, d, seed=3), rec.data(b, kv, length, d, seed=4)
+        out = rec.zeros(ex, b, h, s, d)
+        with ex.begin(auto_barrier=True) as session:
+            held = [rec.buffer(ex, a) for a in (q, k, v)]
+            session.sdpa(*held, out, SdpaParams(h, kv, d, s, length, scale, 0, causal), b)
+            names = [n.op for n in session.to_graph()]
+        assert ("causal_attention" if causal else "cross_attention") in names and "softmax" not in names
+        allowed = np.tri(s, length, dtype=bool) if causal else np.ones((s, length), bool)
+        rec.close(out.read(), rec.attention(q, k, v, allowed, scale))
