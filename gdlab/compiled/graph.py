@@ -29,6 +29,7 @@ from gdlab.base.errors import (
     unknown_name,
 )
 from gdlab.base.formats import check_boundary, from_bytes
+from gdlab.base.formats.packed import Packed
 from gdlab.base.threads import OwnerThread, snapshot
 from gdlab.base.types import Array
 from gdlab.base.words import listed, plural
@@ -438,7 +439,12 @@ class CompiledGraph(Closing):
         held, where = self.session.values, "load_params"
         whole = self.whole_plan.param_types
         types = {name: held.places.types[held.parameter(where, name)] for name in values}
-        checked = {name: as_array(where, name, data, whole.get(name, types[name])) for name, data in values.items()}
+        types = {name: whole.get(name, type) for name, type in types.items()}
+        checked = {
+            name: data if isinstance(data, Packed) and data.type == types[name] else
+            as_array(where, name, data, types[name])
+            for name, data in values.items()
+        }  # fmt: skip
 
         def set_all() -> None:
             for name, data in checked.items():
