@@ -82,8 +82,20 @@ def test_the_arena_shows_the_active_part_of_an_extent(page: Any) -> None:
         assert widths[1] == pytest.approx(share * widths[0], abs=0.5)
 
 
+def test_the_session_pane_shows_the_counters(page: Any) -> None:
+    graph = fed()
+    mount(page, graph.doc("cell"))
+    open_tab(page, "session")
+    pane = page.locator('[data-pane="session"]')
+    shown = {name: pane.locator(f'[data-value="{name}"]').inner_text() for name in graph.counters()}
+    assert shown == {name: f"{count:,}" for name, count in graph.counters().items()} and shown["copies"] == "1"
+    assert pane.locator('[data-value="handle_bytes"]').inner_text() == "80 B"
+    assert pane.locator(".gd-fact").inner_text() == "1 run"
+
+
 def test_what_is_no_compiled_graph_has_no_edge(page: Any) -> None:
     mount(page, trained())
-    for tab in ("plan", "arena"):
+    for tab in ("plan", "arena", "session"):
         open_tab(page, tab)
+        assert page.locator('[data-value="throttle_waits"]').count() == 0
         assert page.locator(".gd-io, .gd-iopicture").count() == 0

@@ -410,6 +410,9 @@ export interface Edge {
   arena_bytes: number;
   /** The active entries of the bucket axes, and all. */
   active: [number, number] | null;
+  epoch: number;
+  counters: Record<string, number>;
+  memory: Record<string, number>;
 }
 export interface GraphDoc {
   id: string;

@@ -1,10 +1,10 @@
 // The edge of a compiled graph: inputs with their handles, outputs with their slots, feeds between them, the extent.
 
 import type { Edge, EdgeInput, EdgeOutput, Plan } from "../doc/doc.ts";
-import { bytes } from "../doc/format.ts";
+import { bytes, plural, whole } from "../doc/format.ts";
 import { div, h, s, span, svgPath, type Child } from "../draw/dom.ts";
 import { cut, familyClass } from "../draw/labels.ts";
-import { chip, entity, row, table } from "./pane.ts";
+import { chip, entity, facts, row, table } from "./pane.ts";
 
 const LEFT = 118,
   RIGHT = 16,
@@ -46,6 +46,17 @@ export function edgeTable(edge: Edge): HTMLElement {
   ];
   const told = div("gd-iofact gd-muted", `extent: ${edge.extent}; arena: ${edge.arena}`);
   return div("gd-io gd-scroll", told, table("", head, h("tbody", null, ...inputs, ...outputs)));
+}
+
+/** What was counted since it was built, and what its memory holds. */
+export function edgeCounters({ epoch, counters, memory }: Edge): { told: string; el: HTMLElement } {
+  const value = (name: string, text: string) => h("span", { "data-value": name }, text);
+  const sizes = Object.entries(memory).filter(([name, size]) => name.endsWith("_bytes") && size > 0);
+  const rows = [
+    ...Object.entries(counters).map(([name, count]): [string, Child] => [name, value(name, whole(count))]),
+    ...sizes.map(([name, size]): [string, Child] => [name, value(name, bytes(size))]),
+  ];
+  return { told: plural(epoch, "run"), el: facts(rows) };
 }
 
 interface Place {
