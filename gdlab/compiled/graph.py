@@ -45,6 +45,7 @@ from gdlab.compiled.boundary import (
     given_out,
     layout_of,
     typed_out,
+    with_packed,
 )
 from gdlab.compiled.capabilities import Capabilities, capabilities_of
 from gdlab.compiled.experts import ExpertLayer, Mask, MoeResidencyStats, checked_mask
@@ -95,6 +96,7 @@ class Signature:
         inputs = {name: replace(port, buffer=places[name]) for name, port in self.inputs.items()}
         outputs = tuple(replace(port, buffer=next(buffers)) for port in self.outputs)
         hidden = {name: replace(port, buffer=next(buffers)) for name, port in self.hidden.items()}
+        outputs = tuple(with_packed(outputs, hidden))
         return replace(self, inputs=inputs, outputs=outputs, hidden=hidden)
 
 

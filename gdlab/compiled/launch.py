@@ -56,11 +56,11 @@ class Launcher:
         self.slots = slots_of(outputs)
         self.all = layout_of(outputs)
         self.arena_bytes = self.slots[-1].byte_offset + -(-self.slots[-1].nbytes // 256) * 256
-        self.converted = layout_of((p for p in outputs if not p.direct), self.arena_bytes)
+        self.converted = layout_of((p for p in outputs if not _lands_as_shown(p)), self.arena_bytes)
         pairs = list(zip(outputs, self.slots, strict=True))
-        direct = tuple((port, slot.byte_offset) for port, slot in pairs if port.direct)
+        direct = tuple((port, slot.byte_offset) for port, slot in pairs if _lands_as_shown(port))
         self.in_arena = Layout(direct + self.converted.places, max(self.converted.nbytes, self.arena_bytes))
-        self._converted_slots = [slot for port, slot in pairs if not port.direct]
+        self._converted_slots = [slot for port, slot in pairs if not _lands_as_shown(port)]
         self._names = tuple(port.spec.name for port in outputs)
         self.extent: int | None = None
         self.epoch = 0
@@ -227,11 +227,13 @@ class Launcher:
         return -(-max(layout.nbytes, self._behind(layout).nbytes, 4) // 16) * 16
 
     def numbers(self, layout: Layout, landing: Readback, start: int = 0) -> list[tuple[Port, Array]]:
-        """Return what has arrived, as views of the landing, in which it begins at `start`."""
+        """Return what has arrived, as views of the landing, in which it begins at `start`: numbers inside, of packed
+        outputs the bits of their 16-bit elements."""
         memory = landing.view()
         found = []
         for port, at in layout.places:
-            flat: Array = np.frombuffer(memory, port.dtype.numpy, port.size, start + at)
+            kind = port.dtype.numpy if port.packed is None else np.dtype(np.uint16)
+            flat: Array = np.frombuffer(memory, kind, port.size, start + at)
             found.append((port, flat.reshape(port.spec.shape)))
         return found
 
@@ -304,4 +306,9 @@ def discard(landings: Iterable[Readback]) -> None:
 
 
 def _copies(layout: Layout, landing: Readback, start: int = 0) -> list[BufferCopy]:
-    return [BufferCopy(port.buffer, 0, landing, start + at, port.nbytes) for port, at in layout.places]
+    return [BufferCopy(buffer, 0, landing, start + at, nbytes) for buffer, nbytes, at in layout.pieces]
+
+
+def _lands_as_shown(port: Port) -> bool:
+    """Whether the bytes that are read back of an output are those that its boundary shows."""
+    return port.direct or port.packed is not None
