@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from bare_page import mount, open_tab, trained
 from compiled_graphs import ready, recurrence, small
+from overlaps import unreadable
 
 from gdlab.compiled import CompiledGraph
 from gdlab.view.text.twin import twin
@@ -42,6 +43,7 @@ def test_the_plan_shows_handles_feeds_slots_and_the_extent(page: Any) -> None:
         "output out0 f32[5, 4] bytes 0 … 79 of the arena",
         "output out1 f32[5] bytes 256 … 275 of the arena",
     ]
+    assert unreadable(page) == []
     assert fact(page) == "extent: no bucket axes; arena: 512 bytes, of run 1"
     graph = ready(small(), "cpu", bucket_axes={"x": 0})
     graph.set_active_extent((1, 2))
@@ -65,6 +67,7 @@ def test_the_arena_shows_outputs_to_scale_and_feeds_as_arrows(page: Any) -> None
     assert second[0] - first[0] == pytest.approx(room / 2, abs=1) and first[1] == pytest.approx(room * 80 / 512, abs=2)
     assert [boxes.nth(k).get_attribute("data-handle") for k in (2, 3)] == ["gpu", "host"]
     assert picture.locator(".gd-feed title").all_text_contents() == ["output 0 out0 becomes input h after every run"]
+    assert unreadable(page) == []
     boxes.nth(0).click()
     buffer = f"interval:{graph.signature.outputs[0].buffer}"
     assert boxes.nth(0).get_attribute("data-entity") == buffer
