@@ -26,10 +26,11 @@ from gdlab.session.profile import SessionProfile
 T = TypeVar("T")
 Read = Callable[[str, Port, Any], Array]
 REMEDY = "set_param, initialize(seed) or load_params"
-NAMES = tuple(field.name for field in fields(Counters))
+COUNTED = tuple(field.name for field in fields(Counters))
+NAMES = (*COUNTED, "arenas_retired", "moe_sync_points")
 LONG_FLOPS = 1 << 29  # of a forward that takes tens of milliseconds
 LONG_SECONDS = 0.03
-_totals = attrgetter(*NAMES)
+_totals = attrgetter(*COUNTED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +120,7 @@ class Launcher:
     # launch -----------------------------------------------------------------------------------------------------------
     def launch(self, request: Request, copies: Iterable[BufferCopy], landing: Readback) -> None:
         """Upload, run, feed and copy, in one submission where the device has submissions. Checks nothing."""
-        before = _totals(self.program.counters)
+        before = self._totals()
         try:
             uploads = self.handles.uploads(request.values) + self._extent_upload(request)
             copies = [*self.handles.copies(), *copies]
@@ -140,7 +141,7 @@ class Launcher:
         self.handles.advance()
         self.epoch += 1
         self.last_extent = request.extent
-        self._before, self._after = before, _totals(self.program.counters)
+        self._before, self._after = before, self._totals()
 
     def at_once(self, requests: Sequence[Request]) -> int:
         """Return how many of these forwards the device does well to make in one submission."""
@@ -151,7 +152,7 @@ class Launcher:
 
     def launch_many(self, requests: Sequence[Request], layout: Layout, landing: Readback, stride: int) -> None:
         """Launch forwards in one submission; the outputs of each go to its own part of a landing. Checks nothing."""
-        before, parts = _totals(self.program.counters), []
+        before, parts = self._totals(), []
         try:
             for k, request in enumerate(requests):
                 uploads = self.handles.uploads(request.values) + self._extent_upload(request)
@@ -170,7 +171,7 @@ class Launcher:
         self.views.sweep()
         self.epoch += len(requests)
         self.last_extent = requests[-1].extent
-        self._before, self._after = before, _totals(self.program.counters)
+        self._before, self._after = before, self._totals()
 
     def _launch_paged(
         self, uploads: Iterable[tuple[int, Array]], copies: Sequence[BufferCopy], landing: Readback
@@ -220,7 +221,7 @@ class Launcher:
     def drain(self) -> None:
         """Wait until nothing is in flight."""
         self.program.wait()
-        self._after = _totals(self.program.counters)
+        self._after = self._totals()
 
     def stride(self, layout: Layout) -> int:
         """The bytes from one forward to the next in a landing of several."""
@@ -290,6 +291,10 @@ class Launcher:
     def _convert(self, landing: Readback) -> None:
         for slot, (port, numbers) in zip(self._converted_slots, self.numbers(self.converted, landing), strict=True):
             convert_into(landing.address, slot, port, numbers)
+
+    def _totals(self) -> tuple[int, ...]:
+        """Return the running totals of `NAMES`."""
+        return (*_totals(self.program.counters), self.views.retired_count, self.experts.sync_points)
 
     def last_stats(self) -> dict[str, int]:
         """Return what the last forward added to the counters."""

@@ -197,9 +197,11 @@ def test_many_retired_arenas_are_all_kept_and_all_return(device: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StaleViewWarning)
         for k in range(6):
+            assert graph.last_run_stats()["arenas_retired"] == (k > 1)
             kept.append((graph.run_raw({"x": X * k})[1].numpy(), X * np.float32(k)))
         graph.run({"x": X})
     assert all(same(array, want) for array, want in kept) and graph.counters()["arenas_retired"] == 6
+    assert graph.last_run_stats().keys() == {*graph.counters(), "extent"}
     before = graph.counters()["buffers_created"]
     kept.clear()
     gc.collect()
