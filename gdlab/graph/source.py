@@ -54,6 +54,14 @@ def capture() -> tuple[Frame, ...]:
     return tuple(frames)
 
 
+def stack_level() -> int:
+    """Return the `stacklevel` at which a warning of the caller tells the user's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def here() -> Location | None:
     """The user's line that leads to this call."""
     frames = capture()
