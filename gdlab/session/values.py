@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError, unknown_name
+from gdlab.base.formats.packed import Packed
 from gdlab.base.types import FORMATS, Array, u32
 from gdlab.base.words import listed, plural
 from gdlab.op.storage import Part
@@ -168,6 +169,8 @@ class Values:
 
     def set_parameter(self, name: str, data: Any, where: str = "set_parameter") -> None:
         place = self.parameter(where, name)
+        if isinstance(data, Packed) and data.type == self.places.types[place]:
+            return self.set_parameter_packed(name, data.data)
         array = as_array(where, name, data, self.places.types[place])
         self.loaded.exclusively(lambda: self.upload(place, array))
         derived = next((d for d in self.loaded.plan.derived_params if d.name == name), None)
