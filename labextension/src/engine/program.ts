@@ -7,6 +7,7 @@ import { unpacked } from "./section.ts";
 // WebGPU's own flags, by their numbers: they are the same in every browser, and unknown where there is no WebGPU.
 const [MAP_READ, COPY_SRC, COPY_DST, STORAGE] = [1, 4, 8, 128],
   COMPUTE = 4;
+const AT_A_TIME = 4; // kernels that the browser compiles beside one another
 const PATIENCE = 5000; // ms within which a submission has to end
 const RING = 64; // losses of steps that are under way
 
@@ -122,10 +123,11 @@ export class Program {
       ...bind.map(([, access]): GPUBufferBindingType => (access === "r" ? "read-only-storage" : "storage")),
       ...(scalars ? (["read-only-storage"] as const) : []),
     ]);
-    for (let kernel = 0; kernel < plan.wgsl.length; kernel++) {
+    let made = 0;
+    const compile = async (kernel: number): Promise<void> => {
       const first = plan.dispatches.findIndex(each => each.kernel === kernel);
-      if (first < 0) continue;
-      told(kernel, plan.wgsl.length);
+      if (first < 0) return;
+      told(made, plan.wgsl.length);
       const layout = device.createPipelineLayout({ bindGroupLayouts: [layoutOf(kinds[first]!)] });
       device.pushErrorScope("validation"); // it is told below, once
       const module = device.createShaderModule({ code: plan.wgsl[kernel]! });
@@ -139,7 +141,13 @@ export class Program {
         throw this.#given(`the kernel of ${label} does not compile here: ${why}`);
       }
       if (this.lost) throw this.#given(this.lost);
-    }
+      made++;
+    };
+    const waiting = [...plan.wgsl.keys()],
+      worker = async (): Promise<void> => {
+        for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) await compile(next);
+      };
+    await Promise.all(Array.from({ length: AT_A_TIME }, worker));
     told(plan.wgsl.length, plan.wgsl.length);
     this.#launches = plan.dispatches.map(({ kernel, workgroups, bind, scalars }, k) => {
       const buffers = bind.map(([b]) => ({ buffer: this.#memory(b), size: plan.buffers[b]!.bound })),
