@@ -86,7 +86,7 @@ def run_section(study: Study, batches: int, weights: bool, large: bool) -> Json:
 
 
 def _numbered(plan: ExecutionPlan, update: Update) -> tuple[Any, ...]:
-    """What the numbers of dispatches and buffers mean."""
+    """The dispatches and buffers, by what each of them is."""
     dispatches = [(d.label, d.reads, d.writes) for d in (*plan.dispatches, *update.dispatches)]
     return dispatches, [(b.name, b.kind, b.shape) for b in (*plan.buffers, *update.buffers)]
 
