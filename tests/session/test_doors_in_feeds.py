@@ -56,7 +56,8 @@ def a_list():
     return out.read().reshape(-1).tolist() == [2.0] * 6
 
 USES = [
-    one_future, futures_from_the_last_on, an_exception_that_there_is_not, commits, a_future_of_another_thread, a_tape, a_list,
+    one_future, futures_from_the_last_on, an_exception_that_there_is_not, commits,
+    a_future_of_another_thread, a_tape, a_list,
 ]
 for use in USES:
     study = counter(DEVICE)
