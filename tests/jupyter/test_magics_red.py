@@ -83,7 +83,8 @@ OWN: dict[str, Callable[[Study], Any]] = {
     "study": lambda s: s, "closed study": lambda s: closed_copy(s), "class": lambda s: Study,
 }  # fmt: skip
 FORMS = [
-    *MAGICS, "%graph_compiled NAME", "%graph_record NAME", "%graph NAME --static", "%graph NAME --diff NAME", "%graph NAME --values", "%graph NAME --train --run 1",
+    *MAGICS, "%graph_compiled NAME", "%graph_record NAME",
+    "%graph NAME --static", "%graph NAME --diff NAME", "%graph NAME --values", "%graph NAME --train --run 1",
     "%graph_run NAME --feed NAME --init 0", "%graph_check NAME --feed NAME", "%graph_grad NAME --wrt w",
     "%graph_opt NAME --as NAME", "%graph_step NAME --dispatch", "%graph_watch NAME --list",
 ]  # fmt: skip
