@@ -177,12 +177,12 @@ class Session(Closing):
     def has_parameter(self, name: str) -> bool:
         """Whether the graph has this parameter."""
         self.loaded.check_open("has_parameter")
-        return name in self.values.places.parameters
+        return isinstance(name, str) and name in self.values.places.parameters
 
     def has_input(self, name: str) -> bool:
         """Whether the graph has this input."""
         self.loaded.check_open("has_input")
-        return name in self.values.places.inputs
+        return isinstance(name, str) and name in self.values.places.inputs
 
     def has_param_grad(self, name: str) -> bool:
         """Whether a gradient of this parameter is computed."""
