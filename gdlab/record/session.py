@@ -325,7 +325,7 @@ class GraphSession:
 
     def finish_with_gpu_time(self) -> int:
         """Run the list and wait; return the nanoseconds on the device from the begin of the first dispatch to the end
-        of the last, by timestamps (on cpu by the clock). `SessionError` where the adapter has none."""
+        of the last, by timestamps (on cpu by the clock). `CapabilityError` where the adapter has none."""
         return round(self._timed("finish_with_gpu_time").span * 1e9)
 
     def _timed(self, where: str) -> ListProfile:

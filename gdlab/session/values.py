@@ -107,7 +107,8 @@ class Values:
     def has_param_grad(self, name: str) -> bool:
         self.loaded.check_open("has_param_grad")
         places = self.places
-        return places.parameters.get(name, places.derived.get(name, -1)) in places.gradients
+        known = isinstance(name, str)
+        return known and places.parameters.get(name, places.derived.get(name, -1)) in places.gradients
 
     # transfers --------------------------------------------------------------------------------------------------------
     def read(self, place: Place) -> Array:
@@ -211,6 +212,8 @@ class Values:
 
     def read_params(self, names: Iterable[str]) -> dict[str, Array]:
         self.loaded.check_open("read_params")
+        if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+            raise ArgumentError("read_params", "names", type(names).__name__, "several names: read_param for one")
         names = list(names)
         places = [self.parameter("read_params", name) for name in names]
         read = self.loaded.exclusively(lambda: [self.download(p) for p in places])

@@ -64,7 +64,7 @@ class CpuRecorded(Recorded):
     """Dispatches as one list of calls."""
 
     def __init__(self, bounds: Sequence[Bound]) -> None:
-        self.bounds, self.whole = tuple(bounds), True
+        self.bounds, self.whole, self.count = tuple(bounds), True, len(bounds)
         self.calls: list[NumpyCall] = [call for bound in bounds for call in bound.run]
         self.workgroups = sum(workgroups(bound.dispatch) for bound in bounds)
 
@@ -197,10 +197,10 @@ class CpuQueue(Queue):
     def _run_all(self, items: Sequence[Item]) -> None:
         counters = self.counters
         for item in items:
-            if isinstance(item, CpuRecorded):
+            if item.__class__ is CpuRecorded:
                 for function, args in item.calls:
                     function(*args)
-                counters.dispatches += len(item.bounds)
+                counters.dispatches += item.count
                 counters.workgroups += item.workgroups
             else:
                 self._run(item)
