@@ -82,7 +82,7 @@ def plan_section(plan: ExecutionPlan, update: Update | None, stage: int, optimiz
         "groups": _group_table(groups),
         "intervals": _intervals(plan, buffers, dispatches, group_of),
         "slots": _slots(plan, buffers),
-        "memory": {name: getattr(step, name) for name in _SIZES},
+        "memory": {name: getattr(step, name) for name in _SIZES} | {"parts": dict(step.parts)},
     }
     links, texts = _links(plan, stage, dispatches, len(buffers), kernels, kernel_of, base)
     return PlanSection(section, links, texts, base[:-1], _fates(plan))

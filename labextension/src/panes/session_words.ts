@@ -62,12 +62,11 @@ export function stateText({ state, reason }: Live, host: Host | null): string {
   return state === "none" ? "no session yet" : state;
 }
 
-/** Say what the memory of a plan holds. */
-export function memoryParts(plan: Plan | null): string {
-  const { parameter_bytes: weights = 0, state_bytes: state = 0, physical_bytes: all = 0 } = plan?.memory ?? {};
-  const optimizer = state > 0 ? `, optimizer state ${bytes(state)}` : "";
-  return `parameters ${bytes(weights)}${optimizer}, the rest ${bytes(Math.max(0, all - weights - state))}`;
-}
+/** Say what the memory of a plan holds, in parts that add up. */
+export const memoryParts = (plan: Plan | null): string =>
+  Object.entries(plan?.memory.parts ?? {})
+    .map(([name, size]) => `${name} ${bytes(size)}`)
+    .join(", ");
 
 /** The facts about a session, by name. */
 export function sessionFacts(live: Live, parts: string): [name: string, text: string][] {
