@@ -174,7 +174,7 @@ class Op:
         if home.sealed:
             return self._append(None, *args, **kwargs)
         try:
-            source = capture() if home.records_sources else ()
+            source = capture(True) if home.records_sources else ()
             return home.append(self.name, tuple([args[i].id for i in order]), attrs, type, source=source)
         except BaseException as error:
             place(error, home)
@@ -209,7 +209,7 @@ class Op:
             tuple(v.id for v in inputs),
             stored,
             type,
-            source=capture() if home.records_sources else (),
+            source=capture(True) if home.records_sources else (),
         )
 
     def _remember(

@@ -130,7 +130,7 @@ def _constant(where: str, data: Any, shape: Any, dtype: DType, graph: Graph | No
     if result.num_elements != array.size:
         raise ShapeError(where, "data", f"{array.size} values", f"{result.num_elements} ({result})")
     held = ConstantData(dtype, extents, array.tobytes())
-    return home.append("constant", (), (("data", held),), result, source=capture() if home.records_sources else ())
+    return home.append("constant", (), (("data", held),), result, source=capture(True) if home.records_sources else ())
 
 
 def _elements(where: str, data: Any, dtype: DType) -> np.ndarray[Any, Any]:

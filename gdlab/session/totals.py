@@ -48,7 +48,7 @@ _PARTS = {
     "loss": "outputs",
     "state": "caches",
 }
-_UPDATE = {"grad_sum.": "gradients", "clip_": "scratch"}  # what begins so; else a state of the rule, or of an earlier one
+_UPDATE = {"grad_sum.": "gradients", "clip_": "scratch"}  # else the state of a rule
 _ORDER = ("inputs", "parameters", "gradients", "optimizer state", "outputs", "caches", "reusable slots", "scratch")
 
 

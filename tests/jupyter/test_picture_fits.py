@@ -205,7 +205,7 @@ def test_lanes_open_at_the_loss_and_follow_the_stepper(page: Page, make: Callabl
     for k in range(found["steps"]["count"]):
         wanted = [keys.index(forward.column("key")[of[k]]), *added[k][:1]]
         entities = [f"node:{at}.{i}" for i in wanted]
-        there = camera.evaluate("(e, all) => all.every(i => e.querySelector(`[data-entity=\"${i}\"]`))", entities)
+        there = camera.evaluate('(e, all) => all.every(i => e.querySelector(`[data-entity="${i}"]`))', entities)
         assert there or forward[of[k]]["op"] == "broadcast_to", entities
         if there:
             assert camera.evaluate(INSIDE, entities) == [True] * len(entities), f"step {k}: {forward[of[k]]['op']}"
@@ -305,7 +305,7 @@ def test_matched_rows_stand_at_one_height_and_a_bracket_closes_the_hole(page: Pa
     holes = after.locator(".gd-hole")
     told = holes.first.locator("text").first.text_content()
     assert holes.count() == 3 and re.match(r"3 → 1\u2002−\d.*µs", told or "")
-    assert holes.first.locator("text").last.text_content() == "MatMul+BiasAdd→FusedMatMu…"
+    assert holes.first.locator("text").last.text_content() == "MatMul+BiasAdd→FusedMatMulAdd"
     frame, bracket = after.locator(".gd-camera").bounding_box(), holes.first.bounding_box()
     assert frame and bracket and frame["x"] <= bracket["x"]
     holes.first.click()
