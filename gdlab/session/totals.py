@@ -73,7 +73,8 @@ def parts_of(plan: ExecutionPlan, update: Update | None = None) -> tuple[tuple[s
 
 def parts_words(parts: Iterable[tuple[str, int]]) -> str:
     """Say what memory holds: `inputs 19 KB, parameters 39.4 KB, reusable slots 68.6 KB`."""
-    return ", ".join(f"{name} {nbytes(size)}" for name, size in parts)
+    found = dict(parts)  # a document that was read holds them in the order of their names
+    return ", ".join(f"{name} {nbytes(found[name])}" for name in _ORDER if name in found)
 
 
 def dispatch_words(dispatches: int, updates: int) -> str:

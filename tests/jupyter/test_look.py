@@ -415,3 +415,18 @@ def test_without_a_derivative_the_tab_says_how_to_get_one(page: Page) -> None:
         mount(page, document)
         open_tab(page, "grad")
         assert text in page.locator(".gd-panes").inner_text()
+
+
+def test_the_panel_tells_the_parts_of_memory_as_the_text_does(page: Page) -> None:
+    """view2 §2: inputs, parameters, gradients, optimizer state … in this order, and they add up."""
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    study.prepare(feed="random:0", init=0)
+    study.session.set_adam(1e-3)
+    study.run(2)
+    memory = study.session.memory_summary()
+    mount(page, study.doc)
+    open_tab(page, "session")
+    told = ", ".join(f"{name} {nbytes(size)}" for name, size in memory.parts)
+    assert told in page.locator('[data-pane="session"]').inner_text()
+    assert sum(size for _, size in memory.parts) == memory.total_buffer_bytes
+    study.close()

@@ -62,11 +62,14 @@ export function stateText({ state, reason }: Live, host: Host | null): string {
   return state === "none" ? "no session yet" : state;
 }
 
+/** The parts of memory in the order in which they are told: gdlab/session/totals.py. */
+const PARTS = "inputs,parameters,gradients,optimizer state,outputs,caches,reusable slots,scratch".split(",");
+
 /** Say what the memory of a plan holds, in parts that add up. */
-export const memoryParts = (plan: Plan | null): string =>
-  Object.entries(plan?.memory.parts ?? {})
-    .map(([name, size]) => `${name} ${bytes(size)}`)
-    .join(", ");
+export function memoryParts(plan: Plan | null): string {
+  const found = plan?.memory.parts ?? {};
+  return PARTS.flatMap(name => (found[name] ? [`${name} ${bytes(found[name])}`] : [])).join(", ");
+}
 
 /** The facts about a session, by name. */
 export function sessionFacts(live: Live, parts: string): [name: string, text: string][] {
