@@ -60,6 +60,7 @@ _BINDINGS |= {
     "EagerSession": {"to_study": "study.from_tape:to_study"},
     "Document": {"save": "view.files:save"},
     "CompiledGraph": {"doc": "view.document.compiled:compiled_document"},
+    "Report": {"doc": "property view.document.listed:report_document"},
     "GraphSession": {"to_study": "study.recorded:to_study"},
     "Session": {"compile": "compiled.build:compile_session", "controls": "jupyter.controls:controls"},
     "Study": {

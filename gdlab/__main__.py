@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(command=doctor)
 
     one = commands.add_parser("explain", help="a view of a saved document or of a model, as text")
-    one.add_argument("file", metavar="FILE", help="a .gdlab.json or .gdlab.json.gz file, or an .onnx model")
+    one.add_argument("file", metavar="FILE", help="a .gdlab.json or .gdlab.json.gz file, or an .onnx or .gguf model")
     one.add_argument("--dims", metavar="NAME=N,…", help="numbers for extents that a model leaves open")
     one.add_argument("other", metavar="FILE2", nargs="?", help="another one: what is different in it")
     one.add_argument("--step", metavar="K", type=int, help="the graph after K rewrites")
@@ -205,7 +205,7 @@ def _document(file: str, dims: str | None) -> Document:
     if is_model(file):
         return study_doc(open_model(file, None if dims is None else parse_dims(dims)))
     if dims is not None:
-        raise ArgumentError("explain", "--dims", dims, f"an .onnx model instead of {file}")
+        raise ArgumentError("explain", "--dims", dims, f"an .onnx or .gguf model instead of {file}")
     return load_doc(file)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from gdlab.base.types import Array, DType, Shape
 from gdlab.base.words import plural
 
 ALIGNMENT = 256  # of the outputs in an arena
+PACKED = "·packed."  # before the number of an output in the name of the hidden one that holds its 16-bit elements
 DIRECT = (("f32", "f32"), ("u32", "u32"))  # (dtype inside, boundary) of what is the same inside and outside
 FEEDABLE = (*DIRECT, ("f32", "f16"), ("f32", "bf16"))  # an output of it has a 16-bit boundary rounded already
 
@@ -53,21 +54,25 @@ class OutputSlot:
 @dataclass(frozen=True, slots=True)
 class Port:
     """An input or an output inside: its dtype there (f32 or u32), its buffer of the plan, and for an input of indices
-    what they must lie below. `size`: its elements; `nbytes`: of its buffer; `kind`: its dtype inside, and that of its
-    boundary; `direct`: whether its bytes are the same inside and outside."""
+    what they must lie below. `packed`: the buffer of an output's 16-bit elements, two in a word, which are what is read
+    back. `size`: its elements; `nbytes`: of its buffer; `kind`: its dtype inside, and that of its boundary; `direct`:
+    whether its bytes are the same inside and outside. `landed`: the buffer that is read back and its bytes."""
 
     spec: TensorSpec
     dtype: DType
     buffer: int
     bound: int | None = None
-    size: int = field(init=False)  # these four are computed once: every call reads them
+    packed: int | None = None
+    size: int = field(init=False)  # these are computed once: every call reads them
     nbytes: int = field(init=False)
     kind: tuple[str, str] = field(init=False)
     direct: bool = field(init=False)
+    landed: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         size, kind = math.prod(self.spec.shape), (str(self.dtype), self.spec.dtype)
-        derived = {"size": size, "nbytes": 4 * size, "kind": kind, "direct": kind in DIRECT}
+        landed = (self.buffer, 4 * size) if self.packed is None else (self.packed, -(-size // 2) * 4)
+        derived = {"size": size, "nbytes": 4 * size, "kind": kind, "direct": kind in DIRECT, "landed": landed}
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
@@ -75,6 +80,13 @@ class Port:
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype in which it is given out."""
         return bf16_numpy() if self.spec.dtype == "bf16" else BOUNDARY[self.spec.dtype]
+
+
+def with_packed(outputs: Iterable[Port], hidden: Mapping[str, Port]) -> Iterator[Port]:
+    """Yield outputs with the hidden ones that hold their 16-bit elements."""
+    for index, port in enumerate(outputs):
+        packed = hidden.get(f"{PACKED}{index}")
+        yield port if packed is None else replace(port, packed=packed.buffer)
 
 
 # in -------------------------------------------------------------------------------------------------------------------
@@ -122,16 +134,24 @@ def accept_bytes(where: str, port: Port, data: Any, dtype: str) -> Array:
 
 # out ------------------------------------------------------------------------------------------------------------------
 def given_out(port: Port, numbers: Array) -> Array:
-    """Return f32 or u32 numbers as a fresh array of the boundary dtype."""
+    """Return f32 or u32 numbers, or 16-bit elements, as a fresh array of the boundary dtype."""
     if port.direct:
         return numbers.copy()
+    if numbers.itemsize == 2:
+        return numbers.view(port.numpy).copy()
     made = landed(numbers, port.spec.dtype)
     return made.copy() if np.may_share_memory(made, numbers) else made
 
 
 def typed_out(port: Port, numbers: Array, asked: str) -> bytes:
-    """Return f32 or u32 numbers as little-endian bytes of `asked`: of the values that the boundary dtype shows."""
+    """Return f32 or u32 numbers, or 16-bit elements, as little-endian bytes of `asked`: of the values that the boundary
+    dtype shows."""
     own = port.spec.dtype
+    if numbers.itemsize == 2:
+        if asked == own:
+            return numbers.tobytes()
+        values = bf16_values(numbers) if own == "bf16" else numbers.view(np.float16)
+        return to_bytes(values.astype(np.float64), asked)
     if asked == own:
         return to_bytes(numbers, own)
     shown = bf16_values(bf16_bits(numbers)) if own == "bf16" else landed(numbers, own)
@@ -167,18 +187,23 @@ def check_targets(where: str, out: Any, ports: Sequence[Port]) -> list[Array | N
 # where outputs lie ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The place of outputs in memory that they are copied to: (output, byte offset) pairs, and the bytes in all."""
+    """The place of outputs in memory that they are copied to: (output, byte offset) pairs, and the bytes in all.
+    `pieces`: (buffer, bytes, byte offset) of what is copied."""
 
     places: tuple[tuple[Port, int], ...]
     nbytes: int
+    pieces: tuple[tuple[int, int, int], ...] = field(init=False)  # computed once: every call reads them
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pieces", tuple((*port.landed, at) for port, at in self.places))
 
 
 def layout_of(ports: Iterable[Port], start: int = 0, alignment: int = 16) -> Layout:
-    """Place the buffers of outputs one after the other."""
+    """Place what is read back of outputs one after the other."""
     places, at = [], start
     for port in ports:
         places.append((port, at))
-        at = -(-(at + port.nbytes) // alignment) * alignment
+        at = -(-(at + port.landed[1]) // alignment) * alignment
     return Layout(tuple(places), at)
 
 

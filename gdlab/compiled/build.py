@@ -15,14 +15,14 @@ from gdlab.autodiff import differentiate
 from gdlab.base.errors import ArgumentError, GraphError, LoadError, SessionError, unknown_name
 from gdlab.base.formats import check_boundary
 from gdlab.base.types import DType
-from gdlab.compiled.boundary import Port, TensorSpec
+from gdlab.compiled.boundary import PACKED, Port, TensorSpec, with_packed
 from gdlab.compiled.experts import ExpertLayer, hidden_last, with_hidden_outputs, with_tables
 from gdlab.compiled.extent import HIDDEN, bounded, bounded_with_gradients, resolve_bucket_axes
 from gdlab.compiled.graph import CompiledGraph, Signature
 from gdlab.compiled.saved import Edge, read_saved
 from gdlab.graph import Graph, Value
 from gdlab.op.storage import derived_parameters, trained_parameters, written_in_place
-from gdlab.ops import round_to
+from gdlab.ops import pack16, round_to
 from gdlab.ops import slice as slice_of
 from gdlab.plan.target import Target
 from gdlab.rewrite import OptimizeReport
@@ -269,21 +269,26 @@ def _shown(graph: Graph) -> list[str]:
 
 
 def _rounded(graph: Graph, boundary: Mapping[str, str]) -> Graph:
-    """Return the graph with outputs of 16-bit boundaries rounded, so that what lies on the device is what is shown."""
+    """Return the graph with outputs of 16-bit boundaries rounded, so that what lies on the device is what is shown, and
+    their elements in 16 bits as hidden outputs behind all others, so that half the bytes are read back."""
     halves = {name for name, dtype in boundary.items() if dtype in ("f16", "bf16")}
     if not halves & set(_names(graph)):
         return graph
     made, ends = graph.copy(), list[tuple[int, str]]()
     rounded: dict[tuple[int, str], Value] = {}
+    packed: dict[int, int] = {}  # of an output
     with made, made.silent():
-        for id, name, shown in zip(graph.output_ids, graph.output_names, _names(graph), strict=True):
+        for index, (id, name, shown) in enumerate(
+            zip(graph.output_ids, graph.output_names, _names(graph), strict=True)
+        ):
             key = id, boundary.get(shown, "")
             if shown in halves and made.node(id).type.dtype is DType.f32:
                 if key not in rounded:
                     rounded[key] = round_to(made.value(id), to=key[1])
                 id = rounded[key].id
+                packed[index] = pack16(rounded[key], to=key[1]).id
             ends.append((id, name))
-    made.set_output_ids(ends)
+    made.set_output_ids([*ends, *((id, f"{PACKED}{index}") for index, id in packed.items())])
     return made
 
 
@@ -309,4 +314,5 @@ def _output_ports(graph: Graph, session: Session, dtypes: Sequence[str]) -> tupl
     rows = zip(graph.outputs, _names(graph), session.plan().output_buffers, dtypes, strict=True)
     ports = [Port(TensorSpec(name, v.shape, dtype), v.type.dtype, buffer) for v, name, buffer, dtype in rows]
     count = len(_shown(graph))
-    return tuple(ports[:count]), {port.spec.name: port for port in ports[count:]}
+    hidden = {port.spec.name: port for port in ports[count:]}
+    return tuple(with_packed(ports[:count], hidden)), hidden

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future
@@ -21,7 +22,29 @@ POLL_SECONDS = 5e-5
 
 
 class ForwardFuture(Future[list[Array]]):
-    """The outputs of a forward. Callbacks run on a thread of their own and may call anything."""
+    """The outputs of a forward. Callbacks run on a thread of their own and may call anything. In the turn of the device
+    (in a feed) `result` and `exception` settle the forward themselves: nobody else could."""
+
+    flights: weakref.ref[Flights] | None = None  # those that the forward is one of
+
+    def result(self, timeout: float | None = None) -> list[Array]:
+        """Return the outputs, or raise the error; `TimeoutError` after so many seconds."""
+        self._settle_here()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error, or None; `TimeoutError` after so many seconds."""
+        self._settle_here()
+        return super().exception(timeout)
+
+    def _settle_here(self) -> None:
+        """Settle the forward if the caller has the turn of the device, or the turn waits for the caller."""
+        flights = None if self.done() or self.flights is None else self.flights()
+        if flights is None:
+            return
+        with flights.launcher.program.turn.waited_for() as mine:
+            if mine:
+                flights.settle(self)
 
     def add_done_callback(self, fn: Callable[[Future[list[Array]]], object]) -> None:
         """Call `fn(future)` on the thread of callbacks once the forward has ended; where it has, now and here."""
@@ -93,7 +116,7 @@ class Flights:
             _wait(self.under_way)
             self._prune()
         self.launcher.views.end()
-        self.under_way.append(flight)
+        self._add(flight)
         self.launcher.program.turn.post(flight.job())
 
     def begin(self, flight: Flight) -> None:
@@ -102,10 +125,22 @@ class Flights:
         error = flight.future.exception() if flight.future.done() else None
         if error is not None and not flight.own:
             raise error
-        self.under_way.append(flight)
+        self._add(flight)
         while len(self.under_way) > self.most:
             self.under_way[0].settle()
             self._prune()
+
+    def _add(self, flight: Flight) -> None:
+        flight.future.flights = weakref.ref(self)
+        self.under_way.append(flight)
+
+    def settle(self, future: Future[list[Array]]) -> None:
+        """Settle the forward of a future, and those before it; called in the turn of the device."""
+        for flight in tuple(self.under_way):
+            flight.begin()
+            flight.settle()
+            if flight.future is future:
+                return
 
     def watch(self, flight: Flight) -> None:
         """Settle a flight that was begun as soon as it has ended, whoever waits for it."""

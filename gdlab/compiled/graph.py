@@ -29,6 +29,7 @@ from gdlab.base.errors import (
     unknown_name,
 )
 from gdlab.base.formats import check_boundary, from_bytes
+from gdlab.base.formats.packed import Packed
 from gdlab.base.threads import OwnerThread, snapshot
 from gdlab.base.types import Array
 from gdlab.base.words import listed, plural
@@ -45,6 +46,7 @@ from gdlab.compiled.boundary import (
     given_out,
     layout_of,
     typed_out,
+    with_packed,
 )
 from gdlab.compiled.capabilities import Capabilities, capabilities_of
 from gdlab.compiled.experts import ExpertLayer, Mask, MoeResidencyStats, checked_mask
@@ -56,6 +58,7 @@ from gdlab.compiled.saved import Edge, SavedGraph, write_saved
 from gdlab.compiled.views import Arena, RawOutput, Views
 from gdlab.devices.base import DeviceInfo
 from gdlab.graph import Graph
+from gdlab.graph.source import stack_level
 from gdlab.plan.records import ExecutionPlan
 from gdlab.rewrite import OptimizeReport
 from gdlab.session import Session, open_session
@@ -94,6 +97,7 @@ class Signature:
         inputs = {name: replace(port, buffer=places[name]) for name, port in self.inputs.items()}
         outputs = tuple(replace(port, buffer=next(buffers)) for port in self.outputs)
         hidden = {name: replace(port, buffer=next(buffers)) for name, port in self.hidden.items()}
+        outputs = tuple(with_packed(outputs, hidden))
         return replace(self, inputs=inputs, outputs=outputs, hidden=hidden)
 
 
@@ -281,14 +285,21 @@ class CompiledGraph(Closing):
 
     def _alone(self, where: str, function: Callable[[], T]) -> T:
         """Run `function` in the turn of the device, after everything asked for before."""
-        if self.closed:
-            raise SessionError(where, "compiled graph", "closed", "an open one")
+        self._check_open(where)
         try:
             return self.launcher.exclusively(function)
         finally:
-            if self.views.waiting():
-                for text in self.views.take_warnings():
-                    warnings.warn(text, StaleViewWarning, stacklevel=3)
+            self._warn()
+
+    def _warn(self) -> None:
+        """Warn of views that the last forwards outlived, at the user's line."""
+        if self.views.waiting():
+            for text in self.views.take_warnings():
+                warnings.warn(text, StaleViewWarning, stacklevel=stack_level())
+
+    def _check_open(self, where: str) -> None:
+        if self.closed:
+            raise SessionError(where, "compiled graph", "closed", "an open one")
 
     def share(self, other: CompiledGraph) -> None:
         """Note that parameters are those of another graph: neither runs while the other's are written."""
@@ -389,10 +400,12 @@ class CompiledGraph(Closing):
 
     def arena_ptr(self) -> int:
         """Return the address of the arena of the last forward, where that was `run_raw` or `run_slots`."""
+        self._check_open("arena_ptr")
         return self.views.filled("arena_ptr").address
 
     def arena_view(self) -> memoryview:
         """Return a read-only view of the arena's bytes, valid until the next forward."""
+        self._check_open("arena_view")
         arena = self.views.filled("arena_view")
         return arena.view(0, arena.nbytes)
 
@@ -416,7 +429,7 @@ class CompiledGraph(Closing):
 
     def _set(self, name: str, data: Any, where: str) -> None:
         """Set a parameter; of experts all, those on the host too."""
-        if name not in self.experts.split:
+        if not isinstance(name, str) or name not in self.experts.split:
             return self.session.values.set_parameter(name, data, where)
         full = as_array(where, name, data, self.whole_plan.param_types[name])
         self.experts.write(name, full)
@@ -438,7 +451,12 @@ class CompiledGraph(Closing):
         held, where = self.session.values, "load_params"
         whole = self.whole_plan.param_types
         types = {name: held.places.types[held.parameter(where, name)] for name in values}
-        checked = {name: as_array(where, name, data, whole.get(name, types[name])) for name, data in values.items()}
+        types = {name: whole.get(name, type) for name, type in types.items()}
+        checked = {
+            name: data if isinstance(data, Packed) and data.type == types[name] else
+            as_array(where, name, data, types[name])
+            for name, data in values.items()
+        }  # fmt: skip
 
         def set_all() -> None:
             for name, data in checked.items():
@@ -448,6 +466,7 @@ class CompiledGraph(Closing):
 
     def reset_state(self, name: str | None = None) -> None:
         """Write zeros into a state, or into all."""
+        self._check_open("reset_state")
         if name is not None and name not in self.states:
             raise unknown_name("reset_state", "state", str(name), self.states)
         for state in self.states if name is None else (name,):
@@ -458,6 +477,7 @@ class CompiledGraph(Closing):
     def save(self, path: str | os.PathLike[str], weights: bool = False) -> None:
         """Write plan, boundary and bucket axes to a file that `load_compiled_graph` opens without optimizing or
         lowering; with `weights` also the parameters, states included. Handles, feeds and extent are not saved."""
+        self._check_open("save")
         if not isinstance(weights, (bool, np.bool_)):
             raise ArgumentError("save", "weights", repr(weights), "True or False")
         stored: dict[int, Array] = {}
@@ -527,7 +547,7 @@ class CompiledGraph(Closing):
     def set_handle_feed(self, name: str, output_index: int) -> bool:
         """Replace the value of a host handle by an output after every forward."""
         where = "set_handle_feed"
-        if name not in self.handles.host or name not in self.signature.inputs:
+        if not isinstance(name, str) or name not in self.handles.host or name not in self.signature.inputs:
             raise SessionError(where, "host handle", repr(name), "an input with a handle: bind_handle first")
         index = check_index(where, output_index, len(self.signature.outputs))
         self.handles.check_shapes(where, name, index)
@@ -553,7 +573,8 @@ class CompiledGraph(Closing):
 
     def has_gpu_handle(self, name: str) -> bool:
         """Whether an input has a gpu handle."""
-        return name in self.handles.gpu
+        self._check_open("has_gpu_handle")
+        return isinstance(name, str) and name in self.handles.gpu
 
     def set_gpu_handle_feed(self, name: str, output_index: int) -> bool:
         """Copy an output into a gpu handle after every forward, on the device; setting again replaces."""
@@ -563,7 +584,8 @@ class CompiledGraph(Closing):
 
     def clear_gpu_handle_feed(self, name: str) -> bool:
         """Feed a gpu handle no more; it keeps its value. Whether it was fed."""
-        if name not in self.handles.gpu:
+        self._check_open("clear_gpu_handle_feed")
+        if not isinstance(name, str) or name not in self.handles.gpu:
             raise unknown_name("clear_gpu_handle_feed", "gpu handle", str(name), self.handles.gpu)
         return self._alone("clear_gpu_handle_feed", lambda: self.handles.feeds.pop(name, None) is not None)
 
@@ -571,7 +593,7 @@ class CompiledGraph(Closing):
         """Return a copy of a gpu handle's value, after pending work; None of what is not bound."""
 
         def read() -> Array | None:
-            if name not in self.handles.gpu:
+            if not isinstance(name, str) or name not in self.handles.gpu:
                 return None
             port = self.signature.inputs[name]
             return given_out(port, self.session.values.download(port.buffer).reshape(port.spec.shape))
@@ -688,14 +710,10 @@ class CompiledGraph(Closing):
     def _begin(self, flight: Flight) -> None:
         if self.flights.posted:
             self.flights.post(flight)
-            return self._alone_told()
+            return self._warn()
         self._alone(flight.request.where, lambda: self.flights.begin(flight))
         if flight.own:
             self.flights.watch(flight)
-
-    def _alone_told(self) -> None:
-        for text in self.views.take_warnings():
-            warnings.warn(text, StaleViewWarning, stacklevel=4)
 
     @property
     def pending(self) -> int:
@@ -741,6 +759,7 @@ class CompiledGraph(Closing):
     def set_active_extent(self, extent: tuple[int, int] | None) -> None:
         """Compute with the first `actual` of `upper` entries of the bucket axes, until changed; None: with all."""
         where, upper = "set_active_extent", self.signature.upper
+        self._check_open(where)
         if upper is None:
             wanted = "build_compiled_graph(…, bucket_axes={input: axis})"
             raise ActiveExtentUnsupported(where, "graph", "one without bucket axes", wanted)
@@ -817,7 +836,7 @@ class CompiledGraph(Closing):
         held = self.handles.held()
         full = {name: experts.read(name) for name in experts.pools}
         unset = [name for name in full if name in old.values.unset_parameters]
-        self.views.end()
+        self.views.end("a change of masks")
         self.session, self.signature = session, self.signature.over(session)
         session.progress.steps, session.progress.draw_offset = old.progress.steps, old.progress.draw_offset
         self._open(masks, old.traffic.as_dict())
@@ -921,7 +940,7 @@ class CompiledGraph(Closing):
 
     def _hold(self, held: Held) -> None:
         self.flights.finish(False)
-        self.views.end()
+        self.views.end("clone_from")
         self._store(held.stored, held.unset)
         for name, full in held.matrices.items():
             self.experts.write(name, full)

@@ -109,6 +109,8 @@ class Handles:
     def port_of(self, name: str) -> Port | None:
         """The input of this name, or the output `out{i}`."""
         index = self.output_named(name)
+        if not isinstance(name, str):
+            return None
         return self.inputs[name] if name in self.inputs else None if index is None else self.outputs[index]
 
     def output_named(self, name: str) -> int | None:
@@ -132,6 +134,8 @@ class Handles:
 
     def unbind(self, name: str) -> bool:
         """Drop a host handle."""
+        if not isinstance(name, str):
+            return False
         self.lies.pop(name, None)
         return self.host.pop(name, None) is not None
 
@@ -149,16 +153,16 @@ class Handles:
 
     def unbind_on_device(self, name: str) -> bool:
         """Drop a gpu handle and its feed; memory of somebody else is let go."""
-        known = name in self.gpu
-        if known:
-            self.external.unbind(self.inputs[name].buffer)
+        if not isinstance(name, str) or name not in self.gpu:
+            return False
+        self.external.unbind(self.inputs[name].buffer)
         self.gpu.discard(name)
         self.feeds.pop(name, None)
-        return known
+        return True
 
     def check_feed(self, where: str, name: str, index: int) -> int:
         """Return the output that may replace a gpu handle after every forward, or raise."""
-        if name not in self.gpu:
+        if not isinstance(name, str) or name not in self.gpu:
             bound = one_of(str(name), sorted(self.gpu)) if self.gpu else "bind_gpu_handle first: none is bound"
             raise SessionError(where, "gpu handle", repr(name), bound)
         return self.check_pair(where, name, index)

@@ -26,10 +26,11 @@ from gdlab.session.profile import SessionProfile
 T = TypeVar("T")
 Read = Callable[[str, Port, Any], Array]
 REMEDY = "set_param, initialize(seed) or load_params"
-NAMES = tuple(field.name for field in fields(Counters))
+COUNTED = tuple(field.name for field in fields(Counters))
+NAMES = (*COUNTED, "arenas_retired", "moe_sync_points")
 LONG_FLOPS = 1 << 29  # of a forward that takes tens of milliseconds
 LONG_SECONDS = 0.03
-_totals = attrgetter(*NAMES)
+_totals = attrgetter(*COUNTED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,11 +57,11 @@ class Launcher:
         self.slots = slots_of(outputs)
         self.all = layout_of(outputs)
         self.arena_bytes = self.slots[-1].byte_offset + -(-self.slots[-1].nbytes // 256) * 256
-        self.converted = layout_of((p for p in outputs if not p.direct), self.arena_bytes)
+        self.converted = layout_of((p for p in outputs if not _lands_as_shown(p)), self.arena_bytes)
         pairs = list(zip(outputs, self.slots, strict=True))
-        direct = tuple((port, slot.byte_offset) for port, slot in pairs if port.direct)
+        direct = tuple((port, slot.byte_offset) for port, slot in pairs if _lands_as_shown(port))
         self.in_arena = Layout(direct + self.converted.places, max(self.converted.nbytes, self.arena_bytes))
-        self._converted_slots = [slot for port, slot in pairs if not port.direct]
+        self._converted_slots = [slot for port, slot in pairs if not _lands_as_shown(port)]
         self._names = tuple(port.spec.name for port in outputs)
         self.extent: int | None = None
         self.epoch = 0
@@ -119,7 +120,7 @@ class Launcher:
     # launch -----------------------------------------------------------------------------------------------------------
     def launch(self, request: Request, copies: Iterable[BufferCopy], landing: Readback) -> None:
         """Upload, run, feed and copy, in one submission where the device has submissions. Checks nothing."""
-        before = _totals(self.program.counters)
+        before = self._totals()
         try:
             uploads = self.handles.uploads(request.values) + self._extent_upload(request)
             copies = [*self.handles.copies(), *copies]
@@ -140,7 +141,7 @@ class Launcher:
         self.handles.advance()
         self.epoch += 1
         self.last_extent = request.extent
-        self._before, self._after = before, _totals(self.program.counters)
+        self._before, self._after = before, self._totals()
 
     def at_once(self, requests: Sequence[Request]) -> int:
         """Return how many of these forwards the device does well to make in one submission."""
@@ -151,7 +152,7 @@ class Launcher:
 
     def launch_many(self, requests: Sequence[Request], layout: Layout, landing: Readback, stride: int) -> None:
         """Launch forwards in one submission; the outputs of each go to its own part of a landing. Checks nothing."""
-        before, parts = _totals(self.program.counters), []
+        before, parts = self._totals(), []
         try:
             for k, request in enumerate(requests):
                 uploads = self.handles.uploads(request.values) + self._extent_upload(request)
@@ -170,7 +171,7 @@ class Launcher:
         self.views.sweep()
         self.epoch += len(requests)
         self.last_extent = requests[-1].extent
-        self._before, self._after = before, _totals(self.program.counters)
+        self._before, self._after = before, self._totals()
 
     def _launch_paged(
         self, uploads: Iterable[tuple[int, Array]], copies: Sequence[BufferCopy], landing: Readback
@@ -220,18 +221,20 @@ class Launcher:
     def drain(self) -> None:
         """Wait until nothing is in flight."""
         self.program.wait()
-        self._after = _totals(self.program.counters)
+        self._after = self._totals()
 
     def stride(self, layout: Layout) -> int:
         """The bytes from one forward to the next in a landing of several."""
         return -(-max(layout.nbytes, self._behind(layout).nbytes, 4) // 16) * 16
 
     def numbers(self, layout: Layout, landing: Readback, start: int = 0) -> list[tuple[Port, Array]]:
-        """Return what has arrived, as views of the landing, in which it begins at `start`."""
+        """Return what has arrived, as views of the landing, in which it begins at `start`: numbers inside, of packed
+        outputs the bits of their 16-bit elements."""
         memory = landing.view()
         found = []
         for port, at in layout.places:
-            flat: Array = np.frombuffer(memory, port.dtype.numpy, port.size, start + at)
+            kind = port.dtype.numpy if port.packed is None else np.dtype(np.uint16)
+            flat: Array = np.frombuffer(memory, kind, port.size, start + at)
             found.append((port, flat.reshape(port.spec.shape)))
         return found
 
@@ -289,6 +292,10 @@ class Launcher:
         for slot, (port, numbers) in zip(self._converted_slots, self.numbers(self.converted, landing), strict=True):
             convert_into(landing.address, slot, port, numbers)
 
+    def _totals(self) -> tuple[int, ...]:
+        """Return the running totals of `NAMES`."""
+        return (*_totals(self.program.counters), self.views.retired_count, self.experts.sync_points)
+
     def last_stats(self) -> dict[str, int]:
         """Return what the last forward added to the counters."""
         return {name: b - a for name, a, b in zip(NAMES, self._before, self._after, strict=True)}
@@ -304,4 +311,9 @@ def discard(landings: Iterable[Readback]) -> None:
 
 
 def _copies(layout: Layout, landing: Readback, start: int = 0) -> list[BufferCopy]:
-    return [BufferCopy(port.buffer, 0, landing, start + at, port.nbytes) for port, at in layout.places]
+    return [BufferCopy(buffer, 0, landing, start + at, nbytes) for buffer, nbytes, at in layout.pieces]
+
+
+def _lands_as_shown(port: Port) -> bool:
+    """Whether the bytes that are read back of an output are those that its boundary shows."""
+    return port.direct or port.packed is not None

@@ -29,13 +29,14 @@ _FORMATS = {"f32": "f", "u32": "I"}  # of memoryviews; others are bytes
 @dataclass(slots=True, eq=False)
 class Arena:
     """Memory that the outputs of forward `epoch` landed in. `source`: what all views are made from, None before the
-    first; `handed`: the views that people hold."""
+    first; `handed`: the views that people hold; `ended_by`: what ended their validity."""
 
     landing: Readback
     nbytes: int
     epoch: int
     names: tuple[str, ...]
     valid: bool = True
+    ended_by: str = ""
     source: Any = None
     handed: list[weakref.ref[memoryview]] = field(default_factory=list)
 
@@ -57,9 +58,9 @@ class Arena:
         self.handed.append(weakref.ref(made))
         return made  # type: ignore[no-any-return]
 
-    def end(self) -> Callable[[], Any]:
+    def end(self, by: str) -> Callable[[], Any]:
         """End the validity of all views. What comes back answers None once nothing derived from one is alive."""
-        self.valid = False
+        self.valid, self.ended_by = False, by
         if self.source is None:
             return _nothing
         for held in self.handed:
@@ -131,7 +132,7 @@ class RawOutput:
 
     def _valid(self) -> Arena:
         if not self.arena.valid:
-            given = f"output {self.name!r} of run {self.epoch}, after which another run was launched"
+            given = f"output {self.name!r} of run {self.epoch}, after which there was {self.arena.ended_by}"
             raise StaleViewError("RawOutput", "view", given, "a copy made before: .numpy().copy(), or run()")
         return self.arena
 
@@ -157,12 +158,12 @@ class Views:
         given = f"views of {_told(arena)} in use"
         raise StaleViewError(where, "views", given, "none: delete or copy them, or strict_views=False")
 
-    def end(self) -> None:
-        """End the validity of the views of the last forward, because another one is launched."""
+    def end(self, by: str = "") -> None:
+        """End the validity of the views of the last forward, because another one is launched, or of what `by` says."""
         arena, self.current = self.current, None
         if arena is None:
             return
-        alive = arena.end()
+        alive = arena.end(by or f"run {arena.epoch + 1}")
         if alive() is not None:
             self.retired_count += 1
             self._stale.append(f"views of {_told(arena)} are in use after a later run: they keep its memory and values")

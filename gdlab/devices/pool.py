@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
@@ -10,6 +11,7 @@ M = TypeVar("M")
 SMALLEST = 256  # bytes; every size is a multiple of it
 
 
+@lru_cache(maxsize=4096)
 def size_class(nbytes: int) -> int:
     """Return the size that a request is rounded up to: four steps between two powers of two, multiples of 256, so that
     at most a fifth is wasted and requests of almost one size meet."""

@@ -21,7 +21,7 @@ from gdlab.base.formats import decode, encode
 from gdlab.base.types import Array, TensorType, u32
 from gdlab.devices.base import Bound, Copy, Counters, Device, Item, Queue, Region
 from gdlab.devices.fit import round_up
-from gdlab.eager.memory import AllocatorStats, Block
+from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block
 from gdlab.graph import Attrs, attrs_key
 from gdlab.op import REGISTRY
 from gdlab.ops.random import at_step
@@ -31,7 +31,7 @@ from gdlab.plan.records import Buffer
 from gdlab.plan.target import Target
 
 PIECES, BINDINGS = 4096, 16384  # kept at most; beyond it all are made again
-Operands = Sequence[tuple[Block, TensorType]]
+Operands = Sequence[AnyBuffer]
 Place = tuple[Hashable, tuple[int, ...]]  # what is bound, and the identities of the memory that it is bound to
 
 
@@ -51,7 +51,8 @@ class Engine(ABC):
         self.alive.add(block)
         self.allocs += 1
         self.live_bytes += nbytes
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes = self.live_bytes
         return block
 
     def free(self, block: Block) -> None:
@@ -235,26 +236,32 @@ class QueueEngine(Engine):
     # work -------------------------------------------------------------------------------------------------------------
     def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> Block:
         """Bind the piece of the op to memory, unless it is bound, and submit it."""
-        near = (op, id(attrs), *[id(t) for _, t in operands])
+        parts: list[Any] = [op, id(attrs)]
+        blocks = []
+        for buffer in operands:
+            parts.append(id(buffer.type))
+            blocks.append(buffer.block)
+        near = tuple(parts)
         known = self._near.get(near)
-        recipe = known[0] if known is not None else self._recipe(near, op, attrs, tuple(t for _, t in operands))
+        recipe = known[0] if known is not None else self._recipe(near, op, attrs, tuple([b.type for b in operands]))
         out = self.take(recipe.result_bytes)
-        blocks = [b for b, _ in operands]
-        scratch: list[Block] = []
+        blocks.append(out)
         try:
             for nbytes in recipe.scratch_bytes:
-                scratch.append(self.take(nbytes))
-            memories = (*[id(b.memory) for b in blocks], id(out.memory), *[id(b.memory) for b in scratch])
-            place = (id(recipe), memories)
+                blocks.append(self.take(nbytes))
+            place = (id(recipe), tuple([id(b.memory) for b in blocks]))
             items = self._bindings.get(place)
             if items is None:
-                items = self._bound(place, recipe, [*blocks, out, *scratch])
-            self._submit(items)
+                items = self._bound(place, recipe, blocks)
+            if self.immediate:
+                self.queue.submit("eager", items)
+            else:
+                self._submit(items)
         except BaseException:
             self.free(out)
             raise
         finally:
-            for block in scratch:
+            for block in blocks[len(operands) + 1 :]:
                 self.free(block)
         return out
 
@@ -369,9 +376,9 @@ class ReferenceEngine(Engine):
     def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> Block:
         """Evaluate the reference; it must not leave the dtype."""
         with at_step(self.step):
-            value = REGISTRY[op].reference([b.memory for b, _ in operands], dict(attrs))
-        if not operands and type.dtype is not u32:
-            value = value.astype(self.dtype)  # fills and draws are exact in float64
+            value = REGISTRY[op].reference([array_of(b) for b in operands], dict(attrs), exact=True)
+        if type.dtype is not u32 and all(b.type.dtype is u32 for b in operands):
+            value = value.astype(self.dtype)  # fills, draws and what is made of indices are exact in float64
         wanted = np.dtype(np.uint32) if type.dtype is u32 else self.dtype
         if value.dtype != wanted:
             raise DTypeError(f"eager.{op}", "result", value.dtype, f"{wanted}: its reference leaves the dtype")
@@ -401,6 +408,12 @@ class ReferenceEngine(Engine):
 
     def flush(self) -> None:
         """Nothing is ever pending."""
+
+
+def array_of(buffer: AnyBuffer) -> Array:
+    """Return the array of a buffer of a `ReferenceEngine`: views share memory in the shape of another."""
+    array: Array = buffer.block.memory
+    return array.reshape(buffer.type.shape)
 
 
 def engine_of(device: Device, scalar: np.dtype[Any], flush_at: int) -> tuple[Engine, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from gdlab.base.types import Array
 from gdlab.eager.leaves import Param
 from gdlab.eager.tape import Tape, TensorRef
 from gdlab.graph import Graph, Node, reachable
+from gdlab.op import REGISTRY
 
 if TYPE_CHECKING:
     from gdlab.eager.session import EagerSession
@@ -54,11 +55,14 @@ def to_graph(session: EagerSession, outputs: TensorRef | Sequence[TensorRef] | M
         if made is not node:
             _check_name(tape, graph, node, made.name)
         inputs = tuple(node_of[i] for i in node.inputs)
+        if tape.exact:
+            made = _in_f32(made)
         node_of[node.id] = graph.copy_node(made, inputs, tape.source(node.id)).id
         param = tape.facts[node.id].param if node.id in tape.facts else None
         if param is not None:
             params[made.name] = param
         elif node.op == "input":
+            tape.check_live("to_graph", node.id)
             buffer = tape.buffers[node.id]
             feeds[made.name] = session.engine.download(buffer.block, buffer.type)
     values = [graph.value(node_of[ref.id]) for ref in refs]
@@ -69,6 +73,13 @@ def to_graph(session: EagerSession, outputs: TensorRef | Sequence[TensorRef] | M
 def _leaf(tape: Tape, node: Node) -> Node:
     """An input or parameter under its name, as a new record."""
     return Node(node.id, node.op, node.inputs, node.attrs, node.type, str(node.attr("name")))
+
+
+def _in_f32(node: Node) -> Node:
+    """A node of a wide session as a plan has it: its numbers as float32 holds them."""
+    record = REGISTRY.get(node.op)
+    attrs = node.attrs if record is None else tuple(sorted(record.rounded(dict(node.attrs)).items()))
+    return replace(node, attrs=attrs)
 
 
 def _check_name(tape: Tape, graph: Graph, node: Node, name: str) -> None:

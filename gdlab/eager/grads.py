@@ -15,7 +15,7 @@ from gdlab.base.errors import ArgumentError, AutodiffError, EagerError, ShapeErr
 from gdlab.base.statistics import array_words
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
-from gdlab.eager.leaves import Param, input_leaf, taken
+from gdlab.eager.leaves import Param, input_leaf
 from gdlab.eager.memory import AnyBuffer, Origin
 from gdlab.eager.tape import Tape, TensorRef
 from gdlab.graph import Graph, Value, capture
@@ -106,7 +106,7 @@ def added(session: EagerSession, buffers: Sequence[AnyBuffer]) -> AnyBuffer:
     type, total = buffers[0].type, buffers[0].share()
     for other in buffers[1:]:
         try:
-            made = session.engine.compute("add", (), [(total.block, type), (other.block, type)], type)
+            made = session.engine.compute("add", (), [total, other], type)
         finally:
             total.release()
         total = session.buffer_of(made, type)
@@ -198,7 +198,7 @@ def _hook_result(tape: Tape, id: int, given: Any) -> Value:
     if isinstance(given, TensorRef):
         made = tape.own(given, "backward")
     else:
-        data = taken("eager.backward", where, given, tape.session.opts.scalar, floats=True)
+        data = tape.session.taken("eager.backward", where, given, floats=True)
         made = input_leaf(tape, data, "", False)
     if made.type != type:
         raise ShapeError("eager.backward", where, made.type, f"{type} or None")
@@ -215,7 +215,7 @@ def _seed(session: EagerSession, where: str, out: TensorRef, seed: Any) -> Value
     if isinstance(seed, TensorRef):
         _check_seed(where, out, session.own(where, seed).shape)
         return seed
-    data = taken(f"eager.{where}", "seed", seed, session.opts.scalar, floats=True)
+    data = session.taken(f"eager.{where}", "seed", seed, floats=True)
     _check_seed(where, out, data.shape)
     return input_leaf(session.tape, data, "", False)
 
@@ -308,7 +308,7 @@ def cotangents(session: EagerSession, out: TensorRef, seed: Any, wrt: Sequence[T
         for x in wrt:
             gradient = found.get(x.id)
             given = isinstance(gradient, AnyBuffer)
-            arrays.append(session.read_buffer(gradient) if given else np.zeros(x.shape, np.float32))  # type: ignore[arg-type]
+            arrays.append(session.read_buffer(gradient) if given else np.zeros(x.shape, session.opts.scalar))  # type: ignore[arg-type]
     finally:
         _release(found)
     return arrays
@@ -355,7 +355,7 @@ def _along(
     total: Value | None = None
     with tape.silent(), tape:
         for x, tangent in tangents.items():
-            data = taken(f"eager.{where}", "tangent", tangent, session.opts.scalar, floats=True)
+            data = session.taken(f"eager.{where}", "tangent", tangent, floats=True)
             _check_seed(where, x, data.shape)
             gradient = found.get(x.id)
             if isinstance(gradient, TensorRef):

@@ -223,7 +223,8 @@ def parameter_leaf(tape: Tape, param: Param) -> TensorRef:
     """Append the value of now of a parameter, or return the leaf that shows it already."""
     buffer = param.on_device()
     for id, facts in tape.facts.items():
-        if facts.param is param and tape.buffers[id].block is buffer.block:
+        shown = tape.buffers[id]
+        if facts.param is param and not shown.released and shown.block is buffer.block:
             return TensorRef(tape, id)
     attrs = (("name", param.name),) if not param.init else (("init", param.init), ("name", param.name))
     needs = param.requires_grad and tape.session.tracks

@@ -37,7 +37,7 @@ from gdlab.devices.base import DeviceInfo
 from gdlab.devices.choose import device as choose
 from gdlab.eager import grads as backward
 from gdlab.eager import steps
-from gdlab.eager.convert import HostOnlyConv, conv_of, dtype_of
+from gdlab.eager.convert import FloatConv, HostOnlyConv, conv_of, dtype_of
 from gdlab.eager.engine import Engine, engine_of
 from gdlab.eager.export import TapeExport, to_graph
 from gdlab.eager.grads import BackwardTrace, DeviceGradMap, Grads
@@ -46,7 +46,7 @@ from gdlab.eager.leaves import NatRef, Nats, NatVecRef, Param, checked_nat, inpu
 from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block, Origin
 from gdlab.eager.options import Options, options_of
 from gdlab.eager.random import RngState
-from gdlab.eager.tape import LeafFacts, Tape, TensorRef
+from gdlab.eager.tape import Tape, TensorRef
 from gdlab.graph import ConstantData, Value, capture, here, replace_current
 from gdlab.op import REGISTRY
 from gdlab.session.arrays import as_array
@@ -257,7 +257,7 @@ class EagerSession:
     def param(self, init: Any, name: str | None = None, requires_grad: bool | None = None) -> Param:
         """Make a parameter that holds a copy of `init`."""
         _check_name("eager.param", name)
-        data = self._taken("eager.param", repr(name or "init"), init, floats=True)
+        data = self.taken("eager.param", repr(name or "init"), init, floats=True)
         return self._param(name, TensorType(data.shape), data, requires_grad)
 
     def _param(self, name: str | None, type: TensorType, data: Array, requires_grad: bool | None) -> Param:
@@ -286,7 +286,7 @@ class EagerSession:
     def input(self, value: Any, name: str | None = None, requires_grad: bool = False) -> TensorRef:
         """A leaf that holds a copy of `value`: integers as indices (u32), other numbers as f32."""
         _check_name("eager.input", name)
-        data = self._taken("eager.input", repr(name or "value"), value)
+        data = self.taken("eager.input", repr(name or "value"), value)
         if requires_grad and data.dtype == np.uint32:
             raise DTypeError("eager.input", "requires_grad", "indices", "numbers that are differentiable")
         return input_leaf(self.tape, data, name or "", requires_grad and self.tracks)
@@ -294,13 +294,12 @@ class EagerSession:
     @call
     def const(self, value: Any, name: str | None = None) -> TensorRef:
         """A constant of the tape: part of the graph."""
-        data = self._taken("eager.const", repr(name or "value"), value)
+        data = self.taken("eager.const", repr(name or "value"), value)
         type = type_of(data)
-        held = ConstantData(type.dtype, type.shape, np.asarray(data, type.dtype.numpy).tobytes())
-        buffer = self.buffer_of(self.engine.upload(type, data), type)
+        with np.errstate(over="ignore"):  # of a wide session, whose tape holds the data itself
+            held = ConstantData(type.dtype, type.shape, data.astype(type.dtype.numpy, copy=False).tobytes())
         source = self.tape.source_of_call()
-        facts = LeafFacts(None, data, bool(name))
-        return self.tape.put("constant", (), (("data", held),), type, name or "", source, buffer, False, facts)
+        return self.tape.put_constant((("data", held),), type, name or "", source, data)
 
     def detach(self, x: TensorRef) -> TensorRef:
         """The same memory; no gradient flows."""
@@ -319,7 +318,8 @@ class EagerSession:
             given = self._feeds[name] if name in self._feeds else self.made_up(name, type)
             if given is None:
                 raise EagerError("eager.input", repr(name), "no value", f"s.feed({name}=array)")
-            data = as_array("eager.input", name, given, type)
+            given = self.converted("eager.input", given)
+            data = as_array("eager.input", name, given, type, scalar=self.opts.scalar)
             return input_leaf(self.tape, np.array(data), name, False)
         param = self._by_name.get(name)
         if param is None:
@@ -342,9 +342,8 @@ class EagerSession:
         ref = self.own("get_value", ref)
         if shape is not None and tuple(shape) != ref.shape:
             raise ShapeError("eager.get_value", f"shape of %{ref.id}", list(shape), str(list(ref.shape)))
+        self.tape.check_live("get_value", ref.id)
         buffer = self.tape.buffers[ref.id]
-        if buffer.released:
-            raise EagerError("eager.get_value", f"value of %{ref.id}", "a released buffer", "a live one")
         return self.engine.download(buffer.block, buffer.type)
 
     @call
@@ -395,7 +394,7 @@ class EagerSession:
     def set_param_host_value(self, param: Param, value: Any) -> None:
         """Take a copy of an array as the value; the mirror is dropped, and what only it held."""
         param = self._own_param("set_param_host_value", param)
-        data = self._taken("eager.set_param_host_value", repr(param.name), value, floats=True)
+        data = self.taken("eager.set_param_host_value", repr(param.name), value, floats=True)
         self._check_value(param, "host value", TensorType(data.shape, param.type.dtype))
         param.set_host(data)
 
@@ -424,14 +423,24 @@ class EagerSession:
         """Return new memory that holds an array of this type; for conversions."""
         return self.buffer_of(self.engine.upload(type, data), type)
 
-    def _taken(self, where: str, what: str, data: Any, floats: bool = False) -> Array:
-        """Return a copy of data as a tensor of this session holds it. What only a host holds goes to no adapter."""
-        if not self._device.synchronous:
-            dtype = dtype_of(data)
-            conv = conv_of(dtype)
+    def converted(self, where: str, data: Any) -> Any:
+        """Return data as numbers: by the conversion that somebody registered for its dtype, else itself. What only a
+        host holds goes to no adapter."""
+        dtype = dtype_of(data)
+        conv = conv_of(dtype)
+        if type(conv) in (FloatConv, HostOnlyConv):
             if isinstance(conv, HostOnlyConv) and dtype.kind == "f":
                 conv.check(where, self)
-        return taken(where, what, data, self.opts.scalar, floats)
+            return data
+        buffer = self._own_buffer("to_any_buffer", conv.to_any_buffer(self, data))
+        try:
+            return self.engine.download(buffer.block, buffer.type)
+        finally:
+            buffer.release()
+
+    def taken(self, where: str, what: str, data: Any, floats: bool = False) -> Array:
+        """Return a copy of data as a tensor of this session holds it."""
+        return taken(where, what, self.converted(where, data), self.opts.scalar, floats)
 
     # numbers ----------------------------------------------------------------------------------------------------------
     @property

@@ -13,7 +13,7 @@ from gdlab.base.errors import ArgumentError, CheckpointError, EagerError, ShapeE
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import natural
 from gdlab.devices.cpu.cpu_device import FLUSH_EVERY, flush
-from gdlab.eager.engine import QueueEngine, ReferenceEngine
+from gdlab.eager.engine import QueueEngine, ReferenceEngine, array_of
 from gdlab.eager.grads import Grads, zeros
 from gdlab.eager.leaves import Param
 from gdlab.eager.memory import AnyBuffer, Block
@@ -156,10 +156,10 @@ def _check_finite(session: EagerSession, found: Mapping[Param, AnyBuffer]) -> No
 def _largest(session: EagerSession, gradient: AnyBuffer) -> AnyBuffer:
     """Return the largest |g|: not finite where any number of g is not. (0 · g would be folded by compilers.)"""
     engine, type, one = session.engine, gradient.type, TensorType((1,))
-    sizes = session.buffer_of(engine.compute("abs", (), [(gradient.block, type)], type), type)
+    sizes = session.buffer_of(engine.compute("abs", (), [gradient], type), type)
     attrs = (("axes", tuple(range(type.rank))), ("keepdims", False))
     try:
-        return session.buffer_of(engine.compute("max", attrs, [(sizes.block, type)], one), one)
+        return session.buffer_of(engine.compute("max", attrs, [sizes], one), one)
     finally:
         sizes.release()
 
@@ -233,7 +233,7 @@ def _move(session: EagerSession, rule: Optimizer, t: int, rows: Sequence[Row]) -
 def _move_wide(rule: Optimizer, t: int, rows: Sequence[Row]) -> None:
     """Compute everything, then replace it."""
     held = [(new, *states) for _, new, states, _ in rows]
-    made = [moved(rule, t, [b.block.memory for b in (*moving, g)])
+    made = [moved(rule, t, [array_of(b) for b in (*moving, g)])
             for moving, (*_, g) in zip(held, rows, strict=True)]  # fmt: skip
     for moving, arrays in zip(held, made, strict=True):
         for buffer, array in zip(moving, arrays, strict=True):

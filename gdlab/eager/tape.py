@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from gdlab.base.errors import EagerError, ExpertIndexError, GraphError, ShapeErr
 from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.base.words import plural
 from gdlab.eager.memory import AnyBuffer, Origin
-from gdlab.graph import Attrs, Graph, Value, capture
+from gdlab.graph import Attrs, ConstantData, Graph, Value, capture
 from gdlab.graph.source import Frame, Source
-from gdlab.op import REGISTRY, Alias
+from gdlab.op import REGISTRY, Alias, Op
 
 if TYPE_CHECKING:
     from gdlab.eager.leaves import Param
@@ -85,12 +86,14 @@ class TensorRef(Value):
         return (self[i : i + 1].reshape(rest) for i in range(rows))
 
     def __repr__(self) -> str:
+        if self.id >= len(self.graph):
+            return f"TensorRef %{self.id}, cut off"
         label = f' "{self.name}"' if self.name else ""
         return f"TensorRef %{self.id}{label} {self.type}"
 
     def __str__(self) -> str:
         tape = self.graph
-        if tape is not tape.session.tape or tape.buffers[self.id].released:
+        if tape is not tape.session.tape or self.id >= len(tape) or tape.buffers[self.id].released:
             return repr(self)
         return f"{self!r}\n{np.array2string(self.numpy(), threshold=SHOWN, separator=', ')}"
 
@@ -105,6 +108,28 @@ class LeafFacts:
 
 
 _UNKNOWN = LeafFacts()
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Hold what a tape asks of an op at each call: whether its result is the operand itself, whether it reads indices,
+    draws random numbers, passes a gradient on, or writes a cache."""
+
+    alias: bool
+    indices: bool
+    draws: bool
+    differentiable: bool
+    writes: bool
+
+
+@lru_cache(maxsize=1024)
+def _traits(op: Op) -> Traits:
+    differentiable = not op.no_grad or op.no_grad == "refuses"
+    return Traits(isinstance(op.kernel, Alias), op.indices is not None, op.family == "random", differentiable,
+                  op.writes_in_place)  # fmt: skip
+
+
+_LEAVES = ("constant", "input", "parameter", "var")
 Hook = Callable[[TensorRef, Value], Any]
 
 
@@ -125,6 +150,7 @@ class Tape(Graph):
     def __init__(self, session: EagerSession, generation: int) -> None:
         super().__init__()
         self.session, self.generation = session, generation
+        self.exact = session.opts.scalar != np.float32
         self.buffers: list[AnyBuffer] = []
         self.needs_grad: list[bool] = []
         self.facts: dict[int, LeafFacts] = {}
@@ -156,28 +182,40 @@ class Tape(Graph):
         self, op: str, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, name: str,
         source: tuple[Frame, ...] | Source,
     ) -> Value:  # fmt: skip
-        if not inputs and op in ("constant", "input", "parameter", "var"):
+        if not inputs and op in _LEAVES:
             return self._constant(op, attrs, type, name, source)
-        record, buffers = REGISTRY[op], self.buffers
-        session = self.session
-        if record.indices is not None and session.opts.checks != "off":
+        session, buffers = self.session, self.buffers
+        traits = _traits(REGISTRY[op])
+        if traits.indices and session.opts.checks != "off":
             self._check_indices(op, inputs, attrs)
-        if record.family == "random":
+        if traits.draws:
             session.set_drawn_step()
             self.draws += 1
-        operands = [(buffers[i].block, buffers[i].type) for i in inputs]
-        if isinstance(record.kernel, Alias):
-            made = buffers[inputs[0]].share(type)
-        else:
-            made = session.buffer_of(session.engine.compute(op, attrs, operands, type), type)
+        try:
+            if traits.alias:
+                made = buffers[inputs[0]].share(type)
+            else:
+                block = session.engine.compute(op, attrs, [buffers[i] for i in inputs], type)
+                made = AnyBuffer(session.number, type, block, session.engine.free)
+        except EagerError:
+            self.check_live(op, *inputs)
+            raise
         if session.opts.checks == "strict" and type.dtype is f32:
             self._check_finite(op, made)
-        needs = self.needs_grad
-        needed = not record.no_grad or record.no_grad == "refuses"
-        value = self.put(op, inputs, attrs, type, name, source, made, needed and True in [needs[i] for i in inputs])
-        if record.writes_in_place:
+        needed = False
+        if traits.differentiable:
+            for i in inputs:
+                needed = needed or self.needs_grad[i]
+        value = self.put(op, inputs, attrs, type, name, source, made, needed)
+        if traits.writes:
             self._write_param(value.id, inputs[1], made)
         return value
+
+    def check_live(self, where: str, *ids: int) -> None:
+        """Raise `EagerError` for the first of these nodes whose memory was given back."""
+        for id in ids:
+            if self.buffers[id].released:
+                raise EagerError(f"eager.{where}", f"value of %{id}", "a released buffer", "a live one", node=id)
 
     def _write_param(self, id: int, cache: int, made: AnyBuffer) -> None:
         """Make the result of a cache write the value of the parameter that the cache shows, through views and earlier
@@ -212,9 +250,22 @@ class Tape(Graph):
     ) -> TensorRef:
         if op != "constant":
             raise GraphError(f"eager.{op}", "leaf", repr(name), "EagerSession.input or EagerSession.param")
-        array = dict(attrs)["data"].array
-        buffer = self.session.buffer_of(self.session.engine.upload(type, array), type)
-        return self.put(op, (), attrs, type, name, source, buffer, False, LeafFacts(None, array))
+        return self.put_constant(attrs, type, name, source, dict(attrs)["data"].array)
+
+    def put_constant(
+        self, attrs: Attrs, type: TensorType, name: str, source: tuple[Frame, ...] | Source, data: Array
+    ) -> TensorRef:
+        """Append a constant that holds `data`."""
+        buffer = self.session.buffer_of(self.session.engine.upload(type, data), type)
+        return self.put("constant", (), attrs, type, name, source, buffer, False, LeafFacts(None, data, bool(name)))
+
+    def make_constant(self, held: ConstantData, given: Array) -> Value:
+        """Append a constant; an exact tape holds the numbers `given`."""
+        if not self.exact:
+            return super().make_constant(held, given)
+        self.session.check_tape(self, "constant")
+        type, source = TensorType(held.shape, held.dtype), self.source_of_call()
+        return self.session.locked(self.put_constant, (("data", held),), type, "", source, given)
 
     def make_leaf(self, kind: str, attrs: Attrs, type: TensorType, name: str) -> Value:
         """The array that was fed under this name, or the session's parameter of it, used."""

@@ -70,6 +70,7 @@ def _formed(record: UpdateRule, numbers: Mapping[str, Array], arrays: Sequence[A
     shape, dtype = arrays[0].shape, arrays[0].dtype
     feeds = [arrays[0], arrays[-1], *arrays[1:-1], *(np.broadcast_to(numbers[n], shape) for n in record.scalars)]
     with scratch() as graph:
+        graph.exact = True
         leaves = [REGISTRY["input"](f"x{k}", shape) for k in range(len(feeds))]
         given = dict(zip(record.scalars, leaves[len(arrays) :], strict=True))
         results: Any = record.form(*leaves[: len(arrays)], **given)
@@ -77,6 +78,6 @@ def _formed(record: UpdateRule, numbers: Mapping[str, Array], arrays: Sequence[A
     with np.errstate(all="ignore"):
         for node in graph.nodes[len(feeds) :]:
             attrs: dict[str, Any] = dict(node.attrs)
-            values.append(np.asarray(REGISTRY[node.op].reference([values[i] for i in node.inputs], attrs), dtype))
+            values.append(np.asarray(REGISTRY[node.op].reference([values[i] for i in node.inputs], attrs, True), dtype))
     listed: Sequence[Value] = results if isinstance(results, tuple) else (results,)
     return [np.array(values[r.id]) for r in listed]

@@ -30,6 +30,7 @@ class Graph:
 
     value_class: type[Value] = Value
     typed = True  # whether its nodes have types
+    exact = False  # whether numbers in attributes keep all digits; elsewhere they are those that float32 holds
 
     def __init__(self) -> None:
         self._nodes: list[Node] = []
@@ -116,7 +117,8 @@ class Graph:
         source: tuple[Frame, ...] | Source = (),
     ) -> Value:
         """Append a node as it is. For passes; people call ops, which check shapes first."""
-        self._check_open(op)
+        if self.sealed:
+            self._check_open(op)
         id = len(self._nodes)
         self._nodes.append(Node(id, op, inputs, attrs, type, name))
         if source:
@@ -155,6 +157,11 @@ class Graph:
         """Append an input or parameter of a new name. A graph that holds values finds that of the leaf here."""
         source = capture(True) if self.records_sources else ()
         return self.register_leaf(self.append(kind, (), attrs, type, name, source))
+
+    def make_constant(self, held: ConstantData, given: np.ndarray[Any, Any]) -> Value:
+        """Append a constant. A graph that holds values takes those `given`, which are not rounded yet."""
+        source = capture(True) if self.records_sources else ()
+        return self.append("constant", (), (("data", held),), TensorType(held.shape, held.dtype), source=source)
 
     def leaf(self, name: str) -> Node | None:
         """The input or parameter of this name."""

@@ -32,7 +32,7 @@ class Location:
 
 Source = tuple[Location, ...]  # innermost user frame first
 Position = tuple[int | None, int | None, int | None, int | None]  # line, end line, column, end column
-Frame = tuple[CodeType, int, int]  # resolved to a Location only when somebody asks
+Frame = tuple[CodeType, int]  # and the place of its instruction: resolved to a Location only when somebody asks
 
 
 def capture(models: bool = False) -> tuple[Frame, ...]:
@@ -41,16 +41,17 @@ def capture(models: bool = False) -> tuple[Frame, ...]:
     frames: list[Frame] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(frames) < _MAX_STACK:
-        if id(frame.f_globals) in _OWN:
+        scope = frame.f_globals
+        if id(scope) in _OWN:
             frame = frame.f_back
             continue
-        code, name = frame.f_code, frame.f_globals.get("__name__", "")
+        code, name = frame.f_code, scope.get("__name__", "")
         if name.startswith(_PACKAGE) and not (models and name.startswith(_MODELS)):
             module = sys.modules.get(name)
-            if module is not None and module.__dict__ is frame.f_globals and not name.startswith(_MODELS):
-                _OWN.add(id(frame.f_globals))  # a loaded module's names live as long as the process
+            if module is not None and module.__dict__ is scope and not name.startswith(_MODELS):
+                _OWN.add(id(scope))  # a loaded module's names live as long as the process
         else:
-            frames.append((code, frame.f_lasti, frame.f_lineno))
+            frames.append((code, frame.f_lasti))
             if code.co_name == "<module>":
                 break
         frame = frame.f_back
@@ -69,6 +70,14 @@ def in_models(file: str) -> bool:
     return file.startswith(_MODEL_FILES)
 
 
+def stack_level() -> int:
+    """Return the `stacklevel` at which a warning of the caller tells the user's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def here() -> Location | None:
     """The user's line that leads to this call."""
     frames = capture()
@@ -78,7 +87,7 @@ def here() -> Location | None:
 def located(chains: Iterable[tuple[Frame, ...] | Source]) -> list[Source]:
     """The places of many nodes: a place that several share is one object, found once."""
     # id(): codes compare by what they do, whatever their file. Whoever holds the chains keeps the codes alive.
-    known: dict[tuple[int, int, int], Location] = {}
+    known: dict[tuple[int, int], Location] = {}
     positions: dict[int, list[Position]] = {}
     found = []
     for chain in chains:
@@ -87,8 +96,8 @@ def located(chains: Iterable[tuple[Frame, ...] | Source]) -> list[Source]:
             if isinstance(frame, Location):
                 places.append(frame)
                 continue
-            code, lasti, lineno = frame
-            key = id(code), lasti, lineno
+            code, lasti = frame
+            key = id(code), lasti
             place = known.get(key)
             if place is None:
                 if id(code) not in positions:
@@ -104,14 +113,16 @@ def locate(frame: Frame) -> Location:
 
 
 def _place(frame: Frame, positions: Sequence[Position]) -> Location:
-    code, lasti, lineno = frame
+    code, lasti = frame
     line, end_line, col, end_col = positions[lasti // 2] if lasti // 2 < len(positions) else (None,) * 4
+    line = line or code.co_firstlineno
+    end_line = end_line or line
     return Location(
         code.co_filename,
-        line or lineno,
-        _characters(code.co_filename, line or lineno, col),
-        end_line or lineno,
-        _characters(code.co_filename, end_line or lineno, end_col),
+        line,
+        _characters(code.co_filename, line, col),
+        end_line,
+        _characters(code.co_filename, end_line, end_col),
         code.co_name,
     )
 

@@ -114,7 +114,7 @@ def _required(annotation: Any) -> Any:
 
 
 def coerce(where: str, parameter: Parameter, value: Any) -> Any:
-    """An attribute as its annotation says, so that equal calls make equal nodes."""
+    """An attribute as its annotation says, so that equal calls make equal nodes; floats in full (see `as_f32`)."""
     kind, name = parameter.annotation, parameter.name
     if isinstance(value, AttrVar) or (value is None and parameter.default is None):
         return value
@@ -147,11 +147,19 @@ _F32_LIMIT = 2.0**128 - 2.0**103  # from here on float32 rounds to infinity
 
 
 def _finite(where: str, name: str, value: Any, wanted: str = "a finite number") -> float:
-    """`value` as float32 holds it."""
     plain = float(value) if is_number(value) else float("nan")
-    if not -_F32_LIMIT < plain < _F32_LIMIT:
+    if not math.isfinite(plain):
         raise GraphError(where, name, repr(value), wanted)
-    return float(np.float32(plain))
+    return plain
+
+
+def as_f32(where: str, parameter: Parameter, value: Any) -> Any:
+    """Return a coerced float attribute as float32 holds it."""
+    if not isinstance(value, float) or math.isinf(value):
+        return value
+    if not -_F32_LIMIT < value < _F32_LIMIT:
+        raise GraphError(where, parameter.name, repr(value), _wanted(parameter.annotation))
+    return float(np.float32(value))
 
 
 def _wanted(kind: Any) -> str:

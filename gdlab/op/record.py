@@ -18,9 +18,11 @@ from gdlab.op.extent import Follows
 from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf, Shader
 from gdlab.op.parameter import (
     WANTED_VALUE,
+    Extended,
     Parameter,
     Refused,
     Values,
+    as_f32,
     coerce,
     is_number,
     parameters_of,
@@ -150,9 +152,12 @@ class Op:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
         self.__signature__ = signature_of(self.rule)
         self._known: dict[Hashable, tuple[tuple[int, ...], Attrs, TensorType]] = {}
+        # what is known of calls with values alone, by the identities of their types, which each entry holds
+        self._near: dict[tuple[int, ...], tuple[tuple[int, ...], Attrs, TensorType, object]] = {}
         self.operands = tuple(p.name for p in self.parameters if p.operand)
         self.variadic = any(p.annotation == Values for p in self.parameters)
         self.attributes = tuple(p for p in self.parameters if not p.operand)
+        self._floats = tuple(p for p in self.attributes if p.annotation in (float, Extended))
         self.opaque = self.opaque or self.family in ("random", "update")
         self.reads_f16 = self.reads_f16 or self.family == "contraction"
 
@@ -165,11 +170,11 @@ class Op:
         return rule
 
     def __call__(self, *args: Any, graph: Graph | None = None, **kwargs: Any) -> Value:
-        key = _signature(args, kwargs) if graph is None else None
-        known = None if key is None else self._known.get(key)
+        near = _identities(args) if graph is None and not kwargs else ()
+        known = self._near.get(near) or self._found(near, args, kwargs, graph)
         if known is None:
-            return self._append(key, *args, graph=graph, **kwargs)
-        order, attrs, type = known
+            return self._append(_signature(args, kwargs) if graph is None else None, *args, graph=graph, **kwargs)
+        order, attrs, type, _ = known
         home: Graph = args[order[0]].graph
         if home.sealed:
             return self._append(None, *args, **kwargs)
@@ -179,6 +184,20 @@ class Op:
         except BaseException as error:
             place(error, home)
             raise
+
+    def _found(
+        self, near: tuple[int, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any], graph: Graph | None
+    ) -> tuple[tuple[int, ...], Attrs, TensorType, object] | None:
+        """Return what is known of a call by its signature; one with values alone is found by identities from now on."""
+        known = self._known.get(_signature(args, kwargs)) if graph is None else None
+        if known is None:
+            return None
+        made = (*known, [a.type for a in args] if near else None)
+        if near:
+            if len(self._near) >= KNOWN_CALLS:
+                self._near.clear()
+            self._near[near] = made
+        return made
 
     @whole
     def _append(self, key: Hashable | None, /, *args: Any, graph: Graph | None = None, **kwargs: Any) -> Value:
@@ -192,9 +211,11 @@ class Op:
             args = more[:-1]
             if more[-1] is not None:
                 operands, attrs = self._bind(args, kwargs)
-                return build(more[-1], *operands, **attrs)
+                exact = self._home(operands, graph).exact
+                return build(more[-1], *operands, **(attrs if exact else self.rounded(attrs)))
         operands, attrs = self._bind(args, kwargs)
-        home = next((v.graph for v in operands if isinstance(v, Value)), None) or current_graph(self.name, graph)
+        home = self._home(operands, graph)
+        attrs = attrs if home.exact else self.rounded(attrs)
         if graph is not None and graph is not home:
             raise GraphError(self.name, "graph", "another graph", "that of the operands")
         inputs = self._operands(home, operands)
@@ -211,6 +232,14 @@ class Op:
             type,
             source=capture(True) if home.records_sources else (),
         )
+
+    def _home(self, operands: Sequence[Any], graph: Graph | None) -> Graph:
+        """The graph of the operands, else the one given or the current one."""
+        return next((v.graph for v in operands if isinstance(v, Value)), None) or current_graph(self.name, graph)
+
+    def rounded(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Attributes with numbers as float32 holds them, as all graphs have them but exact ones."""
+        return attrs | {p.name: as_f32(self.name, p, attrs[p.name]) for p in self._floats} if self._floats else attrs
 
     def _remember(
         self, key: Hashable, args: tuple[Any, ...], inputs: Sequence[Value], attrs: Attrs, type: TensorType
@@ -279,9 +308,10 @@ class Op:
             error.operands = tuple(inputs)
             raise error from None
 
-    def trace(self, types: tuple[TensorType, ...], attrs: Attrs) -> Graph:
-        """The body of a fused op on operands of these types: a graph whose first nodes are `var`s."""
-        return _trace(self, types, attrs)
+    def trace(self, types: tuple[TensorType, ...], attrs: Attrs, exact: bool = False) -> Graph:
+        """The body of a fused op on operands of these types: a graph whose first nodes are `var`s. `exact`: its numbers
+        keep all digits."""
+        return _trace(self, types, attrs, exact)
 
     def variants(self) -> tuple[tuple[dict[str, Any], str], ...]:
         """The rules that a fused op makes, as (attributes to fix, label): one for each value of a Literal attribute."""
@@ -300,18 +330,19 @@ class Op:
             g.set_outputs(self.body(*operands, **{p.name: AttrVar(p.name) for p in self.attributes} | fixed))
         return g
 
-    def reference(self, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Array:
-        """The value in float64: the NumPy meaning, or of a fused op the meaning of its body."""
+    def reference(self, arrays: Sequence[Array], attrs: Mapping[str, Any], exact: bool = False) -> Array:
+        """The value in float64: the NumPy meaning, or of a fused op the meaning of its body, whose numbers are those of
+        kernels (float32), or where `exact` those that are written."""
         if self.numpy is not None:
             with np.errstate(all="ignore"):
                 return np.asarray(self.numpy(*self.spread(arrays), **attrs))
         if self.body is None:
             raise GraphError(self.name, "reference", "numpy=None and no body", "the meaning of the op in NumPy")
         types = tuple(TensorType(a.shape, u32 if a.dtype == u32.numpy else f32) for a in arrays)
-        graph = self.trace(types, tuple(sorted(attrs.items())))
+        graph = self.trace(types, tuple(sorted(attrs.items())), exact)
         values: list[Array] = list(arrays)
         for node in graph.nodes[len(arrays) :]:
-            values.append(REGISTRY[node.op].reference([values[i] for i in node.inputs], dict(node.attrs)))
+            values.append(REGISTRY[node.op].reference([values[i] for i in node.inputs], dict(node.attrs), exact))
         return values[graph.output_ids[0]]
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -399,6 +430,21 @@ KNOWN_CALLS = 1024  # signatures that an op remembers
 _PLAIN = (int, str, bool, type(None))
 
 
+def _identities(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the identities of the types of values of one graph; () where there is anything else."""
+    home, parts = None, []
+    for a in args:
+        if not isinstance(a, Value) or (home is not None and a.graph is not home):
+            return ()
+        home = a.graph
+        parts.append(id(home._nodes[a.id].type))
+    if home is None or not home.typed:
+        return ()
+    if home.exact:
+        parts.append(0)
+    return tuple(parts)
+
+
 def _signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable | None:
     """Return what attributes and type of a call follow from: operand types of one graph and plain attributes. None
     where there is anything else."""
@@ -416,7 +462,11 @@ def _signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable | N
         parts.append(name)
         if not _plain(a, parts):
             return None
-    return tuple(parts) if home is not None and home.typed else None
+    if home is None or not home.typed:
+        return None
+    if home.exact:
+        parts.append("exact")
+    return tuple(parts)
 
 
 def _plain(value: Any, parts: list[Hashable]) -> bool:
@@ -583,9 +633,10 @@ def _traced_bytes(body: Graph) -> int:
 
 
 @remember(512 << 10, _traced_bytes)
-def _trace(op: Op, types: tuple[TensorType, ...], attrs: Attrs) -> Graph:
+def _trace(op: Op, types: tuple[TensorType, ...], attrs: Attrs, exact: bool) -> Graph:
     assert op.body is not None  # only fused ops are traced
     with scratch() as g, g.silent():
+        g.exact = exact
         operands = [g.append("var", (), (("name", n),), t) for n, t in zip(op.operands, types, strict=True)]
         g.set_outputs(op.body(*operands, **dict(attrs)))
     return g

@@ -35,11 +35,12 @@ H = 1e-6
 
 
 # values ---------------------------------------------------------------------------------------------------------------
-def evaluate(graph: Graph, feeds: Mapping[str, Any], hook: Hook | None = None) -> Values:
+def evaluate(graph: Graph, feeds: Mapping[str, Any], hook: Hook | None = None, exact: bool = False) -> Values:
     """The value of every node, id -> float64 array (u32 tensors stay integers).
 
     `feeds` holds every input and parameter by name, in any shape with the right number of elements; each is rounded to
-    f32 first. `hook(node, value)` is called after each node. A missing, mis-sized or unknown feed raises.
+    f32 first. `hook(node, value)` is called after each node. `exact`: numbers in the bodies of fused ops keep all
+    digits, as on a tape in float64. A missing, mis-sized or unknown feed raises.
     """
     slots = {n.attr("name"): n.type for n in graph if _is_slot(n)}
     for name in feeds:
@@ -48,7 +49,7 @@ def evaluate(graph: Graph, feeds: Mapping[str, Any], hook: Hook | None = None) -
     fed = {name: _feed(name, type, feeds) for name, type in slots.items()}
     values: Values = {}
     for node in graph:
-        values[node.id] = value = _value(node, values, fed)
+        values[node.id] = value = _value(node, values, fed, exact)
         if hook is not None:
             hook(node, value)
     return values
@@ -71,13 +72,13 @@ def _widened(data: Array) -> Array:
     return data if data.dtype == u32.numpy else data.astype(np.float64)
 
 
-def _value(node: Node, values: Values, fed: Mapping[str, Array]) -> Array:
+def _value(node: Node, values: Values, fed: Mapping[str, Array], exact: bool = False) -> Array:
     attrs = dict(node.attrs)
     if _is_slot(node):
         return fed[attrs["name"]]
     if isinstance(attrs.get("data"), ConstantData):
         return _widened(attrs["data"].array)
-    value = REGISTRY[node.op].reference([values[i] for i in node.inputs], attrs)
+    value = REGISTRY[node.op].reference([values[i] for i in node.inputs], attrs, exact)
     if value.shape != node.type.shape:
         raise ShapeError("evaluate", f"numpy of {node.op}", f"shape {list(value.shape)}", f"that of {node.type}")
     return value

@@ -31,9 +31,14 @@ _TOKEN = re.compile(rf"({_STRING})|%(\d+)")
 
 
 def attr_text(value: Attr) -> str:
-    """One attribute as people read it; floats with the fewest digits that give the same f32, infinities as 1e999."""
+    """One attribute as people read it; floats with the fewest digits that give the same f32 (of a graph that is exact,
+    the same float64), infinities as 1e999."""
     if isinstance(value, float):
-        return str(np.float32(value)) if np.isfinite(value) else "1e999" if value > 0 else "-1e999"
+        if np.isinf(value):
+            return "1e999" if value > 0 else "-1e999"
+        with np.errstate(over="ignore"):
+            near = np.float32(value)
+        return str(near) if near == value or value != value else repr(value)
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 

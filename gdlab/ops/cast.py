@@ -1,11 +1,14 @@
-"""Ops between dtypes: `to_f32` and `to_u32`; and f32 with the precision of another dtype."""
+"""Ops between dtypes: `to_f32` and `to_u32`; f32 with the precision of another dtype; and 16 bits, packed."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
+from gdlab.base.formats import bf16_bits
 from gdlab.base.formats import round_bf16 as nearest_bf16
 from gdlab.base.formats import round_f16 as nearest_f16
 from gdlab.base.types import Array, TensorType, f16, u32
@@ -163,3 +166,43 @@ def to_f16(x: Value) -> TensorType:
 def _(g: Value, out: Value, x: Value) -> Grads:
     """∂x = g"""
     return (g,)
+
+
+def _words(x: Array, to: str) -> Array:
+    """Bits of 16-bit numbers, two in a word, the first in the lower half; behind an odd last one 0."""
+    flat = x.reshape(-1).astype(np.float32)
+    bits = bf16_bits(flat) if to == "bf16" else nearest_f16(flat).astype(np.float16).view(np.uint16)
+    pairs = np.zeros(-(-flat.size // 2) * 2, "<u2")
+    pairs[: flat.size] = bits
+    return pairs.view("<u4").astype(np.uint32, copy=False)
+
+
+def _packed(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
+    return Work(result.num_elements, constants={"COUNT": types[0].num_elements, "BRAIN": int(attrs["to"] == "bf16")})
+
+
+def _pack16_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    put = partial(_put_words, to="bf16" if c["BRAIN"] else "f16")
+    builder.calls.append((put, (builder.operand(0, (c["COUNT"],)), builder.out((c.units,)))))
+
+
+def _put_words(x: Array, out: Array, to: str) -> None:
+    out[...] = _words(x, to)
+
+
+@op(
+    numpy=_words,
+    kernel=Shader("pack16.wgsl", _packed, linear=True, numpy_form=_pack16_form),
+    samples=(*(Sample(shape, attrs=to, low=-1e5, high=1e5, kink=True)
+               for to in (HALF, BRAIN) for shape in ((3, 5), (70,), (1, 1))),
+             Sample((15,), attrs=HALF, values=(TIES,), kink=True),
+             Sample((12,), attrs=BRAIN, values=(BRAIN_TIES,), kink=True)),
+    bad=(Bad(("u32[3]",), "pack16: operands: given u32[3], wanted f32 operands", HALF),
+         Bad(("f32[3]",), "pack16: to: given 'f32', wanted one of f16, bf16", {"to": "f32"})),
+    family="elementwise",
+    no_grad="ends",
+)  # fmt: skip
+def pack16(x: Value, to: Literal["f16", "bf16"]) -> TensorType:
+    """Bits of the nearest numbers of 16 bits, two in a word: f32[...] of n elements -> u32[⌈n / 2⌉], the first in the
+    lower half, behind an odd last one 0. The gradient path ends."""
+    return TensorType((-(-x.type.num_elements // 2),), u32)

@@ -9,7 +9,7 @@ import numpy as np
 from gdlab.base.errors import DTypeError, GraphError, ShapeError
 from gdlab.base.formats import narrowed
 from gdlab.base.types import FORMATS, DType, TensorType, check_shape, f16, f32, q4, q8, u32
-from gdlab.graph import ConstantData, Graph, Value, capture, current_graph
+from gdlab.graph import ConstantData, Graph, Value, current_graph
 from gdlab.op import Bad, Extended, Fill, Sample, leaf, op
 
 
@@ -124,17 +124,18 @@ def _slot(
 
 def _constant(where: str, data: Any, shape: Any, dtype: DType, graph: Graph | None) -> Value:
     home = current_graph(where, graph)
-    array = _elements(where, data, dtype)
-    extents = check_shape(array.shape or (1,) if shape is None else shape, where)
+    given = _elements(where, data, dtype)
+    extents = check_shape(given.shape or (1,) if shape is None else shape, where)
     result = TensorType(extents, dtype)
-    if result.num_elements != array.size:
-        raise ShapeError(where, "data", f"{array.size} values", f"{result.num_elements} ({result})")
-    held = ConstantData(dtype, extents, array.tobytes())
-    return home.append("constant", (), (("data", held),), result, source=capture(True) if home.records_sources else ())
+    if result.num_elements != given.size:
+        raise ShapeError(where, "data", f"{given.size} values", f"{result.num_elements} ({result})")
+    with np.errstate(over="ignore"):
+        near = given.astype(dtype.numpy) if home.exact else narrowed(where, "data", given, dtype)
+    return home.make_constant(ConstantData(dtype, extents, near.tobytes()), given.reshape(extents))
 
 
 def _elements(where: str, data: Any, dtype: DType) -> np.ndarray[Any, Any]:
-    """`data` as contiguous elements of `dtype`; what it cannot hold is refused, never wrapped or cut."""
+    """`data` as an array, not rounded yet; what `dtype` does not hold is refused, never wrapped or cut."""
     try:
         array = np.asarray(data)
     except (TypeError, ValueError):
@@ -145,4 +146,4 @@ def _elements(where: str, data: Any, dtype: DType) -> np.ndarray[Any, Any]:
         low, high = array.min(), array.max()
         if array.dtype.kind == "f" or not 0 <= int(low) <= int(high) < 2**32:
             raise GraphError(where, "data", f"{array.dtype} values {low} … {high}", "integers in 0 … 2^32 − 1")
-    return np.ascontiguousarray(narrowed(where, "data", array, dtype))
+    return array

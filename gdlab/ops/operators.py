@@ -11,7 +11,7 @@ import numpy as np
 
 from gdlab.base.errors import GraphError, ShapeError
 from gdlab.graph import Value, whole
-from gdlab.op import is_number
+from gdlab.op import Op, is_number
 from gdlab.ops import contract, elementwise, functions, movement, select
 
 POWERS: dict[float, Callable[[Value], Value]] = {
@@ -119,8 +119,14 @@ def _spelled(entry: builtins.slice) -> str:
 # What `gdlab/__init__.py` binds to a Value ---------------------------------------------------------------------------
 def _operator(meant: Callable[..., Value]) -> Callable[..., Value]:
     """Return the operator whose left operand is the value; if it fails, no node is left."""
-    made = whole(meant)
+    made = meant if isinstance(meant, Op) else whole(meant)
     return lambda value, *others: made(value, *others)
+
+
+def _binary(meant: Callable[..., Value], op: Op) -> Callable[..., Value]:
+    """Return the operator whose left operand is the value: of two values `op`, without a look at what else it takes."""
+    made = whole(meant)
+    return lambda value, other: op(value, other) if isinstance(other, Value) else made(value, other)
 
 
 def _reflected(meant: Callable[..., Value]) -> Callable[..., Value]:
@@ -129,10 +135,10 @@ def _reflected(meant: Callable[..., Value]) -> Callable[..., Value]:
     return lambda value, other: made(other, value)
 
 
-value_add, value_radd = _operator(add), _reflected(add)
-value_sub, value_rsub = _operator(sub), _reflected(sub)
-value_mul, value_rmul = _operator(mul), _reflected(mul)
-value_div, value_rdiv = _operator(div), _reflected(div)
+value_add, value_radd = _binary(add, elementwise.add), _reflected(add)
+value_sub, value_rsub = _binary(sub, elementwise.sub), _reflected(sub)
+value_mul, value_rmul = _binary(mul, elementwise.mul), _reflected(mul)
+value_div, value_rdiv = _binary(div, elementwise.div), _reflected(div)
 value_pow, value_rpow = _operator(power), _reflected(power)
 value_matmul, value_rmatmul = _operator(contract.matmul), _reflected(contract.matmul)
 value_neg, value_abs, value_getitem = _operator(elementwise.neg), _operator(elementwise.abs), _operator(getitem)

@@ -121,10 +121,11 @@ def _attention(
         written = (part(ex, where, "tmp", buffers, 4, tensor((size // 4,)), least=True).range,)
     held = limits[0], limits[2] + 1
     reads = (q.range, *_rows(k, batch * kv, capacity, held), *_rows(v, batch * kv, capacity, held))
+    full = held == (0, capacity)
     attrs = ("seq", s), ("causal", causal), ("scale", scale), ("softcap", softcap)
     return operation(
-        ex, where, functions.attention, (q, k, v), out, attrs, kind="sdpa", numbers=limits, numbered=(LIMITS,),
-        fuse=True, also_written=written, reads=reads,
+        ex, where, functions.attention, (q, k, v), out, attrs, kind="sdpa", numbers=() if full else limits,
+        numbered=() if full else (LIMITS,), fuse=True, also_written=written, reads=reads,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ def violation(launches: Sequence[Launch], order: Sequence[int]) -> str:
     return ""
 
 
+NOBODY: frozenset[int] = frozenset()
 Seen = tuple[tuple[int, int | None, frozenset[int]], ...]  # (part, last writer, readers since) of one launch
 
 
@@ -83,7 +84,7 @@ def _replay(parts: Sequence[tuple[list[int], list[int]]], order: Iterable[int]) 
     found: list[Seen] = [()] * len(parts)
     for launch in order:
         reads, writes = parts[launch]
-        seen = [(p, writer.get(p), frozenset[int]()) for p in reads]
+        seen = [(p, writer.get(p), NOBODY) for p in reads]
         seen += [(p, writer.get(p), frozenset(readers.get(p, ()))) for p in writes]
         found[launch] = tuple(seen)
         for p in reads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
+from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
 
 KNOWN = 8192  # equal calls that are known
+UID = attrgetter("uid")
+Call = tuple[Operation, tuple[Buffer, ...]]
 
 
 class CommandEncoder:
@@ -42,9 +45,13 @@ class CommandEncoder:
 
     def __init__(self, executor: GraphExecutor, recording: bool, auto_barrier: bool, strict: bool) -> None:
         self.executor, self.recording, self.auto_barrier = executor, recording, auto_barrier
-        self.tracking = Tracking(strict)
+        self._tracking = Tracking(strict)
+        self._calls: list[Call] = []  # that are not nodes yet: their ranges are looked at when somebody asks
+        self._plain = auto_barrier  # whether the next call may be one of those
         self.graph = ComputeGraph(
-            fusers={"norms": fuser(executor), "all": chain_fuser(executor)}, on_change=self._passed
+            fusers={"norms": fuser(executor), "all": chain_fuser(executor)},
+            on_change=self._passed,
+            settle=self._settle,
         )
         self.begun = time.perf_counter_ns()
         self.consumed = ""  # by what
@@ -114,18 +121,25 @@ class CommandEncoder:
         self.check_usable("set_op_kind")
         if kind not in KINDS:
             raise ArgumentError("set_op_kind", "kind", repr(kind), one_of(str(kind), KINDS))
-        self.next_kind = kind
+        self._settle()
+        self.next_kind, self._plain = kind, False
 
     # the list ---------------------------------------------------------------------------------------------------------
     def encode(
-        self, where: str, make: Callable[..., Operation], buffers: tuple[Any, ...], numbers: tuple[Hashable, ...]
-    ) -> Operation:
-        """Append the op that `make(executor, where, buffers, *numbers)` returns; equal calls get the same."""
+        self, where: str, make: Callable[..., Operation], buffers: tuple[Any, ...], numbers: tuple[Hashable, ...],
+        kinds: tuple[type, ...] = (),
+    ) -> Operation:  # fmt: skip
+        """Append the op that `make(executor, where, buffers, *numbers)` returns; equal calls get the same. `kinds`: the
+        types inside `numbers`."""
         if self.consumed:
             self.check_usable(where)
         key: tuple[Hashable, ...] | None = None
-        try:
-            key = (where, *[b.uid for b in buffers], *numbers)
+        try:  # 1, 1.0 and True are equal and not the same
+            if len(buffers) == 3 and len(numbers) == 2 and not kinds:  # spelled out: 0.15 µs instead of 0.75
+                (x, y, z), (m, n) = buffers, numbers
+                key = (where, x.uid, y.uid, z.uid, m, n, m.__class__, n.__class__)
+            else:
+                key = (where, *map(UID, buffers), *numbers, *map(type, numbers), *kinds)
             made = self.executor.operations.get(key)
         except (AttributeError, TypeError):
             made, key = None, None
@@ -135,21 +149,47 @@ class CommandEncoder:
                 if len(self.executor.operations) >= KNOWN:
                     self.executor.operations.clear()
                 self.executor.operations[key] = made
-        self.add(made, buffers)
+        if self._plain and not self._working:
+            self._calls.append((made, buffers))
+            if made.route:
+                self.last_route = made.route
+        else:
+            self.add(made, buffers)
         return made
+
+    def calls(self) -> list[Call]:
+        """Return operation and buffers of every node."""
+        return [*((n.operation, n.buffers) for n in self.graph.listed), *self._calls]
+
+    @property
+    def tracking(self) -> Tracking:
+        """Return the groups and barriers of all calls."""
+        self._settle()
+        return self._tracking
+
+    def _settle(self) -> None:
+        """Append the nodes of calls whose ranges nobody has looked at yet."""
+        calls, self._calls = self._calls, []
+        for made, buffers in calls:
+            self._append(made, buffers, False)
 
     def add(self, made: Operation, buffers: tuple[Buffer, ...], opaque: bool = False) -> None:
         """Append a node."""
+        self._settle()
+        self._append(made, buffers, opaque)
+        self._plain = self.auto_barrier
+
+    def _append(self, made: Operation, buffers: tuple[Buffer, ...], opaque: bool) -> None:
         me = get_ident()
         if self._working not in (0, me):
             raise SessionError(made.name, "session", "one that another thread uses", "one thread at a time")
         self._working = me
         try:
-            tracking = self.tracking
+            tracking, listed = self._tracking, self.graph.listed
             node = Node(made, buffers, self.next_kind or made.kind, opaque, tracking.fence, tracking.pending)
-            tracking.add(len(self.graph.nodes), node, self.auto_barrier)
+            tracking.add(len(listed), node, self.auto_barrier)
             self.next_kind = None
-            self.graph.nodes.append(node)
+            listed.append(node)
             self.graph.recorded_barriers = tracking.barriers
             if made.route:
                 self.last_route = made.route
@@ -176,6 +216,7 @@ class CommandEncoder:
         """Insert a barrier that is a fence."""
         self.check_usable("barrier")
         self.tracking.barrier()
+        self._plain = False
         self.graph.recorded_barriers = self.tracking.barriers
 
     def barrier_between(self, reads: Any, writes: Any) -> None:
@@ -183,7 +224,10 @@ class CommandEncoder:
         where = "barrier_between"
         if self.consumed:
             self.check_usable(where)
-        self.tracking.between(len(self.graph.nodes), self._footprint(where, reads, writes))
+        declared = self._footprint(where, reads, writes)
+        self._settle()
+        self._plain = False
+        self._tracking.between(len(self.graph.listed), declared)
         self.graph.recorded_barriers = self.tracking.barriers
 
     def track_dispatch(self, reads: Any, writes: Any) -> None:

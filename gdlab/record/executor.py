@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -42,11 +43,13 @@ from gdlab.record.graph import Node
 from gdlab.record.operations import Operation, Part
 
 if TYPE_CHECKING:
+    from gdlab.record.encoder import Call
     from gdlab.record.profile import ListProfile
     from gdlab.record.session import GraphSession
 
 T = TypeVar("T")
 BINDINGS = 4096  # nodes made ready that are kept, without scratch
+LISTS = 64  # lists that are kept as they were submitted
 BINDING_BYTES, LARGE = 1 << 16, 1 << 20
 VECTOR = 16  # bytes that a kernel loads or stores at a time
 MARKER = 4  # bytes that tell the end of a submission
@@ -63,6 +66,17 @@ class Binding:
     items: tuple[Item, ...]
     scratch: tuple[Any, ...]
     pinned: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownList:
+    """A list that has run, as it is submitted again. `writes`: (call, buffer of it, count) of every allocation that is
+    written."""
+
+    items: tuple[Item, ...]
+    writes: tuple[tuple[int, int, int], ...]
+    copies: int
+    work: int
 
 
 class GraphExecutor(Closing):
@@ -82,6 +96,7 @@ class GraphExecutor(Closing):
         self.open = True
         self.operations: dict[Hashable, Operation] = {}
         self.bindings: LruCache[Hashable, Binding] = LruCache(BINDINGS * BINDING_BYTES)
+        self.lists: LruCache[tuple[Operation, ...], KnownList] = LruCache(LISTS)
         self.freed: deque[Any] = deque()
         self.landed: deque[Readback] = deque()  # readbacks that nobody waits for
         self.allocations: weakref.WeakSet[Allocation] = weakref.WeakSet()
@@ -138,6 +153,7 @@ class GraphExecutor(Closing):
         self.queue.wait()
         self._collect()
         self.bindings.clear()
+        self.lists.clear()
         self.operations.clear()
         for allocation in list(self.allocations):
             allocation.release()
@@ -202,6 +218,7 @@ class GraphExecutor(Closing):
         """Give memory back."""
         allocation.release()
         self.operations.clear()  # they refer to the buffers by number
+        self.lists.clear()
 
     def _collect(self) -> None:
         """Give back what nobody refers to any more."""
@@ -211,6 +228,7 @@ class GraphExecutor(Closing):
             memory = self.freed.popleft()
             if self._size_of(memory) > LARGE:
                 self.bindings.clear()  # they would keep it
+                self.lists.clear()
             self.queue.release(memory)
 
     def _size_of(self, memory: Any) -> int:
@@ -329,6 +347,66 @@ class GraphExecutor(Closing):
             raise
         return made[0]
 
+    def keep(self, calls: Sequence[Call]) -> None:
+        """Remember a list that has run, for `submit_known`: one of ops of this executor alone, without numbers and
+        checks, whose weights are decoded in its kernels."""
+        operations = tuple([operation for operation, _ in calls])
+        if any(o.numbers or o.checks or (o.stored and self.is_cpu) for o in operations):
+            return
+        items = list[Item]()
+        writes = dict[int, tuple[int, int, int]]()
+        for k, (operation, buffers) in enumerate(calls):
+            binding = self.bindings.get((operation.key, tuple([id(b.allocation.memory) for b in buffers])))
+            if binding is None:
+                return
+            items += binding.items
+            for part in operation.results:
+                number = buffers[part.buffer].allocation.number
+                writes[number] = k, part.buffer, writes.get(number, (0, 0, 0))[2] + 1
+        copies = sum(isinstance(i, Copy) for i in items)
+        known = KnownList(
+            tuple(self._joined(items)), tuple(writes.values()), copies, sum(o.work for o in operations)
+        )  # fmt: skip
+        self.lists.put(operations, known, 1)
+
+    def _joined(self, items: Sequence[Item]) -> Iterator[Item]:
+        """Yield the items, dispatches that follow one another as one."""
+        for dispatches, part in groupby(items, lambda item: isinstance(item, Bound)):
+            if dispatches:
+                yield self.queue.recorded([i for i in part if isinstance(i, Bound)])
+            else:
+                yield from part
+
+    def submit_known(self, calls: Sequence[Call]) -> Submission | None:
+        """Run a list that was kept as one submission; None of any other, and of one that takes long."""
+        if not calls:
+            return None
+        known = self.lists.get(tuple([operation for operation, _ in calls]))
+        if known is None or known.work * self.pace >= LONG_SECONDS:
+            return None
+        return self._in_turn(lambda: self._submit_known(calls, known))
+
+    def _submit_known(self, calls: Sequence[Call], known: KnownList) -> Submission | None:
+        self._collect()
+        readback = self.queue.readback(MARKER)
+        begun = time.perf_counter_ns()
+        try:
+            last = Copy(self.marker, 0, readback, 0, MARKER)
+            self.queue.submit("submit", (*known.items, last), readback, [])
+        except SessionError:  # nothing ran; the node is found by the list's nodes
+            readback.release()
+            self.lists.clear()
+            return None
+        except BaseException:
+            readback.release()
+            raise
+        ended = begun if self.is_cpu else time.perf_counter_ns()
+        for k, place, count in known.writes:
+            allocation = calls[k][1][place].allocation
+            allocation.version += count
+            allocation.from_host = False
+        return Submission(self, readback, ended, ended, known.copies, 1, known.work, begun)
+
     def check_timed(self, where: str, dispatches: int) -> None:
         """Raise where so many dispatches cannot be timed."""
         self._in_turn(lambda: self.queue.check_stamps(where, dispatches))
@@ -440,15 +518,25 @@ class GraphExecutor(Closing):
     def wait(self, submission: Submission, landing: Sequence[Part]) -> list[Array]:
         """Wait for a submission; return the numbers that it landed, as u32. Ctrl-C ends the wait for one that takes
         long; one may wait for it again."""
+        if self.is_cpu and not landing and submission.stamps is None:  # it ran when it was submitted
+            if submission.numbers is None:
+                self._timed(submission)
+                self.landed.append(submission.readback)
+                submission.numbers = []
+            return submission.numbers
         turn = self.turn.here if submission.work * self.pace < LONG_SECONDS else self.turn.call
         return turn(lambda: self._wait(submission, landing))
+
+    def _timed(self, submission: Submission) -> None:
+        """Learn from how long a list took."""
+        if submission.work:
+            self.pace = (time.perf_counter_ns() - submission.begun_ns) * 1e-9 / max(submission.work, LEAST_WORK)
 
     def _wait(self, submission: Submission, landing: Sequence[Part]) -> list[Array]:
         if submission.numbers is not None:
             return submission.numbers
         submission.readback.wait()
-        if submission.work:
-            self.pace = (time.perf_counter_ns() - submission.begun_ns) * 1e-9 / max(submission.work, LEAST_WORK)
+        self._timed(submission)
         found, at = [], ALIGN
         view = submission.readback.view() if landing else memoryview(b"")
         for part in landing:

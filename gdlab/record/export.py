@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from gdlab.graph import Graph, Value
 from gdlab.plan.order import Range
 from gdlab.record.buffers import Buffer
 from gdlab.record.functions import copied
-from gdlab.record.graph import Node
+from gdlab.record.graph import Labelled, Node, Sketch
 from gdlab.record.operations import Part
 from gdlab.record.products import expert_product
 
@@ -28,14 +28,16 @@ WHERE = "to_graph"
 
 @dataclass(slots=True, eq=False)
 class Exported:
-    """A graph of a list; `read` says which tensor of which buffer every input is."""
+    """A graph of a list; `read` says which node of the list reads every input, and as which tensor. `made[k]`: the
+    nodes of the graph that node k of the list became."""
 
     graph: Graph
-    read: Mapping[str, tuple[Buffer, Part]]
+    read: Mapping[str, tuple[int, Part]]
+    made: tuple[range, ...]
 
-    def feed(self) -> dict[str, Array]:
+    def feed(self, nodes: Sequence[Node]) -> dict[str, Array]:
         """Return what the buffers of its inputs hold now, by name; blocks decoded."""
-        return {name: _contents(buffer, part) for name, (buffer, part) in self.read.items()}
+        return {name: _contents(nodes[k].buffers[part.buffer], part) for name, (k, part) in self.read.items()}
 
 
 def to_graph(session: GraphSession) -> Graph:
@@ -45,20 +47,23 @@ def to_graph(session: GraphSession) -> Graph:
     weights in blocks are f32 inputs. The outputs are the last versions of ranges that are not transient, in order of
     their first write. Raises `GraphError` where two ranges overlap in part.
     """
-    return exported(session).graph
+    return exported(session.graph.nodes).graph
 
 
-def exported(session: GraphSession) -> Exported:
+def exported(nodes: Sequence[Node | Sketch]) -> Exported:
     """Return the graph of a list, and where its inputs lie."""
+    made = list[range]()
     with Graph() as graph:
         writer = _Writer(graph)
-        for node in session.graph.nodes:
-            writer.node(node)
+        for number, node in enumerate(nodes):
+            count = len(graph)
+            writer.node(number, node)
+            made.append(range(count, len(graph)))
         outputs = [writer.versions[r] for r, kept in writer.written.items() if kept]
         if not outputs:
             raise GraphError(WHERE, "outputs", "none", "a node that writes a buffer that is not transient")
         graph.set_outputs(outputs)
-    return Exported(graph, writer.read)
+    return Exported(graph, writer.read, tuple(made))
 
 
 @dataclass(slots=True, eq=False)
@@ -66,14 +71,15 @@ class _Writer:
     graph: Graph
     versions: dict[Range, Value] = field(default_factory=dict)
     written: dict[Range, bool] = field(default_factory=dict)  # in order of the first write: whether it is an output
-    read: dict[str, tuple[Buffer, Part]] = field(default_factory=dict)
+    read: dict[str, tuple[int, Part]] = field(default_factory=dict)
     stored: dict[tuple[Range, TensorType], Value] = field(default_factory=dict)
     ranges: dict[int, list[Range]] = field(default_factory=dict)
     undefined: set[Range] = field(default_factory=set)
+    number: int = 0  # of the node
 
-    def node(self, node: Node) -> None:
+    def node(self, number: int, node: Node | Sketch) -> None:
         """Append the values of one node."""
-        operation = node.operation
+        self.number, operation = number, node.operation
         values = [self._operand(node, p) for p in operation.operands]
         for range in operation.footprint.writes[len(operation.results) :]:
             self._check(range)
@@ -92,11 +98,13 @@ class _Writer:
         self.written.setdefault(result.range, not buffer.transient)
         self.stored = {key: v for key, v in self.stored.items() if not key[0].overlaps(result.range)}
 
-    def _operand(self, node: Node, part: Part) -> Value:
+    def _operand(self, node: Node | Sketch, part: Part) -> Value:
         self._check(part.range)
         buffer = node.buffers[part.buffer]
         if part.range in self.undefined:
-            raise GraphError(WHERE, f"{node.name}", f"{_words(part.range)}, whose contents are undefined", "others")
+            raise GraphError(
+                WHERE, node.operation.name, f"{_words(part.range)}, whose contents are undefined", "others"
+            )
         if part.type.dtype.is_storage:
             return self._stored(buffer, part)
         if part.range not in self.versions:
@@ -104,7 +112,7 @@ class _Writer:
         value = self.versions[part.range]
         return value if value.shape == part.type.shape else value.reshape(part.type.shape)
 
-    def _stored(self, buffer: Buffer, part: Part) -> Value:
+    def _stored(self, buffer: Buffer | Labelled, part: Part) -> Value:
         if part.range in self.written:
             raise GraphError(WHERE, "weight", "blocks that a node of the list writes", "blocks that the host wrote")
         key = part.range, part.type
@@ -112,13 +120,13 @@ class _Writer:
             self.stored[key] = self._input(buffer, part, False)
         return self.stored[key]
 
-    def _input(self, buffer: Buffer, part: Part, integers: bool) -> Value:
+    def _input(self, buffer: Buffer | Labelled, part: Part, integers: bool) -> Value:
         name = base = buffer.label or f"b{part.range.memory}_{part.range.start}"
         number = 1
         while name in self.read:
             number += 1
             name = f"{base}_{number}"
-        self.read[name] = buffer, part
+        self.read[name] = self.number, part
         return (ops.input_u32 if integers else ops.input)(name, part.type.shape)
 
     def _check(self, range: Range) -> None:

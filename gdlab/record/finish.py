@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, ExpertIndexError
 from gdlab.base.types import Array
-from gdlab.record.graph import Node, Placed, grouping, placed
+from gdlab.record.graph import Node, Placed, grouping, placed, sketched
 from gdlab.record.operations import Part
 from gdlab.record.report import Report
 
 if TYPE_CHECKING:
-    from gdlab.record.encoder import CommandEncoder
+    from gdlab.record.encoder import Call, CommandEncoder
     from gdlab.record.executor import Submission
 
 LEAST, PARTS = 64, 10  # nodes of the first of two submissions: at least so many, one part of so many
@@ -84,13 +85,13 @@ class Outcome(NamedTuple):
 class PendingWork:
     """Work that `commit` submitted. Dropping it is safe: the work runs to its end."""
 
-    __slots__ = ("_checked", "_error", "_nodes", "_submission", "encoder", "times")
+    __slots__ = ("_calls", "_checked", "_error", "_submission", "encoder", "times")
 
     def __init__(
         self, encoder: CommandEncoder, submission: Submission | None, checked: tuple[tuple[int, Part, int], ...]
     ) -> None:
         self.encoder, self._submission, self._checked = encoder, submission, checked
-        self._nodes: list[Node] | None = list(encoder.graph.nodes)  # keeps the buffers
+        self._calls: list[Call] | None = encoder.calls()  # keeps the buffers
         self._error: Exception | None = None
         self.times: list[tuple[float, float]] = []  # of the dispatches, where they were asked for
 
@@ -113,7 +114,7 @@ class PendingWork:
         if submission is not None:
             landed = submission.executor.wait(submission, [part for _, part, _ in self._checked])
             self.times = submission.times
-            self._submission, self._nodes = None, None
+            self._submission, self._calls = None, None
             self._error = _bad_index(self._checked, landed)
         if self._error is not None:
             raise self._error
@@ -155,12 +156,18 @@ def split(count: int) -> int:
 def launch(
     where: str, encoder: CommandEncoder, *, fuse: bool = False, reorder: bool = False, dual: bool = False,
     begun: int | None = None, timed: bool = False,
-) -> tuple[PendingWork, Outcome, Report]:  # fmt: skip
-    """Consume the session, run the passes in recording mode, and submit the list."""
+) -> tuple[PendingWork, Outcome, Callable[[], Report]]:  # fmt: skip
+    """Consume the session, run the passes in recording mode, and submit the list; the report is made when it is
+    called."""
     encoder.check_usable(where)
     graph, optimizing = encoder.graph, encoder.recording
     start = encoder.begun if begun is None else begun
-    before = placed(graph.nodes)
+    if not timed and not (optimizing and (fuse or reorder or dual)):
+        known = _launch_known(where, encoder, start)
+        if known is not None:
+            return known
+    recorded = tuple(graph.nodes)
+    before = placed(recorded)
     names = [n.name for n in graph.nodes]
     fusions = graph.fuse() if fuse and optimizing else 0
     between = (tuple([n.name for n in graph.nodes]), placed(graph.nodes)) if fusions and reorder else None
@@ -173,13 +180,19 @@ def launch(
     counters = encoder.executor.queue.counters
     submissions = counters.submissions
     landing = [part for _, part, _ in checked]
-    submission = encoder.executor.submit(chunks, landing, nodes, where if timed else "") if chunks else None
+    executor = encoder.executor
+    submission = executor.submit_known(encoder.calls()) if not timed and len(chunks) == 1 else None
+    if submission is None and chunks:
+        submission = executor.submit(chunks, landing, nodes, where if timed else "")
+        if not timed and len(chunks) == 1:
+            executor.keep(encoder.calls())
     now = time.perf_counter_ns()
     first, last = (submission.first_ns, submission.last_ns) if submission is not None else (now, now)
     after = placed(nodes) if fusions or moved else before
     inside = _inside(after, n0) if dual and optimizing else (0, 0)
     outcome = Outcome(Timing(max(0, first - start), last), fusions, moved, inside)
-    report = Report(
+    report = partial(
+        Report,
         finisher=where,
         names_before=tuple(names),
         names=tuple([n.name for n in nodes]),
@@ -192,13 +205,53 @@ def launch(
         reordered=moved,
         kept_order=graph.kept_order,
         copies=submission.copies if submission is not None else 0,
-        routes=tuple([(n.name, n.operation.route) for n in nodes if n.operation.route]),
+        routes=_routes(nodes),
         submissions=counters.submissions - submissions,
         chunks=(n0, len(nodes) - n0),
         between=between,
-        labels={b.allocation.number: b.allocation.label for n in nodes for b in n.buffers if b.allocation.label},
+        labels=_labels(nodes),
     )
+    report = partial(_recorded, report, recorded)
     return PendingWork(encoder, submission, checked), outcome, report
+
+
+def _launch_known(
+    where: str, encoder: CommandEncoder, start: int
+) -> tuple[PendingWork, Outcome, Callable[[], Report]] | None:
+    """Submit a list that has run before as it is: without a look at its ranges, which the report makes up for."""
+    executor, calls = encoder.executor, encoder.calls()
+    submission = executor.submit_known(calls)
+    if submission is None:
+        return None
+    encoder.consume(where)
+    graph = encoder.graph
+    outcome = Outcome(Timing(max(0, submission.first_ns - start), submission.last_ns), 0, 0, (0, 0))
+    done = tuple(graph.fusions), tuple(graph.misses), graph.kept_order, tuple(graph.order)
+
+    def report() -> Report:
+        nodes = graph.nodes
+        names, list_placed = tuple([n.name for n in nodes]), placed(nodes)
+        fused, misses, kept_order, order = done
+        return Report(
+            finisher=where, names_before=names, names=names, order=order, placed_before=list_placed,
+            placed=list_placed, fusions=0, fused=fused, fusion_misses=misses, reordered=0, kept_order=kept_order,
+            copies=submission.copies, routes=_routes(nodes), submissions=1, chunks=(len(nodes), 0),
+            labels=_labels(nodes), recorded=sketched(nodes),
+        )  # fmt: skip
+
+    return PendingWork(encoder, submission, ()), outcome, report
+
+
+def _recorded(report: Callable[..., Report], nodes: Sequence[Node]) -> Report:
+    return report(recorded=sketched(nodes))
+
+
+def _routes(nodes: Sequence[Node]) -> tuple[tuple[str, str], ...]:
+    return tuple([(n.name, n.operation.route) for n in nodes if n.operation.route])
+
+
+def _labels(nodes: Sequence[Node]) -> dict[int, str]:
+    return {b.allocation.number: b.allocation.label for n in nodes for b in n.buffers if b.allocation.label}
 
 
 def _inside(nodes: Sequence[Placed], cut: int) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gdlab import ops
@@ -91,23 +93,46 @@ def copied(x: Value) -> Value:
 
 
 def attention(
-    q: Value, k: Value, v: Value, limits: Value, seq: int, causal: bool, scale: float, softcap: float
+    q: Value, k: Value, v: Value, *limits: Value, seq: int, causal: bool, scale: float, softcap: float
 ) -> Value:
     """Attention of q[b, group · seq, d] to k and v[b, capacity, d]: query row s sees key t where
-    first ≤ t ≤ last (+ s if causal), with (first, last, end) = `limits`; elements of v behind `end` count as 0."""
+    first ≤ t ≤ last (+ s if causal), with (first, last, end) = `limits`; elements of v behind `end` count as 0. Without
+    limits the caches are full, and nothing lies behind their keys."""
     (_, rows, _), capacity = q.shape, k.shape[1]
-    numbers = limits.to_f32()
-    first, last, end = (numbers.slice((i,), (i + 1,)).reshape((1, 1, 1)) for i in range(3))
-    keys = np.arange(capacity, dtype=np.float32)
-    across, down = ops.constant(keys.reshape(1, 1, -1)), ops.constant(keys.reshape(1, -1, 1))
+    if not limits and not softcap and 1 < seq and (seq == capacity or not causal):
+        return _tiled(q, k, v, seq, causal, scale)
     scores = ops.batch_matmul_bt(q, k).scale(scale)
     if softcap:
         scores = (scores / softcap).tanh().scale(softcap)
-    until = last
-    if causal:
-        row = np.tile(np.arange(seq, dtype=np.float32), rows // seq)
-        until = last + ops.constant(row.reshape(1, -1, 1))
-    seen = (across <= until) * (across >= first)
+    keys = np.arange(capacity, dtype=np.float32)
+    across, down = ops.constant(keys.reshape(1, 1, -1)), ops.constant(keys.reshape(1, -1, 1))
+    row = np.tile(np.arange(seq, dtype=np.float32), rows // seq).reshape(1, -1, 1)
+    if not limits:
+        if causal:
+            scores = ops.where(across <= ops.constant(row + (capacity - seq)), scores, -np.inf)
+        return ops.batch_matmul(ops.softmax(scores), v)
+    numbers = limits[0].to_f32()
+    first, last, end = (numbers.slice((i,), (i + 1,)).reshape((1, 1, 1)) for i in range(3))
+    seen = (across <= (last + ops.constant(row) if causal else last)) * (across >= first)
     weights = ops.softmax(ops.where(seen, scores, -np.inf))
     held = ops.where((down <= end) * (down >= first), v, 0.0)
     return ops.batch_matmul(weights, held)
+
+
+def _tiled(q: Value, k: Value, v: Value, seq: int, causal: bool, scale: float) -> Value:
+    """Attention to full caches by the engine's tiled kernel, which has heads side by side in rows and divides by √d."""
+    d, heads, kv_heads = q.shape[2], q.shape[0] * q.shape[1] // seq, k.shape[0]
+    rows = [
+        shaped(shaped(x, (count, x.type.num_elements // (count * d), d)).permute((1, 0, 2)), (-1, count * d))
+        for x, count in ((q.scale(scale * d**0.5), heads), (k, kv_heads), (v, kv_heads))
+    ]
+    attend = ops.causal_attention if causal else ops.cross_attention
+    found = shaped(attend(*rows, heads, kv_heads, d), (seq, heads, d)).permute((1, 0, 2))
+    return shaped(found, q.shape)
+
+
+def shaped(x: Value, shape: tuple[int, ...]) -> Value:
+    """x in a shape (−1: what is left), as it is where it has that."""
+    count = math.prod(n for n in shape if n >= 0)
+    shape = tuple(x.type.num_elements // count if n < 0 else n for n in shape)
+    return x if x.shape == shape else x.reshape(shape)

@@ -11,7 +11,7 @@ from gdlab.base.errors import ArgumentError
 from gdlab.plan.order import Footprint, Range
 from gdlab.record import functions
 from gdlab.record.graph import ComputeGraph, Node
-from gdlab.record.operations import Part, fused, moved
+from gdlab.record.operations import Operation, Part, fused, moved
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
@@ -127,15 +127,13 @@ def _covers(outer: Range, inner: Range) -> bool:
 
 
 def _joined(executor: GraphExecutor, norm: Node, product: Node) -> Node:
-    y = norm.operation.results[0].range
-    shifted = moved(product.operation, len(norm.buffers))
-    a, b = shifted.operands
-    scale = b if a.range == y else a
-    result, like = shifted.results[0], norm.operation.results[0].type
-    made = fused(
-        executor, functions.scaled_rms_norm, norm.operation,
-        Part(scale.buffer, scale.range, like), Part(result.buffer, result.range, like),
-    )  # fmt: skip
+    y, result = norm.operation.results[0].range, product.operation.results[0]
+    key = "fused", norm.operation, product.operation
+    made = executor.operations.get(key)
+    if made is None:
+        made = executor.operations[key] = _joined_operation(executor, norm, product)
+    if norm.declared is None and product.declared is None:
+        return Node(made, (*norm.buffers, *product.buffers), "other", False, norm.fence)
     own = {*norm.operation.footprint.reads, *product.operation.footprint.reads, y, result.range}
     more = [d for d in (norm.declared, product.declared) if d is not None]
     declared = Footprint(
@@ -144,3 +142,14 @@ def _joined(executor: GraphExecutor, norm: Node, product: Node) -> Node:
     )
     buffers = (*norm.buffers, *product.buffers)
     return Node(made, buffers, "other", False, norm.fence, declared if declared != Footprint((), ()) else None)
+
+
+def _joined_operation(executor: GraphExecutor, norm: Node, product: Node) -> Operation:
+    shifted = moved(product.operation, len(norm.buffers))
+    a, b = shifted.operands
+    scale = b if a.range == norm.operation.results[0].range else a
+    result, like = shifted.results[0], norm.operation.results[0].type
+    return fused(
+        executor, functions.scaled_rms_norm, norm.operation,
+        Part(scale.buffer, scale.range, like), Part(result.buffer, result.range, like),
+    )  # fmt: skip

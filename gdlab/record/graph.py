@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdlab.base.errors import ArgumentError, ReorderViolation
@@ -81,6 +82,27 @@ class Grouping:
     barriers: tuple[int, ...]
 
 
+class Labelled(NamedTuple):
+    """Hold what a graph says of a buffer."""
+
+    label: str
+    transient: bool
+
+
+class Sketch(NamedTuple):
+    """A node without its buffers' memory: what `to_graph` depends on."""
+
+    operation: Operation
+    buffers: tuple[Labelled, ...]
+
+
+def sketched(nodes: Iterable[Node]) -> tuple[Sketch, ...]:
+    """Return nodes without their buffers."""
+    return tuple(
+        Sketch(n.operation, tuple([Labelled(b.label, b.transient) for b in n.buffers])) for n in nodes
+    )  # fmt: skip
+
+
 class Placed(NamedTuple):
     """Hold the facts of a node in a list on which groups depend."""
 
@@ -115,11 +137,13 @@ def grouping(nodes: Sequence[Node | Placed]) -> Grouping:
 @dataclass(slots=True, eq=False)
 class ComputeGraph:
     """The nodes of a session in order, `session.graph`. `fuse` and `reorder` change it; what they did is in
-    `fusions`, `misses` and `moved`. `fusers`: passes by the name of their rules; `on_change` is told of a pass."""
+    `fusions`, `misses` and `moved`. `fusers`: passes by the name of their rules; `on_change` is told of a pass;
+    `settle` appends the calls of the session that are not nodes yet."""
 
-    nodes: list[Node] = field(default_factory=list)
+    listed: list[Node] = field(default_factory=list)
     fusers: Mapping[str, Callable[[list[Node]], tuple[list[Node], list[Any], list[Any]]]] = field(default_factory=dict)
     on_change: Callable[[int], None] = lambda nanoseconds: None
+    settle: Callable[[], None] = lambda: None
     fusions: list[Fusion] = field(default_factory=list)
     misses: list[tuple[int, str]] = field(default_factory=list)
     moved: int = 0
@@ -127,6 +151,12 @@ class ComputeGraph:
     kept_order: str = ""
     recorded_barriers: int | None = None  # as they were encoded; None after a pass
     trailing_fence: bool = False
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Return the nodes in order."""
+        self.settle()
+        return self.listed
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -144,6 +174,7 @@ class ComputeGraph:
 
     def barrier_count(self) -> int:
         """Return how many barriers stand between them: those that were encoded, after a pass those derived anew."""
+        self.settle()
         if self.recorded_barriers is not None:
             return self.recorded_barriers
         return len(grouping(self.nodes).barriers)
@@ -169,11 +200,13 @@ class ComputeGraph:
         node that runs k-th."""
         from gdlab.record.check import violation
 
-        if sorted(order) != list(range(len(self.nodes))):
-            raise ArgumentError(
-                "check_order", "order", f"{list(order)!r:.80}", f"each of 0 … {len(self.nodes) - 1} once"
-            )
-        found = violation([(n.reads, n.writes, n.opaque, n.fence) for n in self.nodes], order)
+        try:
+            given = [index(k) for k in order if not isinstance(k, bool)]
+        except TypeError:
+            given = []
+        if sorted(given) != list(range(len(self.nodes))) or len(given) != len(order):
+            raise ArgumentError("check_order", "order", f"{order!r:.80}", f"each of 0 … {len(self.nodes) - 1} once")
+        found = violation([(n.reads, n.writes, n.opaque, n.fence) for n in self.nodes], given)
         if found:
             raise ReorderViolation("check_order", "order", found, "the reads and writes of the recorded order")
 

@@ -199,6 +199,11 @@ def moved(operation: Operation, shift: int) -> Operation:
     )
 
 
+def kinds_of(params: object) -> tuple[type, ...]:
+    """Return the types of the fields of parameters: 1, 1.0 and True are equal and not the same."""
+    return tuple([type(getattr(params, name)) for name in getattr(params, "__slots__", ())])
+
+
 def tensor(shape: Sequence[int], dtype: DType = f32) -> TensorType:
     """Return a type."""
     return TensorType(tuple(shape), dtype)

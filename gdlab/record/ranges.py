@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections import Counter
@@ -146,7 +147,7 @@ class Tracking:
             f"{node.name}: declared ranges: given none that cover {_words(found.later)}, which conflicts with "
             f"{_words(found.earlier)} of node {found.before}; a barrier was inserted"
         )
-        warnings.warn(text, UnderDeclaredWarning, stacklevel=6)
+        warnings.warn(text, UnderDeclaredWarning, stacklevel=_caller_level())
 
     def _after_opaque(self) -> None:
         self.barriers += 1
@@ -164,6 +165,14 @@ class Tracking:
         self.joined = False
         if self.sizes[-1]:
             self.sizes.append(0)
+
+
+def _caller_level() -> int:
+    """Return the `stacklevel` of the first caller outside this room, counted from the caller of this function."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gdlab.record"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _words(r: Range) -> str:

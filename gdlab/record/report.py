@@ -7,23 +7,25 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from gdlab.base.binding import bound
 from gdlab.base.words import duration, plural
 from gdlab.plan.order import CriticalPath, critical_path
-from gdlab.record.graph import Grouping, Placed, grouping, spelled
+from gdlab.record.graph import Grouping, Placed, Sketch, grouping, spelled
 from gdlab.record.ranges import predicted_device_barriers
 from gdlab.record.stages import ListStage
 
 PATH = 24  # nodes of the critical path that the text names
 
 
+@bound
 @dataclass(frozen=True)
 class Report:
     """A list of a session and what its finisher did with it.
 
     `names_before` and `names` are the nodes before and after the passes, `order[k]` the node (after fusion) that runs
     k-th where they were reordered; `placed_before` and `placed` their ranges; `chunks` the nodes of both submissions;
-    `between` the list between fusion and reordering, where both changed it; `labels` those of allocations;
-    `timing` (encoding, waiting) in nanoseconds.
+    `recorded` the nodes as they were encoded; `between` the list between fusion and reordering, where both changed it;
+    `labels` those of allocations; `timing` (encoding, waiting) in nanoseconds. `doc` is its document, for views.
     """
 
     finisher: str
@@ -44,6 +46,7 @@ class Report:
     timing: tuple[int, int] = (0, 0)
     between: tuple[tuple[str, ...], tuple[Placed, ...]] | None = None
     labels: Mapping[int, str] = field(default_factory=dict)
+    recorded: tuple[Sketch, ...] = field(default=(), repr=False)
 
     @cached_property
     def before(self) -> Grouping:

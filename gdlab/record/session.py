@@ -10,6 +10,8 @@ print(s.report, out.read())
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from gdlab.base.binding import bound
@@ -24,7 +26,7 @@ from gdlab.record.buffers import Buffer
 from gdlab.record.encoder import CommandEncoder
 from gdlab.record.export import to_graph
 from gdlab.record.graph import ComputeGraph
-from gdlab.record.operations import checked_buffer
+from gdlab.record.operations import checked_buffer, kinds_of
 from gdlab.record.profile import ListProfile, list_profile
 from gdlab.record.ranges import GroupStats, LoggedBarrier, group_stats, predicted_device_barriers
 from gdlab.record.report import Report
@@ -46,7 +48,7 @@ class GraphSession:
     def __init__(self, executor: GraphExecutor, recording: bool, auto_barrier: bool, strict: bool) -> None:
         self.executor = executor
         self.encoder = CommandEncoder(executor, recording, auto_barrier, strict)
-        self._report: Report | None = None
+        self._report: Callable[[], Report] | None = None
 
     def __enter__(self) -> GraphSession:
         return self
@@ -91,7 +93,7 @@ class GraphSession:
         """Return what the finisher did."""
         if self._report is None:
             raise SessionError("report", "session", "one that is not finished", "finish it first")
-        return self._report
+        return self._report()
 
     def is_recording(self) -> bool:
         """Return whether the list may be fused, reordered and split before it runs."""
@@ -116,11 +118,13 @@ class GraphSession:
 
     def elementwise_add(self, a: Buffer, b: Buffer, output: Buffer, n_elements: int, dtype: Any = f32) -> None:
         """Append a + b over the first n elements."""
-        self.encoder.encode("elementwise_add", methods.elementwise_add, (a, b, output), (n_elements, dtype))
+        kind = "f32" if dtype is f32 else dtype  # a str hashes in a tenth of the time of an Enum's member
+        self.encoder.encode("elementwise_add", methods.elementwise_add, (a, b, output), (n_elements, kind))
 
     def elementwise_mul(self, a: Buffer, b: Buffer, output: Buffer, n_elements: int, dtype: Any = f32) -> None:
         """Append a · b over the first n elements."""
-        self.encoder.encode("elementwise_mul", methods.elementwise_mul, (a, b, output), (n_elements, dtype))
+        kind = "f32" if dtype is f32 else dtype
+        self.encoder.encode("elementwise_mul", methods.elementwise_mul, (a, b, output), (n_elements, kind))
 
     def gelu(self, input: Buffer, output: Buffer) -> None:
         """Append GELU in its tanh form."""
@@ -188,7 +192,7 @@ class GraphSession:
         for i, name in enumerate(("input", "weight", "scales", "biases")):
             checked_buffer(self.executor, where, name, buffers[i])
         out = self.executor.alloc_buffer(4 * m * n, f32, (m, n))
-        self.encoder.encode(where, products.quantized_matmul, (*buffers, out), (params,))
+        self.encoder.encode(where, products.quantized_matmul, (*buffers, out), (params,), kinds_of(params))
         return out
 
     def quantized_matmul_ggml(
@@ -196,7 +200,8 @@ class GraphSession:
     ) -> None:
         """Append x · Wᵀ with rows of W in blocks of a format of ggml, decoded inside the product."""
         where = "quantized_matmul_ggml"
-        self.encoder.encode(where, products.quantized_matmul_ggml, (input, weight, output), (params,))
+        made = products.quantized_matmul_ggml
+        self.encoder.encode(where, made, (input, weight, output), (params,), kinds_of(params))
 
     def quantized_matmul_id_ggml(
         self, input: Buffer, weight: Buffer, ids: Buffer, output: Buffer, params: products.GgmlQuantizedMatmulIdParams
@@ -213,20 +218,21 @@ class GraphSession:
         if not written:
             made(self.executor, where, buffers, params)
             products.check_host_ids(where, ids, params.n_tokens * params.top_k, params.n_experts)
-        self.encoder.encode(where, made, buffers, (params,))
+        self.encoder.encode(where, made, buffers, (params,), kinds_of(params))
 
     # attention --------------------------------------------------------------------------------------------------------
     def sdpa(
         self, q: Buffer, k: Buffer, v: Buffer, output: Buffer, params: attention.SdpaParams, batch_size: int
     ) -> None:
         """Append attention of q[B, H, S, D] to caches k, v[B, Hkv, capacity, D], of which kv_seq_len rows are read."""
-        self.encoder.encode("sdpa", attention.sdpa, (q, k, v, output), (params, batch_size))
+        self.encoder.encode("sdpa", attention.sdpa, (q, k, v, output), (params, batch_size), kinds_of(params))
 
     def flash_attn_vec(
         self, q: Buffer, k: Buffer, v: Buffer, output: Buffer, tmp: Buffer, params: attention.FlashAttnVecParams
     ) -> None:
         """Append attention of one query; the contents of `tmp` (`tmp_buffer_bytes`) are undefined afterwards."""
-        self.encoder.encode("flash_attn_vec", attention.flash_attn_vec, (q, k, v, output, tmp), (params,))
+        buffers = q, k, v, output, tmp
+        self.encoder.encode("flash_attn_vec", attention.flash_attn_vec, buffers, (params,), kinds_of(params))
 
     # barriers ---------------------------------------------------------------------------------------------------------
     def barrier(self) -> None:
@@ -274,13 +280,13 @@ class GraphSession:
     def commit(self) -> finishing.PendingWork:
         """Run the list; do not wait."""
         work, outcome, report = finishing.launch("commit", self.encoder)
-        self._report = report.timed(outcome.timing.encoding_ns, 0)
+        self._report = _later(report, (outcome.timing.encoding_ns, 0))
         return work
 
     def drop(self) -> None:
         """Forget the list: nothing runs."""
         self.encoder.consume("drop")
-        self.encoder.graph.nodes.clear()
+        self.encoder.graph.nodes.clear()  # the property, for the counters of what was encoded
 
     def finish_with_timing(self, session_begin: int | None = None) -> finishing.Timing:
         """Run the list and wait; return the times."""
@@ -319,7 +325,7 @@ class GraphSession:
 
     def finish_with_gpu_time(self) -> int:
         """Run the list and wait; return the nanoseconds on the device from the begin of the first dispatch to the end
-        of the last, by timestamps (on cpu by the clock). `SessionError` where the adapter has none."""
+        of the last, by timestamps (on cpu by the clock). `CapabilityError` where the adapter has none."""
         return round(self._timed("finish_with_gpu_time").span * 1e9)
 
     def _timed(self, where: str) -> ListProfile:
@@ -328,7 +334,7 @@ class GraphSession:
         work, outcome, report = finishing.launch(where, self.encoder, timed=True)
         self._report = report
         done = finishing.waited(work, outcome)
-        self._report = report.timed(*done.timing)
+        self._report = _later(report, done.timing)
         return list_profile(self.executor, self.graph.nodes, work.times)
 
     def _run(
@@ -340,5 +346,10 @@ class GraphSession:
         work, outcome, report = finishing.launch(where, self.encoder, begun=begun, **passes)
         self._report = report
         done = finishing.waited(work, outcome)
-        self._report = report.timed(*done.timing)
+        self._report = _later(report, done.timing)
         return done
+
+
+def _later(report: Callable[[], Report], timing: tuple[int, int]) -> Callable[[], Report]:
+    """Return a function that makes a report with its times once."""
+    return cache(lambda: report().timed(*timing))

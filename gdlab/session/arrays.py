@@ -15,10 +15,13 @@ _F32 = np.dtype(np.float32)
 _F32_MAX = float(np.finfo(np.float32).max)
 
 
-def as_array(where: str, name: str, data: Any, type: TensorType, bound: int | None = None) -> Array:
+def as_array(
+    where: str, name: str, data: Any, type: TensorType, bound: int | None = None, scalar: np.dtype[Any] = _F32
+) -> Array:
     """`data` as a contiguous array of `type`, itself where it is one; accepted shapes are the declared one and flat.
-    Indices are below `bound`; a finite number that would become infinite raises `DTypeError`."""
-    usual = data.__class__ is np.ndarray and data.dtype is _F32 and type.dtype is f32  # at every step
+    Indices are below `bound`; a finite number that would become infinite raises `DTypeError`. `scalar`: the dtype that
+    numbers of f32 tensors have here."""
+    usual = data.__class__ is np.ndarray and data.dtype is scalar and type.dtype is f32  # at every step
     if usual and data.flags.c_contiguous:
         if data.shape == type.shape:
             return data  # type: ignore[no-any-return]
@@ -37,6 +40,8 @@ def as_array(where: str, name: str, data: Any, type: TensorType, bound: int | No
         raise ShapeError(where, repr(name), given, f"{product} ({type})")
     if type.dtype.numpy.kind == "u":
         _check_indices(where, name, array, bound)
+    if scalar is not _F32 and type.dtype is f32:
+        return np.ascontiguousarray(array, scalar).reshape(type.shape)
     return np.ascontiguousarray(narrowed(where, repr(name), array, type.dtype)).reshape(type.shape)
 
 

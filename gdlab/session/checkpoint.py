@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.base.errors import CheckpointError
+from gdlab.base.errors import ArgumentError, CheckpointError
 from gdlab.base.types import Array, DType, TensorType
 from gdlab.base.words import listed
 from gdlab.plan.records import Place
@@ -113,6 +113,10 @@ class Checkpoints:
 
     def restore(self, snapshot: Snapshot, steps: int) -> None:
         self.loaded.check_open("restore")
+        if not isinstance(snapshot, Snapshot):
+            raise ArgumentError("restore", "snapshot", type(snapshot).__name__, "what snapshot() of this session gave")
+        if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 0:
+            raise ArgumentError("restore", "steps", repr(steps), "an int ≥ 0")
         self.loaded.turn.call(lambda: self._apply(snapshot))
         self.progress.steps = steps
 

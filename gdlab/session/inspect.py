@@ -34,7 +34,7 @@ class Inspection:
     # nodes ------------------------------------------------------------------------------------------------------------
     def read_node(self, node: int | Value, space: Space) -> Array:
         self.loaded.check_open("read_node")
-        if space not in ("forward", "full"):
+        if not isinstance(space, str) or space not in ("forward", "full"):
             raise ArgumentError("read_node", "space", repr(space), "'forward' or 'full'")
         graph = self.nodes.written if space == "forward" else self.loaded.plan.graph
         id = self._node_id(node, space)

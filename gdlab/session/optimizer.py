@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 
 from gdlab.base.errors import SessionError, unknown_name
 from gdlab.base.types import Array
 from gdlab.plan.dispatch import SCALARS, scalar_places
-from gdlab.plan.rules import RULES, NumberKind, rule_of
+from gdlab.plan.rules import RULES, NumberKind, UpdateRule, rule_of
 from gdlab.plan.update import Clip
 from gdlab.session.arrays import is_real, positive
 
@@ -129,13 +130,26 @@ def above_zero(where: str, **values: float) -> list[float]:
 def scalars(optimizer: Optimizer, adam_steps: int, step: int = 0) -> Array:
     """Return the numbers that kernels read per step, as `SCALARS` and behind them the rule's own; steps count from 0,
     `adam_steps` are the updates of a rule that counts them, this one included."""
-    found: dict[str, float] = {"step_low": step & 0xFFFF, "step_high": step >> 16 & 0xFFFF}
-    places = scalar_places(SCALARS)
-    if optimizer.rule != "none":
-        rule = RULES[optimizer.rule]
-        found |= zip(rule.scalars, rule.values(optimizer.numbers, max(adam_steps, 1)), strict=True)
-        places |= scalar_places(rule.scalars)
-    array = np.zeros(len(places), np.float32)
-    for name, value in found.items():
-        array[places[name]] = value
-    return array
+    rule = None if optimizer.rule == "none" else RULES[optimizer.rule]
+    size, places, numbers = _NO_RULE if rule is None else _recipe(rule, optimizer)
+    row = [0.0] * size
+    row[_LOW], row[_HIGH] = step & 0xFFFF, step >> 16 & 0xFFFF
+    if rule is not None:
+        given = rule.per_step(numbers, max(adam_steps, 1))
+        for place, name in places:
+            row[place] = given[name]
+    return np.array(row, np.float32)
+
+
+_LOW, _HIGH = SCALARS.index("step_low"), SCALARS.index("step_high")
+_Recipe = tuple[int, tuple[tuple[int, str], ...], Mapping[str, float]]
+_NO_RULE: _Recipe = (len(SCALARS), (), {})
+
+
+@lru_cache(256)
+def _recipe(rule: UpdateRule, optimizer: Optimizer) -> _Recipe:
+    """Return how many numbers there are, where those of the rule lie, and what it computes them from: the same in every
+    step."""
+    places = scalar_places(rule.scalars)
+    size = len(scalar_places(SCALARS) | places)
+    return size, tuple((place, name) for name, place in places.items()), rule.rounded(optimizer.numbers)

@@ -25,6 +25,24 @@ class Places:
     index_bounds: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result of each step: its name (empty where none was given; of a gradient `∂` and the parameter's), its shape,
+    and the place that it lies at, which may be a range of a packed one."""
+
+    name: str
+    shape: Shape
+    place: Place
+
+
+def outputs_of(plan: ExecutionPlan, places: Places) -> tuple[Output, ...]:
+    """Return the user outputs in order, then the gradient of each trained parameter in node order."""
+    values, names = plan.graph.outputs, plan.graph.output_names
+    users = [Output(names[k], values[k].shape, buffer) for k, buffer in enumerate(plan.output_buffers)]
+    trained = [(name, place) for name, place in places.parameters.items() if place in places.gradients]
+    return (*users, *(Output(f"∂{n}", places.types[p].shape, places.gradients[p]) for n, p in trained))
+
+
 def places_of(plan: ExecutionPlan) -> Places:
     """Return the places of a plan's parameters, inputs and gradients, derived ones included."""
     leaves = [plan.buffers[b] for _, b in (*plan.stored_params, *plan.input_buffers)]

@@ -130,6 +130,8 @@ class Profiling:
 
     def set_profiling(self, on: bool) -> None:
         self.loaded.check_open("set_profiling")
+        if not isinstance(on, (int, np.bool_)):
+            raise ArgumentError("set_profiling", "on", type(on).__name__, "True or False")
         window = (self.window or (0, WINDOW)) if on else None
         reason = self.loaded.turn.call(lambda: self.loaded.program.profile(window))
         self.reason = reason if on else None
@@ -171,6 +173,8 @@ class Profiling:
         then put back as it was before; take the losses of earlier steps first."""
         self.values.check_ready("capture_profile")
         self.steps.progress.check_between_steps("capture_profile")
+        if not isinstance(train, (int, np.bool_)):
+            raise ArgumentError("capture_profile", "train", type(train).__name__, "True or False")
         count = check_samples("capture_profile", "samples", samples)
         return self.loaded.turn.call(lambda: self.timed(count, train))
 

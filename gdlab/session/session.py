@@ -23,6 +23,7 @@ from gdlab.session.loaded import LoadedPlan
 from gdlab.session.memory import MemorySummary, summary
 from gdlab.session.node_places import Nodes, nodes_as_compiled
 from gdlab.session.optimizer import Optimizer, checked, optimizer
+from gdlab.session.places import Output, outputs_of
 from gdlab.session.profile import Profiling, SessionProfile, Timings
 from gdlab.session.progress import Progress
 from gdlab.session.run.nonfinite import DebugStepReport, NonfiniteSearch, TraceRow
@@ -153,6 +154,11 @@ class Session(Closing):
         """Return user output 0."""
         return self.values.read_output_by_index(0, None)
 
+    def outputs(self) -> tuple[Output, ...]:
+        """Return name, shape and place of every user output, then of the gradient of every trained parameter."""
+        self.loaded.check_open("outputs")
+        return outputs_of(self.loaded.plan, self.values.places)
+
     # names ------------------------------------------------------------------------------------------------------------
     def param_names(self) -> list[str]:
         """Return the parameters' names, in node order."""
@@ -171,12 +177,12 @@ class Session(Closing):
     def has_parameter(self, name: str) -> bool:
         """Whether the graph has this parameter."""
         self.loaded.check_open("has_parameter")
-        return name in self.values.places.parameters
+        return isinstance(name, str) and name in self.values.places.parameters
 
     def has_input(self, name: str) -> bool:
         """Whether the graph has this input."""
         self.loaded.check_open("has_input")
-        return name in self.values.places.inputs
+        return isinstance(name, str) and name in self.values.places.inputs
 
     def has_param_grad(self, name: str) -> bool:
         """Whether a gradient of this parameter is computed."""

@@ -33,7 +33,7 @@ class Steps:
 
     def step(self, count: int | None = None, feeds: Sequence[Mapping[str, Any]] | None = None) -> None:
         """Make one step, or several, after checking that every tensor has a value."""
-        if feeds is None and (count is None or (count == 1 and count is not True)):
+        if feeds is None and (count is None or (isinstance(count, int) and count == 1 and count is not True)):
             self.values.check_ready("step")
             return self.loaded.exclusively(self.make)
         self._many(*self._checked(count, feeds))

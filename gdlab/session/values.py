@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError, unknown_name
+from gdlab.base.formats.packed import Packed
 from gdlab.base.types import FORMATS, Array, u32
 from gdlab.base.words import listed, plural
 from gdlab.op.storage import Part
@@ -106,7 +107,8 @@ class Values:
     def has_param_grad(self, name: str) -> bool:
         self.loaded.check_open("has_param_grad")
         places = self.places
-        return places.parameters.get(name, places.derived.get(name, -1)) in places.gradients
+        known = isinstance(name, str)
+        return known and places.parameters.get(name, places.derived.get(name, -1)) in places.gradients
 
     # transfers --------------------------------------------------------------------------------------------------------
     def read(self, place: Place) -> Array:
@@ -168,6 +170,8 @@ class Values:
 
     def set_parameter(self, name: str, data: Any, where: str = "set_parameter") -> None:
         place = self.parameter(where, name)
+        if isinstance(data, Packed) and data.type == self.places.types[place]:
+            return self.set_parameter_packed(name, data.data)
         array = as_array(where, name, data, self.places.types[place])
         self.loaded.exclusively(lambda: self.upload(place, array))
         derived = next((d for d in self.loaded.plan.derived_params if d.name == name), None)
@@ -208,6 +212,8 @@ class Values:
 
     def read_params(self, names: Iterable[str]) -> dict[str, Array]:
         self.loaded.check_open("read_params")
+        if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+            raise ArgumentError("read_params", "names", type(names).__name__, "several names: read_param for one")
         names = list(names)
         places = [self.parameter("read_params", name) for name in names]
         read = self.loaded.exclusively(lambda: [self.download(p) for p in places])

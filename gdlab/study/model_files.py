@@ -10,7 +10,8 @@ from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.base.words import natural
 from gdlab.study.study import Study
 
-MODELS = (".onnx", ".safetensors")  # files that open as a study
+MODELS = (".onnx", ".safetensors", ".gguf")  # files that open as a study
+LENGTH = "length"  # positions of a language model, as a name for --dims
 
 
 def is_model(thing: object) -> bool:
@@ -20,7 +21,10 @@ def is_model(thing: object) -> bool:
 
 def open_model(path: str | Path, dims: Mapping[str, int] | None = None) -> Study:
     """Open the ONNX model in a file with the file's weights; a `.safetensors` of the same name beside it has the last
-    word on those that it names. Either of the two files may be given. `dims`: numbers for extents that have names."""
+    word on those that it names. Either of the two files may be given. `dims`: numbers for extents that have names. A
+    language model in a GGUF file opens as its prompt of `length` positions, with the file's blocks as weights."""
+    if str(path).endswith(".gguf"):
+        return _open_gguf(Path(path), dims or {})
     from gdlab.load.onnx.model import load_onnx
     from gdlab.load.safetensors_file import load_safetensors
 
@@ -39,7 +43,25 @@ def open_model(path: str | Path, dims: Mapping[str, int] | None = None) -> Study
         f"extent {name} is assumed to be {n}: it is the first axis of an input; --dims {name}={n} sets it"
         for name, n in loaded.assumed.items()
     )
-    return Study(loaded.graph, name=re.sub(r"\W|^(?=\d)", "_", model.stem), weights=weights, notes=notes)
+    return Study(loaded.graph, name=_study_name(model), weights=weights, notes=notes)
+
+
+def _open_gguf(path: Path, dims: Mapping[str, int]) -> Study:
+    from gdlab.load.gguf.model import load_gguf
+
+    unknown = [name for name in dims if name != LENGTH]
+    if unknown:
+        raise ArgumentError(
+            "dims", "--dims", f"{unknown[0]}={dims[unknown[0]]}", f"{LENGTH}=N, the positions of a GGUF model"
+        )
+    model = load_gguf(path, "prefill", dims.get(LENGTH, 64))
+    length = model.graph.inputs[0].type.shape[0]
+    notes = () if LENGTH in dims else (f"a prompt of {length} positions is assumed; --dims {LENGTH}={length} sets it",)
+    return Study(model.graph, name=_study_name(path), weights=model.weights, notes=notes)
+
+
+def _study_name(path: Path) -> str:
+    return re.sub(r"\W|^(?=\d)", "_", path.stem)
 
 
 def parse_dims(text: str) -> dict[str, int]:

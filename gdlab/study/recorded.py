@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 def to_study(session: GraphSession, name: str = "list") -> Study:
     """Return a study of `to_graph()` on the session's device, fed with what the buffers hold now."""
-    made = exported(session)
+    nodes = session.graph.nodes
+    made = exported(nodes)
     study = Study(made.graph, device=session.device, name=name)
-    study.prepare(feed=made.feed())
+    study.prepare(feed=made.feed(nodes))
     return study

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.binding import bound
-from gdlab.base.errors import AutodiffError, GraphError
+from gdlab.base.errors import ArgumentError, AutodiffError, GraphError
 from gdlab.base.words import nbytes, plural, whole
 from gdlab.compiled import CompiledGraph
 from gdlab.devices.base import Device
@@ -147,6 +147,8 @@ class Study:
 
     def differentiate_wrt(self, names: tuple[str, ...]) -> tuple[Graph, AutodiffReport]:
         """Return the graph as written, differentiated with respect to the named nodes."""
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise ArgumentError(f"graph {self.name}", "wrt", type(names).__name__, "a list of names of nodes")
         values, known = [], {name: id for id, name in enumerate(shown_names(self.graph)) if name}
         for name in names:
             if name not in known:

@@ -60,6 +60,8 @@ class Targets:
     def find(self, name: str) -> Target:
         """Return the tensor that a name, `%7`, or an entity of the document means; a name goes before an entity."""
         session = self.execution.session
+        if not isinstance(name, str):
+            raise ArgumentError("look", "name", type(name).__name__, "a name, or an entity of the document")
         entity = None if name in tensor_names(session) else _ENTITY.fullmatch(name)
         if entity is None:
             return self._named(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,63 @@ def test_contexts_in_threads_give_right_results(device: str) -> None:
     for thread in threads:
         thread.join()
     assert not wrong and contexts[0].epoch == 3 * runs + 6 and contexts[1].epoch == 3 * runs
+
+
+def test_contexts_come_and_go_while_others_run(device: str) -> None:
+    """Every thread makes contexts, calls them in every way and closes them; each forward has its own states."""
+    with Graph() as g:
+        x, at = ops.input("x", (2, 4)), ops.input_u32("at", (1,))
+        y = x @ ops.parameter("w", (4, 4))
+        graph_of([y, ops.cache_write(y, ops.parameter("mem", (6, 4)), at)], g)
+    graph, wrong = ready(g, device), list[str]()
+    weights = graph.read_param("w")
+    ways: tuple[Callable[[CompiledGraph, dict[str, Any]], Array], ...] = (
+        lambda c, d: c.run(d)[0], lambda c, d: c.run_raw(d)[0].numpy().copy(), lambda c, d: c.run_async(d).result()[0],
+        lambda c, d: c.run_pipelined([d] * 3)[2][0], lambda c, d: (c.commit_no_wait(d), c.read_outputs())[1][0],
+        lambda c, d: (c.bind_gpu_handle("x", d.pop("x")), c.run(d), c.unbind_gpu_handle("x"))[1][0],
+    )  # fmt: skip
+
+    def work(k: int) -> None:
+        for i in range(3):
+            with graph.context() if k % 2 else graph.clone() as own:
+                for n, way in enumerate(ways):
+                    x = np.full((2, 4), 10 * k + n + i, np.float32)
+                    y = way(own, {"x": x, "at": [n % 5]})
+                    state = own.read_param("mem")[n % 5 : n % 5 + 2]
+                    if not (np.allclose(y, x @ weights, rtol=1e-5, atol=1e-4) and np.array_equal(state, y)):
+                        wrong.append(f"thread {k}, round {i}, way {n}")
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(10):
+        graph.set_param("w", weights)
+    for thread in threads:
+        thread.join(60)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+def test_a_forward_of_one_context_waits_for_no_other() -> None:
+    """J5: on cpu each has a turn of its own, so that two really run at the same time."""
+    graph = ready(small(), "cpu")
+    other, begun, end = graph.context(), threading.Event(), threading.Event()
+    got = list[Array]()
+
+    def hold() -> None:
+        begun.set()
+        assert end.wait(30)
+
+    busy = threading.Thread(target=lambda: graph.launcher.exclusively(hold))
+    busy.start()
+    assert begun.wait(30)
+    free = threading.Thread(target=lambda: got.append(other.run({"x": X})[0]))
+    free.start()
+    free.join(20)
+    finished = not free.is_alive()
+    end.set()
+    busy.join()
+    free.join()
+    assert finished and same(got[0], graph.run({"x": X})[0])
 
 
 def test_no_forward_runs_while_shared_parameters_are_written() -> None:

@@ -24,7 +24,7 @@ from gdlab.op import REGISTRY, Elementwise, Op, Reduction
 from gdlab.op.extent import Tag, Verdict
 
 # ops that keep no bucket axis of any sample: none but those whose samples have only axes that they cut
-ALWAYS_REFUSED = {"slice", "affine_weights"}  # codes are words, not entries
+ALWAYS_REFUSED = {"slice", "affine_weights", "pack16"}  # codes and pairs are words, not entries
 AT_LEAST = {"top_k_indices": "k"}  # the attribute below which there is no op of so few entries
 
 

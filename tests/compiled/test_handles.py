@@ -24,6 +24,7 @@ from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.graph import Graph
 
 H = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
+NO_NAMES: tuple[Any, ...] = ([1], {}, None, 1, b"h")
 STEPS = [np.full((5, 4), k / 7, np.float32) for k in range(7)]
 
 
@@ -95,6 +96,24 @@ def loop(graph: CompiledGraph, name: str, steps: list[Array]) -> list[list[Array
         found.append(graph.run({name: h, "x": x}))
         h = found[-1][0]
     return found
+
+
+@pytest.mark.parametrize("name", NO_NAMES, ids=str)
+def test_a_name_that_is_no_string_is_unknown(name: Any) -> None:
+    graph = ready(recurrence(), "cpu")
+    value, before = np.zeros((5, 4)), state(graph)
+    for call in (
+        lambda: graph.bind_handle(name, value), lambda: graph.bind_gpu_handle(name, value),
+        lambda: graph.set_param(name, value), lambda: graph.read_param(name),
+        lambda: graph.clear_gpu_handle_feed(name), lambda: graph.set_gpu_handle_feed(name, 0),
+        lambda: graph.set_handle_feed(name, 0), lambda: graph.run_feed_gpu_handle({}, name, 0),
+        lambda: graph.set_param_typed(name, b"", "f32"),
+    ):  # fmt: skip
+        with pytest.raises((UnknownNameError, SessionError)):
+            call()
+    assert graph.read_handle(name) is None and graph.read_gpu_handle(name) is None
+    assert not (graph.has_gpu_handle(name) or graph.unbind_handle(name) or graph.unbind_gpu_handle(name))
+    assert state(graph) == before
 
 
 def test_an_input_named_as_an_output_becomes_it(device: str) -> None:

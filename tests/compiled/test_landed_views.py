@@ -6,6 +6,7 @@ import ctypes
 import gc
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,7 @@ def test_views_end_with_the_next_run(device: str) -> None:
         graph.sync_pending()
         assert not y.valid and y.name == "y" and y.nbytes == 32
         for attribute in ("mem", "address"):
-            with pytest.raises(StaleViewError, match=f"output 'y' of run {y.epoch}.*wanted a copy made before"):
+            with pytest.raises(StaleViewError, match=f"run {y.epoch}, after which there was run {y.epoch + 1}, wanted"):
                 getattr(y, attribute)
         for call in (y.numpy, lambda y=y: np.asarray(y)):
             with pytest.raises(StaleViewError):
@@ -145,6 +146,27 @@ def test_views_end_with_the_next_run(device: str) -> None:
                 view[0]
         del y, mem, whole, view
     assert graph.counters()["arenas_retired"] == 0
+    (y, _), other = graph.run_raw({"x": X}), graph.clone()
+    graph.clone_from(other)
+    with pytest.raises(StaleViewError, match=f"run {y.epoch}, after which there was clone_from"):
+        y.numpy()
+
+
+def test_a_warning_of_stale_views_tells_the_line_of_the_call(device: str) -> None:
+    graph = ready(small(), device)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: graph.run({"x": X}), lambda: graph.run_slots([X]), lambda: graph(x=X),
+        lambda: graph.run_async({"x": X}).result(), lambda: graph.run_pipelined([{"x": X}]),
+        lambda: (graph.commit_no_wait({"x": X}), graph.sync_pending()),
+    )  # fmt: skip
+    for call in calls:
+        kept = graph.run_raw({"x": X})[0].numpy()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+            graph.run({"x": X})
+        assert [w.filename for w in caught] == [__file__]
+        del kept
 
 
 # C-07 -----------------------------------------------------------------------------------------------------------------
@@ -175,9 +197,11 @@ def test_many_retired_arenas_are_all_kept_and_all_return(device: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StaleViewWarning)
         for k in range(6):
+            assert graph.last_run_stats()["arenas_retired"] == (k > 1)
             kept.append((graph.run_raw({"x": X * k})[1].numpy(), X * np.float32(k)))
         graph.run({"x": X})
     assert all(same(array, want) for array, want in kept) and graph.counters()["arenas_retired"] == 6
+    assert graph.last_run_stats().keys() == {*graph.counters(), "extent"}
     before = graph.counters()["buffers_created"]
     kept.clear()
     gc.collect()

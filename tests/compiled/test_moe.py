@@ -94,6 +94,7 @@ def test_memory_falls_and_a_forward_stops_for_host_experts(device: str) -> None:
     memory = graph.memory_summary()
     assert memory["moe_resident_bytes"] == 4 * 2 * D * N and memory["moe_host_bytes"] == 4 * 3 * D * N
     assert graph.plan.memory.physical_bytes <= before and graph.counters()["moe_sync_points"] == 1
+    assert graph.last_run_stats()["moe_sync_points"] == 1
     assert graph.epoch == epoch + 1 and graph.counters()["forwards"] == forwards + 1
     uploads = graph.counters()["upload_bytes"]
     graph.run({**feed, "idx": [0] * T})  # no host expert is asked for

@@ -358,6 +358,9 @@ def test_a_closed_graph_refuses_every_call(device: str) -> None:
         lambda: graph.run({"x": X}), lambda: graph.set_param("w", W), lambda: graph.read_param("w"), graph.clone,
         lambda: graph.commit_no_wait({"x": X}), lambda: graph.bind_handle("x", X), graph.sync_pending, graph.context,
         lambda: graph.run_raw({"x": X}), lambda: graph.run_pipelined([{"x": X}]), lambda: copy.copy(graph),
+        graph.reset_state, graph.arena_ptr, graph.arena_view, lambda: graph.has_gpu_handle("x"),
+        lambda: graph.save("x"), lambda: graph.set_active_extent(None),
+        lambda: graph.clear_gpu_handle_feed("x"), graph.capabilities,
     )  # fmt: skip
     for call in calls:
         with pytest.raises(SessionError, match="given closed|a closed one"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from gdlab import ops
 from gdlab.base.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
 from gdlab.base.formats import BOUNDARY, bf16_numpy, to_bytes
 from gdlab.base.types import DType
-from gdlab.compiled import CompiledGraph, build_compiled_graph
+from gdlab.compiled import CompiledGraph, build_compiled_graph, load_compiled_graph
 from gdlab.graph import Graph
 
 
@@ -98,6 +100,60 @@ def test_odd_counts_of_sixteen_bits(device: str) -> None:
     assert graph.run_typed([("x", x.tobytes(), "f16")]) == [(x.tobytes(), "f16")]
     raw = graph.run_raw({"x": x})[0]
     assert same(raw.numpy().copy(), x) and raw.mem.format == "B" and bytes(raw.mem) == x.tobytes() and raw.nbytes == 14
+
+
+@pytest.mark.parametrize("to", ["f16", "bf16"])
+def test_sixteen_bits_are_packed_on_the_device(device: str, to: str, tmp_path: Path) -> None:
+    """Every kind of run reads back two bytes an element, and all of them the same bits."""
+    words = [0x7F800001, 0xFFC12345, 0x7F800000, 0x477FEFFF, 0x33800000, 0x80000001, 0x3F808000, 0x3F818000, 0x47000000]
+    with Graph() as g:
+        y = ops.input("x", (3, 3)) * ops.parameter("w", (3, 3))
+        graph_of({"y": y, "again": y, "s": y.sum(1)}, g)
+    graph = build_compiled_graph(g, device, boundary={"y": to, "again": to})
+    graph.set_param("w", np.ones((3, 3)))
+    x = {"x": bits(words).reshape(3, 3)}
+    plain = build_compiled_graph(g, device, share_parameters_from=graph).run(x)[0]
+    want, each = to_bytes(plain, to), 2 * 2 * 9 + 3 * 4
+    runs: dict[str, Callable[[CompiledGraph], list[bytes]]] = {
+        "run": lambda g: [a.tobytes() for a in g.run(x)[:2]],
+        "out": lambda g: [a.tobytes() for a in g.run(x, out=[np.empty((3, 3), graph.run(x)[0].dtype), None, None])[:2]],
+        "run_raw": lambda g: [bytes(raw.mem) for raw in g.run_raw(x)[:2]],
+        "run_typed": lambda g: [data for data, _ in g.run_typed([("x", x["x"].tobytes(), "f32")])[:2]],
+        "run_async": lambda g: [a.tobytes() for a in g.run_async(x).result()[:2]],
+        "run_pipelined": lambda g: [a.tobytes() for a in g.run_pipelined([x])[0][:2]],
+    }
+    for name, run in runs.items():
+        of = build_compiled_graph(g, device, boundary={"y": to, "again": to}, share_parameters_from=graph)
+        before = of.counters()["readback_bytes"]
+        assert run(of) == [want, want], name
+        assert of.counters()["readback_bytes"] - before <= each + 12, name  # an odd one and its filler are a word
+        assert [a.tobytes() for a in of.read_outputs()[:2]] == [want, want], name
+        assert of.read_output_row(1, 2).tobytes() == want[12:], name
+    graph.bind_handle("out0", np.zeros((3, 3)))
+    for copy in (graph, graph.clone(), graph.context()):
+        assert copy.run(x)[0].tobytes() == want
+    assert as_bytes(graph.read_handle("out0")) == want
+    graph.save(tmp_path / "packed.gdlab", weights=True)
+    assert load_compiled_graph(tmp_path / "packed.gdlab").run(x)[1].tobytes() == want
+
+
+def as_bytes(array: Any) -> bytes:
+    return bytes(array.tobytes())
+
+
+def test_gradients_and_a_part_of_the_rows_are_packed(device: str) -> None:
+    with Graph() as g:
+        x = ops.input("x", (4, 3))
+        graph_of([(x @ ops.parameter("w", (3, 5))).square().mean_all()], g)
+    options: dict[str, Any] = {"bucket_axes": {"x": 0}, "gradients": True}
+    graph = build_compiled_graph(g, device, boundary={"∂w": "bf16"}, **options)
+    plain = build_compiled_graph(g, device, **options)
+    x = np.linspace(-1, 1, 12).reshape(4, 3)
+    for each in (graph, plain):
+        each.set_param("w", np.linspace(-1, 2, 15).reshape(3, 5))
+        each.set_active_extent((3, 4))
+    (loss, gradient), (same_loss, wide) = graph.run({"x": x}), plain.run({"x": x})
+    assert same(loss, same_loss) and gradient.tobytes() == to_bytes(wide, "bf16")
 
 
 def test_tokens_of_other_integers(device: str) -> None:

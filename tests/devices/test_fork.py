@@ -88,6 +88,42 @@ forked(lambda: (device("auto").info.kind, device("auto").info.reason))
     assert "child: ('cpu', 'wgpu: one that was opened before this process was forked')" in told, told
 
 
+DOORS = """
+import gdlab as gd
+X = np.ones((2, 3), np.float32)
+with Graph() as g:
+    g.set_outputs([ops.input("x", (2, 3)) * 2.0])
+compiled, eager, executor = gd.build_compiled_graph(g, device=D), gd.EagerSession(device=D), gd.GraphExecutor(D)
+tensor, buffer = eager.input(X), executor.alloc_buffer(24, gd.f32, (2, 3))
+compiled.run({"x": X}), (tensor + tensor).numpy(), buffer.write(X), buffer.read()
+recorded = executor.begin_recorded(auto_barrier=True)
+recorded.elementwise_add(buffer, buffer, buffer, 6, gd.f32)
+for run in (
+    lambda: compiled.run({"x": X}), lambda: compiled.run_async({"x": X}).result(),
+    lambda: compiled.commit_no_wait({"x": X}),
+    lambda: (tensor * 2.0).numpy(), lambda: tensor.numpy(), buffer.read, lambda: buffer.write(X), recorded.finish,
+    lambda: gd.EagerSession(device=D).input(X).numpy(), lambda: gd.build_compiled_graph(g, device=D).run({"x": X}),
+    lambda: executor.alloc_buffer(24, gd.f32, (2, 3)).read(),
+):
+    forked(run)
+for closing in (compiled, eager, executor):
+    forked(closing.close)
+"""
+
+
+def test_the_other_doors_refuse_such_a_process_too() -> None:
+    """New objects and those of the parent; closing what the parent opened ends."""
+    needs("wgpu")
+    told = [line for line in output_of('\nD = "wgpu"' + DOORS).splitlines() if line.startswith("child: ")]
+    assert len(told) == 14 and told[11:] == ["child: None"] * 3, told
+    assert not [line for line in told[:11] if "Error" not in line or REFUSED not in line]  # or GraphEncodeError
+
+
+def test_the_other_doors_work_there_on_cpu() -> None:
+    told = output_of('\nD = "cpu"' + DOORS)
+    assert told.count("child: ") == 14 and "Error" not in told and "waits" not in told, told
+
+
 def test_closing_the_parents_session_in_the_child_ends() -> None:
     needs("wgpu")
     told = output_of('\ns = build_session(net(), device="wgpu"); step(s)\nforked(s.close)')

@@ -42,6 +42,7 @@ from gdlab.base.types import u32
 from gdlab.devices.base import IN_FLIGHT, Counters, owner
 from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.devices.wgpu.queue import PART_BYTES
+from gdlab.devices.wgpu.readback import Mapped
 from gdlab.devices.wgpu.wgpu_device import RAW, WgpuProgram
 from gdlab.plan.records import Buffer
 
@@ -83,7 +84,7 @@ def test_two_steps_are_in_flight_even_if_nothing_tells_that_they_ended(
             for readback in program.queue.flying:
                 readback.mapped.status = success if readback.submission == submission else 0
 
-    monkeypatch.setattr(program.gpu, "mapped", {})
+    monkeypatch.setattr(Mapped, "ended", lambda self, map, status: None)
     monkeypatch.setattr(program.gpu, "poll", late)
     for _ in range(6):
         on_owner(program.step, None)

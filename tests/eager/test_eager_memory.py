@@ -313,3 +313,56 @@ def test_a_thousand_steps_with_errors_and_releases_in_any_order_leak_nothing(dev
     assert len(seen) <= 2 and s.allocator_stats().alloc_count - s.allocator_stats().free_count == len(s.engine.alive)
     s.close()
     assert s.engine.live_bytes == 0 and not s.engine.alive
+
+
+class Days(TensorConv):
+    """Dates as days since 2026-01-01."""
+
+    def to_any_buffer(self, session: EagerSession, array: Any) -> AnyBuffer:
+        days = np.asarray(array) - np.datetime64("2026-01-01")
+        return FloatConv().to_any_buffer(session, days.astype(np.int64).astype(np.float64))
+
+    def of_any_buffer(self, session: EagerSession, buffer: AnyBuffer) -> Any:
+        return session.read_buffer(buffer).astype("timedelta64[D]") + np.datetime64("2026-01-01")
+
+    def to_float(self, scalar: Any) -> float:
+        return float((scalar - np.datetime64("2026-01-01")).astype(np.int64))
+
+
+def test_data_enters_by_the_conversion_of_its_dtype_wherever_it_enters(s: EagerSession) -> None:
+    dates = np.array(["2026-01-03", "2026-02-01"], "datetime64[D]")
+    with pytest.raises(DTypeError, match=r"eager.input: 'value': given datetime64\[D\], wanted real numbers"):
+        s.input(dates)
+    before = register_conv(dates.dtype, Days())
+    try:
+        p = s.param(dates, "p")
+        assert s.input(dates).numpy().tolist() == [2, 31] == p.value.tolist() == s.const(dates).numpy().tolist()
+        s.set_param_host_value(p, dates[::-1])
+        assert s.use(p).numpy().tolist() == [31, 2] and s.to_float(dates[1]) == 31
+        s.feed(x=dates)
+        with s:
+            assert gd.input("x", (2,)).numpy().tolist() == [2, 31]
+        loss = s.use(p).square()
+        assert s.backward(loss, dates).numpy(p).tolist() == [124, 124] == s.vjp(loss, dates, [s.use(p)])[0].tolist()
+        assert s.jvp(loss, {s.use(p): dates}).tolist() == [124, 124]
+        held = s.to_any_buffer(dates)
+        assert s.of_any_buffer(held, dates.dtype).tolist() == dates.tolist()
+        held.release()
+        s.reset_tape()
+        s.assert_no_leaks()
+    finally:
+        register_conv(dates.dtype, before)
+
+
+def test_a_dtype_that_is_made_one_of_the_host_is_refused_by_adapters(s: EagerSession) -> None:
+    before = register_conv(np.float16, HostOnlyConv("float16"))
+    try:
+        half = np.ones(3, np.float16)
+        if s.device.kind == "cpu":
+            assert s.input(half).numpy().tolist() == [1, 1, 1]
+            return
+        for refused in (s.input, s.param, s.const, s.to_any_buffer):
+            with pytest.raises(DTypeError, match="given float16, wanted float32 or float64"):
+                refused(half)
+    finally:
+        register_conv(np.float16, before)

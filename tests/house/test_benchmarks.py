@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import compiled, measure, passes, recognize, steps
+from benchmarks import compiled, measure, passes, peer_onnx, recognize, steps
 from benchmarks.__main__ import BEGIN, END, with_table
+from gdlab.compiled import build_compiled_graph
 
 
 def test_the_graphs_have_the_sizes_of_their_rows() -> None:
@@ -66,8 +67,6 @@ def test_the_table_replaces_the_old_one_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "transformer"])
 def test_calls_of_a_compiled_graph_are_those_of_the_session(name: str) -> None:
-    from gdlab.compiled import build_compiled_graph
-
     case = compiled.CASES[name]
     with build_compiled_graph(case.graph(False), "cpu") as graph:
         graph.initialize(0)
@@ -76,3 +75,30 @@ def test_calls_of_a_compiled_graph_are_those_of_the_session(name: str) -> None:
         np.testing.assert_array_equal(calls["session"](), want)
         found = compiled.quartiles({"run": calls["run"], "run_slots": calls["run_slots"]}, 4)
     assert set(found) == {"run", "run_slots"} and all(seconds > 0 for seconds in found.values())
+
+
+@pytest.mark.parametrize("name", compiled.CASES)
+def test_the_onnx_model_of_a_network_computes_it(name: str) -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    case = compiled.CASES[name]
+    with build_compiled_graph(case.graph(False), "cpu") as graph:
+        graph.initialize(0)
+        (input_name,) = graph.input_names
+        x = case.data()[input_name]
+        model = peer_onnx.model_of(case.graph(False), {name: graph.read_param(name) for name in graph.param_names})
+        (want,) = graph.run({input_name: x})
+        (got,) = ReferenceEvaluator(model).run(None, {input_name: peer_onnx.as_fed(x)})
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_bars_are_of_calls_that_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each bar that has no peer of its own is judged, also without onnxruntime or a GPU of NVIDIA."""
+    monkeypatch.setattr(compiled, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(compiled, "BARS", [bar for bar in compiled.BARS if bar.network != "transformer"])
+    judged = {(bar.network, bar.call): ratio for bar, ratio in compiled.bar_rows(4)}
+    assert judged.keys() >= {
+        ("tiny", "run_slots"), ("tiny", f"run_pipelined of {compiled.SETS}"), ("three outputs", "run"),
+        ("layers at all of its rows", "run"), ("two contexts", "in two threads"),
+    }  # fmt: skip
+    assert all(0.01 < ratio < 100 for ratio in judged.values())

@@ -157,7 +157,8 @@ from importlib import import_module
 from gdlab.base.binding import BINDINGS
 homes = {"Value": "graph.value", "Graph": "graph.graph", "ExecutionPlan": "plan.records",
          "Session": "session.session", "Study": "study.study", "CompiledGraph": "compiled.graph",
-         "EagerSession": "eager.session", "GraphSession": "record.session", "Document": "view.document.document"}
+         "EagerSession": "eager.session", "GraphSession": "record.session",
+         "Report": "record.report", "Document": "view.document.document"}
 for cls, names in BINDINGS.items():
     owner = getattr(import_module(f"gdlab.{homes[cls]}"), cls)
     for name, target in names.items():

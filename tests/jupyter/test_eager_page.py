@@ -39,3 +39,47 @@ def test_the_stepper_moves_through_the_backward_pass_with_its_numbers(page: Page
     assert "[[1, 1]]" in told and "[[7, −6]]" in told and "[[15, −11], [30, −22]]" in told
     page.locator('[data-command="autodiff"]').fill("0")
     assert "op 1 of 4" in stepper.inner_text()
+
+
+def test_the_stepper_goes_on_into_the_forward_pass_with_the_numbers_of_each_op(page: Page) -> None:
+    s = EagerSession(device="cpu")
+    w = s.param([[1.0, 2.0], [3.0, -4.0]], "w")
+    h = s.input([[1.0, 2.0]], "x") @ w
+    s.backward((h * h + h).sum_all())
+    document = tape_doc(s, "net")
+    document.data["view"] = {"overlay": "value"}
+    s.close()
+    mount(page, document)
+    page.locator('[role="tab"][data-tab="grad"]').click()
+    lanes, stepper = page.locator('[data-pane="lanes"]'), page.locator(".gd-stepper")
+    seen = []
+    for k in range(5, -1, -1):
+        page.locator('[data-command="autodiff-previous"]').click()
+        told = stepper.inner_text()
+        assert f"op {k + 1} of 6, forward as it ran" in told
+        seen.append(page.locator('.gd-stepper [data-value="op"]').inner_text().split()[0])
+        lanes.locator(f'[data-entity="node:1.{k}"][data-lit]').wait_for(state="attached", timeout=10_000)
+        if seen[-1] == "matmul":
+            assert "[[1, 2]]" in told and told.endswith("gives\nmatmul\n[[7, −6]]")  # x, and x w
+    assert seen == ["sum_all", "add", "mul", "matmul", "parameter", "input"]
+    assert page.locator('[data-command="autodiff-previous"]').is_disabled()
+    lanes.locator('[data-entity="node:1.3"]').first.click()  # a node in the picture is its step
+    page.locator('.gd-stepper [data-value="op"]', has_text="mul").wait_for()
+    assert "op 4 of 6, forward as it ran" in stepper.inner_text()
+    page.locator('[data-command="autodiff-end"]').click()
+    assert "op 4 of 4, backwards from the loss" in stepper.inner_text()
+
+
+def test_a_tape_without_a_backward_pass_has_a_forward_one(page: Page) -> None:
+    s = EagerSession(device="cpu")
+    s.input([1.0, 4.0], "x").sqrt()
+    document = tape_doc(s, "net")
+    s.close()
+    mount(page, document)
+    page.locator('[role="tab"][data-tab="grad"]').click()
+    stepper = page.locator(".gd-stepper")
+    assert "op 1 of 2, forward as it ran" in stepper.inner_text()
+    page.locator('[data-command="autodiff-next"]').click()
+    told = stepper.inner_text()
+    assert "op 2 of 2, forward as it ran" in told and "f32[2] [1, 2]" in told
+    assert page.locator('[data-command="autodiff-next"]').is_disabled()

@@ -48,6 +48,12 @@ MAGICS = [
 ]  # fmt: skip
 
 
+def test_these_are_all_magics(shell: Any) -> None:
+    asked = {form.partition(" ")[0][1:] for form in FORMS}
+    line = shell.magics_manager.magics["line"]
+    assert {name for name in line if name.startswith("graph")} == asked | {"graph_doctor"}, "this takes no NAME"
+
+
 @pytest.mark.parametrize("magic", MAGICS)
 def test_every_magic_in_a_fresh_kernel_says_that_there_are_no_graphs(shell: Any, magic: str) -> None:
     lines = said(shell, magic.replace("NAME", "mlp"))
@@ -70,10 +76,15 @@ OWN: dict[str, Callable[[Study], Any]] = {
     "graph": lambda s: s.graph, "empty graph": lambda s: gd.Graph(), "plan": lambda s: s.plan,
     "report": lambda s: s.report, "autodiff report": lambda s: s.autodiff, "session": lambda s: s.session,
     "document": lambda s: s.doc, "value": lambda s: s.graph.value(0), "runner": lambda s: s.runner,
+    "compiled graph": lambda s: gd.build_compiled_graph(s.graph, device="cpu"),
+    "eager session": lambda s: gd.EagerSession(device="cpu"),
+    "tensor": lambda s: gd.EagerSession(device="cpu").input(np.ones(3, np.float32)),
+    "list": lambda s: gd.GraphExecutor("cpu").begin_recorded(), "executor": lambda s: gd.GraphExecutor("cpu"),
     "study": lambda s: s, "closed study": lambda s: closed_copy(s), "class": lambda s: Study,
 }  # fmt: skip
 FORMS = [
-    *MAGICS, "%graph NAME --static", "%graph NAME --diff NAME", "%graph NAME --values", "%graph NAME --train --run 1",
+    *MAGICS, "%graph_compiled NAME", "%graph_record NAME",
+    "%graph NAME --static", "%graph NAME --diff NAME", "%graph NAME --values", "%graph NAME --train --run 1",
     "%graph_run NAME --feed NAME --init 0", "%graph_check NAME --feed NAME", "%graph_grad NAME --wrt w",
     "%graph_opt NAME --as NAME", "%graph_step NAME --dispatch", "%graph_watch NAME --list",
 ]  # fmt: skip

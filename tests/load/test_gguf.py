@@ -388,3 +388,93 @@ def test_a_file_that_became_shorter_and_a_folder_are_refused(tmp_path: Path) -> 
     for other in (tmp_path, tmp_path / "none.gguf"):
         with pytest.raises(gd.LoadError, match="wanted a GGUF file"):
             gd.load_gguf(other)
+
+
+# as a study -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q4_K", "Q6_K"])
+def test_a_file_opens_as_a_study_whose_session_has_its_blocks(kind: str, tmp_path: Path) -> None:
+    from gdlab.study.model_files import open_model
+
+    tensors = theirs()
+    path = written(tmp_path / "my-model.gguf", tensors, kind)
+    study = open_model(path, {"length": len(IDS)})
+    assert study.name == "my_model" and not study.notes
+    session = study.session
+    name = "model.layers.1.mlp.down_proj.weight"
+    held = stored(tensors["blk.1.ffn_down.weight"], kind)
+    got = session.read_param(name)
+    np.testing.assert_array_equal(got if kind != "F32" else got.T, held)
+    wanted = opened(path, session.device.kind)
+    np.testing.assert_allclose(ran(session), wanted, rtol=1e-4, atol=1e-4)  # the study optimizes
+    study.close()
+    compiled = gd.build_compiled_graph(gd.load_gguf(path, "prefill", len(IDS)).graph, device="cpu")
+    compiled.load_params(gd.load_gguf(path, "prefill", len(IDS)).weights)
+    again = compiled.read_param(name)
+    np.testing.assert_array_equal(again if kind != "F32" else again.T, held)
+    compiled.close()
+
+
+@pytest.mark.parametrize("kind", ["q4_k", "q6_k", "q5_1"])
+def test_packed_blocks_enter_a_session_as_they_are(kind: str) -> None:
+    """Blocks that no encoder makes: as numbers they would be encoded to others."""
+    from gdlab.base.formats import decode
+    from gdlab.base.formats.packed import Packed
+
+    dtype = DType[kind]
+    words = np.full(gd.TensorType((2, 256), dtype).size_bytes // 4, 0x31323334, np.uint32)  # halves of 0.16
+    words[1::3] = RNG.integers(0, 1 << 32, len(words[1::3]), np.uint32) & 0x2FFF2FFF
+    packed = Packed(dtype, (2, 256), words.tobytes()[: gd.TensorType((2, 256), dtype).data_bytes])
+    held = decode(words, dtype, (2, 256))
+    np.testing.assert_array_equal(np.asarray(packed), held)
+    with gd.Graph() as g:
+        g.output(gd.matmul_bt(gd.input("x", (3, 256)), gd.parameter("w", (2, 256), dtype=kind)))
+    with gd.build_inference_session(g, "cpu") as session:
+        session.set_parameter("w", packed)
+        np.testing.assert_array_equal(session.read_param("w"), held)
+        session.set_parameter("w", np.asarray(packed))
+        assert not np.array_equal(session.read_param("w"), held)
+    with gd.Graph() as g:
+        g.output(gd.input("x", (3, 2)) @ gd.parameter("w", (2, 256)))
+    with gd.build_inference_session(g, "cpu") as session:  # an f32 parameter takes the numbers
+        session.set_parameter("w", packed)
+        np.testing.assert_array_equal(session.read_param("w"), held)
+
+
+def test_the_notebook_and_the_command_line_open_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from gdlab.__main__ import main
+
+    path = written(tmp_path / "tiny.gguf", theirs(), "Q8_0")
+    assert main(["explain", str(path), "--dims", "length=5"]) == 0
+    text = capsys.readouterr().out
+    assert "graph tiny" in text and "q8_0[512, 256]" in text
+    assert main(["explain", str(path)]) == 0
+    assert "a prompt of 64 positions is assumed; --dims length=64 sets it" in capsys.readouterr().out
+    assert main(["explain", str(path), "--dims", "seq=5"]) == 2
+    assert "--dims: given seq=5, wanted length=N, the positions of a GGUF model" in capsys.readouterr().err
+    path.with_name("bad.gguf").write_bytes(b"GGUF" + bytes(40))
+    assert main(["explain", str(path.with_name("bad.gguf"))]) == 2
+    assert "load_gguf: version: given 0" in capsys.readouterr().err
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    try:
+        shell.run_line_magic("load_ext", "gdlab")
+        shell.run_cell(f"%graph {path} --dims length=5")
+        study = shell.user_ns["tiny"]
+        assert isinstance(study, gd.Study) and study.graph.inputs[0].type.shape == (5,)
+        study.close()
+        shell.run_line_magic("unload_ext", "gdlab")
+    finally:
+        InteractiveShell.clear_instance()
+
+
+def test_the_weights_of_a_file_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.gguf", theirs(), "Q4_0")
+    weights = gd.load_gguf(path).weights
+    assert len(weights) == len(list(weights)) == 21 and "nothing" not in weights
+    one = weights["lm_head.weight"]
+    assert one.dtype is DType.q4_0 and str(one.type) == "q4_0[40, 256]"
+    np.testing.assert_array_equal(np.asarray(one), gd.load_gguf(path)["lm_head.weight"])
+    with pytest.raises(KeyError):
+        weights["nothing"]

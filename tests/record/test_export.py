@@ -115,3 +115,71 @@ def test_the_report_says_groups_moves_and_hazards(ex: gd.GraphExecutor) -> None:
         and repr(report) == "<Report of finish_with_fusion_and_reorder: 6 nodes, 0 fusions>"
     )
     assert np.sum(report.timing) > 0
+
+
+# the document ---------------------------------------------------------------------------------------------------------
+def test_the_document_replays_fusion_and_moves(ex: gd.GraphExecutor) -> None:
+    """Two chains, one of them begun by a norm and its product: one fusion, then moves into three groups."""
+    x, w, scale = rec.buffer(ex, rec.data(2, 8), label="x"), rec.buffer(ex, rec.data(8)), rec.buffer(ex, rec.data(2, 8))
+    y, z, out = rec.zeros(ex, 2, 8, transient=True), rec.zeros(ex, 16), rec.zeros(ex, 16)
+    a, b, c = (rec.zeros(ex, 16) for _ in range(3))
+    s = ex.begin_recorded(auto_barrier=True)
+    s.rms_norm(x, w, y, 2, 8)
+    s.elementwise_mul(y, scale, z, 16)
+    s.gelu(z, out)
+    s.gelu(a, b)
+    s.gelu(b, c)
+    assert s.finish_with_fusion_and_reorder() == (1, 2)
+    doc = s.report.doc
+    found = doc.data["list"]
+    assert [stage["title"] for stage in found["stages"]] == ["As recorded", "After fusion", "After reordering"]
+    assert [stage["groups"] for stage in found["stages"]] == [
+        [[0], [1], [2, 3], [4]],
+        [[0], [1, 2], [3]],
+        [[0, 1], [2, 3]],
+    ]
+    assert [(step["kind"], step["recorded"]) for step in found["steps"]] == [
+        ("fuse", [0, 1]), ("move", [3]), ("move", [2]), ("submit", []),
+    ]  # fmt: skip
+    assert found["steps"][1]["text"] == "node 2 gelu moves to place 1"
+    names = [doc.nodes(0)[int(e.split(".")[1])]["op"] for e in found["steps"][0]["about"]]
+    assert "rms_norm" in names and "mul" in names
+    assert [h["kind"] for h in found["stages"][2]["hazards"]] == ["raw", "raw"]
+    (overlay,) = doc.data["overlays"]
+    assert set(overlay["values"].values()) == {
+        "group 0, place 0",
+        "group 0, place 1",
+        "group 1, place 2",
+        "group 1, place 3",
+    }
+    assert "finish_with_fusion_and_reorder: 4 nodes, 2 groups, 1 barrier" in str(doc) and doc.json()
+    again, other = (s.report.doc.id for _ in range(2))
+    assert again == other and found["lines"][0].startswith("finish_with_fusion_and_reorder: 4 nodes")
+    for text in found["lines"]:
+        assert text in str(s.report)
+
+
+def test_a_report_and_its_document_keep_no_buffer() -> None:
+    import gc
+    import weakref
+
+    ex = gd.GraphExecutor("cpu")
+    x, y = rec.buffer(ex, rec.data(16)), rec.zeros(ex, 16)
+    alive = weakref.ref(y.allocation)
+    for _ in range(2):  # the second is submitted as the first was
+        s = ex.begin(auto_barrier=True)
+        s.gelu(x, y)
+        s.finish()
+    report = s.report
+    assert report.doc.data["list"]["stages"][0]["nodes"] == ["gelu"]
+    del s, y
+    gc.collect()
+    assert alive() is None and report.doc.nodes(0)
+    ex.close()
+
+
+def test_a_document_of_a_list_without_results_is_refused_in_words() -> None:
+    s = rec.executor("cpu").begin()
+    s.finish()
+    with pytest.raises(GraphError, match="to_graph: outputs: given none"):
+        _ = s.report.doc

@@ -235,6 +235,67 @@ def test_a_steady_state_makes_nothing(device: str) -> None:
     ex.close()
 
 
+def test_a_list_that_has_run_is_submitted_as_it_was(ex: gd.GraphExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two equal lists looks at no node; bytes, counters, report and barriers are those of the first."""
+    x, y, odd = rec.buffer(ex, rec.data(64), label="x"), rec.zeros(ex, 64), rec.zeros(ex, 600).slice_view(12, 64)
+    found, read = list[Any](), list[bytes]()
+    for repeat in range(3):
+        x.write(rec.data(64, seed=repeat // 2))  # the third with other numbers
+        before = ex.counters()
+        s = ex.begin(auto_barrier=True)
+        s.gelu(x, y)
+        s.softmax(y, odd, 8, 8)
+        s.elementwise_add(y, odd, y, 64)
+        if repeat:
+            monkeypatch.setattr(ex, "encode", None)
+        s.finish()
+        after = ex.counters()
+        told = s.report
+        counted = {k: after[k] - before[k] for k in ("dispatches", "workgroups", "submissions", "copies")}
+        page = [line for line in str(told).splitlines() if not line.startswith("time: ")]
+        found.append((counted, page, told.labels, s.barrier_count(), s.barrier_log, s.graph.node_count()))
+        read.append(y.read().tobytes() + odd.read().tobytes())
+        assert y.allocation.version == 2 * (repeat + 1) and not y.allocation.from_host
+    assert found[0] == found[1] == found[2] and found[0][0]["dispatches"] == 3 and found[0][3] == 2
+    assert read[0] == read[1] != read[2]
+    rec.close(y.read() - odd.read().reshape(-1), rec.gelu(rec.data(64, seed=1)))
+    s = ex.begin(auto_barrier=True)
+    s.gelu(x, y)
+    s.softmax(y, odd, 8, 8)
+    s.elementwise_add(y, odd, y, 64)
+    x.release()
+    monkeypatch.undo()
+    with pytest.raises(SessionError, match="released"):
+        s.finish()
+
+
+def test_a_list_that_has_run_and_is_refused_now_is_told_by_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    ex = rec.executor("wgpu")
+    x, y = rec.buffer(ex, rec.data(64)), rec.zeros(ex, 64)
+
+    def encoded() -> GraphSession:
+        s = ex.begin(auto_barrier=True)
+        s.gelu(x, y)
+        s.softmax(y, x, 8, 8)
+        return s
+
+    encoded().finish()
+    held, version = x.read(), x.allocation.version
+
+    def refuse(where: str, items: Any, *more: Any) -> None:
+        raise SessionError(where, "recording", "refused", "a valid one")
+
+    monkeypatch.setattr(ex.queue, "submit", refuse)
+    monkeypatch.setattr(ex.queue, "rehearse", lambda where, items: refuse(where, items) if len(items) > 1 else None)
+    s = encoded()
+    with pytest.raises(GraphEncodeError, match="node 1") as told:
+        s.finish()
+    monkeypatch.undo()
+    assert told.value.op == "softmax" and x.allocation.version == version and np.array_equal(x.read(), held)
+    encoded().finish()
+    assert not np.array_equal(x.read(), held)
+
+
 # the face -------------------------------------------------------------------------------------------------------------
 SEED = """rms_norm rms_norm_no_scale_f32 elementwise_add elementwise_mul rope rope_neox_f32 gelu softmax softcap
 quantized_matmul quantized_matmul_simd quantized_matmul_ggml quantized_matmul_id_ggml sdpa flash_attn_vec barrier

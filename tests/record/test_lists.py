@@ -116,13 +116,14 @@ def test_what_is_not_declared_is_told_once_per_kind_and_gets_its_barrier(ex: gd.
     a, b, c, d = (rec.zeros(ex, 8) for _ in range(4))
     s.gelu(a, b)
     s.barrier_between([a], [c])  # it reads b
-    with pytest.warns(UnderDeclaredWarning, match=r"gelu: declared ranges: given none that cover bytes 0 … 32"):
+    with pytest.warns(UnderDeclaredWarning, match=r"gelu: declared ranges: given none that cover bytes 0 … 32") as told:
         s.gelu(b, c)
+    assert told[0].filename == __file__
     assert s.barrier_count() == 1 and s.barrier_log[0].kind == "raw"
     s.gelu(c, d)  # told before: "other"
-    with pytest.warns(UnderDeclaredWarning, match="softmax"):
+    with pytest.warns(UnderDeclaredWarning, match="softmax") as told:
         s.softmax(d, a, 1, 8)
-    assert s.barrier_count() == 3
+    assert s.barrier_count() == 3 and told[0].filename == __file__
     strict = ex.begin(strict=True)
     strict.gelu(a, b)
     with pytest.raises(SessionError, match="gelu: declared ranges: given raw conflict of bytes 0 … 32 of allocation"):
@@ -290,7 +291,7 @@ def test_the_session_keeps_its_buffers(ex: gd.GraphExecutor) -> None:
 def test_one_session_is_used_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ex = rec.executor("cpu")
     x, out = rec.zeros(ex, 8), rec.zeros(ex, 8)
-    s, inside, leave = ex.begin(auto_barrier=True), threading.Event(), threading.Event()
+    s, inside, leave = ex.begin(), threading.Event(), threading.Event()
     add = Tracking.add
 
     def waiting(self: Tracking, *args: Any) -> None:

@@ -42,6 +42,8 @@ INERT = {
     "GraphSession.__enter__:self": "it returns self",
     "CommandEncoder.check_usable": "its callers are noticed: see test_lists.py, a consumed session refuses everything",
     "CommandEncoder.append": "of encode_sequential",
+    "GraphExecutor.keep": "the next list is made ready again: test_finish.py, a list that has run",
+    "GraphExecutor.submit_known:None": "as above",
     "GraphExecutor.check_timed": "on cpu everything can be timed: test_profile.py has it on wgpu",
 }  # fmt: skip
 
@@ -238,6 +240,7 @@ def _finishers(ex: GraphExecutor) -> None:
         assert known(s.report.groups(), list)
         assert known(s.report.predicted_device_barriers, int) == (name == "finish_with_timing")
         assert s.report.timed(1, 2).timing == (1, 2)
+        assert s.report.doc.data["list"]["finisher"] == name
     x, w, s_, y, out = _norm(ex)
     s = ex.begin()
     s.elementwise_mul(x, x, out, 8)

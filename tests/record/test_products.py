@@ -358,3 +358,36 @@ def test_a_growing_cache_makes_one_piece(device: str) -> None:
         wanted = rec.attention(q.read(), k.read()[:, :, :100], k.read()[:, :, :100], allowed, 0.5)
         rec.close(outs[0].read(), wanted)
         rec.close(outs[1].read(), wanted)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_full_cache_is_read_as_it_is(ex: gd.GraphExecutor, causal: bool) -> None:
+    """Without a mask of v; the values are those of the same keys in a larger cache."""
+    h, s, length, d = 2, 3, 9, 8
+    q = rec.buffer(ex, rec.data(1, h, s, d))
+    k, v, kb, vb = caches(ex, 1, h, 12, length, d)
+    outs = [rec.zeros(ex, 1, h, s, d) for _ in range(2)]
+    with ex.begin(auto_barrier=True) as session:
+        for out, keys, values, cap in ((outs[0], rec.buffer(ex, k), rec.buffer(ex, v), 0), (outs[1], kb, vb, 12)):
+            session.sdpa(q, keys, values, out, SdpaParams(h, h, d, s, length, 0.3, cap, causal), 1)
+        full, larger = (n.operation for n in session.graph.nodes)
+        assert full.numbers == () and larger.numbers != () and full.work < larger.work
+    rec.close(outs[0].read(), outs[1].read(), 1e-6)
+    rows, columns = np.arange(s)[:, None], np.arange(length)[None]
+    allowed = (columns <= length - s + rows) if causal else np.ones((s, length), bool)
+    rec.close(outs[0].read(), rec.attention(q.read(), k, v, allowed, 0.3))
+
+
+def test_prompts_over_full_caches_take_the_tiled_kernel(ex: gd.GraphExecutor) -> None:
+    """One kernel for scores, softmax and product; heads that share keys, several batches, any scale."""
+    for b, h, kv, s, length, causal in ((1, 4, 2, 33, 33, True), (2, 6, 3, 5, 17, False), (3, 2, 2, 7, 7, True)):
+        d, scale = 12, 0.45
+        q, k, v = rec.data(b, h, s, d, seed=2), rec.data(b, kv, length, d, seed=3), rec.data(b, kv, length, d, seed=4)
+        out = rec.zeros(ex, b, h, s, d)
+        with ex.begin(auto_barrier=True) as session:
+            held = [rec.buffer(ex, a) for a in (q, k, v)]
+            session.sdpa(*held, out, SdpaParams(h, kv, d, s, length, scale, 0, causal), b)
+            names = [n.op for n in session.to_graph()]
+        assert ("causal_attention" if causal else "cross_attention") in names and "softmax" not in names
+        allowed = np.tri(s, length, dtype=bool) if causal else np.ones((s, length), bool)
+        rec.close(out.read(), rec.attention(q, k, v, allowed, scale))

@@ -10,7 +10,7 @@ import pytest
 import recording as rec
 
 import gdlab as gd
-from gdlab.base.errors import ArgumentError, SessionConsumedError, SessionError
+from gdlab.base.errors import ArgumentError, CapabilityError, SessionConsumedError, SessionError
 from gdlab.record import ListProfile, SdpaParams
 from gdlab.session.roof import machine_of, predicted
 
@@ -77,7 +77,7 @@ def test_an_adapter_without_timestamps_is_an_error_that_changes_nothing(monkeypa
     s, x, out = listed(ex)
     monkeypatch.setattr(ex.queue.gpu, "no_stamps", "this adapter has no timestamp-query")  # type: ignore[attr-defined]
     for call in (s.finish_with_gpu_time, lambda: ex.profile(s)):
-        with pytest.raises(SessionError, match="timestamps: given this adapter has no timestamp-query, wanted"):
+        with pytest.raises(CapabilityError, match="timestamps: given this adapter has no timestamp-query, wanted"):
             call()
     assert len(s.graph) == 3 and not np.any(out.read())
     s.finish()

@@ -153,3 +153,44 @@ def test_a_breakpoint_names_node_dispatch_and_line(device: str) -> None:
     event = next(e for e in study.runner.events if e.kind == "nonfinite")
     assert ": log, line " in event.text and event.about == f"dispatch:{event.dispatch}"
     study.close()
+
+
+def root_of_a_convolution() -> Graph:
+    with Graph() as g:
+        g.output(ops.sqrt(ops.conv2d(ops.input("x", (2, 3, 6, 6)), ops.parameter("w", (4, 3, 3, 3)))).mean_all())
+    return g
+
+
+def zero_by_zero() -> Graph:
+    with Graph() as g:
+        a = (ops.input("x", (4, 3)) @ ops.parameter("w", (3, 5))).relu()
+        g.output(ops.div(a, a).mean_all())
+    return g
+
+
+def inverse_root_of_squares() -> Graph:
+    with Graph() as g:
+        h = ops.rsqrt((ops.input("x", (4, 3)) @ ops.parameter("w", (3, 5))).square() - 1.0)
+        g.output((h * h).sum_all())
+    return g
+
+
+NETWORKS = {"sqrt": root_of_a_convolution, "div": zero_by_zero, "rsqrt": inverse_root_of_squares}
+
+
+@pytest.mark.parametrize("watch", ["loss", "everything"])
+@pytest.mark.parametrize("rule", ["adamw", "laprop"])
+@pytest.mark.parametrize("op", NETWORKS)
+def test_other_networks_rules_and_settings_of_updates(device: str, op: str, rule: str, watch: NanWatch) -> None:
+    study = Study(NETWORKS[op](), train=True, device=device, name="net")
+    study.prepare(feed="random:0", init=0)
+    if rule == "adamw":
+        study.session.set_adamw(0.1)
+        study.session.set_grad_clip_norm(1.0)
+    else:
+        study.session.set_laprop(0.1)
+        study.session.set_grad_accumulate(2)
+    study.runner.set_watch(watch)
+    study.run(5)
+    assert ops_of_culprit(study) == op
+    study.close()

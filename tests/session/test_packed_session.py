@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from gdlab import ops
 from gdlab.base.errors import GdlabError, SessionError, ShapeError, UnknownNameError
+from gdlab.graph import Graph
 
 # sessions -------------------------------------------------------------------------------------------------------------
 from gdlab.session import Session, SessionConfig, build, build_inference_session, build_session_cached
@@ -206,3 +207,31 @@ def test_weights_that_lie_together_cannot_be_shared_apart() -> None:
         graph = graph_of(lambda: ops.input("x", (4, K)) @ p("up", K, N))
         with pytest.raises(SessionError, match=re.escape("parameter up: given one stored in gate+up")):
             build(graph, SessionConfig(mode="inference", device="cpu", share_parameters_from=training))
+
+
+@both
+def test_outputs_are_the_users_then_the_gradients_by_source(device: str, form: Form) -> None:
+    with session_of(device, form) as s:
+        s.initialize(0)
+        for name in s.input_names():
+            s.set_input(name, np.linspace(-1, 1, s.values.places.types[s.values.places.inputs[name]].num_elements))
+        s.step()
+        outputs = s.outputs()
+        assert [o.name for o in outputs[s.num_outputs() :]] == [f"∂{name}" for name in s.param_names()]
+        for index in range(s.num_outputs()):
+            read = s.values.read(outputs[index].place).reshape(outputs[index].shape)
+            assert np.array_equal(read, s.read_output_by_index(index))
+        for output in outputs[s.num_outputs() :]:
+            want = s.read_param_grad(output.name[1:])
+            assert output.shape == want.shape and np.array_equal(s.values.read(output.place).reshape(want.shape), want)
+    with pytest.raises(SessionError, match="closed"):
+        s.outputs()
+
+
+@pytest.mark.parametrize("device", ["cpu", "wgpu"])
+def test_outputs_of_inference_have_no_gradients(device: str) -> None:
+    with Graph() as g:
+        y = ops.input("x", (2, 3)) @ ops.parameter("w", (3, 4))
+        g.set_outputs({"y": y, "total": y.sum_all()})
+    with build_inference_session(g, device) as s:
+        assert [(o.name, o.shape) for o in s.outputs()] == [("y", (2, 4)), ("total", (1,))]

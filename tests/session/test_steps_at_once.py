@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,11 @@ import pytest
 from counting import ONE, counter, made
 
 from gdlab import ops
+from gdlab.base.errors import GdlabError
 from gdlab.graph import Graph
 from gdlab.session.run.stepping import Stepper
 from gdlab.study.study import Study
+from gdlab.train.data import Batch, DataLoader, InputStream
 
 STEPS = 150
 RULES: dict[str, dict[str, Any]] = {"sgd": {"sgd": 0.1}, "adam": {"adam": 1e-2}, "accumulated": {"sgd": 0.1}}
@@ -161,4 +163,108 @@ def test_paused_and_resumed_it_makes_its_steps(device: str) -> None:
         study.session.step()
         study.runner.resume().result()
     assert made(study) == study.session.step_count == 3000
+    study.close()
+
+
+def rows(count: int) -> list[dict[str, np.ndarray]]:
+    """Inputs that differ from step to step."""
+    rng = np.random.default_rng(7)
+    return [{"x": rng.normal(size=(8, 12)), "y": rng.normal(size=(8, 3)).astype(np.float32)} for _ in range(count)]
+
+
+def of_list(batches: list[dict[str, np.ndarray]]) -> Any:
+    return batches
+
+
+def of_tuple(batches: list[dict[str, np.ndarray]]) -> Any:
+    return tuple(batches)
+
+
+def of_loader(batches: list[dict[str, np.ndarray]]) -> Any:
+    streams = [InputStream(name, np.concatenate([b[name] for b in batches]).astype(np.float32), size)
+               for name, size in (("x", 12), ("y", 3))]  # fmt: skip
+    return DataLoader.with_streams(streams, 8)
+
+
+class Reusing:
+    """A loader that gives the same array each time, with other numbers."""
+
+    def __init__(self, batches: list[dict[str, np.ndarray]]) -> None:
+        self.batches, self.at, self.asked = batches, 0, 0
+        self.x, self.y = np.zeros((8, 12), np.float32), np.zeros((8, 3), np.float32)
+
+    def shuffle(self, epoch: int) -> None:
+        self.at = 0
+
+    def num_batches(self) -> int:
+        return len(self.batches)
+
+    def next_batch(self) -> Batch:
+        batch = self.batches[self.at]
+        self.x[...], self.y[...] = batch["x"], batch["y"]
+        self.at += 1
+        self.asked += 1
+        return Batch({"x": self.x, "y": self.y})
+
+
+@pytest.mark.parametrize("feed", [of_list, of_tuple, of_loader, Reusing])
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_what_may_be_read_ahead_is_fed_in_few_submissions(
+    device: str, rule: str, feed: Callable[[list[dict[str, np.ndarray]]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = rows(STEPS)
+    many = study_of(dropped(), device, feed=feed(batches), **RULES[rule])
+    many.run(STEPS - 20)
+    many.run(20)
+    monkeypatch.setattr(Stepper, "_several", lambda self, most: 1)
+    one = study_of(dropped(), device, feed=feed(batches), **RULES[rule])
+    one.run(STEPS)
+    assert result(many) == result(one)
+    assert many.session.traffic.upload_bytes - one.session.traffic.upload_bytes < 4096  # the numbers of Adam
+    assert (many.session.traffic.submissions < STEPS) == (device == "wgpu")
+    np.testing.assert_array_equal(many.session.read_input("x"), one.session.read_input("x"))
+
+
+def test_a_loader_is_asked_for_each_step_once(device: str) -> None:
+    loader = Reusing(rows(STEPS))
+    study = study_of(dropped(), device, feed=loader, sgd=0.1)
+    study.run(STEPS)
+    assert loader.asked == STEPS
+
+
+@pytest.mark.parametrize("bad", [40, 97])
+@pytest.mark.parametrize("fault", [{"x": np.zeros((7, 12))}, {"z": np.zeros(3)}, None, "end"])
+def test_a_refused_batch_ends_the_run_at_its_step(device: str, bad: int, fault: Any) -> None:
+    batches: list[Any] = rows(STEPS)
+    batches[bad : bad + (fault != "end" or STEPS)] = [] if fault == "end" else [fault]
+    study = study_of(dropped(), device, feed=batches, sgd=0.1)
+    with pytest.raises(GdlabError):
+        study.run(STEPS)
+    assert study.session.step_count == bad == len(study.runner.losses)
+    if fault != "end":
+        study.run(10)  # with those after it
+        assert study.session.step_count == bad + 10
+
+
+@pytest.mark.parametrize("at", [30, 90])
+def test_a_nan_in_a_batch_read_ahead_is_found_in_its_step(device: str, at: int) -> None:
+    batches = rows(STEPS)
+    batches[at]["x"] = np.full((8, 12), np.nan)
+    study = study_of(dropped(), device, feed=batches, sgd=0.01)
+    study.run(STEPS)
+    assert study.runner.reason == f"non-finite loss nan at step {at + 1}"
+    assert study.runner.culprit is not None
+    study.close()
+
+
+def test_a_generator_is_asked_when_the_step_before_is_made(device: str) -> None:
+    study = counter(device)
+
+    def batches() -> Iterator[Mapping[str, Any]]:
+        for step in range(40):
+            assert made(study) == step
+            yield ONE
+
+    study.run(40, feed=batches())
+    assert made(study) == 40
     study.close()

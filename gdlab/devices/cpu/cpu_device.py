@@ -240,18 +240,21 @@ class CpuProgram(Program):
         if self.window is not None and landing is None:
             self._timed(whole)
         else:
-            moved = [Copy(self.arrays[c.source], c.start, self._target(c), c.at, c.nbytes) for c in copies]
-            self.queue.submit("step", (self.launches, self._update_part(whole), *moved), landing)
-            self.counters.landed(copies)
+            self.queue.submit("step", (self.launches, self._update_part(whole), *self._moved(copies)), landing)
+            if copies:
+                self.counters.landed(copies)
             self._flush(whole)
         self._count(landing is None)
 
     def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
         """Some copies, now."""
         self._alive("copy")
-        moved = [Copy(self.arrays[c.source], c.start, self._target(c), c.at, c.nbytes) for c in copies]
-        self.queue.submit("copy", moved, landing)
+        self.queue.submit("copy", self._moved(copies), landing)
         self.counters.landed(copies)
+
+    def _moved(self, copies: Sequence[BufferCopy]) -> Sequence[Copy]:
+        """The copies between arrays."""
+        return [Copy(self.arrays[c.source], c.start, self._target(c), c.at, c.nbytes) for c in copies]
 
     def _target(self, copy: BufferCopy) -> Array | Readback:
         return copy.target if isinstance(copy.target, Readback) else self.arrays[copy.target]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdlab.base.errors import SessionError
+from gdlab.base.errors import CapabilityError, SessionError
 from gdlab.base.types import Array
 from gdlab.devices.base import (
     IN_FLIGHT,
@@ -219,7 +219,7 @@ class WgpuQueue(Queue):
         from gdlab.devices.wgpu.stamps import MOST, Stamps
 
         if self.gpu.no_stamps:
-            raise SessionError(where, "timestamps", self.gpu.no_stamps, "an adapter with them, or device='cpu'")
+            raise CapabilityError(where, "timestamps", self.gpu.no_stamps, "an adapter with them, or device='cpu'")
         if dispatches > MOST:
             raise SessionError(where, "dispatches", f"{dispatches:,}", f"at most {MOST:,} that are timed")
         if self.stamps is None:

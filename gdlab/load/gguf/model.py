@@ -20,6 +20,7 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.errors import ArgumentError, LoadError, unknown_name
 from gdlab.base.formats import decode
+from gdlab.base.formats.packed import Packed
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
 from gdlab.graph import Graph, Node
@@ -81,6 +82,12 @@ class GgufModel(Mapping[str, Array]):
         `set_parameter_packed` takes, and a u32 buffer of a `GraphExecutor`."""
         return self._rows(name)[0].tobytes()
 
+    @property
+    def weights(self) -> Mapping[str, Array | Packed]:
+        """Return the values that a session takes by `set_parameter`: f32 as arrays, others in the file's bytes; each is
+        read when it is asked for."""
+        return _Weights(self)
+
     def set_parameters(self, session: Settable) -> None:
         """Give a session of the graph all values: stored ones bit by bit, f32 ones as they are."""
         for name in self.names:
@@ -98,6 +105,23 @@ class GgufModel(Mapping[str, Array]):
         data = data.reshape(type.shape[0], -1)
         extent = rotated_by(theirs)
         return (data if extent is None else _halves(data, getattr(self.config, extent))), type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Weights(Mapping[str, "Array | Packed"]):
+    model: GgufModel
+
+    def __getitem__(self, name: str) -> Array | Packed:
+        if name not in self.model.names:
+            raise KeyError(name)
+        type = self.model.graph_type(name)
+        return Packed(type.dtype, type.shape, self.model.packed(name)) if type.dtype.is_storage else self.model[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.model.names)
+
+    def __len__(self) -> int:
+        return len(self.model.names)
 
 
 def load_gguf(path: str | os.PathLike[str], mode: Mode = "prefill", length: int = 64) -> GgufModel:

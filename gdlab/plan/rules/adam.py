@@ -21,8 +21,8 @@ _MOMENTS = ("adam_m", "adam_v")
 
 def _per_step(numbers: Mapping[str, float], t: int) -> dict[str, float]:
     """The corrections are 1/(1 − βᵗ) in float64."""
-    corrections = {f"correction{k}": 1 / (1 - numbers[f"beta{k}"] ** t) for k in (1, 2)}
-    return {**numbers, **corrections, "decay": numbers.get("weight_decay", 0.0)}
+    first, second = 1 / (1 - numbers["beta1"] ** t), 1 / (1 - numbers["beta2"] ** t)
+    return {**numbers, "correction1": first, "correction2": second, "decay": numbers.get("weight_decay", 0.0)}
 
 
 # NumPy ----------------------------------------------------------------------------------------------------------------

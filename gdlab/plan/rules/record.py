@@ -107,8 +107,12 @@ class UpdateRule:
     def values(self, numbers: Numbers, t: int, dtype: type[np.floating[Any]] = np.float32) -> tuple[float, ...]:
         """Return the values of `scalars` for update t, from the numbers as kernels of `dtype` have them: corrections
         from a β that was rounded first are 40 times closer."""
-        given = self.per_step({name: float(dtype(value)) for name, value in numbers.items()}, t)
+        given = self.per_step(self.rounded(numbers, dtype), t)
         return tuple(given[name] for name in self.scalars)
+
+    def rounded(self, numbers: Numbers, dtype: type[np.floating[Any]] = np.float32) -> dict[str, float]:
+        """Return the numbers as kernels of `dtype` have them: what `per_step` takes."""
+        return {name: float(dtype(value)) for name, value in numbers.items()}
 
 
 RULES: dict[str, UpdateRule] = {}

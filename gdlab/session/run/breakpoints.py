@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gdlab.base.errors import GdlabError
+from gdlab.base.errors import ArgumentError, GdlabError
 from gdlab.base.words import listed, natural, near_hint, plural
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
@@ -86,6 +86,8 @@ def names_of(dispatch: Dispatch) -> tuple[str, str, str]:
 def parse_break(id: int, text: str, session: Session) -> Break:
     """Parse a breakpoint of a session; names are looked up now. `ConditionError` with a caret for what
     cannot be read or can never happen."""
+    if not isinstance(text, str):
+        raise ArgumentError("break", "text", type(text).__name__, "EVENT [if TEST], such as 'step 10'")
     words = [(m[0], m.start()) for m in _IF.finditer(text)]
     at = next((i for i, (word, _) in enumerate(words) if i > 0 and word == "if"), len(words))
     when = _event(text, words[:at], session)

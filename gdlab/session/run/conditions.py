@@ -55,6 +55,9 @@ class NoValue(Exception):
     """Something that a condition speaks of has no value yet: then the condition does not hold."""
 
 
+_SHOWN = 300  # characters of a condition on each side of what is wrong in it
+
+
 class ConditionError(ArgumentError):
     """A condition that cannot be read: its message ends with the text and a caret under the place."""
 
@@ -63,8 +66,14 @@ class ConditionError(ArgumentError):
         super().__init__(where, what, given, wanted)
 
     def text(self) -> str:
-        """The message, the condition, and a caret line."""
-        return f"{super().text()}\n  {self.shown}\n  {' ' * self.start}{'^' * self.width}"
+        """The message, the condition (of a long one the part around the place), and a caret line."""
+        first, last, count = 0, len(self.shown), len(self.shown)
+        if count > 2 * _SHOWN:
+            first, last = max(0, self.start - _SHOWN), min(count, self.start + _SHOWN)
+        shown, width = self.shown[first:last], min(self.width, 2 * _SHOWN)
+        before, after = "…" if first else "", "…" if last < count else ""
+        caret = " " * (len(before) + self.start - first) + "^" * width
+        return f"{super().text()}\n  {before}{shown}{after}\n  {caret}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,8 @@ class StopTest:
 def parse_test(text: str, session: Session, where: str = "until", start: int = 0) -> StopTest:
     """Parse a condition of a session in `text`, from its column `start` on; names are looked up now.
     `ConditionError` with a caret for what cannot be read."""
+    if not isinstance(text, str):
+        raise ArgumentError(where, "text", type(text).__name__, "a condition, such as 'loss < 1'")
     has_loss = session.plan().loss_buffer is not None
     numbers = {name: number for name, number in NUMBERS.items() if name != "loss" or has_loss}
     try:

@@ -29,9 +29,21 @@ class FixedFeed:
         return self.batch
 
 
+@dataclass(frozen=True, slots=True)
+class ReadAhead:
+    """A feed whose batches do not depend on the steps before: several may be read, and their steps made at once."""
+
+    batch: Feed
+
+    def __call__(self, step: int) -> Mapping[str, Any]:
+        """Return the batch of a step."""
+        return self.batch(step)
+
+
 def make_feed(given: Any, graph: Graph) -> Feed:
     """Return a feed made from a DataLoader (shuffled anew for each epoch), a dict of arrays, a callable
-    `step -> dict`, an iterable of dicts (its end ends the run with an error), or `"random[:SEED]"`."""
+    `step -> dict`, an iterable of dicts (its end ends the run with an error), or `"random[:SEED]"`. The batches of a
+    loader, a list or a tuple may be read ahead; a callable or a generator is asked when the step before is made."""
     if isinstance(given, str) and given.partition(":")[0] == "random":
         text = given.partition(":")[2] or "0"
         if (seed := natural(text)) is None:
@@ -42,12 +54,13 @@ def make_feed(given: Any, graph: Graph) -> Feed:
     if isinstance(given, Mapping):  # which may give other arrays each time
         return lambda step: given
     if all(hasattr(given, name) for name in ("shuffle", "next_batch", "num_batches")):
-        return _loader_feed(given)
+        return ReadAhead(_loader_feed(given))
     if callable(given):
         return lambda step: _checked(_called(given, step))
     if hasattr(given, "__iter__") and not isinstance(given, (str, bytes, np.ndarray)):
         batches: Iterator[Any] = iter(given)
-        return lambda step: _checked(_next(batches, step))
+        in_turn: Feed = lambda step: _checked(_next(batches, step))  # noqa: E731
+        return ReadAhead(in_turn) if isinstance(given, (list, tuple)) else in_turn
     wanted = "a dict of arrays, a callable step -> dict, an iterable of dicts, or random[:SEED]"
     raise ArgumentError("feed", "kind", type(given).__name__, wanted)
 

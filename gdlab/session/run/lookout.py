@@ -143,7 +143,7 @@ class Lookout:
 
     def clear(self, id: int) -> None:
         """Remove a watch or breakpoint."""
-        if id not in self.breaks and id not in self.watches:
+        if not isinstance(id, (int, np.integer)) or (id not in self.breaks and id not in self.watches):
             known = ", ".join(map(str, sorted({*self.breaks, *self.watches}))) or "none: there are none"
             raise ArgumentError("clear", "id", str(id), f"one of {known}")
         self.breaks.pop(id, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from gdlab.base.errors import GdlabError
@@ -64,16 +65,16 @@ class NonfiniteWatch:
         """Whether every step is looked at before the next."""
         return self.mode not in ("off", "loss")
 
-    def before_more_steps(self, count: int) -> int:
-        """Return how many of `count` further steps may follow the next one, with its inputs, before the state is stored
-        again, and note them."""
-        earlier = self.earlier
+    def most_further_steps(self, count: int) -> int:
+        """Return how many of `count` further steps may follow the next one before the state is stored again."""
         if self.mode == "off":
             return count
-        count = max(0, min(count, earlier.next - earlier.progress.steps - 1))
-        if earlier.step >= 0:
-            earlier.batches.extend({} for _ in range(count))
-        return count
+        return max(0, min(count, self.earlier.next - self.earlier.progress.steps - 1))
+
+    def before_more_steps(self, batches: Sequence[Batch]) -> None:
+        """Note the inputs of further steps that follow the next one at once; empty where nothing is set."""
+        if self.mode != "off" and self.earlier.step >= 0:
+            self.earlier.batches.extend(batches)
 
     def _store_state(self) -> str:
         """Store the state, when no earlier step can turn out bad any more; return why the run must pause instead."""

@@ -78,7 +78,10 @@ class Runner:
         """Begin a run of `steps` steps; the future ends with the run, at its pause, or with its error."""
         with self._lock:
             self.check_start(steps)
-            self.feed, count = feed or self.feed, self.session.step_count
+            if feed is not None and not callable(feed):
+                wanted = "a callable step -> dict: make_feed(…) makes one of a loader, a dict or a list"
+                raise ArgumentError("run", "feed", type(feed).__name__, wanted)
+            self.feed, count = self.feed if feed is None else feed, self.session.step_count
             self.stepper.first_wanted, self.stepper.wanted = count, count + int(steps)
             return self._start(self.stepper.steps(int(steps)), count)
 
@@ -185,7 +188,7 @@ class Runner:
 
     def set_watch(self, mode: NanWatch) -> None:
         """Choose what is looked at for NaN and infinity from the next step on."""
-        if mode not in get_args(NanWatch):
+        if not isinstance(mode, str) or mode not in get_args(NanWatch):
             raise ArgumentError("watch", "mode", repr(mode), f"one of {', '.join(get_args(NanWatch))}")
         self.nonfinite_watch.mode = mode
 

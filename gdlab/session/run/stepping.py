@@ -9,15 +9,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal
 
-from gdlab.base.errors import SessionError
+from gdlab.base.errors import GdlabError, SessionError
 from gdlab.base.threads import Job, JobFuture, current_job
 from gdlab.session import Session
 from gdlab.session.checkpoint import Snapshot
 from gdlab.session.run.breakpoints import Break
-from gdlab.session.run.feeds import Feed, FixedFeed
+from gdlab.session.run.earlier_state import Batch
+from gdlab.session.run.feeds import Feed, FixedFeed, ReadAhead
 from gdlab.session.run.log import RunLog
 from gdlab.session.run.lookout import Lookout
 from gdlab.session.run.nonfinite_watch import NonfiniteWatch
+from gdlab.session.steps import Uploads
 
 State = Literal["ready", "running", "paused", "failed", "closed"]
 MOST_BYTES = 1 << 28  # of parameters that are stored for `reset`
@@ -63,6 +65,7 @@ class Stepper:
         self.job: JobFuture[None] | None = None  # of the run, once it has begun
         self._at_breakpoint = False
         self._at_once = 1  # steps that take about _AT_ONCE_SECONDS
+        self._fed_ahead: tuple[Feed, int, Batch | Exception] | None = None  # what a step, from 0, will be refused for
 
     def start(
         self, parts: Iterator[None], feed: Feed | None, count: int, stop: Callable[[int], None]
@@ -104,24 +107,49 @@ class Stepper:
     def _several(self, most: int) -> int:
         """Return how many steps to make at once: one if anything looks between two steps, or gives each its inputs."""
         session, feed = self.session, self.feed
-        if session.loaded.device.synchronous or not (feed is None or isinstance(feed, FixedFeed)):
+        if session.loaded.device.synchronous or not (feed is None or isinstance(feed, (FixedFeed, ReadAhead))):
             return 1
         if self.lookout or self.speed or self.watch.looks_at_each or session.progress.partial is not None:
             return 1
-        return min(most, self._at_once, session.loaded.program.steps_at_once(0))
+        types = session.plan().input_types.values() if isinstance(feed, ReadAhead) else ()
+        nbytes = sum(type.size_bytes for type in types)
+        return min(most, self._at_once, session.loaded.program.steps_at_once(nbytes))
 
     def _steps_at_once(self, count: int) -> int:
-        """Make so many steps with the same inputs in one call of the device; return how many are made."""
+        """Make so many steps, or fewer, in one call of the device; return how many are made."""
         if not self._open_step():
             return 0
-        count = 1 + self.watch.before_more_steps(count - 1)
         self._skip_others()
-        progress = self.session.progress
+        session, progress = self.session, self.session.progress
+        further = self._further(self.watch.most_further_steps(count - 1))
+        self.watch.before_more_steps([batch for batch, _ in further])
+        count = 1 + len(further)
         self.wanted = max(self.wanted, progress.steps + count)
-        self.session.steps.make_together([()] * count)
+        session.steps.make_together([(), *(uploads for _, uploads in further)])
+        session.values.fed(buffer for _, uploads in further for buffer, _ in uploads)
         self._counted = progress.steps
         self._close_step()
         return count
+
+    def _further(self, count: int) -> list[tuple[Batch, Uploads]]:
+        """Return the inputs of so many steps after the next one, as they are fed and as they are written; fewer where
+        one is refused: the step that it belongs to will say why."""
+        feed, found = self.feed, list[tuple[Batch, Uploads]]()
+        if not isinstance(feed, ReadAhead):
+            return [({}, ())] * count
+        for step in range(first := self.session.progress.steps + 1, first + count):
+            try:
+                batch = feed(step)
+            except Exception as error:
+                self._fed_ahead = feed, step, error
+                break
+            try:
+                uploads = self.session.values.batch("set_input", batch)
+            except GdlabError:
+                self._fed_ahead = feed, step, batch
+                break
+            found.append((batch, [(buffer, data.copy()) for buffer, data in uploads]))  # a loader may reuse arrays
+        return found
 
     def _measure(self, count: int, seconds: float) -> None:
         """Choose how many steps are made at once from the time that so many took."""
@@ -216,7 +244,7 @@ class Stepper:
     def _open_step(self) -> bool:
         """Set inputs, check, and store the reset point; return whether the step may begin."""
         if self.feed is not None:
-            batch = self.feed(self.session.progress.steps)
+            batch = self._next_batch(self.feed)
             if self.state == "closed":  # by the feed
                 return False
             self.watch.set_inputs(self.session.progress.steps, batch)
@@ -225,6 +253,15 @@ class Stepper:
         reason = self.watch.before_step()
         self._request_pause(reason)
         return not reason
+
+    def _next_batch(self, feed: Feed) -> Batch:
+        """Return the inputs of the next step, which may have been read ahead."""
+        step, ahead, self._fed_ahead = self.session.progress.steps, self._fed_ahead, None
+        if ahead is None or ahead[0] is not feed or ahead[1] != step:
+            return feed(step)
+        if isinstance(ahead[2], Exception):
+            raise ahead[2]
+        return ahead[2]
 
     def _close_step(self) -> None:
         """Look at the result of a step."""

@@ -27,14 +27,21 @@ def compiled_document(graph: CompiledGraph, name: str = "graph") -> Document:
 
 def edge_json(graph: CompiledGraph) -> Json:
     """Return inputs with their handles and feeds, outputs with their slots, extent, arena, counters and memory."""
-    inputs = [{"name": s.name, "type": _type(s.dtype, s.shape), "value": _source(graph, s.name)} for s in graph.inputs]
+    inputs = [
+        {"name": s.name, "type": _type(s.dtype, s.shape), "value": _source(graph, s.name), **_kept(graph, s.name),
+         "interval": graph.signature.inputs[s.name].buffer}
+        for s in graph.inputs
+    ]  # fmt: skip
     outputs = [
         {"name": s.name, "type": _type(s.dtype, s.shape), "byte_offset": s.byte_offset, "nbytes": s.nbytes,
-         "place": f"bytes {s.byte_offset} … {s.byte_offset + s.nbytes - 1} of the arena"}
-        for s in graph.output_slots
+         "place": f"bytes {s.byte_offset} … {s.byte_offset + s.nbytes - 1} of the arena", "interval": port.buffer}
+        for s, port in zip(graph.output_slots, graph.signature.outputs, strict=True)
     ]  # fmt: skip
+    upper = graph.signature.upper
     made = {
         "inputs": inputs, "outputs": outputs, "extent": _extent(graph), "arena": _arena(graph),
+        "arena_bytes": graph.launcher.arena_bytes,
+        "active": None if upper is None else list(graph.active_extent or (upper, upper)),
         "epoch": graph.epoch, "counters": graph.counters(), "memory": graph.memory_summary(),
     }  # fmt: skip
     lines = [f"input {row['name']} : {row['type']}; {row['value']}" for row in inputs]
@@ -56,6 +63,17 @@ def _source(graph: CompiledGraph, name: str) -> str:
     if host is None:
         return "a value in each call"
     return "host handle" + ("" if host.source is None else f", fed by output {host.source}")
+
+
+def _kept(graph: CompiledGraph, name: str) -> Json:
+    """Return the kind of an input's handle (`gpu`, `host` or none), and the output that feeds it (−1: none)."""
+    handles = graph.handles
+    if name in handles.gpu:
+        return {"handle": "gpu", "feed": handles.feeds.get(name, -1)}
+    host = handles.host.get(name)
+    if host is None:
+        return {"handle": "", "feed": -1}
+    return {"handle": "host", "feed": -1 if host.source is None else host.source}
 
 
 def _extent(graph: CompiledGraph) -> str:

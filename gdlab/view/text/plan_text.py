@@ -139,6 +139,7 @@ def arena(document: Document) -> Lines:
             uses = few(writers.get(i, ())), few(readers.get(i, ()))
             rows.append((f"interval:{i}", whole(s), *sizes, life, *uses, node, row["pinned"] or ""))
     yield from grid(_ARENA_HEAD, rows, right={1, 2, 5})
+    yield from edge(document)
     yield from _peak_rows(document)
 
 

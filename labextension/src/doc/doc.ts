@@ -5,6 +5,7 @@ import { restored } from "./shortened.ts";
 import type {
   DiffStep,
   DispatchRecord,
+  Edge,
   GraphDoc,
   Hazard,
   IntervalRecord,
@@ -249,6 +250,14 @@ function readPlan(raw: Json | null | undefined): Plan | null {
   };
 }
 
+/** The edge of a compiled graph, with names that can be drawn. */
+function readEdge(raw: Edge | undefined): Edge | null {
+  if (!raw) return null;
+  const named = <T extends { name: string }>(rows: T[]): T[] =>
+    rows.map(each => ({ ...each, name: drawable(each.name) }));
+  return { ...raw, inputs: named(raw.inputs), outputs: named(raw.outputs) };
+}
+
 /** The newest measured times, of all dispatches of the plan as it is now. */
 function withTimes(plan: Plan | null, doc: Json): Plan | null {
   const compiled = list(doc.passes).find(({ role }) => role === "compile")?.report as Json | undefined;
@@ -331,6 +340,7 @@ export function readDoc(raw: Json): GraphDoc {
     stages: list(raw.stages).map(readStage),
     passes: list(raw.passes).map(readPass),
     plan: withTimes(readPlan(raw.plan as Json | null), raw),
+    edge: readEdge(raw.compiled as Edge | undefined),
     links: list(raw.links).map(each => plainLink(each as unknown as PackedLink, raw)),
     wgslBase: list(raw.wgsl_base).map(Number),
     runs: list(raw.runs) as unknown as RunRecord[],

@@ -392,6 +392,39 @@ export interface ViewState extends Kept {
   tall?: boolean;
 }
 
+/** An input of a compiled graph: its buffer, its handle, and the output that replaces its value after every forward. */
+export interface EdgeInput {
+  name: string;
+  type: string;
+  /** Where its value comes from in the next forward, in words. */
+  value: string;
+  interval: number;
+  handle: "gpu" | "host" | "";
+  /** -1: none. */
+  feed: number;
+}
+/** An output of a compiled graph: its buffer, and its place in the arena. */
+export interface EdgeOutput {
+  name: string;
+  type: string;
+  place: string;
+  interval: number;
+  byte_offset: number;
+  nbytes: number;
+}
+/** Where inputs of a compiled graph come from and outputs go, between two forwards. */
+export interface Edge {
+  inputs: EdgeInput[];
+  outputs: EdgeOutput[];
+  extent: string;
+  arena: string;
+  arena_bytes: number;
+  /** The active entries of the bucket axes, and all. */
+  active: [number, number] | null;
+  epoch: number;
+  counters: Record<string, number>;
+  memory: Record<string, number>;
+}
 export interface GraphDoc {
   id: string;
   study: string | null;
@@ -405,6 +438,7 @@ export interface GraphDoc {
   stages: Stage[];
   passes: Pass[];
   plan: Plan | null;
+  edge: Edge | null;
   links: RawLink[];
   wgslBase: number[];
   runs: RunRecord[];

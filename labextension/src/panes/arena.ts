@@ -6,6 +6,7 @@ import { indexesOf, users } from "../doc/select.ts";
 import { all, boxOf, div, h, listen, replace, reveal, SMALL_BUTTON, span, type Child } from "../draw/dom.ts";
 import { arrange } from "../layout/slots.ts";
 import { ArenaPicture, reuse } from "./arena_picture.ts";
+import { edgePicture } from "./edge.ts";
 import { body, button, chip, either, frame, notCompiled, retitle, row, table } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { selecting } from "./state.ts";
@@ -166,7 +167,9 @@ class ArenaPane implements Pane {
     this.#picture = new ArenaPicture(plan, this.#width, kind => this.#toggle(kind), arrangement, ghosts);
     const { svg } = this.#picture;
     listen(svg, "click", event => this.#click(event));
-    replace(this.#holder, this.#on.has("at-peak") && peakList(this.#context, plan), svg);
+    const { edge } = this.#context.doc;
+    const peak = this.#on.has("at-peak") && peakList(this.#context, plan);
+    replace(this.#holder, peak, svg, edge && edgePicture(plan, edge, this.#width));
     this.#context.redrawn("arena");
     reveal(this.#holder, all(this.#holder, "[data-lit]"));
   }

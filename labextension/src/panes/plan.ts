@@ -9,6 +9,7 @@ import type { Live } from "../live/live.ts";
 import { asking, enliven } from "./ask.ts";
 import { dispatchStrip, type Strip } from "./dispatch_strip.ts";
 import { DispatchTable, planParts } from "./dispatch_table.ts";
+import { edgeTable } from "./edge.ts";
 import { groupReason, planFact, timeText } from "./dispatch_words.ts";
 import { body, chip, either, facts, frame, notCompiled, refill, retitle, select } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
@@ -72,6 +73,8 @@ class PlanPane implements Pane {
   readonly #scroller = body(null);
   readonly #table: DispatchTable;
   readonly #trace: HTMLButtonElement;
+  /** Of a compiled graph: where inputs come from and outputs go. */
+  readonly #edge: HTMLElement | null;
   #byTime: boolean;
   #strip!: Strip;
   /** The selection that was scrolled to. */
@@ -81,6 +84,7 @@ class PlanPane implements Pane {
     this.#context = context;
     this.#plan = plan;
     this.#byTime = plan.times !== null;
+    this.#edge = context.doc.edge && edgeTable(context.doc.edge);
     this.#table = new DispatchTable(plan, this.#scroller, () => context.redrawn("plan"));
     this.#scroller.append(this.#table.el);
     this.#trace = asking(
@@ -130,7 +134,7 @@ class PlanPane implements Pane {
     const fact = `${dispatches}, ${plural(plan.groups.length, "group")}, one submission`;
     const pick = select("dispatches", planParts(plan), "", part => this.#table.only(part));
     retitle(this.el, planPane.title, fact, pick, plan.times && this.#along(), this.#trace);
-    refill(this.el, this.#strip.el, this.#scroller, this.#detail);
+    refill(this.el, this.#strip.el, this.#edge, this.#scroller, this.#detail);
   }
 }
 

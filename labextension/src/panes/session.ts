@@ -6,6 +6,7 @@ import { boxOf, div, h, listen, replace, setFlag, span, write } from "../draw/do
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
 import { drawChart, type Began, type Chart } from "./chart.ts";
+import { edgeCounters } from "./edge.ts";
 import { body, either, empty, frame, sourceLine } from "./pane.ts";
 import type { Child, Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { SessionControls } from "./session_controls.ts";
@@ -214,6 +215,11 @@ class SessionPanel implements Pane {
   }
 }
 
-const make: MakePane = context => new SessionPanel(context);
+const make: MakePane = context => {
+  const { edge } = context.doc;
+  if (!edge) return new SessionPanel(context);
+  const { told, el } = edgeCounters(edge);
+  return { el: frame(sessionPane, told, [body(null, el)]) };
+};
 
 export const sessionPane: PaneRecord = { key: "session", title: "Session", twin: "session", make };

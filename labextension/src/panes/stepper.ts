@@ -1,4 +1,5 @@
 // The autodiff stepper: one forward op at a time, backwards from the loss; its rule, its cotangents, what it keeps.
+// Where the document has the value of every node, as that of a tape, the ops as they ran forward stand before these.
 
 import { nodeName, typeText } from "../doc/doc.ts";
 import type { DiffReport, DiffStep, GraphDoc, Pass, Stage } from "../doc/doc.ts";
@@ -125,6 +126,59 @@ function details(context: Context, pass: Pass, at: number, known: Checks): Child
   ];
 }
 
+/** The values of a stage by node, where the document has them. */
+const valuesOf = (doc: GraphDoc, stage: number): Record<string, unknown> | undefined =>
+  doc.overlays.find(each => each.id === "value" && each.stage === stage)?.values;
+
+/** An op as it ran: what it read, and what came of it. */
+function ran(doc: GraphDoc, stage: Stage, index: number, line: number): Child[] {
+  const node = stage.nodes[index]!,
+    values = valuesOf(doc, stage.index) ?? {};
+  const valued = (role: string, at: number): Child => {
+    const each = stage.nodes[at]!,
+      name = [each.op, each.name && h("em", null, ` ${each.name}`)],
+      value = [...new Set([typeText(doc, each), String(values[at] ?? "")])].join(" ").trim();
+    const spoken = `${role} ${nodeName(each)}: ${value}`;
+    return nodeRow(`node:${stage.index}.${at}`, spoken, role, name, span("gd-mono", value));
+  };
+  return [
+    h("h4", { class: "gd-mono gd-strong", "data-value": "op" }, node.op, node.name && h("em", null, ` ${node.name}`)),
+    sourceLine(doc, line),
+    h("h4", null, "As it ran"),
+    node.inputs.map((at, i) => valued(i === 0 ? "reads" : "", at)),
+    valued("gives", index),
+  ];
+}
+
+/** How many steps there are, backwards and forwards, and the stage that shows them. Steps below 0 are the ops as they
+ * ran forward, the last of them -1. */
+function ranges(doc: GraphDoc, passOf: () => Pass | undefined) {
+  const lone = doc.stages.length === 1 && valuesOf(doc, 0) ? doc.stages[0]! : undefined;
+  const forward = (pass: Pass | undefined) => {
+    if (!pass) return lone?.nodes.length ?? 0;
+    return valuesOf(doc, pass.to) ? doc.stages[pass.from]!.nodes.length : 0;
+  };
+  return {
+    many: () => passOf()?.diffs.length ?? 0,
+    forward: () => forward(passOf()),
+    stage: () => doc.stages[passOf()?.to ?? 0]!,
+  };
+}
+
+/** The place of a step in words. */
+const placeText = (at: number, forward: number, many: number): string =>
+  at < 0
+    ? `op ${whole(forward + at + 1)} of ${whole(forward)}, forward as it ran`
+    : `op ${whole(at + 1)} of ${whole(many)}, backwards from the loss`;
+
+/** The forward step to which something lit elsewhere leads; null where it stands there, or nowhere. */
+function forwardStep(lit: ReadonlySet<string>, stage: Stage, forward: number, at: number): number | null {
+  const lights = (node: number) => lit.has(`node:${stage.index}.${node}`);
+  if (lights(forward + at)) return null;
+  const found = [...Array(forward).keys()].find(lights);
+  return found === undefined ? null : found - forward;
+}
+
 function make(context: Context): Pane {
   const passes = laneStages(context.doc.stages).flatMap(({ stage }) =>
     context.doc.passes.filter(pass => pass.role === "differentiate" && pass.to === stage.index),
@@ -133,13 +187,14 @@ function make(context: Context): Pane {
     at = 0;
   const holder = body({ class: "gd-stepper" });
   const el = frame(stepperPane, "autodiff", [holder]);
-  if (!pass || pass.diffs.length === 0) {
+  const { many, forward, stage } = ranges(context.doc, () => pass);
+  if (many() === 0 && forward() === 0) {
     holder.append(empty("Nothing to step through: without a derivative there are no gradient rules."));
     return { el };
   }
+  if (many() === 0) at = -forward();
   const slider = h("input", {
     type: "range",
-    min: 0,
     step: 1,
     "aria-label": "forward op, backwards from the loss",
     "data-command": "autodiff",
@@ -151,21 +206,25 @@ function make(context: Context): Pane {
   const detail = div("gd-detail"),
     checks: Checks = new Map();
   const show = () => {
-    const many = pass!.diffs.length;
-    slider.max = String(many - 1);
+    const before = forward(),
+      node = before + at;
+    slider.min = String(-before);
+    slider.max = String(many() - 1);
     slider.value = String(at);
-    place.textContent = `op ${whole(at + 1)} of ${whole(many)}, backwards from the loss`;
+    place.textContent = placeText(at, before, many());
     slider.setAttribute("aria-valuetext", place.textContent);
-    previous.disabled = at === 0;
-    next.disabled = last.disabled = at === many - 1;
-    replace(detail, ...details(context, pass!, at, checks));
+    previous.disabled = at === -before;
+    next.disabled = last.disabled = at === many() - 1;
+    const line = pass?.diffs.find(each => each.node === node)?.line ?? -1;
+    replace(detail, ...(at < 0 ? ran(context.doc, stage(), node, line) : details(context, pass!, at, checks)));
   };
   const go = (to: number) => {
-    at = Math.min(pass!.diffs.length - 1, Math.max(0, to));
+    at = Math.min(many() - 1, Math.max(-forward(), to));
     show();
     context.redrawn("stepper");
+    if (at < 0) context.act(selecting([`node:${stage().index}.${forward() + at}`]));
     // The op as well: a rule may add no node, as that of add.
-    context.act(selecting([`step:${pass!.index}.${at}`, `node:${pass!.to}.${pass!.diffs[at]!.node}`]));
+    else context.act(selecting([`step:${pass!.index}.${at}`, `node:${pass!.to}.${pass!.diffs[at]!.node}`]));
   };
   listen(slider, "input", () => go(Number(slider.value)));
   holder.append(div("gd-slide", previous, slider, next, last), place, detail);
@@ -174,10 +233,17 @@ function make(context: Context): Pane {
     el,
     live: (_, host) => enliven(el, host),
     choose(lit) {
+      if (at < 0) {
+        const to = forwardStep(lit, stage(), forward(), at);
+        at = to ?? at;
+        show();
+        return to !== null;
+      }
+      if (!pass) return false;
       // "To this op": what is lit elsewhere moves the stepper, unless it stands there already.
-      if (lit.has(`step:${pass!.index}.${at}`)) return false;
+      if (lit.has(`step:${pass.index}.${at}`)) return false;
       // The derivative that is stepped through now comes first: its picture stands beside.
-      const ordered = [pass!, ...passes.filter(each => each !== pass)];
+      const ordered = [pass, ...passes.filter(each => each !== pass)];
       const steps = ordered.flatMap(each => each.diffs.map((step, i) => ({ each, step, i })));
       const lights = ({ each, step, i }: (typeof steps)[number]) =>
         lit.has(`step:${each.index}.${i}`) || lit.has(`node:${each.from}.${step.node}`);

@@ -1,0 +1,31 @@
+"""Hold a tensor in the bytes of its storage dtype: `Packed`, which a session takes word by word, not converted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.types import Array, DType, Shape, TensorType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """The bytes of a tensor in a storage dtype. NumPy reads the numbers that they stand for, as float32; a parameter of
+    the same type takes the bytes, for blocks that are encoded again are other blocks."""
+
+    dtype: DType
+    shape: Shape
+    data: bytes
+
+    @property
+    def type(self) -> TensorType:
+        """Return the type of the tensor."""
+        return TensorType(self.shape, self.dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        from gdlab.base.formats import decode
+
+        words = np.frombuffer(self.data + bytes(-len(self.data) % 4), np.uint32)
+        return np.asarray(decode(words, self.dtype, self.shape), dtype)
