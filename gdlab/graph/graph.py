@@ -18,7 +18,7 @@ from gdlab.base.errors import ArgumentError, GdlabError, GraphError, OutputIndex
 from gdlab.base.types import TensorType
 from gdlab.base.words import plural
 from gdlab.graph.node import Attrs, ConstantData, Node, attrs_key
-from gdlab.graph.source import Frame, Location, Source, capture, here, locate, located
+from gdlab.graph.source import Frame, Location, Source, capture, here, locate, located, without_models
 from gdlab.graph.value import Value
 
 _current: ContextVar[Graph | None] = ContextVar("gdlab_current_graph", default=None)
@@ -93,12 +93,14 @@ class Graph:
         found = tuple(f if isinstance(f, Location) else locate(f) for f in self._frames.get(self._check_id(id), ()))
         if found:
             self._frames[id] = found
-        return found
+        return without_models(found)
 
-    def sources(self) -> list[Source]:
-        """`source(id)` of every node, much faster than one by one."""
+    def sources(self, models: bool = False) -> list[Source]:
+        """`source(id)` of every node, much faster than one by one; with `models` also the places in gdlab's example
+        networks, which stand before those that called them."""
         self._frames.update(zip(self._frames, located(self._frames.values()), strict=True))
-        return [self._frames.get(id, ()) for id in range(len(self._nodes))]  # type: ignore[misc]
+        found: list[Source] = [self._frames.get(id, ()) for id in range(len(self._nodes))]  # type: ignore[misc]
+        return found if models else [without_models(chain) for chain in found]
 
     def attach_source(self, id: int, source: Source) -> None:
         """Say where node `id` was written; for a graph that came from a file without its sources."""
@@ -153,11 +155,12 @@ class Graph:
 
     def make_leaf(self, kind: str, attrs: Attrs, type: TensorType, name: str) -> Value:
         """Append an input or parameter of a new name. A graph that holds values finds that of the leaf here."""
-        return self.register_leaf(self.append(kind, (), attrs, type, name, capture() if self.records_sources else ()))
+        source = capture(True) if self.records_sources else ()
+        return self.register_leaf(self.append(kind, (), attrs, type, name, source))
 
     def make_constant(self, held: ConstantData, given: np.ndarray[Any, Any]) -> Value:
         """Append a constant. A graph that holds values takes those `given`, which are not rounded yet."""
-        source = capture() if self.records_sources else ()
+        source = capture(True) if self.records_sources else ()
         return self.append("constant", (), (("data", held),), TensorType(held.shape, held.dtype), source=source)
 
     def leaf(self, name: str) -> Node | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
 _PACKAGE = __name__.partition(".")[0]
+_MODELS = f"{_PACKAGE}.models."
+_MODEL_FILES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "models", "")
 _MAX_STACK = 8
 _OWN: set[int] = set()  # ids of the globals of gdlab's modules: most frames of a call are theirs
 
@@ -32,8 +35,9 @@ Position = tuple[int | None, int | None, int | None, int | None]  # line, end li
 Frame = tuple[CodeType, int]  # and the place of its instruction: resolved to a Location only when somebody asks
 
 
-def capture() -> tuple[Frame, ...]:
-    """The user's frames that lead to this call, innermost first; frames of gdlab are left out."""
+def capture(models: bool = False) -> tuple[Frame, ...]:
+    """The user's frames that lead to this call, innermost first; frames of gdlab are left out, but with `models` those
+    of its example networks."""
     frames: list[Frame] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(frames) < _MAX_STACK:
@@ -42,9 +46,9 @@ def capture() -> tuple[Frame, ...]:
             frame = frame.f_back
             continue
         code, name = frame.f_code, scope.get("__name__", "")
-        if name.startswith(_PACKAGE):
+        if name.startswith(_PACKAGE) and not (models and name.startswith(_MODELS)):
             module = sys.modules.get(name)
-            if module is not None and module.__dict__ is scope:
+            if module is not None and module.__dict__ is scope and not name.startswith(_MODELS):
                 _OWN.add(id(scope))  # a loaded module's names live as long as the process
         else:
             frames.append((code, frame.f_lasti))
@@ -52,6 +56,18 @@ def capture() -> tuple[Frame, ...]:
                 break
         frame = frame.f_back
     return tuple(frames)
+
+
+def without_models(chain: Source) -> Source:
+    """The places of a chain that are the user's own: not those of gdlab's example networks."""
+    if not any(in_models(at.file) for at in chain):
+        return chain
+    return tuple(at for at in chain if not in_models(at.file))
+
+
+def in_models(file: str) -> bool:
+    """Return whether a file is one of gdlab's example networks."""
+    return file.startswith(_MODEL_FILES)
 
 
 def stack_level() -> int:

@@ -179,7 +179,7 @@ class Op:
         if home.sealed:
             return self._append(None, *args, **kwargs)
         try:
-            source = capture() if home.records_sources else ()
+            source = capture(True) if home.records_sources else ()
             return home.append(self.name, tuple([args[i].id for i in order]), attrs, type, source=source)
         except BaseException as error:
             place(error, home)
@@ -230,7 +230,7 @@ class Op:
             tuple(v.id for v in inputs),
             stored,
             type,
-            source=capture() if home.records_sources else (),
+            source=capture(True) if home.records_sources else (),
         )
 
     def _home(self, operands: Sequence[Any], graph: Graph | None) -> Graph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gdlab.base.words import nbytes, plural
 from gdlab.plan.memory import padded
@@ -14,7 +14,8 @@ from gdlab.session.totals import totals
 class MemorySummary:
     """The memory allocated now: plan slots, constants, moments, sums of gradients, clip scratch and states of rules
     other than Adam's (both `aux_bytes`); not staging or driver memory. All but `logical_buffer_bytes` counts the
-    padding to 256 bytes; 1 MB = 10⁶ bytes."""
+    padding to 256 bytes; 1 MB = 10⁶ bytes. `parts`: what it holds, as (name, bytes) that add up to the total: inputs,
+    parameters, gradients, optimizer state, outputs, caches, reusable slots, scratch."""
 
     total_buffer_bytes: int
     adam_state_bytes: int
@@ -23,6 +24,7 @@ class MemorySummary:
     logical_buffer_bytes: int = 0
     grad_accumulator_bytes: int = 0
     aux_bytes: int = 0
+    parts: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return (
@@ -47,5 +49,5 @@ def summary(plan: ExecutionPlan, update: Update) -> MemorySummary:
     step, slots = totals(plan, update), [s.nbytes for s in plan.memory.slots] + sizes
     return MemorySummary(
         step.physical_bytes, by_kind["adam_"], len(slots), max(slots, default=0), step.logical_bytes,
-        by_kind["grad_sum."], by_kind[""],
+        by_kind["grad_sum."], by_kind[""], step.parts,
     )  # fmt: skip

@@ -63,6 +63,26 @@ def branches(count: int = 1500) -> Graph:
     return g
 
 
+def long_chain(count: int = 1500) -> Graph:
+    """One op again and again, each on what the one before it made."""
+    with Graph() as g:
+        h = ops.input("x", (4, 8)) * ops.parameter("w", (4, 8))
+        for _ in range(count):
+            h = ops.tanh(h)
+        g.output(h.square().mean_all())
+    return g
+
+
+def deep_mlp(count: int = 60) -> Graph:
+    """Layers `relu(h @ w + b)` in a loop, without modules."""
+    with Graph() as g:
+        h = ops.input("x", (4, 8))
+        for i in range(count):
+            h = ops.relu(h @ ops.parameter(f"w{i}", (8, 8)) + ops.parameter(f"b{i}", (8,)))
+        g.output(h.square().mean_all())
+    return g
+
+
 NETWORKS: dict[str, Callable[[], Graph]] = {
     "tour": networks.mlp,
     "mlp_in_a_loop": mlp_in_a_loop,

@@ -52,6 +52,28 @@ def at(page: Page, k: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.parametrize("width", [1110, 700])
+def test_every_text_is_nine_pixels_high_and_inside_its_box(page: Page, width: int) -> None:
+    """view2 F1, of the e-graph: what is drawn at 0.75 is set larger; names and prices do not meet."""
+    opened(page, document("block"))
+    page.set_viewport_size({"width": width, "height": 900})
+    page.locator(f"{PANE} .gd-enode").first.wait_for()
+    at(page, len(document("block").data["passes"][0]["deltas"]) - 1)
+    wrong = page.locator(f"{PANE} .gd-camera").evaluate("""camera => {
+      const zoom = new DOMMatrix(getComputedStyle(camera.querySelector('.gd-world')).transform).a, wrong = [];
+      for (const e of camera.querySelectorAll('text, tspan'))
+        if (e.textContent && parseFloat(getComputedStyle(e).fontSize) * zoom < 8.99)
+          wrong.push([e.textContent, parseFloat(getComputedStyle(e).fontSize) * zoom]);
+      for (const way of camera.querySelectorAll('.gd-enode')) {
+        const box = way.querySelector('.gd-wayshape').getBoundingClientRect();
+        const [name, price] = ['.gd-op', '.gd-price'].map(key => way.querySelector(key)?.getBoundingClientRect());
+        if (name.left < box.left || (price && (price.right > box.right || name.right > price.left)))
+          wrong.push([way.textContent, 'meets']);
+      }
+      return wrong; }""")
+    assert wrong == []
+
+
 @pytest.mark.parametrize("name", ["block", "back"])
 def test_the_page_shows_every_iteration_as_python_replays_it(page: Page, name: str) -> None:
     doc = document(name)

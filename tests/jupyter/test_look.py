@@ -5,16 +5,20 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import networks
 import pytest
+import view_networks
 from bare_page import TABS, live, mount, open_tab, trained
 from nested_calls import network
 from playwright.sync_api import Locator, Page
 
 from gdlab import ops
+from gdlab.base.words import nbytes
 from gdlab.graph import Graph
 from gdlab.study.study import Study
 from gdlab.view.document.layouts import laid_out
 from gdlab.view.document.make import graph_doc
+from gdlab.view.picture.palette import contrast
 
 OPS = "all => all.filter(e => !e.hasAttribute('data-gone')).map(e => e.querySelector('.gd-op').textContent)"
 
@@ -64,7 +68,7 @@ def wide() -> Any:
         for i in range(200):
             total = total + ops.tanh(x @ ops.parameter(f"w{i}", (8, 8)))
         g.set_outputs(ops.square(total).sum_all())
-    return Study(g, train=True, device="cpu", name="wide").doc
+    return Study(g, train=True, device="cpu", name="wide").doc.with_view({"depth": 1})
 
 
 def test_the_zoom_has_a_state_that_can_be_read(page: Page) -> None:
@@ -205,6 +209,38 @@ def test_the_arena_names_its_phases_and_keeps_words_off_the_peak(page: Page) -> 
     assert crossed == 0
 
 
+@pytest.mark.parametrize("width", [1110, 560])
+def test_the_size_of_a_strip_stands_beside_its_buffers_and_adds_up(page: Page, width: int) -> None:
+    """No border runs through "8 buffers, 76.9 KB", which is what the memory's parts say."""
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    study.prepare(feed="random:0", init=0)
+    study.session.set_adam(1e-3)
+    document = study.doc
+    mount(page, document)
+    page.set_viewport_size({"width": width, "height": 900})
+    open_tab(page, "arena")
+    arena = page.locator('[data-pane="arena"] svg.gd-arena')
+    sums = arena.locator(".gd-sum")
+    assert sums.count() >= 1
+    parts = document.data["plan"]["memory"]["parts"]
+    assert any(text.endswith(f", {nbytes(parts['optimizer state'])}") for text in sums.all_text_contents())
+    crossed = arena.evaluate("""e => [...e.querySelectorAll('.gd-sum')].flatMap(sum => {
+      const a = sum.getBoundingClientRect();
+      return [...e.querySelectorAll('.gd-interval .gd-shape')].map(each => each.getBoundingClientRect())
+        .filter(b => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom); }).length""")
+    assert crossed == 0
+    study.close()
+
+
+def test_the_axis_of_the_arena_is_in_sight(page: Page) -> None:
+    """Five slots of one size: they are lower, so that the phases at the foot are not cut (F7, a fold of 560 px)."""
+    mount(page, Study(view_networks.gated(), train=True, device="cpu", name="gated").doc)
+    open_tab(page, "arena")
+    foot = page.locator('[data-pane="arena"] text.gd-axis', has_text="backward").bounding_box()
+    body = page.locator('[data-pane="arena"] .gd-arenabody').bounding_box()
+    assert foot and body and foot["y"] + foot["height"] <= body["y"] + body["height"]
+
+
 def test_a_fold_of_the_arena_opens_by_key(page: Page) -> None:
     mount(page, trained())
     open_tab(page, "arena")
@@ -259,6 +295,65 @@ def test_a_name_from_right_to_left_disturbs_nothing_in_any_pane(page: Page) -> N
     assert page.evaluate(ORDER, ["text", "משקל"]) and page.evaluate(ORDER, ["outline", "משקל"])
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_selection_is_no_family_s_colour_and_everything_can_be_read(page: Page, theme: Any) -> None:
+    """F11: border in the colour of the text, halo in accent; text 4.5 : 1, borders and edges 3 : 1, as drawn."""
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    mount(page, trained().with_view({"show": ["grad"]}))
+    page.locator('[data-pane="lanes"] .gd-box').first.wait_for()
+    found = page.evaluate(COLOURS)
+    assert len(found["nodes"]) > 10 and len(found["edges"]) > 10
+    for family, (fill, border, texts, ground) in found["nodes"].items():
+        assert contrast(border, fill) >= 3 and contrast(border, ground) >= 3, family
+        assert min(contrast(text, fill) for text in texts) >= 4.5, family
+    grounds = {ground for *_, ground in found["nodes"].values()} | {found["bg"]}
+    assert min(contrast(edge, ground) for edge in found["edges"] for ground in grounds) >= 3
+    page.locator('[data-pane="lanes"] .gd-box').nth(3).click()
+    now = page.evaluate(COLOURS)
+    (fill, border, texts, ground) = now["nodes"]["selected"]
+    assert border == now["text"] and now["accent"] in now["halo"], "the halo is in accent"
+    assert contrast(border, fill) >= 4.5 and min(contrast(text, fill) for text in texts) >= 4.5
+    assert contrast(now["accent"], ground) >= 3
+    families = {each[1] for name, each in found["nodes"].items()}
+    assert border not in families and now["accent"] not in families
+    one = page.locator('[data-pane="lanes"] .gd-box').nth(5)
+    plain = one.locator(".gd-shape").evaluate("e => getComputedStyle(e).filter")
+    one.hover()
+    page.locator("[data-pane=lanes] .gd-edge[data-near]").first.wait_for(state="attached")
+    lifted = page.locator("[data-pane=lanes] .gd-edge[data-near] .gd-stroke").first
+    assert lifted.evaluate("e => getComputedStyle(e).stroke") == one.locator(".gd-shape").evaluate(
+        "e => { e.style.stroke = 'var(--gd-accent)'; return getComputedStyle(e).stroke; }"
+    ), "and its edges"
+    assert one.locator(".gd-shape").evaluate("e => getComputedStyle(e).filter") != plain, "hover lifts the box"
+
+
+# Colours as they are drawn, in hex; what is mixed is resolved by a canvas.
+COLOURS = """() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+  const hex = colour => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return '#' + [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3)
+      .map(v => v.toString(16).padStart(2, '0')).join(''); };
+  const pane = document.querySelector('[data-pane="lanes"]'), root = document.querySelector('.gdlab');
+  const of = (e, name) => hex(getComputedStyle(e)[name]);
+  const probe = document.createElement('i'); root.append(probe);
+  const token = name => { probe.style.color = `var(${name})`; return of(probe, 'color'); };
+  const lanes = [...pane.querySelectorAll('.gd-lane rect')].map(e => [e.getBoundingClientRect(), of(e, 'fill')]);
+  const bg = token('--gd-bg'), nodes = {};
+  let halo = '';
+  for (const e of pane.querySelectorAll('.gd-node')) {
+    const shape = e.querySelector('.gd-shape'), r = shape.getBoundingClientRect();
+    const selected = e.hasAttribute('data-selected');
+    const lane = lanes.find(([l]) => r.left >= l.left - 1 && r.right <= l.right + 1);
+    nodes[selected ? 'selected' : e.dataset.entity] = [of(shape, 'fill'), of(shape, 'stroke'),
+      [...e.querySelectorAll('text')].filter(t => t.textContent).map(t => of(t, 'fill')), lane ? lane[1] : bg];
+    if (selected) halo = getComputedStyle(shape).filter.replace(/(rgba?|color|oklch)\\([^)]*\\)/g, hex);
+  }
+  const found = {nodes, edges: [...pane.querySelectorAll('.gd-edge .gd-stroke')].map(e => of(e, 'stroke')), halo, bg,
+    text: token('--gd-text'), accent: token('--gd-accent')};
+  probe.remove();
+  return found; }"""
+
+
 @pytest.mark.parametrize("tab", TABS)
 def test_forced_colours_show_what_is_selected_in_every_tab(page: Page, tab: str) -> None:
     """What is lit has an outline or a stroke of the system's highlight, and words are in the system's colours."""
@@ -298,10 +393,40 @@ def test_empty_places_say_why_and_what_to_do(page: Page) -> None:
         g.set_outputs(ops.input("x", (4, 8)) + 1.0)
     mount(page, graph_doc(g, "plain"))
     said = {
-        "rewrites": "This graph has not been optimized.", "grad": "%%graph plain --train",
+        "rewrites": "This graph has not been optimized.", "grad": "Study(plain.graph, train=True)",
         "plan": "%graph_plan plain", "arena": "%graph_plan plain", "kernels": "%graph_plan plain",
         "session": "%graph_run plain 100", "diff": "%graph A --diff B",
     }  # fmt: skip
     for tab, text in said.items():
         open_tab(page, tab)
         assert text in page.locator(".gd-panes").inner_text(), tab
+
+
+def test_without_a_derivative_the_tab_says_how_to_get_one(page: Page) -> None:
+    """As the cell that the graph was written in; a model of a file or of a library has no such cell."""
+    for cell, text in (
+        ("Cell 4", "as in %%graph net --train."),
+        ("another cell", "gdlab.Study(net.graph, train=True)"),
+    ):
+        document = Study(networks.mlp(), device="cpu", name="net").doc
+        document.data["sources"] = [
+            {"id": "cell0", "kind": "cell", "name": cell, "language": "python", "text": "x", "first_line": 1}
+        ]
+        mount(page, document)
+        open_tab(page, "grad")
+        assert text in page.locator(".gd-panes").inner_text()
+
+
+def test_the_panel_tells_the_parts_of_memory_as_the_text_does(page: Page) -> None:
+    """view2 §2: inputs, parameters, gradients, optimizer state … in this order, and they add up."""
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    study.prepare(feed="random:0", init=0)
+    study.session.set_adam(1e-3)
+    study.run(2)
+    memory = study.session.memory_summary()
+    mount(page, study.doc)
+    open_tab(page, "session")
+    told = ", ".join(f"{name} {nbytes(size)}" for name, size in memory.parts)
+    assert told in page.locator('[data-pane="session"]').inner_text()
+    assert sum(size for _, size in memory.parts) == memory.total_buffer_bytes
+    study.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import networks
 import pytest
+import view_networks
 from bare_page import mount, open_tab, trained
 from browser import Server, cell, open_notebook, run_cell
 from playwright.sync_api import Locator, Page
@@ -123,7 +124,7 @@ def test_it_stands_where_it_helps_and_is_turned_off_for_good(page: Page) -> None
     assert not map.is_visible()
     page.locator('[data-tool="reach"]').select_option("map")
     map.wait_for()
-    page.set_viewport_size({"width": 440, "height": 900})  # a pane without room
+    page.set_viewport_size({"width": 220, "height": 900})  # a pane without room
     map.wait_for(state="hidden")
 
 
@@ -140,12 +141,28 @@ def test_where_a_part_is_out_of_sight_it_stands_in_a_corner_without_boxes(page: 
         camera.evaluate("(e, top) => e.scrollTo(0, top)", top)
         page.wait_for_function("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         assert map.is_visible() and map.evaluate(COVERED) == 0
-    _, map = lone(page, graph_doc(columns(16)))
+    _, map = lone(page, graph_doc(columns(16)).with_view({"depth": 1}))
     page.wait_for_timeout(200)
     assert not map.is_visible()
     page.locator(".gdlab").focus()
     page.keyboard.press("m")
     assert map.is_visible() and page.locator(".gd-hits").inner_text() == "overview: 1"
+
+
+def test_narrow_panes_have_one_where_it_hides_nothing(page: Page) -> None:
+    """F10 below 460 px: two panes side by side, each with a map in a corner without boxes and words; none at 210 px."""
+    mount(page, Study(view_networks.mlp_in_a_loop(), train=True, device="cpu", name="mlp").doc)
+    maps = page.locator(".gd-map:visible")
+    maps.first.wait_for()
+    across = page.locator('[data-pane="before"] .gd-camera').evaluate("e => e.clientWidth")
+    assert across < 460 and maps.count() == 2
+    words = """map => { const m = map.getBoundingClientRect();
+      return [...map.closest('.gd-pane').querySelectorAll('.gd-hole text')].map(e => e.getBoundingClientRect())
+        .filter(r => r.left < m.right && r.right > m.left && r.top < m.bottom && r.bottom > m.top).length; }"""
+    for k in range(2):
+        assert maps.nth(k).evaluate(COVERED) == 0 and maps.nth(k).evaluate(words) == 0
+    page.locator(".gdlab").evaluate("e => { e.style.width = '210px'; }")
+    page.wait_for_function("() => !document.querySelector('.gd-map')?.checkVisibility()")
 
 
 def columns(count: int) -> Graph:

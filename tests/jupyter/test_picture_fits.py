@@ -40,7 +40,7 @@ def shown(make: Callable[[], Graph], train: bool = False) -> Any:
 @pytest.mark.parametrize("make", [view_networks.input_read_often, view_networks.branches])
 def test_text_is_readable_whatever_an_input_is_read_by(page: Page, make: Callable[[], Graph]) -> None:
     """V12, F12: thousands of lines in sight are drawn as one path and counted once; text from a zoom of 0.75 on."""
-    mount(page, shown(make))
+    mount(page, shown(make).with_view({"depth": 1}))
     camera = page.locator('[data-pane="before"] .gd-camera')
     camera.locator(".gd-picture").wait_for()
     zooms = []
@@ -57,7 +57,7 @@ def test_text_is_readable_whatever_an_input_is_read_by(page: Page, make: Callabl
 
 def test_lines_of_one_path_light_up_and_reach_from_end_to_end(page: Page) -> None:
     """A rail whose ends are both lit is drawn by itself; the path holds the joins that lie in sight."""
-    mount(page, shown(view_networks.input_read_often))
+    mount(page, shown(view_networks.input_read_often).with_view({"depth": 1}))
     pane = page.locator('[data-pane="before"]')
     camera = pane.locator(".gd-camera")
     pane.locator(".gd-picture[data-bundled]").wait_for()  # a worker lays it out
@@ -205,7 +205,7 @@ def test_lanes_open_at_the_loss_and_follow_the_stepper(page: Page, make: Callabl
     for k in range(found["steps"]["count"]):
         wanted = [keys.index(forward.column("key")[of[k]]), *added[k][:1]]
         entities = [f"node:{at}.{i}" for i in wanted]
-        there = camera.evaluate("(e, all) => all.every(i => e.querySelector(`[data-entity=\"${i}\"]`))", entities)
+        there = camera.evaluate('(e, all) => all.every(i => e.querySelector(`[data-entity="${i}"]`))', entities)
         assert there or forward[of[k]]["op"] == "broadcast_to", entities
         if there:
             assert camera.evaluate(INSIDE, entities) == [True] * len(entities), f"step {k}: {forward[of[k]]['op']}"
@@ -233,6 +233,35 @@ def test_a_large_model_opens_by_modules(page: Page) -> None:
     mount(page, shown(models.transformer_lm, train=True))
     labels = boxes.evaluate_all(LABELS)
     assert labels == ["token_ids", "embedding", "layers", "rms_norm", "matmul", "cross_entropy_loss"]
+
+
+LONG = {
+    view_networks.long_chain: ["x", "mul", "tanh", "square", "mean_all"],
+    view_networks.branches: ["x", "relu", "tanh"],
+    view_networks.input_read_often: ["x", "tanh, mul, add", "square", "sum_all"],
+    view_networks.deep_mlp: ["x", "matmul … relu", "square", "mean_all"],
+}
+
+
+@pytest.mark.parametrize("make", LONG)
+def test_runs_of_equal_ops_are_one_box(page: Page, make: Callable[[], Graph]) -> None:
+    """In a chain and side by side, and of several ops; in lanes the run and its adjoint stand on one row."""
+    train = make in (view_networks.long_chain, view_networks.deep_mlp)
+    mount(page, shown(make, train=train))
+    boxes = page.locator('[data-pane="before"] .gd-box')
+    assert boxes.evaluate_all(LABELS) == LONG[make]
+    run = page.locator('[data-pane="before"] .gd-box:has(.gd-sheet)')
+    assert run.count() == 1 and re.search(r"×(1,500|1,000|60)", run.text_content() or "")
+    after = page.locator('[data-pane="after"] .gd-box')
+    assert after.count() == len(LONG[make])
+    if make is view_networks.branches:
+        assert page.locator('[data-pane="after"] .gd-sheet').count() == 0, "one of 1,500 equal nodes is left"
+    if train:
+        mount(page, shown(make, train=True).with_view({"show": ["grad"]}))
+        lanes = page.locator('[data-pane="lanes"] .gd-box:has(.gd-sheet)')
+        assert lanes.count() == 2
+        rows = lanes.evaluate_all("all => all.map(e => Math.round(e.getBoundingClientRect().y))")
+        assert rows[0] == rows[1]
 
 
 def test_opening_a_group_moves_it_nowhere_and_labels_stay_unique(page: Page) -> None:
@@ -276,7 +305,7 @@ def test_matched_rows_stand_at_one_height_and_a_bracket_closes_the_hole(page: Pa
     holes = after.locator(".gd-hole")
     told = holes.first.locator("text").first.text_content()
     assert holes.count() == 3 and re.match(r"3 → 1\u2002−\d.*µs", told or "")
-    assert holes.first.locator("text").last.text_content() == "MatMul+BiasAdd→FusedMatMu…"
+    assert holes.first.locator("text").last.text_content() == "MatMul+BiasAdd→FusedMatMulAdd"
     frame, bracket = after.locator(".gd-camera").bounding_box(), holes.first.bounding_box()
     assert frame and bracket and frame["x"] <= bracket["x"]
     holes.first.click()

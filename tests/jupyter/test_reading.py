@@ -119,7 +119,7 @@ def test_forced_colours_have_no_colour_of_ours_behind_words(browser: Browser, sc
       const canvas = bytes(getComputedStyle(document.body.appendChild(Object.assign(document.createElement('i'),
         {style: 'color: Canvas'}))).color);
       const far = fill => fill !== 'none' && bytes(fill).some((byte, i) => Math.abs(byte - canvas[i]) > 20);
-      return [...root.querySelectorAll('.gd-lane rect, .gd-slotrow, .gd-over, .gd-box .gd-shape')]
+      return [...root.querySelectorAll('.gd-lane rect, .gd-slotrow, .gd-box .gd-shape')]
         .map(e => getComputedStyle(e).fill).filter(far); }"""
     look = "e => { const s = getComputedStyle(e); return [s.color, s.backgroundColor]; }"
     root = page.locator(".gdlab")

@@ -50,6 +50,9 @@ def test_a_tensor_has_one_name_in_all_stages(study: Study) -> None:
         named = [(n["name"], document.types.column("text")[n["type"]]) for n in document.nodes(stage) if n["name"]]
         assert {(n, shape) for n, shape in named if n.startswith("h")} >= {("h#1", shapes["h#1"]), ("h", shapes["h"])}
         assert len(named) == len(dict(named))
+    named = [row["name"] for row in document.plan("intervals") if row["node"] >= 0]
+    kept = [name for name in named if name.startswith("h")]
+    assert kept == ["h#2"], "a buffer is called as its node is; the others went into a dispatch"
     final = {n["name"]: n["op"] for n in document.nodes("final")}
     assert (final["h#1"], final["h#2"], final["h"]) == ("fused_matmul_add", "tanh", "fused_matmul_add")
 

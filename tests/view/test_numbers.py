@@ -72,6 +72,25 @@ def _numbers_of(document: Document) -> dict[str, int]:
     }
 
 
+_NAMES = {
+    "input": "inputs", "constant": "inputs", "parameter": "parameters", "derived": "parameters",
+    "gradient": "gradients", "output": "outputs", "loss": "outputs", "state": "optimizer state",
+}  # fmt: skip
+
+
+def _parts_of(document: Document) -> dict[str, int]:
+    """What the memory holds, slot by slot, from the document's tables."""
+    found: dict[str, int] = {}
+    intervals = list(document.plan("intervals"))
+    for slot in document.plan("slots"):
+        first = intervals[slot["tenants"][0]]
+        kind = _NAMES.get(first["kind"], "reusable slots") if first["pinned"] is not None else "reusable slots"
+        if first["kind"] == "state" and first["name"].startswith(("grad_sum.", "clip_")):
+            kind = "gradients" if first["name"].startswith("grad_sum.") else "scratch"
+        found[kind] = found.get(kind, 0) + slot["nbytes"]
+    return found
+
+
 @pytest.mark.parametrize(("network", "update"), CASES)
 def test_one_number_each_everywhere(network: str, update: str) -> None:
     make, train = NETWORKS[network]
@@ -99,6 +118,11 @@ def test_one_number_each_everywhere(network: str, update: str) -> None:
         wanted[name] for name in ("physical", "logical", "peak", "state")
     ]
     assert facts["parameter_bytes"] == wanted["parameters"] <= facts["physical_bytes"] - facts["state_bytes"]
+    parts = _parts_of(document)
+    assert dict(memory.parts) == facts["parts"] == parts and sum(parts.values()) == wanted["physical"]
+    assert list(memory.parts) == list(step.parts) and all(parts.values())
+    held = ", ".join(f"{name} {nbytes(size)}" for name, size in memory.parts)
+    assert f"  it holds {held}" in twin(document, "arena") and f"  of it: {held}" in twin(document, "session")
     run = document.data["runs"][-1]
     assert run["counters"]["steps"] == session.step_count == 3
     assert run["memory"]["total_buffer_bytes"] == wanted["physical"]

@@ -148,7 +148,7 @@ def test_the_text_twin_has_bars_and_a_map(study: Study) -> None:
     assert lines[at + 4 : at + 17] == [f"node:0.7   {line}" for line in told.picture()] and lines[at + 17] == ""
     assert "\N{MINUS SIGN}" in lines[at + 1] and "-0" not in lines[at + 1]
     only = twin(study.doc, "session", "interval:17").split("\n")
-    assert [line for line in only if line.startswith("node:")] == [] and "interval:17 w1.grad : f32[12, 16]" in only[4]
+    assert [line for line in only if line.startswith("node:")] == [] and "interval:17 w1.grad : f32[12, 16]" in only[5]
 
 
 def test_bars_begin_at_zero_and_maps_mark_what_is_not_finite() -> None:

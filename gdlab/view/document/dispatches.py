@@ -62,8 +62,11 @@ class PlanSection:
     fates: Fates
 
 
-def plan_section(plan: ExecutionPlan, update: Update | None, stage: int, optimizer: str | None) -> PlanSection:
-    """The section of a plan that was compiled from a stage, with the dispatches of the configured update behind."""
+def plan_section(
+    plan: ExecutionPlan, update: Update | None, stage: int, optimizer: str | None, names: Sequence[str]
+) -> PlanSection:
+    """The section of a plan that was compiled from a stage, whose nodes have these names, with the dispatches of the
+    configured update behind."""
     step = totals(plan, update)
     dispatches = [*plan.dispatches, *(update.dispatches if update else ())]
     buffers = [*plan.buffers, *(update.buffers if update else ())]
@@ -80,9 +83,9 @@ def plan_section(plan: ExecutionPlan, update: Update | None, stage: int, optimiz
         "kernels": _kernel_table(kernels),
         "dispatches": _dispatch_table(plan.graph, dispatches, kernel_of, group_of),
         "groups": _group_table(groups),
-        "intervals": _intervals(plan, buffers, dispatches, group_of),
+        "intervals": _intervals(plan, buffers, dispatches, group_of, names),
         "slots": _slots(plan, buffers),
-        "memory": {name: getattr(step, name) for name in _SIZES},
+        "memory": {name: getattr(step, name) for name in _SIZES} | {"parts": dict(step.parts)},
     }
     links, texts = _links(plan, stage, dispatches, len(buffers), kernels, kernel_of, base)
     return PlanSection(section, links, texts, base[:-1], _fates(plan))
@@ -258,7 +261,11 @@ def _group_table(groups: Sequence[Group]) -> Json:
 
 # memory --------------------------------------------------------------------------------------------------------------
 def _intervals(
-    plan: ExecutionPlan, buffers: Sequence[Buffer], dispatches: Sequence[Dispatch], group_of: Sequence[int]
+    plan: ExecutionPlan,
+    buffers: Sequence[Buffer],
+    dispatches: Sequence[Dispatch],
+    group_of: Sequence[int],
+    names: Sequence[str],
 ) -> Json:
     """One row per buffer; the update's dispatches lengthen the lives of what they touch."""
     memory, count = plan.memory, len(plan.buffers)
@@ -272,7 +279,7 @@ def _intervals(
     slot = [*memory.slot_of, *range(len(memory.slots), len(memory.slots) + len(buffers) - count)]
     return {
         "count": len(buffers),
-        "name": sparse([_name(plan.graph, b, writer) for b in buffers], ""),
+        "name": sparse([_name(plan.graph, b, writer, names) for b in buffers], ""),
         "node": [b.nodes[0] if b.nodes else -1 for b in buffers],
         "kind": words([b.kind for b in buffers]),
         "slot": slot,
@@ -289,8 +296,12 @@ def _intervals(
     }
 
 
-def _name(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch]) -> str:
-    """Its name, or what it holds: the loss, the result of an op, or that of a dispatch inside an op."""
+def _name(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch], names: Sequence[str]) -> str:
+    """Its name, that of one tensor alone, or what it holds: the loss, the result of an op, or that of a dispatch inside
+    an op."""
+    named = next((i for i in buffer.nodes if graph.node(i).name == buffer.name != ""), -1)
+    if named >= 0:
+        return names[named]
     if buffer.name or buffer.kind == "loss":
         return buffer.name or "loss"
     if buffer.nodes:

@@ -2,6 +2,7 @@
 parameters; and runs of groups that are alike.
 
 A group is one call (`block(h)`) or module (`layers.0`); three or more in a row of the same structure lie in a `series`.
+In a large graph, so do long runs of equal ops.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Literal
 from gdlab.graph import Graph, Location
 from gdlab.view.document.columns import Json, words
 from gdlab.view.document.modules import Path, module_of, places
+from gdlab.view.document.repeats import repeats
 
 _LEAST_NODES, _LEAST_CALLS = 2, 3
 _LEAST_STEM = 3  # ops before the first module, and modules: with fewer, a stem says nothing
@@ -87,7 +89,11 @@ class _Call(_Part):
 
 
 def groups_of(graph: Graph) -> Groups:
-    """The groups of a written graph: calls, and where there are none, modules."""
+    """The groups of a written graph: calls, and where there are none, modules; in them, runs of equal ops."""
+    return _with_repeats(graph, _calls_or_modules(graph))
+
+
+def _calls_or_modules(graph: Graph) -> Groups:
     ops = {node.id for node in graph if node.inputs}
     for found in (_calls, _modules):
         parts, inner = found(graph)
@@ -213,6 +219,16 @@ def _with_stem(groups: Groups, ops: set[int]) -> Groups:
         return groups
     rows = (*groups.rows, Group(-1, "stem", "module"))
     return Groups(rows, tuple(len(rows) - 1 if i in stem else g for i, g in enumerate(groups.of_node)))
+
+
+def _with_repeats(graph: Graph, groups: Groups) -> Groups:
+    """Add a series for each long run of equal ops: `tanh ×1500`."""
+    rows, of_node = list(groups.rows), list(groups.of_node)
+    for parent, run in repeats(graph, groups.of_node):
+        for i in run.nodes:
+            of_node[i] = len(rows)
+        rows.append(Group(parent, run.label, "series", run.count))
+    return Groups(tuple(rows), tuple(of_node))
 
 
 def _list_of(part: _Part) -> str:

@@ -176,7 +176,7 @@ class Draft:
         stage = self.position(key)
         update = session.update if session is not None else None
         rule = str(session.optimizer) if session is not None and session.optimizer.rule != "none" else None
-        self.plan = plan_section(plan, update, stage, rule)
+        self.plan = plan_section(plan, update, stage, rule, self.stages[stage].names)
         self.stages[stage].fates |= self.plan.fates
         self._pass("compile", "compile", stage, -1, {
             "options": passes.clean(asdict(plan.options)),
@@ -225,7 +225,11 @@ class Draft:
 
     # the whole
     def document(
-        self, summary: str, runs: Sequence[Json] = (), extra: Mapping[str, Any] | None = None, device: str = "",
+        self,
+        summary: str,
+        runs: Sequence[Json] = (),
+        extra: Mapping[str, Any] | None = None,
+        device: str = "",
         overlays: Sequence[Json] = (),
     ) -> Document:
         """The finished document."""

@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any
 
 from gdlab.graph import Graph, Location
+from gdlab.graph.source import in_models
 from gdlab.view.document.columns import Json, ragged
 
 _NEAR = 3  # lines: used lines this close are shown with what lies between them
@@ -57,7 +58,7 @@ class Sources:
 def sources_of(graph: Graph, cells: Mapping[str, str]) -> Sources:
     """The sources of a written graph; a node that no call wrote reaches its line of the graph's own text."""
     found = Sources()
-    calls = graph.sources()
+    calls = graph.sources(models=True)
     # id(): the nodes of one call share its places, which are slow to compare; equal ones are told apart by value once
     distinct = list({id(at): at for chain in calls for at in chain}.values())
     same = {at: at for at in reversed(distinct)}
@@ -98,7 +99,7 @@ def _places(found: Sources, locations: Iterable[Location], cells: Mapping[str, s
     for at in locations:
         used.setdefault(at.file, set()).update(range(at.line, max(at.line, at.end_line) + 1))
     blocks: dict[str, list[tuple[int, int]]] = {}  # (last line, source)
-    for file, lines in sorted(used.items(), key=lambda item: item[0] not in cells):
+    for file, lines in sorted(used.items(), key=lambda item: (item[0] not in cells, in_models(item[0]))):
         if file in cells:
             blocks[file] = [(max(lines), found.add("cell", cell_name(file), cells[file]))]
         else:

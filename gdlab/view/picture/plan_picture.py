@@ -168,23 +168,30 @@ def _row(document: Document, row: ArenaRow, y: int, unit: float, theme: Theme) -
     parts = [f'<g font-size="10.5" fill="{ink.muted}">{_cell(row.label, LEFT - 8, True, middle)}</g>']
     if row.slot:
         parts.append(_rect(LEFT, y, WIDTH - LEFT - MARGIN, row.height - 2, f'rx="3" fill="{ink.bg2}"'))
+    label, from_ = _sum_of(document, row) if row.folded else ("", LEFT)
     for n, i in enumerate(row.intervals):
         each = intervals[i]
         if row.folded:
-            share = (WIDTH - LEFT - MARGIN) / len(row.intervals)
-            left, right = LEFT + share * n, LEFT + share * (n + 1)
+            share = (WIDTH - from_ - MARGIN) / len(row.intervals)
+            left, right = from_ + share * n, from_ + share * (n + 1)
         else:
             left = _x(document, max(0, each["first"]))
             right = _x(document, each["last"] + 1 if row.slot else count)
         height = max(THINNEST - 2, round(each["nbytes"] * unit) - 2) if row.slot else row.height - 2
         parts.append(_interval(i, each, (left, right, y, min(height, row.height - 2)), row, theme))
     if row.folded:
-        total = sum(intervals[i]["nbytes"] for i in row.intervals)
-        label = f"{plural(len(row.intervals), 'buffer')}, {nbytes(total)}"
         parts.append(
             f'<text x="{LEFT + 8}" y="{y + 12}" font-size="10.5" font-family="{CODE_FONT}">{plain(label)}</text>'
         )
     return parts
+
+
+def _sum_of(document: Document, row: ArenaRow) -> tuple[str, float]:
+    """The number and size of the buffers that share a strip, and where the first of them stands, behind these words."""
+    intervals = document.plan("intervals")
+    total = sum(intervals[i]["padded"] for i in row.intervals)
+    label = f"{plural(len(row.intervals), 'buffer')}, {nbytes(total)}"
+    return label, round(LEFT + 6.4 * len(label) + 18, 1)
 
 
 def _interval(i: int, each: Json, box: tuple[float, float, int, int], row: ArenaRow, theme: Theme) -> str:

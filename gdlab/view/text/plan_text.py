@@ -7,6 +7,7 @@ from typing import Any
 
 from gdlab.base.statistics import Summary
 from gdlab.base.words import cell, grid, nbytes, plural, sig, whole
+from gdlab.session.totals import parts_words
 from gdlab.view.document.columns import Json, Table
 from gdlab.view.document.dispatches import plan_counts
 from gdlab.view.document.document import Document
@@ -123,6 +124,8 @@ def arena(document: Document) -> Lines:
         f"{name.removesuffix('_bytes')} {nbytes(memory[name])}" for name in sorted(memory) if name.endswith("_bytes")
     ]
     yield f"arena {document.data['title']}: {', '.join(parts)}; peak in group {memory['peak_group']}"
+    if memory.get("parts"):
+        yield f"  it holds {parts_words(memory['parts'].items())}"
     yield f"  {reuse_words(memory)}"
     intervals = list(document.plan("intervals"))
     rows = []
@@ -236,7 +239,7 @@ def _nodes_of_lines(document: Document) -> dict[tuple[int, int], str]:
 
 # session and links ---------------------------------------------------------------------------------------------------
 def session(document: Document) -> Lines:
-    runs = document.data["runs"]
+    runs, plan = document.data["runs"], document.data["plan"]
     if document.data.get("compiled"):
         yield from (*edge(document), *counted(document))
     elif not runs:
@@ -247,6 +250,8 @@ def session(document: Document) -> Lines:
         yield f"{run['key']}: {run['device']}, {run['adapter']}{label}"
         yield f"  {', '.join(f'{name} {whole(counters[name])}' for name in sorted(counters))}"
         yield f"  memory: {run['memory']['text']}"
+        if plan and plan["memory"].get("parts"):
+            yield f"  of it: {parts_words(plan['memory']['parts'].items())}"
         if loss:
             (first, low), (last, high) = loss[0], loss[-1]
             yield f"  loss: {_loss(low)} at step {whole(first)} → {_loss(high)} at step {whole(last)}"

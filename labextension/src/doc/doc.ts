@@ -242,7 +242,7 @@ function readPlan(raw: Json | null | undefined): Plan | null {
     groups: records(table(raw.groups), { start: 0, stop: 0, because: null as Hazard[] | null }),
     intervals: records(table(raw.intervals), INTERVAL),
     slots: records(table(raw.slots), { nbytes: 0, tenants: [] as number[] }),
-    memory: (raw.memory ?? {}) as Record<string, number>,
+    memory: (raw.memory ?? {}) as Plan["memory"],
     updates: Number(raw.updates ?? 0),
     stage: Number(raw.stage ?? -1),
     optimizer: (raw.optimizer ?? null) as string | null,

@@ -1,9 +1,11 @@
 // Groups: which are open, the graph in which closed ones are single nodes, and the brackets of the open ones. Pure.
 
 import type { GraphDoc, GroupRow, Layout, NodeRecord, Stage } from "./doc.ts";
+import { plural, whole } from "./format.ts";
 import { joined } from "./union.ts";
 
-const MANY = 60; // boxes
+const MANY = 60, // boxes
+  LINE_CUT = 28; // code points of a line: layout/boxes.ts
 
 /** Return the groups that are open at first: to `depth`, else all of a small graph and none of a larger one; what was
  * made from a larger graph is compared with it, and opens as it does. */
@@ -95,6 +97,22 @@ function onCircle(
   return rest.find(back) ?? -1;
 }
 
+/** A run of which a single node is left (`tanh ×1500`, merged) is that node: it leaves its group. */
+function aloneIn(stage: Stage, inside: number[], keys: string[]): void {
+  const first = new Map<string, number>(),
+    more = new Set<string>();
+  inside.forEach((g, i) => {
+    if (g < 0 || stage.groups[g]!.repeat === 1) return;
+    if (first.has(keys[i]!)) more.add(keys[i]!);
+    else first.set(keys[i]!, i);
+  });
+  for (const [key, i] of first)
+    if (!more.has(key)) {
+      keys[i] = String(i);
+      inside[i] = -1;
+    }
+}
+
 /** The stage with its closed groups as nodes, one per lane and part; null when none is closed. */
 export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, forced = ""): Folded | null {
   const closed = closedOf(stage.groups, open),
@@ -112,6 +130,7 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
       });
     }
   }
+  aloneIn(stage, inside, keys);
   // A leaf that only one closed group reads, in whatever lanes, is inside it; an input is where the graph begins.
   const within = new Set<number>();
   stage.nodes.forEach(({ inputs, op }, i) => {
@@ -167,8 +186,10 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
 function groupNode(doc: GraphDoc, stage: Stage, g: number, label: string, members: number[]): NodeRecord {
   const { repeat } = stage.groups[g]!,
     last = stage.nodes[members.at(-1)!]!,
-    name = repeat > 1 ? `×${repeat}` : "";
-  const text = `${members.length} nodes, ${doc.types[last.type]?.text ?? ""}`;
+    name = repeat > 1 ? `×${whole(repeat)}` : "",
+    type = doc.types[last.type]?.text ?? "",
+    told = (written: string) => `${plural(members.length, "node")}, ${written}`;
+  const text = told(type).length > LINE_CUT ? told(type.replaceAll(", ", ",")) : told(type);
   return { ...last, op: label, name, raw: name, label: "", family: "movement", flags: ["group"], told: text };
 }
 
@@ -204,7 +225,7 @@ export function brackets(
     const { label, repeat } = stage.groups[group]!;
     return {
       group,
-      label: repeat > 1 ? `${label} ×${repeat}` : label,
+      label: repeat > 1 ? `${label} ×${whole(repeat)}` : label,
       track: deepest - depth[group]!,
       top,
       bottom: bottom + 40,

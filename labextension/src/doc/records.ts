@@ -297,13 +297,24 @@ export interface SlotRecord {
   nbytes: number;
   tenants: number[];
 }
+/** Bytes of a whole step; `parts`: what they hold, by name. */
+export type PlanMemory = Partial<Record<Sizes, number>> & { parts?: Record<string, number> };
+type Sizes =
+  | "logical_bytes"
+  | "physical_bytes"
+  | "peak_bytes"
+  | "peak_group"
+  | "padding_bytes"
+  | "parameter_bytes"
+  | "state_bytes";
+
 export interface Plan {
   kernels: KernelRecord[];
   dispatches: DispatchRecord[];
   groups: GroupRecord[];
   intervals: IntervalRecord[];
   slots: SlotRecord[];
-  memory: Record<string, number>;
+  memory: PlanMemory;
   updates: number;
   stage: number;
   optimizer: string | null;

@@ -219,6 +219,11 @@ export class Camera {
     return this.#inFrame(this.#places);
   }
 
+  /** Boxes, pills and the words of brackets. */
+  get taken(): ReturnType<typeof placesOf> {
+    return this.places.concat(this.#layout ? this.#inFrame(holesOf(this.#layout)) : []);
+  }
+
   #inFrame(places: ReturnType<typeof placesOf>): ReturnType<typeof placesOf> {
     const { left, top } = this.picture;
     return places.map(each => ({
@@ -446,7 +451,7 @@ export class Camera {
       axis = this.picture.axis * zoom;
     if (start > 0) this.el.scrollTop = start * zoom;
     if (this.width * zoom > this.across) {
-      const places = this.places.concat(this.#layout ? this.#inFrame(holesOf(this.#layout)) : []),
+      const places = this.taken,
         reached = (all: typeof places) => ends(between(all, start, start + (this.#high - this.head) / zoom)),
         reach = reached(places);
       if (reach) reach[0] -= this.#margin;

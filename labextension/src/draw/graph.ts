@@ -356,6 +356,9 @@ class StagePicture {
       boxes: shown,
       culled,
       join: lit => this.#join(lit),
+      hover: entity => {
+        for (const [element, ends] of this.#joints) setFlag(element, "data-near", ends.includes(entity ?? ""));
+      },
       lanes: layout.lanes.map(({ title, x, width }) => ({ title, x: x - left, width })),
       axis: spine(layout) - left,
       look: (seen, zoom) =>

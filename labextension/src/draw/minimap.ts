@@ -6,6 +6,7 @@ import { boxOf, div, h, handled, listen, s, svgPath } from "./dom.ts";
 
 const [WIDE, HIGH, THIN] = [132, 112, 28] as const; // of the map
 const [ACROSS, DOWN] = [460, 260] as const; // of a pane that has room for it
+const NARROW = 240; // of a pane that has room where the map hides nothing, or is asked for
 const PART = 0.25; // of the picture in sight: with less of it the map comes even if it stands on boxes
 const NEARLY = 0.95; // of the picture in sight: nothing of it is missed
 const INSET = 14; // from the edges of the pane
@@ -89,12 +90,13 @@ export class Minimap {
     const { left, top, right, bottom } = sight;
     const { width, height } = picture;
     const on = this.#wanted();
-    const corner = across < ACROSS || group.state === "all" ? null : this.#corner();
+    const corner = across < NARROW || group.state === "all" ? null : this.#corner();
     const part = on || corner ? NEARLY : PART;
     const deep = (bottom - top) * group.zoom; // asks the page for no more than the camera did
     const wide = Math.min(1, (right - left) / width);
     const high = Math.min(1, (bottom - top) / height);
-    this.el.hidden = on === false || across < ACROSS || deep < DOWN || wide * high >= part;
+    const least = on || corner ? NARROW : ACROSS;
+    this.el.hidden = on === false || across < least || deep < DOWN || wide * high >= part;
     if (this.el.hidden) return;
     const [toRight, toBottom] = corner ?? CORNERS[0];
     this.#map.style.right = `${toRight ? INSET : across - this.#across - INSET}px`;
@@ -104,14 +106,16 @@ export class Minimap {
     else this.#timer ??= setTimeout(() => this.#draw(), 60); // the picture itself is painted first
   }
 
-  /** A corner of the pane in which the map hides no box. */
+  /** A corner of the pane in which the map hides no box and no words. */
   #corner(): (typeof CORNERS)[number] | null {
-    const { sight, group, places } = this.#camera;
+    const { sight, group, picture, taken } = this.#camera;
+    // A picture that is narrower than its pane stands in the middle of it.
+    const slack = Math.max(0, (sight.right - sight.left - picture.width) / 2);
     const [width, height, inset] = [this.#across, this.#down, INSET].map(each => each / group.zoom) as Three;
     const free = CORNERS.find(([right, bottom]) => {
-      const x = right ? sight.right - inset - width : sight.left + inset;
+      const x = (right ? sight.right - inset - width : sight.left + inset) - slack;
       const y = bottom ? sight.bottom - inset - height : sight.top + inset;
-      return !places.some(
+      return !taken.some(
         each => each.left < x + width && each.right > x && each.top < y + height && each.bottom > y,
       );
     });

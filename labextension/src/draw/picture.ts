@@ -19,6 +19,8 @@ export interface Picture {
   axis: number;
   /** Marks the edges between two lit nodes; the nodes themselves are marked by the view. */
   join(lit: ReadonlySet<string>): void;
+  /** Marks the edges of the node under the pointer. */
+  hover(entity: string | null): void;
   /** Draws what lies in a rectangle of the frame at this scale; true when that changed what is drawn. */
   look(seen: Rect, zoom: number): boolean;
   /** Draws some more of a picture that is to be drawn whole; true while there is more to draw. */

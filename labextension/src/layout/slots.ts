@@ -7,6 +7,8 @@ import { bytes, put } from "../doc/format.ts";
 export const STRIP = 18,
   THINNEST = 14;
 const TALLEST = 72,
+  LEAST = 44, // of the largest slot
+  ROOM = 440, // of all rows: what a pane of 560 px shows
   FOLD_ABOVE = 2;
 export const KINDS: Record<string, string> = {
   state: "optimizer state",
@@ -38,8 +40,17 @@ export interface Arrangement {
 
 export const isPinned = (interval: IntervalRecord): boolean => interval.pinned !== null || interval.first < 0;
 
-/** Rows from top to bottom: pinned strips by kind, then slots, largest first. `toScale`: pinned ones in true height. */
+/** Rows from top to bottom: pinned strips by kind, then slots, largest first, lower where that makes room for all.
+ * `toScale`: pinned ones in true height. */
 export function arrange(plan: Plan, toScale: boolean, open: ReadonlySet<string>): Arrangement {
+  const whole = rowsOf(plan, toScale, open, TALLEST),
+    over = whole.rows.reduce((sum, row) => sum + row.height + (row.kind ? 2 : 4), 0) - ROOM;
+  const slots = whole.rows.filter(row => row.height > LEAST).length;
+  if (over <= 0 || over > slots * (TALLEST - LEAST)) return whole;
+  return rowsOf(plan, toScale, open, Math.max(LEAST, TALLEST - Math.ceil(over / slots)));
+}
+
+function rowsOf(plan: Plan, toScale: boolean, open: ReadonlySet<string>, tallest: number): Arrangement {
   const pinned = plan.intervals
     .map((interval, index) => ({ interval, index }))
     .filter(({ interval }) => isPinned(interval));
@@ -50,7 +61,7 @@ export function arrange(plan: Plan, toScale: boolean, open: ReadonlySet<string>)
     ...reused.map(({ slot }) => slot.nbytes),
     ...(toScale ? pinned.map(({ interval }) => interval.nbytes) : []),
   ];
-  const unit = TALLEST / sizes.reduce((a, b) => Math.max(a, b), 1);
+  const unit = tallest / sizes.reduce((a, b) => Math.max(a, b), 1);
   const tall = (nbytes: number) => Math.max(THINNEST, Math.round(nbytes * unit));
   const byKind = new Map<string, number[]>();
   for (const { interval, index } of pinned) put(byKind, interval.kind, index);

@@ -158,39 +158,25 @@ export class ArenaPicture {
     );
   }
 
-  /** Several pinned buffers of one kind share a strip in equal parts; its label gives each a strip of its own. */
+  /** Several pinned buffers of one kind share a strip in equal parts, each with its name; where these have no room
+   * the strip begins with their number and size. Its label gives each a strip of its own. */
   #folded(row: Row, top: number): SVGElement[] {
-    const total = row.intervals.reduce((sum, index) => sum + this.#plan.intervals[index]!.nbytes, 0);
-    const step = (this.x(this.#count) - LEFT) / row.intervals.length,
+    const all = row.intervals.map(index => this.#plan.intervals[index]!),
+      total = all.reduce((sum, each) => sum + each.padded, 0),
+      label = (interval: IntervalRecord) => `${cut(interval.name, 28)} ${bytes(interval.nbytes)}`,
+      room = this.x(this.#count) - LEFT,
+      fit = all.every(each => (label(each).length * 6.6 + 14) * all.length <= room);
+    const told = `${plural(all.length, "buffer")}, ${bytes(total)}`,
+      from = LEFT + (fit ? 0 : Math.min(6.6 * told.length + 18, room / 2)),
+      step = (this.x(this.#count) - from) / all.length,
       height = row.height - 2,
-      told = `${plural(row.intervals.length, "buffer")}, ${bytes(total)}`;
-    const label = (interval: IntervalRecord) => `${cut(interval.name, 28)} ${bytes(interval.nbytes)}`;
-    const fit = row.intervals.every(index => label(this.#plan.intervals[index]!).length * 6.6 + 14 <= step);
-    const parts = row.intervals.map((index, i) => {
-      const interval = this.#plan.intervals[index]!;
-      const text =
-        fit &&
-        s(
-          "text",
-          { x: this.#labelAt(LEFT + i * step, step, label(interval)), y: top + height / 2 + 4 },
-          label(interval),
-        );
-      return this.#block(index, KEPT, { x: LEFT + i * step, y: top, width: Math.max(2, step - 1), height }, [text]);
+      y = top + height / 2 + 4;
+    const parts = all.map((interval, i) => {
+      const x = from + i * step,
+        text = fit && s("text", { x: this.#labelAt(x, step, label(interval)), y }, label(interval));
+      return this.#block(row.intervals[i]!, KEPT, { x, y: top, width: Math.max(2, step - 1), height }, [text]);
     });
-    return fit
-      ? parts
-      : [
-          ...parts,
-          s("rect", {
-            class: "gd-over",
-            x: LEFT + 3,
-            y: top + 2,
-            width: 6.6 * told.length + 10,
-            height: height - 4,
-            rx: 2,
-          }),
-          s("text", { x: LEFT + 8, y: top + height / 2 + 4 }, told),
-        ];
+    return fit ? parts : [...parts, s("text", { class: "gd-sum", x: LEFT + 8, y }, told)];
   }
 
   #label(row: Row, top: number, first: boolean): SVGElement {

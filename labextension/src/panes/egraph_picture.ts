@@ -70,7 +70,7 @@ export function emptyPicture({ names, plan }: Places, join: Picture["join"]): Pi
   });
   const no = () => false;
   const nowhere = () => null;
-  const drawing = { look: no, more: no, again: no, at: nowhere, placeOf: nowhere };
+  const drawing = { look: no, more: no, again: no, at: nowhere, placeOf: nowhere, hover: nowhere };
   const frame = { ...size, left: -MARGIN, top: -MARGIN, lanes: [], axis: size.width / 2 };
   return { svg, ...frame, boxes: names.length, culled: false, join, ...drawing };
 }

@@ -1,6 +1,6 @@
 // The pictures: the graph as written, the optimized one, and lanes. Arrows walk along edges.
 
-import type { Layout, Stage } from "../doc/doc.ts";
+import type { GraphDoc, Layout, Stage } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
 import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
 import { Camera, type CameraGroup, type Sheets } from "../draw/camera.ts";
@@ -164,6 +164,10 @@ class PicturePane implements Pane {
   lit(lit: ReadonlySet<string>): void {
     this.#picture?.join(this.#showPartners(lit));
     this.#map?.light(lit);
+  }
+
+  hover(entity: string | null): void {
+    this.#picture?.hover(entity);
   }
 
   walked(): Stage | null {
@@ -528,6 +532,13 @@ export function laneStages(stages: readonly Stage[]): Choice[] {
   );
 }
 
+/** How a graph is opened for training: as the cell that it was written in, else (a model of a file or a library) as a
+ * study, whose first output is then the loss. */
+const training = ({ title, sources }: GraphDoc): string =>
+  sources.some(({ kind, name }) => kind === "cell" && name.startsWith("Cell"))
+    ? `%%graph ${title} --train`
+    : `gdlab.Study(${title || "study"}.graph, train=True): its first output is the loss then`;
+
 const makeLanes: MakePane = context => {
   const many = (stage: Stage) => stage.nodes.filter(node => node.inputs.length > 0).length > MANY;
   return new PicturePane(context, {
@@ -537,9 +548,7 @@ const makeLanes: MakePane = context => {
     fact: stage => `${nodesFact(stage)}; dashed = kept${many(stage) ? ", where lit" : " for the way back"}`,
     choices: laneStages(context.doc.stages),
     zoom: true,
-    missing:
-      "No derivative in this document: a graph has one when it is for training, " +
-      `as in %%graph ${context.doc.title || "NAME"} --train.`,
+    missing: `No derivative in this document: a graph has one when it is for training, as in ${training(context.doc)}.`,
   });
 };
 

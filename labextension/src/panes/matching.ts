@@ -15,7 +15,7 @@ const LETTER = 6.4; // width of one, in pixels
 const EDGE = 12, // of the picture left of everything; of a bracket from the middle of its box
   ASIDE = 8, // from the words to their bracket
   LEAST = 6, // letters of them
-  MOST_LETTERS = 26;
+  MOST_LETTERS = 30;
 type Members = readonly (readonly number[])[] | null;
 
 interface Left {

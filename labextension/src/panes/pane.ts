@@ -38,6 +38,8 @@ export interface Pane {
   seek?(hits: readonly string[]): void;
   /** After elements are marked. */
   lit?(lit: ReadonlySet<string>): void;
+  /** The entity under the pointer, null for none. */
+  hover?(entity: string | null): void;
   live?(live: Live, host: Host | null): void;
   /** The graph that the picture shows, for keys that walk along its edges. */
   walked?(): Stage | null;

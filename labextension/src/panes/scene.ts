@@ -286,7 +286,11 @@ export class Scene implements Context {
     cancelAnimationFrame(this.#frame);
     this.#frame = requestAnimationFrame(() => {
       const preview = this.#state.hover ? this.#provenance.closure(this.#state.hover) : NOTHING;
-      for (const marks of this.#marks.values()) if (!marks.pane.el.hidden) marks.hover(preview);
+      for (const marks of this.#marks.values())
+        if (!marks.pane.el.hidden) {
+          marks.hover(preview);
+          marks.pane.hover?.(this.#state.hover);
+        }
     });
   }
 

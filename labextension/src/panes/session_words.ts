@@ -63,11 +63,13 @@ export function stateText({ state, reason }: Live, host: Host | null): string {
   return state === "none" ? "no session yet" : state;
 }
 
-/** Say what the memory of a plan holds. */
+/** The parts of memory in the order in which they are told: gdlab/session/totals.py. */
+const PARTS = "inputs,parameters,gradients,optimizer state,outputs,caches,reusable slots,scratch".split(",");
+
+/** Say what the memory of a plan holds, in parts that add up. */
 export function memoryParts(plan: Plan | null): string {
-  const { parameter_bytes: weights = 0, state_bytes: state = 0, physical_bytes: all = 0 } = plan?.memory ?? {};
-  const optimizer = state > 0 ? `, optimizer state ${bytes(state)}` : "";
-  return `parameters ${bytes(weights)}${optimizer}, the rest ${bytes(Math.max(0, all - weights - state))}`;
+  const found = plan?.memory.parts ?? {};
+  return PARTS.flatMap(name => (found[name] ? [`${name} ${bytes(found[name])}`] : [])).join(", ");
 }
 
 /** The facts about a session, by name. */

@@ -1,0 +1,91 @@
+"""Find runs of equal nodes in a long graph: `tanh ×1500`, in a chain or side by side, and periods of a few ops."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gdlab.graph import Graph, Node
+
+LEAST = 60  # ops: smaller graphs are drawn whole
+_REPEATS = 8
+_PERIOD = 8  # ops that are repeated, at most
+_LABEL = 20  # characters
+_SHARED = 8  # reads of a value, from which on it is one thing that all read and no link of a chain
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Nodes that are `count` times the same ops, and the names of these ops."""
+
+    nodes: tuple[int, ...]
+    count: int
+    label: str
+
+
+def repeats(graph: Graph, group: Sequence[int]) -> list[tuple[int, Repeat]]:
+    """Return (group, run) of the runs of equal ops that lie directly in one group; none where few ops are."""
+    ops = [node for node in graph if node.inputs]
+    if len(ops) <= LEAST:
+        return []
+    inside: dict[int, list[Node]] = {}
+    for node in ops:
+        inside.setdefault(group[node.id], []).append(node)
+    users = [0] * len(graph)
+    for node in ops:
+        for i in set(node.inputs):
+            users[i] += 1
+    return [(g, run) for g, nodes in inside.items() for run in _runs(graph, nodes, users)]
+
+
+def _runs(graph: Graph, nodes: Sequence[Node], users: Sequence[int]) -> Iterator[Repeat]:
+    place = {node.id: k for k, node in enumerate(nodes)}
+    number: dict[Hashable, int] = {}
+    kind = [number.setdefault((node.op, node.type, node.attrs), len(number)) for node in nodes]
+    number = {}
+    same = [number.setdefault(_signature(graph, node, place, users), len(number)) for node in nodes]
+    longest = {period: _matches(same, period) for period in range(1, min(_PERIOD, len(nodes) // 2) + 1)}
+    start = done = 0
+    while start < len(nodes):
+        period = next((p for p, match in longest.items() if match[start] // p + 1 >= _REPEATS), 0)
+        if not period:
+            start += 1
+            continue
+        end = start + longest[period][start] + period
+        first = start
+        # The first of a chain reads what comes before it, and is equal but for that.
+        while first > max(done, start - period) and kind[first - 1] == kind[first - 1 + period]:
+            first -= 1
+        start, end = first, first + (end - first) // period * period
+        label = _label([node.op for node in nodes[start : start + period]])
+        yield Repeat(tuple(node.id for node in nodes[start:end]), (end - start) // period, label)
+        start = done = end
+
+
+def _label(ops: Sequence[str]) -> str:
+    """Return `tanh`, `tanh, mul`, `matmul … relu`."""
+    names = ", ".join(dict.fromkeys(ops))
+    return names if len(names) <= _LABEL else f"{ops[0]} … {ops[-1]}"
+
+
+def _matches(same: Sequence[int], period: int) -> list[int]:
+    """For each place, how many from there on equal what stands one period later."""
+    found = [0] * (len(same) + 1)
+    for i in range(len(same) - period - 1, -1, -1):
+        found[i] = found[i + 1] + 1 if same[i] == same[i + period] else 0
+    return found
+
+
+def _signature(graph: Graph, node: Node, place: dict[int, int], users: Sequence[int]) -> Hashable:
+    """Op, type, attributes, and for each input how far back it stands, which shared value it is, or its type."""
+    at = place[node.id]
+    inputs: list[Hashable] = []
+    for i in node.inputs:
+        if users[i] >= _SHARED:
+            inputs.append(("shared", i))
+        elif i in place:
+            inputs.append(("back", at - place[i]))
+        else:
+            source = graph.node(i)
+            inputs.append((source.op, source.type) if not source.inputs else ("from", i))
+    return node.op, node.type, node.attrs, tuple(inputs)
