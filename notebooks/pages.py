@@ -1,4 +1,4 @@
-"""Write the tour and the lessons as pages for any static host: `python notebooks/pages.py [FOLDER]`, behind `make pages`.
+"""Write the tour and the lessons as pages for any static host: `python notebooks/pages.py [FOLDER]` (`make pages`).
 
 Each notebook becomes a page; beside it stands a page for every network of it, which trains on its reader's own GPU
 through WebGPU, without Python and without a network. `index.html` leads to all of them.
