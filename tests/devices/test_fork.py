@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 
 import pytest
 from machine import needs
+
+from gdlab.devices.cpu.queue import CpuQueue
 
 pytestmark = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this system")
 
@@ -135,3 +138,22 @@ def test_the_fallback_engine_works_in_a_process_forked_off_after_an_import_of_eg
     told = output_of(f"\n{before}\nforked(lambda: step(build_session(net(), device='cpu')) > 0)")
     assert "child: True" in told and "waits" not in told, told
     assert "imported before this process was forked off; start processes with spawn; the fallback engine" in told, told
+
+
+def test_a_step_is_made_in_a_process_forked_off_in_the_middle_of_one() -> None:
+    """The queue enters a context of NumPy's errors for each submission; in the child nobody ever leaves it."""
+    queue = CpuQueue()
+
+    def fork() -> int:
+        child = os.fork()
+        if child == 0:
+            try:
+                queue.submit("test", [])
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    found: list[int] = []
+    queue._quiet.run(lambda: found.append(fork()))
+    assert found == [0]

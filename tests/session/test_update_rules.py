@@ -94,7 +94,8 @@ def test_a_rule_in_one_place_trains(lion: UpdateRule, device: str) -> None:
             np.testing.assert_allclose(session.read_param(n), p, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(session.updates.read_moment("test", "lion_m.", n), m, rtol=1e-5, atol=1e-7)
         assert session.adam_step_count() == 0
-        section = plan_section(session.plan(), session.update, 0, str(session.optimizer)).plan
+        names = [""] * len(session.plan().graph)
+        section = plan_section(session.plan(), session.update, 0, str(session.optimizer), names).plan
         assert "lion" in str(section["kernels"]["entry"]) and "update" in str(section["kernels"]["family"])
 
 

@@ -106,7 +106,7 @@ def test_memory_is_flat_after_the_twentieth_study_on_cpu() -> None:
 
 def test_memory_is_flat_after_the_first_studies_on_wgpu() -> None:
     needs("wgpu")
-    warm, studies = (20, 60) if STUDIES else (10, 20)
+    warm, studies = (20, 60) if STUDIES else (8, 15)
     found = run(LOOP, "wgpu", warm, studies, seconds=280 if not STUDIES else 3600)
     assert int(found["grown"][0]) < 50 * MEGABYTE, "a study grew by 6.7 MB when pipelines were kept for ever"
     kept, most = map(int, found["pipelines"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import Context
@@ -113,7 +114,7 @@ class CpuQueue(Queue):
         self.rules: dict[str, tuple[dict[str, Array], list[NumpyCall]]] = {}  # scalars and shared calls of those bound
         self.stamps: dict[int, float] = {}
         self._pool: Pool[Array] = Pool(self._new, FREE_BYTES)
-        self._quiet = _quiet()
+        self._quiet, self._pid = _quiet(), os.getpid()
         self._decoded: LruCache[Hashable, _Decoded] = LruCache(DECODED_BYTES)
         self._numbers: dict[int, tuple[int, int]] = {}  # of memory in use, by id: its size and number in the pool
 
@@ -191,6 +192,8 @@ class CpuQueue(Queue):
         self, where: str, items: Sequence[Item], readback: Readback | None = None, cuts: Sequence[int] | None = None
     ) -> None:
         """Run everything now."""
+        if self._pid != os.getpid():  # a context that another thread was in when the process was forked stays entered
+            self._quiet, self._pid = _quiet(), os.getpid()
         self._quiet.run(self._run_all, items)
         self.counters.submissions += 1
 

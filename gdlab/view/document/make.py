@@ -323,7 +323,7 @@ def run_json(session: Session, runner: Runner, key: str) -> Json:
         "seconds": [],
         "truncated": len(losses) < len(runner.losses),
         "counters": {name: getattr(traffic, total) for name, total in _COUNTERS.items()},
-        "memory": {"text": memory.text, **asdict(memory)},
+        "memory": {"text": memory.text, **asdict(memory), "parts": dict(memory.parts)},
         **times_json(session),
         "events": [
             {"step": e.step, "dispatch": e.dispatch, "kind": e.kind, "about": e.about, "text": e.text}
