@@ -46,8 +46,8 @@ class Ours:
 
 
 def contestants() -> dict[str, Maker]:
-    """Who is here: JAX on the best that it finds, ours on the first adapter, PyTorch where it has a GPU; without a
-    hardware adapter NumPy (mlp only) and ours on the processor, too."""
+    """The contestants that are here: JAX on the best that it finds, ours on the first adapter, PyTorch where it has
+    a GPU; without a hardware adapter NumPy (mlp only) and ours on the processor, too."""
     listed = adapters()
     found: dict[str, Maker] = {}
     if not listed or listed[0].adapter_class == "software":

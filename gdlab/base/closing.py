@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
 
-class Closing:
+class Closing(ABC):
     """A base: `with` closes it, whether or not the block raised."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release what is held; idempotent."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

@@ -7,12 +7,14 @@ from bare_page import mount
 from playwright.sync_api import Page
 
 from gdlab.eager import EagerSession
+from gdlab.view.document.document import Document
 from gdlab.view.document.tape import tape_doc
 
 pytestmark = pytest.mark.browser
 
 
-def test_the_stepper_moves_through_the_backward_pass_with_its_numbers(page: Page) -> None:
+def show_tape(page: Page) -> Document:
+    """Open the Derivative tab of a tape with its numbers: h = x · w, Σ (h² + h)."""
     s = EagerSession(device="cpu")
     w = s.param([[1.0, 2.0], [3.0, -4.0]], "w")
     h = s.input([[1.0, 2.0]], "x") @ w
@@ -22,6 +24,11 @@ def test_the_stepper_moves_through_the_backward_pass_with_its_numbers(page: Page
     s.close()
     mount(page, document)
     page.locator('[role="tab"][data-tab="grad"]').click()
+    return document
+
+
+def test_the_stepper_moves_through_the_backward_pass_with_its_numbers(page: Page) -> None:
+    document = show_tape(page)
     lanes, stepper = page.locator('[data-pane="lanes"]'), page.locator(".gd-stepper")
     assert "[[15, −11]]" in lanes.inner_text()  # the cotangent of h stands on its node
     steps = document.steps(0)
@@ -42,15 +49,7 @@ def test_the_stepper_moves_through_the_backward_pass_with_its_numbers(page: Page
 
 
 def test_the_stepper_goes_on_into_the_forward_pass_with_the_numbers_of_each_op(page: Page) -> None:
-    s = EagerSession(device="cpu")
-    w = s.param([[1.0, 2.0], [3.0, -4.0]], "w")
-    h = s.input([[1.0, 2.0]], "x") @ w
-    s.backward((h * h + h).sum_all())
-    document = tape_doc(s, "net")
-    document.data["view"] = {"overlay": "value"}
-    s.close()
-    mount(page, document)
-    page.locator('[role="tab"][data-tab="grad"]').click()
+    show_tape(page)
     lanes, stepper = page.locator('[data-pane="lanes"]'), page.locator(".gd-stepper")
     seen = []
     for k in range(5, -1, -1):

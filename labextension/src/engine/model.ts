@@ -6,7 +6,7 @@ import { bytes } from "../doc/format.ts";
 import { indexesOf, provenance, type Provenance } from "../doc/select.ts";
 import type { Model } from "../live/host.ts";
 import type { BreakRow, Command, CommandName, Event, Metrics, State, ToKernel, WatchRow } from "../live/messages.ts";
-import { inWords, summarize, windowOf, type Numbers } from "./numbers.ts";
+import { inWords, summarize, windowOf, word, type Numbers } from "./numbers.ts";
 import { EngineError, MOST_AT_ONCE, Program } from "./program.ts";
 import { fault } from "./section.ts";
 import { figureOf, holds, parseStop, type Stop } from "./stops.ts";
@@ -28,8 +28,6 @@ interface Watch {
 }
 type Args = Record<string, unknown>;
 
-const word = (value: number): number | string =>
-  Number.isFinite(value) ? value : Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf";
 const pause = (ms: number): Promise<void> => new Promise(resolve => setTimeout(resolve, ms));
 
 function count(args: Args, name: string): number {

@@ -18,7 +18,8 @@ interface Plane {
   data: Numbers;
 }
 
-const word = (value: number): number | string =>
+/** A number as JSON can say it. */
+export const word = (value: number): number | string =>
   Number.isFinite(value) ? value : Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf";
 
 /** The matrix that is looked at: of a vector one row, of more axes the last two of a slice. */
