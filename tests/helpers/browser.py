@@ -42,6 +42,8 @@ CHROMIUM_FLAGS = (
     "--disable-component-update --disable-sync --font-render-hinting=none"
 ).split()
 
+SLOW = int(os.environ.get("GDLAB_SLOW", "1"))  # the page's processor is so many times slower: `make slow-pages`
+
 # Written into the server's settings folder: no news pop-up; the page's messages come over a subshell.
 SETTINGS: dict[str, dict[str, object]] = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -185,6 +187,8 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 @pytest.fixture
 def page(context: BrowserContext, request: pytest.FixtureRequest) -> Iterator[Page]:
     page = context.new_page()
+    if SLOW > 1:
+        context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
     yield page
     shot(page, re.sub(r"[^\w.-]+", "-", request.node.name))
 
@@ -195,6 +199,14 @@ def shot(page: Page, name: str) -> Path:
     path = SHOTS / f"{name}.png"
     page.screenshot(path=path)
     return path
+
+
+FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+def settled(page: Page) -> None:
+    """Wait until what was scrolled or resized is drawn anew: the events of a frame, and then the frame itself."""
+    page.evaluate(FRAMES)
 
 
 # A notebook ----------------------------------------------------------------------------------------------------------
