@@ -169,8 +169,8 @@ class GraphSession:
     def quantized_matmul(
         self, input: Buffer, weight: Buffer, scales: Buffer, biases: Buffer, params: products.QuantizedMatmulParams
     ) -> Buffer:
-        """Append x · (scale · code + bias)ᵀ, and return its f32[m, n] in a new buffer. Weight, scales and biases (bits
-        of bf16) lie in u32 buffers."""
+        """Append x · (scale · code + bias)ᵀ, and return its f32[m, n] in a new buffer. The weight lies in a u32
+        buffer, scales and biases in one of bf16, or of u32 with their bits."""
         return self._affine("quantized_matmul", (input, weight, scales, biases), params)
 
     def quantized_matmul_simd(
