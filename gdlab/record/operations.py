@@ -11,6 +11,7 @@ from gdlab.base.errors import ArgumentError, DTypeError, SessionError, ShapeErro
 from gdlab.base.types import HALVES, DType, TensorType, f32
 from gdlab.base.words import plural
 from gdlab.graph import Value
+from gdlab.kernels.decode import decodes_four
 from gdlab.op import Op
 from gdlab.plan.order import Footprint, Range
 from gdlab.plan.piece import Piece, piece
@@ -203,7 +204,9 @@ def check_result(where: str, made: Piece, result: Part) -> None:
 def route_of(made: Piece) -> str:
     """Return variant and reason of the dispatch that computes most of a product."""
     most = max(made.dispatches, key=lambda d: d.flops)
-    return f"{most.variant or most.kernel}: {most.variant_reason or most.label}"
+    by_four = any(decodes_four(most, o) for o in most.operands)
+    more = ", each block decoded once, four elements at a time" if by_four else ""
+    return f"{most.variant or most.kernel}: {most.variant_reason or most.label}{more}"
 
 
 def fused(executor: GraphExecutor, build: Build, norm: Operation, scale: Part, result: Part) -> Operation:
