@@ -20,6 +20,7 @@ import numpy as np
 from gdlab.base.closing import Closing
 from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, CompileError, GraphEncodeError, SessionError
+from gdlab.base.kinds import FLAG, kinds
 from gdlab.base.memo import LruCache
 from gdlab.base.threads import OwnerThread
 from gdlab.base.types import Array, TensorType
@@ -118,11 +119,13 @@ class GraphExecutor(Closing):
     def __repr__(self) -> str:
         return f"<GraphExecutor on {self._device.info}{'' if self.open else ', closed'}>"
 
+    @kinds(auto_barrier=FLAG, strict=FLAG)
     def begin(self, auto_barrier: bool = False, strict: bool = False) -> Any:
         """Return a session in direct mode: the list runs as it is. `auto_barrier`: every op declares its ranges;
         `strict`: an undeclared conflict is an error."""
         return self._session(False, auto_barrier, strict)
 
+    @kinds(auto_barrier=FLAG, strict=FLAG)
     def begin_recorded(self, auto_barrier: bool = False, strict: bool = False) -> Any:
         """Return a session in recording mode: the list may be fused, reordered and split before it runs."""
         return self._session(True, auto_barrier, strict)
@@ -173,6 +176,7 @@ class GraphExecutor(Closing):
         return self.turn.here(function)
 
     # memory -----------------------------------------------------------------------------------------------------------
+    @kinds(transient=FLAG)
     def alloc_buffer(self, nbytes: int, dtype: Any, shape: Any, label: str = "", transient: bool = False) -> Buffer:
         """Return a zero-filled buffer. `transient`: its contents are undefined after a session, so that fusion may
         leave a store to it out."""

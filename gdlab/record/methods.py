@@ -129,7 +129,7 @@ def rope_neox_f32(
         _even(where, "rope_dim", rope_dim, 0),
         _theta(where, theta),
     )
-    if pairing not in ("head", "rope"):
+    if not isinstance(pairing, str) or pairing not in ("head", "rope"):
         raise ArgumentError(where, "pairing", f"{pairing!r:.60}", "'head' or 'rope'")
     if turned > d:
         raise ArgumentError(where, "rope_dim", turned, f"0 … {d}, that of a head")
