@@ -86,6 +86,7 @@ class DType(Enum):
 
 
 f32, u32, f16, q4, q8 = DType.f32, DType.u32, DType.f16, DType.q4, DType.q8
+HALVES = (DType.f16, DType.bf16)  # two in a word
 FORMATS: dict[DType, Format] = {
     DType[name]: Format(name, block, nbytes, axis)
     for name, block, nbytes, axis in (

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gdlab.base.errors import ActiveExtentUnsupported, ArgumentError, SessionError, ShapeError, unknown_name
+from gdlab.base.kinds import FUNCTION, INTEGER, SEVERAL, TEXT, Kind, check_kind, instance, kinds
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.compiled.buckets import bucket_of, checked_buckets, pad_rows, power_of_two_buckets, slice_rows
@@ -89,6 +90,7 @@ class BucketedCompileCache:
         """The number of buckets that are compiled now."""
         return len(self._compiled)
 
+    @kinds(key=INTEGER)
     def bucket_for(self, key: int) -> int | None:
         """Return the index of the bucket that holds an extent, or None."""
         return bucket_of(self.buckets, key)
@@ -97,6 +99,7 @@ class BucketedCompileCache:
         return f"<BucketedCompileCache: {self.compiled_count} of {plural(self.total_buckets, 'bucket')} compiled>"
 
     # compiling --------------------------------------------------------------------------------------------------------
+    @kinds(key=INTEGER, build=FUNCTION)
     def get_or_compile(self, key: int, build: Build) -> tuple[int, CompiledGraph] | None:
         """Return (upper, the graph compiled for the bucket of an extent), or None where no bucket holds it.
         `build(upper)` returns a graph, or (graph, values of parameters), and is called once for each bucket."""
@@ -149,6 +152,7 @@ class BucketedCompileCache:
                 raise unknown_name(WHERE, "parameter", str(name), compiled.plan.param_types)
         compiled.load_params({name: data for name, data in values.items() if name in unset})
 
+    @kinds(name=TEXT)
     def set_param(self, name: str, data: Any) -> None:
         """Set a parameter of all buckets, also of those that are compiled later."""
         with self._lock:
@@ -170,6 +174,7 @@ class BucketedCompileCache:
             self._exact.clear()
 
     # runs -------------------------------------------------------------------------------------------------------------
+    @kinds(key=INTEGER, actual_rows=INTEGER, build=FUNCTION, inputs=SEVERAL, output_inners=SEVERAL)
     def run_padded(
         self, key: int, actual_rows: int, build: Build, inputs: Iterable[tuple[str, Any, int]],
         output_inners: Sequence[int] = (),
@@ -177,15 +182,22 @@ class BucketedCompileCache:
         """Run the bucket of an extent on `actual_rows` rows. `inputs` are (name, data, elements of a row), padded with
         zeros; output i is cut to `actual_rows` rows of `output_inners[i]` elements, flat (0: returned whole). Returns
         (upper, outputs), or None where no bucket holds the extent."""
-        mixed = [CacheRunInput(name, data, inner) for name, data, inner in inputs]
+        mixed = list[CacheRunInput]()
+        for entry in inputs:
+            check_kind("run_padded", "an entry of inputs", entry, TRIPLE)
+            mixed.append(CacheRunInput(*entry))
         return self.run_padded_mixed(key, actual_rows, build, mixed, output_inners)
 
+    @kinds(key=INTEGER, actual_rows=INTEGER, build=FUNCTION, inputs=SEVERAL, output_inners=SEVERAL)
     def run_padded_mixed(
         self, key: int, actual_rows: int, build: Build, inputs: Iterable[CacheRunInput],
         output_inners: Sequence[int] = (),
     ) -> tuple[int, list[Array]] | None:  # fmt: skip
         """`run_padded` with inputs of which some are not padded."""
         given = list(inputs)
+        for entry in given:
+            check_kind("run_padded_mixed", "an entry of inputs", entry, MIXED)
+            check_kind("run_padded_mixed", "name of an input", entry.name, TEXT)
         try:
             found = self.get_or_compile(key, build)
         except ActiveExtentUnsupported:
@@ -218,6 +230,10 @@ class BucketedCompileCache:
         return rows, [array.ravel() if inner else array for array, inner in zip(arrays, inners, strict=True)]
 
 
+TRIPLE = Kind("(name, data, elements of a row)", lambda given: isinstance(given, (tuple, list)) and len(given) == 3)
+MIXED = instance(CacheRunInput, "CacheRunInput(name, data, row_inner)")
+
+
 def _padded(graph: CompiledGraph, input: CacheRunInput, rows: int, upper: int) -> Any:
     """Return the data of an input as the graph takes it."""
     what, inner = f"input {input.name!r}", input.row_inner
@@ -236,7 +252,12 @@ def _padded(graph: CompiledGraph, input: CacheRunInput, rows: int, upper: int) -
 
 def _checked_inners(graph: CompiledGraph, inners: Sequence[int], upper: int) -> list[int]:
     """Return the elements of a row of each output, 0 of what is returned whole."""
-    found = [*inners, *[0] * (len(graph.signature.outputs) - len(inners))]
+    given, count = list(inners), len(graph.signature.outputs)
+    if len(given) > count:
+        raise ArgumentError("run_padded", "output_inners", plural(len(given), "entry"), f"at most {count}")
+    for inner in given:
+        check_kind("run_padded", "an entry of output_inners", inner, INTEGER)
+    found = [*given, *[0] * (count - len(given))]
     for port, inner in zip(graph.signature.outputs, found, strict=True):
         if inner and port.size != upper * inner:
             wanted = f"{upper} rows of {inner}: {upper * inner}"

@@ -30,6 +30,7 @@ from gdlab.base.errors import (
 )
 from gdlab.base.formats import check_boundary, from_bytes
 from gdlab.base.formats.packed import Packed
+from gdlab.base.kinds import FLAG, MAPPING, PATH, SEVERAL, either, kinds
 from gdlab.base.threads import OwnerThread, snapshot
 from gdlab.base.types import Array
 from gdlab.base.words import listed, plural
@@ -99,6 +100,9 @@ class Signature:
         hidden = {name: replace(port, buffer=next(buffers)) for name, port in self.hidden.items()}
         outputs = tuple(with_packed(outputs, hidden))
         return replace(self, inputs=inputs, outputs=outputs, hidden=hidden)
+
+
+SOURCE = either("a mapping from names, or the path of a safetensors file", MAPPING, PATH)
 
 
 @bound
@@ -333,6 +337,7 @@ class CompiledGraph(Closing):
         arrays = self.run(inputs)
         return arrays[0] if len(arrays) == 1 else dict(zip(self.output_names, arrays, strict=True))
 
+    @kinds(indices=SEVERAL)
     def run_read_outputs(self, inputs: Any, indices: Iterable[int]) -> list[Array | None]:
         """`run` that reads back the outputs asked for alone; None for the others."""
         where, outputs = "run_read_outputs", self.signature.outputs
@@ -445,6 +450,7 @@ class CompiledGraph(Closing):
         """Fill every parameter that has no value by its declared initializer."""
         self._write(lambda: self._whole(lambda: self.session.values.initialize(seed, zeros)))
 
+    @kinds(source=SOURCE)
     def load_params(self, source: Mapping[str, Any] | str | os.PathLike[str]) -> None:
         """Set parameters from a mapping, or from a safetensors file. All names and shapes are checked first."""
         values = dict(source) if isinstance(source, Mapping) else _file(source)
@@ -474,12 +480,11 @@ class CompiledGraph(Closing):
             self.session.values.set_parameter(state, np.zeros(shape, np.float32), "reset_state")
 
     # files ------------------------------------------------------------------------------------------------------------
+    @kinds(path=PATH, weights=FLAG)
     def save(self, path: str | os.PathLike[str], weights: bool = False) -> None:
         """Write plan, boundary and bucket axes to a file that `load_compiled_graph` opens without optimizing or
         lowering; with `weights` also the parameters, states included. Handles, feeds and extent are not saved."""
         self._check_open("save")
-        if not isinstance(weights, (bool, np.bool_)):
-            raise ArgumentError("save", "weights", repr(weights), "True or False")
         stored: dict[int, Array] = {}
         unset, of = frozenset(self.param_names), self.signature
         if weights:
@@ -737,6 +742,7 @@ class CompiledGraph(Closing):
 
         return self._alone("read_outputs", read)
 
+    @kinds(sets=SEVERAL)
     def run_pipelined(self, sets: Iterable[Any]) -> list[list[Array]]:
         """Run the graph on each set of inputs, one after the other, and wait once at the end. All sets are checked
         before the first forward is launched."""

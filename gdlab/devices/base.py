@@ -123,6 +123,16 @@ class Decode:
 
 
 @dataclass(frozen=True, slots=True)
+class Encode:
+    """Of a queue on cpu: write the elements of an array in a storage dtype, as words of `target` from a byte on."""
+
+    source: Array
+    target: Any
+    start: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
 class Stamp:
     """Note the time on the device, as number `index` of the queue's stamps."""
 
@@ -140,7 +150,7 @@ class Recorded(ABC):
         return len(self.bounds)
 
 
-Item = Bound | Copy | Clear | Decode | Stamp | Recorded
+Item = Bound | Copy | Clear | Decode | Encode | Stamp | Recorded
 STAMP_BYTES = 16  # of a dispatch: its begin and its end
 
 

@@ -103,7 +103,10 @@ def register_conv(dtype: Any, conv: TensorConv) -> TensorConv:
 
 def conv_of(dtype: Any) -> TensorConv:
     """Return the conversion of a dtype: `HostOnlyConv` for one that nobody registered."""
-    key = np.dtype(dtype)
+    try:
+        key = np.dtype(dtype)
+    except (TypeError, ValueError, UnicodeError):
+        raise DTypeError("eager", "dtype", f"{dtype!r:.60}", "a dtype of NumPy, or its name") from None
     found = _CONVS.get(key)
     if found is not None:
         return found

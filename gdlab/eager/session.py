@@ -30,8 +30,21 @@ from gdlab.base.errors import (
     OutputIndexError,
     ShapeError,
 )
+from gdlab.base.kinds import (
+    FLAG,
+    FUNCTION,
+    MAPPING,
+    NAMED,
+    SEVERAL,
+    TEXT,
+    check_kind,
+    either,
+    instance,
+    is_several,
+    kinds,
+)
 from gdlab.base.statistics import array_words
-from gdlab.base.types import Array, TensorType
+from gdlab.base.types import Array, TensorType, check_shape
 from gdlab.base.words import plural
 from gdlab.devices.base import DeviceInfo
 from gdlab.devices.choose import device as choose
@@ -56,6 +69,10 @@ from gdlab.session.optimizer import Optimizer
 P = ParamSpec("P")
 R = TypeVar("R")
 Seed = int | RngState | None
+TENSORS = either("tensors: one, a list or a mapping by name", instance(TensorRef, ""), SEVERAL)
+NUMBERS = either("integers: a list, an array or a u32 tensor", instance(TensorRef, ""), SEVERAL)
+GRADS = instance((Grads, DeviceGradMap), "gradients of backward or backward_scalar_param_grads")
+STREAM = instance(RngState, "a stream of split_rng or RngState")
 LEAKS = 8  # tensors that `assert_no_leaks` names
 _numbers = itertools.count(1)
 
@@ -183,6 +200,8 @@ class EagerSession:
     @call
     def reset_tape(self, keep_nats: bool = False) -> None:
         """Release the values of this recording and begin the next; parameters, moments and random streams go on."""
+        if keep_nats is not False:
+            check_kind("reset_tape", "keep_nats", keep_nats, FLAG)
         old = self.tape
         old.release()
         self._release_dropped()
@@ -212,6 +231,7 @@ class EagerSession:
 
     recording = generation_block
 
+    @kinds(function=FUNCTION)
     def with_fresh_tape(self, function: Callable[[], R]) -> R:
         """Reset, then run `function`."""
         self.reset_tape()
@@ -248,6 +268,7 @@ class EagerSession:
         self._check_open("flush")
         self.locked(self.engine.flush)
 
+    @kinds(on=FLAG)
     def trace(self, on: bool = True) -> None:
         """Print each node as it runs: id, op, type, min, mean, max."""
         self.tracer = (lambda value: print(traced(value))) if on else None
@@ -257,6 +278,8 @@ class EagerSession:
     def param(self, init: Any, name: str | None = None, requires_grad: bool | None = None) -> Param:
         """Make a parameter that holds a copy of `init`."""
         _check_name("eager.param", name)
+        if requires_grad is not None:
+            check_kind("eager.param", "requires_grad", requires_grad, FLAG)
         data = self.taken("eager.param", repr(name or "init"), init, floats=True)
         return self._param(name, TensorType(data.shape), data, requires_grad)
 
@@ -286,6 +309,8 @@ class EagerSession:
     def input(self, value: Any, name: str | None = None, requires_grad: bool = False) -> TensorRef:
         """A leaf that holds a copy of `value`: integers as indices (u32), other numbers as f32."""
         _check_name("eager.input", name)
+        if requires_grad is not False:
+            check_kind("eager.input", "requires_grad", requires_grad, FLAG)
         data = self.taken("eager.input", repr(name or "value"), value)
         if requires_grad and data.dtype == np.uint32:
             raise DTypeError("eager.input", "requires_grad", "indices", "numbers that are differentiable")
@@ -294,6 +319,7 @@ class EagerSession:
     @call
     def const(self, value: Any, name: str | None = None) -> TensorRef:
         """A constant of the tape: part of the graph."""
+        _check_name("eager.const", name)
         data = self.taken("eager.const", repr(name or "value"), value)
         type = type_of(data)
         with np.errstate(over="ignore"):  # of a wide session, whose tape holds the data itself
@@ -340,7 +366,7 @@ class EagerSession:
     def get_value(self, ref: TensorRef, shape: Sequence[int] | None = None) -> Array:
         """Return a fresh array of a value."""
         ref = self.own("get_value", ref)
-        if shape is not None and tuple(shape) != ref.shape:
+        if shape is not None and check_shape(shape, "eager.get_value") != ref.shape:
             raise ShapeError("eager.get_value", f"shape of %{ref.id}", list(shape), str(list(ref.shape)))
         self.tape.check_live("get_value", ref.id)
         buffer = self.tape.buffers[ref.id]
@@ -464,6 +490,7 @@ class EagerSession:
         self._nats.set("eager.set_nat", ref, [value])
 
     @call
+    @kinds(values=NUMBERS)
     def nat_vec_to_array(self, values: Any) -> list[int]:
         """Integers of an array, a list or a u32 tensor as ints."""
         array = values.numpy() if isinstance(values, TensorRef) else values
@@ -471,6 +498,7 @@ class EagerSession:
         return [checked_nat("eager.nat_vec_to_array", v, at) for at, v in enumerate(found)]
 
     @call
+    @kinds(values=SEVERAL)
     def input_nat_vec(self, values: Sequence[int]) -> NatVecRef:
         """Keep a block of numbers."""
         given = list(values)
@@ -484,6 +512,7 @@ class EagerSession:
         return self._nats.get("eager.get_nat_vec", ref)
 
     @call
+    @kinds(values=SEVERAL)
     def set_nat_vec(self, ref: NatVecRef, values: Sequence[int]) -> None:
         """Replace a block of numbers."""
         self._nats.set("eager.set_nat_vec", ref, list(values))
@@ -516,11 +545,11 @@ class EagerSession:
 
     def rand_uniform(self, shape: Sequence[int], seed: Seed = None, call: int | None = None) -> TensorRef:
         """Uniform numbers in [0, 1). `seed`: that of the session, another one, or a stream, which goes on."""
-        return self._draw("rand_uniform", seed, call, shape=tuple(shape))
+        return self._draw("rand_uniform", seed, call, shape=_extents(shape))
 
     def rand_normal(self, shape: Sequence[int], seed: Seed = None, call: int | None = None) -> TensorRef:
         """Normal numbers."""
-        return self._draw("rand_normal", seed, call, shape=tuple(shape))
+        return self._draw("rand_normal", seed, call, shape=_extents(shape))
 
     def bernoulli_mask(
         self, shape: Sequence[int], keep_prob: float | TensorRef, seed: Seed = None, call: int | None = None
@@ -529,13 +558,15 @@ class EagerSession:
         if isinstance(keep_prob, TensorRef):
             keep = self.own("bernoulli_mask", keep_prob)
             return REGISTRY["less"](self.rand_uniform(shape, seed, call), keep)  # type: ignore[return-value]
-        return self._draw("bernoulli_mask", seed, call, shape=tuple(shape), keep_prob=keep_prob)
+        return self._draw("bernoulli_mask", seed, call, shape=_extents(shape), keep_prob=keep_prob)
 
+    @kinds(train=FLAG)
     def dropout(self, state: RngState | None, x: TensorRef, p: float, train: bool = True) -> TensorRef:
         """Each element 0 with probability p, else over 1 − p; `train=False`: x itself, and nothing is drawn."""
         self.own("dropout", x)
         return self._draw("dropout", state, None, x=x, p=p) if train else x
 
+    @kinds(state=STREAM)
     def split_rng(self, state: RngState) -> RngState:
         """The next child of a stream."""
         return state.split()
@@ -574,12 +605,14 @@ class EagerSession:
                 buffer.release()
 
     @call
+    @kinds(grads=SEVERAL)
     def release_grad_array(self, grads: Sequence[AnyBuffer]) -> None:
         """Release a dense list of gradients."""
         for buffer in grads:
             self._own_buffer("release_grad_array", buffer).release()
 
     @call
+    @kinds(grads=GRADS)
     def release_grad_map(self, grads: Grads) -> None:
         """Release a map of gradients."""
         grads.release()
@@ -626,6 +659,7 @@ class EagerSession:
 
     # gradients --------------------------------------------------------------------------------------------------------
     @call
+    @kinds(create_graph=FLAG)
     def backward(self, out: TensorRef, seed: Any = None, *, create_graph: bool = False) -> Grads:
         """Gradients of all leaves that need one; each is `x.grad` too. `seed`: the cotangent of `out`, which else has
         one element."""
@@ -642,11 +676,13 @@ class EagerSession:
         return backward.dense(self, {self.own("backward_scalar_dense_all", loss): None})
 
     @call
+    @kinds(seeds=MAPPING)
     def backward_dense_from(self, seeds: Mapping[TensorRef, Any]) -> list[AnyBuffer]:
         """One gradient per node, of several outputs with a cotangent each."""
         return backward.dense(self, {self.own("backward_dense_from", out): seed for out, seed in seeds.items()})
 
     @call
+    @kinds(missing=TEXT)
     def backward_scalar_param_grads(self, loss: TensorRef, missing: str = "zero") -> DeviceGradMap:
         """Gradients of trainable parameters, on the device. `missing`: what is made of those that the loss does not
         reach: "zero", "none" or "error"."""
@@ -662,17 +698,20 @@ class EagerSession:
             grads.release()
 
     @call
+    @kinds(wrt=SEVERAL)
     def vjp(self, out: TensorRef, seed: Any, wrt: Sequence[TensorRef]) -> list[Array]:
         """Cotangents of `wrt` (nodes of the recording) under a cotangent of `out`."""
         refs = [self.own("vjp", x) for x in wrt]
         return backward.cotangents(self, self.own("vjp", out), seed, refs)
 
     @call
+    @kinds(tangents=MAPPING)
     def jvp(self, out: TensorRef, tangents: Mapping[TensorRef, Any]) -> Array:
         """The derivative of `out` along tangents of nodes."""
         return backward.jvp(self, self.own("jvp", out), tangents)
 
     @call
+    @kinds(tangents=MAPPING)
     def hvp(self, loss: TensorRef, tangents: Mapping[TensorRef, Any]) -> list[Array]:
         """The second derivative of a loss along tangents, one array for each."""
         return backward.hvp(self, self.own("hvp", loss), tangents)
@@ -723,12 +762,14 @@ class EagerSession:
         return self.jitted[-1]
 
     @call
+    @kinds(outputs=TENSORS)
     def to_graph(self, outputs: TensorRef | Sequence[TensorRef] | Mapping[str, TensorRef]) -> TapeExport:
         """The part of this recording that the outputs need, as a graph."""
         return to_graph(self, outputs)
 
     # steps ------------------------------------------------------------------------------------------------------------
     @call
+    @kinds(check_finite=FLAG, reset_state=FLAG)
     def step(
         self, rule: Optimizer | steps.UserRule, grads: Grads, *, check_finite: bool = True, reset_state: bool = False
     ) -> None:
@@ -744,6 +785,7 @@ class EagerSession:
         """A step of `Adam(lr)`."""
         self.step(steps.Adam(lr), grads)
 
+    @kinds(build_loss=FUNCTION)
     def sgd_step_scalar_graph(self, lr: float, build_loss: Callable[[], TensorRef]) -> float:
         """Record, differentiate and step on a fresh tape; return the loss before the update."""
         self.reset_tape()
@@ -758,6 +800,7 @@ class EagerSession:
         return steps.state_dict(self)
 
     @call
+    @kinds(state=NAMED)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave, bit by bit; checks everything first."""
         steps.load_state_dict(self, state)
@@ -765,6 +808,11 @@ class EagerSession:
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
 
         def to_study(self, loss: TensorRef, name: str = "graph", **options: Any) -> Any: ...
+
+
+def _extents(shape: Any) -> Any:
+    """Return a shape for an op, which refuses what is none."""
+    return tuple(shape) if is_several(shape) else shape
 
 
 def traced(value: TensorRef) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gdlab.base.errors import CompileError
 from gdlab.base.types import DType
 from gdlab.kernels.custom import custom
-from gdlab.kernels.decode import decode
+from gdlab.kernels.decode import decode, decodes_four
 from gdlab.kernels.folds import reduce
 from gdlab.kernels.pieces import (
     Bindings,
@@ -95,7 +95,8 @@ def _matmul(text: Text, d: Dispatch) -> None:
     bindings.declare(text)
     text.add("")
     (store4 if d.output in wide else store)(text, d, bindings, p.node)
-    product = Product(p, bindings.variable[a], bindings.variable[b], a in wide, b in wide, d.output in wide)
+    wide_b = b in wide or decodes_four(d, d.operands[1])
+    product = Product(p, bindings.variable[a], bindings.variable[b], a in wide, wide_b, d.output in wide)
     WRITERS[kind](text, product, d.params)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gdlab.base.types import TensorType, f16, f32
+from gdlab.base.types import HALVES, TensorType, f32
 from gdlab.graph import Value
 
 __all__ = ["Call", "Cut", "Follows", "Mask", "Tag", "Tags", "Verdict", "along", "axes_of", "elementwise", "keeps_rows"]
@@ -31,6 +31,7 @@ class Tag:
 
 
 Tags = tuple[Tag, ...]  # by axis
+FLOATS = (f32, *HALVES)
 
 
 class Cut(Exception):
@@ -119,7 +120,7 @@ def along(
         Mask(i, found[label].on(axis), mixes[label])
         for i, labels in enumerate(operands)
         for axis, label in enumerate(labels)
-        if label in mixes and label in found and call.types[i].dtype in (f32, f16) and (masked is None or i in masked)
+        if label in mixes and label in found and call.types[i].dtype in FLOATS and (masked is None or i in masked)
     )
     return Verdict(sides, _on(call, found, result, call.result), masks, build)
 

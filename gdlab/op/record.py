@@ -12,7 +12,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from gdlab.base.memo import remember
-from gdlab.base.types import FORMATS, Array, DType, TensorType, broadcast_shapes, f16, f32, u32
+from gdlab.base.types import FORMATS, HALVES, Array, DType, TensorType, broadcast_shapes, f32, u32
 from gdlab.graph import Attrs, AttrVar, Graph, Node, PatternGraph, Value, capture, current_graph, place, scratch, whole
 from gdlab.op.extent import Follows
 from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf, Shader
@@ -61,11 +61,10 @@ class Properties(TypedDict, total=False):
     """The properties that passes ask of an op, as `@op` and `@fused` take them (documented in `Op`)."""
 
     opaque: bool
-    reads_f16: bool
+    reads_halves: bool
     stores: bool
     reads_blocks: int
     block_axis: int
-    reads_bf16: bool
     saved: bool
     own_buffer: bool
     packing: Literal["storage", "columns"]
@@ -87,10 +86,9 @@ class Op:
     on purpose, or it "refuses" to be differentiated. What passes ask of an op:
 
     * `opaque`: nothing is computed or rewritten through it (random ops and updates always are);
-    * `reads_f16`: its kernel decodes f16 operands itself, as those of contractions do;
+    * `reads_halves`: its kernel decodes operands of 16 bits (f16, bf16) itself, as those of contractions do;
     * `stores`: its result has a storage dtype, which its kernel writes as words; others compute f32 from such operands;
     * `reads_blocks`: the operand that may lie in blocks along its axis `block_axis` (0: q4, q8; −1: formats of ggml);
-    * `reads_bf16`: its kernel decodes bf16 operands itself;
     * `saved`: a value of the forward pass that the backward pass reads is an activation that has to be kept;
     * `own_buffer`: its value stays readable in a buffer of its own, as that of an output;
     * `packing`: "storage" is, of parameters that nothing else reads, the tensor in which they lie; "columns" is a range
@@ -131,11 +129,10 @@ class Op:
     # an operand that may be given last or by name, and what a call with it builds (of it, the operands, the attributes)
     optional: tuple[str, Callable[..., Value]] | None = None
     opaque: bool = False
-    reads_f16: bool = False
+    reads_halves: bool = False
     stores: bool = False
     reads_blocks: int | None = None
     block_axis: int = 0
-    reads_bf16: bool = False
     saved: bool = True
     own_buffer: bool = False
     packing: Literal["storage", "columns"] | None = None
@@ -159,7 +156,7 @@ class Op:
         self.attributes = tuple(p for p in self.parameters if not p.operand)
         self._floats = tuple(p for p in self.attributes if p.annotation in (float, Extended))
         self.opaque = self.opaque or self.family in ("random", "update")
-        self.reads_f16 = self.reads_f16 or self.family == "contraction"
+        self.reads_halves = self.reads_halves or self.family == "contraction"
 
     def __repr__(self) -> str:
         return f"<op {self.name}{self.__signature__}>"
@@ -270,7 +267,7 @@ class Op:
             result = self.rule(*self.spread(inputs), **attrs)
             narrow = isinstance(result, TensorType) and result.dtype.is_storage
             kept = self.stores or isinstance(self.kernel, Alias)
-            return TensorType(result.shape) if narrow and not kept else result  # what is computed from f16 is f32
+            return TensorType(result.shape) if narrow and not kept else result  # what is computed from 16 bits is f32
         return self.trace(tuple(v.type for v in inputs), tuple(sorted(attrs.items()))).outputs[0].type
 
     @property
@@ -284,10 +281,8 @@ class Op:
             return True
         if not dtype.is_storage or self.body is not None:
             return dtype.is_storage
-        if dtype is f16:
-            return self.reads_f16
-        if dtype is DType.bf16:
-            return self.reads_bf16
+        if not dtype.in_blocks:
+            return self.reads_halves
         return operand == self.reads_blocks and FORMATS[dtype].axis == self.block_axis
 
     def operand_names(self, count: int) -> tuple[str, ...]:
@@ -387,7 +382,7 @@ class Op:
 
     def _operands(self, home: Graph, given: list[Any]) -> list[Value]:
         """Operands as values of one graph: numbers become fills, and unequal shapes visible `broadcast_to` nodes,
-        f16 visible `to_f32` ones."""
+        those of 16 bits visible `to_f32` ones."""
         given = [home.operand(v) for v in given]
         for v in given:
             if not isinstance(v, Value) and not (self.broadcasts and is_number(v)):
@@ -396,8 +391,8 @@ class Op:
         if given and not values:
             raise ArgumentError(self.name, "operands", "numbers alone", "a value of a graph")
         pattern = isinstance(home, PatternGraph)
-        if not pattern and not self.reads_f16 and any(v.type.dtype is f16 for v in values):
-            given = [REGISTRY["to_f32"](v) if isinstance(v, Value) and v.type.dtype is f16 else v for v in given]
+        if not pattern and not self.reads_halves and any(v.type.dtype in HALVES for v in values):
+            given = [REGISTRY["to_f32"](v) if isinstance(v, Value) and v.type.dtype in HALVES else v for v in given]
             values = [v for v in given if isinstance(v, Value)]
         if not self.broadcasts:
             return values
@@ -421,8 +416,6 @@ def _refused(dtype: DType) -> str:
     if dtype.in_blocks:
         readers = "operand b of matmul_bt and grouped_matmul_bt, and the table of embedding"
         return f"f32 operands: {dtype} may only be {readers}"
-    if dtype.is_storage and dtype is not f16:
-        return f"f32 operands: {dtype} may only be an operand of matmul_bt, embedding and matmul_affine"
     return "f32 operands"
 
 

@@ -23,7 +23,7 @@ from gdlab.ops.batch import (
     block_matmul_at,
     block_matmul_bt,
 )
-from gdlab.ops.cast import pack16, round_to, to_f16, to_f32, to_u32
+from gdlab.ops.cast import pack16, round_to, to_bf16, to_f16, to_f32, to_u32
 from gdlab.ops.channels import (
     add_per_channel,
     crop_2d,
@@ -316,6 +316,7 @@ __all__ = [
     "tan",
     "tanh",
     "tile_inner",
+    "to_bf16",
     "to_f16",
     "to_f32",
     "to_u32",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from gdlab.base.formats import bf16_bits
 from gdlab.base.formats import round_bf16 as nearest_bf16
 from gdlab.base.formats import round_f16 as nearest_f16
-from gdlab.base.types import Array, TensorType, f16, u32
+from gdlab.base.types import Array, DType, TensorType, f16, u32
 from gdlab.graph import Value
 from gdlab.op import Bad, Elementwise, Grads, Sample, Shader, Work, elementwise, op
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
@@ -37,7 +37,7 @@ def _to_f32_form(builder: KernelBuilder, c: KernelConstants) -> None:
              Sample((3,), integers={0: 1}, values=([0, 16_777_215, 2**31],))),
     family="elementwise",
     any_dtype=True,
-    reads_f16=True,
+    reads_halves=True,
     follows=elementwise,
 )  # fmt: skip
 def to_f32(x: Value) -> TensorType:
@@ -137,18 +137,22 @@ def _pairs(types: tuple[TensorType, ...], result: TensorType, attrs: object) -> 
     return Work(-(-result.num_elements // 2), constants={"COUNT": result.num_elements})
 
 
-def _to_f16_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    shape = (c["COUNT"],)
-    builder.calls.append((_put_half, (builder.operand(0, shape), builder.out(shape))))
+def _storing(nearest: Callable[[Array], Array]) -> Callable[[KernelBuilder, KernelConstants], None]:
+    """Return the form that puts the nearest numbers of 16 bits."""
 
+    def put(x: Array, out: Array) -> None:
+        out[...] = nearest(x)
 
-def _put_half(x: Array, out: Array) -> None:
-    out[...] = nearest_f16(x)
+    def form(builder: KernelBuilder, c: KernelConstants) -> None:
+        shape = (c["COUNT"],)
+        builder.calls.append((put, (builder.operand(0, shape), builder.out(shape))))
+
+    return form
 
 
 @op(
     numpy=nearest_f16,
-    kernel=Shader("to_f16.wgsl", _pairs, linear=True, numpy_form=_to_f16_form),
+    kernel=Shader("to_f16.wgsl", _pairs, linear=True, numpy_form=_storing(nearest_f16)),
     samples=(Sample((3, 5), kink=True), Sample((70,), low=-1e5, high=1e5, kink=True), Sample((1, 1), kink=True),
              Sample((15,), values=(TIES,), kink=True), Sample((3,), values=([1.0001, -5.0, 1e6],), grads=([1.0] * 3,))),
     bad=(Bad(("u32[3]",), "to_f16: operands: given u32[3], wanted f32 operands"),),
@@ -163,6 +167,29 @@ def to_f16(x: Value) -> TensorType:
 
 
 @to_f16.vjp
+def _(g: Value, out: Value, x: Value) -> Grads:
+    """∂x = g"""
+    return (g,)
+
+
+@op(
+    numpy=nearest_bf16,
+    kernel=Shader("to_bf16.wgsl", _pairs, linear=True, numpy_form=_storing(nearest_bf16)),
+    samples=(Sample((3, 5), kink=True), Sample((70,), low=-1e5, high=1e5, kink=True), Sample((1, 1), kink=True),
+             Sample((12,), values=(BRAIN_TIES,), kink=True),
+             Sample((3,), values=([1.0001, -5.0, 3.4e38],), grads=([1.0] * 3,))),
+    bad=(Bad(("u32[3]",), "to_bf16: operands: given u32[3], wanted f32 operands"),),
+    family="elementwise",
+    stores=True,
+    follows=elementwise,
+)  # fmt: skip
+def to_bf16(x: Value) -> TensorType:
+    """x stored in 16 bits, the nearest bfloat16 of each, two in a word: f32[...] -> bf16[...]. Ops read it as f32.
+    The gradient passes as it is."""
+    return TensorType(x.shape, DType.bf16)
+
+
+@to_bf16.vjp
 def _(g: Value, out: Value, x: Value) -> Grads:
     """∂x = g"""
     return (g,)

@@ -86,7 +86,6 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
         Bad(("f32[3, 5]", "f32[5, 3]"), "given f32[3, 5] and f32[5, 3], wanted a[m, k] and b[n, k]: 5 and 3 differ"),
         Bad(("f32[3, 5]", "f32[5]"), "wanted a[m, k] and b[n, k]: reshape other ranks first"),
     ),
-    reads_bf16=True,
     reads_blocks=1,
     block_axis=-1,
     passes_factor=True,

@@ -114,7 +114,7 @@ def _front_axis(x: Value, idx: Value, axis: int) -> dict[str, Any]:
     family="index",
     any_dtype=True,
     canonical=_front_axis,
-    reads_f16=True,
+    reads_halves=True,
     indices=IndexOperand(1, lambda types, attrs: types[0].shape[attrs["axis"]]),
     follows=_gathered,
 )  # fmt: skip
@@ -156,8 +156,7 @@ def _put_back(g: Value, idx: Value, shape: Shape, axis: int) -> Value:
          Bad(("u32[2, 2]", "f32[7, 3]"), "wanted idx[s] u32 and table[v, h]")),
     family="index",
     any_dtype=True,
-    reads_f16=True,
-    reads_bf16=True,
+    reads_halves=True,
     reads_blocks=1,
     block_axis=-1,
     indices=IndexOperand(0, lambda types, attrs: types[1].shape[0]),

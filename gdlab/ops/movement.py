@@ -62,7 +62,7 @@ def _whole_shape(x: Value, shape: tuple[int, ...]) -> dict[str, Any]:
          Bad(("f32[3, 4]",), "wanted ints ≥ 1", {"shape": (-1, -1)})),
     any_dtype=True,
     canonical=_whole_shape,
-    reads_f16=True,
+    reads_halves=True,
 )  # fmt: skip
 def reshape(x: Value, shape: tuple[int, ...]) -> TensorType:
     """The same elements, row-major, in another shape; one extent may be −1: any[...] -> any[shape]. Costs nothing."""
@@ -343,7 +343,7 @@ def _(g: Value, out: Value, x: Value, shape: Shape, starts: Shape, steps: Shape)
     any_dtype=True,
     no_grad="stops",
     opaque=True,
-    reads_f16=True,
+    reads_halves=True,
 )
 def stop_gradient(x: Value) -> TensorType:
     """x, through which no gradient flows: any[...] -> any[...]. Costs nothing."""

@@ -99,8 +99,7 @@ def _sample(n: int, length: int, bits: int, group: int, *x: tuple[int, int], **m
     family="index",
     kind="private",
     any_dtype=True,
-    reads_f16=True,
-    reads_bf16=True,
+    reads_halves=True,
 )  # fmt: skip
 def affine_weights(codes: Value, scales: Value, biases: Value, k: int, bits: int, group: int) -> TensorType:
     """The matrix scale · code + bias of its group: u32[words], f32[n, ⌈k / group⌉] twice -> f32[n, k]."""

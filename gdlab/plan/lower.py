@@ -93,7 +93,7 @@ def _check_sizes(graph: Graph, terms: Terms, needed: bytearray, target: Target) 
     for id in graph.output_ids:
         type = graph.nodes[id].type
         if type.dtype.is_storage and not _is_stored(graph, id):
-            raise CompileError("compile", f"output %{id}", str(type), "f32 or u32: to_f32(x) decodes f16", node=id)
+            raise CompileError("compile", f"output %{id}", str(type), "f32 or u32: to_f32(x) decodes 16 bits", node=id)
     most = target.limits.binding_bytes
     for term in terms.terms:
         if needed[term.id] and term.type.size_bytes > most:

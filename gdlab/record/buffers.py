@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, SessionError, ShapeError
-from gdlab.base.formats import entered
-from gdlab.base.types import Array, DType, Shape, check_shape, f32, u32
+from gdlab.base.formats import decode, encode, entered
+from gdlab.base.types import HALVES, Array, DType, Shape, TensorType, check_shape, f32, u32
 from gdlab.base.words import plural
 from gdlab.plan.order import Range
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
 
 _numbers, _uids = itertools.count(1), itertools.count(1)
-DTYPES = (f32, u32)
+SHARED_WORD = "an even number, because two elements lie in a word, or"
+DTYPES = (f32, u32, *HALVES)
 
 
 class Allocation:
@@ -57,7 +58,7 @@ class Buffer:
 
     `nbytes` are its own, `byte_offset` counts from the beginning of its allocation; views share the allocation and
     `allocation_id`, which is never used again. Bytes behind an allocation's last element, up to a multiple of 256,
-    belong to nobody and may be overwritten.
+    belong to nobody and may be overwritten. Elements of 16 bits lie two in a word, and views of them begin at a word.
     """
 
     __slots__ = ("__weakref__", "allocation", "byte_offset", "dtype", "executor", "nbytes", "range", "shape", "uid")
@@ -66,8 +67,8 @@ class Buffer:
         self, executor: GraphExecutor, allocation: Allocation, byte_offset: int, dtype: DType, shape: Shape
     ) -> None:
         self.executor, self.allocation, self.byte_offset = executor, allocation, byte_offset
-        self.dtype, self.shape, self.nbytes = dtype, shape, 4 * math.prod(shape)
-        self.range = Range(allocation.number, byte_offset, byte_offset + self.nbytes)
+        self.dtype, self.shape, self.nbytes = dtype, shape, _itemsize(dtype) * math.prod(shape)
+        self.range = Range(allocation.number, byte_offset, byte_offset + -(-self.nbytes // 4) * 4)
         self.uid = next(_uids)
 
     def __repr__(self) -> str:
@@ -85,7 +86,7 @@ class Buffer:
     @property
     def element_count(self) -> int:
         """Return the number of elements."""
-        return self.nbytes // 4
+        return self.nbytes // _itemsize(self.dtype)
 
     @property
     def label(self) -> str:
@@ -110,8 +111,12 @@ class Buffer:
         self.executor.write(self, data)
 
     def read(self) -> Array:
-        """Return a copy of the elements, in their shape, after everything that was submitted."""
+        """Return a copy of the elements, in their shape, after everything that was submitted; of bf16 as float32."""
         self._check_open("read")
+        if self.dtype in HALVES:
+            words = np.empty((self.range.stop - self.range.start) // 4, np.uint32)
+            self.executor.read(self, words.view(np.uint8).data)
+            return decode(words, self.dtype, self.shape).astype(self.dtype.numpy, copy=False)
         out = np.empty(self.shape, self.dtype.numpy)
         self.executor.read(self, out.reshape(-1).view(np.uint8).data)
         return out
@@ -124,8 +129,11 @@ class Buffer:
         count = integer(where, "n_elements", n_elements)
         if start % 4:
             raise ArgumentError(where, "byte_offset", start, "a multiple of 4")
-        if start + 4 * count > self.nbytes:
-            raise ShapeError(where, "range", f"bytes {start} … {start + 4 * count}", f"a range of 0 … {self.nbytes}")
+        stop = start + _itemsize(self.dtype) * count
+        if stop > self.nbytes:
+            raise ShapeError(where, "range", f"bytes {start} … {stop}", f"a range of 0 … {self.nbytes}")
+        if stop % 4 and stop != self.nbytes:
+            raise ArgumentError(where, "n_elements", count, f"{SHARED_WORD} all up to the end")
         return Buffer(self.executor, self.allocation, self.byte_offset + start, self.dtype, (count,))
 
     def release(self) -> None:
@@ -147,10 +155,16 @@ class Buffer:
 
     def _elements(self, given: Any) -> Array:
         what = f"data of {self!r}"
-        data = entered("write", what, given, str(self.dtype), self.dtype)
+        data = entered("write", what, given, str(self.dtype), u32 if self.dtype is u32 else f32)
         if data.size != self.element_count:
             raise ShapeError("write", what, plural(data.size, "element"), f"{self.element_count}")
+        if self.dtype in HALVES:
+            return encode(data, self.dtype)
         return np.ascontiguousarray(data, self.dtype.numpy)
+
+
+def _itemsize(dtype: DType) -> int:
+    return 2 if dtype in HALVES else 4
 
 
 def _is_raw(given: Any) -> bool:
@@ -185,7 +199,7 @@ def checked_dtype(where: str, given: Any) -> DType:
     """Return the dtype of a buffer, given as one or by name."""
     found = DType.__members__.get(given) if isinstance(given, str) else given
     if not isinstance(found, DType) or found not in DTYPES:
-        raise DTypeError(where, "dtype", repr(given), "f32 or u32 (raw blocks lie in u32 buffers)")
+        raise DTypeError(where, "dtype", repr(given), "f32, u32, f16 or bf16 (raw blocks lie in u32 buffers)")
     return found
 
 
@@ -193,7 +207,7 @@ def checked_layout(where: str, nbytes: Any, dtype: Any, shape: Any) -> tuple[DTy
     """Return dtype and shape of a buffer of so many bytes."""
     found, extents = checked_dtype(where, dtype), check_shape(shape, where)
     size = integer(where, "nbytes", nbytes)
-    if size != 4 * math.prod(extents):
-        wanted = f"{4 * math.prod(extents)}, those of {found}{list(extents)}"
+    if size != TensorType(extents, found).data_bytes:
+        wanted = f"{TensorType(extents, found).data_bytes}, those of {found}{list(extents)}"
         raise ShapeError(where, "nbytes", size, wanted)
     return found, extents

@@ -10,6 +10,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from gdlab.base.errors import ArgumentError, DTypeError, GdlabError, SessionConsumedError, SessionError, ShapeError
+from gdlab.base.kinds import FLAG, TEXT, kinds
 from gdlab.base.types import TensorType
 from gdlab.base.words import one_of, plural
 from gdlab.graph import attrs_key
@@ -63,6 +64,7 @@ class CommandEncoder:
         return f"<CommandEncoder: {plural(len(self.graph), 'node')}>"
 
     # calls ------------------------------------------------------------------------------------------------------------
+    @kinds(opaque=FLAG)
     def dispatch(
         self, op: Any, inputs: Sequence[Buffer], output: Buffer, *, opaque: bool = False, **attrs: Any
     ) -> None:
@@ -115,6 +117,7 @@ class CommandEncoder:
         )
         self.add(made, (src, dst))
 
+    @kinds(kind=TEXT)
     def set_op_kind(self, kind: str) -> None:
         """Let passes take the next node for one of this kind: rms_norm, elementwise_mul, elementwise_add, sdpa, softmax
         or other."""

@@ -6,6 +6,7 @@ scratch memory where a kernel may not read or write a range as it lies.
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections import deque
@@ -19,6 +20,7 @@ import numpy as np
 from gdlab.base.closing import Closing
 from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, CompileError, GraphEncodeError, SessionError
+from gdlab.base.kinds import FLAG, kinds
 from gdlab.base.memo import LruCache
 from gdlab.base.threads import OwnerThread
 from gdlab.base.types import Array, TensorType
@@ -29,6 +31,7 @@ from gdlab.devices.base import (
     Copy,
     Decode,
     Device,
+    Encode,
     Item,
     Queue,
     Readback,
@@ -116,11 +119,13 @@ class GraphExecutor(Closing):
     def __repr__(self) -> str:
         return f"<GraphExecutor on {self._device.info}{'' if self.open else ', closed'}>"
 
+    @kinds(auto_barrier=FLAG, strict=FLAG)
     def begin(self, auto_barrier: bool = False, strict: bool = False) -> Any:
         """Return a session in direct mode: the list runs as it is. `auto_barrier`: every op declares its ranges;
         `strict`: an undeclared conflict is an error."""
         return self._session(False, auto_barrier, strict)
 
+    @kinds(auto_barrier=FLAG, strict=FLAG)
     def begin_recorded(self, auto_barrier: bool = False, strict: bool = False) -> Any:
         """Return a session in recording mode: the list may be fused, reordered and split before it runs."""
         return self._session(True, auto_barrier, strict)
@@ -171,6 +176,7 @@ class GraphExecutor(Closing):
         return self.turn.here(function)
 
     # memory -----------------------------------------------------------------------------------------------------------
+    @kinds(transient=FLAG)
     def alloc_buffer(self, nbytes: int, dtype: Any, shape: Any, label: str = "", transient: bool = False) -> Buffer:
         """Return a zero-filled buffer. `transient`: its contents are undefined after a session, so that fusion may
         leave a store to it out."""
@@ -182,7 +188,7 @@ class GraphExecutor(Closing):
         most = self._device.target.limits.binding_bytes
         if nbytes > most:
             raise SessionError(where, "nbytes", nbytes, f"at most {most}, the largest binding of this device")
-        return Buffer(self, self.allocation(nbytes, label, transient), 0, found, extents)
+        return Buffer(self, self.allocation(-(-nbytes // 4) * 4, label, transient), 0, found, extents)
 
     def allocation(self, nbytes: int, label: str = "", transient: bool = False) -> Allocation:
         """Return new memory, zero-filled."""
@@ -607,7 +613,7 @@ class _Binder:
         for b in piece.operands[len(operation.operands) :]:
             self.regions[b] = self._region(self.executor.numbers, self.slot * ALIGN, piece.buffers[b])
         for b in piece.scratch:
-            self.regions[b] = self._region(self._made(piece.buffers[b].nbytes), 0, piece.buffers[b])
+            self.regions[b] = self._fresh(piece.buffers[b])
         for b, data in piece.constants:
             memory = self._made(piece.buffers[b].nbytes)
             c = queue.counters
@@ -642,14 +648,16 @@ class _Binder:
         if self._result_lies_well(part):
             self.regions[into] = self._region(memory, start, buffer)
             return
-        between = self._made(buffer.nbytes)
-        self.regions[into] = self._region(between, 0, buffer)
-        self.after.append(Copy(between, 0, memory, start, size))
+        region = self.regions[into] = self._fresh(buffer)
+        if self.executor.is_cpu and buffer.dtype.is_storage:
+            self.after.append(Encode(region.memory, memory, start, buffer.dtype))
+        else:
+            self.after.append(Copy(self.scratch[-1], 0, memory, start, size))
 
     def _result_lies_well(self, part: Part) -> bool:
         operands = self.operation.operands
         if self.executor.is_cpu:
-            return not any(part.range.overlaps(o.range) for o in operands)
+            return not part.type.dtype.is_storage and not any(part.range.overlaps(o.range) for o in operands)
         allocation = self.node.buffers[part.buffer].allocation
         if part.range.start % self.executor.alignment or any(o.range.memory == part.range.memory for o in operands):
             return False
@@ -670,6 +678,13 @@ class _Binder:
         between = self._made(size)
         self.before.append(Copy(memory, start, between, 0, size))
         self.regions[b] = self._region(between, 0, buffer, size)
+
+    def _fresh(self, buffer: PieceBuffer) -> Region:
+        """The region of scratch memory for a buffer of the piece; on cpu elements in a storage dtype are f32."""
+        if not (self.executor.is_cpu and buffer.dtype.is_storage):
+            return self._region(self._made(buffer.nbytes), 0, buffer)
+        count = math.prod(buffer.shape)
+        return Region(self._made(4 * count)[:count].view(np.float32).reshape(buffer.shape), 0, 4 * count)
 
     def _made(self, nbytes: int) -> Any:
         memory = self.executor.queue.make(round_up(nbytes), "scratch")

@@ -17,7 +17,7 @@ from gdlab.plan.order import Range
 from gdlab.record.buffers import Buffer
 from gdlab.record.functions import copied
 from gdlab.record.graph import Labelled, Node, Sketch
-from gdlab.record.operations import Part
+from gdlab.record.operations import STORING, Part
 from gdlab.record.products import expert_product
 
 if TYPE_CHECKING:
@@ -105,10 +105,11 @@ class _Writer:
             raise GraphError(
                 WHERE, node.operation.name, f"{_words(part.range)}, whose contents are undefined", "others"
             )
-        if part.type.dtype.is_storage:
+        if part.words:
             return self._stored(buffer, part)
         if part.range not in self.versions:
-            self.versions[part.range] = self._input(buffer, part, part.type.dtype is u32)
+            made = self._input(buffer, part, part.type.dtype is u32)
+            self.versions[part.range] = STORING.get(part.type.dtype, _itself)(made)
         value = self.versions[part.range]
         return value if value.shape == part.type.shape else value.reshape(part.type.shape)
 
@@ -140,15 +141,19 @@ class _Writer:
             known.append(range)
 
 
+def _itself(value: Value) -> Value:
+    return value
+
+
 def _words(r: Range) -> str:
     return f"bytes {r.start} … {r.stop} of allocation {r.memory}"
 
 
 def _contents(buffer: Buffer, part: Part) -> Array:
     count = (part.range.stop - part.range.start) // 4
+    if not part.words:
+        return buffer.read().reshape(-1)[: part.type.num_elements].reshape(part.type.shape)
     words = buffer.read().reshape(-1)[:count]
-    if not part.type.dtype.is_storage:
-        return words.reshape(part.type.shape)
     if not part.stride:
         return decode(words, part.type.dtype, part.type.shape)
     found = np.empty(part.type.shape, np.float32)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from gdlab import ops
+from gdlab.base.types import f32
 from gdlab.graph import Value
 
 
@@ -21,8 +22,9 @@ def rms_norm_no_scale(x: Value, eps: float) -> Value:
 
 
 def scaled_rms_norm(x: Value, w: Value, s: Value, eps: float) -> Value:
-    """A norm and the product with a tensor, what a fused pair is."""
-    return ops.rms_norm(x, w, eps) * s
+    """A norm and the product with a tensor, what a fused pair is; of 16 bits with the norm rounded as it is stored."""
+    y = ops.rms_norm(x, w, eps)
+    return (y if x.type.dtype is f32 else ops.round_to(y, str(x.type.dtype))) * s
 
 
 def add(a: Value, b: Value) -> Value:

@@ -11,7 +11,7 @@ from gdlab.base.errors import ArgumentError
 from gdlab.plan.order import Footprint, Range
 from gdlab.record import functions
 from gdlab.record.graph import ComputeGraph, Node
-from gdlab.record.operations import Operation, Part, fused, moved
+from gdlab.record.operations import Operation, Part, fused, moved, unstored
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
@@ -66,13 +66,13 @@ def fuse(graph: ComputeGraph, rules: str = "norms") -> int:
 def _product_of(nodes: Sequence[Node], at: int) -> int | None:
     """Return the first product behind a norm that reads its result, or None."""
     norm = nodes[at]
-    if norm.operation.build is not functions.rms_norm or norm.kind != "rms_norm" or norm.opaque:
+    if unstored(norm.operation.build) is not functions.rms_norm or norm.kind != "rms_norm" or norm.opaque:
         return None
     y = norm.operation.results[0].range
     for j in range(at + 1, len(nodes)):
         own = nodes[j].operation.footprint
         if any(r.overlaps(y) for r in own.reads):
-            product = nodes[j].operation.build is functions.mul and nodes[j].kind == "elementwise_mul"
+            product = unstored(nodes[j].operation.build) is functions.mul and nodes[j].kind == "elementwise_mul"
             return j if product and not nodes[j].opaque else None
         if any(_covers(w, y) for w in own.writes):
             return None

@@ -8,6 +8,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gdlab.base.errors import ArgumentError, ReorderViolation
+from gdlab.base.kinds import FLAG, TEXT, Kind, kinds
 from gdlab.base.words import plural
 from gdlab.plan.order import ConflictTracker, Footprint, Range
 from gdlab.record.buffers import Buffer
@@ -16,6 +17,8 @@ from gdlab.record.operations import Operation, OpKind
 if TYPE_CHECKING:
     from gdlab.record.encoder import CommandEncoder
     from gdlab.record.fuse import Fusion
+
+ENCODER = Kind("the encoder of a session, `encoder_mut()`", lambda given: hasattr(type(given), "barrier_between"))
 
 
 class Node:
@@ -179,6 +182,7 @@ class ComputeGraph:
             return self.recorded_barriers
         return len(grouping(self.nodes).barriers)
 
+    @kinds(rules=TEXT)
     def fuse(self, rules: str = "norms") -> int:
         """Join every norm with the product that follows it where that changes no result; return how many.
         `rules="all"`: any node with the one before it whose result it reads, if the compiler makes fewer dispatches of
@@ -187,6 +191,7 @@ class ComputeGraph:
 
         return fuse(self, rules)
 
+    @kinds(exact=FLAG)
     def reorder(self, exact: bool = False) -> int:
         """Move nodes without conflicts into the barrier groups before them; return how many have another place.
         `exact`: into as few groups as any order has, where the look-ahead of 63 nodes may leave more. Raises
@@ -210,6 +215,7 @@ class ComputeGraph:
         if found:
             raise ReorderViolation("check_order", "order", found, "the reads and writes of the recorded order")
 
+    @kinds(encoder=ENCODER)
     def encode_sequential(self, encoder: CommandEncoder) -> int:
         """Add the nodes to another session's encoder, in order; return how many barriers stand between them."""
         for node in self.nodes:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gdlab.base.errors import ArgumentError, DTypeError
-from gdlab.base.types import f32, u32
+from gdlab.base.types import HALVES, DType, f32, u32
 from gdlab.record import functions
-from gdlab.record.buffers import Buffer, checked_dtype, integer, real
+from gdlab.record.buffers import SHARED_WORD, Buffer, checked_dtype, integer, real
 from gdlab.record.operations import Operation, OpKind, checked_buffer, operation, part, tensor
 
 if TYPE_CHECKING:
@@ -21,11 +21,18 @@ def _eps(where: str, eps: Any) -> float:
     return real(where, "eps", eps, "a finite number > 0", lambda v: v > 0)
 
 
+def _dtype(ex: GraphExecutor, where: str, buffer: Any) -> DType:
+    """Return the dtype that all floats of an op have: that of its input."""
+    given = checked_buffer(ex, where, "input", buffer).dtype
+    return given if given in HALVES else f32
+
+
 def rms_norm(ex: GraphExecutor, where: str, buffers: Buffers, rows: Any, dim: Any, eps: Any) -> Operation:
     """Check and lower `rms_norm`."""
     rows, dim, eps = integer(where, "rows", rows), integer(where, "dim", dim), _eps(where, eps)
+    dtype = _dtype(ex, where, buffers[0])
     x, w, y = (
-        part(ex, where, name, buffers, i, tensor(shape))
+        part(ex, where, name, buffers, i, tensor(shape, dtype))
         for i, (name, shape) in enumerate((("input", (rows, dim)), ("weight", (dim,)), ("output", (rows, dim))))
     )
     return operation(
@@ -46,11 +53,13 @@ def _elementwise(
     ex: GraphExecutor, where: str, buffers: Buffers, n: Any, dtype: Any, function: Any, kind: OpKind
 ) -> Operation:
     n = integer(where, "n_elements", n)
-    if checked_dtype(where, dtype) is not f32:
-        raise DTypeError(where, "dtype", str(dtype), "f32")
-    a, b, out = (
-        part(ex, where, name, buffers, i, tensor((n,)), least=True) for i, name in enumerate(("a", "b", "output"))
-    )
+    element = checked_dtype(where, dtype)
+    if element is u32:
+        raise DTypeError(where, "dtype", str(dtype), "f32, f16 or bf16")
+    type = tensor((n,), element)
+    a, b, out = (part(ex, where, name, buffers, i, type, least=True) for i, name in enumerate(("a", "b", "output")))
+    if element in HALVES and n % 2 and n < buffers[2].element_count:
+        raise ArgumentError(where, "n_elements", n, f"{SHARED_WORD} all {buffers[2].element_count} of output")
     return operation(ex, where, function, (a, b), out, kind=kind, in_place=True)
 
 
@@ -66,8 +75,8 @@ def elementwise_mul(ex: GraphExecutor, where: str, buffers: Buffers, n: Any, dty
 
 def _flat(ex: GraphExecutor, where: str, buffers: Buffers, function: Any, *attrs: tuple[str, Any]) -> Operation:
     """An op on each element."""
-    n = checked_buffer(ex, where, "input", buffers[0]).element_count
-    x, y = (part(ex, where, name, buffers, i, tensor((n,))) for i, name in enumerate(("input", "output")))
+    dtype, n = _dtype(ex, where, buffers[0]), buffers[0].element_count
+    x, y = (part(ex, where, name, buffers, i, tensor((n,), dtype)) for i, name in enumerate(("input", "output")))
     return operation(ex, where, function, (x,), y, attrs, in_place=True, fuse=True)
 
 
@@ -84,8 +93,8 @@ def softcap(ex: GraphExecutor, where: str, buffers: Buffers, cap: Any) -> Operat
 
 def softmax(ex: GraphExecutor, where: str, buffers: Buffers, rows: Any, cols: Any) -> Operation:
     """Check and lower `softmax`."""
-    shape = integer(where, "rows", rows), integer(where, "cols", cols)
-    x, y = (part(ex, where, name, buffers, i, tensor(shape)) for i, name in enumerate(("input", "output")))
+    shape, dtype = (integer(where, "rows", rows), integer(where, "cols", cols)), _dtype(ex, where, buffers[0])
+    x, y = (part(ex, where, name, buffers, i, tensor(shape, dtype)) for i, name in enumerate(("input", "output")))
     return operation(ex, where, functions.softmax, (x,), y, kind="softmax", in_place=True)
 
 
@@ -103,7 +112,8 @@ def _even(where: str, what: str, given: Any, least: int) -> int:
 def rope(ex: GraphExecutor, where: str, buffers: Buffers, seq_len: Any, head_dim: Any, theta: Any) -> Operation:
     """Check and lower `rope`; buffers: input, output, positions."""
     length, d, theta = integer(where, "seq_len", seq_len), _even(where, "head_dim", head_dim, 2), _theta(where, theta)
-    x, y = (part(ex, where, name, buffers, i, tensor((length, d))) for i, name in enumerate(("input", "output")))
+    dtype = _dtype(ex, where, buffers[0])
+    x, y = (part(ex, where, name, buffers, i, tensor((length, d), dtype)) for i, name in enumerate(("input", "output")))
     positions = part(ex, where, "positions", buffers, 2, tensor((length,), u32), least=True)
     return operation(ex, where, functions.rope, (x, positions), y, (("theta", theta),), in_place=True, fuse=True)
 
@@ -119,7 +129,7 @@ def rope_neox_f32(
         _even(where, "rope_dim", rope_dim, 0),
         _theta(where, theta),
     )
-    if pairing not in ("head", "rope"):
+    if not isinstance(pairing, str) or pairing not in ("head", "rope"):
         raise ArgumentError(where, "pairing", f"{pairing!r:.60}", "'head' or 'rope'")
     if turned > d:
         raise ArgumentError(where, "rope_dim", turned, f"0 … {d}, that of a head")

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from gdlab import ops
 from gdlab.base.errors import ArgumentError, DTypeError, SessionError, ShapeError
-from gdlab.base.types import DType, TensorType, f32
+from gdlab.base.types import HALVES, DType, TensorType, f32
 from gdlab.base.words import plural
 from gdlab.graph import Value
+from gdlab.kernels.decode import decodes_four
 from gdlab.op import Op
 from gdlab.plan.order import Footprint, Range
 from gdlab.plan.piece import Piece, piece
@@ -31,6 +33,7 @@ class Part(NamedTuple):
     range: Range
     type: TensorType
     stride: int = 0  # bytes between matrices in a storage dtype; 0: packed
+    words: bool = False  # whether a storage dtype lies in a u32 buffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +63,7 @@ class Operation:
         parts = (*self.operands, *self.results)
         spans = tuple((p.buffer, p.range.start, p.range.stop, p.stride) for p in parts)
         object.__setattr__(self, "key", (self.piece, spans))
-        object.__setattr__(self, "stored", any(p.type.dtype.is_storage for p in parts))
+        object.__setattr__(self, "stored", not self.copy and any(p.type.dtype.is_storage for p in parts))
         launched = () if self.piece is None else self.piece.dispatches
         words = sum(p.type.num_elements for p in parts)
         object.__setattr__(self, "work", words + sum(d.flops for d in launched))
@@ -73,22 +76,22 @@ class Operation:
 
 def part(
     executor: GraphExecutor, where: str, what: str, buffers: Sequence[Buffer], at: int, type: TensorType,
-    least: bool = False,
+    least: bool = False, words: bool = False,
 ) -> Part:  # fmt: skip
     """Return the tensor that the first elements of a buffer are, or raise what is wrong with it. `least`: the buffer
-    may have more elements."""
+    may have more elements; `words`: it may be one of u32, as it is of blocks."""
     buffer = checked_buffer(executor, where, what, buffers[at])
-    held = type.dtype if not type.dtype.is_storage else DType.u32
+    held = DType.u32 if type.dtype.in_blocks or (words and buffer.dtype is not type.dtype) else type.dtype
     if buffer.dtype is not held:
         raise DTypeError(
             where, what, f"{buffer.dtype} elements", f"{held}" + (" words" if held is not type.dtype else "")
         )
-    count = type.size_bytes // 4
+    count = type.num_elements if held is type.dtype else type.size_bytes // 4
     if buffer.element_count < count or (not least and buffer.element_count != count):
         wanted = f"at least {count}" if least else str(count)
         raise ShapeError(where, what, plural(buffer.element_count, "element"), wanted)
     start = buffer.byte_offset
-    return Part(at, Range(buffer.allocation.number, start, start + 4 * count), type)
+    return Part(at, Range(buffer.allocation.number, start, start + type.size_bytes), type, 0, held is not type.dtype)
 
 
 def checked_buffer(executor: GraphExecutor, where: str, what: str, buffer: Any) -> Buffer:
@@ -115,6 +118,29 @@ def check_aliasing(where: str, operands: Sequence[Part], results: Sequence[Part]
                 raise ArgumentError(where, "output", given, wanted)
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A function whose result is rounded to 16 bits, once, and stored in them."""
+
+    build: Build
+    dtype: DType
+
+    def __call__(self, *values: Value, **attrs: Any) -> Any:
+        found = self.build(*values, **attrs)
+        return self._rounded(found) if isinstance(found, Value) else [self._rounded(v) for v in found]
+
+    def _rounded(self, value: Value) -> Value:
+        return value if value.type.dtype is self.dtype else STORING[self.dtype](value)
+
+
+STORING = {DType.f16: ops.to_f16, DType.bf16: ops.to_bf16}
+
+
+def unstored(build: Build) -> Build:
+    """Return the function itself of one whose result is stored in 16 bits."""
+    return build.build if isinstance(build, Stored) else build
+
+
 def operation(
     executor: GraphExecutor,
     where: str,
@@ -139,6 +165,8 @@ def operation(
     for range in also_written:
         check_aliasing(where, [*operands, result], [Part(0, range, result.type)], False)
     types = (*(p.type for p in operands), *numbered)
+    if result.type.dtype in HALVES:
+        build, fuse = Stored(build, result.type.dtype), True
     made = lowered(executor, where, build, types, tuple(attrs), fuse)
     check_result(where, made, result)
     touched = tuple(dict.fromkeys((p.range for p in operands) if reads is None else reads))
@@ -176,12 +204,16 @@ def check_result(where: str, made: Piece, result: Part) -> None:
 def route_of(made: Piece) -> str:
     """Return variant and reason of the dispatch that computes most of a product."""
     most = max(made.dispatches, key=lambda d: d.flops)
-    return f"{most.variant or most.kernel}: {most.variant_reason or most.label}"
+    by_four = any(decodes_four(most, o) for o in most.operands)
+    more = ", each block decoded once, four elements at a time" if by_four else ""
+    return f"{most.variant or most.kernel}: {most.variant_reason or most.label}{more}"
 
 
 def fused(executor: GraphExecutor, build: Build, norm: Operation, scale: Part, result: Part) -> Operation:
     """Return the op that norm and product are together."""
     operands = (*norm.operands, scale)
+    if result.type.dtype in HALVES:
+        build = Stored(build, result.type.dtype)
     made = lowered(executor, "fusion", build, tuple(p.type for p in operands), norm.attrs, True)
     reads = tuple(dict.fromkeys(p.range for p in operands))
     name = "rms_norm + elementwise_mul"

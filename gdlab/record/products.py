@@ -87,7 +87,7 @@ def quantized_matmul(ex: GraphExecutor, where: str, buffers: Buffers, params: An
     x = part(ex, where, "input", buffers, 0, tensor((m, k)), least=True)
     codes = part(ex, where, "weight", buffers, 1, tensor((words,), u32), least=True)
     scales, biases = (
-        part(ex, where, name, buffers, i, tensor((n, groups), DType.bf16), least=True)
+        part(ex, where, name, buffers, i, tensor((n, groups), DType.bf16), least=True, words=True)
         for i, name in ((2, "scales"), (3, "biases"))
     )
     out = part(ex, where, "output", buffers, 4, tensor((m, n)))
@@ -169,7 +169,7 @@ def _experts(
         raise ShapeError(where, "weight", f"{buffer.nbytes} bytes", f"at least {nbytes}")
     start = buffer.byte_offset
     stop = start + -(-nbytes // 4) * 4
-    return Part(1, Range(buffer.allocation.number, start, stop), type, 0 if stride == slab else stride)
+    return Part(1, Range(buffer.allocation.number, start, stop), type, 0 if stride == slab else stride, True)
 
 
 def check_host_ids(where: str, ids: Any, count: int, experts: int) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from gdlab.base.binding import bound
 from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import SessionError
+from gdlab.base.kinds import WRITABLE, kinds
 from gdlab.base.types import f32
 from gdlab.devices.base import Device
 from gdlab.graph import Graph
@@ -169,8 +170,8 @@ class GraphSession:
     def quantized_matmul(
         self, input: Buffer, weight: Buffer, scales: Buffer, biases: Buffer, params: products.QuantizedMatmulParams
     ) -> Buffer:
-        """Append x · (scale · code + bias)ᵀ, and return its f32[m, n] in a new buffer. Weight, scales and biases (bits
-        of bf16) lie in u32 buffers."""
+        """Append x · (scale · code + bias)ᵀ, and return its f32[m, n] in a new buffer. The weight lies in a u32
+        buffer, scales and biases in one of bf16, or of u32 with their bits."""
         return self._affine("quantized_matmul", (input, weight, scales, biases), params)
 
     def quantized_matmul_simd(
@@ -260,6 +261,7 @@ class GraphSession:
         """Return how many nodes the groups have, the open one included."""
         return group_stats(self.encoder.tracking.sizes, self.encoder.tracking.barriers)
 
+    @kinds(file=WRITABLE)
     def dump_group_stats(self, file: TextIO | None = None) -> None:
         """Print `group_stats` to stderr, or to a file."""
         print(self.group_stats(), file=sys.stderr if file is None else file)

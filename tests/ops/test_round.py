@@ -114,44 +114,65 @@ def test_ones_become_ones_in_a_brain_float() -> None:
 
 
 # stored in 16 bits ----------------------------------------------------------------------------------------------------
+FEW, FEWER = {"rtol": 5e-3, "atol": 5e-2}, {"rtol": 4e-2, "atol": 4e-1}  # of numbers up to 30
+STORING = {"f16": ops.to_f16, "bf16": ops.to_bf16}
+NEAR = {"f16": lambda v: v.astype(np.float16).astype(np.float32), "bf16": lambda v: ref_brain(v)}
+SMALL = [0x00000001, 0x00007FFF, 0x00008000, 0x00008001, 0x00018000, 0x007FFFFF, 0x80408000, 0x7F800000, 0xFF800000]
+
+
+@pytest.mark.parametrize("to", VECTORS)
 @pytest.mark.parametrize("constant", [False, True])
-def test_vectors_of_storing_by_bits(constant: bool, device: str) -> None:
-    given, want = VECTORS["f16"]
+def test_vectors_of_storing_by_bits(constant: bool, to: str, device: str) -> None:
+    given, want = VECTORS[to]
     x = given.view(np.float32)
     with Graph() as g:
-        y = ops.to_f16(ops.constant(x) if constant else ops.input("x", x.shape))
+        y = STORING[to](ops.constant(x) if constant else ops.input("x", x.shape))
         g.set_outputs([y, y.to_f32()])
-    assert str(y.type) == f"f16[{x.size}]"
+    assert str(y.type) == f"{to}[{x.size}]"
     stored, read = computed(g, device, **({} if constant else {"x": x}))
-    assert stored.dtype == np.float16
+    assert stored.dtype == {"f16": np.float16, "bf16": np.float32}[to]
     np.testing.assert_array_equal(stored.astype(np.float32).view(np.uint32), want)
     np.testing.assert_array_equal(read, want.view(np.float32))
 
 
+def test_brain_floats_of_any_bits_are_stored_and_read_as_the_formula_says(device: str) -> None:
+    """Ties, infinities, both zeros, numbers below 2^-126; and 4,096 random words that are no NaN."""
+    random = np.random.default_rng(16).integers(0, 1 << 32, 4096, np.uint32)
+    words = np.concatenate([np.array(SMALL, np.uint32), random[~np.isnan(random.view(np.float32))]])
+    x = words.view(np.float32)
+    with Graph() as g:
+        g.set_outputs([ops.to_bf16(ops.input("x", x.shape))])
+    (stored,) = computed(g, device, x=x)
+    np.testing.assert_array_equal(stored.view(np.uint32), ref_brain(x).view(np.uint32))
+
+
+@pytest.mark.parametrize("to", VECTORS)
 @pytest.mark.parametrize("size", [1, 2, 3, 70, 131])
-def test_an_odd_number_of_halves_is_padded(size: int, device: str) -> None:
+def test_an_odd_number_of_halves_is_padded(size: int, to: str, device: str) -> None:
     x = np.random.default_rng(size).normal(size=size).astype(np.float32)
     with Graph() as g:
-        g.set_outputs([ops.to_f16(ops.input("x", x.shape)), ops.input("z", (1,)) * 2.0])
+        g.set_outputs([STORING[to](ops.input("x", x.shape)), ops.input("z", (1,)) * 2.0])
     stored, _ = computed(g, device, x=x, z=np.ones(1, np.float32))
-    np.testing.assert_array_equal(stored, x.astype(np.float16))
-    kept = next(b for b in compile(g, mode="inference").buffers if str(b.dtype) == "f16")
+    np.testing.assert_array_equal(stored, NEAR[to](x))
+    kept = next(b for b in compile(g, mode="inference").buffers if str(b.dtype) == to)
     assert kept.nbytes == -(-size // 2) * 4, "two in a word"
 
 
-def test_a_stored_nan_stays_one(device: str) -> None:
+@pytest.mark.parametrize("to", VECTORS)
+def test_a_stored_nan_stays_one(to: str, device: str) -> None:
     x = np.array(NANS, np.uint32).view(np.float32)
     with Graph() as g:
-        g.set_outputs([ops.to_f16(ops.input("x", x.shape))])
+        g.set_outputs([STORING[to](ops.input("x", x.shape))])
     assert np.isnan(computed(g, device, x=x)[0].astype(np.float32)).all()
 
 
-def test_products_read_stored_halves_and_the_gradient_passes(device: str) -> None:
+@pytest.mark.parametrize("to", VECTORS)
+def test_products_read_stored_halves_and_the_gradient_passes(to: str, device: str) -> None:
     """Activations in 16 bits, of every reader: a product, a reshape, an activation; and slots are shared with f32."""
     with Graph() as g:
         x, w = ops.input("x", (6, 8)), ops.input("w", (8, 8))
-        h = ops.to_f16((x @ w).tanh())
-        y = (ops.to_f16(h @ w).reshape((8, 6)) * 2.0).relu()
+        h = STORING[to]((x @ w).tanh())
+        y = (STORING[to](h @ w).reshape((8, 6)) * 2.0).relu()
         g.set_outputs([y.square().sum_all()])
     full, _ = differentiate(g, wrt=(x, w))
     full.set_outputs(full.outputs)
@@ -159,7 +180,7 @@ def test_products_read_stored_halves_and_the_gradient_passes(device: str) -> Non
     feeds = {n.name: rng.normal(size=n.type.shape).astype(np.float32) for n in full.inputs}
     values = evaluate(full, feeds)
     for got, id in zip(computed(full, device, **feeds), full.output_ids, strict=True):
-        np.testing.assert_allclose(got, values[id], rtol=5e-3, atol=5e-2)
+        np.testing.assert_allclose(got, values[id], **{"f16": FEW, "bf16": FEWER}[to])
     assert np.abs(values[full.output_ids[1]]).max() > 1
 
 
@@ -170,20 +191,22 @@ def test_a_parameter_in_16_bits_is_still_no_output() -> None:
         compile(g, mode="inference")
 
 
-def test_the_search_finds_an_infinity_that_storing_made(device: str) -> None:
+@pytest.mark.parametrize(("to", "label", "number"), [("f16", "ToF16[3x5]", 1e6), ("bf16", "ToBf16[3x5]", 3.4e38)])
+def test_the_search_finds_an_infinity_that_storing_made(to: str, label: str, number: float, device: str) -> None:
     with Graph() as g:
         x = ops.input("x", (3, 5))
-        g.set_outputs([ops.to_f16(x) @ ops.input("w", (5, 2))])
+        g.set_outputs([STORING[to](x) @ ops.input("w", (5, 2))])
     with build_inference_session(g, device=device) as session:
-        session.set_input("x", np.full((3, 5), 1e6, np.float32))
+        session.set_input("x", np.full((3, 5), number, np.float32))
         session.set_input("w", np.zeros((5, 2), np.float32))
         first = session.step_debug().first_bad()
     assert first is not None
-    assert first.label == "ToF16[3x5]"
+    assert first.label == label
 
 
-def test_a_plan_with_stored_results_is_read_back() -> None:
+@pytest.mark.parametrize("to", VECTORS)
+def test_a_plan_with_stored_results_is_read_back(to: str) -> None:
     with Graph() as g:
-        g.set_outputs([ops.to_f16(ops.input("x", (3, 5)))])
+        g.set_outputs([STORING[to](ops.input("x", (3, 5)))])
     plan = compile(g, mode="inference")
     assert ExecutionPlan.from_json(plan.to_json()).to_json() == plan.to_json()

@@ -164,6 +164,36 @@ def test_products_with_blocks(ex: gd.GraphExecutor, name: str) -> None:
             assert np.all(error <= 1e-5 * np.sqrt(k) * (np.abs(x).astype(np.float64) @ np.abs(w).T))
 
 
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
+def test_four_elements_decoded_at_a_time_are_those_decoded_alone(name: str) -> None:
+    """Blocks of random bits (with finite steps), rows that do not begin at a word: a product with unit vectors, which
+    reads fours, and a look-up of rows, which reads single elements, to the bit."""
+    ex, k, n = rec.executor("wgpu"), 256, 3
+    dtype = DType[name.lower()]
+    rng = np.random.default_rng(len(name))
+    words = encode(rng.standard_normal((n, k)).astype(np.float32), dtype)
+    noise = words.view(np.uint8)
+    codes = rng.integers(0, 256, noise.size, np.uint8)
+    steps = {"q2_k": (80, 84), "q3_k": (108, 110), "q6_k": (208, 210), "q4_1": (0, 4), "q5_1": (0, 4)}
+    low, high = steps.get(str(dtype), (0, 2 if FORMATS[dtype].block == 32 else 4))
+    at = np.arange(noise.size) % FORMATS[dtype].nbytes
+    noise[:] = np.where((low <= at) & (at < high), noise, codes)
+    w, x = rec.raw(ex, words.tobytes()), rec.buffer(ex, np.eye(k, dtype=np.float32))
+    out = rec.zeros(ex, k, n)
+    with rec.recorded(ex) as s:
+        s.quantized_matmul_ggml(x, w, out, GgmlQuantizedMatmulParams(k, n, k, name))
+        assert s.last_route.startswith("registers") and s.last_route.endswith("decoded once, four elements at a time")
+    with gd.Graph() as g:
+        g.output(gd.embedding(gd.input_u32("i", (n,)), gd.parameter("w", (n, k), dtype=dtype)))
+    with gd.build_inference_session(g, "wgpu") as session:
+        session.set_parameter_packed("w", words.tobytes())
+        session.set_input("i", np.arange(n))
+        session.step()
+        alone = session.read_output_by_index(0)
+    np.testing.assert_array_equal(alone, decode(words, dtype, (n, k)))
+    np.testing.assert_array_equal(out.read().T, alone)
+
+
 def test_words_that_a_node_writes_are_decoded_again(ex: gd.GraphExecutor) -> None:
     dtype, k = DType.q8_0, 32
     first, second = (encode(rec.data(4, k, seed=i), dtype) for i in (1, 2))

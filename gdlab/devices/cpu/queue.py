@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.base.formats import decode
+from gdlab.base.formats import decode, encode
 from gdlab.base.memo import LruCache
 from gdlab.base.types import Array, Shape, TensorType
 from gdlab.devices.base import (
@@ -21,6 +21,7 @@ from gdlab.devices.base import (
     Copy,
     Counters,
     Decode,
+    Encode,
     Item,
     Queue,
     Readback,
@@ -248,6 +249,9 @@ class CpuQueue(Queue):
                 item.memory.fill(0)
             case Decode():
                 self._decode(item)
+            case Encode():
+                words = encode(item.source, item.dtype)
+                _bytes(item.target)[item.start : item.start + words.nbytes] = words.view(np.uint8)
             case _:
                 raise TypeError(f"no item of this queue: {item!r}")
 

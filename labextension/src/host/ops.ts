@@ -12,7 +12,7 @@ export const FAMILIES: Record<string, string> = {
     "broadcast_add ceil clamp cos cosh div elu equal erf exp floor fmod geglu geglu_concat gelu gelu_erf greater " +
     "greater_equal isinf isnan less less_equal log maximum minimum mod mul mul_per_channel neg not_equal pack16 " +
     "pow pow_scalar recip relu round round_to rsqrt scalar scale sigmoid sign silu sin sinh softplus sqrt square " +
-    "sub swiglu swiglu_concat tan tanh to_f16 to_f32 to_u32 trunc where zeros",
+    "sub swiglu swiglu_concat tan tanh to_bf16 to_f16 to_f32 to_u32 trunc where zeros",
   index:
     "add_along_axis argmax cache_write cache_write_prefix embedding gather prefix_last scatter_add " +
     "take_along_axis top_k_indices",
