@@ -10,7 +10,7 @@ from typing import Any
 import networks
 import pytest
 import view_networks
-from bare_page import mount
+from bare_page import mount, open_tab
 from playwright.sync_api import Page
 
 from gdlab import models
@@ -88,7 +88,7 @@ CENTRES = """all => [...new Set(all.map(e => {
   const {x, width} = e.querySelector('.gd-shape').getBoundingClientRect(); return Math.round(x + width / 2); }))]"""
 
 
-@pytest.mark.parametrize("make", [networks.mlp, view_networks.mlp_in_a_loop])
+@pytest.mark.parametrize("make", [networks.mlp, view_networks.mlp_in_a_loop, view_networks.onnx_cnn])
 def test_a_chain_is_a_straight_spine(page: Page, make: Callable[[], Graph]) -> None:
     mount(page, shown(make, train=True))
     for pane in ("before", "after"):
@@ -117,6 +117,24 @@ def test_the_name_on_a_pill_selects_the_leaf_and_its_body_the_shape_op(page: Pag
         page.keyboard.press("Escape")
 
 
+def test_names_are_shortened_where_they_say_least_and_whole_in_tooltips(page: Page) -> None:
+    """F1: on a pill and in a box below its op; no two parameters of a picture have one text."""
+    document = shown(view_networks.llama, train=True)
+    mount(page, document)
+    pill = page.locator('[data-pane="before"] .gd-pill', has_text="embed_tokens")
+    assert str(pill.locator(".gd-name").text_content()).startswith("…embed_tokens.weight")
+    assert "model.embed_tokens.weight" in str(pill.locator("title").text_content())
+    assert "model.embed_tokens.weight" in str(pill.get_attribute("aria-label"))
+    open_tab(page, "text")
+    page.locator('[data-pane="text"]', has_text="model.embed_tokens.weight").wait_for()
+    mount(page, document.with_view({"show": ["grad"]}))
+    boxes = page.locator('[data-pane="lanes"] .gd-box:has(.gd-given)')
+    boxes.first.wait_for()
+    drawn = boxes.locator(".gd-given").all_text_contents()
+    assert len(drawn) >= 4 and len(set(drawn)) == len(drawn), "no two gradients have one text"
+    assert any("embed" in text and text.endswith(".weight") for text in drawn), drawn
+
+
 # F1: nothing is cut at opening ---------------------------------------------------------------------------------------
 CUT = """camera => {
   const {left, right, top, bottom} = camera.getBoundingClientRect(), pane = camera.closest('.gd-pane');
@@ -131,7 +149,9 @@ CUT = """camera => {
   const texts = [...camera.querySelectorAll('.gd-node text, .gd-node tspan')].filter(e => e.textContent)
     .map(e => parseFloat(getComputedStyle(e).fontSize));
   const zoom = new DOMMatrix(getComputedStyle(camera.querySelector('.gd-world')).transform).a;
-  return {gone, chips, zoom, across: camera.clientWidth, seen: nodes.length, least: Math.min(...texts) * zoom,
+  const brackets = [...camera.querySelectorAll('.gd-bracket')].map(e => e.getBoundingClientRect());
+  const cut = brackets.filter(r => r.left < left - .5).length;
+  return {gone, chips, cut, zoom, across: camera.clientWidth, seen: nodes.length, least: Math.min(...texts) * zoom,
     density: Number(camera.dataset.density)};
 }"""
 # Outputs in the notebook at 1440 and 1920, docked, in saved HTML.
@@ -152,6 +172,7 @@ def test_nothing_is_cut_at_opening(page: Page, host: str) -> None:
             found = camera.evaluate(CUT)
             assert found["seen"] > 0 and found["gone"] == found["chips"], f"{name}: {found}"
             assert 0.75 <= found["zoom"] <= 1 and found["least"] >= 8.99, f"{name}: {found}"
+            assert found["cut"] == 0, f"{name}: brackets of groups leave the pane"
             whole += found["gone"] == {"left": 0, "right": 0}
     assert whole >= len(view_networks.NETWORKS), "most pictures fit"
 

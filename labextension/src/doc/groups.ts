@@ -163,7 +163,8 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
     nodes,
     members.map(all => `node:${stage.index}.${all.at(-1)}`),
     members.map((_, i) => ({ born: i, died: 0 })),
-    [...wires.values()],
+    // A group reads in the order of the graph: it begins below the same input in every stage.
+    [...wires.values()].sort((v, w) => v.b - w.b || (group[v.b]! < 0 ? 0 : v.a - w.a)),
     0,
   );
   const order = made.lives.map(life => life.born),
