@@ -92,7 +92,7 @@ def _same_ends(group: Sequence[str]) -> tuple[int, int]:
 
 def _apart(name: str, same: int, tail: int, limit: int) -> Iterator[str]:
     """Yield texts of a name with the part in which it differs from others of its group, and as much of its end as
-    there is room for."""
+    there is room for; then its last letters."""
     start, stop = _begin(name, same), len(name) - tail
     while stop < len(name) and name[stop] not in _PARTS:
         stop += 1
@@ -103,6 +103,8 @@ def _apart(name: str, same: int, tail: int, limit: int) -> Iterator[str]:
             room = limit - len(head)
             if room >= least:
                 yield head + _end(name, min(room, len(name) - stop))
+    mark = _SIGN if name.startswith(_SIGN) else ""
+    yield mark + _MORE + name[len(name) - max(0, limit - 1 - len(mark)) :]
 
 
 def _begin(name: str, at: int) -> int:

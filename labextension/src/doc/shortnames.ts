@@ -85,7 +85,7 @@ const begin = (name: Letters, at: number): number => {
   return at;
 };
 
-/** Texts with the part in which a name differs from others of its group, and as much of its end as fits. */
+/** Texts with the part in which a name differs from others of its group, and what fits of its end; then its end. */
 function apart(name: Letters, [same, tail]: readonly [number, number], limit: number): string[] {
   const start = begin(name, same),
     sign = name[0] === SIGN && start > 0 ? 1 : 0;
@@ -98,7 +98,9 @@ function apart(name: Letters, [same, tail]: readonly [number, number], limit: nu
         room = limit - Array.from(head.join("")).length;
       if (room >= least) found.push(head.join("") + end(name, Math.min(room, name.length - stop)));
     }
-  return found;
+  const mark = name[0] === SIGN ? SIGN : "",
+    last = name.slice(name.length - Math.max(0, limit - 1 - mark.length)).join("");
+  return [...found, mark + MORE + last];
 }
 
 function numbered(text: string, taken: ReadonlySet<string>, limit: number): string {
