@@ -11,6 +11,7 @@ import networks
 import pytest
 import view_networks
 from bare_page import mount, open_tab
+from browser import settled
 from playwright.sync_api import Page
 
 from gdlab import models
@@ -47,7 +48,7 @@ def test_text_is_readable_whatever_an_input_is_read_by(page: Page, make: Callabl
     camera.locator(".gd-picture").wait_for()
     zooms = []
     for _ in range(8):
-        page.wait_for_function("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        settled(page)
         seen = camera.evaluate(IN_SIGHT)
         zooms.append(seen["zoom"])
         assert seen["elements"] <= 2500
@@ -67,6 +68,7 @@ def test_lines_of_one_path_light_up_and_reach_from_end_to_end(page: Page) -> Non
     ends = "(e, y) => (e.getAttribute('d').match(/C/g) ?? []).length"
     assert camera.locator(".gd-farrails").evaluate(ends) > 3, "joins, not vertical lines alone"
     camera.evaluate("e => e.scrollTo(0, 2000)")
+    settled(page)  # before it the boxes of the top are there, and go when they are asked for
     boxes = camera.locator(".gd-box:has-text('mul')")
     first = boxes.nth(2).get_attribute("data-entity")
     tanh = f"node:0.{int(str(first).split('.')[1]) - 1}"
@@ -123,6 +125,7 @@ def test_names_are_shortened_where_they_say_least_and_whole_in_tooltips(page: Pa
     """F1: on a pill and in a box below its op; no two parameters of a picture have one text."""
     document = shown(view_networks.llama, train=True)
     mount(page, document)
+    settled(page)
     pill = page.locator('[data-pane="before"] .gd-pill', has_text="embed_tokens")
     assert str(pill.locator(".gd-name").text_content()).startswith("…embed_tokens.weight")
     assert "model.embed_tokens.weight" in str(pill.locator("title").text_content())
@@ -136,6 +139,7 @@ def test_names_are_shortened_where_they_say_least_and_whole_in_tooltips(page: Pa
     mount(page, document.with_view({"show": ["grad"]}))
     boxes = page.locator('[data-pane="lanes"] .gd-box:has(.gd-given)')
     boxes.first.wait_for()
+    settled(page)
     drawn = [text for text in boxes.locator(".gd-given").all_text_contents() if "∂" in text]
     assert len(drawn) >= 3 and len(set(drawn)) == len(drawn), "no two gradients have one text"
     assert any("embed" in text and text.endswith(".weight") for text in drawn), drawn

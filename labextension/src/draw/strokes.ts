@@ -28,7 +28,7 @@ export function bracket({ group, label, track, top, bottom }: Bracket, right: nu
     svgPath("gd-stroke", `M${x + 5} ${top}H${x}V${bottom}H${x + 5}`),
     s(
       "text",
-      { class: "gd-type", x: x - 4, y: middle, transform: `rotate(-90 ${x - 4} ${middle})`, "text-anchor": "middle" },
+      { class: "gd-type", x: x - 3, y: middle, transform: `rotate(-90 ${x - 3} ${middle})`, "text-anchor": "middle" },
       text,
     ),
   );
