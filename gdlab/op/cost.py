@@ -25,7 +25,8 @@ from gdlab.op import REGISTRY, Alias, Contraction, Fill, Leaf, Op, Reduction, Sh
 
 __all__ = [
     "COST_MODELS", "CostModel", "Machine", "Roofline", "ast_size", "bytes_moved", "calibration_file",
-    "contraction_flops", "cost_model", "flops", "keep_machine", "kept_machine", "kept_machines", "roofline", "seconds",
+    "contraction_flops", "cost_model", "flops", "keep_machine", "kept_machine", "kept_machines", "priced", "roofline",
+    "seconds",
 ]  # fmt: skip
 
 
@@ -170,6 +171,15 @@ class CostModel:
 
     name: str
     price: Cost
+
+
+def priced(model: str) -> str:
+    """Return in words whose costs a report's `cost_model` names: `modelled for a nominal GPU`."""
+    if model == "roofline":
+        return "modelled for a nominal GPU"
+    if model.startswith("roofline("):
+        return f"modelled for {model.removeprefix('roofline(').rsplit(': ', 1)[0]}"
+    return f"as {model} counts" if model else "modelled"
 
 
 COST_MODELS: dict[str, Cost] = {"roofline": roofline, "ast_size": ast_size}

@@ -5,6 +5,7 @@ import { readFileSync } from "node:fs";
 import { cwd } from "node:process";
 import { test } from "node:test";
 import { engine } from "layout-engine";
+import { shortNames } from "../src/doc/shortnames.ts";
 import type { Drawn } from "../src/layout/boxes.ts";
 
 interface Fixture {
@@ -13,6 +14,7 @@ interface Fixture {
   density: number;
   nodes: [string, string, string, number[], boolean, string, number][];
   layout: Record<string, unknown>;
+  short: Record<string, Record<string, string>>;
 }
 
 /** JSON with sorted keys: what "byte-identical" is said of. */
@@ -43,4 +45,19 @@ test("the text of the engine is a program of its own, as a worker runs it", () =
   const { layout } = (0, eval)(`(${engine})()`) as ReturnType<typeof engine>;
   const found = fixtures.find(each => each.name === "mlp_training" && each.engine === "lanes")!;
   assert.equal(canonical(layout(drawn(found.nodes))), canonical(found.layout));
+});
+
+test("every long name of the corpus is shortened as Python does it", () => {
+  const { nodes, short } = fixtures.find(each => each.name === "long_names")!;
+  assert.equal(Object.keys(short["24"]!).length > 60, true);
+  for (const [limit, wanted] of Object.entries(short))
+    assert.deepEqual(
+      Object.fromEntries(
+        shortNames(
+          nodes.map(([, name]) => name),
+          Number(limit),
+        ),
+      ),
+      wanted,
+    );
 });

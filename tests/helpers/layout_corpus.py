@@ -16,6 +16,7 @@ from pathlib import Path
 from gdlab.view.layout.drawn import Density, Drawn, Layout
 from gdlab.view.layout.lanes import lanes
 from gdlab.view.layout.layered import layered
+from gdlab.view.layout.short_names import short_names
 from gdlab.view.picture.draw import NodeStyle
 
 ENGINES: dict[str, Callable[..., Layout]] = {"layered": layered, "lanes": lanes}
@@ -186,6 +187,24 @@ def many_pills() -> Draft:
     h = draft.op("batch_norm", draft.input("x"), *ps)
     draft.op("layer_norm", h, ps[0], ps[1], ps[2])
     draft.op("add", ps[3], ps[4])
+    return draft
+
+
+def long_names() -> Draft:
+    """Paths of a language model as files name them, with gradients; phrases; one name in another script."""
+    draft = Draft()
+    h = draft.op("matmul", draft.input("input_ids"), draft.parameter("model.embed_tokens.weight"))
+    parts = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "post_attention_layernorm", "mlp.gate_proj")
+    for i in range(12):
+        for part in parts:
+            h = draft.op("fused_matmul_add", h, draft.parameter(f"model.layers.{i}.{part}.weight"))
+    for name in ("a name that is much too long for a pill", "a name that was much too long for a pill"):
+        h = draft.op("add", h, draft.parameter(name))
+    for side in ("encoder", "decoder"):
+        h = draft.op("matmul", h, draft.parameter(f"{side}.block.0.attention.self.query.weight"))
+    h = draft.op("add", h, draft.parameter("\N{DESERET SMALL LETTER YEE}" * 30))
+    h = draft.op("matmul_at", h, name="∂model.layers.0.mlp.gate_proj.weight")
+    draft.op("rms_norm_grad_w", h, name="∂model.embed_tokens.weight")
     return draft
 
 
@@ -407,6 +426,7 @@ GRAPHS: dict[str, Callable[[], Draft]] = {
     "leaf_twice": leaf_twice,
     "unread_leaves": unread_leaves,
     "many_pills": many_pills,
+    "long_names": long_names,
     "branches_of_parameters": branches_of_parameters,
     "early_branches": early_branches,
     "broadcast_biases": lambda: broadcast_biases()[0],
@@ -463,6 +483,7 @@ def fixtures() -> list[dict[str, object]]:
             "density": density,
             "nodes": [[n.op, n.name, n.type, list(n.inputs), n.leaf, n.lane, n.twin] for n in nodes],
             "layout": {**lay(nodes, density).to_json(), "seconds": 0},
+            "short": {str(most): dict(short_names((n.name for n in nodes), most)) for most in (24, 11, 5)},
         }
         for name, make in GRAPHS.items()
         for nodes in (make().nodes,)

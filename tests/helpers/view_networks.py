@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import networks
+import onnx_models
 
-from gdlab import models, ops
+from gdlab import load_onnx, models, ops
 from gdlab.graph import Graph
 
 
@@ -41,6 +42,49 @@ def gated() -> Graph:
         up = x @ ops.parameter("up_proj", (256, 512)) + ops.parameter("up_bias", (512,))
         h = gate * ops.sigmoid(gate) * up
         g.output(ops.mse_loss(h @ ops.parameter("down_proj", (512, 256)) + x, target))
+    return g
+
+
+def llama() -> Graph:
+    """Two layers with the names that files of language models give: modules, and paths of any length."""
+    with Graph() as g:
+        h = ops.input("x", (64, 64)) @ ops.parameter("model.embed_tokens.weight", (64, 64))
+        for i in range(2):
+            path = f"model.layers.{i}."
+            n = ops.rms_norm(h, ops.parameter(path + "input_layernorm.weight", (64,)), 1e-5)
+            q, k, v = (n @ ops.parameter(path + f"self_attn.{part}_proj.weight", (64, 64)) for part in "qkv")
+            mixed = ops.softmax(q @ k.T * 0.125) @ v
+            h = mixed @ ops.parameter(path + "self_attn.o_proj.weight", (64, 64)) + h
+            n = ops.rms_norm(h, ops.parameter(path + "post_attention_layernorm.weight", (64,)), 1e-5)
+            gate, up = (n @ ops.parameter(path + f"mlp.{part}_proj.weight", (64, 128)) for part in ("gate", "up"))
+            h = ops.silu(gate) * up @ ops.parameter(path + "mlp.down_proj.weight", (128, 64)) + h
+        n = ops.rms_norm(h, ops.parameter("model.norm.weight", (64,)), 1e-5)
+        g.output(ops.mse_loss(n @ ops.parameter("lm_head.weight", (64, 100)), ops.input("target", (64, 100))))
+    return g
+
+
+def unrolled_gru(steps: int = 3) -> Graph:
+    """A recurrent cell, step after step in a loop: the same weights at each, no modules."""
+    with Graph() as g:
+        h = ops.input("h0", (16, 48))
+        w = {s: ops.parameter(f"w_{s}", (32, 48)) for s in "zrh"}
+        u = {s: ops.parameter(f"u_{s}", (48, 48)) for s in "zrh"}
+        b = {s: ops.parameter(f"b_{s}", (48,)) for s in "zrh"}
+        for t in range(steps):
+            x = ops.input(f"x{t}", (16, 32))
+            z, r = (ops.sigmoid(x @ w[s] + h @ u[s] + b[s]) for s in "zr")
+            new = ops.tanh(x @ w["h"] + (r * h) @ u["h"] + b["h"])
+            h = h + z * (new - h)
+        g.output(ops.cross_entropy_loss(h @ ops.parameter("w_out", (48, 10)), ops.input("labels", (16, 10))))
+    return g
+
+
+def onnx_cnn() -> Graph:
+    """An imported network with a loss: a convolution, its batch norm folded, pooling, a head."""
+    g = load_onnx(onnx_models.cnn()).graph
+    with g:
+        loss = ops.mse_loss(g.outputs[0], ops.input("target", (2, 5)))
+    g.set_output_ids([(loss.id, "")])
     return g
 
 
@@ -88,6 +132,9 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
     "mlp_in_a_loop": mlp_in_a_loop,
     "attention": attention,
     "gated": gated,
+    "llama": llama,
+    "unrolled_gru": unrolled_gru,
+    "onnx_cnn": onnx_cnn,
     "transformer_lm": models.transformer_lm,
     "resnet18": models.resnet18,
 }

@@ -10,14 +10,16 @@ from typing import Any
 import networks
 import pytest
 import view_networks
-from bare_page import mount
+from bare_page import mount, open_tab
 from browser import settled
 from playwright.sync_api import Page
 
 from gdlab import models
 from gdlab.graph import Graph
+from gdlab.op.cost import priced
 from gdlab.study.study import Study
 from gdlab.view.document.columns import column
+from gdlab.view.text.twin import twin
 
 IN_SIGHT = """camera => {
   const {left, right, top, bottom} = camera.getBoundingClientRect();
@@ -90,7 +92,7 @@ CENTRES = """all => [...new Set(all.map(e => {
   const {x, width} = e.querySelector('.gd-shape').getBoundingClientRect(); return Math.round(x + width / 2); }))]"""
 
 
-@pytest.mark.parametrize("make", [networks.mlp, view_networks.mlp_in_a_loop])
+@pytest.mark.parametrize("make", [networks.mlp, view_networks.mlp_in_a_loop, view_networks.onnx_cnn])
 def test_a_chain_is_a_straight_spine(page: Page, make: Callable[[], Graph]) -> None:
     mount(page, shown(make, train=True))
     for pane in ("before", "after"):
@@ -119,6 +121,30 @@ def test_the_name_on_a_pill_selects_the_leaf_and_its_body_the_shape_op(page: Pag
         page.keyboard.press("Escape")
 
 
+def test_names_are_shortened_where_they_say_least_and_whole_in_tooltips(page: Page) -> None:
+    """F1: on a pill and in a box below its op; no two parameters of a picture have one text."""
+    document = shown(view_networks.llama, train=True)
+    mount(page, document)
+    settled(page)
+    pill = page.locator('[data-pane="before"] .gd-pill', has_text="embed_tokens")
+    assert str(pill.locator(".gd-name").text_content()).startswith("…embed_tokens.weight")
+    assert "model.embed_tokens.weight" in str(pill.locator("title").text_content())
+    assert "model.embed_tokens.weight" in str(pill.get_attribute("aria-label"))
+    open_tab(page, "text")
+    page.locator('[data-pane="text"]', has_text="model.embed_tokens.weight").wait_for()
+    name = page.locator('.gd-outline td[title="model.layers.1.self_attn.q_proj.weight"]')
+    ends = "e => [e.getBoundingClientRect().right, e.firstChild.getBoundingClientRect().right]"
+    right, end = name.evaluate(ends)
+    assert end <= right, "the end of a path is in sight in the outline"
+    mount(page, document.with_view({"show": ["grad"]}))
+    boxes = page.locator('[data-pane="lanes"] .gd-box:has(.gd-given)')
+    boxes.first.wait_for()
+    settled(page)
+    drawn = [text for text in boxes.locator(".gd-given").all_text_contents() if "∂" in text]
+    assert len(drawn) >= 3 and len(set(drawn)) == len(drawn), "no two gradients have one text"
+    assert any("embed" in text and text.endswith(".weight") for text in drawn), drawn
+
+
 # F1: nothing is cut at opening ---------------------------------------------------------------------------------------
 CUT = """camera => {
   const {left, right, top, bottom} = camera.getBoundingClientRect(), pane = camera.closest('.gd-pane');
@@ -133,7 +159,9 @@ CUT = """camera => {
   const texts = [...camera.querySelectorAll('.gd-node text, .gd-node tspan')].filter(e => e.textContent)
     .map(e => parseFloat(getComputedStyle(e).fontSize));
   const zoom = new DOMMatrix(getComputedStyle(camera.querySelector('.gd-world')).transform).a;
-  return {gone, chips, zoom, across: camera.clientWidth, seen: nodes.length, least: Math.min(...texts) * zoom,
+  const brackets = [...camera.querySelectorAll('.gd-bracket')].map(e => e.getBoundingClientRect());
+  const cut = brackets.filter(r => r.left < left - .5).length;
+  return {gone, chips, cut, zoom, across: camera.clientWidth, seen: nodes.length, least: Math.min(...texts) * zoom,
     density: Number(camera.dataset.density)};
 }"""
 # Outputs in the notebook at 1440 and 1920, docked, in saved HTML.
@@ -154,6 +182,7 @@ def test_nothing_is_cut_at_opening(page: Page, host: str) -> None:
             found = camera.evaluate(CUT)
             assert found["seen"] > 0 and found["gone"] == found["chips"], f"{name}: {found}"
             assert 0.75 <= found["zoom"] <= 1 and found["least"] >= 8.99, f"{name}: {found}"
+            assert found["cut"] == 0, f"{name}: brackets of groups leave the pane"
             whole += found["gone"] == {"left": 0, "right": 0}
     assert whole >= len(view_networks.NETWORKS), "most pictures fit"
 
@@ -242,26 +271,27 @@ LONG = {
     view_networks.branches: ["x", "relu", "tanh"],
     view_networks.input_read_often: ["x", "tanh, mul, add", "square", "sum_all"],
     view_networks.deep_mlp: ["x", "matmul … relu", "square", "mean_all"],
+    view_networks.unrolled_gru: ["h0", "matmul … add", "matmul", "cross_entropy_loss"],
 }
 
 
 @pytest.mark.parametrize("make", LONG)
 def test_runs_of_equal_ops_are_one_box(page: Page, make: Callable[[], Graph]) -> None:
     """In a chain and side by side, and of several ops; in lanes the run and its adjoint stand on one row."""
-    train = make in (view_networks.long_chain, view_networks.deep_mlp)
+    train = make in (view_networks.long_chain, view_networks.deep_mlp, view_networks.unrolled_gru)
     mount(page, shown(make, train=train))
     boxes = page.locator('[data-pane="before"] .gd-box')
     assert boxes.evaluate_all(LABELS) == LONG[make]
     run = page.locator('[data-pane="before"] .gd-box:has(.gd-sheet)')
-    assert run.count() == 1 and re.search(r"×(1,500|1,000|60)", run.text_content() or "")
+    assert run.count() == 1 and re.search(r"×(1,500|1,000|60|3)", run.text_content() or "")
     after = page.locator('[data-pane="after"] .gd-box')
-    assert after.count() == len(LONG[make])
+    assert after.count() == len(LONG[make]) and after.first.locator(".gd-op").text_content() == LONG[make][0]
     if make is view_networks.branches:
         assert page.locator('[data-pane="after"] .gd-sheet').count() == 0, "one of 1,500 equal nodes is left"
     if train:
         mount(page, shown(make, train=True).with_view({"show": ["grad"]}))
         lanes = page.locator('[data-pane="lanes"] .gd-box:has(.gd-sheet)')
-        assert lanes.count() == 2
+        assert lanes.count() == 2 and page.locator('[data-pane="lanes"] .gd-more:visible').count() == 0
         rows = lanes.evaluate_all("all => all.map(e => Math.round(e.getBoundingClientRect().y))")
         assert rows[0] == rows[1]
 
@@ -310,6 +340,9 @@ def test_matched_rows_stand_at_one_height_and_a_bracket_closes_the_hole(page: Pa
     assert holes.first.locator("text").last.text_content() == "MatMul+BiasAdd→FusedMatMulAdd"
     frame, bracket = after.locator(".gd-camera").bounding_box(), holes.first.bounding_box()
     assert frame and bracket and frame["x"] <= bracket["x"]
+    whose = "modelled for a nominal GPU"
+    assert whose in str(holes.first.locator("title").text_content()), "§2: a cost says whose it is"
+    page.locator('[data-pane="report"]', has_text=f"Cost: {whose}.").wait_for()
     holes.first.click()
     lit = "e => e.querySelectorAll('.gd-node[data-lit]').length"
     assert before.evaluate(lit) >= 2 and after.evaluate(lit) >= 1, "both sides are one selection with the bracket"
@@ -317,3 +350,25 @@ def test_matched_rows_stand_at_one_height_and_a_bracket_closes_the_hole(page: Pa
     page.wait_for_function("() => document.querySelector('[data-pane=after] .gd-camera').scrollTop === 90")
     after.locator(".gd-camera").evaluate("e => e.scrollTo(0, 30)")
     page.wait_for_function("() => document.querySelector('[data-pane=before] .gd-camera').scrollTop === 30")
+
+
+# §2: costs say whose they are ----------------------------------------------------------------------------------------
+def test_costs_of_rewrites_say_whose_they_are(page: Page) -> None:
+    """In the list of rewrites, in the replay and in the e-graph's ways; in text, too."""
+    document = shown(view_networks.mlp_in_a_loop, train=True)
+    mount(page, document)
+    open_tab(page, "rewrites")
+    whose = "modelled for a nominal GPU"
+    page.locator('[data-pane="rewrites"]', has_text=f"Costs are {whose}.").wait_for()
+    page.locator('[data-pane="scrub"] [data-command="scrub-next"]').click()
+    page.locator('[data-pane="scrub"] .gd-said', has_text=f"µs, {whose}").wait_for()
+    assert f"costs {whose}" in twin(document, "rewrites")
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [("roofline", "modelled for a nominal GPU"), ("roofline(NVIDIA H200: 3 µs per launch, 4 TB/s, 50 TFLOP/s)",
+      "modelled for NVIDIA H200"), ("ast_size", "as ast_size counts"), ("", "modelled")],
+)  # fmt: skip
+def test_a_cost_model_says_whose_costs_it_gives(model: str, told: str) -> None:
+    assert priced(model) == told

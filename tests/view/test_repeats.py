@@ -46,6 +46,8 @@ RUNS: dict[Callable[[], Graph], list[tuple[int, str, int]]] = {
     view_networks.input_read_often: [(-1, "tanh, mul, add", 1000)],
     view_networks.deep_mlp: [(-1, "matmul … relu", 60)],
     alternating: [(-1, "tanh, relu", 30), (-1, "tanh, relu", 29)],
+    view_networks.unrolled_gru: [(-1, "matmul … add", 3)],
+    lambda: view_networks.unrolled_gru(9): [(-1, "matmul … add", 9)],
     nested: [(-1, "part", 4), *[(i, "tanh", 20) for i in range(1, 5)]],
     lambda: view_networks.long_chain(50): [],
     lambda: view_networks.deep_mlp(7): [],

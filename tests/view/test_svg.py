@@ -12,6 +12,7 @@ import pytest
 
 from gdlab.view.layout.drawn import Drawn
 from gdlab.view.layout.layered import auto, layered
+from gdlab.view.layout.short_names import short_names
 from gdlab.view.picture.draw import NodeStyle, smooth, square
 from gdlab.view.picture.palette import INK, Theme
 from gdlab.view.picture.svg import svg, svg_panes
@@ -173,7 +174,8 @@ def test_long_names_are_cut() -> None:
     ]
     written = picture(nodes, title="t" * 10_000, desc="d" * 100_000)
     shown = texts(ET.fromstring(written))
-    assert {"w" * 23 + "…", "t" * 23 + "…", "o" * 27 + "…", "t" * 27 + "…", "n" * 21 + "…"} <= set(shown)
+    assert {"t" * 23 + "…", "o" * 27 + "…", "t" * 27 + "…"} <= set(shown)
+    assert {"w" * 12 + "…" + "w" * 11, "n" * 11 + "…" + "n" * 10} <= set(shown)
     assert len(written) < 12_000
 
 
@@ -241,3 +243,34 @@ def test_a_backward_edge_has_an_arrow() -> None:
         1 for rail in auto(corpus.second_derivative().nodes).rails if rail.y1 > rail.y0
     ), "in an adjoint lane, downwards is back"
     assert "h7Z" not in picture(corpus.transformer(3)[0].nodes)
+
+
+@pytest.mark.parametrize(
+    ("name", "drawn"),
+    [("model.embed_tokens.weight", "…embed_tokens.weight"),
+     ("model.layers.0.self_attn.q_proj.weight", "…0…attn.q_proj.weight"),
+     ("model.layers.11.mlp.gate_proj.weight", "…11…gate_proj.weight"),
+     ("∂model.embed_tokens.weight", "∂…embed_tokens.weight"),
+     ("blocks.first_attention_layernorm.weight", "first_attention….weight"),
+     ("a name that is much too long for a pill", "…is…too long for a pill"),
+     ("encoder.block.0.attention.self.query.weight", "encoder…query.weight")],
+)  # fmt: skip
+def test_a_long_name_is_shortened_where_it_says_least(name: str, drawn: str) -> None:
+    """Of each pair of names that differ, the texts differ; at most as long as there is room."""
+    names = [node.name for node in corpus.long_names().nodes] + ["blocks.first_attention_layernorm.weight"]
+    for most in (24, 17, 11, 5):
+        short = short_names(names, most)
+        texts = [short.get(each, each) for each in dict.fromkeys(names)]
+        assert len(set(texts)) == len(texts) and max(map(len, texts)) <= most
+    assert (short_names(names, 24) | {"": ""}).get(name, name) == drawn
+
+
+def test_a_picture_has_the_whole_of_a_shortened_name_beside_it() -> None:
+    """On pills and boxes in the static picture: the accessible name is whole."""
+    nodes = [
+        Drawn("parameter", "model.embed_tokens.weight", "f32[8, 8]", (), True),
+        Drawn("rms_norm_grad_w", "∂model.layers.0.input_layernorm.weight", "f32[8]", (0,), False),
+    ]
+    drawn = picture(nodes)
+    assert ">…embed_tokens.weight<" in drawn and "parameter model.embed_tokens.weight" in drawn
+    assert ">∂…weight<" in drawn and "rms_norm_grad_w ∂model.layers.0.input_layernorm.weight" in drawn

@@ -1,7 +1,9 @@
-"""Find runs of equal nodes in a long graph: `tanh ×1500`, in a chain or side by side, and periods of a few ops."""
+"""Find runs of equal nodes in a long graph: `tanh ×1500`, in a chain or side by side, periods of a few ops, and the
+steps of an unrolled loop."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +11,9 @@ from gdlab.graph import Graph, Node
 
 LEAST = 60  # ops: smaller graphs are drawn whole
 _REPEATS = 8
-_PERIOD = 8  # ops that are repeated, at most
+_PERIOD = 8  # ops that are repeated so often, at most
+_STEPS = 3  # repetitions of more ops: the steps of a loop
+_TRIED = 8  # such periods that are tried
 _LABEL = 20  # characters
 _SHARED = 8  # reads of a value, from which on it is one thing that all read and no link of a chain
 
@@ -44,10 +48,11 @@ def _runs(graph: Graph, nodes: Sequence[Node], users: Sequence[int]) -> Iterator
     kind = [number.setdefault((node.op, node.type, node.attrs), len(number)) for node in nodes]
     number = {}
     same = [number.setdefault(_signature(graph, node, place, users), len(number)) for node in nodes]
-    longest = {period: _matches(same, period) for period in range(1, min(_PERIOD, len(nodes) // 2) + 1)}
+    periods = [*range(1, min(_PERIOD, len(nodes) // 2) + 1), *_long_periods(same)]
+    longest = {period: _matches(same, period) for period in periods}
     start = done = 0
     while start < len(nodes):
-        period = next((p for p, match in longest.items() if match[start] // p + 1 >= _REPEATS), 0)
+        period = next((p for p, match in longest.items() if match[start] // p >= _least(p)), 0)
         if not period:
             start += 1
             continue
@@ -57,9 +62,29 @@ def _runs(graph: Graph, nodes: Sequence[Node], users: Sequence[int]) -> Iterator
         while first > max(done, start - period) and kind[first - 1] == kind[first - 1 + period]:
             first -= 1
         start, end = first, first + (end - first) // period * period
+        if period > _PERIOD and (end - start) // period < _STEPS:
+            start = end
+            continue
         label = _label([node.op for node in nodes[start : start + period]])
         yield Repeat(tuple(node.id for node in nodes[start:end]), (end - start) // period, label)
         start = done = end
+
+
+def _least(period: int) -> int:
+    """Return how many periods must equal the one before: the first step of a loop is found afterwards."""
+    return _REPEATS - 1 if period <= _PERIOD else _STEPS - 2
+
+
+def _long_periods(same: Sequence[int]) -> list[int]:
+    """Return the most frequent distances above `_PERIOD` between a node and the next that is equal, the shortest
+    first."""
+    last: dict[int, int] = {}
+    found: Counter[int] = Counter()
+    for i, number in enumerate(same):
+        if number in last:
+            found[i - last[number]] += 1
+        last[number] = i
+    return sorted(p for p, _ in found.most_common(_TRIED + _PERIOD) if p > _PERIOD)[:_TRIED]
 
 
 def _label(ops: Sequence[str]) -> str:

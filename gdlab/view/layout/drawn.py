@@ -5,12 +5,14 @@ Everything that a picture shows follows from a `Layout`: both the static SVG and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 Kind = Literal["data", "param", "saved", "control"]
 Point = tuple[int, int]
+Short = Callable[[str, int], str]
+"""How a long name is shortened to a number of code points: `cut`, or `ShortNames` of all names of a picture."""
 
 LINE_CUT, PILL_CUT = 28, 24  # code points
 FIRST_LETTERS = 4  # code points of a pill's name at the last density
@@ -183,14 +185,13 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def headline(node: Drawn) -> tuple[str, str]:
+def headline(node: Drawn, short: Short = cut) -> tuple[str, str]:
     """The first line of a box as drawn: its op and its name; of a leaf, its name (or op) alone."""
     if node.leaf or not node.name:
-        return cut((node.leaf and node.name) or node.op, LINE_CUT), ""
-    line = cut(f"{node.op}  {node.name}", LINE_CUT)
+        return short((node.leaf and node.name) or node.op, LINE_CUT), ""
     if len(node.op) + 4 > LINE_CUT and len(node.op) + 2 + len(node.name) > LINE_CUT:
-        return line, ""  # no room for a letter of the name
-    return node.op, line[len(node.op) + 2 :]
+        return cut(f"{node.op}  {node.name}", LINE_CUT), ""  # no room for a letter of the name
+    return node.op, short(node.name, LINE_CUT - len(node.op) - 2)
 
 
 def node_width(node: Drawn, density: Density = 0) -> int:
@@ -203,10 +204,10 @@ def node_width(node: Drawn, density: Density = 0) -> int:
     return max(64, (29 * count // 4 + 24 + 7) // 8 * 8)
 
 
-def pill_label(node: Drawn, density: Density = 0) -> str:
+def pill_label(node: Drawn, density: Density = 0, short: Short = cut) -> str:
     """The name on a pill as drawn; a leaf without a name shows its op."""
     name = node.name or node.op
-    return cut(name, PILL_CUT) if density < 3 else initials(name)
+    return short(name, PILL_CUT) if density < 3 else initials(name)
 
 
 def initials(name: str) -> str:

@@ -24,6 +24,7 @@ from gdlab.view.layout.drawn import (
     pill_label,
     pill_tail,
 )
+from gdlab.view.layout.short_names import ShortNames
 from gdlab.view.picture.palette import INK, Theme, family_ink, lane_tint
 
 CODE_FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
@@ -56,6 +57,7 @@ class Scene:
     theme: Theme
     shown: frozenset[int]  # boxes and leaves that are drawn
     bottom: int  # of the last row that is drawn, with the gap below it
+    short: ShortNames
 
 
 # Texts
@@ -273,7 +275,7 @@ def _pill(scene: Scene, pill: Pill, users: int) -> str:
     leaf, style = scene.nodes[pill.leaf], scene.style[pill.node]
     family, ink = family_ink(scene.style[pill.leaf].family, scene.theme), INK[scene.theme]
     density = scene.layout.density
-    label = pill_label(leaf, density)
+    label = pill_label(leaf, density, scene.short)
     tail = pill_tail(scene.nodes[pill.node].type, bool(pill.via), pill.echo, density)
     # The name of a leaf that goes through shape ops stands for the leaf, the pill for the last of them.
     own = f' data-entity="{plain(scene.style[pill.leaf].entity)}"' if pill.via else ""
@@ -325,7 +327,7 @@ def _lines(scene: Scene, i: int) -> Iterable[str]:
     """Its texts: op, name at the right, type, and the letter of its family."""
     node, w = scene.nodes[i], scene.layout.w[i]
     ink, family = INK[scene.theme], family_ink(scene.style[i].family, scene.theme)
-    op, name = headline(node)
+    op, name = headline(node, scene.short)
     left = 16 if node.leaf else 12
     typed = scene.layout.density < 2
     top = 17 if typed or name else 24

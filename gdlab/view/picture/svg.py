@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gdlab.base.words import plural, whole
 from gdlab.view.layout.boxes import ROW
 from gdlab.view.layout.drawn import Drawn, Layout, cut
+from gdlab.view.layout.short_names import ShortNames
 from gdlab.view.picture.draw import (
     CODE_FONT,
     TINT_ABOVE,
@@ -156,7 +157,7 @@ def _users(nodes: Sequence[Drawn]) -> list[int]:
 def _view(nodes: Sequence[Drawn], layout: Layout, style: Sequence[NodeStyle], theme: Theme, most: int) -> _View:
     shown = _shown(layout, most)
     bottom = ROW * (max((layout.row[i] for i in shown), default=-1) + 1)
-    scene = Scene(nodes, layout, style, theme, shown, bottom)
+    scene = Scene(nodes, layout, style, theme, shown, bottom, ShortNames(n.name or n.op for n in nodes))
     notes = []
     if len(shown) < len(nodes):
         rows, most_rows = bottom // ROW, max(layout.row) + 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gdlab.base.words import grid, plural, sig, whole
+from gdlab.op.cost import priced
 from gdlab.rewrite.engine.history import RECORDED
 from gdlab.view.document.columns import Json, Table
 from gdlab.view.document.document import Document
@@ -99,7 +100,7 @@ def _choice(document: Document, one: Mapping[str, Any], names: Names) -> Lines:
     chosen = Counter(node.cls for node in nodes if node.chosen).total()
     yield (
         f"the choice: {why}; {plural(chosen, 'e-node')} of {whole(len(nodes))}, cost {sig(report['cost_before'])} → "
-        f"{sig(report['cost_after'])} µs"
+        f"{sig(report['cost_after'])} µs, {priced(report['cost_model'])}"
     )
     ways: dict[str, list[ENode]] = {}
     for node in nodes:

@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
+from gdlab.op.cost import priced
 from gdlab.study.variants import HEAD, Figures, StepTime
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
@@ -128,7 +129,7 @@ def _reports(document: Document) -> Lines:
 def _report(number: int, report: Json) -> Lines:
     yield f"pass {number}: optimize, phase {report['phase']}, {report['engine']}, {report['cost_model']}"
     time = duration(report["egglog_time"] + report["extract_time"])
-    cost = f"cost {sig(report['cost_before'])} → {sig(report['cost_after'])} µs"
+    cost = f"cost {sig(report['cost_before'])} → {sig(report['cost_after'])} µs, {priced(report['cost_model'])}"
     yield f"  {whole(report['nodes_before'])} → {whole(report['nodes_after'])} nodes; {cost}"
     detail = f": {report['stop_detail']}" if report.get("stop_detail") else ""
     rounds = plural(len(report["iterations"]), "iteration")
@@ -157,11 +158,15 @@ def notes(document: Document) -> Lines:
         yield f"{note['level']}: {note['text']}"
 
 
+def _whose(one: Json) -> str:
+    return f"costs {priced(one['report'].get('cost_model', ''))}"
+
+
 def rewrites(document: Document) -> Lines:
     for p, one in enumerate(document.data["passes"]):
         if one["role"] != "optimize":
             continue
-        yield f"pass {p}: {plural(rewrite_count(one), 'rewrite')}, {one['key']}"
+        yield f"pass {p}: {plural(rewrite_count(one), 'rewrite')}, {one['key']}; {_whose(one)}"
         if one.get("deltas") is not None:
             yield f"  e-graph: {plural(len(one['deltas']) - 1, 'iteration')}; the view egraph tells how it grew"
         if one["report"].get("outcome"):

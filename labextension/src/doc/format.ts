@@ -63,6 +63,13 @@ export function change(before: number, after: number): string {
   return `${percent > 0 ? "+" : percent < 0 ? MINUS : ""}${Math.abs(percent)} %`;
 }
 
+/** Whose costs a report's `cost_model` names. */
+export function priced(model: string): string {
+  if (model === "roofline") return "modelled for a nominal GPU";
+  const [, machine] = /^roofline\((.*): [^:]*\)$/.exec(model) ?? [];
+  return machine ? `modelled for ${machine}` : model ? `as ${model} counts` : "modelled";
+}
+
 export const plural = (n: number, word: string): string =>
   `${whole(n)} ${word}${n === 1 ? "" : /(s|sh|ch|x)$/.test(word) ? "es" : "s"}`;
 

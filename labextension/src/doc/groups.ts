@@ -119,6 +119,12 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
     lane = (i: number) => stage.nodes[i]!.lane,
     inside = stage.nodes.map(({ group, inputs }) => (group < 0 || inputs.length === 0 ? -1 : closed[group]!));
   if (inside.every(g => g < 0)) return null;
+  // What sums the gradient of a leaf lies in the group that alone reads the leaf.
+  stage.nodes.forEach(({ inputs, twin }, i) => {
+    if (inside[i]! >= 0 || inputs.length === 0 || twin < 0 || stage.nodes[twin]!.inputs.length > 0) return;
+    const [first = -1, ...others] = new Set(stage.users[twin]!.map(b => inside[b]!));
+    if (others.length === 0) inside[i] = first;
+  });
   const keys = stage.nodes.map((_, i) => String(i));
   for (const g of new Set(inside)) {
     if (g < 0) continue;
@@ -163,7 +169,8 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
     nodes,
     members.map(all => `node:${stage.index}.${all.at(-1)}`),
     members.map((_, i) => ({ born: i, died: 0 })),
-    [...wires.values()],
+    // A group reads in the order of the graph: it begins below the same input in every stage.
+    [...wires.values()].sort((v, w) => v.b - w.b || (group[v.b]! < 0 ? 0 : v.a - w.a)),
     0,
   );
   const order = made.lives.map(life => life.born),

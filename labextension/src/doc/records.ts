@@ -109,6 +109,7 @@ export interface Hole {
   bottom: number;
   fact: string;
   rule: string;
+  told: string;
 }
 export interface Layout {
   engine: string;

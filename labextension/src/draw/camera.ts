@@ -219,9 +219,11 @@ export class Camera {
     return this.#inFrame(this.#places);
   }
 
-  /** Boxes, pills and the words of brackets. */
+  /** Boxes, pills and the words of brackets; what stands left of them. */
   get taken(): ReturnType<typeof placesOf> {
-    return this.places.concat(this.#layout ? this.#inFrame(holesOf(this.#layout)) : []);
+    const { bracketed, left, height } = this.picture,
+      beside = bracketed ? [{ left: 0, right: -left, top: 0, bottom: height }] : [];
+    return this.places.concat(this.#layout ? this.#inFrame(holesOf(this.#layout)) : [], beside);
   }
 
   #inFrame(places: ReturnType<typeof placesOf>): ReturnType<typeof placesOf> {
@@ -246,14 +248,15 @@ export class Camera {
 
   /** The width of the brackets left of everything, in the picture's units. */
   get #margin(): number {
-    const first = this.picture.lanes[0] ? 0 : -SIDE;
+    const first = this.picture.lanes[0] || this.picture.bracketed ? 0 : -SIDE;
     return Math.max(0, first - this.picture.left);
   }
 
   #fits(density: number, zoom: number, lines = false): boolean {
     const layout = this.#sheets!.layout(density),
+      { bracketed = false } = this.picture,
       places = placesOf(layout).concat(holesOf(layout), lines ? linesOf(layout) : []),
-      pane = { across: this.across, down: this.#high - this.head, margin: this.#margin };
+      pane = { across: this.across, down: this.#high - this.head, margin: this.#margin, bracketed };
     return fits(places, this.#sheets!.foot(layout), pane, zoom);
   }
 
@@ -454,7 +457,7 @@ export class Camera {
       const places = this.taken,
         reached = (all: typeof places) => ends(between(all, start, start + (this.#high - this.head) / zoom)),
         reach = reached(places);
-      if (reach) reach[0] -= this.#margin;
+      if (reach) reach[0] = this.picture.bracketed ? 0 : reach[0] - this.#margin;
       if (reach && (reach[1] - reach[0]) * zoom <= this.across) {
         // Lines are good to see where boxes leave room.
         const all = reached(places.concat(this.#layout ? this.#inFrame(linesOf(this.#layout)) : []))!,

@@ -7,7 +7,7 @@ import { pillLabel, pillTail } from "../doc/pilltext.ts";
 import { edgePath, railPoints, railsPath, wirePath } from "./bundle.ts";
 import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
 import { s, setFlag, svgPath, type Child } from "./dom.ts";
-import { cut, familyClass, LETTERS, spokenName, titleOf, tooltip } from "./labels.ts";
+import { cut, familyClass, LETTERS, shortened, spokenName, titleOf, tooltip } from "./labels.ts";
 import { Merged, type Block } from "./merged.ts";
 import { orthogonal, smooth } from "./paths.ts";
 import type { Dress, Picture } from "./picture.ts";
@@ -19,7 +19,8 @@ export type { Dress, Picture } from "./picture.ts";
 // The same measures as gdlab/view/picture/draw.py.
 const [MARGIN, LANE_ABOVE, LANE_BELOW, ROW, BOX, PILL] = [16, 16, 8, 72, 40, 18] as const;
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
-const LINE = 28; // code points of a line
+const LINE = 28, // code points of a line
+  PILL_CUT = 24; // and of a pill
 export const MANY = 60;
 const CULLED = 500; // boxes
 const MOST = 2500; // elements
@@ -182,8 +183,10 @@ class StagePicture {
     const { leaf, via, echo } = pill,
       { density } = this.#layout,
       stage = this.#stage;
-    const name = pillLabel(titleOf(stage, leaf) || stage.nodes[leaf]!.op, density),
-      tail = cut(pillTail(typeText(this.#doc, stage.nodes[pillNode(pill)]!), via.length > 0, echo > 0, density), 24);
+    const whole = titleOf(stage, leaf) || stage.nodes[leaf]!.op,
+      name = density < 3 ? shortened(stage, whole, PILL_CUT) : pillLabel(whole, density),
+      type = typeText(this.#doc, stage.nodes[pillNode(pill)]!),
+      tail = cut(pillTail(type, via.length > 0, echo > 0, density), PILL_CUT);
     return s(
       "text",
       { class: "gd-name", x: 10, y: 13 },
@@ -198,7 +201,7 @@ class StagePicture {
       leaf = node.flags.includes("leaf") || node.family === "leaf",
       title = titleOf(this.#stage, index);
     const has = (flag: string) => node.flags.includes(flag);
-    const op = cut(leaf && title ? title : node.op, 28);
+    const op = shortened(this.#stage, leaf && title ? title : node.op, LINE);
     return s(
       "g",
       {
@@ -228,7 +231,7 @@ class StagePicture {
   #inside(index: number, op: string, title: string, leaf: boolean): Child[] {
     const { w } = this.#layout.boxes[index]!,
       node = this.#stage.nodes[index]!,
-      given = cut(title, Math.max(2, LINE - op.length - 2)), // as the layout counts it
+      given = shortened(this.#stage, title, Math.max(4, LINE - op.length - 2)), // as the layout counts it
       typed = this.#layout.density < 2,
       fits = typed ? (op.length + 2 + given.length) * CHAR + 24 <= w + 10 : op.length + 4 <= LINE,
       named = !leaf && Boolean(title) && fits,
@@ -354,6 +357,7 @@ class StagePicture {
       left,
       top: -top,
       boxes: shown,
+      bracketed: margin > 0,
       culled,
       join: lit => this.#join(lit),
       hover: entity => {

@@ -2,6 +2,7 @@
 
 import { drawable, typeText, type GraphDoc, type NodeRecord, type Stage } from "../doc/doc.ts";
 import { plural, spokenType } from "../doc/format.ts";
+import { shortNames } from "../doc/shortnames.ts";
 import { s } from "./dom.ts";
 
 export { cut } from "../doc/pilltext.ts";
@@ -24,6 +25,21 @@ export function titleOf({ nodes, gradients }: Stage, index: number): string {
   const { name, label } = nodes[index]!,
     of = gradients.get(index);
   return of && !name.startsWith("∂") ? `∂${of}` : drawable(label) || name;
+}
+
+const shorter = new WeakMap<Stage, Map<number, Map<string, string>>>();
+
+/** A name or label of a stage with at most `limit` code points; different ones stay different. */
+export function shortened(stage: Stage, text: string, limit: number): string {
+  const bare = (each: string) => each.replace(/[\u2068\u2069]/g, "");
+  if (Array.from(bare(text)).length <= limit) return text;
+  const known = shorter.get(stage) ?? new Map<number, Map<string, string>>();
+  shorter.set(stage, known);
+  if (!known.has(limit)) {
+    const drawn = stage.nodes.flatMap(({ op }, i) => [bare(titleOf(stage, i)), op]);
+    known.set(limit, shortNames(drawn, limit));
+  }
+  return drawable(known.get(limit)!.get(bare(text)) ?? shortNames([bare(text)], limit).get(bare(text))!);
 }
 
 export function spokenName(doc: GraphDoc, stage: Stage, index: number): string {

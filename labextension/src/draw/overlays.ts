@@ -44,7 +44,7 @@ const OVERLAYS: Record<string, Overlay> = {
   },
   bytes_moved: summed("bytes_moved", "bytes moved", bytes),
   flops: summed("flops", "operations", flops),
-  seconds: summed("cost_seconds", "cost, as modelled", seconds),
+  seconds: summed("cost_seconds", "cost on a nominal GPU", seconds),
   dispatch: { label: "dispatch, in order", aggregate: "max", said: dispatchOf, tell: value => `#${value}` },
   dtype: {
     label: "dtype",

@@ -11,6 +11,8 @@ export interface Picture {
   left: number;
   top: number;
   boxes: number;
+  /** Brackets of open groups stand left of everything. */
+  bracketed?: boolean;
   /** Only what is in sight is drawn. */
   culled: boolean;
   /** The names of the lanes, and where they stand. */

@@ -59,11 +59,12 @@ export function ends(places: readonly Place[]): [left: number, right: number] | 
   return [left, right];
 }
 
-/** A pane, in pixels: its width, its height, and what stands left of the boxes. */
+/** A pane, in pixels: its width, its height, and what stands left of the boxes; brackets, left of all of them. */
 export interface Frame {
   across: number;
   down: number;
   margin: number;
+  bracketed: boolean;
 }
 
 /** The part of a layout that is in sight at a scale: from its top, or up to the foot of the row at `foot`. */
@@ -75,7 +76,9 @@ export function opening(foot: number | null, down: number, zoom: number): [top: 
 /** Whether every box and pill of the rows in sight lies inside the pane at this scale. */
 export function fits(places: readonly Place[], foot: number | null, pane: Frame, zoom: number): boolean {
   const reach = ends(between(places, ...opening(foot, pane.down, zoom)));
-  return reach === null || (reach[1] - reach[0]) * zoom + pane.margin * zoom + 2 * PAD <= pane.across;
+  if (reach === null) return true;
+  const left = (pane.bracketed ? Math.min(reach[0], 0) : reach[0]) - pane.margin;
+  return (reach[1] - left) * zoom + 2 * PAD <= pane.across;
 }
 
 /** How many boxes and pills of the rows in sight leave the sight at its left and at its right. */

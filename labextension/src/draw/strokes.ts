@@ -1,8 +1,8 @@
 // Small drawings of a picture: the arrow head of an edge, the bracket of an open group.
 
 import type { Bracket } from "../doc/groups.ts";
+import { shortNames } from "../doc/shortnames.ts";
 import { s, svgPath } from "./dom.ts";
-import { cut } from "./labels.ts";
 
 export const TRACK = 18; // of brackets
 
@@ -18,7 +18,8 @@ export function arrow(flat: number[]): SVGElement {
 export function bracket({ group, label, track, top, bottom }: Bracket, right: number): SVGGElement {
   const x = right - TRACK * track - 4,
     middle = (top + bottom) / 2,
-    text = cut(label, Math.floor((bottom - top) / 7));
+    most = Math.floor((bottom - top) / 7),
+    text = shortNames([label], most).get(label) ?? label;
   return s(
     "g",
     { class: "gd-bracket", "data-group": group, tabindex: -1, role: "button", "aria-label": `close group ${label}` },
@@ -27,7 +28,7 @@ export function bracket({ group, label, track, top, bottom }: Bracket, right: nu
     svgPath("gd-stroke", `M${x + 5} ${top}H${x}V${bottom}H${x + 5}`),
     s(
       "text",
-      { class: "gd-type", x: x - 4, y: middle, transform: `rotate(-90 ${x - 4} ${middle})`, "text-anchor": "middle" },
+      { class: "gd-type", x: x - 3, y: middle, transform: `rotate(-90 ${x - 3} ${middle})`, "text-anchor": "middle" },
       text,
     ),
   );

@@ -1,7 +1,7 @@
 // Describe an iteration of an e-graph in tables: which rules fired, what merged, and the e-nodes of one class.
 
 import { optimizeReport } from "../doc/doc.ts";
-import { plural, sig } from "../doc/format.ts";
+import { plural, priced, sig } from "../doc/format.ts";
 import { div, h, paragraph, span, type Child } from "../draw/dom.ts";
 import { callText, isChosen, ruleOf, titleOf, typeOf, type Iteration } from "./egraph_picture.ts";
 import { chip, row, table } from "./pane.ts";
@@ -35,10 +35,10 @@ function firedRules(of: Iteration): Child {
 
 /** Say why saturation ended, and the cost before and after. */
 function outcome({ pass }: Iteration): Child {
-  const { stop_reason: why, stop_detail: detail, cost_before, cost_after } = optimizeReport(pass);
+  const { stop_reason: why, stop_detail: detail, cost_before, cost_after, cost_model } = optimizeReport(pass);
   const reason =
     why === "saturated" ? "Saturated: no rule has anything left to say. " : `It ended by a limit: ${detail || why}. `;
-  const costs = `${sig(cost_before)} → ${sig(cost_after)} µs`;
+  const costs = `${sig(cost_before)} → ${sig(cost_after)} µs, ${priced(cost_model)}`;
   return h("p", null, reason, `The choice, in bold, is what makes the whole cost least: ${costs}.`);
 }
 
@@ -73,6 +73,7 @@ export function classDetail(of: Iteration, name: string): Child[] {
   return [
     h("h4", null, `Class ${titleOf(of, name)} `, span("gd-muted gd-mono", typeOf(of, name))),
     table("gd-ways", heads(plural(own.length, "way"), "µs", "whole"), rows),
+    end && muted(`Costs are ${priced(optimizeReport(of.pass).cost_model)}.`),
   ];
 }
 

@@ -1,9 +1,9 @@
 // The two graphs of a comparison: rows of the optimized one stand at the height of those that they came from, and a
 // bracket says which rule closed the rows between them.
 
-import type { GraphDoc, Layout, Pass, Stage } from "../doc/doc.ts";
+import { optimizeReport, type GraphDoc, type Layout, type Pass, type Stage } from "../doc/doc.ts";
 import type { Hole } from "../doc/records.ts";
-import { sig } from "../doc/format.ts";
+import { priced, sig } from "../doc/format.ts";
 import { s, svgPath } from "../draw/dom.ts";
 import { cut } from "../draw/labels.ts";
 import { NODE, ROW } from "../layout/boxes.ts";
@@ -110,6 +110,8 @@ export function closedRows(context: Context, stage: Stage, members: Members, lay
     const saved = steps.reduce((sum, i) => sum + pass.rewrites[i]!.cost_before - pass.rewrites[i]!.cost_after, 0),
       cost = Number.isFinite(saved) && saved !== 0 ? `\u2002${sig(-saved)} µs` : "",
       { x, w } = layout.boxes[v]!;
+    const fact = `${originsOf(context, stage, node).length} \u2192 1${cost}`,
+      rule = pass.rewrites[last]!.label;
     return [
       words({
         entity: `step:${pass.index}.${last}`,
@@ -117,8 +119,9 @@ export function closedRows(context: Context, stage: Stage, members: Members, lay
         x: x + Math.floor(w / 2) - EDGE,
         top: ROW * first,
         bottom: ROW * row - (ROW - NODE) / 2,
-        fact: `${originsOf(context, stage, node).length} \u2192 1${cost}`,
-        rule: pass.rewrites[last]!.label,
+        fact,
+        rule,
+        told: `${fact}${cost && `, ${priced(optimizeReport(pass).cost_model)}`}: ${rule}`,
       }),
     ];
   });
@@ -133,9 +136,8 @@ function words(hole: Hole): Hole {
 }
 
 /** The words of a long bracket stand at its top, where the eye comes from. */
-export function drawnHole({ entity, left, x, top, bottom, fact, rule }: Hole): SVGGElement {
-  const middle = Math.min((top + bottom) / 2, top + ROW),
-    told = `${fact}, ${rule}`;
+export function drawnHole({ entity, left, x, top, bottom, fact, rule, told }: Hole): SVGGElement {
+  const middle = Math.min((top + bottom) / 2, top + ROW);
   const line = (text: string, y: number, name: string) => s("text", { class: name, x: x - ASIDE, y }, text);
   return s(
     "g",

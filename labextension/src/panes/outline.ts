@@ -67,7 +67,7 @@ function make(context: Context): Pane {
       { ...entity(`node:${at}.${index}`, spokenName(doc, stage, index)), role: "row", "aria-rowindex": i + 2 },
       td("gd-num gd-muted", index),
       td("gd-label", swatch(familyClass(node.family)), node.op),
-      h("td", { class: "gd-label", title: node.name }, node.name),
+      h("td", { class: "gd-label", title: node.name }, h("bdi", { dir: "ltr" }, node.name)),
       h("td", { class: "gd-label gd-mono", title: type }, type),
       td("gd-muted", node.lane),
       td("gd-num", node.flops > 0 ? cell(node.flops / 1e6) : ""),

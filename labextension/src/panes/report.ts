@@ -3,7 +3,7 @@
 import { opening } from "./state.ts";
 import { nodeName, optimizeReport, optimizerPasses, passName } from "../doc/doc.ts";
 import type { OptimizeReport, Pass, RuleStat } from "../doc/doc.ts";
-import { change, plural, put, seconds, sig, whole } from "../doc/format.ts";
+import { change, plural, priced, put, seconds, sig, whole } from "../doc/format.ts";
 import { parseEntity } from "../doc/select.ts";
 import { all, div, h, paragraph, replace, setFlag, span, td, SMALL_BUTTON, type Child } from "../draw/dom.ts";
 import { asking, enliven } from "./ask.ts";
@@ -33,6 +33,7 @@ const numbers = (report: OptimizeReport): HTMLElement =>
       seconds(report.egglog_time + report.extract_time),
       h("span", { title: report.stop_detail || null }, stopReason(report)),
     ),
+    div("gd-muted gd-priced", `Cost: ${priced(report.cost_model)}.`),
   );
 
 function ruleRow(pass: Pass, rule: RuleStat, index: number, slowest: number): HTMLTableRowElement {

@@ -1,7 +1,7 @@
 // The rewrites, one row per step in the order of the replay, and the source of the rule that is lit.
 
 import { optimizeReport, optimizerPasses, passName, type GraphDoc, type Pass, type RewriteStep } from "../doc/doc.ts";
-import { plural, sig } from "../doc/format.ts";
+import { plural, priced, sig } from "../doc/format.ts";
 import { div, h, paragraph, replace, td, type Child } from "../draw/dom.ts";
 import { Rows } from "../draw/virtual.ts";
 import { body, empty, frame, ruleSource, table, UNOPTIMIZED } from "./pane.ts";
@@ -82,6 +82,8 @@ function make(context: Context): Pane {
             ],
             list,
           ),
+      rows.length > 0 &&
+        paragraph("gd-muted gd-indent", `Costs are ${priced(optimizeReport(pass).cost_model)}.`),
       swept,
     ];
   };

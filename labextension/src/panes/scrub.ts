@@ -1,7 +1,7 @@
 // The replay: a slider over the rewrites of a pass. Nodes keep their places; what a step adds and removes is marked.
 
 import { optimizeReport, optimizerPasses, passName, typeText, type GraphDoc, type Pass } from "../doc/doc.ts";
-import { plural, put, sig } from "../doc/format.ts";
+import { plural, priced, put, sig } from "../doc/format.ts";
 import { replayed, type Replay } from "../doc/union.ts";
 import { div, h, listen, setFlag, span, write, type Child } from "../draw/dom.ts";
 import type { Dress } from "../draw/picture.ts";
@@ -243,7 +243,8 @@ class ReplayPane implements Pane {
     write(this.#said, text);
     this.#said.title = text;
     this.#player.slider.ariaValueText = `${at} of ${union.steps}: ${text}`;
-    write(this.#cost, step ? `${sig(step.cost_before)} → ${sig(step.cost_after)} µs` : "");
+    const whose = priced(optimizeReport(pass).cost_model);
+    write(this.#cost, step ? `${sig(step.cost_before)} → ${sig(step.cost_after)} µs, ${whose}` : "");
     replace(this.#changes, ...changeLines(this.#replay));
     this.#marks.forEach((mark, i) => setFlag(mark, "data-some", pass.rewrites[i]!.label === step?.label));
     const all = rewritesOf(pass).length;
