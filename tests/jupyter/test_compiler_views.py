@@ -5,12 +5,13 @@ What is asked of a kernel is played by the test; from a document alone every but
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
 import networks
 from bare_page import live, mount, open_tab, trained
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 from gdlab import CompileOptions
 from gdlab.base.words import cell, nbytes, sig
@@ -83,6 +84,32 @@ def test_a_gradient_is_checked_against_differences(page: Page) -> None:
     page.locator('[data-command="check"]').click()
     answer(page, asked(page, "check"), message="no such node")
     page.locator('.gd-stepper [role="alert"]', has_text="no such node").wait_for()
+
+
+def test_rules_are_shown_as_mathematics_and_a_rewrite_as_two_pictures(page: Page) -> None:
+    document = trained()
+    mount(page, document)
+    open_tab(page, "grad")
+    page.locator('[data-command="autodiff-end"]').click()  # the first product
+    line, code = page.locator('.gd-stepper [data-value="math"]'), page.locator(".gd-stepper pre.gd-code")
+    expect(line).to_have_attribute("aria-label", "∂a = g · bᵀ,  ∂b = aᵀ · g")
+    expect(line.locator("> div")).to_have_count(2)
+    assert line.locator(".gd-flows").all_inner_texts() == ["g", "g"]
+    expect(code).to_be_hidden()
+    page.locator(".gd-stepper .gd-fold", has_text="its Python").click()
+    expect(code).to_contain_text("def _(g: Value, out: Value, a: Value, b: Value)")
+    open_tab(page, "rewrites")
+    fused = [k for k, step in enumerate(document.steps(0)) if step["label"] == "MatMul+BiasAdd→FusedMatMulAdd"][0]
+    page.locator(f'[data-pane="rewrites"] tr[data-entity="step:0.{fused}"]').click()
+    detail = page.locator('[data-pane="rewrites"] .gd-detail')
+    told = "bias_add(matmul(x, w1), b1) ⇒ fused_matmul_add(x, w1, b1)"
+    expect(detail.locator('[data-value="sides"]')).to_have_attribute("aria-label", told)
+    assert detail.locator(".gd-side-picture .gd-node").count() == 5 + 4
+    stated = "a · b + c → fused_matmul_add(a, b, c)"
+    expect(detail.locator('[data-value="math"]')).to_have_attribute("aria-label", stated)
+    expect(detail.locator("pre.gd-code")).to_be_hidden()
+    assert "mathematics:\n" in twin(document, "rewrites") and stated in twin(document, "rewrites")
+    assert re.search(r"^  matmul +∂a = g · bᵀ,  ∂b = aᵀ · g$", twin(document, "grad"), re.M)
 
 
 def test_without_a_kernel_every_question_says_why_it_cannot_be_asked(page: Page) -> None:

@@ -158,6 +158,8 @@ export interface RuleSource {
   name: string;
   line: number;
   text: string;
+  /** Of a gradient rule: its line of mathematics. */
+  math?: string;
 }
 export interface RuleStat {
   id: string;

@@ -7,8 +7,9 @@ import { bytes, whole } from "../doc/format.ts";
 import { div, h, listen, paragraph, replace, span, type Child } from "../draw/dom.ts";
 import { asking, enliven } from "./ask.ts";
 import { laneStages } from "./graphs.ts";
-import { body, empty, entity, frame, mini, ruleSource, sourceLine } from "./pane.ts";
+import { body, empty, entity, frame, mini, sourceLine } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
+import { ruleShown } from "./rule.ts";
 import { selecting } from "./state.ts";
 
 const keptBy = (step: DiffStep): number => (step.residuals ?? []).reduce((sum, each) => sum + each.nbytes, 0);
@@ -106,7 +107,8 @@ function details(context: Context, pass: Pass, at: number, known: Checks): Child
     step = pass.diffs[at]!,
     from = doc.stages[pass.from]!,
     to = doc.stages[pass.to]!;
-  const op = from.nodes[step.node];
+  const op = from.nodes[step.node],
+    rule = pass.sources[step.rule];
   return [
     h(
       "h4",
@@ -115,7 +117,7 @@ function details(context: Context, pass: Pass, at: number, known: Checks): Child
     ),
     sourceLine(doc, step.line),
     step.reason && paragraph("gd-note", step.reason),
-    ...(pass.sources[step.rule] ? [h("h4", null, "Gradient rule"), ...ruleSource(pass.sources[step.rule])] : []),
+    ...(rule ? [h("h4", null, "Gradient rule"), ...ruleShown(rule.math, rule)] : []),
     ...check(context, pass, at, known),
     h("h4", null, "Cotangents"),
     nodeList(doc, to, "in", step.cotangents),
