@@ -112,6 +112,41 @@ def test_rules_are_shown_as_mathematics_and_a_rewrite_as_two_pictures(page: Page
     assert re.search(r"^  matmul +∂a = g · bᵀ,  ∂b = aᵀ · g$", twin(document, "grad"), re.M)
 
 
+def test_the_stepper_builds_the_derivative(page: Page) -> None:
+    """T1: later adjoints are outlines, the gradient that arrives is thick, kept wires are solid, a meter grows."""
+    document = trained()
+    mount(page, document)
+    open_tab(page, "grad")
+    lanes, fact = page.locator('[data-pane="lanes"]'), page.locator('[data-pane="lanes"] .gd-fact')
+    expect(lanes.locator("[data-later]")).to_have_count(0)  # nobody steps: the whole picture
+    expect(fact).to_contain_text("dashed = kept")
+    number = next(i for i, each in enumerate(document.data["passes"]) if each["key"] == "differentiate:written")
+    steps, stage = list(document.steps(number)), document.data["passes"][number]["to"]
+    for k in range(len(steps)):
+        page.locator('[data-command="autodiff"]').fill(str(k))
+        if k == 0:
+            page.locator('[data-command="autodiff-next"]').click()
+            page.locator('[data-command="autodiff-previous"]').click()
+        later = {f"node:{stage}.{i}" for each in steps[k + 1 :] for i in (*each["accumulated"], *each["added"])}
+        kept = {r["node"]: r["nbytes"] for each in steps[: k + 1] for r in each["residuals"] or ()}
+        every = {r["node"]: r["nbytes"] for each in steps for r in each["residuals"] or ()}
+        expect(fact).to_have_text(f"{nbytes(sum(kept.values()))} of {nbytes(sum(every.values()))} kept")
+        outlined = lanes.locator("[data-later]").evaluate_all("all => all.map(each => each.dataset.entity)")
+        assert set(outlined) == later, k
+        symbols = lanes.locator(".gd-note-on-edge").evaluate_all("all => all.map(each => each.textContent)")
+        assert len(symbols) <= 1 and all(each.startswith("∂L/∂") for each in symbols)
+        assert lanes.locator(".gd-edge-flow").count() >= 1, k
+    assert lanes.locator(".gd-edge-saved.gd-edge-kept").count() == lanes.locator(".gd-edge-saved").count() > 0
+    full = lanes.locator(".gd-keptall, .gd-keptnow").evaluate_all("all => all.map(each => each.getAttribute('height'))")
+    assert full[0] == full[1]
+    page.locator('[data-pane="stepper"] select').select_option("2")
+    page.locator('[data-command="autodiff-play"]').click()  # at the end: from the loss again
+    expect(page.locator(".gd-stepper")).to_contain_text(f"op {len(steps)} of {len(steps)}", timeout=20_000)
+    page.keyboard.press("Escape")
+    expect(lanes.locator("[data-later]")).to_have_count(0)
+    expect(fact).to_contain_text("dashed = kept")
+
+
 def test_without_a_kernel_every_question_says_why_it_cannot_be_asked(page: Page) -> None:
     mount(page, measured()[1])
     for tab in ("opt", "grad", "diff", "plan"):
