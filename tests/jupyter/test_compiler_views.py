@@ -16,6 +16,7 @@ from playwright.sync_api import Locator, Page, expect
 from gdlab import CompileOptions
 from gdlab.base.words import cell, nbytes, sig
 from gdlab.study.study import Study
+from gdlab.view.ask.chain import sentence
 from gdlab.view.document.document import Document
 from gdlab.view.document.runs import times_of
 from gdlab.view.text.graph_text import _figures
@@ -145,6 +146,31 @@ def test_the_stepper_builds_the_derivative(page: Page) -> None:
     page.keyboard.press("Escape")
     expect(lanes.locator("[data-later]")).to_have_count(0)
     expect(fact).to_contain_text("dashed = kept")
+
+
+def test_the_status_line_is_the_sentence_of_the_text_twin(page: Page) -> None:
+    """T10: one or two of a kind by name, more as a number."""
+    document = trained()
+    mount(page, document)
+    fused = False
+    for i, node in enumerate(document.nodes(0)):
+        if not node["inputs"]:
+            continue
+        page.locator(f'[data-pane="before"] .gd-node[data-entity="node:0.{i}"]').first.dispatch_event("click")
+        expect(page.locator(".gd-chain")).to_have_text(sentence(document, f"node:0.{i}"))
+        fused = fused or ("→ fused_matmul_add →" in sentence(document, f"node:0.{i}"))
+    assert fused
+    last = len(document.plan("dispatches")) - 1
+    open_tab(page, "plan")
+    page.locator(f'[data-pane="plan"] [data-entity="dispatch:{last}"]').first.dispatch_event("click")
+    expect(page.locator(".gd-chain")).to_have_text(sentence(document, f"dispatch:{last}"))
+    open_tab(page, "arena")
+    for k, interval in enumerate(document.plan("intervals")):
+        if interval["kind"] == "intermediate":
+            page.locator(f'[data-pane="arena"] [data-entity="interval:{k}"]').first.dispatch_event("click")
+            expect(page.locator(".gd-chain")).to_have_text(sentence(document, f"interval:{k}"))
+            assert "→ read by " in sentence(document, f"interval:{k}")
+    assert sentence(document, "interval:0") in twin(document, "links", "interval:0").split("\n")[0]
 
 
 def test_without_a_kernel_every_question_says_why_it_cannot_be_asked(page: Page) -> None:
