@@ -116,16 +116,31 @@ test("a selection is found again where stages moved, and dropped where they are 
   assert.equal(local(doc, "node@gone#3"), null);
 });
 
-test("the chain names one of a kind and counts several", () => {
+test("the chain names one or two of a kind and counts more; what says the same is said once", () => {
   const doc = readDoc(smallDoc()),
     { closure } = provenance(doc);
   assert.deepEqual(
     chain(doc, closure("dispatch:0")).map(part => part.text),
-    ["2 lines", "2 nodes", "matmul_relu", "dispatch 0", "kernel 0", "buffer h"],
+    ["line 2", "matmul + relu h", "matmul_relu", "dispatch 0", "buffer h"],
   );
   assert.deepEqual(
     chain(doc, closure("node:0.3")).map(part => part.text),
-    ["line 2", "relu h", "matmul_relu", "dispatch 0", "kernel 0", "buffer h"],
+    ["line 2", "relu h", "matmul_relu", "dispatch 0", "buffer h"],
+  );
+  const alone = new Set(["kernel:0"]);
+  assert.deepEqual(
+    chain(doc, alone).map(part => part.text),
+    ["kernel 0"],
+  );
+  const nodes = new Set(["node:0.0", "node:0.1", "node:0.3"]);
+  assert.deepEqual(
+    chain(doc, nodes).map(part => part.text),
+    ["3 nodes"],
+  );
+  const twice = { ...doc, stages: [doc.stages[0]!, { ...doc.stages[0]!, index: 1 }] };
+  assert.deepEqual(
+    chain(twice, new Set(["node:0.3", "node:1.3"])).map(({ text, entities }) => [text, entities]),
+    [["relu h", ["node:0.3", "node:1.3"]]],
   );
 });
 

@@ -5,16 +5,18 @@ What is asked of a kernel is played by the test; from a document alone every but
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
 import networks
 from bare_page import live, mount, open_tab, trained
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 from gdlab import CompileOptions
 from gdlab.base.words import cell, nbytes, sig
 from gdlab.study.study import Study
+from gdlab.view.ask.chain import sentence
 from gdlab.view.document.document import Document
 from gdlab.view.document.runs import times_of
 from gdlab.view.text.graph_text import _figures
@@ -83,6 +85,92 @@ def test_a_gradient_is_checked_against_differences(page: Page) -> None:
     page.locator('[data-command="check"]').click()
     answer(page, asked(page, "check"), message="no such node")
     page.locator('.gd-stepper [role="alert"]', has_text="no such node").wait_for()
+
+
+def test_rules_are_shown_as_mathematics_and_a_rewrite_as_two_pictures(page: Page) -> None:
+    document = trained()
+    mount(page, document)
+    open_tab(page, "grad")
+    page.locator('[data-command="autodiff-end"]').click()  # the first product
+    line, code = page.locator('.gd-stepper [data-value="math"]'), page.locator(".gd-stepper pre.gd-code")
+    expect(line).to_have_attribute("aria-label", "∂a = g · bᵀ,  ∂b = aᵀ · g")
+    expect(line.locator("> div")).to_have_count(2)
+    assert line.locator(".gd-flows").all_inner_texts() == ["g", "g"]
+    expect(code).to_be_hidden()
+    page.locator(".gd-stepper .gd-fold", has_text="its Python").click()
+    expect(code).to_contain_text("def _(g: Value, out: Value, a: Value, b: Value)")
+    open_tab(page, "rewrites")
+    fused = [k for k, step in enumerate(document.steps(0)) if step["label"] == "MatMul+BiasAdd→FusedMatMulAdd"][0]
+    page.locator(f'[data-pane="rewrites"] tr[data-entity="step:0.{fused}"]').click()
+    detail = page.locator('[data-pane="rewrites"] .gd-detail')
+    told = "bias_add(matmul(x, w1), b1) ⇒ fused_matmul_add(x, w1, b1)"
+    expect(detail.locator('[data-value="sides"]')).to_have_attribute("aria-label", told)
+    assert detail.locator(".gd-side-picture .gd-node").count() == 5 + 4
+    stated = "a · b + c → fused_matmul_add(a, b, c)"
+    expect(detail.locator('[data-value="math"]')).to_have_attribute("aria-label", stated)
+    expect(detail.locator("pre.gd-code")).to_be_hidden()
+    assert "mathematics:\n" in twin(document, "rewrites") and stated in twin(document, "rewrites")
+    assert re.search(r"^  matmul +∂a = g · bᵀ,  ∂b = aᵀ · g$", twin(document, "grad"), re.M)
+
+
+def test_the_stepper_builds_the_derivative(page: Page) -> None:
+    """T1: later adjoints are outlines, the gradient that arrives is thick, kept wires are solid, a meter grows."""
+    document = trained()
+    mount(page, document)
+    open_tab(page, "grad")
+    lanes, fact = page.locator('[data-pane="lanes"]'), page.locator('[data-pane="lanes"] .gd-fact')
+    expect(lanes.locator("[data-later]")).to_have_count(0)  # nobody steps: the whole picture
+    expect(fact).to_contain_text("dashed = kept")
+    number = next(i for i, each in enumerate(document.data["passes"]) if each["key"] == "differentiate:written")
+    steps, stage = list(document.steps(number)), document.data["passes"][number]["to"]
+    for k in range(len(steps)):
+        page.locator('[data-command="autodiff"]').fill(str(k))
+        if k == 0:
+            page.locator('[data-command="autodiff-next"]').click()
+            page.locator('[data-command="autodiff-previous"]').click()
+        later = {f"node:{stage}.{i}" for each in steps[k + 1 :] for i in (*each["accumulated"], *each["added"])}
+        kept = {r["node"]: r["nbytes"] for each in steps[: k + 1] for r in each["residuals"] or ()}
+        every = {r["node"]: r["nbytes"] for each in steps for r in each["residuals"] or ()}
+        expect(fact).to_have_text(f"{nbytes(sum(kept.values()))} of {nbytes(sum(every.values()))} kept")
+        outlined = lanes.locator("[data-later]").evaluate_all("all => all.map(each => each.dataset.entity)")
+        assert set(outlined) == later, k
+        symbols = lanes.locator(".gd-note-on-edge").evaluate_all("all => all.map(each => each.textContent)")
+        assert len(symbols) <= 1 and all(each.startswith("∂L/∂") for each in symbols)
+        assert lanes.locator(".gd-edge-flow").count() >= 1, k
+    assert lanes.locator(".gd-edge-saved.gd-edge-kept").count() == lanes.locator(".gd-edge-saved").count() > 0
+    full = lanes.locator(".gd-keptall, .gd-keptnow").evaluate_all("all => all.map(each => each.getAttribute('height'))")
+    assert full[0] == full[1]
+    page.locator('[data-pane="stepper"] select').select_option("2")
+    page.locator('[data-command="autodiff-play"]').click()  # at the end: from the loss again
+    expect(page.locator(".gd-stepper")).to_contain_text(f"op {len(steps)} of {len(steps)}", timeout=20_000)
+    page.keyboard.press("Escape")
+    expect(lanes.locator("[data-later]")).to_have_count(0)
+    expect(fact).to_contain_text("dashed = kept")
+
+
+def test_the_status_line_is_the_sentence_of_the_text_twin(page: Page) -> None:
+    """T10: one or two of a kind by name, more as a number."""
+    document = trained()
+    mount(page, document)
+    fused = False
+    for i, node in enumerate(document.nodes(0)):
+        if not node["inputs"]:
+            continue
+        page.locator(f'[data-pane="before"] .gd-node[data-entity="node:0.{i}"]').first.dispatch_event("click")
+        expect(page.locator(".gd-chain")).to_have_text(sentence(document, f"node:0.{i}"))
+        fused = fused or ("→ fused_matmul_add →" in sentence(document, f"node:0.{i}"))
+    assert fused
+    last = len(document.plan("dispatches")) - 1
+    open_tab(page, "plan")
+    page.locator(f'[data-pane="plan"] [data-entity="dispatch:{last}"]').first.dispatch_event("click")
+    expect(page.locator(".gd-chain")).to_have_text(sentence(document, f"dispatch:{last}"))
+    open_tab(page, "arena")
+    for k, interval in enumerate(document.plan("intervals")):
+        if interval["kind"] == "intermediate":
+            page.locator(f'[data-pane="arena"] [data-entity="interval:{k}"]').first.dispatch_event("click")
+            expect(page.locator(".gd-chain")).to_have_text(sentence(document, f"interval:{k}"))
+            assert "→ read by " in sentence(document, f"interval:{k}")
+    assert sentence(document, "interval:0") in twin(document, "links", "interval:0").split("\n")[0]
 
 
 def test_without_a_kernel_every_question_says_why_it_cannot_be_asked(page: Page) -> None:

@@ -58,10 +58,10 @@ def test_b2_find_follow_open_and_read_without_a_pointer(page: Page) -> None:
 
 GOLDEN = [
     "2 found",
-    "8 lines, matmul, fused_matmul_add, 3 nodes, 3 dispatches, 3 kernels, 3 buffers",
-    "8 lines, add, fused_matmul_add, 3 nodes, 3 dispatches, 3 kernels, 3 buffers",
-    "8 lines, relu, relu, 2 nodes, 2 dispatches, 2 kernels, 2 buffers",
-    "8 lines, add, fused_matmul_add, 3 nodes, 3 dispatches, 3 kernels, 3 buffers",
+    "8 lines, matmul, fused_matmul_add, 3 nodes, 3 dispatches, 3 buffers",
+    "8 lines, add, fused_matmul_add, 3 nodes, 3 dispatches, 3 buffers",
+    "8 lines, relu, relu + relu_grad, dispatches 0 + 9, buffers relu + relu_grad",
+    "8 lines, add, fused_matmul_add, 3 nodes, 3 dispatches, 3 buffers",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import networks
 import pytest
 from bare_page import TABS, live, mount, open_tab
 from networks import deep
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from gdlab.study.study import Study
 from gdlab.view.ask.diff import diff
@@ -65,7 +66,10 @@ def test_a_buffer_says_who_writes_and_who_reads_it(page: Page, name: str) -> Non
     assert written.locator("[data-entity]").evaluate_all("all => all.map(e => e.dataset.entity)") == sorted(writes)
     assert set(read.locator("[data-entity]").evaluate_all("all => all.map(e => e.dataset.entity)")) == reads
     assert page.locator("[data-only-reads]").count() == len(reads - writes)
-    assert page.locator(".gd-chain").inner_text().endswith(f"read by {len(reads - writes)}")
+    later = sorted(int(each.removeprefix("dispatch:")) for each in reads - writes)
+    by_name = f"dispatch{'es' * (len(later) > 1)} {' + '.join(map(str, later))}"
+    told = f"{len(later)} dispatches" if len(later) > 2 else by_name
+    expect(page.locator(".gd-chain")).to_have_text(re.compile(re.escape(f"read by {told}") + "$"))
     read.locator("[data-entity]").first.click()
     assert page.locator('[data-pane="plan"] tr[data-selected]').count() == 1
     assert page.locator('[data-pane="plan"] [data-reads]').count() == 0

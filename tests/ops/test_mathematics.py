@@ -13,10 +13,10 @@ from gdlab.base.types import u32
 from gdlab.op import REGISTRY, Op
 from gdlab.rewrite.rules.pattern import Rule
 from gdlab.rewrite.rules.table import RULES, fused_rules
+from gdlab.view.document.passes import gradient_sources
 
 RULED = [op for op in REGISTRY.values() if op.gradient is not None and op.rule.__module__.startswith("gdlab.")]
 OURS = [r for r in RULES if r.function.__module__.startswith("gdlab.")]
-FUSED = {made.name for op in REGISTRY.values() for made in fused_rules(op)}
 ANY_OPERANDS = frozenset("fabchxyt")  # of a rule without a pattern
 
 
@@ -52,15 +52,23 @@ def operands_with_a_gradient(op: Op) -> set[str]:
 
 @pytest.mark.parametrize("rule", OURS, ids=lambda rule: rule.name)
 def test_rewrite_rules_begin_with_their_mathematics(rule: Rule) -> None:
-    line = parse(first_line(rule.function) if rule.name not in FUSED else _of_a_fused_op(rule))
+    line = parse(rule.doc)
     known = set(inspect.signature(rule.function).parameters) if rule.left >= 0 else ANY_OPERANDS
     assert line.kind == "rewrite" and line.free <= known, line.free - known
 
 
-def _of_a_fused_op(rule: Rule) -> str:
-    """The first line of the op's docstring is its body, where it holds, and its types."""
-    body = first_line(rule.function).partition(": ")[0].removesuffix(", elementwise")
-    return f"{body} → {rule.function.__name__}(1)"
+def test_the_rules_of_a_fused_op_state_its_body_and_its_call() -> None:
+    silu = {made.name: made.doc for made in fused_rules(REGISTRY["silu"])}
+    assert silu == {"fuse_silu": "x · sigmoid(x) → silu(x)", "open_silu": "silu(x) → x · sigmoid(x)"}
+
+
+def test_a_document_holds_the_line_of_each_gradient_rule() -> None:
+    sources = gradient_sources([*REGISTRY, "no such op"])
+    assert {op.name for op in RULED} <= set(sources)
+    for op in RULED:
+        assert op.gradient is not None  # asked of these ops alone
+        assert sources[op.name]["math"] == first_line(op.gradient), op.name
+    assert sources["mse_loss"]["math"] == "", "its body is differentiated"
 
 
 @pytest.mark.parametrize(

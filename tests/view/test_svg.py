@@ -237,11 +237,18 @@ def test_paths() -> None:
     assert square(((0, 0), (40, 0))) == "M0 0L40 0"
 
 
-def test_a_backward_edge_has_an_arrow() -> None:
-    written = picture(corpus.second_derivative().nodes)
-    assert written.count("h7Z") == sum(
-        1 for rail in auto(corpus.second_derivative().nodes).rails if rail.y1 > rail.y0
-    ), "in an adjoint lane, downwards is back"
+def test_backward_edges_and_those_of_adjoints_have_an_arrow() -> None:
+    written, layout = picture(corpus.second_derivative().nodes), auto(corpus.second_derivative().nodes)
+    lanes = [lane for lane in layout.lanes if lane.title.startswith("adjoint")]
+
+    def adjoint(i: int) -> bool:
+        return any(lane.x <= layout.x[i] < lane.x + lane.width for lane in lanes)
+
+    ends = [edge.points[-2:] for edge in layout.edges if adjoint(edge.b)]
+    level = sum(before[1] == end[1] for before, end in ends)
+    rails = sum(adjoint(rail.b) or rail.y1 > rail.y0 for rail in layout.rails)
+    assert len(ends) > level > 0
+    assert (written.count("h7Z"), written.count("v7Z")) == (len(ends) - level + rails, level)
     assert "h7Z" not in picture(corpus.transformer(3)[0].nodes)
 
 

@@ -52,6 +52,7 @@ class Rule:
     on: bool = True
     samples: tuple[Sample, ...] = ()
     tolerance: float | None = None  # None: that of the tag
+    math: str = ""  # of a rule that no function states: its line of mathematics
 
     @property
     def rtol(self) -> float:
@@ -67,8 +68,8 @@ class Rule:
 
     @cached_property
     def doc(self) -> str:
-        """The first line of its docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+        """Its line of mathematics (docs/add_a_rule.md): the first line of its docstring."""
+        return self.math or (inspect.getdoc(self.function) or "").partition("\n")[0]
 
     @cached_property
     def source(self) -> tuple[str, int, str]:

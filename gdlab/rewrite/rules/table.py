@@ -261,6 +261,14 @@ def fused_rules(op: Op) -> Iterator[Rule]:
             operands = [Value(pattern, n.id) for n in pattern.nodes[: len(op.operands)]]
             attrs = {p.name: AttrVar(p.name) for p in op.attributes} | fixed
             body, made = pattern.output_ids[0], op(*operands, **attrs).named(ROOT).id
-        yield Rule(f"fuse_{name}", label, op.safety, op.rule, pattern, body, made, (), op.phases, near=True)
-        opened = "→".join(reversed(label.split("→")))
-        yield Rule(f"open_{name}", opened, op.safety, op.rule, pattern, made, body, (written(ROOT),), op.phases)
+        fusing, opening = _lines(op)
+        yield Rule(f"fuse_{name}", label, op.safety, op.rule, pattern, body, made, (), op.phases, True, math=fusing)
+        opened, conditions = "→".join(reversed(label.split("→"))), (written(ROOT),)
+        yield Rule(f"open_{name}", opened, op.safety, op.rule, pattern, made, body, conditions, op.phases, math=opening)
+
+
+def _lines(op: Op) -> tuple[str, str]:
+    """Return the mathematics of the two rules of a fused op, whose docstring begins with its body and types."""
+    body, typed, _ = (inspect.getdoc(op.rule) or "").partition("\n")[0].partition(": ")
+    sides = body.removesuffix(", elementwise"), f"{op.name}({', '.join(op.operands)})"
+    return (" → ".join(sides), " → ".join(reversed(sides))) if typed else ("", "")

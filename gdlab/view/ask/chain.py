@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
 
 from gdlab.base.words import flat, nbytes, plural, whole
 from gdlab.view.document.document import Document, reading
@@ -29,7 +31,7 @@ def bookmarks(document: Document) -> Lines:
 def chain(document: Document, at: str) -> Lines:
     """Yield what lights up with an entity, level by level from the source to the WGSL."""
     lit = document.select(at)
-    yield f"{at} lights {whole(len(lit))} of this document:"
+    yield f"{at} lights {whole(len(lit))} of this document: {flat(sentence(document, at))}"
     used = _uses(document, at)
     by_level: dict[str, list[str]] = {}
     for entity in sorted(lit, key=lambda e: parse_entity(e)[1]):
@@ -41,6 +43,63 @@ def chain(document: Document, at: str) -> Lines:
         for entity in by_level.get(level, ()):
             kind, numbers = parse_entity(entity)
             yield f"  {entity}  {flat(_TOLD[kind](document, *numbers))}{used.get(entity, '')}".rstrip()
+
+
+@reading
+def sentence(document: Document, at: str) -> str:
+    """Return the way from the source line to the buffer in a sentence: one or two of a kind by name, more as a number.
+    `chain` in labextension/src/doc/select.ts says the same in the status line."""
+    later = _later_readers(document, at)
+    rows: dict[str, list[int]] = {}
+    for entity in document.select(at):
+        if entity not in later:
+            rows.setdefault(_level(entity), []).append(parse_entity(entity)[1][-1])
+    stages = document.data["stages"]
+    final = any(stage["role"] == "final" for stage in stages)
+    shown = [s for s, stage in enumerate(stages) if stage["role"] != "derivative" or not final]
+    nodes = [_worded([_called(document, s, i) for i in sorted(found)], "node", "") for s in shown
+             if (found := rows.get(f"node:{s}"))]  # fmt: skip
+    lines = dict.fromkeys(str(document.lines[row]["line"]) for row in sorted(rows.get("line", ())))
+    device: dict[str, Callable[[int], str]] = {"dispatch": str, "kernel": str, "interval": partial(_buffer, document)}
+    if "dispatch" in rows:
+        del device["kernel"]  # it goes without saying
+    parts = [_worded(list(lines), "line")] if lines else []
+    parts += [text for text, _ in groupby(nodes)]
+    for level, name in device.items():
+        if level in rows:
+            parts.append(_worded([name(row) for row in sorted(rows[level])], _WORD.get(level, level)))
+    if later:
+        parts.append(f"read by {_worded([str(k) for k in sorted(parse_entity(e)[1][0] for e in later)], 'dispatch')}")
+    return " → ".join(parts)
+
+
+_WORD = {"interval": "buffer"}
+
+
+def _worded(names: Sequence[str], word: str, named: str | None = None) -> str:
+    if len(names) > 2:
+        return plural(len(names), word)
+    named = word if named is None else named
+    kind = plural(len(names), named).partition(" ")[2] if named else ""
+    return f"{kind} {' + '.join(names)}".lstrip()
+
+
+def _called(document: Document, stage: int, index: int) -> str:
+    node = document.nodes(stage)[index]
+    return " ".join(filter(None, (node["op"], node["name"])))
+
+
+def _buffer(document: Document, row: int) -> str:
+    return str(document.plan("intervals")[row]["name"] or row)
+
+
+def _later_readers(document: Document, at: str) -> set[str]:
+    """The dispatches that only read a buffer: they come after it."""
+    kind, numbers = parse_entity(at)
+    if kind != "interval":
+        return set()
+    written = document.provenance.writers(numbers[0])
+    return {f"dispatch:{k}" for k in document.provenance.readers(numbers[0]) if k not in written}
 
 
 def _uses(document: Document, at: str) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,15 +187,20 @@ def differentiate_report(report: AutodiffReport, after: Graph) -> Json:
 
 
 def gradient_sources(rules: Iterable[str]) -> Json:
-    """The Python source of the gradient rule of each op; without one of its own, the body that is differentiated."""
+    """The Python source of the gradient rule of each op, and its line of mathematics; without a rule of its own, the
+    body that is differentiated."""
     found = {}
     for rule in dict.fromkeys(rules):
         op = REGISTRY.get(rule)
         function = (op.gradient or op.body) if op is not None else None
         source = function_source(function) if function is not None else None
         if source is not None:
-            found[rule] = source
+            found[rule] = source | {"math": _first_line(op.gradient) if op is not None and op.gradient else ""}
     return found
+
+
+def _first_line(function: Callable[..., Any]) -> str:
+    return (inspect.getdoc(function) or "").partition("\n")[0]
 
 
 def carried_lines(lines: Sequence[int], images: Pairs, count: int) -> list[int]:

@@ -184,22 +184,36 @@ def _tint(lane: Lane) -> str:
 
 
 def edge_parts(scene: Scene) -> Iterable[str]:
-    """Edges and rails between boxes that are drawn; a backward rail has an arrow head."""
+    """Edges and rails between boxes that are drawn; backward rails and the edges of adjoints have arrow heads."""
     layout, edge_ink = scene.layout, INK[scene.theme].edge
     heads = []
     yield f'<g fill="none" stroke="{edge_ink}" stroke-width="1.3">'
     for edge in layout.edges:
         if edge.a in scene.shown and edge.b in scene.shown:
             yield f'<path d="{edge_path(edge)}"{_line(scene, edge.a, edge.b)}/>'
+            if _adjoint(layout, edge.b):
+                heads.append(_head(edge.points[-2], edge.points[-1]))
     for rail in layout.rails:
         if rail.a in scene.shown and rail.b in scene.shown:
             yield f'<path d="{rail_path(layout, rail)}"{_line(scene, rail.a, rail.b)}/>'
             (_, y0), (x1, y1) = rail_ends(layout, rail)
-            if (rail.y1 > rail.y0) != (rail.y0 > y0):
+            if (rail.y1 > rail.y0) != (rail.y0 > y0) or _adjoint(layout, rail.b):
                 heads.append(f"M{x1} {y1}l-3.5 {-6 if rail.y1 < y1 else 6}h7Z")
     yield "</g>"
     if heads:
         yield f'<path d="{"".join(heads)}" fill="{edge_ink}"/>'
+
+
+def _head(before: Point, end: Point) -> str:
+    """The arrow head of an edge: flat for one along a row, else upright."""
+    (x0, y0), (x1, y1) = before, end
+    if y0 == y1:
+        return f"M{x1} {y1}l{-6 if x0 < x1 else 6} -3.5v7Z"
+    return f"M{x1} {y1}l-3.5 {-6 if y0 < y1 else 6}h7Z"
+
+
+def _adjoint(layout: Layout, i: int) -> bool:
+    return any(_inside(layout, i, lane) and lane.title.startswith("adjoint") for lane in layout.lanes)
 
 
 def _line(scene: Scene, a: int, b: int) -> str:

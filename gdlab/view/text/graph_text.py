@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -180,6 +180,14 @@ def rewrites(document: Document) -> Lines:
                 (f"step:{p}.{s}", step["label"], ", ".join(step["at"]), ", ".join(step["removed"]), added, cost)
             )
         yield from grid(("entity", "rule", "at", "removed", "added", "cost µs"), rows)
+        used = {step["rule"]: step["label"] for step in document.steps(p)}
+        yield from _mathematics([(used[r["id"]], r["doc"]) for r in one["report"]["rules"] if r["id"] in used])
+
+
+def _mathematics(rules: Sequence[tuple[str, str]]) -> Lines:
+    """The line of mathematics of each rule, below the word for them."""
+    stated = [(name, line) for name, line in rules if line]
+    yield from ["mathematics:", *grid(("", ""), stated)] if stated else ()
 
 
 # derivative ----------------------------------------------------------------------------------------------------------
@@ -209,3 +217,4 @@ def _gradient_steps(document: Document, number: int, stage: int) -> Lines:
             ", ".join(names[i] for i in (*step["accumulated"], *step["added"])), saved, step["reason"],
         ))  # fmt: skip
     yield from grid(("entity", "forward op", "cotangents", "added", "saved", "why no gradient"), rows)
+    yield from _mathematics([(rule, source.get("math", "")) for rule, source in one["sources"].items()])

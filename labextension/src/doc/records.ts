@@ -159,6 +159,8 @@ export interface RuleSource {
   name: string;
   line: number;
   text: string;
+  /** Of a gradient rule: its line of mathematics. */
+  math?: string;
 }
 export interface RuleStat {
   id: string;

@@ -1,7 +1,7 @@
 // Provenance: which entities light up when one is selected (docs/graphdoc.md, "Links"). Pure; knows no DOM.
 
 import type { GraphDoc, OptimizeReport } from "./doc.ts";
-import { put } from "./format.ts";
+import { plural, put } from "./format.ts";
 
 export interface Entity {
   kind: string;
@@ -191,7 +191,14 @@ export interface ChainPart {
   entities: string[];
 }
 
-const count = (n: number, word: string) => `${n} ${word}${n === 1 ? "" : word === "dispatch" ? "es" : "s"}`;
+const kindOf = (n: number, word: string) => plural(n, word).replace(/^\S+ /, "");
+
+const rowsOf = (entities: readonly string[]): number[] =>
+  entities.map(each => parseEntity(each)!.at.at(-1)!).sort((a, b) => a - b);
+
+/** One or two by name, more as a number. */
+const worded = (names: readonly string[], word: string, named = word): string =>
+  names.length > 2 ? plural(names.length, word) : `${named && `${kindOf(names.length, named)} `}${names.join(" + ")}`;
 
 const NO_USES: Uses = { writes: new Set(), reads: new Set() };
 
@@ -201,13 +208,23 @@ const readBy = (entities: string[]): ChainPart[] =>
     ? []
     : [
         {
-          text: entities.length === 1 ? `read by ${entities[0]!.replace(":", " ")}` : `read by ${entities.length}`,
-          title: `${count(entities.length, "dispatch")} that read it`,
+          text: `read by ${worded(rowsOf(entities).map(String), "dispatch")}`,
+          title: `${plural(entities.length, "dispatch")} that read it`,
           entities,
         },
       ];
 
-/** The lit set as a short chain from source line to buffer and its readers, for the status line. */
+/** Join parts that say the same: a node that a pass left as it was is said once. */
+const joinedAlike = (parts: readonly ChainPart[]): ChainPart[] =>
+  parts.reduce<ChainPart[]>((all, part) => {
+    const last = all.at(-1);
+    if (last?.text !== part.text) return [...all, part];
+    const title = `${last.title}; ${part.title}`;
+    return [...all.slice(0, -1), { ...last, title, entities: [...last.entities, ...part.entities] }];
+  }, []);
+
+/** The lit set as a sentence from source line to buffer and its readers, for the status line: one or two of a kind by
+ * name, more as a number. gdlab/view/ask/chain.py says the same. */
 export function chain(doc: GraphDoc, lit: ReadonlySet<string>, uses: Uses = NO_USES): ChainPart[] {
   const groups = new Map<string, string[]>();
   const later = [...uses.reads].filter(each => !uses.writes.has(each));
@@ -217,27 +234,30 @@ export function chain(doc: GraphDoc, lit: ReadonlySet<string>, uses: Uses = NO_U
     const level = entity.at.length === 2 && entity.kind !== "wgsl" ? `${entity.kind}:${entity.at[0]}` : entity.kind;
     put(groups, level, text);
   }
-  const part = (level: string, word: string, one: (row: number) => string): ChainPart[] => {
+  const part = (level: string, word: string, one: (row: number) => string, named = word): ChainPart[] => {
     const entities = groups.get(level) ?? [];
     if (entities.length === 0) return [];
-    const row = parseEntity(entities[0]!)!.at.at(-1)!;
-    return [{ text: entities.length === 1 ? one(row) : count(entities.length, word), title: word, entities }];
+    const told = rowsOf(entities).map(one),
+      names = word === "line" ? [...new Set(told)] : told; // several calls may stand on one line
+    return [{ text: worded(names, word, named), title: word, entities }];
   };
   // The way from the source to the device; a derivative is on it only while nothing was made of it.
   const nodes = doc.stages.filter(
     stage => stage.role !== "derivative" || !doc.stages.some(each => each.role === "final"),
   );
+  const nodeParts = nodes.flatMap(stage => {
+    const told = (row: number) => [stage.nodes[row]!.op, stage.nodes[row]!.name].filter(Boolean).join(" ");
+    const title = (entities: readonly string[]) => `${stage.title || stage.key}: ${entities.length} lit`;
+    return part(`node:${stage.index}`, "node", told, "").map(each => ({ ...each, title: title(each.entities) }));
+  });
+  const dispatches = part("dispatch", "dispatch", String);
   return [
-    ...part("line", "line", row => `line ${doc.lines[row]?.line ?? row}`),
-    ...nodes.flatMap(stage =>
-      part(`node:${stage.index}`, "node", row => {
-        const node = stage.nodes[row]!;
-        return node.name ? `${node.op} ${node.name}` : node.op;
-      }).map(each => ({ ...each, title: `${stage.title || stage.key}: ${each.entities.length} lit` })),
-    ),
-    ...part("dispatch", "dispatch", row => `dispatch ${row}`),
-    ...part("kernel", "kernel", row => `kernel ${row}`),
-    ...part("interval", "buffer", row => `buffer ${doc.plan?.intervals[row]?.name || row}`),
+    ...part("line", "line", row => `${doc.lines[row]?.line ?? row}`),
+    ...joinedAlike(nodeParts),
+    ...dispatches,
+    // The kernel of a dispatch goes without saying.
+    ...(dispatches.length > 0 ? [] : part("kernel", "kernel", String)),
+    ...part("interval", "buffer", row => doc.plan?.intervals[row]?.name || `${row}`),
     ...readBy(later),
   ];
 }

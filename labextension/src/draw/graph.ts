@@ -111,14 +111,29 @@ class StagePicture {
     const path = edgePath(edge);
     // An input begins the spine of the picture.
     const dotted = kind === "param" && this.#stage.nodes[a]!.op === "input" ? "data" : kind;
-    return this.#edgeGroup(a, b, dotted, path, "", this.#againstReading(b, bends) ? [arrow(bends)] : []);
+    const headed = this.#againstReading(b, bends) || this.#laneOf(b).startsWith("adjoint");
+    return this.#edgeGroup(a, b, dotted, path, "", [...(headed ? [arrow(bends)] : []), ...this.#note(a, b, bends)]);
   }
 
   /** Long edges bend smoothly into their gutter; backward ones turn round with square corners. */
   #rail(rail: RailRecord): SVGGElement {
     const { flat, forward } = railPoints(this.#layout, rail);
     const path = forward ? smooth(flat) : orthogonal(flat);
-    return this.#edgeGroup(rail.a, rail.b, "data", path, "", forward ? [] : [arrow(flat)]);
+    const headed = !forward || this.#laneOf(rail.b).startsWith("adjoint");
+    const extra = [...(headed ? [arrow(flat)] : []), ...this.#note(rail.a, rail.b, flat)];
+    return this.#edgeGroup(rail.a, rail.b, "data", path, "", extra);
+  }
+
+  /** The words at the middle of an edge, beside it. */
+  #note(a: number, b: number, flat: readonly number[]): SVGElement[] {
+    const text = this.#dress.note?.(a, b);
+    if (!text) return [];
+    const [x0, y0, x1, y1] = [flat[0]!, flat[1]!, flat.at(-2)!, flat.at(-1)!],
+      level = y0 === y1;
+    // Along a row there is room above the boxes alone.
+    const y = level ? Math.min(y0 - BOX / 2, ...flat.filter((_, i) => i % 2 > 0)) - 6 : (y0 + y1) / 2 + 4;
+    const place = { x: (x0 + x1) / 2 + (level ? 0 : 9), y };
+    return [s("text", { class: "gd-note-on-edge", "data-level": level, ...place }, text)];
   }
 
   #laneOf(index: number): string {

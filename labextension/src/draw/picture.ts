@@ -39,6 +39,8 @@ export interface Picture {
 export interface Dress {
   node?(index: number): Record<string, unknown>;
   edge?(a: number, b: number): string;
+  /** Words beside an edge. */
+  note?(a: number, b: number): string;
   told?(index: number): string;
   letter?(index: number): string;
   /** Open groups, drawn as brackets left of everything. */

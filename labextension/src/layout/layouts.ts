@@ -77,9 +77,12 @@ export function layoutOf(stage: Stage, types: readonly { text: string }[]): Layo
 const DENSITIES = [0, 1, 2, 3] as const;
 const denser = new WeakMap<Stage, Map<number, Layout>>();
 
-/** The densities at which a stage can be laid out at once: a large one, and one of another engine, is as it is. */
-export const densitiesOf = (stage: Stage): readonly number[] =>
-  stage.nodes.length > AT_ONCE || stage.layout?.engine === "dot" ? DENSITIES.slice(0, 1) : DENSITIES;
+/** The densities at which a stage can be laid out at once: a large one, and one of another engine, is as it is. Numbers
+ * on nodes (`--values`) stand in the place of the types, which denser pictures leave out. */
+export function densitiesOf({ nodes, layout }: Stage): readonly number[] {
+  const asItIs = nodes.length > AT_ONCE || layout?.engine === "dot" || nodes.some(({ told }) => told !== undefined);
+  return asItIs ? DENSITIES.slice(0, 1) : DENSITIES;
+}
 
 /** The layout of a stage at a density, by the engine of its layout at density 0. */
 export function layoutAt(stage: Stage, types: readonly { text: string }[], density: number): Layout {

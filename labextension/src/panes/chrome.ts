@@ -324,8 +324,7 @@ export class Chrome {
     replace(
       this.#chain,
       ...parts.flatMap((part, i): Child[] => [
-        i > 0 &&
-          h("span", { class: "gd-sep", "aria-hidden": "true" }, i === 1 && parts[0]!.title === "line" ? " · " : " → "),
+        i > 0 && h("span", { class: "gd-sep", "aria-hidden": "true" }, " → "),
         link(part),
       ]),
     );

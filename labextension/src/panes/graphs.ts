@@ -1,10 +1,11 @@
 // The pictures: the graph as written, the optimized one, and lanes. Arrows walk along edges.
 
+import type { Built } from "../doc/adjoints.ts";
 import type { GraphDoc, Layout, Stage } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
 import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
 import { Camera, type CameraGroup, type Sheets } from "../draw/camera.ts";
-import { all, div, h, listen, paragraph, type Child } from "../draw/dom.ts";
+import { all, div, h, listen, paragraph, replace, s, type Child } from "../draw/dom.ts";
 import { edgeLabels } from "../draw/edgelabels.ts";
 import { drawStage, MANY, type Dress, type Picture } from "../draw/graph.ts";
 import { Minimap } from "../draw/minimap.ts";
@@ -14,6 +15,7 @@ import { around, partLayout } from "../layout/explore.ts";
 import { densitiesOf, hasLanes, layoutAt, layoutOf, type Laying } from "../layout/layouts.ts";
 import { spread } from "../layout/matched.ts";
 import { keptOf } from "../live/kept.ts";
+import { buildingDress, builtFor, changedBetween, keptWords, meterOf } from "./building.ts";
 import { besideIn, closedRows, drawnHole, matchedRows, showRows } from "./matching.ts";
 import { button, choice, empty, frame, mini, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
@@ -138,6 +140,12 @@ class PicturePane implements Pane {
   /** Where the rows stand beside those of the left pane, and the layouts with their rows there. */
   #places: number[] | null = null;
   #spread = new Map<Layout, Layout>();
+  /** Lanes: the step of the stepper, its meter, the layout and members of the picture, the header's fact. */
+  #built: Built | null = null;
+  #meter = s("g", { class: "gd-keptmeter" });
+  #layout: Layout | null = null;
+  #members: readonly (readonly number[])[] | null = null;
+  #fact = "";
 
   constructor(context: Context, options: Options) {
     this.#context = context;
@@ -155,10 +163,35 @@ class PicturePane implements Pane {
   choose(lit: ReadonlySet<string>): boolean {
     this.#map?.place();
     const stage = this.#stage;
-    if (!stage || this.#wanted(stage) === this.#shown) return this.#bring(lit);
+    const built = this.#build();
+    if (!stage || this.#wanted(stage) === this.#shown) return this.#bring(lit) || built;
     this.#draw();
     this.#bring(lit);
     return true;
+  }
+
+  /** Dress the derivative as it stands at the step that is selected; true where that drew other elements. */
+  #build(): boolean {
+    if (this.#options.pane.key !== "lanes") return false;
+    const { doc } = this.#context,
+      before = this.#built;
+    const built = builtFor(doc, this.#stage, this.#context.ui().selected);
+    if (built === before || (built && before && built.step === before.step && built.pass === before.pass)) return false;
+    this.#built = built;
+    this.#tellKept();
+    const changed = changedBetween(before, built),
+      behind = this.#members?.map((all, i) => (all.some(each => changed.has(each)) ? i : -1));
+    if (this.#picture?.again(behind ? new Set(behind) : changed) === false) this.#camera?.seen();
+    return this.#picture !== null;
+  }
+
+  /** Say in the header and beside the wires what is kept. */
+  #tellKept(): void {
+    const built = this.#built,
+      layout = this.#layout;
+    const fact = this.el.querySelector<HTMLElement>(".gd-fact")!;
+    fact.textContent = built ? keptWords(built) : this.#fact;
+    replace(this.#meter, ...(layout ? meterOf(layout, built) : []));
   }
 
   lit(lit: ReadonlySet<string>): void {
@@ -223,6 +256,7 @@ class PicturePane implements Pane {
     this.destroy();
     const stage = this.#stage;
     const view = stage && this.#view(stage);
+    if (pane.key === "lanes") this.#built = builtFor(this.#context.doc, stage, this.#context.ui().selected);
     const options = choices.map(({ text }, value) => ({ value, text }));
     const pick = choice("stage", options, this.#chosen, value => {
       this.#chosen = value;
@@ -230,7 +264,8 @@ class PicturePane implements Pane {
       this.#context.redrawn(pane.key);
     });
     const controls = [pick, zoom && stage ? zoomButtons(group) : null];
-    retitle(this.el, stage ? title(stage) : pane.title, view ? drawnFact(view, fact(stage!)) : "", controls);
+    this.#fact = view ? drawnFact(view, fact(stage!)) : "";
+    retitle(this.el, stage ? title(stage) : pane.title, this.#fact, controls);
     if (!view) return refill(this.el, empty(missing));
     this.#shown = this.#wanted(view.stage);
     this.#lay(view, before);
@@ -370,14 +405,21 @@ class PicturePane implements Pane {
     const { stage, fold, part } = view;
     const { doc } = this.#context;
     const grouped = stage.groups.length > 0 && !part;
-    const members = fold?.members;
+    const members = fold?.members,
+      dress = dressOf(view, painted, grouped),
+      building = buildingDress(() => this.#built, members);
+    this.#layout = layout;
+    this.#members = members ?? null;
     const picture = drawStage(doc, this.#walked!, layout, {
-      ...dressOf(view, painted, grouped),
+      ...dress,
+      ...building,
+      node: index => ({ ...dress.node!(index), ...building.node(index) }),
       ...(members ? { members } : {}),
       brackets: grouped ? brackets(stage, fold?.open ?? this.#open!.groups, layout, members ?? null) : [],
     });
     if (this.#beside.labels && !picture.culled) picture.svg.append(edgeLabels(doc, this.#walked!, layout));
-    picture.svg.append(...(layout.holes ?? []).map(drawnHole));
+    picture.svg.append(...(layout.holes ?? []).map(drawnHole), this.#meter);
+    this.#tellKept();
     this.#picture = picture;
     return picture;
   }

@@ -10,6 +10,8 @@ export interface PlayerOptions {
   /** The word for one state, as in "previous iteration". */
   unit: string;
   play: string;
+  /** The keys of the buttons are said on them. */
+  keys?: boolean;
   go(to: number): void;
   /** Milliseconds between two states while it plays. */
   period(): number;
@@ -22,11 +24,13 @@ export class Player {
   readonly play: HTMLButtonElement;
   readonly #options: PlayerOptions;
   #at = 0;
+  #first = 0;
   #last = 0;
   #timer: ReturnType<typeof setInterval> | undefined;
 
   constructor(options: PlayerOptions) {
-    const { command, label, unit, go } = options;
+    const { command, label, unit, go, keys = true } = options;
+    const key = (text: string) => (keys ? ` (${text})` : "");
     this.#options = options;
     this.slider = h("input", {
       type: "range",
@@ -36,18 +40,20 @@ export class Player {
       "data-command": command,
       on: { input: () => go(Number(this.slider.value)) },
     });
-    this.before = mini(`previous ${unit} (,)`, `${command}-previous`, "\u2039", () => go(this.#at - 1));
-    this.after = mini(`next ${unit} (.)`, `${command}-next`, "\u203a", () => go(this.#at + 1));
+    this.before = mini(`previous ${unit}${key(",")}`, `${command}-previous`, "\u2039", () => go(this.#at - 1));
+    this.after = mini(`next ${unit}${key(".")}`, `${command}-next`, "\u203a", () => go(this.#at + 1));
     this.play = mini(options.play, `${command}-play`, "▶", () => (this.#timer ? this.stop() : this.start()));
   }
 
-  /** Show state `at` of those up to `last`. */
-  show(at: number, last: number): void {
+  /** Show state `at` of those from `first` to `last`. */
+  show(at: number, last: number, first = 0): void {
     this.#at = at;
+    this.#first = first;
     this.#last = last;
+    this.slider.min = String(first);
     this.slider.max = String(last);
     this.slider.value = String(at);
-    this.before.disabled = at === 0;
+    this.before.disabled = at === first;
     this.after.disabled = at === last;
   }
 
@@ -59,7 +65,7 @@ export class Player {
     const { go, period } = this.#options;
     clearInterval(this.#timer);
     write(this.play, "❚❚");
-    if (this.#at >= this.#last) go(0);
+    if (this.#at >= this.#last) go(this.#first);
     this.#timer = setInterval(() => (this.#at < this.#last ? go(this.#at + 1) : this.stop()), period());
   }
 

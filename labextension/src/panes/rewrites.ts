@@ -4,8 +4,9 @@ import { optimizeReport, optimizerPasses, passName, type GraphDoc, type Pass, ty
 import { plural, priced, sig } from "../doc/format.ts";
 import { div, h, paragraph, replace, td, type Child } from "../draw/dom.ts";
 import { Rows } from "../draw/virtual.ts";
-import { body, empty, frame, ruleSource, table, UNOPTIMIZED } from "./pane.ts";
+import { body, empty, frame, table, UNOPTIMIZED } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
+import { lineOf, rewritePicture, ruleShown } from "./rule.ts";
 
 /** Steps that rewrite something: the sweep at the end only removes what nobody reads. */
 export const rewritesOf = (pass: Pass): { step: RewriteStep; index: number }[] =>
@@ -100,7 +101,11 @@ function make(context: Context): Pane {
       replace(
         detail,
         h("h4", null, `Rule ${found.step.label}`),
-        ...ruleSource(found.pass.sources[found.step.rule] ?? found.pass.sources[found.step.label]),
+        rewritePicture(context.doc, found.pass, found.index),
+        ...ruleShown(
+          lineOf(found.pass, found.step.rule),
+          found.pass.sources[found.step.rule] ?? found.pass.sources[found.step.label],
+        ),
       );
     else replace(detail, total > 0 && paragraph("gd-muted", "Select a step to see its rule."));
     for (const { pass, rows, indexes } of lists) {

@@ -1,15 +1,24 @@
 // The autodiff stepper: one forward op at a time, backwards from the loss; its rule, its cotangents, what it keeps.
 // Where the document has the value of every node, as that of a tape, the ops as they ran forward stand before these.
 
+import { keptBytes } from "../doc/adjoints.ts";
 import { nodeName, typeText } from "../doc/doc.ts";
 import type { DiffReport, DiffStep, GraphDoc, Pass, Stage } from "../doc/doc.ts";
 import { bytes, whole } from "../doc/format.ts";
-import { div, h, listen, paragraph, replace, span, type Child } from "../draw/dom.ts";
+import { div, h, paragraph, replace, span, type Child } from "../draw/dom.ts";
 import { asking, enliven } from "./ask.ts";
 import { laneStages } from "./graphs.ts";
-import { body, empty, entity, frame, mini, ruleSource, sourceLine } from "./pane.ts";
+import { body, empty, entity, frame, mini, select, sourceLine } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
+import { Player } from "./player.ts";
+import { ruleShown } from "./rule.ts";
 import { selecting } from "./state.ts";
+
+const SPEEDS: [string, string][] = [
+  ["0.5", "½ op/s"],
+  ["1", "1 op/s"],
+  ["2", "2 ops/s"],
+];
 
 const keptBy = (step: DiffStep): number => (step.residuals ?? []).reduce((sum, each) => sum + each.nbytes, 0);
 
@@ -42,12 +51,7 @@ function saved(doc: GraphDoc, pass: Pass, at: number, to: Stage): Child[] {
     residuals = step.residuals ?? [];
   const all =
     (pass.report as unknown as DiffReport).residual_bytes || pass.diffs.reduce((sum, each) => sum + keptBy(each), 0);
-  // A value that two steps keep is kept once.
-  const seen = new Set<number>();
-  const sofar = pass.diffs
-    .slice(0, at + 1)
-    .flatMap(each => each.residuals ?? [])
-    .reduce((sum, { node, nbytes }) => (seen.has(node) ? sum : (seen.add(node), sum + nbytes)), 0);
+  const sofar = keptBytes(pass, at + 1);
   const rows = residuals.map(({ node, nbytes }) => {
     const name = to.nodes[node] ? nodeName(to.nodes[node]) : String(node);
     return nodeRow(`node:${to.index}.${node}`, `saved ${name}`, "", [name], bytes(nbytes));
@@ -106,7 +110,8 @@ function details(context: Context, pass: Pass, at: number, known: Checks): Child
     step = pass.diffs[at]!,
     from = doc.stages[pass.from]!,
     to = doc.stages[pass.to]!;
-  const op = from.nodes[step.node];
+  const op = from.nodes[step.node],
+    rule = pass.sources[step.rule];
   return [
     h(
       "h4",
@@ -115,7 +120,7 @@ function details(context: Context, pass: Pass, at: number, known: Checks): Child
     ),
     sourceLine(doc, step.line),
     step.reason && paragraph("gd-note", step.reason),
-    ...(pass.sources[step.rule] ? [h("h4", null, "Gradient rule"), ...ruleSource(pass.sources[step.rule])] : []),
+    ...(rule ? [h("h4", null, "Gradient rule"), ...ruleShown(rule.math, rule)] : []),
     ...check(context, pass, at, known),
     h("h4", null, "Cotangents"),
     nodeList(doc, to, "in", step.cotangents),
@@ -179,6 +184,25 @@ function forwardStep(lit: ReadonlySet<string>, stage: Stage, forward: number, at
   return found === undefined ? null : found - forward;
 }
 
+/** The player of the steps, and the choice of its speed. */
+function playing(go: (to: number) => void): { player: Player; speeds: HTMLElement } {
+  let speed = "1";
+  const player = new Player({
+    command: "autodiff",
+    label: "forward op, backwards from the loss",
+    unit: "op",
+    play: "play the way back",
+    keys: false,
+    go,
+    period: () => 1000 / Number(speed),
+  });
+  const speeds = select("speed", SPEEDS, speed, value => {
+    speed = value;
+    if (player.playing) player.start();
+  });
+  return { player, speeds };
+}
+
 function make(context: Context): Pane {
   const passes = laneStages(context.doc.stages).flatMap(({ stage }) =>
     context.doc.passes.filter(pass => pass.role === "differentiate" && pass.to === stage.index),
@@ -193,28 +217,19 @@ function make(context: Context): Pane {
     return { el };
   }
   if (many() === 0) at = -forward();
-  const slider = h("input", {
-    type: "range",
-    step: 1,
-    "aria-label": "forward op, backwards from the loss",
-    "data-command": "autodiff",
-  });
+  const { player, speeds } = playing(to => go(to));
+  const { slider, play, before: previous, after: next } = player;
   const place = span("gd-muted");
-  const previous = mini("previous op", "autodiff-previous", "‹", () => go(at - 1));
-  const next = mini("next op", "autodiff-next", "›", () => go(at + 1));
   const last = mini("to the end", "autodiff-end", "»", () => go(Infinity));
   const detail = div("gd-detail"),
     checks: Checks = new Map();
   const show = () => {
     const before = forward(),
       node = before + at;
-    slider.min = String(-before);
-    slider.max = String(many() - 1);
-    slider.value = String(at);
+    player.show(at, many() - 1, -before);
     place.textContent = placeText(at, before, many());
     slider.setAttribute("aria-valuetext", place.textContent);
-    previous.disabled = at === -before;
-    next.disabled = last.disabled = at === many() - 1;
+    last.disabled = at === many() - 1;
     const line = pass?.diffs.find(each => each.node === node)?.line ?? -1;
     replace(detail, ...(at < 0 ? ran(context.doc, stage(), node, line) : details(context, pass!, at, checks)));
   };
@@ -226,11 +241,11 @@ function make(context: Context): Pane {
     // The op as well: a rule may add no node, as that of add.
     else context.act(selecting([`step:${pass!.index}.${at}`, `node:${pass!.to}.${pass!.diffs[at]!.node}`]));
   };
-  listen(slider, "input", () => go(Number(slider.value)));
-  holder.append(div("gd-slide", previous, slider, next, last), place, detail);
+  holder.append(div("gd-slide", play, previous, slider, next, last, speeds), place, detail);
   show();
   return {
     el,
+    destroy: () => player.stop(),
     live: (_, host) => enliven(el, host),
     choose(lit) {
       if (at < 0) {

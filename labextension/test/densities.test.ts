@@ -1,0 +1,13 @@
+// The densities that a picture may take.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Stage } from "../src/doc/doc.ts";
+import { densitiesOf } from "../src/layout/layouts.ts";
+
+const stage = (told?: string) => ({ nodes: [{ op: "relu" }, { op: "add", told }], layout: null }) as unknown as Stage;
+
+test("a picture with numbers on its nodes leaves none of them out", () => {
+  assert.deepEqual(densitiesOf(stage()), [0, 1, 2, 3]);
+  assert.deepEqual(densitiesOf(stage("[1, 2]")), [0]);
+});
