@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from gdlab.base.statistics import Summary
@@ -127,6 +128,7 @@ def arena(document: Document) -> Lines:
     if memory.get("parts"):
         yield f"  it holds {parts_words(memory['parts'].items())}"
     yield f"  {reuse_words(memory)}"
+    yield from _over_time(document)
     intervals = list(document.plan("intervals"))
     rows = []
     writers, readers = _users(document)
@@ -141,6 +143,37 @@ def arena(document: Document) -> Lines:
     yield from grid(_ARENA_HEAD, rows, right={1, 2, 5})
     yield from edge(document)
     yield from _peak_rows(document)
+
+
+def live_bytes(document: Document) -> tuple[int, list[int]]:
+    """Return the bytes that are always there, and those of reusable memory that live in each barrier group."""
+    intervals = list(document.plan("intervals"))
+    always = sum(row["padded"] for row in intervals if _always(row))
+    change = [0] * (document.plan("groups").count + 1)
+    for row in intervals:
+        if not _always(row):
+            change[row["first_group"]] += row["padded"]
+            change[row["last_group"] + 1] -= row["padded"]
+    return always, list(accumulate(change[:-1]))
+
+
+def _always(interval: Json) -> bool:
+    return interval["pinned"] is not None or interval["first"] < 0
+
+
+_BAR = 24  # characters, of the peak
+
+
+def _over_time(document: Document) -> Lines:
+    """Memory over time: what lives in each barrier group above what is always there."""
+    always, live = live_bytes(document)
+    yield f"  always there {nbytes(always)}; in use, group by group:"
+    most = max(live, default=0) or 1
+    for (g, size), group in zip(enumerate(live), document.plan("groups"), strict=True):
+        span = f"{group['start']} … {group['stop'] - 1}"
+        peak = "  peak" if g == document.data["plan"]["memory"]["peak_group"] else ""
+        bar = "█" * round(_BAR * size / most)
+        yield f"  group {g:>3}, dispatches {span:>9}  {nbytes(always + size):>8} {bar}{peak}"
 
 
 def _users(document: Document) -> tuple[dict[int, list[int]], dict[int, list[int]]]:

@@ -4,7 +4,7 @@ import { drawable, typeText, type GraphDoc, type NodeRecord, type Stage } from "
 import { plural, spokenType } from "../doc/format.ts";
 import { s } from "./dom.ts";
 
-export { cut } from "../doc/pilltext.ts";
+export { cut, cutLeft } from "../doc/pilltext.ts";
 
 export const LETTERS: Record<string, string> = {
   leaf: "L",
