@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from gdlab.base.memo import LruCache
 from gdlab.base.words import nbytes, plural
 from gdlab.graph import Graph
 from gdlab.kernels import wgsl
+from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.memory import padded
 from gdlab.plan.records import Buffer, ExecutionPlan, Group, Hazard, LineMap, Update
@@ -97,6 +98,7 @@ def plan_section(
         "groups": _group_table(groups),
         "intervals": _intervals(plan, buffers, dispatches, group_of, labels),
         "slots": _slots(plan, buffers),
+        "machine": asdict(Machine()) | {"name": "nominal"},
         "memory": {name: getattr(step, name) for name in _SIZES} | {"parts": dict(step.parts)},
     }
     links, texts = _links(plan, stage, dispatches, len(buffers), kernels, kernel_of, base)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from gdlab.base.statistics import Summary
-from gdlab.base.words import cell, grid, nbytes, plural, sig, whole
+from gdlab.base.words import cell, duration, grid, nbytes, plural, sig, whole
 from gdlab.session.totals import parts_words
 from gdlab.view.document.columns import Json, Table
 from gdlab.view.document.dispatches import plan_counts
@@ -68,7 +69,10 @@ def plan_table(document: Document) -> Lines:
     yield from _totals(document.plan("dispatches"), times)
     yield from _apart(document)
     names = _interval_names(document)
+    basis, widths = widths_of(document)
     for g, group in enumerate(document.plan("groups")):
+        total = sum(widths[group["start"] : group["stop"]])
+        width = f"{nbytes(total)} moved" if basis == "bytes" else f"{duration(total)} {basis}"
         hazards = [
             f"{h['hazard']} {names[h['interval']]} ({h['from']} before {h['to']})" for h in group["because"] or ()
         ]
@@ -77,7 +81,7 @@ def plan_table(document: Document) -> Lines:
             if hazards
             else ""
         )
-        yield f"  group {g}, dispatches {group['start']} … {group['stop'] - 1}{why}"
+        yield f"  group {g}, dispatches {group['start']} … {group['stop'] - 1}, {width}{why}"
 
 
 def _totals(dispatches: Table, times: Mapping[str, Any] | None) -> Lines:
@@ -105,9 +109,59 @@ def _apart(document: Document) -> Lines:
     """Tell why these are two dispatches and not one: the fusions that the plan did not make, each at every dispatch of
     its node."""
     compiled = next((one for one in document.data["passes"] if one["role"] == "compile"), None)
-    for missed in compiled["report"]["missed"] if compiled else ():
+    if not compiled or not compiled["report"]["missed"]:
+        return
+    readers = _readers(document)
+    for missed in compiled["report"]["missed"]:
         for entity in sorted(e for e in document.select(missed["about"]) if e.startswith("dispatch:")):
-            yield f"  {entity}  not one with the next: {missed['label']}: {missed['detail']} ({missed['about']})"
+            yield f"  {entity}  {apart_words(document, missed, readers)} ({missed['about']})"
+
+
+def _readers(document: Document) -> Mapping[int, Sequence[str]]:
+    """The ops that read each node of the compiled stage."""
+    found: dict[int, list[str]] = {}
+    for node in document.nodes(document.data["plan"]["stage"]):
+        for i in node["inputs"]:
+            found.setdefault(i, []).append(node["op"])
+    return found
+
+
+def apart_words(document: Document, missed: Json, readers: Mapping[int, Sequence[str]]) -> str:
+    """Say why a fusion was not made: `not fused with relu_grad: h is also read by dispatch 9`."""
+    at, second = int(missed["node"]), missed["label"].rpartition("+")[2]
+    node = document.nodes(document.data["plan"]["stage"])[at]
+    op = next((op for op in readers.get(at, ()) if op.replace("_", "") == second.lower()), second)
+    it = node["name"] or node["op"]
+    also = re.fullmatch(r"(%\d+) reads it in another dispatch", missed["detail"])
+    shared = also and missed["reason"] == "multi_use"
+    why = f"{it} is also read by {also[1]}" if also and shared else _IT.sub(lambda _: it, missed["detail"], count=1)
+    return f"not fused with {op}: {_with_dispatches(document, why)}"
+
+
+_IT = re.compile(r"\bit\b")
+
+
+def _with_dispatches(document: Document, detail: str) -> str:
+    """The ids of nodes in a refusal as the dispatches that compute them."""
+
+    def dispatch(found: re.Match[str]) -> str:
+        lit = document.select(f"node:{document.data['plan']['stage']}.{found[1]}")
+        ks = [int(e.partition(":")[2]) for e in lit if e.startswith("dispatch:")]
+        return f"dispatch {min(ks)}" if ks else found[0]
+
+    return re.sub(r"%(\d+)", dispatch, detail)
+
+
+def widths_of(document: Document) -> tuple[str, list[float]]:
+    """Return what is known best of the dispatches, and it: seconds measured, seconds predicted, or bytes moved."""
+    times, machine = times_of(document), document.data["plan"].get("machine")
+    if times:
+        return "measured", list(times["median"])
+    moved = [(d["bytes_read"] + d["bytes_written"], d["flops"]) for d in document.plan("dispatches")]
+    if not machine:
+        return "bytes", [float(nbytes) for nbytes, _ in moved]
+    launch, bandwidth, peak = (machine[name] for name in ("launch_seconds", "bytes_per_second", "flops_per_second"))
+    return "predicted", [launch + max(nbytes / bandwidth, flops / peak) for nbytes, flops in moved]
 
 
 _ARENA_HEAD = (
