@@ -63,6 +63,10 @@ faults: .venv/.test .venv/.machine ## 10,000 random calls, 50 kills, threads sid
 	@GDLAB_FUZZ=10000 GDLAB_KILLS=50 GDLAB_ROUNDS=1000 GDLAB_CORRUPTIONS=400 $(PYTHON) -m pytest \
 		tests/session/test_session_faults.py tests/session/test_checkpoint.py tests/plan/test_plan_cache.py
 
+.PHONY: slow-pages
+slow-pages: .venv/.test .venv/.machine ## the browser's tests on pages six times slower: what reads before it is drawn fails
+	@GDLAB_SLOW=6 $(PYTHON) -m pytest -m "browser and not clock"
+
 .PHONY: soak
 soak: .venv/.test .venv/.machine ## 100,000 steps, and 200 studies one after the other: memory stays flat, losses exact
 	@GDLAB_SOAK=100000 GDLAB_STUDIES=200 $(PYTHON) -m pytest tests/session/test_soak.py tests/study/test_long_lived.py

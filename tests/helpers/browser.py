@@ -42,6 +42,8 @@ CHROMIUM_FLAGS = (
     "--disable-component-update --disable-sync --font-render-hinting=none"
 ).split()
 
+SLOW = int(os.environ.get("GDLAB_SLOW", "1"))  # the page's processor is so many times slower: `make slow-pages`
+
 # Written into the server's settings folder: no news pop-up; the page's messages come over a subshell.
 SETTINGS: dict[str, dict[str, object]] = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -149,6 +151,16 @@ class Watch:
     """What a page did that no page may do."""
 
     faults: list[str] = field(default_factory=list)
+    allowed: list[re.Pattern[str]] = field(default_factory=list)
+
+    def allow(self, start: str) -> None:
+        """Take faults that begin so for the host's own: say why at the call."""
+        self.allowed.append(re.compile(re.escape(start)))
+
+    def judged(self, pages: list[Page]) -> list[str]:
+        """Return the faults that are not the host's own."""
+        hosts = [pattern for app, pattern in ALLOWED.items() if any(f"/{app}s/" in page.url for page in pages)]
+        return [fault for fault in self.faults if not any(each.match(fault) for each in (*hosts, *self.allowed))]
 
     def on(self, context: BrowserContext) -> None:
         context.on("console", self.on_console)
@@ -157,7 +169,7 @@ class Watch:
 
     def on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.note("console error", message.text)
+            self.note("console error", f"{message.text} ({message.location.get('url', '')})")
 
     def on_request(self, url: str) -> None:
         parts = urlsplit(url)
@@ -169,22 +181,28 @@ class Watch:
 
 
 @pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
+def watch() -> Watch:
+    """Everything that the pages of this test did that no page may do."""
+    return Watch()
+
+
+@pytest.fixture
+def context(browser: Browser, watch: Watch) -> Iterator[BrowserContext]:
     """A fresh browser profile; every page opened in it is watched."""
     context = browser.new_context(viewport={"width": 1500, "height": 950})
     context.set_default_timeout(60_000)
-    watch = Watch()
     watch.on(context)
     yield context
-    allowed = [pattern for app, pattern in ALLOWED.items() if any(f"/{app}s/" in page.url for page in context.pages)]
+    pages = context.pages
     context.close()
-    faults = [fault for fault in watch.faults if not any(pattern.match(fault) for pattern in allowed)]
-    assert faults == []
+    assert watch.judged(pages) == []
 
 
 @pytest.fixture
 def page(context: BrowserContext, request: pytest.FixtureRequest) -> Iterator[Page]:
     page = context.new_page()
+    if SLOW > 1:
+        context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
     yield page
     shot(page, re.sub(r"[^\w.-]+", "-", request.node.name))
 
@@ -195,6 +213,14 @@ def shot(page: Page, name: str) -> Path:
     path = SHOTS / f"{name}.png"
     page.screenshot(path=path)
     return path
+
+
+FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+def settled(page: Page) -> None:
+    """Wait until what was scrolled or resized is drawn anew: the events of a frame, and then the frame itself."""
+    page.evaluate(FRAMES)
 
 
 # A notebook ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from browser import (
     run_all,
     run_cell,
     save,
+    settled,
     shot,
     start_cell,
     theme,
@@ -128,7 +129,7 @@ def test_one_selection_lights_what_the_links_say(lab: Server, page: Page) -> Non
         entities = f'[data-entity^="{kind}:"]:visible'
         thing = view.locator(f"{entities}[title^=from]" if kind == "wgsl" else entities).nth(1)
         thing.click()
-        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        settled(page)
         names.append(thing.get_attribute("data-entity"))
         lit.append(set(view.locator("[data-lit]:visible").evaluate_all("all => all.map(e => e.dataset.entity)")))
     cell(page, 2).locator(".cm-content").click()

@@ -9,6 +9,7 @@ import networks
 import pytest
 import view_networks
 from bare_page import TABS, live, mount, open_tab, trained
+from browser import settled
 from nested_calls import network
 from playwright.sync_api import Locator, Page
 
@@ -154,7 +155,7 @@ def test_the_open_tab_is_in_sight_where_not_all_fit(page: Page) -> None:
     page.set_viewport_size({"width": 555, "height": 800})
     for name in (*TABS, "opt"):
         page.locator(f'[role="tab"][data-tab="{name}"]').dispatch_event("click")
-        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        settled(page)
         bar = page.locator(".gd-tabs").bounding_box()
         tab = page.locator(f'[role="tab"][data-tab="{name}"]').bounding_box()
         assert bar and tab

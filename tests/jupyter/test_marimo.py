@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from browser import free_port
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 APP = """import marimo
 
@@ -120,9 +120,9 @@ def test_in_a_running_page_views_are_live_and_buttons_work(notebook: Path, page:
         view = views.first
         assert view.get_attribute("data-tab") == "session", "what was asked for is open"
         step = view.locator('[data-value="step"]')
-        assert step.inner_text().startswith("2")
+        expect(step).to_have_text(re.compile("^2"), timeout=60_000)
         view.locator('[data-command="step"]').first.click()
-        page.wait_for_function("e => e.innerText.startsWith('3')", arg=step.element_handle())
+        expect(step).to_have_text(re.compile("^3"), timeout=60_000)
         still = page.locator("[data-gdlab-static]")
         assert still.count() == 1 and still.is_hidden(), "the live view stands in its place"
         view.locator('[role="tab"][data-tab="opt"]').click()

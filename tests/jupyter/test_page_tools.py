@@ -10,7 +10,7 @@ import networks
 import pytest
 import view_networks
 from bare_page import mount, open_tab, trained
-from browser import Server, cell, open_notebook, run_cell
+from browser import Server, cell, open_notebook, run_cell, settled
 from playwright.sync_api import Locator, Page
 
 from gdlab import ops
@@ -139,7 +139,7 @@ def test_where_a_part_is_out_of_sight_it_stands_in_a_corner_without_boxes(page: 
     map.wait_for()
     for top in (0, 40, 4000):
         camera.evaluate("(e, top) => e.scrollTo(0, top)", top)
-        page.wait_for_function("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        settled(page)
         assert map.is_visible() and map.evaluate(COVERED) == 0
     _, map = lone(page, graph_doc(columns(16)).with_view({"depth": 1}))
     page.wait_for_timeout(200)

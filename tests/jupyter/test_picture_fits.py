@@ -11,6 +11,7 @@ import networks
 import pytest
 import view_networks
 from bare_page import mount
+from browser import settled
 from playwright.sync_api import Page
 
 from gdlab import models
@@ -45,7 +46,7 @@ def test_text_is_readable_whatever_an_input_is_read_by(page: Page, make: Callabl
     camera.locator(".gd-picture").wait_for()
     zooms = []
     for _ in range(8):
-        page.wait_for_function("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        settled(page)
         seen = camera.evaluate(IN_SIGHT)
         zooms.append(seen["zoom"])
         assert seen["elements"] <= 2500
@@ -65,6 +66,7 @@ def test_lines_of_one_path_light_up_and_reach_from_end_to_end(page: Page) -> Non
     ends = "(e, y) => (e.getAttribute('d').match(/C/g) ?? []).length"
     assert camera.locator(".gd-farrails").evaluate(ends) > 3, "joins, not vertical lines alone"
     camera.evaluate("e => e.scrollTo(0, 2000)")
+    settled(page)  # before it the boxes of the top are there, and go when they are asked for
     boxes = camera.locator(".gd-box:has-text('mul')")
     first = boxes.nth(2).get_attribute("data-entity")
     tanh = f"node:0.{int(str(first).split('.')[1]) - 1}"

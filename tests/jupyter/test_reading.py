@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from bare_page import TABS, live, trained
-from browser import Watch
+from browser import Watch, settled
 from overlaps import unreadable
 from playwright.sync_api import Browser, Page
 
@@ -45,15 +45,14 @@ def opened(browser: Browser, width: int, scale: int = 1, **options: object) -> P
 
 def screens(page: Page) -> Iterator[str]:
     """Open each tab, and each of its panes that take turns; what is open now."""
-    settled = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
     for tab in TABS:
         page.locator(f'[role="tab"][data-tab="{tab}"]').dispatch_event("click")
-        page.evaluate(settled)
+        settled(page)
         faces = page.locator(".gd-faces button:visible")
         for index in range(max(1, faces.count())):
             if faces.count():
                 faces.nth(index).click()
-            page.evaluate(settled)
+            settled(page)
             yield f"{tab} {index}"
 
 
