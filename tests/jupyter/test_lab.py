@@ -186,8 +186,9 @@ def test_names_disturb_nothing_and_a_closed_study_stays_readable(lab: Server, pa
         page.keyboard.press("Escape")
     assert page.evaluate("document.activeElement.classList.contains('jp-Cell')")
     view.locator('[role="tab"][data-tab="plan"]').click()
-    strip = view.locator(".gd-strip")
-    assert strip.locator(".gd-tick").count() > 150 and strip.evaluate("e => e.scrollWidth <= e.clientWidth")
+    strip = view.locator(".gd-timebox")
+    strip.locator(".gd-tick").nth(150).wait_for()
+    assert strip.evaluate("e => e.scrollWidth <= e.clientWidth")
 
 
 BROKEN = """%%graph bad --train --device cpu

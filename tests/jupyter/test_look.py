@@ -20,6 +20,7 @@ from gdlab.study.study import Study
 from gdlab.view.document.layouts import laid_out
 from gdlab.view.document.make import graph_doc
 from gdlab.view.picture.palette import contrast
+from gdlab.view.text.plan_text import live_bytes
 
 OPS = "all => all.filter(e => !e.hasAttribute('data-gone')).map(e => e.querySelector('.gd-op').textContent)"
 
@@ -211,26 +212,47 @@ def test_the_arena_names_its_phases_and_keeps_words_off_the_peak(page: Page) -> 
 
 
 @pytest.mark.parametrize("width", [1110, 560])
-def test_the_size_of_a_strip_stands_beside_its_buffers_and_adds_up(page: Page, width: int) -> None:
-    """No border runs through "8 buffers, 76.9 KB", which is what the memory's parts say."""
+def test_what_is_always_there_stands_to_scale_left_of_the_axis(page: Page, width: int) -> None:
+    """T7: the column's parts are those of the memory, its heights are their bytes, and no label lies over another."""
     study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
     study.prepare(feed="random:0", init=0)
     study.session.set_adam(1e-3)
     document = study.doc
+    study.close()
     mount(page, document)
     page.set_viewport_size({"width": width, "height": 900})
     open_tab(page, "arena")
     arena = page.locator('[data-pane="arena"] svg.gd-arena')
+    arena.locator(".gd-slotrow").first.wait_for()
     sums = arena.locator(".gd-sum")
-    assert sums.count() >= 1
-    parts = document.data["plan"]["memory"]["parts"]
-    assert any(text.endswith(f", {nbytes(parts['optimizer state'])}") for text in sums.all_text_contents())
-    crossed = arena.evaluate("""e => [...e.querySelectorAll('.gd-sum')].flatMap(sum => {
-      const a = sum.getBoundingClientRect();
-      return [...e.querySelectorAll('.gd-interval .gd-shape')].map(each => each.getBoundingClientRect())
-        .filter(b => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom); }).length""")
+    parts, intervals = document.data["plan"]["memory"]["parts"], list(document.plan("intervals"))
+    for name in ("optimizer state", "parameters", "gradients", "inputs"):
+        assert sums.get_by_text(f"{name} {nbytes(parts[name])}").count() == 1, sums.all_text_contents()
+    always, live = live_bytes(document)
+    at = document.data["plan"]["memory"]["peak_group"]
+    assert always + live[at] == max(always + each for each in live) == document.data["plan"]["memory"]["peak_bytes"]
+    words = arena.locator("text.gd-axis").all_text_contents()
+    assert f"always there {nbytes(always)}" in words and words.count(nbytes(always)) == 1
+    assert nbytes(always + live[at]) in words, "the height of memory over time"
+    boxes = arena.evaluate("""e => [...e.querySelectorAll('.gd-interval')].map(each => {
+      const {left, right, height} = each.querySelector('.gd-shape').getBoundingClientRect();
+      return [each.dataset.entity, left, right, height]; })""")
+    axis = min(left for entity, left, _, _ in boxes if entity.startswith("node:"))
+    column = {entity: height for entity, _, right, height in boxes if right < axis}
+    assert sorted(column) == sorted(f"interval:{i}" for i, row in enumerate(intervals) if row["pinned"])
+    sizes = {entity: intervals[int(entity.split(":")[1])]["padded"] for entity in column}
+    unit = max(column.values()) / max(sizes.values())
+    assert all(abs(column[each] - max(0.5, unit * size)) < 1 for each, size in sizes.items()), "to scale"
+    crossed = arena.evaluate("""e => { const all = [...e.querySelectorAll('text.gd-axis')].map(
+        each => each.getBoundingClientRect()).filter(each => each.width > 0);
+      return all.filter((a, i) => all.some((b, j) => i < j && a.left < b.right - 1 && b.left < a.right - 1
+        && a.top < b.bottom - 3 && b.top < a.bottom - 3)).length; }""")
     assert crossed == 0
-    study.close()
+    tensor = arena.locator('.gd-mountain [data-entity^="node:"]').first
+    node = tensor.get_attribute("data-entity")
+    tensor.click()
+    page.locator(f'.gd-mountain [data-entity="{node}"][data-selected]').wait_for()
+    assert arena.locator(".gd-slotrow ~ .gd-interval[data-lit]").count() >= 1, "its buffer in the slot is lit"
 
 
 def test_the_axis_of_the_arena_is_in_sight(page: Page) -> None:

@@ -15,7 +15,7 @@ METRICS = "tell(metrics(1, 123456, [[5, .9], [6, .6], [123456, .5]]))"
 # Doubles every font of the style sheet but those of drawings, as a browser does that zooms text only.
 DOUBLE = r"""() => {
   const drawn =
-    /gd-(op|name|type|given|letter|arena|axis|peak|picture|classname|args|madeby|leafname)|(^|[ ,&])text/;
+    /gd-(op|name|type|given|letter|arena|timeline|axis|peak|picture|classname|args|madeby|leafname)|(^|[ ,&])text/;
   const around = [];
   const twice = text => text.replace(/([\d.]+)px/g, (_, size) => `${2 * size}px`);
   const sheet = document.querySelector('style[data-gdlab]');
@@ -110,7 +110,8 @@ def test_forced_colours_have_no_colour_of_ours_behind_words(browser: Browser, sc
         ["CanvasText", "Highlight", "HighlightText", "GrayText"],
     )
     text, highlight, on_highlight, grey = system
-    words = """root => [...root.querySelectorAll('.gd-picture :is(text, tspan), :is(.gd-arena, .gd-chart) text')]
+    words = """root => [...root.querySelectorAll(
+      '.gd-picture :is(text, tspan), :is(.gd-arena, .gd-timeline, .gd-chart) text')]
       .map(e => getComputedStyle(e).fill)"""
     behind = """root => { const sheet = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
       const bytes = colour => { sheet.fillStyle = colour; sheet.fillRect(0, 0, 1, 1);

@@ -9,11 +9,14 @@ from bare_page import mount
 from playwright.sync_api import Page
 
 from gdlab import models, nn, ops
+from gdlab.base.words import nbytes
 from gdlab.graph import Graph
 from gdlab.study.study import Study
 from gdlab.view.document.groups import Groups, groups_of
 from gdlab.view.document.layouts import drawn
 from gdlab.view.document.modules import module_of
+from gdlab.view.text.plan_text import live_bytes
+from gdlab.view.text.twin import twin
 
 
 def tree(groups: Groups) -> list[tuple[str, str, int]]:
@@ -104,3 +107,16 @@ def test_a_model_opens_so_that_it_can_be_read(page: Page) -> None:
     assert frame and first
     assert abs(first["x"] + first["width"] / 2 - frame["x"] - frame["width"] / 2) < 90
     assert 0.75 <= float(page.locator(".gd-sizer").first.evaluate("e => e.style.getPropertyValue('--gd-z')")) <= 1
+
+
+def test_a_buffer_without_a_name_has_the_path_of_its_module() -> None:
+    """T7: and memory over time adds up to the peak, whatever the groups are."""
+    document = Study(residual(), train=True, device="cpu", name="residual").doc
+    names = [row["name"] for row in document.plan("intervals")]
+    assert {"body.0.relu", "body.1.relu", "stem.weight", "∂body.0.up.weight"} < set(names), names
+    always, live = live_bytes(document)
+    memory, text = document.data["plan"]["memory"], twin(document, "arena")
+    assert always + max(live) == memory["peak_bytes"]
+    assert f"always there {nbytes(always)}; in use" in text
+    (peak,) = (line for line in text.splitlines() if line.endswith("  peak"))
+    assert f"group {memory['peak_group']:>3}," in peak and nbytes(memory["peak_bytes"]) in peak

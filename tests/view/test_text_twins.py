@@ -87,7 +87,7 @@ def test_the_twin_of_the_plan_has_its_counts(trained: Study, mlp: Document) -> N
     )
     totals = {line.split()[0]: line.split()[1] for line in text.splitlines() if line.split()[0] in ("update", "all")}
     assert totals == {"update": "4", "all": str(len(plan.dispatches) + 4)}
-    assert re.search(r"group 1, dispatches 1 … 1: raw \w+ \(0 before 1\)", text)
+    assert re.search(r"group 1, dispatches 1 … 1, [0-9.]+ µs predicted: raw \w+ \(0 before 1\)", text)
 
 
 def test_the_twin_of_the_session(trained: Study, mlp: Document) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from gdlab.base.memo import LruCache
 from gdlab.base.words import nbytes, plural
 from gdlab.graph import Graph
 from gdlab.kernels import wgsl
+from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.memory import padded
 from gdlab.plan.records import Buffer, ExecutionPlan, Group, Hazard, LineMap, Update
@@ -62,8 +63,20 @@ class PlanSection:
     fates: Fates
 
 
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The nodes of a stage by name, and the path of the module that each lies in, or ""."""
+
+    names: Sequence[str]
+    paths: Sequence[str]
+
+    def inside(self, node: int, label: str) -> str:
+        """What has no name of its own, by the path of its node: `layers.2.mlp.relu`."""
+        return f"{self.paths[node]}.{label}" if node >= 0 and self.paths[node] else label
+
+
 def plan_section(
-    plan: ExecutionPlan, update: Update | None, stage: int, optimizer: str | None, names: Sequence[str]
+    plan: ExecutionPlan, update: Update | None, stage: int, optimizer: str | None, labels: Labels
 ) -> PlanSection:
     """The section of a plan that was compiled from a stage, whose nodes have these names, with the dispatches of the
     configured update behind."""
@@ -83,8 +96,9 @@ def plan_section(
         "kernels": _kernel_table(kernels),
         "dispatches": _dispatch_table(plan.graph, dispatches, kernel_of, group_of),
         "groups": _group_table(groups),
-        "intervals": _intervals(plan, buffers, dispatches, group_of, names),
+        "intervals": _intervals(plan, buffers, dispatches, group_of, labels),
         "slots": _slots(plan, buffers),
+        "machine": asdict(Machine()) | {"name": "nominal"},
         "memory": {name: getattr(step, name) for name in _SIZES} | {"parts": dict(step.parts)},
     }
     links, texts = _links(plan, stage, dispatches, len(buffers), kernels, kernel_of, base)
@@ -265,7 +279,7 @@ def _intervals(
     buffers: Sequence[Buffer],
     dispatches: Sequence[Dispatch],
     group_of: Sequence[int],
-    names: Sequence[str],
+    labels: Labels,
 ) -> Json:
     """One row per buffer; the update's dispatches lengthen the lives of what they touch."""
     memory, count = plan.memory, len(plan.buffers)
@@ -279,7 +293,7 @@ def _intervals(
     slot = [*memory.slot_of, *range(len(memory.slots), len(memory.slots) + len(buffers) - count)]
     return {
         "count": len(buffers),
-        "name": sparse([_name(plan.graph, b, writer, names) for b in buffers], ""),
+        "name": sparse([_name(plan.graph, b, writer, labels) for b in buffers], ""),
         "node": [b.nodes[0] if b.nodes else -1 for b in buffers],
         "kind": words([b.kind for b in buffers]),
         "slot": slot,
@@ -296,17 +310,20 @@ def _intervals(
     }
 
 
-def _name(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch], names: Sequence[str]) -> str:
+def _name(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch], labels: Labels) -> str:
     """Its name, that of one tensor alone, or what it holds: the loss, the result of an op, or that of a dispatch inside
-    an op."""
+    an op; these with the path of their module."""
     named = next((i for i in buffer.nodes if graph.node(i).name == buffer.name != ""), -1)
     if named >= 0:
-        return names[named]
+        return labels.names[named]
     if buffer.name or buffer.kind == "loss":
         return buffer.name or "loss"
     if buffer.nodes:
-        return graph.node(buffer.nodes[0]).op
-    return writer[buffer.id].label.partition("[")[0] if buffer.id in writer else ""
+        return labels.inside(buffer.nodes[0], graph.node(buffer.nodes[0]).op)
+    if buffer.id not in writer:
+        return ""
+    dispatch = writer[buffer.id]
+    return labels.inside(next(iter(dispatch.origin), -1), dispatch.label.partition("[")[0])
 
 
 def _interval_family(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch]) -> str:

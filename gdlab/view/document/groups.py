@@ -50,6 +50,10 @@ class Groups:
             for name, g in zip(names, self.of_node, strict=True)
         ]
 
+    def paths(self) -> list[str]:
+        """The path of the module that each node lies in, or ""."""
+        return [self.rows[g].path if g >= 0 else "" for g in self.of_node]
+
     def table(self) -> Json:
         """The table of a document."""
         rows = self.rows

@@ -25,7 +25,7 @@ from gdlab.study.study import Study
 from gdlab.view.document import passes
 from gdlab.view.document.closure import problems
 from gdlab.view.document.columns import Json
-from gdlab.view.document.dispatches import PlanSection, plan_section
+from gdlab.view.document.dispatches import Labels, PlanSection, plan_section
 from gdlab.view.document.document import FORMAT, Document, document_id, load_doc, read_doc
 from gdlab.view.document.egraph import growth_json
 from gdlab.view.document.groups import groups_of
@@ -176,7 +176,9 @@ class Draft:
         stage = self.position(key)
         update = session.update if session is not None else None
         rule = str(session.optimizer) if session is not None and session.optimizer.rule != "none" else None
-        self.plan = plan_section(plan, update, stage, rule, self.stages[stage].names)
+        names, groups = self.stages[stage].names, self.stages[stage].groups
+        paths = groups.paths() if groups is not None else [""] * len(names)
+        self.plan = plan_section(plan, update, stage, rule, Labels(names, paths))
         self.stages[stage].fates |= self.plan.fates
         self._pass("compile", "compile", stage, -1, {
             "options": passes.clean(asdict(plan.options)),

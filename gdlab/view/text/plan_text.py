@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from gdlab.base.statistics import Summary
-from gdlab.base.words import cell, grid, nbytes, plural, sig, whole
+from gdlab.base.words import cell, duration, grid, nbytes, plural, sig, whole
 from gdlab.session.totals import parts_words
 from gdlab.view.document.columns import Json, Table
 from gdlab.view.document.dispatches import plan_counts
@@ -67,7 +69,10 @@ def plan_table(document: Document) -> Lines:
     yield from _totals(document.plan("dispatches"), times)
     yield from _apart(document)
     names = _interval_names(document)
+    basis, widths = widths_of(document)
     for g, group in enumerate(document.plan("groups")):
+        total = sum(widths[group["start"] : group["stop"]])
+        width = f"{nbytes(total)} moved" if basis == "bytes" else f"{duration(total)} {basis}"
         hazards = [
             f"{h['hazard']} {names[h['interval']]} ({h['from']} before {h['to']})" for h in group["because"] or ()
         ]
@@ -76,7 +81,7 @@ def plan_table(document: Document) -> Lines:
             if hazards
             else ""
         )
-        yield f"  group {g}, dispatches {group['start']} … {group['stop'] - 1}{why}"
+        yield f"  group {g}, dispatches {group['start']} … {group['stop'] - 1}, {width}{why}"
 
 
 def _totals(dispatches: Table, times: Mapping[str, Any] | None) -> Lines:
@@ -104,9 +109,59 @@ def _apart(document: Document) -> Lines:
     """Tell why these are two dispatches and not one: the fusions that the plan did not make, each at every dispatch of
     its node."""
     compiled = next((one for one in document.data["passes"] if one["role"] == "compile"), None)
-    for missed in compiled["report"]["missed"] if compiled else ():
+    if not compiled or not compiled["report"]["missed"]:
+        return
+    readers = _readers(document)
+    for missed in compiled["report"]["missed"]:
         for entity in sorted(e for e in document.select(missed["about"]) if e.startswith("dispatch:")):
-            yield f"  {entity}  not one with the next: {missed['label']}: {missed['detail']} ({missed['about']})"
+            yield f"  {entity}  {apart_words(document, missed, readers)} ({missed['about']})"
+
+
+def _readers(document: Document) -> Mapping[int, Sequence[str]]:
+    """The ops that read each node of the compiled stage."""
+    found: dict[int, list[str]] = {}
+    for node in document.nodes(document.data["plan"]["stage"]):
+        for i in node["inputs"]:
+            found.setdefault(i, []).append(node["op"])
+    return found
+
+
+def apart_words(document: Document, missed: Json, readers: Mapping[int, Sequence[str]]) -> str:
+    """Say why a fusion was not made: `not fused with relu_grad: h is also read by dispatch 9`."""
+    at, second = int(missed["node"]), missed["label"].rpartition("+")[2]
+    node = document.nodes(document.data["plan"]["stage"])[at]
+    op = next((op for op in readers.get(at, ()) if op.replace("_", "") == second.lower()), second)
+    it = node["name"] or node["op"]
+    also = re.fullmatch(r"(%\d+) reads it in another dispatch", missed["detail"])
+    shared = also and missed["reason"] == "multi_use"
+    why = f"{it} is also read by {also[1]}" if also and shared else _IT.sub(lambda _: it, missed["detail"], count=1)
+    return f"not fused with {op}: {_with_dispatches(document, why)}"
+
+
+_IT = re.compile(r"\bit\b")
+
+
+def _with_dispatches(document: Document, detail: str) -> str:
+    """The ids of nodes in a refusal as the dispatches that compute them."""
+
+    def dispatch(found: re.Match[str]) -> str:
+        lit = document.select(f"node:{document.data['plan']['stage']}.{found[1]}")
+        ks = [int(e.partition(":")[2]) for e in lit if e.startswith("dispatch:")]
+        return f"dispatch {min(ks)}" if ks else found[0]
+
+    return re.sub(r"%(\d+)", dispatch, detail)
+
+
+def widths_of(document: Document) -> tuple[str, list[float]]:
+    """Return what is known best of the dispatches, and it: seconds measured, seconds predicted, or bytes moved."""
+    times, machine = times_of(document), document.data["plan"].get("machine")
+    if times:
+        return "measured", list(times["median"])
+    moved = [(d["bytes_read"] + d["bytes_written"], d["flops"]) for d in document.plan("dispatches")]
+    if not machine:
+        return "bytes", [float(nbytes) for nbytes, _ in moved]
+    launch, bandwidth, peak = (machine[name] for name in ("launch_seconds", "bytes_per_second", "flops_per_second"))
+    return "predicted", [launch + max(nbytes / bandwidth, flops / peak) for nbytes, flops in moved]
 
 
 _ARENA_HEAD = (
@@ -127,6 +182,7 @@ def arena(document: Document) -> Lines:
     if memory.get("parts"):
         yield f"  it holds {parts_words(memory['parts'].items())}"
     yield f"  {reuse_words(memory)}"
+    yield from _over_time(document)
     intervals = list(document.plan("intervals"))
     rows = []
     writers, readers = _users(document)
@@ -141,6 +197,37 @@ def arena(document: Document) -> Lines:
     yield from grid(_ARENA_HEAD, rows, right={1, 2, 5})
     yield from edge(document)
     yield from _peak_rows(document)
+
+
+def live_bytes(document: Document) -> tuple[int, list[int]]:
+    """Return the bytes that are always there, and those of reusable memory that live in each barrier group."""
+    intervals = list(document.plan("intervals"))
+    always = sum(row["padded"] for row in intervals if _always(row))
+    change = [0] * (document.plan("groups").count + 1)
+    for row in intervals:
+        if not _always(row):
+            change[row["first_group"]] += row["padded"]
+            change[row["last_group"] + 1] -= row["padded"]
+    return always, list(accumulate(change[:-1]))
+
+
+def _always(interval: Json) -> bool:
+    return interval["pinned"] is not None or interval["first"] < 0
+
+
+_BAR = 24  # characters, of the peak
+
+
+def _over_time(document: Document) -> Lines:
+    """Memory over time: what lives in each barrier group above what is always there."""
+    always, live = live_bytes(document)
+    yield f"  always there {nbytes(always)}; in use, group by group:"
+    most = max(live, default=0) or 1
+    for (g, size), group in zip(enumerate(live), document.plan("groups"), strict=True):
+        span = f"{group['start']} … {group['stop'] - 1}"
+        peak = "  peak" if g == document.data["plan"]["memory"]["peak_group"] else ""
+        bar = "█" * round(_BAR * size / most)
+        yield f"  group {g:>3}, dispatches {span:>9}  {nbytes(always + size):>8} {bar}{peak}"
 
 
 def _users(document: Document) -> tuple[dict[int, list[int]], dict[int, list[int]]]:

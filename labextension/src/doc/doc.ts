@@ -12,6 +12,7 @@ import type {
   Json,
   KernelRecord,
   Layout,
+  Machine,
   Missed,
   NodeRecord,
   NoteRecord,
@@ -246,6 +247,7 @@ function readPlan(raw: Json | null | undefined): Plan | null {
     updates: Number(raw.updates ?? 0),
     stage: Number(raw.stage ?? -1),
     optimizer: (raw.optimizer ?? null) as string | null,
+    machine: (raw.machine ?? null) as Machine | null,
     times: null,
     missed: [],
   };

@@ -11,6 +11,12 @@ export const cut = (text: string, most: number): string =>
         .slice(0, most - 1)
         .join("")}…${text.includes("\u2068") ? "\u2069" : ""}`;
 
+/** The end of a text behind "…": what tells paths apart. */
+export function cutLeft(text: string, most: number): string {
+  const points = Array.from(text);
+  return points.length <= most ? text : `${text.includes("\u2068") ? "\u2068" : ""}…${points.slice(1 - most).join("")}`;
+}
+
 /** The name on a pill. */
 export const pillLabel = (name: string, density: number): string =>
   density < 3 ? cut(name, PILL_CUT) : initials(name);

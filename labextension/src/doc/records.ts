@@ -321,10 +321,17 @@ export interface Plan {
   updates: number;
   stage: number;
   optimizer: string | null;
+  /** The figures of the roofline that predicts them. */
+  machine: Machine | null;
   /** The times of the dispatches when they were measured last. */
   times: Times | null;
   /** The fusions that the plan did not make. */
   missed: Missed[];
+}
+export interface Machine {
+  launch_seconds: number;
+  bytes_per_second: number;
+  flops_per_second: number;
 }
 /** Seconds per dispatch; what the roofline of `machine` predicts, and the verdict in words. */
 export interface Times {

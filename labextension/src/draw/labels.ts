@@ -5,7 +5,7 @@ import { plural, spokenType } from "../doc/format.ts";
 import { shortNames } from "../doc/shortnames.ts";
 import { s } from "./dom.ts";
 
-export { cut } from "../doc/pilltext.ts";
+export { cut, cutLeft } from "../doc/pilltext.ts";
 
 export const LETTERS: Record<string, string> = {
   leaf: "L",

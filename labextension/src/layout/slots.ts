@@ -1,15 +1,17 @@
-// Which buffers stand in which row of the arena, and how high it is. Pure.
+// Where the buffers of the arena stand: what is always there in a column to scale, slots in rows beside it. Pure.
 
 import type { IntervalRecord, Plan } from "../doc/doc.ts";
 import { bytes, put } from "../doc/format.ts";
 
 /** Heights in pixels. */
-export const STRIP = 18,
-  THINNEST = 14;
+export const THINNEST = 14, // of a slot, so that a name has room
+  LABEL = 14,
+  ABOVE = 92; // of the slots: memory over time
 const TALLEST = 72,
   LEAST = 44, // of the largest slot
-  ROOM = 440, // of all rows: what a pane of 560 px shows
-  FOLD_ABOVE = 2;
+  ROOM = 402, // of column and rows: what a pane of 560 px shows
+  GAP = 4,
+  FEW = 2; // buffers of a kind that are named from the beginning
 export const KINDS: Record<string, string> = {
   state: "optimizer state",
   parameter: "parameters",
@@ -17,75 +19,122 @@ export const KINDS: Record<string, string> = {
   gradient: "gradients",
   constant: "constants",
   derived: "derived",
+  output: "outputs",
 };
 
-/** One line of the drawing: a slot to scale, one pinned buffer, or pinned buffers of a kind folded into one strip. */
+/** A buffer that is always there: its part of the column, and where its name stands (NaN: it is folded away). */
+export interface Segment {
+  index: number;
+  top: number;
+  height: number;
+  /** The part of the height that is padding. */
+  padding: number;
+  label: number;
+}
+/** The buffers of a kind in the column; one alone has no label beside its own. */
+export interface Stratum {
+  kind: string;
+  nbytes: number;
+  top: number;
+  height: number;
+  open: boolean;
+  label: number;
+  segments: Segment[];
+}
+/** A slot of reusable memory. */
 export interface Row {
   label: string;
+  top: number;
   height: number;
   intervals: number[];
-  unit: number;
-  folded: boolean;
-  kind: string;
 }
-
-/** Buffers of a kind share a strip when there are more than a few. */
-export const shares = (plan: Plan, kind: string): boolean =>
-  plan.intervals.filter(each => isPinned(each) && each.kind === kind).length > FOLD_ABOVE;
-
 export interface Arrangement {
-  rows: Row[];
+  /** Pixels per byte, of the column and of the slots. */
   unit: number;
+  strata: Stratum[];
+  /** The bytes of the column. */
+  always: number;
+  rows: Row[];
+  height: number;
 }
 
 export const isPinned = (interval: IntervalRecord): boolean => interval.pinned !== null || interval.first < 0;
 
-/** Rows from top to bottom: pinned strips by kind, then slots, largest first, lower where that makes room for all.
- * `toScale`: pinned ones in true height. */
-export function arrange(plan: Plan, toScale: boolean, open: ReadonlySet<string>): Arrangement {
-  const whole = rowsOf(plan, toScale, open, TALLEST),
-    over = whole.rows.reduce((sum, row) => sum + row.height + (row.kind ? 2 : 4), 0) - ROOM;
-  const slots = whole.rows.filter(row => row.height > LEAST).length;
-  if (over <= 0 || over > slots * (TALLEST - LEAST)) return whole;
-  return rowsOf(plan, toScale, open, Math.max(LEAST, TALLEST - Math.ceil(over / slots)));
+const sum = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0);
+
+/** The kinds of what is always there, largest first, each with its buffers, largest first. */
+function kindsOf(plan: Plan): [kind: string, indexes: number[], nbytes: number][] {
+  const kinds = new Map<string, number[]>();
+  plan.intervals.forEach((interval, index) => isPinned(interval) && put(kinds, interval.kind, index));
+  const size = (index: number) => plan.intervals[index]!.padded;
+  return [...kinds]
+    .map(([kind, indexes]): [string, number[], number] => [
+      kind,
+      indexes.sort((a, b) => size(b) - size(a) || a - b),
+      sum(indexes.map(size)),
+    ])
+    .sort((a, b) => b[2] - a[2]);
 }
 
-function rowsOf(plan: Plan, toScale: boolean, open: ReadonlySet<string>, tallest: number): Arrangement {
-  const pinned = plan.intervals
-    .map((interval, index) => ({ interval, index }))
-    .filter(({ interval }) => isPinned(interval));
-  const reused = plan.slots
-    .map((slot, index) => ({ slot, index, tenants: slot.tenants.filter(i => !isPinned(plan.intervals[i]!)) }))
-    .filter(each => each.tenants.length > 0);
-  const sizes = [
-    ...reused.map(({ slot }) => slot.nbytes),
-    ...(toScale ? pinned.map(({ interval }) => interval.nbytes) : []),
-  ];
-  const unit = tallest / sizes.reduce((a, b) => Math.max(a, b), 1);
-  const tall = (nbytes: number) => Math.max(THINNEST, Math.round(nbytes * unit));
-  const byKind = new Map<string, number[]>();
-  for (const { interval, index } of pinned) put(byKind, interval.kind, index);
-  const strips = [...byKind].flatMap(([kind, indexes]): Row[] => {
-    if (!toScale && indexes.length > FOLD_ABOVE && !open.has(kind))
-      return [{ label: KINDS[kind] ?? kind, height: STRIP, intervals: indexes, unit: 0, folded: true, kind }];
-    return indexes.map(index => ({
-      label: kind,
-      height: toScale ? Math.max(STRIP, tall(plan.intervals[index]!.nbytes)) : STRIP,
-      intervals: [index],
-      unit: 0,
-      folded: false,
-      kind,
-    }));
+/** Whether a kind shows the names of its buffers; `toggled` are the kinds that a person opened or closed. */
+const shown = (kind: string, count: number, toggled: ReadonlySet<string>): boolean =>
+  count <= FEW !== toggled.has(kind);
+
+/** Labels of 14 px beside their parts, none over another: each as near to its part as those above it let it. */
+function strataOf(plan: Plan, unit: number, toggled: ReadonlySet<string>): Stratum[] {
+  let top = 0,
+    free = LABEL / 2; // the middle of the next label at the earliest
+  const place = (middle: number): number => {
+    const at = Math.max(free, middle);
+    free = at + LABEL;
+    return at;
+  };
+  return kindsOf(plan).map(([kind, indexes, nbytes]) => {
+    const open = shown(kind, indexes.length, toggled),
+      height = nbytes * unit,
+      first = top,
+      label = indexes.length === 1 ? NaN : place(open ? top + LABEL / 2 : top + height / 2);
+    const segments = indexes.map((index): Segment => {
+      const { padded, nbytes: own } = plan.intervals[index]!;
+      const segment = { index, top, height: padded * unit, padding: (padded - own) * unit };
+      top += segment.height;
+      return { ...segment, label: open || indexes.length === 1 ? place(segment.top + segment.height / 2) : NaN };
+    });
+    return { kind, nbytes, top: first, height, open, label, segments };
   });
-  const slots = [...reused]
+}
+
+/** Slots from top to bottom, largest first. */
+function rowsOf(plan: Plan, unit: number): Row[] {
+  let top = ABOVE;
+  return plan.slots
+    .map((slot, index) => ({ slot, index, tenants: slot.tenants.filter(i => !isPinned(plan.intervals[i]!)) }))
+    .filter(each => each.tenants.length > 0)
     .sort((a, b) => b.slot.nbytes - a.slot.nbytes)
-    .map(({ slot, index, tenants }): Row => ({
-      label: `slot ${index} · ${bytes(slot.nbytes)}`,
-      height: tall(slot.nbytes),
-      intervals: tenants,
-      unit,
-      folded: false,
-      kind: "",
-    }));
-  return { rows: [...strips, ...slots], unit };
+    .map(({ slot, index, tenants }) => {
+      const height = Math.max(THINNEST, Math.round(slot.nbytes * unit));
+      const row = { label: `slot ${index} · ${bytes(slot.nbytes)}`, top, height, intervals: tenants };
+      top += height + GAP;
+      return row;
+    });
+}
+
+const endOf = (rows: readonly Row[]): number => (rows.length > 0 ? rows.at(-1)!.top + rows.at(-1)!.height : 0);
+
+/** Column and slots in one scale: the largest at which the column and the highest slot have room, less where that
+ * makes room for all slots. */
+export function arrange(plan: Plan, toggled: ReadonlySet<string>): Arrangement {
+  const always = sum(kindsOf(plan).map(([, , nbytes]) => nbytes)),
+    slots = plan.slots.filter(slot => slot.tenants.some(i => !isPinned(plan.intervals[i]!))),
+    largest = slots.reduce((most, { nbytes }) => Math.max(most, nbytes), 0);
+  const most = Math.min(ROOM / Math.max(1, always), TALLEST / Math.max(1, largest));
+  const over = endOf(rowsOf(plan, most)) - ROOM,
+    tall = slots.filter(slot => slot.nbytes * most > LEAST).length,
+    room = tall * (largest * most - LEAST);
+  const unit = over > 0 && over <= room ? Math.max(LEAST, largest * most - Math.ceil(over / tall)) / largest : most;
+  const strata = strataOf(plan, unit, toggled),
+    rows = rowsOf(plan, unit);
+  const labels = strata.flatMap(({ label, segments }) => [label, ...segments.map(each => each.label)]);
+  const height = Math.max(always * unit, endOf(rows), ...labels.map(label => (label || 0) + LABEL / 2));
+  return { unit, strata, always, rows, height: Math.ceil(height) };
 }

@@ -7,11 +7,11 @@ import { all, boxOf, div, h, listen, replace, reveal, SMALL_BUTTON, span, type C
 import { arrange } from "../layout/slots.ts";
 import { ArenaPicture, reuse } from "./arena_picture.ts";
 import { edgePicture } from "./edge.ts";
-import { body, button, chip, either, frame, notCompiled, retitle, row, table } from "./pane.ts";
+import { body, button, chip, frame, notCompiled, retitle, row, table } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { selecting } from "./state.ts";
 
-const NARROWEST = 360;
+const NARROWEST = 460;
 
 /** List what is in memory at the peak, largest first, the optimizer's state among it. */
 function peakList({ doc, reached }: Context, plan: Plan): HTMLElement {
@@ -84,10 +84,9 @@ class ArenaPane implements Pane {
   readonly #holder = body({ class: "gd-arenabody" });
   readonly #buffer = h("div", { class: "gd-detail gd-buffer", "aria-live": "off" });
   readonly #observer: ResizeObserver;
-  /** The kinds of pinned buffers whose strips are open. */
+  /** The kinds of buffers, always there, that a person opened or closed. */
   readonly #open = new Set<string>();
   readonly #on = new Set<Switch>();
-  #toScale = false;
   #width = 0;
   #picture: ArenaPicture | null = null;
 
@@ -126,7 +125,7 @@ class ArenaPane implements Pane {
     const { saved, without } = reuse(this.#plan);
     if (this.#on.has("without-reuse")) return `reuse saves ${bytes(saved)}: without it ${bytes(without)}, dashed`;
     const sizes = `${bytes(physical)} in device memory for ${bytes(logical)} of values`;
-    return `${sizes}; slots to scale, x = dispatch, ● = pinned`;
+    return `${sizes}; left what is always there, right what has a lifetime, in one scale`;
   }
 
   #switch(key: Switch, text: string): HTMLButtonElement {
@@ -143,26 +142,20 @@ class ArenaPane implements Pane {
     });
   }
 
-  #scale(): HTMLElement | null {
-    return either("scale", "pinned as strips", "all to scale", this.#toScale, value => {
-      this.#toScale = value;
-      this.#draw();
-    });
-  }
-
-  /** Open or close the strips of a kind of pinned buffers. */
+  /** Show or hide the names of a kind of buffers that are always there. */
   #toggle(kind: string): void {
     if (!this.#open.delete(kind)) this.#open.add(kind);
     this.#draw();
-    this.el.querySelector<SVGGElement>(".gd-opener")?.focus();
+    const at = this.#picture!.kinds.indexOf(kind);
+    all<SVGGElement>(this.el, ".gd-opener")[at]?.focus();
   }
 
   #draw(): void {
     const plan = this.#plan;
     const switches = [this.#switch("at-peak", "at the peak"), this.#switch("without-reuse", "without reuse")];
-    retitle(this.el, arenaPane.title, this.#fact(), ...switches, this.#scale());
+    retitle(this.el, arenaPane.title, this.#fact(), ...switches);
     if (this.#width === 0) return;
-    const arrangement = arrange(plan, this.#toScale, this.#open);
+    const arrangement = arrange(plan, this.#open);
     const ghosts = this.#on.has("without-reuse");
     this.#picture = new ArenaPicture(plan, this.#width, kind => this.#toggle(kind), arrangement, ghosts);
     const { svg } = this.#picture;

@@ -1,28 +1,51 @@
-// Draw the arena: x = dispatch order, reusable slots to scale below each other, pinned buffers as strips, the peak.
+// Draw the arena: what is always there as a column to scale, x = dispatch, memory over time, and reusable slots to the
+// scale of the column below each other.
 
-import type { IntervalRecord, Plan } from "../doc/doc.ts";
+import type { Plan } from "../doc/doc.ts";
 import { bytes, plural } from "../doc/format.ts";
 import type { Uses } from "../doc/select.ts";
 import { s, svgPath, type Child } from "../draw/dom.ts";
-import { cut, familyClass } from "../draw/labels.ts";
+import { cut, cutLeft, familyClass } from "../draw/labels.ts";
 import { Merged, type Block } from "../draw/merged.ts";
-import { isPinned, KINDS, shares, THINNEST, type Arrangement, type Row } from "../layout/slots.ts";
+import { bandAt, bandPath, mountain, type Band, type Mountain } from "../layout/mountain.ts";
+import { ABOVE, KINDS, LABEL, THINNEST } from "../layout/slots.ts";
+import type { Arrangement, Row, Segment, Stratum } from "../layout/slots.ts";
 import { entity } from "./pane.ts";
 
-const LEFT = 118,
+const WIDE = 900, // pixels, from which on the labels of the column have more room
+  BAR = 36, // of the column
+  SLOTS = 112, // for the labels of the slots
   RIGHT = 16,
   TOP = 20,
-  GAP = 4,
+  MOUNTAIN = 66,
+  FOOT = TOP + ABOVE - 10, // of the mountain
   AXIS = 38, // numbers, and phases below them
+  LETTER = 6.6,
+  AXIS_LETTER = 5.8,
   DENSE = 400, // intervals
-  GHOSTS = 24,
-  KEPT = "kept from the first dispatch to the last";
+  GHOSTS = 24;
 
 /** The bytes that sharing saves, and what would be needed without. */
 export function reuse({ memory }: Plan): { saved: number; without: number } {
   const without = (memory.logical_bytes ?? 0) + (memory.padding_bytes ?? 0);
   return { saved: without - (memory.physical_bytes ?? 0), without };
 }
+
+/** Slanted lines in a rectangle, the sign for padding. */
+export function hatch(x: number, y: number, width: number, height: number): string {
+  const lines = Array.from({ length: Math.max(0, Math.floor((width - height) / 5) + 1) }, (_, i) => x + 5 * i);
+  return lines.map(from => `M${from} ${y + height}l${height} ${-height}`).join("");
+}
+
+interface Place {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+const label = (name: string, x: number, y: number, anchor = "end", text: Child = null): SVGElement =>
+  s("text", { class: name, x, y, "text-anchor": anchor }, text);
 
 export class ArenaPicture {
   readonly #plan: Plan;
@@ -31,10 +54,16 @@ export class ArenaPicture {
   readonly #ghosts: boolean;
   readonly #count: number;
   readonly #dense: boolean;
+  readonly #arrangement: Arrangement;
+  readonly #mountain: Mountain;
   readonly #merged = new Merged();
   readonly #over = s("g");
+  /** Where the column begins, and where dispatch 0 does. */
+  readonly #bar: number;
+  readonly #left: number;
   readonly svg: SVGSVGElement;
-  #places: { index: number; top: number; row: Row }[] = [];
+  /** Where the slots end and the axis begins. */
+  #end = 0;
   constructor(plan: Plan, width: number, toggle: (kind: string) => void, arrangement: Arrangement, ghosts: boolean) {
     this.#plan = plan;
     this.#width = width;
@@ -42,41 +71,55 @@ export class ArenaPicture {
     this.#ghosts = ghosts;
     this.#count = Math.max(1, plan.dispatches.length);
     this.#dense = plan.intervals.length > DENSE;
-    this.svg = this.#draw(arrangement);
+    this.#arrangement = arrangement;
+    this.#mountain = mountain(plan);
+    this.#bar = arrangement.strata.length === 0 ? 0 : width > WIDE ? 216 : 162;
+    this.#left = (this.#bar && this.#bar + BAR) + SLOTS;
+    this.svg = this.#draw();
+  }
+
+  /** The kinds that can be opened, from top to bottom. */
+  get kinds(): string[] {
+    return this.#arrangement.strata.flatMap(({ kind, segments }) => (segments.length > 1 ? [kind] : []));
   }
 
   x(dispatch: number): number {
-    return LEFT + ((this.#width - LEFT - RIGHT) * dispatch) / this.#count;
+    return this.#left + ((this.#width - this.#left - RIGHT) * dispatch) / this.#count;
   }
 
-  /** Return the rectangle of an interval in its row. */
-  #place(index: number, top: number, row: Row): { from: number; y: number; width: number; height: number } {
-    const interval = this.#plan.intervals[index]!,
-      pinned = isPinned(interval);
-    const from = this.x(pinned ? 0 : interval.first),
-      to = this.x(pinned && interval.first < 0 ? this.#count : Math.min(this.#count, interval.last + 1));
-    const height = pinned ? row.height - 2 : Math.max(THINNEST - 2, Math.round(interval.nbytes * row.unit) - 2);
+  /** The rectangle of a buffer in its slot. */
+  #place(index: number, row: Row): Place {
+    const { first, last, offset, nbytes } = this.#plan.intervals[index]!,
+      { unit } = this.#arrangement,
+      x = this.x(first);
     return {
-      from,
-      y: pinned ? top : top + Math.round(interval.offset * row.unit),
-      width: Math.max(3, to - from - 1),
-      height,
+      x,
+      y: TOP + row.top + Math.round(offset * unit),
+      width: Math.max(3, this.x(Math.min(this.#count, last + 1)) - x - 1),
+      height: Math.min(Math.max(THINNEST - 2, Math.round(nbytes * unit) - 2), row.height - 2),
     };
   }
 
-  /** Of very many intervals only the lit ones are elements; the others are a few shapes (draw/merged.ts). */
-  #shape(index: number, top: number, row: Row): Block {
-    const { from, y, width, height } = this.#place(index, top, row),
-      step = (this.x(this.#count) - LEFT) / row.intervals.length,
-      left = row.folded ? LEFT + row.intervals.indexOf(index) * step : from;
-    return {
-      left,
-      right: left + (row.folded ? Math.max(1, step) : width),
-      top: row.folded ? top : y,
-      bottom: row.folded ? top + row.height - 2 : y + Math.min(height, row.height - 2),
+  /** The part of the column of a buffer that is always there. */
+  #part({ top, height }: Segment): Place {
+    return { x: this.#bar, y: TOP + top, width: BAR, height: Math.max(0.5, height) };
+  }
+
+  /** All rectangles, where they are too many to be elements: only the lit ones are. */
+  #blocks(): Block[] {
+    const block = (index: number, { x, y, width, height }: Place): Block => ({
+      left: x,
+      right: x + width,
+      top: y,
+      bottom: y + height,
       entity: `interval:${index}`,
       family: familyClass(this.#plan.intervals[index]!.family),
-    };
+    });
+    const { rows, strata } = this.#arrangement;
+    return [
+      ...strata.flatMap(({ segments }) => segments.map(each => block(each.index, this.#part(each)))),
+      ...rows.flatMap(row => row.intervals.map(index => block(index, this.#place(index, row)))),
+    ];
   }
 
   /** Light the buffers and dispatches that are lit. */
@@ -84,10 +127,18 @@ export class ArenaPicture {
     this.#movePlayhead(lit, uses);
     if (!this.#dense) return;
     this.#merged.light(lit);
-    const found = this.#places.filter(({ index }) => lit.has(`interval:${index}`)).slice(0, 200);
+    const { rows, strata } = this.#arrangement,
+      isLit = (index: number) => lit.has(`interval:${index}`);
+    const drawn: [number, SVGElement][] = [
+      ...strata
+        .flatMap(({ segments }) => segments.filter(({ index }) => isLit(index)))
+        .map((each): [number, SVGElement] => [each.index, this.#segment(each)]),
+      ...rows.flatMap(row =>
+        row.intervals.filter(isLit).map((index): [number, SVGElement] => [index, this.#tenant(index, row)]),
+      ),
+    ];
     this.#over.replaceChildren(
-      ...found.map(({ index, top, row }) => {
-        const made = this.#interval(index, top, row.folded ? { ...row, folded: false } : row);
+      ...drawn.slice(0, 200).map(([index, made]) => {
         made.setAttribute("data-lit", "");
         if (selected.includes(`interval:${index}`)) made.setAttribute("data-selected", "");
         return made;
@@ -95,38 +146,106 @@ export class ArenaPicture {
     );
   }
 
+  /** The buffer under a point, where buffers are no elements. */
   at(x: number, y: number): string | null {
-    return this.#dense ? this.#merged.at(x, y, 2) : null;
+    if (!this.#dense) return null;
+    const dispatch = Math.floor(((x - this.#left) * this.#count) / (this.x(this.#count) - this.#left)),
+      band = y < FOOT && bandAt(this.#mountain, dispatch, this.#nbytes(y));
+    return band ? this.#tensor(band.index) : this.#merged.at(x, y, 2);
   }
 
-  #interval(index: number, top: number, row: Row): SVGGElement {
-    const interval = this.#plan.intervals[index]!,
-      pinned = isPinned(interval);
-    const { from, y, width, height } = this.#place(index, top, row);
-    const name = interval.name || `buffer ${index}`,
-      label = pinned ? `${cut(name, 28)} ${bytes(interval.nbytes)}` : cut(name, 28);
-    const alias =
-      interval.alias_of >= 0
-        ? `\nin the place of ${this.#plan.intervals[interval.alias_of]?.name ?? interval.alias_of}`
-        : "";
-    const life = pinned ? KEPT : `written by dispatch ${interval.first}, last read by ${interval.last}`;
-    const fits = (text: string) => text.length * 6.6 + 14 <= width;
-    const padding =
-      interval.padded > interval.nbytes && !pinned ? Math.round((interval.padded - interval.nbytes) * row.unit) : 0;
-    return this.#block(index, life + alias, { x: from, y, width, height: Math.min(height, row.height - 2) }, [
-      padding > 1 && s("rect", { class: "gd-padding", x: from, y: y + height, width, height: padding }),
-      fits(label) &&
-        s("text", { x: this.#labelAt(from, width, label), y: y + Math.min(height, row.height - 2) / 2 + 4 }, label),
-      pinned &&
-        (fits(`${label}   `) || !fits(label)) &&
-        s("circle", { class: "gd-pin", cx: from + width - 9, cy: y + (row.height - 2) / 2, r: 3 }),
+  #named(index: number): string {
+    return this.#plan.intervals[index]!.name || `buffer ${index}`;
+  }
+
+  /** A buffer with its shapes and what is said of it. */
+  #block(key: string, index: number, told: string, inside: Child[]): SVGGElement {
+    const { family, nbytes, padded, kind, alias_of: alias, pinned } = this.#plan.intervals[index]!,
+      padding = padded > nbytes ? `, padded to ${bytes(padded)}` : "",
+      place = alias >= 0 ? `\nin the place of ${this.#named(alias)}` : "",
+      why = pinned ? `\npinned: ${pinned}` : "";
+    return s(
+      "g",
+      {
+        class: `gd-interval ${familyClass(family)}`,
+        ...entity(key, `buffer ${this.#named(index)}, ${bytes(nbytes)}, ${told}`),
+        "data-alias": alias >= 0,
+      },
+      s("title", null, `${this.#named(index)}: ${bytes(nbytes)}${padding} (${kind})\n${told}${place}${why}`),
+      ...inside,
+    );
+  }
+
+  /** A buffer that is always there; its name beside the column where its kind is open. */
+  #segment(segment: Segment, alone = ""): SVGGElement {
+    const { index, padding, label: middle } = segment,
+      place = this.#part(segment),
+      size = ` ${bytes(this.#plan.intervals[index]!.nbytes)}`,
+      room = Math.floor((this.#bar - 16) / AXIS_LETTER) - size.length,
+      end = place.y + place.height,
+      y = TOP + middle;
+    return this.#block(`interval:${index}`, index, "always there", [
+      s("rect", { class: "gd-shape", ...place }),
+      padding > 2 && svgPath("gd-padding", hatch(place.x, end - padding, BAR, padding)),
+      !Number.isNaN(middle) && [
+        s("rect", { class: "gd-hit", x: 0, y: y - LABEL / 2, width: this.#bar, height: LABEL }),
+        svgPath("gd-leader", `M${this.#bar - 9} ${y}L${this.#bar} ${place.y + place.height / 2}`),
+        label("gd-axis", this.#bar - 12, y + 4, "end", cutLeft(alone + this.#named(index), room) + size),
+      ],
+    ]);
+  }
+
+  /** The buffers of a kind, and their sum beside the column; it opens to their names. */
+  #stratum(stratum: Stratum): Child[] {
+    const { kind, nbytes, top, height, open, segments } = stratum,
+      name = KINDS[kind] ?? kind,
+      y = TOP + stratum.label,
+      count = plural(segments.length, "buffer");
+    // One alone is named with its kind.
+    const [one, ...more] = segments;
+    if (more.length === 0) return [this.#segment(one!, kind === this.#named(one!.index) ? "" : `${kind} `)];
+    const opener = s(
+      "g",
+      {
+        class: "gd-opener",
+        tabindex: 0,
+        role: "button",
+        "aria-expanded": String(open),
+        "aria-label": `${open ? "fold" : "name"} ${name}: ${count}, ${bytes(nbytes)}`,
+        on: {
+          click: (event: Event) => {
+            event.stopPropagation();
+            this.#toggle(kind);
+          },
+        },
+      },
+      s("title", null, `${name}: ${count}, ${bytes(nbytes)}, always there`),
+      s("rect", { class: "gd-hit", x: 0, y: y - LABEL / 2, width: this.#bar - 4, height: LABEL }),
+      !open && svgPath("gd-leader", `M${this.#bar - 9} ${y}L${this.#bar} ${TOP + top + height / 2}`),
+      label("gd-axis gd-sum", this.#bar - 12, y + 4, "end", `${open ? "▾" : "▸"} ${name} ${bytes(nbytes)}`),
+    );
+    return [opener, !this.#dense && segments.map(each => this.#segment(each))];
+  }
+
+  /** A buffer in its slot, from the dispatch that writes it to the last one that reads it. */
+  #tenant(index: number, row: Row): SVGGElement {
+    const { padded, nbytes, first, last } = this.#plan.intervals[index]!,
+      place = this.#place(index, row),
+      { x, y, width, height } = place,
+      padding = Math.min((padded - nbytes) * this.#arrangement.unit, row.height - 2 - height),
+      letters = Math.floor((width - 14) / LETTER),
+      name = letters > 3 && cutLeft(this.#named(index), letters);
+    return this.#block(`interval:${index}`, index, `written by dispatch ${first}, last read by ${last}`, [
+      s("rect", { class: "gd-shape", ...place, rx: 3 }),
+      padding > 2 && svgPath("gd-padding", hatch(x, y + height, width, padding)),
+      name && s("text", { x: this.#labelAt(x, width, name), y: y + height / 2 + 4 }, name),
     ]);
   }
 
   /** Beside the line of the peak, never under it, where there is room. */
-  #labelAt(from: number, width: number, label: string): number {
+  #labelAt(from: number, width: number, text: string): number {
     const peak = this.#peakAt() + 6,
-      long = 6.6 * label.length + 8;
+      long = LETTER * text.length + 8;
     return from + 8 < peak && peak < from + 20 + long && peak + long < from + width ? peak : from + 8;
   }
 
@@ -135,128 +254,40 @@ export class ArenaPicture {
     return at && this.#plan.memory.peak_bytes ? (this.x(at.start) + this.x(at.stop)) / 2 : -1000;
   }
 
-  /** The rectangle of an interval, with what is told of it. */
-  #block(
-    index: number,
-    told: string,
-    place: { x: number; y: number; width: number; height: number },
-    inside: Child[],
-  ): SVGGElement {
-    const interval = this.#plan.intervals[index]!,
-      name = interval.name || `buffer ${index}`,
-      pinned = interval.pinned ? `\npinned: ${interval.pinned}` : "";
-    return s(
-      "g",
-      {
-        class: `gd-interval ${familyClass(interval.family)}`,
-        ...entity(`interval:${index}`, `buffer ${name}, ${bytes(interval.nbytes)}, ${told}`),
-        "data-alias": interval.alias_of >= 0,
-      },
-      s("title", null, `${name}: ${bytes(interval.nbytes)} (${interval.kind})\n${told}${pinned}`),
-      s("rect", { class: "gd-shape", ...place, rx: 3 }),
-      ...inside,
-    );
-  }
-
-  /** Several pinned buffers of one kind share a strip in equal parts, each with its name; where these have no room
-   * the strip begins with their number and size. Its label gives each a strip of its own. */
-  #folded(row: Row, top: number): SVGElement[] {
-    const all = row.intervals.map(index => this.#plan.intervals[index]!),
-      total = all.reduce((sum, each) => sum + each.padded, 0),
-      label = (interval: IntervalRecord) => `${cut(interval.name, 28)} ${bytes(interval.nbytes)}`,
-      room = this.x(this.#count) - LEFT,
-      fit = all.every(each => (label(each).length * 6.6 + 14) * all.length <= room);
-    const told = `${plural(all.length, "buffer")}, ${bytes(total)}`,
-      from = LEFT + (fit ? 0 : Math.min(6.6 * told.length + 18, room / 2)),
-      step = (this.x(this.#count) - from) / all.length,
-      height = row.height - 2,
-      y = top + height / 2 + 4;
-    const parts = all.map((interval, i) => {
-      const x = from + i * step,
-        text = fit && s("text", { x: this.#labelAt(x, step, label(interval)), y }, label(interval));
-      return this.#block(row.intervals[i]!, KEPT, { x, y: top, width: Math.max(2, step - 1), height }, [text]);
-    });
-    return fit ? parts : [...parts, s("text", { class: "gd-sum", x: LEFT + 8, y }, told)];
-  }
-
-  #label(row: Row, top: number, first: boolean): SVGElement {
-    const y = top + Math.min(row.height, 60) / 2 + 3;
-    if (!row.folded && !(row.kind && first && row.intervals.length === 1 && shares(this.#plan, row.kind)))
-      return s("text", { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" }, first || !row.kind ? row.label : "");
-    return s(
-      "g",
-      {
-        class: "gd-opener",
-        tabindex: 0,
-        role: "button",
-        "aria-expanded": row.folded ? "false" : "true",
-        "aria-label": `${row.folded ? "show" : "fold"} ${row.label}`,
-        on: {
-          click: (event: Event) => {
-            event.stopPropagation();
-            this.#toggle(row.kind);
-          },
-        },
-      },
-      s("rect", { class: "gd-hit", x: 0, y: top - 3, width: LEFT - 4, height: 24 }),
-      s(
-        "text",
-        { class: "gd-axis", x: LEFT - 8, y, "text-anchor": "end" },
-        `${row.folded ? "▸" : "▾"} ${KINDS[row.kind] ?? row.kind}`,
-      ),
-    );
-  }
-
-  #draw(arrangement: Arrangement): SVGSVGElement {
-    const grounds: SVGElement[] = [],
-      parts: SVGElement[] = [];
-    let top = TOP,
-      before = "";
-    for (const row of arrangement.rows) {
-      grounds.push(
-        s("rect", {
-          class: "gd-slotrow",
-          x: LEFT,
-          y: top,
-          width: this.x(this.#count) - LEFT,
-          height: row.height - 2,
-          rx: 3,
-        }),
-      );
-      parts.push(this.#label(row, top, row.kind !== before || !row.kind));
-      if (this.#dense) for (const index of row.intervals) this.#places.push({ index, top, row });
-      else
-        parts.push(
-          ...(row.folded ? this.#folded(row, top) : row.intervals.map(index => this.#interval(index, top, row))),
-        );
-      before = row.kind;
-      top += row.height + (row.kind ? 2 : GAP);
-    }
-    const slots = top;
-    if (this.#ghosts) {
-      const { outlines, bottom } = this.#outlines(top, arrangement.unit);
-      parts.push(outlines);
-      top = bottom;
-    }
-    this.#merged.show(
-      this.#places.map(({ index, top: at, row }) => this.#shape(index, at, row)),
-      new Set(),
-    );
+  #draw(): SVGSVGElement {
+    const { rows, strata, height, always } = this.#arrangement,
+      { outlines, bottom } = this.#outlines(TOP + height);
+    this.#end = this.#ghosts ? bottom : TOP + height;
+    this.#merged.show(this.#dense ? this.#blocks() : [], new Set());
+    const whole = this.#end + AXIS;
     return s(
       "svg",
-      { class: "gd-arena", width: this.#width, height: top + AXIS, viewBox: `0 0 ${this.#width} ${top + AXIS}` },
-      ...grounds,
-      ...this.#phases(top),
-      ...(this.#dense ? [this.#merged.el, this.#over] : []),
-      ...parts,
-      ...this.#axis(top),
-      ...this.#peak(slots),
+      { class: "gd-arena", width: this.#width, height: whole, viewBox: `0 0 ${this.#width} ${whole}` },
+      this.#bar > 0 && label("gd-axis", this.#bar + BAR, TOP - 6, "end", `always there ${bytes(always)}`),
+      rows.map(row => this.#ground(row)),
+      this.#phases(),
+      this.#dense && [this.#merged.el, this.#over],
+      strata.map(each => this.#stratum(each)),
+      !this.#dense && rows.map(row => row.intervals.map(index => this.#tenant(index, row))),
+      this.#ghosts && outlines,
+      rows.length > 0 && this.#overTime(),
+      this.#axis(),
+      this.#peak(),
       s("g", { class: "gd-playhead" }),
     );
   }
 
+  #ground({ top, height, label: text }: Row): Child[] {
+    const room = this.x(this.#count) - this.#left,
+      y = TOP + top;
+    return [
+      s("rect", { class: "gd-slotrow", x: this.#left, y, width: room, height: height - 2, rx: 3 }),
+      label("gd-axis", this.#left - 8, y + height / 2 + 3, "end", text),
+    ];
+  }
+
   /** Outline the largest buffers that would need memory of their own if no two shared a slot. */
-  #outlines(top: number, unit: number): { outlines: SVGElement; bottom: number } {
+  #outlines(top: number): { outlines: SVGElement; bottom: number } {
     const { intervals, slots } = this.#plan,
       larger = (a: number, b: number) => intervals[b]!.padded - intervals[a]!.padded;
     let y = top + 2;
@@ -265,81 +296,110 @@ export class ArenaPicture {
       .sort(larger)
       .slice(0, GHOSTS)
       .flatMap((index): Child[] => {
-        const { first, last, padded, name } = intervals[index]!,
+        const { first, last, padded } = intervals[index]!,
           x = this.x(first),
           width = this.x(Math.min(this.#count, last + 1)) - x - 1,
-          height = Math.max(THINNEST, Math.round(padded * unit)) - 2,
-          at = y;
+          height = Math.max(THINNEST, Math.round(padded * this.#arrangement.unit)) - 2,
+          at = y,
+          name = cut(this.#named(index), 28);
         y += height + 2;
         return [
           s("rect", { x, y: at, width, height, rx: 3 }),
-          name.length * 6.6 + 14 <= width && s("text", { x: x + 8, y: at + height / 2 + 4 }, cut(name, 28)),
+          name.length * LETTER + 14 <= width && s("text", { x: x + 8, y: at + height / 2 + 4 }, name),
         ];
       });
-    const label = s(
-      "text",
-      { class: "gd-axis", x: LEFT - 8, y: top + 13, "text-anchor": "end" },
-      `+ ${bytes(reuse(this.#plan).saved)}`,
+    const saved = label("gd-axis", this.#left - 8, top + 13, "end", `+ ${bytes(reuse(this.#plan).saved)}`);
+    return { outlines: s("g", { class: "gd-ghosts" }, saved, ...drawn), bottom: y };
+  }
+
+  /** What a band of the mountain selects: the node whose tensor it is. */
+  #tensor(index: number): string {
+    const { node } = this.#plan.intervals[index]!;
+    return node >= 0 ? `node:${this.#plan.stage}.${node}` : `interval:${index}`;
+  }
+
+  get #most(): number {
+    return Math.max(1, ...this.#mountain.live);
+  }
+
+  #nbytes(y: number): number {
+    return ((FOOT - y) / MOUNTAIN) * this.#most;
+  }
+
+  /** Memory over time: tensor upon tensor, on top of what is always there. */
+  #overTime(): Child {
+    const { live, always, bands } = this.#mountain,
+      most = this.#most,
+      y = (nbytes: number) => FOOT - (MOUNTAIN * nbytes) / most,
+      x = (dispatch: number) => this.x(dispatch);
+    const band = (each: Band): SVGElement => {
+      const { first, last } = this.#plan.intervals[each.index]!;
+      return this.#block(this.#tensor(each.index), each.index, `lives from dispatch ${first} to ${last}`, [
+        svgPath("gd-shape", bandPath(each, x, y)),
+      ]);
+    };
+    const whole: Band = { index: -1, nbytes: 0, from: 0, below: live };
+    const outline = bandPath({ ...whole, nbytes: most }, x, nbytes => y(Math.max(0, nbytes - most)));
+    const at = (nbytes: number, word: string) => label("gd-axis", this.#left - 8, y(nbytes) + 4, "end", word);
+    return s(
+      "g",
+      { class: "gd-mountain" },
+      this.#dense ? svgPath("gd-total", outline) : bands.map(band),
+      svgPath("gd-phaseline", `M${this.#left} ${FOOT}H${this.x(this.#count)}`),
+      at(most, bytes(always + most)),
+      at(most / 2, "in use"),
+      at(0, bytes(always)),
     );
-    return { outlines: s("g", { class: "gd-ghosts" }, label, ...drawn), bottom: y + GAP };
   }
 
   /** Mark the beginnings of forward, backward and update. */
-  #phases(bottom: number): SVGElement[] {
+  #phases(): Child[] {
     const phase = (k: number) => this.#plan.dispatches[k]?.phase;
-    return this.#plan.dispatches.flatMap((each, k) =>
-      each.phase === phase(k - 1)
-        ? []
-        : [
-            svgPath("gd-phaseline", `M${this.x(k)} ${TOP - 6}V${bottom + AXIS}`),
-            s("text", { class: "gd-axis", x: this.x(k) + 6, y: bottom + 31 }, each.phase),
-          ],
+    return this.#plan.dispatches.map(
+      (each, k) =>
+        each.phase !== phase(k - 1) && [
+          svgPath("gd-phaseline", `M${this.x(k)} ${TOP - 6}V${this.#end + AXIS}`),
+          label("gd-axis", this.x(k) + 6, this.#end + 31, "start", each.phase),
+        ],
     );
   }
 
-  #axis(bottom: number): SVGElement[] {
-    const every = Math.max(1, Math.ceil((this.#count * 26) / (this.#width - LEFT - RIGHT)));
-    return this.#plan.dispatches.flatMap((dispatch, k) =>
-      k % every > 0
-        ? []
-        : [
-            s(
-              "g",
-              { class: "gd-axisdispatch", ...entity(`dispatch:${k}`, `dispatch ${k}, ${dispatch.label}`) },
-              s("title", null, `${k} ${dispatch.label}`),
-              s("rect", { class: "gd-hit", x: this.x(k), y: bottom, width: this.x(k + 1) - this.x(k), height: AXIS }),
-              s(
-                "text",
-                { class: "gd-axis", x: (this.x(k) + this.x(k + 1)) / 2, y: bottom + 15, "text-anchor": "middle" },
-                k,
-              ),
-            ),
-          ],
-    );
+  #axis(): Child[] {
+    const every = Math.max(1, Math.ceil((this.#count * 26) / (this.#width - this.#left - RIGHT))),
+      y = this.#end;
+    return [
+      label("gd-axis", this.#left - 8, y + 15, "end", "dispatch"),
+      this.#plan.dispatches.map(
+        (dispatch, k) =>
+          k % every === 0 &&
+          s(
+            "g",
+            { class: "gd-axisdispatch", ...entity(`dispatch:${k}`, `dispatch ${k}, ${dispatch.label}`) },
+            s("title", null, `${k} ${dispatch.label}`),
+            s("rect", { class: "gd-hit", x: this.x(k), y, width: this.x(k + 1) - this.x(k), height: AXIS }),
+            label("gd-axis", (this.x(k) + this.x(k + 1)) / 2, y + 15, "middle", k),
+          ),
+      ),
+    ];
   }
 
-  #peak(bottom: number): SVGElement[] {
+  #peak(): Child {
     const x = this.#peakAt(),
       left = x > this.#width - 110;
-    if (x < 0) return [];
-    return [
+    return (
+      x > 0 &&
       s(
         "g",
         { class: "gd-peak" },
-        s("line", { x1: x, x2: x, y1: 4, y2: bottom }),
-        s(
-          "text",
-          { x: x + (left ? -5 : 5), y: 12, "text-anchor": left ? "end" : "start" },
-          `peak ${bytes(this.#plan.memory.peak_bytes!)}`,
-        ),
-      ),
-    ];
+        s("line", { x1: x, x2: x, y1: 4, y2: this.#end }),
+        label("", x + (left ? -5 : 5), 12, left ? "end" : "start", `peak ${bytes(this.#plan.memory.peak_bytes!)}`),
+      )
+    );
   }
 
   /** Mark the dispatches that are lit; those that only read the selected buffer with an open head. */
   #movePlayhead(lit: ReadonlySet<string>, { writes, reads }: Uses): void {
     const ks = this.#plan.dispatches.flatMap((_, k) => (lit.has(`dispatch:${k}`) ? [k] : []));
-    const height = Number(this.svg.getAttribute("height")) - AXIS;
     this.svg.querySelector(".gd-playhead")!.replaceChildren(
       ...ks.slice(0, 40).flatMap(k => {
         const x = (this.x(k) + this.x(k + 1)) / 2;
@@ -347,7 +407,7 @@ export class ArenaPicture {
         return s(
           "g",
           { "data-only-reads": reads.has(entity) && !writes.has(entity) },
-          s("line", { x1: x, x2: x, y1: 8, y2: height }),
+          s("line", { x1: x, x2: x, y1: 8, y2: this.#end }),
           s("path", { d: `M${x - 5} 2H${x + 5}L${x} 9Z` }),
         );
       }),

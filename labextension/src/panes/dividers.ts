@@ -12,6 +12,9 @@ const RAIL = 36, // pixels of a pane that is closed
 /** Shares of the width; 0 is a rail. */
 type Shares = readonly number[];
 
+/** The tabs in which a pane is a drawer: closed at first. */
+const DRAWERS: Record<string, Shares> = { "plan 2": [1, 0] };
+
 /** Move the border behind pane `i` by some pixels; a pane that gets too narrow becomes a rail. */
 export function moved(widths: readonly number[], i: number, by: number): Shares {
   const both = widths[i]! + widths[i + 1]!,
@@ -82,7 +85,7 @@ export class Dividers {
     const name = tab ?? this.#key.split(" ")[0] ?? "";
     this.#key = `${name} ${row.length}`;
     const many = row.length > 1 && columns === row.length;
-    const shares = many ? this.#shares(row.length) : undefined;
+    const shares = many ? (this.#shares(row.length) ?? DRAWERS[this.#key]) : undefined;
     this.#panes.style.gridTemplateColumns = shares ? template(shares) : "";
     for (const each of this.#panes.children) each.toggleAttribute("data-rail", false);
     shares?.forEach((each, i) => row[i]!.toggleAttribute("data-rail", each === 0));
@@ -126,7 +129,7 @@ export class Dividers {
   #open(i: number): void {
     const widths = this.#widths(),
       most = Math.max(...widths),
-      room = Math.min(OPENED, most / 2),
+      room = Math.min(this.#key in DRAWERS ? Infinity : OPENED, most / 2),
       giver = widths.indexOf(most);
     this.#set(widths.map((width, at) => (at === i ? room : at === giver ? width - room : width <= RAIL ? 0 : width)));
   }

@@ -1,33 +1,42 @@
-// The plan: one line per dispatch in barrier groups, a strip of them in order, and the details of the one that is lit.
+// The plan: its dispatches over time, one line per dispatch below, and the details of the one that is lit.
 
-import type { Plan } from "../doc/doc.ts";
+import type { Missed, Plan } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
 import { indexesOf } from "../doc/select.ts";
+import { basisOf } from "../layout/timeline.ts";
 import { h, replace, span, type Child } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
 import { asking, enliven } from "./ask.ts";
-import { dispatchStrip, type Strip } from "./dispatch_strip.ts";
 import { DispatchTable, planParts } from "./dispatch_table.ts";
 import { edgeTable } from "./edge.ts";
-import { groupReason, planFact, timeText } from "./dispatch_words.ts";
+import { apartText, groupReason, planFact, timeText } from "./dispatch_words.ts";
 import { body, chip, either, facts, frame, notCompiled, refill, retitle, select } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
+import { PlanTimeline } from "./plan_timeline.ts";
+
+/** Say why a fusion was not made, with the dispatches that it is about. */
+function refused({ doc, reached }: Context, plan: Plan, missed: Missed): string {
+  const computing = (node: number) => indexesOf("dispatch", reached(`node:${plan.stage}.${node}`));
+  const dispatchOf = (node: number) => computing(node).sort((a, b) => a - b)[0] ?? null;
+  return apartText(missed, doc.stages[plan.stage]!, dispatchOf);
+}
 
 /** Return the fusions that were refused at nodes of this dispatch: the reasons why it is one of its own. */
 const apart = (context: Context, plan: Plan, k: number): string[] =>
-  plan.missed.flatMap(({ about, label, detail }) =>
-    about && context.reached(about).has(`dispatch:${k}`) ? [`${label}: ${detail}`] : [],
+  plan.missed.flatMap(each =>
+    each.about && context.reached(each.about).has(`dispatch:${k}`) ? [refused(context, plan, each)] : [],
   );
 
 /** The same of two selected ones, the first before the other. */
-function whyTwo({ doc, reached }: Context, plan: Plan, a: number, b: number): string[] {
+function whyTwo(context: Context, plan: Plan, a: number, b: number): string[] {
+  const { doc, reached } = context;
   const computes = (node: number, k: number) => reached(`node:${plan.stage}.${node}`).has(`dispatch:${k}`);
   const found = plan.missed.filter(
     ({ node }) =>
       computes(Number(node), a) && doc.stages[plan.stage]!.users[Number(node)]!.some(each => computes(each, b)),
   );
-  if (found.length > 0) return found.map(({ label, detail }) => `${label}: ${detail}`);
+  if (found.length > 0) return found.map(each => refused(context, plan, each));
   const reads = plan.dispatches[b]!.reads.some(each => plan.dispatches[a]!.writes.includes(each));
   return [
     reads ? `no fusion joins dispatch ${a} and dispatch ${b}` : `dispatch ${b} reads nothing that dispatch ${a} writes`,
@@ -75,15 +84,18 @@ class PlanPane implements Pane {
   readonly #trace: HTMLButtonElement;
   /** Of a compiled graph: where inputs come from and outputs go. */
   readonly #edge: HTMLElement | null;
-  #byTime: boolean;
-  #strip!: Strip;
+  readonly #box = h("div", { class: "gd-timebox" });
+  readonly #observer: ResizeObserver;
+  /** Whether all dispatches are drawn as wide. */
+  #alike = false;
+  #width = 0;
+  #timeline: PlanTimeline | null = null;
   /** The selection that was scrolled to. */
   #brought: ReadonlySet<string> | null = null;
 
   constructor(context: Context, plan: Plan) {
     this.#context = context;
     this.#plan = plan;
-    this.#byTime = plan.times !== null;
     this.#edge = context.doc.edge && edgeTable(context.doc.edge);
     this.#table = new DispatchTable(plan, this.#scroller, () => context.redrawn("plan"));
     this.#scroller.append(this.#table.el);
@@ -96,6 +108,13 @@ class PlanPane implements Pane {
       () => ({ steps: 3 }),
       () => {},
     );
+    this.#observer = new ResizeObserver(([entry]) => {
+      const width = Math.floor(entry!.contentRect.width);
+      if (Math.abs(width - this.#width) <= 1 || width < 80) return;
+      this.#width = width;
+      this.#drawTime();
+    });
+    this.#observer.observe(this.#box);
     this.#draw();
   }
 
@@ -112,29 +131,37 @@ class PlanPane implements Pane {
   }
 
   lit(lit: ReadonlySet<string>): void {
-    this.#strip.light(lit);
+    this.#timeline?.light(lit);
   }
 
   destroy(): void {
     this.#table.destroy();
+    this.#observer.disconnect();
   }
 
   #along(): HTMLElement | null {
-    return either("what the strip shows along", "order", "time", this.#byTime, value => {
-      this.#byTime = value;
+    const size = basisOf(this.#plan) === "bytes" ? "bytes" : "time";
+    return either("width of a dispatch", "order", size, !this.#alike, value => {
+      this.#alike = !value;
       this.#draw();
-      this.#context.redrawn("plan");
     });
+  }
+
+  #drawTime(): void {
+    if (this.#width === 0) return;
+    this.#timeline = new PlanTimeline(this.#plan, this.#width, this.#alike);
+    replace(this.#box, this.#timeline.svg);
+    this.#context.redrawn("plan");
   }
 
   #draw(): void {
     const plan = this.#plan;
-    this.#strip = dispatchStrip(plan, this.#byTime);
     const dispatches = `${planFact(plan)} ${plan.dispatches.length === 1 ? "dispatch" : "dispatches"}`;
     const fact = `${dispatches}, ${plural(plan.groups.length, "group")}, one submission`;
     const pick = select("dispatches", planParts(plan), "", part => this.#table.only(part));
-    retitle(this.el, planPane.title, fact, pick, plan.times && this.#along(), this.#trace);
-    refill(this.el, this.#strip.el, this.#edge, this.#scroller, this.#detail);
+    retitle(this.el, planPane.title, fact, pick, this.#along(), this.#trace);
+    refill(this.el, this.#box, this.#edge, this.#scroller, this.#detail);
+    this.#drawTime();
   }
 }
 
