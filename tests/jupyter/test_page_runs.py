@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import time
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 from browser import CHROMIUM_FLAGS, Server, open_notebook, output, run_cell, shot
 from kernel_texts import all_texts
+from lessons import run_lesson
 from machine import chromium
+from places import NOTEBOOKS
 from playwright.sync_api import Browser, Page, expect
 from runnable_networks import NETWORKS
 
@@ -227,6 +230,37 @@ def test_every_kernel_is_what_a_browser_takes_for_wgsl(webgpu: Browser, tmp_path
         page.close()
     named = list(texts.values())
     assert [f"{named[i]}, line {line}: {said}" for i, line, said in faults] == []
+
+
+def test_the_networks_of_every_lesson_open_and_step_from_disk(
+    webgpu: Browser, lesson_shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `make pages` writes, in one browser; the networks of few kernels also step."""
+    monkeypatch.syspath_prepend(NOTEBOOKS)
+    pages, looks = importlib.import_module("pages"), importlib.import_module("measured_pages")
+    monkeypatch.chdir(NOTEBOOKS)
+    for name in pages.NOTEBOOKS:
+        known = set(lesson_shell.user_ns)
+        run_lesson(lesson_shell, name)
+        saved = lesson_shell.run_cell(pages.SAVE.format(folder=tmp_path.as_posix(), notebook=name))
+        saved.raise_error()
+        for left in set(lesson_shell.user_ns) - known:
+            lesson_shell.user_ns.pop(left)
+    paths = sorted(tmp_path.glob("*.html"))
+    assert {path.name.split("-")[0] for path in paths} == set(pages.NOTEBOOKS) and len(paths) >= 15
+    for path in paths:
+        few = kernels_of(path) <= FEW
+        page = looks.measured(webgpu, path, times=False, step=few)
+        assert page.faults == () and bool(page.stepped) == few, path.name
+
+
+FEW = 7  # kernels that SwiftShader compiles soon
+
+
+def kernels_of(path: Path) -> int:
+    found = re.search(r'<script type="application/json" id="gdlab-document">(.*?)</script>', path.read_text("utf-8"), re.S)
+    assert found is not None
+    return len(json.loads(found[1])["run"]["plan"]["wgsl"])
 
 
 CHECKED = """async texts => {
