@@ -107,12 +107,8 @@ def check(paths: list[Path]) -> int:
         return 0
     for page in measure(paths):
         slowest = max((seconds for _, seconds in page.kernels), default=0.0)
-        told = (
-            f"{len(page.kernels)} kernels, the slowest {slowest:.1f} s, first step {page.stepped}"
-            if page.kernels
-            else ""
-        )
-        print(f"{_size(page.path)}  {page.path.name:28} {told}")
+        told = f"{len(page.kernels)} kernels, the slowest {slowest:.1f} s, first step {page.stepped}"
+        print(f"{_size(page.path)}  {page.path.name:28} {told if page.kernels else ''}".rstrip())
         for fault in (*page.faults, *(f"over {SLOW:.0f} s to compile: {each}" for each in page.slow)):
             print(f"{'':14}{fault}", file=sys.stderr)
         failed += bool(page.faults or page.slow)

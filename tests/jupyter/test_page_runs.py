@@ -193,28 +193,45 @@ def test_without_webgpu_the_page_says_so_in_a_sentence_and_goes_on(tmp_path: Pat
     reader.close()
 
 
-@pytest.mark.parametrize("spoil", ["binding", "kernel", "batch"])
-def test_a_changed_document_is_refused_before_a_device_sees_it(
-    spoil: str, tmp_path: Path, opened: Callable[[Path], Reader]
-) -> None:
-    path, _ = trained("own", tmp_path, sgd=1e-3)
-    text = path.read_text("utf-8")
+def document_in(text: str) -> str:
     found = re.search(r'<script type="application/json" id="gdlab-document">(.*?)</script>', text, re.S)
     assert found is not None
-    data: dict[str, Any] = json.loads(found[1])
-    plan, batches = data["run"]["plan"], data["run"]["batches"]
-    wanted = {"binding": "dispatch 0 reads", "kernel": "does not compile", "batch": "another size"}[spoil]
-    if spoil == "binding":
-        plan["dispatches"][0]["bind"][0][0] = 10**6
-    elif spoil == "kernel":
-        plan["wgsl"][0] = "fn main( {"
-    else:
-        batches[0]["x"] = batches[0]["x"][:-8]
-    path.write_text(text.replace(found[1], json.dumps(data).replace("<", "\\u003c")), "utf-8")
-    reader = opened(path)
-    if spoil == "kernel":
-        reader.press("run")
+    return found[1]
+
+
+def spoil_binding(run: dict[str, Any]) -> None:
+    run["plan"]["dispatches"][0]["bind"][0][0] = 10**6
+
+
+def spoil_batch(run: dict[str, Any]) -> None:
+    run["batches"][0]["x"] = run["batches"][0]["x"][:-8]
+
+
+def spoil_kernel(run: dict[str, Any]) -> None:
+    run["plan"]["wgsl"][0] = "fn main( {"
+
+
+def spoiled(path: Path, spoil: Callable[[dict[str, Any]], None]) -> Path:
+    text = path.read_text("utf-8")
+    document = document_in(text)
+    data: dict[str, Any] = json.loads(document)
+    spoil(data["run"])
+    path.write_text(text.replace(document, json.dumps(data).replace("<", "\\u003c")), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("spoil", "wanted"), [(spoil_binding, "dispatch 0 reads"), (spoil_batch, "another size")])
+def test_a_changed_document_is_refused_before_a_device_sees_it(
+    spoil: Callable[[dict[str, Any]], None], wanted: str, tmp_path: Path, opened: Callable[[Path], Reader]
+) -> None:
+    reader = opened(spoiled(trained("own", tmp_path, sgd=1e-3)[0], spoil))
     reader.wait(lambda: wanted in reader.page.locator(".gdlab").inner_text(), wanted)
+
+
+def test_a_kernel_that_does_not_compile_is_named(tmp_path: Path, opened: Callable[[Path], Reader]) -> None:
+    reader = opened(spoiled(trained("own", tmp_path, sgd=1e-3)[0], spoil_kernel))
+    reader.press("run")
+    reader.wait(lambda: "does not compile" in reader.page.locator(".gdlab").inner_text(), "the kernel's name")
 
 
 def test_every_kernel_is_what_a_browser_takes_for_wgsl(webgpu: Browser, tmp_path: Path) -> None:
@@ -258,9 +275,7 @@ FEW = 7  # kernels that SwiftShader compiles soon
 
 
 def kernels_of(path: Path) -> int:
-    found = re.search(r'<script type="application/json" id="gdlab-document">(.*?)</script>', path.read_text("utf-8"), re.S)
-    assert found is not None
-    return len(json.loads(found[1])["run"]["plan"]["wgsl"])
+    return len(json.loads(document_in(path.read_text("utf-8")))["run"]["plan"]["wgsl"])
 
 
 CHECKED = """async texts => {
@@ -275,8 +290,6 @@ CHECKED = """async texts => {
   device.destroy();
   return faults;
 }"""
-
-
 
 
 def test_an_output_runs_on_when_its_kernel_is_gone(webgpu: Browser, lab: Server) -> None:
