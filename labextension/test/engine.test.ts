@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { RunSection } from "../src/doc/records.ts";
-import { inWords, summarize, windowOf } from "../src/engine/numbers.ts";
+import { inWords, numbersOf, summarize, windowOf } from "../src/engine/numbers.ts";
 import { uniform } from "../src/engine/philox.ts";
 import { fault } from "../src/engine/section.ts";
 import { figureOf, holds, parseStop } from "../src/engine/stops.ts";
@@ -59,6 +59,16 @@ test("a tensor in numbers is what Python says of it", () => {
   assert.deepEqual(windowOf(data, [2, 4], [], 1, 1).rows, [["5", "inf", "2.5"]]);
   assert.deepEqual(windowOf(Float32Array.from([0.1, 1e-30]), [2], [], 0, 0).rows, [["0.1", "1e-30"]]);
   assert.equal(inWords(Float32Array.from([NaN])), "1 values, none finite");
+});
+
+test("numbers of 16 bits are read exactly, and no dtype is guessed", () => {
+  const bytes = Uint16Array.from([0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00, 0x7e00, 0x8000, 0xffff]).buffer;
+  const halves = [...numbersOf("f16", bytes, 7)!];
+  assert.deepEqual(halves, [1, -2, 2 ** -24, 65504, Infinity, NaN, -0]);
+  const wide = Uint16Array.from([0x3f80, 0xc040, 0x7f80, 0]).buffer;
+  assert.deepEqual([...numbersOf("bf16", wide, 3)!], [1, -3, Infinity]);
+  assert.deepEqual([...numbersOf("u32", wide, 1)!], [0xc0403f80]);
+  assert.equal(numbersOf("q4", wide, 2), null);
 });
 
 test("a document that was changed is refused, whatever was changed", () => {

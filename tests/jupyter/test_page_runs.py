@@ -20,6 +20,8 @@ from places import NOTEBOOKS
 from playwright.sync_api import Browser, Page, expect
 from runnable_networks import NETWORKS
 
+from gdlab import ops
+from gdlab.graph import Graph
 from gdlab.study.study import Study
 
 pytestmark = pytest.mark.browser
@@ -162,6 +164,89 @@ def test_the_panel_of_a_page_steps_looks_breaks_and_begins_anew(
     reader.press("reset")
     reader.wait(lambda: reader.value("step") == 0, "the beginning")
     assert reader.run(1) == pytest.approx(losses[0], rel=2e-4)
+
+
+def test_back_crosses_the_end_of_a_step_and_changes_nothing(tmp_path: Path, opened: Callable[[Path], Reader]) -> None:
+    path, losses = trained("own", tmp_path, adam=1e-2)
+    reader = opened(path)
+    page = reader.page
+    reader.run(2)
+    page.locator("[data-command=back]").click()
+    reader.wait(lambda: "given no step that is kept" in page.locator(".gd-session").inner_text(), "a refusal")
+    page.locator("[data-command=watchtext]").fill("node hidden if step >= 2")
+    page.locator("[data-command=break-add]").click()
+    page.locator("[data-watch]").wait_for()
+    reader.press("step")
+    reader.wait(lambda: "breakpoint 1" in reader.text("state"), "the breakpoint")
+    page.get_by_role("button", name="clear node hidden").click()
+    reader.press("resume")
+    reader.wait(lambda: reader.value("step") == 3, "the end of the step")
+    assert reader.value("loss") == pytest.approx(losses[2], rel=2e-4)
+    page.locator("[data-command=back]").click()  # behind the last but one of its updates
+    reader.wait(lambda: reader.value("step") == 2 and "paused: after dispatch 12" in reader.text("state"), "back")
+    for at in (11, 10):
+        page.locator("[data-command=back]").click()
+        reader.wait(lambda at=at: f"after dispatch {at} " in reader.text("state"), f"dispatch {at}")  # type: ignore[misc]
+    assert "replayed from the start of the step" in page.locator(".gd-events").inner_text()
+    assert reader.run(3) == pytest.approx(losses[4], rel=2e-4), "the step under way is one of them"
+
+
+def squares(tmp_path: Path, rows: list[float]) -> Path:
+    """A page of the mean of (x · w)², w ones and all of a batch one number; a large one gives infinity."""
+    with Graph() as g:
+        h = (ops.input("x", (4, 3)) @ ops.parameter("w", (3, 2))).named("h")
+        g.output(ops.square(h).mean_all())
+    study = Study(g, train=True, device="cpu", name="squares")
+    study.prepare(feed=lambda step: {"x": np.full((4, 3), rows[step], np.float32)}, init=0, sgd=1e-9)
+    study.session.set_parameter("w", np.ones((3, 2), np.float32))
+    path = study.save(tmp_path / "squares.html", runnable=True, batches=len(rows), weights=True)
+    study.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("watch", "shown", "said", "step"),
+    [
+        ("loss", "loss, every step", "non-finite loss inf at step 4", 4),
+        ("parameters", "parameters and gradients, every step", "non-finite loss inf at step 4", 4),
+        ("everything", "every buffer, before every step", "step 4 would not be finite", 3),
+    ],
+)
+def test_a_page_pauses_at_an_infinity_and_names_the_dispatch(
+    watch: str, shown: str, said: str, step: int, tmp_path: Path, opened: Callable[[Path], Reader]
+) -> None:
+    reader = opened(squares(tmp_path, [1, 2, 3, 1e30, 1]))
+    events = reader.page.locator(".gd-events")
+    reader.run(1)
+    reader.page.locator("[data-command=watch]").select_option(watch)
+    expect(reader.page.locator("[data-value=watched]")).to_have_text(shown)
+    reader.page.locator("[data-command=steps]").fill("4")
+    reader.press("run")
+    reader.wait(lambda: said in reader.text("state"), said)
+    assert reader.value("step") == step
+    named = events.get_by_text(re.compile(r"first infinity: dispatch \d+, .*from element 0 on; it read h 3e30 … 3e30"))
+    expect(named.first).to_be_visible()
+
+
+def test_numbers_of_16_bits_are_under_the_microscope(tmp_path: Path, opened: Callable[[Path], Reader]) -> None:
+    with Graph() as g:
+        half, short = ops.parameter_f16("half", (3, 2)), ops.parameter("short", (5, 2), dtype="bf16")
+        g.output(ops.matmul_bt(ops.input("x", (4, 3)) @ half, short))
+    study = Study(g, device="cpu", name="halves")
+    study.prepare(feed="random:0", init=0)
+    study.session.set_parameter("half", np.array([[0.5, -2], [3, 0], [65504, 2**-24]], np.float32))
+    study.session.set_parameter("short", np.arange(10, dtype=np.float32).reshape(5, 2))
+    reader = opened(study.save(tmp_path / "halves.html", runnable=True))
+    study.close()
+    page = reader.page
+    reader.press("run")
+    reader.wait(lambda: reader.value("step") >= 1, "a step")
+    for name, mean in (("half", (65504 + 1.5 + 2**-24) / 6), ("short", 4.5)):
+        page.locator("[data-command=watchtext]").fill(name)
+        page.locator("[data-command=watch-add]").click()
+        page.get_by_role("button", name=f"look at {name}").click()
+        reader.wait(lambda mean=mean: reader.value("glass-mean") == pytest.approx(mean), name)  # type: ignore[misc]
+    expect(page.locator(".gd-glass, .gd-watches").first).to_contain_text("bf16[5, 2]")
 
 
 def test_a_pause_stops_between_two_steps_and_a_speed_holds(tmp_path: Path, opened: Callable[[Path], Reader]) -> None:

@@ -10,6 +10,14 @@ const [MAP_READ, COPY_SRC, COPY_DST, STORAGE] = [1, 4, 8, 128],
 const AT_A_TIME = 4; // kernels that the browser compiles beside one another
 const PATIENCE = 5000; // ms within which a submission has to end
 const RING = 64; // losses of steps that are under way
+const MOST_KEPT = 2 ** 28; // bytes of one earlier state, as in a session
+
+/** All memory as it was before a step (from 0), and the updates made until then. */
+interface Kept {
+  slots: GPUBuffer[];
+  step: number;
+  updates: number;
+}
 
 /** Why a page does not compute, in one sentence. */
 export class EngineError extends Error {}
@@ -60,6 +68,7 @@ export class Program {
   #inputs: Map<number, Uint8Array<ArrayBuffer>>[] = [];
   #batch = -1;
   #tried = false;
+  readonly #kept = new Map<string, Kept>();
   /** Updates made, for a rule that counts them. */
   updates = 0;
   lost = "";
@@ -184,6 +193,37 @@ export class Program {
     });
     this.updates = 0;
     this.#batch = -1;
+    this.#kept.forEach(each => (each.step = NaN));
+  }
+
+  /** Keep the state before a step under a name, or with NaN forget it; a state that is too large is not kept. */
+  keep(name: string, step: number): void {
+    const { slots: sizes } = this.run.plan,
+      known = this.#kept.get(name);
+    if (known) known.step = step;
+    if (Number.isNaN(step) || sizes.reduce((a, b) => a + b, 0) > MOST_KEPT) return;
+    const made = known?.slots ?? sizes.map(size => this.#device.createBuffer({ size, usage: COPY_SRC | COPY_DST }));
+    this.#kept.set(name, { slots: made, step, updates: this.updates });
+    this.#copy(this.#slots, made);
+  }
+
+  /** The step before which a state was kept; NaN: none was. */
+  kept(name: string): number {
+    return this.#kept.get(name)?.step ?? NaN;
+  }
+
+  /** Go back to a state that was kept; inputs and numbers come with the step that begins there. */
+  load(name: string): void {
+    const { slots, updates } = this.#kept.get(name)!;
+    this.#copy(slots, this.#slots);
+    this.updates = updates;
+    this.#batch = -1;
+  }
+
+  #copy(from: GPUBuffer[], to: GPUBuffer[]): void {
+    const encoder = this.#device.createCommandEncoder();
+    from.forEach((each, i) => encoder.copyBufferToBuffer(each, 0, to[i]!, 0, each.size));
+    this.#device.queue.submit([encoder.finish()]);
   }
 
   /** Inputs and numbers of step `step` (from 0) into their places. */
