@@ -5,7 +5,7 @@ import { test } from "node:test";
 import type { RunSection } from "../src/doc/records.ts";
 import { inWords, numbersOf, summarize, windowOf } from "../src/engine/numbers.ts";
 import { uniform } from "../src/engine/philox.ts";
-import { fault } from "../src/engine/section.ts";
+import { drawn, fault, unpacked } from "../src/engine/section.ts";
 import { figureOf, holds, parseStop } from "../src/engine/stops.ts";
 
 const zeros = (bytes: number): string => btoa("\0".repeat(bytes));
@@ -44,6 +44,17 @@ test("uniform numbers are those of the session, bit for bit", () => {
   const wanted = [0.025997042655944824, -0.15612244606018066, 0.15506690740585327, 0.29838865995407104, -0.1734149008989334];
   assert.deepEqual([...uniform(5, 7, 123456789, 0.3)], wanted);
   assert.equal(uniform(1, 0, 0, 0)[0], 0);
+  assert.deepEqual([...uniform(1, 7, 123456789, 0.3, 4)], wanted.slice(4));
+});
+
+test("bytes that are made in parts are those that are made at once", async () => {
+  const count = 2 ** 16 + 5,
+    numbers = new Float32Array((await drawn(count, { seed: 7, stream: 3, bound: 2 })).buffer);
+  assert.deepEqual(numbers, uniform(count, 7, 3, 2));
+  for (const size of [0, 1, 2, 3, 49_152, 49_153, 60_000]) {
+    const bytes = Uint8Array.from({ length: size }, (_, i) => (i * 7) % 251);
+    assert.deepEqual(await unpacked(btoa(String.fromCharCode(...bytes))), bytes);
+  }
 });
 
 test("a tensor in numbers is what Python says of it", () => {

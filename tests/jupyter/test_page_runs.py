@@ -249,6 +249,29 @@ def test_numbers_of_16_bits_are_under_the_microscope(tmp_path: Path, opened: Cal
     expect(page.locator(".gd-glass, .gd-watches").first).to_contain_text("bf16[5, 2]")
 
 
+LONG_TASKS = """window.long = [];
+new PerformanceObserver(list => list.getEntries().forEach(({ duration }) => long.push(duration)))
+  .observe({ entryTypes: ["longtask"] });"""
+
+
+@pytest.mark.clock
+def test_no_task_of_the_tours_page_takes_over_50_ms(tmp_path: Path, webgpu: Browser) -> None:
+    """While it opens, compiles, runs and draws; other work on the machine lengthens a task, so the best of three."""
+    path, _ = trained("tour", tmp_path, adam=1e-2)
+    longest = []
+    for _ in range(3):
+        reader = Reader(webgpu, path)
+        reader.page.evaluate(LONG_TASKS)
+        reader.page.wait_for_timeout(300)
+        reader.page.evaluate("long.splice(0)")
+        reader.run(40)
+        longest.append(reader.page.evaluate("Math.max(0, ...long)"))
+        reader.close()
+        if longest[-1] <= 50:
+            break
+    assert min(longest) <= 50, longest
+
+
 def test_a_pause_stops_between_two_steps_and_a_speed_holds(tmp_path: Path, opened: Callable[[Path], Reader]) -> None:
     path, _ = trained("own", tmp_path, sgd=1e-3)
     reader = opened(path)

@@ -1,8 +1,7 @@
 // A plan on the reader's own adapter: memory, pipelines, steps. Knows WebGPU and the `run` section, nothing of panels.
 
-import { uniform } from "./philox.ts";
 import type { Initial, RunSection } from "../doc/records.ts";
-import { unpacked } from "./section.ts";
+import { drawn, unpacked } from "./section.ts";
 
 // WebGPU's own flags, by their numbers: they are the same in every browser, and unknown where there is no WebGPU.
 const [MAP_READ, COPY_SRC, COPY_DST, STORAGE] = [1, 4, 8, 128],
@@ -65,7 +64,8 @@ export class Program {
   readonly #ring: GPUBuffer;
   readonly #landing: GPUBuffer;
   #launches: { pipeline: GPUComputePipeline; group: GPUBindGroup; workgroups: [number, number, number] }[] = [];
-  #inputs: Map<number, Uint8Array<ArrayBuffer>>[] = [];
+  readonly #inputs: Map<number, Uint8Array<ArrayBuffer>>[] = [];
+  readonly #initial = new Map<number, Uint8Array<ArrayBuffer>>();
   #batch = -1;
   #tried = false;
   readonly #kept = new Map<string, Kept>();
@@ -100,12 +100,24 @@ export class Program {
     const full = await device.popErrorScope();
     if (full) throw made.#given("this adapter has too little memory for the plan");
     await made.#compile(told);
-    for (const [b, text] of Object.entries(run.constants)) made.#write(Number(b), unpacked(text));
-    made.#inputs = run.batches.map(
-      batch => new Map(Object.entries(batch).map(([name, text]) => [run.inputs[name]!, unpacked(text)])),
-    );
+    await made.#unpack();
     made.reset();
     return made;
+  }
+
+  /** Constants, batches and first parameters as bytes. */
+  async #unpack(): Promise<void> {
+    const { constants, batches, inputs, initial, plan } = this.run;
+    for (const [b, text] of Object.entries(constants)) this.#write(Number(b), await unpacked(text));
+    for (const batch of batches) {
+      const arrays = new Map<number, Uint8Array<ArrayBuffer>>();
+      for (const [name, text] of Object.entries(batch)) arrays.set(inputs[name]!, await unpacked(text));
+      this.#inputs.push(arrays);
+    }
+    for (const [b, { name, kind, nbytes }] of plan.buffers.entries()) {
+      const value = kind === "parameter" || kind === "derived" ? initial[name] : undefined;
+      if (value) this.#initial.set(b, await bytesOf(value, nbytes));
+    }
   }
 
   #given(text: string): EngineError {
@@ -182,15 +194,12 @@ export class Program {
 
   /** Parameters as the document has them, moments at zero. */
   reset(): void {
-    const { plan, initial } = this.run,
+    const { plan } = this.run,
       encoder = this.#device.createCommandEncoder();
     const constant = new Set(Object.keys(this.run.constants).map(b => plan.buffers[Number(b)]!.slot));
     this.#slots.forEach((slot, i) => !constant.has(i) && encoder.clearBuffer(slot));
     this.#device.queue.submit([encoder.finish()]);
-    plan.buffers.forEach(({ name, kind, nbytes }, b) => {
-      const value = kind === "parameter" || kind === "derived" ? initial[name] : undefined;
-      if (value) this.#write(b, bytesOf(value, nbytes));
-    });
+    this.#initial.forEach((bytes, b) => this.#write(b, bytes));
     this.updates = 0;
     this.#batch = -1;
     this.#kept.forEach(each => (each.step = NaN));
@@ -333,10 +342,8 @@ export class Program {
 
 export const MOST_AT_ONCE = RING;
 
-function bytesOf(value: Initial, nbytes: number): Uint8Array<ArrayBuffer> {
+function bytesOf(value: Initial, nbytes: number): Promise<Uint8Array<ArrayBuffer>> | Uint8Array<ArrayBuffer> {
   if ("data" in value) return unpacked(value.data);
-  const count = nbytes / 4;
-  if ("fill" in value) return new Uint8Array(new Float32Array(count).fill(value.fill).buffer);
-  const { seed, stream, bound } = value.uniform;
-  return new Uint8Array(uniform(count, seed, stream, bound).buffer);
+  if ("uniform" in value) return drawn(nbytes / 4, value.uniform);
+  return new Uint8Array(new Float32Array(nbytes / 4).fill(value.fill).buffer);
 }
