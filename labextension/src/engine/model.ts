@@ -47,6 +47,9 @@ export class PageModel implements Model {
   readonly #run: RunSection;
   readonly #listeners = new Map<string, Set<(...args: never[]) => void>>();
   readonly #lit: Lit;
+  /** Of each buffer: the dispatch that writes it last (−1: none does), and whether it lies there after a step. */
+  readonly #written: number[];
+  readonly #stays: boolean[];
   #program: Program | null = null;
   #state: State = "none";
   #reason = "";
@@ -77,6 +80,11 @@ export class PageModel implements Model {
     this.#doc = doc;
     this.#run = run;
     this.#lit = lit;
+    const { buffers, dispatches } = run.plan;
+    this.#written = buffers.map((_, b) =>
+      dispatches.reduce((last, { writes }, k) => (writes.includes(b) ? k : last), -1),
+    );
+    this.#stays = buffers.map((_, b) => this.#holder(b, this.#last) < 0);
     globalThis.document?.addEventListener("visibilitychange", () => {
       if (document.hidden && this.#state === "running")
         this.#note("note", "the page is in the background: the browser may slow it down");
@@ -255,6 +263,19 @@ export class PageModel implements Model {
     });
   }
 
+  /** The buffer that has taken over the memory of another before a position of a step; −1: none has. */
+  #holder(buffer: number, position: number): number {
+    const { buffers, dispatches } = this.#run.plan,
+      { slot } = buffers[buffer]!,
+      order = [...dispatches.slice(position), ...dispatches.slice(0, position)].reverse();
+    for (const { writes } of order) {
+      if (writes.includes(buffer)) return -1;
+      const other = writes.find(b => buffers[b]!.slot === slot);
+      if (other !== undefined) return other;
+    }
+    return -1;
+  }
+
   get #last(): number {
     return this.#run.plan.dispatches.length;
   }
@@ -275,6 +296,7 @@ export class PageModel implements Model {
     const last = this.#last;
     if (this.#position === 0) this.#keepEarlier(program);
     const inside = this.#stops.flatMap(({ dispatches }) => dispatches.map(k => k + 1));
+    inside.push(...this.#watches.map(({ buffer }) => (this.#stays[buffer] ? last : this.#written[buffer]! + 1)));
     const ends = [...new Set([...inside.filter(k => k > this.#position && k < goal), goal])].sort((a, b) => a - b);
     if (this.#position === 0) {
       program.begin(this.#step);
@@ -283,6 +305,8 @@ export class PageModel implements Model {
     for (const end of ends) {
       await program.advance(this.#position, end, end === last ? 0 : -1);
       this.#position = end;
+      const passing = (buffer: number) => !this.#stays[buffer] && this.#written[buffer] === end - 1;
+      if (end < last) await this.#sample(program, passing);
       if (end < last && (await this.#hit(program, end - 1))) return;
     }
     if (goal < last) return program.check();
@@ -290,7 +314,7 @@ export class PageModel implements Model {
     this.#position = 0;
     this.#add(losses, 1);
     if (this.#looksAtEach) await this.#lookAtParameters(program);
-    await this.#sample(program);
+    await this.#sample(program, buffer => this.#stays[buffer]! || this.#written[buffer] === last - 1);
     await this.#hit(program, last - 1, true);
   }
 
@@ -396,11 +420,11 @@ export class PageModel implements Model {
     return this.#run.plan.buffers[buffer]!.name || `buffer ${buffer}`;
   }
 
-  async #sample(program: Program): Promise<void> {
-    for (const watch of this.#watches) {
+  async #sample(program: Program, due: (buffer: number) => boolean): Promise<void> {
+    for (const watch of this.#watches.filter(({ buffer }) => due(buffer))) {
       const data = await this.#numbers(program, watch.buffer),
         finite = data.filter(Number.isFinite) as Numbers;
-      watch.step = this.#step;
+      watch.step = this.#step + (this.#position > 0 ? 1 : 0);
       watch.value = inWords(data);
       watch.nonfinite = data.length - finite.length;
       watch.min = figureOf("min", finite);
@@ -441,6 +465,7 @@ export class PageModel implements Model {
     }
     if (!test) return true;
     const { figure, name, compared, number } = test;
+    if (name && this.#holder(this.#bufferOf(name), this.#position) >= 0) return false;
     const value =
       figure === "step"
         ? this.#step
@@ -466,7 +491,7 @@ export class PageModel implements Model {
 
   #end(): void {
     if (this.#state !== "running") return;
-    const open = this.#step < this.#wanted;
+    const open = this.#step < this.#wanted || this.#bad > 0;
     this.#state = open ? "paused" : "ready";
     this.#reason = this.#stopping || this.#place;
     if (this.#stopping === "by you") this.#note("pause", `paused ${this.#stopping}`);
@@ -547,7 +572,12 @@ export class PageModel implements Model {
       { shape, dtype, nbytes, name: own } = this.#run.plan.buffers[buffer]!,
       slice = ((args.slice as number[] | undefined) ?? []).map(Number),
       [row, col] = [Number(args.row ?? 0), Number(args.col ?? 0)];
-    const data = await this.#exclusive(async () => this.#numbers(await this.#open(), buffer));
+    const data = await this.#exclusive(async () => {
+      const taken = this.#holder(buffer, this.#position);
+      if (taken < 0) return this.#numbers(await this.#open(), buffer);
+      const given = `${this.#called(buffer)}, whose memory ${this.#called(taken)} has taken over`;
+      throw new Error(`look: given ${given}, wanted a run to dispatch ${this.#written[buffer]!}, which writes it`);
+    });
     const place = this.#place || `after step ${this.#step}`,
       about = this.#entity("interval", buffer) ?? "";
     const picked = slice.length > 0 ? slice : new Array<number>(Math.max(0, shape.length - 2)).fill(0);
@@ -573,7 +603,7 @@ export class PageModel implements Model {
     if ("name" in args) {
       const name = String(args.name),
         buffer = this.#bufferOf(name);
-      const empty = { step: 0, value: "", min: NaN, max: NaN, nonfinite: 0, course: [] };
+      const empty = { step: -1, value: "", min: NaN, max: NaN, nonfinite: 0, course: [] };
       if (!this.#watches.some(each => each.buffer === buffer))
         this.#watches.push({ id: ++this.#ids, name, buffer, ...empty });
       return;
