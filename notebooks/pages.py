@@ -1,7 +1,8 @@
 """Write the tour and the lessons as pages for any static host: `python notebooks/pages.py [FOLDER]` (`make pages`).
 
 Each notebook becomes a page; beside it stands a page for every network of it, which trains on its reader's own GPU
-through WebGPU, without Python and without a network. `index.html` leads to all of them.
+through WebGPU, without Python and without a network. `index.html` leads to all of them. Where there is Chromium, every
+page is opened, those that run make a step, and kernels that take over 2 s to compile are listed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+from measured_pages import SLOW, absent, measure
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from run_demo import HERE, PAGE, execute
@@ -82,6 +84,7 @@ def index(pages: list[Written]) -> str:
 
 
 def main(folder: Path, names: tuple[str, ...] = NOTEBOOKS) -> int:
+    """Write all pages into a folder, and check them; the exit status."""
     folder.mkdir(parents=True, exist_ok=True)
     pages = []
     for name in names:
@@ -91,9 +94,29 @@ def main(folder: Path, names: tuple[str, ...] = NOTEBOOKS) -> int:
             print(error, file=sys.stderr)
             return 1
     (folder / "index.html").write_text(index(pages), encoding="utf-8")
-    for path in sorted(folder.glob("*.html")):
-        print(f"{path.stat().st_size / 1000:8,.0f} KB  {path.name}")
-    return 0
+    return 1 if check(sorted(folder.glob("*.html"))) else 0
+
+
+def check(paths: list[Path]) -> int:
+    """Open and step every page, and print a line for each; the number of those that fail or compile too slowly."""
+    failed, missing = 0, absent()
+    if missing:
+        print(f"the pages are not opened, and no kernel is timed: {missing}")
+        for path in paths:
+            print(f"{_size(path)}  {path.name}")
+        return 0
+    for page in measure(paths):
+        slowest = max((seconds for _, seconds in page.kernels), default=0.0)
+        told = f"{len(page.kernels)} kernels, the slowest {slowest:.1f} s, first step {page.stepped}"
+        print(f"{_size(page.path)}  {page.path.name:28} {told if page.kernels else ''}".rstrip())
+        for fault in (*page.faults, *(f"over {SLOW:.0f} s to compile: {each}" for each in page.slow)):
+            print(f"{'':14}{fault}", file=sys.stderr)
+        failed += bool(page.faults or page.slow)
+    return failed
+
+
+def _size(path: Path) -> str:
+    return f"{path.stat().st_size / 1000:8,.0f} KB"
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { RunSection } from "../src/doc/records.ts";
-import { inWords, summarize, windowOf } from "../src/engine/numbers.ts";
+import { inWords, numbersOf, summarize, windowOf } from "../src/engine/numbers.ts";
 import { uniform } from "../src/engine/philox.ts";
-import { fault } from "../src/engine/section.ts";
+import { drawn, fault, unpacked } from "../src/engine/section.ts";
 import { figureOf, holds, parseStop } from "../src/engine/stops.ts";
 
 const zeros = (bytes: number): string => btoa("\0".repeat(bytes));
@@ -44,6 +44,17 @@ test("uniform numbers are those of the session, bit for bit", () => {
   const wanted = [0.025997042655944824, -0.15612244606018066, 0.15506690740585327, 0.29838865995407104, -0.1734149008989334];
   assert.deepEqual([...uniform(5, 7, 123456789, 0.3)], wanted);
   assert.equal(uniform(1, 0, 0, 0)[0], 0);
+  assert.deepEqual([...uniform(1, 7, 123456789, 0.3, 4)], wanted.slice(4));
+});
+
+test("bytes that are made in parts are those that are made at once", async () => {
+  const count = 2 ** 16 + 5,
+    numbers = new Float32Array((await drawn(count, { seed: 7, stream: 3, bound: 2 })).buffer);
+  assert.deepEqual(numbers, uniform(count, 7, 3, 2));
+  for (const size of [0, 1, 2, 3, 49_152, 49_153, 60_000]) {
+    const bytes = Uint8Array.from({ length: size }, (_, i) => (i * 7) % 251);
+    assert.deepEqual(await unpacked(btoa(String.fromCharCode(...bytes))), bytes);
+  }
 });
 
 test("a tensor in numbers is what Python says of it", () => {
@@ -59,6 +70,16 @@ test("a tensor in numbers is what Python says of it", () => {
   assert.deepEqual(windowOf(data, [2, 4], [], 1, 1).rows, [["5", "inf", "2.5"]]);
   assert.deepEqual(windowOf(Float32Array.from([0.1, 1e-30]), [2], [], 0, 0).rows, [["0.1", "1e-30"]]);
   assert.equal(inWords(Float32Array.from([NaN])), "1 values, none finite");
+});
+
+test("numbers of 16 bits are read exactly, and no dtype is guessed", () => {
+  const bytes = Uint16Array.from([0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00, 0x7e00, 0x8000, 0xffff]).buffer;
+  const halves = [...numbersOf("f16", bytes, 7)!];
+  assert.deepEqual(halves, [1, -2, 2 ** -24, 65504, Infinity, NaN, -0]);
+  const wide = Uint16Array.from([0x3f80, 0xc040, 0x7f80, 0]).buffer;
+  assert.deepEqual([...numbersOf("bf16", wide, 3)!], [1, -3, Infinity]);
+  assert.deepEqual([...numbersOf("u32", wide, 1)!], [0xc0403f80]);
+  assert.equal(numbersOf("q4", wide, 2), null);
 });
 
 test("a document that was changed is refused, whatever was changed", () => {

@@ -149,6 +149,15 @@ def test_dispatches_and_memory_are_those_of_the_plan() -> None:
     study.close()
 
 
+def test_sums_of_one_invocation_lie_in_private_memory_of_a_page() -> None:
+    study = made("attention", adam=1e-3, init=0)
+    texts = [text for text in run_of(study)["plan"]["wgsl"] if "QUADS" in text]
+    assert len(texts) == 4, "attention and its three gradients"
+    for text in texts:
+        assert "var<private> sums: array<vec4<f32>, QUADS * 4u>;" in text and "LANES + own" not in text
+    study.close()
+
+
 def test_a_document_is_the_same_with_and_without_its_data_but_for_them() -> None:
     study = made("gated", sgd=1e-3, init=0)
     with_data, without = runnable_doc(study).data, study.doc.data

@@ -3,17 +3,21 @@
 
 import type { GraphDoc, RunSection } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
-import { indexesOf, provenance, type Provenance } from "../doc/select.ts";
+import { indexesOf } from "../doc/select.ts";
 import type { Model } from "../live/host.ts";
+import type { Lit } from "../live/page.ts";
 import type { BreakRow, Command, CommandName, Event, Metrics, State, ToKernel, WatchRow } from "../live/messages.ts";
-import { inWords, summarize, windowOf, word, type Numbers } from "./numbers.ts";
+import { inWords, numbersOf, summarize, windowOf, word, type Numbers } from "./numbers.ts";
 import { EngineError, MOST_AT_ONCE, Program } from "./program.ts";
 import { fault } from "./section.ts";
 import { figureOf, holds, parseStop, type Stop } from "./stops.ts";
 
 const FRAME = 50, // ms between two frames of figures
   AT_ONCE = 25, // ms of steps that are sent before anybody looks
-  COURSE = 60; // samples of a watch
+  COURSE = 60, // samples of a watch
+  EVERY = 128; // steps from one state that is kept to the next
+// Names of states that are kept: before the step that is made in parts, before one of the last steps, now, of a search.
+const [PARTS, EARLIER, NOW, LOOKED] = ["parts", "earlier", "now", "looked"];
 
 interface Watch {
   id: number;
@@ -42,7 +46,10 @@ export class PageModel implements Model {
   readonly #doc: GraphDoc;
   readonly #run: RunSection;
   readonly #listeners = new Map<string, Set<(...args: never[]) => void>>();
-  #provenance: Provenance | null = null;
+  readonly #lit: Lit;
+  /** Of each buffer: the dispatch that writes it last (−1: none does), and whether it lies there after a step. */
+  readonly #written: number[];
+  readonly #stays: boolean[];
   #program: Program | null = null;
   #state: State = "none";
   #reason = "";
@@ -53,6 +60,8 @@ export class PageModel implements Model {
   #stopping = "";
   #speed = 0;
   #watched = "loss";
+  /** The first step, from 1, with a result that is not finite. */
+  #bad = 0;
   #losses: [number, number][] = [];
   #told = 0;
   #frame = 0;
@@ -65,11 +74,17 @@ export class PageModel implements Model {
   /** The work under way: a page computes one thing at a time. */
   #work: Promise<unknown> = Promise.resolve();
 
-  constructor(doc: GraphDoc, run: RunSection) {
+  constructor(doc: GraphDoc, run: RunSection, lit: Lit) {
     const wrong = fault(run);
     if (wrong) throw new EngineError(`this page cannot run: ${wrong}`);
     this.#doc = doc;
     this.#run = run;
+    this.#lit = lit;
+    const { buffers, dispatches } = run.plan;
+    this.#written = buffers.map((_, b) =>
+      dispatches.reduce((last, { writes }, k) => (writes.includes(b) ? k : last), -1),
+    );
+    this.#stays = buffers.map((_, b) => this.#holder(b, this.#last) < 0);
     globalThis.document?.addEventListener("visibilitychange", () => {
       if (document.hidden && this.#state === "running")
         this.#note("note", "the page is in the background: the browser may slow it down");
@@ -135,6 +150,7 @@ export class PageModel implements Model {
       this.#watches = this.#watches.filter(each => each.id !== id);
       this.#stops = this.#stops.filter(each => each.id !== id);
     },
+    back: args => this.#back(count(args, "dispatches")),
     value: args => this.#value(args),
   };
 
@@ -170,7 +186,7 @@ export class PageModel implements Model {
   async #ran(args: Args): Promise<void> {
     if (!("to" in args)) return this.#begin(count(args, "steps"));
     const to = this.#dispatchOf(String(args.to));
-    if (this.#position > to) await this.#within(this.#run.plan.dispatches.length);
+    if (this.#position > to) await this.#within(this.#last);
     await this.#within(to + 1);
   }
 
@@ -189,6 +205,7 @@ export class PageModel implements Model {
     this.#wanted = wanted;
     this.#state = "running";
     this.#reason = this.#stopping = "";
+    this.#bad = 0;
     this.#rate = [];
     this.#tell();
   }
@@ -199,7 +216,8 @@ export class PageModel implements Model {
     this.#enter(Math.max(this.#wanted, this.#step + 1));
     await this.#exclusive(async () => {
       const program = await this.#open();
-      await this.#advance(program, Math.min(position, this.#run.plan.dispatches.length));
+      await this.#advance(program, Math.min(position, this.#last));
+      await this.#findCause(program);
       this.#end();
     });
   }
@@ -209,43 +227,94 @@ export class PageModel implements Model {
     let most = 1;
     while (this.#step < this.#wanted && !this.#stopping) {
       const began = performance.now(),
-        alone = this.#speed > 0 || this.#position > 0 || this.#stops.length > 0 || this.#watches.length > 0;
-      if (alone) await this.#advance(program, this.#run.plan.dispatches.length);
+        looks = this.#stops.length > 0 || this.#watches.length > 0 || this.#looksAtEach;
+      if (this.#watched === "everything" && (await this.#wouldBeBad(program))) break;
+      if (looks || this.#speed > 0 || this.#position > 0) await this.#advance(program, this.#last);
       else await this.#several(program, Math.min(most, this.#wanted - this.#step));
       const took = performance.now() - began;
       most = took < AT_ONCE / 2 ? Math.min(2 * most, MOST_AT_ONCE) : took > AT_ONCE ? Math.max(1, most >> 1) : most;
       this.#tell();
       if (this.#speed > 0) await pause(Math.max(0, 1000 / this.#speed - took));
     }
+    await this.#findCause(program);
     this.#end();
+  }
+
+  /** Go back by so many dispatches in the step that is, or was last, made dispatch by dispatch. */
+  async #back(dispatches: number): Promise<Args> {
+    this.#refuseRunning();
+    return this.#exclusive(async () => {
+      const program = this.#program,
+        over = this.#position === 0,
+        step = over ? this.#step - 1 : this.#step;
+      if (!program || program.kept(PARTS) !== step)
+        throw new Error("back: given no step that is kept, wanted one that is stepped through by dispatches");
+      const to = Math.max(0, (over ? this.#last : this.#position) - dispatches);
+      program.load(PARTS);
+      program.begin(step);
+      await program.advance(0, to);
+      if (over) this.#losses = this.#losses.slice(0, -1);
+      [this.#step, this.#position, this.#told] = [step, to, Math.min(this.#told, this.#losses.length)];
+      [this.#state, this.#wanted] = ["paused", Math.max(this.#wanted, step + 1)];
+      this.#reason = this.#place || `at the start of step ${step + 1}, before its ${this.#last} dispatches`;
+      const text = `back: ${this.#reason}; replayed from the start of the step`;
+      this.#note("note", text, step + 1, to > 0 ? this.#entity("dispatch", to - 1) : null);
+      return { text };
+    });
+  }
+
+  /** The buffer that has taken over the memory of another before a position of a step; −1: none has. */
+  #holder(buffer: number, position: number): number {
+    const { buffers, dispatches } = this.#run.plan,
+      { slot } = buffers[buffer]!,
+      order = [...dispatches.slice(position), ...dispatches.slice(0, position)].reverse();
+    for (const { writes } of order) {
+      if (writes.includes(buffer)) return -1;
+      const other = writes.find(b => buffers[b]!.slot === slot);
+      if (other !== undefined) return other;
+    }
+    return -1;
+  }
+
+  get #last(): number {
+    return this.#run.plan.dispatches.length;
   }
 
   /** Several steps that nobody looks into. */
   async #several(program: Program, steps: number): Promise<void> {
-    const last = this.#run.plan.dispatches.length;
+    this.#keepEarlier(program);
+    program.keep(PARTS, NaN);
     for (let k = 0; k < steps; k++) {
       program.begin(this.#step + k);
-      await program.advance(0, last, k);
+      await program.advance(0, this.#last, k);
     }
     this.#add(await program.losses(steps), steps);
   }
 
   /** The step under way, or the next one, up to a position; a breakpoint may end it before. */
   async #advance(program: Program, goal: number): Promise<void> {
-    const last = this.#run.plan.dispatches.length;
-    if (this.#position === 0) program.begin(this.#step);
+    const last = this.#last;
+    if (this.#position === 0) this.#keepEarlier(program);
     const inside = this.#stops.flatMap(({ dispatches }) => dispatches.map(k => k + 1));
+    inside.push(...this.#watches.map(({ buffer }) => (this.#stays[buffer] ? last : this.#written[buffer]! + 1)));
     const ends = [...new Set([...inside.filter(k => k > this.#position && k < goal), goal])].sort((a, b) => a - b);
+    if (this.#position === 0) {
+      program.begin(this.#step);
+      program.keep(PARTS, ends[0]! < last ? this.#step : NaN);
+    }
     for (const end of ends) {
       await program.advance(this.#position, end, end === last ? 0 : -1);
       this.#position = end;
+      const passing = (buffer: number) => !this.#stays[buffer] && this.#written[buffer] === end - 1;
+      if (end < last) await this.#sample(program, passing);
       if (end < last && (await this.#hit(program, end - 1))) return;
     }
     if (goal < last) return program.check();
     const losses = await program.losses(1);
     this.#position = 0;
     this.#add(losses, 1);
-    await this.#sample(program);
+    if (this.#looksAtEach) await this.#lookAtParameters(program);
+    await this.#sample(program, buffer => this.#stays[buffer]! || this.#written[buffer] === last - 1);
     await this.#hit(program, last - 1, true);
   }
 
@@ -254,19 +323,108 @@ export class PageModel implements Model {
     const bad = this.#watched === "off" ? -1 : losses.findIndex(loss => !Number.isFinite(loss));
     this.#step += steps;
     this.#rate = [...this.#rate, [performance.now(), this.#step] as [number, number]].slice(-64);
-    if (bad >= 0) {
-      const step = this.#step - steps + bad + 1,
-        text = `step ${step}: the loss is ${word(losses[bad]!)}`;
-      this.#note("nonfinite", text, step, this.#run.loss === null ? null : this.#entity("interval", this.#run.loss));
-      this.#request(text);
-    }
+    if (bad < 0) return;
+    const step = this.#step - steps + bad + 1,
+      loss = word(losses[bad]!),
+      about = this.#run.loss === null ? null : this.#entity("interval", this.#run.loss);
+    this.#spoiled(step, `non-finite loss ${loss} at step ${step}`, `loss is ${loss} at step ${step}`, about);
   }
 
-  async #sample(program: Program): Promise<void> {
-    for (const watch of this.#watches) {
+  // NaN and infinity: what is watched, and its cause ------------------------------------------------------------------
+  get #looksAtEach(): boolean {
+    return this.#watched === "parameters" || this.#watched === "everything";
+  }
+
+  #spoiled(step: number, reason: string, text = reason, about: string | null = null): void {
+    if (this.#bad > 0) return;
+    this.#bad = step;
+    this.#note("nonfinite", text, step, about);
+    this.#request(reason);
+  }
+
+  /** Keep the state from time to time: the cause of a NaN is searched from there on. */
+  #keepEarlier(program: Program): void {
+    if (this.#watched !== "off" && !(this.#step - program.kept(EARLIER) < EVERY)) program.keep(EARLIER, this.#step);
+  }
+
+  /** Parameters, then the gradients of the last step. */
+  async #lookAtParameters(program: Program): Promise<void> {
+    const { buffers } = this.#run.plan;
+    for (const kinds of ["parameter derived", "gradient"])
+      for (const [b, { kind, name }] of buffers.entries()) {
+        const data = kinds.includes(kind) ? await this.#numbers(program, b) : [];
+        if (data.every(Number.isFinite)) continue;
+        const called = name.replace(/^∂/, "the gradient of ");
+        return this.#spoiled(this.#step, `${called} is not finite after step ${this.#step}`);
+      }
+  }
+
+  /** Whether the next step has a result that is not finite; nothing of it stays. */
+  async #wouldBeBad(program: Program): Promise<boolean> {
+    if (this.#position > 0) return false;
+    this.#keepEarlier(program);
+    program.keep(LOOKED, this.#step);
+    const found = await this.#firstBad(program, this.#step, this.#last - this.#run.plan.updates);
+    program.load(LOOKED);
+    if (!found) return false;
+    this.#spoiled(this.#step + 1, `step ${this.#step + 1} would not be finite`);
+    return true;
+  }
+
+  /** Make dispatches of a step one by one until one writes what is not finite; says which. */
+  async #firstBad(program: Program, step: number, last: number): Promise<[dispatch: number, text: string] | null> {
+    program.begin(step);
+    for (let k = 0; k < last; k++) {
+      await program.advance(k, k + 1);
+      const { label, bind, writes } = this.#run.plan.dispatches[k]!;
+      for (const b of writes) {
+        const data = await this.#numbers(program, b),
+          at = data.findIndex(value => !Number.isFinite(value));
+        if (at < 0) continue;
+        const read: string[] = [];
+        for (const [from, access] of bind)
+          if (access === "r") read.push(`${this.#called(from)} ${inWords(await this.#numbers(program, from))}`);
+        const what = Number.isNaN(data[at]) ? "NaN" : "infinity";
+        return [k, `first ${what}: dispatch ${k}, ${label}, from element ${at} on; it read ${read.join("; ")}`];
+      }
+    }
+    return null;
+  }
+
+  /** Search the bad step, and the update of the one before, in the state of then; afterwards all is as before. */
+  async #findCause(program: Program): Promise<void> {
+    const from = program.kept(EARLIER),
+      bad = this.#bad;
+    if (bad === 0) return;
+    let why = `no state before step ${bad} was kept`,
+      found: [number, string] | null = null;
+    if (from < bad) {
+      why = `all values are finite when step ${bad} is repeated`;
+      program.keep(NOW, this.#step);
+      program.load(EARLIER);
+      for (let step = from; step < bad && !found; step++) {
+        if (step >= bad - 2) found = await this.#firstBad(program, step, this.#last);
+        else {
+          program.begin(step);
+          await program.advance(0, this.#last);
+        }
+      }
+      program.load(NOW);
+      program.keep(EARLIER, NaN);
+    }
+    if (found) this.#note("nonfinite", found[1], bad, this.#entity("dispatch", found[0]));
+    else this.#note("note", `the cause is not known: ${why}; watch everything to stop before it happens`);
+  }
+
+  #called(buffer: number): string {
+    return this.#run.plan.buffers[buffer]!.name || `buffer ${buffer}`;
+  }
+
+  async #sample(program: Program, due: (buffer: number) => boolean): Promise<void> {
+    for (const watch of this.#watches.filter(({ buffer }) => due(buffer))) {
       const data = await this.#numbers(program, watch.buffer),
         finite = data.filter(Number.isFinite) as Numbers;
-      watch.step = this.#step;
+      watch.step = this.#step + (this.#position > 0 ? 1 : 0);
       watch.value = inWords(data);
       watch.nonfinite = data.length - finite.length;
       watch.min = figureOf("min", finite);
@@ -307,6 +465,7 @@ export class PageModel implements Model {
     }
     if (!test) return true;
     const { figure, name, compared, number } = test;
+    if (name && this.#holder(this.#bufferOf(name), this.#position) >= 0) return false;
     const value =
       figure === "step"
         ? this.#step
@@ -332,7 +491,7 @@ export class PageModel implements Model {
 
   #end(): void {
     if (this.#state !== "running") return;
-    const open = this.#step < this.#wanted;
+    const open = this.#step < this.#wanted || this.#bad > 0;
     this.#state = open ? "paused" : "ready";
     this.#reason = this.#stopping || this.#place;
     if (this.#stopping === "by you") this.#note("pause", `paused ${this.#stopping}`);
@@ -371,15 +530,16 @@ export class PageModel implements Model {
       [, kind, row] = /^(interval|dispatch):(\d+)$/.exec(name) ?? [];
     if (this.#run.same && kind === "interval" && buffers[Number(row)]) return Number(row);
     if (this.#run.same && kind === "dispatch" && dispatches[Number(row)]) return dispatches[Number(row)]!.writes[0]!;
-    const named = buffers.findIndex(each => each.name === name);
+    const own = name.replace(/^(.+)\.grad$/, "∂$1"),
+      named = buffers.findIndex(each => each.name === own);
     if (named >= 0) return named;
     const entity = /^\w+:[\d.]+$/.test(name) ? name : this.#nodeNamed(name);
     if (entity && this.#run.same) {
-      const lit = (this.#provenance ??= provenance(this.#doc)).lit([entity]),
-        own = indexesOf("interval", lit).filter(b => buffers[b]),
+      const lit = this.#lit(entity),
+        lying = indexesOf("interval", lit).filter(b => buffers[b]),
         made = Math.max(...indexesOf("dispatch", lit).filter(k => dispatches[k]));
       if (Number.isFinite(made) && entity.startsWith("node:")) return dispatches[made]!.writes[0]!;
-      if (own.length > 0) return Math.min(...own);
+      if (lying.length > 0) return Math.min(...lying);
       if (Number.isFinite(made)) return dispatches[made]!.writes[0]!;
     }
     throw new Error(`look: given ${name}, wanted a parameter, an input, or a node with memory of its own in this page`);
@@ -399,11 +559,11 @@ export class PageModel implements Model {
   }
 
   async #numbers(program: Program, buffer: number): Promise<Numbers> {
-    const { dtype, nbytes, name } = this.#run.plan.buffers[buffer]!,
-      read = (await program.read(buffer)).slice(0, nbytes);
-    if (dtype === "f32") return new Float32Array(read);
-    if (dtype === "u32") return new Uint32Array(read);
-    throw new Error(`look: given ${name || `interval:${buffer}`}, ${dtype}, wanted a tensor of f32 or u32 in a page`);
+    const { dtype, shape } = this.#run.plan.buffers[buffer]!,
+      count = shape.reduce((a, b) => a * b, 1),
+      found = numbersOf(dtype, await program.read(buffer), count);
+    if (found) return found;
+    throw new Error(`look: given ${this.#called(buffer)}, ${dtype}, wanted f32, f16, bf16 or u32 in a page`);
   }
 
   async #value(args: Args): Promise<Args> {
@@ -412,7 +572,12 @@ export class PageModel implements Model {
       { shape, dtype, nbytes, name: own } = this.#run.plan.buffers[buffer]!,
       slice = ((args.slice as number[] | undefined) ?? []).map(Number),
       [row, col] = [Number(args.row ?? 0), Number(args.col ?? 0)];
-    const data = await this.#exclusive(async () => this.#numbers(await this.#open(), buffer));
+    const data = await this.#exclusive(async () => {
+      const taken = this.#holder(buffer, this.#position);
+      if (taken < 0) return this.#numbers(await this.#open(), buffer);
+      const given = `${this.#called(buffer)}, whose memory ${this.#called(taken)} has taken over`;
+      throw new Error(`look: given ${given}, wanted a run to dispatch ${this.#written[buffer]!}, which writes it`);
+    });
     const place = this.#place || `after step ${this.#step}`,
       about = this.#entity("interval", buffer) ?? "";
     const picked = slice.length > 0 ? slice : new Array<number>(Math.max(0, shape.length - 2)).fill(0);
@@ -438,14 +603,15 @@ export class PageModel implements Model {
     if ("name" in args) {
       const name = String(args.name),
         buffer = this.#bufferOf(name);
-      const empty = { step: 0, value: "", min: NaN, max: NaN, nonfinite: 0, course: [] };
+      const empty = { step: -1, value: "", min: NaN, max: NaN, nonfinite: 0, course: [] };
       if (!this.#watches.some(each => each.buffer === buffer))
         this.#watches.push({ id: ++this.#ids, name, buffer, ...empty });
       return;
     }
-    if (args.mode !== "loss" && args.mode !== "off")
-      throw new Error(`watch: given ${String(args.mode)}, wanted loss or off in a page; break at nonfinite NAME`);
-    this.#watched = args.mode;
+    const mode = String(args.mode);
+    if (!["off", "loss", "parameters", "everything"].includes(mode))
+      throw new Error(`watch: mode: given ${mode}, wanted one of off, loss, parameters, everything`);
+    this.#watched = mode;
   }
 
   // telling -----------------------------------------------------------------------------------------------------------
@@ -516,4 +682,4 @@ export class PageModel implements Model {
   }
 }
 
-export const makeModel = (doc: GraphDoc, run: RunSection): Model => new PageModel(doc, run);
+export const makeModel = (doc: GraphDoc, run: RunSection, lit: Lit): Model => new PageModel(doc, run, lit);

@@ -12,6 +12,24 @@ type Summary = Pick<
   "n" | "min" | "max" | "mean" | "std" | "l2" | "nan" | "inf" | "zero" | "histogram" | "thumbnail"
 >;
 export type Numbers = Float32Array | Uint32Array;
+/** The numbers of a tensor's bytes; null where a page does not know the dtype. */
+export function numbersOf(dtype: string, bytes: ArrayBuffer, count: number): Numbers | null {
+  if (dtype === "f32") return new Float32Array(bytes, 0, count);
+  if (dtype === "u32") return new Uint32Array(bytes, 0, count);
+  const halves = new Uint16Array(bytes, 0, Math.min(count, bytes.byteLength / 2));
+  if (dtype === "bf16") return new Float32Array(Uint32Array.from(halves, bits => bits << 16).buffer);
+  return dtype === "f16" ? Float32Array.from(halves, half) : null;
+}
+
+/** A number of 16 bits: sign, 5 bits of exponent, 10 of fraction. */
+function half(bits: number): number {
+  const exponent = (bits >> 10) & 31,
+    fraction = bits & 1023,
+    finite = ((exponent ? 1024 : 0) + fraction) * 2 ** (Math.max(exponent, 1) - 25),
+    size = exponent < 31 ? finite : fraction ? NaN : Infinity;
+  return bits >> 15 ? -size : size;
+}
+
 interface Plane {
   rows: number;
   cols: number;

@@ -35,11 +35,17 @@ function block(index: number, stream: number, seed: number): [number, number, nu
   return [c0, c1, c2, c3];
 }
 
-/** `count` numbers between ± `bound`, the same bits as those of a session. */
-export function uniform(count: number, seed: number, stream: number, bound: number): Float32Array<ArrayBuffer> {
+/** `count` numbers between ± `bound` from element `first` on (of 4, 8 …), the same bits as those of a session. */
+export function uniform(
+  count: number,
+  seed: number,
+  stream: number,
+  bound: number,
+  first = 0,
+): Float32Array<ArrayBuffer> {
   const made = new Float32Array(count);
   for (let at = 0; at < count; at += 4) {
-    const words = block(at / 4, stream, seed);
+    const words = block((first + at) / 4, stream, seed);
     for (let i = 0; i < 4 && at + i < count; i++) made[at + i] = (2 * ((words[i]! >>> 8) * 2 ** -24) - 1) * bound;
   }
   return made;

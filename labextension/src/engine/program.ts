@@ -1,8 +1,7 @@
 // A plan on the reader's own adapter: memory, pipelines, steps. Knows WebGPU and the `run` section, nothing of panels.
 
-import { uniform } from "./philox.ts";
 import type { Initial, RunSection } from "../doc/records.ts";
-import { unpacked } from "./section.ts";
+import { drawn, unpacked } from "./section.ts";
 
 // WebGPU's own flags, by their numbers: they are the same in every browser, and unknown where there is no WebGPU.
 const [MAP_READ, COPY_SRC, COPY_DST, STORAGE] = [1, 4, 8, 128],
@@ -10,6 +9,14 @@ const [MAP_READ, COPY_SRC, COPY_DST, STORAGE] = [1, 4, 8, 128],
 const AT_A_TIME = 4; // kernels that the browser compiles beside one another
 const PATIENCE = 5000; // ms within which a submission has to end
 const RING = 64; // losses of steps that are under way
+const MOST_KEPT = 2 ** 28; // bytes of one earlier state, as in a session
+
+/** All memory as it was before a step (from 0), and the updates made until then. */
+interface Kept {
+  slots: GPUBuffer[];
+  step: number;
+  updates: number;
+}
 
 /** Why a page does not compute, in one sentence. */
 export class EngineError extends Error {}
@@ -57,9 +64,11 @@ export class Program {
   readonly #ring: GPUBuffer;
   readonly #landing: GPUBuffer;
   #launches: { pipeline: GPUComputePipeline; group: GPUBindGroup; workgroups: [number, number, number] }[] = [];
-  #inputs: Map<number, Uint8Array<ArrayBuffer>>[] = [];
+  readonly #inputs: Map<number, Uint8Array<ArrayBuffer>>[] = [];
+  readonly #initial = new Map<number, Uint8Array<ArrayBuffer>>();
   #batch = -1;
   #tried = false;
+  readonly #kept = new Map<string, Kept>();
   /** Updates made, for a rule that counts them. */
   updates = 0;
   lost = "";
@@ -91,12 +100,24 @@ export class Program {
     const full = await device.popErrorScope();
     if (full) throw made.#given("this adapter has too little memory for the plan");
     await made.#compile(told);
-    for (const [b, text] of Object.entries(run.constants)) made.#write(Number(b), unpacked(text));
-    made.#inputs = run.batches.map(
-      batch => new Map(Object.entries(batch).map(([name, text]) => [run.inputs[name]!, unpacked(text)])),
-    );
+    await made.#unpack();
     made.reset();
     return made;
+  }
+
+  /** Constants, batches and first parameters as bytes. */
+  async #unpack(): Promise<void> {
+    const { constants, batches, inputs, initial, plan } = this.run;
+    for (const [b, text] of Object.entries(constants)) this.#write(Number(b), await unpacked(text));
+    for (const batch of batches) {
+      const arrays = new Map<number, Uint8Array<ArrayBuffer>>();
+      for (const [name, text] of Object.entries(batch)) arrays.set(inputs[name]!, await unpacked(text));
+      this.#inputs.push(arrays);
+    }
+    for (const [b, { name, kind, nbytes }] of plan.buffers.entries()) {
+      const value = kind === "parameter" || kind === "derived" ? initial[name] : undefined;
+      if (value) this.#initial.set(b, await bytesOf(value, nbytes));
+    }
   }
 
   #given(text: string): EngineError {
@@ -173,17 +194,45 @@ export class Program {
 
   /** Parameters as the document has them, moments at zero. */
   reset(): void {
-    const { plan, initial } = this.run,
+    const { plan } = this.run,
       encoder = this.#device.createCommandEncoder();
     const constant = new Set(Object.keys(this.run.constants).map(b => plan.buffers[Number(b)]!.slot));
     this.#slots.forEach((slot, i) => !constant.has(i) && encoder.clearBuffer(slot));
     this.#device.queue.submit([encoder.finish()]);
-    plan.buffers.forEach(({ name, kind, nbytes }, b) => {
-      const value = kind === "parameter" || kind === "derived" ? initial[name] : undefined;
-      if (value) this.#write(b, bytesOf(value, nbytes));
-    });
+    this.#initial.forEach((bytes, b) => this.#write(b, bytes));
     this.updates = 0;
     this.#batch = -1;
+    this.#kept.forEach(each => (each.step = NaN));
+  }
+
+  /** Keep the state before a step under a name, or with NaN forget it; a state that is too large is not kept. */
+  keep(name: string, step: number): void {
+    const { slots: sizes } = this.run.plan,
+      known = this.#kept.get(name);
+    if (known) known.step = step;
+    if (Number.isNaN(step) || sizes.reduce((a, b) => a + b, 0) > MOST_KEPT) return;
+    const made = known?.slots ?? sizes.map(size => this.#device.createBuffer({ size, usage: COPY_SRC | COPY_DST }));
+    this.#kept.set(name, { slots: made, step, updates: this.updates });
+    this.#copy(this.#slots, made);
+  }
+
+  /** The step before which a state was kept; NaN: none was. */
+  kept(name: string): number {
+    return this.#kept.get(name)?.step ?? NaN;
+  }
+
+  /** Go back to a state that was kept; inputs and numbers come with the step that begins there. */
+  load(name: string): void {
+    const { slots, updates } = this.#kept.get(name)!;
+    this.#copy(slots, this.#slots);
+    this.updates = updates;
+    this.#batch = -1;
+  }
+
+  #copy(from: GPUBuffer[], to: GPUBuffer[]): void {
+    const encoder = this.#device.createCommandEncoder();
+    from.forEach((each, i) => encoder.copyBufferToBuffer(each, 0, to[i]!, 0, each.size));
+    this.#device.queue.submit([encoder.finish()]);
   }
 
   /** Inputs and numbers of step `step` (from 0) into their places. */
@@ -293,10 +342,8 @@ export class Program {
 
 export const MOST_AT_ONCE = RING;
 
-function bytesOf(value: Initial, nbytes: number): Uint8Array<ArrayBuffer> {
+function bytesOf(value: Initial, nbytes: number): Promise<Uint8Array<ArrayBuffer>> | Uint8Array<ArrayBuffer> {
   if ("data" in value) return unpacked(value.data);
-  const count = nbytes / 4;
-  if ("fill" in value) return new Uint8Array(new Float32Array(count).fill(value.fill).buffer);
-  const { seed, stream, bound } = value.uniform;
-  return new Uint8Array(uniform(count, seed, stream, bound).buffer);
+  if ("uniform" in value) return drawn(nbytes / 4, value.uniform);
+  return new Uint8Array(new Float32Array(nbytes / 4).fill(value.fill).buffer);
 }

@@ -1,7 +1,10 @@
 // The `run` section of a document (docs/graphdoc.md): what a page computes with. A document may come from anybody, so
 // that every number is checked before a device sees it.
 
-import type { RunBuffer, RunDispatch, RunSection } from "../doc/records.ts";
+import type { Initial, RunBuffer, RunDispatch, RunSection } from "../doc/records.ts";
+import { uniform } from "./philox.ts";
+
+type Uniform = Extract<Initial, { uniform: unknown }>["uniform"];
 
 const MOST_BYTES = 2 ** 31,
   MOST_SLOT = 256 * 2 ** 20,
@@ -10,6 +13,9 @@ const MOST_BYTES = 2 ** 31,
 const whole = (value: unknown, most: number): boolean =>
   Number.isInteger(value) && Number(value) >= 0 && Number(value) <= most;
 const object = (value: unknown): value is Record<string, unknown> => typeof value === "object" && value !== null;
+
+/** How many bytes a base64 text holds. */
+const sizeOf = (text: string): number => Math.floor((text.replace(/=+$/, "").length * 3) / 4);
 
 /** Return what is wrong with a section; empty where nothing is. */
 export function fault(run: RunSection): string {
@@ -33,8 +39,7 @@ export function fault(run: RunSection): string {
   const badDispatch = dispatches.findIndex(each => !object(each) || !runs(each));
   if (badDispatch >= 0) return `dispatch ${badDispatch} reads or writes what is not there`;
   const bytesOf = (b: number) => buffers[b]!.nbytes;
-  const size = (text: unknown): number =>
-    typeof text === "string" ? Math.floor((text.replace(/=+$/, "").length * 3) / 4) : -1;
+  const size = (text: unknown): number => (typeof text === "string" ? sizeOf(text) : -1);
   for (const [b, text] of Object.entries(constants))
     if (!known(Number(b)) || size(text) > buffers[Number(b)]!.bound) return `constant ${b} does not fit`;
   for (const [name, b] of Object.entries(inputs)) {
@@ -52,6 +57,31 @@ export function fault(run: RunSection): string {
   return "";
 }
 
+const PART = 2 ** 16; // numbers, or characters of base64, that are made in one task
+
+/** Make an array of bytes part by part, so that a page answers meanwhile. */
+export async function inParts(
+  bytes: number,
+  part: number,
+  make: (at: number) => Uint8Array,
+): Promise<Uint8Array<ArrayBuffer>> {
+  const made = new Uint8Array(bytes);
+  for (let at = 0; at * part < bytes; at++) {
+    made.set(make(at), at * part);
+    if ((at + 1) * part < bytes) await new Promise(resolve => setTimeout(resolve));
+  }
+  return made;
+}
+
 /** Bytes of a base64 text. */
-export const unpacked = (text: string): Uint8Array<ArrayBuffer> =>
-  Uint8Array.from(atob(text), each => each.charCodeAt(0));
+export const unpacked = (text: string): Promise<Uint8Array<ArrayBuffer>> =>
+  inParts(sizeOf(text), (PART / 4) * 3, at =>
+    Uint8Array.from(atob(text.slice(at * PART, (at + 1) * PART)), each => each.charCodeAt(0)),
+  );
+
+/** Uniform numbers as bytes. */
+export const drawn = (count: number, { seed, stream, bound }: Uniform): Promise<Uint8Array<ArrayBuffer>> =>
+  inParts(4 * count, 4 * PART, at => {
+    const first = at * PART;
+    return new Uint8Array(uniform(Math.min(PART, count - first), seed, stream, bound, first).buffer);
+  });

@@ -1,6 +1,7 @@
 // Breakpoints of a page, in the grammar of gdlab/session/run/breakpoints.py; tests are one comparison.
 
 import type { RunSection } from "../doc/records.ts";
+import type { Numbers } from "./numbers.ts";
 
 export type Figure = "min" | "max" | "mean" | "absmax" | "l2" | "nonfinite";
 export interface Test {
@@ -76,41 +77,30 @@ export function parseStop(id: number, text: string, run: RunSection, bufferOf: (
   return { id, text: shown, dispatches: found.at, kind, number: found.number, name, test, hits: 0 };
 }
 
-export function holds(value: number, compared: string, number: number): boolean {
-  switch (compared) {
-    case "<":
-      return value < number;
-    case "<=":
-      return value <= number;
-    case ">":
-      return value > number;
-    case ">=":
-      return value >= number;
-    case "==":
-      return value === number;
-    default:
-      return value !== number;
-  }
-}
+const COMPARED: Record<string, (a: number, b: number) => boolean> = {
+  "<": (a, b) => a < b,
+  "<=": (a, b) => a <= b,
+  ">": (a, b) => a > b,
+  ">=": (a, b) => a >= b,
+  "==": (a, b) => a === b,
+  "!=": (a, b) => a !== b,
+};
 
-export function figureOf(figure: Figure, data: Float32Array | Uint32Array): number {
-  const all = (start: number, next: (sum: number, value: number) => number): number => {
-    let sum = start;
-    for (const value of data) sum = next(sum, value);
-    return sum;
-  };
-  switch (figure) {
-    case "min":
-      return all(Infinity, (a, b) => (Number.isNaN(b) ? NaN : Math.min(a, b)));
-    case "max":
-      return all(-Infinity, (a, b) => (Number.isNaN(b) ? NaN : Math.max(a, b)));
-    case "absmax":
-      return all(0, (a, b) => (Number.isNaN(b) ? NaN : Math.max(a, Math.abs(b))));
-    case "mean":
-      return all(0, (a, b) => a + b) / data.length;
-    case "l2":
-      return Math.sqrt(all(0, (a, b) => a + b * b));
-    case "nonfinite":
-      return all(0, (a, b) => a + (Number.isFinite(b) ? 0 : 1));
-  }
+export const holds = (value: number, compared: string, number: number): boolean => COMPARED[compared]!(value, number);
+
+/** One number of a tensor: where to begin, and each further element. A NaN stays one. */
+const FIGURES: Record<Figure, [start: number, next: (sum: number, value: number) => number]> = {
+  min: [Infinity, Math.min],
+  max: [-Infinity, Math.max],
+  absmax: [0, (a, b) => Math.max(a, Math.abs(b))],
+  mean: [0, (a, b) => a + b],
+  l2: [0, (a, b) => a + b * b],
+  nonfinite: [0, (a, b) => a + (Number.isFinite(b) ? 0 : 1)],
+};
+
+export function figureOf(figure: Figure, data: Numbers): number {
+  const [start, next] = FIGURES[figure];
+  let sum = start;
+  for (const value of data) sum = next(sum, value);
+  return figure === "mean" ? sum / data.length : figure === "l2" ? Math.sqrt(sum) : sum;
 }

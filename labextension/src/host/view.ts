@@ -100,7 +100,7 @@ export class View implements Mounted {
     engine()
       .then(make => {
         if (this.host !== before || this.#destroyed) return;
-        const host = new Host(make(doc, run));
+        const host = new Host(make(doc, run, entity => this.#scene?.reached(entity) ?? new Set<string>()));
         if (before) host.adopt(before);
         this.goLive(host);
       })

@@ -29,6 +29,9 @@ export interface Written {
 /** The selection of one study, by names that hold in every document of it. */
 export type Selection = Shared<readonly string[]>;
 
+/** All that an entity of a document came from, and all that came from it. */
+export type Lit = (entity: string) => ReadonlySet<string>;
+
 export interface Page {
   /** The front-end module by version: the extension's, or asked from a kernel once. */
   core: Record<string, Promise<CoreModule>>;
@@ -46,7 +49,7 @@ export interface Page {
   /** Writes saved settings into the outputs of a study, so that a saved notebook holds them; where the host can. */
   save?(key: string, kept: Kept): void;
   /** Makes the model of a page that computes a document's steps itself; absent where the page has no engine. */
-  engine?(): Promise<(doc: GraphDoc, run: RunSection) => Model>;
+  engine?(): Promise<(doc: GraphDoc, run: RunSection, lit: Lit) => Model>;
   /** Opens the view that holds an element a second time, beside the notebook; where the host can. */
   beside?(el: Element): void;
 }
