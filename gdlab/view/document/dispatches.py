@@ -71,7 +71,7 @@ class Labels:
     paths: Sequence[str]
 
     def inside(self, node: int, label: str) -> str:
-        """Return the name of a buffer without one of its own: its label behind the path of its node, `layers.2.mlp.relu`."""
+        """Return the name of a buffer without one of its own: its label behind the path of its node."""
         return f"{self.paths[node]}.{label}" if node >= 0 and self.paths[node] else label
 
 
