@@ -3,7 +3,8 @@
 Every adapter, every program on cpu, the e-graphs and the callbacks of futures have an owner each. Its turn is taken by
 the caller's thread where nobody else is at work (`here`), else by a thread of the owner's own, which begins with the
 first job that needs it. No lock is held while one waits but the turns of the jobs that wait: where these would wait for
-one another in a circle, the last one works in the turn of the one that waits for it.
+one another in a circle, the last one works in the turn of the one that waits for it. While the thread that has a turn
+is in a function of the user's, such as a feed, the turn is lent: threads that wait for it work in it meanwhile.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -52,6 +53,9 @@ class OwnerThread:
         self.turn = threading.Lock()  # locked by the thread that works
         self.holder = 0  # its identity
         self.due = False  # the own thread has taken a job from the queue: no other may begin
+        self.lent = 0  # functions of the user's that the holder is in
+        self.borrower = 0  # the thread that works in the lent turn
+        self.lending = threading.RLock()  # locked by the one of both that works
         self.under_way: list[JobFuture[Any]] = []  # jobs that are being advanced, each inside the one before
         self.thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -144,7 +148,7 @@ class OwnerThread:
     def call(self, function: Callable[[], T]) -> T:
         """Run `function` on the own thread and wait (in slices, so that Ctrl-C works); in the turn itself at once."""
         if self.is_current:
-            return function()
+            return self._inside(function)
         call = _Call(function)
         with self.waited_for() as mine:
             if mine:
@@ -156,8 +160,8 @@ class OwnerThread:
         """Run `function` on the caller's thread if no job runs or waits, else as `call` does: that saves the 20–50 µs
         of a change of threads. Ctrl-C takes effect after `function`: it would cut a step in two."""
         me = threading.get_ident()
-        if me == self.holder:
-            return function()
+        if me == self.holder or me == self.borrower:
+            return self._inside(function)
         if not self.open or self.due or not self.jobs.empty() or self.pid != os.getpid():
             self._check_open()
             return self.call(function)
@@ -186,6 +190,52 @@ class OwnerThread:
             self.holder = 0
             self.turn.release()
 
+    def _inside(self, function: Callable[[], T]) -> T:
+        """Run a function in the turn itself; while it is lent when nobody else works in it."""
+        if not self.lent:
+            return function()
+        with self.lending:
+            return function()
+
+    @contextmanager
+    def lend(self) -> Iterator[None]:
+        """Let other threads work in the caller's turn while it is in a function of the user's, which may wait for
+        them: nobody else could serve them."""
+        if threading.get_ident() != self.holder:
+            yield
+            return
+        self.lent += 1
+        try:
+            yield
+        finally:
+            with self.lending:  # until the last of them is ready
+                self.lent -= 1
+
+    def wait_lent(self, future: Future[Any], work: Callable[[], bool], timeout: float | None) -> None:
+        """Wait for a future, in slices, and do its `work` whenever the turn is lent."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not future.done():
+            left = _SLICE_SECONDS if end is None else min(_SLICE_SECONDS, end - time.monotonic())
+            if left <= 0:
+                return
+            if not self.borrow(work):
+                with suppress(TimeoutError, CancelledError):
+                    Future.exception(future, left)
+
+    def borrow(self, work: Callable[[], bool]) -> bool:
+        """Do some work in the turn if it is lent and nobody else works in it; return whether any was done."""
+        if not self.lent or not self.lending.acquire(False):
+            return False
+        before = self.borrower
+        try:
+            if not self.lent:
+                return False
+            self.borrower = threading.get_ident()
+            return work()
+        finally:
+            self.borrower = before
+            self.lending.release()
+
     def close(self) -> None:
         """Finish the current job, fail the others, and end the thread; idempotent."""
         if self.open and self.pid == os.getpid():
@@ -200,7 +250,7 @@ class OwnerThread:
     @property
     def is_current(self) -> bool:
         """Whether the caller's thread has the turn."""
-        return threading.get_ident() == self.holder
+        return threading.get_ident() in (self.holder, self.borrower)
 
     @contextmanager
     def waited_for(self) -> Iterator[bool]:
@@ -225,7 +275,7 @@ class OwnerThread:
         owner, seen = self, set[int]()
         while True:
             holder = owner.holder
-            if holder == thread:
+            if thread in (holder, owner.borrower):
                 return True
             following = _waiting.get(holder)
             if following is None or holder in seen:
@@ -242,8 +292,9 @@ class OwnerThread:
             raise_interrupts()
             if not self.open:
                 raise self._closed()
-            self.serve_calls()
-            future.advance()
+            with self.lending:
+                self.serve_calls()
+                future.advance()
 
     def serve_calls(self) -> bool:
         """In the turn itself, run the functions that wait; jobs keep their turn. Return whether there were any."""
@@ -327,7 +378,18 @@ class JobFuture(Future[T]):
                     wanted = "another run: this one goes on when its feed returns"
                     raise SessionError("run", "wait", "a run that waits for itself", wanted)
                 timeout = 0
+            else:
+                self.owner.wait_lent(self, self._advance_lent, timeout)
+                timeout = 0
             yield timeout
+
+    def _advance_lent(self) -> bool:
+        """Advance the job in the lent turn; return whether it can be."""
+        if self in self.owner.under_way:  # it is the one that waits
+            return False
+        self.owner.serve_calls()
+        self.advance()
+        return True
 
     def advance(self, more: Callable[[], bool] = lambda: False) -> bool:
         """Advance the job by one yield in the owner's turn, and further while `more` says so; return whether it is
@@ -396,6 +458,7 @@ class _Call:
         """Wait in slices of 50 ms, so that an interrupt is delivered, while the owner lives."""
         while not self.done.acquire(timeout=_SLICE_SECONDS):
             raise_interrupts()
+            owner.borrow(owner.serve_calls)
             if not owner.is_alive() and not self.done.acquire(False):
                 owner.check_alive()
         if self.error is None:

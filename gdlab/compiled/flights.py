@@ -29,22 +29,25 @@ class ForwardFuture(Future[list[Array]]):
 
     def result(self, timeout: float | None = None) -> list[Array]:
         """Return the outputs, or raise the error; `TimeoutError` after so many seconds."""
-        self._settle_here()
-        return super().result(timeout)
+        return super().result(self._settle_here(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error, or None; `TimeoutError` after so many seconds."""
-        self._settle_here()
-        return super().exception(timeout)
+        return super().exception(self._settle_here(timeout))
 
-    def _settle_here(self) -> None:
-        """Settle the forward if the caller has the turn of the device, or the turn waits for the caller."""
+    def _settle_here(self, timeout: float | None) -> float | None:
+        """Settle the forward if the caller has the turn of the device, or the turn waits for the caller or is lent;
+        return the seconds left to wait."""
         flights = None if self.done() or self.flights is None else self.flights()
         if flights is None:
-            return
-        with flights.launcher.program.turn.waited_for() as mine:
+            return timeout
+        turn = flights.launcher.program.turn
+        with turn.waited_for() as mine:
             if mine:
                 flights.settle(self)
+            else:
+                turn.wait_lent(self, partial(flights.settle, self), timeout)
+        return 0
 
     def add_done_callback(self, fn: Callable[[Future[list[Array]]], object]) -> None:
         """Call `fn(future)` on the thread of callbacks once the forward has ended; where it has, now and here."""
@@ -134,13 +137,14 @@ class Flights:
         flight.future.flights = weakref.ref(self)
         self.under_way.append(flight)
 
-    def settle(self, future: Future[list[Array]]) -> None:
+    def settle(self, future: Future[list[Array]]) -> bool:
         """Settle the forward of a future, and those before it; called in the turn of the device."""
         for flight in tuple(self.under_way):
             flight.begin()
             flight.settle()
             if flight.future is future:
-                return
+                break
+        return future.done()
 
     def watch(self, flight: Flight) -> None:
         """Settle a flight that was begun as soon as it has ended, whoever waits for it."""

@@ -39,11 +39,34 @@ def commits():
 def a_future_of_another_thread():
     made = []
     thread = threading.Thread(target=lambda: made.append(compiled.run_async({{"x": X}})))
-    if DEVICE == "wgpu":  # its call would wait for this turn
-        return True
     thread.start()
     thread.join()
     return made[0].result()[0].tolist() == [12.0]
+
+def threads_that_are_waited_for():
+    # calls, futures, tapes, lists and a run of another study, each in a thread of its own
+    other, found = counter(DEVICE, "other"), {{}}
+    calls = {{
+        "run": lambda: compiled.run({{"x": X}})[0].tolist() == [12.0], "future": one_future, "commits": commits,
+        "tape": a_tape, "list": a_list, "study": lambda: (other.run(4), made(other) % 4)[1] == 0,
+    }}
+    def work(name):
+        found[name] = calls[name]()
+    for name in calls:  # one by one, then all at once
+        thread = threading.Thread(target=work, args=(name,))
+        thread.start()
+        thread.join()
+    first, found = dict(found), {{}}
+    def together(k):
+        found[k] = compiled.run({{"x": k * X}})[0].tolist() == [12.0 * k]
+    threads = [threading.Thread(target=together, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    mine = compiled.run({{"x": X}})[0].tolist() == [12.0]
+    for thread in threads:
+        thread.join()
+    other.close()
+    return mine and all(first.values()) and len(first) == len(calls) and all(found.values()) and len(found) == 4
 
 def a_tape():
     x = eager.input(X)
@@ -57,7 +80,7 @@ def a_list():
 
 USES = [
     one_future, futures_from_the_last_on, an_exception_that_there_is_not, commits,
-    a_future_of_another_thread, a_tape, a_list,
+    a_future_of_another_thread, threads_that_are_waited_for, a_tape, a_list,
 ]
 for use in USES:
     study = counter(DEVICE)

@@ -139,7 +139,8 @@ class Stepper:
             return [({}, ())] * count
         for step in range(first := self.session.progress.steps + 1, first + count):
             try:
-                batch = feed(step)
+                with self.session.loaded.turn.lend():
+                    batch = feed(step)
             except Exception as error:
                 self._fed_ahead = feed, step, error
                 break
@@ -258,7 +259,10 @@ class Stepper:
         """Return the inputs of the next step, which may have been read ahead."""
         step, ahead, self._fed_ahead = self.session.progress.steps, self._fed_ahead, None
         if ahead is None or ahead[0] is not feed or ahead[1] != step:
-            return feed(step)
+            if isinstance(feed, FixedFeed):
+                return feed(step)
+            with self.session.loaded.turn.lend():
+                return feed(step)
         if isinstance(ahead[2], Exception):
             raise ahead[2]
         return ahead[2]
