@@ -6,7 +6,8 @@ import type { RunSection } from "../src/doc/records.ts";
 import { inWords, numbersOf, summarize, windowOf } from "../src/engine/numbers.ts";
 import { uniform } from "../src/engine/philox.ts";
 import { drawn, fault, unpacked } from "../src/engine/section.ts";
-import { figureOf, holds, parseStop } from "../src/engine/stops.ts";
+import { figureOf, parseTest } from "../src/engine/conditions.ts";
+import { parseStop } from "../src/engine/stops.ts";
 
 const zeros = (bytes: number): string => btoa("\0".repeat(bytes));
 
@@ -121,12 +122,37 @@ test("breakpoints are read as a session reads them", () => {
     };
   const at = (text: string) => parseStop(1, text, run, known);
   assert.deepEqual(at("node h").dispatches, [0]);
-  assert.deepEqual(at('write "h" if absmax(h) > 1e3').test, { figure: "absmax", name: "h", compared: ">", number: 1000 });
+  assert.deepEqual(at('write "h" if absmax(h) > 1e3 or mean(w) < 0').test?.tensors, ["h", "w"]);
   assert.deepEqual([at("kernel MatMul").dispatches, at("dispatch 1").dispatches], [[0], [1]]);
   assert.deepEqual([at("step 3").number, at("loss rises 2").number, at("nonfinite").dispatches], [3, 2, [0, 1]]);
   for (const bad of ["", "nodes h", "dispatch 2", "kernel Conv", "step 0", "loss falls 2", "node h if h", "node q"])
     assert.throws(() => at(bad), /given/);
-  assert.ok(holds(1, "<=", 1) && !holds(NaN, "<", 1) && holds(2, "!=", 1));
+  assert.equal(at("nonfinite w").dispatches[0], 0, "a leaf is there before the first dispatch");
   assert.equal(figureOf("nonfinite", Float32Array.from([1, NaN, Infinity])), 2);
   assert.ok(Number.isNaN(figureOf("max", Float32Array.from([1, NaN]))));
+});
+
+test("conditions of breakpoints are those of a session", () => {
+  const h = { data: Float32Array.from([1, -3, 2, 0, 5, 4]), shape: [2, 3] },
+    subject = { step: 7, loss: 0.5, tensors: new Map([["h", h], ["b.grad", null]]) },
+    holds = (text: string, of: Partial<typeof subject> | { loss: null } = {}) =>
+      parseTest(text, true).holds({ ...subject, ...of });
+  for (const text of [
+    "loss < 1", "not loss > 1", "step == 7 and absmax(h) >= 5", "loss > 1 or min(h) == -3", "not not (step > 6)",
+    "loss > 1 and loss > 2 or step > 1", "mean(h) == 1.5", "l2(h) > 7.41 and l2(h) < 7.42", "nonfinite(h) == 0", "-max(h) < -4.5e0",
+    "shape(h) == [2, *]", "shape(h)[-1] == 3", "shape(h) != [3, 2]", "step > 1 or absmax(b.grad) > 1", ".5 == loss", "1 < shape(h)[0]",
+  ])
+    assert.ok(holds(text), text);
+  for (const text of [
+    "loss < 0.5", "not (loss < 1)", "loss > 1 and (loss > 2 or step > 1)", "shape(h) == [2]", "shape(h)[2] != shape(h)[2] and step > 9",
+    "absmax(b.grad) > 1 or step > 1", "not absmax(b.grad) > 1", "shape(h)[5] == 1",
+  ])
+    assert.ok(!holds(text), text);
+  assert.ok(!holds("loss != 0", { loss: null }) && !holds("not loss > 0", { loss: null }), "no value yet");
+  for (const bad of [
+    "", "loss", "loss <", "loss < 1 2", "loss < 1 and", "(loss < 1", "h > 1", "absmax h > 1", "absmax(h > 1", "shape(h) < [2]", "shape(h)[x] > 1",
+    "shape(h) == [2 3]", "__proto__(h) > 1", "loss toString 1", "step = 1", `${"(".repeat(51)}loss < 1${")".repeat(51)}`,
+  ])
+    assert.throws(() => parseTest(bad, true), /break: given /);
+  assert.throws(() => parseTest("loss < 1", false), /given loss/);
 });

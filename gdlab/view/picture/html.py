@@ -31,7 +31,7 @@ _UNSAFE = re.compile("[<>&\u2028\u2029]")
 def page(document: Document, module: str | None = None) -> str:
     """The whole file. `module`: the text of the front-end module, else the one that is built."""
     engine = _built("engine.js") if document.data.get("run") else ""
-    script = engine + _script(front_end() if module is None else module)
+    script = _script(front_end() if module is None else module, engine)
     packed = base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
     policy = (
         f"default-src 'none'; script-src {_hash(_BOOT)} {_hash(script)}; style-src 'unsafe-inline'; "
@@ -73,15 +73,15 @@ def json_text(document: Document) -> str:
     return _UNSAFE.sub(lambda found: _SAFE[found[0]], document.json().decode("utf-8"))
 
 
-def _script(module: str) -> str:
-    """The module, then a call of its `mount`: inline, because a page on disk may not import."""
+def _script(module: str, engine: str) -> str:
+    """The module, the engine, then a call of the module's `mount`: inline, because a page on disk may not import."""
     found = _EXPORTS.search(module)
     names = dict(_pair(part) for part in found[1].split(",") if part.strip()) if found else {}
     if found is None or "mount" not in names:
         raise LoadError("save", "front end", "a module without mount", "a built gdlab/static/gdlab.js")
     root, data = f'document.getElementById("{_ROOT}")', f'document.getElementById("{_DATA}").textContent'
     call = f"{names['mount']}({root}, JSON.parse({data}), null);"
-    return module[: found.start()] + "\n" + call + "\n"
+    return "\n".join((module[: found.start()], engine, call, ""))
 
 
 def _pair(part: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
-// The engine of a standalone page: it tells the front end beside it that this page can compute.
+// The engine of a standalone page: it tells the front end before it that this page can compute.
 
-import { page } from "../live/page.ts";
+import type { Page } from "../live/page.ts";
 import { makeModel } from "./model.ts";
 
-page().engine = () => Promise.resolve(makeModel);
+(globalThis as unknown as { gdlab: Page }).gdlab.engine = () => Promise.resolve(makeModel);

@@ -7,10 +7,11 @@ import { indexesOf } from "../doc/select.ts";
 import type { Model } from "../live/host.ts";
 import type { Lit } from "../live/page.ts";
 import type { BreakRow, Command, CommandName, Event, Metrics, State, ToKernel, WatchRow } from "../live/messages.ts";
+import { figureOf, type Subject } from "./conditions.ts";
 import { inWords, numbersOf, summarize, windowOf, word, type Numbers } from "./numbers.ts";
 import { EngineError, MOST_AT_ONCE, Program } from "./program.ts";
 import { fault } from "./section.ts";
-import { figureOf, holds, parseStop, type Stop } from "./stops.ts";
+import { parseStop, type Stop } from "./stops.ts";
 
 const FRAME = 50, // ms between two frames of figures
   AT_ONCE = 25, // ms of steps that are sent before anybody looks
@@ -441,7 +442,7 @@ export class PageModel implements Model {
       if (here && (await this.#holds(program, stop, dispatch))) hits.push(stop);
     }
     if (hits.length === 0) return false;
-    hits.forEach(each => each.hits++);
+    hits.forEach(each => Object.assign(each, { hits: each.hits + 1, last: [this.#step, dispatch] }));
     const text = hits.map(({ id, text }) => `breakpoint ${id}: ${text}`).join("; ");
     this.#note("break", text, this.#step + (over ? 0 : 1), over ? null : this.#entity("dispatch", dispatch));
     this.#request(text);
@@ -455,24 +456,27 @@ export class PageModel implements Model {
     return last.length === number + 1 && last.every((loss, i) => i === 0 || loss > last[i - 1]!);
   }
 
-  async #holds(program: Program, { kind, test }: Stop, dispatch: number): Promise<boolean> {
+  async #holds(program: Program, { kind, name, test, last }: Stop, dispatch: number): Promise<boolean> {
     if (kind === "nonfinite") {
-      const written = this.#run.plan.dispatches[dispatch]!.writes;
+      if (last[0] === this.#step && last[1] < dispatch) return false; // once in a step
+      const written = name ? [this.#bufferOf(name)] : this.#run.plan.dispatches[dispatch]!.writes;
       const bad = await Promise.all(
         written.map(async b => figureOf("nonfinite", await this.#numbers(program, b)) > 0),
       );
       if (!bad.includes(true)) return false;
     }
-    if (!test) return true;
-    const { figure, name, compared, number } = test;
-    if (name && this.#holder(this.#bufferOf(name), this.#position) >= 0) return false;
-    const value =
-      figure === "step"
-        ? this.#step
-        : figure === "loss"
-          ? (this.#losses.at(-1)?.[1] ?? NaN)
-          : figureOf(figure, await this.#numbers(program, this.#bufferOf(name)));
-    return holds(value, compared, number);
+    return !test || test.holds(await this.#subject(program, test.tensors));
+  }
+
+  async #subject(program: Program, names: readonly string[]): Promise<Subject> {
+    const tensors = new Map<string, { data: Numbers; shape: number[] } | null>();
+    for (const name of names) {
+      const buffer = this.#bufferOf(name),
+        { shape } = this.#run.plan.buffers[buffer]!,
+        gone = this.#holder(buffer, this.#position) >= 0;
+      tensors.set(name, gone ? null : { data: await this.#numbers(program, buffer), shape });
+    }
+    return { step: this.#step, loss: this.#losses.at(-1)?.[1] ?? null, tensors };
   }
 
   #request(reason: string): void {

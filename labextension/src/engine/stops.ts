@@ -1,16 +1,8 @@
-// Breakpoints of a page, in the grammar of gdlab/session/run/breakpoints.py; tests are one comparison.
+// Breakpoints of a page, in the grammar of gdlab/session/run/breakpoints.py.
 
 import type { RunSection } from "../doc/records.ts";
-import type { Numbers } from "./numbers.ts";
+import { natural, parseTest, type Condition } from "./conditions.ts";
 
-export type Figure = "min" | "max" | "mean" | "absmax" | "l2" | "nonfinite";
-export interface Test {
-  /** A tensor's figure, or `loss` or `step` without one. */
-  figure: Figure | "loss" | "step";
-  name: string;
-  compared: string;
-  number: number;
-}
 export interface Stop {
   id: number;
   text: string;
@@ -19,17 +11,13 @@ export interface Stop {
   kind: string;
   number: number;
   name: string;
-  test: Test | null;
+  test: Condition | null;
   hits: number;
+  /** Of the last hit: the steps that were over, and the dispatch. */
+  last: [step: number, dispatch: number];
 }
 
-const FORMS = "node NAME, kernel LABEL, dispatch K, write NAME, step N, nonfinite [NAME], loss rises N";
-const TEST = new RegExp(
-  String.raw`^(?:(min|max|mean|absmax|l2|nonfinite)\(\s*([^()\s]+)\s*\)|(loss|step))\s*` +
-    String.raw`(<=|>=|==|!=|<|>)\s*(-?[\d.]+(?:[eE][-+]?\d+)?)$`,
-);
-
-const natural = (text: string): number => (/^\d+$/.test(text) ? Number(text) : NaN);
+const FORMS = "node NAME, kernel LABEL, dispatch K, write NAME, step N, nonfinite [NAME], loss rises N (K ≥ 0, N ≥ 1)";
 
 /** `bufferOf`: the buffer that a name means; raises where it means none. */
 export function parseStop(id: number, text: string, run: RunSection, bufferOf: (name: string) => number): Stop {
@@ -41,6 +29,11 @@ export function parseStop(id: number, text: string, run: RunSection, bufferOf: (
     throw new Error(`break: given ${text.trim() || "nothing"}, wanted ${wanted}`);
   };
   const writers = (buffer: number) => dispatches.flatMap(({ writes }, k) => (writes.includes(buffer) ? [k] : []));
+  // A leaf is there before the first dispatch.
+  const seen = (buffer: number) => [
+    ...(["parameter", "input"].includes(run.plan.buffers[buffer]!.kind) ? [0] : []),
+    ...writers(buffer),
+  ];
   const found = ((): { at: number[]; number: number } => {
     const number = natural(rest.at(-1) ?? "");
     switch (kind) {
@@ -48,59 +41,26 @@ export function parseStop(id: number, text: string, run: RunSection, bufferOf: (
         return number < dispatches.length ? { at: [number], number } : refuse(`dispatch 0 … ${dispatches.length - 1}`);
       case "kernel": {
         const at = dispatches.flatMap(({ label }, k) => (label === name || label.split("[")[0] === name ? [k] : []));
-        return at.length > 0 ? { at, number: 0 } : refuse("kernel LABEL, one of the plan");
+        return at.length > 0 ? { at, number: 0 } : refuse("a kernel of the plan");
       }
       case "node":
         return { at: writers(bufferOf(name)).slice(0, 1), number: 0 };
-      case "write":
-        return { at: writers(bufferOf(name)), number: 0 };
+      case "write": {
+        const at = writers(bufferOf(name));
+        return at.length > 0 ? { at, number: 0 } : refuse("a tensor that a step writes");
+      }
       case "nonfinite":
-        return { at: name ? writers(bufferOf(name)) : dispatches.map((_, k) => k), number: 0 };
+        return { at: name ? seen(bufferOf(name)) : dispatches.map((_, k) => k), number: 0 };
       case "step":
-        return number >= 1 ? { at: [], number } : refuse("step N, an int ≥ 1");
+        return number >= 1 ? { at: [], number } : refuse(FORMS);
       case "loss":
-        return rest[0] === "rises" && number >= 1 ? { at: [], number } : refuse("loss rises N, an int ≥ 1");
+        return rest[0] === "rises" && number >= 1 ? { at: [], number } : refuse(FORMS);
       default:
         return refuse(FORMS);
     }
   })();
-  const parts = asked === undefined ? null : TEST.exec(asked.trim());
-  if (asked !== undefined && !parts) refuse("one comparison behind if in a page, such as absmax(h) > 1e3");
-  const test = parts && {
-    figure: (parts[1] ?? parts[3]) as Test["figure"],
-    name: parts[2] ?? "",
-    compared: parts[4]!,
-    number: Number(parts[5]),
-  };
-  if (test?.name) bufferOf(test.name);
+  const test = asked === undefined ? null : parseTest(asked, run.loss !== null);
+  test?.tensors.forEach(bufferOf);
   const shown = text.trim().replace(/\s+/g, " ");
-  return { id, text: shown, dispatches: found.at, kind, number: found.number, name, test, hits: 0 };
-}
-
-const COMPARED: Record<string, (a: number, b: number) => boolean> = {
-  "<": (a, b) => a < b,
-  "<=": (a, b) => a <= b,
-  ">": (a, b) => a > b,
-  ">=": (a, b) => a >= b,
-  "==": (a, b) => a === b,
-  "!=": (a, b) => a !== b,
-};
-
-export const holds = (value: number, compared: string, number: number): boolean => COMPARED[compared]!(value, number);
-
-/** One number of a tensor: where to begin, and each further element. A NaN stays one. */
-const FIGURES: Record<Figure, [start: number, next: (sum: number, value: number) => number]> = {
-  min: [Infinity, Math.min],
-  max: [-Infinity, Math.max],
-  absmax: [0, (a, b) => Math.max(a, Math.abs(b))],
-  mean: [0, (a, b) => a + b],
-  l2: [0, (a, b) => a + b * b],
-  nonfinite: [0, (a, b) => a + (Number.isFinite(b) ? 0 : 1)],
-};
-
-export function figureOf(figure: Figure, data: Numbers): number {
-  const [start, next] = FIGURES[figure];
-  let sum = start;
-  for (const value of data) sum = next(sum, value);
-  return figure === "mean" ? sum / data.length : figure === "l2" ? Math.sqrt(sum) : sum;
+  return { id, text: shown, dispatches: found.at, kind, number: found.number, name, test, hits: 0, last: [-1, -1] };
 }

@@ -2,8 +2,10 @@
 
 import type { Payload } from "../doc/doc.ts";
 import { Host, type Model } from "../live/host.ts";
-import type { Mounted } from "../live/page.ts";
+import { page, type Mounted } from "../live/page.ts";
 import { View } from "./view.ts";
+
+page(); // made now: the engine of a standalone page comes behind this module and finds it
 
 export { VERSION as version } from "../doc/version.ts";
 
