@@ -1,16 +1,14 @@
-"""Run all tests: three lanes side by side, then the tests that measure time, alone.
+"""Run all tests: two lanes side by side, then the tests that measure time, alone.
 
     python tests/run.py [arguments of pytest]
 
-The lanes are the tests with a browser, those of the late rooms and those of the early rooms; a browser and a driver
-often wait, and two lanes leave a quarter of two cores idle. Each group is one pytest, whose closing line says what it
-found and how long it took. The status is 0 if all passed. With arguments, which may name files, the rooms are one
-group.
+One lane has the tests with a browser and then those of the late rooms, the other one those of the early rooms. Each
+group is one pytest, whose closing line says what it found and how long it took. The status is 0 if all passed. With
+arguments, which may name files, the rooms are one group.
 """
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import tempfile
@@ -20,7 +18,7 @@ from typing import IO
 
 REPO = Path(__file__).resolve().parents[1]
 MARKS = {"rooms": "not browser and not clock", "browser": "browser and not clock", "clock": "clock"}
-LATE = tuple(f"tests/{room}" for room in ("rewrite", "session", "study", "train", "view"))
+LATE = tuple(f"tests/{room}" for room in ("rewrite", "session", "study", "train", "view"))  # about as long as `browser`
 NO_TESTS = 5  # pytest's status when nothing was selected
 
 
@@ -59,22 +57,21 @@ class Tests:
 def main(arguments: list[str]) -> int:
     """Return 0 if every group passed; with arguments a group may be empty."""
     tests, late = Tests(arguments), [] if arguments else list(LATE)
-    lanes = [("browser", "browser", []), *([("late-rooms", "rooms", late)] if late else [])]
     try:
-        with contextlib.ExitStack() as stack:
-            shown_later = [stack.enter_context(tempfile.TemporaryFile()) for _ in lanes]
-            beside = [
-                threading.Thread(target=tests.run, args=(*lane, output))
-                for lane, output in zip(lanes, shown_later, strict=True)
-            ]
-            for thread in beside:
-                thread.start()
+        with tempfile.TemporaryFile() as shown_later:
+
+            def beside() -> None:
+                tests.run("browser", "browser", [], shown_later)
+                if late:
+                    tests.run("late-rooms", "rooms", late, shown_later)
+
+            lane = threading.Thread(target=beside)
+            lane.start()
             tests.run("early-rooms" if late else "rooms", "rooms", [f"--ignore={path}" for path in late])
-            for thread, output in zip(beside, shown_later, strict=True):
-                thread.join()
-                output.seek(0)
-                sys.stdout.buffer.write(output.read())
-                sys.stdout.flush()
+            lane.join()
+            shown_later.seek(0)
+            sys.stdout.buffer.write(shown_later.read())
+            sys.stdout.flush()
         tests.run("clock", "clock", [])
     finally:
         tests.end()

@@ -224,17 +224,19 @@ class OwnerThread:
 
     def borrow(self, work: Callable[[], bool]) -> bool:
         """Do some work in the turn if it is lent and nobody else works in it; return whether any was done."""
-        if not self.lent or not self.lending.acquire(False):
+        if not self.lent:
             return False
-        before = self.borrower
+        mine, before = False, self.borrower
         try:
-            if not self.lent:
+            mine = self.lending.acquire(False)  # in here: an interrupt behind it must release it
+            if not mine or not self.lent:
                 return False
-            self.borrower = threading.get_ident()
+            before, self.borrower = self.borrower, threading.get_ident()
             return work()
         finally:
-            self.borrower = before
-            self.lending.release()
+            if mine:
+                self.borrower = before
+                self.lending.release()
 
     def close(self) -> None:
         """Finish the current job, fail the others, and end the thread; idempotent."""
@@ -244,7 +246,10 @@ class OwnerThread:
                 return self.finish()
             self.jobs.put(_Call(lambda: None))  # wakes the thread
             if not self.is_current:
-                self.thread.join(10)
+                with self._starting:  # whoever begins the thread has begun it then
+                    thread = self.thread
+                if thread is not None:
+                    thread.join(10)
 
     # who waits for whom -----------------------------------------------------------------------------------------------
     @property

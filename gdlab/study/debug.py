@@ -49,12 +49,14 @@ class Debugger:
     def step_dispatch(self, dispatches: int = 1) -> None:
         """Make so many dispatches of the step under way, or of the next one."""
         self.execution.check_ready()
-        self.execution.runner.wait(self.execution.runner.step_dispatch(dispatches))
+        runner = self.execution.runner
+        runner.to_end(lambda: runner.step_dispatch(dispatches))
 
     def run_to(self, what: int | str) -> None:
         """Run until a dispatch has run: its number, the name of a node that it computes, or any entity."""
         self.execution.check_ready()
-        self.execution.runner.wait(self.execution.runner.run_to(self.targets.dispatch(what)))
+        runner, dispatch = self.execution.runner, self.targets.dispatch(what)
+        runner.to_end(lambda: runner.run_to(dispatch))
 
     def back(self, dispatches: int = 1) -> str:
         """Go back in the step that is made by dispatches; says where the replay began."""

@@ -204,7 +204,7 @@ class Execution:
     def step(self, steps: int = 1) -> None:
         """Make a few steps now."""
         self.check_ready()
-        self.runner.wait(self.runner.step(steps))
+        self.runner.to_end(lambda: self.runner.step(steps))
 
     def pause(self) -> None:
         """Stop the run before its next step."""
@@ -212,7 +212,7 @@ class Execution:
 
     def resume(self) -> None:
         """Finish a paused run; returns when done or paused again."""
-        self.runner.wait(self.runner.resume())
+        self.runner.to_end(self.runner.resume)
 
     def reset(self) -> None:
         """Restore parameters, moments and counters of before the first step; feed and update rule stay."""
@@ -221,7 +221,7 @@ class Execution:
 
     def replay(self) -> None:
         """Reset and make as many steps again; with the same feed and update rule the losses are the same."""
-        self.runner.wait(self.runner.replay())
+        self.runner.to_end(self.runner.replay)
 
     def trace(self, samples: int = 3, train: bool = False) -> SessionProfile:
         """Time every dispatch over a few steps, against what the roofline predicts; the document has the times. The

@@ -19,6 +19,7 @@ from gdlab.devices.base import owner
 from gdlab.graph import Graph
 from gdlab.session import Session, build_session
 from gdlab.session.run.runner import Event, Runner, make_feed, random_batch
+from gdlab.study.study import Study
 
 ONE = {"x": np.ones(1, np.float32)}
 
@@ -196,6 +197,23 @@ def test_an_interrupt_pauses_at_a_step_boundary_and_raises(runner: Runner) -> No
     assert (runner.state, runner.reason) == ("paused", "by interrupt")
     runner.run(5, lambda step: ONE)
     assert made(session) == done + 5 and runner.state == "ready"
+
+
+@pytest.mark.parametrize("begin", ["run", "step", "resume", "step_dispatch", "run_to", "replay"])
+def test_an_interrupt_before_anybody_waits_pauses_too(begin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when the run has begun and its future is nobody's yet."""
+    study = Study(networks.mlp(batch=8), train=True, device="cpu", name="mlp")
+    study.prepare(feed="random:0", init=0, sgd=0.1)
+    study.run(50, until="step == 2")
+    monkeypatch.setattr(Runner, "wait", lambda runner, future: _thread.interrupt_main() or time.sleep(1))
+    calls: dict[str, Callable[[], object]] = {
+        "run": lambda: study.run(10**6), "step": lambda: study.step(10**6), "resume": study.resume,
+        "step_dispatch": lambda: study.step_dispatch(10**6), "run_to": lambda: study.run_to(3), "replay": study.replay,
+    }  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        calls[begin]()
+    assert study.runner.state in ("paused", "ready"), "ready: it was over before the interrupt"
+    study.close()
 
 
 @pytest.mark.parametrize(

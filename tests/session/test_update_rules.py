@@ -17,7 +17,7 @@ from gdlab.graph import Graph, Value
 from gdlab.plan.rules import RULES, Number, UpdateRule, update_rule
 from gdlab.plan.rules.record import register
 from gdlab.session import Optimizer, Session, build_session
-from gdlab.view.document.dispatches import plan_section
+from gdlab.view.document.dispatches import Labels, plan_section
 
 
 def add_lion() -> UpdateRule:
@@ -94,8 +94,8 @@ def test_a_rule_in_one_place_trains(lion: UpdateRule, device: str) -> None:
             np.testing.assert_allclose(session.read_param(n), p, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(session.updates.read_moment("test", "lion_m.", n), m, rtol=1e-5, atol=1e-7)
         assert session.adam_step_count() == 0
-        names = [""] * len(session.plan().graph)
-        section = plan_section(session.plan(), session.update, 0, str(session.optimizer), names).plan
+        empty = [""] * len(session.plan().graph)
+        section = plan_section(session.plan(), session.update, 0, str(session.optimizer), Labels(empty, empty)).plan
         assert "lion" in str(section["kernels"]["entry"]) and "update" in str(section["kernels"]["family"])
 
 

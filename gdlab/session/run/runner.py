@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import get_args
 from weakref import WeakValueDictionary
@@ -87,9 +87,13 @@ class Runner:
 
     def run(self, steps: int, feed: Feed | None = None) -> None:
         """`start` and wait. Ctrl-C pauses at a step boundary, keeps everything, and raises `KeyboardInterrupt`."""
+        self.to_end(lambda: self.start(steps, feed))
+
+    def to_end(self, begin: Callable[[], Future[None]]) -> None:
+        """Begin a run and wait for it, with Ctrl-C as in `run`."""
         before = self.stepper.run
         try:
-            self.wait(self.start(steps, feed))
+            self.wait(begin())
         except KeyboardInterrupt:  # it may come before anybody waits
             if self.stepper.run != before and self.state == "running":
                 self.pause("by interrupt")
