@@ -18,6 +18,7 @@ export type { Dress, Picture } from "./picture.ts";
 
 // The same measures as gdlab/view/picture/draw.py.
 const [MARGIN, LANE_ABOVE, LANE_BELOW, ROW, BOX, PILL] = [16, 16, 8, 72, 40, 18] as const;
+const NOTE = 8; // the width of a letter on an edge
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
 const LINE = 28, // code points of a line
   PILL_CUT = 24; // and of a pill
@@ -124,16 +125,32 @@ class StagePicture {
     return this.#edgeGroup(rail.a, rail.b, "data", path, "", extra);
   }
 
-  /** The words at the middle of an edge, beside it. */
+  /** The words at the middle of an edge, or near one of its ends, where no box lies: right or left of it. */
   #note(a: number, b: number, flat: readonly number[]): SVGElement[] {
     const text = this.#dress.note?.(a, b);
     if (!text) return [];
     const [x0, y0, x1, y1] = [flat[0]!, flat[1]!, flat.at(-2)!, flat.at(-1)!],
-      level = y0 === y1;
+      level = y0 === y1,
+      down = Math.sign(y1 - y0);
     // Along a row there is room above the boxes alone.
-    const y = level ? Math.min(y0 - BOX / 2, ...flat.filter((_, i) => i % 2 > 0)) - 6 : (y0 + y1) / 2 + 4;
-    const place = { x: (x0 + x1) / 2 + (level ? 0 : 9), y };
+    const over = Math.min(y0 - BOX / 2, ...flat.filter((_, i) => i % 2 > 0)) - 6;
+    const beside = [
+      [(x0 + x1) / 2, (y0 + y1) / 2 + 4],
+      [x1, y1 - 14 * down + 4],
+      [x0, y0 + 14 * down + 4],
+    ].flatMap(([x, y]) => [{ x: x! + 9, y: y! }, { x: x! - 9 - NOTE * text.length, y: y! }]);
+    const place = level
+      ? { x: (x0 + x1) / 2, y: over }
+      : (beside.find(({ x, y }) => this.#isFree(x, y, NOTE * text.length)) ?? beside[0]!);
     return [s("text", { class: "gd-note-on-edge", "data-level": level, ...place }, text)];
+  }
+
+  /** Whether words of this width above a base line lie inside of the picture and on no box. */
+  #isFree(left: number, base: number, width: number): boolean {
+    const inside = left >= 0 && left + width <= this.#layout.width;
+    return inside && this.#layout.boxes.every(
+      ({ x, y, w }) => left >= x + w || left + width <= x || base - 12 >= y + BOX || base + 2 <= y,
+    );
   }
 
   #laneOf(index: number): string {
