@@ -15,6 +15,7 @@ ROOT := $(filter 0,$(shell id -u))
 GDLAB_EXPECT ?= $(if $(and $(ROOT),$(shell command -v apt-get)),lavapipe$(comma)chromium$(comma)typescript)
 comma := ,
 export GDLAB_EXPECT
+unexport VIRTUAL_ENV # somebody's other environment, of which IPython would warn in every kernel
 
 .PHONY: help
 help: ## list the targets
