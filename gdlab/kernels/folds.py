@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gdlab.kernels.pieces import (
+    WORK,
     Bindings,
     Text,
     call,
@@ -12,6 +13,7 @@ from gdlab.kernels.pieces import (
     chain_operands,
     may_be_wide,
     number,
+    read_part,
     widened,
     written_out,
 )
@@ -84,34 +86,44 @@ def _read(d: Dispatch) -> list[tuple[int, bool]]:
     return [(o.buffer, may_be_wide(o)) for o in operands]
 
 
+def _reads(d: Dispatch) -> list[str]:
+    """The parts that read the elements of a fold."""
+    return [read_part(k) for k in (chain_operands(d.prologue) if d.prologue else [0])]
+
+
 def _element(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
     """`element(i)`: what the core reads: the prologue's last value, or operand 0."""
     if d.prologue:
-        chain_function(text, "before", d.prologue, "", "f32")
+        with text.working(WORK):
+            chain_function(text, "before", d.prologue, "", "f32")
         loads = [bindings.at(d.operands[k]) for k in chain_operands(d.prologue)]
         value = call("before", d.prologue, "", loads)
     else:
         value = bindings.at(d.operands[0])
     text.add("fn element(i: u32) -> f32 {")
-    text.add(f"    return {value};", node)
+    with text.working(*_reads(d)):
+        text.add(f"    return {value};", node)
     text.add("}\n")
 
 
 def _element4(text: Text, d: Dispatch, bindings: Bindings, r: Reduce) -> None:
     """`element4(i)`: elements i … i + 3; `start4(first)` and `combine4(a, b)`."""
     if d.prologue:
-        chain_function(text, "before", d.prologue, "", "f32")
+        with text.working(WORK):
+            chain_function(text, "before", d.prologue, "", "f32")
         text.add("fn element4(i: u32) -> vec4<f32> {")
         used = chain_operands(d.prologue)
         for k in used:
-            text.add(f"    let x{k} = {bindings.four(d.operands[k])};", r.node)
+            with text.working(read_part(k)):
+                text.add(f"    let x{k} = {bindings.four(d.operands[k])};", r.node)
         text.add("    return vec4<f32>(", r.node)
         for line in four_calls("before", d.prologue, "", [f"x{k}" for k in used]):
             text.add(f"        {line},", r.node)
         text.add("    );\n}\n", r.node)
     else:
         text.add("fn element4(i: u32) -> vec4<f32> {")
-        text.add(f"    return {bindings.four(d.operands[0])};", r.node)
+        with text.working(read_part(0)):
+            text.add(f"    return {bindings.four(d.operands[0])};", r.node)
         text.add("}\n")
     text.add("fn start4(first: u32) -> vec4<f32> {")
     text.add(f"    return {'vec4<f32>()' if r.combine == 'sum' else 'element4(first)'};", r.node)

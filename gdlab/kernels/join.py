@@ -10,7 +10,10 @@ from gdlab.base.types import DType
 from gdlab.kernels.custom import custom
 from gdlab.kernels.decode import decode, decodes_four
 from gdlab.kernels.folds import reduce
+from gdlab.kernels.line_parts import LineParts, line_parts
 from gdlab.kernels.pieces import (
+    STORE,
+    WORK,
     Bindings,
     Text,
     call,
@@ -19,6 +22,7 @@ from gdlab.kernels.pieces import (
     helpers,
     may_be_wide,
     number,
+    read_part,
     widened,
 )
 from gdlab.kernels.product import Product, aligned
@@ -39,6 +43,16 @@ def plan_wgsl(plan: ExecutionPlan, index: int) -> tuple[str, LineMap]:
 
 def wgsl(d: Dispatch, target: Target) -> tuple[str, LineMap]:
     """The text of one kernel and its line map."""
+    return _joined(d).done()
+
+
+def wgsl_with_parts(d: Dispatch) -> tuple[str, LineMap, LineParts]:
+    """The text of one kernel, its line map, and which part of the work each line does."""
+    text = _joined(d)
+    return (*text.done(), line_parts(text, d))
+
+
+def _joined(d: Dispatch) -> Text:
     if d.kernel not in _WRITERS:
         raise CompileError(f"dispatch {d.index}", "kernel", d.kernel, f"one of {', '.join(_WRITERS)}")
     text = Text()
@@ -48,7 +62,7 @@ def wgsl(d: Dispatch, target: Target) -> tuple[str, LineMap]:
     missing = _helper_text(text)
     if missing:
         text.add("\n" + missing)
-    return text.done()
+    return text
 
 
 def _helper_text(text: Text) -> str:
@@ -65,17 +79,21 @@ def _pointwise(text: Text, d: Dispatch) -> None:
     bindings = Bindings(d, wide)
     bindings.declare(text)
     constants(text, SIZE=size, WIDTH=4 if d.variant == "vec4" else 1, GROUP=d.workgroup_size[0])
-    chain_function(text, "chain", d.epilogue, "", bindings.type)
+    with text.working(WORK):
+        chain_function(text, "chain", d.epilogue, "", bindings.type)
     text.add("fn point(i: u32) {")
     if four:
         for k in used:
-            text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
-        by_four(text, "out[i / 4u]", [f"x{k}" for k in used], d.epilogue, "chain", "", node)
+            with text.working(read_part(k)):
+                text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
+        with text.working(WORK, STORE):
+            by_four(text, "out[i / 4u]", [f"x{k}" for k in used], d.epilogue, "chain", "", node)
     else:
         for q in range(4 if d.variant == "vec4" else 1):
             at = f"i + {q}u" if q else "i"
             loads = [bindings.at(d.operands[k], at) for k in used]
-            text.add(f"    out[{at}] = {call('chain', d.epilogue, '', loads)};", node)
+            with text.working(*map(read_part, used), STORE):
+                text.add(f"    out[{at}] = {call('chain', d.epilogue, '', loads)};", node)
     text.add("}\n")
     whole_file(text, "pointwise.wgsl")
 
@@ -105,9 +123,19 @@ def _movement(text: Text, d: Dispatch) -> None:
     assert g is not None  # the table asks by kernel
     bindings = Bindings(d, ())
     bindings.declare(text)
-    size = d.type.num_elements
-    constants(text, SIZE=size, GROUP=d.workgroup_size[0])
+    constants(text, SIZE=d.type.num_elements, GROUP=d.workgroup_size[0])
     text.add(f"fn moved(i: u32) -> {bindings.type} {{", g.node)
+    with text.working(read_part(0)):
+        _moved(text, d, bindings)
+    text.add("}\n")
+    store(text, d, bindings, g.node)
+    whole_file(text, "gather.wgsl", g.node)
+
+
+def _moved(text: Text, d: Dispatch, bindings: Bindings) -> None:
+    """Find the element of operand 0 that element i is, or return the fill value."""
+    g, size = d.gather, d.type.num_elements
+    assert g is not None  # the caller has it
     inner, places = size, []
     for axis, (n, a) in enumerate(zip(g.shape, g.axes, strict=True)):
         inner //= n
@@ -124,9 +152,6 @@ def _movement(text: Text, d: Dispatch) -> None:
             places.append(f"i{axis} / {a.step} * {a.stride}" if a.step > 1 else f"i{axis} * {a.stride}")
     where = " + ".join([*places, str(g.offset)]) if g.offset or not places else " + ".join(places)
     text.add(f"    return {bindings.variable[d.operands[0].buffer]}[{where}];", g.node)
-    text.add("}\n")
-    store(text, d, bindings, g.node)
-    whole_file(text, "gather.wgsl", g.node)
 
 
 _WRITERS: dict[str, Callable[[Text, Dispatch], None]] = {

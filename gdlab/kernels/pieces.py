@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -65,18 +66,41 @@ def helpers(wanted: Iterable[str]) -> list[str]:
     return [text for name, text in known.items() if name in needed]
 
 
+# parts of the work ----------------------------------------------------------------------------------------------------
+# Each says which part of a kernel's picture a line works on: where a workgroup's share of the result lies, the loop
+# over steps, the arithmetic, the exchange between invocations, what is written.
+WHERE, LOOP, WORK, MEET, STORE = "where", "loop", "work", "meet", "store"
+
+
+def read_part(operand: int) -> str:
+    """The part that reads operand k of the dispatch."""
+    return f"read {operand}"
+
+
 # text with provenance -------------------------------------------------------------------------------------------------
 class Text:
-    """Lines of WGSL, and the nodes behind those that have any."""
+    """Lines of WGSL, the nodes behind those that have any, and the parts of the work that some are known to do
+    (`gdlab/kernels/line_parts.py`)."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.map: list[tuple[int, tuple[int, ...]]] = []
+        self.parts: dict[int, tuple[str, ...]] = {}
+        self._part: tuple[str, ...] = ()
+
+    @contextmanager
+    def working(self, *parts: str) -> Iterator[None]:
+        """Mark the lines that are added inside as doing these parts of the work."""
+        before, self._part = self._part, parts
+        yield
+        self._part = before
 
     def add(self, text: str, *nodes: int) -> None:
         """Append lines that stand for `nodes`."""
         for line in text.split("\n"):
             self.lines.append(line)
+            if self._part and line.strip(" {}"):
+                self.parts[len(self.lines)] = self._part
             if nodes and line.strip():
                 self.map.append((len(self.lines), nodes))
 

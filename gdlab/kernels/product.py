@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gdlab.kernels.pieces import read_part
 from gdlab.plan.dispatch import Matmul
 
 FLAT = "(group.z * groups.y + group.y) * groups.x + group.x"
@@ -34,6 +35,11 @@ class Product:
 def aligned(p: Matmul) -> tuple[bool, bool, bool]:
     """Whether a, b and the result can be read and written four neighbours at a time."""
     return (p.k if p.a == "mk" else p.m) % 4 == 0, (p.n if p.b == "kn" else p.k) % 4 == 0, p.n % 4 == 0
+
+
+def side_read(side: str) -> str:
+    """The part of the work that reads operand a or b: operand 0 or 1 of the dispatch."""
+    return read_part("ab".index(side))
 
 
 def k_comes_last(p: Matmul, side: str) -> bool:

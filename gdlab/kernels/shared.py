@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gdlab.kernels.pieces import LANES, Text
-from gdlab.kernels.product import FLAT, MAIN, Product, k_comes_last
+from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, Text
+from gdlab.kernels.product import FLAT, MAIN, Product, k_comes_last, side_read
 from gdlab.plan.dispatch import Matmul
 
 
@@ -68,20 +68,26 @@ def shared_tiles(text: Text, product: Product, params: tuple[int, ...]) -> None:
     t = Tiling(*params)
     p, node = product.p, product.node
     _head(text, product, t)
-    text.add(f"@compute @workgroup_size({t.workers * t.inner})\n{MAIN}")
     across, tiles = -(-p.n // t.columns), -(-p.n // t.columns) * -(-p.m // t.rows)
-    text.add(f"    let flat = {FLAT};\n    let tile = flat % {tiles}u;", node)
-    text.add(f"    let row = tile / {across}u * {t.rows}u;\n    let column = tile % {across}u * {t.columns}u;", node)
-    worker = f"lane % {t.workers}u" if t.inner > 1 else "lane"
-    text.add(f"    let worker = {worker};", node)
-    text.add(f"    let down = worker / {t.wide}u;\n    let right = worker % {t.wide}u;", node)
-    _part(text, product, t, tiles)
-    for r in range(t.down):
-        text.add("    " + " ".join(f"var c{r}_{j} = vec4<f32>();" for j in range(t.right // 4)), node)
+    with text.working(WHERE):
+        text.add(f"@compute @workgroup_size({t.workers * t.inner})\n{MAIN}")
+        text.add(f"    let flat = {FLAT};\n    let tile = flat % {tiles}u;", node)
+        text.add(
+            f"    let row = tile / {across}u * {t.rows}u;\n    let column = tile % {across}u * {t.columns}u;", node
+        )
+        worker = f"lane % {t.workers}u" if t.inner > 1 else "lane"
+        text.add(f"    let worker = {worker};", node)
+        text.add(f"    let down = worker / {t.wide}u;\n    let right = worker % {t.wide}u;", node)
+        _part(text, product, t, tiles)
+    with text.working(WORK):
+        for r in range(t.down):
+            text.add("    " + " ".join(f"var c{r}_{j} = vec4<f32>();" for j in range(t.right // 4)), node)
     _loop(text, product, t, _copies(text, product, t))
     if t.inner > 1:
-        _add_parts(text, product, t)
-    _store(text, product, t)
+        with text.working(MEET):
+            _add_parts(text, product, t)
+    with text.working(STORE):
+        _store(text, product, t)
     text.add("}")
 
 
@@ -95,9 +101,11 @@ def _head(text: Text, product: Product, t: Tiling) -> None:
     )
     for name in "ab":
         size = t.inner * t.buffers * t.size(p, name)
-        text.add(f"var<workgroup> tile_{name}: array<vec4<f32>, {size}>;")
+        with text.working(side_read(name)):
+            text.add(f"var<workgroup> tile_{name}: array<vec4<f32>, {size}>;")
     if t.inner > 1:
-        text.add(f"var<workgroup> sums: array<vec4<f32>, {(t.inner - 1) * t.rows * t.columns // 4}>;")
+        with text.working(MEET):
+            text.add(f"var<workgroup> sums: array<vec4<f32>, {(t.inner - 1) * t.rows * t.columns // 4}>;")
     text.add("")
 
 
@@ -119,27 +127,38 @@ def _loop(text: Text, product: Product, t: Tiling, copies: list[Copy]) -> None:
     _load(text, product, t, copies, "", "    ")
     if ahead:
         _keep(text, product, t, copies, "first", "    ")
-        text.add("    workgroupBarrier();", node)
-    text.add(f"    for (var done = 0u; done < {steps}u; done += {t.depth}u) {{", node)
+        _barrier(text, node, "    ")
+    with text.working(LOOP):
+        text.add(f"    for (var done = 0u; done < {steps}u; done += {t.depth}u) {{", node)
     if t.buffers == 1:
-        text.add("        workgroupBarrier();", node)
+        _barrier(text, node, "        ")
     if not ahead:
         _keep(text, product, t, copies, "first + done", "        ")
-        text.add("        workgroupBarrier();", node)
-    text.add(more, node)
+        _barrier(text, node, "        ")
+    with text.working(LOOP):
+        text.add(more, node)
     _load(text, product, t, copies, f"done + {t.depth}u", "            ")
     text.add("        }", node)
-    for name, cell in (("a", "down"), ("b", "right")):
-        text.add(f"        let t{name} = at_{name} + {cell};", node)
+    with text.working(WORK):
+        for name, cell in (("a", "down"), ("b", "right")):
+            text.add(f"        let t{name} = at_{name} + {cell};", node)
     if not ahead:
         _swap(text, product, t)
-    _multiply(text, product, t)
+    with text.working(WORK):
+        _multiply(text, product, t)
     if ahead:
         _swap(text, product, t)
-        text.add(more, node)
+        with text.working(LOOP):
+            text.add(more, node)
         _keep(text, product, t, copies, f"first + done + {t.depth}u", "            ")
-        text.add("        }\n        workgroupBarrier();", node)
+        text.add("        }", node)
+        _barrier(text, node, "        ")
     text.add("    }", node)
+
+
+def _barrier(text: Text, node: int, indent: str) -> None:
+    with text.working(MEET):
+        text.add(f"{indent}workgroupBarrier();", node)
 
 
 def _ahead(p: Matmul, t: Tiling) -> bool:
@@ -153,7 +172,8 @@ def _swap(text: Text, product: Product, t: Tiling) -> None:
     for name in "ab" if t.buffers == 2 else "":
         size = t.size(product.p, name)
         home = f"(lane / {t.workers}u * {2 * size}u) * 2u + {size}u" if t.inner > 1 else f"{size}u"
-        text.add(f"        at_{name} = {home} - at_{name};", product.node)
+        with text.working(LOOP):
+            text.add(f"        at_{name} = {home} - at_{name};", product.node)
 
 
 def _multiply(text: Text, product: Product, t: Tiling) -> None:
@@ -230,22 +250,29 @@ def _copies(text: Text, product: Product, t: Tiling) -> list[Copy]:
     way apart for all: one address and one place serve them, which is what registers are short of."""
     found = list[Copy]()
     for s in _sides(product, t):
-        n, steps, quads = s.name, t.depth // 4, t.quads(s.name)
-        own = f"worker / {steps}u", f"worker % {steps}u * 4u"
-        own_i, own_k = own if s.k_last else (f"worker % {quads}u * 4u", f"worker / {quads}u")
-        text.add(f"    let {n}_i = {own_i};\n    let {n}_k = {own_k};", product.node)
-        stays = s.wide and not s.ends and not t.ends_early(product.p.k)
-        if stays:
-            at = _place(product.p, s, f"({s.first} + {n}_i)", f"first + {n}_k")
-            text.add(f"    let {n}_from = ({at}) / 4u;", product.node)
-        above = f"{n}_k / 4u * {t.at(product.p, n, 4)}u" if s.k_last else f"{n}_k * {quads}u"
-        text.add(f"    let {n}_place = {above} + {n}_i / 4u;", product.node)
-        for u in range(max(1, quads * t.depth // t.workers)):
-            text.add(f"    var {n}_next{u} = vec4<f32>();", product.node)
-            i, k = (u * t.workers // steps, 0) if s.k_last else (0, u * t.workers // quads)
-            origin = f"{n}_from + {(i * product.p.k if s.k_last else k * s.extent) // 4}u" if stays else ""
-            place = f"{n}_place + {i // 4 + k * quads}u"
-            found.append(Copy(s, f"{n}_next{u}", f"{n}_i + {i}u", f"{n}_k + {k}u", place, origin))
+        with text.working(side_read(s.name)):
+            found += _copies_of(text, product, t, s)
+    return found
+
+
+def _copies_of(text: Text, product: Product, t: Tiling, s: Side) -> list[Copy]:
+    found = list[Copy]()
+    n, steps, quads = s.name, t.depth // 4, t.quads(s.name)
+    own = f"worker / {steps}u", f"worker % {steps}u * 4u"
+    own_i, own_k = own if s.k_last else (f"worker % {quads}u * 4u", f"worker / {quads}u")
+    text.add(f"    let {n}_i = {own_i};\n    let {n}_k = {own_k};", product.node)
+    stays = s.wide and not s.ends and not t.ends_early(product.p.k)
+    if stays:
+        at = _place(product.p, s, f"({s.first} + {n}_i)", f"first + {n}_k")
+        text.add(f"    let {n}_from = ({at}) / 4u;", product.node)
+    above = f"{n}_k / 4u * {t.at(product.p, n, 4)}u" if s.k_last else f"{n}_k * {quads}u"
+    text.add(f"    let {n}_place = {above} + {n}_i / 4u;", product.node)
+    for u in range(max(1, quads * t.depth // t.workers)):
+        text.add(f"    var {n}_next{u} = vec4<f32>();", product.node)
+        i, k = (u * t.workers // steps, 0) if s.k_last else (0, u * t.workers // quads)
+        origin = f"{n}_from + {(i * product.p.k if s.k_last else k * s.extent) // 4}u" if stays else ""
+        place = f"{n}_place + {i // 4 + k * quads}u"
+        found.append(Copy(s, f"{n}_next{u}", f"{n}_i + {i}u", f"{n}_k + {k}u", place, origin))
     return found
 
 
@@ -265,7 +292,8 @@ def _load(text: Text, product: Product, t: Tiling, copies: list[Copy], done: str
     repeats other elements; no index leaves the operand."""
     for c in copies:  # in no block of their own: an NVIDIA H200 lost 9 % by that (2048, 2026-11-21)
         line, some = f"{c.name} = {_value(product.p, t, c, done)};", _some(t, c)
-        text.add(f"{indent}{some}{{ {line} }}" if some else indent + line, product.node)
+        with text.working(side_read(c.side.name)):
+            text.add(f"{indent}{some}{{ {line} }}" if some else indent + line, product.node)
 
 
 def _value(p: Matmul, t: Tiling, c: Copy, done: str) -> str:
@@ -294,21 +322,26 @@ def _within(index: str, last: int, ends: bool) -> str:
 
 def _keep(text: Text, product: Product, t: Tiling, copies: list[Copy], start: str, indent: str) -> None:
     """To workgroup memory, steps one below another; zero beyond K."""
-    node, k = product.node, product.p.k
     for c in copies:
-        n, value, home = c.side.name, c.name, f"at_{c.side.name} + {c.place}"
-        if t.ends_early(k):
-            lanes = "vec4<u32>(0u, 1u, 2u, 3u)" if c.side.k_last else "vec4<u32>()"
-            value = f"select(vec4<f32>(), {value}, {start} + {c.k} + {lanes} < vec4<u32>({k}u))"
-        text.add(f"{indent}{_some(t, c)}{{", node)
-        if c.side.k_last:  # invocations side by side meet different banks of workgroup memory
-            text.add(f"{indent}    let value = {value};", node)
-            for q in range(4):
-                at = f"tile_{n}[{home} + {q * t.quads(n)}u][{n}_i % 4u]"
-                text.add(f"{indent}    {at} = value.{LANES[q]};", node)
-        else:
-            text.add(f"{indent}    tile_{n}[{home}] = {value};", node)
-        text.add(f"{indent}}}", node)
+        with text.working(side_read(c.side.name)):
+            _keep_four(text, product, t, c, start, indent)
+
+
+def _keep_four(text: Text, product: Product, t: Tiling, c: Copy, start: str, indent: str) -> None:
+    node, k, n, value = product.node, product.p.k, c.side.name, c.name
+    home = f"at_{n} + {c.place}"
+    if t.ends_early(k):
+        lanes = "vec4<u32>(0u, 1u, 2u, 3u)" if c.side.k_last else "vec4<u32>()"
+        value = f"select(vec4<f32>(), {value}, {start} + {c.k} + {lanes} < vec4<u32>({k}u))"
+    text.add(f"{indent}{_some(t, c)}{{", node)
+    if c.side.k_last:  # invocations side by side meet different banks of workgroup memory
+        text.add(f"{indent}    let value = {value};", node)
+        for q in range(4):
+            at = f"tile_{n}[{home} + {q * t.quads(n)}u][{n}_i % 4u]"
+            text.add(f"{indent}    {at} = value.{LANES[q]};", node)
+    else:
+        text.add(f"{indent}    tile_{n}[{home}] = {value};", node)
+    text.add(f"{indent}}}", node)
 
 
 # to the result --------------------------------------------------------------------------------------------------------

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from gdlab.kernels.pieces import Bindings, Text, call, chain_function, chain_operands, number, shader
+from gdlab.kernels.pieces import (
+    STORE,
+    Bindings,
+    Text,
+    call,
+    chain_function,
+    chain_operands,
+    number,
+    read_part,
+    shader,
+)
 from gdlab.plan.dispatch import Dispatch, PointOp, scalar_places
 
 
@@ -28,16 +38,17 @@ def whole_file(text: Text, name: str, *nodes: int) -> None:
 
 def store(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
     """`after`, the epilogue, and `store(i, value)`, which writes it."""
-    if d.epilogue:
-        chain_function(text, "after", d.epilogue, "acc: f32", "f32")
-    loads = [bindings.at(d.operands[k]) for k in chain_operands(d.epilogue)]
-    value = call("after", d.epilogue, "value", loads) if d.epilogue else "value"
-    text.add(f"fn store(i: u32, value: {bindings.type}) {{")
-    if d.in_columns:
-        text.add(f"    let stored = {value};", node)
-        _into_columns(text, d, bindings, "[{}]", node)
-    else:
-        text.add(f"    out[i] = {value};", node)
+    used = chain_operands(d.epilogue)
+    with text.working(STORE):
+        if d.epilogue:
+            chain_function(text, "after", d.epilogue, "acc: f32", "f32")
+        value = call("after", d.epilogue, "value", [bindings.at(d.operands[k]) for k in used])
+        value = value if d.epilogue else "value"
+        text.add(f"fn store(i: u32, value: {bindings.type}) {{")
+        with text.working(STORE, *map(read_part, used)):
+            text.add(f"    let stored = {value};" if d.in_columns else f"    out[i] = {value};", node)
+        if d.in_columns:
+            _into_columns(text, d, bindings, "[{}]", node)
     text.add("}\n")
 
 
@@ -46,18 +57,21 @@ def store4(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
     if not by_fours(d):
         store(text, d, bindings, node)
         each = " ".join(f"store(i + {k}u, value.{q});" for k, q in enumerate("xyzw"))
-        text.add(f"fn store4(i: u32, value: vec4<f32>) {{\n    {each}\n}}\n")
+        with text.working(STORE):
+            text.add(f"fn store4(i: u32, value: vec4<f32>) {{\n    {each}\n}}\n")
         return
     used = chain_operands(d.epilogue)
-    if d.epilogue:
-        chain_function(text, "after", d.epilogue, "acc: f32", "f32")
-    text.add("fn store4(i: u32, value: vec4<f32>) {")
-    for k in used:
-        text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
-    place = "let stored" if d.in_columns else "out[i / 4u]"
-    by_four(text, place, [f"x{k}" for k in used], d.epilogue, "after", "value", node)
-    if d.in_columns:
-        _into_columns(text, d, bindings, "[({}) / 4u]", node)
+    with text.working(STORE):
+        if d.epilogue:
+            chain_function(text, "after", d.epilogue, "acc: f32", "f32")
+        text.add("fn store4(i: u32, value: vec4<f32>) {")
+        for k in used:
+            with text.working(read_part(k)):
+                text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
+        place = "let stored" if d.in_columns else "out[i / 4u]"
+        by_four(text, place, [f"x{k}" for k in used], d.epilogue, "after", "value", node)
+        if d.in_columns:
+            _into_columns(text, d, bindings, "[({}) / 4u]", node)
     text.add("}\n")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gdlab.kernels.pieces import LANES, Text
-from gdlab.kernels.product import FLAT, MAIN, Product
+from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, Text
+from gdlab.kernels.product import FLAT, MAIN, Product, side_read
 from gdlab.kernels.shared import shared_tiles
 
 
@@ -20,11 +20,19 @@ class Tile:
 
     def sums(self, text: Text) -> None:
         """Declare the sums."""
-        for r in range(self.rows):
-            text.add("    " + " ".join(f"var c{r}_{j} = vec4<f32>();" for j in range(self.quads)), self.product.node)
+        with text.working(WORK):
+            for r in range(self.rows):
+                zeros = (f"var c{r}_{j} = vec4<f32>();" for j in range(self.quads))
+                text.add("    " + " ".join(zeros), self.product.node)
 
     def origins(self, text: Text) -> None:
         """Return the first index of each row of a and of each column of b."""
+        with text.working(side_read("a")):
+            self._origins_of_a(text)
+        with text.working(side_read("b")):
+            self._origins_of_b(text)
+
+    def _origins_of_a(self, text: Text) -> None:
         p, node = self.p, self.product.node
         if p.a == "mk":
             for r in range(self.rows):
@@ -35,6 +43,9 @@ class Tile:
         else:
             for r in range(self.rows):
                 text.add(f"    let a{r}_at = {self._row(r, p.m - 1)};", node)
+
+    def _origins_of_b(self, text: Text) -> None:
+        p, node = self.p, self.product.node
         for j in range(self.quads):
             if p.b == "kn" and self.product.wide_b:
                 text.add(f"    let b{j}_at = {self._column(4 * j, p.n - 4)};", node)
@@ -55,12 +66,15 @@ class Tile:
 
     def steps(self, text: Text, indent: str, count: int = 4) -> None:
         """Load what `count` steps from `k` on need, and multiply."""
-        for line in [*self._load_a(count), *self._load_b(count)]:
-            text.add(indent + line, self.product.node)
-        for kk in range(count):
-            for r in range(self.rows):
-                terms = (f"c{r}_{j} += {self._a(r, kk)} * b{kk}_{j};" for j in range(self.quads))
-                text.add(indent + " ".join(terms), self.product.node)
+        for side, lines in (("a", self._load_a(count)), ("b", self._load_b(count))):
+            with text.working(side_read(side)):
+                for line in lines:
+                    text.add(indent + line, self.product.node)
+        with text.working(WORK):
+            for kk in range(count):
+                for r in range(self.rows):
+                    terms = (f"c{r}_{j} += {self._a(r, kk)} * b{kk}_{j};" for j in range(self.quads))
+                    text.add(indent + " ".join(terms), self.product.node)
 
     def _a(self, r: int, kk: int) -> str:
         if self.p.a == "mk" and self.product.wide_a:
@@ -135,15 +149,19 @@ class Tile:
 
     def store(self, text: Text) -> None:
         """Store what lies inside the result."""
+        with text.working(STORE):
+            for r in range(self.rows):
+                self._store_row(text, r)
+
+    def _store_row(self, text: Text, r: int) -> None:
         p, node = self.p, self.product.node
-        for r in range(self.rows):
-            rows_end = p.m % self.rows != 0
-            indent = "        " if rows_end else "    "
-            if rows_end:
-                text.add(f"    if (row + {r}u < {p.m}u) {{", node)
-            text.add("\n".join(indent + line for line in self._stores(r)), node)
-            if rows_end:
-                text.add("    }", node)
+        rows_end = p.m % self.rows != 0
+        indent = "        " if rows_end else "    "
+        if rows_end:
+            text.add(f"    if (row + {r}u < {p.m}u) {{", node)
+        text.add("\n".join(indent + line for line in self._stores(r)), node)
+        if rows_end:
+            text.add("    }", node)
 
     def _stores(self, r: int) -> list[str]:
         p, columns_end = self.p, self.p.n % (4 * self.quads) != 0
@@ -170,18 +188,21 @@ def register_tiles(text: Text, product: Product, params: tuple[int, ...]) -> Non
         f"// One invocation computes a {rows} x {columns} tile of the {p.m} x {p.n} result in registers: of four\n"
         f"// steps at a time (of {p.k}) it reads {rows} x 4 elements of a and 4 x {columns} of b, straight from memory."
     )
-    text.add(f"@compute @workgroup_size(8)\n{MAIN}")
-    text.add(f"    let tile = ({FLAT}) * 8u + lane;", node)
-    text.add(f"    if (tile >= {-(-p.m // rows) * across}u) {{\n        return;\n    }}", node)
-    text.add(f"    let row = tile / {across}u * {rows}u;\n    let column = tile % {across}u * {columns}u;", node)
+    with text.working(WHERE):
+        text.add(f"@compute @workgroup_size(8)\n{MAIN}")
+        text.add(f"    let tile = ({FLAT}) * 8u + lane;", node)
+        text.add(f"    if (tile >= {-(-p.m // rows) * across}u) {{\n        return;\n    }}", node)
+        text.add(f"    let row = tile / {across}u * {rows}u;\n    let column = tile % {across}u * {columns}u;", node)
     tile.origins(text)
     tile.sums(text)
     if p.k >= 4:
-        text.add(f"    for (var k = 0u; k < {p.k // 4 * 4}u; k += 4u) {{", node)
+        with text.working(LOOP):
+            text.add(f"    for (var k = 0u; k < {p.k // 4 * 4}u; k += 4u) {{", node)
         tile.steps(text, "        ")
         text.add("    }", node)
     if p.k % 4:
-        text.add(f"    {{\n        let k = {p.k // 4 * 4}u;", node)
+        with text.working(LOOP):
+            text.add(f"    {{\n        let k = {p.k // 4 * 4}u;", node)
         tile.steps(text, "        ", p.k % 4)
         text.add("    }", node)
     tile.store(text)
@@ -197,30 +218,37 @@ def k_groups(text: Text, product: Product, params: tuple[int, ...]) -> None:
         f"// A group computes a 16 x 16 tile of the {p.m} x {p.n} result: 16 parts of 16 invocations walk every 16th\n"
         f"// four of the {p.k} steps, each invocation 4 x 4 sums straight from memory; workgroup memory adds the parts."
     )
-    text.add(f"var<workgroup> parts: array<vec4<f32>, 1024>;\n\n@compute @workgroup_size(256)\n{MAIN}")
-    text.add(f"    let tile = {FLAT};\n    let part = lane / 16u;\n    let cell = lane % 16u;", node)
-    text.add(f"    let row = tile / {across}u * 16u + cell / 4u * 4u;", node)
-    text.add(f"    let column = tile % {across}u * 16u + cell % 4u * 4u;", node)
+    with text.working(MEET):
+        text.add("var<workgroup> parts: array<vec4<f32>, 1024>;\n")
+    with text.working(WHERE):
+        text.add(f"@compute @workgroup_size(256)\n{MAIN}")
+        text.add(f"    let tile = {FLAT};\n    let part = lane / 16u;\n    let cell = lane % 16u;", node)
+        text.add(f"    let row = tile / {across}u * 16u + cell / 4u * 4u;", node)
+        text.add(f"    let column = tile % {across}u * 16u + cell % 4u * 4u;", node)
     tile.origins(text)
     tile.sums(text)
-    text.add(f"    for (var k = part * 4u; k < {p.k}u; k += 64u) {{", node)
+    with text.working(LOOP):
+        text.add(f"    for (var k = part * 4u; k < {p.k}u; k += 64u) {{", node)
     tile.steps(text, "        ")
     text.add("    }", node)
-    for r in range(4):
-        text.add(f"    parts[part * 64u + cell * 4u + {r}u] = c{r}_0;", node)
-    text.add("    workgroupBarrier();", node)
-    text.add(
-        "    if (lane >= 64u || tile >= TILES) {\n        return;\n    }\n"
-        "    var sum = vec4<f32>();\n"
-        "    for (var other = 0u; other < 16u; other++) {\n        sum += parts[other * 64u + lane];\n    }\n"
-        f"    let m = tile / {across}u * 16u + lane / 16u * 4u + lane % 4u;\n"
-        f"    let n = tile % {across}u * 16u + lane / 4u % 4u * 4u;".replace(
-            "TILES", f"{-(-p.m // 16) * across}u"
-        ),
-        node,
-    )
-    text.add(f"    if (m < {p.m}u) {{", node)
-    _store_row(text, product, "sum")
+    with text.working(MEET):
+        for r in range(4):
+            text.add(f"    parts[part * 64u + cell * 4u + {r}u] = c{r}_0;", node)
+        text.add("    workgroupBarrier();", node)
+        text.add(
+            f"    if (lane >= 64u || tile >= {-(-p.m // 16) * across}u) {{\n        return;\n    }}\n"
+            "    var sum = vec4<f32>();\n"
+            "    for (var other = 0u; other < 16u; other++) {\n        sum += parts[other * 64u + lane];\n    }",
+            node,
+        )
+    with text.working(STORE):
+        text.add(
+            f"    let m = tile / {across}u * 16u + lane / 16u * 4u + lane % 4u;\n"
+            f"    let n = tile % {across}u * 16u + lane / 4u % 4u * 4u;",
+            node,
+        )
+        text.add(f"    if (m < {p.m}u) {{", node)
+        _store_row(text, product, "sum")
     text.add("    }\n}", node)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from gdlab.base.errors import CompileError
+from gdlab.base.words import plural
 from gdlab.op import REGISTRY, Shader
 from gdlab.plan.dispatch import Custom, Dispatch, Matmul, Operand, ParameterUpdate, Reduce
 from gdlab.plan.target import Limits, Target
@@ -144,7 +145,8 @@ def fold_of(r: Reduce, across: int, lanes: int, each: int, limits: Limits) -> Sc
     along = r.inner == 1
     results = r.outer * r.inner // (1 if along else 4)
     what = "a fold" if along else "four folds"
-    reason = f"{lanes} invocations share {what} of {r.length}, four elements at a time"
+    who = "1 invocation has" if lanes == 1 else f"{lanes} invocations share"
+    reason = f"{who} {what} of {r.length}, four elements at a time"
     variant = f"{across}x{lanes} {'along' if along else 'across'}"
     return Schedule(variant, reason, (across * lanes, 1, 1), grid(-(-results // across), limits), (across, lanes, each))
 
@@ -206,7 +208,8 @@ def custom(c: Custom, target: Target) -> Schedule:
     """`params` = pieces of work per group, lanes per piece."""
     _check_trips(f"a piece of {c.form}", c.trips, c.node, target)
     if c.group:
-        reason = f"{c.units} groups of {c.group} invocations share what they read"
+        share = "shares what it reads" if c.units == 1 else "share what they read"
+        reason = f"{plural(c.units, 'group')} of {c.group} invocations {share}"
         return Schedule("groups", reason, (c.group, 1, 1), grid(c.units, target.limits), (1, c.group))
     if "EACH" in dict(c.integers):
         return _registers(c, target)
@@ -225,7 +228,7 @@ def custom(c: Custom, target: Target) -> Schedule:
         lanes = _power(min(-(-c.length // 4), ROW_GROUP), target.limits.invocations)
         across = max(1, GROUP // lanes)
     _check_trips(f"row of {c.length} elements", -(-(quads or c.length) // lanes) * 3, c.node, target)
-    reason = f"{lanes} invocations per row of {c.length}, {across} rows per group"
+    reason = f"{plural(lanes, 'invocation')} per row of {c.length}, {plural(across, 'row')} per group"
     groups = grid(-(-c.units // across), target.limits)
     return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), groups, (across, lanes))
 
@@ -237,7 +240,8 @@ def _registers(c: Custom, target: Target) -> Schedule:
     long = c["EACH"] > 8 and target.limits.invocations >= 2 * ROW_GROUP
     lanes = 2 * ROW_GROUP if long else _power(-(-c.length // (4 * c["EACH"])), ROW_GROUP)
     across = max(1, GROUP // lanes)
-    reason = f"{lanes} invocations keep a row of {c.length} in registers, {across} rows per group"
+    many = "1 invocation keeps" if lanes == 1 else f"{lanes} invocations keep"
+    reason = f"{many} a row of {c.length} in registers, {plural(across, 'row')} per group"
     groups = grid(-(-c.units // across), target.limits)
     return Schedule(f"{across}x{lanes} registers", reason, (across * lanes, 1, 1), groups, (across, lanes))
 
@@ -303,12 +307,13 @@ def shared_tiles(p: Matmul, tiling: tuple[int, int, int, int, int, int, int], li
     if buffers * step + sums > limits.workgroup_bytes and (depth > 8 or inner > 1):
         depth, inner = (depth // 2, inner) if depth > 8 else (depth, inner // 2)
         return shared_tiles(p, (rows, columns, depth, down, right, inner, outer), limits)
-    reason = f"{tiles} tiles of {rows}x{columns}" + (f" in {outer} parts of K = {p.k}" if outer > 1 else "")
+    reason = f"{plural(tiles, 'tile')} of {rows}x{columns}" + (f" in {outer} parts of K = {p.k}" if outer > 1 else "")
+    reason += " keeps the adapter busy" if tiles == 1 else " keep the adapter busy"
     variant = f"tile {rows}x{columns}x{depth}" + (f" inside {inner}" if inner > 1 else "")
     variant += f" split {outer}" if outer > 1 else ""
     size = rows // down * (columns // right) * inner
     params = (rows, columns, depth, down, right, buffers, inner, outer)
-    return Schedule(variant, f"{reason} keep the adapter busy", (size, 1, 1), grid(tiles * outer, limits), params)
+    return Schedule(variant, reason, (size, 1, 1), grid(tiles * outer, limits), params)
 
 
 def split_of(schedule: Schedule) -> int:
@@ -318,7 +323,7 @@ def split_of(schedule: Schedule) -> int:
 
 def _k_groups(p: Matmul, limits: Limits) -> Schedule:
     groups = -(-p.m // 16) * -(-p.n // 16)
-    reason = f"{groups} tiles of 16x16 alone would idle: 16 parts of K = {p.k} side by side"
+    reason = f"{plural(groups, 'tile')} of 16x16 alone would idle: 16 parts of K = {p.k} side by side"
     return Schedule("k-parallel 16x16", reason, (256, 1, 1), grid(groups, limits), (16, 16, 16))
 
 
@@ -331,7 +336,7 @@ def _register_tiles(p: Matmul, limits: Limits) -> Schedule:
 
 def _registers_of(p: Matmul, best: Tile, limits: Limits) -> Schedule:
     tiles = tiles_of(p, best)
-    reason = f"software adapter: one {best[0]}x{best[1]} tile in registers per invocation, {tiles} tiles"
+    reason = f"software adapter: one {best[0]}x{best[1]} tile in registers per invocation, {plural(tiles, 'tile')}"
     return Schedule(f"registers {best[0]}x{best[1]}", reason, (SIMD, 1, 1), grid(-(-tiles // SIMD), limits), best)
 
 

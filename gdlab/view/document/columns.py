@@ -35,7 +35,7 @@ TABLES: dict[str, Json] = {
     "eclasses": {"name": "", "type": -1, "nodes": [], "made": -1},
     "kernels": {
         "key": "", "entry": "", "family": "", "wgsl": "", "workgroup_size": [], "constants": None, "bindings": None,
-        "variant": "", "variant_reason": "", "boilerplate": None,
+        "variant": "", "variant_reason": "", "boilerplate": None, "covers": None, "parts": None, "why": "",
     },
     "dispatches": {
         "label": "", "phase": "", "kernel": -1, "workgroups": [], "reads": [], "writes": [], "group": -1, "flops": 0,

@@ -9,7 +9,10 @@ from dataclasses import asdict, dataclass
 from gdlab.base.memo import LruCache
 from gdlab.base.words import nbytes, plural
 from gdlab.graph import Graph
-from gdlab.kernels import wgsl
+from gdlab.kernels.coverage import Coverage, coverage
+from gdlab.kernels.join import wgsl_with_parts
+from gdlab.kernels.line_parts import LineParts
+from gdlab.kernels.reasons import reason as reason_of
 from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.memory import padded
@@ -44,6 +47,7 @@ class _Kernel:
 
     dispatch: Dispatch  # the first that runs it
     text: str
+    parts: LineParts
     alike: list[_Alike]
 
     @property
@@ -133,10 +137,10 @@ def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[
         nodes = _nodes_of(d)
         shape = _shape_of(d, nodes)
         if shape not in alike:
-            text, line_map, first = _text(shape, plan.target, d, nodes)
+            text, line_map, parts, first = _text(shape, plan.target, d, nodes)
             kernel = known.setdefault((text, d.workgroup_size), len(kernels))
             if kernel == len(kernels):
-                kernels.append(_Kernel(d, text, []))
+                kernels.append(_Kernel(d, text, parts, []))
             alike[shape] = _Alike(kernel, line_map, first, [])
             kernels[kernel].alike.append(alike[shape])
         one = alike[shape]
@@ -146,18 +150,18 @@ def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[
 
 
 # Equal for all dispatches that are alike, in other documents too: a cell that runs again changes few kernels.
-_texts: LruCache[Hashable, tuple[str, LineMap, tuple[int, ...]]] = LruCache(2 << 20)
+_texts: LruCache[Hashable, tuple[str, LineMap, LineParts, tuple[int, ...]]] = LruCache(2 << 20)
 _LINE_BYTES, _KEY_BYTES = 160, 1024  # of a line's place in the map; of what a text is found by
 
 
 def _text(
     shape: Hashable, target: Target, dispatch: Dispatch, nodes: tuple[int, ...]
-) -> tuple[str, LineMap, tuple[int, ...]]:
-    """Return the text of the first dispatch of this shape that asked, its line map and its nodes."""
+) -> tuple[str, LineMap, LineParts, tuple[int, ...]]:
+    """Return the text of the first dispatch of this shape that asked, its line map, its parts and its nodes."""
     known = _texts.get((shape, target))
     if known is None:
-        text, lines = wgsl(dispatch, target)
-        known = text.removesuffix("\n"), lines, nodes
+        text, lines, parts = wgsl_with_parts(dispatch)
+        known = text.removesuffix("\n"), lines, parts, nodes
         _texts.put((shape, target), known, len(text) + _LINE_BYTES * len(lines) + _KEY_BYTES)
     return known
 
@@ -196,7 +200,23 @@ def _kernel_table(kernels: Sequence[_Kernel]) -> Json:
         "variant": words([d.variant for d in first]),
         "variant_reason": words([d.variant_reason for d in first]),
         "boilerplate": [_runs(_plain_lines(k)) for k in kernels],
+        "covers": [_covers(coverage(k.dispatch)) for k in kernels],
+        "parts": [{part: list(runs) for part, runs in k.parts} for k in kernels],
+        "why": [reason_of(k.dispatch, k.text) for k in kernels],
     }
+
+
+def _covers(c: Coverage) -> Json:
+    """The picture of a kernel in numbers; what is not there has its default (docs/graphdoc.md)."""
+    told: Json = {"over": c.over, "shape": list(c.shape), "cell": list(c.cell)}
+    told |= {name: value for name, value in (("per", c.per), ("share", c.share)) if value != 1}
+    told |= {"flip": 1} if c.flip else {}
+    told |= {"each": list(c.each)} if c.each else {}
+    if c.loop:
+        told["loop"] = [c.loop.over, c.loop.length, c.loop.step, c.loop.split, c.loop.side]
+    if c.reads:
+        told["reads"] = [[r.operand, r.place, r.rows, r.columns] for r in c.reads]
+    return told | {name: list(numbers) for name, numbers in c.numbers.items()}
 
 
 def _plain_lines(kernel: _Kernel) -> list[int]:

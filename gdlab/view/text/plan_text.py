@@ -302,6 +302,7 @@ def kernels(document: Document) -> Lines:
         yield f"kernel:{k} {kernel['entry']}, workgroup {size}, dispatches {runs}{took}; {why}"
         for binding in kernel["bindings"] or ():
             yield f"  binding {binding['index']}: {binding['access']}, {binding['role']}"
+        yield from _picture(kernel)
         rows = [
             (f"wgsl:{k}.{n}", str(n), computes.get((k, n), ""), line)
             for n, line in enumerate(kernel["wgsl"].split("\n"), 1)
@@ -309,6 +310,43 @@ def kernels(document: Document) -> Lines:
         width = [max(len(row[i]) for row in rows) for i in range(3)]
         for entity, n, nodes, line in rows:  # the text of a kernel keeps its spaces
             yield f"  {entity:{width[0]}}  {n:>{width[1]}}  {nodes:{width[2]}}  {line}".rstrip()
+
+
+_OVER = {
+    "result": "the result", "input": "what is folded", "product": "the product", "parameters": "the parameters",
+    "pieces": "pieces of work",
+}  # fmt: skip
+_WALKS = {"k": "K", "cell": "it", "keys": "the keys", "window": "the window"}
+_PARTS = {"where": "finds its place", "loop": "loops", "work": "computes", "meet": "exchanges", "store": "writes"}
+
+
+def _picture(kernel: Json) -> Lines:
+    """The picture of a kernel in words: what a workgroup has of the result, which lines do what, and why so."""
+    covers = kernel["covers"]
+    if not covers:
+        return
+    (batch, rows, columns), (high, wide) = covers["shape"], covers["cell"]
+    per, share, loop = covers.get("per", 1), covers.get("share", 1), covers.get("loop")
+    cells = batch * -(-rows // high) * -(-columns // wide)
+    stack = f"{whole(batch)} of " if batch > 1 else ""
+    one = "element" if (high, wide) == (1, 1) else f"tile of {whole(high)} × {whole(wide)}"
+    has = f"{plural(per, one)}" if per > 1 else f"one {one}"
+    many = f"{share} workgroups share one {one}" if share > 1 else f"a workgroup has {has}"
+    yield (
+        f"  picture: {_OVER[covers['over']]}, {stack}{whole(rows)} × {whole(columns)}; {many}; "
+        f"{plural(-(-cells // per) * share, 'workgroup')}"
+    )
+    if loop:
+        over, length, step, split, side = loop
+        turns = -(-length // (step * split * (side if over == "k" else 1)))
+        parts = f", in {split} parts with workgroups of their own" if split > 1 else ""
+        beside = f", {side} side by side" if side > 1 else ""
+        yield f"  loop: over {_WALKS[over]}, {whole(length)} in steps of {step}: {plural(turns, 'turn')}{parts}{beside}"
+    for part, runs in (kernel["parts"] or {}).items():
+        lines = ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in zip(runs[::2], runs[1::2], strict=True))
+        said = _PARTS.get(part) or f"reads operand {part.removeprefix('read ')}"
+        yield f"  {said}: {'line' if len(runs) == 2 and runs[0] == runs[1] else 'lines'} {lines}"
+    yield f"  why: {kernel['why']}"
 
 
 def _nodes_of_lines(document: Document) -> dict[tuple[int, int], str]:

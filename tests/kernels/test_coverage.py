@@ -1,0 +1,212 @@
+"""The picture of a kernel (`spec/view2.md` T9): the part of the result that a workgroup has, what each line does, and
+the reason of the schedule, for every family of kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from machine import needs
+from op_checks import wire, working_ops
+from single_workgroups import drawn_for, written_by
+
+from gdlab import kernels, ops
+from gdlab.autodiff import differentiate
+from gdlab.graph import Graph, Value
+from gdlab.kernels.coverage import coverage
+from gdlab.kernels.join import wgsl_with_parts
+from gdlab.kernels.reasons import reason, workgroup_bytes
+from gdlab.op import Shader
+from gdlab.plan import compile, variants
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.target import Limits, Target
+from gdlab.plan.update import Recipe, update_of
+
+SOFTWARE, HARDWARE = Target("wgpu", "software", Limits()), Target.portable()
+
+
+def dispatch_of(build: Callable[[], Value], target: Target = HARDWARE, at: int = 0) -> Dispatch:
+    with Graph() as g:
+        g.output(build())
+    return compile(g, mode="inference", target=target).dispatches[at]
+
+
+def given(*shape: int) -> Value:
+    return ops.input(f"x{len(shape)}_{shape[0]}_{shape[-1]}", shape)
+
+
+def product_of(m: int, k: int, n: int) -> Callable[[], Value]:
+    return lambda: ops.matmul(ops.input("a", (m, k)), ops.input("b", (k, n)))
+
+
+def attention() -> Value:
+    q, k, v = (ops.input(name, (130, 32)) for name in "qkv")
+    return ops.causal_attention(q, k, v, num_heads=4, num_kv_heads=4, head_dim=8)
+
+
+def convolution() -> Value:
+    return ops.conv2d_hw(ops.input("x", (2, 3, 9, 7)), ops.input("k", (5, 3, 3, 3)), stride=(1, 1), padding=(1, 1))
+
+
+def norm() -> Value:
+    return ops.layer_norm(given(37, 96), ops.input("w", (96,)), ops.input("b", (96,)), eps=1e-5)
+
+
+CASES: dict[str, tuple[Callable[[], Value], Target]] = {
+    "tiles in registers": (product_of(12, 9, 70), SOFTWARE),
+    "tiles in workgroup memory": (product_of(70, 12, 90), HARDWARE),
+    "split K": (product_of(33, 4096, 40), HARDWARE),
+    "elements": (lambda: ops.exp(given(9, 130)), HARDWARE),
+    "a fold of rows": (lambda: ops.sum_inner(given(70, 40)), SOFTWARE),
+    "a fold of columns": (lambda: ops.sum_rows(given(20, 90)), HARDWARE),
+    "softmax": (lambda: ops.softmax(given(37, 24)), HARDWARE),
+    "layer norm": (norm, SOFTWARE),
+    "attention": (attention, SOFTWARE),
+    "transpose": (lambda: ops.transpose(given(30, 20)), HARDWARE),
+    "products side by side": (lambda: ops.batch_matmul(given(3, 9, 5), given(3, 5, 11)), SOFTWARE),
+    "a window": (lambda: ops.max_pool_2d(given(2, 3, 8, 8), k=(2, 2), stride=(2, 2), padding=(0, 0)), SOFTWARE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_workgroup_writes_what_the_picture_gives_it(case: str) -> None:
+    """T9, on the adapter: first, second and last workgroup, each run alone."""
+    needs("wgpu")
+    build, target = CASES[case]
+    d = dispatch_of(build, target)
+    covered = coverage(d)
+    assert covered.over in ("result", "input") and covered.groups <= variants.flat(d.workgroups)
+    some = sorted({0, min(1, covered.groups - 1), covered.groups - 1})
+    for workgroup, written in zip(some, written_by(d, target, some), strict=True):
+        assert written == drawn_for(covered, workgroup), (case, workgroup, covered)
+
+
+def test_every_kernel_has_a_picture_a_reason_and_parts() -> None:
+    """T9: of every op with a kernel of its own, on both kinds of adapters; no sentence without its numbers."""
+    for op in working_ops():
+        if not isinstance(op.kernel, Shader):
+            continue
+        for target in (SOFTWARE, HARDWARE):
+            for d in compile(wire(op, op.samples[0]).graph, mode="inference", target=target).dispatches:
+                covered = coverage(d)
+                assert 0 < covered.groups <= variants.flat(d.workgroups), (d.label, covered)
+                text, _, parts = wgsl_with_parts(d)
+                assert text == kernels.wgsl(d, target)[0] and {"store", "where"} <= dict(parts).keys(), (d.label, parts)
+                reads = {f"read {k}" for k in range(len(d.operands))}
+                assert reads >= {part for part, _ in parts if part.startswith("read")}, (d.label, parts)
+                said = reason(d, text)
+                assert said.endswith(".") and "per result" in said and not re.search(r"\b1 \w+s\b", said), said
+
+
+# the sentences --------------------------------------------------------------------------------------------------------
+def said_of(d: Dispatch) -> str:
+    return reason(d, kernels.wgsl(d, HARDWARE)[0])
+
+
+def test_the_sentence_of_a_product_counts_reuse_invocations_and_bytes() -> None:
+    wide = said_of(dispatch_of(product_of(1024, 256, 1024)))
+    assert wide.startswith(
+        "64 × 64 tiles: each value loaded into workgroup memory is used 64 times; "
+        "8 × 8 invocations compute 8 × 8 results each, 16 steps of K at a time."
+    )
+    assert "Per result 32 bytes are loaded; without tiles it would be 2,048 bytes." in wide  # 256 · 4 · 2 / 64
+    edge = said_of(dispatch_of(product_of(70, 12, 90)))
+    assert "is used 32 times, less often at the edge" in edge
+    narrow = said_of(dispatch_of(product_of(64, 128, 10), SOFTWARE))
+    assert narrow.startswith("8 × 4 tiles in registers: each value that an invocation loads of A is used 4 times")
+    assert "It needs no workgroup memory." in narrow
+
+
+def test_the_sentence_of_a_split_product_says_its_parts() -> None:
+    """Parts beside one another need a second dispatch; parts inside a workgroup do not."""
+    d = dispatch_of(product_of(128, 8192, 128))
+    split = coverage(d).loop
+    assert split is not None and split.split > 1 and coverage(d).shape[0] == split.split
+    assert f"K = 8,192 is split into {split.split} parts" in said_of(d) and "a second dispatch adds" in said_of(d)
+    inside = dispatch_of(product_of(512, 128, 512))
+    loop = coverage(inside).loop
+    assert loop is not None and (loop.split, loop.side) == (1, 2) and "a second dispatch" not in said_of(inside)
+
+
+FAMILIES: dict[str, tuple[Callable[[], Value], str]] = {
+    "elements": (lambda: ops.exp(given(9, 130)), "a workgroup of 64 a run of 256: 5 workgroups for 1,170 elements."),
+    "broadcast": (
+        lambda: ops.input("x", (6, 8)) * ops.input("r", (8,)),
+        "Each value of operand 1 is used 6 times: it is broadcast."
+    ),
+    "fold": (lambda: ops.sum_inner(given(70, 40)), "each of 40 elements of a row"),
+    "softmax": (
+        lambda: ops.softmax(given(37, 512)),
+        "32 invocations share a row and keep it in registers, so that the row is read once"
+    ),
+    "norm": (norm, "it reads at least 4.22 bytes and writes 4 bytes per result"),
+    "attention": (attention, "The 270 KB of scores of all heads are never stored"),
+    "transpose": (lambda: ops.transpose(given(30, 20)), "Nothing is computed: it reads at least 4 bytes"),
+    "convolution": (convolution, "Written as a product: 5 rows, 126 columns and 27 steps in each group."),
+    "pool": (
+        lambda: ops.max_pool_2d(given(2, 3, 8, 8), k=(3, 3), stride=(2, 2), padding=(1, 1)),
+        "Windows 2 × 2 apart overlap: inside the image a pixel is read about 2.25 times.",
+    ),
+    "embedding": (
+        lambda: ops.embedding(ops.input_u32("i", (5,)), ops.parameter("t", (7, 3))),
+        "Each invocation makes one element of the result"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_sentence_of_every_family_is_computed(family: str) -> None:
+    build, wanted = FAMILIES[family]
+    assert wanted in said_of(dispatch_of(build))
+
+
+def test_the_sentence_of_an_update_counts_its_parameters() -> None:
+    with Graph() as g:
+        loss = ops.mean_all(ops.square(ops.matmul(ops.input("x", (4, 6)), ops.parameter("w", (6, 8)))))
+        g.output(loss)
+    plan = compile(differentiate(g)[0], mode="training", target=HARDWARE)
+    said = said_of(update_of(plan, Recipe("adam")).dispatches[0])
+    assert "four neighbouring elements of the parameter" in said and "48 elements in all" in said
+    assert "It reads 16 bytes and writes 12 bytes per element" in said
+
+
+def test_workgroup_memory_is_what_the_text_declares() -> None:
+    text, _, parts = wgsl_with_parts(dispatch_of(product_of(1024, 256, 1024)))
+    sizes = [int(n) for n in re.findall(r"array<vec4<f32>, (\d+)>;", text) if "var<workgroup>" in text]
+    assert workgroup_bytes(text) == 16 * sum(sizes) and "meet" in dict(parts)
+    assert workgroup_bytes("const A = 3u;\nvar<workgroup> x: array<f32, A * 4u>;\nvar<workgroup> y: u32;\n") in (
+        None,
+        52,
+    )
+    assert workgroup_bytes("\nvar<workgroup> x: array<f32, unknown(4)>;\n") is None
+
+
+# the lines ------------------------------------------------------------------------------------------------------------
+def lines_of(d: Dispatch) -> dict[str, str]:
+    """Part → its lines, joined."""
+    text, _, parts = wgsl_with_parts(d)
+    lines = text.split("\n")
+    return {
+        part: "\n".join(line for a, b in zip(runs[::2], runs[1::2], strict=True) for line in lines[a - 1 : b])
+        for part, runs in parts
+    }
+
+
+def test_the_lines_of_a_product_say_what_they_load_multiply_and_store() -> None:
+    lines = lines_of(dispatch_of(product_of(1024, 256, 1024)))
+    assert "tile_a[" in lines["read 0"] and "tile_b[" not in lines["read 0"]
+    assert "tile_b[" in lines["read 1"] and "in0" not in lines["read 1"]
+    assert "c0_0 += " in lines["work"] and "workgroupBarrier" in lines["meet"]
+    assert "for (var done" in lines["loop"] and "store" in lines["store"] and "let row = tile" in lines["where"]
+
+
+def test_the_lines_of_a_file_are_read_by_its_contract() -> None:
+    """The accessors, stores and exchanges that the joiner supplies; a helper does what its own lines do."""
+    lines = lines_of(dispatch_of(lambda: ops.softmax(given(37, 24))))
+    assert "x_four(" in lines["read 0"] and "max_of_unit(" in lines["meet"] and "store4(" in lines["store"]
+    assert "exp(x_0 - top)" in lines["work"] and "row * QUADS" in lines["read 0"] + lines["where"]
+    scores = lines_of(replace(dispatch_of(attention, SOFTWARE)))
+    assert "scores4(" in scores["read 0"] and "scores4(" in scores["read 1"] and "scores4(" not in scores["read 2"]
+    assert "add_values(" in scores["read 2"]
