@@ -54,9 +54,12 @@ class _Reading:
     functions: dict[str, range] = field(default_factory=dict)  # 1-based lines
     inside: dict[int, str] = field(default_factory=dict)  # line → its function
     calls: dict[str, frozenset[str]] = field(default_factory=dict)
+    exchanges: bool = False
 
     def __post_init__(self) -> None:
-        self.calls |= {name: frozenset((MEET,)) for name in _EXCHANGES}
+        self.exchanges = any("workgroupBarrier()" in line for line in self.text.lines)
+        if self.exchanges:  # a piece of work that one invocation has alone finds sums and maxima by itself
+            self.calls |= {name: frozenset((MEET,)) for name in _EXCHANGES}
         self.calls |= self._accessors()
         self._find_functions()
 
@@ -133,5 +136,5 @@ class _Reading:
             reads = [read_part(k) for k, o in enumerate(self.d.operands) if o.buffer == buffer]
             return (*reads, STORE) if access == "w" else tuple(reads)
         if line.startswith("var<workgroup>"):
-            return (MEET,)
+            return (MEET,) if self.exchanges else (WORK,)
         return (WHERE,) if line.startswith("@compute") else ()

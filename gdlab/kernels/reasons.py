@@ -215,7 +215,8 @@ def _reduce(d: Dispatch, covered: Coverage) -> Iterator[str]:
     results = min(r.outer * r.inner, across * (4 if d.variant.endswith("across") else 1))
     unit = "row" if r.inner == 1 else "column"
     yield (
-        f"A workgroup makes {plural(results, 'result')}, each of {plural(r.length, 'element')} of a {unit}: "
+        f"A workgroup makes {plural(results, 'result')}, {'each ' if results > 1 else ''}of "
+        f"{plural(r.length, 'element')} of a {unit}: "
         f"{plural(covered.groups, 'workgroup')} for {plural(r.outer * r.inner, 'result')}."
     )
     if lanes == 1:

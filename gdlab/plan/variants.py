@@ -229,6 +229,7 @@ def custom(c: Custom, target: Target) -> Schedule:
         across = max(1, GROUP // lanes)
     _check_trips(f"row of {c.length} elements", -(-(quads or c.length) // lanes) * 3, c.node, target)
     reason = f"{plural(lanes, 'invocation')} per row of {c.length}, {plural(across, 'row')} per group"
+    reason = "one invocation per piece of work" if c.length == 1 else reason
     groups = grid(-(-c.units // across), target.limits)
     return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), groups, (across, lanes))
 

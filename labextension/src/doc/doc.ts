@@ -135,6 +135,9 @@ const KERNEL: KernelRecord = {
   bindings: null,
   variant: "",
   variant_reason: "",
+  covers: null,
+  parts: null,
+  why: "",
 };
 const DISPATCH: DispatchRecord = {
   label: "",

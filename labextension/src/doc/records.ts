@@ -255,6 +255,24 @@ export interface KernelRecord {
   bindings: { index: number; access: string; role: string }[] | null;
   variant: string;
   variant_reason: string;
+  covers: Covers | null;
+  parts: Record<string, number[]> | null;
+  why: string;
+}
+/** Which part of the result each workgroup of a kernel has (docs/graphdoc.md). */
+export interface Covers {
+  over: "result" | "input" | "product" | "parameters" | "pieces";
+  shape: [batch: number, rows: number, columns: number];
+  cell: [rows: number, columns: number];
+  per?: number;
+  share?: number;
+  each?: [rows: number, columns: number];
+  flip?: number;
+  loop?: [over: "k" | "cell" | "keys" | "window", length: number, step: number, split: number, side: number];
+  reads?: [operand: number, place: string, rows: number, columns: number][];
+  map?: number[];
+  window?: number[];
+  sizes?: number[];
 }
 export interface DispatchRecord {
   label: string;

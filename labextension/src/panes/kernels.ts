@@ -5,6 +5,8 @@ import { plural, seconds, whole } from "../doc/format.ts";
 import { parseEntity } from "../doc/select.ts";
 import { all, div, h, replace, setFlag, span, type Child } from "../draw/dom.ts";
 import { familyClass } from "../draw/graph.ts";
+import { partsOfLines } from "../layout/kernel_tiles.ts";
+import { kernelPicture } from "./kernel_picture.ts";
 import { body, chip, entity, facts, frame, highlighted, notCompiled, retitle, swatch } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 
@@ -32,7 +34,8 @@ function nodesOfLines(doc: GraphDoc): (kernel: number, line: number) => string {
 }
 
 function codeLines(doc: GraphDoc, kernel: KernelRecord, index: number): HTMLElement {
-  const nodes = nodesOfLines(doc);
+  const nodes = nodesOfLines(doc),
+    parts = partsOfLines(kernel.parts);
   return div(
     "gd-code gd-wgsl",
     ...kernel.wgsl
@@ -49,6 +52,7 @@ function codeLines(doc: GraphDoc, kernel: KernelRecord, index: number): HTMLElem
               `WGSL line ${i + 1}: ${text.trim() || "empty"}${from ? `, from ${from}` : ""}`,
             ),
             title: from ? `from ${from}` : null,
+            "data-parts": parts.get(i + 1)?.join(",") ?? null,
           },
           span("gd-lineno", i + 1),
           span("gd-linetext", ...highlighted(text, "wgsl")),
@@ -102,6 +106,37 @@ function kernelFacts(plan: Plan, kernel: KernelRecord, index: number): HTMLEleme
   return facts(rows);
 }
 
+/** The names of a kernel's operands: of its dispatch, or their numbers where several run it. */
+function operandNames(plan: Plan, kernel: KernelRecord, index: number): (operand: number) => string {
+  const used = plan.dispatches.flatMap((dispatch, k) => (dispatch.kernel === index ? [k] : []));
+  const bound = boundTo(plan, used[0]);
+  return operand => {
+    const numbers = (role: string) => role.replace(/^operand /, "").split(", ");
+    const of = ({ role }: { role: string }) => role.startsWith("operand ") && numbers(role).includes(String(operand));
+    const at = kernel.bindings?.find(of);
+    const name = (used.length === 1 && at && plan.intervals[bound[at.index] ?? -1]?.name) || `operand ${operand}`;
+    // Two operands may be one buffer.
+    return at && numbers(at.role)[0] !== String(operand) ? `${name} again` : name;
+  };
+}
+
+/** The WGSL of a kernel with its picture at the side: the parts of the work light in both. */
+function withPicture(plan: Plan, kernel: KernelRecord, index: number, lines: HTMLElement): HTMLElement {
+  const ofLine = (line: Element | null | undefined): string[] => line?.getAttribute("data-parts")?.split(",") ?? [];
+  const rows = all(lines, "[data-parts]");
+  const light = (parts: readonly string[]): void => {
+    picture?.light(parts);
+    for (const row of rows) setFlag(row, "data-part-on", ofLine(row).some(each => parts.includes(each)));
+  };
+  const go = (part: string): void => rows.find(row => ofLine(row).includes(part))?.scrollIntoView({ block: "center" });
+  const picture = kernelPicture(kernel, operandNames(plan, kernel, index), light, go);
+  if (!picture) return lines;
+  const over = (event: Event): void => light(ofLine((event.target as Element).closest(".gd-line")));
+  for (const kind of ["pointerover", "focusin"]) lines.addEventListener(kind, over);
+  for (const kind of ["pointerleave", "focusout"]) lines.addEventListener(kind, () => light([]));
+  return div("gd-kernelbody", picture.el, lines);
+}
+
 /** The first kernel that is lit, itself or by one of its lines. */
 function litKernel(lit: ReadonlySet<string>): number | null {
   let first: number | null = null;
@@ -151,7 +186,11 @@ function make(context: Context): Pane {
     at = index;
     const kernel = plan.kernels[index]!;
     retitle(el, kernelsPane.title, `${labels[index]}, kernel ${index}, ${plural(lines[index]!, "line")}`);
-    replace(code, kernelFacts(plan, kernel, index), codeLines(doc, kernel, index));
+    replace(
+      code,
+      kernelFacts(plan, kernel, index),
+      withPicture(plan, kernel, index, codeLines(doc, kernel, index)),
+    );
     code.scrollTop = 0;
     all(listed, ".gd-kernel").forEach((each, i) => each.toggleAttribute("data-shown", i === index));
     return true;
