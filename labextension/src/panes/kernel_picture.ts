@@ -312,7 +312,8 @@ class Drawing {
   #steps(length: number, slice: number, split: number): Child {
     const count = Math.ceil(length / slice),
       plain = [`K: ${plural(count, "slice")}`, `of ${Math.min(slice, length)}`],
-      words = split > 1 ? [`K in ${split}`, "parts"] : plain;
+      parts = [`K: ${split} parts`, `of ${whole(slice)},`, `${this.#covers.loop![2]} a turn`],
+      words = split > 1 ? parts : plain;
     return part("loop", ...words.map((text, i) => label(0, TEXT + 24 + 13 * i, text)));
   }
 
