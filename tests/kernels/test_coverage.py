@@ -136,7 +136,7 @@ FAMILIES: dict[str, tuple[Callable[[], Value], str]] = {
         lambda: ops.input("x", (6, 8)) * ops.input("r", (8,)),
         "Each value of operand 1 is used 6 times: it is broadcast."
     ),
-    "fold": (lambda: ops.sum_inner(given(70, 40)), "each of 40 elements of a row: 5 workgroups for 70 results."),
+    "fold": (lambda: ops.sum_inner(given(70, 40)), "each of 40 elements of a row: 3 workgroups for 70 results."),
     "softmax": (
         lambda: ops.softmax(given(37, 512)),
         "32 invocations share a row and keep it in registers, so that the row is read once"
