@@ -93,7 +93,8 @@ class _Reading:
         """Return what a call of this function does, apart from arithmetic: WGSL knows no recursion."""
         if name not in self.calls:
             if name.startswith("store"):
-                return frozenset((STORE,))
+                empty = len(self.functions.get(name, ())) == 2  # of a result that the dispatch lacks
+                return frozenset(() if empty else (STORE,))
             self.calls[name] = frozenset()
             done = (part for n in self.functions.get(name, ()) for part in self._known(n))
             self.calls[name] = frozenset(p for p in done if p not in (WHERE, LOOP, WORK))

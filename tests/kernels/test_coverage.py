@@ -210,3 +210,5 @@ def test_the_lines_of_a_file_are_read_by_its_contract() -> None:
     scores = lines_of(replace(dispatch_of(attention, SOFTWARE)))
     assert "scores4(" in scores["read 0"] and "scores4(" in scores["read 1"] and "scores4(" not in scores["read 2"]
     assert "add_values(" in scores["read 2"]
+    lone = lines_of(dispatch_of(norm, SOFTWARE))["store"]
+    assert "store4(" in lone and "store_mean(" not in lone, "the dispatch has no such result"
