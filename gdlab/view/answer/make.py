@@ -209,7 +209,9 @@ def _inside(study: Study) -> list[Section]:
     names = tuple(f"dispatch {k}: {d.label}" for k, d in enumerate(made))
     strip = Section("Step", (Column(""),), ((Position(at + 1, len(made), at, names),),), runner.place)
     summary = summarize(data)
-    spread = Counts(summary.histogram.counts, sig(summary.histogram.low), sig(summary.histogram.high))
+    spread: Cell = Text("")
+    if data.size > 1:
+        spread = Counts(summary.histogram.counts, sig(summary.histogram.low), sig(summary.histogram.high))
     bad = Text(str(summary.nonfinite), "error") if summary.nonfinite else Text("")
     columns = (
         Column("dispatch"), Column("kernel"), Column("wrote"), Column("value"), Column("not finite", right=True),

@@ -85,7 +85,8 @@ _RULES = {
     " rect.gd-answer-ok": f"fill:{_V['ok']}",
     " rect.gd-answer-warn": f"fill:{_V['warn']}",
     " rect.gd-answer-error": f"fill:{_V['error']}",
-    " .gd-answer-link": "margin:0;padding:0;border:none;background:none;font:inherit;color:inherit;text-align:left;"
+    " .gd-answer-link": "margin:-2px 0;padding:0;min-width:24px;min-height:24px;border:none;"
+    "background:none;font:inherit;color:inherit;text-align:left;"
     "cursor:default",
 }
 # A link looks like one where something hears it.
