@@ -56,8 +56,8 @@ FAINT = """() => {
       const found = contrast(light(getComputedStyle(e).color), ground);
       if (found < 4.5) faint.push([found, e.outerHTML.slice(0, 80)]);
     }
-    for (const e of answer.querySelectorAll('svg text')) {
-      const found = contrast(light(getComputedStyle(e).fill), ground);
+    for (const e of answer.querySelectorAll('[data-label]')) {
+      const found = contrast(light(getComputedStyle(e, '::before').color), ground);
       if (found < 4.5) faint.push([found, e.outerHTML.slice(0, 80)]);
     }
   }

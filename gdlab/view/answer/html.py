@@ -35,7 +35,6 @@ MOST_ROWS, MOST_SECTIONS, MOST_NOTES = 40, 12, 12
 _MOST_WORDS, _MOST_SENTENCE, _MOST_TOLD = 48, 400, 300  # characters of a cell, of one that wraps, of a tooltip
 _MOST_PARTS = 96  # of a position; more are drawn as one bar
 _WIDTH, _HEIGHT = 120, 14  # of a bar, a course and a histogram
-_MANY_BARS = 3  # in a row: then each stands below its number
 _TICKS, _LETTER = 22, 6.0  # height of an axis, width of a letter of its labels
 _MARKS: dict[Level, str] = {"ok": "✓", "note": "–", "bad": "✗"}
 
@@ -70,8 +69,8 @@ def _section(section: Section, study: str) -> str:
         notes.append(f"… and {plural(len(section.notes) - MOST_NOTES, 'more note')}")
     fact = f" <small>{_words(section.fact, _MOST_SENTENCE)}</small>" if section.fact else ""
     title = f"<h4>{_words(section.title)}{fact}</h4>" if section.title or fact else ""
-    barred = [sum(isinstance(cell, Bar) for cell in row) for row in rows]
-    stacked = ' class="gd-answer-stacked"' if max(barred, default=0) >= _MANY_BARS else ""
+    # Bars of several columns stand below their numbers, and also while the first column is there alone.
+    stacked = ' class="gd-answer-stacked"' if section.axis and section.axis.limit is not None else ""
     table = f"<div><table{stacked}>{head}<tbody>{body}</tbody></table></div>" if rows else ""
     return f"{title}{table}{''.join(map(_note, notes))}"
 
@@ -156,13 +155,17 @@ def _link(text: str, entity: str, study: str) -> str:
         return _words(text)
     told = plain(cut(f"select {text} in the open views", _MOST_TOLD))
     place = f'data-gdlab-study="{plain(study)}" data-gdlab-entity="{plain(entity)}"'
-    return f'<button type="button" class="gd-answer-link" {place} title="{told}">{_words(text)}</button>'
+    # JupyterLab sees keys before anybody, but for elements that say so.
+    keys = 'role="button" tabindex="0" data-lm-suppress-shortcuts="true"'
+    return f'<span class="gd-answer-link" {keys} {place} title="{told}">{_words(text)}</span>'
 
 
 def _svg(width: int, height: int, parts: str, name: str = "") -> str:
-    said = f'role="img" aria-label="{plain(cut(name, _MOST_TOLD))}"' if name else 'aria-hidden="true"'
-    title = f"<title>{plain(cut(name, _MOST_TOLD))}</title>" if name else ""
-    return f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" {said}>{title}{parts}</svg>'
+    """Return a drawing; its name is a tooltip in an attribute, because a host that takes SVG away leaves its texts."""
+    told = plain(cut(name, _MOST_TOLD))
+    said = f'role="img" aria-label="{told}"' if name else 'aria-hidden="true"'
+    drawn = f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" {said}>{parts}</svg>'
+    return f'<span title="{told}">{drawn}</span>' if name else drawn
 
 
 def _line(x: float, top: int, bottom: int, kind: str) -> str:
@@ -176,18 +179,22 @@ def _across(scale: LogScale, value: float) -> float:
 def _axis(scale: LogScale, axis: Axis) -> str:
     """Draw a rule with ticks; a label that would touch one before it, or an end's, is left out."""
     parts = [f'<path class="gd-answer-rule" d="M0 {_TICKS - 0.5}H{_WIDTH}"/>']
-    taken: list[tuple[float, float]] = []
+    labels: list[tuple[float, float, str]] = []
     for exponent in scale.ticks():
         x, label = _across(scale, 10.0**exponent), power(exponent)
         parts.append(_line(x, _TICKS - 4, _TICKS, "rule"))
         wide = _LETTER * len(label)
         left = min(max(0.0, x - wide / 2), _WIDTH - wide)
-        if all(left > end or left + wide < begin for begin, end in taken):
-            taken.append((left - _LETTER, left + wide + _LETTER))
-            parts.append(f'<text x="{left + wide / 2:.1f}" y="{_TICKS - 7}" text-anchor="middle">{label}</text>')
+        if all(left > end + _LETTER or left + wide + _LETTER < begin for begin, end, _ in labels):
+            labels.append((left, left + wide, label))
     if axis.limit is not None:
         parts.append(_line(_across(scale, axis.limit), _TICKS - 5, _TICKS, "limit"))
-    return _svg(_WIDTH, _TICKS, "".join(parts), f"logarithmic axis: {axis.name}")
+    # Labels in attributes: a host that takes drawings away would leave texts behind.
+    ticks = "".join(
+        f'<span style="left:{left:.1f}px;width:{end - left:.1f}px" data-label="{label}"></span>'
+        for left, end, label in labels
+    )
+    return f'<span class="gd-answer-axis">{ticks}{_svg(_WIDTH, _TICKS, "".join(parts))}</span>'
 
 
 def _bar(bar: Bar, scale: LogScale, limit: float | None) -> str:
@@ -249,19 +256,16 @@ def _counts(counts: Sequence[int], low: str, high: str) -> str:
 
 
 def _position(at: Position) -> str:
-    width, height = 640, _HEIGHT
+    """Draw parts side by side; many as one bar. The name of a part is its tooltip."""
     told = f"{whole(at.done)} of {whole(at.of)}"
-    if not 0 < at.of <= _MOST_PARTS:
-        share = min(1.0, at.done / at.of) if at.of else 0.0
-        parts = f'<rect class="gd-answer-part" y="2" width="{width}" height="{height - 4}" rx="3"/>'
-        parts += f'<rect class="gd-answer-bar" y="2" width="{width * share:.1f}" height="{height - 4}" rx="3"/>'
-        return _svg(width, height, parts, told)
-    step = width / at.of
-    gap = min(2.0, step / 4)
-    drawn = []
-    for i in range(at.of):
-        kind = "now" if i == at.now else "bar" if i < at.done else "part"
-        name = f"<title>{plain(cut(at.names[i], 80))}</title>" if i < len(at.names) else ""
-        shape = f'x="{i * step:.1f}" y="2" width="{step - gap:.1f}" height="{height - 4}" rx="2"'
-        drawn.append(f'<rect class="gd-answer-{kind}" {shape}>{name}</rect>')
-    return _svg(width, height, "".join(drawn), told)
+    if 0 < at.of <= _MOST_PARTS:
+        parts = [_part("now" if i == at.now else "done" if i < at.done else "part", at, i) for i in range(at.of)]
+    else:
+        share = 100 * min(1.0, at.done / at.of) if at.of else 0.0
+        parts = [f'<span class="gd-answer-done" style="flex:none;width:{share:.1f}%"></span>']
+    return f'<span class="gd-answer-strip" role="img" aria-label="{told}">{"".join(parts)}</span>'
+
+
+def _part(kind: str, at: Position, i: int) -> str:
+    name = f' title="{plain(cut(at.names[i], 80))}"' if i < len(at.names) else ""
+    return f'<span class="gd-answer-{kind}"{name}></span>'

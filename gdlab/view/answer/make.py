@@ -52,7 +52,7 @@ def progress_answer(progress: CheckProgress, study: Study) -> Answer:
     check = progress.so_far
     bar = Section("", (Column(""),), ((Position(progress.done, progress.of, progress.done),),))
     verdict = f"{check.name}: {_executor_at_work(progress.executor)}"
-    return Answer("", "ok" if check.ok else "bad", verdict, None, (bar, _errors(check)), study.key)
+    return Answer("", "note" if check.ok else "bad", verdict, None, (bar, _errors(check)), study.key)
 
 
 def stopped_answer(progress: CheckProgress, study: Study) -> Answer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gdlab.view.picture.draw import CODE_FONT, UI_FONT
 from gdlab.view.picture.palette import INK, family_ink
 
@@ -72,22 +74,24 @@ _RULES = {
     " .gd-answer-stacked .gd-answer-right": "padding-left:12px",
     " .gd-answer-number": "min-width:4em;text-align:right",
     " svg": "display:inline-block;flex:none;vertical-align:middle;max-width:100%;overflow:visible",
-    " thead svg": "display:block;margin:2px 0 0 auto",
-    " svg text": f"font:10px {_V['ui']};fill:{_V['muted']}",
+    " .gd-answer-axis": "display:block;position:relative;width:120px;height:22px;margin:2px 0 0 auto",
+    " .gd-answer-axis span": "position:absolute;top:0;text-align:center;white-space:nowrap",
+    " .gd-answer-axis span::before": f"content:attr(data-label);font:10px/14px {_V['ui']};color:{_V['muted']}",
+    " .gd-answer-axis svg": "display:block",
     " path": f"fill:none;stroke:{_V['line']}",
     " path.gd-answer-limit": f"stroke:{_V['error']};stroke-dasharray:2 2",
     " path.gd-answer-predicted": f"stroke:{_V['text']};stroke-width:2",
     " path.gd-answer-course": f"stroke:{_V['accent']};stroke-width:1.4;stroke-linejoin:round",
+    " .gd-answer-strip": "display:flex;gap:2px;width:640px;max-width:100%;height:10px",
+    " .gd-answer-strip span": f"flex:1;min-width:1px;border-radius:2px;background:{_V['bg3']}",
+    " .gd-answer-strip .gd-answer-done": f"background:color-mix(in oklab,{_V['bar']} 45%,{_V['bg']})",
+    " .gd-answer-strip .gd-answer-now": f"background:{_V['accent']}",
     " circle": f"fill:{_V['accent']}",
     " rect": f"fill:{_V['bar']}",
-    " rect.gd-answer-part": f"fill:{_V['bg3']}",
-    " rect.gd-answer-now": f"fill:{_V['accent']}",
     " rect.gd-answer-ok": f"fill:{_V['ok']}",
     " rect.gd-answer-warn": f"fill:{_V['warn']}",
     " rect.gd-answer-error": f"fill:{_V['error']}",
-    " .gd-answer-link": "margin:-2px 0;padding:0;min-width:24px;min-height:24px;border:none;"
-    "background:none;font:inherit;color:inherit;text-align:left;"
-    "cursor:default",
+    " .gd-answer-link": "display:inline-block;min-width:24px;line-height:24px;margin:-2px 0;cursor:default",
 }
 # A link looks like one where something hears it.
 _LINKED = {
@@ -97,14 +101,20 @@ _LINKED = {
 }
 
 
+def _nested(root: str, rules: Mapping[str, str]) -> str:
+    return f"{root}{{{rules.get('', '')};{''.join(f'&{name}{{{rule}}}' for name, rule in rules.items() if name)}}}"
+
+
 def _style() -> str:
     variables = ";".join(f"--gd-a-{name}:{value}" for name, value in _VARIABLES.items())
-    rules = [f".gd-answer{{{variables}}}"]
-    rules += [f"{_ROOT}{name}{{{rule}}}" for name, rule in _RULES.items()]
-    rules += [f":root[data-gdlab-links] {_ROOT}{name}{{{rule}}}" for name, rule in _LINKED.items()]
     dark = "color-scheme:dark!important"
-    rules += [f"{_DARK}{{{dark}}}", f"@media (prefers-color-scheme:dark){{{_NO_HOST}{{{dark}}}}}"]
-    return "".join(rules)
+    return "".join((
+        f".gd-answer{{{variables}}}",
+        _nested(_ROOT, _RULES),
+        _nested(f":root[data-gdlab-links] {_ROOT}", _LINKED),
+        f"{_DARK}{{{dark}}}",
+        f"@media (prefers-color-scheme:dark){{{_NO_HOST}{{{dark}}}}}",
+    ))  # fmt: skip
 
 
 STYLE = _style()

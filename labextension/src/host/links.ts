@@ -30,8 +30,15 @@ export function followLinks(): void {
   const root = document.documentElement;
   if (root.dataset.gdlabLinks !== undefined) return;
   root.dataset.gdlabLinks = "";
+  const linkAt = (event: Event) => (event.target as Element).closest<HTMLElement>(LINK);
   listen(root, "click", event => {
-    const link = (event.target as Element).closest<HTMLElement>(LINK);
+    const link = linkAt(event);
     if (link) follow(link);
+  });
+  listen(root, "keydown", event => {
+    const link = event.key === "Enter" || event.key === " " ? linkAt(event) : null;
+    if (!link) return;
+    event.preventDefault();
+    follow(link);
   });
 }
