@@ -9,7 +9,7 @@ import pytest
 import slot_checker
 from machine import expected, needs, set_environment
 
-pytest_plugins = ("browser", "documents", "lessons", "shells")
+pytest_plugins = ("browser", "documents", "shells", "lessons")
 set_environment()
 
 

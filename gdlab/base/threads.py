@@ -320,7 +320,9 @@ class OwnerThread:
         if not self.is_alive():
             raise self._closed()
 
-    def _closed(self) -> SessionError:
+    def _closed(self) -> BaseException:
+        if _leaving and threading.current_thread().daemon:
+            return SystemExit()  # the process goes on to end this thread, which has nobody to tell
         return SessionError(self.where, "owner thread", "closed", "a live process")
 
 
@@ -557,7 +559,7 @@ def post_callback(fn: Callable[[Future[Any]], object], future: Future[Any]) -> N
         thread = _callbacks
     try:
         thread.post(job())
-    except SessionError:  # the process ends
+    except (SessionError, SystemExit):  # the process ends
         log.debug("a callback came after the end")
 
 
@@ -573,9 +575,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
+_leaving = False  # the interpreter ends: it has waited for all threads but the daemons
+
+
 @atexit.register
 def _close_all() -> None:
     """End every thread: one that ends inside Rust code would print a panic at exit."""
+    global _leaving
+    _leaving = True
     for owner in snapshot(_owners):
         owner.close()
 

@@ -11,11 +11,13 @@ from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from gdlab.base.words import natural
+from gdlab.jupyter.answering import show_answer
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.options import count, name_option, parse_argstring
 from gdlab.jupyter.widget import wake
 from gdlab.study.microscope import Against
 from gdlab.study.study import Study
+from gdlab.view.answer.make import watch_answer
 
 
 @magics_class
@@ -80,7 +82,7 @@ class DebugMagics(Words):
 
     def _tell(self, study: Study) -> None:
         wake()
-        print(study.watching())
+        show_answer(self.call(lambda: watch_answer(study)))
 
 
 def _joined(words: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from gdlab.jupyter.answering import show_answer
 from gdlab.jupyter.common import Words, here, outcome
 from gdlab.jupyter.options import (
     count,
@@ -23,6 +24,7 @@ from gdlab.jupyter.options import (
 from gdlab.jupyter.widget import refresh, wake
 from gdlab.session.run.runner import NanWatch
 from gdlab.study.study import Study
+from gdlab.view.answer.make import profile_answer, step_answer
 
 
 @magics_class
@@ -67,7 +69,7 @@ class RunMagics(Words):
         if args.to is not None:
             self._inside(study, lambda: study.run_to(args.to))
         elif args.back is not None:
-            self._inside(study, lambda: print(study.back(args.back)))
+            self._inside(study, lambda: study.back(args.back))
         elif args.dispatch:
             self._inside(study, lambda: study.step_dispatch(args.steps))
         else:
@@ -117,14 +119,23 @@ class RunMagics(Words):
         study = self.named(args.name)
         profile = self.call(lambda: study.trace(args.samples, args.train))
         refresh(study)
-        print(profile)
+        show_answer(profile_answer(profile, study, str(profile)))
         if args.file:
             print(f"wrote {self.call(lambda: profile.save(user_path(args.file), chrome=True))}")
 
-    def _inside(self, study: Study, work: Callable[[], Any]) -> None:
-        """Move inside a step, and tell what the current dispatch wrote and what is watched."""
-        self._act(study, work)
-        print(here(study))
+    def _inside(self, study: Study, work: Callable[[], str | None]) -> None:
+        """Move inside a step, and tell how that went, what the current dispatch wrote and what is watched."""
+        try:
+            told = self.call(work)
+        except BaseException:
+            if study.has_session:
+                print(outcome(study))
+            raise
+        finally:
+            wake()
+        lines = [*([told] if told else []), outcome(study)]
+        verdict = "; ".join("\n".join(lines).splitlines())
+        show_answer(step_answer(study, verdict, "\n".join([*lines, here(study)])))
 
     def _act(self, study: Study, work: Callable[[], Any]) -> None:
         try:

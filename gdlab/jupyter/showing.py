@@ -14,6 +14,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import nbytes
 from gdlab.graph import Graph
+from gdlab.jupyter.answering import show_answer, show_check
 from gdlab.jupyter.cell import Program, run_cell
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.options import (
@@ -37,9 +38,10 @@ from gdlab.rewrite import OptimizeReport
 from gdlab.rewrite.engine.history import RECORDED
 from gdlab.study.model_files import MODELS, is_model, open_model
 from gdlab.study.study import Study
+from gdlab.view.answer.make import doctor_answer, gradient_answer
 from gdlab.view.ask.diff import diff_doc
 from gdlab.view.document.document import Document, load_doc
-from gdlab.view.text.doctor import doctor_text
+from gdlab.view.text.doctor import doctor_rows, doctor_text
 from gdlab.view.things import document_of, first_view, gradient_doc
 
 _FILES = (".json", ".json.gz")
@@ -272,9 +274,10 @@ class ShowMagics(Words):
         args = parse_argstring(self.graph_check, line, self.names)
         study, feed = self.named(args.name), self.feed(args.feed)
         if args.gradient is not None:
-            print(self.call(lambda: study.check_gradient(args.gradient)))
+            show_answer(gradient_answer(self.call(lambda: study.check_gradient(args.gradient)), study))
             return
-        print(self.call(lambda: study.check(feed, tuple(args.device or ("cpu", "wgpu")))))
+        devices = tuple(args.device or ("cpu", "wgpu"))
+        self.call(lambda: show_check(study, lambda tell: study.checks.parity(feed, devices, tell)))
 
     # -- files and facts -----------------------------------------------------------------------------------------------
     @magic_arguments()
@@ -301,7 +304,8 @@ class ShowMagics(Words):
     def graph_doctor(self, line: str) -> None:
         """One table: versions, adapters, device chosen and why, extension, threads; each bad row says what to do."""
         parse_argstring(self.graph_doctor, line)
-        print(doctor_text())
+        rows = doctor_rows()
+        show_answer(doctor_answer(rows, doctor_text(rows)))
 
 
 def _first_views(args: Namespace) -> list[str]:

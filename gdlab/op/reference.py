@@ -187,6 +187,12 @@ def _scale_of_body(op: Op, arrays: Sequence[Array], ms: Sequence[Array], attrs: 
 
 
 # comparison -----------------------------------------------------------------------------------------------------------
+def tolerance(m: Array, rtol: float, floor: float = 1e-3) -> Array:
+    """Return what `compare` allows each element to be off, by the error scale `m`."""
+    allowed: Array = rtol * (m + floor * np.max(m, initial=0.0))
+    return allowed
+
+
 def compare(got: Any, want: Any, m: Any, rtol: float, floor: float = 1e-3) -> str | None:
     """None where |got − want| ≤ rtol · (m + floor · max m) everywhere, else what failed and where it is worst.
 
@@ -197,7 +203,7 @@ def compare(got: Any, want: Any, m: Any, rtol: float, floor: float = 1e-3) -> st
         return f"shape: got {list(got.shape)}, wanted {list(want.shape)}"
     got, want = (np.where(np.abs(v) < SMALLEST_NORMAL, 0.0, v) for v in (got, want))
     m = np.broadcast_to(np.asarray(m, np.float64), want.shape)
-    allowed = rtol * (m + floor * np.max(m, initial=0.0))
+    allowed = tolerance(m, rtol, floor)
     finite = np.isfinite(want) & np.isfinite(got)
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     with np.errstate(invalid="ignore"):

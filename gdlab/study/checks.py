@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gdlab.study.execution import Execution
 from gdlab.study.gradcheck import GradientCheck, check_node
 from gdlab.study.node_values import NodeValues, node_values
-from gdlab.study.parity import Check, check_execution
+from gdlab.study.parity import Check, CheckProgress, check_execution
 
 
 class Checks:
@@ -26,9 +26,13 @@ class Checks:
         execution.rev += 1
         return self.numbers
 
-    def parity(self, feed: Any = None, devices: Iterable[str] = ("cpu", "wgpu")) -> Check:
-        """Compare the reference of the graph as written with the compiled graph and with each device."""
-        return check_execution(self.execution, self.execution.feeds(feed), tuple(devices))
+    def parity(
+        self, feed: Any = None, devices: Iterable[str] = ("cpu", "wgpu"),
+        tell: Callable[[CheckProgress], None] = lambda progress: None,
+    ) -> Check:  # fmt: skip
+        """Compare the reference of the graph as written with the compiled graph and with each device; `tell` is called
+        before each of them."""
+        return check_execution(self.execution, self.execution.feeds(feed), tuple(devices), tell)
 
     def gradient(self, node: Any, optimized: bool = False) -> GradientCheck:
         """Compare the gradient rule of one op with central differences."""

@@ -6,8 +6,8 @@ gradient against a central difference. A difference is traced to the first node 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from gdlab.base.words import grid, plural, sig, whole
 from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph, Node
 from gdlab.op import REGISTRY, ops_that
-from gdlab.op.reference import compare, evaluate, magnitudes
+from gdlab.op.reference import compare, evaluate, magnitudes, tolerance
 from gdlab.op.storage import derived_parameters, trained_parameters
 from gdlab.rewrite import RULES, OptimizeReport
 from gdlab.session import Pipeline, Session, by_buffer
@@ -33,12 +33,14 @@ _MOST_DIFFERENCES = 64  # parameters
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Compare one executor at one output: the largest absolute error, the largest distance in float32 steps, and what
-    is wrong (empty: within the tolerance; `note`: why nothing was compared)."""
+    is wrong (empty: within the tolerance; `note`: why nothing was compared). `share`: the largest error as a multiple
+    of what is allowed there."""
 
     error: float = 0.0
     ulp: float = 0.0
     problem: str = ""
     note: str = ""
+    share: float = 0.0
 
     def __str__(self) -> str:
         if self.note:
@@ -59,7 +61,8 @@ class CheckRow:
 @dataclass(frozen=True)
 class Check:
     """Hold the result of `Study.check`: `ok`, `verdict` (one sentence), `rows`, and `first`: by executor the first node
-    or dispatch that differs, in words. `about` names it as an entity of the study's document, or is empty."""
+    or dispatch that differs, in words; `places` has it by executor as an entity of the study's document, and `about` is
+    the first of those, or empty."""
 
     name: str
     columns: tuple[str, ...]
@@ -67,6 +70,7 @@ class Check:
     first: Mapping[str, str]
     notes: tuple[str, ...] = ()
     about: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -107,20 +111,50 @@ def _listed(whats: Iterable[str]) -> str:
 
 
 # the whole ------------------------------------------------------------------------------------------------------------
-def check_execution(execution: Execution, feeds: Mapping[str, Any], devices: Sequence[str]) -> Check:
-    """Return the result of `Study.check`, for one value of every input and parameter."""
+@dataclass(frozen=True, slots=True)
+class CheckProgress:
+    """Hold what a check under way has found: the rows so far, how many of `of` executors are `done`, and the `executor`
+    at work."""
+
+    so_far: Check
+    done: int
+    of: int
+    executor: str
+
+
+def check_execution(
+    execution: Execution, feeds: Mapping[str, Any], devices: Sequence[str],
+    tell: Callable[[CheckProgress], None] = lambda progress: None,
+) -> Check:  # fmt: skip
+    """Return the result of `Study.check`, for one value of every input and parameter; `tell` is called before each
+    executor begins."""
     pipeline, graph = execution.pipeline, execution.pipeline.graph
     training = pipeline.mode == "training"
     written = pipeline.stage("derivative:written").graph if training else graph
-    want = evaluate(written, feeds)
-    scale = magnitudes(written, want)
     whats = _whats(pipeline)
     targets = dict(zip(whats, written.output_ids, strict=training))  # gradients alone are none of a study to read
+    types = {what: str(written.nodes[id].type) for what, id in targets.items()}
     cells: dict[str, dict[str, Cell]] = {what: {} for what in whats}
     first: dict[str, str] = {}
+    places: dict[str, str] = {}
     notes: list[str] = []
-    about = ""
+    columns = ["optimized", *devices, *(["differences"] if training else [])]
 
+    def check() -> Check:
+        rows = tuple(CheckRow(what, types[what], dict(cells[what])) for what in whats)
+        about = next((place for place in places.values() if place), "")
+        return Check(execution.name, tuple(columns), rows, dict(first), tuple(notes), about, dict(places))
+
+    executors = ["reference", *columns]
+
+    def begin(executor: str) -> None:
+        tell(CheckProgress(check(), executors.index(executor), len(executors), executor))
+
+    begin("reference")
+    want = evaluate(written, feeds)
+    scale = magnitudes(written, want)
+
+    begin("optimized")
     got = evaluate(pipeline.compiled.graph, feeds)
     rtol = rewrite_tolerance(pipeline.reports)
     made = _results(pipeline, got)
@@ -128,9 +162,10 @@ def check_execution(execution: Execution, feeds: Mapping[str, Any], devices: Seq
         cells[what]["optimized"] = cell_of(made[what], want[id], scale[id], rtol)
     if any(cells[what]["optimized"].problem for what in whats):
         first["optimized"], at = first_node(graph, want, got, pipeline.nodes(graph).place, rtol)
-        about = pipeline.entity("written", at) if at >= 0 else ""
+        places["optimized"] = pipeline.entity("written", at) if at >= 0 else ""
 
     for kind in devices:
+        begin(kind)
         try:
             chosen = choose_device(kind)
             with execution.open_on(chosen, feeds) as session:
@@ -139,22 +174,17 @@ def check_execution(execution: Execution, feeds: Mapping[str, Any], devices: Seq
                 for what, id in targets.items():
                     cells[what][kind] = cell_of(made_by[what], want[id], scale[id], RTOL[chosen.info.kind])
                 if any(cells[what][kind].problem for what in whats):
-                    first[kind], entity = first_dispatch(session, got, RTOL[chosen.info.kind])
-                    about = about or entity
+                    first[kind], places[kind] = first_dispatch(session, got, RTOL[chosen.info.kind])
         except DeviceUnavailableError as error:
             notes.append(f"{kind}: not compared: {error.given}")
-            devices = [d for d in devices if d != kind]
+            columns = [c for c in columns if c != kind]
 
-    columns = ("optimized", *devices)
     if training:
+        begin("differences")
         gradients = {what.removeprefix("∂"): want[id] for what, id in targets.items() if what.startswith("∂")}
-        slopes = differences(graph, feeds, gradients)
-        for name, cell in slopes.items():
+        for name, cell in differences(graph, feeds, gradients).items():
             cells[f"∂{name}"]["differences"] = cell
-        columns = (*columns, "differences")
-    types = {what: str(written.nodes[id].type) for what, id in targets.items()}
-    rows = tuple(CheckRow(what, types[what], cells[what]) for what in whats)
-    return Check(execution.name, columns, rows, first, tuple(notes), about)
+    return check()
 
 
 def _whats(pipeline: Pipeline) -> list[str]:
@@ -207,8 +237,15 @@ def cell_of(got: Any, want: Array, scale: Array, rtol: float) -> Cell:
         off = np.abs(got - want)
         spacing = np.spacing(np.abs(np.asarray(want, np.float32)).clip(np.finfo(np.float32).tiny))
         steps = off / spacing
+        allowed = tolerance(np.broadcast_to(np.asarray(scale, np.float64), want.shape), rtol)
+        shares = np.where(off == 0, 0.0, off / allowed)
     finite = np.isfinite(off)
-    return Cell(float(off[finite].max(initial=0.0)), float(steps[finite].max(initial=0.0)), problem)
+    share = float(shares[finite].max(initial=0.0))
+    if problem and share <= 1:  # of kind or sign: no multiple says it
+        share = float("inf")
+    elif not problem:  # below the smallest normal number an error counts as 0
+        share = min(share, 1.0)
+    return Cell(float(off[finite].max(initial=0.0)), float(steps[finite].max(initial=0.0)), problem, share=share)
 
 
 def rewrite_tolerance(reports: Sequence[OptimizeReport]) -> float:
@@ -295,7 +332,7 @@ def _difference(graph: Graph, values: Mapping[int, Array], node: Node, way: Arra
     if abs(got - want) > allowed and bend > allowed:
         return Cell(note="kink")
     problem = f"{sig(want, 6)} by the gradient, {sig(got, 6)} by differences" if abs(got - want) > allowed else ""
-    return Cell(abs(got - want), 0.0, problem)
+    return Cell(abs(got - want), 0.0, problem, share=abs(got - want) / allowed)
 
 
 def _loss_at(graph: Graph, values: Mapping[int, Array], id: int, moved: Array) -> float:

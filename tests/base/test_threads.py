@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from child import run_child
 
 from gdlab.base.errors import SessionError
 from gdlab.base.threads import Job, JobFuture, OwnerThread, wait_for
@@ -138,3 +139,21 @@ def test_a_closed_thread_fails_what_waits(thread: OwnerThread) -> None:
         wait_for(future)
     with pytest.raises(SessionError, match="given closed"):
         thread.call(lambda: 7)
+
+
+LEAVING = """
+import atexit, sys, threading, time
+sys.stderr = sys.stdout
+atexit.register(time.sleep, 0.2)  # runs last: time for the thread's next call
+from gdlab.base.threads import OwnerThread
+owner, begun = OwnerThread("leaving"), threading.Event()
+def work():
+    while True:
+        owner.call(begun.set)
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_daemon_thread_that_still_calls_when_the_process_ends_says_nothing() -> None:
+    assert run_child(LEAVING) == ""

@@ -67,30 +67,27 @@ session = build_session(g, "cpu")
 session.set_parameter("p", np.zeros(4))
 session.set_input("x", np.ones(4))
 session.set_learning_rate(1.0)
-stop = threading.Event()
+ready, over = threading.Semaphore(0), threading.Event()
 
 def interrupt():
-    while not stop.wait(0.003):
+    while ready.acquire() and not over.is_set():
+        time.sleep(0.003)
         _thread.interrupt_main()
 
-caught, end, sender = 0, time.monotonic() + 30, threading.Thread(target=interrupt)
+sender = threading.Thread(target=interrupt, daemon=True)
 sender.start()
-try:
-    while caught < 40 and time.monotonic() < end:
-        try:
-            while time.monotonic() < end:
-                session.step()
-                session.set_input("x", np.ones(4))
-        except KeyboardInterrupt:
-            caught += 1
-finally:
-    while sender.is_alive():
-        try:
-            stop.set()
-            sender.join()
-            time.sleep(0.01)
-        except KeyboardInterrupt:
-            pass
+caught, end = 0, time.monotonic() + 30
+while caught < 40 and time.monotonic() < end:
+    try:
+        ready.release()  # one interrupt, which falls into this block
+        while time.monotonic() < end:
+            session.step()
+            session.set_input("x", np.ones(4))
+    except KeyboardInterrupt:
+        caught += 1
+over.set()
+ready.release()
+sender.join()
 made = session.step_count
 assert caught == 40 and made == session.traffic.forwards > 0
 np.testing.assert_array_equal(session.read_param("p"), np.full(4, -float(made)))

@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from nbformat import NotebookNode
 from places import NOTEBOOKS
+from shells import told
 
 from gdlab.rewrite import RULES
 from gdlab.study.study import Study
@@ -47,12 +48,12 @@ def run_lesson(shell: Any, name: str) -> tuple[list[str], dict[str, Any]]:
         problem = result.error_before_exec or result.error_in_exec
         assert problem is None, (number, cell.source, out.stdout + out.stderr)
         for shown in out.outputs:
-            assert "image/svg+xml" in shown.data or "text/plain" in shown.data, cell.source
+            assert {"image/svg+xml", "text/plain", "text/html"} & set(shown.data), cell.source
         if (
             cell.source.startswith(("%%graph", "%graph"))
             and "--quiet" not in cell.source
             and "check" not in cell.source
         ):
             assert out.outputs[0].data["image/svg+xml"].startswith("<svg"), cell.source
-        printed.append(out.stdout)
+        printed.append(told(out))
     return printed, shell.user_ns

@@ -37,6 +37,12 @@ def run(shell, text):
     return out, result.error_in_exec or result.error_before_exec
 
 
+def told(out):
+    """What a terminal would show: what was printed, then the texts of the answers."""
+    answers = [o.data["text/plain"] for o in out.outputs if "text/html" in o.data and "text/plain" in o.data]
+    return out.stdout + "".join(f"{text}\n" for text in answers)
+
+
 def complete(text, variables=None):
     lines = text.split("\n")
     return candidates(text, len(lines) - 1, lines[-1], variables or {}, option_names())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from panels import ask, of, until
-from shells import run
+from shells import run, told
 
 from gdlab.jupyter import widget
 from gdlab.view.document.runs import times_of
@@ -69,7 +69,7 @@ def test_options_of_compile_in_a_line(shell, mlp) -> None:  # type: ignore[no-un
 def test_one_gradient_in_a_line(shell, mlp) -> None:  # type: ignore[no-untyped-def]
     node = next(n for n in mlp.graph if n.inputs and n.name)
     out, error = run(shell, f"%graph_check mlp --gradient {node.name}")
-    assert error is None and out.stdout.rstrip() == str(mlp.check_gradient(node.name))
+    assert error is None and told(out).rstrip() == str(mlp.check_gradient(node.name))
     assert "wanted a name, or an id 0 … " in str(run(shell, "%graph_check mlp --gradient nope")[1])
     assert "a leaf" in str(run(shell, "%graph_check mlp --gradient 0")[1])
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from panels import ask, of, until
-from shells import complete, run
+from shells import complete, run, told
 
 from gdlab.session.tensors import dispatch_of, find_tensor, read_tensor
 from gdlab.study.study import Study
@@ -26,7 +26,7 @@ def ready(shell: Any, mlp: Study) -> Iterator[Any]:
 def said(shell: Any, line: str) -> str:
     out, error = run(shell, line)
     assert error is None, error
-    return str(out.stdout)
+    return told(out)
 
 
 def refused(shell: Any, line: str) -> str:

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from IPython.utils.capture import capture_output
-from shells import BODY, complete, run
+from shells import BODY, complete, run, told
 
 from gdlab.jupyter.display import MIME
 from gdlab.study.study import Study
@@ -358,8 +358,8 @@ def test_a_picture_opens_as_it_is_told(shell, mlp):
 
 def test_a_check_says_that_nothing_broke(shell, mlp):
     out, error = run(shell, "%graph_check mlp --device cpu --feed random:3")
-    assert error is None and out.stdout.splitlines()[0].split() == ["type", "optimized", "cpu", "differences"]
-    assert out.stdout.endswith("mlp: nothing broke: 1 output and 4 gradients agree with the reference.\n")
+    assert error is None and told(out).splitlines()[0].split() == ["type", "optimized", "cpu", "differences"]
+    assert told(out).endswith("mlp: nothing broke: 1 output and 4 gradients agree with the reference.\n")
 
 
 def test_a_run_until_and_a_reset(shell, mlp):
@@ -388,7 +388,7 @@ def test_a_nan_is_told_with_its_line(shell, mlp):
 def test_times_per_dispatch(shell, mlp, tmp_path):
     run(shell, "%graph_run mlp 1 --feed random --init 0 --quiet")
     out, error = run(shell, f"%graph_trace mlp {tmp_path / 't.json'} --samples 2")
-    assert error is None and out.stdout.startswith("2 samples on cpu") and mlp.session.step_count == 1
+    assert error is None and told(out).split("\n")[1].startswith("2 samples on cpu") and mlp.session.step_count == 1
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert run(shell, "%graph_trace mlp --samples 2 --train")[1] is None and mlp.session.step_count == 3
 

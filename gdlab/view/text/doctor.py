@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -52,10 +52,10 @@ def doctor_rows() -> list[DoctorRow]:
     return [row for part in (_python, _packages, _adapters, _device, _dot, _front_end, _threads) for row in part()]
 
 
-def doctor_text() -> str:
-    """The table; each bad row says what to do."""
+def doctor_text(rows: Sequence[DoctorRow] | None = None) -> str:
+    """The table (of this machine as it is now, or of given rows); each bad row says what to do."""
     marks = {"ok": "ok", "note": "–", "bad": "BAD"}
-    rows = doctor_rows()
+    rows = doctor_rows() if rows is None else rows
     table = grid(("", "", ""), [(marks[row.level], row.name, row.found) for row in rows], indent="")
     return "\n".join(
         line

@@ -3,9 +3,11 @@
 import type { Payload } from "../doc/doc.ts";
 import { Host, type Model } from "../live/host.ts";
 import { page, type Mounted } from "../live/page.ts";
+import { followLinks } from "./links.ts";
 import { View } from "./view.ts";
 
 page(); // made now: the engine of a standalone page comes behind this module and finds it
+if (typeof document !== "undefined") followLinks();
 
 export { VERSION as version } from "../doc/version.ts";
 
