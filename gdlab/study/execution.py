@@ -196,6 +196,7 @@ class Execution:
     def run(self, steps: int | None = None, *, seconds: float | None = None, **settings: Any) -> None:
         """Make exactly `steps` steps (1), or those that begin within `seconds` (settings as in `prepare`); returns when
         done or paused. Ctrl-C pauses, raises."""
+        steps = 1 if steps is None and seconds is None else steps
         self.runner.check_span(steps, seconds)
         self.prepare(**settings)
         if steps != 0:

@@ -22,11 +22,13 @@ from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.feeds import Feed, make_feed, random_batch
+from gdlab.session.run.gradient_norms import GradientNorms
 from gdlab.session.run.log import Earlier, Event, RunLog
 from gdlab.session.run.lookout import Lookout, Watched
 from gdlab.session.run.nonfinite import Culprit
 from gdlab.session.run.nonfinite_watch import NanWatch, NonfiniteWatch
 from gdlab.session.run.stepping import State, Stepper
+from gdlab.session.run.under_way import UnderWay
 
 __all__ = ["Event", "Feed", "NanWatch", "Runner", "State", "make_feed", "random_batch", "runner_of"]
 
@@ -67,8 +69,8 @@ class Runner:
     A step may be made dispatch by dispatch: the last one that has run is the current one. Step and Run finish the step
     under way first; it is one of those that they were asked for.
 
-    Parts: `lookout` (watches, breakpoints, the end condition), `log`, `nonfinite_watch`, and `stepper`, which makes the
-    steps.
+    Parts: `lookout` (watches, breakpoints, the end condition), `log`, `nonfinite_watch`, `norms` (of gradients, sampled
+    for who looks), and `stepper`, which makes the steps.
     """
 
     def __init__(self, session: Session) -> None:
@@ -76,7 +78,8 @@ class Runner:
         self.feed: Feed | None = None
         self.lookout, self.log = Lookout(session), RunLog()
         self.nonfinite_watch = NonfiniteWatch(session, self.log)
-        self.stepper = Stepper(session, self.lookout, self.log, self.nonfinite_watch)
+        self.norms, self.under_way = GradientNorms(session), UnderWay(session, self.log)
+        self.stepper = Stepper(session, self.lookout, self.log, self.nonfinite_watch, self.norms)
         self._lock = threading.Lock()  # of commands
         _runners[id(session)] = self
 
@@ -90,7 +93,7 @@ class Runner:
     def start(
         self, steps: int | None = None, feed: Feed | None = None, *, seconds: float | None = None
     ) -> Future[None]:
-        """Begin a run of `steps` steps (1), or of some seconds; the future ends with the run, at its pause, or with its
+        """Begin a run of `steps` steps, or of some seconds; the future ends with the run, at its pause, or with its
         error."""
         with self._lock:
             steps, seconds = self.check_span(steps, seconds)
@@ -340,6 +343,11 @@ class Runner:
         """The current dispatch: the last one that has run of a step that is made in parts; −1: none."""
         return self.session.dispatches_made - 1
 
+    def dispatch_under_way(self) -> int:
+        """Sample the dispatch that is under way in a run (`UnderWay`); −1 where none runs. For pictures, from one
+        thread."""
+        return self.under_way.sample() if self.state == "running" else -1
+
     def output(self) -> tuple[Dispatch, Array]:
         """Return the current dispatch and its first result; ranges of columns side by side."""
         made, at = self.session.last_dispatches(), self.dispatch
@@ -357,8 +365,8 @@ class Runner:
     def check_span(self, steps: int | None, seconds: float | None) -> tuple[int, float]:
         """Return the steps and the seconds of a run, one of them 0, after checking that it could begin now."""
         if seconds is None:
-            self.check_start(1 if steps is None else steps)
-            return (1 if steps is None else int(steps)), 0.0
+            self.check_start(steps)  # type: ignore[arg-type]  # it is checked
+            return int(steps), 0.0  # type: ignore[arg-type]
         if steps is not None:
             raise ArgumentError("run", "seconds", f"{seconds} and {steps} steps as well", "one of both")
         if isinstance(seconds, bool) or not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):

@@ -16,6 +16,7 @@ from gdlab.session.checkpoint import Snapshot
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.earlier_state import Batch
 from gdlab.session.run.feeds import Feed, FixedFeed, ReadAhead
+from gdlab.session.run.gradient_norms import GradientNorms
 from gdlab.session.run.log import RunLog
 from gdlab.session.run.lookout import Lookout
 from gdlab.session.run.nonfinite_watch import NonfiniteWatch
@@ -54,8 +55,10 @@ class Stepper:
     while it runs. `run`: the number of the last run; `speed`: steps per second at most. `seconds` of a run that is made
     by the clock, and `seconds_left` of it: 0 of any other."""
 
-    def __init__(self, session: Session, lookout: Lookout, log: RunLog, watch: NonfiniteWatch) -> None:
-        self.session, self.lookout, self.log, self.watch = session, lookout, log, watch
+    def __init__(
+        self, session: Session, lookout: Lookout, log: RunLog, watch: NonfiniteWatch, norms: GradientNorms
+    ) -> None:
+        self.session, self.lookout, self.log, self.watch, self.norms = session, lookout, log, watch, norms
         self.reset_point = ResetPoint(session)
         self.state: State = "ready"
         self.reason = ""
@@ -206,6 +209,8 @@ class Stepper:
                 began = time.monotonic()
             if not session.closed:
                 self._add_losses(wait=True)
+                if not session.under_way:
+                    self.norms.end(session.step_count)
             self.watch.find_cause()
             self._skip_others()
         except BaseException as error:
@@ -289,6 +294,8 @@ class Stepper:
         step, lookout = self.session.progress.steps, self.lookout
         self._request_pause(self.watch.after_step())
         self.log.tick(step)
+        if self.norms.asked:
+            self.norms.sample(step)
         if not lookout:
             self._add_losses(wait=False)
             return
@@ -331,6 +338,7 @@ class Stepper:
         begin = session.steps.rewind(max(0, session.dispatches_made - dispatches))
         if session.step_count < count:  # the step was over, and does not count any more
             self.log.take_back(count)
+            self.norms.go_back(count)
         step, at = session.step_count + 1, session.position
         self.lookout.go_back(step, at - 1)
         self.wanted, self.state, self.reason = max(self.wanted, step), "paused", self.place
@@ -351,5 +359,6 @@ class Stepper:
         assert self.reset_point.snapshot is not None  # checked
         self.session.take_losses(True)  # of steps that no longer count
         self.watch.forget_batches()
+        self.norms.reset()
         self.session.restore(self.reset_point.snapshot)
         self.log.uncounted = self.session.traffic.forwards

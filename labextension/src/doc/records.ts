@@ -367,6 +367,7 @@ export interface RunRecord {
   memory: { text?: string };
   events?: Event[];
   values?: TensorValue[];
+  gradient_norms?: { name: string; about: string | null; steps: number[]; norms: unknown[] }[];
 }
 export interface RawLink {
   a: string;
