@@ -301,7 +301,7 @@ def _rows(lookout: Lookout) -> tuple[list[WatchRow], list[BreakRow]]:
 
 
 def _clock(runner: Runner) -> str:
-    """What is left of a run by the clock, in words."""
+    """Say what is left of a run by the clock."""
     left = runner.stepper.seconds_left
     return f"{math.ceil(left)} s left" if left > 0 and runner.state == "running" else ""
 
