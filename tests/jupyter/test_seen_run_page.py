@@ -96,7 +96,10 @@ def test_the_clock_and_the_norms(page: Page) -> None:
     expect(rows).to_have_count(1)
     expect(step).to_have_text("4 / 4")
     tell(page, 5, timed=True, wanted=5, reason="5 s left")
-    expect(page.locator(".gd-chart")).to_contain_text("run by the clock")
+    mark = page.locator(".gd-chart text", has_text="run by the clock")
+    expect(mark).to_have_count(1)
+    inside = "e => e.getBoundingClientRect().right <= e.ownerSVGElement.getBoundingClientRect().right"
+    assert mark.evaluate(inside), "beside the line where there is room"
 
     run = {
         "key": "run1", "device": "cpu", "adapter": "", "seed": None, "loss": [[1, 1.0], [40, 0.5]], "seconds": [],
