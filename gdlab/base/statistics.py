@@ -21,7 +21,8 @@ from gdlab.base.words import grid, plural, sig, whole
 BINS, SIDE, WINDOW = 32, 64, 16
 _BLOCK = 1 << 17  # elements
 _MASK = 255  # of a thumbnail: not finite
-_IN_FULL = 8  # elements of a vector that is told in full
+_IN_FULL = 12  # elements of a tensor that is told in full
+_IN_FULL_AXES = 4
 _BARS = "▁▂▃▄▅▆▇█"
 _HEAT_ROWS, _HEAT_COLS, NOT_FINITE = 12, 48, "×"
 
@@ -258,8 +259,9 @@ def heat(small: Thumbnail) -> list[str]:
 
 
 def array_words(array: Array) -> str:
-    """Return one number, a small vector in full, else range and mean: `0.2`, `[1, −2, 0.5]`, `−1.2 … 3, mean 0.1`."""
-    if array.size <= _IN_FULL and array.ndim <= 2:
+    """Return one number, a tensor of up to 12 elements in full, else range and mean: `0.2`, `[1, −2, 0.5]`,
+    `−1.2 … 3, mean 0.1`."""
+    if array.size <= _IN_FULL and array.ndim <= _IN_FULL_AXES:
         return _nested(array.tolist()) if array.size > 1 else value_words(array.reshape(-1)[0]) if array.size else "[]"
     finite = array[np.isfinite(array)]
     bad = array.size - finite.size

@@ -415,6 +415,11 @@ class Program(ABC):
     def timings(self) -> list[tuple[int, float]]:
         """(dispatch, seconds) of the last completed step that was timed."""
 
+    def dispatch_under_way(self) -> int | None:
+        """Return the dispatch of the step that runs, or ran last; None where the device does not tell. From any
+        thread."""
+        return None
+
     @abstractmethod
     def update_only(self, scalars: Array) -> None:
         """The update's dispatches alone, with the gradients of the last step."""

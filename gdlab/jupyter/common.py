@@ -122,8 +122,9 @@ class Words(Magics):
         args: Namespace,
         steps: int | None = None,
         view: Mapping[str, Any] | None = None,
+        seconds: float | None = None,
     ) -> None:
-        """Show the study, make `steps` steps if given, and save what came of it."""
+        """Show the study, make `steps` steps if given (or as many as fit into `seconds`), and save what came of it."""
         again: Callable[[], None] | None = None
         runnable = getattr(args, "runnable", False)
         if not args.quiet:
@@ -133,7 +134,7 @@ class Words(Magics):
         if steps is not None:
             wake()
             try:
-                self.call(lambda: study.runner.run(steps))
+                self.call(lambda: study.runner.run(steps if seconds is None else None, seconds=seconds))
             except KeyboardInterrupt:
                 print(outcome(study))
                 raise

@@ -50,6 +50,7 @@ _NUMBERS = (
     "--save",
     "--as",
     "--until",
+    "--for",
     "--seed",
     "--boundary",
 )

@@ -116,6 +116,19 @@ class WatchRow:
 
 
 @dataclass(frozen=True, slots=True)
+class NormRow:
+    """The norm of a parameter's gradient, sampled during runs: the newest value, its step, and a course of at most 60
+    values, which `first` is the step of the first of; a number that is not finite is a word."""
+
+    name: str
+    about: str
+    value: float | str
+    step: int
+    first: int
+    course: list[float | str]
+
+
+@dataclass(frozen=True, slots=True)
 class BreakRow:
     """A breakpoint and how often it stopped a run."""
 
@@ -208,7 +221,9 @@ class Metrics:
     """Live figures. `loss` holds [step, loss] points since the last frame (merged to minimum, maximum and last when
     many; what is not finite as "nan", "inf", "-inf"); `wanted` is the step count at which the present run ends;
     `watch` is what is looked at for NaN. `dispatch` is the current one of a step that is made by dispatches (−1: none),
-    `place` says where that is. Every figure a panel shows is in here."""
+    `place` says where that is. `under_way` is a sample of the dispatches that a run is going through (−1: none runs),
+    `timed` whether the run ends by the clock: then nobody knows `wanted`. `norms` of gradients are null in a frame that
+    has none that are new, `norms_left_out` counts parameters without. Every figure a panel shows is in here."""
 
     frame: int
     state: State
@@ -223,6 +238,10 @@ class Metrics:
     watch: str
     dispatch: int
     place: str
+    under_way: int
+    timed: bool
+    norms: list[NormRow] | None
+    norms_left_out: int
     watches: list[WatchRow]
     breaks: list[BreakRow]
     full: bool

@@ -78,6 +78,7 @@ def _number(kind: Callable[[str], Any], low: float, high: float, what: str) -> C
 
 
 rate = _number(float, 1e-30, 1e30, "a rate > 0")
+duration = _number(float, 1e-3, 1e9, "seconds > 0")
 count = _number(int, 0, 10**9, "an int in 0 … 10⁹")
 
 
@@ -122,6 +123,11 @@ def _all(*adds: Decorator) -> Decorator:
 # families of options --------------------------------------------------------------------------------------------------
 name_option = argument("name", help="a study: the NAME of a %%%%graph cell")
 steps_option = argument("steps", nargs="?", type=count, default=1, help="how many steps (1)")
+run_steps_option = argument("steps", nargs="?", type=count, help="how many steps (1)")
+for_option = argument(
+    "--for", dest="seconds", metavar="SECONDS", type=duration,
+    help="in place of N: to the first step's end after so many seconds; GDLAB_STEPS=n in the environment: n steps",
+)  # fmt: skip
 as_option = argument(
     "--as", dest="bound", metavar="NEW", type=identifier, help="also bind the result to this notebook variable"
 )

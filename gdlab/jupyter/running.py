@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -13,11 +14,13 @@ from gdlab.jupyter.answering import show_answer
 from gdlab.jupyter.common import Words, here, outcome
 from gdlab.jupyter.options import (
     count,
+    for_option,
     name_option,
     output_options,
     parse_argstring,
     rate,
     run_options,
+    run_steps_option,
     steps_option,
     user_path,
 )
@@ -33,7 +36,8 @@ class RunMagics(Words):
 
     @magic_arguments()
     @name_option
-    @steps_option
+    @run_steps_option
+    @for_option
     @argument("--speed", metavar="HZ", type=rate, help="at most so many steps per second")
     @argument("--watch", choices=get_args(NanWatch), help="what is looked at for NaN and infinity (loss)")
     @run_options
@@ -44,13 +48,23 @@ class RunMagics(Words):
         """Run steps on the session panel; returns when done, paused or interrupted."""
         args = parse_argstring(self.graph_run, line, self.names)
         study = self.named(args.name)
-        self.prepare(study, args, args.steps)
+        steps = self._span(study, args)
+        self.prepare(study, args, steps)
         if args.watch:
             study.runner.set_watch(args.watch)
         study.runner.set_speed(args.speed)
         if args.until is None:
             study.runner.set_until(None)
-        self.display(study, ["session"], args, args.steps)
+        self.display(study, ["session"], args, steps, seconds=args.seconds)
+
+    def _span(self, study: Study, args: Namespace) -> int:
+        """The steps that a line asks for; of one with `--for`, 1: that it makes steps. One red line for both."""
+        if args.seconds is not None and args.steps is not None:
+            runs = f"%graph_run {args.name} {args.steps}, or %graph_run {args.name} --for {args.seconds:g}"
+            raise UsageError(f"--for: given {args.steps} steps as well, wanted one of them: {runs}")
+        if args.seconds is not None:
+            self.call(lambda: study.runner.check_span(None, args.seconds))
+        return 1 if args.steps is None else int(args.steps)
 
     @magic_arguments()
     @name_option

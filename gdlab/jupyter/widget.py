@@ -11,7 +11,7 @@ import math
 import threading
 import time
 import weakref
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any, Protocol
 
@@ -29,15 +29,18 @@ from gdlab.jupyter.messages import (
     Doc,
     Event,
     Metrics,
+    NormRow,
     Reply,
     ReplyError,
     State,
     WatchRow,
 )
 from gdlab.session.run.lookout import Lookout
+from gdlab.session.run.runner import Runner
 from gdlab.study.study import Study
 from gdlab.view.document.pack import packed
 from gdlab.view.document.passes import number
+from gdlab.view.document.runs import norm_courses, thinned
 from gdlab.view.document.selection import selection_of
 
 _FRAME_SECONDS = 0.05
@@ -45,6 +48,7 @@ _RESEND_SECONDS = 0.5
 _MAX_UNACKED = 2
 _MAX_POINTS = 400  # loss points of one frame; more are merged to minimum, maximum and last
 _COURSE = 60  # samples of a watched tensor that are sent
+_SLOW_SECONDS = 0.4  # between two readings of what a running session changes slowly, or takes long to tell
 
 
 @functools.cache
@@ -78,7 +82,7 @@ class Panel:
         self.lock = threading.Lock()
         self.shown, self.views = True, 0
         self.frame = self.acked = 0
-        self.sent_at = 0.0
+        self.sent_at = self.slow_at = 0.0
         self.sent_step, self.sent_events, self.told = 0, 0, ""
         self.want_full = True
         self.closed = False
@@ -194,7 +198,7 @@ class Panel:
                 return
             metrics = self._metrics()
             digest = f"{metrics.state}{metrics.step}{metrics.wanted}{metrics.optimizer}{len(metrics.loss)}"
-            digest += f"{metrics.place}{metrics.watches}{metrics.breaks}"
+            digest += f"{metrics.place}{metrics.watches}{metrics.breaks}{metrics.under_way}"
             if digest == self.told and not self.want_full:
                 return
             self.told, self.want_full, self.sent_at = digest, False, now
@@ -209,8 +213,10 @@ class Panel:
         opened = study.execution.opened
         if opened is None:
             device = str(study.device.info)
-            nothing = Metrics(self.frame, "none", "", 0, 0, [], _NO_COUNTERS, "", device, "", "", -1, "", [], [], False)
-            return replace(nothing, full=self.want_full)
+            return Metrics(
+                self.frame, "none", "", 0, 0, [], _NO_COUNTERS, "", device, "", "", -1, "", -1, False, None, 0, [], [],
+                self.want_full,
+            )  # fmt: skip
         session, runner = opened
         if runner is not self.runner:  # a new session after a closed one: nothing of it was sent yet
             self.runner, self.sent_events, self.want_full = runner, 0, True
@@ -222,7 +228,11 @@ class Panel:
         points = runner.losses[since:]
         self.sent_step = since + len(points)
         traffic = session.traffic
-        if not session.closed:  # a closed one keeps its last figures on show
+        state: State = "closed" if session.closed else runner.state
+        settled = full or state != "running" or time.monotonic() - self.slow_at >= _SLOW_SECONDS
+        if settled:
+            self.slow_at = time.monotonic()
+        if settled and not session.closed:  # a closed one keeps its last figures on show
             step = session.totals()
             self.fixed = (step.dispatches, step.groups, session.memory_summary().text)
         per_step, groups, memory = self.fixed
@@ -230,13 +240,15 @@ class Panel:
             session.step_count, traffic.dispatches, per_step, traffic.submissions, groups,
             traffic.upload_bytes, traffic.readback_bytes, runner.steps_per_second,
         )  # fmt: skip
-        state: State = "closed" if session.closed else runner.state
         loss = [[s, number(v)] for s, v in merge_points(points)]
         watches, breaks = _rows(runner.lookout)
+        if state == "running":
+            runner.norms.ask()
         return Metrics(
-            self.frame, state, runner.reason, session.step_count, runner.wanted, loss, counters,
+            self.frame, state, runner.reason or _clock(runner), session.step_count, runner.wanted, loss, counters,
             memory, str(session.device), str(session.optimizer), runner.nan_watch, runner.dispatch,
-            runner.place, watches, breaks, full,
+            runner.place, runner.dispatch_under_way(), runner.timed, norm_rows(study, runner) if settled else None,
+            runner.norms.left_out, watches, breaks, full,
         )  # fmt: skip
 
     def _send_events(self) -> None:
@@ -286,6 +298,21 @@ def _rows(lookout: Lookout) -> tuple[list[WatchRow], list[BreakRow]]:
         ) for w in list(lookout.watches.values())
     ]  # fmt: skip
     return watches, [BreakRow(b.id, b.text, b.hits) for b in list(lookout.breaks.values())]
+
+
+def _clock(runner: Runner) -> str:
+    """Say what is left of a run by the clock."""
+    left = runner.stepper.seconds_left
+    return f"{math.ceil(left)} s left" if left > 0 and runner.state == "running" else ""
+
+
+def norm_rows(study: Study, runner: Runner) -> list[NormRow]:
+    """The norms of gradients that were sampled so far."""
+    return [
+        NormRow(
+            name, about, number(rows[-1][1]), rows[-1][0], rows[0][0], [number(v) for _, v in thinned(rows, _COURSE)]
+        ) for name, about, rows in norm_courses(study, runner)
+    ]  # fmt: skip
 
 
 def merge_points(points: list[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -193,13 +193,15 @@ class Execution:
             self._given = feed, batches
         self.rev += 1
 
-    def run(self, steps: int = 1, **settings: Any) -> None:
-        """Make exactly `steps` steps (settings as in `prepare`); returns when done or paused. Ctrl-C pauses, raises."""
-        self.runner.check_start(steps)
+    def run(self, steps: int | None = None, *, seconds: float | None = None, **settings: Any) -> None:
+        """Make exactly `steps` steps (1), or those that begin within `seconds` (settings as in `prepare`); returns when
+        done or paused. Ctrl-C pauses, raises."""
+        steps = 1 if steps is None and seconds is None else steps
+        self.runner.check_span(steps, seconds)
         self.prepare(**settings)
-        if steps:
+        if steps != 0:
             self.check_ready()
-        self.runner.run(steps)
+        self.runner.run(steps, seconds=seconds)
 
     def step(self, steps: int = 1) -> None:
         """Make a few steps now."""

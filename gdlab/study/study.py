@@ -234,9 +234,10 @@ class Study:
         condition that ends runs (`until`), those that are given, on the session; not while it runs."""
         self.execution.prepare(**settings)
 
-    def run(self, steps: int = 1, **settings: Any) -> None:
-        """Make exactly `steps` steps (settings as in `prepare`); returns when done or paused. Ctrl-C pauses, raises."""
-        self.execution.run(steps, **settings)
+    def run(self, steps: int | None = None, *, seconds: float | None = None, **settings: Any) -> None:
+        """Make exactly `steps` steps (1), or run for some seconds: to the first step's end after that time. Settings as
+        in `prepare`. Returns when done or paused. Ctrl-C pauses, raises."""
+        self.execution.run(steps, seconds=seconds, **settings)
 
     def step(self, steps: int = 1) -> None:
         """Make a few steps now."""

@@ -30,7 +30,7 @@ def show_tape(page: Page) -> Document:
 def test_the_stepper_moves_through_the_backward_pass_with_its_numbers(page: Page) -> None:
     document = show_tape(page)
     lanes, stepper = page.locator('[data-pane="lanes"]'), page.locator(".gd-stepper")
-    assert "[[15, −11]]" in lanes.inner_text()  # the cotangent of h stands on its node
+    assert "[15, −11]" in lanes.inner_text()  # the cotangent of h stands on its node
     steps = document.steps(0)
     seen = []
     for k, step in enumerate(steps):

@@ -377,6 +377,32 @@ def test_a_run_until_and_a_reset(shell, mlp):
     assert mlp.runner.losses == losses and len(losses) == 3
 
 
+def test_a_run_by_the_clock(shell, mlp, monkeypatch):
+    monkeypatch.setenv("GDLAB_STEPS", "6")
+    out, error = run(shell, "%graph_run mlp --for 5 --feed random:0 --adam 1e-2 --init 0")
+    assert error is None and "mlp: step 6 of 6, loss" in out.stdout and mlp.session.step_count == 6
+    monkeypatch.setenv("GDLAB_STEPS", "few")
+    refused = {
+        "%graph_run mlp 100 --for 5": "--for: given 100 steps as well, wanted one of them: %graph_run mlp 100, or "
+        "%graph_run mlp --for 5",
+        "%graph_run mlp --for 0": "argument --for: given 0, wanted seconds > 0",
+        "%graph_run mlp --for soon": "argument --for: given soon, wanted seconds > 0",
+        "%graph_run mlp --for nan": "argument --for: given nan, wanted seconds > 0",
+        "%graph_run mlp --for 5": "run: GDLAB_STEPS: given 'few', wanted an int ≥ 1, or no such variable",
+    }
+    for line, told in refused.items():
+        out, error = run(shell, line)
+        assert str(error) == told and out.outputs == [], line
+    assert mlp.session.step_count == 6
+    monkeypatch.delenv("GDLAB_STEPS")
+    out, error = run(shell, "%graph_run mlp --for 0.05 --quiet")
+    made = mlp.session.step_count
+    assert error is None and made > 7
+    assert f"mlp: step {made} of {made}, loss" in out.stdout and "; ready; " in out.stdout
+    assert "--for" in complete("%graph_run mlp --fo") and complete("%graph_run mlp --for ") == []
+    assert "--for SECONDS" in shell.magics_manager.magics["line"]["graph_run"].__doc__
+
+
 def test_a_nan_is_told_with_its_line(shell, mlp):
     shell.user_ns["bad"] = {"x": np.full((8, 6), np.nan), "y": np.eye(3)[[0] * 8]}
     out, _ = run(shell, "%graph_run mlp 3 --feed bad --init 0 --watch everything --quiet")

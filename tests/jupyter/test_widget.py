@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from panels import ask, of, until
 from places import REPO
@@ -90,6 +91,39 @@ def test_without_acknowledgement_few_frames_go_out(panel):
     assert len(of(panel, "metrics")) <= 6
     ask(panel, 2, "stop")
     until(lambda: panel.study.runner.state == "ready")
+
+
+def test_a_run_is_seen_while_it_goes_on(panel, monkeypatch):
+    """Which dispatch is under way, the clock, and norms of gradients: of those who look, and no others."""
+    monkeypatch.delenv("GDLAB_STEPS", raising=False)
+    panel.study.prepare(feed="random:0", adam=1e-3, init=0)
+    panel.shown = False
+    panel.study.run(50)
+    assert panel.study.runner.norms.courses == (), "nobody looks"
+    panel.shown = True
+    run = panel.study.runner.start(seconds=60)
+    count = len(panel.study.session.step_dispatches())
+    seen, norms = set(), None
+    deadline = time.monotonic() + 20
+    while (len(seen) < count or norms is None) and time.monotonic() < deadline:
+        panel.receive({"type": "ack", "rev": 0, "frame": panel.frame})
+        for frame in of(panel, "metrics"):
+            if frame["state"] == "running":
+                seen.add(frame["under_way"])
+                norms = frame["norms"] or norms
+                assert frame["timed"] and frame["reason"].endswith(" s left")
+        time.sleep(0.02)
+    assert seen == set(range(count)), "each dispatch in its turn"
+    ask(panel, 1, "stop")
+    run.result(10)
+    until(lambda: of(panel, "metrics")[-1]["state"] == "ready")
+    last, silent = of(panel, "metrics")[-1], [f for f in of(panel, "metrics") if f["norms"] is None]
+    assert (last["under_way"], last["timed"], last["reason"]) == (-1, False, "") and len(silent) > 3
+    assert [row["name"] for row in last["norms"]] == panel.study.session.param_names()
+    for row in last["norms"]:
+        grad = panel.study.session.read_param_grad(row["name"])
+        assert row["value"] == pytest.approx(float(np.linalg.norm(grad))) and row["step"] == last["step"]
+        assert 1 < len(row["course"]) <= 60 and row["about"].startswith("node:0.")
 
 
 def test_a_closed_session_keeps_its_figures_and_a_new_one_starts_afresh(panel):

@@ -259,6 +259,10 @@ class CpuProgram(Program):
     def _target(self, copy: BufferCopy) -> Array | Readback:
         return copy.target if isinstance(copy.target, Readback) else self.arrays[copy.target]
 
+    def dispatch_under_way(self) -> int:
+        """As its queue knows."""
+        return self.queue.dispatch_under_way()
+
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
         """Some dispatches, now."""
         self._alive("run")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import Context
 from functools import partial
+from itertools import accumulate
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -70,6 +73,10 @@ class CpuRecorded(Recorded):
         self.calls: list[NumpyCall] = [call for bound in bounds for call in bound.run]
         self.workgroups = sum(workgroups(bound.dispatch) for bound in bounds)
 
+    def dispatch_at(self, calls: int) -> int:
+        """Return the dispatch that is under way when so many calls were begun."""
+        return bisect_left(list(accumulate(len(bound.run) for bound in self.bounds)), calls)
+
 
 class CpuReadback(Readback):
     """An array of bytes."""
@@ -116,6 +123,7 @@ class CpuQueue(Queue):
         self.stamps: dict[int, float] = {}
         self._pool: Pool[Array] = Pool(self._new, FREE_BYTES)
         self._quiet, self._pid = _quiet(), os.getpid()
+        self._running: tuple[int, CpuRecorded | None, Iterator[NumpyCall]] = 0, None, iter(())
         self._decoded: LruCache[Hashable, _Decoded] = LruCache(DECODED_BYTES)
         self._numbers: dict[int, tuple[int, int]] = {}  # of memory in use, by id: its size and number in the pool
 
@@ -199,16 +207,25 @@ class CpuQueue(Queue):
         self.counters.submissions += 1
 
     def _run_all(self, items: Sequence[Item]) -> None:
-        counters = self.counters
+        counters, before = self.counters, 0
         for item in items:
             if item.__class__ is CpuRecorded:
-                for function, args in item.calls:
+                calls = iter(item.calls)
+                self._running = before, item, calls
+                for function, args in calls:
                     function(*args)
+                before += item.count
                 counters.dispatches += item.count
                 counters.workgroups += item.workgroups
             else:
                 self._run(item)
                 self._count(item)
+
+    def dispatch_under_way(self) -> int:
+        """Return how many dispatches of the work that was submitted last have ended; from any thread. The list's own
+        iterator tells, so a step does not count its calls."""
+        before, item, calls = self._running
+        return before if item is None else before + item.dispatch_at(len(item.calls) - length_hint(calls))
 
     def finish(self, where: str, items: Sequence[Item]) -> None:
         """Run the items; counts nothing."""

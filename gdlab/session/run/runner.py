@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,20 +17,33 @@ from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.threads import JobFuture, wait_for
 from gdlab.base.types import Array
-from gdlab.base.words import plural, whole
+from gdlab.base.words import natural, plural, whole
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.feeds import Feed, make_feed, random_batch
+from gdlab.session.run.gradient_norms import GradientNorms
 from gdlab.session.run.log import Earlier, Event, RunLog
 from gdlab.session.run.lookout import Lookout, Watched
 from gdlab.session.run.nonfinite import Culprit
 from gdlab.session.run.nonfinite_watch import NanWatch, NonfiniteWatch
 from gdlab.session.run.stepping import State, Stepper
+from gdlab.session.run.under_way import UnderWay
 
 __all__ = ["Event", "Feed", "NanWatch", "Runner", "State", "make_feed", "random_batch", "runner_of"]
 
 _runners: WeakValueDictionary[int, Runner] = WeakValueDictionary()  # by the id of their session
+
+
+def steps_instead() -> int | None:
+    """Return the number of steps that runs by the clock make in place of theirs: GDLAB_STEPS, for tests and notebooks
+    whose outputs are to be the same everywhere."""
+    if not (text := os.environ.get("GDLAB_STEPS", "").strip()):
+        return None
+    count = natural(text)
+    if not count:
+        raise ArgumentError("run", "GDLAB_STEPS", repr(text), "an int ≥ 1, or no such variable")
+    return count
 
 
 def runner_of(session: Session) -> Runner:
@@ -41,10 +55,11 @@ def runner_of(session: Session) -> Runner:
 class Runner:
     """Steps one session on the device owner's thread.
 
-    `run(n)` makes exactly n steps and asks its feed for each. Pause takes effect before the next step; Resume finishes
-    the rest, and steps taken while paused count; those that others make while it runs do not. `cancel()` of a run's
-    future is Stop. A feed may run another session; its own run cannot be waited for there. The session stays usable
-    after an interrupt, a pause, and an error of the feed.
+    `run(n)` makes exactly n steps and asks its feed for each; `run(seconds=5)` ends at the first step's end after that
+    time of running (where the environment variable GDLAB_STEPS=n is set, n steps in its place). Pause takes effect
+    before the next step; Resume finishes the rest, and steps taken while paused count; those that others make while it
+    runs do not. `cancel()` of a run's future is Stop. A feed may run another session; its own run cannot be waited for
+    there. The session stays usable after an interrupt, a pause, and an error of the feed.
 
     `speed`: steps per second at most (None: as fast as it goes). `nan_watch`: what is looked at for NaN and
     infinity, "off"; "loss" (the default, from the losses that are read anyway); "parameters": they and their gradients
@@ -54,8 +69,8 @@ class Runner:
     A step may be made dispatch by dispatch: the last one that has run is the current one. Step and Run finish the step
     under way first; it is one of those that they were asked for.
 
-    Parts: `lookout` (watches, breakpoints, the end condition), `log`, `nonfinite_watch`, and `stepper`, which makes the
-    steps.
+    Parts: `lookout` (watches, breakpoints, the end condition), `log`, `nonfinite_watch`, `norms` (of gradients, sampled
+    for who looks), and `stepper`, which makes the steps.
     """
 
     def __init__(self, session: Session) -> None:
@@ -63,7 +78,8 @@ class Runner:
         self.feed: Feed | None = None
         self.lookout, self.log = Lookout(session), RunLog()
         self.nonfinite_watch = NonfiniteWatch(session, self.log)
-        self.stepper = Stepper(session, self.lookout, self.log, self.nonfinite_watch)
+        self.norms, self.under_way = GradientNorms(session), UnderWay(session, self.log)
+        self.stepper = Stepper(session, self.lookout, self.log, self.nonfinite_watch, self.norms)
         self._lock = threading.Lock()  # of commands
         _runners[id(session)] = self
 
@@ -74,20 +90,24 @@ class Runner:
     __reduce__ = refuse_copies("runner", "the runner itself: two would count past each other")
 
     # -- commands, from any thread -------------------------------------------------------------------------------------
-    def start(self, steps: int, feed: Feed | None = None) -> Future[None]:
-        """Begin a run of `steps` steps; the future ends with the run, at its pause, or with its error."""
+    def start(
+        self, steps: int | None = None, feed: Feed | None = None, *, seconds: float | None = None
+    ) -> Future[None]:
+        """Begin a run of `steps` steps, or of some seconds; the future ends with the run, at its pause, or with its
+        error."""
         with self._lock:
-            self.check_start(steps)
+            steps, seconds = self.check_span(steps, seconds)
             if feed is not None and not callable(feed):
                 wanted = "a callable step -> dict: make_feed(…) makes one of a loader, a dict or a list"
                 raise ArgumentError("run", "feed", type(feed).__name__, wanted)
             self.feed, count = self.feed if feed is None else feed, self.session.step_count
-            self.stepper.first_wanted, self.stepper.wanted = count, count + int(steps)
-            return self._start(self.stepper.steps(int(steps)), count)
+            self.stepper.first_wanted, self.stepper.wanted = count, count + steps
+            self.stepper.seconds = self.stepper.seconds_left = seconds
+            return self._start(self.stepper.timed_steps() if seconds else self.stepper.steps(steps), count)
 
-    def run(self, steps: int, feed: Feed | None = None) -> None:
+    def run(self, steps: int | None = None, feed: Feed | None = None, *, seconds: float | None = None) -> None:
         """`start` and wait. Ctrl-C pauses at a step boundary, keeps everything, and raises `KeyboardInterrupt`."""
-        self.to_end(lambda: self.start(steps, feed))
+        self.to_end(lambda: self.start(steps, feed, seconds=seconds))
 
     def to_end(self, begin: Callable[[], Future[None]]) -> None:
         """Begin a run and wait for it, with Ctrl-C as in `run`."""
@@ -168,14 +188,15 @@ class Runner:
         with self._lock:
             if self.state != "paused":
                 raise SessionError("resume", "session", self.state, "a paused session")
-            count = self.session.step_count
-            return self._start(self.stepper.steps(self.wanted - count), count)
+            count, stepper = self.session.step_count, self.stepper
+            return self._start(stepper.timed_steps() if self.timed else stepper.steps(self.wanted - count), count)
 
     def stop(self) -> None:
         """Pause, and drop the rest of the run."""
         self.pause("stopped")
         if self.state == "paused":
             self.stepper.wanted, self.stepper.state, self.stepper.reason = self.session.step_count, "ready", ""
+            self.stepper.seconds_left = 0.0
 
     def _stop(self, run: int) -> None:
         """`stop`, if run number `run` is still the last: the cancelled future of an earlier one stops nothing."""
@@ -264,8 +285,13 @@ class Runner:
 
     @property
     def wanted(self) -> int:
-        """The step count at which the run is complete."""
+        """The step count at which the run is complete; of one that is `timed`, the steps begun so far."""
         return self.stepper.wanted
+
+    @property
+    def timed(self) -> bool:
+        """Whether the run under way, or paused, ends by the clock."""
+        return self.stepper.seconds_left > 0
 
     @property
     def speed(self) -> float | None:
@@ -317,6 +343,11 @@ class Runner:
         """The current dispatch: the last one that has run of a step that is made in parts; −1: none."""
         return self.session.dispatches_made - 1
 
+    def dispatch_under_way(self) -> int:
+        """Sample the dispatch that is under way in a run (`UnderWay`); −1 where none runs. For pictures, from one
+        thread."""
+        return self.under_way.sample() if self.state == "running" else -1
+
     def output(self) -> tuple[Dispatch, Array]:
         """Return the current dispatch and its first result; ranges of columns side by side."""
         made, at = self.session.last_dispatches(), self.dispatch
@@ -331,10 +362,24 @@ class Runner:
             raise ArgumentError("run", what, repr(count), "an int ≥ 0")
         self.refuse_while_running(f"{count} {what}")
 
+    def check_span(self, steps: int | None, seconds: float | None) -> tuple[int, float]:
+        """Return the steps and the seconds of a run, one of them 0, after checking that it could begin now."""
+        if seconds is None:
+            self.check_start(steps)  # type: ignore[arg-type]  # it is checked
+            return int(steps), 0.0  # type: ignore[arg-type]
+        if steps is not None:
+            raise ArgumentError("run", "seconds", f"{seconds} and {steps} steps as well", "one of both")
+        if isinstance(seconds, bool) or not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
+            raise ArgumentError("run", "seconds", repr(seconds), "a number > 0")
+        instead = steps_instead()
+        self.refuse_while_running(f"{seconds} seconds")
+        return (0, float(seconds)) if instead is None else (instead, 0.0)
+
     def refuse_while_running(self, given: str) -> None:
         """Raise `SessionError` if the session is running or closed; `given` is what was asked for."""
         if self.state == "closed":
             raise SessionError("run", "session", "closed", "an open session")
         if self.state == "running":
-            given = f"{given} while {self.stepper.done} of {self.wanted - self.stepper.first_wanted} are done"
+            stepper, whole_run = self.stepper, str(self.wanted - self.stepper.first_wanted)
+            given = f"{given} while {stepper.done} of {'a timed run' if self.timed else whole_run} are done"
             raise SessionError("run", "session", given, "a ready or paused session")

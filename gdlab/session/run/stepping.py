@@ -16,6 +16,7 @@ from gdlab.session.checkpoint import Snapshot
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.earlier_state import Batch
 from gdlab.session.run.feeds import Feed, FixedFeed, ReadAhead
+from gdlab.session.run.gradient_norms import GradientNorms
 from gdlab.session.run.log import RunLog
 from gdlab.session.run.lookout import Lookout
 from gdlab.session.run.nonfinite_watch import NonfiniteWatch
@@ -24,6 +25,7 @@ from gdlab.session.steps import Uploads
 State = Literal["ready", "running", "paused", "failed", "closed"]
 MOST_BYTES = 1 << 28  # of parameters that are stored for `reset`
 _SLICE_SECONDS = 0.01  # of waiting for a slow run's next step
+_MOST_AT_ONCE = 1 << 20
 _AT_ONCE_SECONDS = 0.01  # of the steps that are made at once: a pause waits for at most three times as long
 
 
@@ -50,16 +52,20 @@ class ResetPoint:
 class Stepper:
     """Makes steps as a job on the owner thread. `state` and `reason`: what the run does, and why it paused; `wanted`:
     the step count at which it is complete, `first_wanted` where it began: both move with the steps that others make
-    while it runs. `run`: the number of the last run; `speed`: steps per second at most."""
+    while it runs. `run`: the number of the last run; `speed`: steps per second at most. `seconds` of a run that is made
+    by the clock, and `seconds_left` of it: 0 of any other."""
 
-    def __init__(self, session: Session, lookout: Lookout, log: RunLog, watch: NonfiniteWatch) -> None:
-        self.session, self.lookout, self.log, self.watch = session, lookout, log, watch
+    def __init__(
+        self, session: Session, lookout: Lookout, log: RunLog, watch: NonfiniteWatch, norms: GradientNorms
+    ) -> None:
+        self.session, self.lookout, self.log, self.watch, self.norms = session, lookout, log, watch, norms
         self.reset_point = ResetPoint(session)
         self.state: State = "ready"
         self.reason = ""
         self.first_wanted = self.wanted = self._counted = session.step_count
         self.run = 0
         self.speed: float | None = None
+        self.seconds = self.seconds_left = 0.0
         self.feed: Feed | None = None
         self.pause: str | None = None  # why the run must pause before its next step
         self.job: JobFuture[None] | None = None  # of the run, once it has begun
@@ -99,10 +105,23 @@ class Stepper:
         """Make so many steps; the one under way is finished first, and is one of them."""
         made = 0
         while made < count and self.pause is None:
-            some, began = self._several(count - made), time.perf_counter()
-            made += self._steps_at_once(some) if some > 1 else self._step(last=made + 1 == count)
-            self._measure(some, time.perf_counter() - began)
+            made += self._some_steps(count - made)
             yield
+
+    def timed_steps(self) -> Iterator[None]:
+        """Make steps until the last one of `seconds_left` has ended, at least one; a pause stops the clock."""
+        while self.seconds_left > 0 and self.pause is None:
+            began = time.perf_counter()
+            self._some_steps(_MOST_AT_ONCE)
+            yield
+            self.seconds_left = max(0.0, self.seconds_left - (time.perf_counter() - began))
+
+    def _some_steps(self, most: int) -> int:
+        """Make one step, or several at once; return how many."""
+        some, began = self._several(most), time.perf_counter()
+        made = self._steps_at_once(some) if some > 1 else int(self._step(last=most == 1))
+        self._measure(some, time.perf_counter() - began)
+        return made
 
     def _several(self, most: int) -> int:
         """Return how many steps to make at once: one if anything looks between two steps, or gives each its inputs."""
@@ -190,6 +209,8 @@ class Stepper:
                 began = time.monotonic()
             if not session.closed:
                 self._add_losses(wait=True)
+                if not session.under_way:
+                    self.norms.end(session.step_count)
             self.watch.find_cause()
             self._skip_others()
         except BaseException as error:
@@ -202,7 +223,8 @@ class Stepper:
             with suppress(SessionError):  # closed, or a lost device
                 self.log.add_losses(session.take_losses(True))
             raise
-        self._end("paused" if session.step_count < self.wanted else "ready", self.pause or self.place)
+        more = session.step_count < self.wanted or self.seconds_left > 0
+        self._end("paused" if more else "ready", self.pause or self.place)
 
     def _skip_others(self) -> None:
         """Leave out of the run the steps that others made since its own last one."""
@@ -272,6 +294,8 @@ class Stepper:
         step, lookout = self.session.progress.steps, self.lookout
         self._request_pause(self.watch.after_step())
         self.log.tick(step)
+        if self.norms.asked:
+            self.norms.sample(step)
         if not lookout:
             self._add_losses(wait=False)
             return
@@ -297,7 +321,7 @@ class Stepper:
 
     def _end(self, state: State, reason: str) -> None:
         if self.pause == "stopped":
-            state, reason, self.wanted = "ready", "", self.session.step_count
+            state, reason, self.wanted, self.seconds_left = "ready", "", self.session.step_count, 0.0
         if self.state != "closed":  # a breakpoint at the end of a run is shown, though there is nothing left to resume
             self.state, self.reason = state, reason if state != "ready" or self._at_breakpoint else ""
         events = self.log.events
@@ -314,6 +338,7 @@ class Stepper:
         begin = session.steps.rewind(max(0, session.dispatches_made - dispatches))
         if session.step_count < count:  # the step was over, and does not count any more
             self.log.take_back(count)
+            self.norms.go_back(count)
         step, at = session.step_count + 1, session.position
         self.lookout.go_back(step, at - 1)
         self.wanted, self.state, self.reason = max(self.wanted, step), "paused", self.place
@@ -328,11 +353,12 @@ class Stepper:
         if self.reset_point.snapshot is not None:
             self.session.loaded.turn.call(self._restore)
         self.first_wanted = self.wanted = self._counted = self.session.step_count
-        self.state, self.reason, self.pause = "ready", "", None
+        self.state, self.reason, self.pause, self.seconds_left = "ready", "", None, 0.0
 
     def _restore(self) -> None:
         assert self.reset_point.snapshot is not None  # checked
         self.session.take_losses(True)  # of steps that no longer count
         self.watch.forget_batches()
+        self.norms.reset()
         self.session.restore(self.reset_point.snapshot)
         self.log.uncounted = self.session.traffic.forwards

@@ -231,6 +231,9 @@ def document_id(data: Mapping[str, Any], links: Mapping[int, str] | None = None)
     return made.hexdigest()[:16]
 
 
+CLOCKED = ("dispatch_seconds", "gradient_norms")  # of a run: what was measured, or sampled by the clock
+
+
 def _timeless(data: Json) -> Json:
     """A document without measurements: what passes, layouts and runs took is 0."""
     stages = [
@@ -238,7 +241,7 @@ def _timeless(data: Json) -> Json:
         for stage in data["stages"]
     ]
     passes = [_without_times({**one, "steps": None}, drop=False) | {"steps": one["steps"]} for one in data["passes"]]
-    runs = [{k: v for k, v in run.items() if k != "dispatch_seconds"} for run in data["runs"]]
+    runs = [{k: v for k, v in run.items() if k not in CLOCKED} for run in data["runs"]]
     timed: Json = {"runs": _without_times(runs, drop=False)}
     if "variants" in data:
         timed["variants"] = [{**row, "step_seconds": None} for row in data["variants"]]

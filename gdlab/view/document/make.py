@@ -26,13 +26,13 @@ from gdlab.view.document import passes
 from gdlab.view.document.closure import problems
 from gdlab.view.document.columns import Json
 from gdlab.view.document.dispatches import Labels, PlanSection, plan_section
-from gdlab.view.document.document import FORMAT, Document, document_id, load_doc, read_doc
+from gdlab.view.document.document import CLOCKED, FORMAT, Document, document_id, load_doc, read_doc
 from gdlab.view.document.egraph import growth_json
 from gdlab.view.document.groups import groups_of
 from gdlab.view.document.links import link
 from gdlab.view.document.overlays import overlays_of
 from gdlab.view.document.passes import Pairs, Trace
-from gdlab.view.document.runs import times_json, values_json, variants_json
+from gdlab.view.document.runs import norms_json, times_json, values_json, variants_json
 from gdlab.view.document.selection import selection_of
 from gdlab.view.document.sources import Sources, function_source, sources_of
 from gdlab.view.document.stages import Shared, Stage, carried_lanes, carried_names, derivative_lanes, stage_json
@@ -287,7 +287,8 @@ def _runs(study: Study, draft: Draft) -> list[Json]:
     values, count = values_json(study)
     if count > len(values):
         draft.note(f"{len(values)} of {whole(count)} tensors that were watched or looked at are kept here: the newest")
-    runner, now = study.runner, [run_json(study.session, study.runner, f"run{study.rev}") | {"values": values}]
+    measured = {"values": values, **norms_json(study)}
+    runner, now = study.runner, [run_json(study.session, study.runner, f"run{study.rev}") | measured]
     runs = [_earlier_json(now[0], run, f"earlier{i}") for i, run in enumerate(runner.earlier)]
     return runs + (now if study.session.step_count or values else [])
 
@@ -295,7 +296,7 @@ def _runs(study: Study, draft: Draft) -> list[Json]:
 def _earlier_json(now: Json, run: Earlier, key: str) -> Json:
     """A run that a reset ended: its losses, and the update rule as its `label`."""
     losses = decimated(run.losses, _MOST_EARLIER_LOSSES)
-    return {name: value for name, value in now.items() if name != "dispatch_seconds"} | {
+    return {name: value for name, value in now.items() if name not in CLOCKED} | {
         "key": key,
         "label": run.options,
         "loss": [[step, passes.number(loss)] for step, loss in losses],

@@ -7,13 +7,16 @@ from dataclasses import asdict
 from typing import Any
 
 from gdlab.session import Session
+from gdlab.session.run.runner import Runner
 from gdlab.study.study import Study
 from gdlab.study.variants import Figures
 from gdlab.view.document.columns import Json, column, words
 from gdlab.view.document.document import Document
+from gdlab.view.document.passes import number
 
 COUNTS = ("nodes", "rewrites", "dispatches", "groups", "bytes_moved", "peak_bytes", "physical_bytes")
 MOST_VALUES = 24  # of 6 KB at most
+MOST_NORMS = 60  # of a parameter
 _FIELDS = ("median", "p25", "p75", "predicted")
 
 
@@ -50,6 +53,28 @@ def values_json(study: Study) -> tuple[list[Json], int]:
     over = max(0, len(found) - MOST_VALUES)
     kept = [*found[:watched], *found[watched + over :]][:MOST_VALUES]
     return [value.to_json() for value in kept], len(found)
+
+
+def norm_courses(study: Study, runner: Runner) -> list[tuple[str, str, list[tuple[int, float]]]]:
+    """Name, entity and samples (step, norm) of each parameter whose gradient was sampled in the present run."""
+    ids = {node.name: node.id for node in study.graph.parameters}
+    found = [(each.name, list(each.samples)) for each in runner.norms.courses]
+    return [(name, f"node:0.{ids[name]}" if name in ids else "", rows) for name, rows in found if rows]
+
+
+def thinned(rows: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
+    """Return at most `most` rows, evenly chosen, the first and the last among them."""
+    last = len(rows) - 1
+    return [rows[round(i * last / (most - 1))] for i in range(most)] if last >= most else list(rows)
+
+
+def norms_json(study: Study) -> Json:
+    """`gradient_norms` of a run, where a panel looked at it; absent without any."""
+    rows = list[Json]()
+    for name, about, samples in norm_courses(study, study.runner):
+        steps, norms = zip(*thinned(samples, MOST_NORMS), strict=True)
+        rows.append({"name": name, "about": about or None, "steps": list(steps), "norms": [number(n) for n in norms]})
+    return {"gradient_norms": rows} if rows else {}
 
 
 def variants_json(study: Study, keys: Sequence[str]) -> Json:

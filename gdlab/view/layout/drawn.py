@@ -38,6 +38,7 @@ class Drawn:
     leaf: bool  # input, parameter, constant …: it has no inputs and may be drawn as pills
     lane: str = "forward"  # forward adjoint forward2 adjoint2 … optimizer
     twin: int = -1  # the forward node this one belongs to
+    lines: tuple[str, ...] = ()  # of numbers, which stand in the place of the type
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ class Layout:
     width: int
     height: int
     density: Density = 0
+    h: tuple[int, ...] = ()  # heights of boxes, where rows hold several lines of numbers
 
     def to_json(self) -> dict[str, Any]:
         """The columnar form that a document stores; all integers but `seconds`."""
@@ -197,7 +199,9 @@ def headline(node: Drawn, short: Short = cut) -> tuple[str, str]:
 def node_width(node: Drawn, density: Density = 0) -> int:
     """The width of a box: a multiple of 8, from the longer of its lines."""
     op, name = headline(node)
-    if density < 2:
+    if node.lines:
+        count = max(len(op) + 2 + len(name) if name else len(op), *map(len, node.lines))
+    elif density < 2:
         count = max(len(op) + 2 + len(name) if name else len(op), min(len(node.type), LINE_CUT))
     else:
         count = max(len(op), len(name))

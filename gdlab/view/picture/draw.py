@@ -25,6 +25,7 @@ from gdlab.view.layout.drawn import (
     pill_tail,
 )
 from gdlab.view.layout.short_names import ShortNames
+from gdlab.view.layout.stretch import LINE
 from gdlab.view.picture.palette import INK, Theme, family_ink, lane_tint
 
 CODE_FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
@@ -33,7 +34,7 @@ CORNER = 4
 TINT_ABOVE, TITLE_ABOVE = 48, 28  # of row 0: the top of a lane's tint, the foot of its title
 TINT_BELOW = 8  # the last row's gap
 EVERY_WIRE = 60  # drawn nodes: above it wires end in marks
-_BAR = "M6 0A6 6 0 0 0 0 6V34A6 6 0 0 0 6 40A3 6 0 0 1 3 34V6A3 6 0 0 1 6 0Z"
+_BAR = "M6 0A6 6 0 0 0 0 6V{foot}A6 6 0 0 0 6 {end}A3 6 0 0 1 3 {foot}V6A3 6 0 0 1 6 0Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +156,16 @@ def rail_path(layout: Layout, rail: Rail) -> str:
     return square(((x0, y0), (x0, rail.y0), (rail.x, rail.y0), (rail.x, rail.y1), (x1, rail.y1), (x1, y1)))
 
 
+def height_of(layout: Layout, i: int) -> int:
+    """Return the height of a box."""
+    return layout.h[i] if layout.h else NODE
+
+
 def rail_ends(layout: Layout, rail: Rail) -> tuple[Point, Point]:
     """Return the points where a rail leaves its source and meets its target."""
     a, b = rail.a, rail.b
-    y0 = layout.y[a] + (NODE if rail.y0 > layout.y[a] else 0)
-    y1 = layout.y[b] + (0 if rail.y1 < layout.y[b] + NODE else NODE)
+    y0 = layout.y[a] + (height_of(layout, a) if rail.y0 > layout.y[a] else 0)
+    y1 = layout.y[b] + (0 if rail.y1 < layout.y[b] + height_of(layout, b) else height_of(layout, b))
     return (layout.x[a] + layout.w[a] // 2, y0), (layout.x[b] + layout.w[b] // 2, y1)
 
 
@@ -324,17 +330,18 @@ def node_parts(scene: Scene, users: Sequence[int]) -> Iterable[str]:
 def _frame(scene: Scene, i: int) -> Iterable[str]:
     """The shape: round ends for a leaf, a bar at the left of an op, two borders if fused, a thick one for outputs."""
     style, w, leaf = scene.style[i], scene.layout.w[i], scene.nodes[i].leaf
+    height = height_of(scene.layout, i)
     family = family_ink(style.family, scene.theme)
     thick = style.output or style.loss
     border = f'stroke="{family.full}" stroke-width="2.5"' if thick else f'stroke="{family.border}"'
-    yield f'<rect width="{w}" height="{NODE}" rx="{NODE // 2 if leaf else 6}" fill="{family.fill}" {border}/>'
+    yield f'<rect width="{w}" height="{height}" rx="{NODE // 2 if leaf else 6}" fill="{family.fill}" {border}/>'
     if style.fused:
         yield (
-            f'<rect x="4" y="3" width="{w - 7}" height="{NODE - 6}" rx="3.5" fill="none" stroke="{family.border}" '
+            f'<rect x="4" y="3" width="{w - 7}" height="{height - 6}" rx="3.5" fill="none" stroke="{family.border}" '
             'stroke-width=".8"/>'
         )
     if not leaf:
-        yield f'<path d="{_BAR}" fill="{family.full}"/>'
+        yield f'<path d="{_BAR.format(foot=height - 6, end=height)}" fill="{family.full}"/>'
 
 
 def _lines(scene: Scene, i: int) -> Iterable[str]:
@@ -350,7 +357,9 @@ def _lines(scene: Scene, i: int) -> Iterable[str]:
         place = f'x="{w - 9}" y="17" text-anchor="end"' if typed else f'x="{left}" y="32"'
         style = f' font-size="12" font-weight="600" font-style="italic" fill="{family.full}"'
         yield text(name, place, 7.25 * len(name), style)
-    if typed:
+    for k, line in enumerate(node.lines):
+        yield text(line, f'x="{left}" y="{31 + LINE * k}"', 6.35 * len(line))
+    if typed and not node.lines:
         kind = cut(node.type, LINE_CUT)
         yield text(kind, f'x="{left}" y="31"', 6.35 * len(kind))
     if not node.leaf:  # a leaf is told by its shape

@@ -6,12 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from gdlab.base.words import plural
-from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
 from gdlab.view.document.layouts import drawn, layout
 from gdlab.view.layout.boxes import chains_of
 from gdlab.view.layout.drawn import Drawn
 from gdlab.view.layout.layered import auto
+from gdlab.view.layout.stretch import extra_room, stretched
+from gdlab.view.layout.value_lines import gradient_lines, value_lines
 from gdlab.view.picture.draw import NodeStyle
 from gdlab.view.picture.palette import Theme
 from gdlab.view.picture.plan_picture import plan_picture
@@ -67,10 +68,10 @@ def pane(document: Document, stage: int) -> Pane:
     nodes, looks = drawn(document, stage), styles(document, stage)
     fact = plural(len(nodes), "node")
     view = document.data.get("view") or {}
-    words = _written_on(document, stage, view.get("overlay"))
-    if words:
-        nodes = [replace(n, type=words.get(str(i), n.type)) for i, n in enumerate(nodes)]
-        return raw["title"], f"{fact}, {view['overlay']}", nodes, auto(nodes), looks
+    if view.get("overlay") and (told := _written_on(document, stage, view["overlay"])):
+        nodes = [replace(n, lines=tuple(told.get(i, ())), leaf=n.leaf and i not in told) for i, n in enumerate(nodes)]
+        made = auto(nodes)
+        return raw["title"], f"{fact}, {view['overlay']}", nodes, stretched(made, extra_room(made, nodes)), looks
     if view.get("around") and view.get("select"):
         kept = around(document, stage, view["select"], int(view["around"]))
         if kept:
@@ -79,10 +80,20 @@ def pane(document: Document, stage: int) -> Pane:
     return raw["title"], fact, nodes, layout(document, stage), looks
 
 
-def _written_on(document: Document, stage: int, overlay: str | None) -> Json:
-    """Return the texts of an overlay in words for the nodes of a stage: each stands in the place of their types."""
+def _written_on(document: Document, stage: int, overlay: str) -> dict[int, list[str]]:
+    """Return the lines of an overlay in words for the nodes of a stage: they stand in the place of their types. Below a
+    value stands the gradient, but in lanes, where it has a box of its own."""
+    texts = _texts(document, stage, overlay) if overlay != "nonfinite" else {}
+    lanes = any(lane.startswith("adjoint") for lane in document.nodes(stage).column("lane"))
+    slopes = _texts(document, stage, "gradient") if overlay == "value" and not lanes else {}
+    return {
+        i: [*value_lines(text), *(gradient_lines(slopes[i]) if i in slopes else ())] for i, text in texts.items()
+    }  # fmt: skip
+
+
+def _texts(document: Document, stage: int, overlay: str) -> dict[int, str]:
     found = [o["values"] for o in document.data["overlays"] if o["id"] == overlay and o["stage"] == stage]
-    return found[0] if found and overlay != "nonfinite" else {}
+    return {int(i): text for i, text in found[0].items() if isinstance(text, str)} if found else {}
 
 
 def styles(document: Document, stage: int) -> list[NodeStyle]:

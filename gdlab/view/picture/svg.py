@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdlab.base.words import plural, whole
-from gdlab.view.layout.boxes import ROW
+from gdlab.view.layout.boxes import NODE, ROW
 from gdlab.view.layout.drawn import Drawn, Layout, cut
 from gdlab.view.layout.short_names import ShortNames
 from gdlab.view.picture.draw import (
@@ -18,6 +18,7 @@ from gdlab.view.picture.draw import (
     NodeStyle,
     Scene,
     edge_parts,
+    height_of,
     lane_parts,
     node_parts,
     pill_parts,
@@ -156,13 +157,15 @@ def _users(nodes: Sequence[Drawn]) -> list[int]:
 
 def _view(nodes: Sequence[Drawn], layout: Layout, style: Sequence[NodeStyle], theme: Theme, most: int) -> _View:
     shown = _shown(layout, most)
-    bottom = ROW * (max((layout.row[i] for i in shown), default=-1) + 1)
+    last = max((i for i in shown), key=lambda i: layout.row[i], default=-1)
+    count = layout.row[last] + 1 if shown else 0
+    bottom = layout.y[last] + height_of(layout, last) + ROW - NODE if count else 0
     scene = Scene(nodes, layout, style, theme, shown, bottom, ShortNames(n.name or n.op for n in nodes))
     notes = []
     if len(shown) < len(nodes):
-        rows, most_rows = bottom // ROW, max(layout.row) + 1
-        count = f"{whole(len(shown))} of {plural(len(nodes), 'node')}"
-        notes.append(f"showing {count}: to row {whole(rows)} of {whole(most_rows)}")
+        rows, most_rows = count, max(layout.row) + 1
+        told = f"{whole(len(shown))} of {plural(len(nodes), 'node')}"
+        notes.append(f"showing {told}: to row {whole(rows)} of {whole(most_rows)}")
     if wires_are_marks(scene):
         notes.append(f"{whole(len(layout.wires))} edges between lanes end in marks below their nodes")
     xs = list(_extent(scene))

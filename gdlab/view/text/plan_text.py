@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from gdlab.base.statistics import Summary
+from gdlab.base.statistics import Summary, bars
 from gdlab.base.words import cell, duration, grid, nbytes, plural, sig, whole
 from gdlab.session.totals import parts_words
 from gdlab.view.document.columns import Json, Table
@@ -19,6 +20,7 @@ from gdlab.view.text.compiled_text import counted, edge
 from gdlab.view.text.graph_text import notes
 
 Lines = Iterator[str]
+_WIDE = 30  # times the least norm is the greatest
 
 
 # plan ----------------------------------------------------------------------------------------------------------------
@@ -380,6 +382,7 @@ def session(document: Document) -> Lines:
         if loss:
             (first, low), (last, high) = loss[0], loss[-1]
             yield f"  loss: {_loss(low)} at step {whole(first)} → {_loss(high)} at step {whole(last)}"
+        yield from _norms(run)
         for event in run["events"]:
             yield f"  step {event['step']}: {event['kind']}: {event['text']}"
         yield from _values(run)
@@ -387,6 +390,30 @@ def session(document: Document) -> Lines:
 
 def _loss(value: float | str) -> str:
     return value if isinstance(value, str) else sig(value)
+
+
+def _norms(run: Json) -> Lines:
+    """The norms of gradients as sparklines; each line begins with its parameter."""
+    rows = run.get("gradient_norms") or ()
+    if rows:
+        yield "  norm of each parameter's gradient, sampled during the run:"
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        (first, *_, last), norms = (row["steps"][0], row["steps"][-1]), row["norms"]
+        told = f"{_loss(norms[0])} at step {whole(first)}"
+        if len(norms) > 1:
+            told += f" → {_loss(norms[-1])} at step {whole(last)}"
+        sparkline, scale = _sparkline([float(norm) for norm in norms])
+        yield f"{row['about'] or 'run'}   ‖∂{row['name']}‖{'':{width - len(row['name'])}}  {sparkline}  {told}{scale}"
+
+
+def _sparkline(norms: Sequence[float]) -> tuple[str, str]:
+    """The bars of norms, and what is to be said of their scale: logarithmic where a straight one would show the
+    beginning alone."""
+    known = [norm for norm in norms if math.isfinite(norm)]
+    if known and min(known) > 0 and max(known) > _WIDE * min(known):
+        return bars([math.log(norm) if math.isfinite(norm) else norm for norm in norms]), ", logarithmic"
+    return bars(norms), ""
 
 
 def _values(run: Json) -> Lines:

@@ -1,5 +1,6 @@
 // Read a GraphDoc (docs/graphdoc.md): `await openDoc(payload)` gives typed records out of the columnar tables.
 
+import { gradientLines, valueLines } from "./valuelines.ts";
 import { gunzip } from "./gunzip.ts";
 import { restored } from "./shortened.ts";
 import type {
@@ -363,9 +364,19 @@ function written(doc: GraphDoc): GraphDoc {
   for (const { id, stage: at, values } of doc.overlays) {
     const stage = doc.stages[at];
     if (!stage || id !== doc.view?.overlay || id === "nonfinite") continue;
+    // In lanes a gradient has a box of its own.
+    const lanes = stage.nodes.some(node => node.lane.startsWith("adjoint")),
+      slopes = id === "value" && doc.overlays.find(each => each.id === "gradient" && each.stage === at)?.values;
     stage.nodes.forEach((node, i) => {
-      const said = values[i];
-      if (typeof said === "string") node.told = said;
+      const said = values[i],
+        slope = slopes && slopes[i];
+      if (typeof said !== "string") return;
+      const below = typeof slope === "string" ? slope : "";
+      node.told = said;
+      node.lines = valueLines(said);
+      node.own = node.lines.length;
+      if (below && !lanes) node.lines = [...node.lines, ...gradientLines(below)];
+      node.figures = below && `gradient of the loss: ${below}`;
     });
     stage.layout = null;
   }

@@ -197,7 +197,8 @@ function groupNode(doc: GraphDoc, stage: Stage, g: number, label: string, member
     type = doc.types[last.type]?.text ?? "",
     told = (written: string) => `${plural(members.length, "node")}, ${written}`;
   const text = told(type).length > LINE_CUT ? told(type.replaceAll(", ", ",")) : told(type);
-  return { ...last, op: label, name, raw: name, label: "", family: "movement", flags: ["group"], told: text };
+  const plain = { op: label, name, raw: name, label: "", family: "movement", lines: undefined };
+  return { ...last, ...plain, flags: ["group"], told: text };
 }
 
 export interface Bracket {
@@ -218,12 +219,12 @@ export function brackets(
   const span = new Map<number, [number, number]>(),
     depth: number[] = [];
   stage.groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
-  layout.boxes.forEach(({ row, y }, v) => {
+  layout.boxes.forEach(({ row, y, h = 40 }, v) => {
     const node = stage.nodes[members ? members[v]!.at(-1)! : v]!;
     if (row < 0 || node.lane !== "forward") return;
     for (let g = node.group; g >= 0; g = stage.groups[g]!.parent) {
       const [top, bottom] = span.get(g) ?? [y, y];
-      span.set(g, [Math.min(top, y), Math.max(bottom, y)]);
+      span.set(g, [Math.min(top, y), Math.max(bottom, y + h - 40)]);
     }
   });
   const shown = [...span].filter(([g, [top, bottom]]) => open.has(g) && bottom > top),

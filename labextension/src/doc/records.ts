@@ -45,8 +45,13 @@ export interface NodeRecord {
   lane: string;
   twin: number;
   group: number;
-  /** Of a closed group: what is in it. */
+  /** What stands in the place of the type: of a closed group what is in it, else the node's value (`--values`). */
   told?: string;
+  /** The lines of the value, and of the gradient below it; and both in full. */
+  lines?: readonly string[];
+  /** How many of the lines are of the value. */
+  own?: number;
+  figures?: string;
   flags: string[];
   fate: Fate | null;
   flops: number;
@@ -98,6 +103,8 @@ export interface BoxRecord {
   x: number;
   y: number;
   w: number;
+  /** Its height, where that is not the one of a box with two lines. */
+  h?: number;
   row: number;
 }
 /** Rows that a rewrite closed: the bracket stands at x, its words from `left` on. */
@@ -385,6 +392,7 @@ export interface RunRecord {
   memory: { text?: string };
   events?: Event[];
   values?: TensorValue[];
+  gradient_norms?: { name: string; about: string | null; steps: number[]; norms: unknown[] }[];
 }
 export interface RawLink {
   a: string;

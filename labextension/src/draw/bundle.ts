@@ -12,8 +12,8 @@ export function railPoints({ boxes }: Layout, { a, b, x, y0, y1 }: RailRecord): 
     to = boxes[b]!;
   const xa = from.x + Math.floor(from.w / 2),
     xb = to.x + Math.floor(to.w / 2);
-  const ya = from.y + (y0 > from.y ? BOX : 0),
-    yb = to.y + (y1 < to.y + BOX ? 0 : BOX);
+  const ya = from.y + (y0 > from.y ? (from.h ?? BOX) : 0),
+    yb = to.y + (y1 < to.y + (to.h ?? BOX) ? 0 : (to.h ?? BOX));
   const forward = y1 > y0 === y0 > ya;
   return {
     forward,

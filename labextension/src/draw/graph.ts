@@ -18,6 +18,7 @@ export type { Dress, Picture } from "./picture.ts";
 
 // The same measures as gdlab/view/picture/draw.py.
 const [MARGIN, LANE_ABOVE, LANE_BELOW, ROW, BOX, PILL] = [16, 16, 8, 72, 40, 18] as const;
+const LINED = 13; // from line to line of a box
 const NOTE = 8; // the width of a letter on an edge
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
 const LINE = 28, // code points of a line
@@ -149,7 +150,7 @@ class StagePicture {
   #isFree(left: number, base: number, width: number): boolean {
     const inside = left >= 0 && left + width <= this.#layout.width;
     return inside && this.#layout.boxes.every(
-      ({ x, y, w }) => left >= x + w || left + width <= x || base - 12 >= y + BOX || base + 2 <= y,
+      ({ x, y, w, h = BOX }) => left >= x + w || left + width <= x || base - 12 >= y + h || base + 2 <= y,
     );
   }
 
@@ -228,7 +229,7 @@ class StagePicture {
   }
 
   #box(index: number, detail: Detail): SVGGElement {
-    const { x, y, w } = this.#layout.boxes[index]!;
+    const { x, y, w, h: height = BOX } = this.#layout.boxes[index]!;
     const node = this.#stage.nodes[index]!,
       leaf = node.flags.includes("leaf") || node.family === "leaf",
       title = titleOf(this.#stage, index);
@@ -247,8 +248,8 @@ class StagePicture {
         transform: `translate(${x} ${y})`,
         ...this.#dress.node?.(index),
       },
-      has("group") && s("rect", { class: "gd-sheet", x: 4, y: -4, width: w, height: BOX, rx: 6 }),
-      s("rect", { class: "gd-shape", width: w, height: BOX, rx: leaf ? BOX / 2 : 6 }),
+      has("group") && s("rect", { class: "gd-sheet", x: 4, y: -4, width: w, height, rx: 6 }),
+      s("rect", { class: "gd-shape", width: w, height, rx: leaf ? BOX / 2 : 6 }),
       ...(detail === "op"
         ? [s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 25 }, op)]
         : this.#inside(index, op, title, leaf)),
@@ -261,7 +262,7 @@ class StagePicture {
   }
 
   #inside(index: number, op: string, title: string, leaf: boolean): Child[] {
-    const { w } = this.#layout.boxes[index]!,
+    const { w, h: height = BOX } = this.#layout.boxes[index]!,
       node = this.#stage.nodes[index]!,
       given = shortened(this.#stage, title, Math.max(4, LINE - op.length - 2)), // as the layout counts it
       typed = this.#layout.density < 2,
@@ -274,12 +275,16 @@ class StagePicture {
     return [
       tooltip(this.#doc, this.#stage, node, title, this.#dress.told?.(index)),
       node.flags.includes("fused") &&
-        s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: BOX - 6, rx: 4 }),
-      !leaf && svgPath("gd-side", `M6 0A6 6 0 0 0 0 6V${BOX - 6}A6 6 0 0 0 6 ${BOX}`),
+        s("rect", { class: "gd-inner", x: 3, y: 3, width: w - 6, height: height - 6, rx: 4 }),
+      !leaf && svgPath("gd-side", `M6 0A6 6 0 0 0 0 6V${height - 6}A6 6 0 0 0 6 ${height}`),
       s("text", { class: "gd-op", x: leaf && !typed ? w / 2 : left, y: top, "data-alone": leaf && !typed }, op),
       named &&
         s("text", { class: "gd-given", "data-below": !typed, x: typed ? w - 9 : left, y: typed ? 17 : 32 }, given),
-      typed && s("text", { class: "gd-type", x: left, y: 31 }, cut(typeText(this.#doc, node), 28)),
+      typed && !node.lines && s("text", { class: "gd-type", x: left, y: 31 }, cut(typeText(this.#doc, node), 28)),
+      node.lines?.map((line, i) => {
+        const name = i < node.own! ? "gd-type gd-figures-line" : "gd-type gd-slope";
+        return s("text", { class: name, x: left, y: 31 + LINED * i }, line);
+      }),
       s(
         "text",
         { class: "gd-letter", x: w - 5, y: foot ? 32 : 13 },
@@ -337,7 +342,7 @@ class StagePicture {
     layout.boxes.forEach((place, index) => {
       if (place.row >= 0)
         items.push({
-          ...box(place, BOX, 2),
+          ...box(place, place.h ?? BOX, 2),
           nodes: [index],
           make: detail => this.#kept(index, this.#box(index, detail)),
         });

@@ -63,7 +63,15 @@ export function tooltip(doc: GraphDoc, stage: Stage, node: NodeRecord, title: st
   return s(
     "title",
     null,
-    [`${head}: ${typeText(doc, node)}`, `${stage.title || stage.key}, ${node.key}`, ...attrs, ...fate, told]
+    [
+      `${head}: ${typeText(doc, node)}`,
+      node.lines && doc.types[node.type]?.text,
+      node.figures,
+      `${stage.title || stage.key}, ${node.key}`,
+      ...attrs,
+      ...fate,
+      told === node.told ? "" : told,
+    ]
       .filter(Boolean)
       .join("\n"),
   );

@@ -36,7 +36,8 @@ const block = ({ x, y, w }: Block, height: number): string => `M${x} ${y}h${w}v$
 
 /** Edges and boxes of a layout, each as the text of one path. */
 function outlines({ edges, boxes, pills }: Layout): { edges: string; boxes: string } {
-  const shapes = [...boxes.map(each => (each.row < 0 ? "" : block(each, 40))), ...pills.map(each => block(each, 18))];
+  const shown = boxes.filter(({ row }) => row >= 0),
+    shapes = [...shown.map(each => block(each, each.h ?? 40)), ...pills.map(each => block(each, 18))];
   return { edges: edges.map(({ bends }) => `M${bends.join(" ")}`).join(""), boxes: shapes.join("") };
 }
 

@@ -10,6 +10,9 @@ const nodesIn = (el: Element): HTMLElement[] => [...all<HTMLElement>(el, ".gd-no
 /** The place of a node, without the second sheet behind a closed group. */
 const placeOf = (node: Element): DOMRect => boxOf(node.querySelector(".gd-shape") ?? node);
 
+/** Whether the reader wants things to move. */
+export const moves = (): boolean => !matchMedia("(prefers-reduced-motion: reduce)").matches;
+
 /** Return the rectangles of all drawn nodes on the screen, by entity; of a pane that is hidden, none. */
 export const placesIn = (el: Element): Places =>
   new Map(el.clientWidth > 0 ? nodesIn(el).map(node => [node.dataset.entity!, placeOf(node)]) : []);
@@ -50,7 +53,7 @@ export function glide(
     then = seen ? top : before.get(stays!);
   if (leader) camera.follow(leader);
   else if (now && then) el.scrollBy(now.x + now.width / 2 - then.x - then.width / 2, now.y - then.y);
-  if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  if (!moves()) return;
   const move = (node: Element, from: Keyframe) => node.animate([from, {}], { duration: 150, easing: "ease-out" });
   for (const node of nodesIn(el)) {
     const { x, y } = placeOf(node),

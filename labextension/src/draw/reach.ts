@@ -1,6 +1,6 @@
 // How far the rows of a layout reach, the zoom at which those in sight fit a pane, and what leaves it. Pure.
 
-import type { Layout } from "../doc/doc.ts";
+import type { BoxRecord, Layout } from "../doc/doc.ts";
 
 const BOX = 40,
   PILL = 18,
@@ -19,14 +19,14 @@ interface Place {
 
 /** The boxes and pills of a layout from top to bottom. */
 export function placesOf({ boxes, pills }: Layout): Place[] {
-  const place = ({ x, y, w }: { x: number; y: number; w: number }, height: number): Place => ({
+  const place = ({ x, y, w }: Pick<BoxRecord, "x" | "y" | "w">, height: number): Place => ({
     left: x,
     right: x + w,
     top: y,
     bottom: y + height,
   });
   return [
-    ...boxes.filter(({ row }) => row >= 0).map(box => place(box, BOX)),
+    ...boxes.filter(({ row }) => row >= 0).map(box => place(box, box.h ?? BOX)),
     ...pills.map(pill => place(pill, PILL)),
   ].sort((a, b) => a.top - b.top);
 }

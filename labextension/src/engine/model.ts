@@ -648,7 +648,7 @@ export class PageModel implements Model {
     const memory = plan.slots.reduce((a, b) => a + b, 0);
     const from = full ? 0 : this.#told;
     this.#told = this.#losses.length;
-    const metrics: Metrics = {
+    const metrics: Omit<Metrics, "timed" | "norms" | "norms_left_out"> = {
       type: "metrics",
       frame: ++this.#frame,
       state: this.#state,
@@ -672,6 +672,7 @@ export class PageModel implements Model {
       watch: this.#watched,
       dispatch: this.#position - 1,
       place: this.#place,
+      under_way: this.#state === "running" ? this.#frame % plan.dispatches.length : -1,
       watches: this.#watches.map(
         ({ id, name, value, step, min, max, nonfinite, course }): WatchRow => ({
           id, name, value, step, min: word(min), max: word(max), nonfinite, course: course.map(word),

@@ -24,6 +24,8 @@ export interface Drawn {
   twin: number;
   /** It stands for a closed group: its op is a label. */
   closed?: boolean;
+  /** Numbers in the place of the type. */
+  lines?: readonly string[];
 }
 
 export const unique = (values: readonly number[]): number[] => (values.length < 2 ? [...values] : [...new Set(values)]);
@@ -37,14 +39,15 @@ function count(text: string, limit: number): number {
 
 const up8 = (value: number): number => 8 * Math.ceil(value / 8);
 
-function nodeWidth({ op, name, type, leaf }: Drawn, density: number): number {
+function nodeWidth({ op, name, type, leaf, lines }: Drawn, density: number): number {
   const ops = count(op, 99),
     names = count(name, 99);
   const line = Math.min(leaf || !names ? (leaf && names) || ops : ops + 2 + names, LINE_CUT),
     alone = leaf || !names || (ops + 4 > LINE_CUT && ops + 2 + names > LINE_CUT),
     below = alone ? line : Math.max(ops, line - ops - 2),
     longest = density < 2 ? Math.max(line, count(type, LINE_CUT)) : below;
-  return Math.max(64, up8(Math.floor((29 * longest) / 4) + 24));
+  const told = lines?.reduce((most, each) => Math.max(most, count(each, 999)), line);
+  return Math.max(64, up8(Math.floor((29 * (told ?? longest)) / 4) + 24));
 }
 
 function pillWidth({ op, name }: Drawn, tail: string, density: number): number {

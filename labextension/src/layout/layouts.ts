@@ -8,7 +8,7 @@ import type { Drawn } from "./boxes.ts";
 const AT_ONCE = 1000;
 
 export const drawnOf = (stage: Stage, types: readonly { text: string }[]): Drawn[] =>
-  stage.nodes.map(({ op, raw, label, type, inputs, lane, twin, told }) => ({
+  stage.nodes.map(({ op, raw, label, type, inputs, lane, twin, told, lines }) => ({
     op,
     name: label || raw,
     type: told ?? types[type]?.text ?? "",
@@ -17,6 +17,7 @@ export const drawnOf = (stage: Stage, types: readonly { text: string }[]): Drawn
     lane,
     twin,
     ...(told === undefined ? {} : { closed: true }),
+    ...(lines ? { lines } : {}),
   }));
 
 export interface Laying {

@@ -1,7 +1,7 @@
 // The live session as data: messages of the kernel in, one record out that the session panel draws. Pure.
 
 import { number } from "../doc/doc.ts";
-import type { BreakRow, CommandName, Counters, Event, Metrics, State, WatchRow } from "./messages.ts";
+import type { BreakRow, CommandName, Counters, Event, Metrics, NormRow, State, WatchRow } from "./messages.ts";
 
 export type Point = readonly [step: number, loss: number];
 
@@ -19,6 +19,12 @@ export interface Live {
   watch: string;
   dispatch: number;
   place: string;
+  /** A sample of the dispatches that a run goes through, −1 where none runs. */
+  under_way: number;
+  /** Whether the run ends by the clock: `wanted` is how far it is. */
+  timed: boolean;
+  norms: readonly NormRow[];
+  norms_left_out: number;
   watches: readonly WatchRow[];
   breaks: readonly BreakRow[];
   events: readonly Event[];
@@ -50,6 +56,10 @@ export const noSession: Live = {
   watch: "",
   dispatch: -1,
   place: "",
+  under_way: -1,
+  timed: false,
+  norms: [],
+  norms_left_out: 0,
   watches: [],
   breaks: [],
   events: [],
@@ -107,6 +117,10 @@ export function withMetrics(live: Live, metrics: Metrics): Live {
     watch,
     dispatch,
     place,
+    under_way = -1,
+    timed = false,
+    norms,
+    norms_left_out = 0,
     watches = [],
     breaks = [],
   } = metrics;
@@ -124,6 +138,10 @@ export function withMetrics(live: Live, metrics: Metrics): Live {
     watch,
     dispatch,
     place,
+    under_way,
+    timed,
+    norms: norms ?? (metrics.full ? [] : live.norms),
+    norms_left_out,
     watches,
     breaks,
     points,

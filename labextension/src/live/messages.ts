@@ -99,6 +99,15 @@ export interface WatchRow {
   course: (number | string)[];
 }
 
+export interface NormRow {
+  name: string;
+  about: string;
+  value: number | string;
+  step: number;
+  first: number;
+  course: (number | string)[];
+}
+
 export interface BreakRow {
   id: number;
   text: string;
@@ -200,6 +209,10 @@ export interface Metrics {
   watch: string;
   dispatch: number;
   place: string;
+  under_way: number;
+  timed: boolean;
+  norms: NormRow[] | null;
+  norms_left_out: number;
   watches: WatchRow[];
   breaks: BreakRow[];
   full: boolean;

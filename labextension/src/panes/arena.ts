@@ -6,6 +6,7 @@ import { indexesOf, users } from "../doc/select.ts";
 import { all, boxOf, div, h, listen, replace, reveal, SMALL_BUTTON, span, type Child } from "../draw/dom.ts";
 import { arrange } from "../layout/slots.ts";
 import { ArenaPicture, reuse } from "./arena_picture.ts";
+import type { Live } from "../live/live.ts";
 import { edgePicture } from "./edge.ts";
 import { body, button, chip, frame, notCompiled, retitle, row, table } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
@@ -110,6 +111,10 @@ class ArenaPane implements Pane {
     const [index = lights.length === 1 ? lights[0] : undefined] = indexesOf("interval", this.#context.ui().selected);
     replace(this.#buffer, ...(index === undefined ? [] : bufferLine(this.#context, this.#plan, index)));
     return true;
+  }
+
+  live({ under_way: at }: Live): void {
+    this.#picture?.sweep(at);
   }
 
   lit(lit: ReadonlySet<string>): void {

@@ -6,6 +6,7 @@ import { bytes, plural } from "../doc/format.ts";
 import type { Uses } from "../doc/select.ts";
 import { s, svgPath, type Child } from "../draw/dom.ts";
 import { cut, cutLeft, familyClass } from "../draw/labels.ts";
+import { moves } from "../draw/motion.ts";
 import { Merged, type Block } from "../draw/merged.ts";
 import { bandAt, bandPath, mountain, type Band, type Mountain } from "../layout/mountain.ts";
 import { ABOVE, KINDS, LABEL, THINNEST } from "../layout/slots.ts";
@@ -273,6 +274,13 @@ export class ArenaPicture {
       rows.length > 0 && this.#overTime(),
       this.#axis(),
       this.#peak(),
+      s(
+        "g",
+        { class: "gd-sweep", "aria-hidden": "true" },
+        s("rect", { x: -7, y: 8, width: 14, height: this.#end - 8 }),
+        s("line", { y1: 8, y2: this.#end }),
+        s("path", { d: "M-5 2H5L0 9Z" }),
+      ),
       s("g", { class: "gd-playhead" }),
     );
   }
@@ -395,6 +403,18 @@ export class ArenaPicture {
         label("", x + (left ? -5 : 5), 12, left ? "end" : "start", `peak ${bytes(this.#plan.memory.peak_bytes!)}`),
       )
     );
+  }
+
+  /** Move the play-head to the dispatch that is under way; −1: none runs. */
+  sweep(k: number): void {
+    const head = this.svg.querySelector<SVGGElement>(".gd-sweep")!,
+      here = k >= 0 && k < this.#count && moves();
+    if (!here) return head.toggleAttribute("data-at", false) as unknown as void;
+    const x = (this.x(k) + this.x(k + 1)) / 2,
+      back = x < Number(head.dataset.at ?? Infinity);
+    head.style.transition = back ? "none" : ""; // from the end to the beginning it jumps
+    head.style.transform = `translateX(${x}px)`;
+    head.dataset.at = String(x);
   }
 
   /** Mark the dispatches that are lit; those that only read the selected buffer with an open head. */

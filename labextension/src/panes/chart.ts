@@ -160,8 +160,10 @@ function drawAxes({ xs, ys, left, x, y }: Scales, { width, height }: Size, label
 }
 
 /** Marks at the border for points that the range leaves out, and a line with a word where a run began. */
-function drawMarks(finite: readonly Point[], began: readonly Began[], scales: Scales, { height }: Size): Child[] {
-  const { x, y, low, high } = scales;
+function drawMarks(finite: readonly Point[], began: readonly Began[], scales: Scales, size: Size): Child[] {
+  const { x, y, low, high } = scales,
+    { width, height } = size,
+    fits = (step: number, label: string) => x(step) + 4 + 6.5 * label.length <= width;
   const outside = finite.filter(([, loss]) => loss > high || loss < low).slice(-OUTSIDE);
   return [
     outside.map(([step, loss]) => {
@@ -170,7 +172,9 @@ function drawMarks(finite: readonly Point[], began: readonly Began[], scales: Sc
     }),
     began.map(({ step, label }) => [
       svgPath("gd-began", `M${x(step)} ${TOP}V${height - BOTTOM}`),
-      axisText(x(step) + 4, height - BOTTOM - 6, "start", label),
+      fits(step, label)
+        ? axisText(x(step) + 4, height - BOTTOM - 6, "start", label)
+        : axisText(x(step) - 4, height - BOTTOM - 6, "end", label),
     ]),
   ];
 }

@@ -13,6 +13,7 @@ import { glide, placesIn, type Places } from "../draw/motion.ts";
 import { paint, type Painted } from "../draw/overlays.ts";
 import { around, partLayout } from "../layout/explore.ts";
 import { densitiesOf, hasLanes, layoutAt, layoutOf, type Laying } from "../layout/layouts.ts";
+import { extraRoom, LINE, stretched } from "../layout/stretch.ts";
 import { spread } from "../layout/matched.ts";
 import { keptOf } from "../live/kept.ts";
 import { buildingDress, builtFor, changedBetween, keptWords, meterOf } from "./building.ts";
@@ -25,7 +26,8 @@ import { zoomAfterClick } from "./wheel.ts";
 const HELP =
   "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, " +
   "Enter opens the kernel, plus, minus and zero zoom.";
-const ROW = 72; // of a layout
+const ROW = 72, // of a layout
+  NODE = 40;
 const WAIT = 300; // ms before it is said that a layout takes time
 
 interface Choice {
@@ -349,7 +351,7 @@ class PicturePane implements Pane {
     const loss = shown.nodes.findIndex((node, i) => boxes[i]!.row >= 0 && node.flags.includes("loss"));
     const forward = boxes.filter(({ x, row }) => row >= 0 && x < first.x + first.width);
     const y = boxes[loss]?.y ?? forward.reduce((most, box) => Math.max(most, box.y), 0);
-    return y + ROW;
+    return y + (boxes[loss]?.h ?? NODE) - NODE + ROW;
   }
 
   /** Close the innermost groups where the picture does not fit its pane as it opens. */
@@ -383,22 +385,32 @@ class PicturePane implements Pane {
   #match({ stage, fold, part }: View, layout: Layout): void {
     const { side, group } = this.#options,
       members = fold?.members ?? null;
+    this.#spread.clear();
     if (side === "left" && !part) showRows(this.#context.doc, stage, members, layout);
     if (side !== "right") return;
     this.#places = part ? null : matchedRows(this.#context, stage, members, layout);
-    this.#spread.clear();
     group.level = this.#places !== null;
   }
 
   /** The layout with its rows beside those of the left pane. */
   #spaced({ stage, fold }: View, layout: Layout): Layout {
-    if (!this.#places) return layout;
     const known = this.#spread.get(layout);
     if (known) return known;
-    const made = spread(layout, this.#places);
-    made.holes = closedRows(this.#context, stage, fold?.members ?? null, made);
-    this.#spread.set(layout, made);
-    return made;
+    const made = this.#places ? spread(layout, this.#places) : layout;
+    if (this.#places) made.holes = closedRows(this.#context, stage, fold?.members ?? null, made);
+    const grown = stretched(made, this.#extra(fold?.stage ?? stage, made));
+    this.#spread.set(layout, grown);
+    return grown;
+  }
+
+  /** The room that rows need for numbers on nodes; side by side all rows of both panes have the same. */
+  #extra({ nodes }: Stage, layout: Layout): number[] {
+    const own = extraRoom(layout, i => nodes[i]!.lines?.length ?? 1);
+    if (!this.#options.side) return own;
+    const most = this.#context.doc.stages
+      .filter(stage => !hasLanes(stage))
+      .reduce((lines, stage) => Math.max(lines, ...stage.nodes.map(node => node.lines?.length ?? 1)), 1);
+    return own.map(() => LINE * (most - 1));
   }
 
   #paint(view: View, painted: Painted | null, layout: Layout): Picture {

@@ -118,8 +118,9 @@ class PlanPane implements Pane {
     this.#draw();
   }
 
-  live(_: Live, host: Host | null): void {
+  live({ under_way: at }: Live, host: Host | null): void {
     enliven(this.el, host);
+    this.#timeline?.pulse(at);
   }
 
   choose(lit: ReadonlySet<string>): boolean {

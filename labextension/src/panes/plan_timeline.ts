@@ -5,6 +5,7 @@ import { bytes, plural, seconds } from "../doc/format.ts";
 import { boxOf, listen, s, svgPath, type Child } from "../draw/dom.ts";
 import { cut, familyClass } from "../draw/labels.ts";
 import { Merged } from "../draw/merged.ts";
+import { moves } from "../draw/motion.ts";
 import { timeline, type Timeline } from "../layout/timeline.ts";
 import { ticks } from "./chart.ts";
 import { bytesMoved, groupReason, hazardText, timeText } from "./dispatch_words.ts";
@@ -16,6 +17,7 @@ const SIDE = 16,
   AXIS = 34, // ticks, and the legend below them
   GAP = 3, // between columns
   LETTER = 6.6,
+  FADE = 600, // ms of a pulse
   DENSE = 400, // dispatches that are elements of their own
   MOST_ARROWS = 80; // with more, only those of what is lit are drawn
 const WIDTHS: Record<string, string> = {
@@ -66,6 +68,16 @@ export class PlanTimeline {
     if (arrows.length <= MOST_ARROWS) return;
     const touched = ({ from, to }: Hazard) => lit.has(`dispatch:${from}`) || lit.has(`dispatch:${to}`);
     this.#drawArrows(arrows.filter(touched).slice(0, MOST_ARROWS));
+  }
+
+  /** Let the bar of a dispatch that is under way light up and fade. */
+  pulse(k: number): void {
+    if (k < 0 || k >= this.#plan.dispatches.length || !moves()) return;
+    const [x, right] = this.#span(k);
+    const made = s("rect", { class: "gd-pulse", x, y: ARCS, width: Math.max(2, right - x), height: BAR, rx: 2 });
+    this.svg.append(made);
+    made.animate([{ opacity: 0.7 }, { opacity: 0 }], { duration: FADE, easing: "ease-out" }).onfinish = () =>
+      made.remove();
   }
 
   #x(at: number): number {

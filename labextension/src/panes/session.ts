@@ -7,6 +7,7 @@ import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
 import { drawChart, type Began, type Chart } from "./chart.ts";
 import { edgeCounters } from "./edge.ts";
+import { Norms } from "./norms.ts";
 import { body, either, empty, frame, sourceLine } from "./pane.ts";
 import type { Child, Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { SessionControls } from "./session_controls.ts";
@@ -43,6 +44,7 @@ class SessionPanel implements Pane {
   readonly #context: Context;
   readonly #controls: SessionControls;
   readonly #watches: Watches;
+  readonly #norms = new Norms();
   readonly #step = figure("step", "step");
   readonly #loss = figure("loss", "loss");
   readonly #rate = figure("rate", "steps per second");
@@ -79,6 +81,7 @@ class SessionPanel implements Pane {
       "gd-shown",
       div("gd-figures", div("gd-bigs gd-four", ...figures), this.#scale, this.#chart),
       div("gd-side", this.#events, this.#facts),
+      this.#norms.el,
       this.#watches.el,
     );
     const parts = [this.#controls.el, this.#message, this.#hint, this.#shown];
@@ -115,6 +118,7 @@ class SessionPanel implements Pane {
       this.#frame ||= requestAnimationFrame(() => this.#drawChart());
     this.#drawn = shown;
     this.#writeFacts(shown);
+    if (this.#norms.show(shown)) this.#context.redrawn("session");
     this.#writeEvents(shown);
   }
 
@@ -147,9 +151,11 @@ class SessionPanel implements Pane {
     const before = this.#drawn;
     const anew = before && live.step < before.step;
     if (anew) this.#began = [];
-    if (!before || anew || live.state !== "running" || live.wanted === before.wanted || before.step === 0) return;
-    const length = live.wanted - before.step;
-    if (length > 1) this.#began = [...this.#began, { step: before.step, label: `run of ${whole(length)}` }];
+    const same = live.timed ? before?.state === "running" || before?.timed : live.wanted === before?.wanted;
+    if (!before || anew || live.state !== "running" || same || before.step === 0) return;
+    const length = live.wanted - before.step,
+      label = live.timed ? "run by the clock" : `run of ${whole(length)}`;
+    if (live.timed || length > 1) this.#began = [...this.#began, { step: before.step, label }];
   }
 
   /** How to begin: with a kernel, in the page, or not at all. */
@@ -167,11 +173,11 @@ class SessionPanel implements Pane {
     replace(this.#hint, told[kind]!);
   }
 
-  #writeFigures({ step, wanted, points, counters }: Live): void {
+  #writeFigures({ step, wanted, timed, points, counters }: Live): void {
     const { steps_per_second: rate, dispatches_per_step: dispatches } = counters;
     const loss = points.at(-1)?.[1] ?? NaN;
     setFigure(this.#step, step, whole(step));
-    write(this.#step.more, wanted > 0 ? ` / ${whole(wanted)}` : "");
+    write(this.#step.more, wanted > 0 && !timed ? ` / ${whole(wanted)}` : "");
     setFigure(this.#loss, loss, points.length > 0 ? sig(loss) : "–");
     setFlag(this.#loss.value, "data-broken", points.length > 0 && sig(loss) !== "–" && !Number.isFinite(loss));
     setFigure(this.#rate, rate, rate > 0 ? sig(rate) : "–");

@@ -44,6 +44,14 @@ function recorded({ runs, plan }: GraphDoc): Live {
     memory: run.memory?.text ?? "",
     events: run.events ?? [],
     optimizer: plan?.optimizer ?? "",
+    norms: (run.gradient_norms ?? []).map(({ name, about, steps, norms }) => ({
+      name,
+      about: about ?? "",
+      value: norms.at(-1) as number,
+      step: steps.at(-1)!,
+      first: steps[0]!,
+      course: norms as number[],
+    })),
   };
 }
 

@@ -1,6 +1,6 @@
 // Look inside a run: steps by dispatches, watched tensors with their history, breakpoints, the microscope.
 
-import { number } from "../doc/doc.ts";
+import { number as plain } from "../doc/doc.ts";
 import { sig, whole } from "../doc/format.ts";
 import { indexesOf } from "../doc/select.ts";
 import { all, div, h, listen, replace, s, setFlag, span, svgPath, write } from "../draw/dom.ts";
@@ -15,7 +15,7 @@ const WIDTH = 72,
   HEIGHT = 18;
 
 /** The course as a line; it breaks where a value is not finite. */
-function course(values: readonly unknown[]): SVGElement | null {
+export function course(values: readonly unknown[], number = plain): SVGElement | null {
   const finite = values.map(number).filter(Number.isFinite);
   if (finite.length < 2) return null;
   const low = Math.min(...finite),
@@ -175,7 +175,7 @@ export class Watches {
         put(
           `v${i}`,
           this.#row(`v${i}`, -1, each.name, () => this.#glass.record(each)),
-          `${sig(number(each.min))} … ${sig(number(each.max))} · ${each.place}`,
+          `${sig(plain(each.min))} … ${sig(plain(each.max))} · ${each.place}`,
         );
     }
     this.#glass.show(live);
