@@ -30,7 +30,7 @@ from gdlab.load.shared import Malformed, Unsupported, check_growth, refused
 TABLE: Table = {**MATH, **LAYOUT, **LAYERS}
 IN_PLACE: Table = {"dropout": dropout_in_place}  # whose first argument has another name there
 NOTHING = frozenset(("_assert_tensor_metadata",))  # a check of types, which are checked here anyway
-SOMETIMES = frozenset(("reshape", "flatten", "contiguous", "to", "type_as"))  # views, or copies
+SOMETIMES = frozenset("reshape flatten contiguous to type_as broadcast_tensors meshgrid".split())  # views, or copies
 WANTED = "operators and arguments that load_pt2 takes"
 
 
@@ -258,14 +258,14 @@ class _Builder:
     # changes in place
     def _note_view(self, key: str, node: AtenNode) -> None:
         name = key.partition(".")[0]
-        parent = next((v.name for k, v in node.arguments if k in ("self", "input") and isinstance(v, Ref)), None)
-        if name not in VIEWS or parent is None:
+        refs = _refs(node)
+        if name not in VIEWS or not refs:
             return
-        root = self._root(parent)
         for k, output in enumerate(node.outputs):
             if output:
+                parent = refs[k if name in ("broadcast_tensors", "meshgrid") else 0].name
                 self.views[output] = View(parent, node, k)
-                self.families.setdefault(root, []).append(output)
+                self.families.setdefault(self._root(parent), []).append(output)
 
     def _root(self, name: str) -> str:
         while name in self.views:

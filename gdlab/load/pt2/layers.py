@@ -334,6 +334,8 @@ def _attention(
         if not attn_mask.known or not np.asarray(attn_mask.array).any(-1).all():
             seen = c.cast(attn_mask, "int64")
     elif attn_mask is not None:
+        if attn_mask.known and (np.asarray(attn_mask.array) == -np.inf).all(-1).any():
+            raise Unsupported("a mask of −∞ alone for some query")
         scores = c.onnx("Add", scores, c.cast(attn_mask, scores.dtype))
     shares = c.onnx("Softmax", scores, axis=-1)
     if seen is not None:
@@ -351,13 +353,15 @@ def _attention_core(
 # resizing -------------------------------------------------------------------------------------------------------------
 def _resize(c: Aten, x: Tensor, size: Ints | None, scales: Floats | None, mode: str, corners: bool) -> Tensor:
     count = len(x.shape) - 2
+    if corners and scales and len(scales) == count:  # places follow from the extents alone
+        size, scales = tuple(math.floor(n * s) for n, s in zip(x.shape[2:], scales, strict=True)), None
     sizes = None if scales else c.ints((*x.shape[:2], *_lined(size or (), count, "output_size")))
     factors = None
     if scales:
         if len(scales) != count or min(scales) <= 0:
             raise Malformed("scale_factors", list(scales), f"{count} numbers above 0")
         factors = replace(known(np.array((1, 1, *scales), np.float64)), dtype="float32")
-    where = "align_corners" if corners else "asymmetric" if mode == "nearest" else "pytorch_half_pixel"
+    where = "align_corners" if corners else "asymmetric" if mode == "nearest" else "half_pixel"
     return c.onnx("Resize", x, None, factors, sizes, mode=mode, coordinate_transformation_mode=where,
                   nearest_mode="floor", cubic_coeff_a=-0.75)  # fmt: skip
 

@@ -155,6 +155,8 @@ def _as_strided(c: Aten, self: Tensor, size: Ints, stride: Ints, storage_offset:
 
 # pieces ---------------------------------------------------------------------------------------------------------------
 def _taken(c: Aten, x: Tensor, at: int, places: Sequence[int]) -> Tensor:
+    if not len(places):  # a constant without elements, which is left out where it is joined
+        return replace(known(np.zeros((*x.shape[:at], 0, *x.shape[at + 1 :])), x.kind), dtype=x.dtype)
     return c.like(x, taken(c.home, x, at, places))
 
 
@@ -540,9 +542,9 @@ def _linspace(c: Aten, start: Number, end: Number, steps: int, dtype: Dtype | No
 
 
 VIEWS = frozenset("""
-_unsafe_view alias as_strided chunk contiguous detach dropout expand expand_as feature_dropout flatten lift_fresh mT
-movedim narrow numpy_T permute reshape select slice split split_with_sizes squeeze swapaxes t to transpose type_as
-unbind unflatten unsqueeze view
+_unsafe_view alias as_strided broadcast_tensors broadcast_to chunk contiguous detach dropout expand expand_as
+feature_dropout flatten lift_fresh mT meshgrid movedim narrow numpy_T permute reshape select slice split
+split_with_sizes squeeze swapaxes t to transpose type_as unbind unflatten unfold unsqueeze view
 """.split())  # fmt: skip
 
 LAYOUT: Table = {

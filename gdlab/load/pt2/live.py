@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,8 +16,12 @@ from gdlab.base.types import Array
 EVAL = "the module is read as after eval(): dropout is off, batch norms use their running statistics"
 
 
-def exported(where: str, thing: Any, examples: Sequence[Any]) -> tuple[bytes, tuple[str, ...]]:
-    """(the bytes that `torch.export.save` writes, what was assumed) of a module or an exported program."""
+Saved = Callable[[], bytes]
+
+
+def exported(where: str, thing: Any, examples: Sequence[Any]) -> tuple[Saved, Saved, tuple[str, ...]]:
+    """(the bytes that `torch.export.save` writes of a module or an exported program, those of it in core operators,
+    what was assumed)."""
     torch = _torch(where)
     notes: tuple[str, ...] = ()
     if isinstance(thing, torch.nn.Module):
@@ -32,7 +36,8 @@ def exported(where: str, thing: Any, examples: Sequence[Any]) -> tuple[bytes, tu
         raise ArgumentError(where, "module", type(thing).__name__, wanted)
     elif examples:
         raise ArgumentError(where, "example_inputs", f"{len(examples)}", "none: an exported program has its own")
-    return _saved(where, torch, thing), notes
+    program = thing
+    return lambda: _saved(where, torch, program), lambda: _bytes_of(torch, program.run_decompositions()), notes
 
 
 def written_back(module: Any, values: Mapping[str, Array]) -> None:

@@ -36,7 +36,7 @@ def _scaled(op: str) -> Translate:
     """With a factor for the second operand."""
     plain = _arithmetic(op)
 
-    def translate(c: Aten, self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
+    def translate(c: Aten, self: Operand, other: Operand, alpha: Number = 1) -> Tensor:
         return plain(c, self, _times(c, other, alpha))  # type: ignore[return-value]
 
     return translate
@@ -48,11 +48,11 @@ def _times(c: Aten, x: Operand, factor: Number) -> Operand:
     return c.onnx("Mul", c.cast(x, c.meta.dtype), c.number(factor, c.meta.dtype))
 
 
-def _rsub(c: Aten, self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
+def _rsub(c: Aten, self: Operand, other: Operand, alpha: Number = 1) -> Tensor:
     return c.onnx("Sub", c.cast(other, c.meta.dtype), c.cast(_times(c, self, alpha), c.meta.dtype))
 
 
-def _div(c: Aten, self: Tensor, other: Operand, rounding_mode: str | None = None) -> Tensor:
+def _div(c: Aten, self: Operand, other: Operand, rounding_mode: str | None = None) -> Tensor:
     dtype = c.meta.dtype
     a, b = c.cast(self, dtype), c.cast(other, dtype)
     if rounding_mode is None:
@@ -62,7 +62,7 @@ def _div(c: Aten, self: Tensor, other: Operand, rounding_mode: str | None = None
     if kind_of(dtype) == "float":
         if rounding_mode == "floor":
             return c.onnx("Floor", c.onnx("Div", a, b))
-        return c.onnx("Cast", c.onnx("Cast", c.onnx("Div", a, b), to=7), to=1)
+        return _trunc(c, c.onnx("Div", a, b))
     if rounding_mode == "trunc":
         return c.onnx("Div", a, b)
     return c.onnx("Div", c.onnx("Sub", a, c.onnx("Mod", a, b)), b)
@@ -84,7 +84,7 @@ def _pow(c: Aten, self: Operand, exponent: Operand) -> Tensor:
 
 
 def _compared(op: str, negated: bool = False) -> Translate:
-    def translate(c: Aten, self: Tensor, other: Operand) -> Tensor:
+    def translate(c: Aten, self: Operand, other: Operand) -> Tensor:
         made = c.onnx(op, *c.joint(self, other))
         return c.onnx("Not", made) if negated else made
 

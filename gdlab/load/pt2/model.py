@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -25,7 +26,7 @@ from gdlab.graph import Graph
 from gdlab.graph.source import Location
 from gdlab.load.pt2.archive import WHERE
 from gdlab.load.pt2.build import as_written, built, quoted
-from gdlab.load.pt2.live import exported, written_back
+from gdlab.load.pt2.live import Saved, exported, written_back
 from gdlab.load.pt2.program import Program, read
 from gdlab.load.shared import Malformed, Unsupported
 
@@ -82,8 +83,18 @@ def load_torch(module: Any, *example_inputs: Any, train: bool = False) -> TorchM
     """The graph of a `torch.nn.Module`, exported with these inputs as `torch.export.export` does, or of a program that
     it gave. The module is exported as in `eval()`: dropout is off, batch norms use their running statistics. `train`:
     as in `load_pt2`; `into_module` writes trained parameters back."""
-    data, notes = exported(LIVE, module, example_inputs)
-    return _loaded(LIVE, lambda: read(data, len(data)), train, lambda program: as_written, module, notes)
+    as_it_is, in_core_operators, notes = exported(LIVE, module, example_inputs)
+
+    def model(saved: Saved) -> TorchModel:
+        data = saved()
+        return _loaded(LIVE, lambda: read(data, len(data)), train, lambda program: as_written, module, notes)
+
+    try:
+        return model(as_it_is)
+    except LoadError:  # recurrent layers, say, which PyTorch can write out
+        with suppress(Exception):
+            return model(in_core_operators)
+        raise
 
 
 def _read(source: Any) -> Program:

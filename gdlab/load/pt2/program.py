@@ -206,7 +206,7 @@ class _Reader:
                 continue
             meta = Meta(_any_type(record.get("dtype")), numbers_of(sizes, f"{what}: sizes"),
                         record.get("requires_grad") is True, numbers_of(record.get("strides"), what))  # fmt: skip
-            self.made.metas[names.get(name, name) if names else name] = meta
+            self.made.metas.setdefault(names.get(name, name) if names else name, meta)
 
     def _input(self, spec: Any, tensors: Tensors) -> None:
         kind, record = _single(spec, "input_specs")
