@@ -74,7 +74,7 @@ def _key(node: AtenNode) -> tuple[str, bool]:
 
 
 def _unknown(node: AtenNode) -> str | None:
-    """What is not understood of a node: "" the operator, else an argument; None where it is understood."""
+    """Return what is not understood of a node: "" the operator, else an argument; None where it is understood."""
     name, _ = _key(node)
     if name in NOTHING:
         return None
@@ -307,7 +307,7 @@ class _Builder:
                 self.tensors[other] = replace(part, dtype=old.dtype, bounds=None)
 
     def _places(self, name: str, base: Tensor) -> Array:
-        """Which elements of its root a tensor has."""
+        """Return which elements of its root a tensor has."""
         chain = []
         while name in self.views:
             chain.append(self.views[name])

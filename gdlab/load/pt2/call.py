@@ -136,7 +136,7 @@ class Aten:
 
     # results
     def like(self, x: Tensor, made: Tensor) -> Tensor:
-        """What holds elements of x has its type and bounds."""
+        """Give `made`, which holds elements of x, its type and bounds."""
         return replace(made, dtype=x.dtype, bounds=x.bounds)
 
     def reshaped(self, x: Tensor, shape: Shape) -> Tensor:

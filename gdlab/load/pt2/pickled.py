@@ -113,7 +113,7 @@ class _Machine:
             raise Malformed("pickle", f"the opcode {name}", "a dict of tensors")
 
     def marked(self) -> list[Any]:
-        """What lies above the last mark."""
+        """Take what lies above the last mark."""
         found = []
         while (top := self.stack.pop()) is not MARK:
             found.append(top)
