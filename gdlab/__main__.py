@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(command=doctor)
 
     one = commands.add_parser("explain", help="a view of a saved document or of a model, as text")
-    one.add_argument("file", metavar="FILE", help="a .gdlab.json or .gdlab.json.gz file, or an .onnx or .gguf model")
+    one.add_argument("file", metavar="FILE", help="a .gdlab.json[.gz] file, or an .onnx, .gguf or .pt2 model")
     one.add_argument("--dims", metavar="NAME=N,…", help="numbers for extents that a model leaves open")
     one.add_argument("other", metavar="FILE2", nargs="?", help="another one: what is different in it")
     one.add_argument("--step", metavar="K", type=int, help="the graph after K rewrites")

@@ -10,7 +10,7 @@ from gdlab.base.words import natural, near_hint
 from gdlab.graph import Graph
 from gdlab.jupyter.display import show_document, show_study
 from gdlab.jupyter.options import SHOW
-from gdlab.study.model_files import is_model, open_model
+from gdlab.study.model_files import is_model, is_module, open_model, open_module
 from gdlab.study.study import Study
 from gdlab.view.ask.diff import diff_doc
 from gdlab.view.document.document import Document
@@ -69,7 +69,9 @@ def _around(document: Document, text: str) -> tuple[int, int]:
 _LOOK = ("overlay", "engine", "depth", "around")
 _MADE = ("train", "egraph", "no", "only", "enable", "allow", "device")  # of a graph that becomes a study
 _RUN = ("feed", "sgd", "adam", "init", "until")
-_OPTIONS = ("show", "static", "height", "quiet", "save", "diff", "values", "plan", "run", "dims", *_LOOK, *_MADE, *_RUN)
+_OPTIONS = (
+    "show", "static", "height", "quiet", "save", "diff", "values", "plan", "run", "dims", "like", *_LOOK, *_MADE, *_RUN
+)  # fmt: skip
 
 
 def show(thing: Any, *, show: str | Sequence[str] | None = None, **options: Any) -> None:
@@ -91,8 +93,12 @@ def show(thing: Any, *, show: str | Sequence[str] | None = None, **options: Any)
         raise ArgumentError("show", "adam", repr(given["adam"]), "one update rule: sgd is given as well")
     if is_model(thing):
         thing = open_model(thing, given.get("dims"))
+    elif is_module(thing):
+        return _show_module(thing, panes, given)
     elif "dims" in given:
         raise ArgumentError("show", "dims", repr(given["dims"]), "a file of a model with it")
+    if "like" in given:
+        raise ArgumentError("show", "like", f"{given['like']!r:.60}", "a module of PyTorch with it")
     if "diff" in given:
         _show_document(diff_doc(document_of(thing), document_of(given["diff"])), panes or ["diff"], given)
         return
@@ -106,6 +112,19 @@ def show(thing: Any, *, show: str | Sequence[str] | None = None, **options: Any)
         raise ArgumentError("show", asked[0], repr(given[asked[0]]), "a Study or a Graph with it")
     else:
         _show_document(document_of(thing), panes or [first_view(thing)], given)
+
+
+def _show_module(module: Any, panes: Sequence[str], given: Mapping[str, Any]) -> None:
+    """Show a live module of PyTorch, exported with the inputs `like`: one, or several in a tuple."""
+    if "like" not in given or "diff" in given:
+        wanted = "the module's inputs: show(net, like=x), or like=(x, y)"
+        raise ArgumentError("show", "like", "nothing" if "like" not in given else "diff as well", wanted)
+    examples = given["like"] if isinstance(given["like"], (tuple, list)) else (given["like"],)
+    named = {"no": "disable"}
+    options = {named.get(name, name): given[name] for name in _MADE if name in given}
+    made = open_module(type(module).__name__, module, examples, **options)
+    _ = made.plan  # what is wrong with the options is said before anything is shown
+    _show_study(made, panes, given)
 
 
 def _in_range(what: str, given: Any, low: int, high: int) -> None:

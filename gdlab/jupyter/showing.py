@@ -36,7 +36,7 @@ from gdlab.jupyter.options import (
 from gdlab.plan import CompileOptions
 from gdlab.rewrite import OptimizeReport
 from gdlab.rewrite.engine.history import RECORDED
-from gdlab.study.model_files import MODELS, is_model, open_model
+from gdlab.study.model_files import MODELS, is_model, is_module, open_model, open_module
 from gdlab.study.study import Study
 from gdlab.view.answer.make import doctor_answer, gradient_answer
 from gdlab.view.ask.diff import diff_doc
@@ -68,6 +68,7 @@ class ShowMagics(Words):
     @argument("--device", metavar="D", type=device_name, help="device of plan and session (auto): cpu, wgpu, wgpu:1")
     @argument("--diff", metavar="OTHER", help="%%graph NAME: what is different in OTHER")
     @argument("--dims", metavar="NAME=N,…", type=extents, help="numbers for extents that an ONNX file leaves open")
+    @argument("--like", metavar="X,…", help="%%graph NET: example inputs of a PyTorch module, variables by name")
     @rule_options
     @run_options
     @look_options
@@ -87,6 +88,8 @@ class ShowMagics(Words):
             raise UsageError("--diff: given a cell, wanted %graph NAME --diff OTHER")
         if args.dims is not None:
             raise UsageError("--dims: given a cell, wanted %graph FILE.onnx --dims NAME=N")
+        if args.like is not None:
+            raise UsageError("--like: given a cell, wanted %graph NET --like X")
         self.feed(args.feed)
         options = self.rules(args) | _recording(args)
         study = self.guard(lambda: self._study(name, line, cell, args, options))
@@ -119,7 +122,10 @@ class ShowMagics(Words):
 
     # -- %graph --------------------------------------------------------------------------------------------------------
     def _show_existing(self, args: Namespace) -> None:
-        thing = self._thing(args.name, args.dims)
+        module = self.names.get(identifier(args.name))
+        if args.like is not None and not is_module(module):
+            raise UsageError(f"--like: given {args.name}, wanted a PyTorch module of this notebook")
+        thing = self._module(args, module) if is_module(module) else self._thing(args.name, args.dims)
         if args.diff is not None:
             other = self._thing(args.diff)
             document = self.call(lambda: diff_doc(self._document(thing, args.name), self._document(other, args.diff)))
@@ -131,7 +137,7 @@ class ShowMagics(Words):
         elif isinstance(thing, Study):
             study = thing
             fixed = ("train", "egraph", "no", "only", "enable", "allow", "device")
-            if given := [f"--{o}" for o in fixed if getattr(args, o)]:
+            if given := [f"--{o}" for o in fixed if getattr(args, o) and not is_module(module)]:
                 wanted = "a %%graph cell or a Graph: a study has its own"
                 raise UsageError(f"%graph {args.name}: given {given[0]}, wanted {wanted}")
         else:
@@ -172,6 +178,24 @@ class ShowMagics(Words):
         if isinstance(self.names.get(study.name), (Study, type(None))):
             self.bind(study.name, study)
             print(f"{study.name} = the study of {path}")
+        return study
+
+    def _module(self, args: Namespace, module: Any) -> Study:
+        """The study of a live module of PyTorch, bound to `NAME_graph` where that is free or a study's."""
+        words = [identifier(word.strip()) for word in (args.like or "").split(",") if word.strip()]
+        if not words or args.dims is not None:
+            wanted = f"its example inputs: %graph {args.name} --like x"
+            raise UsageError(f"graph {args.name}: given {'--dims' if words else 'a module alone'}, wanted {wanted}")
+        for word in words:
+            if word not in self.names:
+                raise UsageError(f"--like: given {word}, wanted a variable of this notebook")
+        options = self.rules(args) | _recording(args) | {"train": args.train, "device": args.device or "auto"}
+        name = f"{identifier(args.name)}_graph"
+        inputs = [self.names[word] for word in words]
+        study: Study = self.call(lambda: open_module(name, module, inputs, **options))
+        if isinstance(self.names.get(name), (Study, type(None))):
+            self.bind(name, study)
+            print(f"{name} = the study of {args.name}")
         return study
 
     def _document(self, thing: Any, name: str) -> Document:

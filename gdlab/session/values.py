@@ -248,7 +248,7 @@ class Values:
         if buffer is None:
             return 0.0
         self.progress.check_stepped("read_loss", "loss")
-        return float(self.read(buffer)[0])
+        return float(self.read(buffer).reshape(-1)[0])  # a loss may be a reshape of [1, 1]
 
     def read_output_by_index(self, index: int, out: Array | None) -> Array:
         buffer = self.output("read_output", index)

@@ -1,16 +1,19 @@
-"""Open a file with a model as a study: its graph, the values of its parameters, and what was assumed of its shapes."""
+"""Open a model as a study, from a file or a live module of PyTorch: its graph, the values of its parameters, and what
+was assumed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.base.words import natural
 from gdlab.study.study import Study
 
-MODELS = (".onnx", ".safetensors", ".gguf")  # files that open as a study
+MODELS = (".onnx", ".safetensors", ".gguf", ".pt2")  # files that open as a study
 LENGTH = "length"  # positions of a language model, as a name for --dims
 
 
@@ -22,9 +25,12 @@ def is_model(thing: object) -> bool:
 def open_model(path: str | Path, dims: Mapping[str, int] | None = None) -> Study:
     """Open the ONNX model in a file with the file's weights; a `.safetensors` of the same name beside it has the last
     word on those that it names. Either of the two files may be given. `dims`: numbers for extents that have names. A
-    language model in a GGUF file opens as its prompt of `length` positions, with the file's blocks as weights."""
+    language model in a GGUF file opens as its prompt of `length` positions, with the file's blocks as weights; a
+    `.pt2` of PyTorch has all its extents."""
     if str(path).endswith(".gguf"):
         return _open_gguf(Path(path), dims or {})
+    if str(path).endswith(".pt2"):
+        return _open_pt2(Path(path), dims or {})
     from gdlab.load.onnx.model import load_onnx
     from gdlab.load.safetensors_file import load_safetensors
 
@@ -44,6 +50,32 @@ def open_model(path: str | Path, dims: Mapping[str, int] | None = None) -> Study
         for name, n in loaded.assumed.items()
     )
     return Study(loaded.graph, name=_study_name(model), weights=weights, notes=notes)
+
+
+def is_module(thing: object) -> bool:
+    """Whether this is a live module of PyTorch, or an exported program; PyTorch is not loaded to find out."""
+    torch = sys.modules.get("torch")
+    export = sys.modules.get("torch.export")
+    kinds = (getattr(getattr(torch, "nn", None), "Module", None), getattr(export, "ExportedProgram", None))
+    return any(isinstance(kind, type) and isinstance(thing, kind) for kind in kinds)
+
+
+def open_module(name: str, module: Any, examples: Sequence[Any], **options: Any) -> Study:
+    """Open a live module, exported with these example inputs, as a study with its weights; `options`: those of
+    `Study`."""
+    from gdlab.load.pt2.model import load_torch
+
+    model = load_torch(module, *examples, train=bool(options.get("train")))
+    return Study(model.graph, name=name, weights=model.weights, notes=model.notes, **options)
+
+
+def _open_pt2(path: Path, dims: Mapping[str, int]) -> Study:
+    from gdlab.load.pt2.model import load_pt2
+
+    for name, n in dims.items():
+        raise ArgumentError("dims", "--dims", f"{name}={n}", f"none: all extents of {path.name} are numbers")
+    model = load_pt2(path)
+    return Study(model.graph, name=_study_name(path), weights=model.weights, notes=model.notes)
 
 
 def _open_gguf(path: Path, dims: Mapping[str, int]) -> Study:

@@ -33,6 +33,7 @@ LIBRARIES = {
     "anywidget": "jupyter/",
     "onnx": "load/onnx/",
     "gguf": "load/gguf/",
+    "torch": "load/pt2/",
 }
 
 # Folders of built or copied files.

@@ -1,0 +1,133 @@
+"""Open a module of PyTorch as a graph of gdlab: from a file of `torch.export.save`, without PyTorch, or live.
+
+    model = gd.load_pt2("model.pt2")                         # PyTorch is not needed
+    model = gd.load_torch(net, x, train=True)                # a torch.nn.Module of this process
+    session = gd.build_inference_session(model.graph)
+    model.set_parameters(session)
+
+Parameters keep their dotted names, and every node the line of the module's code that made it. Floats of any width are
+f32; masks are f32 of 0 and 1; integer inputs are u32. Buffers are constants.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from gdlab.base.errors import ArgumentError, GdlabError, LoadError
+from gdlab.base.files import open_regular
+from gdlab.base.types import Array
+from gdlab.base.words import plural
+from gdlab.graph import Graph
+from gdlab.graph.source import Location
+from gdlab.load.pt2.archive import WHERE
+from gdlab.load.pt2.build import as_written, built, quoted
+from gdlab.load.pt2.live import Saved, exported, written_back
+from gdlab.load.pt2.program import Program, read
+from gdlab.load.shared import Malformed, Unsupported
+
+if TYPE_CHECKING:
+    from gdlab.session import Session
+
+LIVE = "load_torch"
+
+
+@dataclass(frozen=True, slots=True)
+class TorchModel:
+    """The graph, the values of its parameters (float32) by their dotted names, what was assumed (`notes`), and the live
+    module that it was read from, if any."""
+
+    graph: Graph
+    weights: Mapping[str, Array]
+    notes: tuple[str, ...] = ()
+    module: object | None = None
+
+    def __repr__(self) -> str:
+        return f"<TorchModel: {plural(len(self.graph), 'node')}, {plural(len(self.weights), 'parameter')}>"
+
+    def set_parameters(self, session: Session) -> None:
+        """Give a session of the graph the values of all parameters that it has."""
+        for name, values in self.weights.items():
+            if session.has_parameter(name):
+                session.set_parameter(name, values)
+
+    def into_module(self, trained: Session | Mapping[str, Array] | None = None) -> None:
+        """Write parameters back into the live module: those of a session, of a dict by name, or `weights`. All are
+        checked first: a refusal changes nothing."""
+        if self.module is None:
+            raise ArgumentError("into_module", "module", "none", "a model of load_torch, whose module lives here")
+        if trained is None or isinstance(trained, Mapping):
+            values = dict(self.weights if trained is None else trained)
+        else:
+            values = trained.read_params(name for name in self.weights if trained.has_parameter(name))
+        written_back(self.module, values)
+
+
+def load_pt2(source: str | os.PathLike[str] | bytes, *, train: bool = False) -> TorchModel:
+    """The program in a file that `torch.export.save` wrote (or in its bytes), in the layouts of PyTorch 2.3 and later;
+    PyTorch is not needed, and nothing in the file is executed. `train`: gradients are those of PyTorch: `detach` and
+    `no_grad` stop them, and parameters without `requires_grad` are constants.
+
+    All operators and arguments that are not understood are listed in one `LoadError`, each with its module and the
+    user's line; it is also what anything damaged raises.
+    """
+    name = "module" if isinstance(source, (bytes, bytearray, memoryview)) else Path(os.fspath(source)).name
+    return _loaded(WHERE, lambda: _read(source), train, lambda program: quoted(program, name), None, ())
+
+
+def load_torch(module: Any, *example_inputs: Any, train: bool = False) -> TorchModel:
+    """The graph of a `torch.nn.Module`, exported with these inputs as `torch.export.export` does, or of a program that
+    it gave. The module is exported as in `eval()`: dropout is off, batch norms use their running statistics. `train`:
+    as in `load_pt2`; `into_module` writes trained parameters back."""
+    as_it_is, in_core_operators, notes = exported(LIVE, module, example_inputs)
+
+    def model(saved: Saved) -> TorchModel:
+        data = saved()
+        return _loaded(LIVE, lambda: read(data, len(data)), train, lambda program: as_written, module, notes)
+
+    try:
+        return model(as_it_is)
+    except LoadError:  # recurrent layers, say, which PyTorch can write out
+        with suppress(Exception):
+            return model(in_core_operators)
+        raise
+
+
+def _read(source: Any) -> Program:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return read(bytes(source), len(source))
+    try:
+        file: BinaryIO = open_regular(source)
+    except (OSError, TypeError, ValueError) as error:
+        raise LoadError(WHERE, f"{source!r:.80}", f"{type(error).__name__}: {error}", "a path or bytes") from None
+    return read(file, os.fstat(file.fileno()).st_size)
+
+
+def _loaded(
+    where: str, make: Callable[[], Program], train: bool, places: Callable[[Program], Callable[[Location], Location]],
+    module: object | None, notes: tuple[str, ...],
+) -> TorchModel:  # fmt: skip
+    """The model of a program; all that can go wrong is one `LoadError`."""
+    try:
+        program = make()
+        try:
+            graph, weights = built(program, train, places(program))
+        finally:
+            program.archive.file.close()
+        return TorchModel(graph, weights, notes, module)
+    except Malformed as error:
+        what, given, wanted = error.args
+        raise LoadError(where, what, given, wanted) from None
+    except Unsupported as error:
+        raise LoadError(where, "program", f"{error}", "what load_pt2 takes") from None
+    except LoadError:
+        raise
+    except GdlabError as error:
+        raise LoadError(where, f"program: {error.where}: {error.what}", error.given, error.wanted) from None
+    except Exception as error:  # a damaged file may break anything
+        given = f"{type(error).__name__}: {error}"
+        raise LoadError(where, "program", f"{given:.200}", "a file that torch.export.save wrote") from error
