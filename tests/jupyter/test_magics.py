@@ -390,9 +390,9 @@ def test_a_run_by_the_clock(shell, mlp, monkeypatch):
         "%graph_run mlp --for nan": "argument --for: given nan, wanted seconds > 0",
         "%graph_run mlp --for 5": "run: GDLAB_STEPS: given 'few', wanted an int ≥ 1, or no such variable",
     }
-    for line, told in refused.items():
+    for line, words in refused.items():
         out, error = run(shell, line)
-        assert str(error) == told and out.outputs == [], line
+        assert str(error) == words and out.outputs == [], line
     assert mlp.session.step_count == 6
     monkeypatch.delenv("GDLAB_STEPS")
     out, error = run(shell, "%graph_run mlp --for 0.05 --quiet")
