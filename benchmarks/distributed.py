@@ -17,7 +17,7 @@ from gdlab.distributed import Cluster, cluster
 from gdlab.distributed.clusters import BLAS
 
 ROUNDS = 5
-STEPS = {"xf": 60, "mlp": 400}
+STEPS = {"xf": 20, "mlp": 400}
 
 
 def print_table() -> None:

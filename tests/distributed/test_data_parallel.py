@@ -18,9 +18,11 @@ import psutil
 import pytest
 from engines import batches, gone, in_notebook, loader, one_session, regression
 from machine import needs
+from places import REPO
 
-from gdlab.base.errors import ArgumentError, EngineLostError, SessionError
+from gdlab.base.errors import ArgumentError, DistributedUnavailableError, EngineLostError, SessionError
 from gdlab.distributed import Cluster, cluster, clusters
+from gdlab.distributed.engine import take_device
 from gdlab.distributed.run import DistributedRun
 from gdlab.view.text.twin import twin
 
@@ -95,6 +97,27 @@ def test_accumulation_and_random_numbers_are_those_of_one_session(two: Cluster) 
         study.run(7, on=two, accumulate=2)
 
 
+def test_on_adapters_the_losses_are_those_of_cpu(two: Cluster) -> None:
+    """Parts of 1 KB, so that several are under way; sums of gradients, so that the update begins behind them."""
+    needs("lavapipe")
+    study, other = regression(), regression()
+    two.view.apply_sync(take_device, "wgpu")
+    two.view.apply_sync(set_part, 1 << 10)
+    try:
+        run = study.run(20, feed=list(BATCHES), init=0, adam=1e-2, on=two, accumulate=2)
+    finally:
+        two.view.apply_sync(take_device, "cpu")
+        two.view.apply_sync(set_part, 16 << 20)
+    assert relative(run.losses, one_session(other, 10, BATCHES, 4, init=0, adam=1e-2)) <= 2e-4
+
+
+@in_notebook
+def set_part(nbytes: int) -> None:
+    from gdlab.distributed import meeting
+
+    meeting.PART_BYTES = nbytes
+
+
 def test_an_epoch_of_a_loader_is_shared_out(two: Cluster) -> None:
     """Nine batches: each engine gets four of an epoch, none twice, and the ninth is left out."""
     study, other, data = regression(), regression(), loader(9)
@@ -111,6 +134,16 @@ def test_random_batches_differ_by_engine_and_a_condition_ends_the_run(two: Clust
     run = study.run(60, feed="random:3", init=0, sgd=0.05, on=two, until="loss < 0.8")
     assert run.state == "condition" and run.losses[-1] < 0.8 <= run.losses[-2]
     assert run.rows[0].report.loss != run.rows[1].report.loss
+
+
+def test_the_example_of_the_page_runs(two: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (REPO / "docs" / "distributed.md").read_text("utf-8")
+    example = page.partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {"__name__": "__main__", "two": two}
+    exec(example.replace("with cluster(n=2) as two:", "if two:"), names)
+    shown = capsys.readouterr().out
+    assert "<Cluster: 2 engines on 1 host" in shown and "net: done, 200 of 200 steps" in shown
+    assert names["study"].session.step_count == 200
 
 
 # refusals and errors --------------------------------------------------------------------------------------------------
@@ -164,6 +197,30 @@ def test_what_cannot_be_is_refused_before_anything_runs(two: Cluster, monkeypatc
     clusters.check_versions(described)
     with pytest.raises(SessionError, match=r"^cluster: engine 0 on a: given gdlab 0\.0\.1, numpy .* as here"):
         clusters.check_versions([older])
+
+
+def test_without_its_packages_every_name_tells_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = r'wanted pip install "gdlab\[distributed\]"'
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ipyparallel", None)
+        for settings in ({"n": 2}, {"profile": "slurm"}, {"engines": "local"}):
+            with pytest.raises(
+                DistributedUnavailableError, match=f"^cluster: ipyparallel: given not installed, {command}$"
+            ):
+                cluster(**settings)
+    needs("mpi")
+    with monkeypatch.context() as patch:
+        patch.setattr("gdlab.distributed.clusters.shutil.which", lambda *_, **__: None)
+        with pytest.raises(DistributedUnavailableError, match=f"^cluster: mpiexec: given none on the path, {command}"):
+            cluster(2)
+
+
+def test_engines_that_do_not_start_are_quoted() -> None:
+    needs("mpi")
+    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    with pytest.raises(SessionError, match=r"^cluster: 1 engines: given TimeoutError after at most 0\.01 s; their log"):
+        cluster(1, engines="local", timeout=0.01)
+    assert gone([p.pid for p in psutil.Process().children(recursive=True) if p.pid not in before], 5) is not None
 
 
 def test_engines_of_a_host_share_its_adapters() -> None:
