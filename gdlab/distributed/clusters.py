@@ -278,7 +278,9 @@ def _started(n: int, engines: Engines, timeout: float) -> Started:
         Started(engines, client, made, timeout, locals().get("guard")).stop()
         if isinstance(error, Exception):
             given = f"{type(error).__name__} after at most {timeout:g} s; their log ends with\n{log}"
-            raise SessionError("cluster", f"{n} engines", given, "engines that start; timeout= waits longer") from error
+            raise SessionError(
+                "cluster", plural(n, "engine"), given, "engines that start; timeout= waits longer"
+            ) from error
         raise
     return Started(engines, client, made, timeout, guard)
 

@@ -218,7 +218,7 @@ def test_without_its_packages_every_name_tells_the_command(monkeypatch: pytest.M
 def test_engines_that_do_not_start_are_quoted() -> None:
     needs("mpi")
     before = {p.pid for p in psutil.Process().children(recursive=True)}
-    with pytest.raises(SessionError, match=r"^cluster: 1 engines: given TimeoutError after at most 0\.01 s; their log"):
+    with pytest.raises(SessionError, match=r"^cluster: 1 engine: given TimeoutError after at most 0\.01 s; their log"):
         cluster(1, engines="local", timeout=0.01)
     assert gone([p.pid for p in psutil.Process().children(recursive=True) if p.pid not in before], 5) is not None
 
