@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import sys
 import tempfile
 import types
@@ -117,6 +118,11 @@ def keep_loader(streams: Mapping[str, Any]) -> str:
         np.save(folder / f"{number}.npy", rows)
     (folder / "names").write_text("\n".join(streams), "utf-8")
     return str(folder)
+
+
+def drop_loader(folder: str) -> None:
+    """Remove what `keep_loader` wrote."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def in_folder(given: Given, folder: str) -> Given:

@@ -268,6 +268,8 @@ def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher | None
             interrupted = True
             cluster.client.send_signal(signal.SIGINT, [cluster.engines[0].id])
     _heard(run, result.data)
+    if job.feed.loader is not None:
+        cluster.client[cluster.engines[0].id].apply_sync(feeds.drop_loader, job.feed.loader[0])
     return _ended(cluster, result, run, job), interrupted
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -121,7 +122,9 @@ def set_part(nbytes: int) -> None:
 def test_an_epoch_of_a_loader_is_shared_out(two: Cluster) -> None:
     """Nine batches: each engine gets four of an epoch, none twice, and the ninth is left out."""
     study, other, data = regression(), regression(), loader(9)
+    before = set(Path(tempfile.gettempdir()).glob("gdlab-feed-*"))
     run = study.run(8, feed=data, init=0, sgd=0.05, on=two)
+    assert set(Path(tempfile.gettempdir()).glob("gdlab-feed-*")) <= before
     order = []
     for epoch in range(2):
         data.shuffle(epoch)
