@@ -421,8 +421,8 @@ class Program(ABC):
         return None
 
     @abstractmethod
-    def update_only(self, scalars: Array) -> None:
-        """The update's dispatches alone, with the gradients of the last step."""
+    def update_only(self, scalars: Array, start: int = 0) -> None:
+        """The update's dispatches alone, with the gradients of the last step; `start`: but so many."""
 
     @abstractmethod
     def losses(self, wait: bool) -> list[tuple[int, float]]:

@@ -10,6 +10,7 @@ from gdlab.compiled import CompiledGraph
 from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.jupyter import warming
+from gdlab.jupyter.clustering import ClusterMagics
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.compiling import CompiledMagics
 from gdlab.jupyter.complete import make_matcher
@@ -25,7 +26,7 @@ from gdlab.session import Session
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 
-FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics, CompiledMagics)
+FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics, CompiledMagics, ClusterMagics)
 _RICH = (Study, Graph, ExecutionPlan, Session, CompiledGraph, EagerSession, Document)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.binding import bound
@@ -43,6 +43,13 @@ from gdlab.study.targets import Targets
 from gdlab.study.variants import Figures, StepTime, Variants, figures_of
 
 _DEFAULT = CompileOptions()
+
+
+class Runs(Protocol):
+    """Something that runs a study elsewhere."""
+
+    def run(self, study: Study, steps: int, **settings: Any) -> Any:
+        """Run the study, and leave its state as after the run."""
 
 
 @bound
@@ -234,10 +241,20 @@ class Study:
         condition that ends runs (`until`), those that are given, on the session; not while it runs."""
         self.execution.prepare(**settings)
 
-    def run(self, steps: int | None = None, *, seconds: float | None = None, **settings: Any) -> None:
+    def run(
+        self, steps: int | None = None, *, seconds: float | None = None, on: Runs | None = None, **settings: Any
+    ) -> Any:
         """Make exactly `steps` steps (1), or run for some seconds: to the first step's end after that time. Settings as
-        in `prepare`. Returns when done or paused. Ctrl-C pauses, raises."""
-        self.execution.run(steps, seconds=seconds, **settings)
+        in `prepare`. Returns when done or paused. Ctrl-C pauses, raises.
+
+        `on`: a cluster (`gdlab.distributed`), whose engines each make these steps, with one update for all; settings
+        besides are `accumulate`, `check`, `resume`, `save_every`, `store`. The result is then the record of the run.
+        """
+        if on is None:
+            return self.execution.run(steps, seconds=seconds, **settings)
+        if seconds is not None:
+            raise ArgumentError("run", "seconds", f"{seconds!r:.40}", "steps: engines count them, together")
+        return on.run(self, 1 if steps is None else steps, **settings)
 
     def step(self, steps: int = 1) -> None:
         """Make a few steps now."""

@@ -34,6 +34,8 @@ LIBRARIES = {
     "onnx": "load/onnx/",
     "gguf": "load/gguf/",
     "torch": "load/pt2/",
+    "ipyparallel": "distributed/",
+    "mpi4py": "distributed/",
 }
 
 # Folders of built or copied files.
