@@ -9,6 +9,8 @@ GdlabError
 ├── OutputIndexError    an output that the graph does not have                       (IndexError)
 └── SessionError        a session cannot do that now                                 (RuntimeError)
     ├── DeviceUnavailableError
+    ├── DistributedUnavailableError     a package or a program that runs over several engines need
+    ├── EngineLostError     an engine that ended in a run; tells what is saved
     ├── CapabilityError     a feature that the adapter lacks
     ├── ExternalBindError   memory that cannot be bound: its kinds UnknownSlot and TooSmall
     ├── ReadNodeError       a node whose value cannot be read: UnknownNode, UnknownName, FusedAway, Aliased
@@ -43,7 +45,9 @@ __all__ = [
     "CompileError",
     "DTypeError",
     "DeviceUnavailableError",
+    "DistributedUnavailableError",
     "EagerError",
+    "EngineLostError",
     "ExpertIndexError",
     "ExternalBindError",
     "FusedAway",
@@ -180,6 +184,10 @@ class DeviceUnavailableError(SessionError):
     """No device of the wanted kind answers on this machine."""
 
 
+class DistributedUnavailableError(SessionError):
+    """What runs over several engines need is not installed; the text names the command that installs it."""
+
+
 class CapabilityError(SessionError):
     """The adapter lacks a feature that the call needs."""
 
@@ -300,6 +308,16 @@ class ExpertIndexError(_WithFields):
     row: int
     index: int
     experts: int
+
+
+class EngineLostError(_WithFields):
+    """An engine that ended in a run: its number `engine`, its `host`, the `step` it was last heard of, and `saved`,
+    the checkpoint (None: none was written yet)."""
+
+    engine: int
+    host: str
+    step: int
+    saved: str | None
 
 
 class GraphEncodeError(_WithFields):

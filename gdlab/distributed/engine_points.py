@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
+from gdlab.distributed.engine import device_name, host_name
 from gdlab.distributed.point_run import Outcome, PointRunner, Progress
 from gdlab.distributed.points import Settings
 from gdlab.session import DeviceLike
 
+_ANY = ("auto", "wgpu", None)  # devices that name no adapter
 _MOST_SWEEPS = 2  # that an engine keeps
 _runners: dict[str, PointRunner] = {}
 
 
 def identity() -> tuple[str, int]:
     """Return host and process of this engine."""
-    return platform.node(), os.getpid()
+    return host_name(), os.getpid()
 
 
-def adopt(key: str, payload: bytes, device: DeviceLike = None) -> tuple[str, int]:
-    """Keep what the points of sweep `key` begin with; return host and process. `device`: the one of this engine."""
+def adopt(key: str, payload: bytes) -> tuple[str, int]:
+    """Keep what the points of sweep `key` begin with; return host and process."""
     if key not in _runners:
-        _runners[key] = PointRunner(cloudpickle.loads(payload), device=device)
+        start = cloudpickle.loads(payload)
+        _runners[key] = PointRunner(start, device=_device(start.device))
         while len(_runners) > _MOST_SWEEPS:
             del _runners[next(iter(_runners))]
     return identity()
+
+
+def _device(asked: DeviceLike) -> DeviceLike:
+    """Return the device of this engine where the study names no adapter, else what it names."""
+    own = device_name()
+    fits = asked in _ANY and own != "auto" and (asked != "wgpu" or own.startswith("wgpu"))
+    return own if fits else asked
 
 
 def run_point(key: str, settings: bytes, steps: int) -> Outcome | None:

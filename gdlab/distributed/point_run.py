@@ -145,7 +145,7 @@ class PointRunner:
             except PointStopped:
                 return "stopped", f"stopped at step {made}"
             if runner.culprit is not None:
-                return "failed", f"{runner.reason}: {runner.culprit}".replace("\n", " ")
+                return "failed", f"the loss is not finite at step {made}: {runner.culprit}".replace("\n", " ")
             if runner.state == "paused":
                 return "done", runner.reason
             count = max(1, min(int((made - before) * _TELL_SECONDS / max(seconds, 1e-9)), _MOST_GROWTH * count))

@@ -9,6 +9,7 @@ from typing import Any
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.words import plural
 from gdlab.distributed import engine_points
+from gdlab.distributed.clusters import Cluster, cluster
 from gdlab.distributed.point_run import Outcome, Progress
 from gdlab.distributed.sweep import Sweep, SweepPoint
 
@@ -35,7 +36,11 @@ class Task:
 
 def run_on(sweep: Sweep, on: Any) -> None:
     """Compute the points that a sweep is missing on the engines of `on`."""
-    EngineSweep(sweep, on).run()
+    if isinstance(on, str):
+        with cluster(engines=on) as own:  # type: ignore[arg-type]  # it is checked there
+            EngineSweep(sweep, own).run()
+    else:
+        EngineSweep(sweep, on).run()
 
 
 def client_of(on: Any) -> Any:
@@ -51,12 +56,17 @@ class EngineSweep:
 
     def __init__(self, sweep: Sweep, on: Any) -> None:
         self.sweep, self.on = sweep, on
-        self.client = client_of(on)
-        self.view = self.client.load_balanced_view()
         self.payload = engine_points.payload_of(sweep.start)
         self.tasks: list[Task] = []
-        self.engines: dict[tuple[str, int], int] = {}  # host and process -> id
+        self._restarts = 0
         self._empty_since: float | None = None
+        self._connect()
+
+    def _connect(self) -> None:
+        self.client = client_of(self.on)
+        self.view = self.client.load_balanced_view()
+        self.engines: dict[tuple[str, int], int] = {}  # host and process -> id
+        self._ranks = {each.id: each.rank for each in self.on.engines} if isinstance(self.on, Cluster) else {}
 
     def run(self) -> None:
         """Submit, listen and collect until nothing is left; an interrupt stops the points that run first."""
@@ -121,7 +131,15 @@ class EngineSweep:
         """Wait a little for an engine, then give up; what is done stays."""
         now = time.monotonic()
         self._empty_since = now if self._empty_since is None else self._empty_since
-        if now - self._empty_since > _EMPTY_SECONDS:
+        if self.tasks:
+            return
+        if isinstance(self.on, Cluster) and self.on.owned and self._restarts < max(1, self.sweep.retries):
+            self._restarts += 1
+            self.sweep.tell("no engine lives: the set of engines is started again")
+            self.on.restart()
+            self._connect()
+            self._adopt(self.client.ids)
+        elif now - self._empty_since > _EMPTY_SECONDS:
             raise SessionError("sweep", "engines", "none that lives", "a new cluster: run() computes what is missing")
 
     def _stop_unwanted(self, task: Task) -> None:
@@ -146,7 +164,7 @@ class EngineSweep:
                 self.sweep.progress(task.point, news)
             else:
                 task.engine = self.engines.get(tuple(news))
-                self.sweep.begin(task.point, "" if task.engine is None else f"engine {task.engine}")
+                self.sweep.begin(task.point, self._name(task.engine))
 
     def _collect(self, task: Task) -> None:
         """Take the result of a task that ended, or queue its point again."""
@@ -171,9 +189,12 @@ class EngineSweep:
             outcome = Outcome("stopped", point.steps, point.losses, note=outcome.note)
         self.sweep.finish(point, outcome)
 
+    def _name(self, id: int | None) -> str:
+        return "" if id is None else f"engine {self._ranks.get(id, id)}"
+
     def _death(self, task: Task) -> str:
         if task.engine is None:
             return "an engine died"
         host, process = next((who for who, id in self.engines.items() if id == task.engine), ("?", 0))
         left = plural(len(self.client.ids), "engine")
-        return f"engine {task.engine} (process {process} on {host}) died, {left} left"
+        return f"{self._name(task.engine)} (process {process} on {host}) died, {left} left"

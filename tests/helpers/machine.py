@@ -7,6 +7,7 @@ calls `needs("chromium")`: missing and expected, the test fails; missing and not
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -66,11 +67,18 @@ def typescript() -> bool:
     return (tools / "typescript" / "bin" / "tsc").exists() and node() is not None
 
 
+def mpi() -> bool:
+    """What `gdlab[distributed]` installs: ipyparallel, mpi4py and an `mpiexec`."""
+    beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+    return beside is not None and all(importlib.util.find_spec(name) for name in ("ipyparallel", "mpi4py"))
+
+
 THINGS: dict[str, tuple[Callable[[], object], str]] = {
     "wgpu": (adapters, "a Vulkan, Metal or DX12 adapter"),
     "lavapipe": (lambda: any(line.startswith("CPU") for line in adapters()), "lavapipe (mesa-vulkan-drivers)"),
     "gpu": (lambda: any("GPU" in line.split()[0] for line in adapters()), "a hardware adapter"),
     "chromium": (chromium, "Chromium on PATH or in CHROMIUM"),
+    "mpi": (mpi, 'pip install "gdlab[distributed]"'),
     "typescript": (typescript, "Node, and what `make front` installs"),
 }
 IMPLIED = {"lavapipe": "wgpu", "gpu": "wgpu"}

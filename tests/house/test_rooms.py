@@ -33,6 +33,8 @@ LIBRARIES = {
     "anywidget": "jupyter/",
     "onnx": "load/onnx/",
     "gguf": "load/gguf/",
+    "ipyparallel": "distributed/",
+    "mpi4py": "distributed/",
 }
 
 # Folders of built or copied files.

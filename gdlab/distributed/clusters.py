@@ -1,0 +1,432 @@
+"""Start engines, or use engines that run: `with cluster(n=4) as four: study.run(1000, feed=feed, on=four)`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Literal
+
+from gdlab.base.errors import ArgumentError, DistributedUnavailableError, SessionError
+from gdlab.base.words import clipped, grid, nbytes, plural
+from gdlab.devices.choose import checked_kind
+from gdlab.distributed import engine as remote
+from gdlab.distributed.engine import Description, hardware_adapters
+
+Engines = Literal["mpi", "local"]
+KINDS = ("mpi", "local")
+INSTALL = 'pip install "gdlab[distributed]"'
+BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+LOG_LINES = 12  # of the engines' own log, in an error
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine of a cluster: its number, its place, its device and the reason for it. `id`: that of ipyparallel."""
+
+    rank: int
+    id: int
+    host: str
+    pid: int
+    device: str
+    reason: str
+    threads: int
+    versions: tuple[tuple[str, str], ...]
+    memory: int
+    adapter: str = ""
+
+    @property
+    def device_words(self) -> str:
+        """Return the device as a person reads it."""
+        return self.adapter or self.device
+
+
+class Cluster:
+    """Engines that are ready, in the order of their ranks; a context manager, which ends those that it started.
+
+    `view`: ipyparallel's view of all engines, for `%%px` and everything else that it offers. `client`: its client.
+    """
+
+    def __init__(self, started: Started, engines: tuple[Engine, ...], devices: Sequence[str] | None) -> None:
+        self._started, self.engines, self._devices = started, engines, devices
+        self.restarts = 0
+        self._end = weakref.finalize(self, started.stop)
+
+    # life -------------------------------------------------------------------------------------------------------------
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the engines that `cluster` started; engines that ran before go on. Idempotent."""
+        self._end()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return not self._end.alive
+
+    @property
+    def owned(self) -> bool:
+        """Whether `cluster` started these engines."""
+        return self._started.cluster is not None
+
+    def restart(self) -> None:
+        """Start the whole set of engines again, in the place of the old one."""
+        self.check_open("restart")
+        if not self.owned:
+            raise SessionError("cluster", "restart", "engines that ran before", "engines that cluster() started")
+        old, n = self._started, len(self)
+        self._end()
+        self._started = _started(n, old.kind, old.timeout)
+        self._end = weakref.finalize(self, self._started.stop)
+        self.engines = _ready(self._started, self._devices)
+        self.restarts += 1
+
+    def check_open(self, where: str) -> None:
+        """Raise `SessionError` once the cluster is closed."""
+        if self.closed:
+            raise SessionError(where, "cluster", "a closed one", "an open one: cluster(…) starts another")
+
+    # parts ------------------------------------------------------------------------------------------------------------
+    def __len__(self) -> int:
+        return len(self.engines)
+
+    @property
+    def kind(self) -> Engines:
+        """Return `mpi` where the engines are ranks of one MPI set, else `local`."""
+        return self._started.kind
+
+    @property
+    def client(self) -> Any:
+        """Return ipyparallel's client."""
+        self.check_open("client")
+        return self._started.client
+
+    @property
+    def view(self) -> Any:
+        """Return ipyparallel's view of all engines, in the order of their ranks."""
+        return self.client[[engine.id for engine in self.engines]]
+
+    def died(self) -> list[Engine]:
+        """Return the engines that have ended, as far as this machine and the controller can tell."""
+        return self._started.died(self.engines)
+
+    def log(self) -> str:
+        """Return the last lines that the engines wrote to their log."""
+        return self._started.log()
+
+    # telling ----------------------------------------------------------------------------------------------------------
+    def __repr__(self) -> str:
+        hosts = len({engine.host for engine in self.engines})
+        kinds: dict[str, int] = {}
+        for engine in self.engines:
+            kinds[engine.device_words] = kinds.get(engine.device_words, 0) + 1
+        devices = ", ".join(name if count == 1 else f"{name} ×{count}" for name, count in kinds.items())
+        closed = ", closed" if self.closed else ""
+        return f"<Cluster: {plural(len(self), 'engine')} on {plural(hosts, 'host')}, {devices}{closed}>"
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the table of engines: a head, then a row per engine."""
+        head = ("engine", "host", "process", "device", "why", "threads", "versions", "memory")
+        return [head, *(_row(engine) for engine in self.engines)]
+
+    def __str__(self) -> str:
+        head, *rows = self.rows()
+        return f"{self!r}\n" + "\n".join(grid(head, rows))
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from html import escape
+
+        head, *rows = self.rows()
+        cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+        lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        table = f"<table><caption>{escape(repr(self))}</caption><tr>{cells}</tr>{lines}</table>"
+        return {"text/plain": str(self), "text/html": table}
+
+
+def _row(engine: Engine) -> tuple[str, ...]:
+    versions = " ".join(f"{name} {version}" for name, version in engine.versions)
+    device = f"{engine.device} ({engine.adapter})" if engine.adapter else engine.device
+    return (
+        str(engine.rank), engine.host, str(engine.pid), device, engine.reason, str(engine.threads), versions,
+        nbytes(engine.memory),
+    )  # fmt: skip
+
+
+def cluster(
+    n: int | None = None, engines: Engines = "mpi", profile: str | None = None, client: Any = None,
+    devices: Sequence[str] | None = None, timeout: float = 60,
+) -> Cluster:  # fmt: skip
+    """Start `n` engines on this host, or use those of a `profile`, or of an ipyparallel `Client` or `Cluster`.
+
+    `n=None`: one per hardware adapter, else one per two cores. `devices`: one per engine, in place of the choice of
+    gdlab: engine r of a host takes hardware adapter r modulo their number, else cpu with its share of the cores.
+    Without the packages it needs, `DistributedUnavailableError` names the command that installs them.
+    """
+    _checked(n, engines, devices, timeout)
+    parallel()
+    if profile is None and client is None:
+        started = _started(n or _default_count(), engines, timeout)
+    else:
+        started = _connected(profile, client, n, timeout)
+    try:
+        return Cluster(started, _ready(started, devices), devices)
+    except BaseException:
+        started.stop()
+        raise
+
+
+def parallel() -> Any:
+    """Return the module ipyparallel; without it raise the error with the command that installs it."""
+    try:
+        import ipyparallel
+    except ImportError:
+        raise DistributedUnavailableError("cluster", "ipyparallel", "not installed", INSTALL) from None
+    return ipyparallel
+
+
+def _checked(n: int | None, engines: str, devices: Sequence[str] | None, timeout: float) -> None:
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+        raise ArgumentError("cluster", "n", repr(n), "an int ≥ 1, or None")
+    if engines not in KINDS:
+        raise ArgumentError("cluster", "engines", repr(engines), '"mpi" or "local"; others by profile=')
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise ArgumentError("cluster", "timeout", repr(timeout), "seconds > 0")
+    for device in devices or ():
+        checked_kind(device)
+    if devices is not None and n is not None and len(devices) != n:
+        raise ArgumentError("cluster", "devices", plural(len(devices), "device"), f"one for each of {n} engines")
+
+
+def _default_count() -> int:
+    return len(hardware_adapters()) or max(1, (os.cpu_count() or 1) // 2)
+
+
+# starting -------------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Started:
+    """A controller and engines that were started here (`cluster`), or a connection alone (None)."""
+
+    kind: Engines
+    client: Any
+    cluster: Any
+    timeout: float
+    guard: Any = None
+
+    def stop(self) -> None:
+        """End what was started, and the connection."""
+        with contextlib.suppress(Exception):
+            self.client.close()
+        if self.cluster is not None:
+            _stopped(self.cluster)
+        if self.guard is not None:
+            self.guard.kill()
+            self.guard.wait()
+
+    def died(self, engines: Sequence[Engine]) -> list[Engine]:
+        """Return the engines whose processes have gone, or that the controller has given up."""
+        known, here = set(self.client.ids), remote.host_name()
+        return [e for e in engines if e.id not in known or (e.host == here and not remote.alive(e.pid))]
+
+    def log(self) -> str:
+        """Return the end of the engines' log, of engines that were started here."""
+        return "" if self.cluster is None else _log_of(self.cluster)
+
+
+def _started(n: int, engines: Engines, timeout: float) -> Started:
+    """Start a controller and engines on this host, and wait for them."""
+    ipyparallel = parallel()
+    extra: dict[str, Any] = {"environment": _environment(n)}
+    if engines == "mpi":
+        extra |= {"mpi_cmd": [_mpiexec()], "mpi_args": _mpi_arguments(n)}
+    made = ipyparallel.Cluster(n=n, engines=engines, log_level=50, shutdown_atexit=False)
+    made.delay, client = 0.0, None
+    try:
+        made.start_controller_sync()
+        guard = _guard(made.controller.pid, made.cluster_file)
+        made.start_engines_sync(n, **extra)
+        launcher = next(iter(made.engines.values()))
+        for pid in _processes(launcher):
+            _watch(guard, pid)
+        client = made.connect_client_sync()
+        client.wait_for_engines(n, timeout=timeout)
+    except BaseException as error:
+        log = _log_of(made)
+        Started(engines, client, made, timeout, locals().get("guard")).stop()
+        if isinstance(error, Exception):
+            given = f"{type(error).__name__} after at most {timeout:g} s; their log ends with\n{log}"
+            raise SessionError("cluster", f"{n} engines", given, "engines that start; timeout= waits longer") from error
+        raise
+    return Started(engines, client, made, timeout, guard)
+
+
+def _connected(profile: str | None, given: Any, n: int | None, timeout: float) -> Started:
+    """Connect to engines that run."""
+    ipyparallel = parallel()
+    if isinstance(given, ipyparallel.Cluster):
+        client = given.connect_client_sync()
+    elif isinstance(given, ipyparallel.Client):
+        client = given
+    elif given is None:
+        try:
+            client = ipyparallel.Client(profile=profile, timeout=timeout)
+        except (OSError, ipyparallel.error.TimeoutError) as error:
+            wanted = f"a running one: ipcluster start --profile={profile}"
+            raise SessionError("cluster", f"profile {profile}", str(error), wanted) from error
+    else:
+        raise ArgumentError("cluster", "client", type(given).__name__, "an ipyparallel Client or Cluster")
+    client.wait_for_engines(n or 1, timeout=timeout)
+    ranks = client[:].apply_sync(remote.mpi_rank)
+    kind: Engines = "mpi" if all(size == len(ranks) > 0 for _, size in ranks) else "local"
+    return Started(kind, client, None, timeout)
+
+
+def _mpiexec() -> str:
+    """Return the `mpiexec` beside this Python, which pip installs, else that of the path."""
+    beside = os.path.dirname(sys.executable)
+    found = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
+    if found is None:
+        raise DistributedUnavailableError("cluster", "mpiexec", "none on the path", f"{INSTALL} openmpi")
+    try:
+        import mpi4py  # noqa: F401
+    except ImportError:
+        raise DistributedUnavailableError("cluster", "mpi4py", "not installed", INSTALL) from None
+    return found
+
+
+def _mpi_arguments(n: int) -> list[str]:
+    """Return what Open MPI needs where there are more engines than cores; BLAS threads are not bound to one core."""
+    if "Open MPI" not in _mpi_version():
+        return []
+    return ["--bind-to", "none", *(["--map-by", ":OVERSUBSCRIBE"] if n > _cores() else [])]
+
+
+def _mpi_version() -> str:
+    done = subprocess.run([_mpiexec(), "--version"], capture_output=True, text=True, timeout=60, env=_as_root({}))
+    return done.stdout + done.stderr
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _as_root(more: dict[str, str]) -> dict[str, str]:
+    """Return this environment and more, with the words that let Open MPI start as root where this is root."""
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**os.environ, **(root if hasattr(os, "getuid") and os.getuid() == 0 else {}), **more}
+
+
+def _environment(n: int) -> dict[str, str]:
+    """Return the environment of engines: its share of the cores for each, and MPI through memory alone on one host."""
+    share = str(max(1, _cores() // n))
+    more = dict.fromkeys(BLAS, share) | {"OMPI_MCA_btl": os.environ.get("OMPI_MCA_btl", "self,sm")}
+    return _as_root(more | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
+
+
+# ending ---------------------------------------------------------------------------------------------------------------
+def _guard(pid: int, file: str) -> Any:
+    """Start the process that ends the others when this one is gone, however it ended."""
+    command = [sys.executable, "-m", "gdlab.distributed.guard", str(os.getpid()), file]
+    guard = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
+        env=_environment(1), start_new_session=True,
+    )  # fmt: skip
+    _watch(guard, pid)
+    return guard
+
+
+def _watch(guard: Any, pid: int) -> None:
+    guard.stdin.write(f"{pid}\n")
+    guard.stdin.flush()
+
+
+def _processes(launcher: Any) -> list[int]:
+    """Return the processes that a launcher started: `mpiexec`, or every engine."""
+    each = getattr(launcher, "launchers", None)
+    return [one.pid for one in each.values()] if each else [launcher.pid]
+
+
+def _stopped(made: Any) -> None:
+    """End engines and controller, whatever state they are in."""
+    from gdlab.distributed.guard import end
+
+    pids = [pid for launcher in made.engines.values() for pid in _processes(launcher) if pid]
+    pids += [made.controller.pid] if made.controller is not None else []
+    end(pids)
+    for stop in (made.stop_engines_sync, made.stop_controller_sync, made.remove_cluster_file):
+        with contextlib.suppress(Exception):
+            stop()
+
+
+def _log_of(made: Any) -> str:
+    lines: list[str] = []
+    for launcher in made.engines.values():
+        for one in (getattr(launcher, "launchers", None) or {0: launcher}).values():
+            with contextlib.suppress(OSError):
+                with open(one.output_file, encoding="utf-8", errors="replace") as file:
+                    lines += file.read().splitlines()[-LOG_LINES:]
+    return clipped("\n".join(lines[-2 * LOG_LINES :]), 2000, 24) or "(empty)"
+
+
+# engines --------------------------------------------------------------------------------------------------------------
+def _ready(started: Started, devices: Sequence[str] | None) -> tuple[Engine, ...]:
+    """Return the engines in order, each with its device, once their versions are those of here."""
+    client = started.client
+    ids = list(client.ids)
+    told: list[Description] = client[ids].apply_sync(remote.describe, started.kind == "mpi")
+    pairs = sorted(zip(ids, told, strict=True), key=lambda pair: (pair[1].rank, pair[0]))
+    described = [replace(each, rank=rank) for rank, (_, each) in enumerate(pairs)]
+    check_versions(described)
+    if devices is not None and len(devices) != len(described):
+        raise ArgumentError(
+            "cluster", "devices", plural(len(devices), "device"), f"one for each of {len(described)} engines"
+        )
+    placed = place(described, devices)
+    found = tuple(
+        Engine(d.rank, id, d.host, d.pid, device, reason, d.threads, d.versions, d.memory, adapter)
+        for (id, _), d, (device, reason, adapter) in zip(pairs, described, placed, strict=True)
+    )
+    for engine in found:
+        client[engine.id].apply_sync(remote.take_device, engine.device)
+    return found
+
+
+def check_versions(engines: Sequence[Description]) -> None:
+    """Raise `SessionError` unless every engine has the versions of this process."""
+    here = remote.versions()
+    for engine in engines:
+        if engine.versions != here:
+            given, wanted = (", ".join(f"{name} {v}" for name, v in each) for each in (engine.versions, here))
+            where = f"engine {engine.rank} on {engine.host}"
+            raise SessionError("cluster", where, given, f"{wanted}, as here: install the same there")
+
+
+def place(engines: Sequence[Description], devices: Sequence[str] | None = None) -> list[tuple[str, str, str]]:
+    """Return (device, reason, name of the adapter) of each engine: engine r of a host takes hardware adapter r modulo
+    their number, else cpu."""
+    seen: dict[str, int] = {}
+    found: list[tuple[str, str, str]] = []
+    for engine in engines:
+        local = seen[engine.host] = seen.get(engine.host, -1) + 1
+        hardware = engine.adapters
+        if devices is not None:
+            found.append((devices[engine.rank], "asked for by devices=", ""))
+        elif hardware:
+            index, name = hardware[local % len(hardware)]
+            reason = f"engine {local} of its host, {plural(len(hardware), 'hardware adapter')}"
+            found.append((f"wgpu:{index}", reason, name))
+        else:
+            words = plural(engine.threads, "BLAS thread")
+            found.append(("cpu", f"no hardware adapter answers; {words}", ""))
+    return found

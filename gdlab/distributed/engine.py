@@ -1,0 +1,90 @@
+"""Functions that run on an engine: tell what it is, take a device."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """An engine as it describes itself. `adapters`: (number, name) of the hardware ones; `memory`: bytes in use."""
+
+    rank: int
+    host: str
+    pid: int
+    versions: tuple[tuple[str, str], ...]
+    adapters: tuple[tuple[int, str], ...]
+    threads: int
+    memory: int
+
+
+def describe(mpi: bool) -> Description:
+    """Describe this process."""
+    import psutil
+
+    threads = int(os.environ.get("OPENBLAS_NUM_THREADS") or os.cpu_count() or 1)
+    memory = psutil.Process().memory_info().rss
+    rank = mpi_rank()[0] if mpi else 0
+    return Description(rank, host_name(), os.getpid(), versions(), hardware_adapters(), threads, memory)
+
+
+def host_name() -> str:
+    """Return the name of this host."""
+    return socket.gethostname()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this host runs."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """Return the versions that must agree between engines."""
+    from gdlab import __version__
+
+    found = [("gdlab", __version__)]
+    for name in ("numpy", "egglog"):
+        try:
+            found.append((name, version(name)))
+        except PackageNotFoundError:
+            found.append((name, "none"))
+    return tuple(found)
+
+
+def hardware_adapters() -> tuple[tuple[int, str], ...]:
+    """Return number and name of the hardware adapters, in the order of `gdlab doctor`."""
+    from gdlab.devices.wgpu.wgpu_device import adapters
+
+    return tuple((k, a.name) for k, a in enumerate(adapters()) if a.adapter_class == "hardware")
+
+
+def mpi_rank() -> tuple[int, int]:
+    """Return rank and size of the MPI set of this process; (0, 0) of an engine that no `mpiexec` started."""
+    if not any(name.startswith(("OMPI_COMM_WORLD", "PMI_", "PMIX_", "SLURM_PROCID")) for name in os.environ):
+        return 0, 0
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        return 0, 0
+    return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+
+
+_DEVICE = ["auto"]  # of this process, which is one engine
+
+
+def take_device(name: str) -> None:
+    """Use this device for every study from now on."""
+    _DEVICE[:] = [name]
+
+
+def device_name() -> str:
+    """Return the device that this engine was given."""
+    return _DEVICE[0]
