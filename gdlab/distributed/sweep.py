@@ -348,11 +348,15 @@ class Sweep(Sequence[SweepPoint]):
         self._stop = True
         self.changed()
 
+    def at(self, index: Any) -> SweepPoint:
+        """Return a point by its number; `ArgumentError` for anything else."""
+        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(self):
+            raise ArgumentError("sweep", "point", f"{index!r:.60}", f"0 … {len(self) - 1}")
+        return self.points[index]
+
     def stop_point(self, index: int) -> None:
         """Stop one point: at a step's end where it runs; one that waits does not begin."""
-        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(self):
-            raise ArgumentError("sweep", "point", repr(index), f"0 … {len(self) - 1}")
-        point = self.points[index]
+        point = self.at(index)
         if point.state == "waiting":
             point.state, point.note = "stopped", "stopped before its first step"
             self.changed()

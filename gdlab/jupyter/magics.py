@@ -7,6 +7,7 @@ from typing import Any
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from gdlab.compiled import CompiledGraph
+from gdlab.distributed.sweep import Sweep
 from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.jupyter import warming
@@ -19,14 +20,15 @@ from gdlab.jupyter.eager import EagerMagics
 from gdlab.jupyter.recording import RecordMagics, report_bundle
 from gdlab.jupyter.running import RunMagics
 from gdlab.jupyter.showing import ShowMagics
+from gdlab.jupyter.sweeping import SweepMagics
 from gdlab.plan.records import ExecutionPlan
 from gdlab.record.report import Report
 from gdlab.session import Session
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 
-FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics, CompiledMagics)
-_RICH = (Study, Graph, ExecutionPlan, Session, CompiledGraph, EagerSession, Document)
+FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics, CompiledMagics, SweepMagics)
+_RICH = (Study, Graph, ExecutionPlan, Session, CompiledGraph, EagerSession, Document, Sweep)
 
 
 def option_names() -> dict[str, list[str]]:

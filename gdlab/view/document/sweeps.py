@@ -14,9 +14,9 @@ from gdlab.study.study import Study
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
 from gdlab.view.document.passes import number
-from gdlab.view.document.thinned import decimated
+from gdlab.view.document.thinned import averaged
 
-_MOST_CURVE, _LEAST_CURVE, _MOST_LOSSES = 200, 24, 4000  # points of a curve, and of all curves together
+_MOST_CURVE, _LEAST_CURVE, _MOST_LOSSES = 100, 24, 4000  # points of a curve, and of all curves together
 _LOG_FROM = 30.0  # highest by lowest loss: from there on the axis is logarithmic
 _FIRST_HUE, _HUES = 20, 320
 
@@ -37,7 +37,7 @@ def section(sweep: Sweep) -> Json:
     """Return the section of one sweep, as it is now."""
     points = list(sweep.points)
     most = max(_LEAST_CURVE, min(_MOST_CURVE, _MOST_LOSSES // len(points)))
-    curves = [decimated(point.losses, most) for point in points]
+    curves = [averaged(point.losses, most) for point in points]
     low, high, log = plotted_range(curves)
     done = sum(1.0 if _ended(point) else min(1.0, point.steps / point.wanted) for point in points)
     return {
@@ -85,7 +85,7 @@ def plotted_range(curves: Sequence[Sequence[tuple[int, float]]]) -> tuple[float,
     first = np.array([curve[0] for curve in finite if curve])
     top = max(float(np.median(values)), 1.25 * float(np.quantile(first, 0.9)))
     high = min(float(values.max()), top) if top > 0 else float(values.max())
-    low = min(float(np.quantile(values, 0.005)), high)
+    low = min(float(values.min()), high)
     if low > 0 and high / low > _LOG_FROM:
         return low, high, True
     if 0 < low < 0.4 * high:
