@@ -48,10 +48,8 @@ def alive(pid: int) -> bool:
 
 def versions() -> tuple[tuple[str, str], ...]:
     """Return the versions that must agree between engines."""
-    from gdlab import __version__
-
-    found = [("gdlab", __version__)]
-    for name in ("numpy", "egglog"):
+    found = list[tuple[str, str]]()
+    for name in ("gdlab", "numpy", "egglog"):
         try:
             found.append((name, version(name)))
         except PackageNotFoundError:
