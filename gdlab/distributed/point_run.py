@@ -148,6 +148,8 @@ class PointRunner:
                 return "failed", f"the loss is not finite at step {made}: {runner.culprit}".replace("\n", " ")
             if runner.state == "paused":
                 return "done", runner.reason
+            if runner.lookout.ends():  # at the last step of a part, which has nothing to pause
+                return "done", f"end of --until: {runner.lookout.until}"
             count = max(1, min(int((made - before) * _TELL_SECONDS / max(seconds, 1e-9)), _MOST_GROWTH * count))
         return "done", ""
 

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, SessionError, unknown_name
 from gdlab.base.types import Array
-from gdlab.base.words import duration, grid, plural, sig, whole
+from gdlab.base.words import duration, grid, listed, plural, sig, whole
 from gdlab.distributed.point_files import PointFiles
 from gdlab.distributed.point_run import Losses, Outcome, PointRunner, PointStopped, Progress, check_feed, start_of
 from gdlab.distributed.points import COMPILE_KEYS, Settings, settings_of, value_text, varied
@@ -395,9 +395,22 @@ def made_sweep(
     running = sweep_of(study)
     if running is not None and running.state in ("running", "paused"):
         raise SessionError("sweep", f"the sweep of {study.name}", running.state, "one that has ended: stop it first")
-    made = _latest[study] = Sweep(study, settings, steps, feed, on, retries, store)
+    made = Sweep(study, settings, steps, feed, on, retries, store)
+    _check_start(made)
+    _latest[study] = made
     study.execution.rev += 1
     return made
+
+
+def _check_start(sweep: Sweep) -> None:
+    """Refuse what every point would fail with: no feed, or parameters without a value."""
+    start = sweep.start
+    if start.feed is None and start.graph.inputs and any("feed" not in point.settings for point in sweep):
+        raise ArgumentError("sweep", "feed", "none", 'feed=: a callable step -> dict, a DataLoader, "random:0"')
+    unset = [node.name for node in start.graph.parameters if node.name not in start.values]
+    if unset and any("init" not in point.settings for point in sweep):
+        wanted = '"init" among the keys: {"init": [0]}, or parameters set before'
+        raise ArgumentError("sweep", "parameters", f"no value for {listed(unset)}", wanted)
 
 
 def sweep(

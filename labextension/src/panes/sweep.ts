@@ -279,8 +279,7 @@ class SweepPanel implements Pane {
   #choose(point: number): void {
     this.#chosen = point;
     this.#mark();
-    this.#tell();
-    if (point >= 0) this.#made.get(point)!.el.scrollIntoView({ block: "nearest" });
+    this.#tell(); // nothing scrolls: the words below the plot say what the row does
   }
 
   /** The point under the pointer, or the chosen one, stands out in plot and table. */
