@@ -67,6 +67,7 @@ _BINDINGS |= {
         "doc": "property view.document.make:study_doc",
         "save": "view.files:save_study",
         "sweep": "distributed.sweep:sweep",
+        "scaling": "distributed.scaling:scaling",
     },
 }
 

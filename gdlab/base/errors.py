@@ -185,7 +185,7 @@ class DeviceUnavailableError(SessionError):
 
 
 class DistributedUnavailableError(SessionError):
-    """A package or program that runs over several engines need is missing; the text names the command that installs it."""
+    """A package or program that engines need is missing; the text names the command that installs it."""
 
 
 class CapabilityError(SessionError):

@@ -83,7 +83,8 @@ def value_text(value: Any) -> str:
 
 def _product(grid: Any) -> list[Settings]:
     if not isinstance(grid, Mapping) or not grid:
-        raise ArgumentError("sweep", "grid", type(grid).__name__, 'a dict of lists: {"adam": [1e-3, 3e-3]}')
+        given = type(grid).__name__ if grid else "nothing"
+        raise ArgumentError("sweep", "grid", given, 'a dict of lists: {"adam": [1e-3, 3e-3]}')
     lists = {_known(key): _values(key, values) for key, values in grid.items()}
     if math.prod(map(len, lists.values())) > MOST_POINTS:
         sizes = " × ".join(str(len(values)) for values in lists.values())

@@ -404,6 +404,10 @@ def made_sweep(
 
 def _check_start(sweep: Sweep) -> None:
     """Refuse what every point would fail with: no feed, or parameters without a value."""
+    if sweep.on is not None:
+        from gdlab.distributed.sweep_engines import check_on
+
+        check_on(sweep.on)
     start = sweep.start
     if start.feed is None and start.graph.inputs and any("feed" not in point.settings for point in sweep):
         raise ArgumentError("sweep", "feed", "none", 'feed=: a callable step -> dict, a DataLoader, "random:0"')

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from gdlab.base.errors import ArgumentError, SessionError
+from gdlab.base.errors import ArgumentError, SessionError, unknown_name
 from gdlab.base.words import plural
 from gdlab.distributed import engine_points
-from gdlab.distributed.clusters import Cluster, cluster
+from gdlab.distributed.clusters import KINDS, Cluster, cluster, parallel
 from gdlab.distributed.point_run import Outcome, Progress
 from gdlab.distributed.sweep import Sweep, SweepPoint
 
@@ -41,6 +41,16 @@ def run_on(sweep: Sweep, on: Any) -> None:
             EngineSweep(sweep, own).run()
     else:
         EngineSweep(sweep, on).run()
+
+
+def check_on(on: Any) -> None:
+    """Refuse what no engines can be had from."""
+    if isinstance(on, str):
+        if on not in KINDS:
+            raise unknown_name("sweep", "on", on, KINDS)
+        parallel()
+    else:
+        client_of(on)
 
 
 def client_of(on: Any) -> Any:

@@ -13,11 +13,13 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from gdlab.base.words import natural
 from gdlab.distributed.points import COMPILE_KEYS, RULE_KEYS
+from gdlab.distributed.scaling import Scaling
 from gdlab.distributed.sweep import Sweep, made_sweep, sweep_of
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.display import show_study
 from gdlab.jupyter.options import as_option, count, identifier, name_option, output_options, parse_argstring, user_path
 from gdlab.jupyter.widget import refresh, wake
+from gdlab.view.picture.scaling_picture import scaling_picture
 from gdlab.view.text.twin import twin
 
 _MOST = 10_000
@@ -131,6 +133,11 @@ class SweepMagics(Words):
         if identifier(name) not in self.names:
             raise UsageError(f"--on: given {name}, wanted a variable that holds a cluster, or local")
         return self.names[identifier(name)]
+
+
+def scaling_bundle(scaling: Scaling) -> dict[str, str]:
+    """Return the output of a prediction: the picture, and all of it as text."""
+    return {"image/svg+xml": scaling_picture(scaling), "text/plain": str(scaling)}
 
 
 def _outcome(sweep: Sweep) -> str:

@@ -424,6 +424,10 @@ class Study:
             retries: int = 2, store: Any = None,
         ) -> Any: ...  # fmt: skip
 
+        def scaling(
+            self, engines: Any = ..., link: str = ..., latency: str = ..., accumulate: int = ...
+        ) -> Any: ...  # fmt: skip
+
     def __repr__(self) -> str:
         opened = self.execution.opened
         state = "no session" if opened is None else f"session {opened[1].state}"

@@ -51,9 +51,8 @@ def test_a_saved_sweep_is_drawn_without_a_kernel(page: Page, swept: Study) -> No
 
 def test_a_live_sweep_moves_and_its_buttons_send(page: Page, swept: Study) -> None:
     section = swept.doc.data["sweep"]
-    rows = [
-        {**row, "state": "running", "cells": ["engine 1", "7 of 120", "9", "2", "2", "–"]} for row in section["points"]
-    ]
+    cells = ["engine 1", "7 of 120", "9", "2", "2", "–"]
+    rows = [{**row, "state": "running", "cells": cells} for row in section["points"]]
     now = {**section, "state": "running", "fact": "1 of 6 points done", "progress": 0.25, "points": rows}
     live(page, swept.doc)
     open_tab(page, "sweep")
