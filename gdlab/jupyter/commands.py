@@ -162,7 +162,7 @@ def _cell(study: Study, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sweep(study: Study, args: dict[str, Any]) -> dict[str, Any] | None:
-    """What a person wishes of the study's sweep: pause, resume, stop, `stop_point` or `open` of one point, whose
+    """Carry out a wish about the study's sweep: pause, resume, stop, `stop_point` or `open` of one point, whose
     variant the Diff tab then shows."""
     sweep, wish = sweep_of(study), args.get("do")
     if sweep is None:
